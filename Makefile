@@ -1,0 +1,32 @@
+# make demo | test | lint | bench: each sets up its own .venv first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test lint bench clean
+
+$(READY): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -e '.[torch,dev]'
+	touch $(READY)
+
+demo: $(READY)
+	$(BIN)/python examples/mlp.py
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/steps.py --model mlp
+	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/upload.py
+
+clean:
+	rm -rf $(VENV) build *.egg-info

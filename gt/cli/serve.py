@@ -1,0 +1,173 @@
+"""`gt serve`: a dispatcher on a port, with workers on this machine if asked for.
+
+A private server (see gt/server/local.py) is the same process with some options that users do not see: it listens
+on a Unix socket in a directory of its own, says through a pipe when it is ready or why it is not, ends
+with its parent, and removes its directory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import ipaddress
+import os
+import shutil
+import signal
+import socket
+import sys
+from contextlib import ExitStack
+
+from gt import config
+from gt.cli.arguments import Parser
+from gt.dispatcher.log import InstructionLog
+from gt.dispatcher.machine import Machine
+from gt.dispatcher.server import Observer, Server, print_arrivals, print_event
+from gt.errors import GTError, StartError
+from gt.server.workers import LocalWorkers, choose_devices
+from gt.transport.sockets import Router
+
+
+def parser(prog: str, settings: config.Config) -> Parser:
+    p = Parser(prog=prog, description="Serve: the dispatcher that clients and workers connect to.")
+    p.add_argument("-p", "--port", type=int, default=12345, help="port to listen on; 0: any that is free (%(default)s)")
+    p.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s: this machine only)")
+    p.add_argument("--address", help="listen here instead, as in ipc:///path/to/socket")
+    p.add_argument("--workers", type=int, default=0, metavar="N", help="also start N workers on this machine")
+    p.add_argument("--engine", default=settings.engine, help="what those workers compute with (%(default)s)")
+    p.add_argument("--token", default=settings.token, help="secret to join; better set as GT_TOKEN (none)")
+    p.add_argument("--parent", type=int, metavar="PID", help="end when this process, the parent, has ended")
+    p.add_argument("--private", metavar="DIR", help=argparse.SUPPRESS)  # directory of a private server's socket
+    p.add_argument("--ready-fd", type=int, help=argparse.SUPPRESS)  # where to say "ready" or "failed: why"
+    p.add_argument("--stderr-fd", type=int, help=argparse.SUPPRESS)  # what becomes stderr once it is ready
+    return p
+
+
+def main(argv: list[str] | None = None, prog: str = "gt serve") -> int:
+    """Run a server until it is told to stop; the exit code."""
+    try:
+        settings = config.load()
+    except ValueError as e:
+        print(f"gt: {e}", file=sys.stderr)
+        return 2
+    args = parser(prog, settings).parse_args(argv)
+    stopped = _Stop()  # before anything is started that would have to be ended
+    try:
+        _serve(args, settings, stopped)
+    except GTError as e:
+        _tell(args.ready_fd, f"failed: {e}\n")
+        if args.ready_fd is None:
+            print(f"gt: {e}", file=sys.stderr)
+        return 2
+    finally:
+        if args.private:
+            shutil.rmtree(args.private, ignore_errors=True)
+    return 0
+
+
+class _Stop:
+    """SIGINT and SIGTERM, remembered until there is a server to stop."""
+
+    def __init__(self) -> None:
+        self.server: Server | None = None
+        self.asked = False
+        signal.signal(signal.SIGINT, self._ask)
+        signal.signal(signal.SIGTERM, self._ask)
+
+    def _ask(self, *_: object) -> None:
+        self.asked = True
+        if self.server is not None:
+            self.server.stop()
+
+
+def _serve(args: argparse.Namespace, settings: config.Config, stop: _Stop) -> None:
+    if args.workers < 0:
+        raise StartError(f"--workers {args.workers}: expected 0 or more")
+    if args.parent is not None and os.getppid() != args.parent:
+        return  # it ended before we came to look
+    address = args.address or (f"ipc://{args.private}/s" if args.private else f"{args.host}:{args.port}")
+    with ExitStack() as ending:
+        _run(args, settings, stop, address, _observers(settings, ending))
+
+
+def _observers(settings: config.Config, ending: ExitStack) -> list[Observer]:
+    """Who watches what passes, as the settings ask for."""
+    observers: list[Observer] = []
+    if settings.verbose:
+        observers.append(print_arrivals)
+    if settings.debug_dispatcher:
+        observers.append(print_event)
+    if settings.instruction_log:
+        try:
+            log = ending.enter_context(open(settings.instruction_log, "a", buffering=1, encoding="utf-8"))
+        except OSError as e:
+            raise StartError(f"GT_INSTRUCTION_LOG={settings.instruction_log}: {e.strerror}") from None
+        observers.append(InstructionLog(log.write))
+    return observers
+
+
+def _run(
+    args: argparse.Namespace, settings: config.Config, stop: _Stop, address: str, observers: list[Observer]
+) -> None:
+    router = Router(address)
+    machine = Machine(settings, args.token, _join_command(router.address))
+    server = Server(router, machine, observers)
+    devices = choose_devices(args.engine, settings.device) if args.private else [settings.device] * args.workers
+    workers = LocalWorkers(router.address, args.engine, devices, args.token, relay=bool(args.private))
+    starting = True
+
+    def look_around() -> None:
+        nonlocal starting
+        workers.pump()
+        if args.parent is not None and os.getppid() != args.parent:
+            server.stop()
+        elif starting:
+            if len(set(server.workers.values())) >= len(devices):
+                starting = False
+                _announce(args, router.address)
+            else:
+                workers.check_start()
+        else:
+            workers.reap()
+
+    server.on_tick = look_around
+    stop.server = server
+    if stop.asked:
+        server.stop()
+    # What was loaded stays, and messages form no cycles: the collector need not look so often.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+    try:
+        server.run()
+    finally:
+        workers.end()
+
+
+def _announce(args: argparse.Namespace, address: str) -> None:
+    if args.ready_fd is not None:
+        if args.stderr_fd is not None:
+            os.dup2(args.stderr_fd, 2)
+            os.close(args.stderr_fd)
+        _tell(args.ready_fd, "ready\n")
+        return
+    host = address.rpartition(":")[0]
+    if not args.token and not (address.startswith("ipc://") or ipaddress.ip_address(host).is_loopback):
+        print("gt: anyone who can reach this port can join; set GT_TOKEN to a secret", file=sys.stderr, flush=True)
+    print(f"gt: serving on {address}, start workers with: {_join_command(address)}", flush=True)
+
+
+def _join_command(address: str) -> str:
+    if address.startswith("ipc://"):
+        return f"gt worker --address {address}"
+    host, _, port = address.rpartition(":")
+    return f"gt worker --host {socket.gethostname() if host == '0.0.0.0' else host} -p {port}"
+
+
+def _tell(fd: int | None, text: str) -> None:
+    if fd is None:
+        return
+    try:
+        os.write(fd, text.encode())
+        os.close(fd)
+    except OSError:
+        pass  # nobody waits for it any more; the loss of the parent ends us

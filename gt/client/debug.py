@@ -1,0 +1,67 @@
+"""Looking inside: the autograd graph, the pending program, what the workers are doing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gt.client import autograd
+from gt.client.recorder import recorder
+from gt.client.tensor import Tensor
+
+
+def print_tape(tensor: Tensor | None = None) -> None:
+    """Print the history of a tensor, or, without one, the program that is being recorded."""
+    print(tape(tensor))
+
+
+def tape(tensor: Tensor | None = None) -> str:
+    """What `print_tape` prints."""
+    return _pending() if tensor is None else _history(tensor)
+
+
+def _history(tensor: Tensor) -> str:
+    fn = tensor.grad_fn
+    if fn is None:
+        return "no history"
+    lines = []
+    for node in reversed(autograd._order([autograd._whole(fn)])):
+        if isinstance(node, autograd.Leaf):
+            lines.append("leaf" + ("" if node.grad is None else f"  grad {node.grad._spec!r}"))
+            continue
+        kept = "released" if node.saved is None else f"keeps {sum(v is not None for v in node.saved)}"
+        file, line = node.node.where
+        specs = ", ".join(map(repr, node.node.specs))
+        lines.append(f"{node.node.kind!r} -> {specs}  {kept}  {file}:{line}")
+    return "\n".join(lines)
+
+
+def _pending() -> str:
+    p = recorder().pending
+    end = p.end or p.node
+    lines = [f"pending program: {end.depth} instructions, {len(p.inputs)} inputs, {len(p.scalars)} scalars"]
+    number = 0
+    for node in end.path():
+        names = []
+        for ref in node.refs:
+            names.append("number" if ref is None else f"%{ref}" if ref >= 0 else f"in{~ref}")
+        specs = ", ".join(map(repr, node.specs))
+        lines.append(f"  %{number} = {node.kind!r} {' '.join(names)} : {specs}  {node.where[0]}:{node.where[1]}")
+        number += len(node.specs)
+    return "\n".join(lines)
+
+
+def get_worker_stats() -> dict[str, Any]:
+    """What the dispatcher and its workers say about themselves and this session."""
+    return recorder().session.stats()
+
+
+def get_client_stats() -> dict[str, int]:
+    """Counts of this session: calls and program texts sent, nodes of the tree, programs known."""
+    session = recorder().session
+    return {
+        "calls": session.seq,
+        "done": session.done,
+        "programs_sent": session.defined,
+        "programs_known": len(session.variants),
+        "tree_nodes": session.tree.nodes,
+    }

@@ -1,0 +1,601 @@
+"""A session: this client's world at a dispatcher. Its tree of programs, its ids, its connection.
+
+Law 1: the channel is used under `lock` only. A thread that waits sleeps outside it, and is woken
+       by the channel or by whoever took its message off the channel.
+Law 2: ids grow and are never used twice.
+Law 3: a failed call is raised once, at the next sync or program end; calls behind it that used its
+       results failed with it and are not raised again.
+
+The session's timer settles programs that were marked, cuts those that the user seems to have left
+lying, sends frees when nothing else is sent, and keeps uploads going. It sleeps when there is nothing
+to do, and the next op wakes it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import select
+import sys
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gt import config, errors
+from gt.client import recorder as recording
+from gt.client.recorder import IDLE_S, MARK_S, Handle, Pending, Recorder, Value
+from gt.client.tree import Node, Tree, Variant
+from gt.errors import ForkError, FunctionError, GTError, ServerError
+from gt.program import Spec
+from gt.transport.channel import Channel
+from gt.transport.codec import Buffer
+from gt.transport.messages import (
+    CHUNK, CHUNKS_IN_FLIGHT, VERSION, WINDOW, Call, CallDone, CallFailed, Cancel, Chunk, ChunkAck, Define, Failure,
+    Fetch, FetchFailed, Free, GetStats, Goodbye, Hello, Need, Refused, Rejected, Stats, Welcome, pack_ids,
+)  # fmt: skip
+
+TICK_S = 0.005  #: How often the timer looks while there is something to look at.
+QUEUED_NBYTES = 256 << 20  #: Upload bytes held for sending before from_numpy waits.
+_POLL_S = 0.25  #: The longest sleep of a waiting thread before it looks around.
+
+
+class _Transfer:
+    """A fetch under way."""
+
+    __slots__ = ("buffer", "done", "dtype", "error", "got", "shape")
+
+    def __init__(self) -> None:
+        self.buffer: Any = b""
+        self.got = 0
+        self.shape: tuple[int, ...] = ()
+        self.dtype = ""
+        self.done = False
+        self.error: Failure | None = None
+
+
+class _Upload:
+    __slots__ = ("data", "flying", "sent", "spec")
+
+    def __init__(self, data: Buffer, spec: Spec) -> None:
+        self.data = memoryview(data)
+        self.spec = spec
+        self.sent = -1  #: bytes sent; -1: not even the first chunk, which an empty tensor has too
+        self.flying = 0
+
+
+class Session:
+    """See the file's header."""
+
+    def __init__(self, channel: Channel, settings: config.Config, private: Any = None, timer: bool = True) -> None:
+        self.channel = channel
+        self.config = settings
+        self.private = private  #: The server that was started for this session, if one was.
+        self.lock = threading.RLock()
+        self.closed = False
+        self.forked = False
+        self.broken: str = ""  #: Why the connection is of no more use.
+        self.number = 0
+        self.window = WINDOW
+        self.tree = Tree(settings.cache_bytes)
+        self.recorders: list[Recorder] = []
+        self.dead: deque[int] = deque()  #: Ids whose values are gone; appended to by finalizers.
+        self.next_id = 1
+        self.seq = 0  #: Calls sent.
+        self.done = 0  #: Calls finished: all up to this one.
+        self.acked = 0  #: Failures up to this call were raised.
+        self.failures: deque[CallFailed] = deque()
+        self._raised: set[int] = set()
+        self.variants: OrderedDict[bytes, Variant] = OrderedDict()  #: Programs that were sent, latest last.
+        self.defined = 0  #: Program texts sent, for those who count.
+        self._fetches: dict[int, _Transfer] = {}
+        self._uploads: dict[int, _Upload] = {}
+        self._queued_nbytes = 0
+        self._stats: dict[int, dict[str, Any]] = {}
+        self._request = 0
+        self._waiters: set[int] = set()  #: Event descriptors of the threads that sleep in `wait`.
+        self._sent_s = 0.0
+        self.seed = int.from_bytes(os.urandom(8), "little") >> 1
+        self.draws = 0
+        self.asleep = False
+        self._wake = threading.Event()
+        self._hello()
+        if timer:
+            threading.Thread(target=self._timer, name="gt-timer", daemon=True).start()
+
+    def _hello(self) -> None:
+        name = f"{os.path.basename(sys.argv[0]) or 'python'}-{os.getpid()}"
+        self.channel.send(Hello(VERSION, self.config.token, name))
+        deadline = time.monotonic() + self.config.connect_timeout_s
+        self.wait(lambda: self.number > 0 or time.monotonic() > deadline)
+        if not self.number:
+            raise ServerError(f"no GT server answered within {self.config.connect_timeout_s:g} s")
+
+    # --- recorders ---
+
+    def new_recorder(self) -> Recorder:
+        with self.lock:
+            self.recorders = [r for r in self.recorders if r.thread.is_alive() or r.pending.node.depth]
+            rec = Recorder(self)
+            self.recorders.append(rec)
+            return rec
+
+    def pinned(self) -> set[Node]:
+        """Nodes that the tree must not lose now."""
+        return {r.pending.node for r in self.recorders} | {r.pending.end for r in self.recorders if r.pending.end}
+
+    def check_usable(self) -> None:
+        if self.forked:
+            raise ForkError(
+                "GT cannot be used in a forked child: the connection belongs to the parent process "
+                "(use the 'spawn' start method, or hand numpy arrays to the child)"
+            )
+        if self.broken:
+            raise ServerError(self.broken)
+
+    def next_seed(self) -> int:
+        """The seed of the next random op: 63 bits, a hash of the session's seed and a count."""
+        self.draws += 1
+        x = (self.seed + self.draws * 0x9E3779B97F4A7C15) & (2**64 - 1)
+        x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
+        x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
+        return (x ^ (x >> 31)) >> 1
+
+    # --- sending ---
+
+    def make_room(self) -> None:
+        """Wait while this session has run its whole window ahead. The only wait that needs no value."""
+        self.check_usable()
+        if self.seq - self.done >= self.window:
+            self.wait(lambda: self.seq - self.done < self.window)
+
+    def send_call(self, p: Pending, variant: Variant, live: set[int]) -> None:
+        """Send a settled program; give its live values their ids. The caller has the lock."""
+        ids = [p.inputs[k].handle.id for k in variant.inputs]  # type: ignore[union-attr]  # inputs have handles
+        scalars = p.scalars if len(variant.scalars) == len(p.scalars) else [p.scalars[k] for k in variant.scalars]
+        for k in variant.dead:
+            handle = p.inputs[k].handle
+            if k in variant.inputs and handle is not None:
+                handle.id = 0  # the call itself drops it
+        first = self.call(variant, ids, tuple(scalars))
+        for i, num in enumerate(variant.outputs):
+            if num in live:
+                v = p.values[num]
+                v.owner = None
+                v.handle = Handle(first + i, self)
+            else:
+                self.dead.append(first + i)  # kept by the program for other callers, not for this one
+
+    def call(self, variant: Variant, ids: list[int], scalars: tuple[Any, ...]) -> int:
+        """Send one call; returns the id of its first output."""
+        frees = self._take_dead()
+        if variant.hash not in self.variants:
+            self.variants[variant.hash] = variant
+            self.defined += 1
+            self._send(Define(variant.program, variant.timed))
+            if len(self.variants) > 10 * self.window and self.tree.nodes > self.tree.limit // 2:
+                self.variants.popitem(last=False)
+        else:
+            self.variants.move_to_end(variant.hash)
+        first = self.next_id
+        self.next_id += len(variant.outputs)
+        self.seq += 1
+        self._send(Call(0, self.seq, variant.hash, pack_ids(ids), scalars, first, frees, self.acked))
+        if self.config.debug_client:
+            self.say(f"call {self.seq} {variant.hash.hex()[:8]}: {len(variant.program.code)} instructions")
+        return first
+
+    def _send(self, message: Any, payload: Buffer | None = None) -> None:
+        try:
+            self.channel.send(message, payload)
+        except ServerError as e:
+            self._break(str(e))
+        self._sent_s = time.monotonic()
+        if self._waiters:
+            # Sending may swallow the channel's signal that something came.
+            self._wake_waiters()
+
+    def _take_dead(self) -> bytes:
+        dead = self.dead
+        if not dead:
+            return b""
+        ids = []
+        later = []  # an upload is freed when it has arrived
+        while dead:
+            i = dead.popleft()
+            (later if i in self._uploads else ids).append(i)
+        dead.extend(later)
+        return pack_ids(ids)
+
+    def flush_frees(self) -> None:
+        if self.dead and not self.broken:
+            ids = self._take_dead()
+            if ids:
+                self._send(Free(0, ids))
+
+    def upload(self, data: Buffer, spec: Spec) -> Value:
+        """A value with these bytes, which are not changed any more. Returns at once."""
+        with self.lock:
+            self.check_usable()
+            if self._queued_nbytes > QUEUED_NBYTES:
+                self.wait(lambda: self._queued_nbytes <= QUEUED_NBYTES)
+            v = Value(None, -1, spec)
+            v.handle = Handle(self.next_id, self)
+            self.next_id += 1
+            up = self._uploads[v.handle.id] = _Upload(data, spec)
+            self._queued_nbytes += spec.nbytes
+            self._pump(v.handle.id, up)
+            if self.asleep:
+                self.wake_timer()
+            return v
+
+    def _pump(self, key: int, up: _Upload) -> None:
+        total = len(up.data)
+        while up.flying < CHUNKS_IN_FLIGHT and up.sent < total:
+            at = max(up.sent, 0)
+            piece = up.data[at : at + CHUNK]
+            head = (up.spec.shape, up.spec.dtype.name) if at == 0 else ((), "")
+            self._send(Chunk(0, key, at, total, *head), piece)
+            up.sent = at + len(piece)
+            up.flying += 1
+
+    # --- receiving ---
+
+    def process(self) -> None:
+        """Take every message that is there. The caller has the lock."""
+        if self.closed or self.forked:
+            return
+        came = False
+        while True:
+            try:
+                item = self.channel.receive(0)
+            except ServerError as e:
+                self._break(str(e))
+                break
+            if item is None:
+                break
+            came = True
+            self._handle(*item)
+        if came and self._waiters:
+            self._wake_waiters()
+
+    def _handle(self, m: Any, payload: Buffer | None) -> None:
+        if isinstance(m, CallDone):
+            self.done = max(self.done, m.seq)
+        elif isinstance(m, Chunk):
+            self._take_chunk(m, payload)
+        elif isinstance(m, ChunkAck):
+            up = self._uploads.get(m.key)
+            if up is not None:
+                up.flying -= 1
+                self._pump(m.key, up)
+                if up.flying == 0:
+                    del self._uploads[m.key]
+                    self._queued_nbytes -= up.spec.nbytes
+        elif isinstance(m, CallFailed):
+            if m.root not in self._raised and not any(f.root == m.root for f in self.failures):
+                self.failures.append(m)
+        elif isinstance(m, FetchFailed):
+            t = self._fetches.get(m.request)
+            if t is not None:
+                t.error, t.done = m.error, True
+        elif isinstance(m, Need):
+            variant = self.variants.get(m.program)
+            if variant is None:
+                self._break("the server asked for a program that this client has forgotten")
+            else:
+                self._send(Define(variant.program, variant.timed))
+        elif isinstance(m, Stats):
+            self._stats[m.request] = m.data
+        elif isinstance(m, Welcome):
+            self.number, self.window = m.session, min(m.window, WINDOW)
+        elif isinstance(m, (Refused, Rejected)):
+            self._break(m.text)
+
+    def _take_chunk(self, m: Chunk, payload: Buffer | None) -> None:
+        t = self._fetches.get(m.key)
+        if t is None or payload is None:
+            return  # cancelled
+        if m.offset == 0:
+            t.shape, t.dtype = m.shape, m.dtype
+            t.buffer = bytearray(m.total)
+        t.buffer[m.offset : m.offset + len(payload)] = payload
+        t.got += len(payload)
+        if t.got >= m.total:
+            t.done = True
+        else:
+            self._send(ChunkAck(0, m.key, False))
+
+    def _break(self, why: str) -> None:
+        if not self.broken:
+            if self.private is not None and not self.private.alive():
+                why = f"GT's private server is gone ({why})"
+            self.broken = why
+
+    # --- waiting ---
+
+    def wait(self, ready: Callable[[], bool]) -> None:
+        """Sleep until `ready()`. Raises if the connection breaks; Ctrl-C leaves everything usable."""
+        fd = -1
+        try:
+            while True:
+                with self.lock:
+                    self.process()
+                    if ready():
+                        return
+                    self.check_usable()
+                    if fd < 0:
+                        fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+                        self._waiters.add(fd)
+                self._sleep(fd)
+        finally:
+            if fd >= 0:
+                with self.lock:
+                    self._waiters.discard(fd)
+                os.close(fd)
+
+    def _sleep(self, fd: int) -> None:
+        wait = getattr(self.channel, "wait", None)
+        fileno = getattr(self.channel, "fileno", None)
+        if fileno is None:
+            if wait is not None:
+                wait(_POLL_S)
+            return
+        poll = select.poll()
+        poll.register(fileno(), select.POLLIN)
+        poll.register(fd, select.POLLIN)
+        if any(ready == fd for ready, _ in poll.poll(_POLL_S * 1000)):
+            os.eventfd_read(fd)
+
+    def _wake_waiters(self) -> None:
+        for fd in self._waiters:
+            os.eventfd_write(fd, 1)
+
+    def fetch(self, v: Value) -> np.ndarray[Any, Any]:
+        """The value's data, in host memory that the caller may write to."""
+        self.bring_out(v)
+        with self.lock:
+            self.check_usable()
+            assert v.handle is not None
+            self.flush_frees()
+            self._request += 1
+            request = self._request
+            t = self._fetches[request] = _Transfer()
+            self._send(Fetch(0, request, v.handle.id))
+        try:
+            self.wait(lambda: t.done)
+        except BaseException:
+            with self.lock:
+                if not t.done and not self.broken:
+                    self._send(Cancel(0, request))
+            raise
+        finally:
+            self._fetches.pop(request, None)
+        self.raise_failures()
+        if t.error is not None:
+            raise self._error(t.error)
+        return np.frombuffer(t.buffer, dtype=v.spec.dtype.numpy).reshape(v.spec.shape)
+
+    def bring_out(self, v: Value) -> None:
+        """If the value is pending, end its program."""
+        while True:
+            owner = v.owner
+            if owner is None:
+                return
+            rec = owner.rec
+            if rec.trace is not None:
+                rec.trace.refuse_sync()
+            if rec is recording.recorder():
+                rec.settle()
+            elif not rec.steal():
+                time.sleep(0)  # inside an op of its own thread, which is a matter of microseconds
+
+    def stats(self) -> dict[str, Any]:
+        """What dispatcher and workers say about themselves and this session."""
+        with self.lock:
+            self.check_usable()
+            self._request += 1
+            request = self._request
+            self._send(GetStats(request))
+        self.wait(lambda: request in self._stats)
+        return self._stats.pop(request)
+
+    # --- failures ---
+
+    def raise_failures(self) -> None:
+        """Raise the oldest failure that was not raised yet, if there is one."""
+        with self.lock:
+            self.process()
+            if not self.failures:
+                return
+            failed = self.failures.popleft()
+            self._raised.add(failed.root)
+            self.acked = self.seq
+        raise self._error(failed.error)
+
+    def _error(self, failure: Failure) -> GTError:
+        kind = errors.BY_NAME.get(failure.kind, errors.WorkerError)
+        text = failure.text
+        variant = self.variants.get(failure.program)
+        if variant is not None and 0 <= failure.instruction < len(variant.where):
+            file, line = variant.where[failure.instruction]
+            op = variant.program.code[failure.instruction].op
+            text += f"\n  made by {op} at {file}:{line}"
+        return kind(text)
+
+    # --- the timer ---
+
+    def wake_timer(self) -> None:
+        self.asleep = False
+        self._wake.set()
+
+    def _timer(self) -> None:
+        quiet_since = time.monotonic()
+        while not self.closed and not self.forked:
+            if self.asleep:
+                self._wake.wait(1.0)
+            else:
+                time.sleep(TICK_S)
+            self._wake.clear()
+            now = time.monotonic()
+            if self.tick(now):
+                quiet_since = now
+            elif now - quiet_since > 1.0 and not self.asleep:
+                self._fall_asleep()
+
+    def tick(self, now: float) -> bool:
+        """What is due at this time. False if there was nothing to look after."""
+        active = False
+        for rec in self.recorders:
+            p = rec.pending
+            if p.end is not None:
+                active = True
+                if now - p.marked_s >= MARK_S:
+                    self._quietly(rec, False)
+            elif p.node.depth and rec.trace is None:
+                active = True
+                length, since = rec.seen
+                if length != p.node.depth:
+                    rec.seen = (p.node.depth, now)
+                elif now - since >= IDLE_S and not self._waiters:
+                    self._quietly(rec, True)
+        if self.lock.acquire(blocking=False):
+            try:
+                self.process()
+                if self.dead and now - self._sent_s > 0.05:
+                    self.flush_frees()
+                active = active or bool(self._uploads) or self.seq > self.done
+            finally:
+                self.lock.release()
+        return active
+
+    def _quietly(self, rec: Recorder, timed: bool) -> None:
+        try:
+            rec.steal(timed)
+        except GTError as e:
+            # The owner meets the same trouble at its next op, where it can be raised.
+            self._break(str(e))
+
+    def _fall_asleep(self) -> None:
+        """Have the next op of every thread wake the timer."""
+        with self.lock:
+            self.asleep = True
+            for rec in self.recorders:
+                p = rec.pending
+                rec.pending = rec.blocked
+                if rec.busy or p.node.depth or p.end is not None:
+                    rec.pending = p
+                    self.asleep = False
+                else:
+                    rec.pending = Pending(rec, recording.NOWHERE)
+
+    # --- the end ---
+
+    def close(self) -> None:
+        """Leave the server. Values of this session cannot be used any more."""
+        with self.lock:
+            if self.closed:
+                return
+            self.closed = True
+            if not self.forked:
+                for rec in self.recorders:
+                    rec.pending = rec.blocked
+                if not self.broken:
+                    self.channel.send(Goodbye())
+                self.broken = self.broken or "this session is closed"
+                self.channel.close()
+        self.wake_timer()
+        if self.private is not None and not self.forked:
+            self.private.close()
+
+    def say(self, text: str) -> None:
+        print(f"gt client: {text}", file=sys.stderr, flush=True)
+
+
+# --- the current session ----------------------------------------------------------------------------
+
+_current: Session | None = None
+_starting = threading.Lock()
+
+
+def current() -> Session:
+    """The session of this process; the first use connects to GT_SERVER or starts a private server."""
+    global _current
+    if _current is None or _current.closed:
+        with _starting:
+            if _current is None or _current.closed:
+                settings = config.load()
+                _current = _connect(settings.server, settings) if settings.server else _start(settings)
+    return _current
+
+
+def connect(address: str, token: str | None = None) -> Session:
+    """Join a running server: `gt.connect("host:12345")`. Tensors made before belong to the old session."""
+    global _current
+    settings = config.load()
+    if token is not None:
+        settings = config.replace(settings, token=token)
+    new = _connect(address, settings)
+    disconnect()
+    _current = new
+    recording.use(None)
+    return new
+
+
+def disconnect() -> None:
+    """Leave the server. The next tensor starts or joins one again."""
+    global _current
+    old, _current = _current, None
+    if old is not None:
+        old.close()
+    recording.use(None)
+
+
+def adopt(session: Session | None) -> Session | None:
+    """Make this the current session (the simulator has many); returns the one before."""
+    global _current
+    before, _current = _current, session
+    return before
+
+
+def _connect(address: str, settings: config.Config) -> Session:
+    from gt.transport.sockets import SocketChannel
+
+    channel = SocketChannel(address)
+    try:
+        return Session(channel, settings)
+    except ServerError as e:
+        channel.close()
+        raise ServerError(f"{address}: {e}") from None
+
+
+def _start(settings: config.Config) -> Session:
+    from gt.server.local import start_private
+    from gt.transport.sockets import SocketChannel
+
+    private = start_private(settings)
+    try:
+        channel = SocketChannel(private.address)
+        return Session(channel, config.replace(settings, token=private.token), private)
+    except BaseException:
+        private.close()
+        raise
+
+
+def _after_fork() -> None:
+    if _current is not None:
+        _current.forked = True
+        for rec in _current.recorders:
+            rec.pending = Pending(rec, recording.NOWHERE)
+
+
+def _at_exit() -> None:
+    if _current is not None and not _current.forked:
+        _current.close()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)

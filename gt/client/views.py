@@ -1,0 +1,156 @@
+"""Aliasing as torch has it, on values that never change.
+
+A tensor points to a cell, the cell to a value; `detach()` and `.data` share the cell, in-place ops
+rebind it. (A tensor that shares with nobody keeps its value itself, `_v`, and has no cell yet.)
+A view remembers its base and how it was taken. Writing to it records the write into the base;
+reading a view whose base has changed takes it again. So users see shared memory and programs stay pure.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gt.client.autograd import Leaf
+from gt.client.recorder import Value, apply, recorder, unary
+from gt.client.tree import Kind
+from gt.errors import AutogradError
+
+if TYPE_CHECKING:
+    from gt.client.tensor import Tensor
+
+
+class Cell:
+    """Where tensors that share memory find their value."""
+
+    __slots__ = ("value", "version")
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+        self.version = 0  #: Grows with every write.
+
+
+class Alias:
+    """What a tensor that shares memory has instead of a value of its own."""
+
+    __slots__ = ("args", "base", "cell", "kind", "part", "seen")
+
+    def __init__(
+        self, cell: Cell, base: Tensor | None = None, seen: int = 0, kind: Kind | None = None,
+        args: tuple[Any, ...] = (), part: int = 0,
+    ) -> None:  # fmt: skip
+        self.cell = cell
+        self.base = base  #: For a view: what it is a view of ...
+        self.seen = seen  #: ... at which version of the base's cell it was taken ...
+        self.kind = kind  #: ... and how: this op, these numbers, that one of its results.
+        self.args = args
+        self.part = part
+
+
+def cell_of(t: Tensor) -> Cell:
+    """The tensor's cell, up to date; it gets one if it had none."""
+    alias = t._x
+    if alias is None:
+        assert t._v is not None
+        t._x = alias = Alias(Cell(t._v))
+        t._v = None
+    elif alias.base is not None:
+        read(t)
+    return alias.cell
+
+
+def take(kind: Kind, base: Tensor, args: tuple[Any, ...] = ()) -> Any:
+    """Record a view op; its results are views of `base`."""
+    cell = cell_of(base)
+    out = apply(kind, (base, *args)) if args else unary(kind, base)
+    for i, t in enumerate(out if type(out) is tuple else (out,)):
+        assert t._v is not None
+        t._x = Alias(Cell(t._v), base, cell.version, kind, args, i)
+        t._v = None
+    return out
+
+
+def read(t: Tensor) -> Value:
+    """The value of a tensor that has an Alias."""
+    alias = t._x
+    assert alias is not None
+    base = alias.base
+    if base is not None:
+        below = cell_of(base)
+        if below.version != alias.seen:
+            assert alias.kind is not None
+            again = apply(alias.kind, (base, *alias.args))
+            if type(again) is tuple:
+                again = again[alias.part]
+            alias.cell.value = again._v
+            alias.cell.version += 1
+            alias.seen = below.version
+            t._fn = again._fn
+    return alias.cell.value
+
+
+def write(t: Tensor, new: Tensor) -> None:
+    """Rebind the tensor, in place, to `new`, which has its shape and dtype."""
+    rec = recorder()
+    if rec.grad:
+        if type(t._fn) is Leaf:
+            raise AutogradError(
+                "a leaf tensor that requires grad was written in place; do it under gt.no_grad(), or on .data"
+            )
+    old = t._v or read(t)
+    value = new._v or read(new)
+    _note_replaced(rec.pending, old, value)
+    if rec.trace is not None:
+        rec.trace.wrote(t)
+    alias = t._x
+    if alias is None:
+        t._v = value
+    else:
+        base = alias.base
+        if base is not None:
+            assert alias.kind is not None and alias.kind.op.put is not None
+            write(base, alias.kind.op.put(base, new, alias.part, *alias.args, **alias.kind.attrs))
+            alias.seen = cell_of(base).version
+        alias.cell.value = value
+        alias.cell.version += 1
+    if rec.grad:
+        t._fn = new._fn
+
+
+def _note_replaced(p: Any, old: Value, new: Value) -> None:
+    """If the call fails, `new` shall keep what `old` was: remember which input that is."""
+    if new.owner is not p or old.spec is not new.spec:
+        return
+    if old.owner is p:
+        new.replaces = old.replaces
+    else:
+        ref = p.index.get(id(old))
+        new.replaces = None if ref is None else ~ref
+
+
+def share(t: Tensor) -> Tensor:
+    """Another tensor on the same memory, without history: what detach() returns."""
+    from gt.client.tensor import Tensor
+
+    cell = cell_of(t)
+    alias = t._x
+    assert alias is not None
+    twin = Tensor(cell.value, None)
+    twin._v = None
+    if alias.base is None:
+        twin._x = Alias(cell)
+    else:
+        twin._x = Alias(Cell(cell.value), share(alias.base), alias.seen, alias.kind, alias.args, alias.part)
+    return twin
+
+
+def rebind(t: Tensor, value: Value) -> None:
+    """Point the tensor, and all that share its cell, to another value: `t.data = other`."""
+    rec = recorder()
+    if rec.trace is not None:
+        rec.trace.wrote(t)
+    if t._x is None:
+        t._v = value
+    else:
+        t._x.base = None
+        t._x.cell.value = value
+        t._x.cell.version += 1

@@ -1,0 +1,98 @@
+"""Every setting, its default and its GT_* variable. Nothing else reads the environment."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+
+def _flag(text: str) -> bool:
+    return text.strip().lower() not in ("", "0", "false", "no", "off")
+
+
+def _setting(variable: str, default: str, doc: str, parse: type | None = None) -> Any:
+    def read() -> object:
+        text = os.environ.get(variable, default)
+        if parse is bool:
+            return _flag(text)
+        try:
+            return parse(text) if parse else text
+        except ValueError:
+            raise ValueError(f"{variable}={text!r}: expected {parse.__name__ if parse else 'text'}") from None
+
+    return field(default_factory=read, metadata={"variable": variable, "default": default, "doc": doc})
+
+
+@dataclass(frozen=True)
+class Config:
+    """The settings of this process, read once when first asked for."""
+
+    server: str = _setting("GT_SERVER", "", "address of a running server; empty: start a private one")
+    token: str = _setting("GT_TOKEN", "", "secret that clients and workers must know to join")
+    engine: str = _setting("GT_ENGINE", "torch", "what workers compute with: torch or numpy")
+    device: str = _setting("GT_DEVICE", "", "device of a worker (cpu, cuda:0); empty: a GPU if there is one")
+    threads: int = _setting(
+        "GT_THREADS", "0", "CPU threads of a worker's engine; 0: the engine's default", int
+    )
+    instruction_log: str = _setting(
+        "GT_INSTRUCTION_LOG", "", "file for the dispatcher's log of every message"
+    )
+    verbose: bool = _setting("GT_VERBOSE", "0", "say on stderr what starts, joins, leaves", bool)
+    debug_client: bool = _setting("GT_DEBUG_CLIENT", "0", "log what the client records and sends", bool)
+    debug_dispatcher: bool = _setting("GT_DEBUG_DISPATCHER", "0", "log every event of the dispatcher", bool)
+    debug_worker: bool = _setting("GT_DEBUG_WORKER", "0", "log what a worker runs", bool)
+    debug_compile: bool = _setting("GT_DEBUG_COMPILE", "0", "log the code generated for programs", bool)
+    worker_timeout_s: float = _setting(
+        "GT_WORKER_TIMEOUT", "15", "seconds a call waits for a first worker", float
+    )
+    start_timeout_s: float = _setting(
+        "GT_START_TIMEOUT", "60", "seconds to wait for a private server to start", float
+    )
+    connect_timeout_s: float = _setting(
+        "GT_CONNECT_TIMEOUT", "5", "seconds to wait for a server's answer", float
+    )
+    worker_memory: int = _setting(
+        "GT_WORKER_MEMORY", "0", "bytes a worker may use; 0: all of its device", int
+    )
+    fake_memory: int = _setting(
+        "GT_FAKE_MEMORY", "0", "for tests: a program allocating more than this fails", int
+    )
+    cache_bytes: int = _setting(
+        "GT_CACHE_BYTES", str(256 << 20), "limit of each cache of programs and code", int
+    )
+
+
+def settings() -> list[tuple[str, str, str]]:
+    """(variable, default, what it does) for every setting."""
+    return [(f.metadata["variable"], f.metadata["default"], f.metadata["doc"]) for f in fields(Config)]
+
+
+def load() -> Config:
+    """The settings as the environment has them now."""
+    return Config()
+
+
+def replace(config: Config, **changes: Any) -> Config:
+    """The settings with some of them changed."""
+    return dataclasses.replace(config, **changes)
+
+
+def environment(**changes: object) -> dict[str, str]:
+    """The environment for a child process, with these settings changed."""
+    variables = {f.name: f.metadata["variable"] for f in fields(Config)}
+    return {**os.environ, **{variables[name]: str(value) for name, value in changes.items()}}
+
+
+def visible_gpus() -> list[str] | None:
+    """What CUDA_VISIBLE_DEVICES allows; None: everything."""
+    text = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if text is None:
+        return None
+    allowed: list[str] = []
+    for name in text.split(","):
+        if not name.strip() or name.strip() == "-1":
+            break  # CUDA, too, ignores what follows a bad entry
+        allowed.append(name.strip())
+    return allowed

@@ -1,0 +1,186 @@
+"""The instruction log: every message that passes the dispatcher, one line each.
+
+    12:00:00.123456     17  RECV         train.py@ann     Call     94  #3 7f3a01bc (12 instructions) ...
+
+Columns: time, running number, direction, who, what, size in bytes, details. RECV and SEND are the client
+side, WORKER_RECV and WORKER_SEND the workers'. When a program passes for the first time its instructions
+are listed below the line.
+
+Law 1: it only looks. It formats what the machine took in and gave out, and keeps nothing but names.
+Law 2: a line is a line, whatever a stranger wrote into a name; tokens and tensor bytes are never written.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from gt.dispatcher.events import Action, BadFramesCame, Disconnect, Event, MessageCame, Peer, PeerLost, Send
+from gt.program import Program
+from gt.transport import codec
+from gt.transport.codec import Buffer
+from gt.transport.messages import (
+    Call,
+    CallDone,
+    CallFailed,
+    Cancel,
+    Chunk,
+    ChunkAck,
+    CloseSession,
+    Define,
+    Fetch,
+    FetchFailed,
+    Forget,
+    Free,
+    GetStats,
+    Hello,
+    Message,
+    Need,
+    Refused,
+    Rejected,
+    Stats,
+    Welcome,
+    WorkerHello,
+    WorkerWelcome,
+)
+
+SEEN = 1 << 16  #: Programs whose length is remembered.
+
+
+class InstructionLog:
+    """Give it every event and every action, in order; it writes lines, each with its line end."""
+
+    def __init__(self, write: Callable[[str], object], clock: Callable[[], float] = time.time) -> None:
+        self._write = write
+        self._clock = clock
+        self._number = 0
+        self._names: dict[Peer, str] = {}
+        self._workers: set[Peer] = set()
+        self._lengths: dict[bytes, int] = {}  #: program -> its number of instructions
+
+    def __call__(self, what: Event | Action) -> None:
+        if isinstance(what, MessageCame):
+            message = what.message
+            if isinstance(message, Hello):
+                self._names.setdefault(what.peer, clean(message.name) or "client")
+            elif isinstance(message, WorkerHello) and what.peer not in self._names:
+                self._workers.add(what.peer)
+                self._names[what.peer] = "worker ?"
+            self._message("RECV", what.peer, message, what.payload)
+        elif isinstance(what, Send):
+            if isinstance(what.message, WorkerWelcome):
+                self._names[what.peer] = f"worker {what.message.worker}"
+            self._message("SEND", what.peer, what.message, what.payload)
+            if isinstance(what.message, Welcome):
+                self._line("CONNECT", what.peer, "client", 0, f"session {what.message.session}")
+            elif isinstance(what.message, WorkerWelcome):
+                self._line("CONNECT", what.peer, "worker", 0, "")
+        elif isinstance(what, BadFramesCame):
+            self._line("RECV", what.peer, "(not a message)", 0, clean(what.text))
+        elif isinstance(what, PeerLost | Disconnect):
+            self._line("DISCONNECT", what.peer, "lost" if isinstance(what, PeerLost) else "closed", 0, "")
+            self._names.pop(what.peer, None)
+            self._workers.discard(what.peer)
+
+    def _message(self, way: str, peer: Peer, message: Message, payload: Buffer | None) -> None:
+        program = message.program if isinstance(message, Define) else None
+        name = program_hash(program) if program is not None else b""
+        new = program is not None and name not in self._lengths
+        if program is not None and new:
+            if len(self._lengths) >= SEEN:
+                self._lengths.clear()
+            self._lengths[name] = len(program.code)
+        nbytes = sum(len(frame) for frame in codec.encode(message, payload))
+        way = f"WORKER_{way}" if peer in self._workers else way
+        self._line(way, peer, type(message).__name__, nbytes, self._details(message, name))
+        if program is not None and new:
+            self._write("".join(f"    | {clean(line, 1000)}\n" for line in program_text(program)))
+
+    def _line(self, way: str, peer: Peer, what: str, nbytes: int, details: str) -> None:
+        self._number += 1
+        who = self._names.get(peer) or f"peer {peer.hex()[:16]}"
+        now_s = self._clock()
+        clock = time.strftime("%H:%M:%S", time.localtime(now_s)) + f".{int(now_s % 1 * 1e6):06d}"
+        line = f"{clock} {self._number:6d}  {way:<12} {who:<16} {what:<12} {nbytes:8d}  {details}"
+        self._write(line.rstrip() + "\n")
+
+    def _program(self, name: bytes) -> str:
+        count = self._lengths.get(name)
+        return f"{name.hex()[:8]} ({'?' if count is None else count} instructions)"
+
+    def _details(self, m: Message, name: bytes) -> str:
+        match m:
+            case Call():
+                text = (
+                    f"#{m.seq} {self._program(m.program)} {len(m.inputs) // 8} in, results from {m.outputs}"
+                )
+                if m.scalars:
+                    text += f", {len(m.scalars)} scalars"
+                if m.frees:
+                    text += f", frees {len(m.frees) // 8}"
+                if m.refused is not None:
+                    text += f", refused: {m.refused.kind}: {m.refused.text}"
+            case Define():
+                text = self._program(name) + (" timed" if m.timed else "")
+            case Need() | Forget():
+                text = self._program(m.program)
+            case Chunk():
+                text = f"{m.key}: from {m.offset} of {m.total}"
+                if m.dtype:
+                    text += f", {m.dtype}{list(m.shape)}"
+            case ChunkAck():
+                text = f"{'upload' if m.upload else 'fetch'} {m.key}"
+            case Fetch():
+                text = f"request {m.request}: tensor {m.id}"
+            case Cancel():
+                text = f"request {m.request}"
+            case Free():
+                text = f"{len(m.ids) // 8} tensors"
+            case FetchFailed():
+                text = f"request {m.request}: {m.error.kind}: {m.error.text}"
+            case CallDone():
+                text = f"#{m.seq} {m.run_us} us"
+            case CallFailed():
+                text = f"#{m.seq} because of #{m.root}: {m.error.kind}: {m.error.text}"
+            case Refused() | Rejected():
+                text = m.text
+            case GetStats() | Stats():
+                text = f"request {m.request}"
+            case Hello():
+                text = f"version {m.version}"
+            case WorkerHello():
+                which = "control" if m.control else "results"
+                text = (
+                    f"version {m.version}, {which}, {m.engine} {m.device} {m.memory} bytes {m.host} {m.pid}"
+                )
+            case Welcome():
+                text = f"session {m.session}"
+            case CloseSession():
+                text = f"session {m.session}"
+            case _:
+                text = ""
+        session = getattr(m, "session", 0)
+        if session and not isinstance(m, Welcome | CloseSession):
+            text = f"session {session} {text}"
+        return clean(text)
+
+
+def clean(text: str, limit: int = 300) -> str:
+    """Text that stays on its line."""
+    text = "".join(c if c.isprintable() else "?" for c in text[: limit + 1])
+    return text if len(text) <= limit else text[:limit] + "..."
+
+
+def program_hash(program: Program) -> bytes:
+    try:
+        return program.hash()
+    except Exception:  # it comes from a stranger and was not checked yet
+        return b""
+
+
+def program_text(program: Program) -> list[str]:
+    """The lines of a program, whoever wrote it."""
+    try:
+        return program.text().split("\n")
+    except Exception as e:
+        return [f"(not readable: {type(e).__name__}: {e})"]

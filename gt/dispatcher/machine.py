@@ -1,0 +1,249 @@
+"""The dispatcher as a pure state machine.
+
+Law 1: every change of dispatcher state happens here, through handle().
+Law 2: no sockets, threads, clocks or randomness; time arrives in events.
+Law 3: nothing that a client sends changes another session, or raises. What is not understood is answered
+       with Rejected and changes nothing; a client that cannot go on is answered with Refused.
+
+handle(event) updates the state and returns what to do, in order. The same events give the same actions
+again: tests, the simulator and the log rely on it.
+
+    machine.py     who may say what (this file)
+    session.py     a client's world      state.py       everything, and the counting
+    calls.py       a session's queue     schedule.py    whose turn it is
+    transfers.py   tensor bytes          plans.py       programs and plans
+    workers.py     coming and going      placement.py   which worker a session lives on
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+from typing import Any
+
+from gt.dispatcher import calls, stats, transfers, workers
+from gt.dispatcher.events import (
+    Action,
+    BadFramesCame,
+    Check,
+    Event,
+    MessageCame,
+    Peer,
+    PeerLost,
+    PlanReady,
+)
+from gt.dispatcher.invariants import check_state
+from gt.dispatcher.session import Session
+from gt.dispatcher.state import SESSIONS, Settings, State, Worker
+from gt.transport.codec import Buffer
+from gt.transport.messages import (
+    VERSION,
+    WINDOW,
+    Call,
+    CallDone,
+    CallFailed,
+    Cancel,
+    Chunk,
+    ChunkAck,
+    Define,
+    Fetch,
+    FetchFailed,
+    Free,
+    GetStats,
+    Goodbye,
+    Hello,
+    Need,
+    Rejected,
+    Stats,
+    Welcome,
+    WorkerHello,
+)
+
+ClientRule = Callable[[State, Session, Any, Buffer | None], None]
+WorkerRule = Callable[[State, Worker, Any, Buffer | None], None]
+
+
+class Machine:
+    """See the file's header. `join` is the command that starts a worker for this server."""
+
+    def __init__(
+        self, settings: Settings, token: str = "", join: str = "gt worker --host HOST -p PORT"
+    ) -> None:
+        self.state = State(settings, token, join)
+
+    def handle(self, event: Event) -> list[Action]:
+        """Take in what happened; returns what is to be done about it, in order."""
+        state = self.state
+        if isinstance(event, MessageCame):
+            _message_came(state, event.peer, event.message, event.payload)
+        elif isinstance(event, PlanReady):
+            _plan_ready(state, event)
+        elif isinstance(event, PeerLost):
+            _peer_lost(state, event.peer)
+        elif isinstance(event, BadFramesCame):
+            _not_allowed(state, event.peer, event.text)
+        else:
+            _time_passed(state, event.now_s)
+        _settle(state)
+        out, state.out = state.out, []
+        return out
+
+    def invariants(self) -> None:
+        """Raise AssertionError if the state contradicts itself. For tests: it looks at everything."""
+        check_state(self.state)
+
+
+def _settle(state: State) -> None:
+    """Send what can be sent now, and say what was finished."""
+    while state.touched:
+        _, worker = state.touched.popitem()
+        calls.drain(state, worker)
+    if state.news:
+        calls.tell(state)
+    if state.programs.nbytes > state.programs.limit_nbytes:
+        state.forget_programs()
+
+
+def _time_passed(state: State, now_s: float) -> None:
+    state.now_s = max(state.now_s, now_s)
+    workers.time_passed(state)
+    stats.time_passed(state)
+
+
+# --- who may say what ------------------------------------------------------------------------
+
+
+def _message_came(state: State, peer: Peer, message: Any, payload: Buffer | None) -> None:
+    who = state.peers.get(peer)
+    kind = type(message)
+    if type(who) is Session:
+        client_rule = CLIENT_RULES.get(kind)
+        if client_rule is not None:
+            client_rule(state, who, message, payload)
+            return
+    elif type(who) is Worker:
+        worker_rule = WORKER_RULES.get(kind)
+        if worker_rule is not None:
+            worker_rule(state, who, message, payload)
+            return
+    elif kind is Hello or kind is WorkerHello:
+        _hello(state, peer, message)
+        return
+    _not_allowed(state, peer, f"{kind.__name__} is not allowed here")
+
+
+def _not_allowed(state: State, peer: Peer, text: str) -> None:
+    who = state.peers.get(peer)
+    if isinstance(who, Worker):
+        # What a worker garbles may have been the answer that somebody waits for.
+        state.refuse(peer, text)
+        workers.lost(state, who, said=peer)
+    elif isinstance(who, Session):
+        state.send(peer, Rejected(text))
+    else:
+        state.send(peer, Rejected(f"{text}; the first message is Hello"))
+
+
+def _hello(state: State, peer: Peer, hello: Hello | WorkerHello) -> None:
+    if hello.version != VERSION:
+        state.refuse(
+            peer, f"this server speaks version {VERSION} of GT's protocol, the other side {hello.version}"
+        )
+    elif not hmac.compare_digest(hello.token.encode(errors="replace"), state.token.encode(errors="replace")):
+        state.refuse(peer, "wrong token; set GT_TOKEN to this server's")
+    elif isinstance(hello, WorkerHello):
+        workers.joined(state, peer, hello)
+    elif len(state.sessions) >= SESSIONS:
+        state.refuse(peer, f"this server has {SESSIONS} sessions already")
+    else:
+        state.last_session += 1
+        session = Session(state.last_session, peer, hello.name[:200])
+        state.peers[peer] = state.sessions[session.number] = session
+        state.send(peer, Welcome(VERSION, session.number, WINDOW))
+
+
+def _peer_lost(state: State, peer: Peer) -> None:
+    who = state.peers.get(peer)
+    if isinstance(who, Session):
+        state.close(who)
+    elif isinstance(who, Worker):
+        workers.lost(state, who, said=peer)
+
+
+# --- programs --------------------------------------------------------------------------------
+
+
+def _define(state: State, session: Session, define: Define, _: Buffer | None) -> None:
+    try:
+        name = define.program.hash()
+    except Exception as e:  # a stranger's attributes may break the encoder in any way
+        state.reject(session, f"define: not a program: {type(e).__name__}")
+        return
+    entry = state.programs.get(name)
+    if entry is None:
+        entry = state.programs.add(name, define.program, define.timed)
+        session.checking[name] = entry.nbytes
+        session.queue_nbytes += entry.nbytes
+        state.out.append(Check(name, define.program))
+        calls.check_queue(state, session)
+        return
+    if not define.timed:
+        state.programs.keep(entry)
+    if entry.error:
+        _reject_program(state, session, name, entry.error)
+    elif not entry.finished:
+        session.checking.setdefault(name, 0)  # it is told too if the check fails
+
+
+def _plan_ready(state: State, event: PlanReady) -> None:
+    entry = state.programs.get(event.program)
+    if entry is None or entry.finished:
+        return
+    state.programs.finish(entry, event.checked, event.error)
+    for session in list(state.sessions.values()):
+        if event.program in session.checking:
+            session.queue_nbytes -= session.checking.pop(event.program)
+            if entry.error:
+                _reject_program(state, session, event.program, entry.error)
+    for session in list(state.programs.waiting.get(event.program, {}).values()):
+        calls.advance(state, session)
+
+
+def _reject_program(state: State, session: Session, name: bytes, error: str) -> None:
+    state.reject(session, f"program {name.hex()[:8]}: {error}")
+
+
+# --- the rules: kind of message -> what is done about it -------------------------------------
+
+
+def _queued(state: State, session: Session, item: Call | Free, _: Buffer | None) -> None:
+    calls.enqueue(state, session, item)
+
+
+def _goodbye(state: State, session: Session, _: Goodbye, __: Buffer | None) -> None:
+    state.close(session)
+    state.disconnect(session.peer)
+
+
+CLIENT_RULES: dict[type, ClientRule] = {
+    Call: _queued,
+    Free: _queued,
+    Define: _define,
+    Chunk: transfers.chunk_came,
+    ChunkAck: lambda state, session, m, _: transfers.ack_came(state, session, m),
+    Fetch: lambda state, session, m, _: transfers.fetch_came(state, session, m),
+    Cancel: lambda state, session, m, _: transfers.cancel_came(state, session, m),
+    GetStats: lambda state, session, m, _: stats.asked(state, session, m.request),
+    Goodbye: _goodbye,
+}
+
+WORKER_RULES: dict[type, WorkerRule] = {
+    CallDone: lambda state, worker, m, _: calls.call_done(state, worker, m),
+    CallFailed: lambda state, worker, m, _: calls.call_failed(state, worker, m),
+    Chunk: transfers.fetched,
+    ChunkAck: lambda state, worker, m, _: transfers.upload_acked(state, worker, m),
+    FetchFailed: lambda state, worker, m, _: transfers.fetch_failed(state, worker, m),
+    Need: lambda state, worker, m, _: workers.needed(state, worker, m),
+    Stats: lambda state, worker, m, _: stats.answered(state, worker, m),
+    Goodbye: lambda state, worker, _, __: workers.lost(state, worker),
+}

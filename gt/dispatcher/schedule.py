@@ -1,0 +1,91 @@
+"""Whose call goes to a worker next: deficit round-robin over measured run time.
+
+Law 1: at most CREDITS calls are on a worker, and beyond two of them no more than AHEAD_US of
+       estimated work: whoever comes next never stands behind more than that.
+Law 2: while sessions compete, each is given the same run time, whatever the number or length of
+       its calls.
+Law 3: a worker is never idle while somebody has a call for it.
+
+Each session has a deficit: run time it may still use. A session with some left may send; the call's
+estimated time is taken off, and corrected when the worker reports what it was. When nobody has any left,
+everybody waiting is given as many quanta as it takes for one of them to go on. A debt outlives a pause,
+less the time that passed: one who waits for each result cannot escape the account.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from gt.dispatcher.session import Session
+
+CREDITS = 16
+AHEAD_US = 20_000
+QUANTUM_US = 1_000
+UNKNOWN_US = 1_000  #: what a program is thought to take before it has run
+MAX_RUN_US = 3_600_000_000  #: longer reports are not believed
+
+
+class Lane:
+    """One worker's credits, and the sessions that wait for them."""
+
+    __slots__ = ("ahead_us", "calls", "ring")
+
+    def __init__(self) -> None:
+        self.calls = 0  #: sent and not finished
+        self.ahead_us = 0  #: what they were estimated to take
+        self.ring: deque[Session] = deque()  #: sessions whose head is ready; the first is served
+
+    def enlist(self, session: Session, now_s: float) -> None:
+        """The session has a call that is ready."""
+        if session.enlisted:
+            return
+        if session.deficit_us < 0:
+            forgiven_us = int((now_s - session.left_s) * 1e6)
+            session.deficit_us = min(0, session.deficit_us + max(0, forgiven_us))
+        session.enlisted = True
+        self.ring.append(session)
+
+    def leave(self, session: Session, now_s: float) -> None:
+        """It has none any more. What it was given and did not use is not saved up."""
+        session.enlisted = False
+        self.ring.remove(session)
+        session.deficit_us = min(0, session.deficit_us)
+        session.left_s = now_s
+
+    def has_room(self, cost_us: int) -> bool:
+        return self.calls < CREDITS and (self.calls < 2 or self.ahead_us + cost_us <= AHEAD_US)
+
+    def next(self) -> Session | None:
+        """Whose turn it is. The turn lasts until the deficit is used up."""
+        ring = self.ring
+        if not ring or self.calls >= CREDITS:
+            return None
+        if ring[0].deficit_us > 0:
+            return ring[0]
+        if all(s.deficit_us <= 0 for s in ring):
+            given_us = QUANTUM_US * min(-s.deficit_us // QUANTUM_US + 1 for s in ring)
+            for s in ring:
+                s.deficit_us += given_us
+        while ring[0].deficit_us <= 0:
+            ring.rotate(-1)
+        return ring[0]
+
+    def take(self, cost_us: int) -> None:
+        self.calls += 1
+        self.ahead_us += cost_us
+
+    def give_back(self, cost_us: int) -> None:
+        self.calls -= 1
+        self.ahead_us -= cost_us
+
+    def settle(self, session: Session, cost_us: int, run_us: int) -> None:
+        """A call that was charged `cost_us` took `run_us`."""
+        session.deficit_us += cost_us - run_us
+        if not session.enlisted:
+            session.deficit_us = min(0, session.deficit_us)
+
+
+def estimate(before_us: int, run_us: int, runs: int) -> int:
+    """What a program is thought to take, after it took `run_us` in its `runs`-th run."""
+    # The first run pays for code generation and first allocations; the second tells more.
+    return run_us if runs <= 2 else before_us + (run_us - before_us) // 8

@@ -1,0 +1,228 @@
+"""The dispatcher's process: the sockets, the clock and a background thread around the state machine.
+
+Law 1: only the loop's thread touches the machine.
+Law 2: no event ends the loop. One that the machine cannot handle is dropped and reported on stderr, and
+       the peer that sent it is cut off.
+Law 3: time enters the machine every TICK_S and at no other moment.
+
+The loop reads what has come, hands each message to `handle`, does what that asks for, and sleeps when
+nothing is left. Checks of new programs run in one background thread, so that one user's large program
+does not hold up the others' calls.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+from threading import Thread
+from typing import Protocol
+
+from gt.dispatcher.events import (
+    Action,
+    BadFramesCame,
+    Check,
+    Disconnect,
+    Event,
+    MessageCame,
+    Peer,
+    PeerLost,
+    PlanReady,
+    Send,
+    TimePassed,
+)
+from gt.ops.check import check
+from gt.program import Program
+from gt.transport import codec
+from gt.transport.messages import Goodbye, Refused, Welcome, WorkerWelcome
+from gt.transport.sockets import Router
+
+TICK_S = 0.1
+BURST = 256  #: Messages handled before the loop looks at anything else.
+#: How long a check may hold the interpreter while the loop wants it; Python's own choice is 5 ms.
+SWITCH_S = 0.0005
+
+
+class Handler(Protocol):
+    """The state machine, as the loop sees it: `gt.dispatcher.machine.Machine`."""
+
+    def handle(self, event: Event) -> list[Action]: ...
+
+
+#: Sees every event and every action, for the instruction log and for debugging.
+Observer = Callable[[Event | Action], None]
+
+
+class Server:
+    """See the file's header."""
+
+    def __init__(self, router: Router, machine: Handler, observers: list[Observer] | None = None) -> None:
+        self.router = router
+        #: Called about every TICK_S and when a worker joins; may call `stop`. What it raises ends `run`.
+        self.on_tick: Callable[[], None] | None = None
+        self.workers: dict[Peer, int] = {}  #: Connections of workers that joined: which worker it is.
+        self._handle = machine.handle
+        self._observers = observers or []
+        self._stopping = False
+        self._to_check: SimpleQueue[Check | None] = SimpleQueue()
+        self._ready: deque[PlanReady] = deque()  #: Written by the checking thread, read by the loop.
+        self._woken = False
+        self._wake_r, self._wake_w = os.pipe()
+        os.set_blocking(self._wake_r, False)
+        os.set_blocking(self._wake_w, False)
+        router.watch(self._wake_r)
+
+    def stop(self) -> None:
+        """Make `run` return soon. Safe in a signal handler and in other threads."""
+        self._stopping = True
+        self._wake()
+
+    def run(self) -> None:
+        """Serve until `stop`; then tell the workers and close the sockets."""
+        switch_s = sys.getswitchinterval()
+        sys.setswitchinterval(SWITCH_S)
+        checker = Thread(target=self._check_programs, name="gt-check", daemon=True)
+        checker.start()
+        try:
+            self._loop()
+        finally:
+            sys.setswitchinterval(switch_s)
+            self._to_check.put(None)
+            for peer in self.workers:
+                self.router.send(peer, codec.encode(Goodbye()))
+            self.router.close()
+            checker.join(1.0)
+            os.close(self._wake_r)
+            if not checker.is_alive():  # else it may still write there; the process ends now anyway
+                wake_w, self._wake_w = self._wake_w, -1  # a late `stop` must not write to a stranger's file
+                os.close(wake_w)
+
+    def _loop(self) -> None:
+        router, receive, decode = self.router, self.router.receive, codec.decode
+        news = True
+        tick_at = 0.0
+        while not self._stopping:
+            got = None
+            for _ in range(BURST):
+                got = receive()
+                if got is None:
+                    break
+                peer, frames = got
+                try:
+                    message, payload = decode(frames)
+                except codec.BadMessage as e:
+                    self._feed(BadFramesCame(peer, str(e)), peer)
+                else:
+                    self._feed(MessageCame(peer, message, payload), peer)
+            while self._ready:
+                self._feed(self._ready.popleft())
+            now = time.monotonic()
+            if now >= tick_at or news:
+                for peer in router.lost():
+                    self._feed_lost(peer)
+            if now >= tick_at:
+                tick_at = now + TICK_S
+                self._feed(TimePassed(now))
+                if self.on_tick is not None:
+                    self.on_tick()
+            if got is None and not self._stopping:
+                news = router.wait(tick_at - now)
+            if self._woken:
+                self._woken = False
+                with suppress(BlockingIOError):
+                    os.read(self._wake_r, 64)
+
+    def _feed(self, event: Event, peer: Peer | None = None) -> None:
+        if self._observers:
+            self._observe(event)
+        try:
+            actions = self._handle(event)
+        except Exception:
+            print(
+                f"gt: the dispatcher dropped {event!r:.500}\n{traceback.format_exc()}",
+                file=sys.stderr,
+                flush=True,
+            )
+            if peer is not None:
+                self.router.disconnect(peer)
+                self._feed_lost(peer)
+            return
+        for action in actions:
+            self._act(action)
+
+    def _observe(self, what: Event | Action) -> None:
+        for observe in list(self._observers):
+            try:
+                observe(what)
+            except Exception as e:  # a full disk, say: the log ends, the server does not
+                self._observers.remove(observe)
+                print(f"gt: logging stopped: {type(e).__name__}: {e}", file=sys.stderr, flush=True)
+
+    def _feed_lost(self, peer: Peer) -> None:
+        self.workers.pop(peer, None)
+        self._feed(PeerLost(peer))
+
+    def _act(self, action: Action) -> None:
+        if self._observers:
+            self._observe(action)
+        if type(action) is Send:
+            message = action.message
+            try:
+                self.router.send(action.peer, codec.encode(message, action.payload))
+            except Exception:  # what cannot be encoded; its receiver would wait for it forever
+                print(
+                    f"gt: cannot send {action!r:.500}\n{traceback.format_exc()}", file=sys.stderr, flush=True
+                )
+                self.router.disconnect(action.peer)
+                self._feed_lost(action.peer)
+                return
+            if type(message) is WorkerWelcome:
+                self.workers[action.peer] = message.worker
+                if self.on_tick is not None:
+                    self.on_tick()
+        elif type(action) is Check:
+            self._to_check.put(action)
+        elif type(action) is Disconnect:
+            self.workers.pop(action.peer, None)
+            self.router.disconnect(action.peer)
+
+    def _check_programs(self) -> None:
+        """The background thread."""
+        while (job := self._to_check.get()) is not None:
+            assert isinstance(job.text, Program)
+            try:
+                done = PlanReady(job.program, check(job.text))
+            except Exception as e:
+                done = PlanReady(job.program, None, str(e) or type(e).__name__)
+            self._ready.append(done)
+            self._wake()
+
+    def _wake(self) -> None:
+        with suppress(OSError):  # full: it is awake already; closed: it has ended
+            os.write(self._wake_w, b"x")
+        self._woken = True  # after the write: once it is seen there is something to read
+
+
+def print_event(what: Event | Action) -> None:
+    """The observer of GT_DEBUG_DISPATCHER."""
+    if type(what) is not TimePassed:
+        print(f"gt dispatcher: {what!r:.1000}", file=sys.stderr, flush=True)
+
+
+def print_arrivals(what: Event | Action) -> None:
+    """The observer of GT_VERBOSE: who joins and who leaves."""
+    if type(what) is PeerLost:
+        print(f"gt: connection {what.peer.hex()} ended", file=sys.stderr, flush=True)
+    elif type(what) is Send:
+        message, who = what.message, what.peer.hex()
+        if type(message) is Welcome:
+            print(f"gt: connection {who} is session {message.session}", file=sys.stderr, flush=True)
+        elif type(message) is WorkerWelcome:
+            print(f"gt: connection {who} is worker {message.worker}", file=sys.stderr, flush=True)
+        elif type(message) is Refused:
+            print(f"gt: connection {who} was refused: {message.text}", file=sys.stderr, flush=True)

@@ -1,0 +1,175 @@
+"""One client's world: its tensors, its queue, what it waits for.
+
+Law 1: ids belong to a session. Nothing outside it is reachable from it.
+Law 2: calls, frees and fetches leave the queue in the order they came; only the head may wait, and
+       it always waits for something nameable: a program, an upload, a worker, a turn.
+Law 3: what a session can make the dispatcher hold is bounded, by the numbers below.
+
+These are records; calls.py, transfers.py and placement.py move them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gt.dispatcher.events import Peer
+from gt.layout import Layout
+from gt.program import Spec
+from gt.transport.codec import Buffer
+from gt.transport.messages import Call, Chunk, Failure, Fetch, Free
+
+if TYPE_CHECKING:
+    from gt.dispatcher.plans import Entry, Plan
+    from gt.dispatcher.state import Worker
+
+MAX_ID = (1 << 63) - 1
+QUEUE_ITEMS = 1024  #: Calls, frees and fetches of one session that are not finished.
+QUEUE_NBYTES = 64 << 20  #: Their bytes, and those of its programs that are being checked.
+STATS = 16  #: Questions for statistics of one session under way.
+
+Item = Call | Fetch | Free
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """What is known of one tensor. Immutable: a change of state is another record under the same id.
+
+    On a worker if `layout` is given; gone for good if `lost` is; else still being uploaded.
+    """
+
+    spec: Spec
+    nbytes: int  #: it takes on its worker; 0 where it holds no value
+    layout: Layout | None
+    lost: Failure | None = None
+    root: int = 0  #: of a lost tensor: the failed call that should have made it, 0 if none
+
+
+@dataclass(slots=True)
+class Upload:
+    """A tensor on its way in. Its chunks come in order."""
+
+    key: int
+    spec: Spec
+    total: int
+    received: int = 0
+    unacked: int = 0  #: chunks the client may not yet count as taken; at most CHUNKS_IN_FLIGHT
+    #: Chunks kept here because there is no worker yet.
+    held: list[tuple[Chunk, Buffer]] = field(default_factory=list)
+    sink: bool = False  #: the tensor is lost: chunks are acknowledged and dropped
+
+    @property
+    def complete(self) -> bool:
+        return self.received == self.total and not self.unacked
+
+
+@dataclass(slots=True)
+class Download:
+    """A fetch that the worker answers."""
+
+    received: int = 0
+    unacked: int = 0  #: chunks that the client has not acknowledged
+
+
+@dataclass(slots=True)
+class Head:
+    """The call at the head of a queue: checked, its inputs there; it only waits for its turn."""
+
+    call: Call
+    entry: Entry
+    plan: Plan
+    inputs: list[int]
+    frees: list[int]
+    lost: Tensor | None  #: an input that is gone, if one is
+
+
+@dataclass(slots=True)
+class Sent:
+    """A call that a worker has."""
+
+    seq: int
+    entry: Entry
+    plan: Plan
+    outputs: int
+    failed: tuple[Tensor, ...]  #: its results if it fails
+    cost_us: int  #: what the schedule charged for it
+    root: int  #: the call to blame if it fails: itself, or an earlier one whose results are lost
+    finished: bool = False
+
+    @property
+    def ids(self) -> range:
+        return range(self.outputs, self.outputs + len(self.failed))
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    number: int
+    peer: Peer
+    name: str
+    closed: bool = False
+
+    tensors: dict[int, Tensor] = field(default_factory=dict)
+    nbytes: int = 0  #: the sum over `tensors`; all of it lies on `worker`
+    hollow: bool = False  #: some call failed: there may be tensors without a value
+    call_mark: int = 0  #: the highest id a call has made
+    upload_mark: int = 0  #: the highest id an upload has made
+
+    queue: deque[Item] = field(default_factory=deque)
+    queue_nbytes: int = 0  #: the sum over `queue`, plus `checking`
+    checking: dict[bytes, int] = field(default_factory=dict)  #: its programs being checked, and their bytes
+    head: Head | None = None  #: of queue[0], once it is ready
+    enlisted: bool = False  #: it stands in its worker's ring; exactly while it has a head
+    blocked_on: bytes = b""  #: the program that the head waits for
+    asked: bool = False  #: the client was asked for that program
+
+    queued_calls: int = 0  #: calls in `queue`
+    seq: int = 0  #: the last call that left the queue
+    #: Calls on the worker, oldest first; a finished one stays until all before it are finished.
+    sent: dict[int, Sent] = field(default_factory=dict)
+    done: int = 0  #: all calls up to here are finished
+    run_us: int = 0  #: run time of the last one of them
+    told: int = 0  #: `done` as the client knows it
+
+    uploads: dict[int, Upload] = field(default_factory=dict)
+    fetches: dict[int, Download] = field(default_factory=dict)  #: by request, those that the worker has
+    stats: int = 0  #: questions for statistics under way
+
+    worker: Worker | None = None
+    waiting_since_s: float | None = None  #: set while it needs a worker and there is none
+    no_worker: Failure | None = None  #: set while what waited too long for a worker is failed
+
+    deficit_us: int = 0  #: run time it may still use in this round; see schedule.py
+    left_s: float = 0.0  #: when it last left its worker's ring
+    calls: int = 0
+    total_us: int = 0
+
+    def unqueue(self, position: int = 0) -> None:
+        """Take an item out of the queue: its head, or a cancelled fetch further back."""
+        item = self.queue[position]
+        del self.queue[position]
+        self.queue_nbytes -= item_nbytes(item)
+        if type(item) is Call:
+            self.queued_calls -= 1
+
+
+def item_nbytes(item: Item) -> int:
+    """A measure of what a queued message keeps in memory."""
+    if isinstance(item, Fetch):
+        return 100
+    if isinstance(item, Free):
+        return 100 + len(item.ids)
+    data = sum(len(s) for s in item.scalars if isinstance(s, bytes))
+    return 200 + len(item.inputs) + len(item.frees) + 16 * len(item.scalars) + data
+
+
+def show_nbytes(n: int) -> str:
+    """A size as people read it.
+
+    >>> show_nbytes(3 << 29), show_nbytes(200)
+    ('1.5 GiB', '200 bytes')
+    """
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if n >= size:
+            return f"{n / size:.1f} {unit}"
+    return f"{n} bytes"

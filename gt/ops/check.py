@@ -1,0 +1,118 @@
+"""Is this a program? Nothing that was declared is believed: numbering, ops, attributes and
+shapes are all checked and inferred again, before anything is planned or allocated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gt import dtypes
+from gt.errors import GTError, ProgramError
+from gt.ops.record import TABLE, Op, as_tuple
+from gt.program import SCALARS, Program, Spec, spec
+
+MAX_INSTRUCTIONS = 100_000
+MAX_DIMS = 64
+MAX_ELEMENTS = 1 << 48  #: More than any worker could hold; keeps sizes far from overflow.
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What is known of a program that passed."""
+
+    program: Program
+    specs: tuple[Spec, ...]  #: of every value
+    last_use: tuple[int, ...]  #: of every value: the last instruction that reads it, -1 if none does
+    peak_nbytes: int  #: most bytes of results alive at once, inputs not counted
+    output_nbytes: int
+    text_nbytes: int  #: a measure of its size, for caches
+
+
+def check(program: Program) -> Checked:
+    """The program's facts; raises ProgramError with the reason if it is none."""
+    if len(program.code) > MAX_INSTRUCTIONS:
+        raise ProgramError(f"{len(program.code)} instructions; the limit is {MAX_INSTRUCTIONS}")
+    specs = [_input(shape, dtype) for shape, dtype in program.inputs]
+    n_inputs = len(specs)
+    for letter in program.scalars:
+        if letter not in SCALARS:
+            raise ProgramError(f"scalar kind {letter!r} is not one of {', '.join(SCALARS)}")
+    scalar_specs = [SCALARS[k] for k in program.scalars]
+    last_use = [-1] * n_inputs
+    for i, ins in enumerate(program.code):
+        op = TABLE.get(ins.op)
+        if op is None:
+            raise ProgramError(f"instruction {i}: no op {ins.op!r}")
+        operands = []
+        for a in ins.args:
+            if not -len(scalar_specs) <= a < len(specs):
+                raise ProgramError(f"instruction {i} ({ins.op}): operand {a} does not exist")
+            if a >= 0:
+                operands.append(specs[a])
+                last_use[a] = i
+            else:
+                operands.append(scalar_specs[~a])
+        results = _infer(i, op, operands, ins.attrs)
+        if len(results) != ins.results:
+            raise ProgramError(f"instruction {i} ({ins.op}): {ins.results} results declared, {len(results)} made")
+        specs.extend(results)
+        last_use.extend([-1] * len(results))
+    _check_ends(program, n_inputs, len(specs))
+    peak = _peak(program, specs, last_use)
+    out_nbytes = sum(specs[o].nbytes for o in program.outputs)
+    size = 200 + 300 * len(program.code) + 100 * n_inputs
+    return Checked(program, tuple(specs), tuple(last_use), peak, out_nbytes, size)
+
+
+def _input(shape: tuple[int, ...], dtype: str) -> Spec:
+    if dtype not in dtypes.BY_NAME:
+        raise ProgramError(f"dtype {dtype!r} is not known")
+    return _sane(spec(tuple(shape), dtypes.BY_NAME[dtype]), "an input")
+
+
+def _sane(s: Spec, what: str) -> Spec:
+    if len(s.shape) > MAX_DIMS or any(type(n) is not int or n < 0 for n in s.shape):
+        raise ProgramError(f"{what}: {s.shape} is not a shape")
+    if s.size > MAX_ELEMENTS:
+        raise ProgramError(f"{what}: {s.shape} has more than {MAX_ELEMENTS} elements")
+    return s
+
+
+def _infer(i: int, op: Op, operands: list[Spec], attrs: dict[str, Any]) -> tuple[Spec, ...]:
+    try:
+        return tuple(_sane(s, op.name) for s in as_tuple(op.infer(*operands, **attrs)))
+    except ProgramError as e:
+        raise ProgramError(f"instruction {i}: {e}") from None
+    except GTError as e:
+        raise ProgramError(f"instruction {i}: {e}") from None
+    except Exception as e:  # a stranger's attributes may break inference in any way
+        raise ProgramError(f"instruction {i} ({op.name}): {type(e).__name__}: {e}") from None
+
+
+def _check_ends(program: Program, n_inputs: int, n_values: int) -> None:
+    outputs, donate = program.outputs, program.donate
+    if len(set(outputs)) != len(outputs) or not all(n_inputs <= o < n_values for o in outputs):
+        raise ProgramError("outputs must be results, none twice")
+    if len(set(donate)) != len(donate) or not all(0 <= d < n_inputs for d in donate):
+        raise ProgramError("donated values must be inputs, none twice")
+    for position, source in program.updates:
+        if not (0 <= position < len(outputs) and 0 <= source < n_inputs):
+            raise ProgramError(f"update {position} <- {source} does not exist")
+
+
+def _peak(program: Program, specs: list[Spec], last_use: list[int]) -> int:
+    kept = set(program.outputs)
+    dies: dict[int, list[int]] = {}
+    number = len(program.inputs)
+    alive = peak = 0
+    for i, ins in enumerate(program.code):
+        for _ in range(ins.results):
+            alive += specs[number].nbytes
+            if number not in kept:
+                dies.setdefault(max(last_use[number], i), []).append(number)
+            number += 1
+        peak = max(peak, alive)
+        for dead in dies.pop(i, ()):
+            alive -= specs[dead].nbytes
+    return peak

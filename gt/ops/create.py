@@ -1,0 +1,131 @@
+"""Tensors out of nothing, and out of host bytes that travel with a call."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gt import dtypes
+from gt.errors import ArgumentError
+from gt.ops import rules
+from gt.ops.record import Site, op
+from gt.program import SCALARS, Spec, spec
+
+
+def _infer_full(value: Spec, *, shape: Any, dtype: Any) -> Spec:
+    rules.number("full", value)
+    return spec(rules.shape("full", shape), rules.dtype("full", dtype))
+
+
+def _full_torch(torch: Any, site: Site, *, shape: Any, dtype: str) -> Any:
+    target, kind, device = tuple(shape), getattr(torch, dtype), site.device
+    return lambda value: torch.full(target, value, dtype=kind, device=device)
+
+
+full = op(
+    "full",
+    "One number everywhere.",
+    infer=_infer_full,
+    vjp=None,
+    kernels={
+        "array": lambda xp, value, *, shape, dtype: xp.full(tuple(shape), value, dtypes.BY_NAME[dtype].numpy),
+        "torch": _full_torch,
+    },
+    samples=lambda rng: [
+        ((1.5,), {"shape": (2, 3), "dtype": "float32"}),
+        ((2,), {"shape": (), "dtype": "int64"}),
+        ((True,), {"shape": (0, 3), "dtype": "bool"}),
+        ((0,), {"shape": (2,), "dtype": "bfloat16"}),
+    ],
+)
+
+
+def _infer_arange(start: Spec, step: Spec, *, n: Any, dtype: Any) -> Spec:
+    rules.number("arange", start, step)
+    result = spec((rules.size("arange", "n", n),), rules.dtype("arange", dtype))
+    rules.not_bool("arange", result.dtype, "use full")
+    return result
+
+
+def _arange_array(xp: Any, start: Any, step: Any, *, n: int, dtype: str) -> Any:
+    # In 64 bits: steps add up without error, whatever the result's type.
+    wide = "int64" if isinstance(start, int) and isinstance(step, int) else "float64"
+    return (start + step * xp.arange(n, dtype=wide)).astype(dtypes.BY_NAME[dtype].numpy)
+
+
+def _arange_torch(torch: Any, site: Site, *, n: int, dtype: str) -> Any:
+    kind, device = getattr(torch, dtype), site.device
+
+    def kernel(start: Any, step: Any) -> Any:
+        if start == 0 and step == 1:
+            return torch.arange(n, dtype=kind, device=device)
+        wide = torch.int64 if isinstance(start, int) and isinstance(step, int) else torch.float64
+        return torch.arange(n, dtype=wide, device=device).mul_(step).add_(start).to(kind)
+
+    return kernel
+
+
+arange = op(
+    "arange",
+    "start, start + step, ...: n numbers.",
+    infer=_infer_arange,
+    vjp=None,
+    kernels={"array": _arange_array, "torch": _arange_torch},
+    samples=lambda rng: [
+        ((0, 1), {"n": 5, "dtype": "int64"}),
+        ((2, -3), {"n": 4, "dtype": "int32"}),
+        ((0.5, 0.1), {"n": 7, "dtype": "float32"}),
+        ((0, 1), {"n": 0, "dtype": "float64"}),
+    ],
+)
+
+
+def _infer_data(data: Spec, *, shape: Any, dtype: Any) -> Spec:
+    if data is not SCALARS["d"]:
+        raise ArgumentError("data: takes bytes")
+    return spec(rules.shape("data", shape), rules.dtype("data", dtype))
+
+
+def _measured(data: bytes, shape: Any, dtype: str) -> bytes:
+    wanted = math.prod(shape) * dtypes.BY_NAME[dtype].itemsize
+    if len(data) != wanted:
+        raise ArgumentError(f"data: {len(data)} bytes for {dtype} of shape {tuple(shape)}, which has {wanted}")
+    return data
+
+
+def _data_array(xp: Any, data: bytes, *, shape: Any, dtype: str) -> Any:
+    flat = np.frombuffer(_measured(data, shape, dtype), dtypes.BY_NAME[dtype].numpy)
+    return xp.array(flat.reshape(tuple(shape)))
+
+
+def _data_torch(torch: Any, site: Site, *, shape: Any, dtype: str) -> Any:
+    target, kind, device = tuple(shape), getattr(torch, dtype), site.device
+
+    def kernel(data: bytes) -> Any:
+        if not _measured(data, shape, dtype):
+            return torch.empty(target, dtype=kind, device=device)
+        # A bytearray: torch keeps the memory it is given, and wants to be able to write to it.
+        return torch.frombuffer(bytearray(data), dtype=kind).view(target).to(device)
+
+    return kernel
+
+
+def _bytes_of(x: Any) -> bytes:
+    return bytes(np.ascontiguousarray(x).tobytes())
+
+
+data = op(
+    "data",
+    "Small host data, passed by value with the call.",
+    infer=_infer_data,
+    vjp=None,
+    kernels={"array": _data_array, "torch": _data_torch},
+    samples=lambda rng: [
+        ((_bytes_of(rng.normal(size=(2, 3))),), {"shape": (2, 3), "dtype": "float64"}),
+        ((_bytes_of(rng.normal(size=3).astype(dtypes.bfloat16.numpy)),), {"shape": (3,), "dtype": "bfloat16"}),
+        ((_bytes_of(np.array(True)),), {"shape": (), "dtype": "bool"}),
+        ((b"",), {"shape": (0, 2), "dtype": "int64"}),
+    ],
+)

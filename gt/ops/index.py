@@ -1,0 +1,522 @@
+"""Ops that look elements up by index tensors, and their inverses.
+
+Indices here are never negative (`wrap_index` turns them) and never out of range: `indices` tells the
+worker what to check before a kernel sees them. On a GPU a bad index would kill the whole process.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gt import dtypes
+from gt.errors import ArgumentError, ShapeError
+from gt.ops import rules
+from gt.ops.record import Sample, Site, fill, op, ops
+from gt.program import Spec, spec
+
+Rng = np.random.Generator
+
+# -- gather, scatter_add ---------------------------------------------------------------------
+
+
+def _fits(name: str, shape: tuple[int, ...], index: Spec, dim: Any) -> None:
+    rules.dim(name, dim, len(shape))
+    if index.ndim != len(shape):
+        raise ShapeError(f"{name}: index {index.shape} has {index.ndim} dimensions, the tensor has {len(shape)}")
+    for d, n in enumerate(index.shape):
+        if d != dim and n > shape[d]:
+            raise ShapeError(f"{name}: index {index.shape} is larger than {shape} in dimension {d}")
+
+
+def _infer_gather(x: Spec, index: Spec, *, dim: Any) -> Spec:
+    rules.tensor("gather", x)
+    rules.index("gather", index)
+    _fits("gather", x.shape, index, dim)
+    return spec(index.shape, x.dtype)
+
+
+def _mesh(xp: Any, index: Any, dim: int) -> tuple[Any, ...]:
+    """numpy's index for what torch calls gather: every position, `index` along dim."""
+    places = []
+    for d, n in enumerate(index.shape):
+        shape = [1] * index.ndim
+        shape[d] = n
+        places.append(index if d == dim else xp.arange(n).reshape(shape))
+    return tuple(places)
+
+
+def _scatter_add_array(xp: Any, x: Any, index: Any, src: Any, *, dim: int) -> Any:
+    result = x.copy()
+    xp.add.at(result, _mesh(xp, index, dim), src)
+    return result
+
+
+def _gather_samples(rng: Rng) -> list[tuple[Any, Any, int]]:
+    return [
+        (rng.normal(size=(3, 4)), rng.integers(0, 4, size=(3, 2)), 1),
+        (rng.normal(size=(3, 4)), rng.integers(0, 3, size=(5, 2)), 0),
+        (rng.normal(size=(2, 3, 2)), rng.integers(0, 3, size=(2, 4, 1), dtype=np.int32), 1),
+        (rng.normal(size=(3, 4)), np.zeros((0, 4), np.int64), 0),
+    ]
+
+
+gather = op(
+    "gather",
+    "The elements at `index` along dim.",
+    infer=_infer_gather,
+    vjp=(lambda g, y, x, index, *, dim: ops.gather_dx(g, index, shape=x.shape, dim=dim),),
+    kernels={
+        "array": lambda xp, x, index, *, dim: x[_mesh(xp, index, dim)],
+        "torch": lambda torch, site, *, dim: lambda x, index: torch.gather(x, dim, index.long()),
+    },
+    indices=lambda x, index, *, dim: {1: (x.shape[dim], None)},
+    samples=lambda rng: [((x, i), {"dim": d}) for x, i, d in _gather_samples(rng)],
+)
+
+
+def _infer_gather_dx(g: Spec, index: Spec, *, shape: Any, dim: Any) -> Spec:
+    rules.tensor("gather_dx", g)
+    rules.index("gather_dx", index)
+    shape = rules.shape("gather_dx", shape)
+    _fits("gather_dx", shape, index, dim)
+    if g.shape != index.shape:
+        raise ShapeError(f"gather_dx: gradient {g.shape} and index {index.shape} differ")
+    return spec(shape, g.dtype)
+
+
+def _gather_dx_torch(torch: Any, site: Site, *, shape: Any, dim: int) -> Any:
+    target = tuple(shape)
+    return lambda g, index: g.new_zeros(target).scatter_add_(dim, index.long(), g)
+
+
+gather_dx = op(
+    "gather_dx",
+    "The gradient of gather: g added up at `index` along dim.",
+    infer=_infer_gather_dx,
+    vjp=(lambda u, z, g, index, *, shape, dim: ops.gather(u, index, dim=dim),),
+    kernels={
+        "numpy": lambda xp, g, index, *, shape, dim: _scatter_add_array(
+            xp, xp.zeros(tuple(shape), g.dtype), index, g, dim=dim
+        ),
+        "torch": _gather_dx_torch,
+    },
+    indices=lambda g, index, *, shape, dim: {1: (shape[dim], None)},
+    samples=lambda rng: [
+        ((rng.normal(size=i.shape), i), {"shape": x.shape, "dim": d}) for x, i, d in _gather_samples(rng)
+    ],
+)
+
+
+def _infer_scatter_add(x: Spec, index: Spec, src: Spec, *, dim: Any) -> Spec:
+    rules.tensor("scatter_add", x, src)
+    rules.same_dtype("scatter_add", x, src)
+    rules.not_bool("scatter_add", x.dtype)
+    rules.index("scatter_add", index)
+    _fits("scatter_add", x.shape, index, dim)
+    if src.shape != index.shape:
+        raise ShapeError(f"scatter_add: src {src.shape} and index {index.shape} differ; slice src first")
+    return x
+
+
+scatter_add = op(
+    "scatter_add",
+    "x with src added at `index` along dim.",
+    infer=_infer_scatter_add,
+    vjp=(
+        lambda g, y, x, index, src, *, dim: g,
+        None,
+        lambda g, y, x, index, src, *, dim: ops.gather(g, index, dim=dim),
+    ),
+    kernels={
+        "numpy": _scatter_add_array,
+        "torch": lambda torch, site, *, dim: lambda x, i, src: torch.scatter_add(x, dim, i.long(), src),
+    },
+    indices=lambda x, index, src, *, dim: {1: (x.shape[dim], None)},
+    samples=lambda rng: [((x, i, rng.normal(size=i.shape)), {"dim": d}) for x, i, d in _gather_samples(rng)],
+)
+
+# -- index_select, index_add -----------------------------------------------------------------
+
+
+def _infer_index_select(x: Spec, index: Spec, *, dim: Any) -> Spec:
+    rules.tensor("index_select", x)
+    rules.index("index_select", index)
+    dim = rules.dim("index_select", dim, x.ndim)
+    if index.ndim != 1:
+        raise ShapeError(f"index_select: the index has one dimension, not the shape {index.shape}")
+    return spec((*x.shape[:dim], index.shape[0], *x.shape[dim + 1 :]), x.dtype)
+
+
+def _index_add_array(xp: Any, x: Any, index: Any, src: Any, *, dim: int) -> Any:
+    result = x.copy()
+    xp.add.at(result, (slice(None),) * dim + (index,), src)
+    return result
+
+
+def _select_samples(rng: Rng) -> list[tuple[Any, Any, int]]:
+    return [
+        (rng.normal(size=(3, 4)), rng.integers(0, 4, size=5), 1),
+        (rng.normal(size=(3, 2, 2)), rng.integers(0, 3, size=2, dtype=np.int32), 0),
+        (rng.normal(size=(3, 4)), np.zeros(0, np.int64), 0),
+        (rng.normal(size=(3, 0)), np.array([0, 2, 2]), 0),
+    ]
+
+
+def _chosen(x: Any, index: Any, dim: int) -> tuple[int, ...]:
+    return (*x.shape[:dim], len(index), *x.shape[dim + 1 :])
+
+
+index_select = op(
+    "index_select",
+    "The rows of x at `index`, along dim.",
+    infer=_infer_index_select,
+    vjp=(lambda g, y, x, index, *, dim: ops.index_select_dx(g, index, shape=x.shape, dim=dim),),
+    kernels={
+        "array": lambda xp, x, index, *, dim: xp.take(x, index, axis=dim),
+        "torch": lambda torch, site, *, dim: lambda x, index: torch.index_select(x, dim, index),
+    },
+    indices=lambda x, index, *, dim: {1: (x.shape[dim], None)},
+    samples=lambda rng: [((x, i), {"dim": d}) for x, i, d in _select_samples(rng)],
+)
+
+
+def _check_add(name: str, shape: tuple[int, ...], index: Spec, src: Spec, dim: Any) -> None:
+    rules.tensor(name, src)
+    rules.index(name, index)
+    dim = rules.dim(name, dim, len(shape))
+    if index.ndim != 1 or src.shape != (*shape[:dim], index.shape[0], *shape[dim + 1 :]):
+        raise ShapeError(f"{name}: {src.shape} at an index of shape {index.shape} does not fit in {shape}")
+
+
+def _infer_index_add(x: Spec, index: Spec, src: Spec, *, dim: Any) -> Spec:
+    rules.tensor("index_add", x)
+    rules.same_dtype("index_add", x, src)
+    rules.not_bool("index_add", x.dtype)
+    _check_add("index_add", x.shape, index, src, dim)
+    return x
+
+
+index_add = op(
+    "index_add",
+    "x with the rows of src added at `index`, along dim.",
+    infer=_infer_index_add,
+    vjp=(
+        lambda g, y, x, index, src, *, dim: g,
+        None,
+        lambda g, y, x, index, src, *, dim: ops.index_select(g, index, dim=dim),
+    ),
+    kernels={
+        "numpy": _index_add_array,
+        "torch": lambda torch, site, *, dim: lambda x, index, src: torch.index_add(x, dim, index, src),
+    },
+    indices=lambda x, index, src, *, dim: {1: (x.shape[dim], None)},
+    samples=lambda rng: [((x, i, rng.normal(size=_chosen(x, i, d))), {"dim": d}) for x, i, d in _select_samples(rng)],
+)
+
+
+def _infer_index_select_dx(g: Spec, index: Spec, *, shape: Any, dim: Any) -> Spec:
+    shape = rules.shape("index_select_dx", shape)
+    _check_add("index_select_dx", shape, index, g, dim)
+    return spec(shape, g.dtype)
+
+
+def _index_select_dx_torch(torch: Any, site: Site, *, shape: Any, dim: int) -> Any:
+    target = tuple(shape)
+    return lambda g, index: g.new_zeros(target).index_add_(dim, index, g)
+
+
+index_select_dx = op(
+    "index_select_dx",
+    "The gradient of index_select: the rows of g added up at `index`, along dim.",
+    infer=_infer_index_select_dx,
+    vjp=(lambda u, z, g, index, *, shape, dim: ops.index_select(u, index, dim=dim),),
+    kernels={
+        "numpy": lambda xp, g, index, *, shape, dim: _index_add_array(
+            xp, xp.zeros(tuple(shape), g.dtype), index, g, dim=dim
+        ),
+        "torch": _index_select_dx_torch,
+    },
+    indices=lambda g, index, *, shape, dim: {1: (shape[dim], None)},
+    samples=lambda rng: [
+        ((rng.normal(size=_chosen(x, i, d)), i), {"shape": x.shape, "dim": d}) for x, i, d in _select_samples(rng)
+    ],
+)
+
+# -- embedding -------------------------------------------------------------------------------
+
+
+def _infer_embedding(weight: Spec, index: Spec) -> Spec:
+    rules.tensor("embedding", weight)
+    rules.index("embedding", index)
+    if weight.ndim != 2:
+        raise ShapeError(f"embedding: the weight is a matrix, not of shape {weight.shape}")
+    return spec((*index.shape, weight.shape[1]), weight.dtype)
+
+
+def _infer_embedding_dweight(g: Spec, index: Spec, *, n: Any) -> Spec:
+    rules.tensor("embedding_dweight", g)
+    rules.floating("embedding_dweight", g)
+    rules.index("embedding_dweight", index)
+    n = rules.size("embedding_dweight", "n", n)
+    if not g.shape or g.shape[:-1] != index.shape:
+        raise ShapeError(f"embedding_dweight: gradient {g.shape} is not one row per index of {index.shape}")
+    return spec((n, g.shape[-1]), g.dtype)
+
+
+def _embedding_dweight_torch(torch: Any, site: Site, *, n: int) -> Any:
+    f = torch.ops.aten.embedding_dense_backward.default
+    return lambda g, index: f(g, index, n, -1, False)
+
+
+def _embedding_samples(rng: Rng) -> list[tuple[Any, Any]]:
+    return [
+        (rng.normal(size=(5, 3)), rng.integers(0, 5, size=(2, 4))),
+        (rng.normal(size=(5, 3)), np.array(2)),
+        (rng.normal(size=(5, 3)), rng.integers(0, 5, size=4, dtype=np.int32)),
+        (rng.normal(size=(5, 3)), np.zeros((0, 2), np.int64)),
+    ]
+
+
+embedding = op(
+    "embedding",
+    "The rows of a weight at `index`, of any shape.",
+    infer=_infer_embedding,
+    vjp=(lambda g, y, weight, index: ops.embedding_dweight(g, index, n=weight.shape[0]),),
+    kernels={"array": lambda xp, weight, index: weight[index]},
+    indices=lambda weight, index: {1: (weight.shape[0], None)},
+    samples=lambda rng: [((w, i), {}) for w, i in _embedding_samples(rng)],
+)
+
+embedding_dweight = op(
+    "embedding_dweight",
+    "The gradient of embedding by its weight of n rows.",
+    infer=_infer_embedding_dweight,
+    vjp=(lambda u, z, g, index, *, n: ops.embedding(u, index),),
+    kernels={
+        "numpy": lambda xp, g, index, *, n: _index_add_array(
+            xp, xp.zeros((n, g.shape[-1]), g.dtype), index.reshape(-1), g.reshape(index.size, g.shape[-1]), dim=0
+        ),
+        "torch": _embedding_dweight_torch,
+    },
+    indices=lambda g, index, *, n: {1: (n, None)},
+    samples=lambda rng: [
+        ((rng.normal(size=(*i.shape, w.shape[1])), i), {"n": w.shape[0]}) for w, i in _embedding_samples(rng)
+    ],
+)
+
+# -- advanced indexing -----------------------------------------------------------------------
+
+
+def _indexed(name: str, shape: tuple[int, ...], indices: tuple[Spec, ...], dims: Any) -> tuple[int, ...]:
+    """The shape of x[..., i, j, ...] with index tensors in `dims`.
+
+    Their common shape stands where they stood, if they stood together, else in front.
+    """
+    dims = rules.dims(name, dims, len(shape))
+    rules.index(name, *indices)
+    if not indices or len(dims) != len(indices):
+        raise ArgumentError(f"{name}: {len(indices)} index tensors for {len(dims)} dimensions")
+    if list(dims) != sorted(dims):
+        raise ArgumentError(f"{name}: dims {dims} are not in order")
+    common = rules.broadcast(name, *(i.shape for i in indices))
+    rest = tuple(n for d, n in enumerate(shape) if d not in dims)
+    front = dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
+    return rest[:front] + common + rest[front:]
+
+
+def _infer_index(x: Spec, *indices: Spec, dims: Any) -> Spec:
+    rules.tensor("index", x)
+    return spec(_indexed("index", x.shape, indices, dims), x.dtype)
+
+
+def _places(ndim: int, indices: tuple[Any, ...], dims: Any, rest: Any) -> list[Any]:
+    """An index for every dimension: the tensors in `dims`, `rest` elsewhere."""
+    places = [rest] * ndim
+    for d, i in zip(dims, indices, strict=True):
+        places[d] = i
+    return places
+
+
+def _index_torch(torch: Any, site: Site, *, dims: Any) -> Any:
+    f, ndim, dims = torch.ops.aten.index.Tensor, site.specs[0].ndim, tuple(dims)
+    return lambda x, *indices: f(x, _places(ndim, indices, dims, None))
+
+
+def _index_samples(rng: Rng) -> list[tuple[Any, tuple[Any, ...], tuple[int, ...]]]:
+    x = rng.normal(size=(3, 4, 5))
+
+    def draw(n: int, *size: int) -> Any:
+        return rng.permutation(n)[: max(int(np.prod(size)), 0)].reshape(size)
+
+    return [
+        (x, (draw(3, 2),), (0,)),
+        (x, (draw(4, 2, 1), draw(5, 2)), (1, 2)),
+        (x, (draw(3, 2), draw(5, 2).astype(np.int32)), (0, 2)),
+        (x, (np.array(1), np.array(2)), (0, 1)),
+        (x, (np.zeros(0, np.int64),), (1,)),
+        (x, (draw(3, 3), draw(4, 3), draw(5, 3)), (0, 1, 2)),
+    ]
+
+
+def _index_indices(x: Spec, *indices: Spec, dims: Any) -> dict[int, tuple[int, int | None]]:
+    return {1 + k: (x.shape[d], None) for k, d in enumerate(dims)}
+
+
+index = op(
+    "index",
+    "x indexed by integer tensors in the named dimensions, by torch's rule for where they land.",
+    infer=_infer_index,
+    vjp=(lambda g, y, x, *indices, dims: ops.index_dx(g, *indices, shape=x.shape, dims=dims),),
+    kernels={
+        "array": lambda xp, x, *indices, dims: x[tuple(_places(x.ndim, indices, dims, slice(None)))],
+        "torch": _index_torch,
+    },
+    indices=_index_indices,
+    samples=lambda rng: [((x, *indices), {"dims": d}) for x, indices, d in _index_samples(rng)],
+)
+
+
+def _infer_index_dx(g: Spec, *indices: Spec, shape: Any, dims: Any) -> Spec:
+    rules.tensor("index_dx", g)
+    shape = rules.shape("index_dx", shape)
+    if g.shape != _indexed("index_dx", shape, indices, dims):
+        raise ShapeError(f"index_dx: gradient {g.shape} does not have the indexed shape")
+    return spec(shape, g.dtype)
+
+
+def _index_dx_torch(torch: Any, site: Site, *, shape: Any, dims: Any) -> Any:
+    f, target, dims = torch.ops.aten.index_put_.default, tuple(shape), tuple(dims)
+    ndim = len(target)
+    return lambda g, *indices: f(g.new_zeros(target), _places(ndim, indices, dims, None), g, True)
+
+
+def _index_put_array(xp: Any, x: Any, value: Any, *indices: Any, dims: Any, accumulate: bool) -> Any:
+    result, place = x.copy(), tuple(_places(x.ndim, indices, dims, slice(None)))
+    if accumulate:
+        xp.add.at(result, place, value)
+    else:
+        result[place] = value
+    return result
+
+
+index_dx = op(
+    "index_dx",
+    "The gradient of index: g added up where it was taken.",
+    infer=_infer_index_dx,
+    vjp=(lambda u, z, g, *indices, shape, dims: ops.index(u, *indices, dims=dims),),
+    kernels={
+        "numpy": lambda xp, g, *indices, shape, dims: _index_put_array(
+            xp, xp.zeros(tuple(shape), g.dtype), g, *indices, dims=dims, accumulate=True
+        ),
+        "torch": _index_dx_torch,
+    },
+    indices=lambda g, *indices, shape, dims: {1 + k: (shape[d], None) for k, d in enumerate(dims)},
+    samples=lambda rng: [
+        ((rng.normal(size=x[tuple(_places(x.ndim, i, d, slice(None)))].shape), *i), {"shape": x.shape, "dims": d})
+        for x, i, d in _index_samples(rng)
+    ],
+)
+
+
+def _infer_index_put(x: Spec, value: Spec, *indices: Spec, dims: Any, accumulate: Any) -> Spec:
+    rules.tensor("index_put", x)
+    rules.either("index_put", x, value)
+    if not value.weak:
+        rules.same_dtype("index_put", x, value)
+    if rules.flag("index_put", "accumulate", accumulate):
+        rules.not_bool("index_put", x.dtype)
+    rules.expands("index_put", "a value", value.shape, _indexed("index_put", x.shape, indices, dims))
+    return x
+
+
+def _index_put_torch(torch: Any, site: Site, *, dims: Any, accumulate: bool) -> Any:
+    f, ndim, dims = torch.ops.aten.index_put.default, site.specs[0].ndim, tuple(dims)
+    if site.specs[1].weak:
+        return lambda x, value, *indices: f(x, _places(ndim, indices, dims, None), x.new_full((), value), accumulate)
+    return lambda x, value, *indices: f(x, _places(ndim, indices, dims, None), value, accumulate)
+
+
+def _index_put_dx(g: Any, y: Any, x: Any, value: Any, *indices: Any, dims: Any, accumulate: bool) -> Any:
+    if accumulate:
+        return g
+    return ops.index_put(g, fill(g, 0.0, (), g.dtype), *indices, dims=dims, accumulate=False)
+
+
+def _put_samples(rng: Rng) -> list[Sample]:
+    cases: list[Sample] = []
+    for x, i, d in _index_samples(rng):
+        shape = x[tuple(_places(x.ndim, i, d, slice(None)))].shape
+        cases.append(((x, rng.normal(size=shape), *i), {"dims": d, "accumulate": False}))
+        cases.append(((x, rng.normal(size=shape[-1:]), *i), {"dims": d, "accumulate": True}))
+    x, i, d = _index_samples(rng)[0]
+    return [*cases, ((x, 1.5, *i), {"dims": d, "accumulate": False})]
+
+
+index_put = op(
+    "index_put",
+    "x with `value` written, or added, where integer tensors point in the named dimensions.",
+    infer=_infer_index_put,
+    vjp=(_index_put_dx, lambda g, y, x, value, *indices, dims, accumulate: ops.index(g, *indices, dims=dims)),
+    kernels={"numpy": _index_put_array, "torch": _index_put_torch},
+    indices=lambda x, value, *indices, dims, accumulate: {2 + k: (x.shape[d], None) for k, d in enumerate(dims)},
+    samples=_put_samples,
+)
+
+# -- one_hot, wrap_index ---------------------------------------------------------------------
+
+
+def _infer_one_hot(index: Spec, *, n: Any) -> Spec:
+    rules.index("one_hot", index)
+    return spec((*index.shape, rules.size("one_hot", "n", n)), dtypes.int64)
+
+
+def _one_hot_torch(torch: Any, site: Site, *, n: int) -> Any:
+    shape, device, int64 = site.results[0].shape, site.device, torch.int64
+
+    def kernel(index: Any) -> Any:
+        return torch.zeros(shape, dtype=int64, device=device).scatter_(-1, index.long().unsqueeze(-1), 1)
+
+    return kernel
+
+
+one_hot = op(
+    "one_hot",
+    "1 at the index and 0 elsewhere, in a new last dimension of size n.",
+    infer=_infer_one_hot,
+    vjp=None,
+    kernels={
+        "array": lambda xp, index, *, n: (index[..., None] == xp.arange(n)).astype("int64"),
+        "torch": _one_hot_torch,
+    },
+    indices=lambda index, *, n: {0: (n, None)},
+    samples=lambda rng: [
+        ((rng.integers(0, 4, size=(2, 3)),), {"n": 4}),
+        ((np.array(1),), {"n": 3}),
+        ((np.zeros((0, 2), np.int32),), {"n": 3}),
+    ],
+)
+
+
+def _infer_wrap(index: Spec, *, n: Any) -> Spec:
+    rules.index("wrap_index", index)
+    rules.size("wrap_index", "n", n)
+    return index
+
+
+wrap_index = op(
+    "wrap_index",
+    "An index with n added where it is negative, so that -1 means the last.",
+    infer=_infer_wrap,
+    vjp=None,
+    kernels={
+        "array": lambda xp, index, *, n: xp.where(index < 0, index + n, index),
+        "torch": lambda torch, site, *, n: lambda index: torch.where(index < 0, index + n, index),
+    },
+    samples=lambda rng: [
+        ((rng.integers(-4, 4, size=(2, 3)),), {"n": 4}),
+        ((np.array(-1, np.int32),), {"n": 3}),
+        ((np.zeros(0, np.int64),), {"n": 3}),
+    ],
+)

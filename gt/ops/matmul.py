@@ -1,0 +1,173 @@
+"""The product of matrices, vectors and batches of matrices; and a linear layer in one instruction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gt.errors import ArgumentError, ShapeError
+from gt.ops import rules
+from gt.ops.record import Sample, Site, op, ops
+from gt.program import Spec, spec
+
+
+def _infer(a: Spec, b: Spec) -> Spec:
+    rules.tensor("matmul", a, b)
+    rules.same_dtype("matmul", a, b)
+    if not a.shape or not b.shape:
+        raise ShapeError(f"matmul: {a.shape} @ {b.shape}: both need at least one dimension; use * for scalars")
+    rules.not_bool("matmul", a.dtype)
+    inner = b.shape[-2] if b.ndim > 1 else b.shape[0]
+    if a.shape[-1] != inner:
+        raise ShapeError(f"matmul: {a.shape} @ {b.shape}: inner sizes {a.shape[-1]} and {inner} differ")
+    try:
+        batch = rules.broadcast("matmul", a.shape[:-2], b.shape[:-2])
+    except ShapeError:
+        raise ShapeError(
+            f"matmul: {a.shape} @ {b.shape}: batches {a.shape[:-2]} and {b.shape[:-2]} do not broadcast"
+        ) from None
+    rows = a.shape[-2:-1]  # () for a vector
+    columns = b.shape[-1:] if b.ndim > 1 else ()
+    return spec(batch + rows + columns, a.dtype)
+
+
+def _turn(x: Any) -> Any:
+    """The last two dimensions exchanged."""
+    n = len(x.shape)
+    return ops.permute(x, dims=(*range(n - 2), n - 1, n - 2))
+
+
+def _row(x: Any) -> Any:
+    return ops.reshape(x, shape=(*x.shape[:-1], 1, x.shape[-1]))
+
+
+def _column(x: Any) -> Any:
+    return ops.reshape(x, shape=(*x.shape, 1))
+
+
+def _da(g: Any, y: Any, a: Any, b: Any) -> Any:
+    if len(b.shape) == 1:  # y: (..., n)
+        return _scale(g, b) if len(a.shape) == 1 else ops.matmul(_column(g), ops.reshape(b, shape=(1, b.shape[0])))
+    if len(a.shape) > 1:
+        return ops.matmul(g, _turn(b))
+    da = ops.matmul(_row(g), _turn(b))  # (..., 1, k)
+    return ops.reshape(da, shape=(*da.shape[:-2], da.shape[-1]))
+
+
+def _db(g: Any, y: Any, a: Any, b: Any) -> Any:
+    if len(b.shape) == 1:
+        if len(a.shape) == 1:
+            return _scale(g, a)
+        db = ops.matmul(_turn(a), _column(g))  # (..., k, 1)
+        return ops.reshape(db, shape=db.shape[:-1])
+    if len(a.shape) == 1:
+        return ops.matmul(_column(a), _row(g))
+    if len(b.shape) == 2 and len(a.shape) > 2:
+        # One product over all rows, rather than one per batch and a sum: the summands together
+        # would be as large as the batch times the weight.
+        a, g = _flat(a), _flat(g)
+    return ops.matmul(_turn(a), g)
+
+
+def _scale(g: Any, x: Any) -> Any:
+    return x * g  # g: ()
+
+
+def _torch(torch: Any, site: Site) -> Any:
+    a, b = site.specs
+    if not a.dtype.is_floating_point and site.device != "cpu":
+        # CUDA multiplies no integer matrices; float64 is exact up to 2**53.
+        target = getattr(torch, a.dtype.name)
+        return lambda a, b: torch.matmul(a.double(), b.double()).to(target)
+    if a.ndim == b.ndim == 2:
+        return torch.mm
+    if a.ndim == b.ndim == 3 and a.shape[0] == b.shape[0]:
+        return torch.bmm
+    return torch.matmul
+
+
+def _samples(rng: np.random.Generator) -> list[Sample]:
+    shapes = [
+        ((3, 4), (4, 2)),
+        ((4,), (4,)),
+        ((4,), (4, 2)),
+        ((3, 4), (4,)),
+        ((2, 3, 4), (2, 4, 2)),
+        ((2, 3, 4), (4, 5)),
+        ((2, 1, 3, 4), (5, 4, 2)),
+        ((3, 4), (2, 4, 2)),
+        ((4,), (2, 4, 3)),
+        ((2, 3, 4), (4,)),
+        ((0, 4), (4, 2)),
+        ((3, 0), (0, 2)),
+    ]
+    samples: list[Sample] = [((rng.normal(size=a), rng.normal(size=b)), {}) for a, b in shapes]
+    return [*samples, ((rng.integers(0, 5, size=(2, 3)), rng.integers(0, 5, size=(3, 2))), {})]
+
+
+matmul = op(
+    "matmul",
+    "The matrix product; leading dimensions are batches and broadcast.",
+    infer=_infer,
+    vjp=(_da, _db),
+    kernels={"array": lambda xp, a, b: xp.matmul(a, b), "torch": _torch},
+    samples=_samples,
+)
+
+# -- linear ----------------------------------------------------------------------------------
+
+
+def _infer_linear(x: Spec, weight: Spec, *bias: Spec) -> Spec:
+    rules.tensor("linear", x, weight, *bias)
+    rules.floating("linear", x)
+    for other in (weight, *bias):
+        rules.same_dtype("linear", x, other)
+    if len(bias) > 1:
+        raise ArgumentError(f"linear: {len(bias)} biases")
+    if weight.ndim != 2:
+        raise ShapeError(f"linear: the weight is a matrix, not of shape {weight.shape}")
+    if not x.shape or x.shape[-1] != weight.shape[1]:
+        raise ShapeError(f"linear: input {x.shape} and weight {weight.shape}: last sizes differ")
+    if bias and bias[0].shape != weight.shape[:1]:
+        raise ShapeError(f"linear: bias {bias[0].shape} and weight {weight.shape}: first sizes differ")
+    return spec((*x.shape[:-1], weight.shape[0]), x.dtype)
+
+
+def _flat(x: Any) -> Any:
+    rows = 1
+    for n in x.shape[:-1]:
+        rows *= n
+    return x if len(x.shape) == 2 else ops.reshape(x, shape=(rows, x.shape[-1]))
+
+
+def _linear(x: Any, weight: Any, *bias: Any) -> Any:
+    y = ops.matmul(x, _turn(weight))
+    return y + bias[0] if bias else y
+
+
+def _linear_torch(torch: Any, site: Site) -> Any:
+    # Without detours: for matrices torch's linear is this product, behind more layers.
+    if len(site.specs) == 3 and site.specs[0].ndim == 2:
+        return lambda x, weight, bias: torch.addmm(bias, x, weight.t())
+    return torch.nn.functional.linear
+
+
+linear = op(
+    "linear",
+    "x @ weight.T, plus a bias if there is one.",
+    infer=_infer_linear,
+    vjp=(
+        lambda g, y, x, weight, *bias: ops.matmul(g, weight),
+        # As g.T @ x, the gradient lies in memory as the weight does.
+        lambda g, y, x, weight, *bias: ops.matmul(_turn(_flat(g)), _flat(x)),
+        lambda g, y, x, weight, *bias: g,
+    ),
+    compose=_linear,
+    kernels={"torch": _linear_torch},
+    samples=lambda rng: [
+        ((rng.normal(size=s), rng.normal(size=(3, 4)), *(rng.normal(size=3) for _ in range(b))), {})
+        for s in [(5, 4), (4,), (2, 5, 4), (0, 4)]
+        for b in (0, 1)
+    ],
+)

@@ -1,0 +1,461 @@
+"""Ops that take dimensions away: sums and their kin, and cumsum, which only walks along one.
+
+`dims` names the dimensions to reduce; with none the op acts on each element by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gt import dtypes
+from gt.dtypes import DType
+from gt.errors import ArgumentError, DimError, DTypeError, ShapeError
+from gt.ops import rules
+from gt.ops.record import Op, Sample, Site, op, ops
+from gt.program import Spec, spec
+
+Rng = np.random.Generator
+Dims = tuple[int, ...]
+
+# -- shapes ----------------------------------------------------------------------------------
+
+
+def _reduced(shape: Dims, dims: Dims, keepdim: bool) -> Dims:
+    gone = set(dims)
+    if keepdim:
+        return tuple(1 if i in gone else n for i, n in enumerate(shape))
+    return tuple(n for i, n in enumerate(shape) if i not in gone)
+
+
+def _count(shape: Dims, dims: Dims) -> int:
+    return math.prod(shape[d] for d in dims)
+
+
+def _infer(name: str, x: Spec, dims: Any, keepdim: Any, dtype: DType) -> Spec:
+    rules.tensor(name, x)
+    dims = rules.dims(name, dims, x.ndim)
+    return spec(_reduced(x.shape, dims, rules.flag(name, "keepdim", keepdim)), dtype)
+
+
+def _restore(x: Any, shape: Dims, dims: Dims, keepdim: bool) -> Any:
+    """A reduced value with its dimensions back, of size 1."""
+    return x if keepdim or not dims else ops.reshape(x, shape=_reduced(shape, tuple(dims), True))
+
+
+def _spread(g: Any, x: Any, dims: Dims, keepdim: bool) -> Any:
+    """A gradient of the result for every element that went into it."""
+    return ops.expand(_restore(g, x.shape, dims, keepdim), shape=x.shape)
+
+
+# -- kernels ---------------------------------------------------------------------------------
+
+
+def _torch(name: str) -> Any:
+    def make(torch: Any, site: Site, *, dims: Any, keepdim: bool) -> Any:
+        f = getattr(torch, name)
+        dims = tuple(dims)
+        if not dims:  # torch reduces all of them then
+            return lambda x: f(x.unsqueeze(-1), -1)
+        if name in ("sum", "mean") and len(dims) == site.specs[0].ndim and not keepdim:
+            return f
+        if name == "prod":  # torch multiplies along one dimension at a time
+            return lambda x: _prod_torch(torch, x, dims, keepdim)
+        return lambda x: f(x, dims, keepdim)
+
+    return make
+
+
+def _prod_torch(torch: Any, x: Any, dims: Dims, keepdim: bool) -> Any:
+    for d in sorted(dims, reverse=True):
+        x = torch.prod(x, d, keepdim)
+    return x
+
+
+def _array(f: Any) -> Any:
+    def kernel(xp: Any, x: Any, *, dims: Any, keepdim: bool) -> Any:
+        return f(xp, x, tuple(dims), keepdim)
+
+    return kernel
+
+
+# -- samples ---------------------------------------------------------------------------------
+
+
+def _samples(rng: Rng, empty: bool = True, integers: bool = True) -> list[Sample]:
+    x = rng.normal(size=(2, 3, 4))
+    cases: list[Sample] = [
+        ((x,), {"dims": (0, 1, 2), "keepdim": False}),
+        ((x,), {"dims": (1,), "keepdim": True}),
+        ((x,), {"dims": (2, 0), "keepdim": False}),
+        ((x,), {"dims": (), "keepdim": False}),
+        ((np.array(1.5),), {"dims": (), "keepdim": False}),
+        ((np.zeros((0, 3)),), {"dims": (1,), "keepdim": False}),
+    ]
+    if empty:
+        cases.append(((np.zeros((0, 3)),), {"dims": (0,), "keepdim": True}))
+    if integers:
+        cases.append(((rng.integers(-3, 4, size=(2, 3), dtype=np.int32),), {"dims": (0,), "keepdim": False}))
+    return cases
+
+
+# -- sums ------------------------------------------------------------------------------------
+
+
+def _infer_sum(name: str) -> Any:
+    def infer(x: Spec, *, dims: Any, keepdim: Any) -> Spec:
+        dtype = x.dtype if x.dtype.is_floating_point else dtypes.int64
+        return _infer(name, x, dims, keepdim, dtype)
+
+    return infer
+
+
+def _wide(x: Any) -> Any:
+    """Integers are added up as int64."""
+    return x if x.dtype.kind == "f" else x.astype("int64")
+
+
+sum_ = op(
+    "sum",
+    "The sum over dims; of integers in int64.",
+    infer=_infer_sum("sum"),
+    vjp=(lambda g, y, x, *, dims, keepdim: _spread(g, x, dims, keepdim),),
+    kernels={
+        "array": _array(lambda xp, x, dims, keepdim: xp.sum(_wide(x), axis=dims, keepdims=keepdim)),
+        "torch": _torch("sum"),
+    },
+    samples=_samples,
+)
+
+
+def _prod_dx(g: Any, y: Any, x: Any, *, dims: Any, keepdim: bool) -> Any:
+    """The product of the others, for every element; also where some are zero."""
+    zero = ops.eq(x, 0)
+    rest = ops.where(zero, 1.0, x)
+    zeros = ops.sum(zero, dims=dims, keepdim=True)  # how many zeros there are
+    product = ops.prod(rest, dims=dims, keepdim=True)
+    others = ops.where(
+        zero, ops.where(ops.eq(zeros, 1), product, 0.0), ops.where(ops.eq(zeros, 0), product / rest, 0.0)
+    )
+    return _restore(g, x.shape, dims, keepdim) * others
+
+
+prod = op(
+    "prod",
+    "The product over dims; of integers in int64.",
+    infer=_infer_sum("prod"),
+    vjp=(_prod_dx,),
+    kernels={
+        "array": _array(lambda xp, x, dims, keepdim: xp.prod(_wide(x), axis=dims, keepdims=keepdim)),
+        "torch": _torch("prod"),
+    },
+    samples=lambda rng: [
+        *_samples(rng),
+        ((np.array([[0.0, 2.0, 3.0], [0.0, 0.0, 3.0]]),), {"dims": (1,), "keepdim": False}),
+    ],
+)
+
+
+def _infer_mean(x: Spec, *, dims: Any, keepdim: Any) -> Spec:
+    rules.tensor("mean", x)
+    rules.floating("mean", x)
+    return _infer("mean", x, dims, keepdim, x.dtype)
+
+
+def _mean_dx(g: Any, y: Any, x: Any, *, dims: Any, keepdim: bool) -> Any:
+    return _spread(g * (1.0 / max(_count(x.shape, dims), 1)), x, dims, keepdim)
+
+
+mean = op(
+    "mean",
+    "The mean over dims.",
+    infer=_infer_mean,
+    vjp=(_mean_dx,),
+    kernels={
+        "array": _array(
+            lambda xp, x, dims, keepdim: xp.divide(
+                xp.sum(x, axis=dims, keepdims=keepdim), xp.asarray(_count(x.shape, dims), x.dtype)
+            )
+        ),
+        "torch": _torch("mean"),
+    },
+    samples=lambda rng: _samples(rng, integers=False),
+)
+
+
+def _infer_var(x: Spec, *, dims: Any, correction: Any, keepdim: Any) -> Spec:
+    rules.tensor("var", x)
+    rules.floating("var", x)
+    if type(correction) not in (int, float):
+        raise ArgumentError(f"var: correction is a number, not {correction!r}")
+    return _infer("var", x, dims, keepdim, x.dtype)
+
+
+def _freedom(x: Any, dims: Any, correction: float) -> float:
+    return max(float(_count(x.shape, dims) - correction), 0.0)
+
+
+def _inverse(freedom: float, scale: float) -> float:
+    return scale / freedom if freedom else math.inf
+
+
+def _var(x: Any, *, dims: Any, correction: float, keepdim: bool) -> Any:
+    d = x - ops.mean(x, dims=dims, keepdim=True)
+    return ops.sum(d * d, dims=dims, keepdim=keepdim) * _inverse(_freedom(x, dims, correction), 1.0)
+
+
+def _var_dx(g: Any, y: Any, x: Any, *, dims: Any, correction: float, keepdim: bool) -> Any:
+    g = _restore(g, x.shape, dims, keepdim) * _inverse(_freedom(x, dims, correction), 2.0)
+    return g * (x - ops.mean(x, dims=dims, keepdim=True))
+
+
+def _var_torch(torch: Any, site: Site, *, dims: Any, correction: float, keepdim: bool) -> Any:
+    dims = tuple(dims)
+    if not _freedom(site.specs[0], dims, correction):  # torch would print a warning with its nan
+        mean, total = _torch("mean"), _torch("sum")
+        center = mean(torch, site, dims=dims, keepdim=True)
+        add_up = total(torch, site, dims=dims, keepdim=keepdim)
+        return lambda x: add_up((x - center(x)).square()) * math.inf
+    if not dims:
+        return lambda x: torch.var(x.unsqueeze(-1), -1, correction=correction)
+    return lambda x: torch.var(x, dims, correction=correction, keepdim=keepdim)
+
+
+var = op(
+    "var",
+    "The variance over dims: squared deviations over their number less the correction.",
+    infer=_infer_var,
+    vjp=(_var_dx,),
+    compose=_var,
+    kernels={"torch": _var_torch},
+    samples=lambda rng: [
+        (args, {**attrs, "correction": c}) for args, attrs in _samples(rng, integers=False) for c in (0, 1)
+    ],
+)
+
+# -- extremes --------------------------------------------------------------------------------
+
+
+def _some(name: str, x: Spec, dims: Dims) -> None:
+    if any(x.shape[d] == 0 for d in dims):
+        raise DimError(f"{name}: {x.shape}: no largest or smallest of no elements")
+
+
+def _infer_extreme(name: str) -> Any:
+    def infer(x: Spec, *, dims: Any, keepdim: Any) -> Spec:
+        result = _infer(name, x, dims, keepdim, x.dtype)
+        _some(name, x, dims)
+        return result
+
+    return infer
+
+
+def _extreme_dx(g: Any, y: Any, x: Any, *, dims: Any, keepdim: bool) -> Any:
+    """Shared evenly among those that tie."""
+    winners = ops.eq(x, _restore(y, x.shape, dims, keepdim))
+    count = ops.sum(ops.cast(winners, dtype=g.dtype.name), dims=dims, keepdim=True)
+    return ops.where(winners, _restore(g, x.shape, dims, keepdim) / count, 0.0)
+
+
+def _extreme(name: str, doc: str, array: Any) -> Op:
+    return op(
+        name,
+        doc,
+        infer=_infer_extreme(name),
+        vjp=(_extreme_dx,),
+        kernels={"array": _array(array), "torch": _torch(name)},
+        samples=lambda rng: [
+            *_samples(rng, empty=False),
+            ((np.array([[1.0, np.nan], [2.0, 3.0]]),), {"dims": (1,), "keepdim": False}),
+            ((np.array([True, False]),), {"dims": (0,), "keepdim": False}),
+        ],
+    )
+
+
+amax = _extreme("amax", "The largest over dims; nan if one is.", lambda xp, x, d, k: xp.max(x, axis=d, keepdims=k))
+amin = _extreme("amin", "The smallest over dims; nan if one is.", lambda xp, x, d, k: xp.min(x, axis=d, keepdims=k))
+
+
+def _infer_place(name: str) -> Any:
+    def infer(x: Spec, *, dim: Any, keepdim: Any) -> Spec:
+        rules.tensor(name, x)
+        rules.not_bool(name, x.dtype)
+        dims = tuple(range(x.ndim)) if dim is None else (rules.dim(name, dim, x.ndim),)
+        _some(name, x, dims)
+        return spec(_reduced(x.shape, dims, rules.flag(name, "keepdim", keepdim)), dtypes.int64)
+
+    return infer
+
+
+def _place(name: str, doc: str) -> Op:
+    return op(
+        name,
+        doc,
+        infer=_infer_place(name),
+        vjp=None,
+        kernels={
+            "array": lambda xp, x, *, dim, keepdim: getattr(xp, name)(x, axis=dim, keepdims=keepdim),
+            "torch": lambda torch, site, *, dim, keepdim: lambda x: getattr(torch, name)(x, dim, keepdim),
+        },
+        samples=lambda rng: [
+            ((rng.normal(size=(3, 4)),), {"dim": 1, "keepdim": False}),
+            ((rng.normal(size=(3, 4)),), {"dim": 0, "keepdim": True}),
+            ((rng.normal(size=(3, 4)),), {"dim": None, "keepdim": False}),
+            ((rng.permutation(12).reshape(3, 4),), {"dim": None, "keepdim": True}),
+            ((np.array([[1.0, np.nan, 2.0], [3.0, 4.0, np.nan]]),), {"dim": 1, "keepdim": False}),
+            ((np.array(1.5),), {"dim": None, "keepdim": False}),
+            ((np.zeros((0, 3)),), {"dim": 1, "keepdim": False}),
+        ],
+    )
+
+
+argmax = _place("argmax", "Where the largest is, in one dimension or (None) in all, counted flat.")
+argmin = _place("argmin", "Where the smallest is, in one dimension or (None) in all, counted flat.")
+
+# -- logic -----------------------------------------------------------------------------------
+
+
+def _infer_logic(name: str) -> Any:
+    def infer(x: Spec, *, dims: Any, keepdim: Any) -> Spec:
+        # uint8 was torch's bool once, and still is here.
+        return _infer(name, x, dims, keepdim, dtypes.uint8 if x.dtype is dtypes.uint8 else dtypes.bool_)
+
+    return infer
+
+
+def _logic(name: str, doc: str) -> Op:
+    return op(
+        name,
+        doc,
+        infer=_infer_logic(name),
+        vjp=None,
+        kernels={
+            "array": _array(lambda xp, x, dims, keepdim: getattr(xp, name)(x != 0, axis=dims, keepdims=keepdim)),
+            "torch": _torch(name),
+        },
+        samples=lambda rng: [
+            *_samples(rng),
+            ((rng.integers(0, 2, size=(3, 4)).astype(bool),), {"dims": (1,), "keepdim": False}),
+            ((rng.integers(0, 2, size=(3, 4)).astype(np.uint8),), {"dims": (0, 1), "keepdim": True}),
+        ],
+    )
+
+
+any_ = _logic("any", "Whether one over dims is not zero.")
+all_ = _logic("all", "Whether none over dims is zero.")
+
+# -- logsumexp, cumsum, sum_to ---------------------------------------------------------------
+
+
+def _infer_logsumexp(x: Spec, *, dims: Any, keepdim: Any) -> Spec:
+    rules.tensor("logsumexp", x)
+    rules.floating("logsumexp", x)
+    return _infer("logsumexp", x, dims, keepdim, x.dtype)
+
+
+def _logsumexp(x: Any, *, dims: Any, keepdim: bool) -> Any:
+    if _count(x.shape, dims) == 0:
+        return ops.log(ops.sum(ops.exp(x), dims=dims, keepdim=keepdim))  # -inf
+    top = ops.amax(x, dims=dims, keepdim=True)
+    top = ops.where(ops.isfinite(top), top, 0.0)  # inf - inf would be nan
+    total = ops.log(ops.sum(ops.exp(x - top), dims=dims, keepdim=True)) + top
+    return total if keepdim else ops.reshape(total, shape=_reduced(x.shape, tuple(dims), False))
+
+
+logsumexp = op(
+    "logsumexp",
+    "log(sum(exp(x))) over dims, without overflow.",
+    infer=_infer_logsumexp,
+    vjp=(
+        lambda g, y, x, *, dims, keepdim: (
+            _restore(g, x.shape, dims, keepdim) * ops.exp(x - _restore(y, x.shape, dims, keepdim))
+        ),
+    ),
+    compose=_logsumexp,
+    kernels={"torch": _torch("logsumexp")},
+    samples=lambda rng: [
+        *_samples(rng, integers=False),
+        ((np.array([[1e3, 1e3], [-1e3, 0.0]]),), {"dims": (1,), "keepdim": False}),
+    ],
+)
+
+
+def _infer_cumsum(x: Spec, *, dim: Any) -> Spec:
+    rules.tensor("cumsum", x)
+    rules.dim("cumsum", dim, x.ndim)
+    return spec(x.shape, x.dtype if x.dtype.is_floating_point else dtypes.int64)
+
+
+def _cumsum_dx(g: Any, y: Any, x: Any, *, dim: int) -> Any:
+    return ops.flip(ops.cumsum(ops.flip(g, dims=(dim,)), dim=dim), dims=(dim,))
+
+
+cumsum = op(
+    "cumsum",
+    "The sum of all elements up to each, along dim.",
+    infer=_infer_cumsum,
+    vjp=(_cumsum_dx,),
+    kernels={
+        "array": lambda xp, x, *, dim: xp.cumsum(_wide(x), axis=dim),
+        "torch": lambda torch, site, *, dim: lambda x: torch.cumsum(x, dim),
+    },
+    samples=lambda rng: [
+        ((rng.normal(size=(2, 3, 4)),), {"dim": 1}),
+        ((rng.integers(0, 4, size=5, dtype=np.int32),), {"dim": 0}),
+        ((np.zeros((0, 2)),), {"dim": 0}),
+    ],
+)
+
+
+def _infer_sum_to(x: Spec, *, shape: Any) -> Spec:
+    rules.tensor("sum_to", x)
+    if x.dtype is dtypes.bool_:
+        raise DTypeError("sum_to: is not defined for bool; cast first, as in x.int()")
+    target = rules.shape("sum_to", shape)
+    try:
+        rules.expands("sum_to", "a result", target, x.shape)
+    except ShapeError:
+        raise ShapeError(f"sum_to: {x.shape} is not {target} broadcast") from None
+    return spec(target, x.dtype)
+
+
+def _summed(source: Dims, target: Dims) -> Dims:
+    """The dimensions of `source` that broadcasting from `target` made or stretched."""
+    offset = len(source) - len(target)
+    stretched = (offset + i for i, n in enumerate(target) if n == 1 and source[offset + i] != 1)
+    return (*range(offset), *stretched)
+
+
+def _sum_to_torch(torch: Any, site: Site, *, shape: Any) -> Any:
+    x, target = site.specs[0], tuple(shape)
+    dims = _summed(x.shape, target)
+    dtype = getattr(torch, x.dtype.name)
+    if not dims:
+        return torch.clone
+    if dims == tuple(range(len(dims))) and len(x.shape) - len(dims) == len(target):
+        return lambda x: torch.sum(x, dims, dtype=dtype)  # the usual case, a bias
+    return lambda x: torch.sum(x, dims, True, dtype=dtype).reshape(target)
+
+
+def _sum_to_array(xp: Any, x: Any, *, shape: Any) -> Any:
+    target = tuple(shape)
+    return xp.sum(x, axis=_summed(x.shape, target), keepdims=True).astype(x.dtype).reshape(target)
+
+
+sum_to = op(
+    "sum_to",
+    "x summed over the dimensions that broadcasting from `shape` would make: the inverse of expand.",
+    infer=_infer_sum_to,
+    vjp=(lambda g, y, x, *, shape: ops.expand(g, shape=x.shape),),
+    kernels={"array": _sum_to_array, "torch": _sum_to_torch},
+    samples=lambda rng: (
+        [((rng.normal(size=(2, 3, 4)),), {"shape": s}) for s in [(4,), (3, 1), (2, 1, 4), (1, 1), (), (2, 3, 4)]]
+        + [
+            ((np.zeros((0, 3)),), {"shape": (3,)}),
+            ((np.array(1.5),), {"shape": ()}),
+            ((rng.integers(0, 4, size=(2, 3), dtype=np.int32),), {"shape": (3,)}),
+        ]
+    ),
+)

@@ -1,0 +1,183 @@
+"""What the ops' inference shares: checks of operands and attributes, and broadcasting.
+
+Law 1: a check costs time in the number of dimensions, never in their sizes: strangers' programs
+pass here before anyone knows whether they can be run.
+Law 2: an error is one line that names the op, the sizes and, where there is one, the cure.
+
+Attributes come from Python as tuples and from the wire as lists; both are taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gt import dtypes
+from gt.dtypes import DType
+from gt.errors import ArgumentError, DimError, DTypeError, ShapeError
+from gt.program import SCALARS, Spec, spec
+
+MAX_DIMS = 64
+MAX_SIZE = 1 << 60
+
+Shape = tuple[int, ...]
+
+
+# -- operands --------------------------------------------------------------------------------
+
+
+def tensor(op: str, *operands: Spec) -> None:
+    for x in operands:
+        if x.weak:
+            raise ArgumentError(f"{op}: takes a tensor where it got a number")
+
+
+def number(op: str, *operands: Spec) -> None:
+    for x in operands:
+        if not x.weak or x is SCALARS["d"]:
+            raise ArgumentError(f"{op}: takes a number where it got a tensor or bytes")
+
+
+def integer(op: str, *operands: Spec) -> None:
+    for x in operands:
+        if x is not SCALARS["i"]:
+            raise ArgumentError(f"{op}: takes a Python int where it got something else")
+
+
+def either(op: str, *operands: Spec) -> None:
+    """Tensors or numbers, at least one of them a tensor."""
+    if all(x.weak for x in operands):
+        raise ArgumentError(f"{op}: no operand is a tensor")
+    if any(x is SCALARS["d"] for x in operands):
+        raise ArgumentError(f"{op}: bytes are not a number")
+
+
+def floating(op: str, *operands: Spec) -> None:
+    for x in operands:
+        if not x.dtype.is_floating_point:
+            raise DTypeError(f"{op}: needs a floating type, not {x.dtype.name}; cast first, as in x.float()")
+
+
+def not_bool(op: str, dtype: DType, cure: str = "cast first, as in x.int()") -> None:
+    if dtype is dtypes.bool_:
+        raise DTypeError(f"{op}: is not defined for bool; {cure}")
+
+
+def same_dtype(op: str, a: Spec, b: Spec) -> None:
+    if a.dtype is not b.dtype:
+        raise DTypeError(f"{op}: {a.dtype.name} and {b.dtype.name} differ; cast one to the other")
+
+
+def index(op: str, *operands: Spec) -> None:
+    """Tensors that hold positions."""
+    tensor(op, *operands)
+    for x in operands:
+        if x.dtype is not dtypes.int64 and x.dtype is not dtypes.int32:
+            raise DTypeError(f"{op}: an index is int64 or int32, not {x.dtype.name}; cast it, as in i.long()")
+
+
+# -- attributes ------------------------------------------------------------------------------
+
+
+def size(op: str, name: str, value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= MAX_SIZE:
+        raise ShapeError(f"{op}: {name}={value!r} is not a size")
+    return value
+
+
+def shape(op: str, value: Any, name: str = "shape") -> Shape:
+    if not isinstance(value, list | tuple) or len(value) > MAX_DIMS:
+        raise ShapeError(f"{op}: {name} is a tuple of at most {MAX_DIMS} sizes, not {_short(value)}")
+    for n in value:
+        if type(n) is not int or not 0 <= n <= MAX_SIZE:
+            raise ShapeError(f"{op}: {name}={_short(value)}: {n!r} is not a size")
+    return tuple(value)
+
+
+def ints(op: str, name: str, value: Any, count: int | None = None) -> Shape:
+    if not isinstance(value, list | tuple) or not all(type(n) is int for n in value):
+        raise ArgumentError(f"{op}: {name} is a tuple of ints, not {_short(value)}")
+    if count is not None and len(value) != count:
+        raise ArgumentError(f"{op}: {name} has {len(value)} entries where {count} are needed")
+    return tuple(value)
+
+
+def dim(op: str, value: Any, ndim: int) -> int:
+    if type(value) is not int:
+        raise ArgumentError(f"{op}: a dimension is an int, not {value!r}")
+    if not 0 <= value < ndim:
+        raise DimError(f"{op}: dimension {value} does not exist in a tensor of {ndim} dimensions")
+    return value
+
+
+def dims(op: str, value: Any, ndim: int) -> Shape:
+    checked = tuple(dim(op, d, ndim) for d in ints(op, "dims", value))
+    if len(set(checked)) != len(checked):
+        raise DimError(f"{op}: a dimension appears twice in {checked}")
+    return checked
+
+
+def flag(op: str, name: str, value: Any) -> bool:
+    if type(value) is not bool:
+        raise ArgumentError(f"{op}: {name} is True or False, not {value!r}")
+    return value
+
+
+def choice(op: str, name: str, value: Any, options: Sequence[str]) -> str:
+    if value not in options:
+        raise ArgumentError(f"{op}: {name}={value!r} is not one of {', '.join(options)}")
+    return str(value)
+
+
+def dtype(op: str, name: Any) -> DType:
+    found = dtypes.BY_NAME.get(name) if isinstance(name, str) else None
+    if found is None:
+        raise DTypeError(f"{op}: {name!r} is not a dtype; there are {', '.join(dtypes.BY_NAME)}")
+    return found
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+# -- results ---------------------------------------------------------------------------------
+
+
+def broadcast(op: str, *shapes: Shape) -> Shape:
+    """The shape that all of them expand to.
+
+    >>> broadcast("add", (2, 1, 3), (4, 1))
+    (2, 4, 3)
+    """
+    first = shapes[0]
+    if all(s == first for s in shapes):
+        return first
+    result = [1] * max(len(s) for s in shapes)
+    for s in shapes:
+        offset = len(result) - len(s)
+        for i, n in enumerate(s):
+            have = result[offset + i]
+            if have == 1:
+                result[offset + i] = n
+            elif n != 1 and n != have:
+                named = " and ".join(map(str, shapes))
+                raise ShapeError(f"{op}: {named}: sizes {have} and {n} do not broadcast")
+    return tuple(result)
+
+
+def expands(op: str, what: str, source: Shape, target: Shape) -> None:
+    """`source` broadcasts to exactly `target`."""
+    offset = len(target) - len(source)
+    if offset < 0 or any(n not in (1, target[offset + i]) for i, n in enumerate(source)):
+        raise ShapeError(f"{op}: {what} of shape {source} does not expand to {target}")
+
+
+def float_of(x: Spec) -> DType:
+    """Where integers become floats: in torch's default type."""
+    return x.dtype if x.dtype.is_floating_point else dtypes.float32
+
+
+def same(x: Spec) -> Spec:
+    """A result like the operand."""
+    return x if not x.weak else spec(x.shape, x.dtype)

@@ -1,0 +1,224 @@
+"""A part of a tensor, and putting a part back.
+
+Where a slice starts is a number passed with each call, so that `X[i:i+64]` with a moving i is one
+program; its length and step are structure. A start is checked when the slice is taken.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gt.errors import ArgumentError, IndexOutOfRange, ShapeError
+from gt.ops import rules
+from gt.ops.record import Site, fill, op, ops
+from gt.program import Spec, spec
+
+Rng = np.random.Generator
+
+
+class Cut:
+    """Where a slice lies in a tensor of `shape`: checked attributes, and what the kernels need."""
+
+    __slots__ = ("dims", "drop", "full", "lengths", "limits", "result", "shape", "steps")
+
+    def __init__(self, op: str, shape: Any, dims: Any, lengths: Any, steps: Any, drop: Any) -> None:
+        self.shape: tuple[int, ...] = tuple(shape)
+        self.dims = rules.dims(op, dims, len(self.shape))
+        self.lengths = rules.ints(op, "lengths", lengths, len(self.dims))
+        self.steps = rules.ints(op, "steps", steps, len(self.dims))
+        self.drop = rules.dims(op, drop, len(self.shape))
+        full = list(self.shape)
+        limits = []  # the first start that is too far
+        for d, length, step in zip(self.dims, self.lengths, self.steps, strict=True):
+            last = (length - 1) * step if length else 0
+            if step < 1 or length < 0 or last >= max(full[d], 1):
+                raise ShapeError(f"{op}: {length} elements, {step} apart, do not fit in size {full[d]}")
+            limits.append(full[d] - last + (length == 0))
+            full[d] = length
+        self.limits = tuple(limits)
+        self.full = tuple(full)  #: the slice's shape before `drop`
+        for d in self.drop:
+            if d not in self.dims or full[d] != 1:
+                raise ShapeError(f"{op}: dimension {d} of size {full[d]} cannot be dropped")
+        self.result = tuple(n for d, n in enumerate(full) if d not in self.drop)
+
+    def where(self, starts: tuple[int, ...]) -> tuple[slice, ...]:
+        """The slice as Python knows it; refuses what lies outside, which Python would shorten."""
+        place = [slice(None)] * len(self.shape)
+        for i, start in enumerate(starts):
+            self.check(i, start)
+            step, length = self.steps[i], self.lengths[i]
+            place[self.dims[i]] = slice(start, start + (length - 1) * step + 1 if length else start, step)
+        return tuple(place)
+
+    def check(self, i: int, start: int) -> None:
+        if not 0 <= start < self.limits[i]:
+            d = self.dims[i]
+            raise IndexOutOfRange(
+                f"slice: start {start} with {self.lengths[i]} elements leaves dimension {d} of size {self.shape[d]}"
+            )
+
+
+def _starts(name: str, cut: Cut, starts: tuple[Spec, ...]) -> None:
+    rules.integer(name, *starts)
+    if len(starts) != len(cut.dims):
+        raise ArgumentError(f"{name}: {len(starts)} starts for {len(cut.dims)} dimensions")
+
+
+def _infer_slice(x: Spec, *starts: Spec, dims: Any, lengths: Any, steps: Any, drop: Any) -> Spec:
+    rules.tensor("slice", x)
+    cut = Cut("slice", x.shape, dims, lengths, steps, drop)
+    _starts("slice", cut, starts)
+    return spec(cut.result, x.dtype)
+
+
+def _slice_array(xp: Any, x: Any, *starts: int, **attrs: Any) -> Any:
+    cut = Cut("slice", x.shape, **attrs)
+    return x[cut.where(starts)].reshape(cut.result)
+
+
+def _slice_torch(torch: Any, site: Site, **attrs: Any) -> Any:
+    cut = Cut("slice", site.specs[0].shape, **attrs)
+    if len(cut.dims) == 1 and cut.steps == (1,):
+        dim, length = cut.dims[0], cut.lengths[0]
+        if cut.drop:
+            return lambda x, start: x.select(dim, start)  # torch refuses what lies outside
+        return lambda x, start: x.narrow(dim, start, length)
+    view = _view_torch(cut)
+    return lambda x, *starts: view(x, starts)
+
+
+def _view_torch(cut: Cut) -> Any:
+    """The slice of a torch tensor, sharing its memory."""
+    drop = sorted(cut.drop, reverse=True)
+
+    def view(x: Any, starts: tuple[int, ...]) -> Any:
+        x = x[cut.where(starts)]
+        for d in drop:
+            x = x.select(d, 0)
+        return x
+
+    return view
+
+
+def _cut_samples(rng: Rng) -> list[tuple[Any, tuple[int, ...], dict[str, Any]]]:
+    """(base, starts, attributes)"""
+
+    def attrs(dims: Any, lengths: Any, steps: Any = None, drop: Any = ()) -> dict[str, Any]:
+        return {"dims": dims, "lengths": lengths, "steps": steps or (1,) * len(dims), "drop": drop}
+
+    x = rng.normal(size=(4, 5, 3))
+    return [
+        (x, (1,), attrs((0,), (2,))),
+        (x, (2,), attrs((1,), (1,), drop=(1,))),
+        (x, (3, 0), attrs((0, 2), (1, 2), drop=(0,))),
+        (x, (0, 1), attrs((0, 1), (2, 2), (2, 3))),
+        (x, (4,), attrs((0,), (0,))),
+        (x, (), attrs((), ())),
+        (np.array([1.0, 2.0]), (1,), attrs((0,), (1,), drop=(0,))),
+        (np.zeros((0, 2)), (1,), attrs((1,), (1,), drop=(1,))),
+    ]
+
+
+slice_ = op(
+    "slice",
+    "A part of x: some dimensions from a start, with a length and a step; dropped ones have length 1.",
+    infer=_infer_slice,
+    vjp=(lambda g, y, x, *starts, **attrs: ops.slice_dx(g, *starts, shape=x.shape, **attrs),),
+    kernels={"array": _slice_array, "torch": _slice_torch},
+    put=lambda base, new, k, *starts, **attrs: ops.slice_put(base, new, *starts, **attrs),
+    aliases=True,
+    samples=lambda rng: [((x, *starts), attrs) for x, starts, attrs in _cut_samples(rng)],
+)
+
+
+def _infer_slice_put(x: Spec, new: Spec, *starts: Spec, dims: Any, lengths: Any, steps: Any, drop: Any) -> Spec:
+    rules.tensor("slice_put", x, new)
+    rules.same_dtype("slice_put", x, new)
+    cut = Cut("slice_put", x.shape, dims, lengths, steps, drop)
+    _starts("slice_put", cut, starts)
+    if new.shape != cut.result:
+        raise ShapeError(f"slice_put: {new.shape} does not fill the slice's {cut.result}")
+    return x
+
+
+def _slice_put_array(xp: Any, x: Any, new: Any, *starts: int, **attrs: Any) -> Any:
+    cut = Cut("slice_put", x.shape, **attrs)
+    result = x.copy()
+    result[cut.where(starts)] = new.reshape(cut.full)
+    return result
+
+
+def _slice_put_into(torch: Any, site: Site, **attrs: Any) -> Any:
+    """Writes into the base it is given."""
+    cut = Cut("slice_put", site.specs[0].shape, **attrs)
+    view = _view_torch(cut)
+
+    def write(x: Any, new: Any, *starts: int) -> Any:
+        view(x, starts).copy_(new)
+        return x
+
+    return write
+
+
+def _slice_put_torch(torch: Any, site: Site, **attrs: Any) -> Any:
+    write = _slice_put_into(torch, site, **attrs)
+    return lambda x, new, *starts: write(x.clone(), new, *starts)
+
+
+def _slice_put_dx(g: Any, y: Any, x: Any, new: Any, *starts: int, **attrs: Any) -> Any:
+    return ops.slice_put(g, fill(g, 0.0, new.shape, g.dtype), *starts, **attrs)
+
+
+slice_put = op(
+    "slice_put",
+    "x with a slice of it replaced by `new`.",
+    infer=_infer_slice_put,
+    vjp=(_slice_put_dx, lambda g, y, x, new, *starts, **attrs: ops.slice(g, *starts, **attrs)),
+    kernels={"numpy": _slice_put_array, "torch": _slice_put_torch, "torch_inplace": _slice_put_into},
+    inplace=(0,),
+    samples=lambda rng: [
+        ((x, rng.normal(size=Cut("slice", x.shape, **attrs).result), *starts), attrs)
+        for x, starts, attrs in _cut_samples(rng)
+    ],
+)
+
+
+def _infer_slice_dx(g: Spec, *starts: Spec, shape: Any, dims: Any, lengths: Any, steps: Any, drop: Any) -> Spec:
+    rules.tensor("slice_dx", g)
+    cut = Cut("slice_dx", rules.shape("slice_dx", shape), dims, lengths, steps, drop)
+    _starts("slice_dx", cut, starts)
+    if g.shape != cut.result:
+        raise ShapeError(f"slice_dx: {g.shape} does not fill the slice's {cut.result}")
+    return spec(cut.shape, g.dtype)
+
+
+def _slice_dx_array(xp: Any, g: Any, *starts: int, shape: Any, **attrs: Any) -> Any:
+    return _slice_put_array(xp, xp.zeros(tuple(shape), g.dtype), g, *starts, **attrs)
+
+
+def _slice_dx_torch(torch: Any, site: Site, *, shape: Any, **attrs: Any) -> Any:
+    view = _view_torch(Cut("slice_dx", shape, **attrs))
+    target = tuple(shape)
+
+    def kernel(g: Any, *starts: int) -> Any:
+        result = g.new_zeros(target)
+        view(result, starts).copy_(g)
+        return result
+
+    return kernel
+
+
+slice_dx = op(
+    "slice_dx",
+    "The gradient of slice: zeros of the base's shape with g in the slice's place.",
+    infer=_infer_slice_dx,
+    vjp=(lambda u, z, g, *starts, shape, **attrs: ops.slice(u, *starts, **attrs),),
+    kernels={"numpy": _slice_dx_array, "torch": _slice_dx_torch},
+    samples=lambda rng: [
+        ((rng.normal(size=Cut("slice", x.shape, **attrs).result), *starts), {"shape": x.shape, **attrs})
+        for x, starts, attrs in _cut_samples(rng)
+    ],
+)

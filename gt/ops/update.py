@@ -1,0 +1,186 @@
+"""Optimizer steps, one instruction per parameter; learning rate and step count come with the call.
+
+The arithmetic is torch's, by its fused kernels: "torch_inplace" writes the new parameter and state
+over the old ones, "torch" over copies of them. The fused kernels read memory as it lies and look at
+no strides: their operands must be contiguous.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gt.errors import ShapeError
+from gt.ops import rules
+from gt.ops.record import Sample, Site, op
+from gt.program import Spec
+
+Rng = np.random.Generator
+
+
+def _state(name: str, p: Spec, *others: Spec) -> None:
+    rules.tensor(name, p, *others)
+    rules.floating(name, p)
+    for x in others:
+        rules.same_dtype(name, p, x)
+        if x.shape != p.shape:
+            raise ShapeError(f"{name}: parameter {p.shape} and its gradient or state {x.shape} differ")
+
+
+def _copied(inplace: Any, tensors: int, written: tuple[int, ...]) -> Any:
+    """The kernel that leaves its operands alone, out of the one that writes to them."""
+
+    def make(torch: Any, site: Site, **attrs: Any) -> Any:
+        write, layout = inplace(torch, site, **attrs), torch.contiguous_format
+
+        def kernel(*operands: Any) -> Any:
+            own = list(operands)
+            for k in range(tensors):
+                own[k] = own[k].clone(memory_format=layout) if k in written else own[k].contiguous()
+            return write(*own)
+
+        return kernel
+
+    return make
+
+
+# -- sgd -------------------------------------------------------------------------------------
+
+
+def _infer_sgd(p: Spec, g: Spec, lr: Spec, weight_decay: Spec) -> Spec:
+    _state("sgd", p, g)
+    rules.number("sgd", lr, weight_decay)
+    return p
+
+
+def _sgd_array(xp: Any, p: Any, g: Any, lr: float, weight_decay: float) -> Any:
+    return p - lr * (g + weight_decay * p)
+
+
+def _sgd_inplace(torch: Any, site: Site) -> Any:
+    f = torch._fused_sgd_
+
+    def kernel(p: Any, g: Any, lr: float, weight_decay: float) -> Any:
+        f([p], [g], [], weight_decay=weight_decay, momentum=0.0, lr=lr, dampening=0.0,
+          nesterov=False, maximize=False, is_first_step=False)  # fmt: skip
+        return p
+
+    return kernel
+
+
+sgd = op(
+    "sgd",
+    "One step of gradient descent.",
+    infer=_infer_sgd,
+    vjp=None,
+    kernels={"array": _sgd_array, "torch": _copied(_sgd_inplace, 2, (0,)), "torch_inplace": _sgd_inplace},
+    inplace=(0,),
+    samples=lambda rng: [
+        ((rng.normal(size=s), rng.normal(size=s), 0.1, wd), {}) for s in [(3, 4), (), (0, 2)] for wd in (0.0, 0.01)
+    ],
+)
+
+
+def _infer_momentum(
+    p: Spec, g: Spec, buf: Spec, lr: Spec, weight_decay: Spec, momentum: Spec, dampening: Spec, *, nesterov: Any
+) -> tuple[Spec, Spec]:
+    _state("sgd_momentum", p, g, buf)
+    rules.number("sgd_momentum", lr, weight_decay, momentum, dampening)
+    rules.flag("sgd_momentum", "nesterov", nesterov)
+    return p, buf
+
+
+def _momentum_array(
+    xp: Any, p: Any, g: Any, buf: Any,
+    lr: float, weight_decay: float, momentum: float, dampening: float, *, nesterov: bool,
+) -> Any:  # fmt: skip
+    g = g + p * weight_decay
+    buf = buf * momentum + g * (1 - dampening)
+    return p - (g + buf * momentum if nesterov else buf) * lr, buf
+
+
+def _momentum_inplace(torch: Any, site: Site, *, nesterov: bool) -> Any:
+    f = torch._fused_sgd_
+
+    def kernel(p: Any, g: Any, buf: Any, *numbers: float) -> Any:
+        lr, weight_decay, momentum, dampening = numbers
+        f([p], [g], [buf], weight_decay=weight_decay, momentum=momentum, lr=lr, dampening=dampening,
+          nesterov=nesterov, maximize=False, is_first_step=False)  # fmt: skip
+        return p, buf
+
+    return kernel
+
+
+sgd_momentum = op(
+    "sgd_momentum",
+    "One step of gradient descent with momentum: the new parameter and buffer.",
+    infer=_infer_momentum,
+    vjp=None,
+    kernels={
+        "array": _momentum_array,
+        "torch": _copied(_momentum_inplace, 3, (0, 2)),
+        "torch_inplace": _momentum_inplace,
+    },
+    inplace=(0, 2),
+    samples=lambda rng: [
+        ((*(rng.normal(size=s) for _ in range(3)), 0.1, 0.01, 0.9, d), {"nesterov": n})
+        for s in [(3, 4), (), (0, 2)]
+        for d, n in [(0.0, False), (0.5, False), (0.0, True)]
+    ],
+)
+
+# -- adamw -----------------------------------------------------------------------------------
+
+
+def _infer_adamw(
+    p: Spec, g: Spec, m: Spec, v: Spec, lr: Spec, beta1: Spec, beta2: Spec, eps: Spec, weight_decay: Spec, step: Spec
+) -> tuple[Spec, Spec, Spec]:
+    _state("adamw", p, g, m, v)
+    rules.number("adamw", lr, beta1, beta2, eps, weight_decay, step)
+    return p, m, v
+
+
+def _adamw_array(
+    xp: Any, p: Any, g: Any, m: Any, v: Any,
+    lr: float, beta1: float, beta2: float, eps: float, weight_decay: float, step: float,
+) -> Any:  # fmt: skip
+    m = m + (g - m) * (1 - beta1)
+    v = v * beta2 + g * g * (1 - beta2)
+    size = lr / (1 - beta1**step)
+    scale = xp.sqrt(v) / math.sqrt(1 - beta2**step) + eps
+    return p * (1 - lr * weight_decay) - m / scale * size, m, v
+
+
+def _adamw_inplace(torch: Any, site: Site) -> Any:
+    f, device, float32 = torch._fused_adamw_, site.device, torch.float32
+
+    def kernel(p: Any, g: Any, m: Any, v: Any, *numbers: float) -> Any:
+        lr, beta1, beta2, eps, weight_decay, step = numbers
+        count = torch.full((), step, dtype=float32, device=device)
+        f([p], [g], [m], [v], [], [count], lr=lr, beta1=beta1, beta2=beta2, weight_decay=weight_decay,
+          eps=eps, amsgrad=False, maximize=False)  # fmt: skip
+        return p, m, v
+
+    return kernel
+
+
+def _adamw_samples(rng: Rng) -> list[Sample]:
+    cases: list[Sample] = []
+    for size in [(3, 4), (), (0, 2)]:
+        for step in (1, 10):
+            p, g, m = (rng.normal(size=size) for _ in range(3))
+            cases.append(((p, g, m * 0.1, rng.uniform(0, 0.1, size), 0.01, 0.9, 0.999, 1e-8, 0.01, step), {}))
+    return cases
+
+
+adamw = op(
+    "adamw",
+    "One step of AdamW: the new parameter, first and second moment.",
+    infer=_infer_adamw,
+    vjp=None,
+    kernels={"array": _adamw_array, "torch": _copied(_adamw_inplace, 4, (0, 2, 3)), "torch_inplace": _adamw_inplace},
+    inplace=(0, 2, 3),
+    samples=_adamw_samples,
+)

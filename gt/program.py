@@ -1,0 +1,120 @@
+"""A program: a list of pure instructions, numbered values in, numbered values out.
+
+Values are numbered: the inputs first, then the results of the instructions in order. Numbers
+that change from call to call (learning rates, seeds, slice starts, small host data) are not
+part of a program: instructions name them as scalars s0, s1, ... and each call brings their
+values. A program is named by the hash of its content; nothing else about it matters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from gt import dtypes
+from gt.dtypes import DType
+
+
+class Spec:
+    """Shape and dtype of a value. Interned by `spec()`: equal specs are the same object."""
+
+    __slots__ = ("__weakref__", "dtype", "nbytes", "shape", "size", "weak")
+
+    def __init__(self, shape: tuple[int, ...], dtype: DType, weak: bool) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.weak = weak  #: A Python number: it never widens the tensors it meets.
+        self.size = math.prod(shape)
+        self.nbytes = self.size * dtype.itemsize
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __repr__(self) -> str:
+        return f"{self.dtype.short}[{','.join(map(str, self.shape))}]"
+
+
+_SPECS: WeakValueDictionary[tuple[tuple[int, ...], DType, bool], Spec] = WeakValueDictionary()
+
+
+def spec(shape: tuple[int, ...], dtype: DType, weak: bool = False) -> Spec:
+    """The one Spec of this shape and dtype.
+
+    >>> spec((2, 3), dtypes.float32) is spec((2, 3), dtypes.float32)
+    True
+    """
+    key = (shape, dtype, weak)
+    found = _SPECS.get(key)
+    if found is None:
+        # setdefault: two threads may make the same spec, only one may win.
+        found = _SPECS.setdefault(key, Spec(shape, dtype, weak))
+    return found
+
+
+#: What a scalar operand looks like to `infer`, by its kind: float, int, bool, host data.
+SCALARS: dict[str, Spec] = {
+    "f": spec((), dtypes.float32, weak=True),
+    "i": spec((), dtypes.int64, weak=True),
+    "b": spec((), dtypes.bool_, weak=True),
+    "d": spec((), dtypes.uint8, weak=True),
+}
+SCALAR_TYPES: dict[str, type] = {"f": float, "i": int, "b": bool, "d": bytes}
+
+
+class Instruction(msgspec.Struct, frozen=True, array_like=True):
+    """One use of an op."""
+
+    op: str
+    args: tuple[int, ...]  #: a value's number, or ~k for scalar k
+    attrs: dict[str, Any]  #: structure: axes, sizes, dtype names; plain data only
+    results: int = 1
+
+
+class Program(msgspec.Struct, frozen=True, array_like=True):
+    """See the file's header."""
+
+    inputs: tuple[tuple[tuple[int, ...], str], ...]  #: shape and dtype name of each input
+    scalars: str  #: the kind of each scalar, a letter of SCALARS
+    code: tuple[Instruction, ...]
+    outputs: tuple[int, ...]  #: value numbers, none twice, none of them an input
+    donate: tuple[int, ...]  #: inputs that nobody else will read again
+    #: (position in outputs, input): that output replaces that input. If the call fails the
+    #: output takes the input's value.
+    updates: tuple[tuple[int, int], ...]
+
+    def text(self) -> str:
+        """The program as people read it."""
+        names = [f"%{i}: {spec(tuple(s), dtypes.BY_NAME[d])!r}" for i, (s, d) in enumerate(self.inputs)]
+        names += [f"s{k}" for k in range(len(self.scalars))]
+        lines = [f"program {self.hash().hex()[:8]}  ({', '.join(names)})"]
+        number = len(self.inputs)
+        for ins in self.code:
+            left = ", ".join(f"%{number + i}" for i in range(ins.results))
+            right = " ".join([ins.op, *(f"%{a}" if a >= 0 else f"s{~a}" for a in ins.args)])
+            attrs = " ".join(f"{k}={v}" for k, v in ins.attrs.items())
+            lines.append(f"  {left} = {right}" + (f"  {{{attrs}}}" if attrs else ""))
+            number += ins.results
+        last = "  return " + " ".join(f"%{o}" for o in self.outputs)
+        if self.donate:
+            last += "   donate " + " ".join(f"%{i}" for i in self.donate)
+        if self.updates:
+            last += "   update " + " ".join(f"%{i}->%{self.outputs[o]}" for o, i in self.updates)
+        return "\n".join([*lines, last])
+
+    def hash(self) -> bytes:
+        """16 bytes that name the program's content."""
+        return hashlib.sha256(_encoder.encode(self)).digest()[:16]
+
+
+_encoder = msgspec.msgpack.Encoder(order="deterministic")
+
+
+def input_spec(shape: Sequence[int], dtype: str) -> Spec:
+    """The Spec of a program input as the wire carries it."""
+    return spec(tuple(shape), dtypes.BY_NAME[dtype])

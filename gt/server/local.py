@@ -1,0 +1,141 @@
+"""A private server: a dispatcher and its workers, started by and for one client process.
+
+Law 1: it is reached over a Unix socket in a directory that only this user can enter, with a secret that
+       only the two processes know.
+Law 2: it ends with the client, however that ends; the directory goes with it.
+Law 3: it starts whole or not at all: workers have joined when `start_private` returns, and a failure is
+       one line that says why.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from typing import IO
+
+from gt import config
+from gt.config import Config
+from gt.errors import StartError
+from gt.server.workers import last_line
+
+END_S = 5.0  #: How long the server may take to end its workers and itself.
+
+
+class PrivateServer:
+    """A running private server; `start_private` makes it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], directory: str, token: str) -> None:
+        self.address = f"ipc://{directory}/s"
+        self.token = token
+        self.pid = process.pid
+        self._process = process
+        self._directory = directory
+        self._owner = os.getpid()
+
+    def alive(self) -> bool:
+        """Whether the server's process is still running."""
+        return os.getpid() == self._owner and self._process.poll() is None
+
+    def close(self) -> None:
+        """End the server and its workers, and remove its directory. In a forked child: nothing."""
+        if os.getpid() != self._owner:
+            return
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(END_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()  # its workers notice and end themselves
+                self._process.wait()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def start_private(settings: Config) -> PrivateServer:
+    """Start a server for this process and wait until its workers are there."""
+    token = secrets.token_hex(16)
+    directory = _make_directory()
+    ready_r, ready_w = os.pipe()
+    user_stderr = _user_stderr()
+    with tempfile.TemporaryFile() as said:  # what goes wrong before it is ready; then it gets the user's stderr
+        command = [sys.executable, "-m", "gt.server", "--private", directory, "--parent", str(os.getpid())]
+        command += ["--engine", settings.engine, "--ready-fd", str(ready_w), "--stderr-fd", str(user_stderr)]
+        try:
+            process = subprocess.Popen(
+                command,
+                env=config.environment(token=token, device=settings.device, server=""),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                pass_fds=(ready_w, user_stderr),
+                start_new_session=True,  # Ctrl-C in the terminal is the client's: its session goes on
+            )
+        except OSError as e:
+            os.close(ready_r)
+            shutil.rmtree(directory, ignore_errors=True)
+            raise StartError(f"cannot start a private server: {e}") from None
+        finally:
+            os.close(ready_w)
+            os.close(user_stderr)
+        server = PrivateServer(process, directory, token)
+        try:
+            answer = _read_answer(ready_r, settings.start_timeout_s)
+            if answer != "ready":
+                raise StartError(f"cannot start a private server: {_reason(answer, process, said, settings)}")
+        except BaseException:
+            server.close()
+            raise
+        finally:
+            os.close(ready_r)
+    return server
+
+
+def _make_directory() -> str:
+    """A new directory for this user alone. Its path is short: a socket's has at most 107 bytes."""
+    directory = tempfile.mkdtemp(prefix="gt-")
+    if len(os.fsencode(directory)) > 100:
+        os.rmdir(directory)
+        directory = tempfile.mkdtemp(prefix="gt-", dir="/tmp")
+    return directory
+
+
+def _user_stderr() -> int:
+    try:
+        return os.dup(2)
+    except OSError:  # closed, as in some daemons
+        return os.open(os.devnull, os.O_WRONLY)
+
+
+def _read_answer(fd: int, timeout_s: float) -> str:
+    """The line the server writes when it is ready or has failed; empty if it wrote none."""
+    deadline = time.monotonic() + timeout_s
+    text = b""
+    while not text.endswith(b"\n"):
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([fd], [], [], left)[0]:
+            return "failed: time is up"
+        data = os.read(fd, 4096)
+        if not data:
+            break
+        text += data
+    return text.decode(errors="replace").strip()
+
+
+def _reason(answer: str, process: subprocess.Popen[bytes], said: IO[bytes], settings: Config) -> str:
+    said.seek(0)
+    tail = last_line(said.read()[-4096:])
+    if answer == "failed: time is up":
+        so_far = f"; so far it said: {tail}" if tail else ""
+        return f"it was not ready after {settings.start_timeout_s:g} s (GT_START_TIMEOUT){so_far}"
+    if answer:
+        return answer.removeprefix("failed: ")
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(1.0)
+    return tail or f"it ended with code {process.poll()}"

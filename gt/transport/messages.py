@@ -1,0 +1,253 @@
+"""Every message that travels between client, dispatcher and worker.
+
+Law 1: a message is a tagged struct; nothing else is ever decoded.
+Law 2: tensor bytes are never inside a struct. They are the second frame ("payload") of Chunk,
+       at most CHUNK bytes, and are relayed without being looked at.
+Law 3: ids belong to a session. A client never says which session it is; the dispatcher knows
+       from the connection, and adds it for the worker.
+
+Lists of tensor ids are packed (`pack_ids`): a call with 450 ids costs 30 us so, and 200 us as
+MessagePack integers.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from gt.program import Program
+
+VERSION = 1
+CHUNK = 1 << 20  #: Tensor bytes in one message, at most.
+MAX_FRAME = 16 << 20  #: Bytes in one frame; the longest is a program's text.
+CHUNKS_IN_FLIGHT = 4  #: Chunks of one transfer sent and not yet acknowledged.
+UPLOADS = 64  #: Uploads of one session begun and not yet acknowledged to the end.
+WINDOW = 64  #: Calls of one session sent and not yet done.
+
+Scalar = bool | int | float | bytes
+
+
+class Struct(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The root of all messages."""
+
+
+class Failure(msgspec.Struct, frozen=True, array_like=True):
+    """Why a call or a fetch failed."""
+
+    kind: str  #: a name in errors.BY_NAME
+    text: str
+    program: bytes = b""  #: the program that failed, and which of its instructions (-1: none)
+    instruction: int = -1
+
+
+# --- both ways -------------------------------------------------------------------------------
+
+
+class Chunk(Struct):
+    """A piece of a tensor; its bytes are the payload.
+
+    From a client or to a worker it uploads tensor `key`; the other way it answers fetch `key`.
+    Pieces of one transfer come in order. `total` is the tensor's size in bytes; an empty tensor
+    is one empty chunk.
+    """
+
+    session: int  #: 0 between client and dispatcher
+    key: int
+    offset: int
+    total: int
+    shape: tuple[int, ...] = ()  #: with the first chunk (offset 0) only
+    dtype: str = ""
+
+
+class ChunkAck(Struct):
+    """A chunk was taken; one more may be sent. Same meaning of `key` as the chunk's."""
+
+    session: int
+    key: int
+    upload: bool  #: True: acknowledges an upload, False: a fetch
+
+
+class Define(Struct):
+    """A program's text. The receiver names it by hashing it."""
+
+    program: Program
+    timed: bool = False  #: cut by a timer: forgotten first, never compiled
+
+
+class Need(Struct):
+    """Please send (again) the text of this program; calls of it wait until then."""
+
+    program: bytes
+
+
+class Call(Struct):
+    """Run a program. Client to dispatcher, and on to the worker with `session` filled in.
+
+    `frees` are dropped before the call runs; donated inputs are dropped by it. The results get
+    the ids outputs, outputs + 1, ...
+    """
+
+    session: int
+    seq: int  #: numbers the calls of a session, 1, 2, 3, ...
+    program: bytes
+    inputs: bytes  #: packed ids
+    scalars: tuple[Scalar, ...]
+    outputs: int
+    frees: bytes
+    #: Failures of calls up to this one are known to the client: values that were kept when such
+    #: a call failed may be used again. Before, using them fails too.
+    acked: int
+    #: To a worker only: the dispatcher refuses this call; treat it as failed for this reason.
+    refused: Failure | None = None
+
+
+class Free(Struct):
+    """Drop these tensors (when there is no call to send along)."""
+
+    session: int
+    ids: bytes
+
+
+class Fetch(Struct):
+    """Send me tensor `id`; the answer is Chunks (or FetchFailed) with this `request`."""
+
+    session: int
+    request: int
+    id: int
+
+
+class Cancel(Struct):
+    """The answer to this fetch is no longer wanted."""
+
+    session: int
+    request: int
+
+
+class FetchFailed(Struct):
+    session: int
+    request: int
+    error: Failure
+
+
+class CallDone(Struct):
+    """Call `seq` ran (to the client: all calls up to `seq` did, or were reported as failed)."""
+
+    session: int
+    seq: int
+    run_us: int = 0
+
+
+class CallFailed(Struct):
+    """Call `seq` failed. `root` is the call where the trouble began: `seq` itself, or an earlier
+    failed call whose results this one used."""
+
+    session: int
+    seq: int
+    root: int
+    error: Failure
+
+
+class GetStats(Struct):
+    request: int
+
+
+class Stats(Struct):
+    request: int
+    data: dict[str, Any]
+
+
+# --- client to dispatcher, and back ----------------------------------------------------------
+
+
+class Hello(Struct):
+    version: int
+    token: str
+    name: str  #: shown in logs: program, user, process id
+
+
+class Welcome(Struct):
+    version: int
+    session: int
+    window: int
+
+
+class Refused(Struct):
+    """The connection is of no use (version, token, too many sessions); nothing more follows."""
+
+    text: str
+
+
+class Rejected(Struct):
+    """A message was not understood or not allowed; it changed nothing."""
+
+    text: str
+
+
+class Goodbye(Struct):
+    """A client or worker leaves in good order."""
+
+
+# --- worker to dispatcher, and back ----------------------------------------------------------
+
+
+class WorkerHello(Struct):
+    """A worker has two connections (one per thread); both say hello with the same `link`."""
+
+    version: int
+    token: str
+    link: str
+    control: bool  #: True on the connection that takes commands, False on the one for results
+    engine: str = ""
+    device: str = ""
+    memory: int = 0  #: bytes it may use
+    host: str = ""
+    pid: int = 0
+
+
+class WorkerWelcome(Struct):
+    version: int
+    worker: int
+
+
+class CloseSession(Struct):
+    """Forget everything of this session."""
+
+    session: int
+
+
+class Forget(Struct):
+    """This program's text and code may go."""
+
+    program: bytes
+
+
+FromClient = Hello | Define | Call | Free | Chunk | ChunkAck | Fetch | Cancel | GetStats | Goodbye
+ToClient = Welcome | Refused | Rejected | CallDone | CallFailed | Need | Chunk | ChunkAck | FetchFailed | Stats
+FromWorker = WorkerHello | CallDone | CallFailed | Need | Chunk | ChunkAck | FetchFailed | Stats | Goodbye
+ToWorker = (
+    WorkerWelcome | Refused | Define | Call | Free | Chunk | ChunkAck | Fetch | Cancel | GetStats | CloseSession
+    | Forget | Goodbye
+)  # fmt: skip
+Message = (
+    Hello | Welcome | Refused | Rejected | Goodbye | Define | Need | Call | Free | Chunk | ChunkAck | Fetch | Cancel
+    | FetchFailed | CallDone | CallFailed | GetStats | Stats | WorkerHello | WorkerWelcome | CloseSession | Forget
+)  # fmt: skip
+
+
+def pack_ids(ids: Iterable[int]) -> bytes:
+    """Ids as bytes: 8 each, little-endian.
+
+    >>> unpack_ids(pack_ids([3, 1, 2]))
+    [3, 1, 2]
+    """
+    return array("q", ids).tobytes()
+
+
+def unpack_ids(packed: bytes) -> list[int]:
+    """The ids in a packed list; raises ValueError if its length is not a multiple of 8."""
+    ids = array("q")
+    ids.frombytes(packed)
+    return ids.tolist()

@@ -1,0 +1,1 @@
+"""The process that holds shards and computes: store, executor, engines."""

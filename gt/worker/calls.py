@@ -1,0 +1,274 @@
+"""Running calls: what a call reads from the store, what it leaves there, and how it fails.
+
+Law 1: a failed call changes nothing. Each result that was to replace an input keeps that input's value
+       under its new id; the other results are poisoned; donated inputs are gone either way.
+Law 2: a call that uses a poisoned value, or a kept one before the client knows of that failure, fails
+       the same way: same failure, same root.
+Law 3: completion is reported when the device is done. A call whose outcome is on the device (a flag) is
+       finished before its session's next work begins, so nobody ever reads a result that is not one.
+Law 4: nothing a program does ends the worker, except what leaves the engine itself of no use.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import Any
+
+from gt.config import Config
+from gt.errors import BY_NAME
+from gt.transport.codec import Buffer
+from gt.transport.messages import Call, CallDone, CallFailed, Failure, Message, unpack_ids
+from gt.worker.engines import Array, Engine
+from gt.worker.executor import Runnable
+from gt.worker.programs import Known
+from gt.worker.session import Session
+from gt.worker.store import Entry
+
+Out = list[tuple[Message, Buffer | None]]
+
+IN_FLIGHT = 8  #: Calls started on the device and not known to be done.
+MAX_TEXT = 2_000  #: Characters of an error's text that travel.
+
+
+class EngineLost(Exception):
+    """The engine itself is broken (a sticky device error): this worker is of no more use."""
+
+
+class Started:
+    """A call that the engine was given and may not have finished."""
+
+    __slots__ = ("call", "flag", "known", "mark", "session", "start_ns")
+
+    def __init__(self, session: Session, call: Call, known: Known, start_ns: int) -> None:
+        self.session = session
+        self.call = call
+        self.known = known
+        self.start_ns = start_ns
+        self.mark: Any = None
+        self.flag: Array | None = None
+
+
+class Calls:
+    """The calls of all sessions; used by the runner alone. `lock` guards the stores."""
+
+    def __init__(self, engine: Engine, config: Config, lock: Lock, log: Callable[[str], None]) -> None:
+        self.engine = engine
+        self.config = config
+        self.log = log
+        self.count = 0
+        self.run_us = 0
+        self.in_flight: deque[Started] = deque()  #: Oldest first, never longer than IN_FLIGHT.
+        self._lock = lock
+        self._last_done_ns = 0
+
+    def run(self, session: Session, call: Call, known: Known, out: Out) -> None:
+        """Run a call, as far as the host is concerned; `look` and `finish` report the rest."""
+        new = known.runnable is None
+        runnable = known.make_ready(self.engine, self.config.fake_memory)
+        if new and runnable is not None and self.config.debug_compile:
+            self.log(f"program {known.hash.hex()}\n{runnable.source}")
+        ids = unpack(call.inputs)
+        with self._lock:
+            entries: list[Entry | None] = [*map(session.store.entries.get, ids)]
+        trouble = _trouble(known, call, entries)
+        if trouble is not None or runnable is None:
+            failure, root = trouble or (_NO_CODE, call.seq)
+            self._fail(session, call, known, ids, failure, root, (), out)
+            return
+        started = Started(session, call, known, time.perf_counter_ns())
+        touched: tuple[int, ...] = ()
+        error: Failure | None = None
+        try:
+            arrays = self._take(session, runnable, known, ids, entries)
+            results, started.flag = runnable.run(arrays, call.scalars)
+        except Exception as e:
+            instruction, committing = runnable.where(e)
+            error = self.failure(e, known.hash, instruction)
+            touched = runnable.takes if committing else ()
+        if error is not None:  # here and not in the except clause: the exception's frames held arrays
+            arrays = []
+            self._fail(session, call, known, ids, error, call.seq, touched, out)
+            self.recover(error)
+            return
+        with self._lock:
+            store = session.store.entries
+            for i in known.donate:
+                store.pop(ids[i], None)
+            if not session.closed:
+                first = call.outputs
+                for k, array in enumerate(results):
+                    store[first + k] = Entry(known.outputs[k], array)
+        self._launched(started, out)
+
+    def _take(
+        self, session: Session, runnable: Runnable, known: Known, ids: Sequence[int], entries: list[Entry | None]
+    ) -> list[Array]:
+        """The arrays a program may consume. The store lets go of those that no failure brings back."""
+        arrays = [e.array for e in entries if e is not None]
+        if runnable.takes or known.early:
+            twice = len(set(ids)) < len(ids)
+            for i in runnable.takes:
+                if twice or entries[i].shared:  # type: ignore[union-attr]  # none is missing
+                    arrays[i] = self.engine.own(arrays[i])
+            with self._lock:
+                session.store.drop([ids[i] for i in known.early])
+            for i in known.early:
+                entries[i] = None  # or this list would keep it alive while the program runs
+        return arrays
+
+    def _launched(self, started: Started, out: Out) -> None:
+        try:
+            started.mark = self.engine.mark()
+        except Exception as e:
+            raise EngineLost(str(e)) from None
+        if started.flag is not None:
+            started.session.flagged = started
+        self.in_flight.append(started)
+        self.look(out)
+        if len(self.in_flight) >= IN_FLIGHT:
+            self._finish_oldest(out)
+
+    def look(self, out: Out) -> None:
+        """Report the calls that are done."""
+        while self.in_flight and self._passed(self.in_flight[0], wait=False):
+            self._finish_oldest(out)
+
+    def finish(self, started: Started, out: Out) -> None:
+        """Wait until this call, and those before it, are done and reported."""
+        while started in self.in_flight:
+            self._finish_oldest(out)
+
+    def _passed(self, started: Started, wait: bool) -> bool:
+        try:
+            return self.engine.passed(started.mark, wait)
+        except Exception as e:
+            raise EngineLost(str(e)) from None
+
+    def _finish_oldest(self, out: Out) -> None:
+        started = self.in_flight[0]
+        self._passed(started, wait=True)
+        self.in_flight.popleft()
+        now_ns = time.perf_counter_ns()
+        run_us = (now_ns - max(started.start_ns, self._last_done_ns)) // 1000
+        self._last_done_ns = now_ns
+        session, call, known = started.session, started.call, started.known
+        self.count += 1
+        self.run_us += run_us
+        known.hits += 1
+        known.run_us += run_us
+        if self.config.debug_worker:
+            self.log(f"session {session.number} call {call.seq}: {known.hash.hex()[:8]} {run_us} us")
+        if session.flagged is started:
+            session.flagged = None
+        if session.closed:
+            return
+        if started.flag is not None and self.engine.raised(started.flag):
+            self._fail_late(started, out)
+        else:
+            out.append((CallDone(call.session, call.seq, run_us), None))
+
+    def _fail(
+        self,
+        session: Session,
+        call: Call,
+        known: Known,
+        ids: Sequence[int],
+        failure: Failure,
+        root: int,
+        touched: tuple[int, ...],
+        out: Out,
+    ) -> None:
+        """A call failed on the host. `touched` are inputs that it may have begun to overwrite."""
+        with self._lock:
+            store = session.store
+            old = {k: store.entries.get(ids[i]) for k, i in known.updates.items() if i < len(ids) and i not in touched}
+            sources = [ids[known.updates[k]] for k in old]
+            donated = {ids[i] for i in known.donate if i < len(ids)}
+            store.drop(donated)
+            for k, spec in enumerate(known.outputs):
+                entry = old.get(k)
+                if session.closed:
+                    break
+                if entry is None or entry.spec is not spec:
+                    store.poison(call.outputs + k, spec, failure, root)
+                else:
+                    source = ids[known.updates[k]]
+                    shared = source not in donated or sources.count(source) > 1
+                    store.keep(call.outputs + k, entry, call.seq, failure, root, shared)
+        if not session.closed:
+            self._report(call, root, failure, out)
+
+    def _fail_late(self, started: Started, out: Out) -> None:
+        """A call failed on the device: what it replaces holds the old values already."""
+        session, call, known = started.session, started.call, started.known
+        checks = known.runnable.checks if known.runnable is not None else ()
+        instructions = {i for i, _ in checks}
+        names = ", ".join(sorted({name for _, name in checks}))
+        instruction = instructions.pop() if len(instructions) == 1 else -1
+        failure = Failure("IndexOutOfRange", f"{names}: an index is out of range", known.hash, instruction)
+        with self._lock:
+            for k, spec in enumerate(known.outputs):
+                if k in known.updates:
+                    session.store.taint(call.outputs + k, call.seq, failure)
+                else:
+                    session.store.poison(call.outputs + k, spec, failure, call.seq)
+        self._report(call, call.seq, failure, out)
+
+    def _report(self, call: Call, root: int, failure: Failure, out: Out) -> None:
+        if self.config.debug_worker:
+            self.log(f"session {call.session} call {call.seq} failed: {failure.kind}: {failure.text}")
+        out.append((CallFailed(call.session, call.seq, root, failure), None))
+
+    def failure(self, error: Exception, program: bytes = b"", instruction: int = -1) -> Failure:
+        """An error as it travels."""
+        name = type(error).__name__
+        if isinstance(error, MemoryError) or self.engine.out_of_memory(error):
+            return Failure("OutOfMemory", str(error)[:MAX_TEXT] or "out of memory", program, instruction)
+        if name in BY_NAME:
+            return Failure(name, str(error)[:MAX_TEXT], program, instruction)
+        return Failure("WorkerError", f"{name}: {error}"[:MAX_TEXT], program, instruction)
+
+    def recover(self, failure: Failure) -> None:
+        """After a failure on the engine: give memory back, or find out that nothing works any more."""
+        if failure.kind == "OutOfMemory":
+            self.engine.release()
+        elif failure.kind == "WorkerError":
+            try:
+                self.engine.passed(self.engine.mark(), wait=True)
+            except Exception as e:
+                raise EngineLost(str(e)) from None
+
+
+_NO_CODE = Failure("WorkerError", "the program could not be made ready")
+
+
+def _trouble(known: Known, call: Call, entries: list[Entry | None]) -> tuple[Failure, int] | None:
+    """Why a call cannot run, and the call where that began."""
+    failure = call.refused or known.failure
+    if failure is not None:
+        return failure, call.seq
+    if len(entries) != len(known.inputs):
+        return _wrong(known, f"{len(entries)} inputs given, {len(known.inputs)} needed"), call.seq
+    if tuple(map(type, call.scalars)) != known.scalars:
+        return _wrong(known, f"scalars {call.scalars} are not of the program's kinds"), call.seq
+    acked = call.acked
+    for i, (entry, want) in enumerate(zip(entries, known.inputs, strict=True)):
+        if entry is None:
+            return _wrong(known, f"input {i}: there is no such tensor"), call.seq
+        if entry.taint > acked and entry.failure is not None:
+            return entry.failure, entry.root or call.seq
+        if entry.spec is not want:
+            return _wrong(known, f"input {i} is {entry.spec!r}, not {want!r}"), call.seq
+    return None
+
+
+def _wrong(known: Known, text: str) -> Failure:
+    return Failure("ProgramError", text, known.hash)
+
+
+def unpack(packed: bytes) -> Sequence[int]:
+    """The ids in a packed list; one that is broken holds none."""
+    return unpack_ids(packed) if len(packed) % 8 == 0 else ()

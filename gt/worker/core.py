@@ -1,0 +1,355 @@
+"""The worker as a state machine: messages in, messages out, an engine in between.
+
+Law 1: `receive` only queues work or answers what needs no array; `step` does the next piece of work and
+       is the only one to touch the engine. Each may run in a thread of its own.
+Law 2: the lock is held for bookkeeping only, never while a kernel runs.
+Law 3: work is done in the order it came, except that a fetch is served as soon as its value is there:
+       at once, or right behind the call that makes the value, never behind later calls.
+Law 4: a call of an unknown program, and all work of its session behind it, is held until the text comes;
+       other sessions go on.
+
+How calls run and fail is in calls.py.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from gt import dtypes
+from gt.config import Config
+from gt.errors import ProgramError
+from gt.program import spec
+from gt.transport.codec import Buffer
+from gt.transport.messages import (
+    Call,
+    CallFailed,
+    Cancel,
+    Chunk,
+    ChunkAck,
+    CloseSession,
+    Define,
+    Failure,
+    Fetch,
+    FetchFailed,
+    Forget,
+    Free,
+    GetStats,
+    Message,
+    Need,
+    Stats,
+)  # fmt: skip
+from gt.worker.calls import Calls, Out, unpack
+from gt.worker.engines import Engine
+from gt.worker.programs import Known, Programs
+from gt.worker.session import Session, Work
+from gt.worker.transfers import Arrived, Outgoing, Upload
+
+POLL_S = 50e-6  #: How often a device that is at work is asked whether it is done.
+#: What a failed upload is, whatever it was to be.
+NOTHING = spec((0,), dtypes.uint8)
+
+
+class WorkerCore:
+    """See the file's header."""
+
+    def __init__(self, engine: Engine, config: Config, log: Callable[[str], None] = lambda line: None) -> None:
+        self.engine = engine
+        self.config = config
+        self.log = log
+        self.programs = Programs(config.cache_bytes)
+        self.sessions: dict[int, Session] = {}
+        self._lock = threading.Lock()
+        self._bell = threading.Lock()  #: Free while there may be something to do; see `wait`.
+        self._calls = Calls(engine, config, self._lock, log)
+        self._urgent: deque[Work] = deque()  #: Goes before the queue.
+        self._queue: deque[Work] = deque()
+        self._running: Work | None = None
+        self._needed: set[bytes] = set()  #: Programs that were asked for.
+
+    # --- the reader's side ---------------------------------------------------------------
+
+    def receive(self, message: Message, payload: Buffer | None = None) -> Out:
+        """Take in a message; what can be answered at once."""
+        out: Out = []
+        if isinstance(message, Chunk):
+            self._take_chunk(message, b"" if payload is None else payload)
+            self.ring()
+            return [(ChunkAck(message.session, message.key, upload=True), None)]
+        with self._lock:
+            match message:
+                case Call() | Free():
+                    self._queue.append(Work(self._session(message.session), message))
+                case Fetch():
+                    self._place_fetch(message)
+                case ChunkAck():
+                    out.extend(self._send_more(message))
+                case Define():
+                    self._urgent.append(Work(None, message))
+                case Forget():
+                    self._queue.append(Work(None, message))
+                case Cancel():
+                    self._cancel(message)
+                case CloseSession():
+                    self._close(message.session)
+                case GetStats():
+                    out.append((Stats(message.request, self._stats()), None))
+                case _:
+                    pass  # greetings are the process's business (main.py)
+        self.ring()
+        return out
+
+    def ring(self) -> None:
+        """Wake whoever is in `wait`."""
+        if self._bell.locked():
+            with suppress(RuntimeError):  # somebody else was quicker
+                self._bell.release()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Sleep until there may be something to do; False if that was not so in time."""
+        if self._calls.in_flight:  # the device does not ring: look again very soon
+            self._bell.acquire(timeout=POLL_S)
+            return True
+        return self._bell.acquire(timeout=timeout_s)
+
+    def _session(self, number: int) -> Session:
+        session = self.sessions.get(number)
+        if session is None:
+            session = self.sessions[number] = Session(number)
+        return session
+
+    def _place_fetch(self, fetch: Fetch) -> None:
+        session = self._session(fetch.session)
+        work = session.fetches[fetch.request] = Work(session, fetch)
+        if fetch.id in session.store.entries:
+            self._urgent.append(work)
+        elif (maker := self._maker(session, fetch.id)) is not None:
+            maker.fetches.append(work)
+        elif session.uploads.get(fetch.id) is not None:
+            session.upload_fetches.setdefault(fetch.id, []).append(work)
+        else:
+            self._urgent.append(work)  # nothing will ever make it: it fails
+
+    def _maker(self, session: Session, id: int) -> Work | None:
+        """The work that will make this value. How many results a call has is not known before its
+        program is: without a better one, the nearest such call is taken."""
+        guess: Work | None = None
+        running = [self._running] if self._running is not None else []
+        for work in (*running, *session.held, *self._queue):
+            message: object = work.message
+            if work.session is not session:
+                continue
+            if isinstance(message, Call) and message.outputs <= id:
+                known = self.programs.peek(message.program)
+                if known is None:
+                    guess = work
+                elif id < message.outputs + len(known.outputs):
+                    return work
+            elif isinstance(message, Arrived) and message.id == id:
+                return work
+        return guess
+
+    def _take_chunk(self, chunk: Chunk, data: Buffer) -> None:
+        """Copy a chunk in. Uploads are the reader's own, so the lock is not held while it copies."""
+        with self._lock:
+            session, key = self._session(chunk.session), chunk.key
+        try:
+            upload = session.uploads.get(key)
+            if chunk.offset == 0:
+                upload = session.uploads[key] = Upload(chunk, self.config.worker_memory or self.engine.memory)
+            if upload is None or not upload.take(chunk, data):
+                return  # more is to come; or it is the rest of one that failed
+            arrived = Arrived(key, upload.spec, upload.data.data)
+        except (ProgramError, MemoryError) as e:
+            kind = "OutOfMemory" if isinstance(e, MemoryError) else "ProgramError"
+            arrived = Arrived(key, NOTHING, None, Failure(kind, f"upload of tensor {key}: {e}"))
+        with self._lock:
+            session.uploads.pop(key, None)
+            work = Work(session, arrived)
+            work.fetches = session.upload_fetches.pop(key, [])
+            self._queue.append(work)
+
+    def _send_more(self, ack: ChunkAck) -> list[tuple[Chunk, memoryview]]:
+        session = self.sessions.get(ack.session)
+        going = session.sending.get(ack.key) if session is not None else None
+        if session is None or going is None:
+            return []
+        going.acknowledge()
+        chunks = going.more_chunks()
+        if going.sent:
+            self._end_sending(session, ack.key)
+        return chunks
+
+    def _end_sending(self, session: Session, request: int) -> None:
+        """A fetch was answered or given up: one that waits for that may try again."""
+        session.fetches.pop(request, None)
+        session.sending.pop(request, None)
+        if session.backlog:
+            self._urgent.append(session.backlog.popleft())
+
+    def _cancel(self, cancel: Cancel) -> None:
+        session = self.sessions.get(cancel.session)
+        if session is not None:
+            self._end_sending(session, cancel.request)
+
+    def _close(self, number: int) -> None:
+        session = self.sessions.pop(number, None)
+        if session is not None:
+            session.close()
+
+    def _stats(self) -> dict[str, Any]:
+        sessions = {
+            str(s.number): {"nbytes": s.store.nbytes, "tensors": len(s.store.entries)} for s in self.sessions.values()
+        }
+        programs = {
+            k.hash.hex(): {"instructions": k.instructions, "hits": k.hits, "run_us": k.run_us, "tier": 1}
+            for k in self.programs
+        }
+        return {
+            "engine": self.engine.name,
+            "device": self.engine.device,
+            "calls": self._calls.count,
+            "run_us": self._calls.run_us,
+            "queued": len(self._queue) + len(self._urgent),
+            "sessions": sessions,
+            "programs": programs,
+            "programs_nbytes": self.programs.nbytes,
+        }
+
+    # --- the runner's side ---------------------------------------------------------------
+
+    def step(self) -> Out | None:
+        """Do the next piece of work; what to send because of it. None: there is nothing to do now."""
+        out: Out = []
+        self._calls.look(out)
+        with self._lock:
+            work = self._running = self._next()
+        if work is None:
+            return out or None
+        session, message = work.session, work.message
+        if session is not None and session.flagged is not None:
+            self._calls.finish(session.flagged, out)
+        held = False
+        match message:
+            case Call() if session is not None:
+                held = self._do_call(work, session, message, out)
+            case Fetch() if session is not None:
+                self._do_fetch(work, session, message, out)
+            case Free() if session is not None:
+                with self._lock:
+                    session.store.drop(unpack(message.ids))
+            case Arrived() if session is not None:
+                self._do_arrived(session, message)
+            case Define():
+                self._do_define(message)
+            case Forget():
+                with self._lock:
+                    self.programs.forget(message.program)
+            case _:
+                pass
+        with self._lock:
+            self._running = None
+            if not held:
+                self._urgent.extendleft(reversed(work.fetches))
+        return out
+
+    def _next(self) -> Work | None:
+        while self._urgent or self._queue:
+            urgent = bool(self._urgent)
+            work = self._urgent.popleft() if urgent else self._queue.popleft()
+            session = work.session
+            if session is None or (not session.closed and (urgent or not session.waits_for)):
+                return work
+            if not session.closed:
+                session.held.append(work)
+        return None
+
+    def _do_call(self, work: Work, session: Session, call: Call, out: Out) -> bool:
+        """Run a call; True if it is held instead, for lack of its program."""
+        with self._lock:
+            if call.frees:
+                session.store.drop(unpack(call.frees))
+            known = self.programs.get(call.program)
+            # One that was refused for being no program will never be sent: it fails without being known.
+            if known is None and (call.refused is None or call.refused.kind != "ProgramError"):
+                if call.program not in self._needed:
+                    self._needed.add(call.program)
+                    out.append((Need(call.program), None))
+                session.waits_for = call.program
+                session.held.append(work)
+                return True
+        if known is not None:
+            self._calls.run(session, call, known, out)
+        elif call.refused is not None:
+            out.append((CallFailed(call.session, call.seq, call.seq, call.refused), None))
+        return False
+
+    def _do_define(self, define: Define) -> None:
+        known = Known(define.program, define.timed)
+        if self.config.debug_worker:
+            self.log(f"program {known.hash.hex()[:8]} has {known.instructions} instructions")
+        with self._lock:
+            if self.programs.peek(known.hash) is None:
+                self.programs.add(known)
+            self._needed.discard(known.hash)
+            freed: list[Work] = []
+            for session in self.sessions.values():
+                if session.waits_for == known.hash:
+                    session.waits_for = b""
+                    freed += session.held
+                    session.held.clear()
+            self._queue.extendleft(reversed(freed))
+
+    def _do_arrived(self, session: Session, arrived: Arrived) -> None:
+        failure, array = arrived.failure, None
+        if arrived.data is not None:
+            try:
+                array = self.engine.from_bytes(arrived.data, arrived.spec)
+            except Exception as e:
+                failure = self._calls.failure(e)
+        with self._lock:
+            if session.closed:
+                return
+            if failure is None:
+                session.store.put(arrived.id, arrived.spec, array)
+            else:
+                session.store.poison(arrived.id, arrived.spec, failure, root=0)
+        if failure is not None:
+            self._calls.recover(failure)
+
+    def _do_fetch(self, work: Work, session: Session, fetch: Fetch, out: Out) -> None:
+        failure: Failure | None = None
+        data = memoryview(b"")
+        with self._lock:
+            wanted = session.fetches.get(fetch.request) is work
+            entry = work.entry or session.store.entries.get(fetch.id)
+            if entry is None:
+                failure = Failure("ProgramError", f"there is no tensor {fetch.id} on this worker")
+            elif entry.failure is not None and entry.poisoned:
+                failure = entry.failure
+            elif wanted and not session.may_send(entry.spec.nbytes):
+                # Whoever replaces it must leave this array alone until it was sent.
+                entry.shared = True
+                first = work.entry is not None  # it had its turn before, so it is still the first
+                work.entry = entry
+                session.backlog.appendleft(work) if first else session.backlog.append(work)
+                return
+        if wanted and failure is None and entry is not None:
+            try:
+                data = self.engine.to_bytes(entry.array)
+            except Exception as e:
+                failure = self._calls.failure(e)
+        with self._lock:
+            wanted = session.fetches.get(fetch.request) is work  # or it was cancelled in between
+            if wanted and failure is None and entry is not None:
+                going = Outgoing(fetch.session, fetch.request, entry.spec, data)
+                session.sending[fetch.request] = going
+                out.extend(going.first_chunks())
+                if not going.sent:
+                    return
+            elif wanted and failure is not None:
+                out.append((FetchFailed(fetch.session, fetch.request, failure), None))
+            self._end_sending(session, fetch.request)

@@ -1,0 +1,82 @@
+"""What a worker computes with. An engine is the only place that knows an array library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from gt.errors import StartError
+from gt.ops.record import Op
+from gt.program import Spec
+from gt.transport.codec import Buffer
+
+Array = Any  #: A torch.Tensor, a numpy.ndarray: whatever the engine computes with.
+
+
+class Engine(Protocol):
+    """Turns records into callables, and bytes into arrays and back."""
+
+    name: str
+    device: str
+    memory: int  #: bytes there are on the device
+    #: True where an index check must not wait for the device (CUDA). Then `check` clamps the index and
+    #: gathers what it saw in a flag on the device; else it raises IndexOutOfRange at once.
+    deferred: bool
+
+    def kernel(self, op: Op, attrs: dict[str, Any], operands: Sequence[Spec], inplace: bool = False) -> Callable[..., Any] | None:
+        """The op as a function of its operands alone (arrays, and Python numbers for scalars), or
+        None if the engine has no kernel for it and its composition must be expanded. All that can be
+        decided from attributes and specs is decided here, once. With `inplace`: the form that
+        writes its results into the operands `op.inplace` and returns them; None if there is none."""
+
+    def from_bytes(self, data: Buffer, spec: Spec) -> Array:
+        """A new array with a copy of these bytes."""
+
+    def to_bytes(self, array: Array) -> memoryview:
+        """A contiguous copy of the array in host memory, as bytes."""
+
+    def own(self, array: Array) -> Array:
+        """The array in memory of its own: contiguous, shared with nobody."""
+
+    def dense(self, array: Array) -> Array:
+        """The array itself if its elements lie in order and without gaps, else a copy that does. In-place
+        kernels are given such arrays only: torch's fused ones read memory and never look at strides."""
+
+    def check(
+        self, op: str, index: Array, n: int, extra: int | None, flag: Array | None
+    ) -> tuple[Array, Array | None]:
+        """The index, known to be in [0, n) or `extra`, and the new flag (None unless `deferred`)."""
+
+    def select(self, flag: Array, old: Array, new: Array) -> Array:
+        """`old` where the flag is up, else `new`; on the device. Only where `deferred`."""
+
+    def mark(self) -> Any:
+        """A point in the engine's work; `passed(mark)` tells whether all work before it is done."""
+
+    def passed(self, mark: Any, wait: bool = False) -> bool: ...
+
+    def raised(self, flag: Array) -> bool:
+        """Whether the flag is up. Called after its mark has passed."""
+
+    def out_of_memory(self, error: BaseException) -> bool:
+        """Whether this error means that memory ran out."""
+
+    def release(self) -> None:
+        """Give cached memory back, if the engine keeps any."""
+
+
+def load(name: str, device: str = "", threads: int = 0) -> Engine:
+    """The engine of that name. Its library is imported here, and nowhere else."""
+    if name == "numpy":
+        from gt.worker.engines.numpy import NumpyEngine
+
+        return NumpyEngine()
+    if name == "torch":
+        try:
+            import torch  # noqa: F401
+        except ImportError:
+            raise StartError("the torch engine needs torch: pip install 'gt[torch]', or use --engine numpy") from None
+        from gt.worker.engines.torch import TorchEngine
+
+        return TorchEngine(device, threads)
+    raise StartError(f"engine {name!r} is not one of: torch, numpy")

@@ -1,0 +1,293 @@
+"""A program as straight-line Python: tier 1.
+
+Law 1: nothing is looked up while a program runs. Kernels are bound as defaults of the function, one line
+       is one step, and a value is deleted at its last use (inputs too, for which the caller lets go).
+Law 2: inputs are untouched until the commit. In-place steps run last, after everything that can fail or
+       allocate, and only into donated inputs that nothing else still reads.
+Law 3: no two results share memory, and none shares memory with an input that outlives the call.
+Law 4: where checks are deferred to the device, a result that replaces an input is selected by the flag:
+       the input's own value if the flag is up.
+
+Which instruction failed costs nothing to know: the line number in the traceback names it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from gt.errors import OutOfMemory
+from gt.ops.check import Checked
+from gt.program import Spec, spec
+from gt.worker.engines import Array, Engine
+from gt.worker.lowering import Literal, Lowered, Operand, Step, lower
+
+#: (inputs, scalars) -> (results, flag). The list of inputs is emptied at once.
+Run = Callable[[list[Array], tuple[Any, ...]], tuple[tuple[Array, ...], Array | None]]
+
+
+class Runnable:
+    """A program that was made ready for an engine."""
+
+    __slots__ = ("_commit_line", "_instructions", "checks", "run", "source", "takes")
+
+    def __init__(self, lowered: Lowered, writer: _Writer, run: Run) -> None:
+        self.run = run
+        self.source: str = writer.source
+        #: Inputs whose memory becomes that of a result. An array that others hold must be copied before.
+        self.takes: tuple[int, ...] = tuple(sorted(writer.takes))
+        #: (instruction, op) of the checks whose outcome is in the flag.
+        self.checks: tuple[tuple[int, str], ...] = tuple((s.instruction, s.op.name) for s in lowered.checks)
+        self._instructions: list[int] = writer.instructions
+        self._commit_line: int = writer.commit_line
+
+    def where(self, error: BaseException) -> tuple[int, bool]:
+        """The instruction that raised this error (-1: none), and whether the commit had begun."""
+        tb = error.__traceback__
+        while tb is not None:
+            if tb.tb_frame.f_code is self.run.__code__:
+                line = tb.tb_lineno
+                return self._instructions[line - 1], line >= self._commit_line
+            tb = tb.tb_next
+        return -1, False
+
+
+def compile_program(checked: Checked, engine: Engine, fake_memory: int = 0) -> Runnable:
+    """Generate the code of a program.
+
+    With `fake_memory`, a run fails at the first instruction where its results exceed that many bytes.
+    """
+    lowered = lower(checked, engine)
+    writer = _Writer(lowered, engine, fake_memory)
+    writer.write()
+    code = compile(writer.source, f"<program {lowered.program.hash().hex()[:8]}>", "exec")
+    namespace: dict[str, Any] = dict(writer.bound)
+    exec(code, namespace)
+    return Runnable(lowered, writer, namespace["run"])
+
+
+def fail_fake_memory(nbytes: int, limit: int) -> NoReturn:
+    """What the generated code calls where the faked limit is passed."""
+    raise OutOfMemory(f"{nbytes} bytes of results are alive; the limit is {limit} bytes (GT_FAKE_MEMORY)")
+
+
+class _Writer:
+    """Writes the function `run`, line by line; `write()` is the order of things in it."""
+
+    def __init__(self, lowered: Lowered, engine: Engine, fake_memory: int) -> None:
+        self.low = lowered
+        self.engine = engine
+        self.limit = fake_memory
+        self.n_inputs = len(lowered.program.inputs)
+        self.bound: dict[str, Any] = {}  #: name -> kernel or number
+        self.names: dict[int, str] = {}  #: id of a bound object -> its name
+        self.lines: list[str] = []
+        self.instructions: list[int] = []  #: of each line
+        self.commit_line = 1 << 60
+        self.takes: set[int] = set()
+        self.outputs = tuple(spec(s.shape, s.dtype) for s in map(lowered.spec, lowered.outputs))
+        # A result that does not look like the input it claims to replace cannot stand in for it.
+        self.updates = {o: i for o, i in lowered.program.updates if self.outputs[o] is _plain(lowered.specs[i])}
+        self.flagged = engine.deferred and bool(lowered.checks)
+        self.own, self.dense, self.select = engine.own, engine.dense, engine.select
+        self.counted: dict[int, int] = {}  #: bytes of the results that are alive, for the faked limit
+
+    @property
+    def source(self) -> str:
+        return "\n".join(self.lines) + "\n"
+
+    def write(self) -> None:
+        commit = self.choose_commit()
+        owned = self.choose_owned({r for s in commit for r in s.results})
+        uses = self.count_uses(commit, owned)
+
+        scalars = len(self.low.program.scalars)
+        self.line("")  # the def, written last: it names what was bound
+        self.line("".join(f"v{i}, " for i in range(self.n_inputs)) + "= a; a.clear()" if self.n_inputs else "pass")
+        if scalars:
+            self.line("".join(f"s{k}, " for k in range(scalars)) + "= s")
+        if self.flagged:
+            self.line("f = None")
+        unused = [f"v{i}" for i in range(self.n_inputs) if not uses.get(i)]
+        if unused:
+            self.line("del " + ", ".join(unused))
+        for step in self.low.steps:
+            if step.check is None and not self.allocate(step.instruction, *step.results):
+                break
+            self.step(step, self.bind(step.kernel), uses)
+        else:
+            if self.write_owned(owned, uses):
+                for step in commit:
+                    self.make_dense(step)
+                self.commit_line = len(self.lines) + 1
+                for step in commit:
+                    self.step(step, self.bind(step.kernel), uses)
+                results = [f"o{k}" if k in owned else f"v{o}" for k, o in enumerate(self.low.outputs)]
+                self.line(f"return ({''.join(r + ', ' for r in results)}), {'f' if self.flagged else None}")
+        self.lines[0] = f"def run(a, s{''.join(f', {n}={n}' for n in self.bound)}):"
+
+    # --- decisions -----------------------------------------------------------------------
+
+    def choose_commit(self) -> list[Step]:
+        """The steps that may overwrite donated inputs, with their kernels exchanged for in-place ones."""
+        if self.flagged:
+            return []  # whether the call succeeds is known on the device only: results are selected instead
+        low, donated = self.low, set(self.low.program.donate)
+        read = {a for s in low.steps for a in s.args if isinstance(a, int)}
+        written: set[int] = set()
+        read_late: set[int] = set()  # memory that the commit reads
+        chosen: list[Step] = []
+        for s in low.steps:
+            targets = [a for p in s.op.inplace if isinstance(a := s.args[p], int)] if s.check is None else []
+            pairs = list(zip(targets, s.results, strict=False))
+            others = {
+                low.base[a] for i, a in enumerate(s.args) if i not in s.op.inplace and isinstance(a, int) and a >= 0
+            }
+            if not (
+                targets
+                and len(pairs) == len(s.op.inplace) == len(s.results) == len(set(targets))
+                and donated.issuperset(targets)
+                and all(low.specs[t] is _plain(low.specs[r]) for t, r in pairs)
+                and read.isdisjoint(s.results)  # a reader would have to run after the commit
+                and all(low.outputs.count(r) < 2 for r in s.results)
+                and written.isdisjoint(targets)
+                and read_late.isdisjoint(targets)
+                and others.isdisjoint(targets)
+                and others.isdisjoint(written)
+            ):
+                continue
+            kernel = self.engine.kernel(s.op, s.attrs, [low.spec(a) for a in s.args], inplace=True)
+            if kernel is None:
+                continue
+            written.update(targets)
+            read_late |= others
+            chosen.append(Step(s.instruction, s.op, kernel, s.args, s.results, s.attrs))
+        replaced = {s.results for s in chosen}
+        low.steps = [s for s in low.steps if s.results not in replaced]
+        self.takes |= written
+        return chosen
+
+    def choose_owned(self, committed: set[int]) -> dict[int, int]:
+        """Position of an output -> what it is copied (or selected) from, where it may share memory."""
+        low = self.low
+        groups: dict[int, list[int]] = {}
+        for k, o in enumerate(low.outputs):
+            if o not in committed:
+                groups.setdefault(low.base[o], []).append(k)
+        owned = {k: low.outputs[k] for k in self.updates} if self.flagged else {}
+        for base, members in groups.items():
+            keeper = next((k for k in members if low.outputs[k] == base >= self.n_inputs), -1)
+            if keeper < 0 and len(members) == 1 and low.whole[low.outputs[members[0]]]:
+                if base >= self.n_inputs:
+                    keeper = members[0]
+                elif base in low.program.donate and base not in self.takes:
+                    keeper = members[0]
+                    self.takes.add(base)
+            owned.update({k: low.outputs[k] for k in members if k != keeper})
+        return owned
+
+    def count_uses(self, commit: list[Step], owned: dict[int, int]) -> dict[int, int]:
+        """How many lines still read each value; a result kept under its own name is never used up."""
+        uses: dict[int, int] = {}
+        lines: list[set[Operand]] = [set(s.args) for s in (*self.low.steps, *commit)]
+        lines += [self.reads_of_owned(k, o) for k, o in owned.items()]
+        lines += [{o} for k, o in enumerate(self.low.outputs) if k not in owned]
+        for line in lines:
+            for a in line:
+                if isinstance(a, int) and a >= 0:
+                    uses[a] = uses.get(a, 0) + 1
+        return uses
+
+    def reads_of_owned(self, position: int, operand: int) -> set[Operand]:
+        selected = self.flagged and position in self.updates
+        return {operand, self.updates[position]} if selected else {operand}
+
+    # --- lines ---------------------------------------------------------------------------
+
+    def line(self, text: str, instruction: int = -1) -> None:
+        self.lines.append(" " + text if self.lines else text)
+        self.instructions.append(instruction)
+
+    def bind(self, thing: Any) -> str:
+        name = self.names.get(id(thing))
+        if name is None:
+            name = self.names[id(thing)] = f"k{len(self.bound)}"
+            self.bound[name] = thing  # also keeps it alive, so that its id stays its own
+        return name
+
+    def operand(self, a: Operand) -> str:
+        if not isinstance(a, Literal):
+            return f"v{a}" if a >= 0 else f"s{~a}"
+        plain = isinstance(a.value, int) or (isinstance(a.value, float) and math.isfinite(a.value))
+        return repr(a.value) if plain else self.bind(a.value)
+
+    def step(self, step: Step, kernel: str, uses: dict[int, int]) -> None:
+        args = ", ".join(map(self.operand, step.args))
+        left = "".join(f"v{r}, " for r in step.results) if len(step.results) > 1 else f"v{step.results[0]}"
+        if step.check is None:
+            text = f"{left} = {kernel}({args})"
+        else:
+            op, n, extra, number = step.check
+            if number:
+                text = f"{left} = {kernel}({op!r}, {args}, {n}, {extra})"
+            elif self.flagged:
+                text = f"{left}, f = {kernel}({op!r}, {args}, {n}, {extra}, f)"
+            else:
+                text = f"{left} = {kernel}({op!r}, {args}, {n}, {extra}, None)[0]"
+        dead = self.use(set(step.args), uses) + [r for r in step.results if not uses.get(r)]
+        self.line(text + self.delete(dead) + f"  # {step.instruction} {step.op.name}", step.instruction)
+
+    def write_owned(self, owned: dict[int, int], uses: dict[int, int]) -> bool:
+        """Copy what may share memory; False if the faked limit is reached."""
+        maker = {r: s.instruction for s in self.low.steps for r in s.results}
+        for k, o in sorted(owned.items()):
+            instruction = maker.get(o, -1)
+            copy = ~k  # a number for the copy that no value has
+            if not self.allocate(instruction, copy):
+                return False
+            if self.flagged and k in self.updates:
+                text = f"o{k} = {self.bind(self.select)}(f, v{self.updates[k]}, v{o})"
+            else:
+                text = f"o{k} = {self.bind(self.own)}(v{o})"
+            self.line(text + self.delete(self.use(self.reads_of_owned(k, o), uses)), instruction)
+        return True
+
+    def make_dense(self, step: Step) -> None:
+        """In-place kernels may allocate nothing: what they need in order is put in order before."""
+        operands = sorted({a for a in step.args if isinstance(a, int) and a >= 0})
+        dense = self.bind(self.dense)
+        left = ", ".join(f"v{a}" for a in operands)
+        self.line(f"{left} = {', '.join(f'{dense}(v{a})' for a in operands)}", step.instruction)
+
+    def use(self, operands: set[Operand], uses: dict[int, int]) -> list[int]:
+        """Count one line's reads; the values that nobody reads after it."""
+        dead = []
+        for a in operands:
+            if isinstance(a, int) and a >= 0:
+                uses[a] -= 1
+                if not uses[a]:
+                    dead.append(a)
+        return sorted(dead)
+
+    def delete(self, dead: list[int]) -> str:
+        for d in dead:
+            self.counted.pop(d, 0)
+        return "; del " + ", ".join(f"v{d}" for d in dead) if dead else ""
+
+    def allocate(self, instruction: int, *results: int) -> bool:
+        """Count what a line makes; False if the faked limit is reached there (then the code ends)."""
+        if not self.limit:
+            return True
+        for r in results:
+            self.counted[r] = (self.low.specs[r] if r >= 0 else self.outputs[~r]).nbytes
+        total = sum(self.counted.values())
+        if total <= self.limit:
+            return True
+        self.line(f"{self.bind(fail_fake_memory)}({total}, {self.limit})", instruction)
+        return False
+
+
+def _plain(s: Spec) -> Spec:
+    """The spec of a value once it has left the program: nothing in a store is a Python number."""
+    return spec(s.shape, s.dtype)

@@ -1,0 +1,175 @@
+"""The worker as a process: two threads, each with a connection of its own to the dispatcher.
+
+Law 1: the reader (the main thread) takes commands and answers what needs no array; the runner does the
+       work and sends its results. A socket belongs to one thread; only the core is shared.
+Law 2: the process never outlives its dispatcher, nor the parent it was told of.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NoReturn
+
+from gt.config import Config, load
+from gt.errors import GTError, ServerError, StartError
+from gt.transport.channel import Channel
+from gt.transport.messages import VERSION, Goodbye, Refused, WorkerHello, WorkerWelcome
+from gt.transport.sockets import SocketChannel
+from gt.worker import engines
+from gt.worker.calls import EngineLost
+from gt.worker.core import WorkerCore
+from gt.worker.engines import Engine
+
+TICK_S = 0.25  #: How often an idle thread looks whether its parent and its connection are still there.
+
+
+class Stop(Exception):
+    """A signal asked the process to end."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a worker until its dispatcher ends; the process's exit code."""
+    config = load()
+    args = _arguments(config).parse_args(argv)
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, _stop)
+    try:
+        address = args.address or f"{args.host}:{args.port}"
+        engine = engines.load(args.engine, args.device, config.threads)
+        _work(address, args.token, args.parent, engine, config)
+    except Stop:
+        return 0
+    except (GTError, EngineLost) as e:
+        say(str(e))
+        return 1
+
+
+def _arguments(config: Config) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="gt worker", description="Join a GT server as a worker.")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("-p", "--port", type=int, help="port of the server")
+    where.add_argument("--address", help="address of the server, such as ipc:///path, instead of host and port")
+    parser.add_argument("--host", default="127.0.0.1", help="host of the server (default: this machine)")
+    parser.add_argument("--token", default=config.token, help="the server's secret (default: GT_TOKEN)")
+    parser.add_argument("--engine", default=config.engine, help="torch or numpy (default: GT_ENGINE)")
+    parser.add_argument("--device", default=config.device, help="such as cpu or cuda:0 (default: GT_DEVICE)")
+    parser.add_argument("--parent", type=int, default=0, help="end when this process is no longer the parent")
+    return parser
+
+
+def _stop(number: int, frame: object) -> NoReturn:
+    for s in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(s, signal.SIG_IGN)  # once is enough
+    raise Stop
+
+
+def say(line: str) -> None:
+    """One line to whoever started the worker."""
+    print(f"gt worker: {line}", file=sys.stderr, flush=True)
+
+
+def _end(code: int, line: str = "") -> NoReturn:
+    """End the process now, from any thread, whatever the other one is in."""
+    with suppress(OSError):  # whoever read our lines may be gone
+        if line:
+            say(line)
+        sys.stdout.flush()
+    os._exit(code)
+
+
+def _work(address: str, token: str, parent: int, engine: Engine, config: Config) -> NoReturn:
+    commands, results = SocketChannel(address), SocketChannel(address)
+    link = secrets.token_hex(16)
+    memory = config.worker_memory or engine.memory
+    for channel, control in ((commands, True), (results, False)):
+        channel.send(
+            WorkerHello(
+                VERSION, token, link, control, engine.name, engine.device, memory, socket.gethostname(), os.getpid()
+            )
+        )
+    try:
+        number = _wait_for_welcome(commands, parent, config.connect_timeout_s)
+        if config.verbose:
+            say(f"joined {address} as worker {number} ({engine.name} on {engine.device})")
+        core = WorkerCore(engine, config, say)
+        # What was imported stays: the collector need not look at it again while programs run.
+        gc.collect()
+        gc.freeze()
+        threading.Thread(target=_run, args=(core, results), name="runner", daemon=True).start()
+        _read(core, commands, parent)
+    except Stop:
+        commands.send(Goodbye())
+        commands.close()
+        _end(0)
+    except (ServerError, StartError) as e:
+        _end(1, str(e))
+
+
+def _wait_for_welcome(commands: Channel, parent: int, timeout_s: float) -> int:
+    deadline_s = time.monotonic() + timeout_s
+    while time.monotonic() < deadline_s:
+        _check_parent(parent)
+        came = commands.receive(TICK_S)
+        if came is None:
+            continue
+        match came[0]:
+            case WorkerWelcome(version=version, worker=worker):
+                if version != VERSION:
+                    raise ServerError(f"the server speaks version {version}, this worker {VERSION}")
+                return worker
+            case Refused(text=text):
+                raise ServerError(f"the server refused this worker: {text}")
+            case other:
+                raise ServerError(f"the server greeted with {type(other).__name__}")
+    raise ServerError(f"the server did not answer within {timeout_s:g} s")
+
+
+def _check_parent(parent: int) -> None:
+    if parent and os.getppid() != parent:
+        _end(1)
+
+
+def _read(core: WorkerCore, commands: Channel, parent: int) -> NoReturn:
+    """The reader: takes everything that is there before it sleeps again."""
+    while True:
+        came = commands.receive(TICK_S)
+        while came is not None:
+            message, payload = came
+            match message:
+                case Goodbye():
+                    _end(0)
+                case Refused(text=text):
+                    raise ServerError(text)
+            for answer, data in core.receive(message, payload):
+                commands.send(answer, data)
+            came = commands.receive()
+        _check_parent(parent)
+
+
+def _run(core: WorkerCore, results: Channel) -> NoReturn:
+    """The runner."""
+    try:
+        while True:
+            out = core.step()
+            if out is not None:
+                for message, payload in out:
+                    results.send(message, payload)
+            elif not core.wait(TICK_S):
+                while results.receive() is not None:  # nothing is expected here but the welcome
+                    pass
+    except ServerError as e:
+        _end(1, str(e))
+    except EngineLost as e:
+        _end(1, f"the device failed: {e}")
+    except BaseException as e:
+        _end(1, f"{type(e).__name__}: {e}")

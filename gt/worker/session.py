@@ -1,0 +1,58 @@
+"""What a worker has of one session: its store, its work in waiting, its transfers. Pure data."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from gt.transport.messages import Message
+from gt.worker.store import Entry, Store
+from gt.worker.transfers import Arrived, Outgoing, Upload
+
+if TYPE_CHECKING:
+    from gt.worker.calls import Started
+
+SENDING_NBYTES = 64 << 20  #: Copies made for fetches of one session, beyond which further fetches wait.
+
+
+class Work:
+    """Something that waits for its turn."""
+
+    __slots__ = ("entry", "fetches", "message", "session")
+
+    def __init__(self, session: Session | None, message: Message | Arrived) -> None:
+        self.session = session  #: None: it belongs to nobody (a program's text).
+        self.message = message
+        self.fetches: list[Work] = []  #: Fetches of what this makes, to be served right behind it.
+        self.entry: Entry | None = None  #: Of a fetch that had to wait: what it will send.
+
+
+class Session:
+    """See the file's header."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.closed = False  #: Work that finds this set is dropped.
+        self.store = Store()
+        self.waits_for = b""  #: The program whose text was asked for; all work is held until it comes.
+        self.held: deque[Work] = deque()
+        self.flagged: Started | None = None  #: A call in flight whose outcome is on the device.
+        self.uploads: dict[int, Upload] = {}  #: By id; chunks of others are ignored.
+        self.upload_fetches: dict[int, list[Work]] = {}  #: Fetches of what is still being uploaded.
+        self.fetches: dict[int, Work] = {}  #: By request, until answered. A cancelled one is not in here.
+        self.sending: dict[int, Outgoing] = {}  #: By request; those with chunks left to send.
+        self.backlog: deque[Work] = deque()  #: Fetches that wait until others have been sent.
+
+    def may_send(self, nbytes: int) -> bool:
+        """Whether one more copy of this size may be made for a fetch. One always may."""
+        going = sum(len(o.data) for o in self.sending.values())
+        return not going or going + nbytes <= SENDING_NBYTES
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self.closed = True
+        self.store = Store()
+        self.held.clear()
+        self.backlog.clear()
+        for table in (self.uploads, self.upload_fetches, self.fetches, self.sending):
+            table.clear()

@@ -1,0 +1,120 @@
+"""Tensor bytes on their way into and out of a worker, a chunk at a time.
+
+Law 1: an upload's chunks come in order and fill exactly the tensor that the first one announced; any
+       other chunk ends the upload in failure.
+Law 2: at most CHUNKS_IN_FLIGHT chunks of a fetch are unacknowledged, and all of one fetch arrive in
+       order. The runner sends the first few on its connection; the reader sends the rest on its own,
+       but only after all of the runner's were acknowledged, for two connections keep no common order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gt import dtypes
+from gt.errors import ProgramError
+from gt.ops.check import MAX_DIMS, MAX_ELEMENTS
+from gt.program import Spec, spec
+from gt.transport.codec import Buffer
+from gt.transport.messages import CHUNK, CHUNKS_IN_FLIGHT, Chunk, Failure
+
+
+class Upload:
+    """A tensor that is coming in."""
+
+    def __init__(self, first: Chunk, limit_nbytes: int) -> None:
+        self.spec = announced(first)
+        if first.total > limit_nbytes > 0:
+            raise ProgramError(f"an upload of {first.total} bytes; this worker has {limit_nbytes}")
+        # Not zeroed: an announcement alone touches no memory.
+        self.data = np.empty(first.total, np.uint8)
+        self.got = 0
+
+    def take(self, chunk: Chunk, payload: Buffer) -> bool:
+        """Copy a chunk in; True when it was the last."""
+        nbytes = len(payload)
+        if chunk.total != len(self.data) or chunk.offset != self.got or self.got + nbytes > chunk.total:
+            raise ProgramError(
+                f"chunk of {nbytes} bytes at {chunk.offset} of {chunk.total}: "
+                f"{self.got} of {len(self.data)} bytes are here"
+            )
+        if not nbytes and chunk.total:
+            raise ProgramError("an empty chunk of a tensor that is not empty")
+        self.data[self.got : self.got + nbytes] = np.frombuffer(payload, np.uint8)
+        self.got += nbytes
+        return self.got == chunk.total
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """An upload that is over: all its bytes are here, or it failed."""
+
+    id: int
+    spec: Spec
+    data: Buffer | None
+    failure: Failure | None = None
+
+
+def announced(first: Chunk) -> Spec:
+    """The spec that an upload's first chunk tells, checked against its size."""
+    if first.offset != 0:
+        raise ProgramError(f"an upload begins at byte {first.offset}")
+    if first.dtype not in dtypes.BY_NAME:
+        raise ProgramError(f"dtype {first.dtype!r} is not known")
+    if len(first.shape) > MAX_DIMS or any(n < 0 for n in first.shape):
+        raise ProgramError(f"{first.shape} is not a shape")
+    s = spec(tuple(first.shape), dtypes.BY_NAME[first.dtype])
+    if s.size > MAX_ELEMENTS or s.nbytes != first.total:
+        raise ProgramError(f"{s!r} has {s.nbytes} bytes, not {first.total}")
+    return s
+
+
+class Outgoing:
+    """A tensor that is going out."""
+
+    def __init__(self, session: int, request: int, spec: Spec, data: memoryview) -> None:
+        self.session = session
+        self.request = request
+        self.spec = spec
+        self.data = data
+        self.offset = 0
+        self.in_flight = 0
+        self.started = False
+        self.reader_sends = False  #: The runner's chunks have all arrived.
+
+    @property
+    def sent(self) -> bool:
+        """Everything is on its way; nothing more needs to be known of it."""
+        return self.started and self.offset == len(self.data)
+
+    def acknowledge(self) -> None:
+        self.in_flight = max(0, self.in_flight - 1)
+
+    def first_chunks(self) -> list[tuple[Chunk, memoryview]]:
+        """What the runner sends."""
+        return self._chunks()
+
+    def more_chunks(self) -> list[tuple[Chunk, memoryview]]:
+        """What the reader may send now; see law 2."""
+        if not self.reader_sends and self.in_flight:
+            return []
+        self.reader_sends = True
+        return self._chunks()
+
+    def _chunks(self) -> list[tuple[Chunk, memoryview]]:
+        chunks = []
+        while self.in_flight < CHUNKS_IN_FLIGHT and not self.sent:
+            piece = self.data[self.offset : self.offset + CHUNK]
+            chunks.append((self._head(), piece))
+            self.offset += len(piece)
+            self.in_flight += 1
+            self.started = True
+        return chunks
+
+    def _head(self) -> Chunk:
+        total = len(self.data)
+        if self.offset:
+            return Chunk(self.session, self.request, self.offset, total)
+        return Chunk(self.session, self.request, 0, total, self.spec.shape, self.spec.dtype.name)

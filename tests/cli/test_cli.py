@@ -1,0 +1,74 @@
+"""The `gt` command."""
+
+from __future__ import annotations
+
+import pytest
+
+from gt import config
+from gt.cli.main import COMMANDS, main
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    for name in COMMANDS:
+        assert f"\n  {name} " in out
+    assert main([]) == 2
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("gt ")
+
+
+def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sevre"]) == 2
+    assert capsys.readouterr() == ("", "gt: no command 'sevre'; there are: serve, worker, ops, config\n")
+
+
+def test_config_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition("=")[0] for line in lines] == [variable for variable, _, _ in config.settings()]
+
+
+def test_a_bad_setting_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GT_THREADS", "many")
+    assert main(["serve"]) == 2
+    assert capsys.readouterr() == ("", "gt: GT_THREADS='many': expected int\n")
+
+
+def test_ops_lists_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    from gt.ops.record import TABLE
+
+    assert main(["ops"]) == 0
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.split() == ["op", "kind", "gradient", "engines"]
+    assert [row.split()[0] for row in rows] == sorted(TABLE)
+    assert main(["ops", "matmul"]) == 0
+    row = capsys.readouterr().out.splitlines()[1]
+    assert row.split()[:5] == ["matmul", "kernel", "yes", "torch", "numpy"]
+    assert TABLE["matmul"].doc in row
+    assert main(["ops", "mutmul"]) == 2
+    assert capsys.readouterr() == ("", "gt: no op 'mutmul'; gt ops lists them all\n")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["serve", "-p", "http"], ["serve", "--prot", "1"], ["ops", "--all"], ["config", "x"]]
+)
+def test_a_wrong_argument_is_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"gt {arguments[0]}: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["serve", "worker", "ops", "config"])
+def test_each_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    assert f"usage: gt {command}" in capsys.readouterr().out

@@ -1,0 +1,194 @@
+"""The loop around the state machine, with machines that are easy to predict."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+import zmq
+
+from gt.dispatcher.events import (
+    Action,
+    BadFramesCame,
+    Check,
+    Disconnect,
+    Event,
+    MessageCame,
+    PeerLost,
+    PlanReady,
+    Send,
+    TimePassed,
+)
+from gt.dispatcher.server import Server
+from gt.errors import ServerError
+from gt.program import Program
+from gt.transport.messages import (
+    Define,
+    GetStats,
+    Goodbye,
+    Hello,
+    Message,
+    Rejected,
+    Stats,
+    WorkerHello,
+    WorkerWelcome,
+)
+from gt.transport.sockets import Router, SocketChannel
+
+DEADLINE_S = 10.0
+NOT_A_PROGRAM = Program((), "", (), (0,), (), ())
+EMPTY = Program((), "", (), (), (), ())
+
+
+class Machine:
+    """Answers in ways that the tests can see; raises at Hello("raise"), lies at Hello("unencodable")."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.changed = threading.Condition()
+
+    def handle(self, event: Event) -> list[Action]:
+        with self.changed:
+            self.events.append(event)
+            self.changed.notify_all()
+        if isinstance(event, BadFramesCame):
+            return [Send(event.peer, Rejected(event.text))]
+        if not isinstance(event, MessageCame):
+            return []
+        peer, message = event.peer, event.message
+        if isinstance(message, GetStats):
+            return [Send(peer, Stats(message.request, {}))]
+        if isinstance(message, WorkerHello):
+            return [Send(peer, WorkerWelcome(1, 5))]
+        if isinstance(message, Define):
+            return [Check(b"name", message.program)]
+        if isinstance(message, Goodbye):
+            return [Disconnect(peer)]
+        if isinstance(message, Hello) and message.name == "raise":
+            raise RuntimeError("a defect")
+        if isinstance(message, Hello) and message.name == "unencodable":
+            return [Send(peer, Stats(1, {"x": object()})), Check(b"after", EMPTY)]
+        return []
+
+    def wait_for(self, wanted: Callable[[Event], bool]) -> Event:
+        def found() -> Event | None:
+            return next((e for e in self.events if wanted(e)), None)
+
+        with self.changed:
+            event = self.changed.wait_for(found, DEADLINE_S)
+        assert event is not None, "the event did not come"
+        return event
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.fixture
+def server(machine: Machine) -> Iterator[Server]:
+    s = Server(Router("127.0.0.1:0"), machine)
+    thread = threading.Thread(target=s.run)
+    thread.start()
+    yield s
+    s.stop()
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive()
+
+
+@pytest.fixture
+def connect(server: Server) -> Iterator[Callable[..., SocketChannel]]:
+    made: list[SocketChannel] = []
+
+    def new(*messages: Message) -> SocketChannel:
+        channel = SocketChannel(server.router.address)
+        made.append(channel)
+        for m in messages:
+            channel.send(m)
+        return channel
+
+    yield new
+    for channel in made:
+        channel.close()
+
+
+def test_messages_are_answered_and_time_passes(
+    machine: Machine, connect: Callable[..., SocketChannel]
+) -> None:
+    channel = connect(*(GetStats(i) for i in range(1000)))
+    for i in range(1000):
+        assert channel.receive(DEADLINE_S) == (Stats(i, {}), None)
+    machine.wait_for(lambda e: isinstance(e, TimePassed) and e is not machine.events[0])
+    times = [e.now_s for e in machine.events if isinstance(e, TimePassed)]
+    assert times == sorted(times)
+
+
+def test_a_defect_in_the_machine_ends_only_that_connection(
+    machine: Machine, connect: Callable[..., SocketChannel], capfd: pytest.CaptureFixture[str]
+) -> None:
+    good, bad = connect(), connect(Hello(1, "", "raise"))
+    with pytest.raises(ServerError, match="is lost"):
+        bad.receive(DEADLINE_S)
+    came = machine.wait_for(lambda e: isinstance(e, MessageCame) and isinstance(e.message, Hello))
+    assert isinstance(came, MessageCame)
+    assert [e.peer for e in machine.events if isinstance(e, PeerLost)] == [came.peer]
+    good.send(GetStats(1))
+    assert good.receive(DEADLINE_S) == (Stats(1, {}), None)
+    said = capfd.readouterr().err
+    assert "gt: the dispatcher dropped MessageCame" in said
+    assert "RuntimeError: a defect" in said
+
+
+def test_an_answer_that_cannot_be_encoded_ends_that_connection_and_the_rest_is_done(
+    machine: Machine, connect: Callable[..., SocketChannel], capfd: pytest.CaptureFixture[str]
+) -> None:
+    bad = connect(Hello(1, "", "unencodable"))
+    machine.wait_for(lambda e: isinstance(e, PlanReady) and e.program == b"after")
+    machine.wait_for(lambda e: isinstance(e, PeerLost))
+    with pytest.raises(ServerError, match="is lost"):
+        bad.receive(DEADLINE_S)
+    assert "gt: cannot send Send(" in capfd.readouterr().err
+
+
+def test_checks_come_back(machine: Machine, connect: Callable[..., SocketChannel]) -> None:
+    connect(Define(EMPTY), Define(NOT_A_PROGRAM))
+    good = machine.wait_for(lambda e: isinstance(e, PlanReady) and not e.error)
+    bad = machine.wait_for(lambda e: isinstance(e, PlanReady) and bool(e.error))
+    assert isinstance(good, PlanReady)
+    assert isinstance(bad, PlanReady)
+    assert good.checked is not None
+    assert good.checked.program == EMPTY
+    assert bad.checked is None
+    assert bad.error == "outputs must be results, none twice"
+
+
+def test_bad_frames_are_an_event(server: Server) -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    dealer = context.socket(zmq.DEALER)
+    dealer.linger = 0
+    dealer.connect(f"tcp://{server.router.address}")
+    dealer.send(b"\xc1\xc1")
+    assert dealer.poll(int(DEADLINE_S * 1000))
+    assert b"not a message" in dealer.recv()
+    dealer.close()
+    context.term()
+
+
+def test_loss_and_disconnect(machine: Machine, connect: Callable[..., SocketChannel]) -> None:
+    gone = connect(GetStats(1))
+    gone.receive(DEADLINE_S)
+    gone.close()
+    machine.wait_for(lambda e: isinstance(e, PeerLost))
+    sent_away = connect(Goodbye())
+    with pytest.raises(ServerError, match="is lost"):
+        sent_away.receive(DEADLINE_S)
+    assert sum(isinstance(e, PeerLost) for e in machine.events) == 1, "a disconnected peer is not lost"
+
+
+def test_workers_are_told_goodbye(server: Server, connect: Callable[..., SocketChannel]) -> None:
+    worker = connect(WorkerHello(1, "", "link", True))
+    assert worker.receive(DEADLINE_S) == (WorkerWelcome(1, 5), None)
+    assert set(server.workers.values()) == {5}
+    server.stop()
+    assert worker.receive(DEADLINE_S) == (Goodbye(), None)

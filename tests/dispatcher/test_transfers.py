@@ -1,0 +1,243 @@
+"""Tensor bytes through the dispatcher: uploads in, fetches out."""
+
+from __future__ import annotations
+
+import pytest
+from dispatching import PLAIN, STEP, Hand, disconnected, floats
+
+from gt.dispatcher.events import Send
+from gt.transport.messages import (
+    CHUNK,
+    CHUNKS_IN_FLIGHT,
+    UPLOADS,
+    Call,
+    Cancel,
+    Chunk,
+    ChunkAck,
+    Define,
+    Fetch,
+    FetchFailed,
+    Free,
+    Refused,
+    Rejected,
+)
+
+
+@pytest.fixture
+def hand():
+    return Hand()
+
+
+@pytest.fixture
+def worker(hand):
+    return hand.worker()
+
+
+@pytest.fixture
+def client(hand, worker):
+    return hand.client()
+
+
+def test_an_upload_goes_to_the_worker_untouched_and_is_acknowledged(client, worker):
+    total = CHUNK + 8
+    first, second = bytes(CHUNK), b"12345678"
+    out = client.say(Chunk(0, 5, 0, total, (total // 4,), "float32"), first)
+    assert worker.hears(out) == [Chunk(client.number, 5, 0, total, (total // 4,), "float32")]
+    assert next(a for a in out if isinstance(a, Send)).payload is first
+    client.say(Chunk(0, 5, CHUNK, total), second)
+    assert client.session.tensors[5].layout is None
+    assert client.hears(worker.ack(client, 5)) == [ChunkAck(0, 5, True)]
+    assert client.session.tensors[5].layout is None
+    worker.ack(client, 5)
+    assert client.session.tensors[5].spec is floats(total // 4)
+    assert client.session.tensors[5].layout == worker.state.layout
+    assert not client.session.uploads
+    assert worker.ack(client, 5) == []  # one too many
+
+
+def test_an_empty_tensor_is_one_empty_chunk(client, worker):
+    client.say(Chunk(0, 1, 0, 0, (0, 3), "int64"), b"")
+    worker.ack(client, 1)
+    assert client.session.tensors[1].nbytes == 0
+    assert client.session.tensors[1].layout is not None
+
+
+@pytest.mark.parametrize(
+    ("chunk", "nbytes"),
+    [
+        (Chunk(0, 0, 0, 32, (8,), "float32"), 32),  # no id
+        (Chunk(0, -1, 0, 32, (8,), "float32"), 32),
+        (Chunk(0, 2**63, 0, 32, (8,), "float32"), 32),
+        (Chunk(0, 1, 0, 32, (8,), "float32"), 32),  # an id in use
+        (Chunk(0, 3, 4, 32, (8,), "float32"), 28),  # begins in the middle
+        (Chunk(0, 3, 0, 32, (8,), "float33"), 32),  # no dtype
+        (Chunk(0, 3, 0, 32, (-8,), "float32"), 32),  # no shape
+        (Chunk(0, 3, 0, 0, (1,) * 65, "float32"), 0),
+        (Chunk(0, 3, 0, 2**62, (2**60,), "float32"), 32),  # absurd
+        (Chunk(0, 3, 0, 36, (8,), "float32"), 32),  # sizes that disagree
+        (Chunk(0, 3, 0, 32, (8,), "float32"), 33),
+        (Chunk(0, 3, 0, 32, (8,), "float32"), 0),  # brings nothing
+        (Chunk(0, 3, 0, 4 * CHUNK, (CHUNK,), "float32"), CHUNK + 4),
+        (Chunk(0, 2, 0, 32, (8,), "float32"), 16),  # not the next piece of an upload under way
+        (Chunk(0, 2, 16, 36), 16),
+        (Chunk(0, 2, 16, 32), 17),
+        (Chunk(0, 2, 8, 32), 16),
+    ],
+)
+def test_a_bad_chunk_is_rejected_and_changes_nothing(client, worker, chunk, nbytes):
+    client.upload(worker)  # id 1
+    client.say(Chunk(0, 2, 0, 32, (8,), "float32"), bytes(16))
+    before = (dict(client.session.tensors), client.session.nbytes, client.session.uploads[2].received)
+    out = client.say(chunk, bytes(nbytes))
+    assert [type(m) for m in client.hears(out)] == [Rejected]
+    assert worker.hears(out) == []
+    assert (dict(client.session.tensors), client.session.nbytes, client.session.uploads[2].received) == before
+
+
+def test_a_chunk_without_bytes_is_rejected(client):
+    assert [type(m) for m in client.hears(client.say(Chunk(0, 1, 0, 4, (1,), "float32")))] == [Rejected]
+
+
+def test_chunks_in_flight_and_uploads_are_bounded(client, worker):
+    total = 4 * (CHUNKS_IN_FLIGHT + 1)
+    client.say(Chunk(0, 1, 0, total, (total // 4,), "float32"), bytes(4))
+    for n in range(1, CHUNKS_IN_FLIGHT):
+        assert client.hears(client.say(Chunk(0, 1, 4 * n, total), bytes(4))) == []
+    last = Chunk(0, 1, 4 * CHUNKS_IN_FLIGHT, total)
+    assert [type(m) for m in client.hears(client.say(last, bytes(4)))] == [Rejected]
+    worker.ack(client, 1)
+    assert client.hears(client.say(last, bytes(4))) == []
+    for key in range(2, UPLOADS + 1):
+        assert client.hears(client.say(Chunk(0, key, 0, 4, (1,), "float32"), bytes(4))) == []
+    one_more = Chunk(0, UPLOADS + 1, 0, 4, (1,), "float32")
+    assert [type(m) for m in client.hears(client.say(one_more, bytes(4)))] == [Rejected]
+
+
+def test_a_call_waits_for_the_uploads_it_uses(client, worker):
+    client.define(PLAIN)
+    x = client.upload(None)
+    assert worker.hears(client.call(PLAIN, [x])) == []
+    assert [type(m) for m in worker.hears(worker.ack(client, x))] == [Define, Call]
+
+
+def test_frees_and_fetches_wait_for_the_upload_too(client, worker):
+    x = client.upload(None)
+    assert client.fetch(1, x) == []
+    assert client.free(x) == []
+    assert [type(m) for m in worker.hears(worker.ack(client, x))] == [Fetch, Free]
+    assert client.session.nbytes == 0
+
+
+def test_an_upload_over_the_memory_is_lost_and_its_pump_goes_on(hand):
+    worker = hand.worker(memory=100)
+    client = hand.client()
+    total = 2 * CHUNK
+    out = client.say(Chunk(0, 1, 0, total, (total // 4,), "float32"), bytes(CHUNK))
+    assert worker.hears(out) == []
+    assert client.hears(out) == [ChunkAck(0, 1, True)]
+    assert client.hears(client.say(Chunk(0, 1, CHUNK, total), bytes(CHUNK))) == [ChunkAck(0, 1, True)]
+    assert not client.session.uploads
+    assert client.session.nbytes == 0
+    (failed,) = client.hears(client.fetch(1, 1))
+    assert failed.error.kind == "OutOfMemory"
+    assert "2.0 MiB" in failed.error.text
+
+
+def test_a_step_on_a_batch_that_did_not_fit_keeps_the_model(hand):
+    from gt.program import Instruction, Program
+
+    step = Program(
+        (((8,), "float32"), ((64,), "float32")), "", (Instruction("add", (0, 0), {}),), (2,), (0,), ((0, 0),)
+    )
+    worker = hand.worker(memory=100)
+    client = hand.client()
+    w = client.upload(worker, 8)
+    batch = client.upload(None, 64)
+    client.define(step)
+    (call,) = [m for m in worker.hears(client.call(step, [w, batch])) if isinstance(m, Call)]
+    # The worker hears of it, refused, because it alone can keep the old value under the new id.
+    assert call.refused is not None
+    assert call.refused.kind == "OutOfMemory"
+    assert client.session.nbytes == 32
+    worker.failed(client, 1)
+    # Freeing the batch is no matter for the worker: it never had it.
+    assert worker.hears(client.free(batch)) == []
+    (free,) = worker.hears(client.free(client.next_id - 1))
+    assert isinstance(free, Free)
+
+
+def test_what_is_held_without_a_worker_is_bounded(monkeypatch):
+    monkeypatch.setattr("gt.dispatcher.transfers.HELD_NBYTES", 1000)
+    monkeypatch.setattr("gt.dispatcher.invariants.HELD_NBYTES", 1000)
+    hand = Hand()
+    client = hand.client()
+    client.say(Chunk(0, 1, 0, 800, (200,), "float32"), bytes(800))
+    assert hand.state.held_nbytes == 800
+    out = client.say(Chunk(0, 2, 0, 800, (200,), "float32"), bytes(800))
+    assert isinstance(client.hears(out)[0], Refused)
+    assert disconnected(out) == [client.peer]
+    assert hand.state.held_nbytes == 0
+
+
+# --- fetches ---------------------------------------------------------------------------------
+
+
+def test_a_fetch_is_relayed_both_ways(client, worker):
+    x = client.upload(worker)
+    client.fetch(9, x)
+    payload = bytes(CHUNK)
+    out = worker.say(Chunk(client.number, 9, 0, CHUNK + 4, (3,), "float32"), payload)
+    assert client.hears(out) == [Chunk(0, 9, 0, CHUNK + 4, (3,), "float32")]
+    assert next(a for a in out if isinstance(a, Send)).payload is payload
+    assert worker.hears(client.say(ChunkAck(0, 9, False))) == [ChunkAck(client.number, 9, False)]
+    assert client.say(ChunkAck(0, 9, False)) == []  # nothing more to acknowledge
+    assert worker.say(Chunk(client.number, 9, 0, CHUNK + 4), payload) == []  # that was had
+    worker.say(Chunk(client.number, 9, CHUNK, CHUNK + 4), bytes(4))
+    assert not client.session.fetches
+    assert worker.say(Chunk(client.number, 9, 0, 4), bytes(4)) == []  # it is over
+
+
+def test_a_fetch_that_fails_is_relayed(client, worker):
+    client.fetch(1, client.upload(worker))
+    (failed,) = client.hears(worker.fetch_failed(client, 1))
+    assert (failed.session, failed.request) == (0, 1)
+    assert worker.fetch_failed(client, 1) == []
+
+
+def test_a_request_number_in_use_is_rejected(client, worker):
+    x = client.upload(worker)
+    y = client.upload(None)
+    for id in (x, y):
+        client.fetch(id, id)
+        assert [type(m) for m in client.hears(client.fetch(id, id))] == [Rejected]
+
+
+def test_a_cancel_goes_around_the_queue(client, worker):
+    x = client.upload(worker)
+    client.fetch(1, x)
+    assert worker.hears(client.say(Cancel(0, 1))) == [Cancel(client.number, 1)]
+    assert client.hears(worker.say(Chunk(client.number, 1, 0, 32, (8,), "float32"), bytes(32))) == []
+    assert client.say(Cancel(0, 1)) == []
+    assert client.say(ChunkAck(0, 1, False)) == []
+    # One that still waits in the queue just leaves it, and what is behind it goes on.
+    y = client.upload(None)
+    client.fetch(2, y)
+    client.free(x)
+    assert [type(m) for m in worker.hears(client.say(Cancel(0, 2)))] == [Free]
+    assert worker.hears(worker.ack(client, y)) == []
+
+
+def test_only_workers_acknowledge_uploads(client, worker):
+    x = client.upload(None)
+    assert [type(m) for m in client.hears(client.say(ChunkAck(0, x, True)))] == [Rejected]
+    assert client.session.uploads[x].unacked == 1
+
+
+def test_a_fetch_of_a_lost_tensor_fails_at_once(hand, client, worker):
+    x = client.upload(worker)
+    worker.die()
+    (failed,) = client.hears(client.fetch(1, x))
+    assert isinstance(failed, FetchFailed)
+    assert failed.error.kind == "LostError"
+    assert "host, pid 7" in failed.error.text
+    assert STEP.donate == (0,)

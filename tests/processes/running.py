@@ -1,0 +1,85 @@
+"""Real processes for the tests: watched by their ids, with their output at hand."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+DEADLINE_S = 30.0  #: For what a loaded machine may do slowly; nothing waits that long when all is well.
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """This process's environment without GT's settings, and these changes."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("GT_")}
+    return {**kept, "PYTHONUNBUFFERED": "1", **changes}
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs. One that has ended and was not waited for does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+def children(pid: int) -> list[int]:
+    """The process ids of the children of a process."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                if int(fields[1]) == pid:
+                    found.append(int(entry.name))
+    return found
+
+
+def until(condition: Callable[[], object], what: str, deadline_s: float = DEADLINE_S) -> None:
+    """Wait for a condition that other processes bring about."""
+    deadline = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {deadline_s:g} s: {what}"
+        select.select([], [], [], 0.01)
+
+
+def until_gone(pids: list[int], deadline_s: float) -> None:
+    until(lambda: not any(alive(p) for p in pids), f"the end of {pids}", deadline_s)
+
+
+class Process:
+    """A GT process with its output at hand."""
+
+    def __init__(self, arguments: list[str], env: dict[str, str]) -> None:
+        self.popen = subprocess.Popen(
+            [sys.executable, *arguments],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,  # else a line could wait in a buffer where select does not see it
+            start_new_session=True,
+        )
+        self.pid = self.popen.pid
+
+    def line(self, stream: str = "stdout") -> str:
+        """The next line on its stdout or stderr; empty at its end."""
+        pipe: IO[bytes] = getattr(self.popen, stream)
+        ready, _, _ = select.select([pipe], [], [], DEADLINE_S)
+        assert ready, f"it wrote nothing to {stream}"
+        return pipe.readline().decode().rstrip("\n")
+
+    def signal(self, number: int) -> None:
+        self.popen.send_signal(number)
+
+    def end(self, deadline_s: float = DEADLINE_S) -> tuple[int, str, str]:
+        """Wait for its end: exit code, the rest of stdout, stderr."""
+        out, err = self.popen.communicate(timeout=deadline_s)
+        return self.popen.returncode, out.decode(), err.decode()

@@ -1,0 +1,214 @@
+"""A private server: it starts whole, stays out of the way, and ends with its client however that ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gt import config
+from gt.config import Config
+from gt.errors import StartError
+from gt.server import PrivateServer, start_private
+from gt.server.workers import choose_devices, count_gpus, last_line
+from gt.transport.messages import VERSION, Hello, Refused, Welcome
+from gt.transport.sockets import SocketChannel
+
+from .running import DEADLINE_S, Process, alive, children, until, until_gone
+
+pytestmark = pytest.mark.processes
+Start = Callable[..., Process]
+
+#: A client that starts a private server, says which process and where it is, and waits for a signal.
+CLIENT = """
+import signal
+from gt import config
+from gt.server import start_private
+signal.signal(signal.SIGINT, lambda *_: print("interrupted", flush=True))
+server = start_private(config.load())
+print(server.pid, server.address, flush=True)
+signal.pause()
+print(server.alive(), flush=True)
+server.close()
+"""
+
+#: A client that is killed while it waits for its server to be ready; it says which process that is.
+HASTY_CLIENT = """
+import os, signal, subprocess
+from gt import config
+from gt.server import local
+
+def die(*_):
+    with open(f"/proc/{os.getpid()}/task/{os.getpid()}/children") as f:
+        print(f.read(), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+local._read_answer = die
+local.start_private(config.load())
+"""
+
+
+@pytest.fixture
+def settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Config:
+    for variable, _, _ in config.settings():
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("GT_ENGINE", "numpy")
+    return config.load()
+
+
+@pytest.fixture
+def server(settings: Config) -> Iterator[PrivateServer]:
+    s = start_private(settings)
+    yield s
+    s.close()
+
+
+def greet(address: str, token: str) -> object:
+    channel = SocketChannel(address)
+    channel.send(Hello(VERSION, token, "test"))
+    got = channel.receive(DEADLINE_S)
+    channel.close()
+    assert got is not None
+    return got[0]
+
+
+def test_start_and_close(server: PrivateServer, capfd: pytest.CaptureFixture[str]) -> None:
+    directory = Path(server.address.removeprefix("ipc://")).parent
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert server.alive()
+    workers = children(server.pid)
+    assert len(workers) == 1
+    assert isinstance(greet(server.address, server.token), Welcome)
+    assert isinstance(greet(server.address, "wrong"), Refused)
+    for pid in (server.pid, *workers):
+        assert server.token.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
+        assert os.getsid(pid) != os.getsid(0), "Ctrl-C in the terminal must not reach it"
+    server.close()
+    assert not server.alive()
+    assert not any(alive(p) for p in [server.pid, *workers])
+    assert not directory.exists()
+    server.close()  # a second time changes nothing
+    assert capfd.readouterr() == ("", "")
+
+
+def test_close_after_the_server_was_killed(server: PrivateServer) -> None:
+    directory = Path(server.address.removeprefix("ipc://")).parent
+    workers = children(server.pid)
+    os.kill(server.pid, signal.SIGKILL)
+    until_gone([server.pid, *workers], 5.0)
+    assert not server.alive()
+    server.close()
+    assert not directory.exists()
+
+
+def test_close_when_the_server_is_stuck(server: PrivateServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gt.server.local.END_S", 0.1)
+    workers = children(server.pid)
+    os.kill(server.pid, signal.SIGSTOP)
+    server.close()
+    until_gone([server.pid, *workers], 5.0)
+
+
+def test_kill_of_the_client_ends_everything(start: Start, tmp_path: Path) -> None:
+    client = start("-c", CLIENT, GT_ENGINE="numpy", TMPDIR=str(tmp_path))
+    pid, address = client.line().split()
+    directory = Path(address.removeprefix("ipc://")).parent
+    pids = [int(pid), *children(int(pid))]
+    assert len(pids) == 2
+    assert directory.exists()
+    client.signal(signal.SIGKILL)
+    until_gone(pids, 5.0)
+    assert not directory.exists()
+
+
+def test_kill_of_the_client_while_its_server_starts(start: Start, tmp_path: Path) -> None:
+    client = start("-c", HASTY_CLIENT, GT_ENGINE="numpy", TMPDIR=str(tmp_path))
+    pids = [int(p) for p in client.line().split()]
+    assert len(pids) == 1
+    until_gone(pids, 5.0)
+    until(lambda: not list(tmp_path.iterdir()), "the removal of the directory")
+
+
+def test_interrupt_of_the_client_leaves_the_server(start: Start, tmp_path: Path) -> None:
+    client = start("-c", CLIENT, GT_ENGINE="numpy", TMPDIR=str(tmp_path))
+    pid, _ = client.line().split()
+    os.killpg(client.pid, signal.SIGINT)  # what a terminal does
+    assert client.line() == "interrupted"
+    assert client.line() == "True"
+    assert client.end() == (0, "", "")
+    assert not alive(int(pid))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_torch_not_installed(settings: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shim = tmp_path / "shim"
+    shim.mkdir()
+    (shim / "torch.py").write_text("raise ImportError('no torch here')\n")
+    monkeypatch.setenv("PYTHONPATH", str(shim))
+    with pytest.raises(StartError) as caught:
+        start_private(config.replace(settings, engine="torch"))
+    why = "the torch engine needs torch: pip install 'gt[torch]', or use --engine numpy"
+    assert str(caught.value) == f"cannot start a private server: {why}"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["shim"]
+
+
+def test_a_server_that_dies_before_it_can_speak(
+    settings: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shim = tmp_path / "shim"
+    shim.mkdir()
+    (shim / "zmq.py").write_text("raise ImportError('zmq is broken')\n")
+    monkeypatch.setenv("PYTHONPATH", str(shim))
+    with pytest.raises(StartError, match=r"^cannot start a private server: ImportError: zmq is broken$"):
+        start_private(settings)
+
+
+def test_time_out(settings: Config, tmp_path: Path) -> None:
+    with pytest.raises(StartError, match=r"it was not ready after 0\.001 s \(GT_START_TIMEOUT\)"):
+        start_private(config.replace(settings, start_timeout_s=0.001))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_long_temporary_directory(settings: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(long))
+    server = start_private(settings)
+    try:
+        assert isinstance(greet(server.address, server.token), Welcome)
+    finally:
+        server.close()
+
+
+def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gt.server.workers.count_gpus", lambda: 2)
+    assert choose_devices("torch", "") == ["cuda:0", "cuda:1"]
+    assert choose_devices("torch", "cpu") == ["cpu"]
+    assert choose_devices("numpy", "") == [""]
+    monkeypatch.setattr("gt.server.workers.count_gpus", lambda: 1)
+    assert choose_devices("torch", "") == [""], "the engine takes the GPU if its torch can use one"
+
+
+@pytest.mark.parametrize(
+    ("visible", "count"), [(None, 3), ("", 0), ("-1", 0), ("2,0", 2), ("0,1,2,7", 3), ("0,-1,2", 1)]
+)
+def test_gpus_are_counted(visible: str | None, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text('#!/bin/sh\nfor i in 0 1 2; do echo "GPU $i: Fake (UUID: x)"; done\n')
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path) + os.pathsep + os.environ["PATH"])
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert count_gpus() == count
+
+
+def test_last_line() -> None:
+    assert last_line(b"Traceback\n  File\ngt worker: no torch\n\n") == "no torch"
+    assert last_line(b"") == ""

@@ -1,0 +1,255 @@
+"""A whole cluster in one process: dispatcher, workers and clients on in-memory channels.
+
+Everything that could happen next is a move: a message arrives, a worker does its next piece of work, a
+check is finished, time passes. A seed decides which move comes next, so that every order the network
+could produce can be tried, and a failing one replays from its seed. Without a seed moves come in a
+fixed, fair order.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from gt import config
+from gt.client import recorder as recording
+from gt.client import session as sessions
+from gt.dispatcher.events import BadFramesCame, Check, Disconnect, MessageCame, PeerLost, PlanReady, Send, TimePassed
+from gt.dispatcher.machine import Machine
+from gt.errors import ProgramError, ServerError
+from gt.ops.check import check
+from gt.transport import codec
+from gt.transport.messages import VERSION, Refused, WorkerHello
+from gt.worker import engines
+from gt.worker.core import WorkerCore
+
+TICK_S = 0.1
+
+
+class Hang(AssertionError):
+    """Somebody waits and nothing can happen any more."""
+
+
+class Link:
+    """One connection to the dispatcher: frames on their way in both directions."""
+
+    def __init__(self, cluster: Cluster, peer: bytes) -> None:
+        self.cluster = cluster
+        self.peer = peer
+        self.up: deque[list[Any]] = deque()  # to the dispatcher
+        self.down: deque[list[Any]] = deque()
+        self.inbox: deque[list[Any]] = deque()  # arrived, not yet read
+        self.closed = False  # by this end
+        self.cut = False  # by the dispatcher, or because it is gone
+
+    # What a client session uses as its channel.
+
+    def send(self, message: Any, payload: Any = None) -> None:
+        if self.cut:
+            raise ServerError("the connection to the server is gone")
+        self.up.append(codec.encode(message, None if payload is None else bytes(payload)))
+
+    def receive(self, timeout_s: float = 0.0) -> Any:
+        if self.inbox:
+            return codec.decode(self.inbox.popleft())
+        if self.cut and not self.down:
+            raise ServerError("the connection to the server is gone")
+        return None
+
+    def wait(self, timeout_s: float) -> None:
+        self.cluster.move_or_hang()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class SimWorker:
+    """A worker's core with its two connections."""
+
+    def __init__(self, cluster: Cluster, number: int, settings: config.Config, engine: str) -> None:
+        self.engine = engines.load(engine, "cpu" if engine == "torch" else "")
+        self.core = WorkerCore(self.engine, settings)
+        self.control = cluster.link(f"w{number}c".encode())
+        self.results = cluster.link(f"w{number}r".encode())
+        self.dead = False
+        memory = settings.worker_memory or 1 << 40
+        for link, control in ((self.control, True), (self.results, False)):
+            link.send(
+                WorkerHello(VERSION, settings.token, f"link{number}", control, engine, "cpu", memory, "sim", number)
+            )
+
+    def step(self) -> bool:
+        out = self.core.step()
+        for message, payload in out or ():
+            self.results.send(message, payload)
+        return out is not None
+
+    def read(self) -> None:
+        message, payload = codec.decode(self.control.inbox.popleft())
+        if isinstance(message, Refused):
+            raise AssertionError(f"the dispatcher refused a worker: {message.text}")
+        for answer, data in self.core.receive(message, payload):
+            self.control.send(answer, data)
+
+
+class Cluster:
+    """See the file's header."""
+
+    def __init__(
+        self, workers: int = 1, seed: int | None = None, engine: str = "numpy", settings: config.Config | None = None
+    ) -> None:
+        self.settings = settings or config.load()
+        self.random = random.Random(seed) if seed is not None else None
+        self.engine = engine
+        self.machine = Machine(self.settings, self.settings.token)
+        self.links: dict[bytes, Link] = {}
+        self.workers: list[SimWorker] = []
+        self.checks: deque[Check] = deque()
+        self.now_s = 0.0
+        self.moves = 0
+        self.idle = 0
+        self.counter = 0
+        self._turn = 0
+        self.watch: Callable[[Any, Any], None] | None = None  # sees every event and its actions
+        self.check_invariants = seed is not None
+        self._handle(TimePassed(0.0))
+        for _ in range(workers):
+            self.add_worker()
+
+    # --- parts ---
+
+    def link(self, peer: bytes) -> Link:
+        link = self.links[peer] = Link(self, peer)
+        return link
+
+    def add_worker(self, settings: config.Config | None = None) -> SimWorker:
+        self.counter += 1
+        worker = SimWorker(self, self.counter, settings or self.settings, self.engine)
+        self.workers.append(worker)
+        return worker
+
+    def client(self) -> sessions.Session:
+        self.counter += 1
+        return sessions.Session(self.link(f"c{self.counter}".encode()), self.settings, timer=False)
+
+    def kill_worker(self, worker: SimWorker) -> None:
+        worker.dead = True
+        self.workers.remove(worker)
+        for link in (worker.control, worker.results):
+            self.kill_link(link)
+
+    def kill_link(self, link: Link) -> None:
+        """The process at this end died: what it had sent may still arrive, then the loss is noticed."""
+        link.closed = True
+        link.down.clear()
+        link.inbox.clear()
+        self.links.pop(link.peer, None)
+        for frames in list(link.up)[: self.random.randrange(len(link.up) + 1) if self.random else len(link.up)]:
+            self._arrived(link, frames)
+        link.up.clear()
+        self._handle(PeerLost(link.peer))
+
+    # --- moves ---
+
+    def _possible(self) -> list[Callable[[], None]]:
+        moves: list[Callable[[], None]] = []
+        for link in list(self.links.values()):
+            if link.up:
+                moves.append(lambda link=link: self._arrived(link, link.up.popleft()))
+            if link.down:
+                moves.append(lambda link=link: link.inbox.append(link.down.popleft()))
+        for w in self.workers:
+            if w.control.inbox:
+                moves.append(w.read)
+            w.results.inbox.clear()
+            if w.core._queue or w.core._urgent:
+                moves.append(w.step)
+        if self.checks:
+            moves.append(self._checked)
+        return moves
+
+    def move(self) -> bool:
+        """Do one of the things that can happen; False if there is none."""
+        moves = self._possible()
+        if not moves:
+            return False
+        self.moves += 1
+        if self.random is not None:
+            self.random.choice(moves)()
+            if self.random.random() < 0.02:
+                self.pass_time(TICK_S)
+        else:
+            self._turn += 1
+            moves[self._turn % len(moves)]()
+        return True
+
+    def move_or_hang(self) -> None:
+        if self.move():
+            self.idle = 0
+            return
+        self.idle += 1
+        self.pass_time(TICK_S * 10)
+        if self.idle > 100:
+            raise Hang("a client waits, and nothing can happen any more")
+
+    def run(self) -> None:
+        """Until nothing can happen."""
+        while self.move():
+            pass
+
+    def pass_time(self, seconds: float) -> None:
+        self.now_s += seconds
+        self._handle(TimePassed(self.now_s))
+
+    def _arrived(self, link: Link, frames: list[Any]) -> None:
+        try:
+            message, payload = codec.decode(frames)
+        except codec.BadMessage as e:
+            self._handle(BadFramesCame(link.peer, str(e)))
+        else:
+            self._handle(MessageCame(link.peer, message, payload))
+
+    def _checked(self) -> None:
+        ask = self.checks.popleft()
+        try:
+            self._handle(PlanReady(ask.program, check(ask.text)))
+        except ProgramError as e:
+            self._handle(PlanReady(ask.program, None, str(e)))
+
+    def _handle(self, event: Any) -> None:
+        actions = self.machine.handle(event)
+        if self.watch is not None:
+            self.watch(event, actions)
+        for action in actions:
+            if isinstance(action, Send):
+                link = self.links.get(action.peer)
+                if link is not None and not link.closed:
+                    data = None if action.payload is None else bytes(action.payload)
+                    link.down.append(codec.encode(action.message, data))
+            elif isinstance(action, Check):
+                self.checks.append(action)
+            elif isinstance(action, Disconnect):
+                link = self.links.pop(action.peer, None)
+                if link is not None:
+                    link.cut = True
+                    while link.down:
+                        link.inbox.append(link.down.popleft())
+        if self.check_invariants:
+            self.machine.invariants()
+
+
+@contextmanager
+def using(session: sessions.Session, recorders: dict[Any, Any] | None = None) -> Iterator[sessions.Session]:
+    """Run the body as a client of this session. Each session keeps its recorder between uses."""
+    before = sessions.adopt(session)
+    kept = getattr(session, "sim_recorder", None) or session.new_recorder()
+    session.sim_recorder = kept  # type: ignore[attr-defined]
+    old = recording.use(kept)
+    try:
+        yield session
+    finally:
+        recording.use(old)
+        sessions.adopt(before)

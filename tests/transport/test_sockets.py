@@ -1,0 +1,396 @@
+"""The two ends of the wire: messages pass, limits hold, and a lost peer is noticed however it went."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from gt.errors import ServerError, StartError
+from gt.transport import codec, sockets
+from gt.transport.messages import CHUNK, MAX_FRAME, Chunk, GetStats, Refused, Stats
+from gt.transport.sockets import Router, SocketChannel, endpoint
+
+DEADLINE_S = 10.0
+
+
+@pytest.fixture
+def router() -> Iterator[Router]:
+    r = Router("127.0.0.1:0")
+    yield r
+    r.close()
+
+
+@pytest.fixture
+def connect(router: Router) -> Iterator[Callable[[], SocketChannel]]:
+    made: list[SocketChannel] = []
+
+    def new() -> SocketChannel:
+        made.append(SocketChannel(router.address))
+        return made[-1]
+
+    yield new
+    for channel in made:
+        channel.close()
+
+
+def next_message(router: Router) -> tuple[bytes, list[sockets.Buffer]]:
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        got = router.receive()
+        if got is not None:
+            return got
+        router.wait(0.05)
+    raise AssertionError("no message came")
+
+
+def until_lost(router: Router, peer: bytes) -> list[bytes]:
+    """The peers lost up to and with this one."""
+    lost: list[bytes] = []
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        router.receive()
+        lost += router.lost()
+        if peer in lost:
+            return lost
+        router.wait(0.05)
+    raise AssertionError("the loss was not noticed")
+
+
+def raw_dealer(
+    router: Router, routing_id: bytes = b""
+) -> tuple[zmq.Context[zmq.Socket[bytes]], zmq.Socket[bytes]]:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    dealer = context.socket(zmq.DEALER)
+    dealer.linger = 0
+    if routing_id:
+        dealer.setsockopt(zmq.ROUTING_ID, routing_id)
+    dealer.connect(f"tcp://{router.address}")
+    return context, dealer
+
+
+def drop_raw(context: zmq.Context[zmq.Socket[bytes]], dealer: zmq.Socket[bytes]) -> None:
+    dealer.close(0)
+    context.term()
+
+
+def child(router: Router) -> subprocess.Popen[bytes]:
+    """A process that connects and speaks once it is given a line, and then waits to be killed."""
+    code = (
+        "import sys\n"
+        "from gt.transport.sockets import SocketChannel\n"
+        "from gt.transport.messages import GetStats\n"
+        "sys.stdin.readline()\n"
+        f"c = SocketChannel({router.address!r}); c.send(GetStats(1)); sys.stdin.read()"
+    )
+    return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+
+
+def speak(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    process.stdin.write(b"\n")
+    process.stdin.flush()
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+
+
+def is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+def test_messages_pass_both_ways_in_order(router: Router, connect: Callable[[], SocketChannel]) -> None:
+    channel = connect()
+    for i in range(100):
+        channel.send(GetStats(i))
+    peer = b""
+    for i in range(100):
+        peer, frames = next_message(router)
+        assert codec.decode(frames) == (GetStats(i), None)
+        router.send(peer, codec.encode(Stats(i, {"n": i})))
+    for i in range(100):
+        assert channel.receive(DEADLINE_S) == (Stats(i, {"n": i}), None)
+    assert channel.receive() is None
+    assert router.lost() == []
+
+
+@pytest.mark.parametrize("size", [0, 10, CHUNK])
+def test_a_payload_is_relayed_untouched(
+    router: Router, connect: Callable[[], SocketChannel], size: int
+) -> None:
+    sender, receiver = connect(), connect()
+    receiver.send(GetStats(1))
+    there, _ = next_message(router)
+    payload = os.urandom(size)
+    sender.send(Chunk(0, 7, 0, size, (size,), "uint8"), payload)
+    _, frames = next_message(router)
+    message, data = codec.decode(frames)
+    router.send(there, codec.encode(message, data))
+    got = receiver.receive(DEADLINE_S)
+    assert got is not None
+    assert got[0] == message
+    assert bytes(got[1] or b"") == payload
+
+
+def test_unix_socket(tmp_path: Path) -> None:
+    router = Router(f"ipc://{tmp_path}/s")
+    channel = SocketChannel(router.address)
+    channel.send(GetStats(3))
+    peer, frames = next_message(router)
+    assert codec.decode(frames)[0] == GetStats(3)
+    channel.close()
+    until_lost(router, peer)
+    with pytest.raises(StartError, match="is in use"):
+        Router(f"ipc://{tmp_path}/s")
+    router.close()
+    assert not (tmp_path / "s").exists()
+
+
+def test_wait_returns_for_a_message_and_for_another_descriptor(
+    router: Router, connect: Callable[[], SocketChannel]
+) -> None:
+    channel = connect()
+    channel.send(GetStats(1))
+    peer, frames = next_message(router)
+    channel.receive(0.0)
+    router.send(peer, frames)
+    assert channel.wait(DEADLINE_S)
+    assert channel.wait(DEADLINE_S)  # waiting takes nothing away, and works again: it is level-triggered
+    assert channel.receive(DEADLINE_S) == (GetStats(1), None)
+    assert not channel.wait(0.0)
+    there, here = os.pipe()
+    try:
+        assert not channel.wait(0.0, extra_fd=there)
+        os.write(here, b"x")
+        assert channel.wait(DEADLINE_S, extra_fd=there)
+    finally:
+        os.close(there)
+        os.close(here)
+
+
+def test_a_frame_that_is_too_large_ends_that_connection_only(
+    router: Router, connect: Callable[[], SocketChannel]
+) -> None:
+    good = connect()
+    good.send(GetStats(1))
+    next_message(router)
+    context, dealer = raw_dealer(router)
+    dealer.send(b"\x93")
+    peer, _ = next_message(router)
+    dealer.send(bytes(MAX_FRAME + 1))
+    assert until_lost(router, peer) == [peer]
+    drop_raw(context, dealer)
+    good.send(GetStats(2))
+    assert codec.decode(next_message(router)[1])[0] == GetStats(2)
+
+
+@pytest.mark.parametrize(
+    "frames", [[b"", b"xx"], [b"a", b"b", b"c"], [b"a"] * 500, [b"\xc1"], [b"", b"", b""]]
+)
+def test_wrong_frames_do_not_decode(router: Router, frames: list[bytes]) -> None:
+    context, dealer = raw_dealer(router)
+    dealer.send_multipart(frames)
+    _, got = next_message(router)
+    assert len(got) <= 3
+    with pytest.raises(codec.BadMessage):
+        codec.decode(got)
+    drop_raw(context, dealer)
+
+
+def test_a_peer_that_names_itself_is_cut_off(router: Router) -> None:
+    context, dealer = raw_dealer(router, b"the dispatcher")
+    monitor = dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    dealer.send_multipart(codec.encode(GetStats(1)))
+    deadline = time.monotonic() + DEADLINE_S
+    while not monitor.poll(10) and time.monotonic() < deadline:
+        assert router.receive() is None
+        assert router.lost() == []
+    assert monitor.poll(0), "its connection was not closed"
+    dealer.disable_monitor()
+    monitor.close(0)
+    drop_raw(context, dealer)
+
+
+def test_a_disconnected_peer_gets_the_last_words_then_the_end(
+    router: Router, connect: Callable[[], SocketChannel]
+) -> None:
+    channel = connect()
+    channel.send(GetStats(1))
+    peer, _ = next_message(router)
+    router.send(peer, codec.encode(Refused("go away")))
+    router.disconnect(peer)
+    router.send(peer, codec.encode(Refused("never sent")))
+    ended = threading.Event()
+
+    def serve() -> None:
+        while not ended.is_set():
+            assert router.receive() is None
+            assert router.lost() == []
+            router.wait(0.02)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        assert channel.wait(DEADLINE_S)
+        channel.send(GetStats(2))  # is not read
+        assert channel.receive(DEADLINE_S) == (Refused("go away"), None)
+        with pytest.raises(ServerError, match=r"the connection to the server at .* is lost"):
+            channel.receive(DEADLINE_S)
+        with pytest.raises(ServerError, match="is lost"):
+            channel.send(GetStats(3))
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_loss_by_close(router: Router, connect: Callable[[], SocketChannel]) -> None:
+    stays, goes = connect(), connect()
+    goes.send(GetStats(1))
+    peer, _ = next_message(router)
+    stays.send(GetStats(2))
+    next_message(router)
+    goes.close()
+    assert until_lost(router, peer) == [peer]
+
+
+def test_loss_by_close_right_after_the_first_message(router: Router) -> None:
+    channel = SocketChannel(router.address)
+    channel.send(GetStats(1))
+    channel.close()  # its end is known here before the message is read
+    peer, _ = next_message(router)
+    assert until_lost(router, peer) == [peer]
+
+
+def test_loss_by_kill_and_a_descriptor_in_use_again(router: Router) -> None:
+    first, second = child(router), child(router)
+    speak(first)
+    peer, _ = next_message(router)
+    fd = router._peers[peer].fd
+    kill(first)
+    deadline = time.monotonic() + DEADLINE_S
+    while is_open(fd) and time.monotonic() < deadline:
+        pass
+    # The next connection takes the descriptor before anything was asked about the first.
+    speak(second)
+    other, _ = next_message(router)
+    assert router._peers[other].fd == fd
+    lost = until_lost(router, peer)
+    deadline = time.monotonic() + 2 * sockets.SETTLE_S
+    while time.monotonic() < deadline:
+        lost += router.lost()
+        router.wait(0.05)
+    assert lost == [peer], "the one that holds the descriptor now is alive"
+    kill(second)
+    assert until_lost(router, other) == [other]
+    first.communicate()
+    second.communicate()
+
+
+def test_sending_to_a_vanished_peer_reports_it_once(router: Router) -> None:
+    process = child(router)
+    speak(process)
+    peer, _ = next_message(router)
+    kill(process)
+    deadline = time.monotonic() + DEADLINE_S
+    while not router._lost and time.monotonic() < deadline:
+        router.send(peer, codec.encode(GetStats(1)))
+    assert router.lost() == [peer]
+    router.send(peer, codec.encode(GetStats(1)))
+    assert router.lost() == []
+    process.communicate()
+
+
+def test_a_peer_that_does_not_read_is_cut_off() -> None:
+    router = Router("127.0.0.1:0", max_queued=8 * CHUNK)
+    reads, idles = SocketChannel(router.address), SocketChannel(router.address)
+    try:
+        reads.send(GetStats(1))
+        reader, _ = next_message(router)
+        idles.send(GetStats(1))
+        idler, _ = next_message(router)
+        frames = codec.encode(Chunk(0, 1, 0, CHUNK, (CHUNK,), "uint8"), bytes(CHUNK))
+        for _ in range(8):
+            router.send(idler, frames)
+        assert router.lost() == [idler]
+        for i in range(40):  # five times the limit, but read
+            router.send(reader, frames)
+            assert reads.receive(DEADLINE_S) is not None
+            if i % 2:
+                reads.send(GetStats(i))  # follows the report of what was read
+                assert next_message(router)[0] == reader
+        assert router.lost() == []
+    finally:
+        reads.close()
+        idles.close()
+        router.close()
+
+
+def test_port_in_use(router: Router) -> None:
+    port = router.address.rpartition(":")[2]
+    with pytest.raises(StartError, match=f"^port {port} on 127.0.0.1 is in use; choose another with -p$"):
+        Router(router.address)
+
+
+def test_foreign_host() -> None:
+    with pytest.raises(StartError, match=r"^host 192.0.2.1 is not an address of this machine$"):
+        Router("192.0.2.1:0")
+
+
+def test_no_server(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        port = s.getsockname()[1]
+    for address in (f"127.0.0.1:{port}", f"ipc://{tmp_path}/none"):
+        channel = SocketChannel(address)
+        channel.send(GetStats(1))
+        with pytest.raises(ServerError, match=r"no server at .*; start one with: gt serve"):
+            channel.receive(DEADLINE_S)
+        channel.close()
+
+
+def test_not_a_gt_server() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        channel = SocketChannel(f"127.0.0.1:{s.getsockname()[1]}")
+        there, _ = s.accept()
+        with there:
+            there.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 8)
+        with pytest.raises(ServerError, match="is not a GT server"):
+            channel.receive(DEADLINE_S)
+        channel.close()
+    with pytest.raises(ServerError, match="closed"):
+        channel.receive()
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "localhost",
+        ":12",
+        "localhost:port",
+        "localhost:70000",
+        "http://x:1",
+        "ipc://",
+        "ipc://" + "x" * 108,
+    ],
+)
+def test_bad_addresses(address: str) -> None:
+    with pytest.raises(ServerError, match="address"):
+        endpoint(address)
+
+
+def test_addresses() -> None:
+    assert endpoint("localhost:80") == endpoint("tcp://localhost:80") == "tcp://127.0.0.1:80"

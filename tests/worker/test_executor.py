@@ -1,0 +1,362 @@
+"""Tier 1: the generated code does what the program says, holds nothing too long, and fails cleanly."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+from worker_building import Broken, Builder, Device, Faulty, Wrapped
+
+from gt.errors import IndexOutOfRange, OutOfMemory
+from gt.ops.check import check
+from gt.ops.record import TABLE
+from gt.program import Program, spec
+from gt.worker.executor import compile_program
+
+SHAPE = (3, 4)
+
+
+def arrays(engine: Any, program: Program, seed: int = 0) -> list[Any]:
+    rng = np.random.default_rng(seed)
+    made = []
+    for shape, dtype in program.inputs:
+        s = check(program).specs[len(made)]
+        host = rng.normal(size=shape).astype(s.dtype.numpy) if "int" not in dtype else rng.integers(0, 3, shape)
+        made.append(engine.from_bytes(np.ascontiguousarray(host, s.dtype.numpy).data.cast("B"), s))
+    return made
+
+
+def host(engine: Any, array: Any) -> bytes:
+    return bytes(engine.to_bytes(array))
+
+
+def run_plainly(engine: Any, program: Program, inputs: list[Any], scalars: tuple[Any, ...] = ()) -> list[Any]:
+    """The oracle: one program per instruction, everything kept, no donation."""
+    values: list[Any] = list(inputs)
+    specs = check(program).specs
+    for ins in program.code:
+        used = [a for a in ins.args if a >= 0]
+        order = {a: k for k, a in enumerate(used)}
+        given = tuple((specs[a].shape, specs[a].dtype.name) for a in used)
+        code = type(ins)(ins.op, tuple(order[a] if a >= 0 else a for a in ins.args), ins.attrs, ins.results)
+        n = len(used)
+        one = Program(given, program.scalars, (code,), tuple(range(n, n + ins.results)), (), ())
+        results, _ = compile_program(check(one), engine).run([values[a] for a in used], scalars)
+        values.extend(results)
+    return [values[o] for o in program.outputs]
+
+
+def random_program(rng: np.random.Generator) -> Program:
+    b = Builder(SHAPE, SHAPE, SHAPE, (12,), scalars="f")
+    values = [0, 1, 2, b.add("reshape", 3, shape=list(SHAPE))]
+    for _ in range(int(rng.integers(3, 14))):
+        pick = lambda: int(rng.choice(values))  # noqa: E731
+        match int(rng.integers(7)):
+            case 0 | 1:
+                values.append(b.add(str(rng.choice(["tanh", "relu", "neg", "abs"])), pick()))
+            case 2 | 3:
+                values.append(b.add(str(rng.choice(["add", "sub", "mul", "maximum"])), pick(), pick()))
+            case 4:
+                values.append(b.add("mul", pick(), ~0))
+            case 5:
+                turned = b.add("permute", pick(), dims=[1, 0])
+                values.append(b.add("reshape", turned, shape=list(SHAPE)))
+            case 6:
+                left, right = b.add("split", pick(), sizes=[1, 3], dim=1)
+                values.append(b.add("cat", right, left, dim=1))
+    values.append(b.add("assign", 0, values[-1]))
+    results = list(range(4, len(b.specs)))
+    outputs = sorted({int(o) for o in rng.choice(results, size=min(4, len(results)))} | {values[-1]})
+    donate = tuple(int(d) for d in range(4) if rng.random() < 0.7)
+    updates = ((outputs.index(values[-1]), 0),) if rng.random() < 0.7 else ()
+    return b.program(outputs, donate, updates)
+
+
+def shares(engine: Any, a: Any, b: Any) -> bool:
+    if engine.name == "numpy":
+        return bool(np.shares_memory(a, b))
+    return bool(a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() != 0)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_programs_give_the_plain_results(engine: Any, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    program = random_program(rng)
+    inputs = arrays(engine, program, seed)
+    want = [host(engine, x) for x in run_plainly(engine, program, [*inputs], (0.5,))]
+    kept = {i: host(engine, x) for i, x in enumerate(inputs) if i not in program.donate}
+    runnable = compile_program(check(program), engine)
+    given = list(inputs)
+    results, flag = runnable.run(given, (0.5,))
+    assert flag is None
+    assert given == []
+    assert [host(engine, x) for x in results] == want
+    for i, old in kept.items():
+        assert host(engine, inputs[i]) == old
+    # The aliasing law: what is stored afterwards shares memory with nothing else that is stored.
+    stored = [inputs[i] for i in kept]
+    for k, x in enumerate(results):
+        for other in (*stored, *results[:k]):
+            assert not shares(engine, x, other)
+    for i, x in enumerate(inputs):
+        if any(shares(engine, x, r) for r in results):
+            assert i in runnable.takes
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_failure_at_any_point_leaves_all_inputs_as_they_were(engine: Any, seed: int) -> None:
+    program = random_program(np.random.default_rng(seed))
+    faulty = Faulty(engine)
+    runnable = compile_program(check(program), faulty)
+    runnable.run(arrays(engine, program), (0.5,))
+    total = faulty.count
+    assert total > 1
+    inputs = arrays(engine, program)
+    before = [host(engine, x) for x in inputs]
+    for fail_at in range(total):
+        faulty.count, faulty.fail_at = 0, fail_at
+        with pytest.raises(Broken) as caught:
+            runnable.run([*inputs], (0.5,))
+        instruction, committing = runnable.where(caught.value)
+        assert 0 <= instruction < len(program.code)
+        assert not committing
+        assert [host(engine, x) for x in inputs] == before
+    faulty.count, faulty.fail_at = 0, -1
+    runnable.run([*inputs], (0.5,))
+
+
+def test_the_failing_instruction_is_known(numpy_engine: Any) -> None:
+    b = Builder(SHAPE)
+    x = b.add("tanh", 0)
+    y = b.add("neg", x)
+    z = b.add("relu", y)
+    faulty = Faulty(numpy_engine, fail_at=1)
+    checked = b.checked([z])
+    runnable = compile_program(checked, faulty)
+    with pytest.raises(Broken) as caught:
+        runnable.run(arrays(numpy_engine, checked.program), ())
+    assert runnable.where(caught.value) == (1, False)
+    assert runnable.where(ValueError()) == (-1, False)
+
+
+class Watching(Wrapped):
+    """Knows at each kernel which earlier results are still alive."""
+
+    def __init__(self, engine: Any) -> None:
+        super().__init__(engine)
+        self.made: list[Any] = []
+        self.alive: list[list[int]] = []
+
+    def kernel(self, op: Any, attrs: Any, operands: Any, inplace: bool = False) -> Any:
+        kernel = self.engine.kernel(op, attrs, operands, inplace)
+
+        def run(*args: Any) -> Any:
+            gc.collect()
+            self.alive.append([i for i, r in enumerate(self.made) if r() is not None])
+            result = kernel(*args)
+            self.made.append(weakref.ref(result))
+            return result
+
+        return kernel and run
+
+
+def test_values_die_at_their_last_use(numpy_engine: Any) -> None:
+    b = Builder(SHAPE)
+    x = b.add("tanh", 0)  # read by 1 and 2
+    y = b.add("neg", x)
+    z = b.add("mul", x, y)
+    w = b.add("abs", z)
+    v = b.add("neg", w)
+    watching = Watching(numpy_engine)
+    checked = b.checked([z, v])
+    runnable = compile_program(checked, watching)
+    inputs = arrays(numpy_engine, checked.program)
+    watching.made.append(weakref.ref(inputs[0]))
+    results, _ = runnable.run(inputs, ())
+    # Made: the input, then x, y, z, w, v. z is an output and stays.
+    assert watching.alive == [[0], [1], [1, 2], [3], [3, 4]]
+    assert len(results) == 2
+
+
+def test_what_nobody_needs_is_not_run(numpy_engine: Any) -> None:
+    b = Builder(SHAPE)
+    b.add("exp", b.add("tanh", 0))
+    y = b.add("neg", 0)
+    watching = Watching(numpy_engine)
+    checked = b.checked([y])
+    compile_program(checked, watching).run(arrays(numpy_engine, checked.program), ())
+    assert len(watching.alive) == 1
+
+
+def in_place(program: Program, engine: Any) -> tuple[int, ...]:
+    return compile_program(check(program), engine).takes
+
+
+def test_a_donated_input_is_overwritten_last(torch_engine: Any) -> None:
+    b = Builder(SHAPE, SHAPE)
+    new = b.add("assign", 0, 1)
+    y = b.add("tanh", 0)
+    program = b.program([new, y], donate=(0,), updates=((0, 0),))
+    inputs = arrays(torch_engine, program)
+    old = inputs[0].clone()
+    runnable = compile_program(check(program), torch_engine)
+    assert runnable.takes == (0,)
+    results, _ = runnable.run([*inputs], ())
+    assert results[0].data_ptr() == inputs[0].data_ptr()
+    assert results[0].equal(inputs[1])
+    assert results[1].equal(old.tanh())
+
+
+def test_in_place_only_where_it_is_legal(torch_engine: Any) -> None:
+    def build(donate: tuple[int, ...] = (0,), read_result: bool = False, self_view: bool = False) -> Program:
+        b = Builder((4, 4), (4, 4))
+        source = b.add("permute", 0, dims=[1, 0]) if self_view else 1
+        new = b.add("assign", 0, source)
+        outputs = [new, b.add("neg", new)] if read_result else [new]
+        return b.program(outputs, donate=donate)
+
+    assert in_place(build(), torch_engine) == (0,)
+    assert in_place(build(donate=()), torch_engine) == ()
+    assert in_place(build(donate=(1,)), torch_engine) == ()
+    assert in_place(build(read_result=True), torch_engine) == ()
+    assert in_place(build(self_view=True), torch_engine) == ()
+
+    crossed = Builder((4,), (4,))  # each becomes the other: only one can be done in place
+    a, b = crossed.add("assign", 0, 1), crossed.add("assign", 1, 0)
+    program = crossed.program([a, b], donate=(0, 1))
+    inputs = arrays(torch_engine, program)
+    want = [inputs[1].clone(), inputs[0].clone()]
+    results, _ = compile_program(check(program), torch_engine).run(inputs, ())
+    assert all(r.equal(w) for r, w in zip(results, want, strict=True))
+
+
+def test_in_place_kernels_get_their_operands_in_order(torch_engine: Any) -> None:
+    """torch's fused optimizer steps ignore strides; a transposed gradient must not be read askew."""
+    b = Builder((3, 4), (4, 3), scalars="ff")
+    turned = b.add("permute", 1, dims=[1, 0])
+    new = b.add("sgd", 0, turned, ~0, ~1)
+    donating, keeping = b.program([new], donate=(0,)), b.program([new])
+    inputs = arrays(torch_engine, donating)
+    (want,), _ = compile_program(check(keeping), torch_engine).run([*inputs], (0.5, 0.0))
+    inputs[0] = inputs[0].t().contiguous().t()  # the same values, out of order
+    runnable = compile_program(check(donating), torch_engine)
+    assert runnable.takes == (0,)
+    (got,), _ = runnable.run([*inputs], (0.5, 0.0))
+    assert got.equal(want)
+
+
+def test_a_view_of_an_overwritten_input_is_taken_before(torch_engine: Any) -> None:
+    b = Builder((4, 4), (4, 4))
+    turned = b.add("permute", 0, dims=[1, 0])
+    new = b.add("assign", 0, 1)
+    program = b.program([turned, new], donate=(0,))
+    inputs = arrays(torch_engine, program)
+    want = [inputs[0].t().clone(), inputs[1].clone()]
+    results, _ = compile_program(check(program), torch_engine).run(inputs, ())
+    assert results[0].equal(want[0])
+    assert results[1].equal(want[1])
+    assert not shares(torch_engine, results[0], results[1])
+
+
+def test_a_donated_input_may_become_its_own_view(engine: Any) -> None:
+    b = Builder((2, 6))
+    y = b.add("reshape", 0, shape=[3, 4])
+    runnable = compile_program(b.checked([y], donate=(0,)), engine)
+    inputs = arrays(engine, b.program([y]))
+    results, _ = runnable.run([*inputs], ())
+    assert shares(engine, results[0], inputs[0])
+    assert runnable.takes == (0,)
+    # A part of it must not: it would keep the whole alive.
+    b = Builder((2, 6))
+    left, right = b.add("split", 0, sizes=[2, 4], dim=1)
+    runnable = compile_program(b.checked([left], donate=(0,)), engine)
+    inputs = arrays(engine, b.program([left]))
+    results, _ = runnable.run([*inputs], ())
+    assert not shares(engine, results[0], inputs[0])
+    assert runnable.takes == ()
+    assert right
+
+
+def test_the_faked_limit_fails_at_the_instruction_that_passes_it(engine: Any) -> None:
+    b = Builder((256,))
+    x = b.add("tanh", 0)  # 1 KiB each
+    y = b.add("neg", x)
+    z = b.add("mul", x, y)
+    checked = b.checked([z])
+    inputs = arrays(engine, checked.program)
+    compile_program(checked, engine, fake_memory=3072).run([*inputs], ())
+    runnable = compile_program(checked, engine, fake_memory=3071)
+    with pytest.raises(OutOfMemory) as caught:
+        runnable.run([*inputs], ())
+    assert runnable.where(caught.value) == (2, False)
+
+
+def indexing() -> Builder:
+    return Builder((4, 2), (3,), (4, 2), kinds={1: "int64"})
+
+
+def test_an_index_is_checked_before_it_is_used(engine: Any) -> None:
+    b = indexing()
+    rows = b.add("embedding", 0, 1)
+    again = b.add("embedding", 2, 1)
+    checked = b.checked([rows, again])
+    runnable = compile_program(checked, engine)
+    assert runnable.source.count("'embedding'") == 1  # one index, one check
+    table, _, other = arrays(engine, checked.program)
+    good = engine.from_bytes(np.array([3, 0, 1]).data.cast("B"), spec((3,), checked.specs[1].dtype))
+    bad = engine.from_bytes(np.array([3, 4, 1]).data.cast("B"), spec((3,), checked.specs[1].dtype))
+    results, _ = runnable.run([table, good, other], ())
+    assert host(engine, results[0])[:8] == host(engine, table)[24:32]
+    with pytest.raises(IndexOutOfRange) as caught:
+        runnable.run([table, bad, other], ())
+    assert runnable.where(caught.value) == (0, False)
+
+
+def test_on_a_device_the_flag_selects_the_old_value(numpy_engine: Any) -> None:
+    device = Device(numpy_engine)
+    b = indexing()
+    rows = b.add("embedding", 0, 1)
+    total = b.add("sum", rows, dims=[0, 1], keepdim=False)
+    new = b.add("assign", 2, total)
+    checked = b.checked([new, total], donate=(2,), updates=((0, 2),))
+    runnable = compile_program(checked, device)
+    assert runnable.checks == ((0, "embedding"),)
+    for index, bad in (([3, 0, 1], False), ([3, -1, 1], True)):
+        table, _, old = arrays(numpy_engine, checked.program)
+        results, flag = runnable.run([table, np.array(index), old], ())
+        assert device.raised(flag) is bad
+        assert np.array_equal(results[0], old) is bad
+        assert not np.shares_memory(results[0], old)
+
+
+def test_kernels_alias_only_where_the_record_says_so(engine: Any) -> None:
+    """Every op and sample: the executor's copies rely on `aliases`."""
+    from gt import dtypes
+
+    for op in TABLE.values():
+        for operands, attrs in op.samples(np.random.default_rng(0)):
+            given, specs = [], []
+            for x in operands:
+                if isinstance(x, np.ndarray):
+                    s = spec(x.shape, dtypes.dtype(x.dtype))
+                    given.append(engine.from_bytes(np.ascontiguousarray(x).data.cast("B") if x.size else b"", s))
+                    specs.append(s)
+                else:
+                    from gt.ops.trace import scalar_kind
+                    from gt.program import SCALARS
+
+                    given.append(x)
+                    specs.append(SCALARS[scalar_kind(x)])
+            kernel = engine.kernel(op, attrs, specs)
+            if kernel is None:
+                continue
+            out = kernel(*given)
+            results = list(out) if isinstance(out, tuple | list) else [out]
+            for r in results:
+                for i, x in enumerate(given):
+                    if isinstance(operands[i], np.ndarray) and operands[i].size and shares(engine, r, x):
+                        assert op.aliases, f"{op.name} returns memory of operand {i}"
+                        assert i == 0, f"{op.name} returns memory of operand {i}, which is not its first"

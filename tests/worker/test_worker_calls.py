@@ -1,0 +1,322 @@
+"""What calls leave in the store: results, kept values, poison; and what the client may rely on then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from worker_building import Broken, Builder, Device, Faulty
+from worker_driver import Driver
+
+from gt.config import Config
+from gt.transport.messages import Call, CallDone, CallFailed, Failure, FetchFailed
+from gt.worker.calls import IN_FLIGHT, EngineLost
+
+SHAPE = (4,)
+ONE, TWO = np.full(4, 1, np.float32), np.full(4, 2, np.float32)
+
+
+def step_program() -> Any:
+    """(state, gradient) -> new state, a result on the side; both inputs are donated."""
+    b = Builder(SHAPE, SHAPE)
+    side = b.add("neg", 1)
+    moved = b.add("add", 0, side)
+    new = b.add("assign", 0, moved)
+    return b.program([new, side], donate=(0, 1), updates=((0, 0),))
+
+
+@pytest.fixture
+def faulty(engine: Any) -> Faulty:
+    return Faulty(engine)
+
+
+@pytest.fixture
+def driver(faulty: Faulty) -> Driver:
+    return Driver(faulty)
+
+
+def test_a_call_makes_its_results_and_takes_what_is_donated(driver: Driver) -> None:
+    driver.upload(1, ONE)
+    driver.upload(2, TWO)
+    (done,) = driver.call(step_program(), [1, 2], outputs=10)
+    assert isinstance(done, CallDone)
+    assert np.array_equal(driver.fetch(10), ONE - TWO)
+    assert np.array_equal(driver.fetch(11), -TWO)
+    for gone in (1, 2):
+        assert driver.fetch_error(gone).kind == "ProgramError"
+    assert driver.tensors() == 2
+
+
+def test_frees_go_before_the_call_and_by_themselves(driver: Driver) -> None:
+    for id in (1, 2, 3, 4):
+        driver.upload(id, ONE)
+    driver.call(step_program(), [1, 2], outputs=10, frees=[3])
+    assert driver.tensors() == 3
+    driver.free([4, 99])
+    assert driver.tensors() == 2
+
+
+def test_a_failed_call_changes_nothing(driver: Driver, faulty: Faulty) -> None:
+    driver.upload(1, ONE)
+    driver.upload(2, TWO)
+    faulty.count, faulty.fail_at = 0, 1
+    (failed,) = driver.call(step_program(), [1, 2], outputs=10)
+    assert isinstance(failed, CallFailed)
+    assert (failed.seq, failed.root, failed.error.kind, failed.error.instruction) == (1, 1, "WorkerError", 1)
+    assert "piece of work 1" in failed.error.text
+    assert np.array_equal(driver.fetch(10), ONE)  # the state under its new id
+    assert driver.fetch_error(11) == failed.error
+    assert driver.fetch_error(1).kind == driver.fetch_error(2).kind == "ProgramError"  # donated: gone
+
+
+def test_calls_behind_a_failed_one_fail_the_same_way_until_it_is_known(driver: Driver, faulty: Faulty) -> None:
+    program = step_program()
+    for id in (1, 2, 3, 4, 5):
+        driver.upload(id, ONE)
+    faulty.count, faulty.fail_at = 0, 0
+    (first,) = driver.call(program, [1, 2], outputs=10)
+    assert isinstance(first, CallFailed)
+    (second,) = driver.call(program, [10, 3], outputs=20)  # uses the kept state too early
+    assert isinstance(second, CallFailed)
+    assert (second.seq, second.root, second.error) == (2, 1, first.error)
+    (third,) = driver.call(program, [20, 4], outputs=30, acked=1)  # knows of the first failure only
+    assert isinstance(third, CallFailed)
+    assert (third.root, third.error) == (1, first.error)
+    (fourth,) = driver.call(program, [30, 5], outputs=40, acked=3)
+    assert isinstance(fourth, CallDone)
+    assert np.array_equal(driver.fetch(40), ONE - ONE)
+
+
+def test_poison_is_never_forgiven(driver: Driver, faulty: Faulty) -> None:
+    driver.upload(1, ONE)
+    driver.upload(2, TWO)
+    faulty.count, faulty.fail_at = 0, 0
+    (first,) = driver.call(step_program(), [1, 2], outputs=10)
+    b = Builder(SHAPE)
+    (use,) = driver.call(b.program([b.add("neg", 0)]), [11], outputs=20, acked=1)
+    assert isinstance(use, CallFailed)
+    assert isinstance(first, CallFailed)
+    assert (use.root, use.error) == (1, first.error)
+    assert driver.fetch_error(20) == first.error
+
+
+def test_a_kept_value_that_two_ids_share_is_not_overwritten(driver: Driver, faulty: Faulty) -> None:
+    b = Builder(SHAPE, SHAPE)
+    moved = b.add("add", 0, 1)
+    keeping = b.program([b.add("assign", 0, moved)], updates=((0, 0),))  # the input stays alive
+    driver.upload(1, ONE)
+    driver.upload(2, TWO)
+    faulty.count, faulty.fail_at = 0, 0
+    driver.call(keeping, [1, 2], outputs=10)
+    driver.call(step_program(), [10, 2], outputs=20, acked=1)  # donates 10, which shares its array with 1
+    assert np.array_equal(driver.fetch(20), ONE - TWO)
+    assert np.array_equal(driver.fetch(1), ONE)
+
+
+def test_an_input_given_twice_is_not_overwritten_while_it_is_read(driver: Driver) -> None:
+    b = Builder(SHAPE, SHAPE)
+    new = b.add("assign", 0, 1)
+    doubled = b.add("add", 1, 1)
+    program = b.program([new, doubled], donate=(0,))
+    driver.upload(1, ONE)
+    driver.call(program, [1, 1], outputs=10)
+    assert np.array_equal(driver.fetch(10), ONE)
+    assert np.array_equal(driver.fetch(11), ONE + ONE)
+
+
+def test_what_does_not_fit_the_program_is_refused(driver: Driver) -> None:
+    driver.upload(1, ONE)
+    driver.upload(2, np.zeros(5, np.float32))
+    driver.upload(3, np.zeros(4, np.int64))
+    program = step_program()
+    for inputs, said in (([1, 99], "no such tensor"), ([1, 2], "f32[5]"), ([1, 3], "i64"), ([1], "1 inputs")):
+        (failed,) = driver.call(program, inputs, outputs=10)
+        assert isinstance(failed, CallFailed)
+        assert failed.error.kind == "ProgramError"
+        assert said in failed.error.text
+        driver.upload(1, ONE)
+    b = Builder(SHAPE, scalars="f")
+    scaled = b.program([b.add("mul", 0, ~0)])
+    for scalars in ((), (1,), (True,), (1.0, 2.0)):
+        (failed,) = driver.call(scaled, [1], outputs=10, scalars=scalars)
+        assert isinstance(failed, CallFailed)
+        assert failed.error.kind == "ProgramError"
+    assert isinstance(driver.call(scaled, [1], outputs=10, scalars=(3.0,))[0], CallDone)
+
+
+def test_broken_id_lists_do_no_harm(driver: Driver) -> None:
+    program = step_program()
+    driver.upload(1, ONE)
+    driver.define(program)
+    (failed,) = driver.send(Call(1, 1, program.hash(), b"123", (), 10, b"1234567", 0))
+    assert isinstance(failed, CallFailed)
+    assert np.array_equal(driver.fetch(1), ONE)
+
+
+def test_a_refused_call_fails_for_the_reason_it_brings(driver: Driver) -> None:
+    driver.upload(1, ONE)
+    driver.upload(2, TWO)
+    reason = Failure("OutOfMemory", "the session's quota is used up")
+    (failed,) = driver.call(step_program(), [1, 2], outputs=10, refused=reason)
+    assert failed == CallFailed(1, 1, 1, reason)
+    assert np.array_equal(driver.fetch(10), ONE)
+    assert driver.fetch_error(11) == reason
+
+
+def test_out_of_memory_is_named_and_the_engine_gives_memory_back(engine: Any) -> None:
+    released = []
+
+    class Full(Faulty):
+        def work(self) -> None:
+            raise MemoryError
+
+        def release(self) -> None:
+            released.append(True)
+
+    driver = Driver(Full(engine))
+    driver.upload(1, ONE)
+    driver.upload(2, TWO)
+    (failed,) = driver.call(step_program(), [1, 2], outputs=10)
+    assert isinstance(failed, CallFailed)
+    assert failed.error.kind == "OutOfMemory"
+    assert failed.error.text
+    assert released == [True]
+
+
+def test_the_faked_limit_fails_calls(engine: Any) -> None:
+    driver = Driver(engine, Config(fake_memory=1000))
+    small, large = Builder((16,)), Builder((512,))
+    driver.upload(1, np.zeros(16, np.float32))
+    driver.upload(2, np.zeros(512, np.float32))
+    (failed,) = driver.call(large.program([large.add("neg", 0)]), [2], outputs=10)
+    (done,) = driver.call(small.program([small.add("neg", 0)]), [1], outputs=11)
+    assert isinstance(failed, CallFailed)
+    assert (failed.error.kind, failed.error.instruction) == ("OutOfMemory", 0)
+    assert isinstance(done, CallDone)
+
+
+def test_an_index_out_of_range_is_named(engine: Any) -> None:
+    driver = Driver(engine)
+    b = Builder((4, 2), (3,), kinds={1: "int64"})
+    program = b.program([b.add("embedding", 0, 1)])
+    driver.upload(1, np.zeros((4, 2), np.float32))
+    driver.upload(2, np.array([0, 4, 1]))
+    (failed,) = driver.call(program, [1, 2], outputs=10)
+    assert isinstance(failed, CallFailed)
+    assert (failed.error.kind, failed.error.instruction) == ("IndexOutOfRange", 0)
+
+
+def test_a_failure_in_the_commit_poisons_what_it_touched(torch_engine: Any) -> None:
+    class Torn(Faulty):
+        def kernel(self, op: Any, attrs: Any, operands: Any, inplace: bool = False) -> Any:
+            kernel = self.engine.kernel(op, attrs, operands, inplace)
+
+            def run(*args: Any) -> Any:
+                kernel(*args)
+                raise Broken("half-way")
+
+            return run if inplace else kernel
+
+    driver = Driver(Torn(torch_engine))
+    driver.upload(1, ONE)
+    driver.upload(2, TWO)
+    (failed,) = driver.call(step_program(), [1, 2], outputs=10)
+    assert isinstance(failed, CallFailed)
+    assert driver.fetch_error(10) == failed.error
+
+
+# --- a device whose work is done later -------------------------------------------------------
+
+
+@pytest.fixture
+def device(numpy_engine: Any) -> Device:
+    return Device(numpy_engine)
+
+
+def negate() -> Any:
+    b = Builder(SHAPE)
+    return b.program([b.add("neg", 0)])
+
+
+def test_completion_is_reported_when_the_device_is_done(device: Device) -> None:
+    driver = Driver(device)
+    driver.upload(1, ONE)
+    assert driver.call(negate(), [1], outputs=10) == []
+    assert driver.call(negate(), [10], outputs=20) == []
+    device.done = 1
+    assert [m.seq for m in driver.work()] == [1]
+    device.done = 2
+    assert [m.seq for m in driver.work()] == [2]
+    assert device.waits == 0
+
+
+def test_no_more_than_a_few_calls_are_in_flight(device: Device) -> None:
+    driver = Driver(device)
+    driver.upload(1, ONE)
+    reported = [m.seq for k in range(IN_FLIGHT + 3) for m in driver.call(negate(), [1], outputs=10 + k)]
+    assert reported == [1, 2, 3, 4]
+
+
+def flagged() -> Any:
+    """(table, index, state) -> new state, rows"""
+    b = Builder((4, 2), (3,), (3, 2), kinds={1: "int64"})
+    rows = b.add("embedding", 0, 1)
+    return b.program([b.add("assign", 2, rows), rows], donate=(2,), updates=((0, 2),))
+
+
+def test_a_bad_index_on_the_device_fails_the_call_and_those_behind_it(device: Device) -> None:
+    driver = Driver(device)
+    state = np.ones((3, 2), np.float32)
+    driver.upload(1, np.zeros((4, 2), np.float32))
+    driver.upload(2, np.array([0, 4, 1]))
+    driver.upload(3, np.array([0, 3, 1]))
+    driver.upload(4, state)
+    assert driver.call(flagged(), [1, 2, 4], outputs=10) == []  # the outcome is on the device
+    first, second = driver.call(flagged(), [1, 3, 10], outputs=20)
+    assert isinstance(first, CallFailed)
+    assert isinstance(second, CallFailed)
+    assert (first.seq, first.root, first.error.kind, first.error.instruction) == (1, 1, "IndexOutOfRange", 0)
+    assert (second.seq, second.root, second.error) == (2, 1, first.error)
+    assert driver.fetch_error(11) == first.error
+    assert np.array_equal(driver.fetch(20), state)
+    driver.call(flagged(), [1, 3, 20], outputs=30, acked=2)
+    assert np.array_equal(driver.fetch(30), np.zeros((3, 2), np.float32))
+
+
+def test_a_fetch_waits_for_the_outcome_of_the_call_before_it(device: Device) -> None:
+    driver = Driver(device)
+    driver.upload(1, np.zeros((4, 2), np.float32))
+    driver.upload(2, np.array([0, 4, 1]))
+    driver.upload(4, np.ones((3, 2), np.float32))
+    assert driver.call(flagged(), [1, 2, 4], outputs=10) == []
+    failed, answer = driver.send(driver.fetch_message(11))
+    assert isinstance(failed, CallFailed)
+    assert isinstance(answer, FetchFailed)
+
+
+def test_a_broken_device_is_told_apart_from_a_failed_call(device: Device) -> None:
+    class Dead(Device):
+        def mark(self) -> int:
+            raise RuntimeError("device-side assert")
+
+    driver = Driver(Dead(device.engine))
+    driver.upload(1, ONE)
+    with pytest.raises(EngineLost, match="device-side assert"):
+        driver.call(negate(), [1], outputs=10)
+
+
+def test_inputs_that_cannot_come_back_are_let_go_of_early(numpy_engine: Any) -> None:
+    """A donated input that nothing replaces is gone from the store while the program runs."""
+    held: list[int] = []
+
+    class Looking(Faulty):
+        def work(self) -> None:
+            held.append(len(driver.core.sessions[1].store.entries))
+
+    driver = Driver(Looking(numpy_engine))
+    driver.upload(1, ONE)
+    driver.upload(2, TWO)
+    driver.call(step_program(), [1, 2], outputs=10)
+    assert held
+    assert set(held) == {1}

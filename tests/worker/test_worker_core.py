@@ -1,0 +1,352 @@
+"""The worker's queue: order, fetches, uploads, programs that are not known, sessions that close."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from worker_building import Builder, Faulty
+from worker_driver import Driver
+
+from gt.config import Config
+from gt.transport.messages import (
+    CHUNK,
+    CHUNKS_IN_FLIGHT,
+    CallDone,
+    CallFailed,
+    Cancel,
+    Chunk,
+    ChunkAck,
+    CloseSession,
+    Define,
+    Failure,
+    FetchFailed,
+    Forget,
+    Need,
+)  # fmt: skip
+
+SHAPE = (4,)
+ONE = np.full(4, 1, np.float32)
+
+
+def unary(op: str, shape: tuple[int, ...] = SHAPE) -> Any:
+    b = Builder(shape)
+    return b.program([b.add(op, 0)])
+
+
+@pytest.fixture
+def driver(numpy_engine: Any) -> Driver:
+    driver = Driver(numpy_engine)
+    driver.upload(1, ONE)
+    return driver
+
+
+def names(messages: list[Any]) -> list[str]:
+    return [type(m).__name__ for m in messages]
+
+
+# --- fetches ---------------------------------------------------------------------------------
+
+
+def test_a_fetch_is_served_when_its_value_is_there_not_behind_later_calls(driver: Driver) -> None:
+    core, neg = driver.core, unary("neg")
+    driver.define(neg)
+    for k in range(4):  # 10 -> 11 -> 12 -> 13
+        core.receive(driver.call_message(neg, [1 if not k else 9 + k], 10 + k))
+    core.receive(driver.fetch_message(11))  # made by the second of them
+    core.receive(driver.fetch_message(1))  # there already
+    answers = driver.work()
+    assert names(answers) == ["Chunk", "CallDone", "CallDone", "Chunk", "CallDone", "CallDone"]
+    assert [m.key for m in answers if isinstance(m, Chunk)] == [2, 1]
+
+
+def test_fetches_of_one_value_are_served_in_order(driver: Driver) -> None:
+    neg = unary("neg")
+    driver.define(neg)
+    driver.core.receive(driver.call_message(neg, [1], 10))
+    for _ in range(3):
+        driver.core.receive(driver.fetch_message(10))
+    assert [m.key for m in driver.work() if isinstance(m, Chunk)] == [1, 2, 3]
+
+
+def test_a_fetch_of_what_nothing_makes_fails(driver: Driver) -> None:
+    assert driver.fetch_error(77).kind == "ProgramError"
+
+
+def test_an_empty_tensor_is_one_empty_chunk(driver: Driver) -> None:
+    driver.upload(2, np.zeros((0, 3), np.int64))
+    (chunk,) = driver.send(driver.fetch_message(2))
+    assert chunk == Chunk(1, 1, 0, 0, (0, 3), "int64")
+    assert driver.payloads == [b""]
+
+
+def test_a_large_tensor_goes_out_in_chunks_a_few_at_a_time(driver: Driver) -> None:
+    n_chunks = 2 * CHUNKS_IN_FLIGHT + 2
+    data = np.random.default_rng(0).integers(0, 255, n_chunks * CHUNK - 5, dtype=np.uint8)
+    driver.upload(2, data)
+    chunks = driver.send(driver.fetch_message(2))
+    got = list(driver.payloads)
+    assert len(chunks) == CHUNKS_IN_FLIGHT
+    ack = ChunkAck(1, 1, False)
+    # The reader sends nothing before all of the runner's chunks have arrived: they go different ways.
+    for _ in range(CHUNKS_IN_FLIGHT - 1):
+        assert driver.core.receive(ack) == []
+    while more := driver.core.receive(ack):
+        chunks += [m for m, _ in more]
+        got += [bytes(p) for _, p in more if p is not None]
+    assert [c.offset for c in chunks] == [k * CHUNK for k in range(n_chunks)]
+    assert max(map(len, got)) <= CHUNK
+    assert b"".join(got) == data.tobytes()
+    assert driver.core.receive(ack) == []
+    assert driver.core.sessions[1].sending == {}
+    assert driver.core.sessions[1].fetches == {}
+
+
+def test_a_cancelled_fetch_is_dropped_wherever_it_is(driver: Driver) -> None:
+    neg = unary("neg")
+    driver.define(neg)
+    driver.upload(2, np.zeros(9 * CHUNK, np.uint8))
+    core = driver.core
+    core.receive(driver.call_message(neg, [1], 10))
+    core.receive(driver.fetch_message(10))
+    core.receive(driver.fetch_message(1))
+    for request in (1, 2):
+        core.receive(Cancel(1, request))
+    assert names(driver.work()) == ["CallDone"]
+    driver.send(driver.fetch_message(2))
+    core.receive(Cancel(1, 3))
+    assert all(core.receive(ChunkAck(1, 3, False)) == [] for _ in range(8))
+    assert core.sessions[1].sending == {}
+    core.receive(Cancel(1, 99))
+    core.receive(Cancel(5, 99))
+
+
+def test_copies_for_fetches_are_bounded_and_later_ones_wait(driver: Driver, monkeypatch: Any) -> None:
+    monkeypatch.setattr("gt.worker.session.SENDING_NBYTES", 6 * CHUNK)
+    data = np.arange(5 * CHUNK, dtype=np.uint8)
+    driver.upload(2, data)
+    driver.upload(3, data)
+    b = Builder(data.shape, data.shape, kinds={0: "uint8", 1: "uint8"})
+    overwrite = b.program([b.add("assign", 0, 1)], donate=(0,))
+    driver.upload(4, np.zeros_like(data))
+    for id in (2, 3):
+        driver.core.receive(driver.fetch_message(id))
+    assert {m.key for m in driver.work()} == {1}
+    assert len(driver.core.sessions[1].backlog) == 1
+    driver.call(overwrite, [3, 4], outputs=10)  # takes the memory that the waiting fetch is to read
+    for _ in range(CHUNKS_IN_FLIGHT):
+        driver.core.receive(ChunkAck(1, 1, False))
+    assert {m.key for m in driver.work()} == {2}
+    assert driver.payloads[0] == data[:CHUNK].tobytes()
+    driver.core.receive(Cancel(1, 2))
+    assert driver.fetch(1).tolist() == ONE.tolist()
+
+
+# --- uploads ---------------------------------------------------------------------------------
+
+
+def test_a_large_upload_arrives(driver: Driver) -> None:
+    data = np.random.default_rng(0).integers(0, 255, (2 * CHUNK + 7,), dtype=np.uint8)
+    assert len(driver.upload(2, data)) == 3
+    assert np.array_equal(driver.fetch(2), data)
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        Chunk(1, 2, 0, 17, (4,), "float32"),  # 16 bytes
+        Chunk(1, 2, 0, 16, (4,), "float31"),
+        Chunk(1, 2, 0, 16, (-4,), "float32"),
+        Chunk(1, 2, 0, 16, (2,) * 65, "float32"),
+        Chunk(1, 2, 0, 1 << 62, (1 << 60,), "float32"),
+        Chunk(1, 2, 0, 8, (2,), "float32"),  # brings more than it has
+        Chunk(1, 2, 0, 16, (), ""),
+    ],
+)
+def test_an_upload_that_lies_is_poisoned(driver: Driver, chunk: Chunk) -> None:
+    assert driver.send(chunk, bytes(16)) == [ChunkAck(1, 2, True)]
+    assert driver.fetch_error(2).kind == "ProgramError"
+    assert driver.fetch(1).tolist() == ONE.tolist()
+
+
+def test_chunks_out_of_order_are_refused_and_the_rest_ignored(driver: Driver) -> None:
+    total = 3 * CHUNK
+    first = Chunk(1, 2, 0, total, (total,), "uint8")
+    driver.send(first, bytes(CHUNK))
+    driver.send(Chunk(1, 2, 2 * CHUNK, total), bytes(CHUNK))
+    assert driver.send(Chunk(1, 2, CHUNK, total), bytes(CHUNK)) == [ChunkAck(1, 2, True)]
+    assert driver.fetch_error(2).kind == "ProgramError"
+    assert driver.send(Chunk(1, 3, CHUNK, total), bytes(CHUNK)) == [ChunkAck(1, 3, True)]
+
+
+def test_an_upload_larger_than_the_worker_is_refused(numpy_engine: Any) -> None:
+    driver = Driver(numpy_engine, Config(worker_memory=1000))
+    driver.send(Chunk(1, 2, 0, 2000, (2000,), "uint8"), bytes(2000))
+    assert "1000" in driver.fetch_error(2).text
+
+
+def test_a_fetch_of_what_is_being_uploaded_waits_for_it(driver: Driver) -> None:
+    data = np.arange(2 * CHUNK, dtype=np.uint8)
+    driver.send(Chunk(1, 2, 0, len(data), data.shape, "uint8"), data[:CHUNK].tobytes())
+    assert driver.send(driver.fetch_message(2)) == []
+    answers = driver.send(Chunk(1, 2, CHUNK, len(data)), data[CHUNK:].tobytes())
+    assert names(answers) == ["ChunkAck", "Chunk", "Chunk"]
+    assert b"".join(driver.payloads) == data.tobytes()
+
+
+def test_a_call_with_a_failed_upload_names_itself_as_the_root(driver: Driver) -> None:
+    driver.send(Chunk(1, 2, 0, 17, (4,), "float32"), bytes(16))
+    (failed,) = driver.call(unary("neg"), [2], outputs=10)
+    assert isinstance(failed, CallFailed)
+    assert (failed.root, failed.error.kind) == (1, "ProgramError")
+
+
+# --- programs that are not known -------------------------------------------------------------
+
+
+def test_an_unknown_program_holds_its_session_and_no_other(driver: Driver) -> None:
+    neg, abs_ = unary("neg"), unary("abs")
+    driver.define(abs_)
+    other = Driver(driver.core.engine, session=2)
+    other.core = driver.core
+    other.upload(1, ONE)
+    assert driver.send(driver.call_message(neg, [1], 10)) == [Need(neg.hash())]
+    assert driver.send(driver.call_message(abs_, [10], 11)) == []  # behind it, so held
+    assert driver.send(driver.fetch_message(11)) == []
+    assert driver.send(driver.fetch_message(10)) == []
+    assert driver.fetch(1).tolist() == ONE.tolist()
+    assert names(other.call(abs_, [1], 10)) == ["CallDone"]
+    assert other.send(other.call_message(neg, [1], 11)) == []  # asked for already
+    answers = driver.send(Define(neg))
+    assert names(answers) == ["CallDone", "Chunk", "CallDone", "Chunk", "CallDone"]
+    assert [m.session for m in answers] == [1, 1, 1, 1, 2]
+
+
+def test_a_forgotten_program_is_asked_for_again(driver: Driver) -> None:
+    neg = unary("neg")
+    driver.define(neg)
+    driver.core.receive(driver.call_message(neg, [1], 10))
+    driver.core.receive(Forget(neg.hash()))
+    driver.core.receive(driver.call_message(neg, [10], 11))
+    done, need = driver.work()
+    assert isinstance(done, CallDone)
+    assert need == Need(neg.hash())
+    assert names(driver.send(Define(neg))) == ["CallDone"]
+
+
+def test_the_cache_is_bounded_and_timed_programs_go_first(numpy_engine: Any) -> None:
+    programs = [unary("neg", (n,)) for n in range(1, 6)]
+    driver = Driver(numpy_engine, Config(cache_bytes=3 * 600))
+    driver.define(programs[0])
+    driver.define(programs[1], timed=True)
+    driver.define(programs[2])
+    known = lambda: [driver.core.programs.peek(p.hash()) is not None for p in programs]  # noqa: E731
+    assert known() == [True, True, True, False, False]
+    driver.define(programs[3])
+    assert known() == [True, False, True, True, False]
+    driver.core.programs.get(programs[0].hash())  # used: now the third is the oldest
+    driver.define(programs[4])
+    assert known() == [True, False, False, True, True]
+    tiny = Driver(numpy_engine, Config(cache_bytes=1))
+    tiny.upload(1, ONE)
+    for k in range(2):  # even then each can run: the newest stays
+        for op in ("neg", "abs"):
+            assert names(tiny.call(unary(op), [1], 10 + k)) == ["CallDone"]
+    assert len(tiny.core.programs) == 1
+
+
+def test_what_is_no_program_fails_its_calls_only(driver: Driver) -> None:
+    b = Builder(SHAPE)
+    bad = b.program([b.add("neg", 0)], donate=(7,))
+    (failed,) = driver.call(bad, [1], outputs=10)
+    assert isinstance(failed, CallFailed)
+    assert failed.error.kind == "ProgramError"
+    reason = Failure("ProgramError", "not a program")
+    unknown = unary("tanh")
+    assert driver.send(driver.call_message(unknown, [1], 10, refused=reason)) == [CallFailed(1, 2, 2, reason)]
+    assert names(driver.call(unary("abs"), [1], 11)) == ["CallDone"]
+
+
+# --- sessions --------------------------------------------------------------------------------
+
+
+def test_sessions_see_only_their_own(driver: Driver) -> None:
+    other = Driver(driver.core.engine, session=2)
+    other.core = driver.core
+    assert isinstance(other.send(other.fetch_message(1))[0], FetchFailed)
+    (failed,) = other.call(unary("neg"), [1], outputs=10)
+    assert isinstance(failed, CallFailed)
+
+
+def test_a_closed_session_leaves_nothing(driver: Driver) -> None:
+    neg = unary("neg")
+    driver.define(neg)
+    driver.upload(2, np.zeros(9 * CHUNK, np.uint8))
+    driver.send(driver.fetch_message(2))
+    core = driver.core
+    for k in range(3):
+        core.receive(driver.call_message(neg, [1], 10 + k))
+    core.receive(driver.fetch_message(11))
+    assert core.receive(CloseSession(1)) == []
+    assert driver.work() == []
+    assert driver.stats()["sessions"] == {}
+    assert core.receive(ChunkAck(1, 1, False)) == []
+
+
+def test_a_session_closed_while_its_call_runs(numpy_engine: Any) -> None:
+    class Closing(Faulty):
+        def work(self) -> None:
+            driver.core.receive(CloseSession(1))
+
+    driver = Driver(Closing(numpy_engine))
+    driver.upload(1, ONE)
+    driver.define(unary("neg"))
+    assert driver.send(driver.call_message(unary("neg"), [1], 10)) == []
+    assert driver.stats()["sessions"] == {}
+
+
+def test_stats(driver: Driver) -> None:
+    neg = unary("neg")
+    driver.call(neg, [1], outputs=10)
+    driver.call(neg, [1], outputs=11)
+    stats = driver.stats()
+    assert stats["engine"] == "numpy"
+    assert stats["calls"] == 2
+    assert stats["sessions"] == {"1": {"nbytes": 48, "tensors": 3}}
+    program = stats["programs"][neg.hash().hex()]
+    assert (program["instructions"], program["hits"], program["tier"]) == (1, 2, 1)
+    assert program["run_us"] <= stats["run_us"]
+
+
+def test_reader_and_runner_in_two_threads(driver: Driver) -> None:
+    """Thousands of calls and fetches from one thread, run in another: each fetch sees its call's value."""
+    b = Builder(SHAPE, scalars="f")
+    scale = b.program([b.add("mul", 0, ~0)])
+    driver.define(scale)
+    core, n = driver.core, 1500
+    got: dict[int, float] = {}
+    done: list[int] = []
+
+    def run() -> None:
+        while len(got) < n or len(done) < n:
+            out = core.step()
+            if out is None:
+                core.wait(0.25)
+                continue
+            for message, payload in out:
+                if isinstance(message, Chunk) and payload is not None:
+                    got[message.key] = float(np.frombuffer(payload, np.float32)[0])
+                elif isinstance(message, CallDone):
+                    done.append(message.seq)
+
+    runner = threading.Thread(target=run)
+    runner.start()
+    for k in range(1, n + 1):
+        core.receive(driver.call_message(scale, [1], 100 + k, scalars=(float(k),), frees=[99 + k]))
+        core.receive(driver.fetch_message(100 + k))
+    runner.join(60)
+    assert not runner.is_alive()
+    assert got == {k: float(k) for k in range(1, n + 1)}
+    assert done == list(range(1, n + 1))

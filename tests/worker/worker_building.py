@@ -1,0 +1,123 @@
+"""Small programs for the tests, and engines that misbehave on purpose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gt import dtypes
+from gt.ops.check import Checked, check
+from gt.ops.record import TABLE, as_tuple
+from gt.program import SCALARS, Instruction, Program, Spec, spec
+
+
+class Builder:
+    """Writes a program instruction by instruction; values are their numbers.
+
+    >>> b = Builder((2, 3), scalars="f")
+    >>> y = b.add("mul", 0, ~0)
+    >>> b.program(outputs=[y]).code[0].op
+    'mul'
+    """
+
+    def __init__(self, *shapes: tuple[int, ...], scalars: str = "", kinds: dict[int, str] | None = None) -> None:
+        named = kinds or {}
+        self.inputs = tuple((s, named.get(i, "float32")) for i, s in enumerate(shapes))
+        self.scalars = scalars
+        self.code: list[Instruction] = []
+        self.specs: list[Spec] = [spec(s, dtypes.BY_NAME[d]) for s, d in self.inputs]
+
+    def add(self, op: str, *args: int, **attrs: Any) -> Any:
+        operands = [self.specs[a] if a >= 0 else SCALARS[self.scalars[~a]] for a in args]
+        results = as_tuple(TABLE[op].infer(*operands, **attrs))
+        first = len(self.specs)
+        self.specs.extend(results)
+        self.code.append(Instruction(op, args, attrs, len(results)))
+        return first if len(results) == 1 else tuple(range(first, first + len(results)))
+
+    def program(
+        self, outputs: list[int], donate: tuple[int, ...] = (), updates: tuple[tuple[int, int], ...] = ()
+    ) -> Program:
+        return Program(self.inputs, self.scalars, tuple(self.code), tuple(outputs), donate, updates)
+
+    def checked(self, outputs: list[int], **ends: Any) -> Checked:
+        return check(self.program(outputs, **ends))
+
+
+class Wrapped:
+    """An engine that passes everything on; the others change one thing about it."""
+
+    def __init__(self, engine: Any) -> None:
+        self.engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+
+class Broken(Exception):
+    """What a faulty kernel raises."""
+
+
+class Faulty(Wrapped):
+    """Its n-th piece of work (a kernel that allocates, or a copy) fails; in-place kernels never do."""
+
+    def __init__(self, engine: Any, fail_at: int = -1) -> None:
+        super().__init__(engine)
+        self.fail_at = fail_at
+        self.count = 0
+
+    def work(self) -> None:
+        self.count += 1
+        if self.count - 1 == self.fail_at:
+            raise Broken(f"piece of work {self.fail_at}")
+
+    def kernel(self, op: Any, attrs: Any, operands: Any, inplace: bool = False) -> Any:
+        kernel = self.engine.kernel(op, attrs, operands, inplace)
+        if kernel is None or inplace:
+            return kernel
+
+        def run(*args: Any) -> Any:
+            self.work()
+            return kernel(*args)
+
+        return run
+
+    def own(self, array: Any) -> Any:
+        self.work()
+        return self.engine.own(array)
+
+
+class Device(Wrapped):
+    """A numpy engine that pretends to be a device: work is done later, checks go into a flag."""
+
+    deferred = True
+
+    def __init__(self, engine: Any) -> None:
+        super().__init__(engine)
+        self.marks = 0
+        self.done = 0  #: marks that have passed
+        self.waits = 0
+
+    def check(self, op: str, index: Any, n: int, extra: int | None, flag: Any) -> Any:
+        bad = (index < 0) | (index >= n)
+        if extra is not None:
+            bad &= index != extra
+        up = np.array(bool(bad.any()))
+        return np.where(bad, 0, index), up if flag is None else up | flag
+
+    def select(self, flag: Any, old: Any, new: Any) -> Any:
+        return np.where(flag, old, new)
+
+    def mark(self) -> int:
+        self.marks += 1
+        return self.marks
+
+    def passed(self, mark: int, wait: bool = False) -> bool:
+        if wait and mark > self.done:
+            self.waits += 1
+            self.done = mark
+        return mark <= self.done
+
+    def raised(self, flag: Any) -> bool:
+        return bool(flag)

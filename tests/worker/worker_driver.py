@@ -1,0 +1,105 @@
+"""A worker core in the hands of a test: messages in, work done, messages out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gt import dtypes
+from gt.config import Config
+from gt.program import Program
+from gt.transport.messages import (
+    CHUNK,
+    Call,
+    Chunk,
+    ChunkAck,
+    Define,
+    Failure,
+    Fetch,
+    FetchFailed,
+    Free,
+    GetStats,
+    Need,
+    Stats,
+    pack_ids,
+)  # fmt: skip
+from gt.worker.core import WorkerCore
+
+
+class Driver:
+    """One session, unless told otherwise."""
+
+    def __init__(self, engine: Any, config: Config | None = None, session: int = 1) -> None:
+        self.core = WorkerCore(engine, config or Config())
+        self.session = session
+        self.seq = 0
+        self.request = 0
+        self.payloads: list[bytes] = []  #: of the chunks that came last
+
+    def work(self) -> list[Any]:
+        """Let the core do all there is to do; the messages it sent."""
+        sent = []
+        while (out := self.core.step()) is not None:
+            sent += out
+        self.payloads = [bytes(p) for _, p in sent if p is not None]
+        return [m for m, _ in sent]
+
+    def send(self, message: Any, payload: bytes | None = None) -> list[Any]:
+        answers = [m for m, _ in self.core.receive(message, payload)]
+        return answers + self.work()
+
+    def define(self, program: Program, timed: bool = False) -> None:
+        assert self.send(Define(program, timed)) == []
+
+    def call_message(self, program: Program, inputs: list[int], outputs: int, **more: Any) -> Call:
+        self.seq += 1
+        frees = pack_ids(more.get("frees", ()))
+        return Call(
+            self.session, self.seq, program.hash(), pack_ids(inputs), tuple(more.get("scalars", ())), outputs,
+            frees, more.get("acked", 0), more.get("refused"),
+        )  # fmt: skip
+
+    def call(self, program: Program, inputs: list[int], outputs: int, **more: Any) -> list[Any]:
+        """Call a program, bringing its text if it is asked for; what the worker reports."""
+        answers = self.send(self.call_message(program, inputs, outputs, **more))
+        if answers and isinstance(answers[-1], Need):
+            return [*answers[:-1], *self.send(Define(program))]
+        return answers
+
+    def upload(self, id: int, array: np.ndarray[Any, Any]) -> list[Any]:
+        data = array.tobytes()
+        answers = []
+        for offset in range(0, max(1, len(data)), CHUNK):
+            name = dtypes.dtype(array.dtype).name
+            head = (array.shape, name) if offset == 0 else ()
+            answers += self.send(Chunk(self.session, id, offset, len(data), *head), data[offset : offset + CHUNK])
+        assert answers == [ChunkAck(self.session, id, True)] * len(answers)
+        return answers
+
+    def free(self, ids: list[int]) -> None:
+        assert self.send(Free(self.session, pack_ids(ids))) == []
+
+    def fetch_message(self, id: int) -> Fetch:
+        self.request += 1
+        return Fetch(self.session, self.request, id)
+
+    def fetch(self, id: int) -> np.ndarray[Any, Any]:
+        """A value that fits in a few chunks."""
+        chunks = [m for m in self.send(self.fetch_message(id)) if isinstance(m, Chunk)]
+        first = chunks[0]
+        assert sum(map(len, self.payloads)) == first.total
+        return np.frombuffer(b"".join(self.payloads), dtypes.BY_NAME[first.dtype].numpy).reshape(first.shape)
+
+    def fetch_error(self, id: int) -> Failure:
+        answer = self.send(self.fetch_message(id))[-1]
+        assert isinstance(answer, FetchFailed)
+        return answer.error
+
+    def stats(self) -> dict[str, Any]:
+        (answer,) = self.send(GetStats(7))
+        assert isinstance(answer, Stats)
+        return answer.data
+
+    def tensors(self) -> int:
+        return int(self.stats()["sessions"][str(self.session)]["tensors"])
