@@ -33,35 +33,19 @@ class Config:
     token: str = _setting("GT_TOKEN", "", "secret that clients and workers must know to join")
     engine: str = _setting("GT_ENGINE", "torch", "what workers compute with: torch or numpy")
     device: str = _setting("GT_DEVICE", "", "device of a worker (cpu, cuda:0); empty: a GPU if there is one")
-    threads: int = _setting(
-        "GT_THREADS", "0", "CPU threads of a worker's engine; 0: the engine's default", int
-    )
-    instruction_log: str = _setting(
-        "GT_INSTRUCTION_LOG", "", "file for the dispatcher's log of every message"
-    )
+    threads: int = _setting("GT_THREADS", "0", "CPU threads of a worker's engine; 0: the engine's default", int)
+    instruction_log: str = _setting("GT_INSTRUCTION_LOG", "", "file for the dispatcher's log of every message")
     verbose: bool = _setting("GT_VERBOSE", "0", "say on stderr what starts, joins, leaves", bool)
     debug_client: bool = _setting("GT_DEBUG_CLIENT", "0", "log what the client records and sends", bool)
     debug_dispatcher: bool = _setting("GT_DEBUG_DISPATCHER", "0", "log every event of the dispatcher", bool)
     debug_worker: bool = _setting("GT_DEBUG_WORKER", "0", "log what a worker runs", bool)
     debug_compile: bool = _setting("GT_DEBUG_COMPILE", "0", "log the code generated for programs", bool)
-    worker_timeout_s: float = _setting(
-        "GT_WORKER_TIMEOUT", "15", "seconds a call waits for a first worker", float
-    )
-    start_timeout_s: float = _setting(
-        "GT_START_TIMEOUT", "60", "seconds to wait for a private server to start", float
-    )
-    connect_timeout_s: float = _setting(
-        "GT_CONNECT_TIMEOUT", "5", "seconds to wait for a server's answer", float
-    )
-    worker_memory: int = _setting(
-        "GT_WORKER_MEMORY", "0", "bytes a worker may use; 0: all of its device", int
-    )
-    fake_memory: int = _setting(
-        "GT_FAKE_MEMORY", "0", "for tests: a program allocating more than this fails", int
-    )
-    cache_bytes: int = _setting(
-        "GT_CACHE_BYTES", str(256 << 20), "limit of each cache of programs and code", int
-    )
+    worker_timeout_s: float = _setting("GT_WORKER_TIMEOUT", "15", "seconds a call waits for a first worker", float)
+    start_timeout_s: float = _setting("GT_START_TIMEOUT", "60", "seconds to wait for a private server to start", float)
+    connect_timeout_s: float = _setting("GT_CONNECT_TIMEOUT", "5", "seconds to wait for a server's answer", float)
+    worker_memory: int = _setting("GT_WORKER_MEMORY", "0", "bytes a worker may use; 0: all of its device", int)
+    fake_memory: int = _setting("GT_FAKE_MEMORY", "0", "for tests: a program allocating more than this fails", int)
+    cache_bytes: int = _setting("GT_CACHE_BYTES", str(256 << 20), "limit of each cache of programs and code", int)
 
 
 def settings() -> list[tuple[str, str, str]]:

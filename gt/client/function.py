@@ -16,12 +16,11 @@ import operator
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from sys import getrefcount
 from typing import Any
 
 from gt.client import views
 from gt.client.autograd import Leaf
-from gt.client.recorder import ALONE, Handle, Recorder, Value, recorder
+from gt.client.recorder import Handle, Recorder, Value, alone, recorder
 from gt.client.tensor import Tensor
 from gt.client.tree import Node, users_line
 from gt.errors import FunctionError
@@ -258,7 +257,7 @@ class Recipe:
                 else:
                     views.rebind(leaf.grad, outputs[grad])
             v = None
-            dead = frozenset([k for k, v in enumerate(inputs) if getrefcount(v) <= ALONE])
+            dead = frozenset(alone(inputs))
             variant = session.tree.variant(self.end, self.live, dead, self.updates)
             ids = [inputs[k].handle.id for k in variant.inputs]  # type: ignore[union-attr]
             for k in variant.dead:

@@ -243,6 +243,9 @@ class Recorder:
                 variant, live = call
                 variant.timed = timed
                 session.send_call(p, variant, live)
+            # Its values name it as their owner: without this it would live in a cycle, and they with it.
+            p.values.clear()
+            p.inputs.clear()
             session.tree.touch(end, session.pinned())
 
     def steal(self, timed: bool = False) -> bool:
@@ -281,6 +284,11 @@ def _held_too_much(p: Pending) -> bool:
     return p.held > HELD_NBYTES
 
 
+def alone(values: list[Value]) -> list[int]:
+    """Which of these values nobody holds but this list. (Not with enumerate: its tuple would hold one.)"""
+    return [k for k, n in enumerate([getrefcount(v) for v in values]) if n <= ALONE]
+
+
 def _alone() -> int:
     """What getrefcount says of an object that is only in a list that is being iterated over."""
     values = [Value(None, 0, SCALARS["f"])]
@@ -295,7 +303,7 @@ def _close(p: Pending, end: Node, session: Session) -> tuple[Variant, set[int]] 
     live = [v.num for v in p.values if getrefcount(v) > ALONE]
     if not live:
         return None
-    dead = frozenset([k for k, v in enumerate(p.inputs) if getrefcount(v) <= ALONE])
+    dead = frozenset(alone(p.inputs))
     values = p.values
     updates = tuple([(n, k) for n in live if (k := values[n].replaces) is not None])
     return session.tree.variant(end, tuple(live), dead, updates), set(live)

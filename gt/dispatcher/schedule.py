@@ -9,7 +9,8 @@ Law 3: a worker is never idle while somebody has a call for it.
 Each session has a deficit: run time it may still use. A session with some left may send; the call's
 estimated time is taken off, and corrected when the worker reports what it was. When nobody has any left,
 everybody waiting is given as many quanta as it takes for one of them to go on. A debt outlives a pause,
-less the time that passed: one who waits for each result cannot escape the account.
+less the time that passed: one who waits for each result cannot escape the account. One that is alone
+always goes on.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from gt.dispatcher.session import Session
 CREDITS = 16
 AHEAD_US = 20_000
 QUANTUM_US = 1_000
-UNKNOWN_US = 1_000  #: what a program is thought to take before it has run
+#: What a program is thought to take before it has run: so much that few such calls are sent at once.
+UNKNOWN_US = AHEAD_US // 2
 MAX_RUN_US = 3_600_000_000  #: longer reports are not believed
 
 
@@ -60,8 +62,13 @@ class Lane:
         ring = self.ring
         if not ring or self.calls >= CREDITS:
             return None
-        if ring[0].deficit_us > 0:
-            return ring[0]
+        first = ring[0]
+        if len(ring) == 1:
+            # Nobody to be fair to: it owes no more than what is still on the worker.
+            first.deficit_us = -self.ahead_us
+            return first
+        if first.deficit_us > 0:
+            return first
         if all(s.deficit_us <= 0 for s in ring):
             given_us = QUANTUM_US * min(-s.deficit_us // QUANTUM_US + 1 for s in ring)
             for s in ring:

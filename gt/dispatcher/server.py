@@ -143,11 +143,7 @@ class Server:
         try:
             actions = self._handle(event)
         except Exception:
-            print(
-                f"gt: the dispatcher dropped {event!r:.500}\n{traceback.format_exc()}",
-                file=sys.stderr,
-                flush=True,
-            )
+            print(f"gt: the dispatcher dropped {event!r:.500}\n{traceback.format_exc()}", file=sys.stderr, flush=True)
             if peer is not None:
                 self.router.disconnect(peer)
                 self._feed_lost(peer)
@@ -175,9 +171,7 @@ class Server:
             try:
                 self.router.send(action.peer, codec.encode(message, action.payload))
             except Exception:  # what cannot be encoded; its receiver would wait for it forever
-                print(
-                    f"gt: cannot send {action!r:.500}\n{traceback.format_exc()}", file=sys.stderr, flush=True
-                )
+                print(f"gt: cannot send {action!r:.500}\n{traceback.format_exc()}", file=sys.stderr, flush=True)
                 self.router.disconnect(action.peer)
                 self._feed_lost(action.peer)
                 return

@@ -11,7 +11,7 @@ from gt.client.elementwise import gelu, relu, sigmoid, silu, tanh
 from gt.client.recorder import apply
 from gt.client.reductions import log_softmax, softmax
 from gt.client.tensor import Tensor
-from gt.client.tree import Kinds
+from gt.client.tree import Kind, Kinds
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import TABLE
 
@@ -23,14 +23,14 @@ __all__ = [
 
 embedding = indexing.embedding
 one_hot = indexing.one_hot
+_LINEAR = Kind(TABLE["linear"], {})
 _NLL = Kinds(TABLE["nll_loss"], "reduction", "ignore_index")
 _DROPOUT = Kinds(TABLE["dropout"], "p")
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """input @ weight.T + bias."""
-    y = input @ weight.T  # (..., out)
-    return y if bias is None else y + bias
+    return apply(_LINEAR, (input, weight) if bias is None else (input, weight, bias))  # type: ignore[no-any-return]
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:

@@ -37,15 +37,13 @@ def _torch(name: str, swapped: str | None, number_right: bool, number_left: bool
         a, b = site.specs
         if (not a.weak and not b.weak) or (b.weak and number_right) or (a.weak and number_left):
             return f
-        if a.weak and swapped is not None:
-            g = getattr(torch, swapped)
-            return (lambda s, x: g(x, s)) if number_right else (lambda s, x: g(x, scalar(s)))
-        common = getattr(torch, dtypes.promote((a, b)).name)
-
-        def scalar(s: Any) -> Any:
-            return torch.scalar_tensor(s, dtype=common)  # stays on the host: torch reads it there
-
-        return (lambda s, x: f(scalar(s), x)) if a.weak else (lambda x, s: f(x, scalar(s)))
+        if a.weak and swapped is not None and number_right:
+            turned = getattr(torch, swapped)
+            return lambda s, x: turned(x, s)
+        scalar, common = torch.scalar_tensor, getattr(torch, dtypes.promote((a, b)).name)
+        if a.weak:  # such a tensor stays on the host: torch reads it there
+            return lambda s, x: f(scalar(s, dtype=common), x)
+        return lambda x, s: f(x, scalar(s, dtype=common))
 
     return make
 

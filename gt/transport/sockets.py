@@ -45,9 +45,7 @@ _NEVER_MS = 86_400_000
 _NOBLOCK = int(zmq.NOBLOCK)
 _SNDMORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 _HANDSHAKE_FAILED = (
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
 _PROBE = b""
 
@@ -191,9 +189,13 @@ class SocketChannel:
                 poller.register(extra_fd, zmq.POLLIN)
                 self._extra_poller = (extra_fd, poller)
             poller = self._extra_poller[1]
-        if self._broken or self._closed:
-            return True
-        return self._poll(poller, timeout_s)
+        deadline = time.monotonic() + timeout_s
+        while not (self._broken or self._closed):
+            ready = self._poll(poller, deadline - time.monotonic())
+            if not self._news:
+                return ready
+            self._look_at_monitor()  # it may only say that the connection was made
+        return True
 
     def fileno(self) -> int:
         """A descriptor that becomes readable when something may have come. It is edge-triggered: ask
@@ -224,9 +226,7 @@ class SocketChannel:
         except codec.BadMessage as e:
             # ZeroMQ takes some other protocols for an old form of its own.
             self._broken = (
-                f"the server at {self.address} sent what is no message: {e}"
-                if self._answered
-                else self._not_gt()
+                f"the server at {self.address} sent what is no message: {e}" if self._answered else self._not_gt()
             )
             raise ServerError(self._broken) from None
         self._answered = True
@@ -344,9 +344,7 @@ class Router:
                 raise StartError(f"port {port} on {host} is in use; choose another with -p") from None
             if e.errno in (errno.EADDRNOTAVAIL, errno.ENODEV):
                 raise StartError(f"host {host} is not an address of this machine") from None
-            raise StartError(
-                f"cannot serve on {where.removeprefix('tcp://')}: {os.strerror(e.errno or 0)}"
-            ) from None
+            raise StartError(f"cannot serve on {where.removeprefix('tcp://')}: {os.strerror(e.errno or 0)}") from None
 
     def watch(self, fd: int) -> None:
         """Let `wait` also return when this descriptor is readable."""

@@ -21,8 +21,7 @@ from gt.dispatcher.events import (
 )
 from gt.dispatcher.machine import Machine
 from gt.errors import ProgramError
-from gt.ops import binary  # noqa: F401  # the programs here are made of its ops
-from gt.ops.check import check
+from gt.ops import check
 from gt.program import Instruction, Program, spec
 from gt.transport.messages import (
     VERSION,

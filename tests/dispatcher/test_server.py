@@ -23,17 +23,7 @@ from gt.dispatcher.events import (
 from gt.dispatcher.server import Server
 from gt.errors import ServerError
 from gt.program import Program
-from gt.transport.messages import (
-    Define,
-    GetStats,
-    Goodbye,
-    Hello,
-    Message,
-    Rejected,
-    Stats,
-    WorkerHello,
-    WorkerWelcome,
-)
+from gt.transport.messages import Define, GetStats, Goodbye, Hello, Message, Rejected, Stats, WorkerHello, WorkerWelcome
 from gt.transport.sockets import Router, SocketChannel
 
 DEADLINE_S = 10.0
@@ -113,9 +103,7 @@ def connect(server: Server) -> Iterator[Callable[..., SocketChannel]]:
         channel.close()
 
 
-def test_messages_are_answered_and_time_passes(
-    machine: Machine, connect: Callable[..., SocketChannel]
-) -> None:
+def test_messages_are_answered_and_time_passes(machine: Machine, connect: Callable[..., SocketChannel]) -> None:
     channel = connect(*(GetStats(i) for i in range(1000)))
     for i in range(1000):
         assert channel.receive(DEADLINE_S) == (Stats(i, {}), None)

@@ -65,9 +65,7 @@ def until_lost(router: Router, peer: bytes) -> list[bytes]:
     raise AssertionError("the loss was not noticed")
 
 
-def raw_dealer(
-    router: Router, routing_id: bytes = b""
-) -> tuple[zmq.Context[zmq.Socket[bytes]], zmq.Socket[bytes]]:
+def raw_dealer(router: Router, routing_id: bytes = b"") -> tuple[zmq.Context[zmq.Socket[bytes]], zmq.Socket[bytes]]:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     dealer = context.socket(zmq.DEALER)
     dealer.linger = 0
@@ -129,9 +127,7 @@ def test_messages_pass_both_ways_in_order(router: Router, connect: Callable[[], 
 
 
 @pytest.mark.parametrize("size", [0, 10, CHUNK])
-def test_a_payload_is_relayed_untouched(
-    router: Router, connect: Callable[[], SocketChannel], size: int
-) -> None:
+def test_a_payload_is_relayed_untouched(router: Router, connect: Callable[[], SocketChannel], size: int) -> None:
     sender, receiver = connect(), connect()
     receiver.send(GetStats(1))
     there, _ = next_message(router)
@@ -198,9 +194,7 @@ def test_a_frame_that_is_too_large_ends_that_connection_only(
     assert codec.decode(next_message(router)[1])[0] == GetStats(2)
 
 
-@pytest.mark.parametrize(
-    "frames", [[b"", b"xx"], [b"a", b"b", b"c"], [b"a"] * 500, [b"\xc1"], [b"", b"", b""]]
-)
+@pytest.mark.parametrize("frames", [[b"", b"xx"], [b"a", b"b", b"c"], [b"a"] * 500, [b"\xc1"], [b"", b"", b""]])
 def test_wrong_frames_do_not_decode(router: Router, frames: list[bytes]) -> None:
     context, dealer = raw_dealer(router)
     dealer.send_multipart(frames)
@@ -376,16 +370,7 @@ def test_not_a_gt_server() -> None:
 
 @pytest.mark.parametrize(
     "address",
-    [
-        "",
-        "localhost",
-        ":12",
-        "localhost:port",
-        "localhost:70000",
-        "http://x:1",
-        "ipc://",
-        "ipc://" + "x" * 108,
-    ],
+    ["", "localhost", ":12", "localhost:port", "localhost:70000", "http://x:1", "ipc://", "ipc://" + "x" * 108],
 )
 def test_bad_addresses(address: str) -> None:
     with pytest.raises(ServerError, match="address"):

@@ -1,0 +1,90 @@
+"""The instruction log: one line per message, whatever is in it."""
+
+from __future__ import annotations
+
+from dispatching import BROKEN, PLAIN, TOKEN, Hand
+
+from gt.dispatcher.events import BadFramesCame, MessageCame, PeerLost
+from gt.dispatcher.log import InstructionLog
+from gt.transport.messages import VERSION, Define, Hello, WorkerHello
+
+
+def logged(hand):
+    """The log of all that this hand has done."""
+    lines = []
+    log = InstructionLog(lines.append, clock=lambda: 0.25)
+    for event, actions in zip(hand.events, hand.actions, strict=True):
+        log(event)
+        for action in actions:
+            log(action)
+    return "".join(lines).splitlines()
+
+
+def test_a_call_from_client_to_worker_and_back():
+    hand = Hand()
+    worker, client = hand.worker(), hand.client("train.py@ann")
+    x = client.upload(worker)
+    client.define(PLAIN)
+    client.call(PLAIN, [x])
+    worker.done(client, 1, 42)
+    client.leave()
+    lines = logged(hand)
+    words = [line.split() for line in lines if not line.startswith("    |")]
+    assert [int(w[1]) for w in words] == list(range(1, len(words) + 1))
+    assert all(w[0].endswith(".250000") for w in words)
+    ways = {w[2] for w in words}
+    assert ways == {"RECV", "SEND", "WORKER_RECV", "WORKER_SEND", "CONNECT", "DISCONNECT"}
+
+    name = PLAIN.hash().hex()[:8]
+    calls = [line for line in lines if " Call " in line]
+    assert len(calls) == 2
+    assert all(f"#1 {name} (1 instructions)" in line for line in calls)
+    assert "RECV" in calls[0]
+    assert "train.py@ann" in calls[0]
+    assert "WORKER_SEND" in calls[1]
+    assert "worker 1" in calls[1]
+    assert any("CallDone" in line and "#1 42 us" in line for line in lines)
+
+
+def test_a_program_is_listed_when_it_first_passes():
+    hand = Hand()
+    worker, client = hand.worker(), hand.client()
+    client.define(PLAIN)
+    client.define(PLAIN)
+    client.call(PLAIN, [client.upload(worker)])
+    lines = logged(hand)
+    assert sum("%1 = add %0 %0" in line for line in lines) == 1
+    first = next(i for i, line in enumerate(lines) if " Define " in line)
+    assert lines[first + 1].startswith("    | program ")
+
+
+def test_a_chunks_size_includes_its_bytes():
+    hand = Hand()
+    hand.client().upload(hand.worker(), 100)
+    sizes = [int(line.split()[5]) for line in logged(hand) if "RECV" in line and " Chunk " in line]
+    assert sizes
+    assert min(sizes) > 400
+
+
+def test_strangers_cannot_write_lines_or_break_it():
+    lines = []
+    log = InstructionLog(lines.append)
+    log(MessageCame(b"p", Hello(VERSION, TOKEN, "evil\n00:00 RECV\x1b[2J")))
+    log(MessageCame(b"p", Define(BROKEN)))
+    log(MessageCame(b"q", WorkerHello(VERSION, TOKEN, "l", True)))
+    log(BadFramesCame(b"p", "what\never"))
+    log(PeerLost(b"p"))
+    log(PeerLost(b"unknown"))
+    assert all(line.endswith("\n") for line in lines)
+    plain = [line for line in lines if not line.startswith("    |")]
+    assert all(line.count("\n") == 1 for line in plain)
+    text = "".join(lines)
+    assert "\x1b" not in text
+    assert TOKEN not in text
+
+
+def test_an_unreadable_program_is_named_as_such():
+    lines = []
+    bad = type(PLAIN)((((8,), "no such dtype"),), "", (), (), (), ())
+    InstructionLog(lines.append)(MessageCame(b"p", Define(bad)))
+    assert "not readable" in lines[-1]

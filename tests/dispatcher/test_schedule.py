@@ -1,0 +1,187 @@
+"""Whose turn it is: credits, shares of run time, and nobody who waits without a reason."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from dispatching import PLAIN, Hand, program
+
+from gt.dispatcher.schedule import AHEAD_US, CREDITS, Lane, estimate
+from gt.dispatcher.session import Session
+from gt.transport.messages import Call
+
+OTHER = program(length=2)
+
+
+class Running:
+    """A worker that runs what it is sent, in order, each session's program taking its own time."""
+
+    def __init__(self, hand, run_us):
+        self.hand = hand
+        self.worker = hand.worker()
+        self.run_us = run_us  #: session -> microseconds of its calls
+        self.waiting = deque()
+        self.used_us = dict.fromkeys(run_us, 0)
+        self.finished = dict.fromkeys(run_us, 0)
+        self.behind_us = []  #: for each call: the work that was before it when it came
+
+    def take(self, actions):
+        for message in self.worker.hears(actions):
+            if isinstance(message, Call):
+                self.behind_us.append(sum(self.run_us[c.session] for c in self.waiting))
+                self.waiting.append(message)
+
+    def run_one(self, clients):
+        call = self.waiting.popleft()
+        client = clients[call.session]
+        self.used_us[call.session] += self.run_us[call.session]
+        self.finished[call.session] += 1
+        self.take(self.worker.done(client, call.seq, self.run_us[call.session]))
+        return client
+
+
+def compete(run_us, steps, sync=()):
+    """Sessions with calls of these lengths, always as many as their window allows; those in `sync` one."""
+    hand = Hand(looking=False)
+    running = Running(hand, {n + 1: us for n, us in enumerate(run_us)})
+    clients = {}
+    for n in running.run_us:
+        client = clients[n] = hand.client()
+        what = program(length=n)
+        client.define(what)
+        client.x = client.upload(running.worker)
+        client.what = what
+    for n, client in clients.items():
+        for _ in range(1 if n in sync else 32):
+            running.take(client.call(client.what, [client.x]))
+    for _ in range(steps):
+        client = running.run_one(clients)
+        running.take(client.call(client.what, [client.x]))
+    hand.machine.invariants()
+    return running
+
+
+def test_credits_bound_what_a_worker_is_sent():
+    hand = Hand()
+    worker, client = hand.worker(), hand.client()
+    x = client.upload(worker)
+    client.define(PLAIN)
+    client.call(PLAIN, [x])
+    worker.done(client, 1)
+    sent = []
+    for _ in range(30):
+        sent += [m for m in worker.hears(client.call(PLAIN, [x])) if isinstance(m, Call)]
+    assert len(sent) == CREDITS
+    more = [m for m in worker.hears(worker.done(client, 2)) if isinstance(m, Call)]
+    assert [m.seq for m in more] == [CREDITS + 2]
+
+
+def test_few_calls_of_an_unknown_program_are_sent_at_once():
+    hand = Hand()
+    worker, client = hand.worker(), hand.client()
+    x = client.upload(worker)
+    client.define(PLAIN)
+    for _ in range(10):
+        client.call(PLAIN, [x])
+    assert worker.state.lane.calls == 2
+    worker.done(client, 1, 50)
+    assert worker.state.lane.calls == 9  # all there are
+
+
+def test_long_calls_are_not_piled_up_on_a_worker():
+    hand = Hand()
+    worker, client = hand.worker(), hand.client()
+    x = client.upload(worker)
+    client.define(PLAIN)
+    for _ in range(3):  # it turns out that they take a second
+        client.call(PLAIN, [x])
+        worker.done(client, client.seq, 1_000_000)
+    for _ in range(10):
+        client.call(PLAIN, [x])
+    assert worker.state.lane.calls == 2
+
+
+def test_equal_sessions_take_turns():
+    running = compete([100, 100, 100], 600)
+    assert max(running.finished.values()) - min(running.finished.values()) <= 2 * CREDITS
+
+
+def test_a_session_of_long_calls_gets_its_share_of_time_and_not_more():
+    running = compete([10_000, 100], 8000)
+    long, short = running.used_us[1], running.used_us[2]
+    assert 0.8 < long / short < 1.25
+    assert running.finished[2] > 50 * running.finished[1]
+
+
+def test_very_different_lengths_still_share():
+    running = compete([1_000_000, 1_000], 10_000)
+    assert 0.8 < running.used_us[1] / running.used_us[2] < 1.25
+
+
+def test_nobody_stands_behind_more_than_the_bound():
+    running = compete([30_000, 100], 2000, sync=(2,))
+    # Once the lengths are known, a call finds at most two long ones, or AHEAD_US of work, before it.
+    assert max(running.behind_us[100:]) <= max(AHEAD_US, 2 * 30_000)
+    assert running.finished[2] >= 100
+
+
+def test_one_that_is_alone_has_it_all():
+    running = compete([5_000], 100)
+    assert running.finished[1] == 100
+
+
+def lane_with(*deficits):
+    lane = Lane()
+    sessions = [Session(n, b"%d" % n, "") for n, _ in enumerate(deficits)]
+    for session, deficit in zip(sessions, deficits, strict=True):
+        session.deficit_us = deficit
+        lane.ring.append(session)
+        session.enlisted = True
+    return lane, sessions
+
+
+def test_one_that_is_alone_owes_what_is_on_the_worker():
+    lane, (session,) = lane_with(-10**9)
+    lane.ahead_us = 700
+    assert lane.next() is session
+    assert session.deficit_us == -700
+
+
+def test_a_turn_lasts_until_the_deficit_is_used_up():
+    lane, (first, second) = lane_with(500, 500)
+    assert lane.next() is first
+    first.deficit_us -= 600
+    assert lane.next() is second
+    second.deficit_us -= 600
+    assert lane.next() is second  # the round begins where the last one ended
+    assert (first.deficit_us, second.deficit_us) == (900, 900)
+
+
+def test_a_large_debt_is_worked_off_in_one_step():
+    lane, (debtor, other) = lane_with(-10**9, -10**9 - 5000)
+    assert lane.next() is debtor
+    assert debtor.deficit_us > 0 >= other.deficit_us
+
+
+def test_a_debt_outlives_a_short_pause_and_savings_none():
+    lane, (debtor, saver) = lane_with(-3_000_000, 500)
+    lane.leave(debtor, 10.0)
+    lane.leave(saver, 10.0)
+    assert saver.deficit_us == 0
+    lane.enlist(debtor, 11.0)
+    assert debtor.deficit_us == -2_000_000
+    lane.leave(debtor, 11.0)
+    lane.enlist(debtor, 60.0)
+    assert debtor.deficit_us == 0
+
+
+def test_no_credit_no_turn():
+    lane, _ = lane_with(500)
+    lane.calls = CREDITS
+    assert lane.next() is None
+
+
+def test_estimates_follow_what_was_measured():
+    assert estimate(1000, 50_000, 1) == 50_000  # the first run replaces the guess,
+    assert estimate(50_000, 100, 2) == 100  # the second the first, which paid for getting ready,
+    assert estimate(100, 180, 3) == 110  # later ones count for an eighth

@@ -1,0 +1,256 @@
+"""Workers come and go: placement, waiting for a first one, and what is lost with one."""
+
+from __future__ import annotations
+
+from dispatching import PLAIN, TOKEN, Hand, Settings, disconnected, sent_to
+
+from gt.dispatcher.events import PeerLost
+from gt.program import Instruction, Program
+from gt.transport.messages import (
+    VERSION,
+    Call,
+    CallDone,
+    CallFailed,
+    Chunk,
+    ChunkAck,
+    Define,
+    Fetch,
+    FetchFailed,
+    Goodbye,
+    Refused,
+    WorkerHello,
+    pack_ids,
+)
+
+NO_WORKER = "no worker has joined this server; start one with: gt worker --host here -p 1"
+
+
+def types(messages):
+    return [type(m) for m in messages]
+
+
+# --- joining ---------------------------------------------------------------------------------
+
+
+def test_a_worker_is_usable_once_both_connections_are_there():
+    hand = Hand()
+    client = hand.client()
+    x = client.upload(None)
+    hand.say(b"control", WorkerHello(VERSION, TOKEN, "link", True))
+    assert client.session.worker is None
+    out = hand.say(b"results", WorkerHello(VERSION, TOKEN, "link", False))
+    assert [type(m) for m in sent_to(b"control", out)] == [Chunk]
+    assert client.session.worker.number == 1
+    assert x in client.session.uploads
+
+
+def test_a_link_is_used_by_one_worker_only():
+    hand = Hand()
+    worker = hand.worker()
+    out = hand.say(b"other", WorkerHello(VERSION, TOKEN, worker.control.hex(), True))
+    assert isinstance(sent_to(b"other", out)[0], Refused)
+    assert disconnected(out) == [b"other"]
+    assert worker.state.usable
+
+
+def test_half_a_worker_that_leaves_is_forgotten():
+    hand = Hand()
+    hand.say(b"control", WorkerHello(VERSION, TOKEN, "link", True))
+    hand.handle(PeerLost(b"control"))
+    assert not hand.state.workers
+    assert not hand.state.links
+
+
+def test_a_session_is_placed_on_the_least_loaded_worker_when_it_needs_one():
+    hand = Hand()
+    first, second = hand.worker(), hand.worker()
+    clients = [hand.client() for _ in range(5)]
+    assert all(c.session.worker is None for c in clients)
+    sizes = [8, 8, 100, 8, 8]
+    for client, n in zip(clients, sizes, strict=True):
+        client.say(client.chunk(n), bytes(4 * n))
+    # By sessions: 1, 2, 1 (lowest number), 2; then by bytes: the first worker holds the large one.
+    assert [c.session.worker.number for c in clients] == [1, 2, 1, 2, 2]
+    assert (first.state.nbytes, second.state.nbytes) == (432, 96)
+
+
+def test_what_waited_goes_out_when_a_worker_joins():
+    hand = Hand()
+    client = hand.client()
+    client.define(PLAIN)
+    x = client.upload(None)
+    client.call(PLAIN, [x])
+    client.fetch(1, x + 1)
+    hand.pass_time(14.0)
+    worker = hand.worker()
+    assert types(worker.hears(worker.joined))[-1] is Chunk
+    out = worker.ack(client, x)
+    assert types(worker.hears(out)) == [Define, Call, Fetch]
+    assert hand.state.held_nbytes == 0
+    assert client.hears(hand.pass_time(100.0)) == []
+
+
+# --- no worker -------------------------------------------------------------------------------
+
+
+def test_without_a_worker_calls_and_fetches_fail_after_the_timeout():
+    hand = Hand(Settings(worker_timeout_s=15.0))
+    client = hand.client()
+    client.define(PLAIN)
+    x = client.upload(None)
+    client.call(PLAIN, [x])
+    client.call(PLAIN, [x + 1])
+    client.fetch(1, x + 2)
+    assert client.hears(hand.pass_time(14.9)) == []
+    heard = client.hears(hand.pass_time(0.2))
+    assert types(heard) == [ChunkAck, CallFailed, CallFailed, FetchFailed, CallDone]
+    _, first, second, fetch, done = heard
+    assert (first.seq, first.root, first.error.kind) == (1, 1, "LostError")
+    assert first.error.text == second.error.text == fetch.error.text == NO_WORKER
+    assert (second.seq, second.root, done.seq) == (2, 1, 2)
+
+    # What uses the lost results fails at once, and so on.
+    failed, done = client.hears(client.call(PLAIN, [x + 2]))
+    assert (failed.seq, failed.root, done.seq) == (3, 1, 3)
+    (failed,) = client.hears(client.fetch(2, x + 3))
+    assert failed.error.text == NO_WORKER
+    client.free(x, x + 1, x + 2, x + 3)
+    assert not client.session.tensors
+
+    # The session goes on when a worker comes.
+    worker = hand.worker()
+    y = client.upload(worker)
+    assert types(worker.hears(client.call(PLAIN, [y]))) == [Define, Call]
+
+
+def test_creation_without_inputs_waits_and_fails_the_same_way():
+    hand = Hand()
+    client = hand.client()
+    create = Program((), "f", (Instruction("full", (~0,), {"shape": [8], "dtype": "float32"}),), (0,), (), ())
+    client.define(create)
+    client.call(create, [], (1.0,))
+    hand.pass_time(10.0)
+    client.call(create, [], (1.0,))
+    heard = client.hears(hand.pass_time(6.0))  # both: the wait counts from the first need
+    assert types(heard) == [CallFailed, CallFailed, CallDone]
+    assert [m.root for m in heard[:2]] == [1, 2]
+    # A later need waits anew.
+    client.call(create, [], (1.0,))
+    assert client.hears(hand.pass_time(14.0)) == []
+    worker = hand.worker()
+    assert types(worker.hears(worker.joined))[1:] == [Define, Call]
+    assert [t.nbytes for t in client.session.tensors.values() if t.lost is None] == [32]
+
+
+def test_a_call_waiting_for_its_program_is_not_failed_by_the_timeout():
+    hand = Hand()
+    client = hand.client()
+    x = client.upload(None)
+    client.call(PLAIN, [x])
+    heard = client.hears(hand.pass_time(16.0))
+    assert types(heard) == [ChunkAck]  # the upload is lost; the program may still come
+    heard = client.hears(client.define(PLAIN))
+    assert types(heard) == [CallFailed, CallDone]
+
+
+# --- losing ----------------------------------------------------------------------------------
+
+
+def test_a_lost_worker_answers_everything_under_way():
+    hand = Hand()
+    worker, client, other = hand.worker(), hand.client(), hand.client()
+    x = client.upload(worker)
+    bystander = hand.worker()
+    other.upload(bystander)
+    client.define(PLAIN)
+    for _ in range(2):
+        client.call(PLAIN, [x])
+    worker.done(client, 1)
+    client.fetch(7, x)
+    y = client.chunk(8)
+    client.say(y, bytes(32))
+    out = worker.die()
+    heard = client.hears(out)
+    assert types(heard) == [ChunkAck, FetchFailed, CallFailed, CallDone]
+    ack, fetch, failed, done = heard
+    assert ack.key == y.key
+    assert fetch.request == 7
+    assert (failed.seq, failed.root, done.seq) == (2, 2, 2)
+    for text in (fetch.error.text, failed.error.text):
+        assert "(host, pid 7) is gone" in text
+    assert disconnected(out) == [worker.control]
+    assert other.hears(out) == []
+    assert all(t.lost for t in client.session.tensors.values())
+    assert client.session.nbytes == 0
+
+
+def test_a_worker_may_leave_in_good_order():
+    hand = Hand()
+    worker, client = hand.worker(), hand.client()
+    client.upload(worker)
+    out = hand.say(worker.control, Goodbye())
+    assert sorted(disconnected(out)) == sorted([worker.control, worker.results])
+    assert not hand.state.workers
+    assert client.session.worker is None
+
+
+def test_the_queue_goes_on_at_another_worker():
+    hand = Hand()
+    first, client = hand.worker(), hand.client()
+    second = hand.worker()
+    client.define(PLAIN)
+    x = client.upload(first)
+    client.call(PLAIN, [x])
+    first.done(client, 1)
+    for _ in range(20):  # more than the credits: some wait
+        client.call(PLAIN, [x])
+    out = first.die()
+    assert client.session.worker.number == second.number
+    # The calls that waited use what was lost: the new worker is told, refused, to poison their results.
+    refused = [m for m in second.hears(out) if isinstance(m, Call)]
+    assert [m.seq for m in refused] == [18, 19, 20, 21]
+    assert {m.refused.kind for m in refused} == {"LostError"}
+    assert [m.seq for m in client.hears(out) if isinstance(m, CallFailed)] == list(range(2, 18))
+    for seq in range(18, 22):
+        second.failed(client, seq)
+    assert client.session.done == 21
+
+
+def test_the_call_to_blame_is_remembered_across_workers():
+    hand = Hand()
+    first, client = hand.worker(), hand.client()
+    client.define(PLAIN)
+    x = client.upload(first)
+    client.call(PLAIN, [x])  # fails with its worker
+    first.die()
+    second = hand.worker()
+    client.call(PLAIN, [x + 1])
+    failed, _ = client.hears(second.failed(client, 2))
+    assert (failed.seq, failed.root) == (2, 1)
+    client.call(PLAIN, [x])  # lost, but by no call
+    failed, _ = client.hears(second.failed(client, 3))
+    assert failed.root == 3
+
+
+def test_frees_of_lost_tensors_are_not_sent():
+    hand = Hand()
+    first, client = hand.worker(), hand.client()
+    x = client.upload(first)
+    first.die()
+    second = hand.worker()
+    y = client.upload(second)
+    client.define(PLAIN)
+    (call,) = [m for m in second.hears(client.call(PLAIN, [y], frees=pack_ids([x]))) if isinstance(m, Call)]
+    assert call.frees == b""
+    assert call.refused is None
+
+
+def test_a_lost_workers_other_connection_means_nothing_any_more():
+    hand = Hand()
+    worker, client = hand.worker(), hand.client()
+    x = client.upload(worker)
+    client.define(PLAIN)
+    client.call(PLAIN, [x])
+    worker.die()
+    assert client.hears(hand.say(worker.control, CallDone(client.number, 1, 5))) == []
+    assert hand.handle(PeerLost(worker.control)) == []

@@ -1,0 +1,176 @@
+"""Every sample of every op in the table, and what the table's tests do with one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gt import dtypes
+from gt.ops import TABLE, Op
+from gt.ops.evaluate import apply, run
+from gt.ops.record import as_tuple
+from gt.ops.trace import Symbol, Trace, scalar_kind
+from gt.program import SCALARS, Spec, spec
+from gt.worker.engines.numpy import NumpyEngine
+
+NUMPY = NumpyEngine()
+
+
+def samples(op: Op) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    return op.samples(np.random.default_rng(0))
+
+
+def cases(which: Callable[[Op], Any] = lambda op: True) -> list[Any]:
+    """(op, operands, attributes) of every sample, for parametrize."""
+    return [
+        pytest.param(op, args, attrs, id=f"{op.name}-{i}")
+        for op in TABLE.values()
+        if which(op)
+        for i, (args, attrs) in enumerate(samples(op))
+    ]
+
+
+def specs_of(args: Sequence[Any]) -> list[Spec]:
+    return [
+        spec(a.shape, dtypes.dtype(a.dtype)) if isinstance(a, np.ndarray) else SCALARS[scalar_kind(a)] for a in args
+    ]
+
+
+def as_dtype(args: Sequence[Any], name: str) -> tuple[Any, ...]:
+    """The operands with their float64 arrays in another type."""
+    target = dtypes.dtype(name).numpy
+    return tuple(
+        a.astype(target) if isinstance(a, np.ndarray) and a.dtype == np.float64 else a for a in args
+    )
+
+
+def is_float(a: Any) -> bool:
+    return isinstance(a, np.ndarray) and dtypes.dtype(a.dtype).is_floating_point
+
+
+def calls_with(engine: Any, op: Op, args: Sequence[Any], attrs: dict[str, Any]) -> tuple[Any, ...]:
+    """The op's results as numpy arrays, computed by an engine."""
+    specs = specs_of(args)
+    arrays = [engine.from_bytes(a.tobytes(), s) if isinstance(a, np.ndarray) else a for a, s in zip(args, specs)]
+    results = apply(op, arrays, specs, attrs, engine.kernel)
+    return tuple(to_numpy(engine, r, s) for r, s in zip(results, as_tuple(op.infer(*specs, **attrs)), strict=True))
+
+
+def to_numpy(engine: Any, array: Any, s: Spec) -> np.ndarray:
+    return np.frombuffer(engine.to_bytes(array), s.dtype.numpy).reshape(s.shape)
+
+
+def wide(a: Any) -> np.ndarray:
+    """For comparison: narrow floats as float64."""
+    return a.astype(np.float64) if dtypes.dtype(a.dtype).is_floating_point else a
+
+
+# -- gradients of traces ---------------------------------------------------------------------
+
+
+def backward(trace: Trace, outputs: Sequence[tuple[Symbol, Any]], wanted: Sequence[Symbol]) -> list[Any]:
+    """The gradients of `wanted`, given those of some outputs; written down in the same trace."""
+    made = {number: i for i, (_, _, _, numbers) in enumerate(trace.code) for number in numbers}
+    known: dict[int, Any] = {}
+    symbols: dict[int, Symbol] = {}
+    for s, g in outputs:
+        known[s.number] = g
+    for i in range(max((made.get(s.number, -1) for s, _ in outputs), default=-1), -1, -1):
+        op, args, attrs, numbers = trace.code[i]
+        if op.vjp is None or not any(n in known for n in numbers):
+            continue
+        specs = as_tuple(op.infer(*[a.spec if isinstance(a, Symbol) else SCALARS[scalar_kind(a)] for a in args], **attrs))
+        ys = tuple(symbols.setdefault(n, Symbol(trace, n, s)) for n, s in zip(numbers, specs, strict=True))
+        gs = tuple(known.get(n) for n in numbers)
+        for a, d in zip(args, vjps(op, gs, ys, args, attrs), strict=False):
+            if d is not None and isinstance(a, Symbol) and a.dtype.is_floating_point:
+                d = fit(d, a.spec)
+                known[a.number] = d if a.number not in known else known[a.number] + d
+    return [known.get(s.number) for s in wanted]
+
+
+def vjps(op: Op, gs: tuple[Any, ...], ys: tuple[Any, ...], args: Sequence[Any], attrs: dict[str, Any]) -> list[Any]:
+    """What the record says are the gradients, per operand."""
+    g, y = (gs[0], ys[0]) if len(ys) == 1 else (gs, ys)
+    if callable(op.vjp):
+        returned = op.vjp(g, y, *args, **attrs)
+        assert len(returned) == len(args)
+        return list(returned)
+    assert op.vjp is not None
+    floats = [isinstance(a, Symbol) and a.dtype.is_floating_point for a in args]
+    return [f(g, y, *args, **attrs) if f is not None and floats[k] else None for k, f in enumerate(op.vjp)]
+
+
+def fit(d: Any, s: Spec) -> Any:
+    """What the caller of a VJP does: sum over broadcast dimensions, cast."""
+    if d.shape != s.shape:
+        d = TABLE["sum_to"](d, shape=s.shape)
+    if d.dtype is not s.dtype:
+        d = TABLE["cast"](d, dtype=s.dtype.name)
+    return d
+
+
+class Written:
+    """One use of an op on paper with its gradients, and their gradients; evaluated on numpy.
+
+    The trace's first symbols are the operands that are arrays, then a gradient for every result,
+    then a gradient for the gradient of every operand that is a float.
+    """
+
+    def __init__(self, op: Op, args: Sequence[Any], attrs: dict[str, Any]) -> None:
+        rng = np.random.default_rng(1)
+        specs = specs_of(args)
+        self.trace = Trace()
+        self.inputs: list[np.ndarray] = []
+        self.args = [self._input(a) if isinstance(a, np.ndarray) else a for a in args]
+        self.gs = [self._input(rng.normal(size=s.shape)) for s in as_tuple(op.infer(*specs, **attrs))]
+        floats = [s for s, a in zip(self.args, args, strict=True) if is_float(a)]
+        us = [self._input(rng.normal(size=s.shape)) for s in floats]
+        results = self.trace.add(op, tuple(self.args), attrs)
+        self.results = results if isinstance(results, tuple) else (results,)
+
+        grads = backward(self.trace, list(zip(self.results, self.gs, strict=True)), floats)
+        #: The operands that have a gradient, with it.
+        self.first = [(s, d) for s, d in zip(floats, grads, strict=True) if d is not None]
+        self.us = [u for u, d in zip(us, grads, strict=True) if d is not None]
+        self.specs_fit = all(d.spec is s.spec for s, d in self.first)
+
+    def _input(self, value: np.ndarray) -> Symbol:
+        self.inputs.append(value)
+        return self.trace.symbol(spec(value.shape, dtypes.dtype(value.dtype)))
+
+    def twice(self) -> list[tuple[Symbol, Any]]:
+        """The gradients of the gradients, by operands and incoming gradients."""
+        wanted = [s for s in (*self.args, *self.gs) if isinstance(s, Symbol) and s.dtype.is_floating_point]
+        outputs = [(d, u) for (_, d), u in zip(self.first, self.us, strict=True) if d.number >= len(self.inputs)]
+        # A gradient that is the incoming one itself has no instruction to go back through.
+        for (_, d), u in zip(self.first, self.us, strict=True):
+            if d.number < len(self.inputs):
+                outputs.append((d, u))
+        merged: dict[int, tuple[Symbol, Any]] = {}
+        for d, u in outputs:
+            merged[d.number] = (d, u if d.number not in merged else merged[d.number][1] + u)
+        grads = backward(self.trace, list(merged.values()), wanted)
+        return list(zip(wanted, grads, strict=True))
+
+    def values(self, wanted: Sequence[Symbol], inputs: Sequence[np.ndarray] | None = None) -> tuple[Any, ...]:
+        return run(self.trace, wanted, self.inputs if inputs is None else inputs, NUMPY.kernel)
+
+    def slope(self, pairs: Sequence[tuple[Symbol, Symbol]], of: Symbol, h: float = 1e-5) -> np.ndarray:
+        """By finite differences: how the sum of all products of `pairs` changes with an input."""
+        base = self.inputs[of.number]
+        result = np.zeros(base.shape)
+        for place in np.ndindex(*base.shape):
+            ends = []
+            for step in (h, -h):
+                moved = list(self.inputs)
+                moved[of.number] = base.copy()
+                moved[of.number][place] += step
+                values = self.values([s for pair in pairs for s in pair], moved)
+                ends.append(sum((np.sum(a * b) for a, b in zip(values[::2], values[1::2], strict=True)), 0.0))
+            with np.errstate(all="ignore"):
+                result[place] = (ends[0] - ends[1]) / (2 * h)
+        return result

@@ -1,0 +1,332 @@
+"""What holds for every op because it is in the table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from gt import dtypes
+from gt.errors import IndexOutOfRange
+from gt.ops import TABLE, Op
+from gt.ops.evaluate import apply, expand, run
+from gt.ops.record import as_tuple
+from gt.ops.trace import Trace
+from gt.program import spec
+from tests.ops.cases import (
+    NUMPY,
+    Written,
+    as_dtype,
+    calls_with,
+    cases,
+    is_float,
+    samples,
+    specs_of,
+    to_numpy,
+    wide,
+)
+
+#: Relative and absolute: how far two ways to compute the same may differ.
+TOLERANCE = {"float64": (1e-9, 1e-10), "float32": (2e-4, 2e-5), "float16": (2e-2, 1e-2), "bfloat16": (1e-1, 8e-2)}
+
+
+def close(a: Any, b: Any, dtype: str = "float64") -> None:
+    rtol, atol = TOLERANCE[dtype]
+    np.testing.assert_allclose(wide(a), wide(b), rtol=rtol, atol=atol)
+
+
+def has_floats(args: tuple[Any, ...]) -> bool:
+    return any(is_float(a) for a in args)
+
+
+# -- records ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op", TABLE.values(), ids=lambda op: op.name)
+def test_a_record_is_whole(op: Op) -> None:
+    assert op.doc.endswith(".")
+    assert "\n" not in op.doc
+    assert samples(op), "an op without samples is not tested"
+    assert op.kernels or op.compose
+    shapes = [a.shape for args, _ in samples(op) for a in args if isinstance(a, np.ndarray)]
+    attrs = [tuple(v) for _, attrs in samples(op) for v in attrs.values() if isinstance(v, tuple)]
+    sizes = [a["n"] for _, a in samples(op) if "n" in a]
+    assert any(0 in s for s in (*shapes, *attrs)) or 0 in sizes, "no sample has no elements"
+    if op.inplace:
+        assert "torch_inplace" in op.kernels
+    if op.put is not None:
+        assert op.aliases
+
+
+# -- kernels ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(("op", "args", "attrs"), cases())
+def test_engines_agree(op: Op, args: Any, attrs: Any, dtype: str, engine: Any) -> None:
+    """And make what `infer` says."""
+    if dtype != "float64" and not has_floats(args):
+        pytest.skip("has no floats")
+    args = as_dtype(args, dtype)
+    specs = specs_of(args)
+    inferred = as_tuple(op.infer(*specs, **attrs))
+    ours = apply(op, args, specs, attrs, NUMPY.kernel)
+    for s, a in zip(inferred, ours, strict=True):
+        assert type(a) is np.ndarray
+        assert spec(a.shape, dtypes.dtype(a.dtype)) is s
+
+    arrays = [engine.from_bytes(a.tobytes(), s) if isinstance(a, np.ndarray) else a for a, s in zip(args, specs)]
+    theirs = apply(op, arrays, specs, attrs, engine.kernel)
+    for s, a, b in zip(inferred, theirs, ours, strict=True):
+        assert tuple(a.shape) == s.shape
+        assert a.dtype is getattr(torch, s.dtype.name)
+        assert a.device == torch.device(engine.device)
+        close(to_numpy(engine, a, s), b, dtype)
+
+
+@pytest.mark.parametrize(("op", "args", "attrs"), cases())
+def test_torch_kernels_leave_their_operands_alone(op: Op, args: Any, attrs: Any, engine: Any) -> None:
+    """Also operands that do not lie in order. And what is no view is new memory."""
+    specs = specs_of(args)
+    arrays = [engine.from_bytes(a.tobytes(), s) if isinstance(a, np.ndarray) else a for a, s in zip(args, specs)]
+    plain = apply(op, arrays, specs, attrs, engine.kernel)
+    strided = [_strided(a) if isinstance(a, torch.Tensor) else a for a in arrays]
+    copies = [a.clone() if isinstance(a, torch.Tensor) else a for a in strided]
+    results = apply(op, strided, specs, attrs, engine.kernel)
+    for a, b in zip(strided, copies, strict=True):
+        assert a is b or not isinstance(a, torch.Tensor) or torch.equal(a.nan_to_num(), b.nan_to_num())
+    for a, b in zip(results, plain, strict=True):
+        torch.testing.assert_close(a, b, equal_nan=True)
+    if not op.aliases:
+        own = {a.untyped_storage().data_ptr() for a in strided if isinstance(a, torch.Tensor) and a.numel()}
+        assert not own & {r.untyped_storage().data_ptr() for r in results if r.numel()}
+
+
+def _strided(x: torch.Tensor) -> torch.Tensor:
+    """The same numbers, with gaps and the dimensions in another order in memory."""
+    order = tuple(reversed(range(x.ndim)))
+    holes = torch.zeros([*(x.shape[d] for d in order), 2], dtype=x.dtype, device=x.device)
+    holes[..., 0] = x.permute(order)
+    return holes[..., 0].permute(order)
+
+
+@pytest.mark.parametrize(("op", "args", "attrs"), cases(lambda op: op.inplace))
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_inplace_kernels_write_what_the_others_return(op: Op, args: Any, attrs: Any, dtype: str, engine: Any) -> None:
+    args = as_dtype(args, dtype)
+    specs = specs_of(args)
+    arrays = [engine.from_bytes(a.tobytes(), s) if isinstance(a, np.ndarray) else a for a, s in zip(args, specs)]
+    plain = apply(op, arrays, specs, attrs, engine.kernel)
+    before = [a.clone() if isinstance(a, torch.Tensor) else a for a in arrays]
+    kernel = engine.kernel(op, attrs, specs, inplace=True)
+    results = kernel(*arrays)
+    results = results if isinstance(results, tuple) else (results,)
+    for k, r, p in zip(op.inplace, results, plain, strict=True):
+        assert r is arrays[k]
+        torch.testing.assert_close(r, p, rtol=0, atol=0)
+    for k, (a, b) in enumerate(zip(arrays, before, strict=True)):
+        if k not in op.inplace and isinstance(a, torch.Tensor):
+            assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(("op", "args", "attrs"), cases(lambda op: op.compose))
+def test_compositions_equal_kernels(op: Op, args: Any, attrs: Any, engine: Any) -> None:
+    specs = specs_of(args)
+    arrays = [engine.from_bytes(a.tobytes(), s) if isinstance(a, np.ndarray) else a for a, s in zip(args, specs)]
+    trace, results = expand(op, specs, attrs)
+    for s, r in zip(as_tuple(op.infer(*specs, **attrs)), results, strict=True):
+        assert r.spec is s
+    for a, b in zip(
+        run(trace, results, arrays, engine.kernel), apply(op, arrays, specs, attrs, engine.kernel), strict=True
+    ):
+        torch.testing.assert_close(a, b, equal_nan=True)
+
+
+@pytest.mark.parametrize(("op", "args", "attrs"), cases())
+def test_attributes_may_come_off_the_wire(op: Op, args: Any, attrs: Any, engine: Any) -> None:
+    """MessagePack knows no tuples."""
+    wired = msgspec.msgpack.decode(msgspec.msgpack.encode(attrs))
+    specs = specs_of(args)
+    assert as_tuple(op.infer(*specs, **wired)) == as_tuple(op.infer(*specs, **attrs))
+    for maker in (NUMPY, engine):
+        for a, b in zip(calls_with(maker, op, args, wired), calls_with(maker, op, args, attrs), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+# -- gradients -------------------------------------------------------------------------------
+
+
+def differentiable(op: Op) -> bool:
+    return op.vjp is not None
+
+
+def finite(args: Any) -> bool:
+    return all(np.isfinite(a).all() for a in args if is_float(a))
+
+
+def with_gradient(op: Op, args: Any, attrs: Any) -> Written:
+    if not finite(args):
+        pytest.skip("a slope at nan")
+    results = as_tuple(op.infer(*specs_of(args), **attrs))
+    if not has_floats(args) or not all(s.dtype.is_floating_point for s in results):
+        pytest.skip("no floats")
+    written = Written(op, args, attrs)
+    assert written.specs_fit
+    return written
+
+
+def compare_slopes(analytic: np.ndarray, numeric: np.ndarray) -> None:
+    there = np.isfinite(numeric) & (np.abs(numeric) < 1e4)
+    np.testing.assert_allclose(np.asarray(analytic)[there], numeric[there], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("op", "args", "attrs"), cases(differentiable))
+def test_gradients_match_finite_differences(op: Op, args: Any, attrs: Any) -> None:
+    written = with_gradient(op, args, attrs)
+    pairs = list(zip(written.results, written.gs, strict=True))
+    for (of, _), value in zip(written.first, written.values([d for _, d in written.first]), strict=True):
+        compare_slopes(value, written.slope(pairs, of))
+
+
+@pytest.mark.parametrize(("op", "args", "attrs"), cases(differentiable))
+def test_gradients_match_torch(op: Op, args: Any, attrs: Any, engine: Any) -> None:
+    written = with_gradient(op, args, attrs)
+    specs = specs_of(args)
+    arrays = [engine.from_bytes(a.tobytes(), s) if isinstance(a, np.ndarray) else a for a, s in zip(args, specs)]
+    leaves = [a.requires_grad_() for a, v in zip(arrays, args, strict=True) if is_float(v)]
+    with torch.enable_grad():
+        results = apply(op, arrays, specs, attrs, engine.kernel)
+    gs = [torch.from_numpy(written.inputs[g.number]).to(engine.device) for g in written.gs]
+    there = [(r, g) for r, g in zip(results, gs, strict=True) if r.requires_grad]
+    if not there:
+        assert op.name in ("sign", "floor", "ceil", "round", "dropout") or not written.first or not leaves[0].numel()
+        return
+    theirs = torch.autograd.grad([r for r, _ in there], leaves, [g for _, g in there], allow_unused=True)
+    symbols = [s for s in written.args if hasattr(s, "number") and s.dtype.is_floating_point]
+    ours = {s.number: v for (s, _), v in zip(written.first, written.values([d for _, d in written.first]), strict=True)}
+    for s, t in zip(symbols, theirs, strict=True):
+        if t is None:
+            assert s.number not in ours or not np.any(ours[s.number])
+        else:
+            np.testing.assert_allclose(
+                ours.get(s.number, np.zeros(s.shape)), t.detach().cpu().numpy(), rtol=1e-7, atol=1e-9
+            )
+
+
+@pytest.mark.parametrize(("op", "args", "attrs"), cases(differentiable))
+def test_gradients_have_gradients(op: Op, args: Any, attrs: Any) -> None:
+    written = with_gradient(op, args, attrs)
+    if op.name == "pow" and any(np.any(a == 0) for a in args if isinstance(a, np.ndarray)):
+        pytest.skip("the second derivative of a power at 0 is at most one-sided")
+    if op.name in ("prod", "maximum", "minimum") and op.name != "prod" and np.any(np.equal(*args[:2])):
+        pytest.skip("the gradient jumps at ties")
+    if op.name == "prod" and any(np.any(a == 0) for a in args):
+        pytest.skip("the gradient of the zeros' gradient is left out")
+    grads = [d for _, d in written.first]
+    pairs = list(zip(grads, written.us, strict=True))
+    for of, d in written.twice():
+        numeric = written.slope(pairs, of)
+        compare_slopes(np.zeros(of.shape) if d is None else written.values([d])[0], numeric)
+
+
+#: What a gradient needs to keep; the rest may die after the forward pass. (operands read, result read)
+READS = {
+    "exp": ((), True), "sigmoid": ((), True), "tanh": ((), True), "sqrt": ((), True), "relu": ((), True),
+    "softmax": ((), True), "log_softmax": ((), True), "add": ((), False), "sub": ((), False), "sum": ((), False),
+    "mean": ((), False), "reshape": ((), False), "permute": ((), False), "expand": ((), False), "cat": ((), False),
+    "split": ((), False), "slice": ((), False), "cast": ((), False), "dropout": ((), False), "neg": ((), False),
+    "mul": ((0, 1), False), "matmul": ((0, 1), False), "log": ((0,), False), "where": ((0,), False),
+    "embedding": ((1,), False), "gather": ((1,), False), "nll_loss": ((1,), False), "cumsum": ((), False),
+    "linear": ((0, 1), False), "assign": ((), False), "slice_put": ((), False), "index": ((1,), False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READS)
+def test_gradients_read_little(name: str) -> None:
+    op = TABLE[name]
+    args, attrs = samples(op)[0]
+    trace = Trace()
+    symbols = [trace.symbol(s) if isinstance(a, np.ndarray) else a for a, s in zip(args, specs_of(args), strict=True)]
+    ys = tuple(trace.symbol(s) for s in as_tuple(op.infer(*specs_of(args), **attrs)))
+    gs = tuple(trace.symbol(y.spec) for y in ys)
+    from tests.ops.cases import vjps
+
+    vjps(op, gs, ys, symbols, attrs)
+    reads = trace.reads()
+    operands = tuple(k for k, s in enumerate(symbols) if getattr(s, "number", None) in reads)
+    assert (operands, any(y.number in reads for y in ys)) == READS[name]
+
+
+def test_a_number_needs_no_saved_tensor() -> None:
+    trace = Trace()
+    x, y, g = (trace.symbol(spec((2,), dtypes.float32)) for _ in range(3))
+    TABLE["mul"].vjp[0](g, y, x, 3.0)  # type: ignore[index]
+    assert trace.reads() == {g.number}
+
+
+# -- views -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("op", "args", "attrs"), cases(lambda op: op.put))
+def test_what_is_put_is_read_again(op: Op, args: Any, attrs: Any) -> None:
+    specs = specs_of(args)
+    rng = np.random.default_rng(3)
+    pieces = apply(op, args, specs, attrs, NUMPY.kernel)
+    for k, piece in enumerate(pieces):
+        trace = Trace()
+        base, new = trace.symbol(specs[0]), trace.symbol(spec(piece.shape, specs[0].dtype))
+        assert op.put is not None
+        out = op.put(base, new, k, *args[1:], **attrs)
+        assert out.spec is specs[0]
+        fresh = rng.normal(size=piece.shape)
+        (changed,) = run(trace, [out], [args[0], fresh], NUMPY.kernel)
+        np.testing.assert_array_equal(apply(op, [changed, *args[1:]], specs, attrs, NUMPY.kernel)[k], fresh)
+        (same,) = run(trace, [out], [args[0], piece], NUMPY.kernel)
+        np.testing.assert_array_equal(same, args[0])
+
+
+# -- indices ---------------------------------------------------------------------------------
+
+INDEXED = cases(lambda op: op.indices)
+
+
+@pytest.mark.parametrize(("op", "args", "attrs"), INDEXED)
+def test_bad_indices_are_found(op: Op, args: Any, attrs: Any, engine: Any) -> None:
+    specs = specs_of(args)
+    assert op.indices is not None
+    for k, (n, extra) in op.indices(*specs, **attrs).items():
+        for maker in (NUMPY, engine):
+            good = maker.from_bytes(args[k].tobytes(), specs[k])
+            passed, flag = maker.check(op.name, good, n, extra, None)
+            np.testing.assert_array_equal(to_numpy(maker, passed, specs[k]), args[k])
+            assert flag is None or not maker.raised(flag)
+        for bad in (-1, n, 2**31 - 1, -(2**31)):
+            if not args[k].size or bad == extra:
+                continue
+            wrong = args[k].copy()
+            wrong[(-1,) * wrong.ndim] = bad
+            with pytest.raises(IndexOutOfRange, match=rf"{op.name}: index {bad} is out of range for size {n}"):
+                NUMPY.check(op.name, wrong, n, extra, None)
+            there = engine.from_bytes(wrong.tobytes(), specs[k])
+            if not engine.deferred:
+                with pytest.raises(IndexOutOfRange, match=rf"{op.name}: index {bad} is out of range for size {n}"):
+                    engine.check(op.name, there, n, extra, None)
+                continue
+            clamped, flag = engine.check(op.name, there, n, extra, None)
+            assert engine.raised(flag)
+            fine, flag = engine.check(op.name, clamped, n, extra, flag)
+            assert engine.raised(flag), "a later good index must not lower the flag"
+            arrays = [engine.from_bytes(a.tobytes(), s) if isinstance(a, np.ndarray) else a for a, s in zip(args, specs)]
+            arrays[k] = fine
+            for r in apply(op, arrays, specs, attrs, engine.kernel):
+                engine.to_bytes(r)  # the device has survived
+
+
+def test_an_index_into_nothing_is_bad(engine: Any) -> None:
+    index = engine.from_bytes(np.zeros(2, np.int64).tobytes(), spec((2,), dtypes.int64))
+    for maker, array in ((engine, index), (NUMPY, np.zeros(2, np.int64))):
+        with pytest.raises(IndexOutOfRange, match="embedding: index 0 is out of range for size 0"):
+            maker.check("embedding", array, 0, None, None)
