@@ -24,7 +24,7 @@ from gt.dispatcher.machine import Machine
 from gt.dispatcher.server import Observer, Server, print_arrivals, print_event
 from gt.errors import GTError, StartError
 from gt.server.workers import LocalWorkers, choose_devices
-from gt.transport.sockets import Router
+from gt.transport.router import Router
 
 
 def parser(prog: str, settings: config.Config) -> Parser:
@@ -121,7 +121,7 @@ def _run(
         if args.parent is not None and os.getppid() != args.parent:
             server.stop()
         elif starting:
-            if len(set(server.workers.values())) >= len(devices):
+            if server.joined() >= len(devices):
                 starting = False
                 _announce(args, router.address)
             else:

@@ -49,6 +49,7 @@ class GradNode:
 
     def backward(self, gs: list[Any], create_graph: bool) -> Iterable[tuple[Edge, Any]]:
         """The operands' gradients, given those of the results (None: not used)."""
+        from gt.client.recorder import Value
         from gt.client.tensor import Ghost, Tensor
 
         node = self.node
@@ -59,14 +60,14 @@ class GradNode:
             )
         assert node.kind is not None
         op, attrs = node.kind.op, node.kind.attrs
-        args = []
+        args: list[Any] = []
         for value, spec, edge in zip(self.saved, node.operands, self.edges, strict=False):
             if value is None:
                 args.append(Ghost(spec))
-            elif isinstance(value, (int, float, bytes)):
-                args.append(value)
-            else:
+            elif type(value) is Value:
                 args.append(Tensor(value, edge if create_graph else None))
+            else:
+                args.append(value)  # a number
         y: Any = self.saved[-1]
         single = len(node.specs) == 1
         if single:

@@ -96,7 +96,7 @@ class Number:
 
     def _compare(self, f: Callable[[Any, Any], bool], o: Any) -> bool:
         if not isinstance(o, (Number, int, float)):
-            return NotImplemented
+            return NotImplemented  # type: ignore[no-any-return]  # what Python expects here
         # Only the outcome is fixed, not the number: `if i < 0` holds for many i.
         its = o.now if isinstance(o, Number) else lambda args: o
         result, mine = f(self.value, o.value if isinstance(o, Number) else o), self.now
@@ -244,8 +244,9 @@ class Recipe:
             for k, number in self.sources.items():
                 scalars[k] = number.now(args)
             inputs = [source(args) for source in self.inputs]
-            for v in inputs:
-                session.bring_out(v)
+            for value in inputs:
+                session.bring_out(value)
+            del value
             outputs = {num: Value(None, -1, self.specs[num]) for num in self.live}
             for t, num in self.written:
                 views.rebind(t, outputs[num])
@@ -256,7 +257,6 @@ class Recipe:
                     leaf.grad = Tensor(outputs[grad])
                 else:
                     views.rebind(leaf.grad, outputs[grad])
-            v = None
             dead = frozenset(alone(inputs))
             variant = session.tree.variant(self.end, self.live, dead, self.updates)
             ids = [inputs[k].handle.id for k in variant.inputs]  # type: ignore[union-attr]

@@ -87,7 +87,7 @@ def _drop_leading_ones(value: Any, ndim: int) -> Any:
     return value if shape == value.shape else shapes.reshape(value, shape)
 
 
-def _parse(x: Any, key: Any) -> tuple[Any, list[tuple[int, Any]]]:
+def _parse(x: Any, key: Any) -> tuple[Tensor, list[tuple[int, Any]]]:
     """The part of an index that is a view (ints, slices, None, ...), taken; and the rest, index tensors
     with the dimension of that view they stand at."""
     keys = list(key) if isinstance(key, tuple) else [key]
@@ -186,8 +186,8 @@ def _index_tensor(k: Any, n: int, dim: int) -> Any:
     return unary(_WRAP[n], k)
 
 
-def _gather_at(view: Any, tensors: list[tuple[int, Any]]) -> Any:
-    return apply(_INDEX[tuple(d for d, _ in tensors)], (view, *[i for _, i in tensors]))
+def _gather_at(view: Any, tensors: list[tuple[int, Any]]) -> Tensor:
+    return apply(_INDEX[tuple(d for d, _ in tensors)], (view, *[i for _, i in tensors]))  # type: ignore[no-any-return]
 
 
 # --- functions ---------------------------------------------------------------------------------------

@@ -154,7 +154,9 @@ class Recorder:
             raise ServerError("this tensor belongs to a session that is closed, or is not this thread's")
 
     def _grow(self, p: Pending, kind: Kind, args: tuple[Any, ...]) -> None:
-        key, refs, specs = [kind], [], []
+        key: list[Any] = [kind]
+        refs: list[int | None] = []
+        specs: list[Spec] = []
         fresh: dict[int, int] = {}  # inputs that this op is the first to use
         n_inputs = n_scalars = 0
         for a in args:
@@ -485,8 +487,7 @@ def apply(kind: Kind, args: tuple[Any, ...]) -> Any:
         edges = tuple([a._fn if type(x) is Value else None for a, x in zip(args, operands, strict=True)])
         mask = sum([1 << i for i, f in enumerate(edges) if f is not None])
         if mask:
-            numbers = [getattr(x, "value", x) if type(x) is not Value else x for x in operands]
-            fn = attach(node, edges, (*numbers, values[0] if len(values) == 1 else tuple(values)), mask)
+            fn = attach(node, edges, (*operands, values[0] if len(values) == 1 else tuple(values)), mask)
     if len(values) == 1:
         return make(values[0], fn)
     return tuple([make(v, None if fn is None else fn.part(i)) for i, v in enumerate(values)])

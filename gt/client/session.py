@@ -20,7 +20,8 @@ import sys
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ from gt.program import Spec
 from gt.transport.channel import Channel
 from gt.transport.codec import Buffer
 from gt.transport.messages import (
-    CHUNK, CHUNKS_IN_FLIGHT, VERSION, WINDOW, Call, CallDone, CallFailed, Cancel, Chunk, ChunkAck, Define, Failure,
+    CHUNK, CHUNKS_IN_FLIGHT, UPLOADS, VERSION, WINDOW, Call, CallDone, CallFailed, Cancel, Chunk, ChunkAck, Define, Failure,
     Fetch, FetchFailed, Free, GetStats, Goodbye, Hello, Need, Refused, Rejected, Stats, Welcome, pack_ids,
 )  # fmt: skip
 
@@ -96,6 +97,8 @@ class Session:
         self._queued_nbytes = 0
         self._stats: dict[int, dict[str, Any]] = {}
         self._request = 0
+        self._out: list[tuple[Any, Buffer | None]] = []  #: Messages held back, see `holding`.
+        self._holds = 0
         self._waiters: set[int] = set()  #: Event descriptors of the threads that sleep in `wait`.
         self._sent_s = 0.0
         self.seed = int.from_bytes(os.urandom(8), "little") >> 1
@@ -175,7 +178,7 @@ class Session:
         if variant.hash not in self.variants:
             self.variants[variant.hash] = variant
             self.defined += 1
-            self._send(Define(variant.program, variant.timed))
+            self._out.append((Define(variant.program, variant.timed), None))
             if len(self.variants) > 10 * self.window and self.tree.nodes > self.tree.limit // 2:
                 self.variants.popitem(last=False)
         else:
@@ -189,8 +192,15 @@ class Session:
         return first
 
     def _send(self, message: Any, payload: Buffer | None = None) -> None:
+        """Send it, or keep it for the `flush` that whoever `holding` will do. The caller has the lock."""
+        self._out.append((message, payload))
+        if not self._holds:
+            self._flush()
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
         try:
-            self.channel.send(message, payload)
+            self.channel.send_all(out)
         except ServerError as e:
             self._break(str(e))
         self._sent_s = time.monotonic()
@@ -198,12 +208,24 @@ class Session:
             # Sending may swallow the channel's signal that something came.
             self._wake_waiters()
 
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """What is sent in the body goes out as one: it costs one way to the server, not several."""
+        with self.lock:
+            self._holds += 1
+            try:
+                yield
+            finally:
+                self._holds -= 1
+                if self._out and not self._holds:
+                    self._flush()
+
     def _take_dead(self) -> bytes:
         dead = self.dead
         if not dead:
             return b""
-        ids = []
-        later = []  # an upload is freed when it has arrived
+        ids: list[int] = []
+        later: list[int] = []  # an upload is freed when it has arrived
         while dead:
             i = dead.popleft()
             (later if i in self._uploads else ids).append(i)
@@ -220,8 +242,8 @@ class Session:
         """A value with these bytes, which are not changed any more. Returns at once."""
         with self.lock:
             self.check_usable()
-            if self._queued_nbytes > QUEUED_NBYTES:
-                self.wait(lambda: self._queued_nbytes <= QUEUED_NBYTES)
+            if self._queued_nbytes > QUEUED_NBYTES or len(self._uploads) >= UPLOADS:
+                self.wait(lambda: self._queued_nbytes <= QUEUED_NBYTES and len(self._uploads) < UPLOADS)
             v = Value(None, -1, spec)
             v.handle = Handle(self.next_id, self)
             self.next_id += 1
@@ -323,6 +345,8 @@ class Session:
         try:
             while True:
                 with self.lock:
+                    if self._out:
+                        self._flush()
                     self.process()
                     if ready():
                         return
@@ -356,8 +380,8 @@ class Session:
 
     def fetch(self, v: Value) -> np.ndarray[Any, Any]:
         """The value's data, in host memory that the caller may write to."""
-        self.bring_out(v)
-        with self.lock:
+        with self.holding():
+            self.bring_out(v)
             self.check_usable()
             assert v.handle is not None
             self.flush_frees()

@@ -70,7 +70,7 @@ class Node:
         self.parent = parent
         self.key = key
         self.kids: dict[Any, Node] = {}
-        self.depth = 0 if parent is None else parent.depth + 1
+        self.depth: int = 0 if parent is None else parent.depth + 1
         #: Counts along the path from the root, this node included.
         self.n_inputs = self.n_scalars = self.n_values = 0
         self.kind: Kind | None = None

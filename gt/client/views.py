@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gt.client.autograd import Leaf
-from gt.client.recorder import Value, apply, recorder, unary
+from gt.client.recorder import Pending, Value, apply, recorder, unary
 from gt.client.tree import Kind
 from gt.errors import AutogradError
 
@@ -116,7 +116,7 @@ def write(t: Tensor, new: Tensor) -> None:
         t._fn = new._fn
 
 
-def _note_replaced(p: Any, old: Value, new: Value) -> None:
+def _note_replaced(p: Pending, old: Value, new: Value) -> None:
     """If the call fails, `new` shall keep what `old` was: remember which input that is."""
     if new.owner is not p or old.spec is not new.spec:
         return

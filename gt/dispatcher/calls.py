@@ -20,6 +20,7 @@ from gt.dispatcher.placement import await_worker, memory_text, place
 from gt.dispatcher.plans import Entry
 from gt.dispatcher.schedule import MAX_RUN_US, estimate
 from gt.dispatcher.session import (
+    HASH_NBYTES,
     MAX_ID,
     QUEUE_ITEMS,
     QUEUE_NBYTES,
@@ -119,6 +120,9 @@ def _advance_call(state: State, session: Session, call: Call) -> bool:
         state.reject(session, f"call {call.seq}: the next call is {session.seq + 1}")
         return True
     entry = state.programs.get(call.program)
+    if entry is None and len(call.program) != HASH_NBYTES:
+        state.reject(session, f"call {call.seq}: that is not a program's name")
+        return True
     if entry is None or not entry.finished:
         _await_program(state, session, call.program, known=entry is not None)
         return False
@@ -177,12 +181,7 @@ def _await_program(state: State, session: Session, program: bytes, known: bool) 
 
 
 def _problem(
-    session: Session,
-    call: Call,
-    entry: Entry,
-    inputs: list[int],
-    found: list[Tensor | None],
-    frees: list[int],
+    session: Session, call: Call, entry: Entry, inputs: list[int], found: list[Tensor | None], frees: list[int]
 ) -> str:
     """Why this call cannot be understood; empty if it can."""
     if len(inputs) != len(entry.inputs):
@@ -191,9 +190,7 @@ def _problem(
         return f"tensor {inputs[found.index(None)]} does not exist"
     specs = [t.spec for t in cast("list[Tensor]", found)]
     if specs != entry.inputs:  # specs are interned: this compares identities
-        i, have, want = next(
-            each for each in zip(inputs, specs, entry.inputs, strict=True) if each[1] is not each[2]
-        )
+        i, have, want = next(each for each in zip(inputs, specs, entry.inputs, strict=True) if each[1] is not each[2])
         return f"tensor {i} is {have!r}; the program takes {want!r}"
     if tuple(map(type, call.scalars)) != entry.scalar_types:
         kinds = ", ".join(t.__name__ for t in entry.scalar_types) or "none"
@@ -299,8 +296,9 @@ def _send(state: State, session: Session, worker: Worker, head: Head) -> None:
     failed = plan.failed if not session.hollow else _failed_results(session, head)
     results = plan.outputs if refused is None else failed
     delta = plan.output_nbytes if refused is None else sum(t.nbytes for t in failed)
+    inputs, take = head.inputs, tensors.pop
     for d in entry.program.donate:
-        delta -= tensors.pop(head.inputs[d]).nbytes
+        delta -= take(inputs[d]).nbytes
     if results:
         session.call_mark = call.outputs + len(results) - 1
         tensors.update(zip(range(call.outputs, call.outputs + len(results)), results, strict=True))

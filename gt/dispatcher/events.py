@@ -1,8 +1,11 @@
-"""What can happen to the dispatcher, and what it can ask for. Events are past facts."""
+"""What can happen to the dispatcher, and what it can ask for. Events are past facts.
+
+Structs, because one is made for every message that passes: a frozen dataclass takes five times as long.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from gt.ops.check import Checked
 from gt.transport.codec import Buffer
@@ -11,30 +14,26 @@ from gt.transport.messages import Message
 Peer = bytes  #: A connection, as the sockets name it. Never an identity: sessions are.
 
 
-@dataclass(frozen=True, slots=True)
-class MessageCame:
+class MessageCame(msgspec.Struct, frozen=True):
     peer: Peer
     message: Message
     payload: Buffer | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BadFramesCame:
+class BadFramesCame(msgspec.Struct, frozen=True):
     """Bytes that did not decode."""
 
     peer: Peer
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class PeerLost:
+class PeerLost(msgspec.Struct, frozen=True):
     """A connection ended, however it ended."""
 
     peer: Peer
 
 
-@dataclass(frozen=True, slots=True)
-class PlanReady:
+class PlanReady(msgspec.Struct, frozen=True):
     """The check of a program, asked for with `Check`, is finished."""
 
     program: bytes
@@ -42,31 +41,27 @@ class PlanReady:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TimePassed:
+class TimePassed(msgspec.Struct, frozen=True):
     now_s: float
 
 
 Event = MessageCame | BadFramesCame | PeerLost | PlanReady | TimePassed
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(msgspec.Struct, frozen=True):
     peer: Peer
     message: Message
     payload: Buffer | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(msgspec.Struct, frozen=True):
     """Please check this program outside the event loop and come back with PlanReady."""
 
     program: bytes
     text: object  #: the Program
 
 
-@dataclass(frozen=True, slots=True)
-class Disconnect:
+class Disconnect(msgspec.Struct, frozen=True):
     """Nothing more will be read from or sent to this peer."""
 
     peer: Peer

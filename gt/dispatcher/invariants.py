@@ -45,16 +45,15 @@ def _check_worker(state: State, worker: Worker) -> None:
     assert lane.calls == len(sent) <= CREDITS
     assert lane.ahead_us == sum(c.cost_us for c in sent)
     assert worker.nbytes == sum(s.nbytes for s in worker.sessions.values()) >= 0
+    assert not worker.memory or worker.nbytes <= worker.memory
     for session in worker.sessions.values():
         assert session.worker is worker
         assert state.sessions[session.number] is session
     ready = {s.number for s in worker.sessions.values() if s.head is not None}
     assert {s.number for s in lane.ring} == ready
     assert len(lane.ring) == len(ready), "a session stands in the ring twice"
-    if lane.ring:
-        first = lane.ring[0].head
-        assert first is not None
-        assert not lane.has_room(first.entry.cost_us), "a credit is free and somebody waits for it"
+    # (A program's estimate may have changed since, so there may be room; the next answer finds it.)
+    assert not lane.ring or lane.calls >= 2, "somebody waits for a worker that has nothing to do"
 
 
 def _check_session(state: State, s: Session) -> None:

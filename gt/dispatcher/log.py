@@ -111,9 +111,7 @@ class InstructionLog:
     def _details(self, m: Message, name: bytes) -> str:
         match m:
             case Call():
-                text = (
-                    f"#{m.seq} {self._program(m.program)} {len(m.inputs) // 8} in, results from {m.outputs}"
-                )
+                text = f"#{m.seq} {self._program(m.program)} {len(m.inputs) // 8} in, results from {m.outputs}"
                 if m.scalars:
                     text += f", {len(m.scalars)} scalars"
                 if m.frees:
@@ -150,9 +148,7 @@ class InstructionLog:
                 text = f"version {m.version}"
             case WorkerHello():
                 which = "control" if m.control else "results"
-                text = (
-                    f"version {m.version}, {which}, {m.engine} {m.device} {m.memory} bytes {m.host} {m.pid}"
-                )
+                text = f"version {m.version}, {which}, {m.engine} {m.device} {m.memory} bytes {m.host} {m.pid}"
             case Welcome():
                 text = f"session {m.session}"
             case CloseSession():

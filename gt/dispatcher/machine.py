@@ -22,16 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gt.dispatcher import calls, stats, transfers, workers
-from gt.dispatcher.events import (
-    Action,
-    BadFramesCame,
-    Check,
-    Event,
-    MessageCame,
-    Peer,
-    PeerLost,
-    PlanReady,
-)
+from gt.dispatcher.events import Action, BadFramesCame, Check, Event, MessageCame, Peer, PeerLost, PlanReady
 from gt.dispatcher.invariants import check_state
 from gt.dispatcher.session import Session
 from gt.dispatcher.state import SESSIONS, Settings, State, Worker
@@ -66,9 +57,7 @@ WorkerRule = Callable[[State, Worker, Any, Buffer | None], None]
 class Machine:
     """See the file's header. `join` is the command that starts a worker for this server."""
 
-    def __init__(
-        self, settings: Settings, token: str = "", join: str = "gt worker --host HOST -p PORT"
-    ) -> None:
+    def __init__(self, settings: Settings, token: str = "", join: str = "gt worker --host HOST -p PORT") -> None:
         self.state = State(settings, token, join)
 
     def handle(self, event: Event) -> list[Action]:
@@ -146,10 +135,8 @@ def _not_allowed(state: State, peer: Peer, text: str) -> None:
 
 def _hello(state: State, peer: Peer, hello: Hello | WorkerHello) -> None:
     if hello.version != VERSION:
-        state.refuse(
-            peer, f"this server speaks version {VERSION} of GT's protocol, the other side {hello.version}"
-        )
-    elif not hmac.compare_digest(hello.token.encode(errors="replace"), state.token.encode(errors="replace")):
+        state.refuse(peer, f"this server speaks version {VERSION} of GT's protocol, the other side {hello.version}")
+    elif not _same_secret(hello.token, state.token):
         state.refuse(peer, "wrong token; set GT_TOKEN to this server's")
     elif isinstance(hello, WorkerHello):
         workers.joined(state, peer, hello)
@@ -160,6 +147,11 @@ def _hello(state: State, peer: Peer, hello: Hello | WorkerHello) -> None:
         session = Session(state.last_session, peer, hello.name[:200])
         state.peers[peer] = state.sessions[session.number] = session
         state.send(peer, Welcome(VERSION, session.number, WINDOW))
+
+
+def _same_secret(a: str, b: str) -> bool:
+    """Compared in constant time: how long it takes tells nothing about the token."""
+    return hmac.compare_digest(a.encode(errors="surrogatepass"), b.encode(errors="surrogatepass"))
 
 
 def _peer_lost(state: State, peer: Peer) -> None:

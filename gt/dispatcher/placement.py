@@ -53,14 +53,13 @@ def lose(state: State, session: Session, upload: Upload, failure: Failure) -> No
     """This tensor will never arrive."""
     state.charge(session, -session.tensors[upload.key].nbytes)
     session.tensors[upload.key] = Tensor(upload.spec, 0, None, failure)
+    session.hollow = True
     state.sink(session, upload)
 
 
 def pass_chunk(state: State, session: Session, worker: Worker, chunk: Chunk, payload: Buffer) -> None:
     shape, dtype = chunk.shape, chunk.dtype
-    state.send(
-        worker.control, Chunk(session.number, chunk.key, chunk.offset, chunk.total, shape, dtype), payload
-    )
+    state.send(worker.control, Chunk(session.number, chunk.key, chunk.offset, chunk.total, shape, dtype), payload)
 
 
 def memory_text(session: Session, worker: Worker) -> str:

@@ -29,7 +29,7 @@ PLANS_PER_PROGRAM = 64
 _encode = msgspec.msgpack.Encoder().encode
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """A program made ready for given layouts of its inputs."""
 

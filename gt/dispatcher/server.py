@@ -16,12 +16,12 @@ import os
 import sys
 import time
 import traceback
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Thread
-from typing import Protocol
+from typing import Any, Protocol
 
 from gt.dispatcher.events import (
     Action,
@@ -40,9 +40,10 @@ from gt.ops.check import check
 from gt.program import Program
 from gt.transport import codec
 from gt.transport.messages import Goodbye, Refused, Welcome, WorkerWelcome
-from gt.transport.sockets import Router
+from gt.transport.router import Router
 
 TICK_S = 0.1
+FLUSH_EVERY = 8  #: Messages handled before what they caused is sent.
 BURST = 256  #: Messages handled before the loop looks at anything else.
 #: How long a check may hold the interpreter while the loop wants it; Python's own choice is 5 ms.
 SWITCH_S = 0.0005
@@ -69,6 +70,7 @@ class Server:
         self._handle = machine.handle
         self._observers = observers or []
         self._stopping = False
+        self._out: dict[Peer, list[Any]] = {}  #: Frames to send, by peer; see `_flush`.
         self._to_check: SimpleQueue[Check | None] = SimpleQueue()
         self._ready: deque[PlanReady] = deque()  #: Written by the checking thread, read by the loop.
         self._woken = False
@@ -81,6 +83,10 @@ class Server:
         """Make `run` return soon. Safe in a signal handler and in other threads."""
         self._stopping = True
         self._wake()
+
+    def joined(self) -> int:
+        """How many workers are there with both of their connections."""
+        return sum(n == 2 for n in Counter(self.workers.values()).values())
 
     def run(self) -> None:
         """Serve until `stop`; then tell the workers and close the sockets."""
@@ -103,24 +109,28 @@ class Server:
                 os.close(wake_w)
 
     def _loop(self) -> None:
-        router, receive, decode = self.router, self.router.receive, codec.decode
+        router, receive, decode = self.router, self.router.receive, codec.decode_all
         news = True
         tick_at = 0.0
         while not self._stopping:
             got = None
-            for _ in range(BURST):
+            for i in range(BURST):
                 got = receive()
                 if got is None:
                     break
                 peer, frames = got
                 try:
-                    message, payload = decode(frames)
+                    messages = decode(frames)
                 except codec.BadMessage as e:
                     self._feed(BadFramesCame(peer, str(e)), peer)
                 else:
-                    self._feed(MessageCame(peer, message, payload), peer)
+                    for message, payload in messages:
+                        self._feed(MessageCame(peer, message, payload), peer)
+                if i % FLUSH_EVERY == 0:
+                    self._flush()
             while self._ready:
                 self._feed(self._ready.popleft())
+            self._flush()
             now = time.monotonic()
             if now >= tick_at or news:
                 for peer in router.lost():
@@ -128,6 +138,7 @@ class Server:
             if now >= tick_at:
                 tick_at = now + TICK_S
                 self._feed(TimePassed(now))
+                self._flush()
                 if self.on_tick is not None:
                     self.on_tick()
             if got is None and not self._stopping:
@@ -168,22 +179,38 @@ class Server:
             self._observe(action)
         if type(action) is Send:
             message = action.message
-            try:
-                self.router.send(action.peer, codec.encode(message, action.payload))
-            except Exception:  # what cannot be encoded; its receiver would wait for it forever
-                print(f"gt: cannot send {action!r:.500}\n{traceback.format_exc()}", file=sys.stderr, flush=True)
-                self.router.disconnect(action.peer)
-                self._feed_lost(action.peer)
-                return
             if type(message) is WorkerWelcome:
                 self.workers[action.peer] = message.worker
                 if self.on_tick is not None:
                     self.on_tick()
+            try:
+                frames = codec.encode(message, action.payload)
+            except Exception:  # what cannot be encoded; its receiver would wait for it forever
+                print(f"gt: cannot send {action!r:.500}\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+                self._flush()
+                self.router.disconnect(action.peer)
+                self._feed_lost(action.peer)
+                return
+            held = self._out.get(action.peer)
+            if held is None:
+                self._out[action.peer] = frames
+            else:
+                held += frames
+                if len(held) > codec.MAX_FRAMES - 2:
+                    self._flush()
         elif type(action) is Check:
             self._to_check.put(action)
         elif type(action) is Disconnect:
+            self._flush()
             self.workers.pop(action.peer, None)
             self.router.disconnect(action.peer)
+
+    def _flush(self) -> None:
+        """Send what the last few events made; to each peer as one, so that it wakes once."""
+        if self._out:
+            out, self._out = self._out, {}
+            for peer, frames in out.items():
+                self.router.send(peer, frames)
 
     def _check_programs(self) -> None:
         """The background thread."""

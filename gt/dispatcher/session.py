@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gt.dispatcher.state import Worker
 
 MAX_ID = (1 << 63) - 1
+HASH_NBYTES = 16
 QUEUE_ITEMS = 1024  #: Calls, frees and fetches of one session that are not finished.
 QUEUE_NBYTES = 64 << 20  #: Their bytes, and those of its programs that are being checked.
 STATS = 16  #: Questions for statistics of one session under way.
@@ -32,7 +33,7 @@ STATS = 16  #: Questions for statistics of one session under way.
 Item = Call | Fetch | Free
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
     """What is known of one tensor. Immutable: a change of state is another record under the same id.
 
@@ -53,6 +54,7 @@ class Upload:
     key: int
     spec: Spec
     total: int
+    begun: bool = False  #: a chunk was taken; tells an empty tensor that came from one that did not
     received: int = 0
     unacked: int = 0  #: chunks the client may not yet count as taken; at most CHUNKS_IN_FLIGHT
     #: Chunks kept here because there is no worker yet.
@@ -61,7 +63,7 @@ class Upload:
 
     @property
     def complete(self) -> bool:
-        return self.received == self.total and not self.unacked
+        return self.begun and self.received == self.total and not self.unacked
 
 
 @dataclass(slots=True)
@@ -111,7 +113,7 @@ class Session:
 
     tensors: dict[int, Tensor] = field(default_factory=dict)
     nbytes: int = 0  #: the sum over `tensors`; all of it lies on `worker`
-    hollow: bool = False  #: some call failed: there may be tensors without a value
+    hollow: bool = False  #: something failed: there may be tensors without a value
     call_mark: int = 0  #: the highest id a call has made
     upload_mark: int = 0  #: the highest id an upload has made
 
@@ -159,8 +161,11 @@ def item_nbytes(item: Item) -> int:
         return 100
     if isinstance(item, Free):
         return 100 + len(item.ids)
-    data = sum(len(s) for s in item.scalars if isinstance(s, bytes))
-    return 200 + len(item.inputs) + len(item.frees) + 16 * len(item.scalars) + data
+    nbytes = 200 + len(item.inputs) + len(item.frees) + 16 * len(item.scalars)
+    for s in item.scalars:
+        if type(s) is bytes:
+            nbytes += len(s)
+    return nbytes
 
 
 def show_nbytes(n: int) -> str:

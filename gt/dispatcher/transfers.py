@@ -16,16 +16,7 @@ from gt.dispatcher.state import HELD_NBYTES, State, Worker
 from gt.ops.check import MAX_DIMS, MAX_ELEMENTS
 from gt.program import spec
 from gt.transport.codec import Buffer
-from gt.transport.messages import (
-    CHUNK,
-    CHUNKS_IN_FLIGHT,
-    UPLOADS,
-    Cancel,
-    Chunk,
-    ChunkAck,
-    Fetch,
-    FetchFailed,
-)
+from gt.transport.messages import CHUNK, CHUNKS_IN_FLIGHT, UPLOADS, Cancel, Chunk, ChunkAck, Fetch, FetchFailed
 
 # --- uploads: client to worker ---------------------------------------------------------------
 
@@ -40,6 +31,7 @@ def chunk_came(state: State, session: Session, chunk: Chunk, payload: Buffer | N
     assert payload is not None
     if upload is None:
         upload = _begin(state, session, chunk)
+    upload.begun = True
     upload.received += len(payload)
     if upload.sink:
         state.send(session.peer, ChunkAck(0, upload.key, True))

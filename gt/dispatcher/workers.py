@@ -15,16 +15,7 @@ from gt.dispatcher.session import Session, Tensor
 from gt.dispatcher.state import State, Worker
 from gt.dispatcher.stats import worker_lost
 from gt.layout import whole
-from gt.transport.messages import (
-    VERSION,
-    CallFailed,
-    Define,
-    Failure,
-    FetchFailed,
-    Need,
-    WorkerHello,
-    WorkerWelcome,
-)
+from gt.transport.messages import VERSION, CallFailed, Define, Failure, FetchFailed, Need, WorkerHello, WorkerWelcome
 
 
 def joined(state: State, peer: Peer, hello: WorkerHello) -> None:

@@ -29,6 +29,13 @@ def _infer(name: str, result: Callable[[DType], DType]) -> Any:
     return infer
 
 
+def _infer_sub(a: Spec, b: Spec) -> Spec:
+    rules.either("sub", a, b)
+    for x in (a, b):
+        rules.not_bool("sub", x.dtype, "use logical_xor, or logical_not for 1 - x")
+    return spec(rules.broadcast("sub", a.shape, b.shape), dtypes.promote((a, b)))
+
+
 def _torch(name: str, swapped: str | None, number_right: bool, number_left: bool) -> Any:
     """`swapped`: the function that takes the same operands the other way round."""
 
@@ -78,11 +85,12 @@ def _binary(
     swapped: str | None = None,
     number_right: bool = True,
     number_left: bool = False,
+    infer: Any = None,
 ) -> Op:
     return op(
         name,
         doc,
-        infer=_infer(name, result),
+        infer=infer or _infer(name, result),
         vjp=vjp,
         kernels={"array": array, "torch": _torch(name, swapped, number_right, number_left)},
         promote=True,
@@ -90,9 +98,9 @@ def _binary(
     )
 
 
-def _refuse_bool(name: str, cure: str = "cast first, as in x.int()") -> Callable[[DType], DType]:
+def _refuse_bool(name: str) -> Callable[[DType], DType]:
     def result(d: DType) -> DType:
-        rules.not_bool(name, d, cure)
+        rules.not_bool(name, d)
         return d
 
     return result
@@ -106,8 +114,8 @@ sub = _binary(
     "a - b.",
     lambda xp, a, b: a - b,
     (lambda g, y, a, b: g, lambda g, y, a, b: -g),
-    result=_refuse_bool("sub", "use logical_xor, or logical_not for 1 - x"),
     swapped="rsub",
+    infer=_infer_sub,
 )
 mul = _binary(
     "mul", "a * b.", lambda xp, a, b: a * b, (lambda g, y, a, b: g * b, lambda g, y, a, b: g * a), swapped="mul"
@@ -130,17 +138,12 @@ def _power(xp: Any, a: Any, b: Any) -> Any:
     return xp.where(b < 0, units, xp.power(a, xp.maximum(b, 0)))
 
 
-def _no_bool_pow(d: DType) -> DType:
-    rules.not_bool("pow", d)
-    return d
-
-
 pow_ = _binary(
     "pow",
     "a to the power b.",
     _power,
     (lambda g, y, a, b: g * ops.pow_da(a, b), lambda g, y, a, b: g * ops.pow_db(a, b)),
-    result=_no_bool_pow,
+    result=_refuse_bool("pow"),
     samples=lambda rng: [
         *_with_integers(rng, positive=True),
         ((np.array([0.0, 0.0, 2.0]), np.array([0.0, 2.0, 0.0])), {}),

@@ -141,10 +141,16 @@ abs_ = op(
     samples=_reals,
 )
 
+
+def _infer_square(x: Spec) -> Spec:
+    rules.tensor("square", x)
+    return spec(x.shape, dtypes.int64) if x.dtype is dtypes.bool_ else x
+
+
 square = op(
     "square",
-    "x times x.",
-    infer=_keeps("square"),
+    "x times x; of bools in int64.",
+    infer=_infer_square,
     vjp=(lambda g, y, x: g * (x * 2.0),),
     kernels={"array": lambda xp, x: x * x},
     samples=_reals,

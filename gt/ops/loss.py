@@ -20,7 +20,7 @@ def _targets(name: str, shape: tuple[int, ...], target: Spec, reduction: Any, ig
     rules.index(name, target)
     rules.choice(name, "reduction", reduction, _REDUCTIONS)
     if type(ignore_index) is not int or abs(ignore_index) >= 1 << 31:
-        raise ArgumentError(f"{name}: ignore_index={ignore_index!r} is not a small int")
+        raise ArgumentError(f"{name}: ignore_index={rules.shown(ignore_index)} is not a small int")
     if not shape:
         raise ShapeError(f"{name}: scores need a dimension of classes")
     wanted = () if len(shape) == 1 else (shape[0], *shape[2:])

@@ -51,8 +51,10 @@ def keys(seed: int, stream: int, block: int) -> tuple[int, int]:
 
 
 def bits_numpy(n: int, seed: int, stream: int = 0) -> Any:
-    blocks = [_block_numpy(min(BLOCK, n - b), keys(seed, stream, b // BLOCK)) for b in range(0, n, BLOCK)]
-    return np.concatenate(blocks) if len(blocks) != 1 else blocks[0]
+    if n <= BLOCK:
+        return _block_numpy(n, keys(seed, stream, 0))
+    starts = range(0, n, BLOCK)
+    return np.concatenate([_block_numpy(min(BLOCK, n - b), keys(seed, stream, b // BLOCK)) for b in starts])
 
 
 def _block_numpy(n: int, key: tuple[int, int]) -> Any:
@@ -251,7 +253,7 @@ randint = op(
     samples=lambda rng: [
         ((3, 0, 10), {"shape": (4, 5), "dtype": "int64"}),
         ((4, -5, 5), {"shape": (7,), "dtype": "int32"}),
-        ((5, -(2**62), 2**62), {"shape": (7,), "dtype": "int64"}),
+        ((5, -(2**62), 2**62 - 1), {"shape": (7,), "dtype": "int64"}),
         ((6, 0, 2), {"shape": (), "dtype": "float32"}),
         ((7, 0, 2), {"shape": (0,), "dtype": "uint8"}),
     ],
@@ -265,7 +267,7 @@ def _infer_dropout(x: Spec, seed: Spec, *, p: Any) -> Spec:
     rules.floating("dropout", x)
     rules.integer("dropout", seed)
     if type(p) not in (int, float) or not 0 <= p <= 1:
-        raise ArgumentError(f"dropout: p={p!r} is not a probability")
+        raise ArgumentError(f"dropout: p={rules.shown(p)} is not a probability")
     return x
 
 

@@ -43,7 +43,7 @@ class Op:
     #: One function per operand (None: no gradient), or one function that returns a gradient or
     #: None for every operand, or None where the op has no gradient. Written in ops. The caller
     #: sums a gradient over broadcast dimensions and casts it to the operand's dtype. A tuple may
-    #: leave out trailing operands that never have a gradient (numbers, indices).
+    #: leave out trailing operands that never have a gradient (numbers, indices), and name optional ones.
     vjp: tuple[ArgumentVJP, ...] | Callable[..., tuple[Any, ...]] | None
     samples: Callable[[np.random.Generator], list[Sample]]
     #: By engine. "array" serves numpy and jax: f(xp, *operands, **attrs); "numpy" and "jax" have the

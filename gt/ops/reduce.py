@@ -189,7 +189,7 @@ def _infer_var(x: Spec, *, dims: Any, correction: Any, keepdim: Any) -> Spec:
     rules.tensor("var", x)
     rules.floating("var", x)
     if type(correction) not in (int, float):
-        raise ArgumentError(f"var: correction is a number, not {correction!r}")
+        raise ArgumentError(f"var: correction is a number, not {rules.shown(correction)}")
     return _infer("var", x, dims, keepdim, x.dtype)
 
 
@@ -213,7 +213,8 @@ def _var_dx(g: Any, y: Any, x: Any, *, dims: Any, correction: float, keepdim: bo
 
 def _var_torch(torch: Any, site: Site, *, dims: Any, correction: float, keepdim: bool) -> Any:
     dims = tuple(dims)
-    if not _freedom(site.specs[0], dims, correction):  # torch would print a warning with its nan
+    x = site.specs[0]
+    if not x.size or not _freedom(x, dims, correction):  # torch would print a warning with its nan
         mean, total = _torch("mean"), _torch("sum")
         center = mean(torch, site, dims=dims, keepdim=True)
         add_up = total(torch, site, dims=dims, keepdim=keepdim)

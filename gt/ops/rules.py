@@ -79,24 +79,30 @@ def index(op: str, *operands: Spec) -> None:
 # -- attributes ------------------------------------------------------------------------------
 
 
+def shown(value: Any) -> str:
+    """A stranger's value in a message, cut short."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
 def size(op: str, name: str, value: Any) -> int:
     if type(value) is not int or not 0 <= value <= MAX_SIZE:
-        raise ShapeError(f"{op}: {name}={value!r} is not a size")
+        raise ShapeError(f"{op}: {name}={shown(value)} is not a size")
     return value
 
 
 def shape(op: str, value: Any, name: str = "shape") -> Shape:
     if not isinstance(value, list | tuple) or len(value) > MAX_DIMS:
-        raise ShapeError(f"{op}: {name} is a tuple of at most {MAX_DIMS} sizes, not {_short(value)}")
+        raise ShapeError(f"{op}: {name} is a tuple of at most {MAX_DIMS} sizes, not {shown(value)}")
     for n in value:
         if type(n) is not int or not 0 <= n <= MAX_SIZE:
-            raise ShapeError(f"{op}: {name}={_short(value)}: {n!r} is not a size")
+            raise ShapeError(f"{op}: {name}={shown(value)}: {shown(n)} is not a size")
     return tuple(value)
 
 
 def ints(op: str, name: str, value: Any, count: int | None = None) -> Shape:
     if not isinstance(value, list | tuple) or not all(type(n) is int for n in value):
-        raise ArgumentError(f"{op}: {name} is a tuple of ints, not {_short(value)}")
+        raise ArgumentError(f"{op}: {name} is a tuple of ints, not {shown(value)}")
     if count is not None and len(value) != count:
         raise ArgumentError(f"{op}: {name} has {len(value)} entries where {count} are needed")
     return tuple(value)
@@ -104,7 +110,7 @@ def ints(op: str, name: str, value: Any, count: int | None = None) -> Shape:
 
 def dim(op: str, value: Any, ndim: int) -> int:
     if type(value) is not int:
-        raise ArgumentError(f"{op}: a dimension is an int, not {value!r}")
+        raise ArgumentError(f"{op}: a dimension is an int, not {shown(value)}")
     if not 0 <= value < ndim:
         raise DimError(f"{op}: dimension {value} does not exist in a tensor of {ndim} dimensions")
     return value
@@ -119,26 +125,21 @@ def dims(op: str, value: Any, ndim: int) -> Shape:
 
 def flag(op: str, name: str, value: Any) -> bool:
     if type(value) is not bool:
-        raise ArgumentError(f"{op}: {name} is True or False, not {value!r}")
+        raise ArgumentError(f"{op}: {name} is True or False, not {shown(value)}")
     return value
 
 
 def choice(op: str, name: str, value: Any, options: Sequence[str]) -> str:
     if value not in options:
-        raise ArgumentError(f"{op}: {name}={value!r} is not one of {', '.join(options)}")
+        raise ArgumentError(f"{op}: {name}={shown(value)} is not one of {', '.join(options)}")
     return str(value)
 
 
 def dtype(op: str, name: Any) -> DType:
     found = dtypes.BY_NAME.get(name) if isinstance(name, str) else None
     if found is None:
-        raise DTypeError(f"{op}: {name!r} is not a dtype; there are {', '.join(dtypes.BY_NAME)}")
+        raise DTypeError(f"{op}: {shown(name)} is not a dtype; there are {', '.join(dtypes.BY_NAME)}")
     return found
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 # -- results ---------------------------------------------------------------------------------

@@ -232,6 +232,7 @@ flip = op(
         "array": lambda xp, x, *, dims: xp.flip(x, axis=tuple(dims)),
         "torch": lambda torch, site, *, dims: lambda x: torch.flip(x, tuple(dims)),
     },
+    aliases=True,  # numpy's is a view
     samples=lambda rng: [
         ((rng.normal(size=(2, 3)),), {"dims": (1,)}),
         ((rng.normal(size=(2, 3, 2)),), {"dims": (2, 0)}),
@@ -246,7 +247,7 @@ def _infer_triangle(name: str) -> Any:
         rules.tensor(name, x)
         rules.ints(name, "diagonal", (diagonal,))
         if abs(diagonal) >= 1 << 62:
-            raise ArgumentError(f"{name}: diagonal {diagonal} is out of reach")
+            raise ArgumentError(f"{name}: diagonal {rules.shown(diagonal)} is out of reach")
         if x.ndim < 2:
             raise ShapeError(f"{name}: needs a matrix, not {x.shape}")
         return x

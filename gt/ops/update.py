@@ -171,7 +171,8 @@ def _adamw_samples(rng: Rng) -> list[Sample]:
     for size in [(3, 4), (), (0, 2)]:
         for step in (1, 10):
             p, g, m = (rng.normal(size=size) for _ in range(3))
-            cases.append(((p, g, m * 0.1, rng.uniform(0, 0.1, size), 0.01, 0.9, 0.999, 1e-8, 0.01, step), {}))
+            v = np.asarray(rng.uniform(0, 0.1, size))
+            cases.append(((p, g, m, v, 0.01, 0.9, 0.999, 1e-8, 0.01, step), {}))
     return cases
 
 

@@ -20,6 +20,9 @@ class Channel(Protocol):
     def send(self, message: Message, payload: Buffer | None = None) -> None:
         """Queue a message. The payload is copied or never changed afterwards."""
 
+    def send_all(self, messages: list[tuple[Message, Buffer | None]]) -> None:
+        """Queue several messages; they travel together."""
+
     def receive(self, timeout_s: float = 0.0) -> tuple[Message, Buffer | None] | None:
         """The next message, or None if none came in time. Raises ServerError once broken."""
 
@@ -35,6 +38,10 @@ class MemoryChannel:
 
     def send(self, message: Message, payload: Buffer | None = None) -> None:
         self.outbox.append(codec.encode(message, None if payload is None else bytes(payload)))
+
+    def send_all(self, messages: list[tuple[Message, Buffer | None]]) -> None:
+        for message, payload in messages:
+            self.send(message, payload)
 
     def receive(self, timeout_s: float = 0.0) -> tuple[Message, Buffer | None] | None:
         return codec.decode(self.inbox.popleft()) if self.inbox else None

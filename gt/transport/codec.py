@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from gt.transport.messages import CHUNK, MAX_FRAME, Chunk, Message
+
+MAX_FRAMES = 512  #: Frames that may travel as one.
 
 #: Anything with bytes in it; payloads are passed along without copying where possible.
 Buffer = bytes | bytearray | memoryview
@@ -31,22 +33,42 @@ def encode(message: Message, payload: Buffer | None = None) -> list[Any]:
     return [head] if payload is None else [head, payload]
 
 
+def encode_all(messages: Iterable[tuple[Message, Buffer | None]]) -> list[Any]:
+    """The frames of several messages that travel as one."""
+    frames: list[Any] = []
+    for message, payload in messages:
+        frames.append(_encode(message))
+        if payload is not None:
+            frames.append(payload)
+    return frames
+
+
 def decode(frames: Sequence[Buffer]) -> tuple[Message, Buffer | None]:
-    """The message in these frames, and its payload."""
-    if not 1 <= len(frames) <= 2:
-        raise BadMessage(f"a message has one or two frames, not {len(frames)}")
-    head = frames[0]
-    if len(head) > MAX_FRAME:
-        raise BadMessage(f"a message of {len(head)} bytes; the limit is {MAX_FRAME}")
-    try:
-        message: Message = _decode(head)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, OverflowError) as e:
-        raise BadMessage(f"not a message: {e}") from None
-    if isinstance(message, Chunk) != (len(frames) == 2):
-        raise BadMessage("a payload comes with a Chunk, and with nothing else")
-    if len(frames) == 1:
-        return message, None
-    payload = frames[1]
-    if len(payload) > CHUNK:
-        raise BadMessage(f"a payload of {len(payload)} bytes; the limit is {CHUNK}")
-    return message, payload
+    """The one message in these frames, and its payload."""
+    found = decode_all(frames)
+    if len(found) != 1:
+        raise BadMessage(f"{len(found)} messages where one was expected")
+    return found[0]
+
+
+def decode_all(frames: Sequence[Buffer]) -> list[tuple[Message, Buffer | None]]:
+    """The messages in these frames, with their payloads: all of them, or none."""
+    found: list[tuple[Message, Buffer | None]] = []
+    if len(frames) > MAX_FRAMES:
+        raise BadMessage(f"{len(frames)} frames in one message; the limit is {MAX_FRAMES}")
+    rest = iter(frames)
+    for head in rest:
+        if len(head) > MAX_FRAME:
+            raise BadMessage(f"a message of {len(head)} bytes; the limit is {MAX_FRAME}")
+        try:
+            message: Message = _decode(head)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, OverflowError) as e:
+            raise BadMessage(f"not a message: {e}") from None
+        if type(message) is not Chunk:
+            found.append((message, None))
+            continue
+        payload = next(rest, None)
+        if payload is None or len(payload) > CHUNK:
+            raise BadMessage(f"a Chunk comes with a payload of at most {CHUNK} bytes")
+        found.append((message, payload))
+    return found

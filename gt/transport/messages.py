@@ -46,7 +46,7 @@ class Failure(msgspec.Struct, frozen=True, array_like=True):
 # --- both ways -------------------------------------------------------------------------------
 
 
-class Chunk(Struct):
+class Chunk(Struct, frozen=True):
     """A piece of a tensor; its bytes are the payload.
 
     From a client or to a worker it uploads tensor `key`; the other way it answers fetch `key`.
@@ -62,7 +62,7 @@ class Chunk(Struct):
     dtype: str = ""
 
 
-class ChunkAck(Struct):
+class ChunkAck(Struct, frozen=True):
     """A chunk was taken; one more may be sent. Same meaning of `key` as the chunk's."""
 
     session: int
@@ -70,20 +70,20 @@ class ChunkAck(Struct):
     upload: bool  #: True: acknowledges an upload, False: a fetch
 
 
-class Define(Struct):
+class Define(Struct, frozen=True):
     """A program's text. The receiver names it by hashing it."""
 
     program: Program
     timed: bool = False  #: cut by a timer: forgotten first, never compiled
 
 
-class Need(Struct):
+class Need(Struct, frozen=True):
     """Please send (again) the text of this program; calls of it wait until then."""
 
     program: bytes
 
 
-class Call(Struct):
+class Call(Struct, frozen=True):
     """Run a program. Client to dispatcher, and on to the worker with `session` filled in.
 
     `frees` are dropped before the call runs; donated inputs are dropped by it. The results get
@@ -104,14 +104,14 @@ class Call(Struct):
     refused: Failure | None = None
 
 
-class Free(Struct):
+class Free(Struct, frozen=True):
     """Drop these tensors (when there is no call to send along)."""
 
     session: int
     ids: bytes
 
 
-class Fetch(Struct):
+class Fetch(Struct, frozen=True):
     """Send me tensor `id`; the answer is Chunks (or FetchFailed) with this `request`."""
 
     session: int
@@ -119,20 +119,20 @@ class Fetch(Struct):
     id: int
 
 
-class Cancel(Struct):
+class Cancel(Struct, frozen=True):
     """The answer to this fetch is no longer wanted."""
 
     session: int
     request: int
 
 
-class FetchFailed(Struct):
+class FetchFailed(Struct, frozen=True):
     session: int
     request: int
     error: Failure
 
 
-class CallDone(Struct):
+class CallDone(Struct, frozen=True):
     """Call `seq` ran (to the client: all calls up to `seq` did, or were reported as failed)."""
 
     session: int
@@ -140,7 +140,7 @@ class CallDone(Struct):
     run_us: int = 0
 
 
-class CallFailed(Struct):
+class CallFailed(Struct, frozen=True):
     """Call `seq` failed. `root` is the call where the trouble began: `seq` itself, or an earlier
     failed call whose results this one used."""
 
@@ -150,11 +150,11 @@ class CallFailed(Struct):
     error: Failure
 
 
-class GetStats(Struct):
+class GetStats(Struct, frozen=True):
     request: int
 
 
-class Stats(Struct):
+class Stats(Struct, frozen=True):
     request: int
     data: dict[str, Any]
 
@@ -162,38 +162,38 @@ class Stats(Struct):
 # --- client to dispatcher, and back ----------------------------------------------------------
 
 
-class Hello(Struct):
+class Hello(Struct, frozen=True):
     version: int
     token: str
     name: str  #: shown in logs: program, user, process id
 
 
-class Welcome(Struct):
+class Welcome(Struct, frozen=True):
     version: int
     session: int
     window: int
 
 
-class Refused(Struct):
+class Refused(Struct, frozen=True):
     """The connection is of no use (version, token, too many sessions); nothing more follows."""
 
     text: str
 
 
-class Rejected(Struct):
+class Rejected(Struct, frozen=True):
     """A message was not understood or not allowed; it changed nothing."""
 
     text: str
 
 
-class Goodbye(Struct):
+class Goodbye(Struct, frozen=True):
     """A client or worker leaves in good order."""
 
 
 # --- worker to dispatcher, and back ----------------------------------------------------------
 
 
-class WorkerHello(Struct):
+class WorkerHello(Struct, frozen=True):
     """A worker has two connections (one per thread); both say hello with the same `link`."""
 
     version: int
@@ -207,18 +207,18 @@ class WorkerHello(Struct):
     pid: int = 0
 
 
-class WorkerWelcome(Struct):
+class WorkerWelcome(Struct, frozen=True):
     version: int
     worker: int
 
 
-class CloseSession(Struct):
+class CloseSession(Struct, frozen=True):
     """Forget everything of this session."""
 
     session: int
 
 
-class Forget(Struct):
+class Forget(Struct, frozen=True):
     """This program's text and code may go."""
 
     program: bytes

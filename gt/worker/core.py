@@ -108,6 +108,11 @@ class WorkerCore:
             with suppress(RuntimeError):  # somebody else was quicker
                 self._bell.release()
 
+    @property
+    def in_flight(self) -> int:
+        """Calls that a device has; `step` has to be asked again to learn that they are done."""
+        return len(self._calls.in_flight)
+
     def wait(self, timeout_s: float) -> bool:
         """Sleep until there may be something to do; False if that was not so in time."""
         if self._calls.in_flight:  # the device does not ring: look again very soon
@@ -198,6 +203,8 @@ class WorkerCore:
     def _close(self, number: int) -> None:
         session = self.sessions.pop(number, None)
         if session is not None:
+            if all(s.waits_for != session.waits_for for s in self.sessions.values()):
+                self._needed.discard(session.waits_for)  # whoever wants it next asks again
             session.close()
 
     def _stats(self) -> dict[str, Any]:
@@ -252,8 +259,10 @@ class WorkerCore:
                 pass
         with self._lock:
             self._running = None
-            if not held:
-                self._urgent.extendleft(reversed(work.fetches))
+            fetches, work.fetches = work.fetches if not held else [], work.fetches if held else []
+        for fetch in fetches:  # at once: their answers travel with the call's
+            if fetch.session is not None and isinstance(fetch.message, Fetch):
+                self._do_fetch(fetch, fetch.session, fetch.message, out)
         return out
 
     def _next(self) -> Work | None:
@@ -307,7 +316,7 @@ class WorkerCore:
         failure, array = arrived.failure, None
         if arrived.data is not None:
             try:
-                array = self.engine.from_bytes(arrived.data, arrived.spec)
+                array = self.engine.from_bytes(arrived.data, arrived.spec, given=True)
             except Exception as e:
                 failure = self._calls.failure(e)
         with self._lock:

@@ -14,6 +14,7 @@ Which instruction failed costs nothing to know: the line number in the traceback
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -135,6 +136,7 @@ class _Writer:
             return []  # whether the call succeeds is known on the device only: results are selected instead
         low, donated = self.low, set(self.low.program.donate)
         read = {a for s in low.steps for a in s.args if isinstance(a, int)}
+        times = Counter(low.outputs)
         written: set[int] = set()
         read_late: set[int] = set()  # memory that the commit reads
         chosen: list[Step] = []
@@ -150,7 +152,7 @@ class _Writer:
                 and donated.issuperset(targets)
                 and all(low.specs[t] is _plain(low.specs[r]) for t, r in pairs)
                 and read.isdisjoint(s.results)  # a reader would have to run after the commit
-                and all(low.outputs.count(r) < 2 for r in s.results)
+                and all(times[r] < 2 for r in s.results)  # or two results would be one array
                 and written.isdisjoint(targets)
                 and read_late.isdisjoint(targets)
                 and others.isdisjoint(targets)

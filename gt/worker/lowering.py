@@ -148,6 +148,8 @@ class _Lowering:
         known = self.checked.get((index, n, extra))
         if known is not None:
             return known
+        if not self.spec(index).size:
+            return index
         by_value = isinstance(index, Literal) or index < 0
         kernel = check_number if by_value else self.check
         base = index if isinstance(index, int) and index >= 0 else None

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from queue import SimpleQueue
 from typing import NoReturn
 
 from gt.config import Config, load
@@ -37,21 +38,69 @@ class Stop(Exception):
     """A signal asked the process to end."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a worker until its dispatcher ends; the process's exit code."""
+class Runner(threading.Thread):
+    """The thread that computes. The engine is loaded in it, because a library may keep settings per thread
+    (CUDA's current device is one)."""
+
+    def __init__(self, engine: str, device: str, threads: int) -> None:
+        super().__init__(name="runner", daemon=True)
+        self.begin: SimpleQueue[tuple[WorkerCore, Channel]] = SimpleQueue()
+        self._wanted = (engine, device, threads)
+        self._engine: Engine | None = None
+        self._error = ""
+        self._loaded = threading.Event()
+
+    def wait_for_engine(self, parent: int) -> Engine:
+        while not self._loaded.wait(TICK_S):
+            _check_parent(parent)
+        if self._engine is None:
+            raise StartError(self._error)
+        return self._engine
+
+    def run(self) -> None:
+        try:
+            self._engine = engines.load(*self._wanted)
+        except GTError as e:
+            self._error = str(e)
+        except Exception as e:
+            self._error = f"the {self._wanted[0]} engine does not load: {type(e).__name__}: {e}"
+        self._loaded.set()
+        core, results = self.begin.get()
+        try:
+            self._serve(core, results)
+        except ServerError as e:
+            _end(1, str(e))
+        except EngineLost as e:
+            _end(1, f"the device failed: {e}")
+        except BaseException as e:
+            _end(1, f"{type(e).__name__}: {e}")
+
+    def _serve(self, core: WorkerCore, results: Channel) -> NoReturn:
+        while True:
+            out = core.step()
+            if out is not None:
+                if out:
+                    results.send_all(out)
+            elif not core.wait(TICK_S):
+                while results.receive() is not None:  # nothing is expected here but the welcome
+                    pass
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run a worker until its dispatcher ends, and with it the process."""
     config = load()
     args = _arguments(config).parse_args(argv)
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)
+    runner = Runner(args.engine, args.device, config.threads)
     try:
-        address = args.address or f"{args.host}:{args.port}"
-        engine = engines.load(args.engine, args.device, config.threads)
-        _work(address, args.token, args.parent, engine, config)
+        runner.start()
+        engine = runner.wait_for_engine(args.parent)
+        _work(args.address or f"{args.host}:{args.port}", args.token, args.parent, engine, runner, config)
     except Stop:
-        return 0
-    except (GTError, EngineLost) as e:
-        say(str(e))
-        return 1
+        _end(0)
+    except GTError as e:
+        _end(1, str(e))
 
 
 def _arguments(config: Config) -> argparse.ArgumentParser:
@@ -87,7 +136,7 @@ def _end(code: int, line: str = "") -> NoReturn:
     os._exit(code)
 
 
-def _work(address: str, token: str, parent: int, engine: Engine, config: Config) -> NoReturn:
+def _work(address: str, token: str, parent: int, engine: Engine, runner: Runner, config: Config) -> NoReturn:
     commands, results = SocketChannel(address), SocketChannel(address)
     link = secrets.token_hex(16)
     memory = config.worker_memory or engine.memory
@@ -105,13 +154,13 @@ def _work(address: str, token: str, parent: int, engine: Engine, config: Config)
         # What was imported stays: the collector need not look at it again while programs run.
         gc.collect()
         gc.freeze()
-        threading.Thread(target=_run, args=(core, results), name="runner", daemon=True).start()
+        runner.begin.put((core, results))
         _read(core, commands, parent)
     except Stop:
         commands.send(Goodbye())
         commands.close()
         _end(0)
-    except (ServerError, StartError) as e:
+    except ServerError as e:
         _end(1, str(e))
 
 
@@ -154,22 +203,3 @@ def _read(core: WorkerCore, commands: Channel, parent: int) -> NoReturn:
                 commands.send(answer, data)
             came = commands.receive()
         _check_parent(parent)
-
-
-def _run(core: WorkerCore, results: Channel) -> NoReturn:
-    """The runner."""
-    try:
-        while True:
-            out = core.step()
-            if out is not None:
-                for message, payload in out:
-                    results.send(message, payload)
-            elif not core.wait(TICK_S):
-                while results.receive() is not None:  # nothing is expected here but the welcome
-                    pass
-    except ServerError as e:
-        _end(1, str(e))
-    except EngineLost as e:
-        _end(1, f"the device failed: {e}")
-    except BaseException as e:
-        _end(1, f"{type(e).__name__}: {e}")

@@ -20,9 +20,7 @@ from gt.transport.messages import (
     pack_ids,
 )
 
-TWO_INPUTS = Program(
-    (((8,), "float32"), ((8,), "float32")), "", (Instruction("add", (0, 1), {}),), (2,), (0,), ()
-)
+TWO_INPUTS = Program((((8,), "float32"), ((8,), "float32")), "", (Instruction("add", (0, 1), {}),), (2,), (0,), ())
 
 
 @pytest.fixture
@@ -104,6 +102,8 @@ def test_a_fetch_of_nothing_fails(client, worker):
     [
         ({"seq": 3}, "the next call is 1"),
         ({"seq": 0}, "the next call is 1"),
+        ({"program": b""}, "not a program's name"),
+        ({"program": b"x" * 17}, "not a program's name"),
         ({"inputs": b"1234567"}, "multiple of 8"),
         ({"frees": b"1"}, "multiple of 8"),
         ({"inputs": b""}, "0 inputs"),

@@ -230,7 +230,8 @@ MADE_UP = [
     Hello(VERSION, TOKEN, "x"), Goodbye(), Define(BROKEN), Define(PROGRAMS[0], True), Need(b"x"), GetStats(3),
     Cancel(0, 1), Fetch(0, 1, 1), Free(0, pack_ids([1, 2])), ChunkAck(0, 1, False), ChunkAck(0, 1, True),
     Chunk(0, 1, 0, 32, (8,), "float32"), Call(0, 1, PROGRAMS[0].hash(), pack_ids([1]), (), 5, b"", 0),
-    Call(0, 1, b"unknown", b"", (), 1, b"", 0), CallDone(1, 1, 5), Welcome(1, 1, 1), CloseSession(1), Rejected("x"),
+    Call(0, 1, b"an unknown one..", b"", (), 1, b"", 0), CallDone(1, 1, 5), Welcome(1, 1, 1),
+    CloseSession(1), Rejected("x"),
     WorkerHello(VERSION, "wrong", "link", True), WorkerWelcome(1, 1), Stats(1, {}),
 ]  # fmt: skip
 

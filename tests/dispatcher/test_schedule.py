@@ -141,7 +141,7 @@ def lane_with(*deficits):
 
 
 def test_one_that_is_alone_owes_what_is_on_the_worker():
-    lane, (session,) = lane_with(-10**9)
+    lane, (session,) = lane_with(-(10**9))
     lane.ahead_us = 700
     assert lane.next() is session
     assert session.deficit_us == -700
@@ -158,7 +158,7 @@ def test_a_turn_lasts_until_the_deficit_is_used_up():
 
 
 def test_a_large_debt_is_worked_off_in_one_step():
-    lane, (debtor, other) = lane_with(-10**9, -10**9 - 5000)
+    lane, (debtor, other) = lane_with(-(10**9), -(10**9) - 5000)
     assert lane.next() is debtor
     assert debtor.deficit_us > 0 >= other.deficit_us
 

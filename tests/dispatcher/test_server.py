@@ -24,7 +24,8 @@ from gt.dispatcher.server import Server
 from gt.errors import ServerError
 from gt.program import Program
 from gt.transport.messages import Define, GetStats, Goodbye, Hello, Message, Rejected, Stats, WorkerHello, WorkerWelcome
-from gt.transport.sockets import Router, SocketChannel
+from gt.transport.router import Router
+from gt.transport.sockets import SocketChannel
 
 DEADLINE_S = 10.0
 NOT_A_PROGRAM = Program((), "", (), (0,), (), ())

@@ -42,20 +42,23 @@ def specs_of(args: Sequence[Any]) -> list[Spec]:
 def as_dtype(args: Sequence[Any], name: str) -> tuple[Any, ...]:
     """The operands with their float64 arrays in another type."""
     target = dtypes.dtype(name).numpy
-    return tuple(
-        a.astype(target) if isinstance(a, np.ndarray) and a.dtype == np.float64 else a for a in args
-    )
+    return tuple(a.astype(target) if isinstance(a, np.ndarray) and a.dtype == np.float64 else a for a in args)
 
 
 def is_float(a: Any) -> bool:
     return isinstance(a, np.ndarray) and dtypes.dtype(a.dtype).is_floating_point
 
 
+def to_engine(engine: Any, args: Sequence[Any]) -> list[Any]:
+    """The operands as the engine's own arrays; numbers stay."""
+    pairs = zip(args, specs_of(args), strict=True)
+    return [engine.from_bytes(a.tobytes(), s) if isinstance(a, np.ndarray) else a for a, s in pairs]
+
+
 def calls_with(engine: Any, op: Op, args: Sequence[Any], attrs: dict[str, Any]) -> tuple[Any, ...]:
     """The op's results as numpy arrays, computed by an engine."""
     specs = specs_of(args)
-    arrays = [engine.from_bytes(a.tobytes(), s) if isinstance(a, np.ndarray) else a for a, s in zip(args, specs)]
-    results = apply(op, arrays, specs, attrs, engine.kernel)
+    results = apply(op, to_engine(engine, args), specs, attrs, engine.kernel)
     return tuple(to_numpy(engine, r, s) for r, s in zip(results, as_tuple(op.infer(*specs, **attrs)), strict=True))
 
 
@@ -82,7 +85,9 @@ def backward(trace: Trace, outputs: Sequence[tuple[Symbol, Any]], wanted: Sequen
         op, args, attrs, numbers = trace.code[i]
         if op.vjp is None or not any(n in known for n in numbers):
             continue
-        specs = as_tuple(op.infer(*[a.spec if isinstance(a, Symbol) else SCALARS[scalar_kind(a)] for a in args], **attrs))
+        specs = as_tuple(
+            op.infer(*[a.spec if isinstance(a, Symbol) else SCALARS[scalar_kind(a)] for a in args], **attrs)
+        )
         ys = tuple(symbols.setdefault(n, Symbol(trace, n, s)) for n, s in zip(numbers, specs, strict=True))
         gs = tuple(known.get(n) for n in numbers)
         for a, d in zip(args, vjps(op, gs, ys, args, attrs), strict=False):
@@ -100,8 +105,10 @@ def vjps(op: Op, gs: tuple[Any, ...], ys: tuple[Any, ...], args: Sequence[Any], 
         assert len(returned) == len(args)
         return list(returned)
     assert op.vjp is not None
-    floats = [isinstance(a, Symbol) and a.dtype.is_floating_point for a in args]
-    return [f(g, y, *args, **attrs) if f is not None and floats[k] else None for k, f in enumerate(op.vjp)]
+    return [
+        f(g, y, *args, **attrs) if f is not None and isinstance(a, Symbol) and a.dtype.is_floating_point else None
+        for a, f in zip(args, op.vjp, strict=False)
+    ]
 
 
 def fit(d: Any, s: Spec) -> Any:

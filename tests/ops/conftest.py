@@ -9,8 +9,7 @@ from gt.worker.engines import Engine
 from gt.worker.engines.torch import TorchEngine
 
 _GPU = pytest.param(
-    "cuda:0",
-    marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")],
+    "cuda:0", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 )
 _ENGINES: dict[str, Engine] = {}
 

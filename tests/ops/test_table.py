@@ -25,7 +25,9 @@ from tests.ops.cases import (
     is_float,
     samples,
     specs_of,
+    to_engine,
     to_numpy,
+    vjps,
     wide,
 )
 
@@ -78,20 +80,21 @@ def test_engines_agree(op: Op, args: Any, attrs: Any, dtype: str, engine: Any) -
         assert type(a) is np.ndarray
         assert spec(a.shape, dtypes.dtype(a.dtype)) is s
 
-    arrays = [engine.from_bytes(a.tobytes(), s) if isinstance(a, np.ndarray) else a for a, s in zip(args, specs)]
+    arrays = to_engine(engine, args)
     theirs = apply(op, arrays, specs, attrs, engine.kernel)
     for s, a, b in zip(inferred, theirs, ours, strict=True):
         assert tuple(a.shape) == s.shape
         assert a.dtype is getattr(torch, s.dtype.name)
         assert a.device == torch.device(engine.device)
-        close(to_numpy(engine, a, s), b, dtype)
+        coarse = max(dtype, s.dtype.name, key=lambda d: TOLERANCE.get(d, (0, 0)))
+        close(to_numpy(engine, a, s), b, coarse)
 
 
 @pytest.mark.parametrize(("op", "args", "attrs"), cases())
 def test_torch_kernels_leave_their_operands_alone(op: Op, args: Any, attrs: Any, engine: Any) -> None:
     """Also operands that do not lie in order. And what is no view is new memory."""
     specs = specs_of(args)
-    arrays = [engine.from_bytes(a.tobytes(), s) if isinstance(a, np.ndarray) else a for a, s in zip(args, specs)]
+    arrays = to_engine(engine, args)
     plain = apply(op, arrays, specs, attrs, engine.kernel)
     strided = [_strided(a) if isinstance(a, torch.Tensor) else a for a in arrays]
     copies = [a.clone() if isinstance(a, torch.Tensor) else a for a in strided]
@@ -118,7 +121,7 @@ def _strided(x: torch.Tensor) -> torch.Tensor:
 def test_inplace_kernels_write_what_the_others_return(op: Op, args: Any, attrs: Any, dtype: str, engine: Any) -> None:
     args = as_dtype(args, dtype)
     specs = specs_of(args)
-    arrays = [engine.from_bytes(a.tobytes(), s) if isinstance(a, np.ndarray) else a for a, s in zip(args, specs)]
+    arrays = to_engine(engine, args)
     plain = apply(op, arrays, specs, attrs, engine.kernel)
     before = [a.clone() if isinstance(a, torch.Tensor) else a for a in arrays]
     kernel = engine.kernel(op, attrs, specs, inplace=True)
@@ -135,7 +138,7 @@ def test_inplace_kernels_write_what_the_others_return(op: Op, args: Any, attrs: 
 @pytest.mark.parametrize(("op", "args", "attrs"), cases(lambda op: op.compose))
 def test_compositions_equal_kernels(op: Op, args: Any, attrs: Any, engine: Any) -> None:
     specs = specs_of(args)
-    arrays = [engine.from_bytes(a.tobytes(), s) if isinstance(a, np.ndarray) else a for a, s in zip(args, specs)]
+    arrays = to_engine(engine, args)
     trace, results = expand(op, specs, attrs)
     for s, r in zip(as_tuple(op.infer(*specs, **attrs)), results, strict=True):
         assert r.spec is s
@@ -171,11 +174,15 @@ def with_gradient(op: Op, args: Any, attrs: Any) -> Written:
     if not finite(args):
         pytest.skip("a slope at nan")
     results = as_tuple(op.infer(*specs_of(args), **attrs))
-    if not has_floats(args) or not all(s.dtype.is_floating_point for s in results):
-        pytest.skip("no floats")
+    if not has_floats(args) or not all(s.dtype is dtypes.float64 for s in results):
+        pytest.skip("slopes are taken in float64")
     written = Written(op, args, attrs)
     assert written.specs_fit
     return written
+
+
+def is_empty(written: Written) -> bool:
+    return not all(a.size for a in written.inputs)
 
 
 def compare_slopes(analytic: np.ndarray, numeric: np.ndarray) -> None:
@@ -188,22 +195,28 @@ def test_gradients_match_finite_differences(op: Op, args: Any, attrs: Any) -> No
     written = with_gradient(op, args, attrs)
     pairs = list(zip(written.results, written.gs, strict=True))
     for (of, _), value in zip(written.first, written.values([d for _, d in written.first]), strict=True):
-        compare_slopes(value, written.slope(pairs, of))
+        assert value.shape == of.shape
+        if not is_empty(written):
+            compare_slopes(value, written.slope(pairs, of))
 
 
 @pytest.mark.parametrize(("op", "args", "attrs"), cases(differentiable))
 def test_gradients_match_torch(op: Op, args: Any, attrs: Any, engine: Any) -> None:
     written = with_gradient(op, args, attrs)
+    if is_empty(written):
+        pytest.skip("there is nothing to compare")
     specs = specs_of(args)
-    arrays = [engine.from_bytes(a.tobytes(), s) if isinstance(a, np.ndarray) else a for a, s in zip(args, specs)]
+    arrays = to_engine(engine, args)
     leaves = [a.requires_grad_() for a, v in zip(arrays, args, strict=True) if is_float(v)]
     with torch.enable_grad():
         results = apply(op, arrays, specs, attrs, engine.kernel)
     gs = [torch.from_numpy(written.inputs[g.number]).to(engine.device) for g in written.gs]
     there = [(r, g) for r, g in zip(results, gs, strict=True) if r.requires_grad]
     if not there:
-        assert op.name in ("sign", "floor", "ceil", "round", "dropout") or not written.first or not leaves[0].numel()
+        assert not written.first
         return
+    if op.name == "silu_dx" or (op.name == "remainder" and not isinstance(args[0], np.ndarray)):
+        pytest.skip("torch has no derivative of it")
     theirs = torch.autograd.grad([r for r, _ in there], leaves, [g for _, g in there], allow_unused=True)
     symbols = [s for s in written.args if hasattr(s, "number") and s.dtype.is_floating_point]
     ours = {s.number: v for (s, _), v in zip(written.first, written.values([d for _, d in written.first]), strict=True)}
@@ -221,10 +234,12 @@ def test_gradients_have_gradients(op: Op, args: Any, attrs: Any) -> None:
     written = with_gradient(op, args, attrs)
     if op.name == "pow" and any(np.any(a == 0) for a in args if isinstance(a, np.ndarray)):
         pytest.skip("the second derivative of a power at 0 is at most one-sided")
-    if op.name in ("prod", "maximum", "minimum") and op.name != "prod" and np.any(np.equal(*args[:2])):
+    if op.name in ("maximum", "minimum") and np.any(np.equal(*args)):
         pytest.skip("the gradient jumps at ties")
     if op.name == "prod" and any(np.any(a == 0) for a in args):
         pytest.skip("the gradient of the zeros' gradient is left out")
+    if is_empty(written):
+        pytest.skip("there is nothing to move")
     grads = [d for _, d in written.first]
     pairs = list(zip(grads, written.us, strict=True))
     for of, d in written.twice():
@@ -252,8 +267,6 @@ def test_gradients_read_little(name: str) -> None:
     symbols = [trace.symbol(s) if isinstance(a, np.ndarray) else a for a, s in zip(args, specs_of(args), strict=True)]
     ys = tuple(trace.symbol(s) for s in as_tuple(op.infer(*specs_of(args), **attrs)))
     gs = tuple(trace.symbol(y.spec) for y in ys)
-    from tests.ops.cases import vjps
-
     vjps(op, gs, ys, symbols, attrs)
     reads = trace.reads()
     operands = tuple(k for k, s in enumerate(symbols) if getattr(s, "number", None) in reads)
@@ -319,7 +332,7 @@ def test_bad_indices_are_found(op: Op, args: Any, attrs: Any, engine: Any) -> No
             assert engine.raised(flag)
             fine, flag = engine.check(op.name, clamped, n, extra, flag)
             assert engine.raised(flag), "a later good index must not lower the flag"
-            arrays = [engine.from_bytes(a.tobytes(), s) if isinstance(a, np.ndarray) else a for a, s in zip(args, specs)]
+            arrays = to_engine(engine, args)
             arrays[k] = fine
             for r in apply(op, arrays, specs, attrs, engine.kernel):
                 engine.to_bytes(r)  # the device has survived

@@ -29,6 +29,9 @@ from gt.worker.core import WorkerCore
 TICK_S = 0.1
 
 
+LOST: list[Any] = []  #: What arrives last from an end that died, instead of frames.
+
+
 class Hang(AssertionError):
     """Somebody waits and nothing can happen any more."""
 
@@ -43,14 +46,20 @@ class Link:
         self.down: deque[list[Any]] = deque()
         self.inbox: deque[list[Any]] = deque()  # arrived, not yet read
         self.closed = False  # by this end
-        self.cut = False  # by the dispatcher, or because it is gone
+        self.cut = False  # by the dispatcher
 
     # What a client session uses as its channel.
 
     def send(self, message: Any, payload: Any = None) -> None:
         if self.cut:
             raise ServerError("the connection to the server is gone")
+        if self.closed:
+            return
         self.up.append(codec.encode(message, None if payload is None else bytes(payload)))
+
+    def send_all(self, messages: list[Any]) -> None:
+        for message, payload in messages:
+            self.send(message, payload)
 
     def receive(self, timeout_s: float = 0.0) -> Any:
         if self.inbox:
@@ -60,7 +69,7 @@ class Link:
         return None
 
     def wait(self, timeout_s: float) -> None:
-        self.cluster.move_or_hang()
+        self.cluster.while_waiting(self)
 
     def close(self) -> None:
         self.closed = True
@@ -114,6 +123,8 @@ class Cluster:
         self.counter = 0
         self._turn = 0
         self.watch: Callable[[Any, Any], None] | None = None  # sees every event and its actions
+        #: What happens while a client waits at this link. Raises Hang if nothing can.
+        self.while_waiting: Callable[[Link], None] = lambda link: self.move_or_hang()
         self.check_invariants = seed is not None
         self._handle(TimePassed(0.0))
         for _ in range(workers):
@@ -131,44 +142,46 @@ class Cluster:
         self.workers.append(worker)
         return worker
 
-    def client(self) -> sessions.Session:
+    def client(self, kind: Callable[..., Any] = sessions.Session) -> Any:
         self.counter += 1
-        return sessions.Session(self.link(f"c{self.counter}".encode()), self.settings, timer=False)
+        return kind(self.link(f"c{self.counter}".encode()), self.settings, timer=False)
 
     def kill_worker(self, worker: SimWorker) -> None:
         worker.dead = True
         self.workers.remove(worker)
-        for link in (worker.control, worker.results):
+        links = [worker.control, worker.results]
+        if self.random is not None and self.random.random() < 0.5:
+            links.reverse()
+        for link in links:
             self.kill_link(link)
 
     def kill_link(self, link: Link) -> None:
-        """The process at this end died: what it had sent may still arrive, then the loss is noticed."""
+        """The process at this end died: some of what it had sent may still arrive, then the loss is noticed."""
         link.closed = True
         link.down.clear()
         link.inbox.clear()
-        self.links.pop(link.peer, None)
-        for frames in list(link.up)[: self.random.randrange(len(link.up) + 1) if self.random else len(link.up)]:
-            self._arrived(link, frames)
-        link.up.clear()
-        self._handle(PeerLost(link.peer))
+        if self.random is not None:
+            for _ in range(self.random.randrange(len(link.up) + 1)):
+                link.up.pop()
+        link.up.append(LOST)
 
     # --- moves ---
 
-    def _possible(self) -> list[Callable[[], None]]:
-        moves: list[Callable[[], None]] = []
-        for link in list(self.links.values()):
+    def _possible(self) -> list[tuple[Callable[[Any], None], Any]]:
+        moves: list[tuple[Callable[[Any], None], Any]] = []
+        for link in self.links.values():
             if link.up:
-                moves.append(lambda link=link: self._arrived(link, link.up.popleft()))
+                moves.append((self._deliver, link))
             if link.down:
-                moves.append(lambda link=link: link.inbox.append(link.down.popleft()))
+                moves.append((self._deliver_down, link))
         for w in self.workers:
             if w.control.inbox:
-                moves.append(w.read)
+                moves.append((SimWorker.read, w))
             w.results.inbox.clear()
             if w.core._queue or w.core._urgent:
-                moves.append(w.step)
+                moves.append((SimWorker.step, w))
         if self.checks:
-            moves.append(self._checked)
+            moves.append((self._checked, None))
         return moves
 
     def move(self) -> bool:
@@ -178,17 +191,19 @@ class Cluster:
             return False
         self.moves += 1
         if self.random is not None:
-            self.random.choice(moves)()
+            do, what = moves[int(self.random.random() * len(moves))]
+            do(what)
             if self.random.random() < 0.02:
                 self.pass_time(TICK_S)
         else:
             self._turn += 1
-            moves[self._turn % len(moves)]()
+            do, what = moves[self._turn % len(moves)]
+            do(what)
+        self.idle = 0
         return True
 
     def move_or_hang(self) -> None:
         if self.move():
-            self.idle = 0
             return
         self.idle += 1
         self.pass_time(TICK_S * 10)
@@ -204,7 +219,12 @@ class Cluster:
         self.now_s += seconds
         self._handle(TimePassed(self.now_s))
 
-    def _arrived(self, link: Link, frames: list[Any]) -> None:
+    def _deliver(self, link: Link) -> None:
+        frames = link.up.popleft()
+        if frames is LOST:
+            self.links.pop(link.peer, None)
+            self._handle(PeerLost(link.peer))
+            return
         try:
             message, payload = codec.decode(frames)
         except codec.BadMessage as e:
@@ -212,7 +232,11 @@ class Cluster:
         else:
             self._handle(MessageCame(link.peer, message, payload))
 
-    def _checked(self) -> None:
+    @staticmethod
+    def _deliver_down(link: Link) -> None:
+        link.inbox.append(link.down.popleft())
+
+    def _checked(self, _: None = None) -> None:
         ask = self.checks.popleft()
         try:
             self._handle(PlanReady(ask.program, check(ask.text)))

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 from worker_building import Broken, Builder, Device, Faulty, Wrapped
 
+from gt import dtypes
 from gt.errors import IndexOutOfRange, OutOfMemory
 from gt.ops.check import check
 from gt.ops.record import TABLE
-from gt.program import Program, spec
+from gt.ops.trace import scalar_kind
+from gt.program import SCALARS, Program, spec
 from gt.worker.executor import compile_program
 
 SHAPE = (3, 4)
@@ -310,6 +312,10 @@ def test_an_index_is_checked_before_it_is_used(engine: Any) -> None:
     bad = engine.from_bytes(np.array([3, 4, 1]).data.cast("B"), spec((3,), checked.specs[1].dtype))
     results, _ = runnable.run([table, good, other], ())
     assert host(engine, results[0])[:8] == host(engine, table)[24:32]
+    if engine.deferred:
+        _, flag = runnable.run([table, bad, other], ())
+        assert engine.raised(flag)
+        return
     with pytest.raises(IndexOutOfRange) as caught:
         runnable.run([table, bad, other], ())
     assert runnable.where(caught.value) == (0, False)
@@ -332,31 +338,62 @@ def test_on_a_device_the_flag_selects_the_old_value(numpy_engine: Any) -> None:
         assert not np.shares_memory(results[0], old)
 
 
-def test_kernels_alias_only_where_the_record_says_so(engine: Any) -> None:
-    """Every op and sample: the executor's copies rely on `aliases`."""
-    from gt import dtypes
+def operands_of(engine: Any, sample: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
+    given, specs = [], []
+    for x in sample:
+        if isinstance(x, np.ndarray):
+            specs.append(spec(x.shape, dtypes.dtype(x.dtype)))
+            given.append(engine.from_bytes(np.ascontiguousarray(x).data.cast("B") if x.size else b"", specs[-1]))
+        else:
+            specs.append(SCALARS[scalar_kind(x)])
+            given.append(x)
+    return given, specs
 
+
+def program_of(op: str, sample: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Program, tuple[Any, ...]]:
+    """One instruction, its numbers passed as scalars."""
+    tensors = [x for x in sample if isinstance(x, np.ndarray)]
+    scalars = tuple(x for x in sample if not isinstance(x, np.ndarray))
+    kinds = {i: dtypes.dtype(x.dtype).name for i, x in enumerate(tensors)}
+    b = Builder(*(x.shape for x in tensors), scalars="".join(map(scalar_kind, scalars)), kinds=kinds)
+    places, numbers = iter(range(len(tensors))), iter(range(len(scalars)))
+    made = b.add(op, *(next(places) if isinstance(x, np.ndarray) else ~next(numbers) for x in sample), **attrs)
+    return b.program(list(made) if isinstance(made, tuple) else [made]), scalars
+
+
+def test_every_op_runs_alike_on_both_engines(numpy_engine: Any, torch_engine: Any) -> None:
+    """Kernels of their own on one engine, expanded compositions on the other."""
     for op in TABLE.values():
-        for operands, attrs in op.samples(np.random.default_rng(0)):
-            given, specs = [], []
-            for x in operands:
-                if isinstance(x, np.ndarray):
-                    s = spec(x.shape, dtypes.dtype(x.dtype))
-                    given.append(engine.from_bytes(np.ascontiguousarray(x).data.cast("B") if x.size else b"", s))
-                    specs.append(s)
-                else:
-                    from gt.ops.trace import scalar_kind
-                    from gt.program import SCALARS
+        for sample, attrs in op.samples(np.random.default_rng(0)):
+            program, scalars = program_of(op.name, sample, attrs)
+            checked = check(program)
+            got = []
+            for engine in (numpy_engine, torch_engine):
+                given, _ = operands_of(engine, tuple(x for x in sample if isinstance(x, np.ndarray)))
+                results, _ = compile_program(checked, engine).run(given, scalars)
+                got.append([host(engine, r) for r in results])
+            for o, a, b in zip(program.outputs, *got, strict=True):
+                s = checked.specs[o]
+                x, y = (np.frombuffer(data, s.dtype.numpy).reshape(s.shape) for data in (a, b))
+                np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5, err_msg=f"{op.name} {attrs}")
 
-                    given.append(x)
-                    specs.append(SCALARS[scalar_kind(x)])
+
+def test_kernels_share_memory_only_where_the_record_says_so(engine: Any) -> None:
+    """For every op and sample; which results are copied rests on `aliases`."""
+    wrong = set()
+    for op in TABLE.values():
+        for sample, attrs in op.samples(np.random.default_rng(0)):
+            given, specs = operands_of(engine, sample)
             kernel = engine.kernel(op, attrs, specs)
             if kernel is None:
                 continue
             out = kernel(*given)
             results = list(out) if isinstance(out, tuple | list) else [out]
-            for r in results:
-                for i, x in enumerate(given):
-                    if isinstance(operands[i], np.ndarray) and operands[i].size and shares(engine, r, x):
-                        assert op.aliases, f"{op.name} returns memory of operand {i}"
-                        assert i == 0, f"{op.name} returns memory of operand {i}, which is not its first"
+            for i, x in enumerate(given):
+                array = isinstance(sample[i], np.ndarray) and sample[i].size
+                if array and not (op.aliases and i == 0) and any(shares(engine, r, x) for r in results):
+                    wrong.add(f"{op.name} returns memory of operand {i}")
+            for i, x in enumerate(results):
+                if not op.aliases and any(shares(engine, x, r) for r in results[:i]):
+                    wrong.add(f"{op.name}: result {i} shares memory with another")
+    assert wrong == set()

@@ -10,6 +10,7 @@ import pytest
 from worker_building import Builder, Faulty
 from worker_driver import Driver
 
+from gt import dtypes
 from gt.config import Config
 from gt.transport.messages import (
     CHUNK,
@@ -350,3 +351,23 @@ def test_reader_and_runner_in_two_threads(driver: Driver) -> None:
     assert not runner.is_alive()
     assert got == {k: float(k) for k in range(1, n + 1)}
     assert done == list(range(1, n + 1))
+
+
+def test_a_program_that_only_a_closed_session_waited_for_is_asked_for_again(driver: Driver) -> None:
+    neg = unary("neg")
+    assert driver.send(driver.call_message(neg, [1], 10)) == [Need(neg.hash())]
+    driver.send(CloseSession(1))
+    other = Driver(driver.core.engine, session=2)
+    other.core = driver.core
+    other.upload(1, ONE)
+    assert names(other.call(neg, [1], 10)) == ["CallDone"]
+
+
+def test_uploads_are_taken_without_another_copy(engine: Any) -> None:
+    """Of every dtype and with no dimensions too; later uploads do not disturb earlier ones."""
+    driver = Driver(engine)
+    arrays = [np.arange(6).reshape(2, 3).astype(d.numpy) for d in dtypes.ALL] + [np.array(2.5)]
+    for id, array in enumerate(arrays):
+        driver.upload(id, array)
+    for id, array in enumerate(arrays):
+        assert driver.fetch(id).tobytes() == array.tobytes()

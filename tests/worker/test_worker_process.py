@@ -16,10 +16,22 @@ from worker_building import Builder
 
 from gt.transport import codec
 from gt.transport.messages import (
-    VERSION, Call, CallDone, Chunk, ChunkAck, Define, Fetch, GetStats, Goodbye, Refused, Stats, WorkerHello,
-    WorkerWelcome, pack_ids,
+    VERSION,
+    Call,
+    CallDone,
+    Chunk,
+    ChunkAck,
+    Define,
+    Fetch,
+    GetStats,
+    Goodbye,
+    Refused,
+    Stats,
+    WorkerHello,
+    WorkerWelcome,
+    pack_ids,
 )  # fmt: skip
-from gt.transport.sockets import Router
+from gt.transport.router import Router
 
 pytestmark = pytest.mark.processes
 

@@ -23,14 +23,17 @@ class Engine(Protocol):
     #: gathers what it saw in a flag on the device; else it raises IndexOutOfRange at once.
     deferred: bool
 
-    def kernel(self, op: Op, attrs: dict[str, Any], operands: Sequence[Spec], inplace: bool = False) -> Callable[..., Any] | None:
+    def kernel(
+        self, op: Op, attrs: dict[str, Any], operands: Sequence[Spec], inplace: bool = False
+    ) -> Callable[..., Any] | None:
         """The op as a function of its operands alone (arrays, and Python numbers for scalars), or
         None if the engine has no kernel for it and its composition must be expanded. All that can be
         decided from attributes and specs is decided here, once. With `inplace`: the form that
         writes its results into the operands `op.inplace` and returns them; None if there is none."""
 
-    def from_bytes(self, data: Buffer, spec: Spec) -> Array:
-        """A new array with a copy of these bytes."""
+    def from_bytes(self, data: Buffer, spec: Spec, given: bool = False) -> Array:
+        """A new array with a copy of these bytes. If they are `given`, nobody else will use them again:
+        an engine whose arrays lie in host memory takes them as they are."""
 
     def to_bytes(self, array: Array) -> memoryview:
         """A contiguous copy of the array in host memory, as bytes."""
@@ -42,9 +45,7 @@ class Engine(Protocol):
         """The array itself if its elements lie in order and without gaps, else a copy that does. In-place
         kernels are given such arrays only: torch's fused ones read memory and never look at strides."""
 
-    def check(
-        self, op: str, index: Array, n: int, extra: int | None, flag: Array | None
-    ) -> tuple[Array, Array | None]:
+    def check(self, op: str, index: Array, n: int, extra: int | None, flag: Array | None) -> tuple[Array, Array | None]:
         """The index, known to be in [0, n) or `extra`, and the new flag (None unless `deferred`)."""
 
     def select(self, flag: Array, old: Array, new: Array) -> Array:

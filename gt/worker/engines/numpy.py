@@ -63,8 +63,9 @@ class NumpyEngine:
             return None
         return [np.dtype(np.float32) if s.dtype in _NARROW else None for s in operands]
 
-    def from_bytes(self, data: Buffer, spec: Spec) -> Any:
-        return np.frombuffer(data, spec.dtype.numpy).reshape(spec.shape).copy()
+    def from_bytes(self, data: Buffer, spec: Spec, given: bool = False) -> Any:
+        array = np.frombuffer(data, spec.dtype.numpy).reshape(spec.shape)
+        return array if given and array.flags.writeable else array.copy()
 
     def to_bytes(self, array: Any) -> memoryview:
         return np.array(array, order="C", copy=True).reshape(-1).view(np.uint8).data

@@ -62,10 +62,14 @@ class TorchEngine:
         f: Callable[..., Any] = getattr(torch, op.name)
         return functools.partial(f, **attrs) if attrs else f
 
-    def from_bytes(self, data: Buffer, spec: Spec) -> Any:
-        array = torch.empty(spec.shape, dtype=getattr(torch, spec.dtype.name))
+    def from_bytes(self, data: Buffer, spec: Spec, given: bool = False) -> Any:
+        dtype = getattr(torch, spec.dtype.name)
+        source = np.frombuffer(data, np.uint8)
+        if given and source.flags.writeable:
+            return torch.from_numpy(source).view(dtype).reshape(spec.shape).to(self.device)
+        array = torch.empty(spec.shape, dtype=dtype)
         # Through numpy: torch itself wants buffers it could write to.
-        array.reshape(-1).view(torch.uint8).numpy()[:] = np.frombuffer(data, np.uint8)
+        array.reshape(-1).view(torch.uint8).numpy()[:] = source
         return array.to(self.device)
 
     def to_bytes(self, array: Any) -> memoryview:

@@ -1,0 +1,94 @@
+"""What the benchmarks share: rounds in turn, medians, a table, and figures as JSON.
+
+Rivals are measured in turn, a round of each after the other, so that what else runs on the machine slows
+all of them alike. What is compared is the medians over the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import math
+import os
+import platform
+import statistics
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+
+
+def arguments(doc: str | None) -> argparse.ArgumentParser:
+    """The options that every benchmark has."""
+    parser = argparse.ArgumentParser(description=(doc or "").split("\n")[0])
+    parser.add_argument("--json", metavar="FILE", help="also write the figures to this file")
+    parser.add_argument("--quick", action="store_true", help="few rounds: whether it runs, not how fast")
+    return parser
+
+
+def in_turn(rounds: int, *rivals: Callable[[], float]) -> list[float]:
+    """The median of what each rival returns, over rounds in which each has its turn."""
+    found: list[list[float]] = [[] for _ in rivals]
+    for _ in range(rounds):
+        for seconds, rival in zip(found, rivals, strict=True):
+            seconds.append(rival())
+    return [statistics.median(each) for each in found]
+
+
+def quantile(samples: list[float], q: float) -> float:
+    """The smallest sample that at least this part of the samples does not exceed."""
+    return sorted(samples)[max(0, math.ceil(q * len(samples)) - 1)]
+
+
+class Report:
+    """The figures of one benchmark. A ratio is GT's figure over its rival's: smaller is better."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.ratios: dict[str, float] = {}
+        self.targets: dict[str, float] = {}
+        self.figures: dict[str, float] = {}
+        self._rows: list[tuple[str, str, str, str, str]] = [("", "GT", "rival", "ratio", "target")]
+
+    def compare(
+        self, key: str, what: str, gt: float, rival: float, unit: str, target: float | None = None, digits: int = 2
+    ) -> None:
+        """A row with GT's figure, its rival's, and their ratio under the name `key`."""
+        ratio = self.ratios[key] = round(gt / rival, 4)
+        if target is not None:
+            self.targets[key] = target
+        goal = "" if target is None else f"<= {target:g}" + ("" if ratio <= target else "  missed")
+        self._rows.append((what, f"{gt:.{digits}f} {unit}", f"{rival:.{digits}f} {unit}", f"{ratio:.2f}", goal))
+
+    def figure(self, key: str, what: str, value: float, unit: str, digits: int = 0) -> None:
+        """A row with a figure that has no rival."""
+        self.figures[key] = round(value, 4)
+        self._rows.append((what, f"{value:,.{digits}f} {unit}", "", "", ""))
+
+    def finish(self, path: str | None) -> None:
+        """Print the table, and write the figures to the file if one is named."""
+        about = {"python": platform.python_version(), "torch": _version("torch"), "pyzmq": _version("pyzmq")}
+        print(f"{self.name}: " + ", ".join(f"{k} {v}" for k, v in about.items()) + f", {os.cpu_count()} CPUs")
+        widths = [max(len(row[i]) for row in self._rows) for i in range(5)]
+        for what, *cells in self._rows:
+            line = [what.ljust(widths[0]), *(c.rjust(w) for c, w in zip(cells[:3], widths[1:4], strict=True)), cells[3]]
+            print("  " + "  ".join(line).rstrip())
+        if path:
+            data = {
+                "benchmark": self.name,
+                "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+                **about,
+                "cpu_count": os.cpu_count(),
+                "ratios": self.ratios,
+                "targets": self.targets,
+                "figures": self.figures,
+            }
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump(data, file, indent=2)
+                file.write("\n")
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"

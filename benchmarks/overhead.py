@@ -1,0 +1,232 @@
+"""What GT costs beside the computing: the client's time per op, the way to a worker and back, bytes.
+
+Rivals: torch issuing the same ops on the CPU in the same Python loop; a bare ZeroMQ echo between two
+processes; memcpy. `python benchmarks/overhead.py [--quick] [--json FILE]`.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+import zmq
+from measuring import Report, arguments, in_turn
+
+os.environ.setdefault("GT_THREADS", "1")
+
+import gt
+from gt.client.recorder import recorder
+from gt.transport import codec
+from gt.transport.messages import Call, Fetch, pack_ids
+
+OPS = 200  #: Ops in a program.
+PROGRAMS = 20  #: Programs in a round: fewer than a session may have under way, so that nothing waits.
+MIB = 1 << 20
+
+Body = Callable[[Any, Any], Any]
+
+
+# --- the client's time per op ------------------------------------------------------------------------
+
+#: One op each, on 4 x 4 floats. `y` is the result so far, `x` the tensor it started from.
+BODIES: dict[str, tuple[str, Body]] = {
+    "add": ("y + x", lambda y, x: y + x),
+    "mul_number": ("y * 0.5", lambda y, x: y * 0.5),
+    "relu": ("y.relu()", lambda y, x: y.relu()),
+    "matmul": ("y @ x", lambda y, x: y @ x),
+}
+
+
+def issue(body: Body, x: Any, end: Callable[[], None]) -> None:
+    """A round: programs of OPS ops each, whose last value is kept until the program has ended."""
+    for _ in range(PROGRAMS):
+        y = x
+        for _ in range(OPS):
+            y = body(y, x)
+        kept = y.detach()
+        del y
+        end()
+    del kept
+
+
+def per_op(rounds: int, body: Body, requires_grad: bool) -> tuple[float, float]:
+    """Microseconds of CPU time per op, GT's and torch's.
+
+    GT's is that of the whole process: recording, sending, its timer and ZeroMQ's thread. A program ends
+    as optimizer.step() ends it; the next op sends it.
+    """
+    data = np.eye(4, dtype=np.float32)
+    g = gt.tensor(data, requires_grad=requires_grad)
+    t = torch.tensor(data, requires_grad=requires_grad)
+    mark = recorder().mark
+
+    def run_gt() -> float:
+        start = time.process_time()
+        issue(body, g, mark)
+        used = time.process_time() - start
+        (g.detach() + 0.0).numpy()  # the next round begins with nothing under way
+        return used
+
+    def run_torch() -> float:
+        start = time.thread_time()
+        issue(body, t, _nothing)
+        return time.thread_time() - start
+
+    in_turn(3, run_gt, run_torch)
+    gt_s, torch_s = in_turn(rounds, run_gt, run_torch)
+    n = OPS * PROGRAMS
+    return gt_s / n * 1e6, torch_s / n * 1e6
+
+
+def _nothing() -> None:
+    pass
+
+
+# --- there and back ----------------------------------------------------------------------------------
+
+
+def echo(address: str) -> None:
+    """The other process: sends back what it gets, until that is empty."""
+    socket = zmq.Context.instance().socket(zmq.REP)
+    socket.bind(address)
+    while message := socket.recv():
+        socket.send(message)
+    socket.send(b"")
+    socket.close()
+
+
+@contextmanager
+def echoing() -> Iterator[Callable[[bytes], bytes]]:
+    """A function that sends bytes to another process and gets them back, over a Unix socket."""
+    with tempfile.TemporaryDirectory(prefix="gt-") as directory:
+        address = f"ipc://{directory}/echo"
+        process = multiprocessing.get_context("spawn").Process(target=echo, args=(address,), daemon=True)
+        process.start()
+        socket = zmq.Context.instance().socket(zmq.REQ)
+        socket.connect(address)
+
+        def ask(message: bytes) -> bytes:
+            socket.send(message)
+            return socket.recv()
+
+        try:
+            yield ask
+        finally:
+            ask(b"")
+            process.join()
+            socket.close()
+
+
+def request_bytes() -> bytes:
+    """What a client sends for one known op and the fetch of its result."""
+    call = codec.encode(Call(0, 1000, bytes(16), pack_ids([1]), (1.0,), 2000, pack_ids([1999]), 0))
+    return b"".join([*call, *codec.encode(Fetch(0, 1000, 2000))])
+
+
+def there_and_back(rounds: int) -> tuple[float, float]:
+    """Microseconds for one op and the fetch of its result, and for an echo of the same bytes."""
+    x = gt.ones(4)
+    request = request_bytes()
+    n = 50
+    with echoing() as ask:
+
+        def run_gt() -> float:
+            start = time.perf_counter()
+            for _ in range(n):
+                (x + 1.0).numpy()
+            return time.perf_counter() - start
+
+        def run_echo() -> float:
+            start = time.perf_counter()
+            for _ in range(n):
+                ask(request)
+            return time.perf_counter() - start
+
+        in_turn(3, run_gt, run_echo)
+        gt_s, echo_s = in_turn(rounds, run_gt, run_echo)
+    return gt_s / n * 1e6, echo_s / n * 1e6
+
+
+def calls_per_second(rounds: int) -> float:
+    """Calls of one op each, from one client through the dispatcher to one worker, without a sync."""
+    x = gt.ones(4)
+    mark = recorder().mark
+    n = 2000
+
+    def run() -> float:
+        start = time.perf_counter()
+        for _ in range(n):
+            y = x + 1.0
+            mark()
+        y.numpy()
+        return time.perf_counter() - start
+
+    in_turn(1, run)
+    return n / in_turn(rounds, run)[0]
+
+
+# --- bytes -------------------------------------------------------------------------------------------
+
+
+def call_bytes(inputs: int) -> int:
+    """The size of a call with so many inputs, each replaced by a result whose old value is freed."""
+    ids = pack_ids(range(100_000, 100_000 + inputs))
+    return sum(map(len, codec.encode(Call(0, 1000, bytes(16), ids, (1e-3, 1000), 200_000, b"", 0))))
+
+
+def bandwidth(rounds: int, report: Report) -> None:
+    data = np.ones(64 * MIB // 4, dtype=np.float32)
+    target = np.empty_like(data)
+    there = gt.from_numpy(data)
+    there[0].item()
+
+    def copy() -> float:
+        start = time.perf_counter()
+        np.copyto(target, data)
+        return time.perf_counter() - start
+
+    def fetch() -> float:
+        start = time.perf_counter()
+        there.numpy()
+        return time.perf_counter() - start
+
+    def upload() -> float:
+        start = time.perf_counter()
+        gt.from_numpy(data)[0].item()  # that one element is there when all of it is
+        return time.perf_counter() - start
+
+    in_turn(1, fetch, upload, copy)
+    fetch_s, upload_s, copy_s = in_turn(rounds, fetch, upload, copy)
+    report.compare("fetch_over_memcpy", "fetch 64 MiB, over memcpy", fetch_s * 1e3, copy_s * 1e3, "ms")
+    report.compare("upload_over_memcpy", "upload 64 MiB, over memcpy", upload_s * 1e3, copy_s * 1e3, "ms")
+
+
+def main() -> None:
+    args = arguments(__doc__).parse_args()
+    torch.set_num_threads(1)
+    report = Report("overhead")
+    rounds = 5 if args.quick else 40
+    for name, (text, body) in BODIES.items():
+        for grad in (False, True):
+            gt_us, torch_us = per_op(rounds, body, grad)
+            key = f"op_{name}" + ("_grad" if grad else "")
+            what = f"CPU time per op, {text}" + (", with grad" if grad else "")
+            report.compare(key, what, gt_us, torch_us, "us", target=1.2)
+    gt_us, echo_us = there_and_back(rounds)
+    report.compare("op_and_fetch", "one op and fetch, over a zmq echo", gt_us, echo_us, "us", target=4, digits=0)
+    bandwidth(2 if args.quick else 7, report)
+    report.figure("calls_per_s", "calls per second, one client, no syncs", calls_per_second(2 if args.quick else 7), "/s")
+    for n in (1, 20, 450):
+        report.figure(f"call_bytes_{n}", f"size of a call with {n} inputs", call_bytes(n), "bytes")
+    report.finish(args.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""What one client feels of another's upload: op-and-fetch, idle and during 1 GiB uploads to the same server.
+
+`python benchmarks/upload.py [--quick] [--json FILE]`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+from measuring import Report, arguments, quantile
+
+import gt
+
+GIB = 1 << 30
+
+#: The other client: uploads once per line it reads, and says when all of it is on the worker.
+UPLOADER = """
+import sys, numpy, gt
+gt.connect(sys.argv[1])
+data = numpy.ones(int(sys.argv[2]), dtype=numpy.uint8)
+gt.ones(1).item()
+print("ready", flush=True)
+for line in sys.stdin:
+    gt.from_numpy(data)[0].item()
+    print("done", flush=True)
+"""
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    env = {**os.environ, "GT_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, *arguments], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def op_and_fetch(x: Any) -> float:
+    begin = time.perf_counter()
+    (x + 1.0).numpy()
+    return time.perf_counter() - begin
+
+
+def during(upload: subprocess.Popen[str], x: Any) -> list[float]:
+    """Samples taken from the beginning of an upload to its end."""
+    assert upload.stdin is not None and upload.stdout is not None
+    upload.stdin.write("go\n")
+    upload.stdin.flush()
+    os.set_blocking(upload.stdout.fileno(), False)
+    samples = []
+    while not upload.stdout.read(5):
+        samples.append(op_and_fetch(x))
+    os.set_blocking(upload.stdout.fileno(), True)
+    return samples
+
+
+def main() -> None:
+    args = arguments(__doc__).parse_args()
+    nbytes = GIB // 8 if args.quick else GIB
+    server = start("-m", "gt.server", "-p", "0", "--workers", "1", "--engine", "torch")
+    upload = None
+    try:
+        assert server.stdout is not None
+        address = server.stdout.readline().removeprefix("gt: serving on ").partition(",")[0]
+        gt.connect(address)
+        x = gt.ones(4)
+        for _ in range(200):
+            op_and_fetch(x)
+        upload = start("-c", UPLOADER, address, str(nbytes))
+        assert upload.stdout is not None and upload.stdout.readline() == "ready\n"
+        during(upload, x)
+        idle: list[float] = []
+        busy: list[float] = []
+        took: list[float] = []
+        for _ in range(1 if args.quick else 6):
+            idle += [op_and_fetch(x) for _ in range(300 if args.quick else 1000)]
+            begin = time.perf_counter()
+            busy += during(upload, x)
+            took.append(time.perf_counter() - begin)
+        report = Report("upload")
+        for key, q, what, target in (("median", 0.5, "median", None), ("p99", 0.99, "p99", 5.0)):
+            now, before = quantile(busy, q) * 1e6, quantile(idle, q) * 1e6
+            what = f"{what} of op-and-fetch, during an upload over idle"
+            report.compare(f"{key}_during_upload", what, now, before, "us", target, digits=0)
+        report.figure("samples", "samples during uploads", len(busy), "")
+        report.figure("upload_gib_per_s", "the upload meanwhile", nbytes / GIB / quantile(took, 0.5), "GiB/s", digits=2)
+        report.finish(args.json)
+    finally:
+        gt.disconnect()
+        for process in (upload, server):
+            if process is not None:
+                process.terminate()
+                process.communicate()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,263 @@
+"""The dispatcher's socket: one for all clients and workers.
+
+Law 1: sending never blocks, never drops silently and never raises. A peer that cannot be reached, or does
+       not read, is lost, and `lost()` says so.
+Law 2: what a peer has not read yet is counted in bytes, and a peer that stops reading is cut off.
+Law 3: a peer is a connection, named by the bytes ZeroMQ gave it. It is never an identity.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import socket
+import time
+from collections import deque
+from contextlib import suppress
+from typing import Any
+
+import zmq
+
+from gt.errors import StartError
+from gt.transport import codec
+from gt.transport.codec import Buffer
+from gt.transport.sockets import (
+    COPIED_NBYTES,
+    LINGER_MS,
+    NOBLOCK,
+    SNDMORE,
+    endpoint,
+    monitor_events,
+    raw_events,
+    raw_send,
+    send_body,
+    set_common,
+)
+
+MAX_QUEUED = 512 << 20  #: Bytes sent to a peer and not read by it; beyond this it is cut off.
+#: Messages in the same queue. A peer that acknowledges what it has not read meets this limit.
+MAX_QUEUED_MESSAGES = 16_384
+SETTLE_S = 0.3  #: How long ZeroMQ may take to tear down a connection that ended.
+
+
+class _Peer:
+    """What the router knows of a connection."""
+
+    __slots__ = ("cut", "fd", "queued")
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd  #: Its descriptor in this process. Certain once it has been there for SETTLE_S.
+        self.queued = 0  #: Bytes sent that it has not reported as read.
+        self.cut = False  #: Nothing is read from it or sent to it any more.
+
+
+class Router:
+    """The dispatcher's socket: many peers, each named by the bytes ZeroMQ gave it.
+
+    How a loss is noticed: the monitor says which descriptor was closed, and a probe then says whether
+    that was this peer, for a descriptor may be in use again already. A peer may also have ended before
+    its first message was read, so each newcomer is probed once after SETTLE_S.
+    """
+
+    def __init__(self, address: str, max_queued: int = MAX_QUEUED) -> None:
+        where = endpoint(address)
+        self.address = ""  #: Where peers connect to, once bound.
+        self._max_queued = max_queued
+        self._peers: dict[bytes, _Peer] = {}
+        self._by_fd: dict[int, bytes] = {}
+        self._lost: list[bytes] = []  #: Found lost, not yet reported.
+        self._new: deque[tuple[float, bytes]] = deque()  #: (when to probe it, peer), soonest first.
+        self._doubtful: dict[bytes, float] = {}  #: Peer whose descriptor was closed: when to stop doubting.
+        self._to_close: deque[tuple[float, bytes]] = deque()  #: (when to close its connection, cut peer).
+        self._context = zmq.Context()
+        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
+        self._send, self._there = raw_send(self._socket), raw_events(self._socket)
+        set_common(self._socket)
+        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._socket.sndhwm = MAX_QUEUED_MESSAGES
+        self._monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._monitor, zmq.POLLIN)
+        try:
+            self._bind(where)
+        except StartError:
+            self.close()
+            raise
+        bound = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.address = bound.removeprefix("tcp://")
+
+    def _bind(self, where: str) -> None:
+        if where.startswith("ipc://") and _listens(where.removeprefix("ipc://")):
+            # ZeroMQ would take the path away from the server that listens there.
+            raise StartError(f"{where} is in use; choose another address")
+        try:
+            self._socket.bind(where)
+        except zmq.ZMQError as e:
+            host, _, port = where.removeprefix("tcp://").rpartition(":")
+            if e.errno == errno.EADDRINUSE:
+                raise StartError(f"port {port} on {host} is in use; choose another with -p") from None
+            if e.errno in (errno.EADDRNOTAVAIL, errno.ENODEV):
+                raise StartError(f"host {host} is not an address of this machine") from None
+            raise StartError(f"cannot serve on {where.removeprefix('tcp://')}: {os.strerror(e.errno or 0)}") from None
+
+    def watch(self, fd: int) -> None:
+        """Let `wait` also return when this descriptor is readable."""
+        self._poller.register(fd, zmq.POLLIN)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Sleep until a message, a lost peer, or a watched descriptor may be there; whether it is worth
+        asking `lost()` now."""
+        if self._doubtful or self._lost:
+            timeout_s = min(timeout_s, 0.005)
+        ready = self._poller.poll(max(0, math.ceil(timeout_s * 1000)))
+        return bool(self._doubtful or self._lost) or any(s is self._monitor for s, _ in ready)
+
+    def receive(self) -> tuple[bytes, list[Buffer]] | None:
+        """The next message as (peer, frames), or None."""
+        recv = self._socket.recv
+        for _ in range(64):  # bounds how long a peer that was cut off can keep us busy
+            if not self._there():
+                return None
+            peer: bytes = recv(NOBLOCK)
+            frame = recv(NOBLOCK, copy=False)
+            state = self._peers.get(peer) or self._meet(peer, frame)
+            frames: list[Buffer] = [frame.bytes]
+            while frame.more:
+                frame = recv(NOBLOCK, copy=False)
+                if len(frames) <= codec.MAX_FRAMES:  # one more is enough to refuse it
+                    # Heads are short and are decoded at once; payloads are only passed on.
+                    frames.append(frame.bytes if len(frame) < COPIED_NBYTES else frame.buffer)
+            if state.cut:
+                continue
+            if frames[0]:
+                return peer, frames
+            if len(frames) == 2 and len(frames[1]) == 8:
+                state.queued = max(0, state.queued - int.from_bytes(frames[1], "little"))
+            elif len(frames) > 1:
+                return peer, frames  # an empty head is no message: let the decoder say so
+        return None
+
+    def _meet(self, peer: bytes, frame: zmq.Frame) -> _Peer:
+        fd: int = frame.get(zmq.SRCFD)
+        state = self._peers[peer] = _Peer(fd)
+        now = time.monotonic()
+        before = self._by_fd.get(fd)
+        if before is not None:
+            self._doubtful[before] = now + SETTLE_S
+        self._by_fd[fd] = peer
+        self._new.append((now + SETTLE_S, peer))
+        if not peer.startswith(b"\0"):
+            # It chose its own name. Ours begin with a zero byte; a stranger's could be made to clash.
+            self.disconnect(peer)
+        return state
+
+    def send(self, peer: bytes, frames: list[Any]) -> None:
+        """Queue a message. A peer that is gone, or does not read, will be among `lost()`."""
+        state = self._peers.get(peer)
+        if state is None or state.cut:
+            return
+        try:
+            self._send(peer, SNDMORE)
+            state.queued += send_body(self._send, frames)
+        except zmq.ZMQError as e:
+            if e.errno == errno.EHOSTUNREACH:
+                self._forget(peer)
+            else:
+                self._cut_lost(peer)
+            return
+        if state.queued > self._max_queued:
+            self._cut_lost(peer)
+
+    def disconnect(self, peer: bytes) -> None:
+        """Read nothing more from this peer; close its connection once what was sent has had time to
+        arrive. It will not be among `lost()`."""
+        state = self._peers.get(peer)
+        if state is not None and not state.cut:
+            state.cut = True
+            self._to_close.append((time.monotonic() + SETTLE_S, peer))
+
+    def lost(self) -> list[bytes]:
+        """The peers found lost since the last time. To be asked at least every 100 ms or so."""
+        now = time.monotonic()
+        self._drain_monitor(now)
+        for peer, until in list(self._doubtful.items()):
+            if not self._probe(peer) or now >= until:
+                self._doubtful.pop(peer, None)
+        while self._new and self._new[0][0] <= now:
+            self._probe(self._new.popleft()[1])
+        while self._to_close and self._to_close[0][0] <= now:
+            self._close_connection(self._to_close.popleft()[1], now)
+        lost, self._lost = self._lost, []
+        return lost
+
+    def close(self) -> None:
+        """Give what was sent a moment to get out, then close everything."""
+        self._socket.disable_monitor()
+        self._monitor.close(0)
+        self._socket.close(LINGER_MS)
+        self._context.term()
+        if self.address.startswith("ipc://"):
+            with suppress(OSError):
+                os.unlink(self.address.removeprefix("ipc://"))
+
+    def _drain_monitor(self, now: float) -> None:
+        for event, fd in monitor_events(self._monitor):
+            if event == zmq.EVENT_DISCONNECTED and fd in self._by_fd:
+                self._doubtful[self._by_fd[fd]] = now + SETTLE_S
+
+    def _probe(self, peer: bytes) -> bool:
+        """Whether the peer is still there; if not, it is lost."""
+        if peer not in self._peers:
+            return False
+        try:
+            self._socket.send(peer, SNDMORE)
+            self._socket.send(b"", NOBLOCK)
+        except zmq.ZMQError as e:
+            if e.errno == errno.EHOSTUNREACH:
+                self._forget(peer)
+                return False
+            self._cut_lost(peer)
+        return True
+
+    def _forget(self, peer: bytes) -> None:
+        state = self._peers.pop(peer)
+        self._doubtful.pop(peer, None)
+        if self._by_fd.get(state.fd) == peer:
+            del self._by_fd[state.fd]
+        if not state.cut:
+            self._lost.append(peer)
+
+    def _cut_lost(self, peer: bytes) -> None:
+        if not self._peers[peer].cut:
+            self.disconnect(peer)
+            self._lost.append(peer)
+
+    def _close_connection(self, peer: bytes, now: float) -> None:
+        """ZeroMQ cannot close one connection of many, so this shuts its descriptor down; ZeroMQ then
+        sees the end as if the peer had closed."""
+        state = self._peers.get(peer)
+        if state is None or self._by_fd.get(state.fd) != peer:
+            return
+        try:
+            copy = socket.socket(fileno=os.dup(state.fd))
+        except OSError:
+            return  # closed a moment ago
+        with copy:
+            # The end of a connection is announced before its descriptor is closed: with no news of it
+            # after the copy was made, the copy is of this peer's connection and of no other.
+            self._drain_monitor(now)
+            if peer not in self._doubtful:
+                with suppress(OSError):
+                    copy.shutdown(socket.SHUT_RDWR)
+
+
+def _listens(path: str) -> bool:
+    """Whether a process accepts connections at this Unix socket."""
+    with socket.socket(socket.AF_UNIX) as s:
+        try:
+            s.connect(path)
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,46 @@
+"""A client in a whole cluster of its own, in this process: numpy engine, fixed order, no timer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from gt.client.session import Session
+from tests.sim.cluster import Cluster, using
+
+
+def in_turn(cluster: Cluster) -> Cluster:
+    """Let several threads wait for this cluster: one at a time moves it."""
+    lock, move = threading.Lock(), cluster.move_or_hang
+
+    def move_alone() -> None:
+        with lock:
+            move()
+
+    cluster.move_or_hang = move_alone  # type: ignore[method-assign]
+    return cluster
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return in_turn(Cluster())
+
+
+@pytest.fixture
+def session(cluster: Cluster) -> Iterator[Session]:
+    """The session that the test's tensors belong to."""
+    with using(cluster.client()) as session:
+        yield session
+    session.close()
+
+
+@pytest.fixture(autouse=True, scope="package")
+def _one_torch_thread() -> Iterator[None]:
+    """torch is only asked what comes out, of tiny tensors: its threads would cost more than they do."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -1,0 +1,207 @@
+"""What a client's values must be: the same operations on plain numpy, and what failures make of them.
+
+The oracle never looks at results. It is told of each operation when the client records it, of each call
+when the client sends it (which operations are in it is all it takes from there), and of what happens at
+the dispatcher: a call is done or has failed, a worker is gone. From that it works out
+
+- whether a call may fail: because one of its operations must, or because of what it was given;
+- what a failed call leaves: results that replace an input keep its value, the others are poisoned;
+- what is lost with a worker;
+- which errors the client must have raised, and how often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gt.transport.messages import CallFailed
+
+Array = Any
+
+
+class Node:
+    """One value: what makes it, and what became of it."""
+
+    __slots__ = ("args", "bad", "data", "group", "lost", "make", "number", "poisoned", "replaces", "root", "seq")
+    __slots__ += ("taint", "worker")
+
+    def __init__(self, make: Callable[..., Array] | None, args: tuple[Node, ...], bad: str = "") -> None:
+        self.make = make
+        self.args = args
+        self.bad = bad  #: The error that running this raises, if it does.
+        self.replaces: Node | None = None  #: The value that was overwritten in place.
+        self.group: Any = None  #: The pending program it was recorded in, and its number there.
+        self.number = -1
+        self.seq = 0  #: The call that makes it, once that is sent.
+        self.worker: bytes = b""  #: Who has it, or its call.
+        self.data: Array = None  #: Set when its call is done, or has failed and kept the old value.
+        self.poisoned = False
+        self.lost = False
+        self.taint = 0  #: The failed call that it was kept by.
+        self.root = 0  #: Of a poisoned or tainted value: the call where the trouble began.
+
+    def usable(self, acked: int) -> bool:
+        return not (self.poisoned or self.lost or self.taint > acked)
+
+
+class SentCall:
+    """A call of the client."""
+
+    def __init__(self, seq: int, nodes: list[Node], outputs: list[Node], acked: int) -> None:
+        self.seq = seq
+        self.nodes = nodes  #: Everything it runs, in order.
+        self.outputs = outputs
+        self.acked = acked
+        inside = set(map(id, nodes))
+        self.inputs = [a for n in nodes for a in (*n.args, *([n.replaces] if n.replaces else [])) if id(a) not in inside]
+        self.done = False
+        self.root = 0  #: Set if it failed.
+
+
+class Oracle:
+    """The oracle of one session."""
+
+    def __init__(self) -> None:
+        self.pending: dict[Any, dict[int, Node]] = {}  #: By pending program and number.
+        self.by_id: dict[int, Node] = {}
+        self.calls: dict[int, SentCall] = {}
+        self.resolved = 0  #: Calls up to here are done or have failed.
+        self.raises: dict[int, list[int]] = {}  #: By root: how many calls had been sent at each raise.
+        self.lonely = False  #: There was no worker for long: what needed one may have failed.
+
+    # --- what the client does ---
+
+    def node_of(self, value: Any) -> Node | None:
+        """The node of a value of the client's, if it was told of before."""
+        if value.owner is not None:
+            return self.pending.get(value.owner, {}).get(value.num)
+        return self.by_id.get(value.handle.id)
+
+    def recorded(self, value: Any, node: Node) -> Node:
+        """The client's value is this."""
+        if value.owner is not None:
+            node.group, node.number = value.owner, value.num
+            self.pending.setdefault(value.owner, {})[value.num] = node
+        else:
+            self.by_id[value.handle.id] = node
+        return node
+
+    def sent(self, seq: int, group: Any, numbers: tuple[int, ...], first: int, acked: int) -> None:
+        """The pending program `group` went off as call `seq`, and makes these of its results."""
+        nodes = self.pending.pop(group, {})
+        outputs = []
+        for i, number in enumerate(numbers):
+            node = nodes.get(number)
+            if node is not None:  # else it is a step inside an operation, or nothing that was told of
+                self.by_id[first + i] = node
+                outputs.append(node)
+        needed: dict[int, Node] = {}
+        left = list(outputs)
+        while left:
+            node = left.pop()
+            if id(node) not in needed:
+                needed[id(node)] = node
+                node.seq = seq
+                left += [a for a in node.args if a.group is group]
+        for node in nodes.values():
+            node.group = None  # what is not needed will never be
+        order = sorted(needed.values(), key=lambda n: n.number)
+        self.calls[seq] = SentCall(seq, order, outputs, acked)
+
+    def raised(self, root: int, seq: int) -> None:
+        """The client raised the failure of call `root`, when it had sent `seq` calls."""
+        before = self.raises.setdefault(root, [])
+        since = before[-1] if before else 0
+        news = [c for c in self.calls.values() if c.root == root and since < c.seq <= seq]
+        assert news, f"the failure of call {root} was raised again, and nothing new had failed by it"
+        before.append(seq)
+
+    def all_raised(self) -> None:
+        """Every failed call was followed by an error."""
+        for call in self.calls.values():
+            if call.root:
+                told = self.raises.get(call.root, [0])[-1]
+                assert told >= call.seq, f"call {call.seq} failed (root {call.root}) and nothing was raised"
+
+    # --- what happens at the dispatcher ---
+
+    def placed(self, seq: int, worker: bytes) -> None:
+        """Call `seq` went to a worker."""
+        for node in self.calls[seq].outputs:
+            node.worker = worker
+
+    def worker_lost(self, worker: bytes) -> None:
+        for node in self.by_id.values():
+            if node.worker == worker:
+                node.lost = True
+
+    def done_up_to(self, seq: int) -> None:
+        while self.resolved < seq:
+            self.resolved += 1
+            call = self.calls[self.resolved]
+            if not call.done:
+                self._succeeded(call)
+
+    def _succeeded(self, call: SentCall) -> None:
+        call.done = True
+        for node in call.inputs:
+            assert node.usable(call.acked), f"call {call.seq} ran on what call {node.root} had spoilt"
+        for node in call.nodes:
+            assert not node.bad, f"call {call.seq} was to fail: {node.bad}"
+            assert node.make is not None
+            node.data = node.make(*[a.data for a in node.args])
+
+    def failed(self, message: CallFailed) -> None:
+        self.done_up_to(message.seq - 1)
+        call = self.calls[message.seq]
+        assert not call.done, f"call {call.seq} has failed twice"
+        call.done = True
+        self.resolved = message.seq
+        call.root = message.root
+        self._check_reason(call, message)
+        kept = [(n, self._origin(n, call)) for n in call.outputs]
+        for node, old in kept:
+            node.root = message.root
+            if old is not None and not (old.poisoned or old.lost):
+                node.data, node.taint = old.data, call.seq
+            else:
+                node.poisoned = True
+
+    def _check_reason(self, call: SentCall, message: CallFailed) -> None:
+        kind, root = message.error.kind, message.root
+        roots = set()
+        if any(n.bad == kind for n in call.nodes):
+            roots.add(call.seq)
+        for node in call.inputs:
+            if not node.usable(call.acked):
+                roots.add(node.root or call.seq)
+                if node.lost:
+                    # With the worker went calls under way; the first of them may be named for all.
+                    roots |= {call.seq, *(c.seq for c in self.calls.values() if c.root == c.seq)}
+        if kind == "LostError" and (self.lonely or any(n.lost for n in call.outputs)):
+            roots |= {call.seq, *(c.seq for c in self.calls.values() if c.root == c.seq)}
+        assert root in roots, f"call {call.seq} failed for no reason (root {root}, not in {roots}): {message.error}"
+
+    @staticmethod
+    def _origin(node: Node, call: SentCall) -> Node | None:
+        """The value before the call that this one was written over."""
+        inside = set(map(id, call.nodes))
+        while node.replaces is not None:
+            node = node.replaces
+            if id(node) not in inside:
+                return node
+        return None
+
+    # --- what the client gets to see ---
+
+    def check(self, node: Node, got: Array) -> None:
+        """A fetch of this value gave that."""
+        assert node.data is not None, "a fetch gave a value that does not exist"
+        assert np.array_equal(got, node.data), f"fetched {got}, expected {node.data} (call {node.seq})"
+
+    def check_error(self, node: Node, error: Exception) -> None:
+        """A fetch of this value failed, and not by an earlier call's failure."""
+        assert node.poisoned or node.lost, f"a good value could not be fetched: {error!r}"
