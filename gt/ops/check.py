@@ -58,7 +58,7 @@ def check(program: Program) -> Checked:
             raise ProgramError(f"instruction {i} ({ins.op}): {ins.results} results declared, {len(results)} made")
         specs.extend(results)
         last_use.extend([-1] * len(results))
-    _check_ends(program, n_inputs, len(specs))
+    _check_ends(program, n_inputs, specs)
     peak = _peak(program, specs, last_use)
     out_nbytes = sum(specs[o].nbytes for o in program.outputs)
     size = 200 + 300 * len(program.code) + 100 * n_inputs
@@ -90,8 +90,8 @@ def _infer(i: int, op: Op, operands: list[Spec], attrs: dict[str, Any]) -> tuple
         raise ProgramError(f"instruction {i} ({op.name}): {type(e).__name__}: {e}") from None
 
 
-def _check_ends(program: Program, n_inputs: int, n_values: int) -> None:
-    outputs, donate = program.outputs, program.donate
+def _check_ends(program: Program, n_inputs: int, specs: list[Spec]) -> None:
+    outputs, donate, n_values = program.outputs, program.donate, len(specs)
     if len(set(outputs)) != len(outputs) or not all(n_inputs <= o < n_values for o in outputs):
         raise ProgramError("outputs must be results, none twice")
     if len(set(donate)) != len(donate) or not all(0 <= d < n_inputs for d in donate):
@@ -99,6 +99,9 @@ def _check_ends(program: Program, n_inputs: int, n_values: int) -> None:
     for position, source in program.updates:
         if not (0 <= position < len(outputs) and 0 <= source < n_inputs):
             raise ProgramError(f"update {position} <- {source} does not exist")
+        new, old = specs[outputs[position]], specs[source]
+        if (new.shape, new.dtype) != (old.shape, old.dtype):
+            raise ProgramError(f"update {position} <- {source}: {new!r} cannot replace {old!r}")
 
 
 def _peak(program: Program, specs: list[Spec], last_use: list[int]) -> int:

@@ -1,0 +1,134 @@
+"""The whole path on a real GPU: a private server with a CUDA worker."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gt
+from gt import errors, nn, optim
+from gt.client import recorder
+from gt.client import session as sessions
+from gt.errors import IndexOutOfRange
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A session of its own on a private server whose worker has the GPU."""
+    for name in [n for n in os.environ if n.startswith("GT_")]:
+        monkeypatch.delenv(name)
+    gt.disconnect()
+    yield
+    gt.disconnect()
+
+
+BAD: dict[str, Callable[[Any, Any], Any]] = {
+    "embedding": lambda x, i: gt.embedding(i, x),
+    "gather": lambda x, i: gt.gather(x, 0, i.unsqueeze(1).expand(-1, 3)),
+    "index_select": lambda x, i: gt.index_select(x, 0, i),
+    "index_add": lambda x, i: gt.index_add(x, 0, i, gt.ones(len(i), 3)),
+    "scatter_add": lambda x, i: gt.scatter_add(x, 0, i.unsqueeze(1).expand(-1, 3), gt.ones(len(i), 3)),
+    "index": lambda x, i: x[i],
+    "one_hot": lambda x, i: gt.one_hot(i, 5),
+    "cross_entropy": lambda x, i: nn.functional.cross_entropy(gt.ones(len(i), 5), i),
+}
+
+
+def step_and_read(opt: optim.Optimizer, loss: gt.Tensor) -> None:
+    """The failure is raised by whichever of the two learns of it first."""
+    opt.step()
+    loss.item()
+
+
+@pytest.mark.parametrize("name", list(BAD))
+@pytest.mark.parametrize("bad", [5, 1 << 40, -7])
+def test_a_bad_index_fails_only_its_call(cuda: None, name: str, bad: int) -> None:
+    x = gt.tensor(np.arange(15.0, dtype=np.float32).reshape(5, 3))
+    weight = gt.ones(3, requires_grad=True)
+    opt = optim.AdamW([weight], lr=0.1)
+    good = gt.tensor(np.array([0, 4, 2, 1]))
+    before = weight.detach().numpy().copy()
+    expected = BAD[name](x, good).numpy()
+
+    index = gt.tensor(np.array([0, bad, 2, 1]))
+    loss = BAD[name](x, index).sum() * weight.sum()
+    loss.backward()
+    with pytest.raises(IndexOutOfRange):
+        step_and_read(opt, loss)
+    np.testing.assert_array_equal(weight.detach().numpy(), before)
+    np.testing.assert_array_equal(BAD[name](x, good).numpy(), expected)
+    np.testing.assert_array_equal(x.numpy(), np.arange(15.0, dtype=np.float32).reshape(5, 3))
+
+
+def test_a_bad_assignment_changes_nothing(cuda: None) -> None:
+    x = gt.zeros(5, 3)
+    x.numpy()
+    x[gt.tensor([7])] = 1.0
+    with pytest.raises(IndexOutOfRange):
+        x.numpy()
+    np.testing.assert_array_equal(x.numpy(), np.zeros((5, 3), np.float32))
+
+
+def test_a_bad_index_of_one_session_leaves_the_other_alone(cuda: None) -> None:
+    gt.zeros(1).numpy()
+    first = sessions.current()
+    other = sessions._connect(first.private.address, first.config)
+    x = gt.ones(4)
+    x.numpy()
+    try:
+        before = sessions.adopt(other)
+        mine = recorder.use(other.new_recorder())
+        with pytest.raises(IndexOutOfRange):
+            gt.embedding(gt.tensor([9]), gt.ones(3, 2)).numpy()
+    finally:
+        sessions.adopt(before)
+        recorder.use(mine)
+        other.close()
+    np.testing.assert_array_equal((x * 2).numpy(), np.full(4, 2, np.float32))
+
+
+def test_an_mlp_trains_as_torch_does(cuda: None) -> None:
+    rng = np.random.default_rng(0)
+    data = rng.normal(size=(512, 32)).astype(np.float32)
+    labels = (data[:, :8].sum(1) > 0).astype(np.int64)
+    theirs = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 2)).cuda()
+    mine = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 2))
+    mine.load_state_dict(theirs.state_dict())
+
+    def losses(lib: Any, model: Any, x: Any, y: Any) -> list[float]:
+        opt = lib.optim.AdamW(model.parameters(), lr=1e-2)
+        kept = []
+        for i in range(60):
+            j = i * 64 % 512
+            loss = lib.nn.functional.cross_entropy(model(x[j : j + 64]), y[j : j + 64])
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            kept.append(loss)
+        return [float(loss.item()) for loss in kept]
+
+    got = losses(gt, mine, gt.from_numpy(data), gt.from_numpy(labels))
+    want = losses(torch, theirs, torch.from_numpy(data).cuda(), torch.from_numpy(labels).cuda())
+    np.testing.assert_allclose(got, want, rtol=2e-3, atol=1e-4)
+    assert got[-1] < 0.5 * got[0]
+    (worker,) = gt.debug.get_worker_stats()["workers"].values()
+    assert worker["device"].startswith("cuda")
+
+
+def test_out_of_memory_fails_only_its_call(cuda: None) -> None:
+    x = gt.ones(8)
+    x.numpy()
+    free, _ = torch.cuda.mem_get_info()
+    side = int((free * 0.7 / 4) ** 0.5)
+    a = gt.ones(side, side)
+    total = ((a + 1) * (a + 2) * (a + 3)).sum()
+    with pytest.raises(errors.OutOfMemory):
+        total.item()
+    assert (x * 3).sum().item() == 24.0
