@@ -181,7 +181,7 @@ def split(tensor: Any, split_size: int | Sequence[int], dim: int = 0) -> tuple[T
         parts = tuple(int(k) for k in split_size)
         if sum(parts) != n:
             raise ShapeError(f"split: sizes {parts} do not add up to {n}, the size of dim {d}")
-    out = take(_SPLIT[parts, d], tensor)
+    out = take(_SPLIT[parts, d], tensor, several=len(parts) > 1)
     return out if type(out) is tuple else (out,)
 
 

@@ -58,10 +58,10 @@ def cell_of(t: Tensor) -> Cell:
     return alias.cell
 
 
-def take(kind: Kind, base: Tensor, args: tuple[Any, ...] = ()) -> Any:
-    """Record a view op; its results are views of `base`."""
+def take(kind: Kind, base: Tensor, args: tuple[Any, ...] = (), several: bool = False) -> Any:
+    """Record a view op; its results (`several`: more than one) are views of `base`."""
     cell = cell_of(base)
-    out = apply(kind, (base, *args)) if args else unary(kind, base)
+    out = apply(kind, (base, *args)) if args or several else unary(kind, base)
     for i, t in enumerate(out if type(out) is tuple else (out,)):
         assert t._v is not None
         t._x = Alias(Cell(t._v), base, cell.version, kind, args, i)
