@@ -116,12 +116,14 @@ class Leaf:
 
     def accumulate(self, g: Tensor, create_graph: bool) -> None:
         from gt.client.recorder import recorder
+        from gt.client.tensor import Tensor
 
         trace = recorder().trace
         if trace is not None:
             trace.touch(self)
         if self.grad is None:
-            self.grad = g
+            # A tensor of its own: several leaves may get the same g, and each may be written in place.
+            self.grad = Tensor(g._v or g._read(), g._fn if create_graph else None)
         elif create_graph:
             self.grad = self.grad + g
         else:

@@ -281,7 +281,7 @@ class Tensor:
             keep = self.__dict__
 
             def hook(g: Tensor) -> None:
-                keep["_grad"] = g
+                keep["_grad"] = Tensor(g._v or g._read(), g._fn)  # others may have g too
 
             self.register_hook(hook)
 

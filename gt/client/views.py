@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gt.client.autograd import Leaf
+from gt.client.autograd import Leaf, set_grad
 from gt.client.recorder import Pending, Value, apply, recorder, unary
 from gt.client.tree import Kind
 from gt.errors import AutogradError
@@ -32,11 +32,11 @@ class Cell:
 class Alias:
     """What a tensor that shares memory has instead of a value of its own."""
 
-    __slots__ = ("args", "base", "cell", "kind", "part", "seen")
+    __slots__ = ("args", "base", "cell", "grad", "kind", "part", "seen")
 
     def __init__(
         self, cell: Cell, base: Tensor | None = None, seen: int = 0, kind: Kind | None = None,
-        args: tuple[Any, ...] = (), part: int = 0,
+        args: tuple[Any, ...] = (), part: int = 0, grad: bool = False,
     ) -> None:  # fmt: skip
         self.cell = cell
         self.base = base  #: For a view: what it is a view of ...
@@ -44,6 +44,7 @@ class Alias:
         self.kind = kind  #: ... and how: this op, these numbers, that one of its results.
         self.args = args
         self.part = part
+        self.grad = grad  #: Whether it was taken with history, and so is taken again.
 
 
 def cell_of(t: Tensor) -> Cell:
@@ -60,11 +61,11 @@ def cell_of(t: Tensor) -> Cell:
 
 def take(kind: Kind, base: Tensor, args: tuple[Any, ...] = (), several: bool = False) -> Any:
     """Record a view op; its results (`several`: more than one) are views of `base`."""
-    cell = cell_of(base)
+    cell, grad = cell_of(base), recorder().grad
     out = apply(kind, (base, *args)) if args or several else unary(kind, base)
     for i, t in enumerate(out if type(out) is tuple else (out,)):
         assert t._v is not None
-        t._x = Alias(Cell(t._v), base, cell.version, kind, args, i)
+        t._x = Alias(Cell(t._v), base, cell.version, kind, args, i, grad)
         t._v = None
     return out
 
@@ -78,7 +79,8 @@ def read(t: Tensor) -> Value:
         below = cell_of(base)
         if below.version != alias.seen:
             assert alias.kind is not None
-            again = apply(alias.kind, (base, *alias.args))
+            with set_grad(alias.grad):
+                again = apply(alias.kind, (base, *alias.args))
             if type(again) is tuple:
                 again = again[alias.part]
             alias.cell.value = again._v
