@@ -85,7 +85,8 @@ def full(
     shape = sizes("full", (size,))
     _check_sizes("full", shape)
     if dtype is None:
-        dtype = dtypes.bool_ if isinstance(fill_value, bool) else dtypes.int64 if isinstance(fill_value, int) else None
+        whole = getattr(fill_value, "_letter", "") == "i" or isinstance(fill_value, int)
+        dtype = dtypes.bool_ if isinstance(fill_value, bool) else dtypes.int64 if whole else None
     return _finish(apply(_FULL[shape, _dtype(dtype).name], (fill_value,)), requires_grad)
 
 

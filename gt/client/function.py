@@ -12,14 +12,16 @@ that returns tensors with a history. Reading a value inside is an error.
 from __future__ import annotations
 
 import functools
-import operator
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from gt.client import views
 from gt.client.autograd import Leaf
+from gt.client.number import Number
 from gt.client.recorder import Handle, Recorder, Value, alone, recorder
 from gt.client.tensor import Tensor
 from gt.client.tree import Node, users_line
@@ -29,167 +31,95 @@ from gt.program import Spec
 LIMIT = 64  #: Recipes of one function; those longest unused are forgotten.
 
 
-class Number:
-    """A Python number that a replay will read anew. Arithmetic on it gives such numbers again; any other
-    look at it (a comparison, int(), a size) fixes it: a replay then needs it to be the same."""
-
-    __slots__ = ("_letter", "now", "trace", "value")
-
-    def __init__(self, trace: Trace, value: Any, now: Callable[[list[Any]], Any]) -> None:
-        self.trace = trace
-        self.value = value
-        self.now = now  #: the number for a call with these arguments
-        self._letter = "b" if isinstance(value, bool) else "i" if isinstance(value, int) else "f"
-
-    def fixed(self) -> Any:
-        self.trace.guards.append((self.now, self.value))
-        return self.value
-
-    def _with(self, f: Callable[[Any, Any], Any], other: Any, swap: bool = False) -> Any:
-        if not isinstance(other, (Number, int, float)):
-            return NotImplemented
-        if swap:
-            f = functools.partial(_swapped, f)
-        mine = self.now
-        if isinstance(other, Number):
-            its = other.now
-            return Number(self.trace, f(self.value, other.value), lambda args: f(mine(args), its(args)))
-        return Number(self.trace, f(self.value, other), lambda args: f(mine(args), other))
-
-    def __add__(self, o: Any) -> Any:
-        return self._with(operator.add, o)
-
-    __radd__ = __add__
-
-    def __sub__(self, o: Any) -> Any:
-        return self._with(operator.sub, o)
-
-    def __rsub__(self, o: Any) -> Any:
-        return self._with(operator.sub, o, swap=True)
-
-    def __mul__(self, o: Any) -> Any:
-        return self._with(operator.mul, o)
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, o: Any) -> Any:
-        return self._with(operator.truediv, o)
-
-    def __rtruediv__(self, o: Any) -> Any:
-        return self._with(operator.truediv, o, swap=True)
-
-    def __floordiv__(self, o: Any) -> Any:
-        return self._with(operator.floordiv, o)
-
-    def __mod__(self, o: Any) -> Any:
-        return self._with(operator.mod, o)
-
-    def __pow__(self, o: Any) -> Any:
-        return self._with(operator.pow, o)
-
-    def __rpow__(self, o: Any) -> Any:
-        return self._with(operator.pow, o, swap=True)
-
-    def __neg__(self) -> Any:
-        mine = self.now
-        return Number(self.trace, -self.value, lambda args: -mine(args))
-
-    def _compare(self, f: Callable[[Any, Any], bool], o: Any) -> bool:
-        if not isinstance(o, (Number, int, float)):
-            return NotImplemented  # type: ignore[no-any-return]  # what Python expects here
-        # Only the outcome is fixed, not the number: `if i < 0` holds for many i.
-        its = o.now if isinstance(o, Number) else lambda args: o
-        result, mine = f(self.value, o.value if isinstance(o, Number) else o), self.now
-        self.trace.guards.append((lambda args: f(mine(args), its(args)), result))
-        return result
-
-    def __lt__(self, o: Any) -> bool:
-        return self._compare(operator.lt, o)
-
-    def __le__(self, o: Any) -> bool:
-        return self._compare(operator.le, o)
-
-    def __gt__(self, o: Any) -> bool:
-        return self._compare(operator.gt, o)
-
-    def __ge__(self, o: Any) -> bool:
-        return self._compare(operator.ge, o)
-
-    def __eq__(self, o: object) -> bool:
-        return self._compare(operator.eq, o)
-
-    def __ne__(self, o: object) -> bool:
-        return self._compare(operator.ne, o)
-
-    def __hash__(self) -> int:
-        return hash(self.fixed())
-
-    def __bool__(self) -> bool:
-        return bool(self.fixed())
-
-    def __int__(self) -> int:
-        return int(self.fixed())
-
-    __index__ = __int__
-
-    def __float__(self) -> float:
-        return float(self.fixed())
-
-    def __repr__(self) -> str:
-        return repr(self.fixed())
+#: Where a replay finds something, given the call's arguments.
+Finder = Callable[[list[Any]], Any]
 
 
-def _swapped(f: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
-    return f(b, a)
-
-
-@dataclass
 class Trace:
     """What is seen while a function's Python runs."""
 
-    rec: Recorder
-    name: str
-    arguments: dict[int, int]  #: id() of an argument tensor -> its place
-    owners: dict[int, Callable[[list[Any]], Value]] = field(default_factory=dict)  #: id() of an input value
-    kept: list[Any] = field(default_factory=list)  #: keeps what `owners` and `leaves` name by id
-    grads: dict[int, Leaf] = field(default_factory=dict)  #: id() of a gradient tensor there was -> its leaf
-    leaves: dict[int, tuple[Leaf, bool]] = field(default_factory=dict)  #: leaf, had a gradient before
-    written: dict[int, Tensor] = field(default_factory=dict)
-    guards: list[tuple[Callable[[list[Any]], Any], Any]] = field(default_factory=list)
-    effects: list[Callable[[], None]] = field(default_factory=list)
+    def __init__(self, rec: Recorder, name: str, arguments: list[Any]) -> None:
+        self.rec = rec
+        self.name = name
+        self.replayable = True
+        #: False after a deepcopy: two tensors have one value, and a program that read it for either cannot
+        #: tell which of them a replay must ask. The next trace may.
+        self.clear = True
+        self.guards: list[tuple[Finder, Any]] = []  #: What must be as it was for a replay to be right.
+        self.effects: list[Callable[[], None]] = []
+        self.seeds: list[int] = []  #: Those of the latest run.
+        # What follows is known by id(), kept alive by `kept`, and forgotten when the trace ends.
+        self.arguments = arguments
+        self.owners: dict[int, Finder] = {}  #: Input values: the value for another call.
+        self.homes: dict[int, Finder] = {}  #: Arguments' leaves: that argument's leaf.
+        self.leaves: dict[int, tuple[Leaf, Finder, Value | None]] = {}  #: The last is the gradient it had.
+        self.grads: set[int] = set()  #: Cells of those gradients.
+        self.cells: dict[int, Finder | None] = {}  #: Arguments' cells; None: an argument is a view of it.
+        self.written: dict[int, tuple[Tensor, Finder]] = {}  #: Cells, or tensors that have none.
+        self.kept: list[Any] = []
+        for place, x in enumerate(arguments):
+            if isinstance(x, Tensor):
+                self._argument(place, x)
 
-    def learn(self, t: Any) -> None:
+    def _argument(self, place: int, t: Tensor) -> None:
+        if type(t._fn) is Leaf:
+            self.homes[id(t._fn)] = lambda args: args[place]._fn
+        self.learn(t, lambda args: args[place])
+        cell, root = views.cell_of(t), views.root_cell(t)
+        self.cells[id(root)] = (lambda args: args[place]) if root is cell else None
+
+    def learn(self, t: Any, find: Finder | None = None) -> None:
         """An operand from outside: remember where a replay finds it."""
         value = t._v or t._read()
         if id(value) in self.owners:
             return
-        self.kept.append((value, t))
-        place = self.arguments.get(id(t))
-        leaf = self.grads.get(id(t))
+        if views.cells_of(value) > 1:
+            self.clear = False
+        self.kept.append(value)
         if type(t._fn) is Leaf:
             self.touch(t._fn)
-        if place is not None:
-            self.owners[id(value)] = lambda args: args[place]._v or args[place]._read()
-        elif leaf is not None:
-            self.owners[id(value)] = lambda args: leaf.grad._v or leaf.grad._read()  # type: ignore[union-attr]
-        else:
-            self.owners[id(value)] = lambda args: t._v or t._read()
+        elif t._fn is not None and self.rec.grad:
+            self.replayable = False  # backward would walk a graph that a replay does not have
+        where: Finder = find or (lambda args: t)
+        self.owners[id(value)] = lambda args: where(args)._v or where(args)._read()
 
     def touch(self, leaf: Leaf) -> None:
         """A leaf whose gradient is read or written here."""
-        if id(leaf) not in self.leaves:
-            self.leaves[id(leaf)] = (leaf, leaf.grad is not None)
-            if leaf.grad is not None:
-                self.grads[id(leaf.grad)] = leaf
-                self.kept.append(leaf.grad)
+        if id(leaf) in self.leaves:
+            return
+        find: Finder = self.homes.get(id(leaf)) or (lambda args: leaf)
+        g = leaf.grad
+        value = None if g is None else g._v or g._read()
+        if g is not None:
+            self.grads.add(id(views.cell_of(g)))
+            if id(value) in self.owners:
+                self.clear = False
+            self.owners[id(value)] = lambda args: find(args).grad._v or find(args).grad._read()
+        self.leaves[id(leaf)] = (leaf, find, value)
+        self.kept.append((leaf, g))
 
-    def wrote(self, t: Tensor) -> None:
-        if id(t) not in self.grads:
-            self.written[id(t)] = t
+    def wrote(self, t: Tensor, old: Value) -> None:
+        """A tensor that is no view was written to; it was `old`."""
+        key = id(t if t._x is None else t._x.cell)
+        if key in self.written or key in self.grads or old.owner is self.rec.pending:
+            return  # known, or made in here
+        find = self.cells.get(key, lambda args: t)
+        if find is None:
+            self.replayable = False
+        else:
+            self.written[key] = (t, find)
+        self.kept.append((t, t._x))
+
+    def end(self) -> None:
+        """Let go of the values that were met: the call may give their memory away."""
+        self.arguments = []
+        for seen in (self.owners, self.homes, self.leaves, self.grads, self.cells, self.written, self.kept):
+            seen.clear()
 
     def seed(self) -> Number:
-        draw = self.rec.session.next_seed
-        return Number(self, draw(), lambda args: draw())
+        k = len(self.seeds)
+        self.seeds.append(self.rec.session.next_seed())
+        return Number(self, self.seeds[k], lambda args: self.seeds[k])
 
     def live(self, read: Callable[[], Any]) -> Number:
         """A number that a replay reads again: an optimizer's setting, a step count."""
@@ -216,21 +146,21 @@ class Recipe:
     """How to call what a trace recorded."""
 
     trace: Trace
+    leaves: list[tuple[Finder, bool]]  #: whether each has a gradient when the function is called
     end: Node
-    inputs: list[Callable[[list[Any]], Value]]
+    inputs: list[Finder]
     scalars: list[Any]
     sources: dict[int, Number]
     live: tuple[int, ...]
     specs: dict[int, Spec]
     updates: tuple[tuple[int, int], ...]
-    written: list[tuple[Tensor, int]]
-    gradients: list[tuple[Leaf, int | None]]  #: None: cleared
-    result: Callable[[dict[int, Value]], Any]
+    written: list[tuple[Finder, int]]
+    gradients: list[tuple[Finder, int | None]]  #: of the leaves found; None: cleared
+    result: Callable[[dict[int, Value], list[Any]], Any]
 
     def fits(self, args: list[Any]) -> bool:
-        trace = self.trace
-        return all(had == (leaf.grad is not None) for leaf, had in trace.leaves.values()) and all(
-            now(args) == was for now, was in trace.guards
+        return all(had == (find(args).grad is not None) for find, had in self.leaves) and all(
+            now(args) == was for now, was in self.trace.guards
         )
 
     def replay(self, rec: Recorder, args: list[Any]) -> Any:
@@ -240,17 +170,18 @@ class Recipe:
             session.make_room()
             for effect in self.trace.effects:
                 effect()
+            self.trace.seeds[:] = [session.next_seed() for _ in self.trace.seeds]
             scalars = list(self.scalars)
             for k, number in self.sources.items():
                 scalars[k] = number.now(args)
             inputs = [source(args) for source in self.inputs]
-            for value in inputs:
-                session.bring_out(value)
-            del value
+            for k in range(len(inputs)):
+                session.bring_out(inputs[k])
             outputs = {num: Value(None, -1, self.specs[num]) for num in self.live}
-            for t, num in self.written:
-                views.rebind(t, outputs[num])
-            for leaf, grad in self.gradients:
+            for find, num in self.written:
+                views.rebind(find(args), outputs[num])
+            for find, grad in self.gradients:
+                leaf = find(args)
                 if grad is None:
                     leaf.grad = None
                 elif leaf.grad is None:
@@ -259,10 +190,10 @@ class Recipe:
                     views.rebind(leaf.grad, outputs[grad])
             dead = frozenset(alone(inputs))
             variant = session.tree.variant(self.end, self.live, dead, self.updates)
-            ids = [inputs[k].handle.id for k in variant.inputs]  # type: ignore[union-attr]
+            ids = [inputs[k].handle.id for k in variant.inputs]
             for k in variant.dead:
                 if k in variant.inputs:
-                    inputs[k].handle.id = 0  # type: ignore[union-attr]  # the call itself drops it
+                    inputs[k].handle.id = 0  # the call itself drops it
             first = session.call(variant, ids, tuple([scalars[k] for k in variant.scalars]))
             for i, num in enumerate(variant.outputs):
                 if num in outputs:
@@ -270,7 +201,7 @@ class Recipe:
                 else:
                     session.dead.append(first + i)
         session.raise_failures()
-        return self.result(outputs)
+        return self.result(outputs, args)
 
 
 class Function:
@@ -291,7 +222,9 @@ class Function:
             return self._f(*args, **kwargs)  # inside another function: part of its program
         leaves: list[Any] = []
         shape = _flatten((args, kwargs), leaves)
-        key = (id(rec.session), rec.grad, shape)
+        if any(isinstance(x, np.ndarray) for x in leaves):
+            return self._f(*args, **kwargs)  # its content may be anything at the next call
+        key = (id(rec.session), rec.grad, shape, _sharing(leaves))
         recipes = self._recipes.setdefault(key, [])
         self._recipes.move_to_end(key)
         if len(self._recipes) > LIMIT:
@@ -302,18 +235,12 @@ class Function:
             if recipe.fits(leaves):
                 self.replays += 1
                 return recipe.replay(rec, leaves)
-        result, recipe = self._trace(rec, args, kwargs, leaves)
-        if len(recipes) >= LIMIT:
-            recipes.pop(0)
-        if recipe is None:
-            recipes.clear()
-        recipes.append(recipe)
-        return result
+        return self._trace(rec, args, kwargs, leaves, recipes)
 
-    def _trace(self, rec: Recorder, args: Any, kwargs: Any, leaves: list[Any]) -> tuple[Any, Recipe | None]:
+    def _trace(self, rec: Recorder, args: Any, kwargs: Any, leaves: list[Any], recipes: list[Recipe | None]) -> Any:
+        """Run the Python, watch it, and add a recipe for the next time if there is one."""
         rec.settle()
-        places = {id(x): i for i, x in enumerate(leaves) if isinstance(x, Tensor)}
-        trace = Trace(rec, getattr(self._f, "__name__", "function"), places)
+        trace = Trace(rec, getattr(self._f, "__name__", "function"), leaves)
         numbered = iter(range(len(leaves)))
         targs, tkwargs = _map((args, kwargs), lambda x: _wrap(trace, x, next(numbered)))
         p = rec.pending
@@ -323,24 +250,48 @@ class Function:
             out_leaves: list[Any] = []
             _flatten(result, out_leaves)
             whole = rec.pending is p  # else something ended the program in the middle
-            recipe = _recipe(trace, result, out_leaves) if whole else None
+            if not whole or not trace.replayable or (recipe := _recipe(trace, result, out_leaves)) is None:
+                recipes[:] = [None]
+            elif trace.clear and recipe.end.depth:
+                del recipes[: max(0, len(recipes) - LIMIT + 1)]
+                recipes.append(recipe)
         finally:
             rec.trace = None
+            trace.end()
             rec.settle()
-        session_result = _map(result, lambda x: x.value if isinstance(x, Number) else x)
-        return session_result, recipe
+        return _map(result, lambda x: x.value if isinstance(x, Number) else x)
 
 
 def _wrap(trace: Trace, x: Any, place: int) -> Any:
-    if isinstance(x, (int, float)) and not isinstance(x, bool):
-        return Number(trace, x, lambda args: args[place])
+    if _is_number(x):
+        return Number(trace, _plain(x), lambda args: _plain(args[place]))
     return x
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, (int, float, np.integer, np.floating)) and not isinstance(x, bool)
+
+
+def _plain(x: Any) -> Any:
+    return x.item() if isinstance(x, np.generic) else x
+
+
+def _sharing(leaves: list[Any]) -> tuple[int, ...]:
+    """Which of the tensors share memory: for each, the place of the first it shares with."""
+    first: dict[int, int] = {}
+    return tuple(
+        [
+            first.setdefault(id(x if x._x is None else views.root_cell(x)), i)
+            for i, x in enumerate(leaves)
+            if isinstance(x, Tensor)
+        ]
+    )
 
 
 def _recipe(trace: Trace, result: Any, out_leaves: list[Any]) -> Recipe | None:
     p = trace.rec.pending
     end = p.end or p.node
-    if end.depth == 0 or any(isinstance(x, Tensor) and not x.is_leaf for x in out_leaves):
+    if any(isinstance(x, Tensor) and not x.is_leaf for x in out_leaves):
         return None
     live: set[int] = set()
     specs: dict[int, Spec] = {}
@@ -353,53 +304,88 @@ def _recipe(trace: Trace, result: Any, out_leaves: list[Any]) -> Recipe | None:
         specs[v.num] = v.spec
         return v.num
 
-    written = []
-    for t in trace.written.values():
-        value = t._v or t._read()
-        if value.owner is p:
-            written.append((t, number_of(t)))
-        elif id(value) not in trace.owners:
-            return None  # written with something from outside that was never read here
-    gradients: list[tuple[Leaf, int | None]] = []
-    for leaf, had in trace.leaves.values():
-        if leaf.grad is None:
-            if had:
-                gradients.append((leaf, None))
-        else:
-            num = number_of(leaf.grad)
-            if num is not None:
-                gradients.append((leaf, num))
-            elif not had:
-                return None
-    makers: list[Callable[[dict[int, Value]], Any]] = []
-    for x in out_leaves:
-        num = number_of(x) if isinstance(x, Tensor) else None
-        if num is None or any(x is t for t in trace.written.values()):
-            makers.append(functools.partial(_constant, x.value if isinstance(x, Number) else x))
-        else:
-            makers.append(functools.partial(_output, num))
-    updates = tuple(
-        sorted((v.num, v.replaces) for v in p.values if v.num in live and v.replaces is not None)
-    )
+    written: list[tuple[Finder, int]] = []
+    for t, find in trace.written.values():
+        num = number_of(t)
+        if num is None:
+            return None  # it was given a value from outside
+        written.append((find, num))
+    leaves = [(find, before is not None) for _, find, before in trace.leaves.values()]
+    gradients: list[tuple[Finder, int | None]] = []
+    for leaf, find, before in trace.leaves.values():
+        g = leaf.grad
+        num = None if g is None else number_of(g)
+        if num is not None or (g is None and before is not None):
+            gradients.append((find, num))
+        elif g is not None and (g._v or g._read()) is not before:
+            return None
+    makers: list[Maker] = []
+    for i, x in enumerate(out_leaves):
+        maker = _maker(trace, x, number_of(x) if isinstance(x, Tensor) else None, out_leaves[:i])
+        if maker is None:
+            return None
+        makers.append(maker)
+    updates = tuple(sorted((v.num, v.replaces) for v in p.values if v.num in live and v.replaces is not None))
 
-    def rebuild(outputs: dict[int, Value]) -> Any:
-        parts = iter(makers)
-        return _map(result_shape, lambda _: next(parts)(outputs))
+    def rebuild(outputs: dict[int, Value], args: list[Any]) -> Any:
+        made: list[Any] = []
 
-    result_shape = _map(result, lambda _: None)
+        def next_leaf(_: Any) -> Any:
+            made.append(makers[len(made)](outputs, args, made))
+            return made[-1]
+
+        return _map(form, next_leaf)
+
+    form = _map(result, lambda _: None)
     inputs = [trace.owners[id(v)] for v in p.inputs]
     return Recipe(
-        trace, end, inputs, list(p.scalars), dict(p.sources), tuple(sorted(live)), specs, updates,
-        [(t, n) for t, n in written if n is not None], gradients, rebuild,
+        trace, leaves, end, inputs, list(p.scalars), dict(p.sources), tuple(sorted(live)), specs, updates, written,
+        gradients, rebuild,
     )  # fmt: skip
 
 
-def _constant(x: Any, outputs: dict[int, Value]) -> Any:
-    return x
+#: Makes one leaf of a function's result out of the outputs, the arguments and the leaves before it.
+Maker = Callable[[dict[int, Value], list[Any], list[Any]], Any]
 
 
-def _output(num: int, outputs: dict[int, Value]) -> Any:
-    return Tensor(outputs[num])
+def _maker(trace: Trace, x: Any, num: int | None, before: list[Any]) -> Maker | None:
+    """How a replay makes this leaf of the result; None: it cannot."""
+    if isinstance(x, Number):
+        return lambda outputs, args, made: x.now(args)
+    if not isinstance(x, Tensor):
+        return lambda outputs, args, made: x
+    for have in (before, trace.arguments):
+        for i, other in enumerate(have):
+            if other is x:
+                return functools.partial(_from, have is before, i)
+    key = id(x if x._x is None else x._x.cell)
+    if key in trace.written:
+        t, find = trace.written[key]
+        return lambda outputs, args, made: find(args) if t is x else find(args).detach()
+    if num is not None:
+        return None if x._fn is not None else (lambda outputs, args, made: Tensor(outputs[num]))
+    if any(isinstance(a, Tensor) and (a._v or a._read()) is (x._v or x._read()) for a in trace.arguments):
+        return None  # an argument's memory under another name
+    return lambda outputs, args, made: x
+
+
+def _from(made_before: bool, i: int, outputs: dict[int, Value], args: list[Any], made: list[Any]) -> Any:
+    return made[i] if made_before else args[i]
+
+
+class _Same:
+    """What cannot be hashed, as part of a key: only itself is equal to it."""
+
+    __slots__ = ("x",)
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+    def __hash__(self) -> int:
+        return id(self.x)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.x is self.x
 
 
 def _flatten(x: Any, leaves: list[Any]) -> Any:
@@ -411,12 +397,12 @@ def _flatten(x: Any, leaves: list[Any]) -> Any:
     leaves.append(x)
     if isinstance(x, Tensor):
         return (x._spec, x.requires_grad, type(x).__name__)
-    if isinstance(x, (int, float)) and not isinstance(x, bool):
+    if _is_number(x) or isinstance(x, Number):
         return type(x).__name__
     try:
         hash(x)
     except TypeError:
-        return id(x)
+        return _Same(x)
     return x
 
 

@@ -67,7 +67,7 @@ def setitem(x: Tensor, key: Any, value: Any) -> None:
 
 
 def _as_tensor(value: Any, like: Any) -> Any:
-    if isinstance(value, (bool, int, float)):
+    if isinstance(value, (bool, int, float)) or hasattr(value, "_letter"):
         from gt.client.creation import full
 
         return full((), value, dtype=like.dtype)

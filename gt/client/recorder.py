@@ -183,6 +183,8 @@ class Recorder:
             else:
                 key.append(ref)
             refs.append(ref)
+        if tuple(key) in p.node.kids:
+            return  # only an operand had to be brought here
         node = Node(p.node, tuple(key))
         node.kind = kind
         node.operands = tuple(specs)
@@ -275,6 +277,8 @@ def _roll_back(p: Pending) -> None:
     for v in p.inputs[node.n_inputs :]:
         p.index.pop(id(v), None)
     del p.inputs[node.n_inputs :]
+    for k in [k for k in p.sources if k >= node.n_scalars]:
+        del p.sources[k]
     del p.scalars[node.n_scalars :]
     del p.values[node.n_values :]
 

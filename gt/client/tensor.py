@@ -134,8 +134,10 @@ class Tensor:
         return self._fetch()
 
     def _fetch(self) -> np.ndarray[Any, Any]:
-        v = self._v or self._read()
-        return recorder.recorder().session.fetch(v)
+        rec = recorder.recorder()
+        if rec.trace is not None:
+            rec.trace.refuse_sync()
+        return rec.session.fetch(self._v or self._read())
 
     def item(self) -> Any:
         """The only element, as a Python number. Waits for it."""
@@ -190,7 +192,7 @@ class Tensor:
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if self._fn is not None and type(self._fn) is not Leaf:
             raise AutogradError("deepcopy of a tensor with a history; copy tensor.detach() instead")
-        twin = type(self)(self._v or self._read())
+        twin = type(self)(views.copied(self))
         if type(self._fn) is Leaf:
             twin._fn = Leaf()
             if self._fn.grad is not None:
@@ -299,7 +301,7 @@ class Tensor:
 
     @data.setter
     def data(self, other: Tensor) -> None:
-        views.rebind(self, other._v or other._read())
+        views.rebind(self, views.copied(other))
 
     # --- arithmetic ---
 
@@ -532,11 +534,10 @@ class Tensor:
 
     def clone(self) -> Tensor:
         """A copy in memory of its own, with history."""
-        twin = type(self).__new__(Tensor)
-        Tensor.__init__(twin, self._v or self._read())
-        if self._fn is not None and recorder.recorder().grad:
-            return ew.mul(self, 1)
-        return twin
+        rec = recorder.recorder()
+        if rec.trace is not None or (self._fn is not None and rec.grad):
+            return ew.mul(self, 1)  # in a trace, a value has one owner
+        return Tensor(views.copied(self))
 
     def contiguous(self) -> Tensor:
         return self
@@ -607,7 +608,7 @@ class Parameter(Tensor):
     __slots__ = ()
 
     def __init__(self, data: Tensor | Value, requires_grad: bool = True) -> None:
-        value = data if isinstance(data, Value) else data._v or data._read()
+        value = data if isinstance(data, Value) else views.copied(data)
         super().__init__(value, Leaf() if requires_grad else None)
 
     def __repr__(self) -> str:
@@ -666,7 +667,8 @@ def grad(
         if not t.requires_grad:
             raise AutogradError("grad: one of the tensors does not require grad and has no history")
     roots = [(t._fn, seed_gradient(t, s)) for t, s in zip(outs, seeds, strict=True)]
-    found = autograd.run(roots, create_graph if retain_graph is None else retain_graph, create_graph, [t._fn for t in ins])
+    retain = create_graph if retain_graph is None else retain_graph
+    found = autograd.run(roots, retain, create_graph, [t._fn for t in ins])
     if not allow_unused and any(g is None for g in found):
         raise AutogradError("grad: an input was not used for the outputs; pass allow_unused=True if that is meant")
     return tuple(found)

@@ -8,7 +8,9 @@ reading a view whose base has changed takes it again. So users see shared memory
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from gt.client.autograd import Leaf, set_grad
 from gt.client.recorder import Pending, Value, apply, recorder, unary
@@ -47,6 +49,25 @@ class Alias:
         self.grad = grad  #: Whether it was taken with history, and so is taken again.
 
 
+#: Values that were given to a second tensor which does not share memory with the first.
+_copied: WeakSet[Value] = WeakSet()
+
+
+def copied(t: Tensor) -> Value:
+    """The tensor's value, for a copy of it: values never change, so nothing need be computed."""
+    value = t._v or read(t)
+    _copied.add(value)
+    return value
+
+
+def cells_of(value: Value) -> int:
+    """In how many cells a value is now."""
+    if value not in _copied:
+        return 1
+    holders = gc.get_referrers(value)
+    return sum(h.value is value if type(h) is Cell else getattr(h, "_v", None) is value for h in holders)
+
+
 def cell_of(t: Tensor) -> Cell:
     """The tensor's cell, up to date; it gets one if it had none."""
     alias = t._x
@@ -57,6 +78,13 @@ def cell_of(t: Tensor) -> Cell:
     elif alias.base is not None:
         read(t)
     return alias.cell
+
+
+def root_cell(t: Tensor) -> Cell:
+    """The cell of what this tensor is a view of, or its own."""
+    while t._x is not None and t._x.base is not None:
+        t = t._x.base
+    return cell_of(t)
 
 
 def take(kind: Kind, base: Tensor, args: tuple[Any, ...] = (), several: bool = False) -> Any:
@@ -101,15 +129,16 @@ def write(t: Tensor, new: Tensor) -> None:
     old = t._v or read(t)
     value = new._v or read(new)
     _note_replaced(rec.pending, old, value)
-    if rec.trace is not None:
-        rec.trace.wrote(t)
     alias = t._x
+    if rec.trace is not None and (alias is None or alias.base is None):
+        rec.trace.wrote(t, old)
     if alias is None:
         t._v = value
     else:
         base = alias.base
         if base is not None:
-            assert alias.kind is not None and alias.kind.op.put is not None
+            assert alias.kind is not None
+            assert alias.kind.op.put is not None
             write(base, alias.kind.op.put(base, new, alias.part, *alias.args, **alias.kind.attrs))
             alias.seen = cell_of(base).version
         alias.cell.value = value
@@ -149,7 +178,7 @@ def rebind(t: Tensor, value: Value) -> None:
     """Point the tensor, and all that share its cell, to another value: `t.data = other`."""
     rec = recorder()
     if rec.trace is not None:
-        rec.trace.wrote(t)
+        rec.trace.wrote(t, t._v or read(t))
     if t._x is None:
         t._v = value
     else:

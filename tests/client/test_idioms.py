@@ -686,9 +686,7 @@ def dropout(kit: Kit) -> Any:
 
 
 @named([fresh_random_numbers, random_batches, dropout])
-def test_random_numbers_are_passed_by_value(
-    idiom: Idiom, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_random_numbers_are_passed_by_value(idiom: Idiom, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     kit = compare_op_by_op(idiom, session, monkeypatch)
     assert_settled(kit, programs=1)
     assert_one_known_call_a_step(kit)

@@ -1,0 +1,468 @@
+"""Gradients: composite functions against torch, and how the graph behaves."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gt
+from gt.client.recorder import recorder
+from gt.client.session import Session
+from gt.errors import AutogradError, DTypeError, ShapeError
+from tests.client.training import numbers
+
+Case = Callable[..., Any]
+_rng = np.random.default_rng(3)
+A, B, C = _rng.normal(size=(4, 5)), _rng.normal(size=(4, 5)), _rng.normal(size=5)
+W, V = _rng.normal(size=(5, 3)), _rng.normal(size=(2, 4, 5))
+TARGET = np.array([2, 0, 4, 1])
+
+
+def leaf(lib: Any, a: np.ndarray[Any, Any]) -> Any:
+    return lib.from_numpy(a.copy()).requires_grad_()
+
+
+def layer_norm_by_hand(lib: Any, x: Any, scale: Any) -> Any:
+    mean = x.mean(-1, keepdim=True)
+    var = ((x - mean) ** 2).mean(-1, keepdim=True)
+    return (x - mean) / (var + 1e-5).sqrt() * scale
+
+
+def attention(lib: Any, x: Any) -> Any:
+    scores = x @ x.transpose(-2, -1) / 5**0.5
+    mask = lib.ones(4, 4, dtype=lib.float64).tril() == 0
+    return scores.masked_fill(mask, float("-inf")).softmax(-1) @ x
+
+
+def _indexed(lib: Any, x: Any) -> Any:
+    rows = lib.from_numpy(np.array([3, 1, 1]))
+    return x[rows] * x[0, 1:3].sum() + x[:, 2][rows].unsqueeze(1)
+
+
+#: name: (function of the library and leaves, the leaves' values)
+FUNCTIONS: dict[str, tuple[Case, tuple[np.ndarray[Any, Any], ...]]] = {
+    "layer norm by hand": (layer_norm_by_hand, (A, C)),
+    "layer norm": (lambda lib, x, w, b: lib.nn.functional.layer_norm(x, (5,), w, b), (A, C, C + 1)),
+    "row scaling": (lambda lib, x: x / (x * x).sum(1, keepdim=True).sqrt(), (A,)),
+    "column means": (lambda lib, x: (x - x.mean(0)) / (x.std(0) + 0.1), (A,)),
+    "broadcast vector": (lambda lib, x, c: (x * c + c).tanh(), (A, C)),
+    "broadcast scalar tensor": (lambda lib, x, c: x * c[0] + c[1] / x, (A, C)),
+    "broadcast both ways": (lambda lib, a, c: a.unsqueeze(1) * c.unsqueeze(0).unsqueeze(2), (C, C)),
+    "matmul": (lambda lib, x, w: x @ w, (A, W)),
+    "batched matmul": (lambda lib, v, w: v @ w, (V, W)),
+    "batches on both sides": (lambda lib, v, a: v @ a.t(), (V, A)),
+    "matrix and vector": (lambda lib, x, c: (x @ c).exp(), (A, C)),
+    "dot": (lambda lib, a, c: a @ c, (C, C + 1)),
+    "attention": (attention, (V,)),
+    "cross entropy": (lambda lib, x: lib.nn.functional.cross_entropy(x, lib.from_numpy(TARGET)), (A,)),
+    "cross entropy of probabilities": (
+        lambda lib, x, p: lib.nn.functional.cross_entropy(x, p.softmax(1).detach()),
+        (A, B),
+    ),
+    "log softmax": (lambda lib, x: x.log_softmax(1)[:, 2], (A,)),
+    "logsumexp": (lambda lib, x: x.logsumexp(0), (A,)),
+    "indexing": (_indexed, (A,)),
+    "embedding": (lambda lib, w: lib.nn.functional.embedding(lib.from_numpy(np.array([[1, 3], [3, 0]])), w) ** 2, (A,)),
+    "gather": (lambda lib, x: x.gather(1, lib.from_numpy(TARGET[:, None])) ** 3, (A,)),
+    "where": (lambda lib, x, y: lib.where(x > y, x * y, y**2), (A, B)),
+    "maximum": (lambda lib, x, y: lib.maximum(x, y) - lib.minimum(x, 0.5 * y), (A, B)),
+    "max along a dim": (lambda lib, x: x.max(1).values * x.min(0).values.sum(), (A,)),
+    "amax": (lambda lib, x: x.amax((0, 1)) + x.amin(1).sum(), (A,)),
+    "clamp": (lambda lib, x: x.clamp(-0.5, 0.7) * x, (A,)),
+    "powers": (lambda lib, x: (x * x + 0.1) ** 1.5 + x**3 + 2.0 ** (x / 3), (A,)),
+    "tensor power": (lambda lib, x, y: (x.abs() + 0.1) ** y, (A, B)),
+    "cat and stack": (lambda lib, x, y: lib.cat([x, y * 2, x]).sum(0) * lib.stack([x, y], 1)[:, 0], (A, B)),
+    "split": (lambda lib, x: x.split([2, 3], dim=1)[1].prod(1), (A,)),
+    "permutations": (lambda lib, v: (v.permute(2, 0, 1) * v.transpose(0, 2).transpose(1, 2)).flatten(1), (V,)),
+    "cumsum": (lambda lib, x: x.cumsum(1) * x, (A,)),
+    "norm": (lambda lib, x: x.norm() * x.norm(dim=1), (A,)),
+    "gelu": (lambda lib, x: lib.nn.functional.gelu(x) + lib.nn.functional.silu(x) + x.sigmoid(), (A,)),
+    "reused": (lambda lib, x: (x + x) * x - (x * 2).exp() * x, (A,)),
+    "variance": (lambda lib, x: x.var(1) + x.std(), (A,)),
+    "triangle": (lambda lib, x: x.tril() @ x.triu().t(), (A,)),
+    "expand": (lambda lib, c: c.expand(3, 5).sum(0) * c.repeat(2)[2:7], (C,)),
+    "bce": (lambda lib, x, y: lib.nn.functional.binary_cross_entropy_with_logits(x, y.sigmoid().detach()), (A, B)),
+}
+
+
+def weighted(lib: Any, y: Any) -> Any:
+    """A sum in which every element of the result counts differently."""
+    n = int(np.prod(tuple(y.shape)))
+    return (y * lib.linspace(0.5, 1.5, n, dtype=lib.float64).reshape(tuple(y.shape))).sum()
+
+
+def gradients(lib: Any, f: Case, values: tuple[np.ndarray[Any, Any], ...]) -> list[Any]:
+    leaves = [leaf(lib, a) for a in values]
+    y = f(lib, *leaves)
+    weighted(lib, y).backward()
+    return [y.detach().numpy(), *[None if x.grad is None else x.grad.numpy() for x in leaves]]
+
+
+def assert_equal(got: list[Any], want: list[Any], rtol: float = 1e-9, atol: float = 1e-11) -> None:
+    assert len(got) == len(want)
+    for g, w in zip(got, want, strict=True):
+        if w is None:
+            assert g is None
+            continue
+        assert g.dtype == w.dtype
+        np.testing.assert_allclose(g, w, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize(("f", "values"), FUNCTIONS.values(), ids=FUNCTIONS.keys())
+def test_gradients_are_torchs(f: Case, values: tuple[np.ndarray[Any, Any], ...], session: Session) -> None:
+    assert_equal(gradients(gt, f, values), gradients(torch, f, values))
+
+
+# --- higher derivatives -----------------------------------------------------------------------------------
+
+TWICE = [
+    "layer norm by hand", "row scaling", "broadcast vector", "matmul", "batched matmul", "attention", "cross entropy",
+    "log softmax", "indexing", "embedding", "gather", "where", "powers", "tensor power", "cat and stack", "split",
+    "gelu", "reused", "norm", "cumsum", "expand", "permutations", "variance",
+]  # fmt: skip
+
+
+def twice(lib: Any, f: Case, values: tuple[np.ndarray[Any, Any], ...]) -> list[Any]:
+    leaves = [leaf(lib, a) for a in values]
+    grad = torch.autograd.grad if lib is torch else gt.grad
+    first = grad(weighted(lib, f(lib, *leaves)), leaves, create_graph=True)
+    penalty = sum((g * g).sum() for g in first)
+    penalty.backward()
+    return [g.detach().numpy() for g in first] + [None if x.grad is None else x.grad.numpy() for x in leaves]
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_second_derivatives_are_torchs(name: str, session: Session) -> None:
+    assert_equal(twice(gt, *FUNCTIONS[name]), twice(torch, *FUNCTIONS[name]), rtol=1e-8, atol=1e-9)
+
+
+def test_third_derivative(session: Session) -> None:
+    x = gt.tensor([1.0, 2.0], dtype=gt.float64, requires_grad=True)
+    y = (x**5).sum()
+    for _ in range(3):
+        (g,) = gt.grad(y, x, create_graph=True)
+        y = g.sum()
+    np.testing.assert_allclose(g.detach().numpy(), 60 * np.array([1.0, 4.0]))
+
+
+# --- the same story on both --------------------------------------------------------------------------------
+
+STORIES: list[Case] = []
+
+
+def story(f: Case) -> Case:
+    STORIES.append(f)
+    return f
+
+
+@story
+def accumulates(lib: Any) -> Any:
+    x = leaf(lib, A)
+    for k in range(3):
+        (x * float(k)).sum().backward()
+    return x.grad
+
+
+@story
+def gradients_of_leaves_share_nothing(lib: Any) -> Any:
+    x, y = leaf(lib, A), leaf(lib, B)
+    (x + y).sum().backward()
+    x.grad.mul_(3.0)
+    return x.grad, y.grad
+
+
+@story
+def given_gradient_is_not_shared(lib: Any) -> Any:
+    x = leaf(lib, A)
+    g = lib.from_numpy(B.copy())
+    (x + 0.0).backward(g)
+    g.zero_()
+    return x.grad
+
+
+@story
+def retained_gradients_share_nothing(lib: Any) -> Any:
+    x = leaf(lib, A)
+    y = x * 2.0
+    z = y + 1.0
+    y.retain_grad()
+    z.retain_grad()
+    z.sum().backward()
+    y.grad.mul_(5.0)
+    return y.grad, z.grad, x.grad
+
+
+@story
+def retain_graph_twice(lib: Any) -> Any:
+    x = leaf(lib, A)
+    y = (x**2).sum()
+    y.backward(retain_graph=True)
+    y.backward()
+    return x.grad
+
+
+@story
+def one_of_two_paths_detached(lib: Any) -> Any:
+    x = leaf(lib, A)
+    h = x.exp()
+    (h * h.detach() + h).sum().backward()
+    return x.grad
+
+
+@story
+def hook_changes_the_gradient(lib: Any) -> Any:
+    x = leaf(lib, A)
+    y = x * 3.0
+    seen = []
+    y.register_hook(lambda g: g * 2.0)
+    y.register_hook(lambda g: seen.append(g.detach()))
+    x.register_hook(lambda g: g + 1.0)
+    (y**2).sum().backward()
+    return x.grad, seen
+
+
+@story
+def hook_on_one_of_several_results(lib: Any) -> Any:
+    x = leaf(lib, A)
+    a, b = x.split([2, 3], dim=1)
+    b.register_hook(lambda g: g * 10.0)
+    ((a**2).sum() + (b**2).sum()).backward()
+    return x.grad
+
+
+@story
+def no_grad_in_the_middle(lib: Any) -> Any:
+    x = leaf(lib, A)
+    y = x * 2.0
+    with lib.no_grad():
+        z = y * 5.0
+        with lib.enable_grad():
+            u = y * 7.0
+    (y * z + u).sum().backward()
+    return x.grad, z.requires_grad, u.requires_grad
+
+
+@story
+def no_grad_as_a_decorator(lib: Any) -> Any:
+    @lib.no_grad()
+    def frozen(x: Any) -> Any:
+        return x * 2.0
+
+    @lib.enable_grad()
+    def live(x: Any) -> Any:
+        return x * 2.0
+
+    x = leaf(lib, A)
+    with lib.no_grad():
+        y = live(x)
+    return frozen(x).requires_grad, y.requires_grad, lib.is_grad_enabled()
+
+
+@story
+def unused_leaf_keeps_none(lib: Any) -> Any:
+    x, y = leaf(lib, A), leaf(lib, B)
+    (x * 2.0).sum().backward()
+    return x.grad, y.grad is None
+
+
+@story
+def grad_leaves_dot_grad_alone(lib: Any) -> Any:
+    x, y = leaf(lib, A), leaf(lib, B)
+    grad = torch.autograd.grad if lib is torch else gt.grad
+    gs = grad((x * y).sum(), [y, x])
+    return gs, x.grad is None, y.grad is None
+
+
+@story
+def grad_with_weights_and_unused(lib: Any) -> Any:
+    x, y = leaf(lib, A), leaf(lib, B)
+    grad = torch.autograd.grad if lib is torch else gt.grad
+    gs = grad([x * 2.0, x.exp()], [x, y], [lib.from_numpy(B), lib.from_numpy(A)], allow_unused=True)
+    return gs[0], gs[1] is None
+
+
+@story
+def grad_of_an_inner_tensor(lib: Any) -> Any:
+    x = leaf(lib, A)
+    h = x.tanh()
+    grad = torch.autograd.grad if lib is torch else gt.grad
+    return grad((h**2).sum(), h, retain_graph=True)[0], grad((h**2).sum(), x)[0]
+
+
+@story
+def mixed_dtypes(lib: Any) -> Any:
+    x = lib.from_numpy(A.astype(np.float32)).requires_grad_()
+    y = leaf(lib, B)
+    k = lib.arange(5)
+    (x * y * k + x.to(lib.float64).exp()).sum().backward()
+    return x.grad, y.grad
+
+
+@story
+def halves_stay_halves(lib: Any) -> Any:
+    x = lib.from_numpy(A.astype(np.float16)).requires_grad_()
+    (x.float() * 2.0).sum().backward()
+    return x.grad
+
+
+@story
+def integers_carry_no_gradient(lib: Any) -> Any:
+    x = leaf(lib, A)
+    return x.argmax(1).requires_grad, (x > 0).requires_grad, x.to(lib.int64).requires_grad
+
+
+@story
+def gradient_of_a_view_of_a_parameter(lib: Any) -> Any:
+    w = leaf(lib, A)
+    (w.t()[1:3] ** 2).sum().backward()
+    (w[0] * 2.0).sum().backward()
+    return w.grad
+
+
+@story
+def zero_gradients_flow(lib: Any) -> Any:
+    x = leaf(lib, A)
+    (x.relu() * 0.0).sum().backward()
+    return x.grad
+
+
+@story
+def scalars_of_every_shape(lib: Any) -> Any:
+    x = leaf(lib, np.array(2.0))
+    (x**3).reshape(1, 1).backward()
+    return x.grad
+
+
+@story
+def backward_inside_no_grad(lib: Any) -> Any:
+    x = leaf(lib, A)
+    y = (x * x).sum()
+    with lib.no_grad():
+        y.backward()
+    return x.grad, x.grad.requires_grad
+
+
+@story
+def create_graph_in_backward(lib: Any) -> Any:
+    x = leaf(lib, A)
+    y = (x**3).sum()
+    gs = (torch.autograd.grad if lib is torch else gt.grad)(y, [x], create_graph=True)
+    gs[0].sum().backward()
+    return x.grad, gs[0].requires_grad
+
+
+@story
+def frozen_weights_in_between(lib: Any) -> Any:
+    x, w = leaf(lib, A), lib.from_numpy(W)
+    (x @ w).relu().sum().backward()
+    return x.grad, w.grad is None
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda f: f.__name__)
+def test_the_graph_behaves_as_torchs(story: Case, session: Session) -> None:
+    assert_equal(numbers(story(gt)), numbers(story(torch)))
+
+
+# --- errors, and what the graph keeps ------------------------------------------------------------------------
+
+
+def test_a_second_backward_names_the_line(session: Session) -> None:
+    x = leaf(gt, A)
+    y = (x * x).sum()
+    y.backward()
+    with pytest.raises(AutogradError, match=r"test_autograd\.py:\d+: backward a second time .*retain_graph=True"):
+        y.backward()
+    np.testing.assert_allclose(x.grad.numpy(), 2 * A)
+
+
+def test_refusals(session: Session) -> None:
+    x = leaf(gt, A)
+    with pytest.raises(AutogradError, match="does not require grad"):
+        gt.ones(3).sum().backward()
+    with pytest.raises(AutogradError, match=r"shape \(4, 5\) needs backward\(gradient\)"):
+        (x * 2.0).backward()
+    with pytest.raises(ShapeError, match=r"gradient of shape \(5,\) for a tensor of shape \(4, 5\)"):
+        (x * 2.0).backward(gt.ones(5))
+    with pytest.raises(AutogradError, match="allow_unused=True"):
+        gt.grad((x * 2.0).sum(), [x, leaf(gt, B)])
+    with pytest.raises(DTypeError, match="only floating-point tensors can require grad, not int64"):
+        gt.arange(3).requires_grad_()
+    with pytest.raises(AutogradError, match="switched off only for leaves"):
+        (x * 2.0).requires_grad_(False)
+    with pytest.raises(AutogradError, match=r"tensor\.detach\(\)\.numpy\(\)"):
+        x.numpy()
+    with pytest.raises(AutogradError, match="register_hook: this tensor does not require grad"):
+        gt.ones(3).register_hook(print)
+
+
+def test_a_removed_hook_is_silent(session: Session) -> None:
+    x = leaf(gt, A)
+    seen: list[int] = []
+    remove = x.register_hook(lambda g: seen.append(1))
+    (x * 2.0).sum().backward()
+    remove()
+    remove()
+    (x * 2.0).sum().backward()
+    assert seen == [1]
+
+
+def test_a_hook_that_raises_leaves_the_mode_and_the_session_right(session: Session) -> None:
+    x = leaf(gt, A)
+
+    def fail(g: Any) -> None:
+        raise KeyError("mine")
+
+    x.register_hook(fail)
+    with pytest.raises(KeyError):
+        (x * 2.0).sum().backward()
+    assert gt.is_grad_enabled()
+    assert (x * 2.0).requires_grad
+    np.testing.assert_allclose((x * 2.0).detach().numpy(), 2 * A)
+
+
+def test_the_graph_keeps_only_what_gradients_read(session: Session) -> None:
+    """add, mul by a number and sum read no value, exp its result: nothing else outlives the program."""
+    x = leaf(gt, A)
+    recorder().settle()
+    y = ((x + 1.0) * 2.0).exp().sum()
+    recorder().settle()
+    program = next(reversed(session.variants.values())).program
+    names = [ins.op for ins in program.code]
+    assert names == ["add", "mul", "exp", "sum"]
+    assert [names[o - len(program.inputs)] for o in program.outputs] == ["exp", "sum"]
+    y.backward()
+    np.testing.assert_allclose(x.grad.numpy(), 2 * np.exp(2 * (A + 1)))
+
+
+def test_the_graph_dies_with_its_tensors_without_the_collector(session: Session) -> None:
+    gc.disable()
+    try:
+        x = leaf(gt, A)
+        y = (x.tanh() @ gt.from_numpy(W)).softmax(1).sum()
+        y.backward()
+        node = weakref.ref(y)
+        values = [weakref.ref(v) for v in recorder().pending.values]
+        recorder().settle()
+        del y
+        assert node() is None
+        alive = [v() for v in values if v() is not None]
+        assert {id(v) for v in alive} == {id(x._v), id(x.grad._v)}
+    finally:
+        gc.enable()
+
+
+def test_a_deep_graph(session: Session) -> None:
+    """No recursion: a chain of thousands of ops goes backward and dies."""
+    x = gt.tensor(1.0, dtype=gt.float64, requires_grad=True)
+    y = x
+    for _ in range(3000):
+        y = y * 1.0005
+    y.backward()
+    assert x.grad.item() == pytest.approx(1.0005**3000)
+    del y
