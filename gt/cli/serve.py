@@ -24,7 +24,7 @@ from gt.dispatcher.machine import Machine
 from gt.dispatcher.server import Observer, Server, print_arrivals, print_event
 from gt.errors import GTError, StartError
 from gt.server.workers import LocalWorkers, choose_devices
-from gt.transport.router import Router
+from gt.transport import listen
 
 
 def parser(prog: str, settings: config.Config) -> Parser:
@@ -108,7 +108,7 @@ def _observers(settings: config.Config, ending: ExitStack) -> list[Observer]:
 def _run(
     args: argparse.Namespace, settings: config.Config, stop: _Stop, address: str, observers: list[Observer]
 ) -> None:
-    router = Router(address)
+    router = listen(address)
     machine = Machine(settings, args.token, _join_command(router.address))
     server = Server(router, machine, observers)
     devices = choose_devices(args.engine, settings.device) if args.private else [settings.device] * args.workers

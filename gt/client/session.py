@@ -3,8 +3,8 @@
 Law 1: the channel is used under `lock` only. A thread that waits sleeps outside it, and is woken
        by the channel or by whoever took its message off the channel.
 Law 2: ids grow and are never used twice.
-Law 3: a failed call is raised once, at the next sync or program end; calls behind it that used its
-       results failed with it and are not raised again.
+Law 3: a failed call is raised once, at the next sync or program end. Calls that were under way by then
+       and had used its results failed with it and are not raised again; later ones are.
 
 The session's timer settles programs that were marked, cuts those that the user seems to have left
 lying, sends frees when nothing else is sent, and keeps uploads going. It sleeps when there is nothing
@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from gt import config, errors
+from gt import config, errors, transport
 from gt.client import recorder as recording
 from gt.client.recorder import IDLE_S, MARK_S, Handle, Pending, Recorder, Value
 from gt.client.tree import Node, Tree, Variant
@@ -68,6 +68,31 @@ class _Upload:
         self.flying = 0
 
 
+class _Sleeper:
+    """How one thread waits: for the channel, or to be woken by another thread."""
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poll = select.poll()
+        self._poll.register(self.fd, select.POLLIN)
+        self._channel_fd = -1
+
+    def sleep(self, channel: Any) -> None:
+        if self._channel_fd < 0:
+            fileno = getattr(channel, "fileno", None)
+            if fileno is None:
+                channel.wait(_POLL_S)  # one in memory: whoever owns it knows what happens next
+                return
+            self._channel_fd = fileno()
+            self._poll.register(self._channel_fd, select.POLLIN)
+        for fd, _ in self._poll.poll(_POLL_S * 1000):
+            if fd == self.fd:
+                os.eventfd_read(fd)
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+
 class Session:
     """See the file's header."""
 
@@ -89,7 +114,7 @@ class Session:
         self.done = 0  #: Calls finished: all up to this one.
         self.acked = 0  #: Failures up to this call were raised.
         self.failures: deque[CallFailed] = deque()
-        self._raised: set[int] = set()
+        self._raised: dict[int, int] = {}  #: Raised failures, by root: how many calls had been sent by then.
         self.variants: OrderedDict[bytes, Variant] = OrderedDict()  #: Programs that were sent, latest last.
         self.defined = 0  #: Program texts sent, for those who count.
         self._fetches: dict[int, _Transfer] = {}
@@ -99,6 +124,7 @@ class Session:
         self._request = 0
         self._out: list[tuple[Any, Buffer | None]] = []  #: Messages held back, see `holding`.
         self._holds = 0
+        self._threads = threading.local()  #: Each thread's `sleeper`.
         self._waiters: set[int] = set()  #: Event descriptors of the threads that sleep in `wait`.
         self._sent_s = 0.0
         self.seed = int.from_bytes(os.urandom(8), "little") >> 1
@@ -281,6 +307,8 @@ class Session:
                 break
             came = True
             self._handle(*item)
+        if came and self._out:
+            self._flush()  # what was asked for is never held back: the server may wait for it
         if came and self._waiters:
             self._wake_waiters()
 
@@ -298,7 +326,8 @@ class Session:
                     del self._uploads[m.key]
                     self._queued_nbytes -= up.spec.nbytes
         elif isinstance(m, CallFailed):
-            if m.root not in self._raised and not any(f.root == m.root for f in self.failures):
+            # Of calls that were under way when the root was raised the user knows; of later ones not.
+            if m.seq > self._raised.get(m.root, 0) and all(f.root != m.root for f in self.failures):
                 self.failures.append(m)
         elif isinstance(m, FetchFailed):
             t = self._fetches.get(m.request)
@@ -341,38 +370,32 @@ class Session:
 
     def wait(self, ready: Callable[[], bool]) -> None:
         """Sleep until `ready()`. Raises if the connection breaks; Ctrl-C leaves everything usable."""
-        fd = -1
+        with self.lock:
+            if self._out:
+                self._flush()
+            self.process()
+            if ready():
+                return
+            self.check_usable()
+            sleeper = self._sleeper()
+            self._waiters.add(sleeper.fd)
         try:
             while True:
+                sleeper.sleep(self.channel)
                 with self.lock:
-                    if self._out:
-                        self._flush()
                     self.process()
                     if ready():
                         return
                     self.check_usable()
-                    if fd < 0:
-                        fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-                        self._waiters.add(fd)
-                self._sleep(fd)
         finally:
-            if fd >= 0:
-                with self.lock:
-                    self._waiters.discard(fd)
-                os.close(fd)
+            with self.lock:
+                self._waiters.discard(sleeper.fd)
 
-    def _sleep(self, fd: int) -> None:
-        wait = getattr(self.channel, "wait", None)
-        fileno = getattr(self.channel, "fileno", None)
-        if fileno is None:
-            if wait is not None:
-                wait(_POLL_S)
-            return
-        poll = select.poll()
-        poll.register(fileno(), select.POLLIN)
-        poll.register(fd, select.POLLIN)
-        if any(ready == fd for ready, _ in poll.poll(_POLL_S * 1000)):
-            os.eventfd_read(fd)
+    def _sleeper(self) -> _Sleeper:
+        found: _Sleeper | None = getattr(self._threads, "sleeper", None)
+        if found is None:
+            found = self._threads.sleeper = _Sleeper()
+        return found
 
     def _wake_waiters(self) -> None:
         for fd in self._waiters:
@@ -398,7 +421,8 @@ class Session:
             raise
         finally:
             self._fetches.pop(request, None)
-        self.raise_failures()
+        if self.failures:
+            self.raise_failures()
         if t.error is not None:
             raise self._error(t.error)
         return np.frombuffer(t.buffer, dtype=v.spec.dtype.numpy).reshape(v.spec.shape)
@@ -436,8 +460,8 @@ class Session:
             if not self.failures:
                 return
             failed = self.failures.popleft()
-            self._raised.add(failed.root)
-            self.acked = self.seq
+            self._raised = {root: seq for root, seq in self._raised.items() if seq > self.done}
+            self._raised[failed.root] = self.acked = self.seq
         raise self._error(failed.error)
 
     def _error(self, failure: Failure) -> GTError:
@@ -586,9 +610,7 @@ def adopt(session: Session | None) -> Session | None:
 
 
 def _connect(address: str, settings: config.Config) -> Session:
-    from gt.transport.sockets import SocketChannel
-
-    channel = SocketChannel(address)
+    channel = transport.connect(address)
     try:
         return Session(channel, settings)
     except ServerError as e:
@@ -598,11 +620,10 @@ def _connect(address: str, settings: config.Config) -> Session:
 
 def _start(settings: config.Config) -> Session:
     from gt.server.local import start_private
-    from gt.transport.sockets import SocketChannel
 
     private = start_private(settings)
     try:
-        channel = SocketChannel(private.address)
+        channel = transport.connect(private.address)
         return Session(channel, config.replace(settings, token=private.token), private)
     except BaseException:
         private.close()

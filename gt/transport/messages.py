@@ -102,6 +102,7 @@ class Call(Struct, frozen=True):
     acked: int
     #: To a worker only: the dispatcher refuses this call; treat it as failed for this reason.
     refused: Failure | None = None
+    root: int = 0  #: of a refused one: the call where the trouble began
 
 
 class Free(Struct, frozen=True):

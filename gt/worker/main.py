@@ -23,9 +23,9 @@ from typing import NoReturn
 
 from gt.config import Config, load
 from gt.errors import GTError, ServerError, StartError
+from gt.transport import connect
 from gt.transport.channel import Channel
 from gt.transport.messages import VERSION, Goodbye, Refused, WorkerHello, WorkerWelcome
-from gt.transport.sockets import SocketChannel
 from gt.worker import engines
 from gt.worker.calls import EngineLost
 from gt.worker.core import WorkerCore
@@ -137,7 +137,7 @@ def _end(code: int, line: str = "") -> NoReturn:
 
 
 def _work(address: str, token: str, parent: int, engine: Engine, runner: Runner, config: Config) -> NoReturn:
-    commands, results = SocketChannel(address), SocketChannel(address)
+    commands, results = connect(address), connect(address)
     link = secrets.token_hex(16)
     memory = config.worker_memory or engine.memory
     for channel, control in ((commands, True), (results, False)):

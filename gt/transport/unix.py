@@ -1,0 +1,420 @@
+"""The wire on one machine: Unix sockets, with the same interface as ZeroMQ's in sockets.py and router.py.
+
+ZeroMQ hands every message to a thread of its own on both sides. Between processes of one machine that
+costs more than everything else: a call and a fetch wake 13 threads with it, and 5 without.
+
+Law 1: sending never drops silently. The server's side never blocks: it queues, and a peer that does not
+       read is cut off. A client's side may wait for the server to read, and not for longer than STALL_S.
+Law 2: whatever interrupts a send (Ctrl-C), the stream stays whole: what is left is sent first next time.
+Law 3: a connection that ends is seen as such by the other side at once, after all that was sent on it.
+
+On the wire: the number of frames, their sizes, the frames.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import time
+from collections import deque
+from contextlib import suppress
+from typing import Any
+
+from gt.errors import ServerError, StartError
+from gt.transport import codec
+from gt.transport.codec import Buffer
+from gt.transport.messages import MAX_FRAME, Message
+
+MAX_QUEUED = 512 << 20  #: Bytes sent to a peer and not read by it; beyond this it is cut off.
+STALL_S = 30.0  #: How long a client waits for a server that does not read.
+BUFFER = 1 << 20  #: Bytes read at once.
+_WORD = 4
+_CLOSE_S = 0.5  #: How long a connection that is cut off may take to read its last words.
+
+
+def head_of(frames: list[Any]) -> bytes:
+    """What goes before the frames."""
+    sizes = [f.nbytes if isinstance(f, memoryview) else len(f) for f in frames]
+    return struct.pack(f"<{len(sizes) + 1}I", len(sizes), *sizes)
+
+
+class Stream:
+    """Bytes in, messages out: takes a stream apart into lists of frames."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []  #: Bytes of a message that is not complete.
+        self._have = 0
+        self._need = _WORD  #: Bytes needed before it is worth looking again.
+
+    def feed(self, data: bytes) -> list[list[Buffer]]:
+        """The messages that are complete now. Raises BadMessage for what can be none."""
+        if self._parts:
+            self._parts.append(data)
+            self._have += len(data)
+            if self._have < self._need:
+                return []
+            data = b"".join(self._parts)
+            self._parts.clear()
+        found: list[list[Buffer]] = []
+        at, end = 0, len(data)
+        while True:
+            need, frames = _parse(data, at, end)
+            if frames is None:
+                break
+            found.append(frames)
+            at += need
+        if at < end:
+            self._parts.append(data[at:])
+        self._have, self._need = end - at, need
+        return found
+
+
+def _parse(data: bytes, at: int, end: int) -> tuple[int, list[Buffer] | None]:
+    """One message from `at` on: its size and its frames; None and what is needed if it is not all there."""
+    if end - at < _WORD:
+        return _WORD, None
+    count = int.from_bytes(data[at : at + _WORD], "little")
+    if not 1 <= count <= codec.MAX_FRAMES:
+        raise codec.BadMessage(f"{count} frames in one message; the limit is {codec.MAX_FRAMES}")
+    start = _WORD * (count + 1)
+    if end - at < start:
+        return start, None
+    sizes = struct.unpack_from(f"<{count}I", data, at + _WORD)
+    if max(sizes) > MAX_FRAME:
+        raise codec.BadMessage(f"a frame of {max(sizes)} bytes; the limit is {MAX_FRAME}")
+    need = start + sum(sizes)
+    if end - at < need:
+        return need, None
+    frames: list[Buffer] = []
+    at += start
+    for n in sizes:
+        frames.append(data[at : at + n] if n < 65_536 else memoryview(data)[at : at + n])
+        at += n
+    return need, frames
+
+
+class Outgoing:
+    """What was to be sent on a socket and did not fit yet."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self.left: deque[memoryview] = deque()
+        self.nbytes = 0
+
+    def send(self, frames: list[Any]) -> None:
+        """Send at once what the socket takes; the rest is kept."""
+        parts = [head_of(frames), *frames]
+        if not self.left:
+            total = sum(p.nbytes if isinstance(p, memoryview) else len(p) for p in parts)
+            try:
+                sent = self._socket.sendmsg(parts)
+            except BlockingIOError:
+                sent = 0
+            if sent == total:
+                return
+        else:
+            sent = 0
+        for p in parts:
+            view = memoryview(p).cast("B") if len(p) else memoryview(b"")
+            if sent >= view.nbytes:
+                sent -= view.nbytes
+                continue
+            # Payloads do not change after they were sent; only their order matters here.
+            self.left.append(view[sent:])
+            self.nbytes += view.nbytes - sent
+            sent = 0
+
+    def flush(self) -> bool:
+        """Send more of what was kept; True if nothing is left."""
+        while self.left:
+            try:
+                sent = self._socket.sendmsg([*self.left][:64])
+            except BlockingIOError:
+                return False
+            self.nbytes -= sent
+            while sent:
+                first = self.left[0]
+                if sent < first.nbytes:
+                    self.left[0] = first[sent:]
+                    break
+                sent -= first.nbytes
+                self.left.popleft()
+        return True
+
+
+class UnixChannel:
+    """A client's or worker's connection; see `gt.transport.channel.Channel`. One thread at a time."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._pid = os.getpid()
+        self._broken = ""
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._socket.connect(address.removeprefix("ipc://"))
+        except OSError:
+            self._socket.close()
+            raise ServerError(f"no server at {address}; start one with: gt serve") from None
+        self._socket.setblocking(False)
+        self._stream = Stream()
+        self._out = Outgoing(self._socket)
+        self._came: deque[tuple[Message, Buffer | None]] = deque()
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
+
+    def send(self, message: Message, payload: Buffer | None = None) -> None:
+        self.send_all([(message, payload)])
+
+    def send_all(self, messages: list[tuple[Message, Buffer | None]]) -> None:
+        if self._broken:
+            raise ServerError(self._broken)
+        try:
+            self._out.send(codec.encode_all(messages))
+            if self._out.left:
+                self._drain()
+        except OSError as e:
+            # Its last words may be there to be read: `receive` says what became of the connection.
+            if not isinstance(e, BrokenPipeError | ConnectionResetError):
+                self._break(f"cannot send to the server at {self.address}: {e}")
+
+    def _drain(self) -> None:
+        ready = select.poll()
+        ready.register(self._socket, select.POLLOUT)
+        deadline_s = time.monotonic() + STALL_S
+        while not self._out.flush():
+            if not ready.poll(1000) and time.monotonic() > deadline_s:
+                self._break(f"the server at {self.address} has read nothing for {STALL_S:g} s")
+                raise ServerError(self._broken)
+
+    def receive(self, timeout_s: float = 0.0) -> tuple[Message, Buffer | None] | None:
+        if self._came:
+            return self._came.popleft()
+        if self._broken:
+            raise ServerError(self._broken)
+        if not self._read() and timeout_s > 0:
+            self._poll.poll(timeout_s * 1000)
+            self._read()
+        if self._came:
+            return self._came.popleft()
+        if self._broken:
+            raise ServerError(self._broken)
+        return None
+
+    def _read(self) -> bool:
+        """Take what is there; whether a message came of it, or the end."""
+        while True:
+            try:
+                data = self._socket.recv(BUFFER)
+            except BlockingIOError:
+                return False
+            except OSError:
+                data = b""
+            if not data:
+                self._break(f"the connection to the server at {self.address} is lost")
+                return True
+            try:
+                for frames in self._stream.feed(data):
+                    self._came.extend(codec.decode_all(frames))
+            except codec.BadMessage as e:
+                self._break(f"the server at {self.address} sent what is no message: {e}")
+                return True
+            if self._came:
+                return True
+
+    def _break(self, why: str) -> None:
+        self._broken = self._broken or why
+
+    def fileno(self) -> int:
+        """A descriptor that is readable while there is something to receive."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Get the last words out, then close. In a forked child: nothing, the socket is the parent's."""
+        if os.getpid() != self._pid or self._socket.fileno() < 0:
+            return
+        with suppress(OSError, ServerError):
+            self._out.flush()
+            self._socket.shutdown(socket.SHUT_WR)
+        self._socket.close()
+        self._broken = self._broken or "the connection to the server is closed"
+
+
+class _Peer:
+    """A connection, as the server sees it."""
+
+    __slots__ = ("closing_s", "name", "out", "socket", "stream")
+
+    def __init__(self, name: bytes, sock: socket.socket) -> None:
+        self.name = name
+        self.socket = sock
+        self.stream = Stream()
+        self.out = Outgoing(sock)
+        self.closing_s = 0.0  #: Cut off: nothing more is read; closed then, or when all was sent.
+
+
+class UnixRouter:
+    """The server's side: all connections of one listening socket; see `gt.transport.router.Router`."""
+
+    def __init__(self, address: str, max_queued: int = MAX_QUEUED) -> None:
+        self.address = address
+        self._path = address.removeprefix("ipc://")
+        self._max_queued = max_queued
+        self._peers: dict[int, _Peer] = {}  #: by descriptor
+        self._by_name: dict[bytes, _Peer] = {}
+        self._count = 0
+        self._came: deque[tuple[bytes, list[Buffer]]] = deque()
+        self._lost: list[bytes] = []
+        self._closing: list[_Peer] = []
+        self._watched: set[int] = set()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with suppress(FileNotFoundError):
+            if not _listens(self._path):
+                os.unlink(self._path)  # what a server left that did not end well
+        try:
+            self._listener.bind(self._path)
+        except OSError as e:
+            self._listener.close()
+            raise StartError(f"cannot serve on {address}: {e.strerror or e}") from None
+        self._listener.listen(128)
+        self._listener.setblocking(False)
+        self._epoll = select.epoll()
+        self._epoll.register(self._listener, select.EPOLLIN)
+
+    def watch(self, fd: int) -> None:
+        """Let `wait` also return when this descriptor is readable."""
+        self._watched.add(fd)
+        self._epoll.register(fd, select.EPOLLIN)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Sleep until something happens, and take it in; whether it is worth asking `lost()` now."""
+        self._take_in(max(0.0, timeout_s))
+        return bool(self._lost or self._closing)
+
+    def receive(self) -> tuple[bytes, list[Buffer]] | None:
+        """The next message as (peer, frames), or None."""
+        if not self._came:
+            self._take_in(0.0)
+        return self._came.popleft() if self._came else None
+
+    def _take_in(self, timeout_s: float) -> None:
+        for fd, events in self._epoll.poll(timeout_s):
+            peer = self._peers.get(fd)
+            if peer is None:
+                if fd not in self._watched:
+                    self._accept()
+                continue
+            if events & select.EPOLLOUT:
+                self._flush(peer)
+            if events & ~select.EPOLLOUT and peer.socket.fileno() >= 0:
+                self._read(peer)
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except OSError:
+            return  # gone again, or no descriptors left: it may try later
+        sock.setblocking(False)
+        self._count += 1
+        peer = _Peer(b"\0" + self._count.to_bytes(8, "big"), sock)
+        self._peers[sock.fileno()] = self._by_name[peer.name] = peer
+        self._epoll.register(sock, select.EPOLLIN)
+
+    def _read(self, peer: _Peer) -> None:
+        try:
+            data = peer.socket.recv(BUFFER)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._drop(peer)
+            return
+        if peer.closing_s:
+            return
+        try:
+            self._came.extend([(peer.name, frames) for frames in peer.stream.feed(data)])
+        except codec.BadMessage:
+            self._drop(peer)
+
+    def send(self, peer: bytes, frames: list[Any]) -> None:
+        """Queue a message. A peer that is gone, or does not read, will be among `lost()`."""
+        to = self._by_name.get(peer)
+        if to is None or to.closing_s:
+            return
+        was_empty = not to.out.left
+        try:
+            to.out.send(frames)
+        except OSError:
+            self._drop(to)
+            return
+        if to.out.left:
+            if was_empty:
+                self._epoll.modify(to.socket, select.EPOLLIN | select.EPOLLOUT)
+            if to.out.nbytes > self._max_queued:
+                self._drop(to)
+
+    def _flush(self, peer: _Peer) -> None:
+        try:
+            if peer.out.flush():
+                self._epoll.modify(peer.socket, select.EPOLLIN)
+        except OSError:
+            self._drop(peer)
+
+    def disconnect(self, peer: bytes) -> None:
+        """Read nothing more from this peer; close its connection once what was sent has arrived. It will
+        not be among `lost()`."""
+        found = self._by_name.get(peer)
+        if found is not None and not found.closing_s:
+            found.closing_s = time.monotonic() + _CLOSE_S
+            self._closing.append(found)
+
+    def lost(self) -> list[bytes]:
+        """The peers found lost since the last time."""
+        if self._closing:
+            now = time.monotonic()
+            for peer in list(self._closing):
+                if not peer.out.left or now >= peer.closing_s:
+                    self._closing.remove(peer)
+                    self._drop(peer)
+        # Their last messages come first: whoever asks has received all that is there.
+        if self._came:
+            return []
+        lost, self._lost = self._lost, []
+        return lost
+
+    def _drop(self, peer: _Peer) -> None:
+        fd = peer.socket.fileno()
+        if fd < 0:
+            return
+        del self._peers[fd], self._by_name[peer.name]
+        self._epoll.unregister(fd)
+        with suppress(OSError):
+            peer.socket.shutdown(socket.SHUT_RDWR)
+        peer.socket.close()
+        if not peer.closing_s:
+            self._lost.append(peer.name)
+
+    def close(self) -> None:
+        """Give what was sent a moment to get out, then close everything."""
+        deadline_s = time.monotonic() + _CLOSE_S
+        for peer in list(self._peers.values()):
+            with suppress(OSError):
+                while not peer.out.flush() and time.monotonic() < deadline_s:
+                    select.select([], [peer.socket], [], 0.05)
+            self._drop(peer)
+        self._epoll.close()
+        self._listener.close()
+        with suppress(OSError):
+            os.unlink(self._path)
+
+
+def _listens(path: str) -> bool:
+    """Whether a process accepts connections at this Unix socket."""
+    with socket.socket(socket.AF_UNIX) as s:
+        try:
+            s.connect(path)
+        except OSError:
+            return False
+        return True
