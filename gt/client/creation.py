@@ -61,9 +61,10 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
 
 def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
     """A tensor with a copy of the array. When this returns, the array may change."""
-    if array.dtype.kind in "OUSVMmc":
-        raise DTypeError(f"from_numpy: a tensor cannot hold elements of type {array.dtype}")
-    kind = dtypes.dtype(array.dtype)
+    try:
+        kind = dtypes.dtype(array.dtype)
+    except DTypeError:
+        raise DTypeError(f"from_numpy: a tensor cannot hold elements of type {array.dtype}") from None
     shape = tuple(array.shape)
     if array.nbytes <= BY_VALUE_NBYTES:
         return apply(_DATA[shape, kind.name], (array.tobytes(),))  # type: ignore[no-any-return]
