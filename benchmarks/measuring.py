@@ -40,24 +40,24 @@ def quantile(samples: list[float], q: float) -> float:
 
 
 class Report:
-    """The figures of one benchmark. A ratio is GT's figure over its rival's: smaller is better."""
+    """The figures of one benchmark. A ratio is the first column over the second: smaller is better."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, columns: tuple[str, str] = ("GT", "rival")) -> None:
         self.name = name
         self.ratios: dict[str, float] = {}
         self.targets: dict[str, float] = {}
         self.figures: dict[str, float] = {}
-        self._rows: list[tuple[str, str, str, str, str]] = [("", "GT", "rival", "ratio", "target")]
+        self._rows: list[tuple[str, str, str, str, str]] = [("", *columns, "ratio", "target")]
 
     def compare(
-        self, key: str, what: str, gt: float, rival: float, unit: str, target: float | None = None, digits: int = 2
+        self, key: str, what: str, ours: float, rival: float, unit: str, target: float | None = None, digits: int = 2
     ) -> None:
-        """A row with GT's figure, its rival's, and their ratio under the name `key`."""
-        ratio = self.ratios[key] = round(gt / rival, 4)
+        """A row with two figures, and their ratio under the name `key`."""
+        ratio = self.ratios[key] = round(ours / rival, 4)
         if target is not None:
             self.targets[key] = target
         goal = "" if target is None else f"<= {target:g}" + ("" if ratio <= target else "  missed")
-        self._rows.append((what, f"{gt:.{digits}f} {unit}", f"{rival:.{digits}f} {unit}", f"{ratio:.2f}", goal))
+        self._rows.append((what, f"{ours:.{digits}f} {unit}", f"{rival:.{digits}f} {unit}", f"{ratio:.2f}", goal))
 
     def figure(self, key: str, what: str, value: float, unit: str, digits: int = 0) -> None:
         """A row with a figure that has no rival."""

@@ -176,7 +176,7 @@ def calls_per_second(rounds: int) -> float:
 
 
 def call_bytes(inputs: int) -> int:
-    """The size of a call with so many inputs, each replaced by a result whose old value is freed."""
+    """The size of a call with so many inputs and two numbers by value."""
     ids = pack_ids(range(100_000, 100_000 + inputs))
     return sum(map(len, codec.encode(Call(0, 1000, bytes(16), ids, (1e-3, 1000), 200_000, b"", 0))))
 
@@ -222,7 +222,9 @@ def main() -> None:
     gt_us, echo_us = there_and_back(rounds)
     report.compare("op_and_fetch", "one op and fetch, over a zmq echo", gt_us, echo_us, "us", target=4, digits=0)
     bandwidth(2 if args.quick else 7, report)
-    report.figure("calls_per_s", "calls per second, one client, no syncs", calls_per_second(2 if args.quick else 7), "/s")
+    report.figure(
+        "calls_per_s", "calls per second, one client, no syncs", calls_per_second(2 if args.quick else 7), "/s"
+    )
     for n in (1, 20, 450):
         report.figure(f"call_bytes_{n}", f"size of a call with {n} inputs", call_bytes(n), "bytes")
     report.finish(args.json)

@@ -110,8 +110,8 @@ def main() -> None:
     per_step_ms = 1e3 / (5 if args.quick else args.steps)
     report = Report(f"steps {args.model} {args.device}")
     target = 1.1 if args.device == "cpu" else None
-    rows = ((f"{args.model}_{args.device}", "", eager_s), (f"{args.model}_{args.device}_function", ", @gt.function", replayed_s))
-    for key, extra, seconds in rows:
+    name = f"{args.model}_{args.device}"
+    for key, extra, seconds in ((name, "", eager_s), (f"{name}_function", ", @gt.function", replayed_s)):
         what = f"{args.model}, AdamW, batch {BATCH}, {args.device}{extra}"
         report.compare(key, what, seconds * per_step_ms, torch_s * per_step_ms, "ms", target, digits=3)
     report.finish(args.json)

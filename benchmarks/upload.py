@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 import time
@@ -17,15 +18,12 @@ import gt
 
 GIB = 1 << 30
 
-#: The other client: uploads once per line it reads, and says when all of it is on the worker.
+#: The other client: for each line uploads as many bytes as it says, and answers when they are on the worker.
 UPLOADER = """
 import sys, numpy, gt
 gt.connect(sys.argv[1])
-data = numpy.ones(int(sys.argv[2]), dtype=numpy.uint8)
-gt.ones(1).item()
-print("ready", flush=True)
 for line in sys.stdin:
-    gt.from_numpy(data)[0].item()
+    gt.from_numpy(numpy.ones(int(line), dtype=numpy.uint8))[0].item()
     print("done", flush=True)
 """
 
@@ -43,16 +41,17 @@ def op_and_fetch(x: Any) -> float:
     return time.perf_counter() - begin
 
 
-def during(upload: subprocess.Popen[str], x: Any) -> list[float]:
-    """Samples taken from the beginning of an upload to its end."""
-    assert upload.stdin is not None and upload.stdout is not None
-    upload.stdin.write("go\n")
+def during(upload: subprocess.Popen[str], nbytes: int, x: Any) -> list[float]:
+    """Samples taken from the beginning of an upload of this size to its end."""
+    assert upload.stdin is not None
+    assert upload.stdout is not None
+    upload.stdin.write(f"{nbytes}\n")
     upload.stdin.flush()
-    os.set_blocking(upload.stdout.fileno(), False)
     samples = []
-    while not upload.stdout.read(5):
+    while not select.select([upload.stdout], [], [], 0)[0]:
         samples.append(op_and_fetch(x))
-    os.set_blocking(upload.stdout.fileno(), True)
+    if upload.stdout.readline() != "done\n":
+        raise SystemExit("the uploading client failed")
     return samples
 
 
@@ -68,21 +67,20 @@ def main() -> None:
         x = gt.ones(4)
         for _ in range(200):
             op_and_fetch(x)
-        upload = start("-c", UPLOADER, address, str(nbytes))
-        assert upload.stdout is not None and upload.stdout.readline() == "ready\n"
-        during(upload, x)
+        upload = start("-c", UPLOADER, address)
+        during(upload, 1 << 20, x)
         idle: list[float] = []
         busy: list[float] = []
         took: list[float] = []
-        for _ in range(1 if args.quick else 6):
+        for _ in range(1 if args.quick else 3):
             idle += [op_and_fetch(x) for _ in range(300 if args.quick else 1000)]
             begin = time.perf_counter()
-            busy += during(upload, x)
+            busy += during(upload, nbytes, x)
             took.append(time.perf_counter() - begin)
-        report = Report("upload")
+        report = Report("upload", ("uploading", "idle"))
         for key, q, what, target in (("median", 0.5, "median", None), ("p99", 0.99, "p99", 5.0)):
             now, before = quantile(busy, q) * 1e6, quantile(idle, q) * 1e6
-            what = f"{what} of op-and-fetch, during an upload over idle"
+            what = f"{what} of op-and-fetch, during another's upload"
             report.compare(f"{key}_during_upload", what, now, before, "us", target, digits=0)
         report.figure("samples", "samples during uploads", len(busy), "")
         report.figure("upload_gib_per_s", "the upload meanwhile", nbytes / GIB / quantile(took, 0.5), "GiB/s", digits=2)

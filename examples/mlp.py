@@ -9,7 +9,7 @@ import sys
 import gt
 from gt import nn
 
-STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 1500
+STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
 BATCH = 64
 
 

@@ -13,7 +13,7 @@ import gt
 from gt import nn
 from gt.nn import functional as F
 
-STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 800
+STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 400
 N, BATCH = 8, 64  # digits in a sequence, sequences in a batch
 DIGITS, SEPARATOR = 10, 10
 WIDTH, HEADS, LAYERS = 64, 4, 2
@@ -22,8 +22,8 @@ WIDTH, HEADS, LAYERS = 64, 4, 2
 def batch():
     """Inputs and what comes next at each place of them."""
     digits = gt.randint(0, DIGITS, (BATCH, N))  # (B, N)
-    # Sorting by counting: the k-th smallest digit is how many digits have at most k digits up to them.
-    upto = (digits.unsqueeze(2) <= gt.arange(DIGITS)).sum(1)  # (B, DIGITS): digits that are at most d
+    # Sorting by counting: the k-th smallest is the number of d that at most k of the digits do not exceed.
+    upto = (digits.unsqueeze(2) <= gt.arange(DIGITS)).sum(1)  # (B, DIGITS): how many are d or less
     ordered = (upto.unsqueeze(1) <= gt.arange(N).unsqueeze(1)).sum(2)  # (B, N)
     line = gt.cat([digits, gt.full((BATCH, 1), SEPARATOR), ordered], dim=1)  # (B, 2N + 1)
     return line[:, :-1], line[:, 1:]  # (B, 2N) each
@@ -37,7 +37,9 @@ class Attention(nn.Module):
 
     def forward(self, x):
         B, T, C = x.shape
-        q, k, v = self.qkv(x).view(B, T, 3, HEADS, C // HEADS).permute(2, 0, 3, 1, 4).unbind(0)  # (B, heads, T, C/heads)
+        q, k, v = (
+            self.qkv(x).view(B, T, 3, HEADS, C // HEADS).permute(2, 0, 3, 1, 4).unbind(0)
+        )  # (B, heads, T, C/heads)
         scores = q @ k.transpose(-2, -1) / math.sqrt(C // HEADS)  # (B, heads, T, T)
         future = gt.ones(T, T).triu(1).bool()
         weights = scores.masked_fill(future, float("-inf")).softmax(-1)

@@ -1,0 +1,152 @@
+"""The documents are true: their Python runs and prints what they show, what they name exists.
+
+In README.md and docs/ a ```python block is run, in one namespace per document, on a cluster in this process.
+A ```text block right below it is what it prints. Blocks of other kinds are not run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import importlib
+import io
+import itertools
+import pkgutil
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import gt
+from gt import config
+from gt.ops import TABLE
+from tests.sim.cluster import Cluster, using
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+#: Kind and text of each fenced block.
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def client(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run the test as a client of a cluster of its own; ops that it adds are taken out again."""
+    threads, table = torch.get_num_threads(), dict(TABLE)
+    torch.set_num_threads(1)
+    session = Cluster(engine=getattr(request, "param", "numpy")).client()
+    with using(session):
+        yield
+    session.close()
+    torch.set_num_threads(threads)
+    TABLE.clear()
+    TABLE.update(table)
+
+
+def name(path: Any) -> str:
+    return path.name if isinstance(path, Path) else str(path)
+
+
+# --- what documents show ------------------------------------------------------------------------------
+
+
+def snippets(path: Path) -> list[tuple[str, int, str | None]]:
+    """(code, its line, what it prints if the document says so) of each Python block."""
+    text = path.read_text()
+    blocks = list(FENCE.finditer(text))
+    found: list[tuple[str, int, str | None]] = []
+    for block, after in itertools.zip_longest(blocks, blocks[1:]):
+        if block[1] == "python":
+            line = text[: block.start(2)].count("\n")
+            adjacent = after is not None and after[1] == "text" and not text[block.end() : after.start()].strip()
+            found.append((block[2], line, after[2] if adjacent and after is not None else None))
+    return found
+
+
+WITH_CODE = [path for path in DOCUMENTS if snippets(path)]
+
+
+@pytest.mark.parametrize("client", ["torch"], indirect=True)
+@pytest.mark.parametrize("path", WITH_CODE, ids=name)
+def test_snippets_run(path: Path, client: None) -> None:
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    for code, line, shown in snippets(path):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            exec(compile("\n" * line + code, str(path), "exec"), namespace)
+        if shown is not None:
+            assert out.getvalue() == shown, f"{path.name}:{line}"
+
+
+def test_most_documents_have_code_that_runs() -> None:
+    assert {"README.md", "architecture.md", "failures.md", "ops.md", "recording.md", "wire.md"} <= set(
+        map(name, WITH_CODE)
+    )
+
+
+# --- doctests -----------------------------------------------------------------------------------------
+
+
+def doctests() -> list[Any]:
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    names = ["gt", *(m.name for m in pkgutil.walk_packages(gt.__path__, "gt.") if not m.name.endswith("__main__"))]
+    found = []
+    for module in map(importlib.import_module, names):
+        found += [t for t in finder.find(module, module.__name__) if t.examples]
+    return [pytest.param(t, id=t.name) for t in {t.name: t for t in found}.values()]
+
+
+@pytest.mark.parametrize("test", doctests())
+def test_doctest(test: doctest.DocTest, client: None) -> None:
+    said = io.StringIO()
+    runner = doctest.DocTestRunner(verbose=False)
+    runner.run(test, out=said.write)
+    assert not runner.failures, said.getvalue()
+
+
+# --- what documents name ------------------------------------------------------------------------------
+
+
+def settings_table() -> str:
+    rows = [
+        f"| `{variable}` | {f'`{default}`' if default else ''} | {doc} |"
+        for variable, default, doc in config.settings()
+    ]
+    return "\n".join(["| variable | default | what it does |", "| --- | --- | --- |", *rows]) + "\n"
+
+
+def test_settings_are_those_of_the_code() -> None:
+    assert (ROOT / "docs/settings.md").read_text().endswith("\n\n" + settings_table())
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name)
+def test_names_exist(path: Path) -> None:
+    """Links, files, settings and ops."""
+    text = path.read_text()
+    for link in re.findall(r"\]\((?!https?:)([^)#]+)", text):
+        assert (path.parent / link).exists(), link
+    for file in re.findall(r"\b(?:gt|tests|examples|benchmarks|docs)/[\w/]*\w\.(?:py|md)\b", text):
+        assert (ROOT / file).exists(), file
+    for folder in re.findall(r"`((?:gt|tests|examples|benchmarks|docs)/(?:\w+/)*)`", text):
+        assert (ROOT / folder).is_dir(), folder
+    variables = {variable for variable, _, _ in config.settings()}
+    assert set(re.findall(r"\bGT_[A-Z_]+\b", text)) <= variables
+
+
+def test_limits_are_those_of_the_code() -> None:
+    text = (ROOT / "docs/wire.md").read_text()
+    rows = re.findall(r"^\| (\d+)(?: ([KMG]iB))? \|.*`(gt\.[\w.]+)\.(\w+)` \|$", text, re.MULTILINE)
+    assert len(rows) >= 10
+    for number, unit, module, constant in rows:
+        size = int(number) << {"": 0, "KiB": 10, "MiB": 20, "GiB": 30}[unit]
+        assert getattr(importlib.import_module(module), constant) == size, constant
+
+
+def test_code_that_is_quoted_is_there() -> None:
+    source = (ROOT / "gt/ops/elementwise.py").read_text()
+    for path in (ROOT / "README.md", ROOT / "docs/ops.md"):
+        quoted = [b[2] for b in FENCE.finditer(path.read_text()) if b[1] == "py" and not b[2].startswith(">>>")]
+        assert quoted
+        assert all(code in source for code in quoted)
