@@ -17,15 +17,13 @@ def tensor_text(data: np.ndarray[Any, Any], dtype: str, suffixes: list[str]) -> 
     'tensor([1.0000, 2.5000])'
     """
     prefix = "tensor("
+    if dtype not in (("float32",) if data.size == 0 else ("float32", "int64", "bool")):
+        suffixes = [f"dtype=gt.{dtype}", *suffixes]
     if data.size == 0:
         text = "[]"
         if data.ndim != 1:
             suffixes = [f"size={tuple(data.shape)}", *suffixes]
-        if dtype != "float32":
-            suffixes = [*suffixes, f"dtype=gt.{dtype}"]
     else:
-        if dtype not in ("float32", "int64", "bool"):
-            suffixes = [*suffixes, f"dtype=gt.{dtype}"]
         wide = data.astype(np.float64) if dtype in ("bfloat16", "float16") else data
         shown = _edges(wide) if data.size > THRESHOLD else wide
         text = _block(wide, _Format(shown), len(prefix), data.size > THRESHOLD)
@@ -49,7 +47,8 @@ class _Format:
         self.whole = self.scientific = False
         flat = data.reshape(-1)
         if self.real:
-            sizes = np.abs(flat[np.isfinite(flat) & (flat != 0)].astype(np.float64))
+            flat = flat[np.isfinite(flat) & (flat != 0)]  # what the format and the width are chosen by
+            sizes = np.abs(flat.astype(np.float64))
             if sizes.size:
                 self.whole = bool(np.all(sizes == np.ceil(sizes)))
                 big, small = float(sizes.max()), float(sizes.min())

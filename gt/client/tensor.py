@@ -184,7 +184,8 @@ class Tensor:
         return printing.tensor_text(data, self.dtype.name, suffixes)
 
     def __format__(self, form: str) -> str:
-        return format(self.item(), form) if form and self._spec.size == 1 else repr(self)
+        number = not self.shape or (form and self._spec.size == 1)
+        return format(self.item(), form) if number else repr(self)
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError("a GT tensor cannot be pickled; use gt.save(), or pickle tensor.numpy()")
