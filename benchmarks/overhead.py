@@ -59,8 +59,8 @@ def issue(body: Body, x: Any, end: Callable[[], None]) -> None:
 def per_op(rounds: int, body: Body, requires_grad: bool) -> tuple[float, float]:
     """Microseconds of CPU time per op, GT's and torch's.
 
-    GT's is that of the whole process: recording, sending, its timer and ZeroMQ's thread. A program ends
-    as optimizer.step() ends it; the next op sends it.
+    GT's is that of the whole process: recording, sending, and whatever threads it has. A program
+    ends as optimizer.step() ends it; the next op sends it.
     """
     data = np.eye(4, dtype=np.float32)
     g = gt.tensor(data, requires_grad=requires_grad)
