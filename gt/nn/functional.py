@@ -95,8 +95,14 @@ def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
 def binary_cross_entropy(input: Tensor, target: Tensor, weight: Any = None, reduction: str = "mean") -> Tensor:
     """Cross-entropy of probabilities. Logarithms are kept above -100, as in torch."""
     _same_shape("binary_cross_entropy", input, target)
-    loss = -(target * input.log().clamp(min=-100.0) + (1.0 - target) * (1.0 - input).log().clamp(min=-100.0))
+    loss = -(target * _log(input) + (1.0 - target) * _log(1.0 - input))
     return _reduce("binary_cross_entropy", loss if weight is None else loss * weight, reduction)
+
+
+def _log(x: Tensor) -> Tensor:
+    """The logarithm, kept above -100; where x is zero its gradient is zero too, not 0 * inf."""
+    zero = x == 0
+    return ew.where(zero, -100.0, ew.where(zero, 1.0, x).log().clamp(min=-100.0))
 
 
 def binary_cross_entropy_with_logits(
