@@ -42,12 +42,11 @@ def some_dims(op: str, dim: Any, ndim: int) -> tuple[int, ...]:
 
 def sizes(op: str, args: tuple[Any, ...]) -> tuple[int, ...]:
     """A shape given as numbers or as one sequence: f(2, 3) or f((2, 3))."""
-    if len(args) == 1 and not hasattr(args[0], "__index__"):
-        args = tuple(args[0])
+    given = args[0] if len(args) == 1 and not hasattr(args[0], "__index__") else args
     try:
-        return tuple(int(a.__index__()) for a in args)
-    except AttributeError:
-        raise ArgumentError(f"{op}: sizes must be ints, not {args}") from None
+        return tuple(int(a.__index__()) for a in given)
+    except (AttributeError, TypeError):
+        raise ArgumentError(f"{op}: sizes must be ints, not {given}") from None
 
 
 def alias(op: str, name: str, value: Any, other_name: str, kwargs: dict[str, Any], default: Any) -> Any:

@@ -292,8 +292,8 @@ class Session:
 
     # --- receiving ---
 
-    def process(self) -> None:
-        """Take every message that is there. The caller has the lock."""
+    def process(self, me: int = -1) -> None:
+        """Take every message that is there. The caller has the lock; `me` is its place among the waiters."""
         if self.closed or self.forked:
             return
         came = False
@@ -309,8 +309,8 @@ class Session:
             self._handle(*item)
         if came and self._out:
             self._flush()  # what was asked for is never held back: the server may wait for it
-        if came and self._waiters:
-            self._wake_waiters()
+        if came and len(self._waiters) > (me in self._waiters):
+            self._wake_waiters(me)
 
     def _handle(self, m: Any, payload: Buffer | None) -> None:
         if isinstance(m, CallDone):
@@ -383,7 +383,7 @@ class Session:
             while True:
                 sleeper.sleep(self.channel)
                 with self.lock:
-                    self.process()
+                    self.process(sleeper.fd)
                     if ready():
                         return
                     self.check_usable()
@@ -397,9 +397,10 @@ class Session:
             found = self._threads.sleeper = _Sleeper()
         return found
 
-    def _wake_waiters(self) -> None:
+    def _wake_waiters(self, me: int = -1) -> None:
         for fd in self._waiters:
-            os.eventfd_write(fd, 1)
+            if fd != me:
+                os.eventfd_write(fd, 1)
 
     def fetch(self, v: Value) -> np.ndarray[Any, Any]:
         """The value's data, in host memory that the caller may write to."""
@@ -459,6 +460,10 @@ class Session:
             self.process()
             if not self.failures:
                 return
+            rec = recording.recorder()
+            if rec.trace is None:
+                # What is recorded was meant to follow what failed: it fails with it, and is not done without it.
+                rec.settle()
             failed = self.failures.popleft()
             self._raised = {root: seq for root, seq in self._raised.items() if seq > self.done}
             self._raised[failed.root] = self.acked = self.seq
