@@ -180,8 +180,7 @@ def find_saves(node: Node, mask: int) -> int:
         returned = op.vjp(one_g, one_y, *args, **attrs)
     else:
         returned = tuple(
-            f(one_g, one_y, *args, **attrs) if f is not None and mask >> i & 1 else None
-            for i, f in enumerate(op.vjp)
+            f(one_g, one_y, *args, **attrs) if f is not None and mask >> i & 1 else None for i, f in enumerate(op.vjp)
         )
     reads = trace.reads() | {r.number for r in returned if r is not None and hasattr(r, "number")}
     bits = sum(1 << i for i, a in enumerate(args) if not hasattr(a, "number") or a.number in reads)
@@ -197,10 +196,7 @@ _NUMBERS: dict[str, Any] = {"float32": 1.5, "int64": 2, "bool": True, "uint8": b
 
 
 def run(
-    roots: Sequence[tuple[Edge, Tensor]],
-    retain_graph: bool,
-    create_graph: bool,
-    wanted: Sequence[Edge] | None = None,
+    roots: Sequence[tuple[Edge, Tensor]], retain_graph: bool, create_graph: bool, wanted: Sequence[Edge] | None = None
 ) -> list[Any]:
     """Send gradients from the roots down the graph. With `wanted`, return the gradients that arrive
     there instead of adding them to the leaves."""

@@ -46,7 +46,7 @@ class Trace:
         #: tell which of them a replay must ask. The next trace may.
         self.clear = True
         self.guards: list[tuple[Finder, Any]] = []  #: What must be as it was for a replay to be right.
-        self.effects: list[Callable[[], None]] = []
+        self.effects: list[tuple[Callable[[], None], Callable[[], None]]] = []  #: What to do, how to take it back.
         self.seeds: list[int] = []  #: Those of the latest run.
         # What follows is known by id(), kept alive by `kept`, and forgotten when the trace ends.
         self.arguments = arguments
@@ -125,9 +125,9 @@ class Trace:
         """A number that a replay reads again: an optimizer's setting, a step count."""
         return Number(self, read(), lambda args: read())
 
-    def effect(self, do: Callable[[], None]) -> None:
-        """Something a replay does first: counting a step."""
-        self.effects.append(do)
+    def effect(self, do: Callable[[], None], undo: Callable[[], None]) -> None:
+        """Something a replay does first (counting a step), and takes back if its call fails."""
+        self.effects.append((do, undo))
 
     def mode(self, module: Any) -> None:
         """Whether a module trains is part of what was traced."""
@@ -168,8 +168,8 @@ class Recipe:
         with session.lock:
             rec.settle()
             session.make_room()
-            for effect in self.trace.effects:
-                effect()
+            for do, _ in self.trace.effects:
+                do()
             self.trace.seeds[:] = [session.next_seed() for _ in self.trace.seeds]
             scalars = list(self.scalars)
             for k, number in self.sources.items():
@@ -194,7 +194,8 @@ class Recipe:
             for k in variant.dead:
                 if k in variant.inputs:
                     inputs[k].handle.id = 0  # the call itself drops it
-            first = session.call(variant, ids, tuple([scalars[k] for k in variant.scalars]))
+            undo = [each for _, each in self.trace.effects]
+            first = session.call(variant, ids, tuple([scalars[k] for k in variant.scalars]), undo)
             for i, num in enumerate(variant.outputs):
                 if num in outputs:
                     outputs[num].handle = Handle(first + i, session)

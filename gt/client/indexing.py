@@ -178,9 +178,7 @@ def _index_tensor(k: Any, n: int, dim: int) -> Any:
     if not hasattr(k, "_v"):
         raise DTypeError(f"index: {type(k).__name__} is not an index; use ints, slices, None, ... or tensors")
     if k.dtype.name == "bool":
-        raise DTypeError(
-            "index: the size of x[mask] depends on data; use where(mask, x, other), or x[mask] = value"
-        )
+        raise DTypeError("index: the size of x[mask] depends on data; use where(mask, x, other), or x[mask] = value")
     if k.dtype.is_floating_point:
         raise DTypeError(f"index: an index tensor must hold ints, not {k.dtype.name}")
     return unary(_WRAP[n], k)

@@ -73,7 +73,20 @@ class Handle:
 class Pending:
     """A program that is being recorded."""
 
-    __slots__ = ("end", "grown_to", "held", "index", "inputs", "marked_s", "node", "rec", "scalars", "sources", "values")
+    __slots__ = (
+        "end",
+        "grown_to",
+        "held",
+        "index",
+        "inputs",
+        "marked_s",
+        "node",
+        "rec",
+        "scalars",
+        "sources",
+        "undo",
+        "values",
+    )
 
     def __init__(self, rec: Recorder, node: Node) -> None:
         self.rec = rec
@@ -83,6 +96,7 @@ class Pending:
         self.index: dict[int, int] = {}  #: id() of an input -> ~k
         self.scalars: list[Any] = []
         self.sources: dict[int, Any] = {}  #: In a trace: where scalar k comes from, see function.py.
+        self.undo: list[Callable[[], None]] = []  #: What to take back on the host if the call fails.
         self.end: Node | None = None  #: Once marked: the node it ends at. `node` then has no children.
         self.marked_s = 0.0
         self.held = 0  #: Bytes of the inputs, as far as they are large; see `_held_too_much`.

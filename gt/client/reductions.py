@@ -63,7 +63,13 @@ _GATHER = Kinds(TABLE["gather"], "dim")
 
 
 def var(
-    input: Any, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: int = 1, **names: Any
+    input: Any,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: int = 1,
+    **names: Any,
 ) -> Tensor:
     """Variance; divides by n - correction."""
     if unbiased is not None:
@@ -73,7 +79,13 @@ def var(
 
 
 def std(
-    input: Any, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: int = 1, **names: Any
+    input: Any,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: int = 1,
+    **names: Any,
 ) -> Tensor:
     """Standard deviation; divides by n - correction."""
     return ew.sqrt(var(input, dim, unbiased, keepdim, correction=correction, **names))

@@ -115,6 +115,7 @@ class Session:
         self.acked = 0  #: Failures up to this call were raised.
         self.failures: deque[CallFailed] = deque()
         self._raised: dict[int, int] = {}  #: Raised failures, by root: how many calls had been sent by then.
+        self._undo: dict[int, list[Callable[[], None]]] = {}  #: By call, as long as it may fail.
         self.variants: OrderedDict[bytes, Variant] = OrderedDict()  #: Programs that were sent, latest last.
         self.defined = 0  #: Program texts sent, for those who count.
         self._fetches: dict[int, _Transfer] = {}
@@ -189,7 +190,7 @@ class Session:
             handle = p.inputs[k].handle
             if k in variant.inputs and handle is not None:
                 handle.id = 0  # the call itself drops it
-        first = self.call(variant, ids, tuple(scalars))
+        first = self.call(variant, ids, tuple(scalars), p.undo)
         for i, num in enumerate(variant.outputs):
             if num in live:
                 v = p.values[num]
@@ -198,8 +199,8 @@ class Session:
             else:
                 self.dead.append(first + i)  # kept by the program for other callers, not for this one
 
-    def call(self, variant: Variant, ids: list[int], scalars: tuple[Any, ...]) -> int:
-        """Send one call; returns the id of its first output."""
+    def call(self, variant: Variant, ids: list[int], scalars: tuple[Any, ...], undo: list[Callable[[], None]]) -> int:
+        """Send one call; returns the id of its first output. If it fails, `undo` is done."""
         frees = self._take_dead()
         if variant.hash not in self.variants:
             self.variants[variant.hash] = variant
@@ -212,6 +213,8 @@ class Session:
         first = self.next_id
         self.next_id += len(variant.outputs)
         self.seq += 1
+        if undo:
+            self._undo[self.seq] = undo
         self._send(Call(0, self.seq, variant.hash, pack_ids(ids), scalars, first, frees, self.acked))
         if self.config.debug_client:
             self.say(f"call {self.seq} {variant.hash.hex()[:8]}: {len(variant.program.code)} instructions")
@@ -315,6 +318,8 @@ class Session:
     def _handle(self, m: Any, payload: Buffer | None) -> None:
         if isinstance(m, CallDone):
             self.done = max(self.done, m.seq)
+            while self._undo and next(iter(self._undo)) <= m.seq:
+                del self._undo[next(iter(self._undo))]
         elif isinstance(m, Chunk):
             self._take_chunk(m, payload)
         elif isinstance(m, ChunkAck):
@@ -326,6 +331,8 @@ class Session:
                     del self._uploads[m.key]
                     self._queued_nbytes -= up.spec.nbytes
         elif isinstance(m, CallFailed):
+            for take_back in self._undo.pop(m.seq, ()):
+                take_back()
             # Of calls that were under way when the root was raised the user knows; of later ones not.
             if m.seq > self._raised.get(m.root, 0) and all(f.root != m.root for f in self.failures):
                 self.failures.append(m)
@@ -464,6 +471,8 @@ class Session:
             if rec.trace is None:
                 # What is recorded was meant to follow what failed: it fails with it, and is not done without it.
                 rec.settle()
+            # So do the calls under way that used its results. Then all is as it was before it.
+            self.wait(lambda: self.done >= self.seq)
             failed = self.failures.popleft()
             self._raised = {root: seq for root, seq in self._raised.items() if seq > self.done}
             self._raised[failed.root] = self.acked = self.seq

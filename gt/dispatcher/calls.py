@@ -285,9 +285,9 @@ def drop(state: State, session: Session, ids: list[int]) -> bytes:
 def _send(state: State, session: Session, worker: Worker, head: Head) -> None:
     call, entry, plan = head.call, head.entry, head.plan
     frees = drop(state, session, head.frees) if head.frees else b""
-    refused, root = None, call.seq
+    refused, root = None, 0
     if head.lost is not None:
-        refused, root = head.lost.lost, head.lost.root or call.seq
+        refused, root = head.lost.lost, head.lost.root
     elif worker.memory and worker.nbytes + entry.need_nbytes > worker.memory:
         text = f"the call needs {show_nbytes(entry.need_nbytes)}: {memory_text(session, worker)}"
         refused = Failure("OutOfMemory", text, call.program)
@@ -307,7 +307,7 @@ def _send(state: State, session: Session, worker: Worker, head: Head) -> None:
         session.hollow = True
 
     session.seq = call.seq
-    session.sent[call.seq] = Sent(call.seq, entry, plan, call.outputs, failed, entry.cost_us, root)
+    session.sent[call.seq] = Sent(call.seq, entry, plan, call.outputs, failed, entry.cost_us, root or call.seq)
     if call.program not in worker.programs:
         worker.programs.add(call.program)
         state.send(worker.control, Define(entry.program, entry.timed))
@@ -315,7 +315,7 @@ def _send(state: State, session: Session, worker: Worker, head: Head) -> None:
         worker.control,
         Call(
             session.number, call.seq, call.program, call.inputs, call.scalars,
-            call.outputs, frees, call.acked, refused,
+            call.outputs, frees, call.acked, refused, root,
         ),
     )  # fmt: skip
 

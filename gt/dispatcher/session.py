@@ -44,7 +44,7 @@ class Tensor:
     nbytes: int  #: it takes on its worker; 0 where it holds no value
     layout: Layout | None
     lost: Failure | None = None
-    root: int = 0  #: of a lost tensor: the failed call that should have made it, 0 if none
+    root: int = 0  #: of a lost tensor: the failed call to blame, 0 if none
 
 
 @dataclass(slots=True)

@@ -73,18 +73,19 @@ def _lose_values(state: State, session: Session, worker: Worker) -> None:
         state.send(session.peer, FetchFailed(0, request, held))
     session.fetches.clear()
 
-    made_by = {i: sent.seq for sent in session.sent.values() if not sent.finished for i in sent.ids}
+    # One loss is one error: the first call that ran there is to blame for all of it.
+    root = next((sent.seq for sent in session.sent.values() if not sent.finished), 0)
     nbytes = 0
     for i, t in session.tensors.items():
         if t.lost is None:
             nbytes += t.nbytes
-            session.tensors[i] = Tensor(t.spec, 0, None, held, made_by.get(i, 0))
+            session.tensors[i] = Tensor(t.spec, 0, None, held, root)
     state.charge(session, -nbytes)
     session.hollow = True
     for sent in session.sent.values():
         if not sent.finished:
             session.calls += 1
-            state.send(session.peer, CallFailed(0, sent.seq, sent.seq, ran))
+            state.send(session.peer, CallFailed(0, sent.seq, root, ran))
         session.done = sent.seq
     state.news[session.number] = session
 

@@ -48,9 +48,11 @@ def _torch(name: str, swapped: str | None, number_right: bool, number_left: bool
             turned = getattr(torch, swapped)
             return lambda s, x: turned(x, s)
         scalar, common = torch.scalar_tensor, getattr(torch, dtypes.promote((a, b)).name)
-        if a.weak:  # such a tensor stays on the host: torch reads it there
-            return lambda s, x: f(scalar(s, dtype=common), x)
-        return lambda x, s: f(x, scalar(s, dtype=common))
+        # A tensor without dimensions may stay on the host, except for the logical functions.
+        device = site.device if name.startswith("logical") else "cpu"
+        if a.weak:
+            return lambda s, x: f(scalar(s, dtype=common, device=device), x)
+        return lambda x, s: f(x, scalar(s, dtype=common, device=device))
 
     return make
 

@@ -29,6 +29,18 @@ def _state(name: str, p: Spec, *others: Spec) -> None:
             raise ShapeError(f"{name}: parameter {p.shape} and its gradient or state {x.shape} differ")
 
 
+def _inplace(fused: Any, written: tuple[int, ...]) -> Any:
+    """The kernel that writes to its operands, and returns those."""
+
+    def make(torch: Any, site: Site, **attrs: Any) -> Any:
+        if site.specs[0].size:
+            return fused(torch, site, **attrs)
+        # CUDA's kernel minds even how nothing lies in memory.
+        return lambda *operands: tuple(operands[k] for k in written) if len(written) > 1 else operands[written[0]]
+
+    return make
+
+
 def _copied(inplace: Any, tensors: int, written: tuple[int, ...]) -> Any:
     """The kernel that leaves its operands alone, out of the one that writes to them."""
 
@@ -46,6 +58,11 @@ def _copied(inplace: Any, tensors: int, written: tuple[int, ...]) -> Any:
     return make
 
 
+def _kernels(array: Any, fused: Any, tensors: int, written: tuple[int, ...]) -> dict[str, Any]:
+    inplace = _inplace(fused, written)
+    return {"array": array, "torch": _copied(inplace, tensors, written), "torch_inplace": inplace}
+
+
 # -- sgd -------------------------------------------------------------------------------------
 
 
@@ -59,7 +76,7 @@ def _sgd_array(xp: Any, p: Any, g: Any, lr: float, weight_decay: float) -> Any:
     return p - lr * (g + weight_decay * p)
 
 
-def _sgd_inplace(torch: Any, site: Site) -> Any:
+def _sgd_fused(torch: Any, site: Site) -> Any:
     f = torch._fused_sgd_
 
     def kernel(p: Any, g: Any, lr: float, weight_decay: float) -> Any:
@@ -75,7 +92,7 @@ sgd = op(
     "One step of gradient descent.",
     infer=_infer_sgd,
     vjp=None,
-    kernels={"array": _sgd_array, "torch": _copied(_sgd_inplace, 2, (0,)), "torch_inplace": _sgd_inplace},
+    kernels=_kernels(_sgd_array, _sgd_fused, 2, (0,)),
     inplace=(0,),
     samples=lambda rng: [
         ((rng.normal(size=s), rng.normal(size=s), 0.1, wd), {}) for s in [(3, 4), (), (0, 2)] for wd in (0.0, 0.01)
@@ -101,7 +118,7 @@ def _momentum_array(
     return p - (g + buf * momentum if nesterov else buf) * lr, buf
 
 
-def _momentum_inplace(torch: Any, site: Site, *, nesterov: bool) -> Any:
+def _momentum_fused(torch: Any, site: Site, *, nesterov: bool) -> Any:
     f = torch._fused_sgd_
 
     def kernel(p: Any, g: Any, buf: Any, *numbers: float) -> Any:
@@ -118,11 +135,7 @@ sgd_momentum = op(
     "One step of gradient descent with momentum: the new parameter and buffer.",
     infer=_infer_momentum,
     vjp=None,
-    kernels={
-        "array": _momentum_array,
-        "torch": _copied(_momentum_inplace, 3, (0, 2)),
-        "torch_inplace": _momentum_inplace,
-    },
+    kernels=_kernels(_momentum_array, _momentum_fused, 3, (0, 2)),
     inplace=(0, 2),
     samples=lambda rng: [
         ((*(rng.normal(size=s) for _ in range(3)), 0.1, 0.01, 0.9, d), {"nesterov": n})
@@ -153,7 +166,7 @@ def _adamw_array(
     return p * (1 - lr * weight_decay) - m / scale * size, m, v
 
 
-def _adamw_inplace(torch: Any, site: Site) -> Any:
+def _adamw_fused(torch: Any, site: Site) -> Any:
     f, device, float32 = torch._fused_adamw_, site.device, torch.float32
 
     def kernel(p: Any, g: Any, m: Any, v: Any, *numbers: float) -> Any:
@@ -181,7 +194,7 @@ adamw = op(
     "One step of AdamW: the new parameter, first and second moment.",
     infer=_infer_adamw,
     vjp=None,
-    kernels={"array": _adamw_array, "torch": _copied(_adamw_inplace, 4, (0, 2, 3)), "torch_inplace": _adamw_inplace},
+    kernels=_kernels(_adamw_array, _adamw_fused, 4, (0, 2, 3)),
     inplace=(0, 2, 3),
     samples=_adamw_samples,
 )

@@ -11,7 +11,7 @@ from gt.client.tensor import Tensor
 from gt.client.tree import Kind
 from gt.errors import ArgumentError
 from gt.ops import TABLE
-from gt.optim.optimizer import Optimizer, count_step, live, setting
+from gt.optim.optimizer import Optimizer, count_step, counted, live, setting
 
 _ADAMW = Kind(TABLE["adamw"], {})
 
@@ -45,8 +45,20 @@ class AdamW(Optimizer):
         beta1, beta2 = live(lambda: group["betas"][0]), live(lambda: group["betas"][1])
         new_p, new_m, new_v = apply(
             _ADAMW,
-            (p, g, m, v, setting(group, "lr"), beta1, beta2, setting(group, "eps"), self._decay(group), count_step(state)),
+            (
+                p,
+                g,
+                m,
+                v,
+                setting(group, "lr"),
+                beta1,
+                beta2,
+                setting(group, "eps"),
+                self._decay(group),
+                count_step(state),
+            ),
         )
+        counted(state)
         p._write(new_p)
         m._write(new_m)
         v._write(new_v)

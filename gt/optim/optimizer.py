@@ -8,6 +8,7 @@ and then, so that the first step is already like the others.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from gt.client.autograd import set_grad
@@ -127,13 +128,18 @@ def setting(group: dict[str, Any], name: str) -> Any:
 
 def count_step(state: dict[str, Any]) -> Any:
     """The number of this step, from 1, as an operand; a replayed function counts on."""
-    state["step"] += 1
     trace = recorder().trace
+    _count(state, 1)
     if trace is None:
         return state["step"]
-
-    def count() -> None:
-        state["step"] += 1
-
-    trace.effect(count)
+    trace.effect(partial(_count, state, 1), partial(_count, state, -1))
     return trace.live(lambda: state["step"])
+
+
+def counted(state: dict[str, Any]) -> None:
+    """The update was recorded: should its call fail, the step was none."""
+    recorder().pending.undo.append(partial(_count, state, -1))
+
+
+def _count(state: dict[str, Any], by: int) -> None:
+    state["step"] += by

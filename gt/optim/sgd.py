@@ -11,7 +11,7 @@ from gt.client.tensor import Tensor
 from gt.client.tree import Kind, Kinds
 from gt.errors import ArgumentError
 from gt.ops import TABLE
-from gt.optim.optimizer import Optimizer, count_step, live, setting
+from gt.optim.optimizer import Optimizer, count_step, counted, live, setting
 
 _SGD = Kind(TABLE["sgd"], {})
 _MOMENTUM = Kinds(TABLE["sgd_momentum"], "nesterov")
@@ -60,5 +60,6 @@ class SGD(Optimizer):
         new_p, new_buf = apply(
             _MOMENTUM[bool(group["nesterov"])], (p, g, buf, lr, decay, setting(group, "momentum"), dampening)
         )
+        counted(state)
         p._write(new_p)
         buf._write(new_buf)

@@ -161,6 +161,7 @@ class UnixChannel:
         self._stream = Stream()
         self._out = Outgoing(self._socket)
         self._came: deque[tuple[Message, Buffer | None]] = deque()
+        self._drained = False
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
 
@@ -193,7 +194,14 @@ class UnixChannel:
             return self._came.popleft()
         if self._broken:
             raise ServerError(self._broken)
-        if not self._read() and timeout_s > 0:
+        if self._drained:
+            # The last read took all there was. Whoever comes again soon need not ask the socket for that.
+            self._drained = False
+            if timeout_s <= 0:
+                return None
+            self._poll.poll(timeout_s * 1000)
+            self._read()
+        elif not self._read() and timeout_s > 0:
             self._poll.poll(timeout_s * 1000)
             self._read()
         if self._came:
@@ -221,6 +229,7 @@ class UnixChannel:
                 self._break(f"the server at {self.address} sent what is no message: {e}")
                 return True
             if self._came:
+                self._drained = len(data) < BUFFER
                 return True
 
     def _break(self, why: str) -> None:
@@ -293,9 +302,7 @@ class UnixRouter:
         return bool(self._lost or self._closing)
 
     def receive(self) -> tuple[bytes, list[Buffer]] | None:
-        """The next message as (peer, frames), or None."""
-        if not self._came:
-            self._take_in(0.0)
+        """The next message as (peer, frames), or None. Only `wait` takes messages in."""
         return self._came.popleft() if self._came else None
 
     def _take_in(self, timeout_s: float) -> None:

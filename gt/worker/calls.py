@@ -249,7 +249,7 @@ def _trouble(known: Known, call: Call, entries: list[Entry | None]) -> tuple[Fai
     """Why a call cannot run, and the call where that began."""
     failure = call.refused or known.failure
     if failure is not None:
-        return failure, call.seq
+        return failure, call.root or call.seq
     if len(entries) != len(known.inputs):
         return _wrong(known, f"{len(entries)} inputs given, {len(known.inputs)} needed"), call.seq
     if tuple(map(type, call.scalars)) != known.scalars:

@@ -1,8 +1,10 @@
-"""The worker as a process: two threads, each with a connection of its own to the dispatcher.
+"""The worker as a process: two threads, and two connections to the dispatcher.
 
-Law 1: the reader (the main thread) takes commands and answers what needs no array; the runner does the
-       work and sends its results. A socket belongs to one thread; only the core is shared.
-Law 2: the process never outlives its dispatcher, nor the parent it was told of.
+Law 1: the runner does the work and sends its results on a connection of its own.
+Law 2: commands are always being read. The runner reads them while it has nothing else to do: the one who
+       reads a call is then the one who runs it, and nobody has to be woken. While it is at work for
+       longer than a moment, the reader (the main thread) reads for it.
+Law 3: the process never outlives its dispatcher, nor the parent it was told of.
 """
 
 from __future__ import annotations
@@ -25,13 +27,44 @@ from gt.config import Config, load
 from gt.errors import GTError, ServerError, StartError
 from gt.transport import connect
 from gt.transport.channel import Channel
-from gt.transport.messages import VERSION, Goodbye, Refused, WorkerHello, WorkerWelcome
+from gt.transport.codec import Buffer
+from gt.transport.messages import VERSION, Goodbye, Message, Refused, WorkerHello, WorkerWelcome
 from gt.worker import engines
 from gt.worker.calls import EngineLost
-from gt.worker.core import WorkerCore
+from gt.worker.core import POLL_S, WorkerCore
 from gt.worker.engines import Engine
 
 TICK_S = 0.25  #: How often an idle thread looks whether its parent and its connection are still there.
+LOOK_S = 0.002  #: How often the reader looks whether it is needed, while the runner has work,
+IDLE_LOOK_S = 0.02  #: and while it has none.
+
+
+class Commands:
+    """The connection that commands come on. Either thread may use it, under `lock`."""
+
+    def __init__(self, channel: Channel, core: WorkerCore) -> None:
+        self.channel = channel
+        self.core = core
+        self.lock = threading.Lock()
+
+    def take_in(self, timeout_s: float) -> bool:
+        """Give the core all that is there; False if nothing came in time."""
+        came = self.channel.receive(timeout_s)
+        if came is None:
+            return False
+        answers: list[tuple[Message, Buffer | None]] = []
+        while came is not None:
+            message, payload = came
+            match message:
+                case Goodbye():
+                    _end(0)
+                case Refused(text=text):
+                    raise ServerError(text)
+            answers += self.core.receive(message, payload)
+            came = self.channel.receive()
+        if answers:
+            self.channel.send_all(answers)
+        return True
 
 
 class Stop(Exception):
@@ -44,7 +77,9 @@ class Runner(threading.Thread):
 
     def __init__(self, engine: str, device: str, threads: int) -> None:
         super().__init__(name="runner", daemon=True)
-        self.begin: SimpleQueue[tuple[WorkerCore, Channel]] = SimpleQueue()
+        self.begin: SimpleQueue[tuple[Commands, Channel]] = SimpleQueue()
+        self.idle = False
+        self.turns = 0  #: Pieces of work done.
         self._wanted = (engine, device, threads)
         self._engine: Engine | None = None
         self._error = ""
@@ -65,9 +100,9 @@ class Runner(threading.Thread):
         except Exception as e:
             self._error = f"the {self._wanted[0]} engine does not load: {type(e).__name__}: {e}"
         self._loaded.set()
-        core, results = self.begin.get()
+        commands, results = self.begin.get()
         try:
-            self._serve(core, results)
+            self._serve(commands, results)
         except ServerError as e:
             _end(1, str(e))
         except EngineLost as e:
@@ -75,15 +110,33 @@ class Runner(threading.Thread):
         except BaseException as e:
             _end(1, f"{type(e).__name__}: {e}")
 
-    def _serve(self, core: WorkerCore, results: Channel) -> NoReturn:
+    def _serve(self, commands: Commands, results: Channel) -> NoReturn:
+        core = commands.core
         while True:
             out = core.step()
-            if out is not None:
-                if out:
-                    results.send_all(out)
-            elif not core.wait(TICK_S):
-                while results.receive() is not None:  # nothing is expected here but the welcome
-                    pass
+            self.turns += 1
+            if out:
+                results.send_all(out)
+            elif out is None:
+                self.idle = True
+                if not self._wait(commands):
+                    while results.receive() is not None:  # nothing is expected here but the welcome
+                        pass
+                self.idle = False
+
+    def _wait(self, commands: Commands) -> bool:
+        """Until there may be something to do; False if that was not so in time."""
+        core = commands.core
+        if not commands.lock.acquire(blocking=False):
+            return core.wait(TICK_S)  # the reader still reads
+        try:
+            if not core.in_flight:
+                return commands.take_in(TICK_S)
+            if not commands.take_in(0.0):
+                time.sleep(POLL_S)  # a device is at work, and does not ring when it is done
+            return True
+        finally:
+            commands.lock.release()
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -140,6 +193,7 @@ def _work(address: str, token: str, parent: int, engine: Engine, runner: Runner,
     commands, results = connect(address), connect(address)
     link = secrets.token_hex(16)
     memory = config.worker_memory or engine.memory
+    reading: Commands | None = None
     for channel, control in ((commands, True), (results, False)):
         channel.send(
             WorkerHello(
@@ -154,11 +208,13 @@ def _work(address: str, token: str, parent: int, engine: Engine, runner: Runner,
         # What was imported stays: the collector need not look at it again while programs run.
         gc.collect()
         gc.freeze()
-        runner.begin.put((core, results))
-        _read(core, commands, parent)
+        reading = Commands(commands, core)
+        runner.begin.put((reading, results))
+        _read(reading, runner, parent)
     except Stop:
-        commands.send(Goodbye())
-        commands.close()
+        if reading is None or reading.lock.acquire(timeout=2 * TICK_S):
+            commands.send(Goodbye())
+            commands.close()
         _end(0)
     except ServerError as e:
         _end(1, str(e))
@@ -188,18 +244,19 @@ def _check_parent(parent: int) -> None:
         _end(1)
 
 
-def _read(core: WorkerCore, commands: Channel, parent: int) -> NoReturn:
-    """The reader: takes everything that is there before it sleeps again."""
+def _read(commands: Commands, runner: Runner, parent: int) -> NoReturn:
+    """The reader: looks whether the runner is still at the same piece of work, and then reads for it."""
+    turns = -1
+    look_at_parent_s = 0.0
     while True:
-        came = commands.receive(TICK_S)
-        while came is not None:
-            message, payload = came
-            match message:
-                case Goodbye():
-                    _end(0)
-                case Refused(text=text):
-                    raise ServerError(text)
-            for answer, data in core.receive(message, payload):
-                commands.send(answer, data)
-            came = commands.receive()
-        _check_parent(parent)
+        time.sleep(IDLE_LOOK_S if runner.idle else LOOK_S)
+        now_s = time.monotonic()
+        if now_s > look_at_parent_s:
+            look_at_parent_s = now_s + TICK_S
+            _check_parent(parent)
+        if runner.idle or runner.turns != turns:
+            turns = runner.turns
+            continue
+        with commands.lock:
+            while runner.turns == turns and not runner.idle:
+                commands.take_in(LOOK_S)

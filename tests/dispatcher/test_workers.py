@@ -227,9 +227,9 @@ def test_the_call_to_blame_is_remembered_across_workers():
     client.call(PLAIN, [x + 1])
     failed, _ = client.hears(second.failed(client, 2))
     assert (failed.seq, failed.root) == (2, 1)
-    client.call(PLAIN, [x])  # lost, but by no call
+    client.call(PLAIN, [x])  # made by no call, but lost in the same loss
     failed, _ = client.hears(second.failed(client, 3))
-    assert failed.root == 3
+    assert failed.root == 1
 
 
 def test_frees_of_lost_tensors_are_not_sent():

@@ -266,12 +266,13 @@ class Cluster:
 
 
 @contextmanager
-def using(session: sessions.Session, recorders: dict[Any, Any] | None = None) -> Iterator[sessions.Session]:
-    """Run the body as a client of this session. Each session keeps its recorder between uses."""
+def using(session: sessions.Session, recorder: Any = None) -> Iterator[sessions.Session]:
+    """Run the body as a client of this session: as the thread of that recorder, or as the only thread."""
     before = sessions.adopt(session)
-    kept = getattr(session, "sim_recorder", None) or session.new_recorder()
-    session.sim_recorder = kept  # type: ignore[attr-defined]
-    old = recording.use(kept)
+    if recorder is None:
+        recorder = getattr(session, "sim_recorder", None) or session.new_recorder()
+        session.sim_recorder = recorder  # type: ignore[attr-defined]
+    old = recording.use(recorder)
     try:
         yield session
     finally:

@@ -25,8 +25,9 @@ Array = Any
 class Node:
     """One value: what makes it, and what became of it."""
 
-    __slots__ = ("args", "bad", "data", "group", "lost", "make", "number", "poisoned", "replaces", "root", "seq")
-    __slots__ += ("taint", "worker")
+    __slots__ = (
+        "args", "bad", "data", "group", "lost", "make", "number", "poisoned", "replaces", "root", "seq", "taint", "worker",
+    )  # fmt: skip
 
     def __init__(self, make: Callable[..., Array] | None, args: tuple[Node, ...], bad: str = "") -> None:
         self.make = make
@@ -50,13 +51,15 @@ class Node:
 class SentCall:
     """A call of the client."""
 
-    def __init__(self, seq: int, nodes: list[Node], outputs: list[Node], acked: int) -> None:
+    def __init__(self, seq: int, group: Any, nodes: list[Node], outputs: list[Node], acked: int) -> None:
         self.seq = seq
+        self.group = group
         self.nodes = nodes  #: Everything it runs, in order.
         self.outputs = outputs
         self.acked = acked
-        inside = set(map(id, nodes))
-        self.inputs = [a for n in nodes for a in (*n.args, *([n.replaces] if n.replaces else [])) if id(a) not in inside]
+        self.inputs = [a for n in nodes for a in n.args if a.group is not group]
+        self.worker: bytes = b""
+        self.lost = False  #: Its worker was gone before it was done.
         self.done = False
         self.root = 0  #: Set if it failed.
 
@@ -69,8 +72,9 @@ class Oracle:
         self.by_id: dict[int, Node] = {}
         self.calls: dict[int, SentCall] = {}
         self.resolved = 0  #: Calls up to here are done or have failed.
+        self.acked = 0  #: An error was raised when so many calls had been sent: what they left may be used.
         self.raises: dict[int, list[int]] = {}  #: By root: how many calls had been sent at each raise.
-        self.lonely = False  #: There was no worker for long: what needed one may have failed.
+        self.lonely = False  #: What needed a worker has just waited too long for one.
 
     # --- what the client does ---
 
@@ -89,7 +93,7 @@ class Oracle:
             self.by_id[value.handle.id] = node
         return node
 
-    def sent(self, seq: int, group: Any, numbers: tuple[int, ...], first: int, acked: int) -> None:
+    def sent(self, seq: int, group: Any, numbers: tuple[int, ...], first: int) -> None:
         """The pending program `group` went off as call `seq`, and makes these of its results."""
         nodes = self.pending.pop(group, {})
         outputs = []
@@ -106,10 +110,8 @@ class Oracle:
                 needed[id(node)] = node
                 node.seq = seq
                 left += [a for a in node.args if a.group is group]
-        for node in nodes.values():
-            node.group = None  # what is not needed will never be
         order = sorted(needed.values(), key=lambda n: n.number)
-        self.calls[seq] = SentCall(seq, order, outputs, acked)
+        self.calls[seq] = SentCall(seq, group, order, outputs, self.acked)
 
     def raised(self, root: int, seq: int) -> None:
         """The client raised the failure of call `root`, when it had sent `seq` calls."""
@@ -118,6 +120,7 @@ class Oracle:
         news = [c for c in self.calls.values() if c.root == root and since < c.seq <= seq]
         assert news, f"the failure of call {root} was raised again, and nothing new had failed by it"
         before.append(seq)
+        self.acked = seq
 
     def all_raised(self) -> None:
         """Every failed call was followed by an error."""
@@ -130,13 +133,18 @@ class Oracle:
 
     def placed(self, seq: int, worker: bytes) -> None:
         """Call `seq` went to a worker."""
-        for node in self.calls[seq].outputs:
+        call = self.calls[seq]
+        call.worker = worker
+        for node in call.outputs:
             node.worker = worker
 
     def worker_lost(self, worker: bytes) -> None:
         for node in self.by_id.values():
             if node.worker == worker:
                 node.lost = True
+        for seq in range(self.resolved + 1, len(self.calls) + 1):
+            if self.calls[seq].worker == worker:
+                self.calls[seq].lost = True
 
     def done_up_to(self, seq: int) -> None:
         while self.resolved < seq:
@@ -181,26 +189,24 @@ class Oracle:
                 if node.lost:
                     # With the worker went calls under way; the first of them may be named for all.
                     roots |= {call.seq, *(c.seq for c in self.calls.values() if c.root == c.seq)}
-        if kind == "LostError" and (self.lonely or any(n.lost for n in call.outputs)):
+        if kind == "LostError" and (self.lonely or call.lost):
             roots |= {call.seq, *(c.seq for c in self.calls.values() if c.root == c.seq)}
         assert root in roots, f"call {call.seq} failed for no reason (root {root}, not in {roots}): {message.error}"
 
     @staticmethod
     def _origin(node: Node, call: SentCall) -> Node | None:
         """The value before the call that this one was written over."""
-        inside = set(map(id, call.nodes))
-        while node.replaces is not None:
-            node = node.replaces
-            if id(node) not in inside:
-                return node
-        return None
+        old = node.replaces
+        while old is not None and old.group is call.group:
+            old = old.replaces
+        return old
 
     # --- what the client gets to see ---
 
     def check(self, node: Node, got: Array) -> None:
         """A fetch of this value gave that."""
         assert node.data is not None, "a fetch gave a value that does not exist"
-        assert np.array_equal(got, node.data), f"fetched {got}, expected {node.data} (call {node.seq})"
+        assert np.allclose(got, node.data, rtol=1e-12, atol=1e-12, equal_nan=True), f"fetched {got}, expected {node.data} (call {node.seq})"
 
     def check_error(self, node: Node, error: Exception) -> None:
         """A fetch of this value failed, and not by an earlier call's failure."""

@@ -73,6 +73,12 @@ class TorchEngine:
         return array.to(self.device)
 
     def to_bytes(self, array: Any) -> memoryview:
+        if array.numel() == 0:
+            return memoryview(b"")  # an empty view may begin anywhere, which `view` below would refuse
+        if not array.numel():
+            return memoryview(b"")
+        if not self.deferred and array.dtype is not torch.bfloat16:  # which numpy does not know
+            return memoryview(array.numpy().tobytes())
         # A copy to the host waits for the current stream, and for nothing else.
         host = array.cpu() if self.deferred else array.clone(memory_format=torch.contiguous_format)
         return memoryview(host.contiguous().reshape(-1).view(torch.uint8).numpy())

@@ -1,0 +1,320 @@
+"""A client of the simulation: a session, its variables, and threads that do random things with them.
+
+Each action is one statement that a user could write. It is done on GT's tensors and told to the oracle.
+Whatever interrupts an action (an error, Ctrl-C) leaves the variables as they were.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import gt
+from gt.client import recorder as recording
+from gt.client.session import Session
+from gt.errors import GTError
+from gt.ops import TABLE
+
+from .oracle import Node, Oracle
+
+SMALL, LARGE = 6, 40  #: Elements of a tensor: such as travel with a call, and such as are uploaded.
+HUGE = 20_000  #: More than a worker with a memory limit has.
+VARIABLES = 7
+TOLD = "an earlier call failed"
+
+
+class SimSession(Session):
+    """A session that tells the oracle what it sends and raises."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.oracle = Oracle()
+        super().__init__(*args, **kwargs)
+
+    def send_call(self, p: Any, variant: Any, live: set[int]) -> None:
+        super().send_call(p, variant, live)
+        first = self.next_id - len(variant.outputs)
+        self.oracle.sent(self.seq, p, variant.outputs, first)
+
+    def raise_failures(self) -> None:
+        self.process()
+        root = self.failures[0].root if self.failures else 0
+        try:
+            super().raise_failures()
+        except GTError as e:
+            e.add_note(TOLD)
+            self.oracle.raised(root, self.seq)
+            raise
+
+
+def told(error: GTError) -> bool:
+    """Whether this is the failure of an earlier call, not what was asked for now."""
+    return TOLD in getattr(error, "__notes__", ())
+
+
+class Cell:
+    """What variables that share memory share."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+
+class Variable:
+    def __init__(self, tensor: Any, cell: Cell, base: Variable | None = None, part: slice = slice(None)) -> None:
+        self.tensor = tensor
+        self.cell = cell
+        self.base = base  #: Of a view: what it is a view of, which part, and what that was when it was taken.
+        self.part = part
+        self.seen = base.cell.node if base is not None else None
+
+
+def _value(tensor: Any) -> Any:
+    return tensor._v or tensor._read()
+
+
+class Thread:
+    """One thread of a client. `act` does its next action."""
+
+    def __init__(self, session: SimSession, variables: list[Variable], rng: random.Random, actions: int) -> None:
+        self.session = session
+        self.oracle = session.oracle
+        self.variables = variables
+        self.rng = rng
+        self.left = actions
+        self.recorder = session.new_recorder()
+        self.busy = False  #: Inside an action; it may be waiting.
+        self.fails = rng.random() < 0.6
+        self.limited = bool(session.config.fake_memory or session.config.worker_memory)
+
+    def act(self) -> None:
+        self.left -= 1
+        name = self.rng.choices(list(ACTIONS), list(ACTIONS.values()))[0]
+        getattr(self, name)()
+
+    # --- variables ---
+
+    def pick(self, size: int = 0) -> Variable | None:
+        found = [v for v in self.variables if not size or v.tensor.shape == (size,)]
+        return found[int(self.rng.random() * len(found))] if found else None
+
+    def add(self, tensor: Any, node: Node, base: Variable | None = None, part: slice = slice(None)) -> None:
+        self.oracle.recorded(_value(tensor), node)
+        variable = Variable(tensor, Cell(node), base, part)
+        if len(self.variables) < VARIABLES:
+            self.variables.append(variable)
+        else:
+            self.variables[int(self.rng.random() * VARIABLES)] = variable
+
+    def read(self, var: Variable) -> Node:
+        """What the variable must be now. Reading a view whose base has changed takes it again."""
+        value = _value(var.tensor)
+        node = self.oracle.node_of(value)
+        if var.base is not None:
+            base = self.read(var.base)
+            if node is None:
+                assert base is not var.seen, "a view was taken again though its base is the same"
+                part = var.part
+                node = var.cell.node = self.oracle.recorded(value, Node(lambda b: b[part], (base,)))
+                var.seen = base
+            assert base is var.seen, "a view shows what its base was before"
+        assert node is var.cell.node, "a variable has a value that nobody gave it"
+        return node
+
+    def write(self, var: Variable, node: Node) -> None:
+        """The variable was overwritten in place."""
+        node.replaces = var.cell.node
+        self.oracle.recorded(_value(var.tensor), node)
+        var.cell.node = node
+        base, part = var.base, var.part
+        if base is not None:
+            old = base.cell.node
+
+            def put(b: Any, v: Any) -> Any:
+                b = b.copy()
+                b[part] = v
+                return b
+
+            self.write(base, Node(put, (old, node)))
+            var.seen = base.cell.node
+
+    # --- actions ---
+
+    def host(self, data: Any) -> tuple[Any, Node]:
+        """Data from this process: what is small travels with a call, the rest is uploaded."""
+        tensor = gt.from_numpy(data)
+        node = Node(lambda: data, ())
+        value = _value(tensor)
+        if value.owner is None:
+            node.data = data
+        return tensor, self.oracle.recorded(value, node)
+
+    def create(self) -> None:
+        self.add(*self.host(np.asarray([self.rng.uniform(-2, 2) for _ in range(SMALL)])))
+
+    def upload(self) -> None:
+        self.add(*self.host(self.rng.uniform(-2, 2) + np.arange(LARGE) / LARGE))
+
+    def compute(self) -> None:
+        a = self.pick()
+        if a is None:
+            return self.create()
+        x = self.read(a)
+        do, plain = UNARY[int(self.rng.random() * len(UNARY))]
+        self.add(do(a.tensor), Node(plain, (x,)))
+
+    def scale(self) -> None:
+        a = self.pick()
+        if a is None:
+            return self.create()
+        s = self.rng.uniform(-1, 1)
+        x = self.read(a)
+        self.add(a.tensor * s, Node(lambda d: d * s, (x,)))
+
+    def combine(self) -> None:
+        a = self.pick()
+        b = a and self.pick(a.tensor.shape[0])
+        if a is None or b is None:
+            return self.create()
+        x, y = self.read(a), self.read(b)
+        do, plain = BINARY[int(self.rng.random() * len(BINARY))]
+        self.add(do(a.tensor, b.tensor), Node(plain, (x, y)))
+        if self.rng.random() < 0.2 and a in self.variables:
+            self.variables.remove(a)  # a = a + b
+
+    def chain(self) -> None:
+        """Several steps whose values in between are dropped."""
+        for _ in range(3):
+            self.scale()
+            self.variables.pop()
+
+    def update(self) -> None:
+        a = self.pick()
+        b = a and self.pick(a.tensor.shape[0])
+        if a is None or b is None:
+            return self.create()
+        x, y = self.read(a), self.read(b)
+        kind = self.rng.random()
+        if kind < 0.4:
+            a.tensor.add_(b.tensor)
+            self.write(a, Node(lambda d, e: d + e, (x, y)))
+        elif kind < 0.8:
+            s = self.rng.uniform(-1, 1)
+            a.tensor.mul_(s)
+            self.write(a, Node(lambda d: d * s, (x,)))
+        else:
+            a.tensor.copy_(b.tensor)
+            self.write(a, Node(lambda d, e: e, (x, y)))
+
+    def step(self) -> None:
+        """A step of an optimizer: an update that an engine may write over its input."""
+        a = self.pick()
+        b = a and self.pick(a.tensor.shape[0])
+        if a is None or b is None:
+            return self.create()
+        x, y = self.read(a), self.read(b)
+        lr = self.rng.uniform(0, 0.1)
+        a.tensor._write(TABLE["sgd"](a.tensor, b.tensor, lr, 0.5))
+        self.write(a, Node(lambda d, e: d - lr * (e + 0.5 * d), (x, y)))
+
+    def index(self) -> None:
+        """Elements by number; sometimes a number is too large."""
+        a = self.pick()
+        if a is None:
+            return self.create()
+        n = a.tensor.shape[0]
+        numbers = np.asarray([self.rng.randrange(n) for _ in range(n)])
+        bad = self.fails and self.rng.random() < 0.4
+        if bad:
+            numbers[self.rng.randrange(n)] = n
+        x = self.read(a)
+        where, i = self.host(numbers)
+        picked = gt.gather(a.tensor, 0, where)
+        made = Node(lambda d, i: d[i], (x, i), "IndexOutOfRange" if bad else "")
+        node = self.oracle.recorded(_value(picked), made)
+        b = self.pick(n) if self.rng.random() < 0.7 else None
+        if b is None:
+            self.add(picked, node)
+        else:
+            y = self.read(b)
+            if self.rng.random() < 0.5:
+                b.tensor.add_(picked)
+                self.write(b, Node(lambda d, e: d + e, (y, node)))
+            else:
+                b.tensor._write(TABLE["sgd"](b.tensor, picked, 0.1, 0.0))
+                self.write(b, Node(lambda d, e: d - 0.1 * e, (y, node)))
+
+    def hog(self) -> None:
+        """More memory than there is, where there is a limit."""
+        a = self.pick()
+        if a is None or not self.limited or not self.fails:
+            return self.create()
+        x = self.read(a)
+        a.tensor.add_(gt.zeros(HUGE, dtype=gt.float64).sum())
+        self.write(a, Node(None, (x,), "OutOfMemory"))
+
+    def view(self) -> None:
+        a = self.pick(SMALL)
+        if a is None:
+            return self.create()
+        start = self.rng.randrange(SMALL - 1)
+        part = slice(start, start + 2)
+        x = self.read(a)
+        self.add(a.tensor[start : start + 2], Node(lambda d: d[part], (x,)), a, part)
+
+    def share(self) -> None:
+        """Another variable on the same memory, or on a copy that shares the value."""
+        a = self.pick()
+        if a is None or a.base is not None or len(self.variables) > VARIABLES:
+            return self.create()
+        node = self.read(a)
+        if self.rng.random() < 0.5:
+            self.variables.append(Variable(a.tensor.detach(), a.cell))
+        else:
+            self.variables.append(Variable(copy.deepcopy(a.tensor), Cell(node)))
+
+    def drop(self) -> None:
+        if self.variables:
+            self.variables.pop(int(self.rng.random() * len(self.variables)))
+
+    def end(self) -> None:
+        """What the end of a training step does."""
+        recording.recorder().mark()
+
+    def fetch(self) -> None:
+        a = self.pick()
+        if a is not None:
+            self.fetch_one(a)
+
+    def fetch_one(self, var: Variable) -> None:
+        node = self.read(var)
+        try:
+            got = var.tensor.numpy()  # another thread may write to it meanwhile; this is what it was
+        except GTError as e:
+            if told(e):
+                raise
+            self.oracle.check_error(node, e)
+            if var in self.variables and self.rng.random() < 0.8:
+                self.variables.remove(var)
+        else:
+            self.oracle.check(node, got)
+
+    def ask(self) -> None:
+        assert "workers" in self.session.stats()
+
+
+ACTIONS = {
+    "create": 8, "upload": 6, "compute": 10, "scale": 10, "combine": 14, "chain": 4, "update": 16, "step": 12, "index": 10,
+    "hog": 3, "view": 5, "share": 8, "drop": 10, "end": 8, "fetch": 16, "ask": 1,
+}  # fmt: skip
+
+Pair = tuple[Callable[..., Any], Callable[..., Any]]
+UNARY: list[Pair] = [(gt.tanh, np.tanh), (gt.neg, np.negative), (gt.abs, np.abs)]
+BINARY: list[Pair] = [
+    (lambda a, b: a + b, np.add),
+    (lambda a, b: a - b, np.subtract),
+    (gt.maximum, np.maximum),
+    (lambda a, b: a + b.sum(), lambda a, b: a + b.sum()),
+]

@@ -1,0 +1,365 @@
+"""One simulated world: from a seed, clients, workers, what they do, and what goes wrong.
+
+The clients' threads take turns: while one waits, the others act, messages arrive in any order that the
+links allow, workers and clients die or join, the user presses Ctrl-C. In the end everything that is left
+must be what the oracle says, and when all have left nothing of them may remain.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from typing import Any
+
+import gt.client.creation
+import gt.client.recorder
+import gt.client.session
+import gt.dispatcher.calls
+import gt.dispatcher.invariants
+import gt.dispatcher.machine
+import gt.dispatcher.transfers
+import gt.worker.calls
+import gt.worker.session
+import gt.worker.transfers
+from gt import config
+from gt.dispatcher.events import PeerLost, Send, TimePassed
+from gt.errors import GTError
+from gt.transport.messages import Call, CallDone, CallFailed, Chunk, ChunkAck, Refused, Rejected
+from gt.worker.engines import load
+
+from .cluster import Cluster, Hang, Link, using
+from .oracle import Oracle
+from .script import HUGE, SimSession, Thread, Variable, told
+
+#: Small, so that few bytes make many chunks and few calls fill a window.
+LIMITS = {
+    gt.client.session: {"CHUNK": 48, "UPLOADS": 3},
+    gt.dispatcher.transfers: {"CHUNK": 48, "UPLOADS": 3},
+    gt.dispatcher.invariants: {"WINDOW": 6, "UPLOADS": 3},
+    gt.dispatcher.machine: {"WINDOW": 6},
+    gt.dispatcher.calls: {"WINDOW": 6},
+    gt.worker.transfers: {"CHUNK": 48},
+    gt.worker.session: {"SENDING_NBYTES": 500},
+    gt.client.creation: {"BY_VALUE_NBYTES": 64},
+}
+CLOCKED = (gt.client.session, gt.client.recorder, gt.worker.calls)  #: They ask for the time.
+FAULTS = 0.03  #: Turns in which something goes wrong or a worker joins.
+TORCH = find_spec("torch") is not None
+for engine in ["numpy", "torch"] if TORCH else ["numpy"]:
+    load(engine, "cpu")  # here, so that no import happens inside a world
+BUDGET = 20_000  #: Moves of one world; it takes a few hundred.
+
+
+class Died(BaseException):
+    """Unwinds what a client was doing when it was killed."""
+
+
+class Clock:
+    """Stands in for `time`. It moves when the cluster's does; calls take what the seed says."""
+
+    def __init__(self, cluster: Cluster, rng: random.Random) -> None:
+        self.cluster = cluster
+        self.rng = rng
+        self.ns = 0
+
+    def monotonic(self) -> float:
+        return self.cluster.now_s
+
+    def perf_counter_ns(self) -> int:
+        self.ns += int(self.rng.expovariate(1 / 300_000))
+        return self.ns
+
+    def sleep(self, seconds: float) -> None:
+        raise Hang("a thread waits for another that is inside an op")
+
+
+class Client:
+    def __init__(self, session: SimSession, link: Link) -> None:
+        self.session = session
+        self.link = link
+        self.oracle = session.oracle
+        self.variables: list[Variable] = []
+        self.threads: list[Thread] = []
+        self.leaving = False
+        self.dead = False
+
+
+class World:
+    """See the file's header."""
+
+    def __init__(self, seed: int, check_always: bool = False) -> None:
+        rng = self.rng = random.Random(seed)
+        limited = rng.random()
+        settings = config.Config(
+            server="", token="", engine="numpy", instruction_log="", debug_client=False, debug_worker=False,
+            debug_compile=False, worker_timeout_s=15.0, connect_timeout_s=1e9,
+            cache_bytes=rng.choice([1 << 11, 1 << 13, 1 << 20]),
+            fake_memory=4 * HUGE if limited < 0.2 else 0,
+            worker_memory=4 * HUGE if 0.2 < limited < 0.4 else 0,
+        )  # fmt: skip
+        # Only torch's engine writes over donated memory; numpy's is faster to simulate.
+        engine = "torch" if TORCH and seed % 5 == 0 else "numpy"
+        workers = rng.choice([0, 1, 1, 1, 2])
+        self.cluster = Cluster(workers, rng.getrandbits(32), engine, settings)
+        self.cluster.check_invariants = check_always or seed % 10 == 0
+        self.cluster.watch = self.watch
+        self.cluster.while_waiting = self.while_waiting
+        self.clients: list[Client] = []
+        self.by_peer: dict[bytes, Client] = {}
+        self.by_link: dict[Link, Client] = {}
+        self.by_number: dict[int, Client] = {}
+        self.ticking = False
+        self.to_come = rng.choice([1, 2, 2, 3])
+        #: Which part of the faults are deaths; how often a wait is interrupted.
+        self.deadly_workers = rng.choice([0.0, 0.0, 0.1, 0.4])
+        self.deadly_clients = rng.choice([0.0, 0.0, 0.1])
+        self.impatient = rng.choice([0.0, 0.01, 0.04])
+
+    # --- the run ---
+
+    def run(self) -> None:
+        while self.to_come or any(not c.leaving and not c.dead for c in self.clients):
+            self.turn(waiting=False)
+        self.cluster.run()
+        self.nothing_left()
+
+    def turn(self, waiting: bool) -> None:
+        """Something happens: a thread acts, a message moves, something goes wrong."""
+        if self.cluster.moves > BUDGET:
+            raise Hang(f"{BUDGET} moves and no end")
+        dice = self.rng.random()
+        if dice < FAULTS:
+            self.fault(self.rng.random())
+        elif dice < 0.06:
+            self.tick()
+        elif dice < 0.35 and self.act():
+            pass
+        elif not self.cluster.move():
+            self.compare()
+            if waiting:
+                self.tick()
+                self.cluster.move_or_hang()
+            else:
+                self.cluster.pass_time(0.01)
+
+    def fault(self, dice: float) -> None:
+        workers = self.cluster.workers
+        if dice < self.deadly_workers and workers:
+            self.cluster.kill_worker(workers[int(self.rng.random() * len(workers))])
+        elif dice > 1 - self.deadly_clients and self.clients:
+            self.kill(self.clients[int(self.rng.random() * len(self.clients))])
+        elif dice > 0.5 and len(workers) < 2:
+            self.cluster.add_worker()
+
+    def while_waiting(self, link: Link) -> None:
+        """One step of a client's wait."""
+        client = self.by_link.get(link)
+        if client is not None and not client.dead:
+            if self.rng.random() < self.impatient and not client.leaving and not self.ticking:
+                raise KeyboardInterrupt
+            self.turn(waiting=True)
+        elif client is None:
+            self.turn(waiting=True)
+        if client is not None and client.dead:
+            raise Died
+
+    def act(self) -> bool:
+        """One thread does its next action; False if none can."""
+        ready = [
+            (c, t) for c in self.clients for t in c.threads
+            if not (c.dead or c.leaving or t.busy or c.session.lock._is_owned())
+        ]  # fmt: skip
+        if self.to_come and self.rng.random() < 1 / (len(ready) + 1):
+            self.to_come -= 1
+            self.join()
+            return True
+        if not ready:
+            return False
+        client, thread = ready[int(self.rng.random() * len(ready))]
+        if thread.left > 0:
+            self.guarded(client, thread, thread.act)
+        elif not any(t.left > 0 or t.busy for t in client.threads):
+            client.leaving = True
+            self.guarded(client, thread, lambda: self.leave(client))
+        return True
+
+    def guarded(self, client: Client, thread: Thread, action: Any) -> None:
+        thread.busy = True
+        try:
+            with using(client.session, thread.recorder):
+                action()
+        except GTError as e:
+            if not told(e):
+                raise
+        except (KeyboardInterrupt, Died):
+            pass
+        finally:
+            thread.busy = False
+
+    def join(self) -> None:
+        session = self.cluster.client(SimSession)
+        session.seed = 1
+        client = Client(session, session.channel)
+        self.clients.append(client)
+        self.by_link[client.link] = self.by_peer[client.link.peer] = self.by_number[session.number] = client
+        for _ in range(self.rng.choice([1, 1, 2])):
+            client.threads.append(Thread(session, client.variables, self.rng, self.rng.randrange(10, 70)))
+
+    def tick(self) -> None:
+        """The clients' timers look around."""
+        if self.ticking:
+            return
+        self.ticking = True  # a timer is no thread that Ctrl-C could reach
+        for client in self.clients:
+            session = client.session
+            if not client.dead and not session.closed and not session.lock._is_owned():
+                with suppress(Died), using(session, client.threads[0].recorder):
+                    session.tick(self.cluster.now_s)
+        self.ticking = False
+
+    def kill(self, client: Client) -> None:
+        if not client.dead and not client.session.closed:
+            client.dead = True
+            self.by_peer.pop(client.link.peer, None)
+            self.by_number.pop(client.session.number, None)
+            self.cluster.kill_link(client.link)
+            if not any(t.busy for t in client.threads):
+                client.variables.clear()
+
+    # --- the end of a client ---
+
+    def leave(self, client: Client) -> None:
+        """Look at everything once more, let go of it, and go."""
+        session, thread = client.session, client.threads[0]
+        for var in list(client.variables):
+            self.insist(lambda: thread.fetch_one(var))  # noqa: B023
+        for each in client.threads:
+            self.insist(each.recorder.settle)
+        self.insist(lambda: session.wait(lambda: session.done == session.seq))
+        self.insist(session.raise_failures)
+        client.oracle.all_raised()
+        var = None
+        client.variables.clear()
+        for each in client.threads:
+            self.insist(each.recorder.settle)
+        self.insist(lambda: session.wait(lambda: not session._uploads))
+        session.flush_frees()
+        try:
+            session.wait(lambda: not self.held(session.number))
+        except Hang:
+            raise AssertionError(f"kept though nobody has them: {self.held(session.number)}") from None
+        session.close()
+
+    def held(self, number: int) -> list[Any]:
+        """What dispatcher and workers hold for a session: tensors, transfers."""
+        there = self.cluster.machine.state.sessions[number]
+        found = [*there.tensors.items(), *there.uploads, *there.fetches]
+        for worker in self.cluster.workers:
+            if number in worker.core.sessions:
+                has = worker.core.sessions[number]
+                found += [*has.store.entries, *has.uploads, *has.fetches, *has.sending, *has.backlog]
+        return found
+
+    def compare(self) -> None:
+        """Nothing is under way: what the dispatcher thinks of each tensor is what its worker has."""
+        state = self.cluster.machine.state
+        cores = {n: w.core for n in state.workers for w in self.cluster.workers if w.control.peer == state.workers[n].control}
+        for session in state.sessions.values():
+            core = cores.get(session.worker.number) if session.worker is not None else None
+            has = core.sessions.get(session.number) if core is not None else None
+            there = {i: e.spec.nbytes * (e.array is not None) for i, e in has.store.entries.items()} if has else {}
+            thought = {i: t.nbytes for i, t in session.tensors.items() if t.layout is not None}
+            # It may count a value that a failed call was to keep and, its source being poisoned, could not.
+            right = thought.keys() == there.keys() and all(there[i] <= n for i, n in thought.items())
+            assert right, f"session {session.number}: thought {thought}, there is {there}"
+
+    def insist(self, action: Any) -> None:
+        """Again, until it is not an earlier failure that it meets."""
+        while True:
+            try:
+                return action()
+            except GTError as e:
+                if not told(e):
+                    raise
+
+    def nothing_left(self) -> None:
+        state = self.cluster.machine.state
+        self.cluster.machine.invariants()
+        assert not state.sessions
+        assert not state.held_nbytes
+        assert not state.homeless
+        for worker in state.workers.values():
+            assert not worker.nbytes
+            assert not worker.sessions
+            assert not worker.lane.calls
+        for each in self.cluster.workers:
+            assert not each.core.sessions, "a worker keeps something of a session that has ended"
+
+    # --- what the oracle is told ---
+
+    def watch(self, event: Any, actions: list[Any]) -> None:
+        if isinstance(event, PeerLost) and event.peer.startswith(b"w"):
+            for client in self.clients:
+                client.oracle.worker_lost(event.peer[:-1])
+        oracles: list[Oracle] = [c.oracle for c in self.clients]
+        if isinstance(event, TimePassed) and not self.cluster.machine.state.workers:
+            for oracle in oracles:
+                oracle.lonely = True
+        for action in actions:
+            if isinstance(action, Send):
+                self.watch_send(action.peer, action.message)
+        for oracle in oracles:
+            oracle.lonely = False
+
+    def watch_send(self, peer: bytes, message: Any) -> None:
+        if peer.startswith(b"w"):
+            client = self.by_number.get(getattr(message, "session", 0))
+            if client is not None and isinstance(message, Call):
+                client.oracle.placed(message.seq, peer[:-1])
+            elif client is not None and isinstance(message, Chunk):
+                client.oracle.by_id[message.key].worker = peer[:-1]
+            return
+        if isinstance(message, (Rejected, Refused)):
+            raise AssertionError(f"a client that did nothing wrong was told: {message.text}")
+        client = self.by_peer.get(peer)
+        if client is None:
+            return
+        if isinstance(message, CallDone):
+            client.oracle.done_up_to(message.seq)
+        elif isinstance(message, CallFailed):
+            client.oracle.failed(message)
+        elif isinstance(message, ChunkAck):
+            node = client.oracle.by_id[message.key]
+            if not node.worker:
+                node.lost = True  # the dispatcher took it and passed it to nobody
+
+
+@contextmanager
+def _small_and_clocked(world: World) -> Iterator[None]:
+    clock = Clock(world.cluster, world.rng)
+    changes = [(m, name, value) for m, values in LIMITS.items() for name, value in values.items()]
+    changes += [(m, "time", clock) for m in CLOCKED]
+    before = [(m, name, getattr(m, name)) for m, name, _ in changes]
+    for m, name, value in changes:
+        setattr(m, name, value)
+    # Nothing may depend on when Python looks for cycles, least of all the replay of a seed.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        for m, name, value in before:
+            setattr(m, name, value)
+        if collecting:
+            gc.enable()
+
+
+def simulate(seed: int, check_always: bool = False) -> World:
+    """Run the world of this seed to its end; raises AssertionError (or what went wrong) if it is not right."""
+    world = World(seed, check_always)
+    with _small_and_clocked(world):
+        world.run()
+    return world

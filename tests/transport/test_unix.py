@@ -1,0 +1,180 @@
+"""Unix sockets: the same promises as ZeroMQ's, in fewer hops."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gt.errors import ServerError, StartError
+from gt.transport import codec, connect, listen
+from gt.transport.messages import CHUNK, MAX_FRAME, Chunk, GetStats, Refused, Stats
+from gt.transport.unix import Outgoing, Stream, UnixChannel, UnixRouter, head_of
+
+
+@pytest.fixture
+def router(tmp_path: Path) -> Iterator[UnixRouter]:
+    made = listen(f"ipc://{tmp_path}/s")
+    assert isinstance(made, UnixRouter)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def join(router: UnixRouter) -> Iterator[Callable[[], UnixChannel]]:
+    made: list[UnixChannel] = []
+
+    def new() -> UnixChannel:
+        channel = connect(router.address)
+        assert isinstance(channel, UnixChannel)
+        made.append(channel)
+        return channel
+
+    yield new
+    for channel in made:
+        channel.close()
+
+
+def until(router: UnixRouter, ready: Callable[[], Any], timeout_s: float = 5.0) -> Any:
+    """Let the router work until something is so; what it is."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := ready()):
+        assert time.monotonic() < deadline, "it did not happen"
+        router.wait(0.05)
+    return found
+
+
+def test_messages_travel_both_ways(router: UnixRouter, join: Callable[[], UnixChannel]) -> None:
+    channel = join()
+    channel.send_all([(GetStats(1), None), (GetStats(2), None)])
+    peer, frames = until(router, router.receive)
+    assert [m for m, _ in codec.decode_all(frames)] == [GetStats(1), GetStats(2)]
+    assert channel.receive() is None
+    router.send(peer, codec.encode(Stats(1, {"a": 1})))
+    assert channel.receive(5.0) == (Stats(1, {"a": 1}), None)
+    assert channel.receive() is None
+
+
+def test_payloads_larger_than_any_buffer_arrive_whole(router: UnixRouter, join: Callable[[], UnixChannel]) -> None:
+    channel = join()
+    channel.send(GetStats(0))
+    peer, _ = until(router, router.receive)
+    data = bytes(range(256)) * (CHUNK // 256)
+    for i in range(8):  # 8 MiB, far more than the socket takes at once: the rest waits in the router
+        router.send(peer, codec.encode(Chunk(0, i, 0, CHUNK, (CHUNK,), "uint8"), data))
+    got = []
+    while len(got) < 8:
+        came = channel.receive(0.0)
+        if came is None:
+            router.wait(0.01)
+        else:
+            got.append(came)
+    assert [m.key for m, _ in got] == list(range(8))
+    assert all(bytes(p) == data for _, p in got)
+
+
+def test_a_stream_may_be_cut_anywhere() -> None:
+    messages = [[b"a"], [b"bc", b"", b"x" * 100_000], [b"d" * 7]]
+    data = b"".join(head_of(frames) + b"".join(frames) for frames in messages)
+    for step in (1, 3, 1000, 70_000, len(data)):
+        stream = Stream()
+        got = [f for i in range(0, len(data), step) for f in stream.feed(data[i : i + step])]
+        assert [[bytes(x) for x in frames] for frames in got] == messages
+
+
+def test_an_interrupted_send_leaves_the_stream_whole() -> None:
+    a, b = socket.socketpair()
+    with a, b:
+        a.setblocking(False)
+        out = Outgoing(a)
+        big = b"y" * (4 << 20)
+        out.send([b"first", big])
+        out.send([b"second"])
+        assert out.nbytes > 0
+        stream, got = Stream(), []
+        b.setblocking(False)
+        while len(got) < 2:
+            out.flush()
+            got += stream.feed(b.recv(1 << 20))
+        assert [bytes(f[0]) for f in got] == [b"first", b"second"]
+        assert bytes(got[0][1]) == big
+        assert out.nbytes == 0
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\0\0\0\0",
+        struct.pack("<I", codec.MAX_FRAMES + 1),
+        struct.pack("<II", 1, MAX_FRAME + 1),
+        b"GET / HTTP/1.1\r\n\r\n",
+    ],
+)
+def test_what_is_no_message_ends_only_its_connection(
+    router: UnixRouter, join: Callable[[], UnixChannel], garbage: bytes
+) -> None:
+    good = join()
+    good.send(GetStats(1))
+    until(router, router.receive)
+    with socket.socket(socket.AF_UNIX) as bad:
+        bad.connect(router.address.removeprefix("ipc://"))
+        bad.sendall(garbage)
+        assert len(until(router, router.lost)) == 1
+        assert bad.recv(1) == b""
+    good.send(GetStats(2))
+    assert codec.decode(until(router, router.receive)[1])[0] == GetStats(2)
+
+
+def test_the_end_of_a_connection_comes_after_its_last_message(
+    router: UnixRouter, join: Callable[[], UnixChannel]
+) -> None:
+    channel = join()
+    channel.send(GetStats(1))
+    channel.close()
+    peer, frames = until(router, router.receive)
+    assert codec.decode(frames)[0] == GetStats(1)
+    assert until(router, router.lost) == [peer]
+
+
+def test_the_servers_last_words_arrive(router: UnixRouter, join: Callable[[], UnixChannel]) -> None:
+    channel = join()
+    channel.send(GetStats(1))
+    peer, _ = until(router, router.receive)
+    router.send(peer, codec.encode(Refused("no")))
+    router.disconnect(peer)
+    assert router.lost() == []
+    channel.send(GetStats(2))  # may fail on the wire; what was said is still there to be read
+    assert channel.receive(5.0) == (Refused("no"), None)
+    with pytest.raises(ServerError, match="is lost"):
+        channel.receive(5.0)
+
+
+def test_a_peer_that_does_not_read_is_cut_off(tmp_path: Path) -> None:
+    router = UnixRouter(f"ipc://{tmp_path}/s", max_queued=1 << 20)
+    channel = UnixChannel(router.address)
+    channel.send(GetStats(1))
+    peer, _ = until(router, router.receive)
+    data = codec.encode(Chunk(0, 1, 0, CHUNK), bytes(CHUNK))
+    for _ in range(4):
+        router.send(peer, data)
+    assert until(router, router.lost) == [peer]
+    channel.close()
+    router.close()
+
+
+def test_addresses(tmp_path: Path) -> None:
+    with pytest.raises(ServerError, match="no server at ipc:///nowhere/at/all"):
+        connect("ipc:///nowhere/at/all")
+    first = listen(f"ipc://{tmp_path}/s")
+    with pytest.raises(StartError, match="in use"):
+        listen(f"ipc://{tmp_path}/s")
+    first.close()
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(f"{tmp_path}/left")  # what a server leaves that was killed
+    again = listen(f"ipc://{tmp_path}/left")
+    again.close()
