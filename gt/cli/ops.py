@@ -16,9 +16,8 @@ def kind(op: Op) -> str:
 
 def engines(op: Op) -> str:
     """The engines that can run it. A composition runs everywhere; torch falls back on its own function."""
-    arrays = op.compose is not None or "array" in op.kernels
-    names = [name for name in ("numpy", "jax") if arrays or name in op.kernels]
-    return " ".join(["torch", *names])
+    arrays = op.compose is not None or "array" in op.kernels or "numpy" in op.kernels
+    return "torch numpy" if arrays else "torch"
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -10,10 +10,11 @@ requires_grad), a Part (one of several results), or None.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gt.errors import AutogradError
+from gt.errors import AutogradError, ShapeError
 from gt.ops.record import TABLE
 from gt.ops.trace import Trace
 from gt.program import Spec
@@ -283,6 +284,46 @@ def _order(roots: list[Any]) -> list[Any]:
                     if id(below) not in seen:
                         stack.append((below, False))
     return order
+
+
+def seed_gradient(t: Tensor, gradient: Tensor | None) -> Tensor:
+    """What backward starts from: the gradient given, or one for a tensor of one element."""
+    if gradient is None:
+        if math.prod(t.shape) != 1:
+            raise AutogradError(
+                f"backward: a tensor of shape {t.shape} needs backward(gradient); only one element needs none"
+            )
+        from gt.client.creation import full
+
+        return full(t.shape, 1.0, dtype=t.dtype)
+    if gradient.shape != t.shape:
+        raise ShapeError(f"backward: a gradient of shape {gradient.shape} for a tensor of shape {t.shape}")
+    return gradient
+
+
+def grad(
+    outputs: Tensor | Sequence[Tensor],
+    inputs: Tensor | Sequence[Tensor],
+    grad_outputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: bool = False,
+) -> tuple[Tensor | None, ...]:
+    """The gradients of the outputs with respect to the inputs; nothing is added to `.grad`."""
+    from gt.client.tensor import Tensor
+
+    outs = (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
+    ins = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+    seeds = (grad_outputs,) if hasattr(grad_outputs, "_v") else grad_outputs or (None,) * len(outs)
+    for t in (*outs, *ins):
+        if not t.requires_grad:
+            raise AutogradError("grad: one of the tensors does not require grad and has no history")
+    roots = [(t._fn, seed_gradient(t, s)) for t, s in zip(outs, seeds, strict=True)]
+    retain = create_graph if retain_graph is None else retain_graph
+    found = run(roots, retain, create_graph, [t._fn for t in ins])
+    if not allow_unused and any(g is None for g in found):
+        raise AutogradError("grad: an input was not used for the outputs; pass allow_unused=True if that is meant")
+    return tuple(found)
 
 
 class set_grad:

@@ -14,6 +14,7 @@ from gt.client import elementwise as ew
 from gt.client import recorder as recording
 from gt.client import shapes
 from gt.client.dims import one_dim
+from gt.client.inplace import assign
 from gt.client.recorder import apply, unary
 from gt.client.tree import Kind, Kinds
 from gt.client.views import take, write
@@ -33,7 +34,6 @@ _INDEX_SELECT = Kinds(TABLE["index_select"], "dim")
 _INDEX_ADD = Kinds(TABLE["index_add"], "dim")
 _EMBEDDING = Kind(TABLE["embedding"], {})
 _ONE_HOT = Kinds(TABLE["one_hot"], "n")
-_ASSIGN = Kind(TABLE["assign"], {})
 
 
 def getitem(x: Tensor, key: Any) -> Tensor:
@@ -47,14 +47,14 @@ def getitem(x: Tensor, key: Any) -> Tensor:
 def setitem(x: Tensor, key: Any, value: Any) -> None:
     """x[key] = value."""
     if hasattr(key, "dtype") and str(getattr(key.dtype, "name", "")) == "bool" and tuple(key.shape) == x.shape:
-        write(x, apply(_ASSIGN, (x, ew.where(key, value, x))))
+        assign(x, ew.where(key, value, x))
         return
     basic, tensors = _parse(x, key)
     if not tensors:
         value = value if hasattr(value, "_v") else _as_tensor(value, x)
         value = _drop_leading_ones(value, basic.ndim)
         _check_fits("assignment", value.shape, basic.shape)
-        write(basic, apply(_ASSIGN, (basic, value)))
+        assign(basic, value)
         return
     dims = tuple(d for d, _ in tensors)
     value = value if hasattr(value, "_v") else _as_tensor(value, x)

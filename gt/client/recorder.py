@@ -38,8 +38,8 @@ IDLE_S = 0.2  #: An unfinished program is cut after this long without a GT call.
 
 #: What an op's result is wrapped in, and what makes an operand out of something that is none
 #: (a numpy number, an array). Both are set by tensor.py, which is built on this file.
-make: Callable[[Value, Any], Tensor]
-coerce: Callable[[str, Any], Any]
+make: Callable[[Value, Any], Tensor] = None  # type: ignore[assignment]
+coerce: Callable[[str, Any], Any] = None  # type: ignore[assignment]
 
 
 class Value:

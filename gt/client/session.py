@@ -30,13 +30,36 @@ from gt import config, errors, transport
 from gt.client import recorder as recording
 from gt.client.recorder import IDLE_S, MARK_S, Handle, Pending, Recorder, Value
 from gt.client.tree import Node, Tree, Variant
-from gt.errors import ForkError, FunctionError, GTError, ServerError
+from gt.errors import ForkError, GTError, ServerError
 from gt.program import Spec
 from gt.transport.channel import Channel
 from gt.transport.codec import Buffer
 from gt.transport.messages import (
-    CHUNK, CHUNKS_IN_FLIGHT, UPLOADS, VERSION, WINDOW, Call, CallDone, CallFailed, Cancel, Chunk, ChunkAck, Define, Failure,
-    Fetch, FetchFailed, Free, GetStats, Goodbye, Hello, Need, Refused, Rejected, Stats, Welcome, pack_ids,
+    CHUNK,
+    CHUNKS_IN_FLIGHT,
+    UPLOADS,
+    VERSION,
+    WINDOW,
+    Call,
+    CallDone,
+    CallFailed,
+    Cancel,
+    Chunk,
+    ChunkAck,
+    Define,
+    Failure,
+    Fetch,
+    FetchFailed,
+    Free,
+    GetStats,
+    Goodbye,
+    Hello,
+    Need,
+    Refused,
+    Rejected,
+    Stats,
+    Welcome,
+    pack_ids,
 )  # fmt: skip
 
 TICK_S = 0.005  #: How often the timer looks while there is something to look at.

@@ -1,19 +1,18 @@
 """The tensor: what the user holds. It has a value (often still pending) and perhaps a history.
 
 Its arithmetic is recorder.py's, its aliasing views.py's, its gradients autograd.py's; most methods
-are the functions of elementwise.py, reductions.py, shapes.py and indexing.py under their own names.
+are the functions of elementwise.py, reductions.py, shapes.py, indexing.py and inplace.py under their own names.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import numpy as np
 
 from gt import dtypes
-from gt.client import autograd, indexing, printing, recorder, reductions, shapes, views
+from gt.client import autograd, indexing, inplace, printing, recorder, reductions, shapes, views
 from gt.client import elementwise as ew
 from gt.client.autograd import GradNode, Leaf, Part
 from gt.client.recorder import Value, apply, binary, unary
@@ -25,7 +24,7 @@ from gt.ops.record import Op
 from gt.program import Spec
 
 _ADD, _SUB, _MUL, _DIV = (Kind(TABLE[n], {}) for n in ("add", "sub", "mul", "div"))
-_POW, _MATMUL, _NEG, _ASSIGN = (Kind(TABLE[n], {}) for n in ("pow", "matmul", "neg", "assign"))
+_POW, _MATMUL, _NEG = (Kind(TABLE[n], {}) for n in ("pow", "matmul", "neg"))
 _EQ, _NE, _LT, _LE, _GT, _GE = (Kind(TABLE[n], {}) for n in ("eq", "ne", "lt", "le", "gt", "ge"))
 
 _KINDS: dict[Any, Kind] = {}
@@ -258,7 +257,7 @@ class Tensor:
         if self.requires_grad is False:
             raise AutogradError("backward: this tensor does not require grad and has no history")
         autograd.run(
-            [(self._fn, seed_gradient(self, gradient))],
+            [(self._fn, autograd.seed_gradient(self, gradient))],
             create_graph if retain_graph is None else retain_graph,
             create_graph,
         )
@@ -402,95 +401,13 @@ class Tensor:
 
     # --- in place ---
 
-    def copy_(self, other: Any) -> Tensor:
-        """Overwrite with other, broadcast and cast."""
-        other = other if hasattr(other, "_v") else recorder.coerce("copy_", np.asarray(other))
-        return self._write(apply(_ASSIGN, (self, other)))
-
-    def fill_(self, value: Any) -> Tensor:
-        if not hasattr(value, "_v"):
-            from gt.client.creation import full
-
-            value = full((), value, dtype=self.dtype)
-        return self._write(apply(_ASSIGN, (self, value)))
-
-    def zero_(self) -> Tensor:
-        return self.fill_(0)
-
-    def normal_(self, mean: float = 0.0, std: float = 1.0) -> Tensor:
-        from gt.client.creation import randn
-
-        return self._in_place("normal_", randn(self.shape, dtype=self.dtype) * std + mean)
-
-    def uniform_(self, a: float = 0.0, b: float = 1.0) -> Tensor:
-        from gt.client.creation import rand
-
-        return self._in_place("uniform_", rand(self.shape, dtype=self.dtype) * (b - a) + a)
-
-    def _in_place(self, name: str, new: Tensor) -> Tensor:
-        if new.shape != self.shape:
-            raise ShapeError(f"{name}: a result of shape {new.shape} does not fit in place into {self.shape}")
-        if new.dtype is not self.dtype:
-            if new.dtype.category > self.dtype.category:
-                raise DTypeError(f"{name}: a {new.dtype.name} result does not fit in place into {self.dtype.name}")
-            new = ew.cast(new, self.dtype)
-        old, p = self._v or self._read(), recorder.recorder().pending
-        if old.owner is not p and id(old) not in p.index:
-            # The new value does not come from the old one; make it depend on it, so that a failed
-            # call knows what to keep.
-            new = apply(_ASSIGN, (self, new))
-        return self._write(new)
-
-    def add_(self, other: Any, *, alpha: Any = 1) -> Tensor:
-        return self._in_place("add_", ew.add(self, other, alpha=alpha))
-
-    def sub_(self, other: Any, *, alpha: Any = 1) -> Tensor:
-        return self._in_place("sub_", ew.sub(self, other, alpha=alpha))
-
-    def mul_(self, other: Any) -> Tensor:
-        return self._in_place("mul_", ew.mul(self, other))
-
-    def div_(self, other: Any) -> Tensor:
-        return self._in_place("div_", ew.div(self, other))
-
-    def pow_(self, other: Any) -> Tensor:
-        return self._in_place("pow_", ew.pow(self, other))
-
-    def clamp_(self, min: Any = None, max: Any = None) -> Tensor:
-        return self._in_place("clamp_", ew.clamp(self, min, max))
-
-    def lerp_(self, end: Any, weight: Any) -> Tensor:
-        return self._in_place("lerp_", ew.lerp(self, end, weight))
-
-    def masked_fill_(self, mask: Any, value: Any) -> Tensor:
-        return self._in_place("masked_fill_", ew.masked_fill(self, mask, value))
-
-    def exp_(self) -> Tensor:
-        return self._in_place("exp_", ew.exp(self))
-
-    def sqrt_(self) -> Tensor:
-        return self._in_place("sqrt_", ew.sqrt(self))
-
-    def neg_(self) -> Tensor:
-        return self._in_place("neg_", -self)
-
-    def relu_(self) -> Tensor:
-        return self._in_place("relu_", ew.relu(self))
-
-    def __iadd__(self, other: Any) -> Tensor:
-        return self.add_(other)
-
-    def __isub__(self, other: Any) -> Tensor:
-        return self.sub_(other)
-
-    def __imul__(self, other: Any) -> Tensor:
-        return self.mul_(other)
-
-    def __itruediv__(self, other: Any) -> Tensor:
-        return self.div_(other)
-
-    def __ipow__(self, other: Any) -> Tensor:
-        return self.pow_(other)
+    copy_, fill_, zero_, normal_, uniform_ = (
+        inplace.copy_, inplace.fill_, inplace.zero_, inplace.normal_, inplace.uniform_
+    )  # fmt: skip
+    add_, sub_, mul_, div_, pow_ = inplace.add_, inplace.sub_, inplace.mul_, inplace.div_, inplace.pow_
+    clamp_, lerp_, masked_fill_, neg_ = inplace.clamp_, inplace.lerp_, inplace.masked_fill_, inplace.neg_
+    exp_, sqrt_, relu_ = inplace.exp_, inplace.sqrt_, inplace.relu_
+    __iadd__, __isub__, __imul__, __itruediv__, __ipow__ = add_, sub_, mul_, div_, pow_
 
     # --- types ---
 
@@ -635,44 +552,6 @@ class Ghost:
     @property
     def ndim(self) -> int:
         return len(self.spec.shape)
-
-
-def seed_gradient(t: Tensor, gradient: Tensor | None) -> Tensor:
-    """What backward starts from: the gradient given, or one for a tensor of one element."""
-    if gradient is None:
-        if math.prod(t.shape) != 1:
-            raise AutogradError(
-                f"backward: a tensor of shape {t.shape} needs backward(gradient); only one element needs none"
-            )
-        from gt.client.creation import full
-
-        return full(t.shape, 1.0, dtype=t.dtype)
-    if gradient.shape != t.shape:
-        raise ShapeError(f"backward: a gradient of shape {gradient.shape} for a tensor of shape {t.shape}")
-    return gradient
-
-
-def grad(
-    outputs: Tensor | Sequence[Tensor],
-    inputs: Tensor | Sequence[Tensor],
-    grad_outputs: Any = None,
-    retain_graph: bool | None = None,
-    create_graph: bool = False,
-    allow_unused: bool = False,
-) -> tuple[Tensor | None, ...]:
-    """The gradients of the outputs with respect to the inputs; nothing is added to `.grad`."""
-    outs = (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
-    ins = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
-    seeds = (grad_outputs,) if isinstance(grad_outputs, Tensor) else grad_outputs or (None,) * len(outs)
-    for t in (*outs, *ins):
-        if not t.requires_grad:
-            raise AutogradError("grad: one of the tensors does not require grad and has no history")
-    roots = [(t._fn, seed_gradient(t, s)) for t, s in zip(outs, seeds, strict=True)]
-    retain = create_graph if retain_graph is None else retain_graph
-    found = autograd.run(roots, retain, create_graph, [t._fn for t in ins])
-    if not allow_unused and any(g is None for g in found):
-        raise AutogradError("grad: an input was not used for the outputs; pass allow_unused=True if that is meant")
-    return tuple(found)
 
 
 def _touch(leaf: Leaf) -> None:

@@ -136,7 +136,8 @@ def build(end: Node, live: tuple[int, ...], dead: frozenset[int], updates: tuple
     code: list[Instruction] = []
     count = len(inputs)
     for first, node in keep:
-        assert node.kind is not None and node.parent is not None
+        assert node.kind is not None
+        assert node.parent is not None
         scalar = node.parent.n_scalars
         args: list[int] = []
         for ref, part in zip(node.refs, node.key[1:], strict=True):

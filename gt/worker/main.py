@@ -46,6 +46,7 @@ class Commands:
         self.channel = channel
         self.core = core
         self.lock = threading.Lock()
+        self.ending = False  #: The reader wants the lock for good; it is not to be taken any more.
 
     def take_in(self, timeout_s: float) -> bool:
         """Give the core all that is there; False if nothing came in time."""
@@ -127,8 +128,8 @@ class Runner(threading.Thread):
     def _wait(self, commands: Commands) -> bool:
         """Until there may be something to do; False if that was not so in time."""
         core = commands.core
-        if not commands.lock.acquire(blocking=False):
-            return core.wait(TICK_S)  # the reader still reads
+        if commands.ending or not commands.lock.acquire(blocking=False):
+            return core.wait(TICK_S)  # the reader reads
         try:
             if not core.in_flight:
                 return commands.take_in(TICK_S)
@@ -212,7 +213,9 @@ def _work(address: str, token: str, parent: int, engine: Engine, runner: Runner,
         runner.begin.put((reading, results))
         _read(reading, runner, parent)
     except Stop:
-        if reading is None or reading.lock.acquire(timeout=2 * TICK_S):
+        if reading is not None:
+            reading.ending = True
+        if reading is None or reading.lock.acquire(timeout=4 * TICK_S):
             commands.send(Goodbye())
             commands.close()
         _end(0)

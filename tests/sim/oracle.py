@@ -206,7 +206,9 @@ class Oracle:
     def check(self, node: Node, got: Array) -> None:
         """A fetch of this value gave that."""
         assert node.data is not None, "a fetch gave a value that does not exist"
-        assert np.allclose(got, node.data, rtol=1e-12, atol=1e-12, equal_nan=True), f"fetched {got}, expected {node.data} (call {node.seq})"
+        assert np.allclose(got, node.data, rtol=1e-12, atol=1e-12, equal_nan=True), (
+            f"fetched {got}, expected {node.data} (call {node.seq})"
+        )
 
     def check_error(self, node: Node, error: Exception) -> None:
         """A fetch of this value failed, and not by an earlier call's failure."""

@@ -246,6 +246,29 @@ class Thread:
                 b.tensor._write(TABLE["sgd"](b.tensor, picked, 0.1, 0.0))
                 self.write(b, Node(lambda d, e: d - 0.1 * e, (y, node)))
 
+    def relapse(self) -> None:
+        """A step that fails on one of two twins, which then share memory; later one that succeeds."""
+        a = self.pick(SMALL)
+        if a is None or a.base is not None or not self.fails:
+            return self.create()
+        twin = Variable(copy.deepcopy(a.tensor), Cell(self.read(a)))
+        self.variables.append(twin)
+        for where in (SMALL, 0):
+            numbers, i = self.host(np.full(SMALL, where))
+            x = self.read(a)
+            made = Node(lambda d, i: d[i], (x, i), "IndexOutOfRange" if where else "")
+            picked = gt.gather(a.tensor, 0, numbers)
+            y = self.oracle.recorded(_value(picked), made)
+            a.tensor._write(TABLE["sgd"](a.tensor, picked, 0.1, 0.0))
+            self.write(a, Node(lambda d, e: d - 0.1 * e, (x, y)))
+            del picked
+            try:
+                self.end()
+                self.fetch_one(twin)
+            except GTError as e:
+                if not told(e):
+                    raise
+
     def hog(self) -> None:
         """More memory than there is, where there is a limit."""
         a = self.pick()
@@ -307,7 +330,7 @@ class Thread:
 
 ACTIONS = {
     "create": 8, "upload": 6, "compute": 10, "scale": 10, "combine": 14, "chain": 4, "update": 16, "step": 12, "index": 10,
-    "hog": 3, "view": 5, "share": 8, "drop": 10, "end": 8, "fetch": 16, "ask": 1,
+    "hog": 3, "relapse": 2, "view": 5, "share": 8, "drop": 10, "end": 8, "fetch": 16, "ask": 1,
 }  # fmt: skip
 
 Pair = tuple[Callable[..., Any], Callable[..., Any]]

@@ -266,7 +266,9 @@ class World:
     def compare(self) -> None:
         """Nothing is under way: what the dispatcher thinks of each tensor is what its worker has."""
         state = self.cluster.machine.state
-        cores = {n: w.core for n in state.workers for w in self.cluster.workers if w.control.peer == state.workers[n].control}
+        cores = {
+            n: w.core for n in state.workers for w in self.cluster.workers if w.control.peer == state.workers[n].control
+        }
         for session in state.sessions.values():
             core = cores.get(session.worker.number) if session.worker is not None else None
             has = core.sessions.get(session.number) if core is not None else None

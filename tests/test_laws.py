@@ -1,0 +1,237 @@
+"""The laws of the house: who imports whom, what a file may be, what is public.
+
+They are read off the source, not off running code, so that a law holds for every line.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import gt
+from gt import config, nn, optim
+from gt.nn import functional
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "gt"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def name_of(file: Path) -> str:
+    """`gt/client/tensor.py` -> `gt.client.tensor`"""
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(file: Path) -> set[str]:
+    """Every module that a file imports, anywhere in it, but for its type checker alone."""
+    found: set[str] = set()
+    stack: list[ast.AST] = [ast.parse(file.read_text())]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            stack.extend(node.orelse)
+            continue
+        if isinstance(node, ast.Import):
+            found.update(a.name for a in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: a relative import"
+            assert node.module is not None
+            found.add(node.module)
+            found.update(f"{node.module}.{a.name}" for a in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+            found.update(a.value for a in node.args if isinstance(a, ast.Constant))
+        stack.extend(ast.iter_child_nodes(node))
+    return found
+
+
+IMPORTS = {name_of(f): imports(f) for f in FILES}
+
+
+def within(module: str, *packages: str) -> bool:
+    return any(module == p or module.startswith(p + ".") for p in packages)
+
+
+def reaches(importers: str, *packages: str) -> list[str]:
+    """Which imports go from one part to another: `a -> b`."""
+    return sorted(
+        f"{name} -> {module}"
+        for name, modules in IMPORTS.items()
+        if within(name, importers)
+        for module in modules
+        if within(module, *packages)
+    )
+
+
+# --- who imports whom ------------------------------------------------------------------------------------------------
+
+
+def test_the_law_sees_imports(tmp_path: Path) -> None:
+    """The reader itself: nested, aliased and computed imports are found, those for types are not."""
+    file = tmp_path / "a.py"
+    file.write_text(
+        "from typing import TYPE_CHECKING\nimport gt.config as c\nif TYPE_CHECKING:\n    import torch\n"
+        "def f():\n    from gt.client import tensor\n    import importlib\n    importlib.import_module('jax')\n"
+    )
+    found = imports(file)
+    assert {"gt.config", "gt.client", "gt.client.tensor", "jax"} <= found
+    assert "torch" not in found
+
+
+ABOVE = ["gt.client", "gt.dispatcher", "gt.worker", "gt.transport", "gt.server", "gt.cli", "gt.nn", "gt.optim"]
+
+
+@pytest.mark.parametrize("part", ["gt.ops", "gt.program", "gt.layout", "gt.dtypes", "gt.errors"])
+def test_the_core_knows_nobody_above_it(part: str) -> None:
+    assert reaches(part, *ABOVE, "gt.config") == []
+
+
+def test_the_core_is_in_order() -> None:
+    """errors, dtypes, program, layout, ops: each knows only those before it."""
+    assert reaches("gt.errors", "gt") == []
+    assert reaches("gt.dtypes", "gt.program", "gt.layout", "gt.ops") == []
+    assert reaches("gt.program", "gt.layout", "gt.ops") == []
+    assert reaches("gt.layout", "gt.ops") == []
+
+
+@pytest.mark.parametrize("part", ["gt.client", "gt.dispatcher", "gt.worker"])
+def test_client_dispatcher_and_worker_never_import_each_other(part: str) -> None:
+    others = {"gt.client", "gt.dispatcher", "gt.worker"} - {part}
+    assert reaches(part, *others) == []
+
+
+def test_what_is_built_on_the_client_needs_the_client_alone() -> None:
+    for part in ("gt.nn", "gt.optim"):
+        assert reaches(part, "gt.dispatcher", "gt.worker", "gt.transport", "gt.server", "gt.cli") == []
+
+
+def test_transport_knows_no_part() -> None:
+    assert reaches("gt.transport", "gt.client", "gt.dispatcher", "gt.worker", "gt.nn", "gt.optim", "gt.server") == []
+
+
+def test_engines_are_imported_where_they_run() -> None:
+    """torch and jax: each only in its own engine; no kernel imports a library."""
+    for library in ("torch", "jax"):
+        users = {line.split(" -> ")[0] for line in reaches("gt", library)}
+        assert users <= {f"gt.worker.engines.{library}"}
+
+
+def test_the_core_is_light() -> None:
+    allowed = {"gt", "numpy", "ml_dtypes", "msgspec", "zmq", *sys.stdlib_module_names}
+    for name, modules in IMPORTS.items():
+        foreign = {m.split(".")[0] for m in modules} - allowed
+        if not within(name, "gt.worker.engines"):
+            assert foreign == set(), name
+
+
+def test_import_gt_loads_no_engine_and_starts_nothing() -> None:
+    code = (
+        "import sys, threading, gt\n"
+        "heavy = [m for m in ('torch', 'jax', 'scipy', 'gt.worker', 'gt.dispatcher', 'gt.server') if m in sys.modules]\n"
+        "print(heavy, threading.active_count())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert done.stderr == ""
+    assert done.stdout.strip() == "[] 1"
+
+
+# --- settings --------------------------------------------------------------------------------------------------------
+
+
+def test_only_the_config_reads_the_environment() -> None:
+    reads = re.compile(r"\benviron\b|\bgetenv\b|\bputenv\b")
+    assert [name_of(f) for f in FILES if reads.search(f.read_text())] == ["gt.config"]
+
+
+def test_every_variable_that_is_written_of_exists() -> None:
+    known = {variable for variable, _, _ in config.settings()}
+    texts = [*FILES, ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*")]
+    texts += [*(ROOT / "benchmarks").rglob("*.py"), ROOT / "Makefile", ROOT / ".ci" / "run"]
+    for file in texts:
+        if file.is_file() and file.suffix not in (".pyc",):
+            used = set(re.findall(r"\bGT_[A-Z][A-Z_]*[A-Z]\b", file.read_text()))
+            assert used <= known, f"{file}: {sorted(used - known)}"
+
+
+def test_every_setting_says_what_it_does() -> None:
+    for variable, _, doc in config.settings():
+        assert variable.startswith("GT_")
+        assert len(doc) > 10
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: name_of(f))
+def test_a_file_is_one_concept(file: Path) -> None:
+    text = file.read_text()
+    assert text.count("\n") < 600
+    tree = ast.parse(text)
+    assert ast.get_docstring(tree), f"{file} does not say what it is"
+    assert file.stem not in ("utils", "util", "helpers", "helper", "common", "misc", "base", "manager", "handler")
+    assert not re.search(r"\b(TODO|FIXME|XXX|HACK)\b", text)
+
+
+def test_the_package_is_small() -> None:
+    assert sum(f.read_text().count("\n") for f in FILES) < 12_000
+
+
+def test_docs_are_named_as_they_are_linked() -> None:
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
+
+
+# --- what is public --------------------------------------------------------------------------------------------------
+
+
+def public(module: ModuleType) -> dict[str, Any]:
+    return {k: v for k, v in vars(module).items() if not k.startswith("_") and not isinstance(v, ModuleType)}
+
+
+@pytest.mark.parametrize("module", [nn, functional, optim], ids=lambda m: m.__name__)
+def test_all_is_sorted_and_whole(module: ModuleType) -> None:
+    names = list(module.__all__)
+    key = lambda n: (not n.isupper(), not n[0].isupper(), n)  # noqa: E731 - ruff's own order: CONSTANT, Class, name
+    assert names == sorted(names, key=key)
+    assert len(set(names)) == len(names)
+    assert all(hasattr(module, n) for n in names)
+    if module is not functional:
+        assert set(public(module)) <= set(names)
+
+
+@pytest.mark.parametrize("module", [gt, nn, functional, optim, gt.debug], ids=lambda m: m.__name__)
+def test_public_functions_are_documented(module: ModuleType) -> None:
+    names = getattr(module, "__all__", None) or list(public(module))
+    undocumented = [
+        n for n in names
+        if (inspect.isfunction(v := getattr(module, n)) or inspect.isclass(v)) and not inspect.getdoc(v)
+    ]  # fmt: skip
+    assert undocumented == []
+
+
+def test_imports_of_the_public_names_are_sorted() -> None:
+    """`gt/__init__.py` holds the public names and little else."""
+    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and len(node.names) > 1:
+            names = [a.name for a in node.names]
+            key = lambda n: (not n.isupper(), not n[0].isupper(), [int(t) if t.isdigit() else t for t in re.split(r"(\d+)", n)])  # noqa: E731, E501
+            assert names == sorted(names, key=key), node.module
+    assert (PACKAGE / "__init__.py").read_text().count("\n") < 100
+
+
+def test_names_are_torchs_where_torch_has_them() -> None:
+    """A public function that torch does not know would be a trap for those who come from there."""
+    torch = pytest.importorskip("torch")
+    own = {"connect", "disconnect", "function", "grad", "DType", "GTError", "Parameter"}
+    unknown = [n for n, v in public(gt).items() if n not in own and not hasattr(torch, n)]
+    assert unknown == ["embedding", "one_hot"] or set(unknown) <= {"embedding", "one_hot", "annotations"}
