@@ -26,7 +26,8 @@ class Node:
     """One value: what makes it, and what became of it."""
 
     __slots__ = (
-        "args", "bad", "data", "group", "lost", "make", "number", "poisoned", "replaces", "root", "seq", "taint", "worker",
+        "args", "bad", "data", "group", "lost", "make", "number", "poisoned", "replaces", "root", "seq", "taint",
+        "worker",
     )  # fmt: skip
 
     def __init__(self, make: Callable[..., Array] | None, args: tuple[Node, ...], bad: str = "") -> None:

@@ -329,8 +329,8 @@ class Thread:
 
 
 ACTIONS = {
-    "create": 8, "upload": 6, "compute": 10, "scale": 10, "combine": 14, "chain": 4, "update": 16, "step": 12, "index": 10,
-    "hog": 3, "relapse": 2, "view": 5, "share": 8, "drop": 10, "end": 8, "fetch": 16, "ask": 1,
+    "create": 8, "upload": 6, "compute": 10, "scale": 10, "combine": 14, "chain": 4, "update": 16, "step": 12,
+    "index": 10, "hog": 3, "relapse": 2, "view": 5, "share": 8, "drop": 10, "end": 8, "fetch": 16, "ask": 1,
 }  # fmt: skip
 
 Pair = tuple[Callable[..., Any], Callable[..., Any]]
