@@ -170,7 +170,8 @@ def share(t: Tensor) -> Tensor:
     if alias.base is None:
         twin._x = Alias(cell)
     else:
-        twin._x = Alias(Cell(cell.value), share(alias.base), alias.seen, alias.kind, alias.args, alias.part)
+        base = share(alias.base)
+        twin._x = Alias(Cell(cell.value), base, cell_of(base).version, alias.kind, alias.args, alias.part)
     return twin
 
 

@@ -336,6 +336,19 @@ def view_outlives_base(lib: Any) -> Any:
 
 
 @case
+def detached_view_of_a_view(lib: Any) -> Any:
+    x = base(lib)
+    v = x[1:]
+    x.add_(1.0)
+    w = v[0].unsqueeze(0)
+    v.mul_(2.0)
+    d = w.detach()
+    first = d + 0.0
+    x.add_(1.0)
+    return first, d, w
+
+
+@case
 def narrow_and_select(lib: Any) -> Any:
     x = base(lib)
     x.narrow(1, 2, 2).fill_(0.0)
