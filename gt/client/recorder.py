@@ -45,7 +45,9 @@ coerce: Callable[[str, Any], Any] = None  # type: ignore[assignment]
 class Value:
     """One immutable value. Tensors, cells and the autograd graph share it."""
 
-    __slots__ = ("__weakref__", "handle", "num", "owner", "replaces", "spec")
+    __slots__ = ("__weakref__", "copied", "handle", "num", "owner", "replaces", "spec")
+
+    copied: bool  #: Set once a second tensor has it that does not share memory with the first; see views.py.
 
     def __init__(self, owner: Pending | None, num: int, spec: Spec) -> None:
         self.owner = owner  #: The pending program that will make it; None once it has an id.

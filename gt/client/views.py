@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gc
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 from gt.client.autograd import Leaf, set_grad
 from gt.client.recorder import Pending, Value, apply, recorder, unary
@@ -49,20 +48,16 @@ class Alias:
         self.grad = grad  #: Whether it was taken with history, and so is taken again.
 
 
-#: Values that were given to a second tensor which does not share memory with the first.
-_copied: WeakSet[Value] = WeakSet()
-
-
 def copied(t: Tensor) -> Value:
     """The tensor's value, for a copy of it: values never change, so nothing need be computed."""
     value = t._v or read(t)
-    _copied.add(value)
+    value.copied = True
     return value
 
 
 def cells_of(value: Value) -> int:
     """In how many cells a value is now."""
-    if value not in _copied:
+    if not hasattr(value, "copied"):
         return 1
     holders = gc.get_referrers(value)
     return sum(h.value is value if type(h) is Cell else getattr(h, "_v", None) is value for h in holders)
