@@ -692,6 +692,48 @@ def test_random_numbers_are_passed_by_value(idiom: Idiom, session: Session, monk
     assert_one_known_call_a_step(kit)
 
 
+def everything_that_changes(kit: Kit) -> Any:
+    """Learning rate, step count, noise, dropout, a moving mini-batch, weights by number: all by value."""
+    model = gt.nn.Sequential(kit.model(), gt.nn.Dropout(0.1))
+    opt = gt.optim.AdamW(model.parameters(), lr=0.01)
+    for step in kit.steps():
+        i = step * 5 % (len(TARGETS) - BATCH)
+        opt.param_groups[0]["lr"] = 0.01 * 0.9**step
+        x = kit.X[i : i + BATCH] + 0.1 * gt.randn(BATCH, FEATURES, dtype=gt.float64)
+        loss = kit.F.cross_entropy(model(x), kit.Y[i : i + BATCH]) * (1.0 + step)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    return model, loss
+
+
+def test_a_loop_without_reads_is_one_call_a_step_and_no_text(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
+    send = session.channel.send
+
+    def watch(message: Any, payload: Any = None) -> None:
+        sent.append(type(message).__name__)
+        send(message, payload)
+
+    monkeypatch.setattr(session.channel, "send", watch)
+    kit = Kit(gt, session)
+    gt.manual_seed(11)
+    steps: list[list[str]] = []
+    note = kit._note
+
+    def note_messages() -> None:
+        note()
+        steps.append(sent.copy())
+        sent.clear()
+
+    monkeypatch.setattr(kit, "_note", note_messages)
+    everything_that_changes(kit)
+    assert [m for m in steps[2] if m != "Call"] == ["Define"]  # the first step's, when the second began
+    assert steps[3:] == [["Call"]] * (STEPS - 2)
+    monkeypatch.undo()
+    compare_op_by_op(everything_that_changes, session, monkeypatch)
+
+
 # --- shapes that vary ------------------------------------------------------------------------------------
 
 
