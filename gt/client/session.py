@@ -73,7 +73,7 @@ class _Transfer:
     __slots__ = ("buffer", "done", "dtype", "error", "got", "shape")
 
     def __init__(self) -> None:
-        self.buffer: Any = b""
+        self.buffer: Any = None
         self.got = 0
         self.shape: tuple[int, ...] = ()
         self.dtype = ""
@@ -382,8 +382,8 @@ class Session:
             return  # cancelled
         if m.offset == 0:
             t.shape, t.dtype = m.shape, m.dtype
-            t.buffer = bytearray(m.total)
-        t.buffer[m.offset : m.offset + len(payload)] = payload
+            t.buffer = np.empty(m.total, np.uint8)
+        t.buffer[m.offset : m.offset + len(payload)] = np.frombuffer(payload, np.uint8)
         t.got += len(payload)
         if t.got >= m.total:
             t.done = True
@@ -456,7 +456,8 @@ class Session:
             self.raise_failures()
         if t.error is not None:
             raise self._error(t.error)
-        return np.frombuffer(t.buffer, dtype=v.spec.dtype.numpy).reshape(v.spec.shape)
+        data: np.ndarray[Any, Any] = t.buffer.view(v.spec.dtype.numpy).reshape(v.spec.shape)
+        return data
 
     def bring_out(self, v: Value) -> None:
         """If the value is pending, end its program."""

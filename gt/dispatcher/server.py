@@ -127,7 +127,7 @@ class Server:
                 else:
                     for message, payload in messages:
                         self._feed(MessageCame(peer, message, payload), peer)
-                if i % FLUSH_EVERY == 0:
+                if i % FLUSH_EVERY == 0 or len(frames) > 1:  # tensor bytes take long enough to be sent at once
                     self._flush()
             while self._ready:
                 self._feed(self._ready.popleft())

@@ -21,7 +21,7 @@ import msgspec
 from gt.program import Program
 
 VERSION = 1
-CHUNK = 1 << 20  #: Tensor bytes in one message, at most.
+CHUNK = 1 << 18  #: Tensor bytes in one message, at most. Larger ones keep others waiting, and fall out of caches.
 MAX_FRAME = 16 << 20  #: Bytes in one frame; the longest is a program's text.
 CHUNKS_IN_FLIGHT = 4  #: Chunks of one transfer sent and not yet acknowledged.
 UPLOADS = 64  #: Uploads of one session begun and not yet acknowledged to the end.

@@ -29,7 +29,7 @@ from gt.transport.messages import MAX_FRAME, Message
 
 MAX_QUEUED = 512 << 20  #: Bytes sent to a peer and not read by it; beyond this it is cut off.
 STALL_S = 30.0  #: How long a client waits for a server that does not read.
-BUFFER = 1 << 20  #: Bytes read at once.
+BUFFER = 1 << 18  #: Bytes read at once, from one peer before the next.
 _WORD = 4
 _CLOSE_S = 0.5  #: How long a connection that is cut off may take to read its last words.
 
@@ -38,6 +38,12 @@ def head_of(frames: list[Any]) -> bytes:
     """What goes before the frames."""
     sizes = [f.nbytes if isinstance(f, memoryview) else len(f) for f in frames]
     return struct.pack(f"<{len(sizes) + 1}I", len(sizes), *sizes)
+
+
+def widen(sock: socket.socket) -> None:
+    """Room for a few chunks: else a large transfer is as many wake-ups as the system's default buffer allows."""
+    with suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
 
 
 class Stream:
@@ -158,6 +164,7 @@ class UnixChannel:
             self._socket.close()
             raise ServerError(f"no server at {address}; start one with: gt serve") from None
         self._socket.setblocking(False)
+        widen(self._socket)
         self._stream = Stream()
         self._out = Outgoing(self._socket)
         self._came: deque[tuple[Message, Buffer | None]] = deque()
@@ -323,6 +330,7 @@ class UnixRouter:
         except OSError:
             return  # gone again, or no descriptors left: it may try later
         sock.setblocking(False)
+        widen(sock)
         self._count += 1
         peer = _Peer(b"\0" + self._count.to_bytes(8, "big"), sock)
         self._peers[sock.fileno()] = self._by_name[peer.name] = peer

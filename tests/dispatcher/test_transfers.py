@@ -141,7 +141,7 @@ def test_an_upload_over_the_memory_is_lost_and_its_pump_goes_on(hand):
     assert client.session.nbytes == 0
     (failed,) = client.hears(client.fetch(1, 1))
     assert failed.error.kind == "OutOfMemory"
-    assert "2.0 MiB" in failed.error.text
+    assert "512.0 KiB" in failed.error.text
 
 
 def test_a_step_on_a_batch_that_did_not_fit_keeps_the_model(hand):

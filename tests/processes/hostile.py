@@ -1,0 +1,354 @@
+"""A hostile peer: a connection that says whatever it likes, and messages that nobody should believe."""
+
+from __future__ import annotations
+
+import random
+import re
+import socket
+import struct
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import numpy as np
+import zmq
+
+from gt import dtypes
+from gt.errors import ProgramError
+from gt.ops import TABLE
+from gt.ops.check import check
+from gt.ops.record import as_tuple
+from gt.program import SCALARS, Instruction, Program, input_spec
+from gt.transport import codec
+from gt.transport.messages import (
+    CHUNK, MAX_FRAME, VERSION, Call, CallDone, CallFailed, Cancel, Chunk, ChunkAck, CloseSession, Define, Failure, Fetch,
+    FetchFailed, Forget, Free, GetStats, Hello, Need, Refused, Rejected, Stats, Welcome, WorkerHello, WorkerWelcome,
+    pack_ids,
+)  # fmt: skip
+from gt.transport.unix import Stream, head_of
+
+Frames = list[bytes]
+SAMPLES = {name: op.samples(np.random.default_rng(0)) for name, op in TABLE.items()}
+ECHO = codec.encode(Welcome(0, 0, 0))  #: No client may send this; that it is rejected shows that all before was read.
+
+
+class ZmqPeer:
+    """A raw ZeroMQ connection."""
+
+    def __init__(self, address: str) -> None:
+        self.context = zmq.Context()
+        self.socket = self.context.socket(zmq.DEALER)
+        self.socket.linger = 0
+        self.socket.sndhwm = self.socket.rcvhwm = 0
+        self.socket.setsockopt(zmq.RECONNECT_IVL, -1)
+        self.monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self.socket.connect(f"tcp://{address}")
+
+    def send(self, frames: Frames) -> None:
+        self.socket.send_multipart(frames)
+
+    def receive(self, timeout_s: float) -> list[Any] | None:
+        """What came; None once the connection is over."""
+        poller = zmq.Poller()
+        poller.register(self.socket, zmq.POLLIN)
+        poller.register(self.monitor, zmq.POLLIN)
+        found: list[Any] = []
+        while not found:
+            ready = dict(poller.poll(timeout_s * 1000))
+            if self.socket in ready:
+                frames = self.socket.recv_multipart()
+                if frames[0]:  # else it is a probe
+                    found += [m for m, _ in codec.decode_all(frames)]
+            elif ready:
+                return None
+            else:
+                break
+        return found
+
+    def close(self) -> None:
+        self.socket.disable_monitor()
+        self.monitor.close(0)
+        self.socket.close(0)
+        self.context.term()
+
+
+class UnixPeer:
+    """A raw Unix socket."""
+
+    def __init__(self, address: str) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(30)
+        self.socket.connect(address.removeprefix("ipc://"))
+        self.stream = Stream()
+
+    def send(self, frames: Frames) -> None:
+        self.write(head_of(frames) + b"".join(frames))
+
+    def write(self, data: bytes) -> None:
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self.socket.sendall(data)
+
+    def receive(self, timeout_s: float) -> list[Any] | None:
+        self.socket.settimeout(max(timeout_s, 0.001))
+        try:
+            data = self.socket.recv(1 << 20)
+        except TimeoutError:
+            return []
+        except OSError:
+            return None
+        finally:
+            self.socket.settimeout(30)
+        if not data:
+            return None
+        return [m for frames in self.stream.feed(data) for m, _ in codec.decode_all(frames)]
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def program(rng: random.Random) -> Program:
+    """A small program that is right."""
+    n = rng.randrange(1, 5)
+    if rng.random() < 0.5:
+        add = Instruction("add", (0, ~0), {})
+        return Program((((n,), "float32"),), "f", (add,), (1,), (0,) * rng.randrange(2), ((0, 0),) * rng.randrange(2))
+    return Program((), "f", (Instruction("full", (~0,), {"shape": [n], "dtype": "float32"}),), (0,), (), ())
+
+
+def any_program(rng: random.Random) -> tuple[Program, tuple[Any, ...]]:
+    """Some op on tensors that hold one number each, and the call's scalars. Now and then it even fits."""
+    name = rng.choice(list(SAMPLES))
+    operands, attrs = rng.choice(SAMPLES[name])
+    code: list[Instruction] = []
+    args: list[int] = []
+    scalars: list[Any] = []
+    for x in operands:
+        if isinstance(x, np.ndarray):
+            shape = [n if rng.random() < 0.95 else rng.randrange(5) for n in x.shape]
+            filled = {"shape": shape, "dtype": dtypes.dtype(x.dtype).name}
+            args.append(len(code))
+            code.append(Instruction("full", (~len(scalars),), filled))
+            x = rng.choice([0, 0, 1, 1, 2, -1, 99])
+        else:
+            args.append(~len(scalars))
+            x = x if rng.random() < 0.8 or type(x) is not int else rng.choice([-1, 7, 1 << 62])
+        scalars.append(x)
+    attrs = dict(attrs)
+    if attrs and rng.random() < 0.4:
+        attrs[rng.choice(list(attrs))] = rng.choice([None, -1, 0, 5, "x", 1.5, [], [0], [0, 0], [-1, 99], True, [[1]]])
+    kinds = "".join({float: "f", int: "i", bool: "b", bytes: "d"}[type(x)] for x in scalars)
+    specs = [input_spec(code[a].attrs["shape"], code[a].attrs["dtype"]) if a >= 0 else SCALARS[kinds[~a]] for a in args]
+    results = 1
+    with suppress(Exception):
+        results = len(as_tuple(TABLE[name].infer(*specs, **attrs)))
+    code.append(Instruction(name, tuple(args), attrs, results))
+    outputs = tuple(range(len(code) - 1, len(code) - 1 + results))
+    return Program((), kinds, tuple(code), outputs, (), ()), tuple(scalars)
+
+
+def wrong_program(rng: random.Random) -> Program:
+    """One that is wrong in some way, or too large, or odd."""
+    p = program(rng)
+    ins = p.code[0]
+    any_int = lambda: rng.choice([-1, 0, 1, 2, 3, 7, 1 << 20, -(1 << 31), (1 << 63) - 1])  # noqa: E731
+    attrs: Any = rng.choice([
+        {"shape": [1 << 60], "dtype": "float32"}, {"shape": [1 << 30, 1 << 30], "dtype": "float32"},
+        {"shape": [1 << 40], "dtype": "float64"}, {"shape": [-1], "dtype": "float32"},
+        {"shape": "x" * 10_000, "dtype": 3}, {"shape": [1] * 1000, "dtype": "float32"}, {"dim": [[[[]]]]}, {},
+        {"shape": [2], "dtype": "float33"}, {"shape": None, "dtype": None}, {"shape": {"a": 1.5}, "dtype": "float32"},
+        {"x" * rng.randrange(5000): rng.random()}, {"shape": [2.5], "dtype": "float32"}, {"shape": [True], "dtype": "bool"},
+    ])  # fmt: skip
+    op = rng.choice(["add", "full", "matmul", "gather", "slice", "sgd", "data", "reshape", "sum", "nop", "", "__import__"])
+    match rng.randrange(9):
+        case 0:
+            return msgspec.structs.replace(p, code=(Instruction(op, ins.args, attrs),))
+        case 1:
+            return msgspec.structs.replace(p, code=(Instruction(ins.op, (any_int(), any_int()), ins.attrs),))
+        case 2:
+            return msgspec.structs.replace(p, code=(Instruction(ins.op, ins.args, ins.attrs, any_int()),))
+        case 3:
+            return msgspec.structs.replace(p, outputs=tuple(any_int() for _ in range(rng.randrange(4))))
+        case 4:
+            return msgspec.structs.replace(p, donate=(any_int(), any_int()), updates=((any_int(), any_int()),))
+        case 5:
+            return msgspec.structs.replace(p, scalars=rng.choice(["", "q", "ff", "fibd" * 100, "\0"]))
+        case 6:
+            shape = tuple(any_int() for _ in range(rng.randrange(4)))
+            return msgspec.structs.replace(p, inputs=((shape, rng.choice(["float32", "float99", ""])),))
+        case 7:
+            return msgspec.structs.replace(p, code=p.code * rng.randrange(2, 200))
+        case _:
+            return Program((), "", (Instruction(op, (), attrs),), (0,), (), ())
+
+
+def runs(p: Program) -> bool:
+    """Whether the server will take it for a program."""
+    try:
+        check(p)
+    except ProgramError:
+        return False
+    return True
+
+
+class Liar:
+    """Makes messages. It knows the number of a session that is not its own, and enough of the protocol to
+    get past the door: much of what it says is right but for one thing."""
+
+    def __init__(self, rng: random.Random, victim: int) -> None:
+        self.rng = rng
+        self.victim = victim
+        self.good: dict[bytes, tuple[Program, tuple[Any, ...]]] = {}  #: With a call's scalars.
+        self.ids: list[int] = []  #: Tensors of its own, as far as it knows.
+        self.seq = 0
+        self.next_id = 1
+        self.done = self.ran = 0  #: Calls that the server ran for it; since it was last asked.
+        self.stuck = False  #: It was asked for what it does not have: nothing more will be heard of its calls.
+
+    def entrance(self) -> list[Frames]:
+        """What a good client would say first."""
+        said: list[Any] = [Hello(VERSION, "", "hostile")]
+        right = [(program(self.rng), (1.0,)) for _ in range(3)]
+        for p, scalars in [*right, *(each for _ in range(20) if runs((each := any_program(self.rng))[0]))]:
+            self.good[p.hash()] = p, scalars
+            said.append(Define(p))
+        return [codec.encode(m) for m in said]
+
+    def heard(self, message: Any) -> None:
+        """Learn from the answers."""
+        if isinstance(message, CallDone):
+            self.ran += message.seq - self.done
+            self.done = message.seq
+        elif isinstance(message, Need):
+            self.stuck = True
+        elif isinstance(message, Rejected) and (found := re.search("the (next|last) .* is (\\d+)$", message.text)):
+            if found[1] == "next":
+                self.seq = int(found[2]) - 1
+            else:
+                self.next_id = max(self.next_id, int(found[2]))
+                self.stuck = self.next_id > 1 << 60  # no room for more
+
+    def id(self) -> int:
+        rng = self.rng
+        known = rng.choice(self.ids) if self.ids and rng.random() < 0.5 else self.next_id
+        return rng.choice([0, 1, 2, 3, known, known, known, rng.getrandbits(8), rng.getrandbits(62), -1])
+
+    def some_ids(self) -> bytes:
+        packed = pack_ids(self.id() for _ in range(self.rng.randrange(4)))
+        return packed if self.rng.random() < 0.9 else packed + b"odd"
+
+    def new_id(self) -> int:
+        self.next_id += 1
+        return self.next_id
+
+    def number(self) -> int:
+        rng = self.rng
+        return rng.choice([-1, 0, 1, 2, 47, 48, 1 << 20, 1 << 40, (1 << 63) - 1, -(1 << 63), rng.getrandbits(10)])
+
+    def session(self) -> int:
+        return self.rng.choice([0, self.victim, self.victim, self.rng.getrandbits(4)])
+
+    def wrong(self) -> Frames:
+        """A well-formed message with something wrong in it, most of the time."""
+        message, payload = getattr(self, self.rng.choices(SAYINGS, WEIGHTS)[0])()
+        return codec.encode(message, payload)
+
+    def garbled(self) -> Frames:
+        """Bytes that were a message once, or never."""
+        rng = self.rng
+        frames = [bytes(f) for f in self.wrong()]
+        head = bytearray(frames[0])
+        match rng.randrange(6):
+            case 0:
+                for _ in range(rng.randrange(1, 9)):
+                    head[rng.randrange(len(head))] ^= 1 << rng.randrange(8)
+                return [bytes(head), *frames[1:]]
+            case 1:
+                return [bytes(head[: rng.randrange(len(head))]), *frames[1:]]
+            case 2:
+                return [rng.randbytes(rng.randrange(1, 60))]
+            case 3:
+                return frames + [rng.randbytes(rng.randrange(4)) for _ in range(rng.randrange(1, 6))]
+            case 4:
+                return [b"", *frames]
+            case _:
+                return [bytes(head) + rng.randbytes(rng.randrange(1, 20)), *frames[1:]]
+
+    # --- what it says ---
+
+    def hello(self) -> Any:
+        return self.rng.choice([Hello(VERSION, "", "again"), WorkerHello(VERSION, "", "x", True)]), None
+
+    def define(self) -> Any:
+        p = any_program(self.rng)[0] if self.rng.random() < 0.5 else wrong_program(self.rng)
+        return Define(p, self.rng.random() < 0.5), None
+
+    def call(self) -> Any:
+        rng = self.rng
+        name = rng.choice(list(self.good)) if self.good else rng.randbytes(16)
+        p, scalars = self.good.get(name) or (program(rng), (1.0,))
+        inputs = pack_ids([rng.choice(self.ids)] * len(p.inputs)) if self.ids else b""
+        right = Call(0, self.seq + 1, name, inputs, scalars, self.new_id(), b"", 0)
+        self.next_id += len(p.outputs)
+        if rng.random() < 0.3:
+            self.seq += 1
+            self.ids = [*self.ids[-5:], right.outputs]
+            return right, None
+        lies: dict[str, Any] = {
+            "session": self.session(), "seq": self.number(), "inputs": self.some_ids(), "outputs": self.id(),
+            "program": rng.randbytes(16 if rng.random() < 0.02 else rng.choice([0, 15, 17])), "frees": self.some_ids(),
+            "scalars": rng.choice([(), (1,), (True,), (b"x" * 5000,), (float("nan"), 2), (1 << 63,), (1.0,) * 500]),
+            "acked": self.number(), "refused": Failure("OutOfMemory", "so I say"), "root": self.id(),
+        }  # fmt: skip
+        name = rng.choice(list(lies))
+        return msgspec.structs.replace(right, **{name: lies[name]}), None
+
+    def free(self) -> Any:
+        return Free(self.session(), self.some_ids()), None
+
+    def chunk(self) -> Any:
+        rng = self.rng
+        n = rng.randrange(1, 5)
+        right = Chunk(0, self.new_id(), 0, 4 * n, (n,), "float32")
+        if rng.random() < 0.3:
+            self.ids = [*self.ids[-5:], right.key]
+            return right, rng.randbytes(4 * n)
+        lies: dict[str, Any] = {
+            "session": self.session(), "key": self.id(), "offset": self.number(), "total": self.number(),
+            "shape": rng.choice([(n + 1,), (), (-1,), (1 << 60,), (1 << 31, 1 << 31), (0,), (1,) * 100]),
+            "dtype": rng.choice(["int8", "float64", "float99", ""]),
+        }  # fmt: skip
+        name = rng.choice(list(lies))
+        return msgspec.structs.replace(right, **{name: lies[name]}), rng.randbytes(4 * n if rng.random() < 0.9 else 0)
+
+    def fetch(self) -> Any:
+        return Fetch(self.session(), self.number() if self.rng.random() < 0.5 else self.new_id(), self.id()), None
+
+    def small_talk(self) -> Any:
+        rng = self.rng
+        return rng.choice([
+            Cancel(self.session(), self.number()), ChunkAck(self.session(), self.number(), rng.random() < 0.5),
+            GetStats(self.number()),
+        ]), None  # fmt: skip
+
+    def as_another(self) -> Any:
+        """What only a worker or the dispatcher may say."""
+        rng, failure = self.rng, Failure("LostError", "so I say")
+        return rng.choice([
+            CallDone(self.session(), self.number(), self.number()), Need(rng.randbytes(16)), Forget(rng.randbytes(16)),
+            CallFailed(self.session(), self.number(), self.number(), failure), CloseSession(self.victim),
+            FetchFailed(self.session(), self.number(), failure), Stats(self.number(), {"a": [1, {}]}),
+            Refused("no"), Rejected("no"), WorkerWelcome(VERSION, 1),
+        ]), None  # fmt: skip
+
+
+SAYINGS = ["hello", "define", "call", "free", "chunk", "fetch", "small_talk", "as_another"]
+WEIGHTS = [2, 10, 30, 8, 20, 12, 6, 12]
+OVERSIZED: list[Frames] = [
+    [codec.encode(Chunk(0, 1, 0, CHUNK + 1, (CHUNK + 1,), "int8"))[0], bytes(CHUNK + 1)],
+    [bytes(MAX_FRAME)],
+]
+
+
+def garbage(rng: random.Random) -> bytes:
+    """Bytes for a stream that are no frames at all."""
+    return rng.choice([struct.pack("<II", rng.getrandbits(32), rng.getrandbits(32)), rng.randbytes(40), b"GET / HTTP/1.1\r\n\r\n"])
