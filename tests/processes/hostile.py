@@ -21,8 +21,31 @@ from gt.ops.record import as_tuple
 from gt.program import SCALARS, Instruction, Program, input_spec
 from gt.transport import codec
 from gt.transport.messages import (
-    CHUNK, MAX_FRAME, VERSION, Call, CallDone, CallFailed, Cancel, Chunk, ChunkAck, CloseSession, Define, Failure, Fetch,
-    FetchFailed, Forget, Free, GetStats, Hello, Need, Refused, Rejected, Stats, Welcome, WorkerHello, WorkerWelcome,
+    CHUNK,
+    MAX_FRAME,
+    VERSION,
+    Call,
+    CallDone,
+    CallFailed,
+    Cancel,
+    Chunk,
+    ChunkAck,
+    CloseSession,
+    Define,
+    Failure,
+    Fetch,
+    FetchFailed,
+    Forget,
+    Free,
+    GetStats,
+    Hello,
+    Need,
+    Refused,
+    Rejected,
+    Stats,
+    Welcome,
+    WorkerHello,
+    WorkerWelcome,
     pack_ids,
 )  # fmt: skip
 from gt.transport.unix import Stream, head_of
@@ -156,9 +179,12 @@ def wrong_program(rng: random.Random) -> Program:
         {"shape": [1 << 40], "dtype": "float64"}, {"shape": [-1], "dtype": "float32"},
         {"shape": "x" * 10_000, "dtype": 3}, {"shape": [1] * 1000, "dtype": "float32"}, {"dim": [[[[]]]]}, {},
         {"shape": [2], "dtype": "float33"}, {"shape": None, "dtype": None}, {"shape": {"a": 1.5}, "dtype": "float32"},
-        {"x" * rng.randrange(5000): rng.random()}, {"shape": [2.5], "dtype": "float32"}, {"shape": [True], "dtype": "bool"},
+        {"x" * rng.randrange(5000): rng.random()}, {"shape": [2.5], "dtype": "float32"},
+        {"shape": [True], "dtype": "bool"},
     ])  # fmt: skip
-    op = rng.choice(["add", "full", "matmul", "gather", "slice", "sgd", "data", "reshape", "sum", "nop", "", "__import__"])
+    op = rng.choice(
+        ["add", "full", "matmul", "gather", "slice", "sgd", "data", "reshape", "sum", "nop", "", "__import__"]
+    )
     match rng.randrange(9):
         case 0:
             return msgspec.structs.replace(p, code=(Instruction(op, ins.args, attrs),))
@@ -351,4 +377,5 @@ OVERSIZED: list[Frames] = [
 
 def garbage(rng: random.Random) -> bytes:
     """Bytes for a stream that are no frames at all."""
-    return rng.choice([struct.pack("<II", rng.getrandbits(32), rng.getrandbits(32)), rng.randbytes(40), b"GET / HTTP/1.1\r\n\r\n"])
+    sizes = struct.pack("<II", rng.getrandbits(32), rng.getrandbits(32))
+    return rng.choice([sizes, rng.randbytes(40), b"GET / HTTP/1.1\r\n\r\n"])
