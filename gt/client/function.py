@@ -422,6 +422,9 @@ def _map(x: Any, f: Callable[[Any], Any]) -> Any:
 def function(f: Callable[..., Any] | None = None) -> Any:
     """Replay known calls of this function without running its Python again.
 
+    Tensors that it uses without being given them are read, and written, anew at each call; do not pass one of
+    those as an argument too.
+
     >>> import gt
     >>> @gt.function
     ... def double(x):
