@@ -1,0 +1,217 @@
+"""Several users of one server: each in a world of its own, and none harmed by what becomes of the others."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gt.transport import connect
+from gt.transport.messages import VERSION, Fetch, FetchFailed, Hello, Welcome
+
+from .running import DEADLINE_S, Process, children, until
+from .test_starting import join
+
+pytestmark = pytest.mark.processes
+Start = Callable[..., Process]
+Serve = Callable[..., tuple[Process, str]]
+
+#: Trains, checks every loss against numpy's, and says when it begins and how far it came. Ends when the
+#: file is there.
+TRAIN = """
+import os, sys
+import numpy as np
+import gt
+seed, stop = int(sys.argv[1]), sys.argv[2]
+rng = np.random.default_rng(seed)
+X, Y, w = rng.normal(size=(40, 8)), rng.normal(size=(40, 1)), rng.normal(size=(8, 1))
+x, y, p = gt.from_numpy(X), gt.from_numpy(Y), gt.nn.Parameter(gt.from_numpy(w))
+optimizer = gt.optim.SGD([p], lr=0.01)
+steps = 0
+while steps < 30 or not os.path.exists(stop):
+    i = steps % 20
+    optimizer.zero_grad()
+    loss = ((x[i : i + 20] @ p - y[i : i + 20]) ** 2).mean()
+    loss.backward()
+    optimizer.step()
+    e = X[i : i + 20] @ w - Y[i : i + 20]
+    assert abs(loss.item() - (e ** 2).mean()) < 1e-9, (steps, loss.item(), (e ** 2).mean())
+    w = w - 0.01 * 2 / 20 * X[i : i + 20].T @ e
+    steps += 1
+    if steps == 10:
+        print("begun", flush=True)
+assert np.allclose(p.detach().numpy(), w)
+print(steps, flush=True)
+"""
+
+
+def sessions(address: str) -> int:
+    """How many sessions there are on the server, as one more of them is told."""
+    from gt import config
+    from gt.client.session import Session
+
+    session = Session(connect(address), config.load(), timer=False)
+    count = len(session.stats()["sessions"])
+    session.close()
+    return count - 1
+
+
+def test_two_train_and_a_third_dies(serve: Serve, start: Start, tmp_path: Path) -> None:
+    server, address = serve("--workers", "1")
+    stop = tmp_path / "stop"
+    users = [start("-c", TRAIN, str(seed), str(stop), GT_SERVER=address) for seed in (1, 2, 3)]
+    for user in users:
+        assert user.line() == "begun"
+
+    stranger = connect(address)
+    stranger.send(Hello(VERSION, "", "stranger"))
+    got = stranger.receive(DEADLINE_S)
+    assert got is not None
+    assert isinstance(got[0], Welcome)
+    for id in range(1, 100):  # among them those of the others
+        stranger.send(Fetch(0, id, id))
+        got = stranger.receive(DEADLINE_S)
+        assert got is not None
+        assert isinstance(got[0], FetchFailed)
+        assert got[0].error.text == f"tensor {id} does not exist"
+    stranger.close()
+
+    *good, third = users
+    third.signal(signal.SIGKILL)
+    third.end()
+    until(lambda: sessions(address) == 2, "the end of the third session")
+    stop.touch()
+    for user in good:
+        code, out, said = user.end()
+        assert (code, said) == (0, "")
+        assert int(out) >= 30
+    until(lambda: sessions(address) == 0, "the end of all sessions")
+    server.signal(signal.SIGTERM)
+    assert server.end() == (0, "", "")
+
+
+def test_random_numbers_are_each_sessions_own(serve: Serve, start: Start) -> None:
+    _, address = serve("--workers", "1")
+    code = "import gt; print(gt.rand(4).tolist()); gt.manual_seed(7); print(gt.rand(4).tolist())"
+    first, second = (start("-c", code, GT_SERVER=address) for _ in range(2))
+    (a, out_a, said_a), (b, out_b, said_b) = first.end(), second.end()
+    assert (a, said_a, b, said_b) == (0, "", 0, "")
+    assert out_a.splitlines()[0] != out_b.splitlines()[0]
+    assert out_a.splitlines()[1] == out_b.splitlines()[1]
+
+
+LOSER = """
+import os, sys, time
+import gt
+from gt.errors import LostError
+x = gt.ones(3)
+print((x + 1).tolist(), flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+for what in (lambda: x.tolist(), lambda: (x * 2).tolist()):
+    try:
+        print(what(), flush=True)
+    except LostError as e:
+        print(f"LostError: {e}", flush=True)
+print((gt.ones(2) + 2).tolist(), flush=True)
+"""
+
+
+def test_a_worker_dies_under_a_client(serve: Serve, start: Start, tmp_path: Path) -> None:
+    server, address = serve()
+    first = join(start, address)
+    gone = tmp_path / "gone"
+    user = start("-c", LOSER, str(gone), GT_SERVER=address)
+    assert user.line() == "[2.0, 2.0, 2.0]"
+    second = join(start, address)
+    first.signal(signal.SIGKILL)
+    first.end()
+    gone.touch()
+    code, out, said = user.end()
+    assert (code, said) == (0, "")
+    fetched, computed, new = out.splitlines()
+    assert fetched.startswith("LostError: the worker that held it (")
+    assert f"pid {first.pid}) is gone" in fetched
+    assert computed.startswith("LostError: ")
+    assert new == "[3.0, 3.0]"
+    second.signal(signal.SIGTERM)
+    assert second.end() == (0, "", "")
+    server.signal(signal.SIGTERM)
+    assert server.end() == (0, "", "")
+
+
+PATIENT = """
+import gt
+x = gt.ones(2)
+try:
+    print(x.tolist(), flush=True)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+print((x + 1).tolist(), flush=True)
+"""
+
+
+def test_an_interrupt_during_a_wait(serve: Serve, start: Start, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    server, address = serve(GT_INSTRUCTION_LOG=str(log), GT_WORKER_TIMEOUT="600")
+    user = start("-c", PATIENT, GT_SERVER=address)
+    until(lambda: "fetch" in log.read_text().lower(), "the wait for a value")
+    user.signal(signal.SIGINT)
+    assert user.line() == "interrupted"
+    worker = join(start, address)
+    assert user.end() == (0, "[2.0, 2.0]\n", "")
+    worker.signal(signal.SIGTERM)
+    assert worker.end() == (0, "", "")
+    server.signal(signal.SIGTERM)
+    assert server.end() == (0, "", "")
+
+
+FORKED = """
+import os, sys
+import gt
+x = gt.ones(2)
+print(x.tolist(), flush=True)
+child = os.fork()
+if child == 0:
+    code = 1
+    for use in (lambda: x + 1, lambda: x.tolist(), lambda: gt.ones(2)):
+        try:
+            use()
+        except gt.errors.ForkError as e:
+            print(e, flush=True)
+            code = 0
+    del x
+    sys.exit(code)
+assert os.waitpid(child, 0)[1] == 0
+print((x + 1).tolist(), flush=True)
+"""
+
+
+def test_a_forked_child_is_told(serve: Serve, start: Start) -> None:
+    _, address = serve("--workers", "1")
+    user = start("-c", FORKED, GT_SERVER=address)
+    code, out, said = user.end()
+    assert (code, said) == (0, "")
+    before, *told, after = out.splitlines()
+    assert (before, after) == ("[1.0, 1.0]", "[2.0, 2.0]")
+    assert len(told) == 3
+    assert set(told) == {
+        "GT cannot be used in a forked child: the connection belongs to the parent process "
+        "(use the 'spawn' start method, or hand numpy arrays to the child)"
+    }
+
+
+@pytest.mark.parametrize("last", ["", "raise SystemExit(3)", "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"])
+def test_leaving_with_tensors_alive_is_silent(serve: Serve, start: Start, last: str) -> None:
+    server, address = serve("--workers", "1")
+    (worker,) = children(server.pid)
+    code = f"import gt\nx = gt.ones(1000, 100)\ny = x @ x.T\nz = gt.ones(5)\nz += 1\nprint(z.tolist())\n{last}"
+    user = start("-c", code, GT_SERVER=address)
+    expected = {"": 0, "raise SystemExit(3)": 3}.get(last, -signal.SIGTERM)
+    assert user.end() == (expected, "[2.0, 2.0, 2.0, 2.0, 2.0]\n", "")
+    until(lambda: sessions(address) == 0, "the end of the session")
+    assert children(server.pid) == [worker]
+    assert os.path.exists(f"/proc/{worker}")
