@@ -122,7 +122,7 @@ class Recorder:
         self.busy = False
         self.pending = Pending(self, session.tree.root)
         self.blocked = Pending(self, NOWHERE)  #: Stands in for `pending` while another thread ends it.
-        self.seen = (0, 0.0)  #: Length of the program at the timer's last look, and since when.
+        self.seen = (0, 0, 0.0)  #: At the timer's last look: the program, its length, and since when.
         self.trace: Any = None  #: Set while a @gt.function is being traced.
 
     # --- the slow path ---

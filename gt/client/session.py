@@ -5,17 +5,12 @@ Law 1: the channel is used under `lock` only. A thread that waits sleeps outside
 Law 2: ids grow and are never used twice.
 Law 3: a failed call is raised once, at the next sync or program end. Calls that were under way by then
        and had used its results failed with it and are not raised again; later ones are.
-
-The session's timer settles programs that were marked, cuts those that the user seems to have left
-lying, sends frees when nothing else is sent, and keeps uploads going. It sleeps when there is nothing
-to do, and the next op wakes it.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
-import select
 import sys
 import threading
 import time
@@ -28,8 +23,11 @@ import numpy as np
 
 from gt import config, errors, transport
 from gt.client import recorder as recording
-from gt.client.recorder import IDLE_S, MARK_S, Handle, Pending, Recorder, Value
+from gt.client import waiting
+from gt.client.recorder import Handle, Pending, Recorder, Value
+from gt.client.transfers import Download, Upload
 from gt.client.tree import Node, Tree, Variant
+from gt.client.waiting import Sleeper
 from gt.errors import ForkError, GTError, ServerError
 from gt.program import Spec
 from gt.transport.channel import Channel
@@ -62,58 +60,7 @@ from gt.transport.messages import (
     pack_ids,
 )  # fmt: skip
 
-TICK_S = 0.005  #: How often the timer looks while there is something to look at.
 QUEUED_NBYTES = 256 << 20  #: Upload bytes held for sending before from_numpy waits.
-_POLL_S = 0.25  #: The longest sleep of a waiting thread before it looks around.
-
-
-class _Transfer:
-    """A fetch under way."""
-
-    __slots__ = ("buffer", "done", "dtype", "error", "got", "shape")
-
-    def __init__(self) -> None:
-        self.buffer: Any = None
-        self.got = 0
-        self.shape: tuple[int, ...] = ()
-        self.dtype = ""
-        self.done = False
-        self.error: Failure | None = None
-
-
-class _Upload:
-    __slots__ = ("data", "flying", "sent", "spec")
-
-    def __init__(self, data: Buffer, spec: Spec) -> None:
-        self.data = memoryview(data)
-        self.spec = spec
-        self.sent = -1  #: bytes sent; -1: not even the first chunk, which an empty tensor has too
-        self.flying = 0
-
-
-class _Sleeper:
-    """How one thread waits: for the channel, or to be woken by another thread."""
-
-    def __init__(self) -> None:
-        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._poll = select.poll()
-        self._poll.register(self.fd, select.POLLIN)
-        self._channel_fd = -1
-
-    def sleep(self, channel: Any) -> None:
-        if self._channel_fd < 0:
-            fileno = getattr(channel, "fileno", None)
-            if fileno is None:
-                channel.wait(_POLL_S)  # one in memory: whoever owns it knows what happens next
-                return
-            self._channel_fd = fileno()
-            self._poll.register(self._channel_fd, select.POLLIN)
-        for fd, _ in self._poll.poll(_POLL_S * 1000):
-            if fd == self.fd:
-                os.eventfd_read(fd)
-
-    def __del__(self) -> None:
-        os.close(self.fd)
 
 
 class Session:
@@ -141,23 +88,24 @@ class Session:
         self._undo: dict[int, list[Callable[[], None]]] = {}  #: By call, as long as it may fail.
         self.variants: OrderedDict[bytes, Variant] = OrderedDict()  #: Programs that were sent, latest last.
         self.defined = 0  #: Program texts sent, for those who count.
-        self._fetches: dict[int, _Transfer] = {}
-        self._uploads: dict[int, _Upload] = {}
+        self._fetches: dict[int, Download] = {}
+        self._uploads: dict[int, Upload] = {}
         self._queued_nbytes = 0
         self._stats: dict[int, dict[str, Any]] = {}
         self._request = 0
         self._out: list[tuple[Any, Buffer | None]] = []  #: Messages held back, see `holding`.
         self._holds = 0
         self._threads = threading.local()  #: Each thread's `sleeper`.
-        self._waiters: set[int] = set()  #: Event descriptors of the threads that sleep in `wait`.
-        self._sent_s = 0.0
+        self.waiters: set[int] = set()  #: Event descriptors of the threads that sleep in `wait`.
+        self.sent_s = 0.0
         self.seed = int.from_bytes(os.urandom(8), "little") >> 1
         self.draws = 0
         self.asleep = False
-        self._wake = threading.Event()
+        self.wake = threading.Event()
         self._hello()
         if timer:
-            threading.Thread(target=self._timer, name="gt-timer", daemon=True).start()
+            threading.Thread(target=waiting.run_timer, args=(self,), name="gt-timer", daemon=True).start()
+            waiting.watch_cells(self)
 
     def _hello(self) -> None:
         name = f"{os.path.basename(sys.argv[0]) or 'python'}-{os.getpid()}"
@@ -254,9 +202,9 @@ class Session:
         try:
             self.channel.send_all(out)
         except ServerError as e:
-            self._break(str(e))
-        self._sent_s = time.monotonic()
-        if self._waiters:
+            self.give_up(str(e))
+        self.sent_s = time.monotonic()
+        if self.waiters:
             # Sending may swallow the channel's signal that something came.
             self._wake_waiters()
 
@@ -299,14 +247,14 @@ class Session:
             v = Value(None, -1, spec)
             v.handle = Handle(self.next_id, self)
             self.next_id += 1
-            up = self._uploads[v.handle.id] = _Upload(data, spec)
+            up = self._uploads[v.handle.id] = Upload(data, spec)
             self._queued_nbytes += spec.nbytes
             self._pump(v.handle.id, up)
             if self.asleep:
                 self.wake_timer()
             return v
 
-    def _pump(self, key: int, up: _Upload) -> None:
+    def _pump(self, key: int, up: Upload) -> None:
         total = len(up.data)
         while up.flying < CHUNKS_IN_FLIGHT and up.sent < total:
             at = max(up.sent, 0)
@@ -327,7 +275,7 @@ class Session:
             try:
                 item = self.channel.receive(0)
             except ServerError as e:
-                self._break(str(e))
+                self.give_up(str(e))
                 break
             if item is None:
                 break
@@ -335,7 +283,7 @@ class Session:
             self._handle(*item)
         if came and self._out:
             self._flush()  # what was asked for is never held back: the server may wait for it
-        if came and len(self._waiters) > (me in self._waiters):
+        if came and len(self.waiters) > (me in self.waiters):
             self._wake_waiters(me)
 
     def _handle(self, m: Any, payload: Buffer | None) -> None:
@@ -366,7 +314,7 @@ class Session:
         elif isinstance(m, Need):
             variant = self.variants.get(m.program)
             if variant is None:
-                self._break("the server asked for a program that this client has forgotten")
+                self.give_up("the server asked for a program that this client has forgotten")
             else:
                 self._send(Define(variant.program, variant.timed))
         elif isinstance(m, Stats):
@@ -374,7 +322,7 @@ class Session:
         elif isinstance(m, Welcome):
             self.number, self.window = m.session, min(m.window, WINDOW)
         elif isinstance(m, (Refused, Rejected)):
-            self._break(m.text)
+            self.give_up(m.text)
 
     def _take_chunk(self, m: Chunk, payload: Buffer | None) -> None:
         t = self._fetches.get(m.key)
@@ -390,7 +338,8 @@ class Session:
         else:
             self._send(ChunkAck(0, m.key, False))
 
-    def _break(self, why: str) -> None:
+    def give_up(self, why: str) -> None:
+        """The connection is of no more use."""
         if not self.broken:
             if self.private is not None and not self.private.alive():
                 why = f"GT's private server is gone ({why})"
@@ -408,7 +357,7 @@ class Session:
                 return
             self.check_usable()
             sleeper = self._sleeper()
-            self._waiters.add(sleeper.fd)
+            self.waiters.add(sleeper.fd)
         try:
             while True:
                 sleeper.sleep(self.channel)
@@ -419,16 +368,16 @@ class Session:
                     self.check_usable()
         finally:
             with self.lock:
-                self._waiters.discard(sleeper.fd)
+                self.waiters.discard(sleeper.fd)
 
-    def _sleeper(self) -> _Sleeper:
-        found: _Sleeper | None = getattr(self._threads, "sleeper", None)
+    def _sleeper(self) -> Sleeper:
+        found: Sleeper | None = getattr(self._threads, "sleeper", None)
         if found is None:
-            found = self._threads.sleeper = _Sleeper()
+            found = self._threads.sleeper = Sleeper()
         return found
 
     def _wake_waiters(self, me: int = -1) -> None:
-        for fd in self._waiters:
+        for fd in self.waiters:
             if fd != me:
                 os.eventfd_write(fd, 1)
 
@@ -441,7 +390,7 @@ class Session:
             self.flush_frees()
             self._request += 1
             request = self._request
-            t = self._fetches[request] = _Transfer()
+            t = self._fetches[request] = Download()
             self._send(Fetch(0, request, v.handle.id))
         try:
             self.wait(lambda: t.done)
@@ -516,67 +465,16 @@ class Session:
 
     def wake_timer(self) -> None:
         self.asleep = False
-        self._wake.set()
+        self.wake.set()
 
-    def _timer(self) -> None:
-        quiet_since = time.monotonic()
-        while not self.closed and not self.forked:
-            if self.asleep:
-                self._wake.wait(1.0)
-            else:
-                time.sleep(TICK_S)
-            self._wake.clear()
-            now = time.monotonic()
-            if self.tick(now):
-                quiet_since = now
-            elif now - quiet_since > 1.0 and not self.asleep:
-                self._fall_asleep()
+    @property
+    def under_way(self) -> bool:
+        """Whether the server has something to say about calls or uploads of ours."""
+        return bool(self._uploads) or self.seq > self.done
 
     def tick(self, now: float) -> bool:
         """What is due at this time. False if there was nothing to look after."""
-        active = False
-        for rec in self.recorders:
-            p = rec.pending
-            if p.end is not None:
-                active = True
-                if now - p.marked_s >= MARK_S:
-                    self._quietly(rec, False)
-            elif p.node.depth and rec.trace is None:
-                active = True
-                length, since = rec.seen
-                if length != p.node.depth:
-                    rec.seen = (p.node.depth, now)
-                elif now - since >= IDLE_S and not self._waiters:
-                    self._quietly(rec, True)
-        if self.lock.acquire(blocking=False):
-            try:
-                self.process()
-                if self.dead and now - self._sent_s > 0.05:
-                    self.flush_frees()
-                active = active or bool(self._uploads) or self.seq > self.done
-            finally:
-                self.lock.release()
-        return active
-
-    def _quietly(self, rec: Recorder, timed: bool) -> None:
-        try:
-            rec.steal(timed)
-        except GTError as e:
-            # The owner meets the same trouble at its next op, where it can be raised.
-            self._break(str(e))
-
-    def _fall_asleep(self) -> None:
-        """Have the next op of every thread wake the timer."""
-        with self.lock:
-            self.asleep = True
-            for rec in self.recorders:
-                p = rec.pending
-                rec.pending = rec.blocked
-                if rec.busy or p.node.depth or p.end is not None:
-                    rec.pending = p
-                    self.asleep = False
-                else:
-                    rec.pending = Pending(rec, recording.NOWHERE)
+        return waiting.tick(self, now)
 
     # --- the end ---
 

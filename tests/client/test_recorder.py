@@ -404,9 +404,9 @@ def test_the_timer_sends_frees_when_nothing_else_goes(cluster: Cluster, session:
     cluster.run()
     del x
     del sent[:]
-    session.tick(session._sent_s + 0.01)
+    session.tick(session.sent_s + 0.01)
     assert sent == []
-    session.tick(session._sent_s + 1.0)
+    session.tick(session.sent_s + 1.0)
     assert [type(m) for m in sent] == [Free]
     assert store(cluster) == {}
 
