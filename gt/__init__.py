@@ -73,3 +73,18 @@ def is_grad_enabled() -> object:
 def numel(input: Tensor) -> object:
     """The number of elements."""
     return input.numel()
+
+
+def __getattr__(name: str) -> object:
+    """Ops that have no function written out are found in the table, by their plain form: `gt.softplus(x)`."""
+    from gt.ops import TABLE
+
+    if name not in TABLE:
+        raise AttributeError(f"module 'gt' has no attribute {name!r}")
+    op = TABLE[name]
+
+    def function(*args: object, **attrs: object) -> object:
+        return Tensor._apply(op, args, attrs)
+
+    function.__name__, function.__doc__ = name, op.doc
+    return function

@@ -67,6 +67,13 @@ class Tensor:
                 return op.compose(*args, **attrs)  # its parts have the gradients
         return apply(_kind(op, attrs), args)
 
+    def __getattr__(self, name: str) -> Any:
+        """Ops that have no method written out here are found in the table: `x.softplus()`."""
+        op = TABLE.get(name)
+        if op is None:
+            raise AttributeError(f"a tensor has no attribute {name!r}")
+        return lambda *args, **attrs: Tensor._apply(op, (self, *args), attrs)
+
     # --- what it is ---
 
     @property
