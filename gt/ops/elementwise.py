@@ -253,6 +253,16 @@ silu_dx = op(
     samples=_pairs,
 )
 
+softplus = op(
+    "softplus",
+    "log(1 + exp(x)), without overflow.",
+    infer=_floats_only("softplus"),
+    vjp=(lambda g, y, x: g * ops.sigmoid(x),),
+    compose=lambda x: ops.relu(x) + ops.log1p(ops.exp(-ops.abs(x))),
+    kernels={"torch": lambda torch, site: torch.nn.functional.softplus},
+    samples=_reals,
+)
+
 _ROOT_HALF = math.sqrt(0.5)
 _DENSITY = 1 / math.sqrt(2 * math.pi)  #: of the normal distribution at 0
 _TANH_SCALE = math.sqrt(2 / math.pi)
