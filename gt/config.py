@@ -43,6 +43,7 @@ class Config:
     worker_timeout_s: float = _setting("GT_WORKER_TIMEOUT", "15", "seconds a call waits for a first worker", float)
     start_timeout_s: float = _setting("GT_START_TIMEOUT", "60", "seconds to wait for a private server to start", float)
     connect_timeout_s: float = _setting("GT_CONNECT_TIMEOUT", "5", "seconds to wait for a server's answer", float)
+    spin_us: int = _setting("GT_SPIN_US", "400", "microseconds a worker looks for more work before it sleeps", int)
     worker_memory: int = _setting("GT_WORKER_MEMORY", "0", "bytes a worker may use; 0: all of its device", int)
     fake_memory: int = _setting("GT_FAKE_MEMORY", "0", "for tests: a program allocating more than this fails", int)
     cache_bytes: int = _setting("GT_CACHE_BYTES", str(256 << 20), "limit of each cache of programs and code", int)

@@ -59,8 +59,8 @@ def layer_norm(
 
 def softplus(input: Tensor, beta: float = 1.0) -> Tensor:
     """log(1 + exp(beta x)) / beta, without overflow."""
-    x = input * beta
-    return (x.relu() + (-x.abs()).exp().log1p()) / beta
+    y: Tensor = (input if beta == 1.0 else input * beta).softplus()
+    return y if beta == 1.0 else y / beta
 
 
 # --- losses ------------------------------------------------------------------------------------------

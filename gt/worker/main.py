@@ -132,6 +132,11 @@ class Runner(threading.Thread):
             return core.wait(TICK_S)  # the reader reads
         try:
             if not core.in_flight:
+                # Look for a moment before sleeping: to be woken costs more than most programs.
+                until_s = time.perf_counter() + core.config.spin_us * 1e-6
+                while time.perf_counter() < until_s:
+                    if commands.take_in(0.0):
+                        return True
                 return commands.take_in(TICK_S)
             if not commands.take_in(0.0):
                 time.sleep(POLL_S)  # a device is at work, and does not ring when it is done
