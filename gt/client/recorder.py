@@ -38,7 +38,7 @@ IDLE_S = 0.2  #: An unfinished program is cut after this long without a GT call.
 
 #: What an op's result is wrapped in, and what makes an operand out of something that is none
 #: (a numpy number, an array). Both are set by tensor.py, which is built on this file.
-make: Callable[[Value, Any], Tensor] = None  # type: ignore[assignment]
+make: type[Tensor] = None  # type: ignore[assignment]
 coerce: Callable[[str, Any], Any] = None  # type: ignore[assignment]
 
 
@@ -377,6 +377,8 @@ def _input(p: Pending, v: Value) -> Any:
     return ref, v.spec
 
 
+_new: Callable[[type[Tensor]], Tensor] = object.__new__  # spares the hot path the call of __init__
+
 # The three functions below are the hot path, and the same thing three times: for one operand, for two
 # (either may be a number), for any. Keep them equal.
 
@@ -409,39 +411,35 @@ def unary(kind: Kind, a: Tensor) -> Tensor:
     except BaseException:
         _interrupted(rec)
         raise
+    t = _new(make)
+    t._v, t._x = v, None
     fn = a._fn
-    if fn is not None:
-        fn = attach(node, (fn,), (va, v), 1) if rec.grad else None
-    return make(v, fn)
+    t._fn = None if fn is None or not rec.grad else attach(node, (fn,), (va, v), 1)
+    return t
 
 
-def binary(kind: Kind, a: Any, b: Any) -> Tensor:
-    """Record an op of two operands, at least one of them a tensor."""
+def binary(kind: Kind, a: Tensor, b: Any) -> Tensor:
+    """Record an op of a tensor and a tensor or number."""
     try:
         rec: Recorder = _local.recorder
     except AttributeError:
         rec = recorder()
-    la = _LETTERS.get(type(a))
-    lb = _LETTERS.get(type(b))
-    va = vb = None
+    letter = _LETTERS.get(type(b))
+    vb: Any = b
     try:
         while True:
-            if la is None:
-                va = a._v or a._read()
-            if lb is None:
+            va = a._v or a._read()
+            if letter is None:
                 vb = b._v or b._read()
-            rec.busy = True
-            p = rec.pending
-            if va is None:
-                ka = la
-                p.scalars.append(a)
-            else:
+                rec.busy = True
+                p = rec.pending
                 ka = va.num if va.owner is p else _input(p, va)
-            if vb is None:
-                kb = lb
-                p.scalars.append(b)
-            else:
                 kb = vb.num if vb.owner is p else _input(p, vb)
+            else:
+                rec.busy = True
+                p = rec.pending
+                ka, kb = va.num if va.owner is p else _input(p, va), letter
+                p.scalars.append(b)
             node = p.node.kids.get((kind, ka, kb))
             if node is not None:
                 break
@@ -453,18 +451,21 @@ def binary(kind: Kind, a: Any, b: Any) -> Tensor:
         rec.busy = False
     except AttributeError:
         _interrupted(rec)
-        if (la or hasattr(a, "_v")) and (lb or hasattr(b, "_v")):
+        if hasattr(a, "_v") and (letter or hasattr(b, "_v")):
             raise
         return apply(kind, (a, b))  # type: ignore[no-any-return]  # add and the like have one result
     except BaseException:
         _interrupted(rec)
         raise
-    fa = None if va is None else a._fn
-    fb = None if vb is None else b._fn
+    t = _new(make)
+    t._v, t._x = v, None
+    fa = a._fn
+    fb = b._fn if letter is None else None
     if (fa is not None or fb is not None) and rec.grad:
-        mask = (fa is not None) + 2 * (fb is not None)
-        return make(v, attach(node, (fa, fb), (a if va is None else va, b if vb is None else vb, v), mask))
-    return make(v, None)
+        t._fn = attach(node, (fa, fb), (va, vb, v), (fa is not None) + 2 * (fb is not None))
+    else:
+        t._fn = None
+    return t
 
 
 def apply(kind: Kind, args: tuple[Any, ...]) -> Any:

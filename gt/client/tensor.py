@@ -322,7 +322,7 @@ class Tensor:
         return binary(_SUB, self, other)
 
     def __rsub__(self, other: Any) -> Tensor:
-        return binary(_SUB, other, self)
+        return apply(_SUB, (other, self))  # type: ignore[no-any-return]
 
     def __mul__(self, other: Any) -> Tensor:
         return binary(_MUL, self, other)
@@ -334,7 +334,7 @@ class Tensor:
         return binary(_DIV, self, other)
 
     def __rtruediv__(self, other: Any) -> Tensor:
-        return binary(_DIV, other, self)
+        return apply(_DIV, (other, self))  # type: ignore[no-any-return]
 
     def __floordiv__(self, other: Any) -> Tensor:
         return ew.floor_divide(self, other)
@@ -352,13 +352,13 @@ class Tensor:
         return binary(_POW, self, other)
 
     def __rpow__(self, other: Any) -> Tensor:
-        return binary(_POW, other, self)
+        return apply(_POW, (other, self))  # type: ignore[no-any-return]
 
     def __matmul__(self, other: Any) -> Tensor:
         return binary(_MATMUL, self, other)
 
     def __rmatmul__(self, other: Any) -> Tensor:
-        return binary(_MATMUL, other, self)
+        return apply(_MATMUL, (other, self))  # type: ignore[no-any-return]
 
     def __neg__(self) -> Tensor:
         return unary(_NEG, self)
