@@ -12,6 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from gt.transport.channel import Channel
+from gt.transport.messages import Message
+
 DEADLINE_S = 30.0  #: For what a loaded machine may do slowly; nothing waits that long when all is well.
 
 
@@ -52,6 +55,13 @@ def until(condition: Callable[[], object], what: str, deadline_s: float = DEADLI
 
 def until_gone(pids: list[int], deadline_s: float) -> None:
     until(lambda: not any(alive(p) for p in pids), f"the end of {pids}", deadline_s)
+
+
+def answer(channel: Channel) -> Message:
+    """The next message on a connection."""
+    got = channel.receive(DEADLINE_S)
+    assert got is not None, "no answer"
+    return got[0]
 
 
 class Process:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import random
+import signal
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gt.errors import ServerError
 from gt.transport import codec, connect
-from gt.transport.messages import CHUNK, MAX_FRAME, VERSION, Chunk, Hello, Refused, Rejected, Welcome, WorkerHello
+from gt.transport.messages import CHUNK, MAX_FRAME, VERSION, Hello, Refused, Rejected, Welcome, WorkerHello
 
 from .hostile import ECHO, OVERSIZED, Liar, UnixPeer, ZmqPeer, garbage
-from .running import DEADLINE_S, Process, children
+from .running import DEADLINE_S, Process, answer, children
 
 pytestmark = pytest.mark.processes
 Start = Callable[..., Process]
@@ -128,22 +129,21 @@ def test_a_flood_of_lies(start: Start, tmp_path: Path, wire: str, count: int) ->
 
     rng = random.Random(20)
     new = (lambda: ZmqPeer(address)) if wire == "tcp" else (lambda: UnixPeer(address))
-    attackers = [Attacker(new, rng, victim) for _ in range(PEERS)]
     warm = count // 10
     before = 0
-    for sent in range(0, count, BATCH):
-        attacker = attackers[sent // BATCH % PEERS]
-        # Of seven batches four are well-formed messages with wrong contents.
-        attacker.attack(BATCH, wrong=sent // BATCH % 7 < 4)
-        if wire == "ipc" and rng.random() < 0.1 and attacker.peer is not None:
-            attacker.peer.write(garbage(rng))
-            attacker.close()
-        if sent == warm:
-            before = resident_nbytes(server.pid)
-    grown = resident_nbytes(server.pid) - before
-    errors, ran = sum(a.errors for a in attackers), sum(a.ran for a in attackers)
-    for attacker in attackers:
-        attacker.close()
+    with ExitStack() as ending:
+        attackers = [ending.enter_context(closing(Attacker(new, rng, victim))) for _ in range(PEERS)]
+        for sent in range(0, count, BATCH):
+            attacker = attackers[sent // BATCH % PEERS]
+            # Of seven batches four are well-formed messages with wrong contents.
+            attacker.attack(BATCH, wrong=sent // BATCH % 7 < 4)
+            if wire == "ipc" and rng.random() < 0.1 and attacker.peer is not None:
+                attacker.peer.write(garbage(rng))
+                attacker.close()
+            if sent == warm:
+                before = resident_nbytes(server.pid)
+        grown = resident_nbytes(server.pid) - before
+        errors, ran = sum(a.errors for a in attackers), sum(a.ran for a in attackers)
 
     stop.touch()
     code, steps, said = user.end()
@@ -153,7 +153,7 @@ def test_a_flood_of_lies(start: Start, tmp_path: Path, wire: str, count: int) ->
     assert errors > count // 4, "the lies were not even noticed"
     assert ran > count // 100, "they did not get past the door"
     assert grown < 100 << 20
-    server.signal(15)
+    server.signal(signal.SIGTERM)
     assert server.end() == (0, "", "")
 
 
@@ -164,38 +164,28 @@ def test_what_is_too_large_or_of_another_version(start: Start, tmp_path: Path, w
     address = server.line().removeprefix("gt: serving on ").partition(",")[0]
 
     for hello in (Hello(VERSION + 1, "", "new"), Hello(0, "", "old"), WorkerHello(VERSION + 1, "", "x", True)):
-        channel = connect(address)
-        channel.send(hello)
-        refused = channel.receive(DEADLINE_S)
-        assert refused is not None
-        assert isinstance(refused[0], Refused)
-        assert f"speaks version {VERSION} of GT's protocol, the other side {hello.version}" in refused[0].text
-        channel.close()
+        with closing(connect(address)) as channel:
+            channel.send(hello)
+            refused = answer(channel)
+            assert isinstance(refused, Refused)
+            assert f"speaks version {VERSION} of GT's protocol, the other side {hello.version}" in refused.text
 
     new: Any = ZmqPeer(address) if wire == "tcp" else UnixPeer(address)
-    new.send(codec.encode(Hello(VERSION, "", "test")))
-    assert isinstance(new.receive(DEADLINE_S)[0], Welcome)
-    for frames, reason in zip(OVERSIZED, [f"a payload of at most {CHUNK} bytes", "not a message"], strict=True):
-        new.send(frames)
-        (rejected,) = new.receive(DEADLINE_S)
-        assert isinstance(rejected, Rejected)
-        assert reason in rejected.text
-    # What is larger than any frame is not even read: the connection ends.
-    new.send([bytes(MAX_FRAME + 1)])
-    assert new.receive(DEADLINE_S) is None
-    new.close()
+    with closing(new):
+        new.send(codec.encode(Hello(VERSION, "", "test")))
+        assert isinstance(new.receive(DEADLINE_S)[0], Welcome)
+        reasons = [f"a payload of at most {CHUNK} bytes", "not a message"]
+        for frames, reason in zip(OVERSIZED, reasons, strict=True):
+            new.send(frames)
+            (rejected,) = new.receive(DEADLINE_S)
+            assert isinstance(rejected, Rejected)
+            assert reason in rejected.text
+        # What is larger than any frame is not even read: the connection ends.
+        new.send([bytes(MAX_FRAME + 1)])
+        assert new.receive(DEADLINE_S) is None
 
-    again = connect(address)
-    again.send(Hello(VERSION, "", "test"))
-    got = again.receive(DEADLINE_S)
-    assert got is not None
-    assert isinstance(got[0], Welcome)
-    again.send(Chunk(0, 1, 0, CHUNK + 1, (CHUNK + 1,), "int8"), bytes(CHUNK + 1))
-    got = again.receive(DEADLINE_S)
-    assert got is not None
-    assert isinstance(got[0], Rejected)
-    again.close()
-    with pytest.raises(ServerError):
-        again.receive(0)
-    server.signal(15)
+    with closing(connect(address)) as channel:
+        channel.send(Hello(VERSION, "", "test"))
+        assert isinstance(answer(channel), Welcome)
+    server.signal(signal.SIGTERM)
     assert server.end() == (0, "", "")

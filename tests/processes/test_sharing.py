@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from gt.transport import connect
-from gt.transport.messages import VERSION, Fetch, FetchFailed, Hello, Welcome
+from gt.transport.messages import VERSION, Fetch, FetchFailed, GetStats, Hello, Stats, Welcome
 
-from .running import DEADLINE_S, Process, children, until
+from .running import Process, answer, children, until
 from .test_starting import join
 
 pytestmark = pytest.mark.processes
@@ -49,14 +50,14 @@ print(steps, flush=True)
 
 
 def sessions(address: str) -> int:
-    """How many sessions there are on the server, as one more of them is told."""
-    from gt import config
-    from gt.client.session import Session
-
-    session = Session(connect(address), config.load(), timer=False)
-    count = len(session.stats()["sessions"])
-    session.close()
-    return count - 1
+    """How many sessions there are on the server besides the one that asks."""
+    with closing(connect(address)) as channel:
+        channel.send(Hello(VERSION, "", "asks"))
+        assert isinstance(answer(channel), Welcome)
+        channel.send(GetStats(1))
+        stats = answer(channel)
+        assert isinstance(stats, Stats)
+        return int(stats.data["dispatcher"]["sessions"]) - 1
 
 
 def test_two_train_and_a_third_dies(serve: Serve, start: Start, tmp_path: Path) -> None:
@@ -66,18 +67,14 @@ def test_two_train_and_a_third_dies(serve: Serve, start: Start, tmp_path: Path) 
     for user in users:
         assert user.line() == "begun"
 
-    stranger = connect(address)
-    stranger.send(Hello(VERSION, "", "stranger"))
-    got = stranger.receive(DEADLINE_S)
-    assert got is not None
-    assert isinstance(got[0], Welcome)
-    for id in range(1, 100):  # among them those of the others
-        stranger.send(Fetch(0, id, id))
-        got = stranger.receive(DEADLINE_S)
-        assert got is not None
-        assert isinstance(got[0], FetchFailed)
-        assert got[0].error.text == f"tensor {id} does not exist"
-    stranger.close()
+    with closing(connect(address)) as stranger:
+        stranger.send(Hello(VERSION, "", "stranger"))
+        assert isinstance(answer(stranger), Welcome)
+        for id in range(1, 100):  # among them those of the others
+            stranger.send(Fetch(0, id, id))
+            failed = answer(stranger)
+            assert isinstance(failed, FetchFailed)
+            assert failed.error.text == f"tensor {id} does not exist"
 
     *good, third = users
     third.signal(signal.SIGKILL)
@@ -104,13 +101,12 @@ def test_random_numbers_are_each_sessions_own(serve: Serve, start: Start) -> Non
 
 
 LOSER = """
-import os, sys, time
+import sys
 import gt
 from gt.errors import LostError
 x = gt.ones(3)
 print((x + 1).tolist(), flush=True)
-while not os.path.exists(sys.argv[1]):
-    time.sleep(0.01)
+open(sys.argv[1]).read()  # until the worker is gone
 for what in (lambda: x.tolist(), lambda: (x * 2).tolist()):
     try:
         print(what(), flush=True)
@@ -124,12 +120,13 @@ def test_a_worker_dies_under_a_client(serve: Serve, start: Start, tmp_path: Path
     server, address = serve()
     first = join(start, address)
     gone = tmp_path / "gone"
+    os.mkfifo(gone)
     user = start("-c", LOSER, str(gone), GT_SERVER=address)
     assert user.line() == "[2.0, 2.0, 2.0]"
     second = join(start, address)
     first.signal(signal.SIGKILL)
     first.end()
-    gone.touch()
+    gone.write_text("")
     code, out, said = user.end()
     assert (code, said) == (0, "")
     fetched, computed, new = out.splitlines()
