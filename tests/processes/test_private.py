@@ -15,8 +15,8 @@ from gt.config import Config
 from gt.errors import StartError
 from gt.server import PrivateServer, start_private
 from gt.server.workers import choose_devices, count_gpus, last_line
+from gt.transport import connect
 from gt.transport.messages import VERSION, Hello, Refused, Welcome
-from gt.transport.sockets import SocketChannel
 
 from .running import DEADLINE_S, Process, alive, children, until, until_gone
 
@@ -70,7 +70,7 @@ def server(settings: Config) -> Iterator[PrivateServer]:
 
 
 def greet(address: str, token: str) -> object:
-    channel = SocketChannel(address)
+    channel = connect(address)
     channel.send(Hello(VERSION, token, "test"))
     got = channel.receive(DEADLINE_S)
     channel.close()

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from gt.transport import connect
 from gt.transport.messages import VERSION, Hello, Refused, Welcome
-from gt.transport.sockets import SocketChannel
 
 from .running import DEADLINE_S, Process, alive, children, until_gone
 
@@ -22,7 +22,7 @@ Serve = Callable[..., tuple[Process, str]]
 
 def greet(address: str, token: str = "", version: int = VERSION) -> object:
     """What a server answers to a client's first message."""
-    channel = SocketChannel(address)
+    channel = connect(address)
     channel.send(Hello(version, token, "test"))
     got = channel.receive(DEADLINE_S)
     channel.close()
