@@ -83,8 +83,8 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'gt' has no attribute {name!r}")
     op = TABLE[name]
 
-    def function(*args: object, **attrs: object) -> object:
+    def plain(*args: object, **attrs: object) -> object:
         return Tensor._apply(op, args, attrs)
 
-    function.__name__, function.__doc__ = name, op.doc
-    return function
+    plain.__name__, plain.__doc__ = name, op.doc
+    return plain

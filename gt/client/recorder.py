@@ -165,7 +165,10 @@ class Recorder:
             if owner.rec.session is not self.session:
                 raise ServerError("a tensor of another session cannot be used here; pass its .numpy()")
             while v.owner is not None and not owner.rec.steal():
-                time.sleep(0)  # it is inside an op, which is a matter of microseconds
+                if self.session.full:
+                    self.session.make_room()
+                else:
+                    time.sleep(0)  # it is inside an op, which is a matter of microseconds
         elif owner is None and v.handle is not None and v.handle.dead is not self.session.dead:
             raise ServerError("this tensor belongs to a session that is closed, or is not this thread's")
 
@@ -254,31 +257,41 @@ class Recorder:
         with session.lock:
             session.make_room()
             p = self.pending
-            end = p.end or p.node
             self.pending = Pending(self, session.tree.root)
-            if end.depth == 0 or end is NOWHERE:
-                return
-            call = _close(p, end, session)
-            if call is not None:
-                variant, live = call
-                variant.timed = timed
-                session.send_call(p, variant, live)
-            # Its values name it as their owner: without this it would live in a cycle, and they with it.
-            p.values.clear()
-            p.inputs.clear()
-            session.tree.touch(end, session.pinned())
+            self._finish(p, timed)
 
     def steal(self, timed: bool = False) -> bool:
-        """End this program from another thread. False if the owner was inside an op."""
-        with self.session.lock:
+        """End this program from another thread. False if the owner is inside an op, or there is no room."""
+        session = self.session
+        with session.lock:
+            if session.full:
+                return False
             p = self.pending
-            self.pending = self.blocked
+            self.pending = self.blocked  # an op that begins now misses, and waits for the lock
             if self.busy:
                 self.pending = p
                 return False
-            self.pending = p
-            self.settle(timed)
+            try:
+                self._finish(p, timed)
+            finally:
+                self.pending = Pending(self, session.tree.root)
             return True
+
+    def _finish(self, p: Pending, timed: bool) -> None:
+        """Send a program that nobody adds to any more. The caller has the lock."""
+        session = self.session
+        end = p.end or p.node
+        if end.depth == 0 or end is NOWHERE:
+            return
+        call = _close(p, end, session)
+        if call is not None:
+            variant, live = call
+            variant.timed = timed
+            session.send_call(p, variant, live)
+        # Its values name it as their owner: without this it would live in a cycle, and they with it.
+        p.values.clear()
+        p.inputs.clear()
+        session.tree.touch(end, session.pinned())
 
 
 def _repeats_from_start(node: Node, period: int) -> bool:

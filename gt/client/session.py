@@ -1,7 +1,8 @@
 """A session: this client's world at a dispatcher. Its tree of programs, its ids, its connection.
 
-Law 1: the channel is used under `lock` only. A thread that waits sleeps outside it, and is woken
-       by the channel or by whoever took its message off the channel.
+Law 1: the channel is used under `lock` only. A thread that waits for a value sleeps outside it, and is
+       woken by the channel or by whoever took its message off the channel. One that has run its window
+       ahead waits with the lock: no other thread comes between the two halves of its op.
 Law 2: ids grow and are never used twice.
 Law 3: a failed call is raised once, at the next sync or program end. Calls that were under way by then
        and had used its results failed with it and are not raised again; later ones are.
@@ -150,8 +151,13 @@ class Session:
     def make_room(self) -> None:
         """Wait while this session has run its whole window ahead. The only wait that needs no value."""
         self.check_usable()
-        if self.seq - self.done >= self.window:
-            self.wait(lambda: self.seq - self.done < self.window)
+        if self.full:
+            self.wait(lambda: not self.full)
+
+    @property
+    def full(self) -> bool:
+        """As many calls are under way as may be."""
+        return self.seq - self.done >= self.window
 
     def send_call(self, p: Pending, variant: Variant, live: set[int]) -> None:
         """Send a settled program; give its live values their ids. The caller has the lock."""
@@ -420,7 +426,10 @@ class Session:
             if rec is recording.recorder():
                 rec.settle()
             elif not rec.steal():
-                time.sleep(0)  # inside an op of its own thread, which is a matter of microseconds
+                if self.full:
+                    self.make_room()
+                else:
+                    time.sleep(0)  # inside an op of its own thread, which is a matter of microseconds
 
     def stats(self) -> dict[str, Any]:
         """What dispatcher and workers say about themselves and this session."""

@@ -28,6 +28,7 @@ from gt.transport.codec import Buffer
 from gt.transport.messages import MAX_FRAME, Message
 
 MAX_QUEUED = 512 << 20  #: Bytes sent to a peer and not read by it; beyond this it is cut off.
+MAX_MESSAGE = 4 * MAX_FRAME  #: Bytes that travel as one: what a peer can make us hold before it is heard.
 STALL_S = 30.0  #: How long a client waits for a server that does not read.
 BUFFER = 1 << 18  #: Bytes read at once, from one peer before the next.
 _WORD = 4
@@ -91,6 +92,8 @@ def _parse(data: bytes, at: int, end: int) -> tuple[int, list[Buffer] | None]:
     if max(sizes) > MAX_FRAME:
         raise codec.BadMessage(f"a frame of {max(sizes)} bytes; the limit is {MAX_FRAME}")
     need = start + sum(sizes)
+    if need > MAX_MESSAGE:
+        raise codec.BadMessage(f"{need} bytes in one message; the limit is {MAX_MESSAGE}")
     if end - at < need:
         return need, None
     frames: list[Buffer] = []

@@ -181,6 +181,8 @@ class Oracle:
 
     def _check_reason(self, call: SentCall, message: CallFailed) -> None:
         kind, root = message.error.kind, message.root
+        if not call.nodes:
+            return  # all of it was a step inside an operation, sent while that waited: nothing is known of it here
         roots = set()
         if any(n.bad == kind for n in call.nodes):
             roots.add(call.seq)

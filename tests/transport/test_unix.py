@@ -112,6 +112,7 @@ def test_an_interrupted_send_leaves_the_stream_whole() -> None:
         b"\0\0\0\0",
         struct.pack("<I", codec.MAX_FRAMES + 1),
         struct.pack("<II", 1, MAX_FRAME + 1),
+        struct.pack("<6I", 5, *[MAX_FRAME] * 5),
         b"GET / HTTP/1.1\r\n\r\n",
     ],
 )
