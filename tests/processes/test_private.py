@@ -149,7 +149,7 @@ def test_torch_not_installed(settings: Config, tmp_path: Path, monkeypatch: pyte
     shim = tmp_path / "shim"
     shim.mkdir()
     (shim / "torch.py").write_text("raise ImportError('no torch here')\n")
-    monkeypatch.setenv("PYTHONPATH", str(shim))
+    monkeypatch.setenv("PYTHONPATH", str(shim), prepend=os.pathsep)
     with pytest.raises(StartError) as caught:
         start_private(config.replace(settings, engine="torch"))
     why = "the torch engine needs torch: pip install 'gt[torch]', or use --engine numpy"
@@ -163,7 +163,7 @@ def test_a_server_that_dies_before_it_can_speak(
     shim = tmp_path / "shim"
     shim.mkdir()
     (shim / "zmq.py").write_text("raise ImportError('zmq is broken')\n")
-    monkeypatch.setenv("PYTHONPATH", str(shim))
+    monkeypatch.setenv("PYTHONPATH", str(shim), prepend=os.pathsep)
     with pytest.raises(StartError, match=r"^cannot start a private server: ImportError: zmq is broken$"):
         start_private(settings)
 

@@ -189,7 +189,8 @@ print((x + 1).tolist(), flush=True)
 
 def test_a_forked_child_is_told(serve: Serve, start: Start) -> None:
     _, address = serve("--workers", "1")
-    user = start("-c", FORKED, GT_SERVER=address)
+    # Python 3.12 itself warns whoever forks with threads.
+    user = start("-W", "ignore::DeprecationWarning", "-c", FORKED, GT_SERVER=address)
     code, out, said = user.end()
     assert (code, said) == (0, "")
     before, *told, after = out.splitlines()
