@@ -79,7 +79,7 @@ def per_op(rounds: int, body: Body, requires_grad: bool) -> tuple[float, float]:
         issue(body, t, _nothing)
         return time.thread_time() - start
 
-    in_turn(3, run_gt, run_torch)
+    in_turn(5, run_gt, run_torch)
     gt_s, torch_s = in_turn(rounds, run_gt, run_torch)
     n = OPS * PROGRAMS
     return gt_s / n * 1e6, torch_s / n * 1e6

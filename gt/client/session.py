@@ -16,8 +16,7 @@ import sys
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -94,7 +93,7 @@ class Session:
         self._queued_nbytes = 0
         self._stats: dict[int, dict[str, Any]] = {}
         self._request = 0
-        self._out: list[tuple[Any, Buffer | None]] = []  #: Messages held back, see `holding`.
+        self._out: list[tuple[Any, Buffer | None]] = []  #: Messages held back while `_holds`, to go out as one.
         self._holds = 0
         self._threads = threading.local()  #: Each thread's `sleeper`.
         self.waiters: set[int] = set()  #: Event descriptors of the threads that sleep in `wait`.
@@ -198,7 +197,7 @@ class Session:
         return first
 
     def _send(self, message: Any, payload: Buffer | None = None) -> None:
-        """Send it, or keep it for the `flush` that whoever `holding` will do. The caller has the lock."""
+        """Send it, or keep it for the `_flush` of whoever holds it back. The caller has the lock."""
         self._out.append((message, payload))
         if not self._holds:
             self._flush()
@@ -213,18 +212,6 @@ class Session:
         if self.waiters:
             # Sending may swallow the channel's signal that something came.
             self._wake_waiters()
-
-    @contextmanager
-    def holding(self) -> Iterator[None]:
-        """What is sent in the body goes out as one: it costs one way to the server, not several."""
-        with self.lock:
-            self._holds += 1
-            try:
-                yield
-            finally:
-                self._holds -= 1
-                if self._out and not self._holds:
-                    self._flush()
 
     def _take_dead(self) -> bytes:
         dead = self.dead
@@ -389,15 +376,21 @@ class Session:
 
     def fetch(self, v: Value) -> np.ndarray[Any, Any]:
         """The value's data, in host memory that the caller may write to."""
-        with self.holding():
-            self.bring_out(v)
-            self.check_usable()
-            assert v.handle is not None
-            self.flush_frees()
-            self._request += 1
-            request = self._request
-            t = self._fetches[request] = Download()
-            self._send(Fetch(0, request, v.handle.id))
+        with self.lock:
+            self._holds += 1  # the call and the fetch go out as one: one way to the server, not two
+            try:
+                self.bring_out(v)
+                self.check_usable()
+                assert v.handle is not None
+                self.flush_frees()
+                self._request += 1
+                request = self._request
+                t = self._fetches[request] = Download()
+                self._send(Fetch(0, request, v.handle.id))
+            finally:
+                self._holds -= 1
+                if self._out and not self._holds:
+                    self._flush()
         try:
             self.wait(lambda: t.done)
         except BaseException:
