@@ -24,6 +24,8 @@ class Download:
 
 
 class Upload:
+    """Host data on its way to a worker."""
+
     __slots__ = ("data", "flying", "sent", "spec")
 
     def __init__(self, data: Buffer, spec: Spec) -> None:

@@ -1,7 +1,7 @@
 """The wire on one machine: Unix sockets, with the same interface as ZeroMQ's in sockets.py and router.py.
 
 ZeroMQ hands every message to a thread of its own on both sides. Between processes of one machine that
-costs more than everything else: a call and a fetch wake 13 threads with it, and 5 without.
+costs more than everything else: on the way of a call and its fetch 12 threads wake with it, and 4 without.
 
 Law 1: sending never drops silently. The server's side never blocks: it queues, and a peer that does not
        read is cut off. A client's side may wait for the server to read, and not for longer than STALL_S.
