@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q -e '.[torch,dev]'
+	$(BIN)/python -m pip install -q -e '.[torch,jax,dev]'
 	touch $(READY)
 
 demo: $(READY)

@@ -10,39 +10,28 @@ tensor([[2., 2., 2.],
 
 from gt import nn, optim
 from gt.client import debug
+from gt.client import methods as _methods
 from gt.client.autograd import grad
 from gt.client.autograd import set_grad as _set_grad
-from gt.client.creation import (
-    arange, as_tensor, empty, empty_like, eye, from_numpy, full, full_like, linspace, manual_seed, ones, ones_like,
-    rand, rand_like, randint, randn, randn_like, tensor, zeros, zeros_like,
-)  # fmt: skip
-from gt.client.elementwise import (
-    abs, add, ceil, clamp, cos, div, eq, erf, exp, expm1, floor, floor_divide, ge, gelu, gt, isfinite, isinf, isnan,
-    le, lerp, log, log1p, log2, logical_and, logical_not, logical_or, logical_xor, lt, masked_fill, maximum,
-    minimum, mul, ne, neg, pow, reciprocal, relu, remainder, round, rsqrt, sigmoid, sign, silu, sin, sqrt, square,
-    sub, tanh, where,
-)  # fmt: skip
+from gt.client.creation import *
+from gt.client.elementwise import *
 from gt.client.function import function
-from gt.client.indexing import embedding, gather, index_add, index_select, narrow, one_hot, scatter_add, select
-from gt.client.reductions import (
-    all, amax, amin, any, argmax, argmin, cumsum, log_softmax, logsumexp, max, mean, min, norm, prod, softmax, std,
-    sum, var,
-)  # fmt: skip
+from gt.client.indexing import *
+from gt.client.reductions import *
 from gt.client.save import load, save
 from gt.client.session import connect, disconnect
-from gt.client.shapes import (
-    broadcast_to, cat, chunk, flatten, flip, movedim, permute, repeat, reshape, split, squeeze, stack, t, transpose,
-    tril, triu, unbind, unflatten, unsqueeze,
-)  # fmt: skip
+from gt.client.shapes import *
 from gt.client.tensor import Parameter, Tensor
-from gt.dtypes import DType, bfloat16, float16, float32, float64, int8, int16, int32, int64, promote_types, uint8
+from gt.dtypes import (
+    DType, bfloat16, complex64, complex128, float16, float32, float64, int8, int16, int32, int64, promote_types, uint8
+)  # fmt: skip
 from gt.dtypes import bool_ as bool
 from gt.errors import GTError
 
 __version__ = "0.1.0"
 
 float, double, half, long, int = float32, float64, float16, int64, int32
-clip, swapaxes = clamp, transpose
+cfloat, cdouble, short = complex64, complex128, int16
 
 
 def matmul(input: Tensor, other: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from gt.errors import DTypeError
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-BOOL, INT, FLOAT = 0, 1, 2  #: The categories of torch's promotion, lowest first.
+BOOL, INT, FLOAT, COMPLEX = 0, 1, 2, 3  #: The categories of torch's promotion, lowest first.
 
 
 class DType:
@@ -36,6 +36,27 @@ class DType:
     def is_floating_point(self) -> bool:
         return self.category == FLOAT
 
+    @property
+    def is_complex(self) -> bool:
+        return self.category == COMPLEX
+
+    @property
+    def is_differentiable(self) -> bool:
+        """Whether a tensor of this type can have a gradient."""
+        return self.category >= FLOAT
+
+    @property
+    def is_signed(self) -> bool:
+        return self.category >= INT and self.numpy.kind != "u"
+
+    def to_complex(self) -> DType:
+        """The complex type whose parts are of this type."""
+        return complex128 if self.name in ("float64", "complex128") else complex64
+
+    def to_real(self) -> DType:
+        """The type of a complex number's parts."""
+        return {"complex64": float32, "complex128": float64}.get(self.name, self)
+
     def __repr__(self) -> str:
         return f"gt.{self.name}"
 
@@ -52,12 +73,16 @@ int32 = DType("int32", "i32", INT, np.int32)
 int16 = DType("int16", "i16", INT, np.int16)
 int8 = DType("int8", "i8", INT, np.int8)
 uint8 = DType("uint8", "u8", INT, np.uint8)
+complex64 = DType("complex64", "c64", COMPLEX, np.complex64)
+complex128 = DType("complex128", "c128", COMPLEX, np.complex128)
 bool_ = DType("bool", "bool", BOOL, np.bool_)
 
-ALL: tuple[DType, ...] = (float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8, bool_)
+ALL: tuple[DType, ...] = (
+    float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8, bool_, complex64, complex128
+)  # fmt: skip
 BY_NAME: dict[str, DType] = {d.name: d for d in ALL}
 _BY_NUMPY: dict[np.dtype[Any], DType] = {d.numpy: d for d in ALL}
-_PYTHON: dict[type, DType] = {float: float32, int: int64, bool: bool_}
+_PYTHON: dict[type, DType] = {float: float32, int: int64, bool: bool_, complex: complex64}
 
 
 def dtype(x: Any) -> DType:
@@ -81,7 +106,8 @@ def dtype(x: Any) -> DType:
         raise DTypeError(f"dtype {x!r} is not one of GT's: {names}") from None
 
 
-_RANK = {d: i for i, d in enumerate([bool_, uint8, int8, int16, int32, int64, float16, bfloat16, float32, float64])}
+_ORDER = (bool_, uint8, int8, int16, int32, int64, float16, bfloat16, float32, float64, complex64, complex128)
+_RANK = {d: i for i, d in enumerate(_ORDER)}
 
 
 def promote_types(a: DType, b: DType) -> DType:
@@ -96,7 +122,8 @@ def promote_types(a: DType, b: DType) -> DType:
         return float32
     if {a, b} == {uint8, int8}:
         return int16
-    return a if _RANK[a] > _RANK[b] else b
+    high, low = (a, b) if _RANK[a] > _RANK[b] else (b, a)
+    return complex128 if high is complex64 and low is float64 else high
 
 
 class Typed(Protocol):
@@ -114,7 +141,7 @@ def promote(operands: Iterable[Typed]) -> DType:
     """The common type of the operands of one op, as torch finds it.
 
     Tensors with dimensions decide; tensors without, and then Python numbers, only raise the
-    category (bool < int < float), never the width.
+    category (bool < int < float < complex), never the width.
     """
     tiers: list[DType | None] = [None, None, None]  # with dimensions, without, Python numbers
     for x in operands:
@@ -124,6 +151,8 @@ def promote(operands: Iterable[Typed]) -> DType:
     result: DType | None = None
     for tier_type in tiers:
         if tier_type is not None and (result is None or tier_type.category > result.category):
+            if result is not None and result.category == FLOAT:
+                tier_type = result.to_complex()  # of the width that the tensors with dimensions have
             result = tier_type
     if result is None:
         raise DTypeError("an op without operands has no common type")

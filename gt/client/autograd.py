@@ -132,9 +132,12 @@ class Leaf:
 
 
 def fit(d: Any, spec: Spec) -> Any:
-    """A gradient in its operand's shape and dtype: summed over broadcast dimensions, cast."""
+    """A gradient in its operand's shape and dtype: summed over broadcast dimensions, cast; of a real
+    operand, the real part."""
     if d.shape != spec.shape:
         d = TABLE["sum_to"](d, shape=spec.shape)
+    if d.dtype.is_complex and not spec.dtype.is_complex:
+        d = TABLE["real"](d)
     if d.dtype is not spec.dtype:
         d = TABLE["cast"](d, dtype=spec.dtype.name)
     return d
@@ -165,9 +168,9 @@ def find_saves(node: Node, mask: int) -> int:
     """
     assert node.kind is not None
     op, attrs = node.kind.op, node.kind.attrs
-    if op.vjp is None or not any(s.dtype.is_floating_point for s in node.specs):
+    if op.vjp is None or not any(s.dtype.is_differentiable for s in node.specs):
         return -1
-    if not any(mask >> i & 1 and s.dtype.is_floating_point for i, s in enumerate(node.operands)):
+    if not any(mask >> i & 1 and s.dtype.is_differentiable for i, s in enumerate(node.operands)):
         return -1
     if not callable(op.vjp) and not any(mask >> i & 1 and f is not None for i, f in enumerate(op.vjp)):
         return -1

@@ -19,6 +19,11 @@ from gt.errors import ArgumentError, DTypeError
 from gt.ops import TABLE
 from gt.program import spec
 
+__all__ = [
+    "arange", "as_tensor", "empty", "empty_like", "eye", "from_numpy", "full", "full_like", "linspace", "manual_seed",
+    "ones", "ones_like", "rand", "rand_like", "randint", "randn", "randn_like", "tensor", "zeros", "zeros_like",
+]  # fmt: skip
+
 BY_VALUE_NBYTES = 1024  #: Host data up to this size travels with the call that uses it.
 
 _DATA = Kinds(TABLE["data"], "shape", "dtype")
@@ -67,7 +72,7 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
         raise DTypeError(f"from_numpy: a tensor cannot hold elements of type {array.dtype}") from None
     shape = tuple(array.shape)
     if array.nbytes <= BY_VALUE_NBYTES:
-        return apply(_DATA[shape, kind.name], (array.tobytes(),))  # type: ignore[no-any-return]
+        return apply(_DATA[shape, kind.name], (array.tobytes(),))
     return Tensor(recording.recorder().session.upload(array.tobytes(), spec(shape, kind)))
 
 
@@ -201,7 +206,7 @@ def randint(low: int, high: Any = None, size: Any = None, dtype: Any = dtypes.in
     if high <= low:
         raise ArgumentError(f"randint: from {low} to {high} there is no integer")
     shape = sizes("randint", (size,))
-    return apply(_RANDINT[shape, _dtype(dtype).name], (next_seed(), int(low), int(high)))  # type: ignore[no-any-return]
+    return apply(_RANDINT[shape, _dtype(dtype).name], (next_seed(), int(low), int(high)))
 
 
 def rand_like(input: Tensor, dtype: Any = None) -> Tensor:

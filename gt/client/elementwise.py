@@ -14,6 +14,15 @@ from gt.ops import TABLE
 if TYPE_CHECKING:
     from gt.client.tensor import Tensor
 
+__all__ = [
+    "abs", "add", "ceil", "clamp", "clip", "cos", "div", "eq", "erf", "exp", "expm1", "floor", "floor_divide", "ge",
+    "gelu", "gt", "isfinite", "isinf", "isnan", "le", "lerp", "log", "log1p", "log2", "logical_and", "logical_not",
+    "logical_or", "logical_xor", "lt", "masked_fill", "maximum", "minimum", "mul", "ne", "neg", "pow", "reciprocal",
+    "relu", "remainder", "round", "rsqrt", "sigmoid", "sign", "silu", "sin", "sqrt", "square", "sub", "tanh", "where",
+]  # fmt: skip
+METHODS = [*{*__all__} - {"where", "gelu", "silu"}, "cast"]
+INPLACE = ["add", "sub", "mul", "div", "pow", "clamp", "lerp", "masked_fill", "neg", "exp", "sqrt", "relu"]
+
 
 def _unary(name: str) -> Callable[[Any], Tensor]:
     kind = Kind(TABLE[name], {})
@@ -127,13 +136,13 @@ def cast(input: Any, dtype: Any) -> Tensor:
     """The tensor with elements of another type; itself if it has that type."""
     to = dtypes.dtype(dtype)
     if hasattr(input, "dtype") and input.dtype is to:
-        return input  # type: ignore[no-any-return]
+        return input
     return unary(_CAST[to.name], input)
 
 
 def where(condition: Any, input: Any, other: Any) -> Tensor:
     """input where the condition holds, else other."""
-    return apply(_WHERE, (condition, input, other))  # type: ignore[no-any-return]
+    return apply(_WHERE, (condition, input, other))
 
 
 def clamp(input: Any, min: Any = None, max: Any = None) -> Tensor:
@@ -142,12 +151,15 @@ def clamp(input: Any, min: Any = None, max: Any = None) -> Tensor:
         low = input if min is None else maximum(input, min)
         return low if max is None else minimum(low, max)
     if min is not None and max is not None:
-        return apply(_CLAMP, (input, min, max))  # type: ignore[no-any-return]
+        return apply(_CLAMP, (input, min, max))
     if min is not None:
-        return apply(_CLAMP_MIN, (input, min))  # type: ignore[no-any-return]
+        return apply(_CLAMP_MIN, (input, min))
     if max is not None:
-        return apply(_CLAMP_MAX, (input, max))  # type: ignore[no-any-return]
+        return apply(_CLAMP_MAX, (input, max))
     raise ArgumentError("clamp: give min, max or both")
+
+
+clip = clamp
 
 
 def masked_fill(input: Any, mask: Any, value: Any) -> Tensor:

@@ -24,6 +24,10 @@ from gt.ops import TABLE
 if TYPE_CHECKING:
     from gt.client.tensor import Tensor
 
+__all__ = ["embedding", "gather", "index_add", "index_select", "narrow", "one_hot", "scatter_add", "select"]
+METHODS = [*{*__all__} - {"embedding", "one_hot"}]
+INPLACE = ["index_add", "scatter_add"]
+
 _SLICE = Kinds(TABLE["slice"], "dims", "lengths", "steps", "drop")
 _INDEX = Kinds(TABLE["index"], "dims")
 _INDEX_PUT = Kinds(TABLE["index_put"], "dims", "accumulate")
@@ -185,7 +189,7 @@ def _index_tensor(k: Any, n: int, dim: int) -> Any:
 
 
 def _gather_at(view: Any, tensors: list[tuple[int, Any]]) -> Tensor:
-    return apply(_INDEX[tuple(d for d, _ in tensors)], (view, *[i for _, i in tensors]))  # type: ignore[no-any-return]
+    return apply(_INDEX[tuple(d for d, _ in tensors)], (view, *[i for _, i in tensors]))
 
 
 # --- functions ---------------------------------------------------------------------------------------
@@ -193,27 +197,27 @@ def _gather_at(view: Any, tensors: list[tuple[int, Any]]) -> Tensor:
 
 def gather(input: Any, dim: int, index: Any) -> Tensor:
     """Elements picked along dim by an index tensor of the result's shape."""
-    return apply(_GATHER[one_dim("gather", dim, input.ndim)], (input, index))  # type: ignore[no-any-return]
+    return apply(_GATHER[one_dim("gather", dim, input.ndim)], (input, index))
 
 
 def scatter_add(input: Any, dim: int, index: Any, src: Any) -> Tensor:
     """The tensor with the elements of src added where the index says."""
-    return apply(_SCATTER_ADD[one_dim("scatter_add", dim, input.ndim)], (input, index, src))  # type: ignore[no-any-return]
+    return apply(_SCATTER_ADD[one_dim("scatter_add", dim, input.ndim)], (input, index, src))
 
 
 def index_select(input: Any, dim: int, index: Any) -> Tensor:
     """Rows (or other slices along dim) by number."""
-    return apply(_INDEX_SELECT[one_dim("index_select", dim, input.ndim)], (input, index))  # type: ignore[no-any-return]
+    return apply(_INDEX_SELECT[one_dim("index_select", dim, input.ndim)], (input, index))
 
 
 def index_add(input: Any, dim: int, index: Any, source: Any) -> Tensor:
     """The tensor with slices of source added at the numbers given."""
-    return apply(_INDEX_ADD[one_dim("index_add", dim, input.ndim)], (input, index, source))  # type: ignore[no-any-return]
+    return apply(_INDEX_ADD[one_dim("index_add", dim, input.ndim)], (input, index, source))
 
 
 def embedding(input: Any, weight: Any) -> Tensor:
     """Rows of weight by number; the numbers come first, as in torch.nn.functional."""
-    return apply(_EMBEDDING, (weight, input))  # type: ignore[no-any-return]
+    return apply(_EMBEDDING, (weight, input))
 
 
 def one_hot(tensor: Any, num_classes: int = -1) -> Tensor:
@@ -230,7 +234,7 @@ def narrow(input: Any, dim: int, start: int, length: int) -> Tensor:
     start = start + n if start < 0 else start
     if not 0 <= start <= n - length:
         raise DimError(f"narrow: {length} elements from {start} do not fit into dimension {d} of size {n}")
-    return take(_SLICE[(d,), (length,), (1,), ()], input, (start,))  # type: ignore[no-any-return]
+    return take(_SLICE[(d,), (length,), (1,), ()], input, (start,))
 
 
 def select(input: Any, dim: int, index: int) -> Tensor:

@@ -18,6 +18,8 @@ from gt.ops import TABLE
 if TYPE_CHECKING:
     from gt.client.tensor import Tensor
 
+METHODS = ["copy_", "fill_", "normal_", "uniform_", "zero_"]
+
 _ASSIGN = Kind(TABLE["assign"], {})
 
 
@@ -77,24 +79,12 @@ def replace(name: str, x: Tensor, new: Tensor) -> Tensor:
     return x
 
 
-def _method(function: Callable[..., Tensor], name: str) -> Callable[..., Tensor]:
+def method(function: Callable[..., Tensor], name: str) -> Callable[..., Tensor]:
+    """The in-place form of a function: `add_` of `add`."""
+
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return replace(name, self, function(self, *args, **kwargs))
 
     method.__name__ = method.__qualname__ = name
     method.__doc__ = f"{name[:-1]}, in place."
     return method
-
-
-add_ = _method(ew.add, "add_")
-sub_ = _method(ew.sub, "sub_")
-mul_ = _method(ew.mul, "mul_")
-div_ = _method(ew.div, "div_")
-pow_ = _method(ew.pow, "pow_")
-clamp_ = _method(ew.clamp, "clamp_")
-lerp_ = _method(ew.lerp, "lerp_")
-masked_fill_ = _method(ew.masked_fill, "masked_fill_")
-exp_ = _method(ew.exp, "exp_")
-sqrt_ = _method(ew.sqrt, "sqrt_")
-neg_ = _method(ew.neg, "neg_")
-relu_ = _method(ew.relu, "relu_")

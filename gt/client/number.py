@@ -78,7 +78,7 @@ class Number:
 
     def _compare(self, f: Callable[[Any, Any], bool], o: Any) -> bool:
         if not isinstance(o, (Number, int, float)):
-            return NotImplemented  # type: ignore[no-any-return]  # what Python expects here
+            return NotImplemented
         # Only the outcome is fixed, not the number: `if i < 0` holds for many i.
         its = o.now if isinstance(o, Number) else lambda args: o
         result, mine = f(self.value, o.value if isinstance(o, Number) else o), self.now

@@ -466,7 +466,7 @@ def binary(kind: Kind, a: Tensor, b: Any) -> Tensor:
         _interrupted(rec)
         if hasattr(a, "_v") and (letter or hasattr(b, "_v")):
             raise
-        return apply(kind, (a, b))  # type: ignore[no-any-return]  # add and the like have one result
+        return apply(kind, (a, b))
     except BaseException:
         _interrupted(rec)
         raise

@@ -15,6 +15,13 @@ from gt.ops import TABLE
 if TYPE_CHECKING:
     from gt.client.tensor import Tensor
 
+__all__ = [
+    "all", "amax", "amin", "any", "argmax", "argmin", "cumsum", "log_softmax", "logsumexp", "max", "mean", "min",
+    "norm", "prod", "softmax", "std", "sum", "var",
+]  # fmt: skip
+METHODS = __all__
+INPLACE = ["cumsum"]
+
 _MISSING: Any = object()
 
 

@@ -16,6 +16,13 @@ from gt.ops import TABLE
 if TYPE_CHECKING:
     from gt.client.tensor import Tensor
 
+__all__ = [
+    "broadcast_to", "cat", "chunk", "flatten", "flip", "movedim", "permute", "repeat", "reshape", "split", "squeeze",
+    "stack", "swapaxes", "t", "transpose", "tril", "triu", "unbind", "unflatten", "unsqueeze",
+]  # fmt: skip
+METHODS = [*{*__all__} - {"cat", "stack"}, "view", "expand", "expand_as"]
+INPLACE = ["tril", "triu"]
+
 _RESHAPE = Kinds(TABLE["reshape"], "shape")
 _PERMUTE = Kinds(TABLE["permute"], "dims")
 _EXPAND = Kinds(TABLE["expand"], "shape")
@@ -43,7 +50,7 @@ def _reshape(op: str, x: Any, shape: tuple[int, ...]) -> Tensor:
         if shape.count(-1) > 1 or known == 0 or size % known:
             raise ShapeError(f"{op}: {x.shape} with {size} elements cannot become {shape}")
         shape = tuple(size // known if n == -1 else n for n in shape)
-    return take(_RESHAPE[shape], x)  # type: ignore[no-any-return]
+    return take(_RESHAPE[shape], x)
 
 
 def flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> Tensor:
@@ -86,7 +93,7 @@ def permute(input: Any, *dims: Any) -> Tensor:
     order = tuple(one_dim("permute", d, input.ndim) for d in sizes("permute", dims))
     if sorted(order) != list(range(input.ndim)):
         raise DimError(f"permute: {dims} is not an order of {input.ndim} dimensions")
-    return take(_PERMUTE[order], input)  # type: ignore[no-any-return]
+    return take(_PERMUTE[order], input)
 
 
 def transpose(input: Any, dim0: int, dim1: int) -> Tensor:
@@ -95,7 +102,10 @@ def transpose(input: Any, dim0: int, dim1: int) -> Tensor:
     order = list(range(input.ndim))
     if order:
         order[a], order[b] = order[b], order[a]
-    return take(_PERMUTE[tuple(order)], input)  # type: ignore[no-any-return]
+    return take(_PERMUTE[tuple(order)], input)
+
+
+swapaxes = transpose
 
 
 def movedim(input: Any, source: int, destination: int) -> Tensor:
@@ -103,7 +113,7 @@ def movedim(input: Any, source: int, destination: int) -> Tensor:
     a, b = one_dim("movedim", source, input.ndim), one_dim("movedim", destination, input.ndim)
     order = [d for d in range(input.ndim) if d != a]
     order.insert(b, a)
-    return take(_PERMUTE[tuple(order)], input)  # type: ignore[no-any-return]
+    return take(_PERMUTE[tuple(order)], input)
 
 
 def t(input: Any) -> Tensor:
@@ -120,7 +130,7 @@ def expand(input: Any, *shape: Any) -> Tensor:
     if lead < 0:
         raise ShapeError(f"expand: {input.shape} has more dimensions than {wanted}")
     full = tuple(input.shape[i - lead] if n == -1 and i >= lead else n for i, n in enumerate(wanted))
-    return take(_EXPAND[full], input)  # type: ignore[no-any-return]
+    return take(_EXPAND[full], input)
 
 
 def expand_as(input: Any, other: Any) -> Tensor:
@@ -154,7 +164,7 @@ def cat(tensors: Sequence[Any], dim: int = 0, **names: Any) -> Tensor:
     # torch allows an empty one-dimensional tensor among others, and skips it.
     kept = [x for x in tensors if x.shape != (0,)] or [tensors[0]]
     d = one_dim("cat", names.get("axis", dim), kept[0].ndim)
-    return apply(_CAT[d], tuple(kept))  # type: ignore[no-any-return]
+    return apply(_CAT[d], tuple(kept))
 
 
 def stack(tensors: Sequence[Any], dim: int = 0, **names: Any) -> Tensor:

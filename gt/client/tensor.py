@@ -1,7 +1,7 @@
 """The tensor: what the user holds. It has a value (often still pending) and perhaps a history.
 
-Its arithmetic is recorder.py's, its aliasing views.py's, its gradients autograd.py's; most methods
-are the functions of elementwise.py, reductions.py, shapes.py, indexing.py and inplace.py under their own names.
+Its arithmetic is recorder.py's, its aliasing views.py's, its gradients autograd.py's. Most methods are
+functions of the files beside this one under their own names: methods.py puts them here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from gt import dtypes
-from gt.client import autograd, indexing, inplace, printing, recorder, reductions, shapes, views
+from gt.client import autograd, indexing, printing, recorder, shapes, views
 from gt.client import elementwise as ew
 from gt.client.autograd import GradNode, Leaf, Part
 from gt.client.recorder import Value, apply, binary, unary
@@ -165,7 +165,7 @@ class Tensor:
         return int(self.item())
 
     def __index__(self) -> int:
-        if self.dtype.is_floating_point or self._spec.size != 1:
+        if self.dtype.is_differentiable or self._spec.size != 1:
             raise TypeError("only an integer tensor of one element can be an index")
         return int(self.item())
 
@@ -221,7 +221,7 @@ class Tensor:
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         if requires_grad and self._fn is None:
-            if not self.dtype.is_floating_point:
+            if not self.dtype.is_differentiable:
                 raise DTypeError(f"only floating-point tensors can require grad, not {self.dtype.name}")
             self._fn = Leaf()
         elif not requires_grad:
@@ -322,7 +322,7 @@ class Tensor:
         return binary(_SUB, self, other)
 
     def __rsub__(self, other: Any) -> Tensor:
-        return apply(_SUB, (other, self))  # type: ignore[no-any-return]
+        return apply(_SUB, (other, self))
 
     def __mul__(self, other: Any) -> Tensor:
         return binary(_MUL, self, other)
@@ -334,7 +334,7 @@ class Tensor:
         return binary(_DIV, self, other)
 
     def __rtruediv__(self, other: Any) -> Tensor:
-        return apply(_DIV, (other, self))  # type: ignore[no-any-return]
+        return apply(_DIV, (other, self))
 
     def __floordiv__(self, other: Any) -> Tensor:
         return ew.floor_divide(self, other)
@@ -352,13 +352,13 @@ class Tensor:
         return binary(_POW, self, other)
 
     def __rpow__(self, other: Any) -> Tensor:
-        return apply(_POW, (other, self))  # type: ignore[no-any-return]
+        return apply(_POW, (other, self))
 
     def __matmul__(self, other: Any) -> Tensor:
         return binary(_MATMUL, self, other)
 
     def __rmatmul__(self, other: Any) -> Tensor:
-        return apply(_MATMUL, (other, self))  # type: ignore[no-any-return]
+        return apply(_MATMUL, (other, self))
 
     def __neg__(self) -> Tensor:
         return unary(_NEG, self)
@@ -405,16 +405,6 @@ class Tensor:
 
     __getitem__ = indexing.getitem
     __setitem__ = indexing.setitem
-
-    # --- in place ---
-
-    copy_, fill_, zero_, normal_, uniform_ = (
-        inplace.copy_, inplace.fill_, inplace.zero_, inplace.normal_, inplace.uniform_
-    )  # fmt: skip
-    add_, sub_, mul_, div_, pow_ = inplace.add_, inplace.sub_, inplace.mul_, inplace.div_, inplace.pow_
-    clamp_, lerp_, masked_fill_, neg_ = inplace.clamp_, inplace.lerp_, inplace.masked_fill_, inplace.neg_
-    exp_, sqrt_, relu_ = inplace.exp_, inplace.sqrt_, inplace.relu_
-    __iadd__, __isub__, __imul__, __itruediv__, __ipow__ = add_, sub_, mul_, div_, pow_
 
     # --- types ---
 
@@ -489,40 +479,6 @@ class Tensor:
     def embedding(self, index: Any) -> Tensor:
         return indexing.embedding(index, self)
 
-    # --- the functions, as methods ---
-
-    abs, add, sub, mul, div, pow, neg, sign = ew.abs, ew.add, ew.sub, ew.mul, ew.div, ew.pow, ew.neg, ew.sign
-    exp, expm1, log, log1p, log2, sqrt, rsqrt = ew.exp, ew.expm1, ew.log, ew.log1p, ew.log2, ew.sqrt, ew.rsqrt
-    square, reciprocal, sin, cos, tanh, sigmoid = ew.square, ew.reciprocal, ew.sin, ew.cos, ew.tanh, ew.sigmoid
-    relu, erf, floor, ceil, round, clamp, clip = ew.relu, ew.erf, ew.floor, ew.ceil, ew.round, ew.clamp, ew.clamp
-    eq, ne, lt, le, gt, ge = ew.eq, ew.ne, ew.lt, ew.le, ew.gt, ew.ge
-    maximum, minimum, remainder, floor_divide = ew.maximum, ew.minimum, ew.remainder, ew.floor_divide
-    logical_and, logical_or, logical_xor, logical_not = ew.logical_and, ew.logical_or, ew.logical_xor, ew.logical_not
-    isnan, isinf, isfinite, masked_fill, lerp = ew.isnan, ew.isinf, ew.isfinite, ew.masked_fill, ew.lerp
-
-    sum, mean, prod, var, std, norm = (
-        reductions.sum, reductions.mean, reductions.prod, reductions.var, reductions.std, reductions.norm
-    )  # fmt: skip
-    max, min, amax, amin = reductions.max, reductions.min, reductions.amax, reductions.amin
-    argmax, argmin, any, all = reductions.argmax, reductions.argmin, reductions.any, reductions.all
-    softmax, log_softmax, logsumexp = reductions.softmax, reductions.log_softmax, reductions.logsumexp
-    cumsum = reductions.cumsum
-
-    reshape, view, flatten, unflatten = shapes.reshape, shapes.view, shapes.flatten, shapes.unflatten
-    squeeze, unsqueeze, permute, transpose = shapes.squeeze, shapes.unsqueeze, shapes.permute, shapes.transpose
-    swapaxes, movedim, t, expand, expand_as = (
-        shapes.transpose, shapes.movedim, shapes.t, shapes.expand, shapes.expand_as
-    )  # fmt: skip
-    broadcast_to, repeat, split, chunk, unbind = (
-        shapes.broadcast_to, shapes.repeat, shapes.split, shapes.chunk, shapes.unbind
-    )  # fmt: skip
-    flip, tril, triu = shapes.flip, shapes.tril, shapes.triu
-
-    gather, scatter_add, index_select, index_add = (
-        indexing.gather, indexing.scatter_add, indexing.index_select, indexing.index_add
-    )  # fmt: skip
-    narrow, select = indexing.narrow, indexing.select
-
     def where(self, condition: Any, other: Any) -> Tensor:
         return ew.where(condition, self, other)
 
@@ -550,11 +506,11 @@ class Ghost:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.spec.shape  # type: ignore[no-any-return]
+        return self.spec.shape
 
     @property
     def dtype(self) -> DType:
-        return self.spec.dtype  # type: ignore[no-any-return]
+        return self.spec.dtype
 
     @property
     def ndim(self) -> int:

@@ -30,7 +30,7 @@ _DROPOUT = Kinds(TABLE["dropout"], "p")
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """input @ weight.T + bias."""
-    return apply(_LINEAR, (input, weight) if bias is None else (input, weight, bias))  # type: ignore[no-any-return]
+    return apply(_LINEAR, (input, weight) if bias is None else (input, weight, bias))
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
@@ -39,7 +39,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
         raise ArgumentError(f"dropout: p is a probability, not {p}")
     if not training or p == 0.0:
         return input
-    return apply(_DROPOUT[p], (input, creation.next_seed()))  # type: ignore[no-any-return]
+    return apply(_DROPOUT[p], (input, creation.next_seed()))
 
 
 def layer_norm(
@@ -120,7 +120,7 @@ def binary_cross_entropy_with_logits(
 
 def nll_loss(input: Tensor, target: Tensor, ignore_index: int = -100, reduction: str = "mean") -> Tensor:
     """Minus the log-probability of the target class."""
-    return apply(_NLL[reduction, ignore_index], (input, target))  # type: ignore[no-any-return]
+    return apply(_NLL[reduction, ignore_index], (input, target))
 
 
 def cross_entropy(

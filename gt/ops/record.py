@@ -47,7 +47,7 @@ class Op:
     vjp: tuple[ArgumentVJP, ...] | Callable[..., tuple[Any, ...]] | None
     samples: Callable[[np.random.Generator], list[Sample]]
     #: By engine. "array" serves numpy and jax: f(xp, *operands, **attrs); "numpy" and "jax" have the
-    #: same form and go before it. "torch" is called once per instruction, f(torch, site, **attrs), and
+    #: same form and go before it; "jax_lib" is given the jax module itself. "torch" is called once per instruction, f(torch, site, **attrs), and
     #: returns the function of the operands alone: what attributes and specs decide costs nothing when
     #: it runs. Without it, torch's function of that name is used. "torch_inplace" has that form too;
     #: what it returns writes its results into the operands in `inplace`, in a commit.
@@ -117,6 +117,12 @@ def op(name: str, doc: str, **fields: Any) -> Op:
 def fill(like: Any, value: float, shape: tuple[int, ...], dtype: DType) -> Any:
     """A new constant, recorded by whoever made `like`; nothing of `like` is read."""
     return like._apply(TABLE["full"], (value,), {"shape": shape, "dtype": dtype.name})
+
+
+def conj(x: Any) -> Any:
+    """The complex conjugate; x itself where it is real, or a number. Gradients of complex ops are written with it."""
+    dtype = getattr(x, "dtype", None)
+    return TABLE["conj"](x) if dtype is not None and dtype.is_complex else x
 
 
 def as_tuple(specs: Spec | tuple[Spec, ...]) -> tuple[Spec, ...]:
