@@ -1,0 +1,1 @@
+"""GT beside torch's own operator database: every sample, forward and gradient."""
