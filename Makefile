@@ -1,10 +1,10 @@
-# make demo | test | lint | bench: each sets up its own .venv first.
+# make demo | test | lint | conformance | bench: each sets up its own .venv first.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint conformance bench clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -21,6 +21,10 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python tests/lines.py
+
+conformance: $(READY)
+	$(BIN)/python -m tests.conformance --jobs 2
 
 bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py

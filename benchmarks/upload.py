@@ -1,6 +1,7 @@
 """What one client feels of another's upload: op-and-fetch, idle and during 1 GiB uploads to the same server.
 
-`python benchmarks/upload.py [--quick] [--json FILE]`.
+`python benchmarks/upload.py [--tcp] [--quick] [--json FILE]`. All of it on one machine, over a Unix socket, where
+large tensors go through shared memory; with --tcp over a port, where their bytes go through the dispatcher.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import os
 import select
 import subprocess
 import sys
+import tempfile
 import time
 from typing import Any
 
@@ -56,9 +58,16 @@ def during(upload: subprocess.Popen[str], nbytes: int, x: Any) -> list[float]:
 
 
 def main() -> None:
-    args = arguments(__doc__).parse_args()
+    parser = arguments(__doc__)
+    parser.add_argument("--tcp", action="store_true", help="over a port instead of a Unix socket")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="gt-") as directory:
+        measure(args, ["-p", "0"] if args.tcp else ["--address", f"ipc://{directory}/s"])
+
+
+def measure(args: Any, where: list[str]) -> None:
     nbytes = GIB // 8 if args.quick else GIB
-    server = start("-m", "gt.server", "-p", "0", "--workers", "1", "--engine", "torch")
+    server = start("-m", "gt.server", *where, "--workers", "1", "--engine", "torch")
     upload = None
     try:
         assert server.stdout is not None
@@ -77,7 +86,7 @@ def main() -> None:
             begin = time.perf_counter()
             busy += during(upload, nbytes, x)
             took.append(time.perf_counter() - begin)
-        report = Report("upload", ("uploading", "idle"))
+        report = Report("upload over tcp" if args.tcp else "upload", ("uploading", "idle"))
         for key, q, what, target in (("median", 0.5, "median", None), ("p99", 0.99, "p99", 5.0)):
             now, before = quantile(busy, q) * 1e6, quantile(idle, q) * 1e6
             what = f"{what} of op-and-fetch, during another's upload"

@@ -8,68 +8,88 @@ tensor([[2., 2., 2.],
         [2., 2., 2.]])
 """
 
-from gt import nn, optim
+from gt import amp, autograd, backends, cuda, fft, func, linalg, nn, optim, signal, special, utils
+from gt.client import arguments as _arguments
 from gt.client import debug
 from gt.client import methods as _methods
-from gt.client.autograd import grad
-from gt.client.autograd import set_grad as _set_grad
+from gt.client.activations import *
+from gt.client.arranging import *
+from gt.client.autograd import enable_grad, grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
+from gt.client.casts import *
+from gt.client.checkpoint import checkpoint, checkpoint_sequential
+from gt.client.complexes import *
+from gt.client.copies import *
 from gt.client.creation import *
+from gt.client.devices import *
+from gt.client.diagonals import *
+from gt.client.einsum import *
 from gt.client.elementwise import *
+from gt.client.factoring import *
+from gt.client.fallback import torch_op
 from gt.client.function import function
 from gt.client.indexing import *
+from gt.client.inplace import *
+from gt.client.joining import *
+from gt.client.legacy import *
+from gt.client.masks import *
+from gt.client.interop import from_dlpack, from_torch
+from gt.client.matrices import *
+from gt.client.padding import *
+from gt.client.pairs import *
+from gt.client.policy import *
+from gt.client.printing import *
+from gt.client.randoms import *
 from gt.client.reductions import *
 from gt.client.save import load, save
+from gt.client.scans import *
+from gt.client.scatter import *
 from gt.client.session import connect, disconnect
 from gt.client.shapes import *
+from gt.client.slices import *
+from gt.client.solving import *
+from gt.client.sorting import *
+from gt.client.spectra import *
+from gt.client.statistics import *
+from gt.client.switches import *
+from gt.client.switches import absent as _absent
 from gt.client.tensor import Parameter, Tensor
+from gt.client.windows import bartlett_window, blackman_window, hamming_window, hann_window, kaiser_window
 from gt.dtypes import (
     DType, bfloat16, complex64, complex128, float16, float32, float64, int8, int16, int32, int64, promote_types, uint8
 )  # fmt: skip
 from gt.dtypes import bool_ as bool
 from gt.errors import GTError
+from gt.nn.functional import (
+    adaptive_avg_pool1d, alpha_dropout, avg_pool1d, bilinear, channel_shuffle, conv1d, conv2d, conv3d, conv_tbc,
+    conv_transpose1d, conv_transpose2d, conv_transpose3d, cosine_similarity, dropout, feature_alpha_dropout, group_norm,
+    layer_norm, max_pool1d, max_pool1d_with_indices, max_pool2d, max_pool3d, native_channel_shuffle, pairwise_distance,
+    pixel_shuffle, pixel_unshuffle, rms_norm
+)  # fmt: skip
+from gt.nn.functional import adaptive_max_pool1d_with_indices as adaptive_max_pool1d
+from gt.nn.functional import affine_grid as affine_grid_generator
+from gt.nn.functional.resize import grid_sampler
 
 __version__ = "0.1.0"
 
 float, double, half, long, int = float32, float64, float16, int64, int32
-cfloat, cdouble, short = complex64, complex128, int16
-
-
-def matmul(input: Tensor, other: Tensor) -> Tensor:
-    """The matrix product, with torch's rules for vectors and batches."""
-    return input @ other
-
-
-mm = bmm = mv = dot = matmul
-
-
-def no_grad() -> _set_grad:
-    """Record no history: a context manager and a decorator."""
-    return _set_grad(False)
-
-
-def enable_grad() -> _set_grad:
-    """Record history again: a context manager and a decorator."""
-    return _set_grad(True)
-
-
-def is_grad_enabled() -> object:
-    """Whether ops record history in this thread."""
-    from gt.client.recorder import recorder
-
-    return recorder().grad
-
-
-def numel(input: Tensor) -> object:
-    """The number of elements."""
-    return input.numel()
+cfloat, cdouble, short, dtype = complex64, complex128, int16, DType
+grid_sampler_2d = grid_sampler_3d = grid_sampler
+_arguments.explain_all(globals())
 
 
 def __getattr__(name: str) -> object:
-    """Ops that have no function written out are found in the table, by their plain form: `gt.softplus(x)`."""
+    """Ops without a function written out are found in the table, by their plain form; torch's functions that GT has no
+    record for are run by torch, on the worker."""
+    from gt.client.fallback import find
     from gt.ops import TABLE
 
+    if name.endswith("_") and not name.startswith("_") and hasattr(Tensor, name):
+        return getattr(Tensor, name)  # as torch has `torch.relu_(x)`
     if name not in TABLE:
-        raise AttributeError(f"module 'gt' has no attribute {name!r}")
+        found = None if name.startswith("_") else find(name)
+        if found is None:
+            raise _absent(name)
+        return found
     op = TABLE[name]
 
     def plain(*args: object, **attrs: object) -> object:

@@ -31,7 +31,7 @@ class Config:
 
     server: str = _setting("GT_SERVER", "", "address of a running server; empty: start a private one")
     token: str = _setting("GT_TOKEN", "", "secret that clients and workers must know to join")
-    engine: str = _setting("GT_ENGINE", "torch", "what workers compute with: torch or numpy")
+    engine: str = _setting("GT_ENGINE", "torch", "what workers compute with: torch, numpy or jax")
     device: str = _setting("GT_DEVICE", "", "device of a worker (cpu, cuda:0); empty: a GPU if there is one")
     threads: int = _setting("GT_THREADS", "0", "CPU threads of a worker's engine; 0: the engine's default", int)
     instruction_log: str = _setting("GT_INSTRUCTION_LOG", "", "file for the dispatcher's log of every message")
@@ -45,6 +45,7 @@ class Config:
     connect_timeout_s: float = _setting("GT_CONNECT_TIMEOUT", "5", "seconds to wait for a server's answer", float)
     spin_us: int = _setting("GT_SPIN_US", "400", "microseconds a worker looks for more work before it sleeps", int)
     worker_memory: int = _setting("GT_WORKER_MEMORY", "0", "bytes a worker may use; 0: all of its device", int)
+    share_memory: bool = _setting("GT_SHARE_MEMORY", "1", "large tensors on one machine go through shared memory", bool)
     fake_memory: int = _setting("GT_FAKE_MEMORY", "0", "for tests: a program allocating more than this fails", int)
     cache_bytes: int = _setting("GT_CACHE_BYTES", str(256 << 20), "limit of each cache of programs and code", int)
 

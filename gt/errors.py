@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 
-class GTError(Exception):
-    """The root of GT's errors."""
+class GTError(RuntimeError):
+    """The root of GT's errors; a RuntimeError, which is what torch raises for most of them."""
 
 
 class ShapeError(GTError, RuntimeError):
@@ -16,11 +16,15 @@ class DimError(GTError, IndexError):
 
 
 class DTypeError(GTError, TypeError):
-    """An element type that the op does not take."""
+    """A type that the op does not take: of elements, or of an argument."""
 
 
 class ArgumentError(GTError, ValueError):
     """Any other argument an op or a function cannot take."""
+
+
+class StateError(ArgumentError, RuntimeError):
+    """A state whose names are not those of the module or optimizer that is to take it over."""
 
 
 class AutogradError(GTError, RuntimeError):
@@ -47,6 +51,10 @@ class IndexOutOfRange(WorkerError, IndexError):
     """An index tensor held a value outside the dimension it indexes."""
 
 
+class LinAlgError(WorkerError):
+    """A matrix that cannot be inverted, factored or solved with; which one, only its values tell."""
+
+
 class LostError(WorkerError, ConnectionError):
     """The value was on a worker that is gone, or the server itself is gone."""
 
@@ -68,6 +76,6 @@ BY_NAME: dict[str, type[GTError]] = {
     c.__name__: c
     for c in (
         ShapeError, DimError, DTypeError, ArgumentError, ProgramError, WorkerError, OutOfMemory,
-        IndexOutOfRange, LostError, ServerError,
+        IndexOutOfRange, LinAlgError, LostError, ServerError,
     )
 }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -16,11 +17,11 @@ pytestmark = pytest.mark.processes
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-def run(example: str, steps: int, tmp_path: Path) -> str:
-    """What the example prints with so few steps, on the numpy engine."""
+def run(example: str, steps: int, tmp_path: Path, *more: str, engine: str = "numpy") -> str:
+    """What the example prints with so few steps."""
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / example), str(steps)],
-        env=environment(GT_ENGINE="numpy", TMPDIR=str(tmp_path)),
+        [sys.executable, str(EXAMPLES / example), str(steps), *more],
+        env=environment(GT_ENGINE=engine, GT_THREADS="1", TMPDIR=str(tmp_path)),
         capture_output=True,
         text=True,
         timeout=2 * DEADLINE_S,
@@ -49,6 +50,31 @@ def test_transformer_learns(tmp_path: Path) -> None:
     found = losses(output)
     assert found[-1] < 0.95 * found[0]
     assert "of 200 new sequences" in output
+
+
+def test_gpt_learns(tmp_path: Path) -> None:
+    output = run("gpt.py", 20, tmp_path, engine="torch")
+    found = losses(output)
+    assert found[-1] < 0.8 * found[0]
+    assert "\nThe " in output  # what it writes begins with what it was given
+
+
+def test_cnn_learns(tmp_path: Path) -> None:
+    output = run("cnn.py", 40, tmp_path, engine="torch")
+    found = losses(output)
+    assert found[-1] < 0.7 * found[0]
+    assert "##" in output  # what it saw is drawn
+
+
+def test_diffusion_draws_a_picture(tmp_path: Path) -> None:
+    picture = tmp_path.parent / f"{tmp_path.name}.png"
+    output = run("diffusion.py", 100, tmp_path, str(picture), engine="torch")
+    found = losses(output)
+    assert found[-1] < 0.8 * found[0]
+    data = picture.read_bytes()
+    assert data.startswith(b"\x89PNG")
+    assert struct.unpack(">II", data[16:24]) == (1200, 240)
+    picture.unlink()
 
 
 def test_every_example_is_tested() -> None:

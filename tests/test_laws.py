@@ -120,6 +120,7 @@ def test_transport_knows_no_part() -> None:
 def test_engines_are_imported_where_they_run() -> None:
     """torch and jax: only where a worker's engines are; no kernel imports a library."""
     users = {line.split(" -> ")[0] for line in reaches("gt", "torch", "jax")}
+    users -= {"gt.client.interop"}  # x.torch(): whoever asks for torch's tensors has it
     assert all(within(user, "gt.worker.engines") for user in users), users
     assert "gt.worker.engines.torch" in users
 
@@ -128,7 +129,7 @@ def test_the_core_is_light() -> None:
     allowed = {"gt", "numpy", "ml_dtypes", "msgspec", "zmq", *sys.stdlib_module_names}
     for name, modules in IMPORTS.items():
         foreign = {m.split(".")[0] for m in modules} - allowed
-        if not within(name, "gt.worker.engines"):
+        if not within(name, "gt.worker.engines", "gt.client.interop"):
             assert foreign == set(), name
 
 
@@ -232,7 +233,10 @@ def order(name: str) -> Any:
 def test_names_are_torchs() -> None:
     """A name that torch does not know at that place would be a trap for those who come from there."""
     torch = pytest.importorskip("torch")
-    own = {"DType", "GTError", "Parameter", "connect", "disconnect", "function", "grad"}
+    own = {
+        "DType", "GTError", "Parameter", "checkpoint", "checkpoint_sequential", "connect", "disconnect", "from_torch",
+        "function", "grad", "torch_op",
+    }  # fmt: skip
     tensors = {"repeat"}  # methods in torch, functions as well here
     for module, theirs in ((gt, torch), (functional, torch.nn.functional), (nn, torch.nn), (optim, torch.optim)):
         names = getattr(module, "__all__", None) or public(module)

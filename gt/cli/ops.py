@@ -6,18 +6,13 @@ import sys
 
 import gt.ops  # noqa: F401  # fills the table
 from gt.cli.arguments import Parser
+from gt.ops.engines import ENGINES, EXCEPTIONS, runs, shown
 from gt.ops.record import TABLE, Op
 
 
 def kind(op: Op) -> str:
     """How the op is computed: by a kernel, or written in other ops; and whether its result is a view."""
     return ("composed" if op.compose is not None else "kernel") + (", view" if op.put is not None else "")
-
-
-def engines(op: Op) -> str:
-    """The engines that can run it. A composition runs everywhere; torch falls back on its own function."""
-    arrays = op.compose is not None or "array" in op.kernels or "numpy" in op.kernels
-    return "torch numpy" if arrays else "torch"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -33,8 +28,12 @@ def main(argv: list[str] | None = None) -> int:
     rows = [("op", "kind", "gradient", "engines", "")]
     for op in chosen:
         has_gradient = op.vjp is not None or op.compose is not None
-        rows.append((op.name, kind(op), "yes" if has_gradient else "no", engines(op), op.doc))
+        rows.append((op.name, kind(op), "yes" if has_gradient else "no", shown(op), op.doc))
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
     for row in rows:
         print("  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[4]]).rstrip())
+    for op in chosen:
+        if op.name in EXCEPTIONS:
+            missing = ", ".join(e for e in ENGINES if runs(op, e) == "borrowed")
+            print(f"{op.name} needs torch on {missing} workers too: {EXCEPTIONS[op.name]}.")
     return 0

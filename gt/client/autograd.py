@@ -5,16 +5,18 @@ Law 2: a node keeps only the values its VJP reads; shapes are not values.
 Law 3: backward never waits, locks or touches data. It records ops, like any other code.
 
 A tensor's `_fn` is where its gradient goes: a GradNode (it was computed), a Leaf (it was made with
-requires_grad), a Part (one of several results), or None.
+requires_grad), a Part (one of several results), or None. A user's own function (functions.py) has a node of its
+own kind, with the same attributes as a GradNode.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from gt.errors import AutogradError, ShapeError
+from gt.errors import ArgumentError, AutogradError, ShapeError
 from gt.ops.record import TABLE
 from gt.ops.trace import Trace
 from gt.program import Spec
@@ -27,6 +29,41 @@ Edge = Any  #: GradNode | Leaf | Part | None
 Hook = Callable[[Any], Any]
 
 
+class Handle:
+    """What registering a hook returns: `remove()` takes the hook away again."""
+
+    __slots__ = ("_hooks", "_mine")
+
+    def __init__(self, hooks: list[Any], hook: Any) -> None:
+        self._hooks = hooks
+        self._mine = hook
+        hooks.append(hook)
+
+    def remove(self) -> None:
+        """Take the hook away; a second time does nothing."""
+        self._hooks[:] = [h for h in self._hooks if h is not self._mine]
+
+    def __enter__(self) -> Handle:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.remove()
+
+
+class Later:
+    """Stands for saved values that were dropped and are computed again when backward asks for them."""
+
+    __slots__ = ()
+
+    def values(self) -> tuple[Any, ...]:
+        """What the node had saved."""
+        raise NotImplementedError
+
+
+#: Lists, by thread, that every new GradNode of that thread is appended to: see checkpoint.py.
+watchers: dict[int, list[GradNode]] = {}
+
+
 class GradNode:
     """How to turn the gradient of an op's result into those of its operands."""
 
@@ -36,11 +73,22 @@ class GradNode:
         self.node = node  #: of the tree: op, attributes, operands' specs, the user's line
         self.edges = edges  #: where each operand's gradient goes
         #: Operands and then the result, as far as the VJP reads them. None once backward has passed.
-        self.saved: tuple[Any, ...] | None = saved
+        #: Or something that computes them again.
+        self.saved: tuple[Any, ...] | Later | None = saved
         self.hooks: dict[int, list[Hook]] | None = None  #: by result
 
     def part(self, index: int) -> Part:
         return Part(self, index)
+
+    @property
+    def count(self) -> int:
+        """How many results the op has."""
+        return len(self.node.specs)
+
+    @property
+    def where(self) -> tuple[str, int]:
+        """The user's file and line."""
+        return self.node.where
 
     @property
     def name(self) -> str:
@@ -48,7 +96,7 @@ class GradNode:
         op = self.node.kind.op.name
         return "".join(w.capitalize() for w in op.split("_")) + "Backward0"
 
-    def backward(self, gs: list[Any], create_graph: bool) -> Iterable[tuple[Edge, Any]]:
+    def backward(self, gs: list[Any], create_graph: bool) -> list[tuple[Edge, Any]]:
         """The operands' gradients, given those of the results (None: not used)."""
         from gt.client.recorder import Value
         from gt.client.tensor import Ghost, Tensor
@@ -59,6 +107,8 @@ class GradNode:
                 f"{node.where[0]}:{node.where[1]}: backward a second time through a graph whose values are gone; "
                 "call backward(retain_graph=True) the first time"
             )
+        if isinstance(self.saved, Later):
+            self.saved = self.saved.values()
         assert node.kind is not None
         op, attrs = node.kind.op, node.kind.attrs
         args: list[Any] = []
@@ -109,11 +159,12 @@ class Part:
 class Leaf:
     """A tensor that was made with requires_grad: where its gradient adds up."""
 
-    __slots__ = ("grad", "hooks")
+    __slots__ = ("after", "grad", "hooks")
 
     def __init__(self) -> None:
         self.grad: Tensor | None = None
         self.hooks: list[Hook] | None = None
+        self.after: list[Callable[[], None]] | None = None  #: Called when a gradient has been added.
 
     def accumulate(self, g: Tensor, create_graph: bool) -> None:
         from gt.client.recorder import recorder
@@ -129,6 +180,8 @@ class Leaf:
             self.grad = self.grad + g
         else:
             self.grad._write(self.grad + g)
+        for hook in list(self.after or ()):
+            hook()
 
 
 def fit(d: Any, spec: Spec) -> Any:
@@ -158,7 +211,12 @@ def attach(node: Node, edges: tuple[Edge, ...], values: tuple[Any, ...], mask: i
         saved = (a if saves & 1 else None, b if saves & 2 else None, y if saves & 4 else None)
     else:
         saved = tuple([v if saves >> i & 1 else None for i, v in enumerate(values)])
-    return GradNode(node, edges, saved)
+    made = GradNode(node, edges, saved)
+    if watchers:
+        mine = watchers.get(get_ident())
+        if mine is not None:
+            mine.append(made)
+    return made
 
 
 def find_saves(node: Node, mask: int) -> int:
@@ -168,6 +226,9 @@ def find_saves(node: Node, mask: int) -> int:
     """
     assert node.kind is not None
     op, attrs = node.kind.op, node.kind.attrs
+    assert op.vjp is not None or op.compose is None, (
+        f"{op.name}: record its parts (Tensor._apply), they have the gradient"
+    )
     if op.vjp is None or not any(s.dtype.is_differentiable for s in node.specs):
         return -1
     if not any(mask >> i & 1 and s.dtype.is_differentiable for i, s in enumerate(node.operands)):
@@ -180,12 +241,14 @@ def find_saves(node: Node, mask: int) -> int:
     args: list[Any] = [_NUMBERS[s.dtype.name] if s.weak else trace.symbol(s) for s in node.operands]
     one_g: Any = g if len(g) > 1 else g[0]
     one_y: Any = y if len(y) > 1 else y[0]
-    if callable(op.vjp):
-        returned = op.vjp(one_g, one_y, *args, **attrs)
-    else:
-        returned = tuple(
-            f(one_g, one_y, *args, **attrs) if f is not None and mask >> i & 1 else None for i, f in enumerate(op.vjp)
-        )
+    try:
+        if callable(op.vjp):
+            returned = op.vjp(one_g, one_y, *args, **attrs)
+        else:
+            pairs = enumerate(op.vjp)
+            returned = tuple(f(one_g, one_y, *args, **attrs) if f and mask >> i & 1 else None for i, f in pairs)
+    except AutogradError:
+        return 0  # there is no gradient in this case: which backward will say, if it comes here
     reads = trace.reads() | {r.number for r in returned if r is not None and hasattr(r, "number")}
     bits = sum(1 << i for i, a in enumerate(args) if not hasattr(a, "number") or a.number in reads)
     if any(s.number in reads for s in y):
@@ -197,6 +260,10 @@ _NUMBERS: dict[str, Any] = {"float32": 1.5, "int64": 2, "bool": True, "uint8": b
 
 
 # --- backward ----------------------------------------------------------------------------------------
+
+
+#: Looks at the gradients that each node makes, if there is one: see anomaly.py.
+anomaly: list[Callable[[Any, list[Any]], None]] = []
 
 
 def run(
@@ -228,7 +295,10 @@ def run(
                 if wanted is None:
                     fn.accumulate(gs[0], create_graph)
                 continue
-            for edge, d in fn.backward(gs, create_graph):
+            found = fn.backward(gs, create_graph)
+            if anomaly:
+                anomaly[-1](fn, [d for _, d in found])
+            for edge, d in found:
                 _add(grads, edge, d)
             if not retain_graph:
                 fn.saved = None
@@ -249,7 +319,7 @@ def _add(grads: dict[int, list[Any]], edge: Edge, g: Any) -> None:
         edge, index = edge.whole, edge.index
     have = grads.get(id(edge))
     if have is None:
-        n = len(edge.node.specs) if type(edge) is GradNode else 1
+        n = 1 if type(edge) is Leaf else edge.count
         have = grads[id(edge)] = [None] * n
     have[index] = g if have[index] is None else have[index] + g
 
@@ -280,7 +350,7 @@ def _order(roots: list[Any]) -> list[Any]:
             continue
         seen.add(id(fn))
         stack.append((fn, True))
-        if type(fn) is GradNode:
+        if type(fn) is not Leaf:
             for edge in fn.edges:
                 if edge is not None:
                     below = _whole(edge)
@@ -296,6 +366,10 @@ def seed_gradient(t: Tensor, gradient: Tensor | None) -> Tensor:
             raise AutogradError(
                 f"backward: a tensor of shape {t.shape} needs backward(gradient); only one element needs none"
             )
+        if t.dtype.is_complex:
+            raise AutogradError(
+                f"backward: a {t.dtype.name} tensor needs backward(gradient); only a real one needs none"
+            )
         from gt.client.creation import full
 
         return full(t.shape, 1.0, dtype=t.dtype)
@@ -310,10 +384,18 @@ def grad(
     grad_outputs: Any = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
-    allow_unused: bool = False,
+    only_inputs: bool = True,
+    allow_unused: bool | None = None,
+    is_grads_batched: bool = False,
+    materialize_grads: bool = False,
 ) -> tuple[Tensor | None, ...]:
     """The gradients of the outputs with respect to the inputs; nothing is added to `.grad`."""
     from gt.client.tensor import Tensor
+
+    if is_grads_batched:
+        raise ArgumentError("grad: is_grads_batched is not supported; call grad once per gradient, or gt.func.jacrev")
+    if materialize_grads and allow_unused is False:
+        raise ArgumentError("grad: materialize_grads=True makes zeros of what allow_unused=False forbids")
 
     outs = (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
     ins = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
@@ -324,6 +406,10 @@ def grad(
     roots = [(t._fn, seed_gradient(t, s)) for t, s in zip(outs, seeds, strict=True)]
     retain = create_graph if retain_graph is None else retain_graph
     found = run(roots, retain, create_graph, [t._fn for t in ins])
+    if materialize_grads:
+        from gt.client.creation import zeros_like
+
+        return tuple([zeros_like(t) if g is None else g for g, t in zip(found, ins, strict=True)])
     if not allow_unused and any(g is None for g in found):
         raise AutogradError("grad: an input was not used for the outputs; pass allow_unused=True if that is meant")
     return tuple(found)
@@ -359,3 +445,72 @@ class set_grad:
                 return f(*args, **kwargs)
 
         return inner
+
+
+def no_grad() -> set_grad:
+    """Record no history: a context manager and a decorator."""
+    return set_grad(False)
+
+
+def enable_grad() -> set_grad:
+    """Record history again: a context manager and a decorator."""
+    return set_grad(True)
+
+
+def inference_mode(mode: bool = True) -> set_grad:
+    """Record no history; here the same as no_grad."""
+    return set_grad(not mode)
+
+
+class set_grad_enabled(set_grad):
+    """History on or off from now on; as a context manager, until its end."""
+
+    __slots__ = ("_was",)
+
+    def __init__(self, mode: bool) -> None:
+        from gt.client.recorder import recorder
+
+        super().__init__(mode)
+        self._was = recorder().grad
+        recorder().grad = mode
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *exc: object) -> None:
+        from gt.client.recorder import recorder
+
+        recorder().grad = self._was
+
+
+def is_grad_enabled() -> bool:
+    """Whether ops record history in this thread."""
+    from gt.client.recorder import recorder
+
+    return recorder().grad
+
+
+def backward(
+    tensors: Tensor | Sequence[Tensor],
+    grad_tensors: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Any = None,
+) -> None:
+    """Add the gradients of several tensors to the `.grad` of the leaves they came from, in one pass."""
+    from gt.client.tensor import Tensor
+
+    outs = (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
+    seeds = (grad_tensors,) if isinstance(grad_tensors, Tensor) else grad_tensors or (None,) * len(outs)
+    for t in outs:
+        if not t.requires_grad:
+            raise AutogradError("backward: this tensor does not require grad and has no history")
+    roots = [(t._fn, seed_gradient(t, s)) for t, s in zip(outs, seeds, strict=True)]
+    retain = create_graph if retain_graph is None else retain_graph
+    if inputs is None:
+        run(roots, retain, create_graph)
+        return
+    leaves = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    for t, g in zip(leaves, run(roots, retain, create_graph, [t._fn for t in leaves]), strict=True):
+        if g is not None:
+            (t._fn if type(t._fn) is Leaf else Leaf()).accumulate(g, create_graph)

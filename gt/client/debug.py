@@ -8,6 +8,8 @@ from gt.client import autograd
 from gt.client.recorder import recorder
 from gt.client.tensor import Tensor
 
+__all__ = ["get_client_stats", "get_worker_stats", "print_tape", "tape"]
+
 
 def print_tape(tensor: Tensor | None = None) -> None:
     """Print the history of a tensor, or, without one, the program that is being recorded."""

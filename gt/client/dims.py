@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gt.client.arguments import shown
 from gt.errors import ArgumentError, DimError
 
 
@@ -18,7 +19,7 @@ def one_dim(op: str, dim: Any, ndim: int) -> int:
     try:
         d = dim.__index__()
     except AttributeError:
-        raise ArgumentError(f"{op}: dim must be an int, not {dim!r}") from None
+        raise ArgumentError(f"{op}: dim must be an int, not {shown(dim)}") from None
     if not -n <= d < n:
         raise DimError(f"{op}: dim {d} is out of range for a tensor of {ndim} dimensions (from {-n} to {n - 1})")
     return int(d % n)
@@ -46,7 +47,7 @@ def sizes(op: str, args: tuple[Any, ...]) -> tuple[int, ...]:
     try:
         return tuple(int(a.__index__()) for a in given)
     except (AttributeError, TypeError):
-        raise ArgumentError(f"{op}: sizes must be ints, not {given}") from None
+        raise ArgumentError(f"{op}: sizes must be ints, not {shown(given)}") from None
 
 
 def alias(op: str, name: str, value: Any, other_name: str, kwargs: dict[str, Any], default: Any) -> Any:

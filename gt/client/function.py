@@ -225,7 +225,7 @@ class Function:
         shape = _flatten((args, kwargs), leaves)
         if any(isinstance(x, np.ndarray) for x in leaves):
             return self._f(*args, **kwargs)  # its content may be anything at the next call
-        key = (id(rec.session), rec.grad, shape, _sharing(leaves))
+        key = (id(rec.session), rec.grad, rec.policy, shape, _sharing(leaves))
         recipes = self._recipes.setdefault(key, [])
         self._recipes.move_to_end(key)
         if len(self._recipes) > LIMIT:

@@ -1,156 +1,286 @@
-"""`x[...]` and `x[...] = y`, and the functions that take index tensors.
+"""`x[...]` and `x[...] = y`, as torch reads them.
 
 Ints and slices are one `slice` op, a view; where it starts is passed by value, so a moving start makes no
-new program. Index tensors are `index`, a copy, as in torch.
+new program. An index tensor without dimensions is a view too (`select_at`), and nobody waits for its number.
+Index tensors with dimensions are `index`, a copy, as in torch. A mask stands for the positions where it holds:
+the dimensions it covers become one, and how many positions there are is asked of the worker.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from gt import dtypes
 from gt.client import elementwise as ew
+from gt.client import masks, shapes
 from gt.client import recorder as recording
-from gt.client import shapes
-from gt.client.dims import one_dim
+from gt.client.arguments import shown
 from gt.client.inplace import assign
 from gt.client.recorder import apply, unary
-from gt.client.tree import Kind, Kinds
-from gt.client.views import take, write
+from gt.client.slices import SLICE
+from gt.client.tree import Kinds
+from gt.client.views import reshaped, take, write
 from gt.errors import ArgumentError, DimError, DTypeError, ShapeError
 from gt.ops import TABLE
+from gt.ops.rules import broadcast
 
 if TYPE_CHECKING:
     from gt.client.tensor import Tensor
 
-__all__ = ["embedding", "gather", "index_add", "index_select", "narrow", "one_hot", "scatter_add", "select"]
-METHODS = [*{*__all__} - {"embedding", "one_hot"}]
-INPLACE = ["index_add", "scatter_add"]
+__all__ = ["index_put"]
+METHODS = ["index_put"]
+INPLACE = ["index_put"]
 
-_SLICE = Kinds(TABLE["slice"], "dims", "lengths", "steps", "drop")
+_SELECT_AT = Kinds(TABLE["select_at"], "dim")
 _INDEX = Kinds(TABLE["index"], "dims")
 _INDEX_PUT = Kinds(TABLE["index_put"], "dims", "accumulate")
 _WRAP = Kinds(TABLE["wrap_index"], "n")
-_GATHER = Kinds(TABLE["gather"], "dim")
-_SCATTER_ADD = Kinds(TABLE["scatter_add"], "dim")
-_INDEX_SELECT = Kinds(TABLE["index_select"], "dim")
-_INDEX_ADD = Kinds(TABLE["index_add"], "dim")
-_EMBEDDING = Kind(TABLE["embedding"], {})
-_ONE_HOT = Kinds(TABLE["one_hot"], "n")
+
+
+class Place(NamedTuple):
+    """Where a key points: a view of the tensor, and index tensors at some of the view's dimensions."""
+
+    view: Any
+    dims: tuple[int, ...]
+    indices: tuple[Any, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of what is there: the indices' common shape stands where they stood, if together, else in front."""
+        view, dims = self.view.shape, self.dims
+        if not dims:
+            return tuple(view)
+        common = broadcast("index", *[i.shape for i in self.indices])
+        rest = tuple(n for d, n in enumerate(view) if d not in dims)
+        front = dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
+        return rest[:front] + common + rest[front:]
 
 
 def getitem(x: Tensor, key: Any) -> Tensor:
     """x[key]."""
-    basic, tensors = _parse(x, key)
-    if not tensors:
-        return basic
-    return _gather_at(basic, tensors)
+    place = _find(x, key)
+    return apply(_INDEX[place.dims], (place.view, *place.indices)) if place.dims else place.view
 
 
 def setitem(x: Tensor, key: Any, value: Any) -> None:
     """x[key] = value."""
-    if hasattr(key, "dtype") and str(getattr(key.dtype, "name", "")) == "bool" and tuple(key.shape) == x.shape:
-        assign(x, ew.where(key, value, x))
+    mask = _alone(key)
+    if mask is not None and _fill_where(x, mask, value):
         return
-    basic, tensors = _parse(x, key)
-    if not tensors:
-        value = value if hasattr(value, "_v") else _as_tensor(value, x)
-        value = _drop_leading_ones(value, basic.ndim)
-        _check_fits("assignment", value.shape, basic.shape)
-        assign(basic, value)
+    place = _find(x, key)
+    view = place.view
+    if not place.dims and _is_view(value, view):
+        return  # the second half of `x[i] += 1`: the view has been written to already
+    if not isinstance(value, (bool, int, float)):
+        value = _fitted(value, place.shape)
+    if not place.dims:
+        assign(view, value)
         return
-    dims = tuple(d for d, _ in tensors)
-    value = value if hasattr(value, "_v") else _as_tensor(value, x)
-    target = _gather_at(basic, tensors).shape
-    _check_fits("assignment", value.shape, target)
-    value = ew.cast(value, x.dtype)
-    if value.shape != target:
-        value = shapes.expand(value, target)
-    write(basic, apply(_INDEX_PUT[dims, False], (basic, value, *[i for _, i in tensors])))
+    if hasattr(value, "_v"):
+        value = ew.cast(value, x.dtype)
+    write(view, apply(_INDEX_PUT[place.dims, False], (view, value, *place.indices)))
 
 
-def _as_tensor(value: Any, like: Any) -> Any:
-    if isinstance(value, (bool, int, float)) or hasattr(value, "_letter"):
+def index_put(input: Any, indices: Any, values: Any, accumulate: bool = False) -> Tensor:
+    """The tensor with values written, or added, where the index tensors point; None stands for a whole dimension."""
+    key = tuple(slice(None) if k is None else k for k in indices)
+    place = _find(input, key, views=False)
+    if not place.dims:
+        raise ArgumentError("index_put: needs at least one index tensor")
+    values = _fitted(values, place.shape, "index_put") if hasattr(values, "_v") else values
+    made = apply(_INDEX_PUT[place.dims, bool(accumulate)], (place.view, values, *place.indices))
+    return made if made.shape == input.shape else shapes.reshape(made, input.shape)
+
+
+# --- values ------------------------------------------------------------------------------------------
+
+
+def _fitted(value: Any, shape: tuple[int, ...], op: str = "assignment") -> Any:
+    """The value as a tensor that broadcasts to `shape`; torch ignores leading ones that are too many."""
+    if not hasattr(value, "_v"):
+        value = recording.coerce(op, value if hasattr(value, "_letter") else np.asarray(value))
+        if not hasattr(value, "_v"):
+            return value  # a number
+    have = tuple(value.shape)
+    while len(have) > len(shape) and have[0] == 1:
+        have = have[1:]
+    tail = shape[len(shape) - len(have) :]
+    if len(have) > len(shape) or any(a not in (1, b) for a, b in zip(have, tail, strict=True)):
+        raise ShapeError(f"{op}: a value of shape {tuple(value.shape)} does not fit into {shape}")
+    return value if have == value.shape else shapes.reshape(value, have)
+
+
+def _is_view(value: Any, view: Any) -> bool:
+    """Whether the value is this view itself, taken a second time."""
+    a, b = getattr(value, "_x", None), view._x
+    if a is None or a.base is None or b is None or a.base is not b.base or a.kind is not b.kind:
+        return False
+    return all(type(i) is int for i in a.args) and a.args == b.args
+
+
+def _alone(key: Any) -> Any:
+    """The mask, if the key is nothing but one."""
+    if isinstance(key, tuple):
+        if len(key) != 1:
+            return None
+        key = key[0]
+    if _is_tuple(key):
+        return None
+    key = _part(key) if isinstance(key, (list, np.ndarray)) else key
+    return key if hasattr(key, "_v") and key.dtype is dtypes.bool_ and key.ndim else None
+
+
+def _fill_where(x: Any, mask: Any, value: Any) -> bool:
+    """x[mask] = value where every place gets the same: nobody need know how many there are."""
+    n = mask.ndim
+    rest = tuple(x.shape[n:])
+    if n > x.ndim or mask.shape != x.shape[:n]:
+        return False  # the error is raised where others are
+    if not hasattr(value, "_v"):
+        value = recording.coerce("assignment", value if hasattr(value, "_letter") else np.asarray(value))
+    if not hasattr(value, "_v"):
         from gt.client.creation import full
 
-        return full((), value, dtype=like.dtype)
-    return recording.coerce("assignment", np.asarray(value))
+        value = full((), value, dtype=x.dtype)
+    have = tuple(value.shape)
+    while len(have) > len(rest) and have[0] == 1:
+        have = have[1:]
+    if len(have) > len(rest):
+        return False
+    value = ew.cast(_fitted(value, (1, *rest)), x.dtype)
+    if value.ndim > len(rest):
+        value = shapes.reshape(value, have)
+    wide = mask if not rest else shapes.reshape(mask, (*mask.shape, *[1] * len(rest)))
+    write(x, ew.where(wide, value, x))
+    return True
 
 
-def _check_fits(op: str, have: tuple[int, ...], want: tuple[int, ...]) -> None:
-    tail = want[len(want) - len(have) :] if len(have) <= len(want) else None
-    if tail is None or any(a not in (1, b) for a, b in zip(have, tail, strict=True)):
-        raise ShapeError(f"{op}: a value of shape {have} does not fit into {want}")
+# --- keys --------------------------------------------------------------------------------------------
 
 
-def _drop_leading_ones(value: Any, ndim: int) -> Any:
-    shape = value.shape
-    while len(shape) > ndim and shape[0] == 1:
-        shape = shape[1:]
-    return value if shape == value.shape else shapes.reshape(value, shape)
-
-
-def _parse(x: Any, key: Any) -> tuple[Tensor, list[tuple[int, Any]]]:
-    """The part of an index that is a view (ints, slices, None, ...), taken; and the rest, index tensors
-    with the dimension of that view they stand at."""
-    keys = list(key) if isinstance(key, tuple) else [key]
-    used = sum(1 for k in keys if k is not None and k is not Ellipsis)
+def _find(x: Any, key: Any, views: bool = True) -> Place:
+    """Read a key. With `views`, an index tensor without dimensions is an int; else it is an index tensor."""
+    keys = [_part(k) for k in key] if isinstance(key, tuple) or _is_tuple(key) else [_part(key)]
+    used = sum([_width(k) for k in keys])
     if used > x.ndim:
         raise DimError(f"index: {used} indices for a tensor of {x.ndim} dimensions")
-    if sum(1 for k in keys if k is Ellipsis) > 1:
+    dots = [i for i, k in enumerate(keys) if k is Ellipsis]
+    if len(dots) > 1:
         raise DimError("index: an index can have only one ellipsis (...)")
-    if not any(k is Ellipsis for k in keys):
-        keys.append(Ellipsis)
-    at = next(i for i, k in enumerate(keys) if k is Ellipsis)
+    at = dots[0] if dots else len(keys)
     keys[at : at + 1] = [slice(None)] * (x.ndim - used)
 
-    starts: list[Any] = []
-    dims: list[int] = []
-    lengths: list[int] = []
-    steps: list[int] = []
+    sliced: list[tuple[int, Any, int, int]] = []  # dimension, start, length, step
     drop: list[int] = []
-    shape: list[int] = []  # of the view, None's included
-    tensors: list[tuple[int, Any]] = []
-    new_axes = False
-    dim = 0
+    picked: list[tuple[int, Any]] = []  # dimension of the slice, index without dimensions
+    dims: list[int] = []
+    indices: list[Any] = []
+    shape: list[int] = []  # of the view
+    other = False  # the view has dimensions that the slice has not
+    dim = kept = 0  # so many dimensions of x were read; so many of them are in the slice
     for k in keys:
         if k is None:
             shape.append(1)
-            new_axes = True
+            other = True
+            continue
+        if isinstance(k, bool):
+            dims.append(len(shape))
+            indices.append(_zeros(int(k)))
+            shape.append(1)
+            other = True
             continue
         n = x.shape[dim]
         if isinstance(k, slice):
             start, length, step = _slice(k, n)
-            shape.append(length)
             if not (type(start) is int and start == 0 and length == n and step == 1):
-                dims.append(dim)
-                starts.append(start)
-                lengths.append(length)
-                steps.append(step)
-        elif hasattr(k, "_letter") or (hasattr(k, "__index__") and not _is_array(k)):
-            i = k if hasattr(k, "_letter") else k.__index__()
-            if isinstance(k, (bool, np.bool_)):
-                raise DTypeError("index: a bool is not an index; use a bool tensor of the tensor's shape")
-            if not -n <= i < n:
-                raise DimError(f"index: {i} is out of range for dimension {dim} of size {n}")
-            dims.append(dim)
-            starts.append(i + n if i < 0 else i)
-            lengths.append(1)
-            steps.append(1)
+                sliced.append((dim, start, length, step))
+            shape.append(length)
+        elif not hasattr(k, "_v"):
+            if not -n <= k < n:
+                raise DimError(f"index: {k} is out of range for dimension {dim} of size {n}")
+            sliced.append((dim, k + n if k < 0 else k, 1, 1))
             drop.append(dim)
+            kept -= 1
+        elif k.dtype is dtypes.bool_:
+            covered = tuple(x.shape[dim : dim + k.ndim])
+            if k.shape != covered:
+                raise DimError(f"index: a mask of shape {tuple(k.shape)} for dimensions of sizes {covered}")
+            dims.append(len(shape))
+            indices.append(masks.positions(k))
+            shape.append(math.prod(covered))
+            other = other or k.ndim != 1
+            dim += k.ndim - 1
+            kept += k.ndim - 1
+        elif views and not k.ndim:
+            picked.append((kept, unary(_WRAP[n], k)))
         else:
-            tensors.append((len(shape), _index_tensor(k, n, dim)))
+            dims.append(len(shape))
+            indices.append(unary(_WRAP[n], k))
             shape.append(n)
         dim += 1
+        kept += 1
+
     view = x
-    if dims:
-        view = take(_SLICE[tuple(dims), tuple(lengths), tuple(steps), tuple(drop)], x, tuple(starts))
-    if new_axes:
-        view = shapes.reshape(view, tuple(shape))
-    elif not dims and not tensors:
-        view = shapes.reshape(x, tuple(x.shape))  # x[:] is a new tensor on the same memory
-    return view, tensors
+    if sliced:
+        at_, starts, lengths, steps = zip(*sliced, strict=True)
+        view = take(SLICE[at_, lengths, steps, tuple(drop)], x, starts)
+    for d, i in reversed(picked):
+        view = take(_SELECT_AT[d], view, (i,))
+    if other:
+        view = reshaped(view, tuple(shape))
+    elif view is x and not dims:
+        view = reshaped(x, tuple(x.shape))  # x[:] is a new tensor on the same memory
+    return Place(view, tuple(dims), tuple(indices))
+
+
+def _is_tuple(key: Any) -> bool:
+    """torch reads a list that holds more than numbers as a tuple."""
+    return isinstance(key, list) and any(
+        k is None or k is Ellipsis or isinstance(k, (slice, list, tuple, range)) or hasattr(k, "_v") for k in key
+    )
+
+
+def _width(k: Any) -> int:
+    """How many dimensions a part of a key is for."""
+    if k is None or k is Ellipsis or isinstance(k, bool):
+        return 0
+    return k.ndim if hasattr(k, "_v") and k.dtype is dtypes.bool_ else 1
+
+
+def _part(k: Any) -> Any:
+    """A part of a key as None, Ellipsis, a slice, an int (or a traced number), a bool or an index tensor."""
+    if k is None or k is Ellipsis or type(k) is int or type(k) is slice or hasattr(k, "_letter"):
+        return k
+    if isinstance(k, (bool, np.bool_)):
+        return bool(k)
+    if isinstance(k, (list, tuple, range)) or (hasattr(k, "__array__") and not hasattr(k, "_v")):
+        try:
+            array = np.asarray(k)
+        except ValueError:
+            raise DTypeError(
+                "index: a list in an index holds ints or bools, not slices or lists of other lengths"
+            ) from None
+        if not array.size and isinstance(k, (list, tuple, range)):
+            array = array.astype(np.int64)
+        if not array.ndim:
+            return _part(array.item())
+        if array.dtype.kind not in "biu":
+            raise DTypeError(f"index: an index must hold ints or bools, not {array.dtype}")
+        k = recording.coerce("index", array)
+    if hasattr(k, "_v"):
+        if k.dtype.is_differentiable:
+            raise DTypeError(f"index: an index tensor must hold ints, not {k.dtype.name}")
+        if k.dtype is dtypes.uint8:
+            k = ew.cast(k, dtypes.bool_)  # torch reads these as masks
+        if k.dtype is dtypes.bool_:
+            return k if k.ndim else bool(k)
+        return k if k.dtype in (dtypes.int64, dtypes.int32) else ew.cast(k, dtypes.int64)
+    if hasattr(k, "__index__"):
+        return int(k.__index__())
+    raise DTypeError(f"index: {shown(k)} is not an index; use ints, slices, None, ... or tensors")
 
 
 def _slice(k: slice, n: int) -> tuple[Any, int, int]:
@@ -172,72 +302,8 @@ def _slice(k: slice, n: int) -> tuple[Any, int, int]:
     return a, len(range(a, b, step)), step
 
 
-def _is_array(k: Any) -> bool:
-    return hasattr(k, "_v") or isinstance(k, (np.ndarray, list))
+def _zeros(n: int) -> Any:
+    """The index that a Python bool is: one position, or none."""
+    from gt.client.creation import full
 
-
-def _index_tensor(k: Any, n: int, dim: int) -> Any:
-    if isinstance(k, (list, np.ndarray)):
-        k = recording.coerce("index", np.asarray(k))
-    if not hasattr(k, "_v"):
-        raise DTypeError(f"index: {type(k).__name__} is not an index; use ints, slices, None, ... or tensors")
-    if k.dtype.name == "bool":
-        raise DTypeError("index: the size of x[mask] depends on data; use where(mask, x, other), or x[mask] = value")
-    if k.dtype.is_floating_point:
-        raise DTypeError(f"index: an index tensor must hold ints, not {k.dtype.name}")
-    return unary(_WRAP[n], k)
-
-
-def _gather_at(view: Any, tensors: list[tuple[int, Any]]) -> Tensor:
-    return apply(_INDEX[tuple(d for d, _ in tensors)], (view, *[i for _, i in tensors]))
-
-
-# --- functions ---------------------------------------------------------------------------------------
-
-
-def gather(input: Any, dim: int, index: Any) -> Tensor:
-    """Elements picked along dim by an index tensor of the result's shape."""
-    return apply(_GATHER[one_dim("gather", dim, input.ndim)], (input, index))
-
-
-def scatter_add(input: Any, dim: int, index: Any, src: Any) -> Tensor:
-    """The tensor with the elements of src added where the index says."""
-    return apply(_SCATTER_ADD[one_dim("scatter_add", dim, input.ndim)], (input, index, src))
-
-
-def index_select(input: Any, dim: int, index: Any) -> Tensor:
-    """Rows (or other slices along dim) by number."""
-    return apply(_INDEX_SELECT[one_dim("index_select", dim, input.ndim)], (input, index))
-
-
-def index_add(input: Any, dim: int, index: Any, source: Any) -> Tensor:
-    """The tensor with slices of source added at the numbers given."""
-    return apply(_INDEX_ADD[one_dim("index_add", dim, input.ndim)], (input, index, source))
-
-
-def embedding(input: Any, weight: Any) -> Tensor:
-    """Rows of weight by number; the numbers come first, as in torch.nn.functional."""
-    return apply(_EMBEDDING, (weight, input))
-
-
-def one_hot(tensor: Any, num_classes: int = -1) -> Tensor:
-    """Ones where the number says, zeros elsewhere, along a new last dimension."""
-    if num_classes < 0:
-        num_classes = int(tensor.max().item()) + 1
-    return unary(_ONE_HOT[num_classes], tensor)
-
-
-def narrow(input: Any, dim: int, start: int, length: int) -> Tensor:
-    """A view of `length` elements from `start` along dim."""
-    d = one_dim("narrow", dim, input.ndim)
-    n = input.shape[d]
-    start = start + n if start < 0 else start
-    if not 0 <= start <= n - length:
-        raise DimError(f"narrow: {length} elements from {start} do not fit into dimension {d} of size {n}")
-    return take(_SLICE[(d,), (length,), (1,), ()], input, (start,))
-
-
-def select(input: Any, dim: int, index: int) -> Tensor:
-    """One slice along dim, as a view without that dimension."""
-    d = one_dim("select", dim, input.ndim)
-    return getitem(input, (slice(None),) * d + (index,))
+    return full((n,), 0, dtype=dtypes.int64)

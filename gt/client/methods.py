@@ -1,23 +1,94 @@
 """Which functions are methods of a tensor, and which have an in-place form (`add_`).
 
 Each file of functions says so itself: `METHODS` are put on Tensor under their own names, `INPLACE` as methods
-that write their result into the tensor, with an underscore.
+that write their result into the tensor, with an underscore; `PROPERTIES` are attributes.
 """
 
 from __future__ import annotations
 
-from gt.client import elementwise, indexing, inplace, reductions, shapes
+from gt.client import (
+    activations,
+    arranging,
+    casts,
+    complexes,
+    copies,
+    creation,
+    devices,
+    diagonals,
+    elementwise,
+    factoring,
+    indexing,
+    inplace,
+    interop,
+    joining,
+    masks,
+    matrices,
+    padding,
+    randoms,
+    reductions,
+    scans,
+    scatter,
+    shapes,
+    slices,
+    solving,
+    sorting,
+    spectra,
+    statistics,
+)
+from gt.client.arguments import explained
 from gt.client.tensor import Tensor
 
-FAMILIES = (elementwise, reductions, shapes, indexing, inplace)
+FAMILIES = (
+    complexes,
+    devices,
+    diagonals,
+    matrices,
+    factoring,
+    solving,
+    spectra,
+    elementwise,
+    activations,
+    reductions,
+    statistics,
+    sorting,
+    scans,
+    shapes,
+    arranging,
+    joining,
+    padding,
+    copies,
+    indexing,
+    masks,
+    scatter,
+    slices,
+    inplace,
+    interop,
+    casts,
+    creation,
+    randoms,
+)
+
+#: The hot ones, bare: they look at their arguments by themselves.
+PLAIN = {
+    "add", "amax", "amin", "argmax", "bool", "clamp", "contiguous", "div", "expand", "flatten", "float", "log_softmax",
+    "long", "masked_fill", "matmul", "max", "mean", "min", "permute", "pow", "reshape", "softmax", "squeeze", "sub",
+    "sum", "t", "to", "transpose", "unbind", "unsqueeze", "view", "where",
+}  # fmt: skip
 
 for family in FAMILIES:
     for name in family.METHODS:
-        setattr(Tensor, name, getattr(family, name))
+        function = getattr(family, name)
+        setattr(Tensor, name, function if name in PLAIN else explained(function, method=True))
     for name in getattr(family, "INPLACE", ()):
         setattr(Tensor, name + "_", inplace.method(getattr(family, name), name + "_"))
+    for name, attribute in getattr(family, "PROPERTIES", {}).items():
+        setattr(Tensor, name, attribute)
 
 #: `x += y` and its kin write in place, as in torch.
-for name in ("add", "sub", "mul", "pow"):
-    setattr(Tensor, f"__i{name}__", getattr(Tensor, name + "_"))
-Tensor.__itruediv__ = Tensor.div_  # type: ignore[attr-defined]
+_OPERATORS = {
+    "add": "add", "sub": "sub", "mul": "mul", "pow": "pow", "truediv": "div", "floordiv": "floor_divide",
+    "mod": "remainder", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
+    "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift",
+}  # fmt: skip
+for operator, name in _OPERATORS.items():
+    setattr(Tensor, f"__i{operator}__", getattr(Tensor, name + "_"))

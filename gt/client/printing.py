@@ -3,11 +3,46 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-PRECISION, THRESHOLD, EDGE, LINE = 4, 1000, 3, 80
+from gt.errors import ArgumentError
+
+__all__ = ["set_printoptions"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How tensors are written."""
+
+    precision: int = 4  #: digits after the point
+    threshold: int = 1000  #: tensors of more elements are shortened
+    edgeitems: int = 3  #: what a shortened one shows at each end
+    linewidth: int = 80
+    sci_mode: bool | None = None  #: whether as in 1e-3; None: where numbers are far apart
+
+
+_PROFILES = {"default": Options(), "short": Options(precision=2, edgeitems=2), "full": Options(threshold=2**63)}
+_set = [Options()]  #: one entry: what is in force
+
+
+def set_printoptions(
+    precision: int | None = None,
+    threshold: int | None = None,
+    edgeitems: int | None = None,
+    linewidth: int | None = None,
+    profile: str | None = None,
+    sci_mode: bool | None = None,
+) -> None:
+    """How tensors are written from now on; what is not given stays, except that sci_mode=None is a choice."""
+    if profile is not None and profile not in _PROFILES:
+        raise ArgumentError(f"set_printoptions: the profiles are {', '.join(_PROFILES)}, not {profile!r}")
+    given = {"precision": precision, "threshold": threshold, "edgeitems": edgeitems, "linewidth": linewidth}
+    options = _PROFILES[profile] if profile is not None else _set[0]
+    threshold = given["threshold"] = None if threshold is None else int(min(threshold, 2**63))
+    _set[0] = replace(options, sci_mode=sci_mode, **{k: v for k, v in given.items() if v is not None})
 
 
 def tensor_text(data: np.ndarray[Any, Any], dtype: str, suffixes: list[str]) -> str:
@@ -17,7 +52,7 @@ def tensor_text(data: np.ndarray[Any, Any], dtype: str, suffixes: list[str]) -> 
     'tensor([1.0000, 2.5000])'
     """
     prefix = "tensor("
-    if dtype not in (("float32",) if data.size == 0 else ("float32", "int64", "bool")):
+    if dtype not in (("float32",) if data.size == 0 else ("float32", "int64", "bool", "complex64")):
         suffixes = [f"dtype=gt.{dtype}", *suffixes]
     if data.size == 0:
         text = "[]"
@@ -25,12 +60,13 @@ def tensor_text(data: np.ndarray[Any, Any], dtype: str, suffixes: list[str]) -> 
             suffixes = [f"size={tuple(data.shape)}", *suffixes]
     else:
         wide = data.astype(np.float64) if dtype in ("bfloat16", "float16") else data
-        shown = _edges(wide) if data.size > THRESHOLD else wide
-        text = _block(wide, _Format(shown), len(prefix), data.size > THRESHOLD)
+        shown = _edges(wide) if data.size > _set[0].threshold else wide
+        form = _ComplexFormat(shown) if data.dtype.kind == "c" else _Format(shown)
+        text = _block(wide, form, len(prefix), data.size > _set[0].threshold)
     text = prefix + text
     last = len(text) - text.rfind("\n") - 1
     for suffix in suffixes:
-        if last + len(suffix) + 2 > LINE:
+        if last + len(suffix) + 2 > _set[0].linewidth:
             text += ",\n" + " " * len(prefix) + suffix
             last = len(prefix) + len(suffix)
         else:
@@ -53,6 +89,8 @@ class _Format:
                 self.whole = bool(np.all(sizes == np.ceil(sizes)))
                 big, small = float(sizes.max()), float(sizes.min())
                 self.scientific = big / small > 1000.0 or big > 1e8 or (not self.whole and small < 1e-4)
+                if _set[0].sci_mode is not None:
+                    self.scientific = _set[0].sci_mode
             else:
                 self.whole = True
         self.width = max((len(self._bare(x)) for x in flat.tolist()), default=1)
@@ -61,39 +99,57 @@ class _Format:
         if not self.real or not math.isfinite(x):
             return str(x)
         if self.scientific:
-            return f"{x:.{PRECISION}e}"
-        return f"{x:.0f}." if self.whole else f"{x:.{PRECISION}f}"
+            return f"{x:.{_set[0].precision}e}"
+        return f"{x:.0f}." if self.whole else f"{x:.{_set[0].precision}f}"
 
     def __call__(self, x: Any) -> str:
         return self._bare(x).rjust(self.width)
 
 
+class _ComplexFormat:
+    """The same for complex numbers: the parts are written in a way each."""
+
+    def __init__(self, data: np.ndarray[Any, Any]) -> None:
+        self.real, self.imag = _Format(data.real), _Format(data.imag)
+        self.width = self.real.width + self.imag.width + 1
+
+    def __call__(self, x: Any) -> str:
+        imag = self.imag(x.imag).lstrip() + "j"
+        return self.real(x.real) + (imag if imag[0] in "+-" else "+" + imag)
+
+
+_AnyFormat = _Format | _ComplexFormat
+
+
 def _edges(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The elements that a shortened tensor shows."""
+    edge = _set[0].edgeitems
     for d in range(x.ndim):
-        if x.shape[d] > 2 * EDGE:
-            x = np.concatenate([x.take(range(EDGE), d), x.take(range(x.shape[d] - EDGE, x.shape[d]), d)], d)
+        if x.shape[d] > 2 * edge:
+            x = np.concatenate([x.take(range(edge), d), x.take(range(x.shape[d] - edge, x.shape[d]), d)], d)
     return x
 
 
-def _block(x: np.ndarray[Any, Any], form: _Format, indent: int, short: bool) -> str:
+def _block(x: np.ndarray[Any, Any], form: _AnyFormat, indent: int, short: bool) -> str:
     if x.ndim == 0:
         return form(x.item())
     if x.ndim == 1:
         return _row(x, form, indent, short)
-    if short and x.shape[0] > 2 * EDGE:
-        parts = [_block(r, form, indent + 1, short) for r in x[:EDGE]]
+    edge = _set[0].edgeitems
+    if short and x.shape[0] > 2 * edge:
+        parts = [_block(r, form, indent + 1, short) for r in x[:edge]]
         parts += ["..."]
-        parts += [_block(r, form, indent + 1, short) for r in x[-EDGE:]]
+        parts += [_block(r, form, indent + 1, short) for r in x[-edge:]]
     else:
         parts = [_block(r, form, indent + 1, short) for r in x]
     return "[" + ("," + "\n" * (x.ndim - 1) + " " * (indent + 1)).join(parts) + "]"
 
 
-def _row(x: np.ndarray[Any, Any], form: _Format, indent: int, short: bool) -> str:
-    per_line = max(1, (LINE - indent) // (form.width + 2))
-    if short and x.size > 2 * EDGE:
-        words = [form(v) for v in x[:EDGE].tolist()] + [" ..."] + [form(v) for v in x[-EDGE:].tolist()]
+def _row(x: np.ndarray[Any, Any], form: _AnyFormat, indent: int, short: bool) -> str:
+    per_line = max(1, (_set[0].linewidth - indent) // (form.width + 2))
+    edge = _set[0].edgeitems
+    if short and x.size > 2 * edge:
+        words = [form(v) for v in x[:edge].tolist()] + [" ..."] + [form(v) for v in x[-edge:].tolist()]
     else:
         words = [form(v) for v in x.tolist()]
     lines = [", ".join(words[i : i + per_line]) for i in range(0, len(words), per_line)]

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from gt.client.autograd import attach
 from gt.client.tree import Kind, Node, Variant, find_period, users_line
-from gt.errors import ServerError
+from gt.errors import DTypeError, ServerError
 from gt.ops.record import as_tuple
 from gt.program import SCALARS, Spec
 
@@ -39,7 +39,7 @@ IDLE_S = 0.2  #: An unfinished program is cut after this long without a GT call.
 #: What an op's result is wrapped in, and what makes an operand out of something that is none
 #: (a numpy number, an array). Both are set by tensor.py, which is built on this file.
 make: type[Tensor] = None  # type: ignore[assignment]
-coerce: Callable[[str, Any], Any] = None  # type: ignore[assignment]
+coerce: Callable[..., Any] = None  # type: ignore[assignment]
 
 
 class Value:
@@ -111,7 +111,7 @@ NOWHERE = Node(None, None)  #: Has no children: an op recorded there always miss
 class Recorder:
     """One thread's recording."""
 
-    __slots__ = ("blocked", "busy", "grad", "pending", "seen", "session", "thread", "trace")
+    __slots__ = ("blocked", "busy", "grad", "pending", "policy", "seen", "session", "tape", "thread", "trace")
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -124,6 +124,9 @@ class Recorder:
         self.blocked = Pending(self, NOWHERE)  #: Stands in for `pending` while another thread ends it.
         self.seen = (0, 0, 0.0)  #: At the timer's last look: the program, its length, and since when.
         self.trace: Any = None  #: Set while a @gt.function is being traced.
+        self.tape: Any = None  #: Notes the seeds that are drawn, or has them drawn again: see checkpoint.py.
+        #: Casts the operands of some ops before they are recorded: autocast, another default dtype; see policy.py.
+        self.policy: Callable[[Kind, tuple[Any, ...]], tuple[Any, ...]] | None = None
 
     # --- the slow path ---
 
@@ -208,7 +211,11 @@ class Recorder:
         node.kind = kind
         node.operands = tuple(specs)
         node.refs = tuple(refs)
-        node.specs = as_tuple(kind.op.infer(*specs, **kind.attrs))
+        try:
+            node.specs = as_tuple(kind.op.infer(*specs, **kind.attrs))
+        except Exception:
+            kind.refused()
+            raise
         node.spec = node.specs[0]
         parent = p.node
         node.n_inputs = parent.n_inputs + n_inputs
@@ -361,6 +368,11 @@ def recorder() -> Recorder:
     return rec
 
 
+def in_use() -> Recorder | None:
+    """This thread's recorder, if it has one yet."""
+    return getattr(_local, "recorder", None)
+
+
 def use(rec: Recorder | None) -> Recorder | None:
     """Make this the thread's recorder; returns the one before."""
     before: Recorder | None = getattr(_local, "recorder", None)
@@ -402,6 +414,8 @@ def unary(kind: Kind, a: Tensor) -> Tensor:
         rec: Recorder = _local.recorder
     except AttributeError:
         rec = recorder()
+    if rec.policy is not None:
+        (a,) = rec.policy(kind, (a,))
     try:
         while True:
             va = a._v or a._read()
@@ -420,7 +434,10 @@ def unary(kind: Kind, a: Tensor) -> Tensor:
         _interrupted(rec)
         if hasattr(a, "_v"):
             raise
-        return unary(kind, coerce(kind.op.name, a))
+        a = coerce(kind.op.name, a)
+        if not hasattr(a, "_v"):
+            raise DTypeError(f"{kind.op.name}: expected a tensor, got {a!r}") from None
+        return unary(kind, a)
     except BaseException:
         _interrupted(rec)
         raise
@@ -437,6 +454,8 @@ def binary(kind: Kind, a: Tensor, b: Any) -> Tensor:
         rec: Recorder = _local.recorder
     except AttributeError:
         rec = recorder()
+    if rec.policy is not None:
+        a, b = rec.policy(kind, (a, b))
     letter = _LETTERS.get(type(b))
     vb: Any = b
     try:
@@ -485,7 +504,9 @@ def apply(kind: Kind, args: tuple[Any, ...]) -> Any:
     """Record any op: a tensor, or a tuple of them where the op has several results."""
     rec = recorder()
     name = kind.op.name
-    args = tuple([a if hasattr(a, "_v") or type(a) in _LETTERS else coerce(name, a) for a in args])
+    args = tuple([a if hasattr(a, "_v") or type(a) in _LETTERS else coerce(name, a, args) for a in args])
+    if rec.policy is not None:
+        args = rec.policy(kind, args)
     try:
         while True:
             operands = [a._v or a._read() if hasattr(a, "_v") else a for a in args]
@@ -524,7 +545,9 @@ def apply(kind: Kind, args: tuple[Any, ...]) -> Any:
             fn = attach(node, edges, (*operands, values[0] if len(values) == 1 else tuple(values)), mask)
     if len(values) == 1:
         return make(values[0], fn)
-    return tuple([make(v, None if fn is None else fn.part(i)) for i, v in enumerate(values)])
+    # Of several results those that are indices have no gradient.
+    flows = [fn is not None and s.dtype.is_differentiable for s in node.specs]
+    return tuple([make(v, fn.part(i) if flows[i] else None) for i, v in enumerate(values)])
 
 
 def _interrupted(rec: Recorder) -> None:

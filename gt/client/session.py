@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 from gt import config, errors, transport
+from gt.client import policy, waiting
 from gt.client import recorder as recording
-from gt.client import waiting
 from gt.client.recorder import Handle, Pending, Recorder, Value
-from gt.client.transfers import Download, Upload
+from gt.client.transfers import Transfers
 from gt.client.tree import Node, Tree, Variant
 from gt.client.waiting import Sleeper
 from gt.errors import ForkError, GTError, ServerError
@@ -33,20 +33,15 @@ from gt.program import Spec
 from gt.transport.channel import Channel
 from gt.transport.codec import Buffer
 from gt.transport.messages import (
-    CHUNK,
-    CHUNKS_IN_FLIGHT,
-    UPLOADS,
     VERSION,
     WINDOW,
     Call,
     CallDone,
     CallFailed,
-    Cancel,
     Chunk,
     ChunkAck,
     Define,
     Failure,
-    Fetch,
     FetchFailed,
     Free,
     GetStats,
@@ -55,12 +50,11 @@ from gt.transport.messages import (
     Need,
     Refused,
     Rejected,
+    Shared,
     Stats,
     Welcome,
     pack_ids,
 )  # fmt: skip
-
-QUEUED_NBYTES = 256 << 20  #: Upload bytes held for sending before from_numpy waits.
 
 
 class Session:
@@ -88,9 +82,7 @@ class Session:
         self._undo: dict[int, list[Callable[[], None]]] = {}  #: By call, as long as it may fail.
         self.variants: OrderedDict[bytes, Variant] = OrderedDict()  #: Programs that were sent, latest last.
         self.defined = 0  #: Program texts sent, for those who count.
-        self._fetches: dict[int, Download] = {}
-        self._uploads: dict[int, Upload] = {}
-        self._queued_nbytes = 0
+        self.transfers = Transfers(self)
         self._stats: dict[int, dict[str, Any]] = {}
         self._request = 0
         self._out: list[tuple[Any, Buffer | None]] = []  #: Messages held back while `_holds`, to go out as one.
@@ -121,6 +113,7 @@ class Session:
         with self.lock:
             self.recorders = [r for r in self.recorders if r.thread.is_alive() or r.pending.node.depth]
             rec = Recorder(self)
+            rec.policy = policy.current()
             self.recorders.append(rec)
             return rec
 
@@ -191,12 +184,12 @@ class Session:
         self.seq += 1
         if undo:
             self._undo[self.seq] = undo
-        self._send(Call(0, self.seq, variant.hash, pack_ids(ids), scalars, first, frees, self.acked))
+        self.send(Call(0, self.seq, variant.hash, pack_ids(ids), scalars, first, frees, self.acked))
         if self.config.debug_client:
             self.say(f"call {self.seq} {variant.hash.hex()[:8]}: {len(variant.program.code)} instructions")
         return first
 
-    def _send(self, message: Any, payload: Buffer | None = None) -> None:
+    def send(self, message: Any, payload: Buffer | None = None) -> None:
         """Send it, or keep it for the `_flush` of whoever holds it back. The caller has the lock."""
         self._out.append((message, payload))
         if not self._holds:
@@ -221,7 +214,7 @@ class Session:
         later: list[int] = []  # an upload is freed when it has arrived
         while dead:
             i = dead.popleft()
-            (later if i in self._uploads else ids).append(i)
+            (later if i in self.transfers.uploads else ids).append(i)
         dead.extend(later)
         return pack_ids(ids)
 
@@ -229,33 +222,15 @@ class Session:
         if self.dead and not self.broken:
             ids = self._take_dead()
             if ids:
-                self._send(Free(0, ids))
+                self.send(Free(0, ids))
 
-    def upload(self, data: Buffer, spec: Spec) -> Value:
-        """A value with these bytes, which are not changed any more. Returns at once."""
+    def upload(self, array: np.ndarray[Any, Any], spec: Spec) -> Value:
+        """A value with the bytes of this array. They have been copied when this returns."""
         with self.lock:
-            self.check_usable()
-            if self._queued_nbytes > QUEUED_NBYTES or len(self._uploads) >= UPLOADS:
-                self.wait(lambda: self._queued_nbytes <= QUEUED_NBYTES and len(self._uploads) < UPLOADS)
-            v = Value(None, -1, spec)
-            v.handle = Handle(self.next_id, self)
-            self.next_id += 1
-            up = self._uploads[v.handle.id] = Upload(data, spec)
-            self._queued_nbytes += spec.nbytes
-            self._pump(v.handle.id, up)
+            v = self.transfers.upload(array, spec)
             if self.asleep:
                 self.wake_timer()
             return v
-
-    def _pump(self, key: int, up: Upload) -> None:
-        total = len(up.data)
-        while up.flying < CHUNKS_IN_FLIGHT and up.sent < total:
-            at = max(up.sent, 0)
-            piece = up.data[at : at + CHUNK]
-            head = (up.spec.shape, up.spec.dtype.name) if at == 0 else ((), "")
-            self._send(Chunk(0, key, at, total, *head), piece)
-            up.sent = at + len(piece)
-            up.flying += 1
 
     # --- receiving ---
 
@@ -285,15 +260,9 @@ class Session:
             while self._undo and next(iter(self._undo)) <= m.seq:
                 del self._undo[next(iter(self._undo))]
         elif isinstance(m, Chunk):
-            self._take_chunk(m, payload)
+            self.transfers.came(m, payload)
         elif isinstance(m, ChunkAck):
-            up = self._uploads.get(m.key)
-            if up is not None:
-                up.flying -= 1
-                self._pump(m.key, up)
-                if up.flying == 0:
-                    del self._uploads[m.key]
-                    self._queued_nbytes -= up.spec.nbytes
+            self.transfers.acknowledged(m)
         elif isinstance(m, CallFailed):
             for take_back in self._undo.pop(m.seq, ()):
                 take_back()
@@ -301,35 +270,21 @@ class Session:
             if m.seq > self._raised.get(m.root, 0) and all(f.root != m.root for f in self.failures):
                 self.failures.append(m)
         elif isinstance(m, FetchFailed):
-            t = self._fetches.get(m.request)
-            if t is not None:
-                t.error, t.done = m.error, True
+            self.transfers.failed(m)
+        elif isinstance(m, Shared):
+            self.transfers.shared(m)
         elif isinstance(m, Need):
             variant = self.variants.get(m.program)
             if variant is None:
                 self.give_up("the server asked for a program that this client has forgotten")
             else:
-                self._send(Define(variant.program, variant.timed))
+                self.send(Define(variant.program, variant.timed))
         elif isinstance(m, Stats):
             self._stats[m.request] = m.data
         elif isinstance(m, Welcome):
             self.number, self.window = m.session, min(m.window, WINDOW)
         elif isinstance(m, (Refused, Rejected)):
             self.give_up(m.text)
-
-    def _take_chunk(self, m: Chunk, payload: Buffer | None) -> None:
-        t = self._fetches.get(m.key)
-        if t is None or payload is None:
-            return  # cancelled
-        if m.offset == 0:
-            t.shape, t.dtype = m.shape, m.dtype
-            t.buffer = np.empty(m.total, np.uint8)
-        t.buffer[m.offset : m.offset + len(payload)] = np.frombuffer(payload, np.uint8)
-        t.got += len(payload)
-        if t.got >= m.total:
-            t.done = True
-        else:
-            self._send(ChunkAck(0, m.key, False))
 
     def give_up(self, why: str) -> None:
         """The connection is of no more use."""
@@ -345,7 +300,8 @@ class Session:
         with self.lock:
             if self._out:
                 self._flush()
-            self.process()
+            if not self.channel.local:  # what has come to a local one is seen by whoever sleeps on it
+                self.process()
             if ready():
                 return
             self.check_usable()
@@ -385,21 +341,16 @@ class Session:
                 self.flush_frees()
                 self._request += 1
                 request = self._request
-                t = self._fetches[request] = Download()
-                self._send(Fetch(0, request, v.handle.id))
+                t = self.transfers.fetch(request, v.handle.id, v.spec)
             finally:
                 self._holds -= 1
                 if self._out and not self._holds:
                     self._flush()
         try:
             self.wait(lambda: t.done)
-        except BaseException:
-            with self.lock:
-                if not t.done and not self.broken:
-                    self._send(Cancel(0, request))
-            raise
         finally:
-            self._fetches.pop(request, None)
+            with self.lock:
+                self.transfers.end(request)
         if self.failures:
             self.raise_failures()
         if t.error is not None:
@@ -430,7 +381,7 @@ class Session:
             self.check_usable()
             self._request += 1
             request = self._request
-            self._send(GetStats(request))
+            self.send(GetStats(request))
         self.wait(lambda: request in self._stats)
         return self._stats.pop(request)
 
@@ -472,7 +423,7 @@ class Session:
     @property
     def under_way(self) -> bool:
         """Whether the server has something to say about calls or uploads of ours."""
-        return bool(self._uploads) or self.seq > self.done
+        return bool(self.transfers.uploads) or self.seq > self.done
 
     def tick(self, now: float) -> bool:
         """What is due at this time. False if there was nothing to look after."""
@@ -493,6 +444,7 @@ class Session:
                     self.channel.send(Goodbye())
                 self.broken = self.broken or "this session is closed"
                 self.channel.close()
+                self.transfers.ring = None
         self.wake_timer()
         if self.private is not None and not self.forked:
             self.private.close()

@@ -6,7 +6,9 @@ functions of the files beside this one under their own names: methods.py puts th
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
+from sys import getrefcount
 from typing import Any, NoReturn
 
 import numpy as np
@@ -14,31 +16,32 @@ import numpy as np
 from gt import dtypes
 from gt.client import autograd, indexing, printing, recorder, shapes, views
 from gt.client import elementwise as ew
-from gt.client.autograd import GradNode, Leaf, Part
+from gt.client.arguments import shown
+from gt.client.autograd import GradNode, Handle, Leaf, Part
+from gt.client.dims import one_dim
+from gt.client.interop import from_torch, is_torch
 from gt.client.recorder import Value, apply, binary, unary
-from gt.client.tree import Kind
+from gt.client.tree import Kind, Kinds
 from gt.dtypes import DType
 from gt.errors import AutogradError, DTypeError, GTError, ShapeError
 from gt.ops import TABLE
 from gt.ops.record import Op
-from gt.program import Spec
+from gt.program import Spec, spec
 
 _ADD, _SUB, _MUL, _DIV = (Kind(TABLE[n], {}) for n in ("add", "sub", "mul", "div"))
 _POW, _MATMUL, _NEG = (Kind(TABLE[n], {}) for n in ("pow", "matmul", "neg"))
 _EQ, _NE, _LT, _LE, _GT, _GE = (Kind(TABLE[n], {}) for n in ("eq", "ne", "lt", "le", "gt", "ge"))
 
-_KINDS: dict[Any, Kind] = {}
+_KINDS: dict[tuple[Op, tuple[str, ...]], Kinds] = {}  #: of ops called from a gradient or a composition
 
 
 def _kind(op: Op, attrs: dict[str, Any]) -> Kind:
-    """The kind of an op called from a gradient or a composition."""
-    key = (op, *attrs.items())
-    kind = _KINDS.get(key)
-    if kind is None:
-        if len(_KINDS) > 10_000:
-            _KINDS.clear()
-        kind = _KINDS[key] = Kind(op, attrs)
-    return kind
+    names = (*attrs,)
+    kinds = _KINDS.get((op, names))
+    if kinds is None:
+        kinds = _KINDS[op, names] = Kinds(op, *names)
+    values = (*attrs.values(),)
+    return kinds[values if len(values) != 1 else values[0]]
 
 
 class Tensor:
@@ -47,7 +50,13 @@ class Tensor:
     # _v: the value, or None if it shares memory; then _x says with whom (views.py). _fn: autograd.py.
     __slots__ = ("__dict__", "__weakref__", "_fn", "_v", "_x")
 
-    def __init__(self, value: Value, fn: Any = None) -> None:
+    __array_priority__ = 1000  #: `array * tensor` and `np.sqrt(2) * tensor` are the tensor's to compute.
+
+    def __init__(self, value: Any = None, fn: Any = None, *sizes: int) -> None:
+        if type(value) is not Value:
+            from gt.client.legacy import first_value
+
+            value, fn = first_value([a for a in (value, fn, *sizes) if a is not None]), None
         self._v: Value | None = value
         self._fn = fn
         self._x: views.Alias | None = None
@@ -70,9 +79,15 @@ class Tensor:
     def __getattr__(self, name: str) -> Any:
         """Ops that have no method written out here are found in the table: `x.softplus()`."""
         op = TABLE.get(name)
-        if op is None:
-            raise AttributeError(f"a tensor has no attribute {name!r}")
-        return lambda *args, **attrs: Tensor._apply(op, (self, *args), attrs)
+        if op is not None:
+            return lambda *args, **attrs: Tensor._apply(op, (self, *args), attrs)
+        if not name.startswith("_"):
+            from gt.client.fallback import find
+
+            torchs = find(name)
+            if torchs is not None:
+                return lambda *args, **kwargs: torchs(self, *args, **kwargs)
+        raise AttributeError(f"a tensor has no attribute {name!r}")
 
     # --- what it is ---
 
@@ -86,37 +101,47 @@ class Tensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The sizes of the dimensions, a plain tuple."""
         return self._spec.shape
 
     @property
     def dtype(self) -> DType:
+        """The type of the elements."""
         return self._spec.dtype
 
     @property
     def ndim(self) -> int:
+        """The number of dimensions."""
         return len(self._spec.shape)
 
     @property
     def nbytes(self) -> int:
+        """The bytes of its elements."""
         return self._spec.nbytes
 
     @property
     def itemsize(self) -> int:
+        """The bytes of one element."""
         return self._spec.dtype.itemsize
 
     def size(self, dim: int | None = None) -> Any:
-        return self.shape if dim is None else self.shape[dim]
+        """The sizes, or that of one dimension."""
+        return self.shape if dim is None else self.shape[one_dim("size", dim, self.ndim)]
 
     def dim(self) -> int:
+        """The number of dimensions."""
         return self.ndim
 
     def numel(self) -> int:
+        """The number of elements."""
         return self._spec.size
 
     def element_size(self) -> int:
+        """The bytes of one element."""
         return self.itemsize
 
     def is_floating_point(self) -> bool:
+        """Whether the elements are floating-point numbers."""
         return self.dtype.is_floating_point
 
     def __len__(self) -> int:
@@ -152,14 +177,20 @@ class Tensor:
         return self._fetch().reshape(()).item()
 
     def tolist(self) -> Any:
+        """The data as nested lists of Python numbers. Waits for it."""
         return self._fetch().tolist()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        if copy is False:
+            raise ValueError("a tensor's data is on a worker: an array of it is always a copy")
         data = self.numpy()
         return data if dtype is None else data.astype(dtype)
 
     def __float__(self) -> float:
         return float(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
 
     def __int__(self) -> int:
         return int(self.item())
@@ -196,6 +227,12 @@ class Tensor:
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError("a GT tensor cannot be pickled; use gt.save(), or pickle tensor.numpy()")
 
+    def __copy__(self) -> Tensor:
+        """Another tensor on the same memory, a leaf."""
+        twin = self.detach()
+        twin = twin if type(self) is Tensor else type(self)(twin)
+        return twin.requires_grad_(self._fn is not None)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if self._fn is not None and type(self._fn) is not Leaf:
             raise AutogradError("deepcopy of a tensor with a history; copy tensor.detach() instead")
@@ -211,6 +248,7 @@ class Tensor:
 
     @property
     def requires_grad(self) -> bool:
+        """Whether gradients flow to it or through it."""
         if self._x is not None:
             self._read()
         return self._fn is not None
@@ -220,6 +258,7 @@ class Tensor:
         self.requires_grad_(on)
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        """Have it require gradients, or not, from now on."""
         if requires_grad and self._fn is None:
             if not self.dtype.is_differentiable:
                 raise DTypeError(f"only floating-point tensors can require grad, not {self.dtype.name}")
@@ -232,16 +271,19 @@ class Tensor:
 
     @property
     def is_leaf(self) -> bool:
+        """Whether it has no history: it was made by the user, or requires no gradient."""
         return self._fn is None or type(self._fn) is Leaf
 
     @property
     def grad_fn(self) -> GradNode | Part | None:
+        """The op that made it, in the graph of gradients; None of a leaf."""
         if self._x is not None:
             self._read()
         return None if self.is_leaf else self._fn
 
     @property
     def grad(self) -> Tensor | None:
+        """What backward() has added up for this leaf, or for a tensor after retain_grad()."""
         if type(self._fn) is Leaf:
             _touch(self._fn)
             return self._fn.grad
@@ -249,6 +291,8 @@ class Tensor:
 
     @grad.setter
     def grad(self, g: Tensor | None) -> None:
+        if g is not None and not isinstance(g, Tensor):
+            raise DTypeError(f"grad: takes a tensor or None, not {shown(g)}")
         if g is not None and g.shape != self.shape:
             raise ShapeError(f"grad: a gradient of shape {g.shape} for a tensor of shape {self.shape}")
         if type(self._fn) is Leaf:
@@ -269,9 +313,9 @@ class Tensor:
             create_graph,
         )
 
-    def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> Callable[[], None]:
+    def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> Handle:
         """Call `hook(grad)` when this tensor's gradient is computed; what it returns, if anything, is
-        used instead. Returns a function that removes the hook."""
+        used instead. `remove()` of what is returned takes the hook away."""
         fn = self._fn
         if fn is None:
             raise AutogradError("register_hook: this tensor does not require grad")
@@ -281,8 +325,22 @@ class Tensor:
             whole, index = (fn.whole, fn.index) if type(fn) is Part else (fn, 0)
             whole.hooks = by_result = whole.hooks or {}
             hooks = by_result.setdefault(index, [])
-        hooks.append(hook)
-        return lambda: hooks.remove(hook) if hook in hooks else None
+        return Handle(hooks, hook)
+
+    def register_post_accumulate_grad_hook(self, hook: Callable[[Tensor], None]) -> Handle:
+        """Call `hook(tensor)` each time a gradient has been added to this leaf's `.grad`."""
+        fn = self._fn
+        if type(fn) is not Leaf:
+            raise AutogradError("register_post_accumulate_grad_hook: only a leaf that requires grad has one")
+        fn.after = hooks = fn.after or []
+        me = weakref.ref(self)  # the leaf is the tensor's own: a cycle would keep both alive
+
+        def call() -> None:
+            tensor = me()
+            if tensor is not None:
+                hook(tensor)
+
+        return Handle(hooks, call)
 
     def retain_grad(self) -> None:
         """Keep the gradient of this tensor, which is not a leaf, in `.grad`."""
@@ -299,16 +357,20 @@ class Tensor:
         return views.share(self)
 
     def detach_(self) -> Tensor:
+        """Forget its history."""
         self._fn = None
         return self
 
     @property
     def data(self) -> Tensor:
+        """A tensor on the same memory, without history; set it to point to another's memory."""
         return views.share(self)
 
     @data.setter
     def data(self, other: Tensor) -> None:
-        views.rebind(self, views.copied(other))
+        if not isinstance(other, Tensor):
+            raise DTypeError(f"data: takes a tensor, not {shown(other)}")
+        views.adopt(self, other)
 
     # --- arithmetic ---
 
@@ -349,7 +411,7 @@ class Tensor:
         return ew.remainder(other, self)
 
     def __pow__(self, other: Any) -> Tensor:
-        return binary(_POW, self, other)
+        return ew.pow(self, other)
 
     def __rpow__(self, other: Any) -> Tensor:
         return apply(_POW, (other, self))
@@ -370,20 +432,30 @@ class Tensor:
         return ew.abs(self)
 
     def __invert__(self) -> Tensor:
-        if self.dtype is not dtypes.bool_:
-            raise DTypeError(f"~: bool tensors only, not {self.dtype.name}")
-        return ew.logical_not(self)
+        return ew.bitwise_not(self)
 
     def __and__(self, other: Any) -> Tensor:
-        return ew.logical_and(*_bools("&", self, other))
+        return ew.bitwise_and(self, other)
 
     def __or__(self, other: Any) -> Tensor:
-        return ew.logical_or(*_bools("|", self, other))
+        return ew.bitwise_or(self, other)
 
     def __xor__(self, other: Any) -> Tensor:
-        return ew.logical_xor(*_bools("^", self, other))
+        return ew.bitwise_xor(self, other)
 
     __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
+
+    def __lshift__(self, other: Any) -> Tensor:
+        return ew.bitwise_left_shift(self, other)
+
+    def __rlshift__(self, other: Any) -> Tensor:
+        return ew.bitwise_left_shift(other, self)
+
+    def __rshift__(self, other: Any) -> Tensor:
+        return ew.bitwise_right_shift(self, other)
+
+    def __rrshift__(self, other: Any) -> Tensor:
+        return ew.bitwise_right_shift(other, self)
 
     def __eq__(self, other: Any) -> Tensor:  # type: ignore[override]  # element by element, as in torch
         return binary(_EQ, self, other) if _comparable(other) else NotImplemented
@@ -406,81 +478,18 @@ class Tensor:
     __getitem__ = indexing.getitem
     __setitem__ = indexing.setitem
 
-    # --- types ---
-
-    def to(self, *args: Any, dtype: Any = None, **ignored: Any) -> Tensor:
-        """The tensor as another dtype. Devices are the server's affair: naming one changes nothing."""
-        for a in args:
-            if hasattr(a, "_v"):
-                dtype = a.dtype
-            elif isinstance(a, (DType, np.dtype, type)) or str(a) in dtypes.BY_NAME or "torch." in str(a):
-                dtype = a
-        return self if dtype is None else ew.cast(self, dtype)
-
-    type = to
-    cast = ew.cast
-
-    def type_as(self, other: Tensor) -> Tensor:
-        return ew.cast(self, other.dtype)
-
-    def float(self) -> Tensor:
-        return ew.cast(self, dtypes.float32)
-
-    def double(self) -> Tensor:
-        return ew.cast(self, dtypes.float64)
-
-    def half(self) -> Tensor:
-        return ew.cast(self, dtypes.float16)
-
-    def bfloat16(self) -> Tensor:
-        return ew.cast(self, dtypes.bfloat16)
-
-    def long(self) -> Tensor:
-        return ew.cast(self, dtypes.int64)
-
-    def int(self) -> Tensor:
-        return ew.cast(self, dtypes.int32)
-
-    def bool(self) -> Tensor:
-        return ew.cast(self, dtypes.bool_)
-
-    def cpu(self) -> Tensor:
-        return self
-
-    def clone(self) -> Tensor:
-        """A copy in memory of its own, with history."""
-        rec = recorder.recorder()
-        if rec.trace is not None or (self._fn is not None and rec.grad):
-            return ew.mul(self, 1)  # in a trace, a value has one owner
-        return Tensor(views.copied(self))
-
-    def contiguous(self) -> Tensor:
-        return self
-
-    @property
-    def T(self) -> Tensor:
-        return shapes.permute(self, *range(self.ndim)[::-1])
-
-    @property
-    def mT(self) -> Tensor:
-        return shapes.transpose(self, -2, -1)
-
-    def view_as(self, other: Tensor) -> Tensor:
-        return shapes.view(self, other.shape)
-
-    def reshape_as(self, other: Tensor) -> Tensor:
-        return shapes.reshape(self, other.shape)
-
-    def matmul(self, other: Any) -> Tensor:
-        return binary(_MATMUL, self, other)
-
-    mm = bmm = mv = dot = matmul
-
-    def embedding(self, index: Any) -> Tensor:
-        return indexing.embedding(index, self)
-
     def where(self, condition: Any, other: Any) -> Tensor:
+        """This tensor where the condition holds, else the other."""
         return ew.where(condition, self, other)
+
+
+class _Counted:
+    def __init__(self, data: Any) -> None:
+        self.references = getrefcount(data)
+
+
+#: What a constructor counts on an argument that the caller has no name for: sharing memory with that is idle.
+UNNAMED = _Counted(object()).references
 
 
 class Parameter(Tensor):
@@ -489,8 +498,14 @@ class Parameter(Tensor):
     __slots__ = ()
 
     def __init__(self, data: Tensor | Value, requires_grad: bool = True) -> None:
-        value = data if isinstance(data, Value) else views.copied(data)
-        super().__init__(value, Leaf() if requires_grad else None)
+        leaf = Leaf() if requires_grad else None
+        if isinstance(data, Value):
+            super().__init__(data, leaf)
+        elif data._x is None and getrefcount(data) <= UNNAMED:
+            super().__init__(views.copied(data), leaf)
+        else:
+            super().__init__(data._v or data._read(), leaf)
+            views.adopt(self, data)  # as in torch, it is on the memory of the tensor it is made of
 
     def __repr__(self) -> str:
         return "Parameter containing:\n" + super().__repr__()
@@ -525,16 +540,11 @@ def _touch(leaf: Leaf) -> None:
 
 
 def _comparable(other: Any) -> bool:
-    return hasattr(other, "_v") or isinstance(other, (bool, int, float, np.ndarray, np.generic))
+    known = hasattr(other, "_v") or isinstance(other, (bool, int, float, complex, np.ndarray, np.generic))
+    return known or is_torch(other)
 
 
-def _bools(op: str, a: Tensor, b: Any) -> tuple[Tensor, Any]:
-    if a.dtype is not dtypes.bool_ or (hasattr(b, "dtype") and b.dtype is not dtypes.bool_):
-        raise DTypeError(f"{op}: bool tensors only")
-    return a, b
-
-
-def _coerce(op: str, x: Any) -> Any:
+def _coerce(op: str, x: Any, others: tuple[Any, ...] = ()) -> Any:
     """An operand made of something that is none: a numpy number or array, a 0-d anything."""
     if hasattr(x, "_letter"):
         return x  # a number that a traced function was given
@@ -542,12 +552,25 @@ def _coerce(op: str, x: Any) -> Any:
         from gt.client.creation import from_numpy
 
         return from_numpy(x)
-    if isinstance(x, (np.generic, int, float)):
+    if isinstance(x, (np.generic, int, float, complex)):
         number = x.item() if isinstance(x, np.generic) else x
+        if isinstance(number, complex):
+            return _complex_number(number, others)
         for kind in (bool, int, float):
             if isinstance(number, kind):
                 return kind(number)
-    raise DTypeError(f"{op}: expected a tensor or a number, got {type(x).__name__}")
+    if is_torch(x):
+        return from_torch(x)
+    raise DTypeError(f"{op}: expected a tensor or a number, got {shown(x)}")
+
+
+def _complex_number(x: complex, others: tuple[Any, ...]) -> Tensor:
+    """Programs carry no complex numbers: it becomes a tensor, of the type a number takes beside the others."""
+    from gt.client.creation import from_numpy
+
+    met = [o._spec for o in others if hasattr(o, "_v")]
+    dtype = dtypes.promote([*met, spec((), dtypes.complex64, weak=True)])
+    return from_numpy(np.array(x, dtype.numpy))
 
 
 recorder.make = Tensor

@@ -1,35 +1,294 @@
-"""Tensors on their way to or from the server, chunk by chunk."""
+"""Tensors on their way to or from the server: in chunks that bring their bytes, or through the session's ring.
+
+Law 1: when `upload` returns, the user's bytes have been copied: into slots of the ring, or into memory of ours.
+Law 2: the chunks of a transfer go out in order, and are taken in order: after a chunk that lies in the ring one that
+       brings its bytes goes out only when all before it were acknowledged.
+       What was in the ring when it was withdrawn, with the worker that had it, is sent again.
+Law 3: a slot is free again when its chunk was acknowledged, or when the fetch it was lent for has ended. A fetch that
+       was given up may still be written to: then so is its ring.
+
+The ring is memory that this process shares with its worker (gt/transport/shared.py). It is made for the first large
+tensor, where the server is on this machine; if the worker cannot have it, nothing is different but the speed.
+All of this is used with the session's lock held.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from gt.client.recorder import Handle, Value
 from gt.program import Spec
 from gt.transport.codec import Buffer
-from gt.transport.messages import Failure
+from gt.transport.messages import (
+    CHUNK,
+    CHUNKS_IN_FLIGHT,
+    UPLOADS,
+    Cancel,
+    Chunk,
+    ChunkAck,
+    Failure,
+    Fetch,
+    FetchFailed,
+    Share,
+    Shared,
+)
+from gt.transport.shared import LARGE, LENT, PIECE, SLOTS, Ring, make_ring, nbytes_of
+
+if TYPE_CHECKING:
+    from gt.client.session import Session
+
+QUEUED_NBYTES = 256 << 20  #: Upload bytes held for sending before from_numpy waits.
+ANSWER_S = 0.2  #: How long a very large upload waits to learn whether the worker has the ring.
+REST_S = 5.0  #: How long a ring keeps its memory after it was last used.
+
+Bytes = np.ndarray[Any, Any]
 
 
 class Download:
     """A fetch under way."""
 
-    __slots__ = ("buffer", "done", "dtype", "error", "got", "shape")
+    __slots__ = ("buffer", "done", "error", "got", "ring", "slots")
 
     def __init__(self) -> None:
         self.buffer: Any = None
         self.got = 0
-        self.shape: tuple[int, ...] = ()
-        self.dtype = ""
         self.done = False
         self.error: Failure | None = None
+        self.ring: Ring | None = None
+        self.slots: tuple[int, ...] = ()  #: of that ring, lent to the worker
 
 
 class Upload:
     """Host data on its way to a worker."""
 
-    __slots__ = ("data", "flying", "sent", "spec")
+    __slots__ = ("data", "flying", "owned", "sent", "spec", "start", "total")
 
-    def __init__(self, data: Buffer, spec: Spec) -> None:
-        self.data = memoryview(data)
+    def __init__(self, data: Bytes, spec: Spec) -> None:
+        self.data = data  #: the bytes from `start` on
+        self.start = 0
+        self.owned = False  #: nobody else can change them
         self.spec = spec
+        self.total = len(data)
         self.sent = -1  #: bytes sent; -1: not even the first chunk, which an empty tensor has too
-        self.flying = 0
+        #: Chunks not acknowledged. Those that lie in a ring: where, and from which byte on.
+        self.flying: deque[tuple[Ring, int, int] | None] = deque()
+
+    def own(self) -> None:
+        """Copy what is left to send."""
+        self.start = max(self.sent, 0)
+        self.data = self.data[self.start :].copy()
+        self.owned = True
+
+    def take_back(self, number: int) -> None:
+        """What lies in this ring and was not acknowledged counts as not sent."""
+        parts = []
+        while self.flying and (last := self.flying[-1]) is not None and last[0].number == number:
+            ring, slot, offset = last
+            parts.append(ring.slot(slot, self.sent - offset))
+            self.sent = offset
+            self.flying.pop()
+        if parts:
+            rest = self.data[self.sent + sum(map(len, parts)) - self.start :]
+            self.data = np.concatenate([*reversed(parts), rest])
+            self.start, self.owned = self.sent, True
+
+    def piece(self, nbytes: int) -> Bytes:
+        """The next so many bytes."""
+        at = max(self.sent, 0) - self.start
+        return self.data[at : at + nbytes]
+
+
+class Transfers:
+    """The uploads and fetches of one session, and its ring."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.uploads: dict[int, Upload] = {}
+        self.fetches: dict[int, Download] = {}
+        self.queued_nbytes = 0
+        self.ring: Ring | None = None
+        self.sharing = False  #: The worker has the ring.
+        self.may_share = session.config.share_memory and getattr(session.channel, "local", False)
+        self._rings = 0
+        self._used_s = 0.0  #: When the ring was last used; 0: not since it gave its memory back.
+
+    # --- uploads ---
+
+    def upload(self, array: Bytes, spec: Spec) -> Value:
+        """A value with the bytes of this array, which may change afterwards."""
+        session = self.session
+        session.check_usable()
+        if self._full():
+            session.wait(lambda: not self._full())
+        v = Value(None, -1, spec)
+        v.handle = Handle(session.next_id, session)
+        session.next_id += 1
+        key = v.handle.id
+        up = self.uploads[key] = Upload(np.ascontiguousarray(array).reshape(-1).view(np.uint8), spec)
+        self.queued_nbytes += up.total
+        try:
+            if up.total > LARGE:
+                self._offer()
+                self._pump(key, up)  # into the ring, as far as there is one
+                if up.total > QUEUED_NBYTES and self.ring is not None:
+                    # It would wait anyway: here for the ring, if the worker takes it, and for all of it to get in.
+                    soon_s = time.monotonic() + ANSWER_S
+                    session.wait(lambda: self.sharing or self.ring is None or time.monotonic() > soon_s)
+                    self._pump(key, up)
+                    session.wait(lambda: up.sent == up.total or not self.sharing)
+        finally:
+            if up.sent < up.total:
+                up.own()
+                self._pump(key, up)
+        return v
+
+    def _full(self) -> bool:
+        return self.queued_nbytes > QUEUED_NBYTES or len(self.uploads) >= UPLOADS
+
+    def _pump(self, key: int, up: Upload) -> None:
+        """Send the chunks that may be sent now."""
+        while up.sent < up.total:
+            slot = -1
+            if up.total > LARGE and self.sharing and self.ring is not None:
+                if self.ring.free and len(up.flying) < SLOTS:
+                    slot = self._take(self.ring.free)
+                elif up.sent >= 0:
+                    return  # until one comes back. Only the first chunk cannot wait: it makes the tensor known
+            if slot < 0 and (not up.owned or len(up.flying) >= CHUNKS_IN_FLIGHT or any(up.flying)):
+                return
+            at = max(up.sent, 0)
+            shape, dtype = (up.spec.shape, up.spec.dtype.name) if at == 0 else ((), "")
+            chunk = Chunk(0, key, at, up.total, shape, dtype, slot)
+            if slot < 0:
+                piece = up.piece(CHUNK)
+                self.session.send(chunk, piece.data)
+                up.flying.append(None)
+            else:
+                assert self.ring is not None
+                piece = up.piece(nbytes_of(chunk))
+                self.ring.put(slot, piece)
+                self.session.send(chunk)
+                up.flying.append((self.ring, slot, at))
+            up.sent = at + len(piece)
+
+    def acknowledged(self, ack: ChunkAck) -> None:
+        """The server has taken a chunk of an upload."""
+        up = self.uploads.get(ack.key)
+        if up is None or not up.flying:
+            return
+        lent = up.flying.popleft()
+        if lent is not None:
+            lent[0].free.append(lent[1])
+        if up.sent == up.total and not up.flying:
+            del self.uploads[ack.key]
+            self.queued_nbytes -= up.total
+        elif up.sent < up.total:
+            self._pump(ack.key, up)
+        if lent is not None:
+            self._pump_all()
+
+    def _pump_all(self) -> None:
+        for key, up in self.uploads.items():
+            self._pump(key, up)
+
+    # --- fetches ---
+
+    def fetch(self, request: int, id: int, spec: Spec) -> Download:
+        """Ask for a tensor."""
+        t = self.fetches[request] = Download()
+        if spec.nbytes > LARGE:
+            self._offer()
+            if self.ring is not None and self.ring.to_lend:
+                # The worker may not have the ring yet, or ever. It will, or will not, before it answers.
+                t.ring, there = self.ring, self.ring.to_lend
+                t.slots = tuple(self._take(there) for _ in range(min(LENT, len(there), -(-spec.nbytes // PIECE))))
+        self.session.send(Fetch(0, request, id, t.ring.number if t.ring is not None else 0, t.slots))
+        return t
+
+    def came(self, m: Chunk, payload: Buffer | None) -> None:
+        """A piece of what was asked for."""
+        t = self.fetches.get(m.key)
+        if t is None:
+            return  # cancelled
+        piece: Bytes
+        if m.slot < 0 and payload is not None:
+            piece = np.frombuffer(payload, np.uint8)
+        elif t.ring is not None and m.slot in t.slots:
+            piece = t.ring.slot(m.slot, nbytes_of(m))
+        else:
+            return
+        nbytes = len(piece)
+        if nbytes == m.total:  # all of it at once, as most are
+            t.buffer, t.done = piece.copy(), True
+            return
+        if m.offset == 0:
+            t.buffer = np.empty(m.total, np.uint8)
+        t.buffer[m.offset : m.offset + nbytes] = piece
+        t.got += nbytes
+        if t.got >= m.total:
+            t.done = True
+        else:
+            self.session.send(ChunkAck(0, m.key, False))
+
+    def failed(self, m: FetchFailed) -> None:
+        t = self.fetches.get(m.request)
+        if t is not None:
+            t.error, t.done = m.error, True
+
+    def end(self, request: int) -> None:
+        """A fetch has been answered, or is not waited for any more."""
+        t = self.fetches.pop(request, None)
+        if t is None:
+            return
+        if not t.done and not self.session.broken:
+            self.session.send(Cancel(0, request))
+        if t.ring is None:
+            return
+        if t.done:
+            t.ring.to_lend.extend(t.slots)
+        elif t.ring is self.ring:
+            self._give_up()
+            self._pump_all()
+
+    # --- the ring ---
+
+    def _offer(self) -> None:
+        """Make a ring, if there may be one and there is none."""
+        if self.ring is None and self.may_share:
+            self._rings += 1
+            ring = self.ring = make_ring(self._rings)
+            if ring is None:
+                self.may_share = False
+            else:
+                self.session.send(Share(0, ring.number, ring.fd, ring.name))
+
+    def shared(self, m: Shared) -> None:
+        """The worker has the ring, or cannot have it, or is gone."""
+        now = self.ring is not None and m.ring == self.ring.number  # or it is one that was given up
+        if now and m.ok:
+            self.sharing = True
+        elif now:
+            self.may_share = self.sharing  # refused once is refused for good
+            self._give_up()
+        if not m.ok:
+            for up in self.uploads.values():
+                up.take_back(m.ring)
+        self._pump_all()
+
+    def _give_up(self) -> None:
+        """Use this ring no more. What lies in it can still be read by whoever has it."""
+        self.ring, self.sharing = None, False
+
+    def _take(self, free: list[int]) -> int:
+        self._used_s = time.monotonic()
+        return free.pop()
+
+    def rest(self, now_s: float) -> None:
+        """Give back the memory of a ring that is not used."""
+        if self._used_s and now_s - self._used_s > REST_S and self.ring is not None and self.ring.idle:
+            self._used_s = 0.0
+            self.ring.rest()

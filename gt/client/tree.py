@@ -29,12 +29,19 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 class Kind:
     """An op with its attributes: the part of an instruction that is not an operand. Interned."""
 
-    __slots__ = ("attrs", "differentiable", "op")
+    __slots__ = ("attrs", "differentiable", "home", "op")
 
-    def __init__(self, op: Op, attrs: dict[str, Any]) -> None:
+    def __init__(self, op: Op, attrs: dict[str, Any], home: Kinds | None = None) -> None:
         self.op = op
         self.attrs = attrs
+        self.home = home
         self.differentiable = op.vjp is not None or op.compose is not None
+
+    def refused(self) -> None:
+        """Inference refused these attributes: forget them, since others may be equal to them (True == 1 == 1.0)."""
+        if self.home is not None:
+            for values in [v for v, kind in self.home.items() if kind is self]:
+                del self.home[values]
 
     def __repr__(self) -> str:
         return f"{self.op.name}{self.attrs or ''}"
@@ -54,7 +61,7 @@ class Kinds(dict[Any, Kind]):
         if len(self) >= self.LIMIT:
             self.clear()  # the tree grows its branches anew; nothing is lost but time
         row = values if len(self.names) != 1 else (values,)
-        kind = self[values] = Kind(self.op, dict(zip(self.names, row, strict=True)))
+        kind = self[values] = Kind(self.op, dict(zip(self.names, row, strict=True)), self)
         return kind
 
 

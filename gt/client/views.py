@@ -13,11 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from gt.client.autograd import Leaf, set_grad
 from gt.client.recorder import Pending, Value, apply, recorder, unary
-from gt.client.tree import Kind
-from gt.errors import AutogradError
+from gt.client.tree import Kind, Kinds
+from gt.errors import AutogradError, ShapeError
+from gt.ops import TABLE
 
 if TYPE_CHECKING:
     from gt.client.tensor import Tensor
+
+
+ASSIGN = Kind(TABLE["assign"], {})
+_RESHAPE = Kinds(TABLE["reshape"], "shape")
 
 
 class Cell:
@@ -33,7 +38,7 @@ class Cell:
 class Alias:
     """What a tensor that shares memory has instead of a value of its own."""
 
-    __slots__ = ("args", "base", "cell", "grad", "kind", "part", "seen")
+    __slots__ = ("args", "base", "cell", "grad", "kind", "part", "seen", "under")
 
     def __init__(
         self, cell: Cell, base: Tensor | None = None, seen: int = 0, kind: Kind | None = None,
@@ -41,6 +46,7 @@ class Alias:
     ) -> None:  # fmt: skip
         self.cell = cell
         self.base = base  #: For a view: what it is a view of ...
+        self.under = None if base is None else base._x  #: ... and where that lay: it may be moved, see `adopt` ...
         self.seen = seen  #: ... at which version of the base's cell it was taken ...
         self.kind = kind  #: ... and how: this op, these numbers, that one of its results.
         self.args = args
@@ -93,12 +99,20 @@ def take(kind: Kind, base: Tensor, args: tuple[Any, ...] = (), several: bool = F
     return out
 
 
+def reshaped(base: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A view in another shape, also where torch's reshape would copy because of strides."""
+    view: Tensor = take(_RESHAPE[shape], base)
+    return view
+
+
 def read(t: Tensor) -> Value:
     """The value of a tensor that has an Alias."""
     alias = t._x
     assert alias is not None
     base = alias.base
     if base is not None:
+        if base._x is not alias.under:
+            base = _stay(alias)
         below = cell_of(base)
         if below.version != alias.seen:
             assert alias.kind is not None
@@ -109,8 +123,19 @@ def read(t: Tensor) -> Value:
             alias.cell.value = again._v
             alias.cell.version += 1
             alias.seen = below.version
-            t._fn = again._fn
+            if type(t._fn) is not Leaf:  # a parameter on the memory of a larger tensor stays a leaf
+                t._fn = again._fn
     return alias.cell.value
+
+
+def _stay(alias: Alias) -> Tensor:
+    """The base of a view has moved to other memory; the view stays, and its base is now a tensor that does."""
+    from gt.client.tensor import Tensor
+
+    assert alias.under is not None
+    alias.base = base = Tensor(alias.under.cell.value, None)
+    base._v, base._x = None, alias.under
+    return base
 
 
 def write(t: Tensor, new: Tensor) -> None:
@@ -122,9 +147,13 @@ def write(t: Tensor, new: Tensor) -> None:
                 "a leaf tensor that requires grad was written in place; do it under gt.no_grad(), or on .data"
             )
     old = t._v or read(t)
+    alias = t._x
+    # As in torch, what was written over still requires grad, with a gradient of zeros.
+    bare = rec.grad and t._fn is not None and new._fn is None
+    if bare and (alias is None or alias.base is None):
+        new = apply(ASSIGN, (t, new))
     value = new._v or read(new)
     _note_replaced(rec.pending, old, value)
-    alias = t._x
     if rec.trace is not None and (alias is None or alias.base is None):
         rec.trace.wrote(t, old)
     if alias is None:
@@ -132,14 +161,30 @@ def write(t: Tensor, new: Tensor) -> None:
     else:
         base = alias.base
         if base is not None:
-            assert alias.kind is not None
-            assert alias.kind.op.put is not None
-            write(base, alias.kind.op.put(base, new, alias.part, *alias.args, **alias.kind.attrs))
+            write(base, _put(alias, base, new))
             alias.seen = cell_of(base).version
+            if bare:
+                alias.seen, alias.grad = -1, True  # its history is the base's: take it again when it is read
         alias.cell.value = value
         alias.cell.version += 1
     if rec.grad:
         t._fn = new._fn
+
+
+def _put(alias: Alias, base: Tensor, new: Tensor) -> Tensor:
+    """The base of a view after `new` was written to it."""
+    assert alias.kind is not None
+    op = alias.kind.op
+    if op.put is not None:
+        made: Tensor = op.put(base, new, alias.part, *alias.args, **alias.kind.attrs)
+        return made
+    if new.numel() != base.numel():
+        raise ShapeError(
+            f"a tensor of shape {new.shape}, expanded from {base.shape}, was written in place: "
+            "several of its elements are one in memory; write to a clone() of it"
+        )
+    whole: Tensor = TABLE["reshape"](new, shape=base.shape)
+    return whole
 
 
 def _note_replaced(p: Pending, old: Value, new: Value) -> None:
@@ -170,8 +215,17 @@ def share(t: Tensor) -> Tensor:
     return twin
 
 
+def adopt(t: Tensor, other: Tensor) -> None:
+    """`t.data = other`: t is on that memory now. What shared memory with it stays where it is."""
+    if recorder().trace is not None:
+        rebind(t, copied(other))  # a replay sets values, not who shares with whom
+        return
+    t._x = share(other)._x
+    t._v = None
+
+
 def rebind(t: Tensor, value: Value) -> None:
-    """Point the tensor, and all that share its cell, to another value: `t.data = other`."""
+    """Point the tensor, and all that share its cell, to another value."""
     rec = recorder()
     if rec.trace is not None:
         rec.trace.wrote(t, t._v or read(t))

@@ -88,6 +88,7 @@ def tick(session: Session, now: float) -> bool:
             session.process()
             if session.dead and now - session.sent_s > FREE_S:
                 session.flush_frees()
+            session.transfers.rest(now)
             active = active or session.under_way
         finally:
             session.lock.release()

@@ -35,6 +35,7 @@ from gt.dispatcher.session import (
 )
 from gt.dispatcher.state import State, Worker
 from gt.layout import Layout
+from gt.transport.codec import Buffer
 from gt.transport.messages import (
     WINDOW,
     Call,
@@ -51,15 +52,17 @@ from gt.transport.messages import (
 )
 
 
-def enqueue(state: State, session: Session, item: Item) -> None:
+def enqueue(state: State, session: Session, item: Item, _: Buffer | None = None) -> None:
     """A call, fetch or free came from the client."""
     if type(item) is Call:
         if session.queued_calls + len(session.sent) >= WINDOW:
             state.reject(session, f"call {item.seq}: more than {WINDOW} calls that are not done")
             return
         session.queued_calls += 1
+    nbytes = item_nbytes(item)
     session.queue.append(item)
-    session.queue_nbytes += item_nbytes(item)
+    session.sizes.append(nbytes)
+    session.queue_nbytes += nbytes
     if len(session.queue) == 1:
         advance(state, session)
     check_queue(state, session)
@@ -79,12 +82,12 @@ def advance(state: State, session: Session) -> None:
     """Handle the queue up to the first item that has to wait."""
     while session.queue and session.head is None:
         item = session.queue[0]
-        if isinstance(item, Call):
+        if type(item) is Call:
             passed = _advance_call(state, session, item)
-        elif isinstance(item, Fetch):
+        elif type(item) is Fetch:
             passed = advance_fetch(state, session, item)
         else:
-            passed = _advance_free(state, session, item)
+            passed = _advance_free(state, session, cast("Free", item))
         if not passed or session.closed:
             return
         session.unqueue()
@@ -97,7 +100,8 @@ def drain(state: State, worker: Worker) -> None:
         head = session.head
         assert head is not None
         cost_us = head.entry.cost_us
-        lanes = [state.workers[n].lane for n in head.plan.workers]
+        workers = head.plan.workers
+        lanes = [lane] if len(workers) == 1 else [state.workers[n].lane for n in workers]
         for each in lanes:
             if not each.has_room(cost_us):
                 return
@@ -244,7 +248,10 @@ def advance_fetch(state: State, session: Session, fetch: Fetch) -> bool:
     else:
         assert session.worker is not None
         session.fetches[fetch.request] = Download()
-        state.send(session.worker.control, Fetch(session.number, fetch.request, fetch.id))
+        ring, slots = fetch.ring, fetch.slots
+        if slots and not (session.sharing and session.share is not None and session.share.ring == ring):
+            ring, slots = 0, ()  # of a ring that the worker does not have: it sends the bytes themselves
+        state.send(session.worker.control, Fetch(session.number, fetch.request, fetch.id, ring, slots))
     return True
 
 
@@ -348,7 +355,7 @@ def _fail_here(state: State, session: Session, call: Call, entry: Entry, lost: T
     state.news[session.number] = session
 
 
-def call_done(state: State, worker: Worker, message: CallDone) -> None:
+def call_done(state: State, worker: Worker, message: CallDone, _: Buffer | None = None) -> None:
     """A worker has run a call."""
     found = _finish(state, worker, message.session, message.seq)
     if found is None:
@@ -363,7 +370,7 @@ def call_done(state: State, worker: Worker, message: CallDone) -> None:
     session.total_us += run_us
 
 
-def call_failed(state: State, worker: Worker, message: CallFailed) -> None:
+def call_failed(state: State, worker: Worker, message: CallFailed, _: Buffer | None = None) -> None:
     """A call failed on a worker, which has dealt with its results."""
     found = _finish(state, worker, message.session, message.seq)
     if found is None:

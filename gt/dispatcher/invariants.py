@@ -10,7 +10,8 @@ from gt.dispatcher.events import Peer
 from gt.dispatcher.schedule import CREDITS
 from gt.dispatcher.session import QUEUE_ITEMS, QUEUE_NBYTES, STATS, Session, item_nbytes
 from gt.dispatcher.state import HELD_NBYTES, SESSIONS, State, Worker
-from gt.transport.messages import CHUNKS_IN_FLIGHT, UPLOADS, WINDOW, Call, Fetch, Free, unpack_ids
+from gt.transport.messages import UPLOADS, WINDOW, Call, Fetch, Free, unpack_ids
+from gt.transport.shared import SLOTS
 
 
 def check_state(state: State) -> None:
@@ -72,15 +73,17 @@ def _check_session(state: State, s: Session) -> None:
             assert s.worker is not None
             assert t.layout is s.worker.layout
     for key, u in s.uploads.items():
-        assert 0 <= u.unacked <= CHUNKS_IN_FLIGHT
+        assert 0 <= u.unacked <= SLOTS
         assert u.received <= u.total
         assert not u.complete
         assert not u.held or (s.worker is None and s.waiting_since_s is not None)
         assert u.sink or key in s.tensors
     assert len(s.uploads) <= UPLOADS
     assert s.worker is None or s.waiting_since_s is None
+    assert not s.sharing or (s.worker is not None and s.share is not None)
 
-    assert s.queue_nbytes == sum(map(item_nbytes, s.queue)) + sum(s.checking.values()) <= QUEUE_NBYTES
+    assert list(s.sizes) == [*map(item_nbytes, s.queue)]
+    assert s.queue_nbytes == sum(s.sizes) + sum(s.checking.values()) <= QUEUE_NBYTES
     assert len(s.queue) + len(s.fetches) <= QUEUE_ITEMS
     assert s.queued_calls == sum(type(i) is Call for i in s.queue)
     assert s.queued_calls + len(s.sent) <= WINDOW

@@ -38,12 +38,15 @@ from gt.transport.messages import (
     Need,
     Refused,
     Rejected,
+    Share,
+    Shared,
     Stats,
     Welcome,
     WorkerHello,
     WorkerWelcome,
 )
 
+RESULTS = 1000  #: Results of one instruction that are shown.
 SEEN = 1 << 16  #: Programs whose length is remembered.
 
 
@@ -126,10 +129,16 @@ class InstructionLog:
                 text = f"{m.key}: from {m.offset} of {m.total}"
                 if m.dtype:
                     text += f", {m.dtype}{list(m.shape)}"
+                if m.slot >= 0:
+                    text += f", in slot {m.slot}"
+            case Share():
+                text = f"ring {m.ring}: file {m.fd} of process {m.pid}"
+            case Shared():
+                text = f"ring {m.ring}: {'yes' if m.ok else 'no'}"
             case ChunkAck():
                 text = f"{'upload' if m.upload else 'fetch'} {m.key}"
             case Fetch():
-                text = f"request {m.request}: tensor {m.id}"
+                text = f"request {m.request}: tensor {m.id}" + (f", {len(m.slots)} slots lent" if m.slots else "")
             case Cancel():
                 text = f"request {m.request}"
             case Free():
@@ -176,6 +185,8 @@ def program_hash(program: Program) -> bytes:
 
 def program_text(program: Program) -> list[str]:
     """The lines of a program, whoever wrote it."""
+    if any(ins.results > RESULTS for ins in program.code):
+        return ["(not readable: too many results)"]  # a stranger may write down any number
     try:
         return program.text().split("\n")
     except Exception as e:

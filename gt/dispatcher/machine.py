@@ -45,6 +45,8 @@ from gt.transport.messages import (
     Hello,
     Need,
     Rejected,
+    Share,
+    Shared,
     Stats,
     Welcome,
     WorkerHello,
@@ -73,9 +75,17 @@ class Machine:
             _not_allowed(state, event.peer, event.text)
         else:
             _time_passed(state, event.now_s)
-        _settle(state)
+        if state.touched or state.news or state.programs.nbytes > state.programs.limit_nbytes:
+            _settle(state)
         out, state.out = state.out, []
         return out
+
+    def busy(self) -> bool:
+        """Whether a worker has calls that are not done: an answer is on its way."""
+        for worker in self.state.workers.values():
+            if worker.lane.calls:
+                return True
+        return False
 
     def invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself. For tests: it looks at everything."""
@@ -208,33 +218,31 @@ def _reject_program(state: State, session: Session, name: bytes, error: str) -> 
 # --- the rules: kind of message -> what is done about it -------------------------------------
 
 
-def _queued(state: State, session: Session, item: Call | Free, _: Buffer | None) -> None:
-    calls.enqueue(state, session, item)
-
-
 def _goodbye(state: State, session: Session, _: Goodbye, __: Buffer | None) -> None:
     state.close(session)
     state.disconnect(session.peer)
 
 
 CLIENT_RULES: dict[type, ClientRule] = {
-    Call: _queued,
-    Free: _queued,
+    Call: calls.enqueue,
+    Free: calls.enqueue,
     Define: _define,
     Chunk: transfers.chunk_came,
-    ChunkAck: lambda state, session, m, _: transfers.ack_came(state, session, m),
-    Fetch: lambda state, session, m, _: transfers.fetch_came(state, session, m),
-    Cancel: lambda state, session, m, _: transfers.cancel_came(state, session, m),
+    ChunkAck: transfers.ack_came,
+    Share: transfers.share_came,
+    Fetch: transfers.fetch_came,
+    Cancel: transfers.cancel_came,
     GetStats: lambda state, session, m, _: stats.asked(state, session, m.request),
     Goodbye: _goodbye,
 }
 
 WORKER_RULES: dict[type, WorkerRule] = {
-    CallDone: lambda state, worker, m, _: calls.call_done(state, worker, m),
-    CallFailed: lambda state, worker, m, _: calls.call_failed(state, worker, m),
+    CallDone: calls.call_done,
+    CallFailed: calls.call_failed,
     Chunk: transfers.fetched,
-    ChunkAck: lambda state, worker, m, _: transfers.upload_acked(state, worker, m),
-    FetchFailed: lambda state, worker, m, _: transfers.fetch_failed(state, worker, m),
+    ChunkAck: transfers.upload_acked,
+    Shared: transfers.share_answered,
+    FetchFailed: transfers.fetch_failed,
     Need: lambda state, worker, m, _: workers.needed(state, worker, m),
     Stats: lambda state, worker, m, _: stats.answered(state, worker, m),
     Goodbye: lambda state, worker, _, __: workers.lost(state, worker),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from gt.dispatcher.session import Session, Tensor, Upload, show_nbytes
 from gt.dispatcher.state import State, Worker
 from gt.transport.codec import Buffer
-from gt.transport.messages import Chunk, Failure
+from gt.transport.messages import Chunk, Failure, Share
 
 
 def place(state: State, session: Session) -> Worker | None:
@@ -21,6 +21,7 @@ def place(state: State, session: Session) -> Worker | None:
     session.worker = worker
     worker.sessions[session.number] = session
     stop_waiting(state, session)
+    offer(state, session)
     for upload in list(session.uploads.values()):
         if not upload.sink:
             _begin_held(state, session, worker, upload)
@@ -57,9 +58,16 @@ def lose(state: State, session: Session, upload: Upload, failure: Failure) -> No
     state.sink(session, upload)
 
 
-def pass_chunk(state: State, session: Session, worker: Worker, chunk: Chunk, payload: Buffer) -> None:
-    shape, dtype = chunk.shape, chunk.dtype
-    state.send(worker.control, Chunk(session.number, chunk.key, chunk.offset, chunk.total, shape, dtype), payload)
+def offer(state: State, session: Session) -> None:
+    """Tell the session's worker of its ring, if it has both."""
+    share = session.share
+    if share is not None and session.worker is not None:
+        state.send(session.worker.control, Share(session.number, share.ring, share.fd, share.name, share.pid))
+
+
+def pass_chunk(state: State, session: Session, worker: Worker, chunk: Chunk, payload: Buffer | None) -> None:
+    c = chunk
+    state.send(worker.control, Chunk(session.number, c.key, c.offset, c.total, c.shape, c.dtype, c.slot), payload)
 
 
 def memory_text(session: Session, worker: Worker) -> str:

@@ -23,6 +23,8 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Protocol
 
+import msgspec
+
 from gt.dispatcher.events import (
     Action,
     BadFramesCame,
@@ -39,7 +41,7 @@ from gt.dispatcher.events import (
 from gt.ops.check import check
 from gt.program import Program
 from gt.transport import codec
-from gt.transport.messages import Goodbye, Refused, Welcome, WorkerWelcome
+from gt.transport.messages import Goodbye, Refused, Share, Welcome, WorkerWelcome
 from gt.transport.router import Router
 from gt.transport.unix import UnixRouter
 
@@ -48,12 +50,17 @@ FLUSH_EVERY = 8  #: Messages handled before what they caused is sent.
 BURST = 256  #: Messages handled before the loop looks at anything else.
 #: How long a check may hold the interpreter while the loop wants it; Python's own choice is 5 ms.
 SWITCH_S = 0.0005
+#: How long the loop looks for a worker's answer before it sleeps. Where there is one CPU the worker needs it.
+SPIN_S = 80e-6 if len(os.sched_getaffinity(0)) > 1 else 0.0
 
 
 class Handler(Protocol):
     """The state machine, as the loop sees it: `gt.dispatcher.machine.Machine`."""
 
     def handle(self, event: Event) -> list[Action]: ...
+
+    def busy(self) -> bool:
+        """Whether a worker has calls that are not done."""
 
 
 #: Sees every event and every action, for the instruction log and for debugging.
@@ -68,7 +75,7 @@ class Server:
         #: Called about every TICK_S and when a worker joins; may call `stop`. What it raises ends `run`.
         self.on_tick: Callable[[], None] | None = None
         self.workers: dict[Peer, int] = {}  #: Connections of workers that joined: which worker it is.
-        self._handle = machine.handle
+        self._handle, self._busy = machine.handle, machine.busy
         self._observers = observers or []
         self._stopping = False
         self._out: dict[Peer, list[Any]] = {}  #: Frames to send, by peer; see `_flush`.
@@ -126,6 +133,8 @@ class Server:
                     self._feed(BadFramesCame(peer, str(e)), peer)
                 else:
                     for message, payload in messages:
+                        if type(message) is Share:  # who a peer is, it does not say itself
+                            message = msgspec.structs.replace(message, pid=router.pid(peer))
                         self._feed(MessageCame(peer, message, payload), peer)
                 if i % FLUSH_EVERY == 0 or len(frames) > 1:  # tensor bytes take long enough to be sent at once
                     self._flush()
@@ -143,7 +152,8 @@ class Server:
                 if self.on_tick is not None:
                     self.on_tick()
             if got is None and not self._stopping:
-                news = router.wait(tick_at - now)
+                # An answer that is due soon is looked for: to be woken takes longer than most calls.
+                news = router.wait(tick_at - now, SPIN_S if self._busy() else 0.0)
             if self._woken:
                 self._woken = False
                 with suppress(BlockingIOError):

@@ -14,11 +14,13 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from gt.dispatcher.events import Peer
 from gt.layout import Layout
 from gt.program import Spec
 from gt.transport.codec import Buffer
-from gt.transport.messages import Call, Chunk, Failure, Fetch, Free
+from gt.transport.messages import Call, Chunk, Failure, Fetch, Free, Share
 
 if TYPE_CHECKING:
     from gt.dispatcher.plans import Entry, Plan
@@ -56,7 +58,7 @@ class Upload:
     total: int
     begun: bool = False  #: a chunk was taken; tells an empty tensor that came from one that did not
     received: int = 0
-    unacked: int = 0  #: chunks the client may not yet count as taken; at most CHUNKS_IN_FLIGHT
+    unacked: int = 0  #: chunks the client may not yet count as taken; see `most_unacked`
     #: Chunks kept here because there is no worker yet.
     held: list[tuple[Chunk, Buffer]] = field(default_factory=list)
     sink: bool = False  #: the tensor is lost: chunks are acknowledged and dropped
@@ -74,8 +76,7 @@ class Download:
     unacked: int = 0  #: chunks that the client has not acknowledged
 
 
-@dataclass(slots=True)
-class Head:
+class Head(msgspec.Struct, eq=False):  # a struct, as events are: one is made for every call
     """The call at the head of a queue: checked, its inputs there; it only waits for its turn."""
 
     call: Call
@@ -86,8 +87,7 @@ class Head:
     lost: Tensor | None  #: an input that is gone, if one is
 
 
-@dataclass(slots=True)
-class Sent:
+class Sent(msgspec.Struct, eq=False):
     """A call that a worker has."""
 
     seq: int
@@ -118,7 +118,8 @@ class Session:
     upload_mark: int = 0  #: the highest id an upload has made
 
     queue: deque[Item] = field(default_factory=deque)
-    queue_nbytes: int = 0  #: the sum over `queue`, plus `checking`
+    sizes: deque[int] = field(default_factory=deque)  #: of each item in `queue`: what it keeps in memory
+    queue_nbytes: int = 0  #: the sum over `sizes`, plus `checking`
     checking: dict[bytes, int] = field(default_factory=dict)  #: its programs being checked, and their bytes
     head: Head | None = None  #: of queue[0], once it is ready
     enlisted: bool = False  #: it stands in its worker's ring; exactly while it has a head
@@ -134,6 +135,8 @@ class Session:
     told: int = 0  #: `done` as the client knows it
 
     uploads: dict[int, Upload] = field(default_factory=dict)
+    share: Share | None = None  #: the ring that it offers to its worker
+    sharing: bool = False  #: the worker has that ring; never without a worker
     fetches: dict[int, Download] = field(default_factory=dict)  #: by request, those that the worker has
     stats: int = 0  #: questions for statistics under way
 
@@ -150,17 +153,19 @@ class Session:
         """Take an item out of the queue: its head, or a cancelled fetch further back."""
         item = self.queue[position]
         del self.queue[position]
-        self.queue_nbytes -= item_nbytes(item)
+        self.queue_nbytes -= self.sizes[position]
+        del self.sizes[position]
         if type(item) is Call:
             self.queued_calls -= 1
 
 
 def item_nbytes(item: Item) -> int:
     """A measure of what a queued message keeps in memory."""
-    if isinstance(item, Fetch):
+    if type(item) is Fetch:
         return 100
-    if isinstance(item, Free):
+    if type(item) is Free:
         return 100 + len(item.ids)
+    assert type(item) is Call
     nbytes = 200 + len(item.inputs) + len(item.frees) + 16 * len(item.scalars)
     for s in item.scalars:
         if type(s) is bytes:

@@ -17,7 +17,7 @@ from gt.dispatcher.schedule import Lane
 from gt.dispatcher.session import Sent, Session, Upload
 from gt.layout import Layout
 from gt.transport.codec import Buffer
-from gt.transport.messages import ChunkAck, CloseSession, Failure, Forget, Message, Refused, Rejected
+from gt.transport.messages import ChunkAck, CloseSession, Failure, Forget, Message, Refused, Rejected, Shared
 
 SESSIONS = 1024
 HELD_NBYTES = 1 << 30  #: Chunks of all sessions kept here while there is no worker.
@@ -170,6 +170,10 @@ class State:
                 self.give_back(sent)
         session.sent.clear()
         self.charge(session, -session.nbytes)
+        if session.share is not None:
+            if not session.closed:
+                self.send(session.peer, Shared(0, session.share.ring, False))
+            session.share, session.sharing = None, False
         del worker.sessions[session.number]
         session.worker = None
         self.touched[worker.number] = worker
@@ -201,6 +205,7 @@ class State:
         for number in [n for n, q in self.questions.items() if q.session is session]:
             del self.questions[number]
         session.queue.clear()
+        session.sizes.clear()
         session.tensors.clear()
         session.uploads.clear()
 

@@ -2,21 +2,37 @@
 
 Law 1: chunks of an upload come in order and sum to what the first one declared; the tensor can be used
        when the worker has acknowledged them all.
-Law 2: at most CHUNKS_IN_FLIGHT chunks of an upload are unacknowledged, at most UPLOADS uploads under way.
+Law 2: at most CHUNKS_IN_FLIGHT chunks of an upload that bring their bytes are unacknowledged, at most SLOTS that
+       name a slot, at most UPLOADS uploads under way.
 Law 3: a chunk is always acknowledged in the end, also where its tensor is lost: a client's pump never sticks.
+Law 4: a ring is offered to its session's worker with the process that the sockets say it is of, and is used while
+       that worker, having answered, is there. A chunk that names a slot at any other time counts as not sent: its
+       client did not know yet, and will send it again.
 """
 
 from __future__ import annotations
 
 from gt import dtypes
 from gt.dispatcher.calls import advance, advance_fetch, check_queue, enqueue
-from gt.dispatcher.placement import await_worker, begin_upload, pass_chunk, place
+from gt.dispatcher.placement import await_worker, begin_upload, offer, pass_chunk, place
 from gt.dispatcher.session import MAX_ID, Session, Tensor, Upload
 from gt.dispatcher.state import HELD_NBYTES, State, Worker
 from gt.ops.check import MAX_DIMS, MAX_ELEMENTS
 from gt.program import spec
 from gt.transport.codec import Buffer
-from gt.transport.messages import CHUNK, CHUNKS_IN_FLIGHT, UPLOADS, Cancel, Chunk, ChunkAck, Fetch, FetchFailed
+from gt.transport.messages import (
+    CHUNK,
+    CHUNKS_IN_FLIGHT,
+    UPLOADS,
+    Cancel,
+    Chunk,
+    ChunkAck,
+    Fetch,
+    FetchFailed,
+    Share,
+    Shared,
+)
+from gt.transport.shared import SLOTS, nbytes_of
 
 # --- uploads: client to worker ---------------------------------------------------------------
 
@@ -24,15 +40,19 @@ from gt.transport.messages import CHUNK, CHUNKS_IN_FLIGHT, UPLOADS, Cancel, Chun
 def chunk_came(state: State, session: Session, chunk: Chunk, payload: Buffer | None) -> None:
     """A client uploads."""
     upload = session.uploads.get(chunk.key)
+    not_sent = chunk.slot >= 0 and not session.sharing
+    if not_sent and upload is not None:
+        return
     problem = _chunk_problem(session, upload, chunk, payload)
     if problem:
         state.reject(session, f"upload {chunk.key}: {problem}")
         return
-    assert payload is not None
     if upload is None:
         upload = _begin(state, session, chunk)
+    if not_sent:
+        return  # but the tensor is known from now on
     upload.begun = True
-    upload.received += len(payload)
+    upload.received += _nbytes(chunk, payload)
     if upload.sink:
         state.send(session.peer, ChunkAck(0, upload.key, True))
         if upload.complete:
@@ -42,6 +62,7 @@ def chunk_came(state: State, session: Session, chunk: Chunk, payload: Buffer | N
     if session.worker is not None:
         pass_chunk(state, session, session.worker, chunk, payload)
         return
+    assert payload is not None
     upload.held.append((chunk, payload))
     state.held_nbytes += len(payload)
     await_worker(state, session)
@@ -51,19 +72,34 @@ def chunk_came(state: State, session: Session, chunk: Chunk, payload: Buffer | N
 
 def _chunk_problem(session: Session, upload: Upload | None, chunk: Chunk, payload: Buffer | None) -> str:
     """Why this chunk cannot be taken; empty if it can."""
-    if payload is None or len(payload) > CHUNK:
+    if chunk.slot >= 0 and payload is None:
+        if chunk.slot >= SLOTS:
+            return f"slot {chunk.slot}; a ring has {SLOTS}"
+    elif payload is None or len(payload) > CHUNK:
         return f"a chunk brings 0 to {CHUNK} bytes"
-    if not payload and chunk.total:
+    nbytes = _nbytes(chunk, payload)
+    if nbytes <= 0 and chunk.total:
         return "an empty chunk"
     if upload is None:
-        return _begin_problem(session, chunk, len(payload))
+        return _begin_problem(session, chunk, nbytes)
     if chunk.offset != upload.received or chunk.total != upload.total:
         return f"a chunk at {chunk.offset} of {chunk.total}; expected {upload.received} of {upload.total}"
-    if upload.received + len(payload) > upload.total or upload.received == upload.total:
+    if upload.received + nbytes > upload.total or upload.received == upload.total:
         return "more bytes than declared"
-    if upload.unacked >= CHUNKS_IN_FLIGHT:
-        return f"more than {CHUNKS_IN_FLIGHT} chunks that are not acknowledged"
+    most = most_unacked(chunk)
+    if upload.unacked >= most:
+        return f"more than {most} chunks that are not acknowledged"
     return ""
+
+
+def _nbytes(chunk: Chunk, payload: Buffer | None) -> int:
+    """How many bytes of the tensor this chunk stands for."""
+    return nbytes_of(chunk) if payload is None else len(payload)
+
+
+def most_unacked(chunk: Chunk) -> int:
+    """How many chunks of an upload may be unacknowledged once this one has come."""
+    return SLOTS if chunk.slot >= 0 else CHUNKS_IN_FLIGHT
 
 
 def _begin_problem(session: Session, chunk: Chunk, nbytes: int) -> str:
@@ -98,7 +134,7 @@ def _begin(state: State, session: Session, chunk: Chunk) -> Upload:
     return upload
 
 
-def upload_acked(state: State, worker: Worker, ack: ChunkAck) -> None:
+def upload_acked(state: State, worker: Worker, ack: ChunkAck, _: Buffer | None = None) -> None:
     """A worker has taken a chunk."""
     session = worker.sessions.get(ack.session)
     upload = session.uploads.get(ack.key) if session is not None and ack.upload else None
@@ -112,13 +148,37 @@ def upload_acked(state: State, worker: Worker, ack: ChunkAck) -> None:
         advance(state, session)
 
 
+# --- rings -----------------------------------------------------------------------------------
+
+
+def share_came(state: State, session: Session, share: Share, _: Buffer | None = None) -> None:
+    """A client offers its ring; `pid` is the sockets' word. The worker hears of it when there is one."""
+    session.share, session.sharing = share, False
+    if share.pid <= 0:
+        session.share = None
+        state.send(session.peer, Shared(0, share.ring, False))
+    else:
+        offer(state, session)
+
+
+def share_answered(state: State, worker: Worker, answer: Shared, _: Buffer | None = None) -> None:
+    """A worker has opened a ring, or could not."""
+    session = worker.sessions.get(answer.session)
+    if session is None or session.share is None or session.share.ring != answer.ring:
+        return  # of one that was replaced meanwhile
+    session.sharing = answer.ok
+    state.send(session.peer, Shared(0, answer.ring, answer.ok))
+    if not answer.ok:
+        session.share = None
+
+
 # --- fetches: worker to client ---------------------------------------------------------------
 
 
-def fetch_came(state: State, session: Session, fetch: Fetch) -> None:
+def fetch_came(state: State, session: Session, fetch: Fetch, _: Buffer | None = None) -> None:
     """A client wants a value. If it exists by now, calls that came before need not be waited for."""
-    if fetch.request in session.fetches or any(
-        type(item) is Fetch and item.request == fetch.request for item in session.queue
+    if fetch.request in session.fetches or (
+        session.queue and any(type(item) is Fetch and item.request == fetch.request for item in session.queue)
     ):
         state.reject(session, f"fetch {fetch.request}: that number is in use")
         return
@@ -130,7 +190,7 @@ def fetch_came(state: State, session: Session, fetch: Fetch) -> None:
         enqueue(state, session, fetch)
 
 
-def cancel_came(state: State, session: Session, cancel: Cancel) -> None:
+def cancel_came(state: State, session: Session, cancel: Cancel, _: Buffer | None = None) -> None:
     """Not an error if there is no such fetch: its end may have crossed this message."""
     if cancel.request in session.fetches:
         assert session.worker is not None
@@ -145,7 +205,7 @@ def cancel_came(state: State, session: Session, cancel: Cancel) -> None:
             return
 
 
-def ack_came(state: State, session: Session, ack: ChunkAck) -> None:
+def ack_came(state: State, session: Session, ack: ChunkAck, _: Buffer | None = None) -> None:
     """A client has taken a chunk of a fetch. Late ones, after a cancel, are nobody's business."""
     if ack.upload:
         state.reject(session, "only a worker acknowledges uploads")
@@ -161,17 +221,20 @@ def fetched(state: State, worker: Worker, chunk: Chunk, payload: Buffer | None) 
     """A worker sends a piece of a value."""
     session = worker.sessions.get(chunk.session)
     download = session.fetches.get(chunk.key) if session is not None else None
-    if session is None or download is None or payload is None or download.received != chunk.offset:
+    if session is None or download is None or download.received != chunk.offset:
+        return
+    nbytes = _nbytes(chunk, payload)
+    if nbytes < 0 or (payload is None and chunk.slot < 0):
         return
     download.unacked += 1
-    download.received += len(payload)
+    download.received += nbytes
     if download.received >= chunk.total:
         del session.fetches[chunk.key]
-    shape, dtype = chunk.shape, chunk.dtype
-    state.send(session.peer, Chunk(0, chunk.key, chunk.offset, chunk.total, shape, dtype), payload)
+    c = chunk
+    state.send(session.peer, Chunk(0, c.key, c.offset, c.total, c.shape, c.dtype, c.slot), payload)
 
 
-def fetch_failed(state: State, worker: Worker, message: FetchFailed) -> None:
+def fetch_failed(state: State, worker: Worker, message: FetchFailed, _: Buffer | None = None) -> None:
     session = worker.sessions.get(message.session)
     if session is not None and session.fetches.pop(message.request, None) is not None:
         state.send(session.peer, FetchFailed(0, message.request, message.error))

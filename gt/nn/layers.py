@@ -1,29 +1,50 @@
-"""Layers, with torch's parameter names, shapes and initial values."""
+"""Layers that multiply, look up and measure: Linear, Bilinear, Embedding and their kin.
+
+All layers have torch's arguments, parameter names, shapes and distributions of first values. `device` is accepted
+everywhere and changes nothing: where tensors lie is the server's affair.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
-from gt.client import creation, shapes
+from gt.client import creation
+from gt.client.autograd import set_grad
 from gt.client.tensor import Parameter, Tensor
+from gt.errors import ArgumentError, ShapeError
 from gt.nn import functional as F
+from gt.nn import init
 from gt.nn.module import Module
+
+__all__ = ["Bilinear", "CosineSimilarity", "Embedding", "EmbeddingBag", "Identity", "Linear", "PairwiseDistance"]
+
+
+class Identity(Module):
+    """The input."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+
+    def forward(self, input: Tensor) -> Tensor:
+        return input
 
 
 class Linear(Module):
     """y = x @ weight.T + bias."""
 
-    def __init__(self, in_features: int, out_features: int, bias: bool = True, dtype: Any = None) -> None:
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None
+    ) -> None:
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
-        bound = 1.0 / math.sqrt(in_features) if in_features else 0.0
-        self.weight = Parameter(_uniform(bound, out_features, in_features, dtype=dtype))
-        if bias:
-            self.bias = Parameter(_uniform(bound, out_features, dtype=dtype))
-        else:
-            self.register_parameter("bias", None)
+        self.weight = Parameter(creation.empty(out_features, in_features, dtype=dtype))
+        self.register_parameter("bias", Parameter(creation.empty(out_features, dtype=dtype)) if bias else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the first values again."""
+        init.linear_(self.weight, self.bias)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.linear(input, self.weight, self.bias)
@@ -32,136 +53,153 @@ class Linear(Module):
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
 
-def _uniform(bound: float, *size: int, dtype: Any = None) -> Tensor:
-    return creation.rand(*size, dtype=dtype) * (2 * bound) - bound
-
-
-class Embedding(Module):
-    """Rows of a table, by number."""
-
-    def __init__(self, num_embeddings: int, embedding_dim: int, dtype: Any = None) -> None:
-        super().__init__()
-        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
-        self.weight = Parameter(creation.randn(num_embeddings, embedding_dim, dtype=dtype))
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.embedding(input, self.weight)
-
-    def extra_repr(self) -> str:
-        return f"{self.num_embeddings}, {self.embedding_dim}"
-
-
-class LayerNorm(Module):
-    """Mean zero and variance one over the last dimensions, then scaled and shifted."""
+class Bilinear(Module):
+    """y = x1 @ weight[k] @ x2 + bias[k], for each output k."""
 
     def __init__(
-        self,
-        normalized_shape: int | Sequence[int],
-        eps: float = 1e-5,
-        elementwise_affine: bool = True,
-        bias: bool = True,
-    ) -> None:
+        self, in1_features: int, in2_features: int, out_features: int, bias: bool = True, device: Any = None,
+        dtype: Any = None,
+    ) -> None:  # fmt: skip
         super().__init__()
-        shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-        self.normalized_shape, self.eps = shape, eps
-        self.register_parameter("weight", Parameter(creation.ones(shape)) if elementwise_affine else None)
-        self.register_parameter("bias", Parameter(creation.zeros(shape)) if elementwise_affine and bias else None)
+        if in1_features <= 0:
+            raise ArgumentError(f"Bilinear: in1_features is positive, not {in1_features}")
+        self.in1_features, self.in2_features, self.out_features = in1_features, in2_features, out_features
+        self.weight = Parameter(creation.empty(out_features, in1_features, in2_features, dtype=dtype))
+        self.register_parameter("bias", Parameter(creation.empty(out_features, dtype=dtype)) if bias else None)
+        self.reset_parameters()
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+    def reset_parameters(self) -> None:
+        """Draw the first values again."""
+        bound = 1 / math.sqrt(self.in1_features)
+        for p in self.parameters():
+            init.uniform_(p, -bound, bound)
+
+    def forward(self, input1: Tensor, input2: Tensor) -> Tensor:
+        return F.bilinear(input1, input2, self.weight, self.bias)
 
     def extra_repr(self) -> str:
-        return f"{self.normalized_shape}, eps={self.eps}"
+        return (
+            f"in1_features={self.in1_features}, in2_features={self.in2_features}, "
+            f"out_features={self.out_features}, bias={self.bias is not None}"
+        )
 
 
-class Dropout(Module):
-    """Zero elements at random while training."""
+class _Table(Module):
+    """Rows by number; one of them may be padding."""
 
-    def __init__(self, p: float = 0.5) -> None:
+    num_embeddings: int
+    embedding_dim: int
+    padding_idx: int | None
+
+    def _make(self, size: tuple[int, int], padding_idx: int | None, weight: Any, freeze: bool, dtype: Any) -> None:
+        self.num_embeddings, self.embedding_dim = size
+        name, n = type(self).__name__, size[0]
+        if padding_idx is not None:
+            if not -n <= padding_idx < n:
+                raise ArgumentError(f"{name}: padding_idx {padding_idx} is not one of {n} rows")
+            padding_idx %= n
+        self.padding_idx = padding_idx
+        if weight is not None:
+            if tuple(weight.shape) != size:
+                raise ShapeError(f"{name}: a weight of shape {tuple(weight.shape)} where {size} is asked for")
+            self.weight = Parameter(weight, requires_grad=not freeze)
+        else:
+            self.weight = Parameter(creation.empty(*size, dtype=dtype), requires_grad=not freeze)
+            self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the first values again."""
+        init.normal_(self.weight)
+        if self.padding_idx is not None:
+            with set_grad(False):
+                self.weight[self.padding_idx].fill_(0)
+
+    @classmethod
+    def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, *args: Any, **kwargs: Any) -> Self:
+        """A layer with this table; frozen, unless asked otherwise."""
+        if embeddings.ndim != 2:
+            raise ShapeError(f"{cls.__name__}: the table is a matrix, not of shape {tuple(embeddings.shape)}")
+        make: Any = cls
+        made: Self = make(*embeddings.shape, *args, _weight=embeddings, **kwargs)
+        made.weight.requires_grad_(not freeze)
+        return made
+
+    def _extra(self, *parts: tuple[str, Any, Any]) -> str:
+        """Sizes, and what is not as by default."""
+        said = [f"{name}={value}" for name, value, default in parts if value != default]
+        return ", ".join([str(self.num_embeddings), str(self.embedding_dim), *said])
+
+
+class Embedding(_Table):
+    """Rows of a table, by number."""
+
+    def __init__(
+        self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, max_norm: float | None = None,
+        norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False, _weight: Any = None,
+        _freeze: bool = False, device: Any = None, dtype: Any = None,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.p = p
+        self.max_norm, self.norm_type = max_norm, norm_type
+        self.scale_grad_by_freq, self.sparse = scale_grad_by_freq, sparse
+        self._make((num_embeddings, embedding_dim), padding_idx, _weight, _freeze, dtype)
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.dropout(input, self.p, self.training)
+        return F.embedding(
+            input, self.weight, self.padding_idx, self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse
+        )
 
     def extra_repr(self) -> str:
-        return f"p={self.p}"
+        return self._extra(
+            ("padding_idx", self.padding_idx, None), ("max_norm", self.max_norm, None),
+            ("norm_type", self.norm_type, 2), ("scale_grad_by_freq", self.scale_grad_by_freq, False),
+            ("sparse", self.sparse, False),
+        )  # fmt: skip
 
 
-class Flatten(Module):
-    """All dimensions from start_dim to end_dim as one."""
+class EmbeddingBag(_Table):
+    """The sum, mean or maximum of rows of a table, by bags of numbers."""
 
-    def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
+    def __init__(
+        self, num_embeddings: int, embedding_dim: int, max_norm: float | None = None, norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, _weight: Any = None,
+        include_last_offset: bool = False, padding_idx: int | None = None, device: Any = None, dtype: Any = None,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.start_dim, self.end_dim = start_dim, end_dim
+        self.max_norm, self.norm_type, self.scale_grad_by_freq = max_norm, norm_type, scale_grad_by_freq
+        self.mode, self.sparse, self.include_last_offset = mode, sparse, include_last_offset
+        self._make((num_embeddings, embedding_dim), padding_idx, _weight, False, dtype)
 
-    def forward(self, input: Tensor) -> Tensor:
-        return shapes.flatten(input, self.start_dim, self.end_dim)
+    def forward(self, input: Tensor, offsets: Any = None, per_sample_weights: Any = None) -> Tensor:
+        return F.embedding_bag(
+            input, self.weight, offsets, self.max_norm, self.norm_type, self.scale_grad_by_freq, self.mode,
+            self.sparse, per_sample_weights, self.include_last_offset, self.padding_idx,
+        )  # fmt: skip
 
-
-class Identity(Module):
-    """The input."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return input
-
-
-class ReLU(Module):
-    """max(x, 0)."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.relu(input)
+    def extra_repr(self) -> str:
+        return self._extra(
+            ("max_norm", self.max_norm, None), ("norm_type", self.norm_type, 2),
+            ("scale_grad_by_freq", self.scale_grad_by_freq, False), ("mode", repr(self.mode), None),
+            ("padding_idx", self.padding_idx, None),
+        )  # fmt: skip
 
 
-class Tanh(Module):
-    """tanh(x)."""
+class CosineSimilarity(Module):
+    """The cosine of the angle between vectors along dim."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.tanh(input)
-
-
-class Sigmoid(Module):
-    """1 / (1 + exp(-x))."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.sigmoid(input)
-
-
-class SiLU(Module):
-    """x * sigmoid(x)."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.silu(input)
-
-
-class GELU(Module):
-    """Gaussian error linear unit."""
-
-    def __init__(self, approximate: str = "none") -> None:
+    def __init__(self, dim: int = 1, eps: float = 1e-8) -> None:
         super().__init__()
-        self.approximate = approximate
+        self.dim, self.eps = dim, eps
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.gelu(input, self.approximate)
+    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
+        return F.cosine_similarity(x1, x2, self.dim, self.eps)
 
 
-class Softmax(Module):
-    """exp(x), scaled to sum to one along dim."""
+class PairwiseDistance(Module):
+    """The p-norm of differences along the last dimension."""
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> None:
         super().__init__()
-        self.dim = dim
+        self.norm, self.eps, self.keepdim = p, eps, keepdim
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.softmax(input, self.dim)
-
-
-class LogSoftmax(Module):
-    """The logarithm of softmax."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.dim = dim
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.log_softmax(input, self.dim)
+    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
+        return F.pairwise_distance(x1, x2, self.norm, self.eps, self.keepdim)

@@ -1,4 +1,4 @@
-"""Ops on two operands that broadcast; either may be a number. And where, and assign.
+"""Arithmetic and comparison of two operands that broadcast; either may be a number. And assign.
 
 torch takes a number on the right nearly everywhere and on the left nearly nowhere: `_torch`
 turns the operands round, or makes the number a tensor without dimensions, which promotes alike.
@@ -6,6 +6,7 @@ turns the operands round, or makes the number a tensor without dimensions, which
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,18 +16,31 @@ from gt import dtypes
 from gt.dtypes import DType
 from gt.errors import DTypeError
 from gt.ops import rules
-from gt.ops.record import Op, Sample, Site, op, ops
+from gt.ops.record import Op, Sample, Site, conj, fill, op, ops
 from gt.program import Spec, spec
 
 Rng = np.random.Generator
 
 
-def _infer(name: str, result: Callable[[DType], DType]) -> Any:
+def infer_pair(name: str, result: Callable[[DType], DType] = lambda d: d) -> Any:
+    """Both broadcast; `result` makes the result's dtype of their common one, or refuses it."""
+
     def infer(a: Spec, b: Spec) -> Spec:
         rules.either(name, a, b)
         return spec(rules.broadcast(name, a.shape, b.shape), result(dtypes.promote((a, b))))
 
     return infer
+
+
+def to_floats(name: str, complexes: bool = False) -> Callable[[DType], DType]:
+    """Floats stay, integers become floats."""
+
+    def result(d: DType) -> DType:
+        if not complexes:
+            rules.not_complex(name, d)
+        return d if d.is_differentiable else dtypes.float32
+
+    return result
 
 
 def _infer_sub(a: Spec, b: Spec) -> Spec:
@@ -42,14 +56,18 @@ def _torch(name: str, swapped: str | None, number_right: bool, number_left: bool
     def make(torch: Any, site: Site) -> Any:
         f = getattr(torch, name)
         a, b = site.specs
+        if dtypes.float16 in (a.dtype, b.dtype) and dtypes.promote((a, b)).is_complex:
+            wide = getattr(torch, dtypes.promote((a, b)).name)  # torch would compute in complex32, which GT has not
+            return lambda a, b: f(a.to(wide), b.to(wide))
         if (not a.weak and not b.weak) or (b.weak and number_right) or (a.weak and number_left):
             return f
         if a.weak and swapped is not None and number_right:
             turned = getattr(torch, swapped)
             return lambda s, x: turned(x, s)
         scalar, common = torch.scalar_tensor, getattr(torch, dtypes.promote((a, b)).name)
-        # A tensor without dimensions may stay on the host, except for the logical functions.
-        device = site.device if name.startswith("logical") else "cpu"
+        # A tensor without dimensions may stay on the host, but not for these functions.
+        here = name.startswith("logical") or name in ("gcd", "lcm", "logaddexp", "logaddexp2", "nextafter")
+        device = site.device if here else "cpu"
         if a.weak:
             return lambda s, x: f(scalar(s, dtype=common, device=device), x)
         return lambda x, s: f(x, scalar(s, dtype=common, device=device))
@@ -57,7 +75,7 @@ def _torch(name: str, swapped: str | None, number_right: bool, number_left: bool
     return make
 
 
-def _reals(rng: Rng, positive: bool = False) -> list[Sample]:
+def reals(rng: Rng, positive: bool = False) -> list[Sample]:
     def draw(*size: int) -> Any:
         return rng.uniform(0.5, 2.5, size) if positive else rng.normal(size=size)
 
@@ -72,18 +90,27 @@ def _reals(rng: Rng, positive: bool = False) -> list[Sample]:
     ]
 
 
-def _with_integers(rng: Rng, positive: bool = False) -> list[Sample]:
+def with_integers(rng: Rng, positive: bool = False) -> list[Sample]:
     a, b = rng.integers(1 if positive else -4, 5, size=(2, 3)), rng.integers(1, 5, size=3)
-    return [*_reals(rng, positive), ((a, b), {}), ((a, 3), {}), ((3, b), {}), ((a.astype(np.int8), 2.5), {})]
+    return [*reals(rng, positive), ((a, b), {}), ((a, 3), {}), ((3, b), {}), ((a.astype(np.int8), 2.5), {})]
 
 
-def _binary(
+def _and_complex(positive: bool = False) -> Any:
+    def samples(rng: Rng) -> list[Sample]:
+        z = rng.normal(size=(3, 2)) + 1j * rng.normal(size=(3, 2))
+        mixed: list[Sample] = [((z, z[::-1].copy()), {}), ((z, 1.5), {}), ((z, np.array([0.5, 2.0])), {})]
+        return [*with_integers(rng, positive), *mixed]
+
+    return samples
+
+
+def binary(
     name: str,
     doc: str,
     array: Any,
     vjp: Any,
     result: Callable[[DType], DType] = lambda d: d,
-    samples: Any = _with_integers,
+    samples: Any = with_integers,
     swapped: str | None = None,
     number_right: bool = True,
     number_left: bool = False,
@@ -92,7 +119,7 @@ def _binary(
     return op(
         name,
         doc,
-        infer=infer or _infer(name, result),
+        infer=infer or infer_pair(name, result),
         vjp=vjp,
         kernels={"array": array, "torch": _torch(name, swapped, number_right, number_left)},
         promote=True,
@@ -100,9 +127,16 @@ def _binary(
     )
 
 
-def _refuse_bool(name: str) -> Callable[[DType], DType]:
+def _refuse(name: str, bools: bool = True, complexes: bool = True, integers: bool = False) -> Callable[[DType], DType]:
+    """The common dtype, unless it is one of these."""
+
     def result(d: DType) -> DType:
-        rules.not_bool(name, d)
+        if bools:
+            rules.not_bool(name, d)
+        if complexes:
+            rules.not_complex(name, d)
+        if integers and not d.is_differentiable:
+            raise DTypeError(f"{name}: needs a floating type, not {d.name}; cast first, as in x.float()")
         return d
 
     return result
@@ -110,25 +144,38 @@ def _refuse_bool(name: str) -> Callable[[DType], DType]:
 
 # -- arithmetic ------------------------------------------------------------------------------
 
-add = _binary("add", "a + b.", lambda xp, a, b: a + b, (lambda g, y, a, b: g, lambda g, y, a, b: g), swapped="add")
-sub = _binary(
+add = binary(
+    "add",
+    "a + b.",
+    lambda xp, a, b: a + b,
+    (lambda g, y, a, b: g, lambda g, y, a, b: g),
+    samples=_and_complex(),
+    swapped="add",
+)
+sub = binary(
     "sub",
     "a - b.",
     lambda xp, a, b: a - b,
     (lambda g, y, a, b: g, lambda g, y, a, b: -g),
+    samples=_and_complex(),
     swapped="rsub",
     infer=_infer_sub,
 )
-mul = _binary(
-    "mul", "a * b.", lambda xp, a, b: a * b, (lambda g, y, a, b: g * b, lambda g, y, a, b: g * a), swapped="mul"
+mul = binary(
+    "mul",
+    "a * b.",
+    lambda xp, a, b: a * b,
+    (lambda g, y, a, b: g * conj(b), lambda g, y, a, b: g * conj(a)),
+    samples=_and_complex(),
+    swapped="mul",
 )
-div = _binary(
+div = binary(
     "div",
     "a / b; integers give floats.",
     lambda xp, a, b: a / b,
-    (lambda g, y, a, b: g / b, lambda g, y, a, b: -(g / b * y)),
-    result=lambda d: d if d.is_floating_point else dtypes.float32,
-    samples=lambda rng: _with_integers(rng, positive=True),
+    (lambda g, y, a, b: g / conj(b), lambda g, y, a, b: -(g * conj(y / b))),
+    result=to_floats("div", complexes=True),
+    samples=_and_complex(positive=True),
 )
 
 
@@ -140,27 +187,18 @@ def _power(xp: Any, a: Any, b: Any) -> Any:
     return xp.where(b < 0, units, xp.power(a, xp.maximum(b, 0)))
 
 
-pow_ = _binary(
+pow_ = binary(
     "pow",
     "a to the power b.",
     _power,
-    (lambda g, y, a, b: g * ops.pow_da(a, b), lambda g, y, a, b: g * ops.pow_db(a, b)),
-    result=_refuse_bool("pow"),
+    (lambda g, y, a, b: g * conj(ops.pow_da(a, b)), lambda g, y, a, b: g * conj(ops.pow_db(a, b))),
+    result=_refuse("pow", complexes=False),
     samples=lambda rng: [
-        *_with_integers(rng, positive=True),
+        *_and_complex(positive=True)(rng),
         ((np.array([0.0, 0.0, 2.0]), np.array([0.0, 2.0, 0.0])), {}),
     ],
     number_left=True,
 )
-
-
-def _float_only(name: str) -> Callable[[DType], DType]:
-    def result(d: DType) -> DType:
-        if not d.is_floating_point:
-            raise DTypeError(f"{name}: gradients are floats, not {d.name}")
-        return d
-
-    return result
 
 
 def _as_tensors(torch: Any, site: Site, f: Any) -> Any:
@@ -180,42 +218,59 @@ def _pow_da_torch(torch: Any, site: Site) -> Any:
     return _as_tensors(torch, site, lambda a, b: torch.where(b == 0, 0.0, b * torch.pow(a, b - 1)))
 
 
+def _infer_pow_da(a: Spec, b: Spec) -> Spec:
+    for x in (a, b):
+        rules.not_bool("pow_da", x.dtype)
+    return infer_pair("pow_da", _refuse("pow_da", complexes=False, integers=True))(a, b)
+
+
 pow_da = op(
     "pow_da",
     "The gradient of pow by its base: b * a ** (b - 1), and 0 where b is 0.",
-    infer=_infer("pow_da", _float_only("pow_da")),
+    infer=_infer_pow_da,
     vjp=(
-        lambda u, z, a, b: u * (ops.pow_da(a, b - 1) * b),
-        lambda u, z, a, b: u * (ops.pow(a, b - 1) + ops.pow_db(a, b - 1) * b),
+        lambda u, z, a, b: u * conj(ops.pow_da(a, b - 1) * b),
+        lambda u, z, a, b: u * conj(ops.pow(a, b - 1) + ops.pow_db(a, b - 1) * b),
     ),
     kernels={
         "array": lambda xp, a, b: xp.where(b == 0, 0, b * xp.power(a, xp.where(b == 0, 1, b - 1))),
         "torch": _pow_da_torch,
     },
     promote=True,
-    samples=lambda rng: _reals(rng, positive=True),
+    samples=lambda rng: reals(rng, positive=True),
 )
+
+
+def _pow_db_array(xp: Any, a: Any, b: Any) -> Any:
+    zero = (a == 0) & (xp.real(b) >= 0)
+    return xp.where(zero, 0, xp.power(a, b) * xp.log(xp.where(zero, 1, a)))
+
+
+def _pow_db_torch(torch: Any, site: Site) -> Any:
+    def kernel(a: Any, b: Any) -> Any:
+        zero = (a == 0) & ((b.real if b.is_complex() else b) >= 0)
+        return torch.where(zero, 0.0, torch.pow(a, b) * torch.log(a))
+
+    return _as_tensors(torch, site, kernel)
+
 
 pow_db = op(
     "pow_db",
     "The gradient of pow by its exponent: a ** b * log(a), and 0 where a is 0 and b is not negative.",
-    infer=_infer("pow_db", _float_only("pow_db")),
+    infer=infer_pair("pow_db", _refuse("pow_db", complexes=False, integers=True)),
     vjp=(
-        lambda u, z, a, b: u * (ops.pow(a, b - 1) + ops.pow_db(a, b - 1) * b),
+        lambda u, z, a, b: u * conj(ops.pow(a, b - 1) + ops.pow_db(a, b - 1) * b),
         # log(a) as pow_db(a, 0): also where a is a number.
-        lambda u, z, a, b: u * (ops.pow_db(a, b) * ops.pow_db(a, b * 0.0)),
+        lambda u, z, a, b: u * conj(ops.pow_db(a, b) * ops.pow_db(a, b * 0.0)),
     ),
-    kernels={
-        "array": lambda xp, a, b: xp.where(
-            (a == 0) & (b >= 0), 0, xp.power(a, b) * xp.log(xp.where((a == 0) & (b >= 0), 1, a))
-        ),
-        "torch": lambda torch, site: _as_tensors(
-            torch, site, lambda a, b: torch.where((a == 0) & (b >= 0), 0.0, torch.pow(a, b) * torch.log(a))
-        ),
-    },
+    kernels={"array": _pow_db_array, "torch": _pow_db_torch},
     promote=True,
-    samples=lambda rng: _reals(rng, positive=True),
+    samples=lambda rng: reals(rng, positive=True),
 )
+
+
+def _zero(g: Any) -> Any:
+    return fill(g, 0.0, g.shape, g.dtype)
 
 
 def _larger(g: Any, a: Any, b: Any) -> Any:
@@ -223,60 +278,177 @@ def _larger(g: Any, a: Any, b: Any) -> Any:
     return ops.where(ops.eq(a, b), g * 0.5, ops.where(ops.lt(a, b), 0.0, g))
 
 
-maximum = _binary(
+maximum = binary(
     "maximum",
     "The larger of a and b; nan if one is.",
     lambda xp, a, b: xp.maximum(a, b),
     (lambda g, y, a, b: _larger(g, a, b), lambda g, y, a, b: _larger(g, b, a)),
-    samples=lambda rng: [*_with_integers(rng), ((np.array([1.0, 2.0]), np.array([1.0, 3.0])), {})],
+    samples=lambda rng: [*with_integers(rng), ((np.array([1.0, 2.0]), np.array([1.0, 3.0])), {})],
+    result=_refuse("maximum", bools=False),
     swapped="maximum",
     number_right=False,
 )
-minimum = _binary(
+minimum = binary(
     "minimum",
     "The smaller of a and b; nan if one is.",
     lambda xp, a, b: xp.minimum(a, b),
     (lambda g, y, a, b: _larger(g, b, a), lambda g, y, a, b: _larger(g, a, b)),
-    samples=lambda rng: [*_with_integers(rng), ((np.array([1.0, 2.0]), np.array([1.0, 3.0])), {})],
+    samples=lambda rng: [*with_integers(rng), ((np.array([1.0, 2.0]), np.array([1.0, 3.0])), {})],
+    result=_refuse("minimum", bools=False),
     swapped="minimum",
     number_right=False,
 )
-remainder = _binary(
+remainder = binary(
     "remainder",
     "a % b, with the sign of b.",
     lambda xp, a, b: xp.remainder(a, b),
     (lambda g, y, a, b: g, lambda g, y, a, b: -(g * ops.floor_divide(a, b))),
-    result=_refuse_bool("remainder"),
-    samples=lambda rng: _with_integers(rng, positive=True),
+    result=_refuse("remainder"),
+    samples=lambda rng: with_integers(rng, positive=True),
     number_left=True,
 )
-floor_divide = _binary(
+floor_divide = binary(
     "floor_divide",
     "a // b, rounded towards minus infinity.",
     lambda xp, a, b: xp.floor_divide(a, b),
-    None,
-    result=_refuse_bool("floor_divide"),
-    samples=lambda rng: _with_integers(rng, positive=True),
+    (lambda g, y, a, b: _zero(g), lambda g, y, a, b: _zero(g)),
+    result=_refuse("floor_divide"),
+    samples=lambda rng: with_integers(rng, positive=True),
+)
+fmod = binary(
+    "fmod",
+    "The remainder of a / b, with the sign of a.",
+    lambda xp, a, b: xp.fmod(a, b),
+    (lambda g, y, a, b: g, lambda g, y, a, b: -(g * ops.trunc(a / b))),
+    result=_refuse("fmod"),
+    samples=lambda rng: with_integers(rng, positive=True),
+)
+
+
+def _at_least(a: Any, b: Any) -> Any:
+    """Where fmax takes a."""
+    larger = ops.ge(a, b)
+    return ops.logical_or(larger, ops.isnan(b)) if hasattr(b, "dtype") else larger
+
+
+def _at_most(a: Any, b: Any) -> Any:
+    smaller = ops.le(a, b)
+    return ops.logical_or(smaller, ops.isnan(b)) if hasattr(b, "dtype") else smaller
+
+
+fmax = binary(
+    "fmax",
+    "The larger of a and b; the other if one is nan.",
+    lambda xp, a, b: xp.fmax(a, b),
+    (lambda g, y, a, b: ops.where(_at_least(a, b), g, 0.0), lambda g, y, a, b: ops.where(_at_least(a, b), 0.0, g)),
+    result=_refuse("fmax", bools=False),
+    swapped="fmax",
+    number_right=False,
+)
+fmin = binary(
+    "fmin",
+    "The smaller of a and b; the other if one is nan.",
+    lambda xp, a, b: xp.fmin(a, b),
+    (lambda g, y, a, b: ops.where(_at_most(a, b), g, 0.0), lambda g, y, a, b: ops.where(_at_most(a, b), 0.0, g)),
+    result=_refuse("fmin", bools=False),
+    swapped="fmin",
+    number_right=False,
+)
+
+# -- angles, logarithms, floating-point numbers ----------------------------------------------
+
+atan2 = binary(
+    "atan2",
+    "The angle of the point (b, a).",
+    lambda xp, a, b: xp.arctan2(a, b),
+    (lambda g, y, a, b: g * (b / (a * a + b * b)), lambda g, y, a, b: -(g * (a / (a * a + b * b)))),
+    result=to_floats("atan2"),
+    number_right=False,
+)
+hypot = binary(
+    "hypot",
+    "sqrt(a * a + b * b), without overflow.",
+    lambda xp, a, b: xp.hypot(a, b),
+    (lambda g, y, a, b: g * (a / y), lambda g, y, a, b: g * (b / y)),
+    result=_refuse("hypot", integers=True),
+    samples=reals,
+    number_right=False,
+)
+copysign = binary(
+    "copysign",
+    "The size of a with the sign of b.",
+    lambda xp, a, b: xp.copysign(a, b),
+    (
+        lambda g, y, a, b: ops.where(ops.eq(a, 0), 0.0, g * (y / ops.where(ops.eq(a, 0), 1.0, a))),
+        lambda g, y, a, b: _zero(g),
+    ),
+    result=to_floats("copysign"),
+)
+logaddexp = binary(
+    "logaddexp",
+    "log(exp(a) + exp(b)), without overflow.",
+    lambda xp, a, b: xp.logaddexp(a, b),
+    (lambda g, y, a, b: g * ops.sigmoid(a - b), lambda g, y, a, b: g * ops.sigmoid(b - a)),
+    result=_refuse("logaddexp", integers=True),
+    samples=reals,
+    number_right=False,
+)
+logaddexp2 = binary(
+    "logaddexp2",
+    "log2(2 ** a + 2 ** b), without overflow.",
+    lambda xp, a, b: xp.logaddexp2(a, b),
+    (
+        lambda g, y, a, b: g * ops.sigmoid((a - b) * math.log(2)),
+        lambda g, y, a, b: g * ops.sigmoid((b - a) * math.log(2)),
+    ),
+    result=_refuse("logaddexp2", integers=True),
+    samples=reals,
+    number_right=False,
+)
+
+
+def log_slope(function: Any, g: Any, a: Any, b: Any, pole: float) -> Any:
+    """The gradient of xlogy and its kin by a: g times the logarithm, but 0 at 0 where b is not above the pole."""
+    if hasattr(b, "dtype"):
+        return function(ops.where(ops.logical_and(ops.eq(a, 0), ops.le(b, pole)), 0.0, g), b)
+    return function(g if b > pole else ops.where(ops.eq(a, 0), 0.0, g), b)
+
+
+xlogy = binary(
+    "xlogy",
+    "a * log(b); 0 where a is 0.",
+    lambda xp, a, b: xp.where((a == 0) & ~xp.isnan(b), 0, a * xp.log(xp.where(a == 0, 1, b))),
+    (lambda g, y, a, b: log_slope(ops.xlogy, g, a, b, 0.0), lambda g, y, a, b: g * (a / b)),
+    result=to_floats("xlogy"),
+    samples=lambda rng: with_integers(rng, positive=True),
+    number_left=True,
+)
+nextafter = binary(
+    "nextafter",
+    "The next floating-point number after a towards b.",
+    lambda xp, a, b: xp.nextafter(a, b),
+    (lambda g, y, a, b: g, lambda g, y, a, b: _zero(g)),
+    result=_refuse("nextafter", integers=True),
+    samples=reals,
+    number_right=False,
 )
 
 # -- comparison and logic --------------------------------------------------------------------
 
 
 def _test(name: str, doc: str, array: Any, swapped: str, number_right: bool = True) -> Op:
+    ordered = name in ("lt", "le", "gt", "ge")
+
+    def result(d: DType) -> DType:
+        if ordered:
+            rules.not_complex(name, d)
+        return dtypes.bool_
+
     def samples(rng: Rng) -> list[Sample]:
         nan = np.array([np.nan, 1.0, 0.0])
-        return [*_with_integers(rng), ((nan, nan), {}), ((np.array([True, False]), np.array([True, True])), {})]
+        return [*with_integers(rng), ((nan, nan), {}), ((np.array([True, False]), np.array([True, True])), {})]
 
-    return _binary(
-        name,
-        doc,
-        array,
-        None,
-        result=lambda d: dtypes.bool_,
-        samples=samples,
-        swapped=swapped,
-        number_right=number_right,
-    )
+    return binary(name, doc, array, None, result=result, samples=samples, swapped=swapped, number_right=number_right)
 
 
 eq = _test("eq", "Whether a equals b.", lambda xp, a, b: a == b, "eq")
@@ -293,38 +465,7 @@ logical_xor = _test(
     "logical_xor", "Whether just one is not zero.", lambda xp, a, b: xp.logical_xor(a, b), "logical_xor", False
 )
 
-# -- where and assign ------------------------------------------------------------------------
-
-
-def _infer_where(cond: Spec, x: Spec, y: Spec) -> Spec:
-    rules.tensor("where", cond)
-    rules.either("where", cond, x, y)
-    if cond.dtype is not dtypes.bool_:
-        raise DTypeError(f"where: the condition is bool, not {cond.dtype.name}; compare first, as in x > 0")
-    return spec(rules.broadcast("where", cond.shape, x.shape, y.shape), dtypes.promote((x, y)))
-
-
-def _sample_where(rng: Rng) -> list[Sample]:
-    mask = rng.normal(size=(3, 4)) > 0
-    return [
-        ((mask, rng.normal(size=(3, 4)), rng.normal(size=(3, 4))), {}),
-        ((mask, rng.normal(size=(2, 1, 1)), rng.normal(size=4)), {}),
-        ((mask, rng.normal(size=(3, 1)), 0.0), {}),
-        ((mask, 1, rng.normal(size=(3, 1))), {}),
-        ((mask, 1.0, 0.0), {}),
-        ((np.array(True), np.array(1.5), np.array(2)), {}),
-        ((np.zeros((0,), bool), np.zeros(0), 1.0), {}),
-    ]
-
-
-where = op(
-    "where",
-    "x where the condition holds, else y.",
-    infer=_infer_where,
-    vjp=(None, lambda g, out, cond, x, y: ops.where(cond, g, 0.0), lambda g, out, cond, x, y: ops.where(cond, 0.0, g)),
-    kernels={"array": lambda xp, cond, x, y: xp.where(cond, x, y)},
-    samples=_sample_where,
-)
+# -- assign ----------------------------------------------------------------------------------
 
 
 def _infer_assign(old: Spec, new: Spec) -> Spec:
@@ -350,7 +491,7 @@ assign = op(
     "assign",
     "`new` in place of `old`: expanded to its shape, cast to its dtype.",
     infer=_infer_assign,
-    vjp=(None, lambda g, y, old, new: g),
+    vjp=(lambda g, y, old, new: fill(g, 0.0, old.shape, g.dtype), lambda g, y, old, new: g),
     kernels={
         "array": lambda xp, old, new: xp.broadcast_to(xp.asarray(new), old.shape).astype(old.dtype),
         "torch": _assign_torch,

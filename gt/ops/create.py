@@ -100,6 +100,11 @@ def _data_array(xp: Any, data: bytes, *, shape: Any, dtype: str) -> Any:
     return xp.array(flat.reshape(tuple(shape)))
 
 
+def _data_jax(xp: Any, data: Any, *, shape: Any, dtype: str) -> Any:
+    # The engine brings bytes as an array of them, whose values a compiled kernel need not know.
+    return xp.asarray(_measured(data, shape, dtype)).view(dtypes.BY_NAME[dtype].numpy).reshape(tuple(shape))
+
+
 def _data_torch(torch: Any, site: Site, *, shape: Any, dtype: str) -> Any:
     target, kind, device = tuple(shape), getattr(torch, dtype), site.device
 
@@ -121,7 +126,7 @@ data = op(
     "Small host data, passed by value with the call.",
     infer=_infer_data,
     vjp=None,
-    kernels={"array": _data_array, "torch": _data_torch},
+    kernels={"array": _data_array, "jax": _data_jax, "torch": _data_torch},
     samples=lambda rng: [
         ((_bytes_of(rng.normal(size=(2, 3))),), {"shape": (2, 3), "dtype": "float64"}),
         ((_bytes_of(rng.normal(size=3).astype(dtypes.bfloat16.numpy)),), {"shape": (3,), "dtype": "bfloat16"}),

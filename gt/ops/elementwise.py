@@ -1,6 +1,7 @@
-"""Ops on one tensor, element by element.
+"""Ops on one tensor, element by element: arithmetic, powers, angles, rounding, tests, casts and limits.
 
-A gradient reads the result where it can (exp, tanh, relu): the operand may then die early.
+A gradient reads the result where it can (exp, tanh): the operand may then die early. Derivatives of complex
+functions are conjugated, as in torch; `conj` leaves real ones alone.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from gt import dtypes
-from gt.errors import ArgumentError, ShapeError
+from gt.errors import ArgumentError, DTypeError
 from gt.ops import rules
-from gt.ops.record import Op, Sample, fill, op, ops
+from gt.ops.record import Op, Sample, Site, conj, fill, op, ops
 from gt.program import Spec, spec
 
 Rng = np.random.Generator
@@ -25,8 +26,12 @@ def _reals(rng: Rng) -> list[Sample]:
     return [((rng.normal(size=s),), {}) for s in [(3, 4), (), (0, 2)]]
 
 
-def _positives(rng: Rng) -> list[Sample]:
-    return [((rng.uniform(0.5, 3, size=s),), {}) for s in [(3, 4), (), (0, 2)]]
+def _between(low: float, high: float) -> Any:
+    return lambda rng: [((rng.uniform(low, high, size=s),), {}) for s in [(3, 4), (), (0, 2)]]
+
+
+def _and_complex(samples: Any) -> Any:
+    return lambda rng: [*samples(rng), ((rng.normal(size=5) + 1j * rng.normal(size=5),), {})]
 
 
 def _odd_values(rng: Rng) -> list[Sample]:
@@ -41,36 +46,35 @@ def _odd_values(rng: Rng) -> list[Sample]:
 # -- inference -------------------------------------------------------------------------------
 
 
-def _to_float(name: str) -> Any:
+def to_float(name: str, complexes: bool = True) -> Any:
+    """Floats stay, integers become floats."""
+
     def infer(x: Spec) -> Spec:
         rules.tensor(name, x)
+        if not complexes:
+            rules.not_complex(name, x.dtype)
         return spec(x.shape, rules.float_of(x))
 
     return infer
 
 
-def _keeps(name: str, bools: bool = False) -> Any:
+def _keeps(name: str, bools: bool = False, complexes: bool = False) -> Any:
     def infer(x: Spec) -> Spec:
         rules.tensor(name, x)
         if not bools:
             rules.not_bool(name, x.dtype)
+        if not complexes:
+            rules.not_complex(name, x.dtype)
         return x
 
     return infer
 
 
-def _floats_only(name: str) -> Any:
+def _to_bool(name: str, complexes: bool = True) -> Any:
     def infer(x: Spec) -> Spec:
         rules.tensor(name, x)
-        rules.floating(name, x)
-        return x
-
-    return infer
-
-
-def _to_bool(name: str) -> Any:
-    def infer(x: Spec) -> Spec:
-        rules.tensor(name, x)
+        if not complexes:
+            rules.not_complex(name, x.dtype)
         return spec(x.shape, dtypes.bool_)
 
     return infer
@@ -81,64 +85,132 @@ def _to_bool(name: str) -> Any:
 
 def _smooth(name: str, doc: str, array: Any, vjp: Any, samples: Any = _reals, **more: Any) -> Op:
     kernels = {"array": array, **more.pop("kernels", {})}
-    return op(name, doc, infer=_to_float(name), vjp=(vjp,), kernels=kernels, promote=True, samples=samples, **more)
+    samples = _and_complex(samples)
+    return op(name, doc, infer=to_float(name), vjp=(vjp,), kernels=kernels, promote=True, samples=samples, **more)
 
 
-exp = _smooth("exp", "e to the power x.", lambda xp, x: xp.exp(x), lambda g, y, x: g * y)
-expm1 = _smooth("expm1", "exp(x) - 1, exact near 0.", lambda xp, x: xp.expm1(x), lambda g, y, x: g * (y + 1.0))
-log = _smooth("log", "The natural logarithm.", lambda xp, x: xp.log(x), lambda g, y, x: g / x, _positives)
+_positives = _between(0.5, 3)
+_inside = _between(-0.9, 0.9)
+
+exp = _smooth("exp", "e to the power x.", lambda xp, x: xp.exp(x), lambda g, y, x: g * conj(y))
+exp2 = _smooth("exp2", "2 to the power x.", lambda xp, x: xp.exp2(x), lambda g, y, x: g * conj(y) * math.log(2))
+expm1 = _smooth("expm1", "exp(x) - 1, exact near 0.", lambda xp, x: xp.expm1(x), lambda g, y, x: g * (conj(y) + 1.0))
+log = _smooth("log", "The natural logarithm.", lambda xp, x: xp.log(x), lambda g, y, x: g / conj(x), _positives)
 log1p = _smooth(
-    "log1p", "log(1 + x), exact near 0.", lambda xp, x: xp.log1p(x), lambda g, y, x: g / (x + 1.0), _positives
+    "log1p", "log(1 + x), exact near 0.", lambda xp, x: xp.log1p(x), lambda g, y, x: g / (conj(x) + 1.0), _positives
 )
 log2 = _smooth(
-    "log2", "The logarithm to base 2.", lambda xp, x: xp.log2(x), lambda g, y, x: g / (x * math.log(2)), _positives
+    "log2",
+    "The logarithm to base 2.",
+    # Of complex numbers numpy's own would not do in jax.
+    lambda xp, x: xp.log2(x) if x.dtype.kind != "c" else xp.log(x) / math.log(2),
+    lambda g, y, x: g / (conj(x) * math.log(2)),
+    _positives,
 )
-sqrt = _smooth("sqrt", "The square root.", lambda xp, x: xp.sqrt(x), lambda g, y, x: g / (y * 2.0), _positives)
+log10 = _smooth(
+    "log10",
+    "The logarithm to base 10.",
+    lambda xp, x: xp.log10(x) if x.dtype.kind != "c" else xp.log(x) / math.log(10),
+    lambda g, y, x: g / (conj(x) * math.log(10)),
+    _positives,
+)
+sqrt = _smooth("sqrt", "The square root.", lambda xp, x: xp.sqrt(x), lambda g, y, x: g / (conj(y) * 2.0), _positives)
 rsqrt = _smooth(
-    "rsqrt", "1 / sqrt(x).", lambda xp, x: 1 / xp.sqrt(x), lambda g, y, x: g * (y * y * y) * -0.5, _positives
+    "rsqrt", "1 / sqrt(x).", lambda xp, x: 1 / xp.sqrt(x), lambda g, y, x: g * conj(y * y * y) * -0.5, _positives
 )
-reciprocal = _smooth("reciprocal", "1 / x.", lambda xp, x: 1 / x, lambda g, y, x: -(g * (y * y)), _positives)
-sin = _smooth("sin", "The sine.", lambda xp, x: xp.sin(x), lambda g, y, x: g * ops.cos(x))
-cos = _smooth("cos", "The cosine.", lambda xp, x: xp.cos(x), lambda g, y, x: -(g * ops.sin(x)))
-tanh = _smooth("tanh", "The hyperbolic tangent.", lambda xp, x: xp.tanh(x), lambda g, y, x: g * (1.0 - y * y))
+reciprocal = _smooth("reciprocal", "1 / x.", lambda xp, x: 1 / x, lambda g, y, x: -(g * conj(y * y)), _positives)
+sin = _smooth("sin", "The sine.", lambda xp, x: xp.sin(x), lambda g, y, x: g * conj(ops.cos(x)))
+cos = _smooth("cos", "The cosine.", lambda xp, x: xp.cos(x), lambda g, y, x: -(g * conj(ops.sin(x))))
+tan = _smooth("tan", "The tangent.", lambda xp, x: xp.tan(x), lambda g, y, x: g * conj(y * y + 1.0))
+asin = _smooth(
+    "asin", "The arc sine.", lambda xp, x: xp.arcsin(x), lambda g, y, x: g * conj(ops.rsqrt(1.0 - x * x)), _inside
+)
+acos = _smooth(
+    "acos", "The arc cosine.", lambda xp, x: xp.arccos(x), lambda g, y, x: -(g * conj(ops.rsqrt(1.0 - x * x))), _inside
+)
+atan = _smooth("atan", "The arc tangent.", lambda xp, x: xp.arctan(x), lambda g, y, x: g / conj(x * x + 1.0))
+sinh = _smooth("sinh", "The hyperbolic sine.", lambda xp, x: xp.sinh(x), lambda g, y, x: g * conj(ops.cosh(x)))
+cosh = _smooth("cosh", "The hyperbolic cosine.", lambda xp, x: xp.cosh(x), lambda g, y, x: g * conj(ops.sinh(x)))
+asinh = _smooth(
+    "asinh",
+    "The inverse of the hyperbolic sine.",
+    lambda xp, x: xp.arcsinh(x),
+    lambda g, y, x: g * conj(ops.rsqrt(x * x + 1.0)),
+)
+
+
+def _acosh_dx(g: Any, y: Any, x: Any) -> Any:
+    if x.dtype.is_complex:  # two roots: one of x * x - 1 would take the wrong branch
+        return g * conj(ops.rsqrt(x - 1.0) * ops.rsqrt(x + 1.0))
+    return g * ops.rsqrt(x * x - 1.0)
+
+
+acosh = _smooth(
+    "acosh", "The inverse of the hyperbolic cosine.", lambda xp, x: xp.arccosh(x), _acosh_dx, _between(1.5, 4)
+)
+atanh = _smooth(
+    "atanh",
+    "The inverse of the hyperbolic tangent.",
+    lambda xp, x: xp.arctanh(x),
+    lambda g, y, x: g / conj(1.0 - x * x),
+    _inside,
+)
+
+
+def _sinc_dx(g: Any, y: Any, x: Any) -> Any:
+    zero = ops.eq(x, 0)
+    safe = ops.where(zero, 1.0, x)
+    angle = safe * math.pi
+    slope = (ops.cos(angle) - ops.sin(angle) / angle) / safe
+    return ops.where(zero, 0.0, g * conj(slope))
+
+
+sinc = _smooth("sinc", "sin(pi x) / (pi x), and 1 at 0.", lambda xp, x: xp.sinc(x), _sinc_dx)
+
+
+def _tanh_vjp(g: Any, y: Any, x: Any) -> Any:
+    return g * conj(1.0 - y * y) if y.dtype.is_complex else ops.tanh_dx(g, y)
+
+
+def _sigmoid_vjp(g: Any, y: Any, x: Any) -> Any:
+    return g * conj(y * (1.0 - y)) if y.dtype.is_complex else ops.sigmoid_dx(g, y)
 
 
 def _sigmoid(xp: Any, x: Any) -> Any:
+    if x.dtype.kind == "c":
+        return 1 / (1 + xp.exp(-x))
     e = xp.exp(-xp.abs(x))  # never overflows
     return xp.where(x >= 0, 1 / (1 + e), e / (1 + e))
 
 
-sigmoid = _smooth("sigmoid", "1 / (1 + exp(-x)).", _sigmoid, lambda g, y, x: g * (y * (1.0 - y)))
-
-
-def _erf(np_: Any, x: Any) -> Any:
-    # numpy has no erf; the standard library's is exact.
-    return np_.asarray(np_.frompyfunc(math.erf, 1, 1)(x), dtype=x.dtype)
-
-
-erf = op(
-    "erf",
-    "The error function.",
-    infer=_to_float("erf"),
-    vjp=(lambda g, y, x: g * ops.exp(-(x * x)) * (2 / math.sqrt(math.pi)),),
-    kernels={"numpy": _erf},
-    promote=True,
-    samples=_reals,
-)
+tanh = _smooth("tanh", "The hyperbolic tangent.", lambda xp, x: xp.tanh(x), _tanh_vjp)
+sigmoid = _smooth("sigmoid", "1 / (1 + exp(-x)).", _sigmoid, _sigmoid_vjp)
 
 # -- ops that keep the dtype -----------------------------------------------------------------
 
 neg = op(
-    "neg", "-x.", infer=_keeps("neg"), vjp=(lambda g, y, x: -g,), kernels={"array": lambda xp, x: -x}, samples=_reals
+    "neg",
+    "-x.",
+    infer=_keeps("neg", complexes=True),
+    vjp=(lambda g, y, x: -g,),
+    kernels={"array": lambda xp, x: -x},
+    samples=_and_complex(_reals),
 )
+
+
+def _infer_abs(x: Spec) -> Spec:
+    rules.tensor("abs", x)
+    rules.not_bool("abs", x.dtype)
+    return spec(x.shape, x.dtype.to_real()) if x.dtype.is_complex else x
+
 
 abs_ = op(
     "abs",
     "The absolute value.",
-    infer=_keeps("abs"),
-    vjp=(lambda g, y, x: g * ops.sign(x),),
+    infer=_infer_abs,
+    vjp=(lambda g, y, x: g * ops.sgn(x),),
     kernels={"array": lambda xp, x: xp.abs(x)},
-    samples=_reals,
+    samples=_and_complex(_reals),
 )
 
 
@@ -151,196 +223,125 @@ square = op(
     "square",
     "x times x; of bools in int64.",
     infer=_infer_square,
-    vjp=(lambda g, y, x: g * (x * 2.0),),
+    vjp=(lambda g, y, x: g * (conj(x) * 2.0),),
     kernels={"array": lambda xp, x: x * x},
-    samples=_reals,
+    samples=_and_complex(_reals),
 )
 
 
-def _step(name: str, doc: str, array: Any) -> Op:
+def _sign(xp: Any, x: Any) -> Any:
+    if x.dtype.kind in "bu":
+        return (x != 0).astype(x.dtype)
+    if x.dtype.kind == "i":
+        return xp.sign(x)
+    if x.dtype.kind == "c":
+        size = xp.abs(x)
+        return xp.where(size == 0, 0, x / xp.where(size == 0, 1, size))
+    return xp.where(xp.isnan(x), 0, xp.sign(x))
+
+
+def _zero(g: Any, y: Any, x: Any, **attrs: Any) -> Any:
     """Flat almost everywhere: the gradient is zero, and exists, as in torch."""
+    return fill(g, 0.0, g.shape, g.dtype)
+
+
+def _sgn_dx(g: Any, y: Any, x: Any) -> Any:
+    if not x.dtype.is_complex:
+        return _zero(g, y, x)
+    size = ops.abs(x)
+    zero = ops.eq(size, 0)
+    across = g - y * ops.real(conj(g) * y)  # what turns x; what stretches it changes nothing
+    return ops.where(zero, 0.0, across / ops.where(zero, 1.0, size))
+
+
+sign = op(
+    "sign", "-1, 0 or 1.", infer=_keeps("sign", bools=True), vjp=(_zero,), kernels={"array": _sign}, samples=_reals
+)
+sgn = op(
+    "sgn",
+    "The sign; of complex numbers x / abs(x), and 0 at 0.",
+    infer=_keeps("sgn", bools=True, complexes=True),
+    vjp=(_sgn_dx,),
+    kernels={"array": _sign},
+    samples=_and_complex(_reals),
+)
+
+
+def _whole(name: str, doc: str, array: Any) -> Op:
     return op(
         name,
         doc,
-        infer=_keeps(name, bools=name == "sign"),
-        vjp=(lambda g, y, x: fill(g, 0.0, g.shape, g.dtype),),
-        kernels={"array": lambda xp, x: array(xp, x) if x.dtype.kind not in "iub" else _integers(name, xp, x)},
+        infer=_keeps(name),
+        vjp=(_zero,),
+        kernels={"array": lambda xp, x: array(xp, x) if x.dtype.kind not in "iu" else x + 0},
         samples=_reals,
     )
 
 
-def _integers(name: str, xp: Any, x: Any) -> Any:
-    if name == "sign" and x.dtype.kind == "i":
-        return xp.sign(x)
-    return (x != 0).astype(x.dtype) if name == "sign" else x + 0
+floor = _whole("floor", "The largest integer not above x.", lambda xp, x: xp.floor(x))
+ceil = _whole("ceil", "The smallest integer not below x.", lambda xp, x: xp.ceil(x))
+trunc = _whole("trunc", "x without its fraction.", lambda xp, x: xp.trunc(x))
 
 
-sign = _step("sign", "-1, 0 or 1.", lambda xp, x: xp.where(xp.isnan(x), 0, xp.sign(x)))
-floor = _step("floor", "The largest integer not above x.", lambda xp, x: xp.floor(x))
-ceil = _step("ceil", "The smallest integer not below x.", lambda xp, x: xp.ceil(x))
-round_ = _step("round", "The nearest integer, halves to the even one.", lambda xp, x: xp.round(x))
-
-# -- activations -----------------------------------------------------------------------------
-
-relu = op(
-    "relu",
-    "x where positive, else 0.",
-    infer=_keeps("relu"),
-    vjp=(lambda g, y, x: ops.relu_dx(g, y),),
-    kernels={"array": lambda xp, x: xp.maximum(x, xp.zeros((), x.dtype))},
-    samples=_reals,
-)
-
-
-def _like_gradient(name: str) -> Any:
-    def infer(g: Spec, x: Spec, **attrs: Any) -> Spec:
-        rules.tensor(name, g, x)
-        rules.floating(name, g)
-        rules.same_dtype(name, g, x)
-        if g.shape != x.shape:
-            raise ShapeError(f"{name}: gradient {g.shape} and value {x.shape} differ")
-        if name == "gelu_dx":
-            rules.choice(name, "approximate", attrs.get("approximate"), ("none", "tanh"))
-        elif attrs:
-            raise ArgumentError(f"{name}: takes no attributes")
-        return g
-
-    return infer
-
-
-def _pairs(rng: Rng) -> list[Sample]:
-    return [((rng.normal(size=s), rng.normal(size=s)), {}) for s in [(3, 4), (), (0, 2)]]
-
-
-relu_dx = op(
-    "relu_dx",
-    "The gradient of relu, from its result.",
-    infer=_like_gradient("relu_dx"),
-    vjp=(lambda u, z, g, y: ops.relu_dx(u, y), None),
-    compose=lambda g, y: ops.where(ops.gt(y, 0), g, 0.0),
-    kernels={"torch": lambda torch, site: lambda g, y: torch.ops.aten.threshold_backward(g, y, 0)},
-    samples=_pairs,
-)
-
-silu = op(
-    "silu",
-    "x times sigmoid(x).",
-    infer=_floats_only("silu"),
-    vjp=(lambda g, y, x: ops.silu_dx(g, x),),
-    compose=lambda x: x * ops.sigmoid(x),
-    kernels={"torch": lambda torch, site: torch.nn.functional.silu},
-    samples=_reals,
-)
-
-
-def _silu_dx(g: Any, x: Any) -> Any:
-    s = ops.sigmoid(x)
-    return g * (s * (x * (1.0 - s) + 1.0))
-
-
-def _silu_second(u: Any, z: Any, g: Any, x: Any) -> Any:
-    s = ops.sigmoid(x)
-    return u * g * (s * (1.0 - s) * (x * (1.0 - s * 2.0) + 2.0))
-
-
-silu_dx = op(
-    "silu_dx",
-    "The gradient of silu.",
-    infer=_like_gradient("silu_dx"),
-    vjp=(lambda u, z, g, x: ops.silu_dx(u, x), _silu_second),
-    compose=_silu_dx,
-    kernels={"torch": lambda torch, site: torch.ops.aten.silu_backward.default},
-    samples=_pairs,
-)
-
-softplus = op(
-    "softplus",
-    "log(1 + exp(x)), without overflow.",
-    infer=_floats_only("softplus"),
-    vjp=(lambda g, y, x: g * ops.sigmoid(x),),
-    compose=lambda x: ops.relu(x) + ops.log1p(ops.exp(-ops.abs(x))),
-    kernels={"torch": lambda torch, site: torch.nn.functional.softplus},
-    samples=_reals,
-)
-
-_ROOT_HALF = math.sqrt(0.5)
-_DENSITY = 1 / math.sqrt(2 * math.pi)  #: of the normal distribution at 0
-_TANH_SCALE = math.sqrt(2 / math.pi)
-_TANH_CUBE = 0.044715
-
-
-def _infer_gelu(x: Spec, *, approximate: str) -> Spec:
-    rules.tensor("gelu", x)
-    rules.floating("gelu", x)
-    rules.choice("gelu", "approximate", approximate, ("none", "tanh"))
+def _infer_round(x: Spec, *, decimals: int = 0) -> Spec:
+    rules.tensor("round", x)
+    rules.not_bool("round", x.dtype)
+    rules.not_complex("round", x.dtype)
+    if type(decimals) is not int:
+        raise ArgumentError(f"round: decimals is an int, not {rules.shown(decimals)}")
+    if decimals:
+        rules.floating("round", x)
     return x
 
 
-def _gelu(x: Any, *, approximate: str) -> Any:
-    if approximate == "none":
-        return x * ((ops.erf(x * _ROOT_HALF) + 1.0) * 0.5)
-    return x * ((ops.tanh(_gelu_inner(x)) + 1.0) * 0.5)
-
-
-def _gelu_inner(x: Any) -> Any:
-    return (x + x * x * x * _TANH_CUBE) * _TANH_SCALE
-
-
-def _gelu_dx(g: Any, x: Any, *, approximate: str) -> Any:
-    if approximate == "none":
-        density = ops.exp(x * x * -0.5) * _DENSITY
-        return g * ((ops.erf(x * _ROOT_HALF) + 1.0) * 0.5 + x * density)
-    t = ops.tanh(_gelu_inner(x))
-    slope = (x * x * (3 * _TANH_CUBE) + 1.0) * _TANH_SCALE
-    return g * ((t + 1.0) * 0.5 + x * (1.0 - t * t) * slope * 0.5)
-
-
-def _gelu_second(u: Any, z: Any, g: Any, x: Any, *, approximate: str) -> Any:
-    if approximate == "none":
-        return u * g * (ops.exp(x * x * -0.5) * _DENSITY * (2.0 - x * x))
-    t = ops.tanh(_gelu_inner(x))
-    slope = (x * x * (3 * _TANH_CUBE) + 1.0) * _TANH_SCALE
-    bend = x * (6 * _TANH_CUBE * _TANH_SCALE)
-    return u * g * ((1.0 - t * t) * (slope + x * (bend * 0.5 - t * slope * slope)))
-
-
-gelu = op(
-    "gelu",
-    "x times the normal distribution function of x, exact or by tanh.",
-    infer=_infer_gelu,
-    vjp=(lambda g, y, x, *, approximate: ops.gelu_dx(g, x, approximate=approximate),),
-    compose=_gelu,
-    kernels={
-        "torch": lambda torch, site, *, approximate: lambda x, f=torch.nn.functional.gelu: f(x, approximate=approximate)
-    },
-    samples=lambda rng: [(s, {"approximate": a}) for s, _ in _reals(rng) for a in ("none", "tanh")],
-)
-
-gelu_dx = op(
-    "gelu_dx",
-    "The gradient of gelu.",
-    infer=_like_gradient("gelu_dx"),
-    vjp=(lambda u, z, g, x, *, approximate: ops.gelu_dx(u, x, approximate=approximate), _gelu_second),
-    compose=_gelu_dx,
-    kernels={
-        "torch": lambda torch, site, *, approximate: (
-            lambda g, x, f=torch.ops.aten.gelu_backward.default: f(g, x, approximate=approximate)
-        )
-    },
-    samples=lambda rng: [(s, {"approximate": a}) for s, _ in _pairs(rng) for a in ("none", "tanh")],
+round_ = op(
+    "round",
+    "The nearest number of so many decimals, halves to the even one.",
+    infer=_infer_round,
+    vjp=(_zero,),
+    kernels={"array": lambda xp, x, decimals=0: xp.round(x, decimals) if x.dtype.kind not in "iu" else x + 0},
+    samples=lambda rng: [*_reals(rng), ((rng.normal(size=5) * 20,), {"decimals": 1})],
 )
 
 # -- tests -----------------------------------------------------------------------------------
 
 
-def _test(name: str, doc: str, array: Any) -> Op:
-    return op(name, doc, infer=_to_bool(name), vjp=None, kernels={"array": array}, samples=_odd_values)
+def _test(name: str, doc: str, array: Any, complexes: bool = True) -> Op:
+    return op(name, doc, infer=_to_bool(name, complexes), vjp=None, kernels={"array": array}, samples=_odd_values)
 
 
 logical_not = _test("logical_not", "Whether x is zero.", lambda xp, x: xp.logical_not(x))
 isnan = _test("isnan", "Whether x is not a number.", lambda xp, x: xp.isnan(x))
 isinf = _test("isinf", "Whether x is infinite.", lambda xp, x: xp.isinf(x))
 isfinite = _test("isfinite", "Whether x is a finite number.", lambda xp, x: xp.isfinite(x))
+signbit = _test(
+    "signbit",
+    "Whether the sign of x is minus; also that of -0.0.",
+    lambda xp, x: xp.signbit(x) if x.dtype.kind not in "biu" else x < 0,
+    complexes=False,
+)
+
+# -- parts of floating-point numbers ---------------------------------------------------------
+
+
+def _infer_frexp(x: Spec) -> tuple[Spec, Spec]:
+    rules.tensor("frexp", x)
+    rules.floating("frexp", x)
+    return x, spec(x.shape, dtypes.int32)
+
+
+def _frexp_torch(torch: Any, site: Site) -> Any:
+    return lambda x: tuple(torch.frexp(x))
+
+
+frexp = op(
+    "frexp",
+    "x as mantissa * 2 ** exponent, with the mantissa in [0.5, 1).",
+    infer=_infer_frexp,
+    vjp=(lambda g, y, x: None if g[0] is None else g[0] / ops.exp2(ops.cast(y[1], dtype=x.dtype.name)),),
+    kernels={"array": lambda xp, x: xp.frexp(x), "torch": _frexp_torch},
+    samples=_reals,
+)
 
 # -- casts and limits ------------------------------------------------------------------------
 
@@ -350,10 +351,19 @@ def _infer_cast(x: Spec, *, dtype: str) -> Spec:
     return spec(x.shape, rules.dtype("cast", dtype))
 
 
+def _cast_array(xp: Any, x: Any, *, dtype: str) -> Any:
+    target = dtypes.BY_NAME[dtype]
+    if x.dtype.kind == "c" and not target.is_complex and target is not dtypes.bool_:
+        x = xp.real(x)  # the imaginary part goes, as in torch; numpy would warn
+    return x.astype(target.numpy)
+
+
 def _cast_torch(torch: Any, site: Any, *, dtype: str) -> Any:
     target = getattr(torch, dtype)
     if site.specs[0].dtype.name == dtype:
         return torch.clone  # a cast is a new tensor even where it changes nothing
+    if site.specs[0].dtype.is_complex and not site.results[0].dtype.is_complex and dtype != "bool":
+        return lambda x: x.real.to(target, copy=True)
     return lambda x: x.to(target)
 
 
@@ -362,11 +372,13 @@ cast = op(
     "x in another dtype.",
     infer=_infer_cast,
     vjp=(lambda g, y, x, *, dtype: g,),  # the caller casts gradients to the operand's dtype
-    kernels={"array": lambda xp, x, *, dtype: x.astype(dtypes.BY_NAME[dtype].numpy), "torch": _cast_torch},
+    kernels={"array": _cast_array, "torch": _cast_torch},
     samples=lambda rng: [
         *[((rng.normal(size=(2, 3)) * 5,), {"dtype": d}) for d in ("float64", "float32", "int64", "bool")],
         ((rng.integers(0, 5, size=(2, 3)),), {"dtype": "uint8"}),
         ((np.array(2.5),), {"dtype": "float32"}),
+        ((np.array([1 + 2j, 3j, 0j]),), {"dtype": "float32"}),
+        ((np.array([1 + 2j, 3j, 0j]),), {"dtype": "bool"}),
         ((np.zeros((0, 2)),), {"dtype": "float16"}),
     ],
 )
@@ -375,18 +387,29 @@ cast = op(
 def _infer_clamp(name: str) -> Any:
     def infer(x: Spec, *limits: Spec) -> Spec:
         rules.tensor(name, x)
-        rules.number(name, *limits)
+        rules.either(name, x, *limits)
         if len(limits) != (2 if name == "clamp" else 1):
             raise ArgumentError(f"{name}: {len(limits)} limits")
+        if len({s.weak for s in limits}) > 1:
+            raise ArgumentError(f"{name}: the limits are both numbers or both tensors")
         common = dtypes.promote((x, *limits))
-        rules.not_bool(name, common)
-        return spec(x.shape, common)
+        if name == "clamp":
+            rules.not_bool(name, common)
+        if common.is_complex:
+            raise DTypeError(f"{name}: complex numbers have no order")
+        return spec(rules.broadcast(name, x.shape, *[s.shape for s in limits]), common)
 
     return infer
 
 
 def _limits(rng: Rng, *limits: float) -> list[Sample]:
-    return [*[((x, *limits), {}) for (x,), _ in _reals(rng)], ((rng.integers(-3, 4, size=5), *map(int, limits)), {})]
+    apart = [np.array(v) + rng.uniform(0, 0.2, size=(3, 1)) for v in limits]
+    return [
+        *[((x, *limits), {}) for (x,), _ in _reals(rng)],
+        ((rng.integers(-3, 4, size=5), *map(int, limits)), {}),
+        ((rng.normal(size=4), *apart), {}),
+        ((rng.integers(-3, 4, size=4), *apart), {}),
+    ]
 
 
 def _within(x: Any, g: Any, lo: Any = None, hi: Any = None) -> Any:
@@ -401,7 +424,11 @@ clamp = op(
     "clamp",
     "x, but not below lo and not above hi.",
     infer=_infer_clamp("clamp"),
-    vjp=(lambda g, y, x, lo, hi: _within(x, g, lo, hi), None, None),
+    vjp=(
+        lambda g, y, x, lo, hi: _within(x, g, lo, hi),
+        lambda g, y, x, lo, hi: ops.where(ops.logical_and(ops.lt(lo, hi), ops.lt(x, lo)), g, 0.0),
+        lambda g, y, x, lo, hi: ops.where(ops.logical_or(ops.gt(x, hi), ops.lt(hi, lo)), g, 0.0),
+    ),
     kernels={"array": lambda xp, x, lo, hi: xp.minimum(xp.maximum(x, lo), hi)},
     promote=True,
     samples=lambda rng: [*_limits(rng, -0.5, 1.0), ((np.array([np.nan, 1.0, 3.0]), 2.0, 0.5), {})],
@@ -410,7 +437,7 @@ clamp_min = op(
     "clamp_min",
     "x, but not below lo.",
     infer=_infer_clamp("clamp_min"),
-    vjp=(lambda g, y, x, lo: _within(x, g, lo=lo), None),
+    vjp=(lambda g, y, x, lo: _within(x, g, lo=lo), lambda g, y, x, lo: ops.where(ops.lt(x, lo), g, 0.0)),
     kernels={"array": lambda xp, x, lo: xp.maximum(x, lo)},
     promote=True,
     samples=lambda rng: _limits(rng, -0.5),
@@ -419,7 +446,7 @@ clamp_max = op(
     "clamp_max",
     "x, but not above hi.",
     infer=_infer_clamp("clamp_max"),
-    vjp=(lambda g, y, x, hi: _within(x, g, hi=hi), None),
+    vjp=(lambda g, y, x, hi: _within(x, g, hi=hi), lambda g, y, x, hi: ops.where(ops.gt(x, hi), g, 0.0)),
     kernels={"array": lambda xp, x, hi: xp.minimum(x, hi)},
     promote=True,
     samples=lambda rng: _limits(rng, 0.5),

@@ -1,54 +1,93 @@
-"""Rows of a table by number, and adding gradients up in those rows."""
+"""Rows of a table by number, and adding gradients up in those rows.
+
+padding_idx is the row that learns nothing (-1: every row learns); with scale_grad_by_freq a row's gradient is
+divided by how often it was used.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from gt.errors import ShapeError
 from gt.ops import rules
-from gt.ops.record import Site, op, ops
+from gt.ops.placing import add_at
+from gt.ops.record import Site, fill, op, ops
 from gt.program import Spec, spec
 
 Rng = np.random.Generator
 
 
-def _infer_embedding(weight: Spec, index: Spec) -> Spec:
+def _infer_embedding(weight: Spec, index: Spec, *, padding_idx: Any = -1, scale_grad_by_freq: Any = False) -> Spec:
     rules.tensor("embedding", weight)
     rules.index("embedding", index)
+    rules.ints("embedding", "padding_idx", (padding_idx,))
+    rules.flag("embedding", "scale_grad_by_freq", scale_grad_by_freq)
     if weight.ndim != 2:
         raise ShapeError(f"embedding: the weight is a matrix, not of shape {weight.shape}")
     return spec((*index.shape, weight.shape[1]), weight.dtype)
 
 
-def _infer_embedding_dweight(g: Spec, index: Spec, *, n: Any) -> Spec:
+def _infer_embedding_dweight(
+    g: Spec, index: Spec, *, n: Any, padding_idx: Any = -1, scale_grad_by_freq: Any = False
+) -> Spec:
     rules.tensor("embedding_dweight", g)
     rules.floating("embedding_dweight", g)
     rules.index("embedding_dweight", index)
     n = rules.size("embedding_dweight", "n", n)
+    rules.ints("embedding_dweight", "padding_idx", (padding_idx,))
+    rules.flag("embedding_dweight", "scale_grad_by_freq", scale_grad_by_freq)
     if not g.shape or g.shape[:-1] != index.shape:
         raise ShapeError(f"embedding_dweight: gradient {g.shape} is not one row per index of {index.shape}")
     return spec((n, g.shape[-1]), g.dtype)
 
 
-def _embedding_dweight_numpy(np_: Any, g: Any, index: Any, *, n: int) -> Any:
-    result = np_.zeros((n, g.shape[-1]), g.dtype)
-    np_.add.at(result, index, g)
-    return result
+def _embedding_dweight_array(
+    xp: Any, g: Any, index: Any, *, n: int, padding_idx: int = -1, scale_grad_by_freq: bool = False
+) -> Any:
+    if padding_idx >= 0:
+        g = xp.where((index == padding_idx)[..., None], xp.zeros((), g.dtype), g)
+    if scale_grad_by_freq:
+        times = add_at(xp, xp.zeros(n, g.dtype), index, xp.ones((), g.dtype))
+        g = g / times[index][..., None]
+    return add_at(xp, xp.zeros((n, g.shape[-1]), g.dtype), index, g)
 
 
-def _embedding_dweight_torch(torch: Any, site: Site, *, n: int) -> Any:
+def _embedding_dweight_torch(
+    torch: Any, site: Site, *, n: int, padding_idx: int = -1, scale_grad_by_freq: bool = False
+) -> Any:
     f = torch.ops.aten.embedding_dense_backward.default
-    return lambda g, index: f(g, index, n, -1, False)
+    return lambda g, index: f(g, index, n, padding_idx, scale_grad_by_freq)
 
 
-def _embedding_samples(rng: Rng) -> list[tuple[Any, Any]]:
+def _embedding_dweight_dg(
+    u: Any, z: Any, g: Any, index: Any, *, n: int, padding_idx: int = -1, scale_grad_by_freq: bool = False
+) -> Any:
+    d = ops.embedding(u, index)
+    column = (*index.shape, 1)
+    if padding_idx >= 0:
+        d = ops.where(ops.reshape(ops.eq(index, padding_idx), shape=column), 0.0, d)
+    if scale_grad_by_freq:
+        flat = ops.reshape(index, shape=(math.prod(index.shape),))
+        times = ops.index_select_dx(fill(u, 1.0, flat.shape, u.dtype), flat, shape=(n,), dim=0)
+        d = d / ops.reshape(ops.index_select(times, flat, dim=0), shape=column)
+    return d
+
+
+def _embedding_torch(torch: Any, site: Site, **attrs: Any) -> Any:
+    return torch.embedding
+
+
+def _embedding_samples(rng: Rng) -> list[tuple[Any, Any, dict[str, Any]]]:
+    plain: dict[str, Any] = {}
     return [
-        (rng.normal(size=(5, 3)), rng.integers(0, 5, size=(2, 4))),
-        (rng.normal(size=(5, 3)), np.array(2)),
-        (rng.normal(size=(5, 3)), rng.integers(0, 5, size=4, dtype=np.int32)),
-        (rng.normal(size=(5, 3)), np.zeros((0, 2), np.int64)),
+        (rng.normal(size=(5, 3)), rng.integers(0, 5, size=(2, 4)), plain),
+        (rng.normal(size=(5, 3)), np.array(2), plain),
+        (rng.normal(size=(5, 3)), rng.integers(0, 5, size=4, dtype=np.int32), plain),
+        (rng.normal(size=(5, 3)), np.zeros((0, 2), np.int64), plain),
+        (rng.normal(size=(5, 3)), np.array([0, 2, 2, 1, 2, 1]), {"padding_idx": 1}),
     ]
 
 
@@ -56,20 +95,22 @@ embedding = op(
     "embedding",
     "The rows of a weight at `index`, of any shape.",
     infer=_infer_embedding,
-    vjp=(lambda g, y, weight, index: ops.embedding_dweight(g, index, n=weight.shape[0]),),
-    kernels={"array": lambda xp, weight, index: weight[index]},
-    indices=lambda weight, index: {1: (weight.shape[0], None)},
-    samples=lambda rng: [((w, i), {}) for w, i in _embedding_samples(rng)],
+    vjp=(lambda g, y, weight, index, **attrs: ops.embedding_dweight(g, index, n=weight.shape[0], **attrs),),
+    kernels={"array": lambda xp, weight, index, **attrs: weight[index], "torch": _embedding_torch},
+    indices=lambda weight, index, **attrs: {1: (weight.shape[0], None)},
+    # Not the last: what it asks for is not the slope of the function.
+    samples=lambda rng: [((w, i), attrs) for w, i, attrs in _embedding_samples(rng)[:-1]],
 )
 
 embedding_dweight = op(
     "embedding_dweight",
     "The gradient of embedding by its weight of n rows.",
     infer=_infer_embedding_dweight,
-    vjp=(lambda u, z, g, index, *, n: ops.embedding(u, index),),
-    kernels={"numpy": _embedding_dweight_numpy, "torch": _embedding_dweight_torch},
-    indices=lambda g, index, *, n: {1: (n, None)},
+    vjp=(_embedding_dweight_dg,),
+    kernels={"array": _embedding_dweight_array, "torch": _embedding_dweight_torch},
+    indices=lambda g, index, *, n, **attrs: {1: (n, None)},
     samples=lambda rng: [
-        ((rng.normal(size=(*i.shape, w.shape[1])), i), {"n": w.shape[0]}) for w, i in _embedding_samples(rng)
+        ((rng.normal(size=(*i.shape, w.shape[1])), i), {"n": w.shape[0], **attrs})
+        for w, i, attrs in _embedding_samples(rng)
     ],
 )

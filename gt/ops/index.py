@@ -13,129 +13,11 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
+from gt.ops.placing import add_at, put_at
 from gt.ops.record import Sample, Site, fill, op, ops
 from gt.program import Spec, spec
 
 Rng = np.random.Generator
-
-# -- gather, scatter_add ---------------------------------------------------------------------
-
-
-def _fits(name: str, shape: tuple[int, ...], index: Spec, dim: Any) -> None:
-    rules.dim(name, dim, len(shape))
-    if index.ndim != len(shape):
-        raise ShapeError(f"{name}: index {index.shape} has {index.ndim} dimensions, the tensor has {len(shape)}")
-    for d, n in enumerate(index.shape):
-        if d != dim and n > shape[d]:
-            raise ShapeError(f"{name}: index {index.shape} is larger than {shape} in dimension {d}")
-
-
-def _infer_gather(x: Spec, index: Spec, *, dim: Any) -> Spec:
-    rules.tensor("gather", x)
-    rules.index("gather", index)
-    _fits("gather", x.shape, index, dim)
-    return spec(index.shape, x.dtype)
-
-
-def _mesh(xp: Any, index: Any, dim: int) -> tuple[Any, ...]:
-    """numpy's index for what torch calls gather: every position, `index` along dim."""
-    places = []
-    for d, n in enumerate(index.shape):
-        shape = [1] * index.ndim
-        shape[d] = n
-        places.append(index if d == dim else xp.arange(n).reshape(shape))
-    return tuple(places)
-
-
-def _scatter_add_array(xp: Any, x: Any, index: Any, src: Any, *, dim: int) -> Any:
-    result = x.copy()
-    xp.add.at(result, _mesh(xp, index, dim), src)
-    return result
-
-
-def _gather_samples(rng: Rng) -> list[tuple[Any, Any, int]]:
-    return [
-        (rng.normal(size=(3, 4)), rng.integers(0, 4, size=(3, 2)), 1),
-        (rng.normal(size=(3, 4)), rng.integers(0, 3, size=(5, 2)), 0),
-        (rng.normal(size=(2, 3, 2)), rng.integers(0, 3, size=(2, 4, 1), dtype=np.int32), 1),
-        (rng.normal(size=(3, 4)), np.zeros((0, 4), np.int64), 0),
-    ]
-
-
-gather = op(
-    "gather",
-    "The elements at `index` along dim.",
-    infer=_infer_gather,
-    vjp=(lambda g, y, x, index, *, dim: ops.gather_dx(g, index, shape=x.shape, dim=dim),),
-    kernels={
-        "array": lambda xp, x, index, *, dim: x[_mesh(xp, index, dim)],
-        "torch": lambda torch, site, *, dim: lambda x, index: torch.gather(x, dim, index.long()),
-    },
-    indices=lambda x, index, *, dim: {1: (x.shape[dim], None)},
-    samples=lambda rng: [((x, i), {"dim": d}) for x, i, d in _gather_samples(rng)],
-)
-
-
-def _infer_gather_dx(g: Spec, index: Spec, *, shape: Any, dim: Any) -> Spec:
-    rules.tensor("gather_dx", g)
-    rules.index("gather_dx", index)
-    shape = rules.shape("gather_dx", shape)
-    _fits("gather_dx", shape, index, dim)
-    if g.shape != index.shape:
-        raise ShapeError(f"gather_dx: gradient {g.shape} and index {index.shape} differ")
-    return spec(shape, g.dtype)
-
-
-def _gather_dx_torch(torch: Any, site: Site, *, shape: Any, dim: int) -> Any:
-    target = tuple(shape)
-    return lambda g, index: g.new_zeros(target).scatter_add_(dim, index.long(), g)
-
-
-gather_dx = op(
-    "gather_dx",
-    "The gradient of gather: g added up at `index` along dim.",
-    infer=_infer_gather_dx,
-    vjp=(lambda u, z, g, index, *, shape, dim: ops.gather(u, index, dim=dim),),
-    kernels={
-        "numpy": lambda xp, g, index, *, shape, dim: _scatter_add_array(
-            xp, xp.zeros(tuple(shape), g.dtype), index, g, dim=dim
-        ),
-        "torch": _gather_dx_torch,
-    },
-    indices=lambda g, index, *, shape, dim: {1: (shape[dim], None)},
-    samples=lambda rng: [
-        ((rng.normal(size=i.shape), i), {"shape": x.shape, "dim": d}) for x, i, d in _gather_samples(rng)
-    ],
-)
-
-
-def _infer_scatter_add(x: Spec, index: Spec, src: Spec, *, dim: Any) -> Spec:
-    rules.tensor("scatter_add", x, src)
-    rules.same_dtype("scatter_add", x, src)
-    rules.not_bool("scatter_add", x.dtype)
-    rules.index("scatter_add", index)
-    _fits("scatter_add", x.shape, index, dim)
-    if src.shape != index.shape:
-        raise ShapeError(f"scatter_add: src {src.shape} and index {index.shape} differ; slice src first")
-    return x
-
-
-scatter_add = op(
-    "scatter_add",
-    "x with src added at `index` along dim.",
-    infer=_infer_scatter_add,
-    vjp=(
-        lambda g, y, x, index, src, *, dim: g,
-        None,
-        lambda g, y, x, index, src, *, dim: ops.gather(g, index, dim=dim),
-    ),
-    kernels={
-        "numpy": _scatter_add_array,
-        "torch": lambda torch, site, *, dim: lambda x, i, src: torch.scatter_add(x, dim, i.long(), src),
-    },
-    indices=lambda x, index, src, *, dim: {1: (x.shape[dim], None)},
-    samples=lambda rng: [((x, i, rng.normal(size=i.shape)), {"dim": d}) for x, i, d in _gather_samples(rng)],
-)
 
 # -- index_select, index_add -----------------------------------------------------------------
 
@@ -150,9 +32,7 @@ def _infer_index_select(x: Spec, index: Spec, *, dim: Any) -> Spec:
 
 
 def _index_add_array(xp: Any, x: Any, index: Any, src: Any, *, dim: int) -> Any:
-    result = x.copy()
-    xp.add.at(result, (slice(None),) * dim + (index,), src)
-    return result
+    return add_at(xp, x, (slice(None),) * dim + (index,), src)
 
 
 def _select_samples(rng: Rng) -> list[tuple[Any, Any, int]]:
@@ -193,7 +73,6 @@ def _check_add(name: str, shape: tuple[int, ...], index: Spec, src: Spec, dim: A
 def _infer_index_add(x: Spec, index: Spec, src: Spec, *, dim: Any) -> Spec:
     rules.tensor("index_add", x)
     rules.same_dtype("index_add", x, src)
-    rules.not_bool("index_add", x.dtype)
     _check_add("index_add", x.shape, index, src, dim)
     return x
 
@@ -208,7 +87,7 @@ index_add = op(
         lambda g, y, x, index, src, *, dim: ops.index_select(g, index, dim=dim),
     ),
     kernels={
-        "numpy": _index_add_array,
+        "array": _index_add_array,
         "torch": lambda torch, site, *, dim: lambda x, index, src: torch.index_add(x, dim, index, src),
     },
     indices=lambda x, index, src, *, dim: {1: (x.shape[dim], None)},
@@ -233,7 +112,7 @@ index_select_dx = op(
     infer=_infer_index_select_dx,
     vjp=(lambda u, z, g, index, *, shape, dim: ops.index_select(u, index, dim=dim),),
     kernels={
-        "numpy": lambda xp, g, index, *, shape, dim: _index_add_array(
+        "array": lambda xp, g, index, *, shape, dim: _index_add_array(
             xp, xp.zeros(tuple(shape), g.dtype), index, g, dim=dim
         ),
         "torch": _index_select_dx_torch,
@@ -332,12 +211,8 @@ def _index_dx_torch(torch: Any, site: Site, *, shape: Any, dims: Any) -> Any:
 
 
 def _index_put_array(xp: Any, x: Any, value: Any, *indices: Any, dims: Any, accumulate: bool) -> Any:
-    result, place = x.copy(), tuple(_places(x.ndim, indices, dims, slice(None)))
-    if accumulate:
-        xp.add.at(result, place, value)
-    else:
-        result[place] = value
-    return result
+    place = tuple(_places(x.ndim, indices, dims, slice(None)))
+    return add_at(xp, x, place, value) if accumulate else put_at(x, place, value)
 
 
 index_dx = op(
@@ -346,7 +221,7 @@ index_dx = op(
     infer=_infer_index_dx,
     vjp=(lambda u, z, g, *indices, shape, dims: ops.index(u, *indices, dims=dims),),
     kernels={
-        "numpy": lambda xp, g, *indices, shape, dims: _index_put_array(
+        "array": lambda xp, g, *indices, shape, dims: _index_put_array(
             xp, xp.zeros(tuple(shape), g.dtype), g, *indices, dims=dims, accumulate=True
         ),
         "torch": _index_dx_torch,
@@ -364,8 +239,7 @@ def _infer_index_put(x: Spec, value: Spec, *indices: Spec, dims: Any, accumulate
     rules.either("index_put", x, value)
     if not value.weak:
         rules.same_dtype("index_put", x, value)
-    if rules.flag("index_put", "accumulate", accumulate):
-        rules.not_bool("index_put", x.dtype)
+    rules.flag("index_put", "accumulate", accumulate)
     rules.expands("index_put", "a value", value.shape, _indexed("index_put", x.shape, indices, dims))
     return x
 
@@ -398,12 +272,78 @@ index_put = op(
     "x with `value` written, or added, where integer tensors point in the named dimensions.",
     infer=_infer_index_put,
     vjp=(_index_put_dx, lambda g, y, x, value, *indices, dims, accumulate: ops.index(g, *indices, dims=dims)),
-    kernels={"numpy": _index_put_array, "torch": _index_put_torch},
+    kernels={"array": _index_put_array, "torch": _index_put_torch},
     indices=lambda x, value, *indices, dims, accumulate: {2 + k: (x.shape[d], None) for k, d in enumerate(dims)},
     samples=_put_samples,
 )
 
-# -- one_hot, wrap_index ---------------------------------------------------------------------
+
+def _infer_select_at(x: Spec, index: Spec, *, dim: Any) -> Spec:
+    rules.tensor("select_at", x)
+    rules.index("select_at", index)
+    dim = rules.dim("select_at", dim, x.ndim)
+    if index.ndim:
+        raise ShapeError(f"select_at: the index is one number, not of shape {index.shape}")
+    return spec(x.shape[:dim] + x.shape[dim + 1 :], x.dtype)
+
+
+select_at = op(
+    "select_at",
+    "One slice of x along dim, at a number that is a tensor: a view, like the slice at a Python number.",
+    infer=_infer_select_at,
+    vjp=(lambda g, y, x, index, *, dim: ops.index_dx(g, index, shape=x.shape, dims=(dim,)),),
+    kernels={
+        "array": lambda xp, x, index, *, dim: xp.take(x, index, axis=dim),
+        "torch": lambda torch, site, *, dim: lambda x, i: x.index_select(dim, i.reshape(1)).squeeze(dim),
+    },
+    indices=lambda x, index, *, dim: {1: (x.shape[dim], None)},
+    put=lambda base, new, k, index, *, dim: ops.index_put(base, new, index, dims=(dim,), accumulate=False),
+    aliases=True,
+    samples=lambda rng: [
+        ((rng.normal(size=(3, 4)), np.array(2)), {"dim": 0}),
+        ((rng.normal(size=(3, 4, 2)), np.array(1, np.int32)), {"dim": 1}),
+        ((rng.normal(size=3), np.array(0)), {"dim": 0}),
+        ((np.zeros((3, 0)), np.array(0)), {"dim": 0}),
+    ],
+)
+
+# -- positions: flatnonzero, one_hot, wrap_index ---------------------------------------------------------------------
+
+
+def _infer_flatnonzero(x: Spec, *, n: Any) -> Spec:
+    rules.tensor("flatnonzero", x)
+    if rules.size("flatnonzero", "n", n) > x.size:
+        raise ShapeError(f"flatnonzero: {n} elements of {x.size} are not zero")
+    return spec((n,), dtypes.int64)
+
+
+def _flatnonzero_numpy(xp: Any, x: Any, *, n: int) -> Any:
+    found = xp.flatnonzero(x)[:n]
+    return xp.pad(found, (0, n - len(found)))
+
+
+flatnonzero = op(
+    "flatnonzero",
+    "Where the n elements that are not zero stand, counted through x in order.",
+    infer=_infer_flatnonzero,
+    ranges=lambda x, *, n: {0: x.size},
+    vjp=None,
+    # The client says how many there are, since a size must be known beforehand. Should that be wrong,
+    # the result has the size it said, cut or filled up with zeros.
+    kernels={
+        "numpy": _flatnonzero_numpy,
+        "jax": lambda xp, x, *, n: xp.flatnonzero(x, size=n, fill_value=0),
+        "torch": lambda torch, site, *, n: lambda x: torch.nonzero_static(x.reshape(-1), size=n, fill_value=0)[:, 0],
+    },
+    samples=lambda rng: [
+        ((np.array([[True, False], [True, True]]),), {"n": 3}),
+        ((np.array([0.0, 1.5, 0.0, -2.0, np.nan]),), {"n": 3}),
+        ((np.array([0, 5, 6]),), {"n": 1}),
+        ((np.array([0, 5, 0]),), {"n": 2}),
+        ((np.zeros((2, 0)),), {"n": 0}),
+        ((np.array(True),), {"n": 1}),
+    ],
+)
 
 
 def _infer_one_hot(index: Spec, *, n: Any) -> Spec:

@@ -8,7 +8,7 @@ import numpy as np
 
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
-from gt.ops.record import Sample, Site, op, ops
+from gt.ops.record import Sample, Site, conj, op, ops
 from gt.program import Spec, spec
 
 
@@ -47,6 +47,7 @@ def _column(x: Any) -> Any:
 
 
 def _da(g: Any, y: Any, a: Any, b: Any) -> Any:
+    b = conj(b)
     if len(b.shape) == 1:  # y: (..., n)
         return _scale(g, b) if len(a.shape) == 1 else ops.matmul(_column(g), ops.reshape(b, shape=(1, b.shape[0])))
     if len(a.shape) > 1:
@@ -56,6 +57,7 @@ def _da(g: Any, y: Any, a: Any, b: Any) -> Any:
 
 
 def _db(g: Any, y: Any, a: Any, b: Any) -> Any:
+    a = conj(a)
     if len(b.shape) == 1:
         if len(a.shape) == 1:
             return _scale(g, a)
@@ -76,7 +78,7 @@ def _scale(g: Any, x: Any) -> Any:
 
 def _torch(torch: Any, site: Site) -> Any:
     a, b = site.specs
-    if not a.dtype.is_floating_point and site.device != "cpu":
+    if not a.dtype.is_differentiable and site.device != "cpu":
         # CUDA multiplies no integer matrices; float64 is exact up to 2**53.
         target = getattr(torch, a.dtype.name)
         return lambda a, b: torch.matmul(a.double(), b.double()).to(target)
@@ -103,7 +105,9 @@ def _samples(rng: np.random.Generator) -> list[Sample]:
         ((3, 0), (0, 2)),
     ]
     samples: list[Sample] = [((rng.normal(size=a), rng.normal(size=b)), {}) for a, b in shapes]
-    return [*samples, ((rng.integers(0, 5, size=(2, 3)), rng.integers(0, 5, size=(3, 2))), {})]
+    whole = (rng.integers(0, 5, size=(2, 3)), rng.integers(0, 5, size=(3, 2)))
+    turning = (rng.normal(size=(2, 3)) * (1 + 2j), rng.normal(size=(3, 2)) + 1j)
+    return [*samples, (whole, {}), (turning, {})]
 
 
 matmul = op(

@@ -47,7 +47,9 @@ class Op:
     vjp: tuple[ArgumentVJP, ...] | Callable[..., tuple[Any, ...]] | None
     samples: Callable[[np.random.Generator], list[Sample]]
     #: By engine. "array" serves numpy and jax: f(xp, *operands, **attrs); "numpy" and "jax" have the
-    #: same form and go before it; "jax_lib" is given the jax module itself. "torch" is called once per instruction, f(torch, site, **attrs), and
+    #: same form and go before it; "jax_lib" is given the jax module itself. jax compiles them with numbers as
+    #: operands: where numbers must be looked at, "numbers", f(specs, **attrs), returns a function of the numbers
+    #: alone that raises the user's error. "torch" is called once per instruction, f(torch, site, **attrs), and
     #: returns the function of the operands alone: what attributes and specs decide costs nothing when
     #: it runs. Without it, torch's function of that name is used. "torch_inplace" has that form too;
     #: what it returns writes its results into the operands in `inplace`, in a commit.
@@ -61,6 +63,9 @@ class Op:
     #: be `extra` if that is not None (an ignore_index). The worker checks this before the kernel runs,
     #: so no kernel meets a bad index.
     indices: Callable[..., dict[int, tuple[int, int | None]]] | None = None
+    #: (*specs, **attrs) -> {result: n}: every element of that result is an index in [0, n), so that whoever
+    #: uses it as one need not check it.
+    ranges: Callable[..., dict[int, int]] | None = None
     #: Makes the op a view of its first operand: put(base, new, k, *other operands, **attrs) is the base
     #: after `new` was written to the view (its result k).
     put: Callable[..., Any] | None = None

@@ -1,4 +1,4 @@
-"""Ops that take dimensions away: sums and their kin, and cumsum, which only walks along one.
+"""Ops that take dimensions away: sums and their kin.
 
 `dims` names the dimensions to reduce; with none the op acts on each element by itself.
 """
@@ -14,7 +14,7 @@ from gt import dtypes
 from gt.dtypes import DType
 from gt.errors import ArgumentError, DimError, DTypeError, ShapeError
 from gt.ops import rules
-from gt.ops.record import Op, Sample, Site, op, ops
+from gt.ops.record import Op, Sample, Site, conj, fill, op, ops
 from gt.program import Spec, spec
 
 Rng = np.random.Generator
@@ -23,31 +23,31 @@ Dims = tuple[int, ...]
 # -- shapes ----------------------------------------------------------------------------------
 
 
-def _reduced(shape: Dims, dims: Dims, keepdim: bool) -> Dims:
+def reduced(shape: Dims, dims: Dims, keepdim: bool) -> Dims:
     gone = set(dims)
     if keepdim:
         return tuple(1 if i in gone else n for i, n in enumerate(shape))
     return tuple(n for i, n in enumerate(shape) if i not in gone)
 
 
-def _count(shape: Dims, dims: Dims) -> int:
+def count(shape: Dims, dims: Dims) -> int:
     return math.prod(shape[d] for d in dims)
 
 
 def _infer(name: str, x: Spec, dims: Any, keepdim: Any, dtype: DType) -> Spec:
     rules.tensor(name, x)
     dims = rules.dims(name, dims, x.ndim)
-    return spec(_reduced(x.shape, dims, rules.flag(name, "keepdim", keepdim)), dtype)
+    return spec(reduced(x.shape, dims, rules.flag(name, "keepdim", keepdim)), dtype)
 
 
-def _restore(x: Any, shape: Dims, dims: Dims, keepdim: bool) -> Any:
+def restore(x: Any, shape: Dims, dims: Dims, keepdim: bool) -> Any:
     """A reduced value with its dimensions back, of size 1."""
-    return x if keepdim or not dims else ops.reshape(x, shape=_reduced(shape, tuple(dims), True))
+    return x if keepdim or not dims else ops.reshape(x, shape=reduced(shape, tuple(dims), True))
 
 
 def _spread(g: Any, x: Any, dims: Dims, keepdim: bool) -> Any:
     """A gradient of the result for every element that went into it."""
-    return ops.expand(_restore(g, x.shape, dims, keepdim), shape=x.shape)
+    return ops.expand(restore(g, x.shape, dims, keepdim), shape=x.shape)
 
 
 # -- kernels ---------------------------------------------------------------------------------
@@ -101,20 +101,24 @@ def _samples(rng: Rng, empty: bool = True, integers: bool = True) -> list[Sample
     return cases
 
 
+def _complex_samples(rng: Rng) -> list[Sample]:
+    x = rng.normal(size=(2, 3)) + 1j * rng.normal(size=(2, 3))
+    return [((x,), {"dims": (1,), "keepdim": False}), ((x,), {"dims": (0, 1), "keepdim": True})]
+
+
 # -- sums ------------------------------------------------------------------------------------
 
 
 def _infer_sum(name: str) -> Any:
     def infer(x: Spec, *, dims: Any, keepdim: Any) -> Spec:
-        dtype = x.dtype if x.dtype.is_floating_point else dtypes.int64
-        return _infer(name, x, dims, keepdim, dtype)
+        return _infer(name, x, dims, keepdim, x.dtype if x.dtype.is_differentiable else dtypes.int64)
 
     return infer
 
 
-def _wide(x: Any) -> Any:
+def wide(x: Any) -> Any:
     """Integers are added up as int64."""
-    return x if x.dtype.kind == "f" else x.astype("int64")
+    return x.astype("int64") if x.dtype.kind in "biu" else x
 
 
 sum_ = op(
@@ -123,23 +127,31 @@ sum_ = op(
     infer=_infer_sum("sum"),
     vjp=(lambda g, y, x, *, dims, keepdim: _spread(g, x, dims, keepdim),),
     kernels={
-        "array": _array(lambda xp, x, dims, keepdim: xp.sum(_wide(x), axis=dims, keepdims=keepdim)),
+        "array": _array(lambda xp, x, dims, keepdim: xp.sum(wide(x), axis=dims, keepdims=keepdim)),
         "torch": _torch("sum"),
     },
-    samples=_samples,
+    samples=lambda rng: [*_samples(rng), *_complex_samples(rng)],
 )
 
 
 def _prod_dx(g: Any, y: Any, x: Any, *, dims: Any, keepdim: bool) -> Any:
-    """The product of the others, for every element; also where some are zero."""
-    zero = ops.eq(x, 0)
-    rest = ops.where(zero, 1.0, x)
-    zeros = ops.sum(zero, dims=dims, keepdim=True)  # how many zeros there are
-    product = ops.prod(rest, dims=dims, keepdim=True)
-    others = ops.where(
-        zero, ops.where(ops.eq(zeros, 1), product, 0.0), ops.where(ops.eq(zeros, 0), product / rest, 0.0)
-    )
-    return _restore(g, x.shape, dims, keepdim) * others
+    """The product of the others, for every element: of those before it times those after it. Nothing is
+    divided, so it holds at zeros, and so do its own gradients."""
+    dims, n = tuple(dims), count(x.shape, dims)
+    if n == 0:
+        return _spread(g, x, dims, keepdim)
+    order = (*(d for d in range(x.ndim) if d not in dims), *dims)
+    moved = tuple(x.shape[d] for d in order)
+    rows = ops.reshape(ops.permute(conj(x), dims=order), shape=(*moved[: x.ndim - len(dims)], n))
+    last = rows.ndim - 1
+    one = fill(g, 1.0, (*rows.shape[:-1], 1), x.dtype)
+    cut = {"dims": (last,), "lengths": (n - 1,), "steps": (1,), "drop": ()}
+    before = ops.cumprod(ops.cat(one, ops.slice(rows, 0, **cut), dim=last), dim=last)
+    after = ops.flip(ops.cat(ops.slice(rows, 1, **cut), one, dim=last), dims=(last,))
+    after = ops.flip(ops.cumprod(after, dim=last), dims=(last,))
+    back = tuple(sorted(range(x.ndim), key=order.__getitem__))
+    others = ops.permute(ops.reshape(before * after, shape=moved), dims=back)
+    return restore(g, x.shape, dims, keepdim) * others
 
 
 prod = op(
@@ -148,24 +160,30 @@ prod = op(
     infer=_infer_sum("prod"),
     vjp=(_prod_dx,),
     kernels={
-        "array": _array(lambda xp, x, dims, keepdim: xp.prod(_wide(x), axis=dims, keepdims=keepdim)),
+        "array": _array(lambda xp, x, dims, keepdim: xp.prod(wide(x), axis=dims, keepdims=keepdim)),
         "torch": _torch("prod"),
     },
     samples=lambda rng: [
         *_samples(rng),
+        *_complex_samples(rng),
         ((np.array([[0.0, 2.0, 3.0], [0.0, 0.0, 3.0]]),), {"dims": (1,), "keepdim": False}),
     ],
 )
 
 
+def floating_or_complex(name: str, x: Spec) -> None:
+    if not x.dtype.is_complex:
+        rules.floating(name, x)
+
+
 def _infer_mean(x: Spec, *, dims: Any, keepdim: Any) -> Spec:
     rules.tensor("mean", x)
-    rules.floating("mean", x)
+    floating_or_complex("mean", x)
     return _infer("mean", x, dims, keepdim, x.dtype)
 
 
 def _mean_dx(g: Any, y: Any, x: Any, *, dims: Any, keepdim: bool) -> Any:
-    return _spread(g * (1.0 / max(_count(x.shape, dims), 1)), x, dims, keepdim)
+    return _spread(g * (1.0 / max(count(x.shape, dims), 1)), x, dims, keepdim)
 
 
 mean = op(
@@ -176,70 +194,103 @@ mean = op(
     kernels={
         "array": _array(
             lambda xp, x, dims, keepdim: xp.divide(
-                xp.sum(x, axis=dims, keepdims=keepdim), xp.asarray(_count(x.shape, dims), x.dtype)
+                xp.sum(x, axis=dims, keepdims=keepdim), xp.asarray(count(x.shape, dims), x.dtype)
             )
         ),
         "torch": _torch("mean"),
     },
-    samples=lambda rng: _samples(rng, integers=False),
+    samples=lambda rng: [*_samples(rng, integers=False), *_complex_samples(rng)],
 )
 
 
-def _infer_var(x: Spec, *, dims: Any, correction: Any, keepdim: Any) -> Spec:
-    rules.tensor("var", x)
-    rules.floating("var", x)
-    if type(correction) not in (int, float):
-        raise ArgumentError(f"var: correction is a number, not {rules.shown(correction)}")
-    return _infer("var", x, dims, keepdim, x.dtype)
+def _infer_var(name: str) -> Any:
+    def infer(x: Spec, *, dims: Any, correction: Any, keepdim: Any) -> Spec:
+        rules.tensor(name, x)
+        floating_or_complex(name, x)
+        if type(correction) not in (int, float):
+            raise ArgumentError(f"{name}: correction is a number, not {rules.shown(correction)}")
+        return _infer(name, x, dims, keepdim, x.dtype.to_real())
+
+    return infer
 
 
 def _freedom(x: Any, dims: Any, correction: float) -> float:
-    return max(float(_count(x.shape, dims) - correction), 0.0)
+    return max(float(count(x.shape, dims) - correction), 0.0)
 
 
 def _inverse(freedom: float, scale: float) -> float:
     return scale / freedom if freedom else math.inf
 
 
+def _squared(x: Any) -> Any:
+    return ops.real(x * ops.conj(x)) if x.dtype.is_complex else x * x
+
+
 def _var(x: Any, *, dims: Any, correction: float, keepdim: bool) -> Any:
     d = x - ops.mean(x, dims=dims, keepdim=True)
-    return ops.sum(d * d, dims=dims, keepdim=keepdim) * _inverse(_freedom(x, dims, correction), 1.0)
+    return ops.sum(_squared(d), dims=dims, keepdim=keepdim) * _inverse(_freedom(x, dims, correction), 1.0)
 
 
 def _var_dx(g: Any, y: Any, x: Any, *, dims: Any, correction: float, keepdim: bool) -> Any:
-    g = _restore(g, x.shape, dims, keepdim) * _inverse(_freedom(x, dims, correction), 2.0)
+    g = restore(g, x.shape, dims, keepdim) * _inverse(_freedom(x, dims, correction), 2.0)
     return g * (x - ops.mean(x, dims=dims, keepdim=True))
 
 
-def _var_torch(torch: Any, site: Site, *, dims: Any, correction: float, keepdim: bool) -> Any:
-    dims = tuple(dims)
-    x = site.specs[0]
-    if not x.size or not _freedom(x, dims, correction):  # torch would print a warning with its nan
-        mean, total = _torch("mean"), _torch("sum")
-        center = mean(torch, site, dims=dims, keepdim=True)
-        add_up = total(torch, site, dims=dims, keepdim=keepdim)
-        return lambda x: add_up((x - center(x)).square()) * math.inf
-    if not dims:
-        return lambda x: torch.var(x.unsqueeze(-1), -1, correction=correction)
-    return lambda x: torch.var(x, dims, correction=correction, keepdim=keepdim)
+def _std_dx(g: Any, y: Any, x: Any, **attrs: Any) -> Any:
+    still = ops.eq(y, 0)  # nothing varies: no gradient, rather than nan
+    return _var_dx(ops.where(still, 0.0, g / ops.where(still, 1.0, y * 2.0)), y, x, **attrs)
+
+
+def _var_torch(name: str) -> Any:
+    def make(torch: Any, site: Site, *, dims: Any, correction: float, keepdim: bool) -> Any:
+        dims = tuple(dims)
+        x = site.specs[0]
+        f = getattr(torch, name)
+        if not x.size or not _freedom(x, dims, correction):  # torch would print a warning with its nan
+            mean, total = _torch("mean"), _torch("sum")
+            center = mean(torch, site, dims=dims, keepdim=True)
+            add_up = total(torch, site, dims=dims, keepdim=keepdim)
+            last = torch.sqrt if name == "std" else torch.clone
+            return lambda x: last(add_up((x - center(x)).abs().square()) * math.inf)
+        if not dims:
+            return lambda x: f(x.unsqueeze(-1), -1, correction=correction)
+        return lambda x: f(x, dims, correction=correction, keepdim=keepdim)
+
+    return make
+
+
+def _spreads(rng: Rng) -> list[Sample]:
+    samples = [*_samples(rng, integers=False), *_complex_samples(rng)]
+    return [(args, {**attrs, "correction": c}) for args, attrs in samples for c in (0, 1)]
 
 
 var = op(
     "var",
     "The variance over dims: squared deviations over their number less the correction.",
-    infer=_infer_var,
+    infer=_infer_var("var"),
     vjp=(_var_dx,),
     compose=_var,
-    kernels={"torch": _var_torch},
-    samples=lambda rng: [
-        (args, {**attrs, "correction": c}) for args, attrs in _samples(rng, integers=False) for c in (0, 1)
-    ],
+    kernels={"torch": _var_torch("var")},
+    samples=_spreads,
+)
+
+std = op(
+    "std",
+    "The square root of the variance over dims.",
+    infer=_infer_var("std"),
+    vjp=(_std_dx,),
+    compose=lambda x, **attrs: ops.sqrt(ops.var(x, **attrs)),
+    kernels={"torch": _var_torch("std")},
+    samples=_spreads,
 )
 
 # -- extremes --------------------------------------------------------------------------------
 
 
-def _some(name: str, x: Spec, dims: Dims) -> None:
+def some(name: str, x: Spec, dims: Any) -> None:
+    """Refuse to choose among complex numbers, or among none."""
+    if x.dtype.is_complex:
+        raise DTypeError(f"{name}: complex numbers have no order; compare x.abs()")
     if any(x.shape[d] == 0 for d in dims):
         raise DimError(f"{name}: {x.shape}: no largest or smallest of no elements")
 
@@ -247,7 +298,7 @@ def _some(name: str, x: Spec, dims: Dims) -> None:
 def _infer_extreme(name: str) -> Any:
     def infer(x: Spec, *, dims: Any, keepdim: Any) -> Spec:
         result = _infer(name, x, dims, keepdim, x.dtype)
-        _some(name, x, dims)
+        some(name, x, dims)
         return result
 
     return infer
@@ -255,9 +306,9 @@ def _infer_extreme(name: str) -> Any:
 
 def _extreme_dx(g: Any, y: Any, x: Any, *, dims: Any, keepdim: bool) -> Any:
     """Shared evenly among those that tie."""
-    winners = ops.eq(x, _restore(y, x.shape, dims, keepdim))
+    winners = ops.eq(x, restore(y, x.shape, dims, keepdim))
     count = ops.sum(ops.cast(winners, dtype=g.dtype.name), dims=dims, keepdim=True)
-    return ops.where(winners, _restore(g, x.shape, dims, keepdim) / count, 0.0)
+    return ops.where(winners, restore(g, x.shape, dims, keepdim) / count, 0.0)
 
 
 def _extreme(name: str, doc: str, array: Any) -> Op:
@@ -284,8 +335,8 @@ def _infer_place(name: str) -> Any:
         rules.tensor(name, x)
         rules.not_bool(name, x.dtype)
         dims = tuple(range(x.ndim)) if dim is None else (rules.dim(name, dim, x.ndim),)
-        _some(name, x, dims)
-        return spec(_reduced(x.shape, dims, rules.flag(name, "keepdim", keepdim)), dtypes.int64)
+        some(name, x, dims)
+        return spec(reduced(x.shape, dims, rules.flag(name, "keepdim", keepdim)), dtypes.int64)
 
     return infer
 
@@ -296,6 +347,7 @@ def _place(name: str, doc: str) -> Op:
         doc,
         infer=_infer_place(name),
         vjp=None,
+        ranges=lambda x, *, dim, keepdim: {0: x.size if dim is None else x.shape[dim] if x.ndim else 1},
         kernels={
             "array": lambda xp, x, *, dim, keepdim: getattr(xp, name)(x, axis=dim, keepdims=keepdim),
             "torch": lambda torch, site, *, dim, keepdim: lambda x: getattr(torch, name)(x, dim, keepdim),
@@ -347,67 +399,7 @@ def _logic(name: str, doc: str) -> Op:
 any_ = _logic("any", "Whether one over dims is not zero.")
 all_ = _logic("all", "Whether none over dims is zero.")
 
-# -- logsumexp, cumsum, sum_to ---------------------------------------------------------------
-
-
-def _infer_logsumexp(x: Spec, *, dims: Any, keepdim: Any) -> Spec:
-    rules.tensor("logsumexp", x)
-    rules.floating("logsumexp", x)
-    return _infer("logsumexp", x, dims, keepdim, x.dtype)
-
-
-def _logsumexp(x: Any, *, dims: Any, keepdim: bool) -> Any:
-    if _count(x.shape, dims) == 0:
-        return ops.log(ops.sum(ops.exp(x), dims=dims, keepdim=keepdim))  # -inf
-    top = ops.amax(x, dims=dims, keepdim=True)
-    top = ops.where(ops.isfinite(top), top, 0.0)  # inf - inf would be nan
-    total = ops.log(ops.sum(ops.exp(x - top), dims=dims, keepdim=True)) + top
-    return total if keepdim else ops.reshape(total, shape=_reduced(x.shape, tuple(dims), False))
-
-
-logsumexp = op(
-    "logsumexp",
-    "log(sum(exp(x))) over dims, without overflow.",
-    infer=_infer_logsumexp,
-    vjp=(
-        lambda g, y, x, *, dims, keepdim: (
-            _restore(g, x.shape, dims, keepdim) * ops.exp(x - _restore(y, x.shape, dims, keepdim))
-        ),
-    ),
-    compose=_logsumexp,
-    kernels={"torch": _torch("logsumexp")},
-    samples=lambda rng: [
-        *_samples(rng, integers=False),
-        ((np.array([[1e3, 1e3], [-1e3, 0.0]]),), {"dims": (1,), "keepdim": False}),
-    ],
-)
-
-
-def _infer_cumsum(x: Spec, *, dim: Any) -> Spec:
-    rules.tensor("cumsum", x)
-    rules.dim("cumsum", dim, x.ndim)
-    return spec(x.shape, x.dtype if x.dtype.is_floating_point else dtypes.int64)
-
-
-def _cumsum_dx(g: Any, y: Any, x: Any, *, dim: int) -> Any:
-    return ops.flip(ops.cumsum(ops.flip(g, dims=(dim,)), dim=dim), dims=(dim,))
-
-
-cumsum = op(
-    "cumsum",
-    "The sum of all elements up to each, along dim.",
-    infer=_infer_cumsum,
-    vjp=(_cumsum_dx,),
-    kernels={
-        "array": lambda xp, x, *, dim: xp.cumsum(_wide(x), axis=dim),
-        "torch": lambda torch, site, *, dim: lambda x: torch.cumsum(x, dim),
-    },
-    samples=lambda rng: [
-        ((rng.normal(size=(2, 3, 4)),), {"dim": 1}),
-        ((rng.integers(0, 4, size=5, dtype=np.int32),), {"dim": 0}),
-        ((np.zeros((0, 2)),), {"dim": 0}),
-    ],
-)
+# -- sum_to ----------------------------------------------------------------------------------
 
 
 def _infer_sum_to(x: Spec, *, shape: Any) -> Spec:

@@ -63,6 +63,11 @@ def not_bool(op: str, dtype: DType, cure: str = "cast first, as in x.int()") -> 
         raise DTypeError(f"{op}: is not defined for bool; {cure}")
 
 
+def not_complex(op: str, dtype: DType) -> None:
+    if dtype.is_complex:
+        raise DTypeError(f"{op}: is not defined for complex numbers; take x.real, x.imag or x.abs() first")
+
+
 def same_dtype(op: str, a: Spec, b: Spec) -> None:
     if a.dtype is not b.dtype:
         raise DTypeError(f"{op}: {a.dtype.name} and {b.dtype.name} differ; cast one to the other")
@@ -175,8 +180,8 @@ def expands(op: str, what: str, source: Shape, target: Shape) -> None:
 
 
 def float_of(x: Spec) -> DType:
-    """Where integers become floats: in torch's default type."""
-    return x.dtype if x.dtype.is_floating_point else dtypes.float32
+    """Where integers become floats: in torch's default type. Complex types stay."""
+    return x.dtype if x.dtype.is_differentiable else dtypes.float32
 
 
 def same(x: Spec) -> Spec:

@@ -1,6 +1,6 @@
 """Ops that move elements and compute nothing.
 
-reshape, permute, expand, split and slice (slice.py) are views, as in torch: `put` says what the
+reshape, permute, expand, unfold, split (join.py) and slice (slice.py) are views, as in torch: `put` says what the
 base becomes when the view is written to; an expanded tensor cannot be.
 """
 
@@ -14,12 +14,18 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
-from gt.ops.record import Op, Site, fill, op, ops
+from gt.ops.record import Op, Site, op, ops
 from gt.program import Spec, spec
 
 Rng = np.random.Generator
 
-# -- reshape, permute, expand ----------------------------------------------------------------
+
+def _whole(op: str, x: Spec) -> Spec:
+    rules.tensor(op, x)
+    return x
+
+
+# -- reshape, permute, expand, clone ---------------------------------------------------------
 
 
 def _infer_reshape(x: Spec, *, shape: Any) -> Spec:
@@ -116,105 +122,149 @@ expand = op(
     ],
 )
 
-# -- cat, split ------------------------------------------------------------------------------
-
-
-def _infer_cat(*xs: Spec, dim: Any) -> Spec:
-    if not xs:
-        raise ArgumentError("cat: nothing to join")
-    rules.tensor("cat", *xs)
-    first = xs[0].shape
-    dim = rules.dim("cat", dim, len(first))
-    total = 0
-    for x in xs:
-        if x.ndim != len(first) or x.shape[:dim] != first[:dim] or x.shape[dim + 1 :] != first[dim + 1 :]:
-            raise ShapeError(f"cat: {first} and {x.shape} differ outside dimension {dim}")
-        total += x.shape[dim]
-    return spec((*first[:dim], total, *first[dim + 1 :]), dtypes.promote(xs))
-
-
-def _cat_dxs(g: Any, y: Any, *xs: Any, dim: int) -> tuple[Any, ...]:
-    if len(xs) == 1:
-        return (g,)
-    return tuple(ops.split(g, sizes=tuple(x.shape[dim] for x in xs), dim=dim))
-
-
-def _cat_torch(torch: Any, site: Site, *, dim: int) -> Any:
-    f = torch.cat
-    return lambda *xs: f(xs, dim)
-
-
-cat = op(
-    "cat",
-    "Tensors joined along one dimension.",
-    infer=_infer_cat,
-    vjp=_cat_dxs,
-    kernels={"array": lambda xp, *xs, dim: xp.concatenate(xs, axis=dim), "torch": _cat_torch},
-    promote=True,
+clone = op(
+    "clone",
+    "The same elements in memory of their own.",
+    infer=lambda x: _whole("clone", x),
+    vjp=(lambda g, y, x: g,),
+    kernels={"array": lambda xp, x: xp.array(x), "torch": lambda torch, site: lambda x: x.clone()},
     samples=lambda rng: [
-        ((rng.normal(size=(2, 3)), rng.normal(size=(1, 3))), {"dim": 0}),
-        ((rng.normal(size=(2, 3)), rng.normal(size=(2, 0)), rng.normal(size=(2, 1))), {"dim": 1}),
-        ((rng.normal(size=(2,)),), {"dim": 0}),
-        ((rng.normal(size=(2,)), rng.integers(0, 3, size=(2,))), {"dim": 0}),
+        ((rng.normal(size=(2, 3)),), {}),
+        ((rng.integers(0, 9, size=(3,)),), {}),
+        ((np.zeros((0, 3), bool),), {}),
     ],
 )
 
-
-def _infer_split(x: Spec, *, sizes: Any, dim: Any) -> tuple[Spec, ...]:
-    rules.tensor("split", x)
-    dim = rules.dim("split", dim, x.ndim)
-    pieces = rules.ints("split", "sizes", sizes)
-    if not pieces or any(n < 0 for n in pieces) or sum(pieces) != x.shape[dim]:
-        raise ShapeError(f"split: {x.shape} along dimension {dim}: sizes do not add up to {x.shape[dim]}")
-    return tuple(spec((*x.shape[:dim], n, *x.shape[dim + 1 :]), x.dtype) for n in pieces)
+# -- unfold, bitcast -------------------------------------------------------------------------
 
 
-def _split_array(xp: Any, x: Any, *, sizes: Any, dim: int) -> Any:
-    pieces = tuple(xp.split(x, list(np.cumsum(sizes[:-1], dtype=np.int64)), axis=dim))
-    return pieces if len(pieces) > 1 else pieces[0]
+def _infer_unfold(x: Spec, *, dim: Any, size: Any, step: Any) -> Spec:
+    rules.tensor("unfold", x)
+    dim = rules.dim("unfold", dim, x.ndim)
+    size = rules.size("unfold", "size", size)
+    if size > x.shape[dim]:
+        raise ShapeError(f"unfold: windows of {size} do not fit into dimension {dim} of size {x.shape[dim]}")
+    if type(step) is not int or not 0 < step < 1 << 62:
+        raise ArgumentError(f"unfold: step must be a positive int, not {rules.shown(step)}")
+    return spec((*x.shape[:dim], (x.shape[dim] - size) // step + 1, *x.shape[dim + 1 :], size), x.dtype)
 
 
-def _split_torch(torch: Any, site: Site, *, sizes: Any, dim: int) -> Any:
-    pieces = list(sizes)
-    if len(pieces) == 1:
-        return lambda x: x.narrow(dim, 0, pieces[0])
-    return lambda x: x.split_with_sizes(pieces, dim)
+def _unfold_array(xp: Any, x: Any, *, dim: int, size: int, step: int) -> Any:
+    starts = xp.arange(0, x.shape[dim] - size + 1, step)
+    windows = xp.take(x, starts[:, None] + xp.arange(size), axis=dim)  # the window's own dimension is dim + 1
+    return xp.moveaxis(windows, dim + 1, -1)
 
 
-def _split_dx(g: Any, y: Any, x: Any, *, sizes: Any, dim: int) -> Any:
-    if len(sizes) == 1:
-        return g
-    some = next(piece for piece in g if piece is not None)
-    shape, dtype = x.shape, some.dtype
-    pieces = [
-        fill(some, 0.0, (*shape[:dim], n, *shape[dim + 1 :]), dtype) if piece is None else piece
-        for n, piece in zip(sizes, g, strict=True)
-    ]
-    return ops.cat(*pieces, dim=dim)
+def _windows(like: Any, shape: tuple[int, ...], dim: int, size: int, step: int) -> Any:
+    """Where in the base the elements of each window lie: (windows, size)."""
+    n = (shape[dim] - size) // step + 1
+    starts, steps = (like._apply(ops.arange, (0, by), {"n": k, "dtype": "int64"}) for by, k in ((step, n), (1, size)))
+    return ops.add(ops.reshape(starts, shape=(n, 1)), steps)
 
 
-def _split_put(base: Any, new: Any, k: int, *, sizes: Any, dim: int) -> Any:
-    if len(sizes) == 1:
-        return new
-    return ops.slice_put(base, new, sum(sizes[:k]), dims=(dim,), lengths=(sizes[k],), steps=(1,), drop=())
+def _beside(x: Any, dim: int) -> Any:
+    """The last dimension moved to the place after `dim`, where an index of two dimensions puts it."""
+    order = list(range(x.ndim - 1))
+    order.insert(dim + 1, x.ndim - 1)
+    return ops.permute(x, dims=tuple(order))
 
 
-split = op(
-    "split",
-    "x cut along one dimension into pieces of these sizes.",
-    infer=_infer_split,
-    vjp=(_split_dx,),
-    kernels={"array": _split_array, "torch": _split_torch},
-    put=_split_put,
+def _unfold_dx(g: Any, y: Any, x: Any, *, dim: int, size: int, step: int) -> Any:
+    return ops.index_dx(_beside(g, dim), _windows(g, x.shape, dim, size, step), shape=x.shape, dims=(dim,))
+
+
+def _unfold_put(base: Any, new: Any, k: int, *, dim: int, size: int, step: int) -> Any:
+    index = _windows(new, base.shape, dim, size, step)
+    return ops.index_put(base, _beside(new, dim), index, dims=(dim,), accumulate=False)
+
+
+unfold = op(
+    "unfold",
+    "Windows of one dimension, `step` apart; the place in the window is a new last dimension.",
+    infer=_infer_unfold,
+    vjp=(_unfold_dx,),
+    kernels={
+        "array": _unfold_array,
+        "torch": lambda torch, site, *, dim, size, step: lambda x: x.unfold(dim, size, step),
+    },
+    put=_unfold_put,
     aliases=True,
     samples=lambda rng: [
-        ((rng.normal(size=(2, 5)),), {"sizes": (2, 3), "dim": 1}),
-        ((rng.normal(size=(4, 2)),), {"sizes": (1, 0, 3), "dim": 0}),
-        ((rng.normal(size=(4,)),), {"sizes": (4,), "dim": 0}),
+        ((rng.normal(size=(2, 6)),), {"dim": 1, "size": 2, "step": 2}),
+        ((rng.normal(size=(5, 2)),), {"dim": 0, "size": 2, "step": 3}),
+        ((rng.normal(size=(4,)),), {"dim": 0, "size": 4, "step": 1}),
+        ((np.zeros((0, 3)),), {"dim": 1, "size": 2, "step": 2}),
     ],
 )
 
-# -- flip, tril, triu ------------------------------------------------------------------------
+
+def _infer_bitcast(x: Spec, *, dtype: Any) -> Spec:
+    rules.tensor("bitcast", x)
+    to = rules.dtype("bitcast", dtype)
+    if to.itemsize == x.dtype.itemsize:
+        return spec(x.shape, to)
+    nbytes = x.shape[-1] * x.dtype.itemsize if x.ndim else 0
+    if not x.ndim or nbytes % to.itemsize:
+        raise ShapeError(f"bitcast: {x.dtype.name} of shape {x.shape} cannot be read as {to.name}")
+    return spec((*x.shape[:-1], nbytes // to.itemsize), to)
+
+
+def _bitcast_torch(torch: Any, site: Site, *, dtype: str) -> Any:
+    kind, shape = getattr(torch, dtype), site.results[0].shape
+    # torch wants the last dimension in order, and cannot see empty tensors as anything.
+    return lambda x: x.contiguous().view(kind) if x.numel() else torch.empty(shape, dtype=kind, device=x.device)
+
+
+def _bitcast_array(xp: Any, x: Any, *, dtype: str) -> Any:
+    kind = dtypes.BY_NAME[dtype].numpy
+    if x.ndim == 0:
+        return x.reshape(1).view(kind).reshape(())
+    shape = (*x.shape[:-1], x.shape[-1] * x.dtype.itemsize // kind.itemsize)
+    return x.copy().view(kind) if x.size else xp.zeros(shape, kind)
+
+
+bitcast = op(
+    "bitcast",
+    "The same bytes read as another type.",
+    infer=_infer_bitcast,
+    vjp=None,
+    kernels={"array": _bitcast_array, "torch": _bitcast_torch},
+    aliases=True,
+    samples=lambda rng: [
+        ((rng.integers(0, 99, size=(2, 4)),), {"dtype": "int32"}),
+        ((rng.integers(0, 99, size=(2, 4), dtype=np.int16),), {"dtype": "int64"}),
+        ((np.array(3, np.int32),), {"dtype": "float32"}),
+        ((np.zeros((0, 4), np.int32),), {"dtype": "uint8"}),
+    ],
+)
+
+# -- roll, flip, tril, triu ------------------------------------------------------------------
+
+
+def _infer_roll(x: Spec, *, shifts: Any, dims: Any) -> Spec:
+    rules.tensor("roll", x)
+    places = rules.dims("roll", dims, x.ndim)
+    if any(abs(n) >= 1 << 62 for n in rules.ints("roll", "shifts", shifts, len(places))):
+        raise ArgumentError(f"roll: shifts {rules.shown(shifts)} are out of reach")
+    return x
+
+
+roll = op(
+    "roll",
+    "x moved along these dimensions; what leaves at one end comes in at the other.",
+    infer=_infer_roll,
+    vjp=(lambda g, y, x, *, shifts, dims: ops.roll(g, shifts=tuple(-n for n in shifts), dims=dims),),
+    kernels={
+        "array": lambda xp, x, *, shifts, dims: xp.roll(x, tuple(shifts), axis=tuple(dims)),
+        "torch": lambda torch, site, *, shifts, dims: lambda x: torch.roll(x, tuple(shifts), tuple(dims)),
+    },
+    samples=lambda rng: [
+        ((rng.normal(size=(2, 3)),), {"shifts": (1,), "dims": (1,)}),
+        ((rng.normal(size=(2, 3, 2)),), {"shifts": (-4, 1), "dims": (1, 0)}),
+        ((np.zeros((0, 3)),), {"shifts": (1,), "dims": (0,)}),
+        ((rng.normal(size=(3,)),), {"shifts": (0,), "dims": (0,)}),
+    ],
+)
 
 
 def _infer_flip(x: Spec, *, dims: Any) -> Spec:

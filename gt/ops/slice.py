@@ -12,6 +12,7 @@ import numpy as np
 
 from gt.errors import ArgumentError, IndexOutOfRange, ShapeError
 from gt.ops import rules
+from gt.ops.placing import put_at
 from gt.ops.record import Site, fill, op, ops
 from gt.program import Spec, spec
 
@@ -21,7 +22,7 @@ Rng = np.random.Generator
 class Cut:
     """Where a slice lies in a tensor of `shape`: checked attributes, and what the kernels need."""
 
-    __slots__ = ("dims", "drop", "full", "lengths", "limits", "result", "shape", "steps")
+    __slots__ = ("dims", "drop", "full", "lengths", "limits", "result", "shape", "spans", "steps")
 
     def __init__(self, op: str, shape: Any, dims: Any, lengths: Any, steps: Any, drop: Any) -> None:
         self.shape: tuple[int, ...] = tuple(shape)
@@ -29,7 +30,7 @@ class Cut:
         self.lengths = rules.ints(op, "lengths", lengths, len(self.dims))
         self.steps = rules.ints(op, "steps", steps, len(self.dims))
         self.drop = rules.dims(op, drop, len(self.shape))
-        full = list(self.shape)
+        full, spans = list(self.shape), list(self.shape)
         limits = []  # the first start that is too far
         for d, length, step in zip(self.dims, self.lengths, self.steps, strict=True):
             last = (length - 1) * step if length else 0
@@ -37,6 +38,8 @@ class Cut:
                 raise ShapeError(f"{op}: {length} elements, {step} apart, do not fit in size {full[d]}")
             limits.append(full[d] - last + (length == 0))
             full[d] = length
+            spans[d] = last + 1 if length else 0
+        self.spans = tuple(spans)  #: how much of each dimension lies between the slice's ends
         self.limits = tuple(limits)
         self.full = tuple(full)  #: the slice's shape before `drop`
         for d in self.drop:
@@ -77,6 +80,40 @@ def _infer_slice(x: Spec, *starts: Spec, dims: Any, lengths: Any, steps: Any, dr
 def _slice_array(xp: Any, x: Any, *starts: int, **attrs: Any) -> Any:
     cut = Cut("slice", x.shape, **attrs)
     return x[cut.where(starts)].reshape(cut.result)
+
+
+def _corner(cut: Cut, starts: tuple[Any, ...]) -> list[Any]:
+    """Where the slice begins in every dimension."""
+    corner: list[Any] = [0] * len(cut.shape)
+    for d, start in zip(cut.dims, starts, strict=True):
+        corner[d] = start
+    return corner
+
+
+def _apart(cut: Cut) -> tuple[slice, ...]:
+    """What to take of the span between the slice's ends."""
+    steps = dict(zip(cut.dims, cut.steps, strict=True))
+    return tuple(slice(None, None, steps.get(d, 1)) for d in range(len(cut.shape)))
+
+
+def _slice_jax(jax: Any, x: Any, *starts: Any, **attrs: Any) -> Any:
+    # Starts that are known only when it runs: the span has a fixed size, its place has not.
+    cut = Cut("slice", x.shape, **attrs)
+    return jax.lax.dynamic_slice(x, _corner(cut, starts), cut.spans)[_apart(cut)].reshape(cut.result)
+
+
+def _slice_put_jax(jax: Any, x: Any, new: Any, *starts: Any, **attrs: Any) -> Any:
+    cut = Cut("slice_put", x.shape, **attrs)
+    corner, new = _corner(cut, starts), new.reshape(cut.full)
+    if cut.spans != cut.full:
+        new = jax.lax.dynamic_slice(x, corner, cut.spans).at[_apart(cut)].set(new)
+    return jax.lax.dynamic_update_slice(x, new, corner)
+
+
+def _check_starts(specs: tuple[Spec, ...], *, shape: Any = None, **attrs: Any) -> Any:
+    """The check of the starts, for kernels that cannot see them."""
+    cut = Cut("slice", specs[0].shape if shape is None else shape, **attrs)
+    return lambda *starts: cut.where(starts)
 
 
 def _slice_torch(torch: Any, site: Site, **attrs: Any) -> Any:
@@ -127,7 +164,7 @@ slice_ = op(
     "A part of x: some dimensions from a start, with a length and a step; dropped ones have length 1.",
     infer=_infer_slice,
     vjp=(lambda g, y, x, *starts, **attrs: ops.slice_dx(g, *starts, shape=x.shape, **attrs),),
-    kernels={"array": _slice_array, "torch": _slice_torch},
+    kernels={"array": _slice_array, "jax_lib": _slice_jax, "torch": _slice_torch, "numbers": _check_starts},
     put=lambda base, new, k, *starts, **attrs: ops.slice_put(base, new, *starts, **attrs),
     aliases=True,
     samples=lambda rng: [((x, *starts), attrs) for x, starts, attrs in _cut_samples(rng)],
@@ -146,9 +183,7 @@ def _infer_slice_put(x: Spec, new: Spec, *starts: Spec, dims: Any, lengths: Any,
 
 def _slice_put_array(xp: Any, x: Any, new: Any, *starts: int, **attrs: Any) -> Any:
     cut = Cut("slice_put", x.shape, **attrs)
-    result = x.copy()
-    result[cut.where(starts)] = new.reshape(cut.full)
-    return result
+    return put_at(x, cut.where(starts), new.reshape(cut.full))
 
 
 def _slice_put_into(torch: Any, site: Site, **attrs: Any) -> Any:
@@ -177,7 +212,13 @@ slice_put = op(
     "x with a slice of it replaced by `new`.",
     infer=_infer_slice_put,
     vjp=(_slice_put_dx, lambda g, y, x, new, *starts, **attrs: ops.slice(g, *starts, **attrs)),
-    kernels={"numpy": _slice_put_array, "torch": _slice_put_torch, "torch_inplace": _slice_put_into},
+    kernels={
+        "array": _slice_put_array,
+        "jax_lib": _slice_put_jax,
+        "torch": _slice_put_torch,
+        "torch_inplace": _slice_put_into,
+        "numbers": _check_starts,
+    },
     inplace=(0,),
     samples=lambda rng: [
         ((x, rng.normal(size=Cut("slice", x.shape, **attrs).result), *starts), attrs)
@@ -216,7 +257,14 @@ slice_dx = op(
     "The gradient of slice: zeros of the base's shape with g in the slice's place.",
     infer=_infer_slice_dx,
     vjp=(lambda u, z, g, *starts, shape, **attrs: ops.slice(u, *starts, **attrs),),
-    kernels={"numpy": _slice_dx_array, "torch": _slice_dx_torch},
+    kernels={
+        "array": _slice_dx_array,
+        "jax_lib": lambda jax, g, *starts, shape, **attrs: _slice_put_jax(
+            jax, jax.numpy.zeros(tuple(shape), g.dtype), g, *starts, **attrs
+        ),
+        "torch": _slice_dx_torch,
+        "numbers": _check_starts,
+    },
     samples=lambda rng: [
         ((rng.normal(size=Cut("slice", x.shape, **attrs).result), *starts), {"shape": x.shape, **attrs})
         for x, starts, attrs in _cut_samples(rng)

@@ -1,4 +1,4 @@
-"""softmax and its logarithm. Their gradients read only the result."""
+"""softmax, its logarithm, and logsumexp. The gradients of the first two read only the result."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import numpy as np
 
 from gt.errors import ShapeError
 from gt.ops import rules
-from gt.ops.record import Sample, Site, op, ops
-from gt.program import Spec
+from gt.ops.record import Sample, Site, conj, op, ops
+from gt.ops.reduce import count, floating_or_complex, reduced, restore
+from gt.program import Spec, spec
 
 
 def _infer(name: str) -> Any:
@@ -127,4 +128,57 @@ log_softmax_dx = op(
     samples=lambda rng: [
         ((rng.normal(size=x.shape), -np.abs(rng.normal(size=x.shape))), a) for (x,), a in _samples(rng)
     ],
+)
+
+
+def _infer_logsumexp(x: Spec, *, dims: Any, keepdim: Any) -> Spec:
+    rules.tensor("logsumexp", x)
+    floating_or_complex("logsumexp", x)
+    dims = rules.dims("logsumexp", dims, x.ndim)
+    return spec(reduced(x.shape, dims, rules.flag("logsumexp", "keepdim", keepdim)), x.dtype)
+
+
+def _logsumexp(x: Any, *, dims: Any, keepdim: bool) -> Any:
+    if count(x.shape, dims) == 0:
+        return ops.log(ops.sum(ops.exp(x), dims=dims, keepdim=keepdim))  # -inf
+    top = ops.amax(ops.real(x) if x.dtype.is_complex else x, dims=dims, keepdim=True)
+    top = ops.where(ops.isfinite(top), top, 0.0)  # inf - inf would be nan
+    total = ops.log(ops.sum(ops.exp(x - top), dims=dims, keepdim=True)) + top
+    return total if keepdim else ops.reshape(total, shape=reduced(x.shape, tuple(dims), False))
+
+
+def _logsumexp_torch(torch: Any, site: Site, *, dims: Any, keepdim: bool) -> Any:
+    f, dims = torch.logsumexp, tuple(dims)
+    if not dims:  # torch takes all of them then
+        return lambda x: f(x.unsqueeze(-1), -1)
+    return lambda x: f(x, dims, keepdim)
+
+
+def _logsumexp_samples(rng: np.random.Generator) -> list[Sample]:
+    x = rng.normal(size=(2, 3, 4))
+    return [
+        ((x,), {"dims": (0, 1, 2), "keepdim": False}),
+        ((x,), {"dims": (1,), "keepdim": True}),
+        ((x,), {"dims": (2, 0), "keepdim": False}),
+        ((np.array(1.5),), {"dims": (), "keepdim": False}),
+        ((np.zeros((0, 3)),), {"dims": (1,), "keepdim": False}),
+        ((np.zeros((0, 3)),), {"dims": (0,), "keepdim": True}),
+        ((np.array([[1e3, 1e3], [-1e3, 0.0]]),), {"dims": (1,), "keepdim": False}),
+        ((np.array([[-np.inf, -np.inf], [np.inf, 0.0]]),), {"dims": (1,), "keepdim": False}),
+        ((rng.normal(size=(2, 3)) + 1j * rng.normal(size=(2, 3)),), {"dims": (1,), "keepdim": False}),
+    ]
+
+
+logsumexp = op(
+    "logsumexp",
+    "log(sum(exp(x))) over dims, without overflow.",
+    infer=_infer_logsumexp,
+    vjp=(
+        lambda g, y, x, *, dims, keepdim: (
+            restore(g, x.shape, dims, keepdim) * conj(ops.exp(x - restore(y, x.shape, dims, keepdim)))
+        ),
+    ),
+    compose=_logsumexp,
+    kernels={"torch": _logsumexp_torch},
+    samples=_logsumexp_samples,
 )

@@ -7,20 +7,20 @@ no strides: their operands must be contiguous.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
-from gt.errors import ShapeError
+from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
-from gt.ops.record import Sample, Site, op
+from gt.ops.record import Op, Sample, Site, op
 from gt.program import Spec
 
 Rng = np.random.Generator
 
 
-def _state(name: str, p: Spec, *others: Spec) -> None:
+def same_tensors(name: str, p: Spec, *others: Spec) -> None:
+    """A parameter, its gradient and its state: floating, of one dtype and shape."""
     rules.tensor(name, p, *others)
     rules.floating(name, p)
     for x in others:
@@ -67,7 +67,7 @@ def _kernels(array: Any, fused: Any, tensors: int, written: tuple[int, ...]) -> 
 
 
 def _infer_sgd(p: Spec, g: Spec, lr: Spec, weight_decay: Spec) -> Spec:
-    _state("sgd", p, g)
+    same_tensors("sgd", p, g)
     rules.number("sgd", lr, weight_decay)
     return p
 
@@ -103,7 +103,7 @@ sgd = op(
 def _infer_momentum(
     p: Spec, g: Spec, buf: Spec, lr: Spec, weight_decay: Spec, momentum: Spec, dampening: Spec, *, nesterov: Any
 ) -> tuple[Spec, Spec]:
-    _state("sgd_momentum", p, g, buf)
+    same_tensors("sgd_momentum", p, g, buf)
     rules.number("sgd_momentum", lr, weight_decay, momentum, dampening)
     rules.flag("sgd_momentum", "nesterov", nesterov)
     return p, buf
@@ -144,57 +144,109 @@ sgd_momentum = op(
     ],
 )
 
-# -- adamw -----------------------------------------------------------------------------------
+# -- adam ------------------------------------------------------------------------------------
 
 
-def _infer_adamw(
-    p: Spec, g: Spec, m: Spec, v: Spec, lr: Spec, beta1: Spec, beta2: Spec, eps: Spec, weight_decay: Spec, step: Spec
-) -> tuple[Spec, Spec, Spec]:
-    _state("adamw", p, g, m, v)
-    rules.number("adamw", lr, beta1, beta2, eps, weight_decay, step)
-    return p, m, v
+def _adam(name: str, doc: str, decoupled: bool, amsgrad: bool) -> Op:
+    """One of the four: weight decay apart from the gradient or added to it, with or without the largest moment."""
+    tensors = 5 if amsgrad else 4  # parameter, gradient, first and second moment, the largest second moment so far
+    written = (0, 2, 3, 4) if amsgrad else (0, 2, 3)
+
+    def infer(*operands: Spec) -> tuple[Spec, ...]:
+        if len(operands) != tensors + 6:
+            raise ArgumentError(f"{name}: takes {tensors} tensors and 6 numbers, not {len(operands)} operands")
+        same_tensors(name, *operands[:tensors])
+        rules.number(name, *operands[tensors:])
+        return tuple(operands[k] for k in written)
+
+    def array(xp: Any, p: Any, g: Any, m: Any, v: Any, *rest: Any) -> Any:
+        lr, beta1, beta2, eps, weight_decay, step = rest[-6:]
+        if decoupled:
+            p = p * (1 - lr * weight_decay)
+        else:
+            g = g + p * weight_decay
+        m = m + (g - m) * (1 - beta1)
+        v = v * beta2 + g * g * (1 - beta2)
+        top = xp.maximum(rest[0], v) if amsgrad else v
+        size = lr / (1 - beta1**step)
+        scale = xp.sqrt(top) / (1 - beta2**step) ** 0.5 + eps
+        new = p - m / scale * size
+        return (new, m, v, top) if amsgrad else (new, m, v)
+
+    def fused(torch: Any, site: Site) -> Any:
+        f = torch._fused_adamw_ if decoupled else torch._fused_adam_
+        device, float32 = site.device, torch.float32
+
+        def kernel(*operands: Any) -> Any:
+            p, g, m, v, *top = operands[:tensors]
+            lr, beta1, beta2, eps, weight_decay, step = operands[tensors:]
+            count = torch.full((), step, dtype=float32, device=device)
+            f([p], [g], [m], [v], top, [count], lr=lr, beta1=beta1, beta2=beta2, weight_decay=weight_decay,
+              eps=eps, amsgrad=amsgrad, maximize=False)  # fmt: skip
+            return p, m, v, *top
+
+        return kernel
+
+    def samples(rng: Rng) -> list[Sample]:
+        cases: list[Sample] = []
+        for size in [(3, 4), (), (0, 2)]:
+            for step in (1, 10):
+                p, g, m = (rng.normal(size=size) for _ in range(3))
+                moments = [np.asarray(rng.uniform(0, 0.1, size)) for _ in range(tensors - 3)]
+                cases.append(((p, g, m, *moments, 0.01, 0.9, 0.999, 1e-8, 0.01, step), {}))
+        return cases
+
+    return op(
+        name, doc, infer=infer, vjp=None, kernels=_kernels(array, fused, tensors, written), inplace=written,
+        samples=samples,
+    )  # fmt: skip
 
 
-def _adamw_array(
-    xp: Any, p: Any, g: Any, m: Any, v: Any,
-    lr: float, beta1: float, beta2: float, eps: float, weight_decay: float, step: float,
-) -> Any:  # fmt: skip
-    m = m + (g - m) * (1 - beta1)
-    v = v * beta2 + g * g * (1 - beta2)
-    size = lr / (1 - beta1**step)
-    scale = xp.sqrt(v) / math.sqrt(1 - beta2**step) + eps
-    return p * (1 - lr * weight_decay) - m / scale * size, m, v
+adamw = _adam("adamw", "One step of AdamW: the new parameter, first and second moment.", True, False)
+adamw_amsgrad = _adam(
+    "adamw_amsgrad", "One step of AdamW by the largest second moment so far: also the new one of these.", True, True
+)
+adam = _adam("adam", "One step of Adam: the new parameter, first and second moment.", False, False)
+adam_amsgrad = _adam(
+    "adam_amsgrad", "One step of Adam by the largest second moment so far: also the new one of these.", False, True
+)
+
+# -- adagrad ---------------------------------------------------------------------------------
 
 
-def _adamw_fused(torch: Any, site: Site) -> Any:
-    f, device, float32 = torch._fused_adamw_, site.device, torch.float32
+def _infer_adagrad(p: Spec, g: Spec, total: Spec, lr: Spec, weight_decay: Spec, eps: Spec) -> tuple[Spec, Spec]:
+    same_tensors("adagrad", p, g, total)
+    rules.number("adagrad", lr, weight_decay, eps)
+    return p, total
 
-    def kernel(p: Any, g: Any, m: Any, v: Any, *numbers: float) -> Any:
-        lr, beta1, beta2, eps, weight_decay, step = numbers
-        count = torch.full((), step, dtype=float32, device=device)
-        f([p], [g], [m], [v], [], [count], lr=lr, beta1=beta1, beta2=beta2, weight_decay=weight_decay,
-          eps=eps, amsgrad=False, maximize=False)  # fmt: skip
-        return p, m, v
+
+def _adagrad_array(xp: Any, p: Any, g: Any, total: Any, lr: float, weight_decay: float, eps: float) -> Any:
+    g = g + p * weight_decay
+    total = total + g * g
+    return p - g / (xp.sqrt(total) + eps) * lr, total
+
+
+def _adagrad_fused(torch: Any, site: Site) -> Any:
+    f, device, float32 = torch._fused_adagrad_, site.device, torch.float32
+
+    def kernel(p: Any, g: Any, total: Any, lr: float, weight_decay: float, eps: float) -> Any:
+        count = torch.ones((), dtype=float32, device=device)  # the learning rate has decayed already
+        f([p], [g], [total], [count], lr=lr, lr_decay=0.0, weight_decay=weight_decay, eps=eps, maximize=False)
+        return p, total
 
     return kernel
 
 
-def _adamw_samples(rng: Rng) -> list[Sample]:
-    cases: list[Sample] = []
-    for size in [(3, 4), (), (0, 2)]:
-        for step in (1, 10):
-            p, g, m = (rng.normal(size=size) for _ in range(3))
-            v = np.asarray(rng.uniform(0, 0.1, size))
-            cases.append(((p, g, m, v, 0.01, 0.9, 0.999, 1e-8, 0.01, step), {}))
-    return cases
-
-
-adamw = op(
-    "adamw",
-    "One step of AdamW: the new parameter, first and second moment.",
-    infer=_infer_adamw,
+adagrad = op(
+    "adagrad",
+    "One step of Adagrad: the new parameter and sum of squares.",
+    infer=_infer_adagrad,
     vjp=None,
-    kernels=_kernels(_adamw_array, _adamw_fused, 4, (0, 2, 3)),
-    inplace=(0, 2, 3),
-    samples=_adamw_samples,
+    kernels=_kernels(_adagrad_array, _adagrad_fused, 3, (0, 2)),
+    inplace=(0, 2),
+    samples=lambda rng: [
+        ((rng.normal(size=s), rng.normal(size=s), np.asarray(rng.uniform(0.1, 1, s)), 0.1, wd, 1e-10), {})
+        for s in [(3, 4), (), (0, 2)]
+        for wd in (0.0, 0.01)
+    ],
 )

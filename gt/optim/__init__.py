@@ -1,7 +1,14 @@
 """Optimizers, named as in torch.optim."""
 
-from gt.optim.adamw import Adam, AdamW
+from gt.optim import lr_scheduler, swa_utils
+from gt.optim.adam import Adam, Adamax, AdamW, NAdam, RAdam
+from gt.optim.lbfgs import LBFGS
 from gt.optim.optimizer import Optimizer
-from gt.optim.sgd import SGD
+from gt.optim.rprop import Rprop
+from gt.optim.sgd import ASGD, SGD
+from gt.optim.squares import Adadelta, Adagrad, RMSprop
 
-__all__ = ["SGD", "Adam", "AdamW", "Optimizer"]
+__all__ = [
+    "ASGD", "LBFGS", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "Optimizer", "RAdam", "RMSprop",
+    "Rprop", "lr_scheduler", "swa_utils",
+]  # fmt: skip

@@ -1,20 +1,20 @@
-"""Stochastic gradient descent."""
+"""Stochastic gradient descent, and the same with an average of the parameters."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-from gt.client import creation
-from gt.client.recorder import apply
 from gt.client.tensor import Tensor
 from gt.client.tree import Kind, Kinds
 from gt.errors import ArgumentError
 from gt.ops import TABLE
-from gt.optim.optimizer import Optimizer, count_step, counted, live, setting
+from gt.optim.optimizer import Group, Optimizer, State, Update
+from gt.optim.recording import check, counting, flag, gradient, live, settings, take_step
 
 _SGD = Kind(TABLE["sgd"], {})
 _MOMENTUM = Kinds(TABLE["sgd_momentum"], "nesterov")
+_ASGD = Kind(TABLE["asgd"], {})
 
 
 class SGD(Optimizer):
@@ -24,42 +24,115 @@ class SGD(Optimizer):
         self,
         params: Iterable[Any],
         lr: float = 1e-3,
-        momentum: float = 0.0,
-        dampening: float = 0.0,
-        weight_decay: float = 0.0,
+        momentum: float = 0,
+        dampening: float = 0,
+        weight_decay: float = 0,
         nesterov: bool = False,
         *,
         maximize: bool = False,
+        foreach: bool | None = None,
+        differentiable: bool = False,
+        fused: bool | None = None,
     ) -> None:
-        if lr < 0 or momentum < 0 or weight_decay < 0:
-            raise ArgumentError(f"SGD: lr={lr}, momentum={momentum}, weight_decay={weight_decay}: out of range")
+        check("SGD", {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ArgumentError("SGD: nesterov needs a momentum and no dampening")
         super().__init__(
             params,
             {
                 "lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay,
-                "nesterov": nesterov, "maximize": maximize,
+                "nesterov": nesterov, "maximize": maximize, "foreach": foreach, "differentiable": differentiable,
+                "fused": fused,
             },
         )  # fmt: skip
 
-    def _init_state(self, p: Tensor, group: dict[str, Any]) -> dict[str, Any]:
-        return {"step": 0, "momentum_buffer": creation.zeros_like(p)} if group["momentum"] else {}
+    def _layout(self, group: Group) -> tuple[dict[str, float], dict[str, float]]:
+        return ({"_step": 0}, {"momentum_buffer": 0.0}) if group["momentum"] else ({}, {})
 
-    def _update(self, p: Tensor, g: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-        if group["maximize"]:
-            g = -g
-        lr, decay = setting(group, "lr"), setting(group, "weight_decay")
-        if not group["momentum"]:
-            p._write(apply(_SGD, (p, g, lr, decay)))
-            return
-        buf = state["momentum_buffer"]
-        count_step(state)
-        # torch's first step takes the gradient itself as the buffer: no dampening then.
-        dampening = live(lambda: 0.0 if state["step"] == 1 else float(group["dampening"]))
-        new_p, new_buf = apply(
-            _MOMENTUM[bool(group["nesterov"])], (p, g, buf, lr, decay, setting(group, "momentum"), dampening)
-        )
-        counted(state)
-        p._write(new_p)
-        buf._write(new_buf)
+    def _updater(self, group: Group) -> Update:
+        numbers, own = settings(group, "lr", "weight_decay"), gradient(group, coupled=False)
+        if not flag(group, "momentum"):
+
+            def plain(p: Tensor, g: Tensor, state: State) -> None:
+                take_step(_SGD, (p, own(p, g)), lambda: numbers, (p,))
+
+            return plain
+        kind, momentum = _MOMENTUM[flag(group, "nesterov")], settings(group, "momentum")
+
+        def update(p: Tensor, g: Tensor, state: State) -> None:
+            def dampening() -> tuple[float]:
+                # torch's first step takes the gradient itself as the buffer: no dampening then.
+                return (0.0 if state["_step"] == 1 else float(group["dampening"]),)
+
+            buf = state["momentum_buffer"]
+            take_step(
+                kind, (p, own(p, g), buf), lambda: (*numbers, *momentum, *live(dampening)), (p, buf),
+                counting(state, "_step"),
+            )  # fmt: skip
+
+        return update
+
+    def _export(self, state: State) -> State:
+        return {k: v if state["_step"] else None for k, v in state.items() if k != "_step"}
+
+    def _import(self, saved: State) -> State:
+        return {**saved, "_step": int(saved.get("momentum_buffer") is not None)}
+
+
+class ASGD(Optimizer):
+    """Gradient descent that also keeps the mean of the parameters, in `state[p]["ax"]`."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-2,
+        lambd: float = 1e-4,
+        alpha: float = 0.75,
+        t0: float = 1e6,
+        weight_decay: float = 0,
+        foreach: bool | None = None,
+        maximize: bool = False,
+        differentiable: bool = False,
+        capturable: bool = False,
+    ) -> None:
+        check("ASGD", {"lr": lr, "weight_decay": weight_decay})
+        super().__init__(
+            params,
+            {
+                "lr": lr, "lambd": lambd, "alpha": alpha, "t0": t0, "weight_decay": weight_decay, "foreach": foreach,
+                "maximize": maximize, "differentiable": differentiable, "capturable": capturable,
+            },
+        )  # fmt: skip
+
+    def _layout(self, group: Group) -> tuple[dict[str, float], dict[str, float]]:
+        # `eta` and `mu` are for the step to come; those of the step under way stand beside them.
+        rates = {"eta": float(group["lr"]), "mu": 1.0}
+        return {"step": 0, **rates, **{f"_{k}": v for k, v in rates.items()}}, {"ax": 0.0}
+
+    def _updater(self, group: Group) -> Update:
+        own = gradient(group)
+
+        def update(p: Tensor, g: Tensor, state: State) -> None:
+            def set_rates() -> None:
+                step, lr, lambd = state["step"], float(group["lr"]), float(group["lambd"])
+                state["eta"] = lr / (1 + lambd * lr * step) ** float(group["alpha"])
+                state["mu"] = 1.0 / max(1.0, step - float(group["t0"]))
+
+            def do() -> None:
+                if state["step"] == 0:
+                    state["eta"] = float(group["lr"])  # which a schedule may have set since
+                state["_eta"], state["_mu"] = state["eta"], state["mu"]
+                state["step"] += 1
+                set_rates()
+
+            def undo() -> None:
+                state["step"] -= 1
+                set_rates()
+
+            def numbers() -> tuple[float, ...]:
+                return 1.0 - float(group["lambd"]) * state["_eta"], state["_eta"], 1.0 - state["_mu"]
+
+            mean = state["ax"]
+            take_step(_ASGD, (p, own(p, g), mean), lambda: live(numbers), (p, mean), (do, undo))
+
+        return update

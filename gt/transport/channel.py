@@ -17,6 +17,8 @@ from gt.transport.messages import Message
 class Channel(Protocol):
     """Ordered, reliable until it breaks; never blocks to send."""
 
+    local: bool  #: The dispatcher is on this machine and knows which process this is.
+
     def send(self, message: Message, payload: Buffer | None = None) -> None:
         """Queue a message. The payload is copied or never changed afterwards."""
 
@@ -31,6 +33,8 @@ class Channel(Protocol):
 
 class MemoryChannel:
     """One end of a pair of queues."""
+
+    local = False
 
     def __init__(self) -> None:
         self.inbox: deque[list[Buffer]] = deque()

@@ -64,7 +64,7 @@ def decode_all(frames: Sequence[Buffer]) -> list[tuple[Message, Buffer | None]]:
             message: Message = _decode(head)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, OverflowError) as e:
             raise BadMessage(f"not a message: {e}") from None
-        if type(message) is not Chunk:
+        if type(message) is not Chunk or message.slot >= 0:
             found.append((message, None))
             continue
         payload = next(rest, None)

@@ -2,7 +2,7 @@
 
 Law 1: a message is a tagged struct; nothing else is ever decoded.
 Law 2: tensor bytes are never inside a struct. They are the second frame ("payload") of Chunk,
-       at most CHUNK bytes, and are relayed without being looked at.
+       at most CHUNK bytes, and are relayed without being looked at; or they lie in shared memory.
 Law 3: ids belong to a session. A client never says which session it is; the dispatcher knows
        from the connection, and adds it for the worker.
 
@@ -20,7 +20,7 @@ import msgspec
 
 from gt.program import Program
 
-VERSION = 1
+VERSION = 2
 CHUNK = 1 << 18  #: Tensor bytes in one message, at most. Larger ones keep others waiting, and fall out of caches.
 MAX_FRAME = 16 << 20  #: Bytes in one frame; the longest is a program's text.
 CHUNKS_IN_FLIGHT = 4  #: Chunks of one transfer sent and not yet acknowledged.
@@ -51,7 +51,8 @@ class Chunk(Struct, frozen=True):
 
     From a client or to a worker it uploads tensor `key`; the other way it answers fetch `key`.
     Pieces of one transfer come in order. `total` is the tensor's size in bytes; an empty tensor
-    is one empty chunk.
+    is one empty chunk. With a `slot` there is no payload: the bytes lie in that slot of the client's
+    ring (shared.py), as many as a slot holds or the tensor still has.
     """
 
     session: int  #: 0 between client and dispatcher
@@ -60,6 +61,7 @@ class Chunk(Struct, frozen=True):
     total: int
     shape: tuple[int, ...] = ()  #: with the first chunk (offset 0) only
     dtype: str = ""
+    slot: int = -1
 
 
 class ChunkAck(Struct, frozen=True):
@@ -68,6 +70,24 @@ class ChunkAck(Struct, frozen=True):
     session: int
     key: int
     upload: bool  #: True: acknowledges an upload, False: a fetch
+
+
+class Share(Struct, frozen=True):
+    """A client offers memory for its transfers: its ring (shared.py). It replaces the one before."""
+
+    session: int
+    ring: int  #: numbers the rings of a session
+    fd: int  #: the file, as the client's process numbers it,
+    name: str  #: and as it is named
+    pid: int = 0  #: the client's process; what a client says is overwritten by what the system says of it
+
+
+class Shared(Struct, frozen=True):
+    """Whether chunks may now travel in this ring. False: not yet, or not any more."""
+
+    session: int
+    ring: int
+    ok: bool
 
 
 class Define(Struct, frozen=True):
@@ -118,6 +138,8 @@ class Fetch(Struct, frozen=True):
     session: int
     request: int
     id: int
+    ring: int = 0  #: the ring that the slots are in
+    slots: tuple[int, ...] = ()  #: lent for the answer, in turn; one that was acknowledged may be used again
 
 
 class Cancel(Struct, frozen=True):
@@ -225,16 +247,17 @@ class Forget(Struct, frozen=True):
     program: bytes
 
 
-FromClient = Hello | Define | Call | Free | Chunk | ChunkAck | Fetch | Cancel | GetStats | Goodbye
-ToClient = Welcome | Refused | Rejected | CallDone | CallFailed | Need | Chunk | ChunkAck | FetchFailed | Stats
-FromWorker = WorkerHello | CallDone | CallFailed | Need | Chunk | ChunkAck | FetchFailed | Stats | Goodbye
+FromClient = Hello | Define | Call | Free | Chunk | ChunkAck | Share | Fetch | Cancel | GetStats | Goodbye
+ToClient = Welcome | Refused | Rejected | CallDone | CallFailed | Need | Chunk | ChunkAck | Shared | FetchFailed | Stats
+FromWorker = WorkerHello | CallDone | CallFailed | Need | Chunk | ChunkAck | Shared | FetchFailed | Stats | Goodbye
 ToWorker = (
-    WorkerWelcome | Refused | Define | Call | Free | Chunk | ChunkAck | Fetch | Cancel | GetStats | CloseSession
-    | Forget | Goodbye
+    WorkerWelcome | Refused | Define | Call | Free | Chunk | ChunkAck | Share | Fetch | Cancel | GetStats
+    | CloseSession | Forget | Goodbye
 )  # fmt: skip
 Message = (
-    Hello | Welcome | Refused | Rejected | Goodbye | Define | Need | Call | Free | Chunk | ChunkAck | Fetch | Cancel
-    | FetchFailed | CallDone | CallFailed | GetStats | Stats | WorkerHello | WorkerWelcome | CloseSession | Forget
+    Hello | Welcome | Refused | Rejected | Goodbye | Define | Need | Call | Free | Chunk | ChunkAck | Share | Shared
+    | Fetch | Cancel | FetchFailed | CallDone | CallFailed | GetStats | Stats | WorkerHello | WorkerWelcome
+    | CloseSession | Forget
 )  # fmt: skip
 
 

@@ -106,9 +106,9 @@ class Router:
         """Let `wait` also return when this descriptor is readable."""
         self._poller.register(fd, zmq.POLLIN)
 
-    def wait(self, timeout_s: float) -> bool:
+    def wait(self, timeout_s: float, spin_s: float = 0.0) -> bool:
         """Sleep until a message, a lost peer, or a watched descriptor may be there; whether it is worth
-        asking `lost()` now."""
+        asking `lost()` now. Nothing is gained by looking for it first: ZeroMQ's own thread has to be woken."""
         if self._doubtful or self._lost:
             timeout_s = min(timeout_s, 0.005)
         ready = self._poller.poll(max(0, math.ceil(timeout_s * 1000)))
@@ -152,6 +152,10 @@ class Router:
             # It chose its own name. Ours begin with a zero byte; a stranger's could be made to clash.
             self.disconnect(peer)
         return state
+
+    def pid(self, peer: bytes) -> int:
+        """See UnixRouter. Here it may be on any machine."""
+        return 0
 
     def send(self, peer: bytes, frames: list[Any]) -> None:
         """Queue a message. A peer that is gone, or does not read, will be among `lost()`."""

@@ -116,6 +116,8 @@ class SocketChannel:
     change afterwards.
     """
 
+    local = False
+
     def __init__(self, address: str, monitor: bool = True) -> None:
         self.address = address
         where = endpoint(address)

@@ -156,6 +156,8 @@ class Outgoing:
 class UnixChannel:
     """A client's or worker's connection; see `gt.transport.channel.Channel`. One thread at a time."""
 
+    local = True
+
     def __init__(self, address: str) -> None:
         self.address = address
         self._pid = os.getpid()
@@ -263,13 +265,14 @@ class UnixChannel:
 class _Peer:
     """A connection, as the server sees it."""
 
-    __slots__ = ("closing_s", "name", "out", "socket", "stream")
+    __slots__ = ("closing_s", "name", "out", "pid", "socket", "stream")
 
     def __init__(self, name: bytes, sock: socket.socket) -> None:
         self.name = name
         self.socket = sock
         self.stream = Stream()
         self.out = Outgoing(sock)
+        self.pid = _pid_of(sock)
         self.closing_s = 0.0  #: Cut off: nothing more is read; closed then, or when all was sent.
 
 
@@ -306,17 +309,26 @@ class UnixRouter:
         self._watched.add(fd)
         self._epoll.register(fd, select.EPOLLIN)
 
-    def wait(self, timeout_s: float) -> bool:
-        """Sleep until something happens, and take it in; whether it is worth asking `lost()` now."""
-        self._take_in(max(0.0, timeout_s))
+    def wait(self, timeout_s: float, spin_s: float = 0.0) -> bool:
+        """Sleep until something happens, and take it in; whether it is worth asking `lost()` now. For `spin_s`
+        it is looked for first, without sleeping."""
+        found = False
+        if spin_s:
+            until_s = time.perf_counter() + spin_s
+            while not (found := self._take_in(0.0)) and time.perf_counter() < until_s:
+                pass
+        if not found:
+            self._take_in(max(0.0, timeout_s))
         return bool(self._lost or self._closing)
 
     def receive(self) -> tuple[bytes, list[Buffer]] | None:
         """The next message as (peer, frames), or None. Only `wait` takes messages in."""
         return self._came.popleft() if self._came else None
 
-    def _take_in(self, timeout_s: float) -> None:
-        for fd, events in self._epoll.poll(timeout_s):
+    def _take_in(self, timeout_s: float) -> bool:
+        """Take in what is there or comes in time; whether anything was."""
+        ready = self._epoll.poll(timeout_s)
+        for fd, events in ready:
             peer = self._peers.get(fd)
             if peer is None:
                 if fd not in self._watched:
@@ -326,6 +338,7 @@ class UnixRouter:
                 self._flush(peer)
             if events & ~select.EPOLLOUT and peer.socket.fileno() >= 0:
                 self._read(peer)
+        return bool(ready)
 
     def _accept(self) -> None:
         try:
@@ -355,6 +368,11 @@ class UnixRouter:
             self._came.extend([(peer.name, frames) for frames in peer.stream.feed(data)])
         except codec.BadMessage:
             self._drop(peer)
+
+    def pid(self, peer: bytes) -> int:
+        """The process that made this connection, as the system says; 0 if that is not known here."""
+        found = self._by_name.get(peer)
+        return found.pid if found is not None else 0
 
     def send(self, peer: bytes, frames: list[Any]) -> None:
         """Queue a message. A peer that is gone, or does not read, will be among `lost()`."""
@@ -426,6 +444,14 @@ class UnixRouter:
         self._listener.close()
         with suppress(OSError):
             os.unlink(self._path)
+
+
+def _pid_of(sock: socket.socket) -> int:
+    try:
+        pid: int = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    except (AttributeError, OSError):
+        return 0
+    return pid
 
 
 def _listens(path: str) -> bool:

@@ -1,7 +1,8 @@
 """The worker as a state machine: messages in, messages out, an engine in between.
 
 Law 1: `receive` only queues work or answers what needs no array; `step` does the next piece of work and
-       is the only one to touch the engine. Each may run in a thread of its own.
+       is the only one to touch the engine; `copy` takes in bytes that lie in shared memory, so that nobody else
+       stands behind a large upload. Each may run in a thread of its own.
 Law 2: the lock is held for bookkeeping only, never while a kernel runs.
 Law 3: work is done in the order it came, except that a fetch is served as soon as its value is there:
        at once, or right behind the call that makes the value, never behind later calls.
@@ -17,6 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from gt import dtypes
@@ -40,14 +42,18 @@ from gt.transport.messages import (
     GetStats,
     Message,
     Need,
+    Share,
+    Shared,
     Stats,
 )  # fmt: skip
+from gt.transport.shared import LARGE, SLOTS, Ring, nbytes_of, open_ring
 from gt.worker.calls import Calls, Out, unpack
 from gt.worker.engines import Engine
 from gt.worker.programs import Known, Programs
 from gt.worker.session import Session, Work
-from gt.worker.transfers import Arrived, Outgoing, Upload
+from gt.worker.transfers import Arrived, Outgoing, Pieces, Upload
 
+RINGS = 256  #: Rings of clients that are open here: each takes a file descriptor.
 POLL_S = 50e-6  #: How often a device that is at work is asked whether it is done.
 #: What a failed upload is, whatever it was to be.
 NOTHING = spec((0,), dtypes.uint8)
@@ -69,6 +75,7 @@ class WorkerCore:
         self._queue: deque[Work] = deque()
         self._running: Work | None = None
         self._needed: set[bytes] = set()  #: Programs that were asked for.
+        self._copies: SimpleQueue[tuple[Session, Chunk, Ring]] = SimpleQueue()  #: Chunks whose bytes lie in a ring.
 
     # --- the reader's side ---------------------------------------------------------------
 
@@ -76,9 +83,11 @@ class WorkerCore:
         """Take in a message; what can be answered at once."""
         out: Out = []
         if isinstance(message, Chunk):
-            self._take_chunk(message, b"" if payload is None else payload)
-            self.ring()
-            return [(ChunkAck(message.session, message.key, upload=True), None)]
+            return self._chunk_came(message, payload)
+        if isinstance(message, Share):
+            return [(self._share(message), None)]
+        going: Outgoing | None = None
+        pieces: Pieces = []
         with self._lock:
             match message:
                 case Call() | Free():
@@ -86,7 +95,7 @@ class WorkerCore:
                 case Fetch():
                     self._place_fetch(message)
                 case ChunkAck():
-                    out.extend(self._send_more(message))
+                    going, pieces = self._send_more(message)
                 case Define():
                     self._urgent.append(Work(None, message))
                 case Forget():
@@ -99,8 +108,20 @@ class WorkerCore:
                     out.append((Stats(message.request, self._stats()), None))
                 case _:
                     pass  # greetings are the process's business (main.py)
+        if going is not None:
+            out.extend(going.fill(pieces))
         self.ring()
         return out
+
+    def copy(self, wait: bool = False) -> Out | None:
+        """Take in the next chunk that lies in a ring; what to answer. None: there is none."""
+        try:
+            session, chunk, ring = self._copies.get(wait)
+        except Empty:
+            return None
+        self._take_chunk(session, chunk, ring.slot(chunk.slot, nbytes_of(chunk)))
+        self.ring()
+        return [(ChunkAck(chunk.session, chunk.key, upload=True), None)]
 
     def ring(self) -> None:
         """Wake whoever is in `wait`."""
@@ -129,6 +150,9 @@ class WorkerCore:
     def _place_fetch(self, fetch: Fetch) -> None:
         session = self._session(fetch.session)
         work = session.fetches[fetch.request] = Work(session, fetch)
+        ring = session.ring
+        if fetch.slots and ring is not None and ring.number == fetch.ring and all(0 <= s < SLOTS for s in fetch.slots):
+            work.ring = ring
         if fetch.id in session.store.entries:
             self._urgent.append(work)
         elif (maker := self._maker(session, fetch.id)) is not None:
@@ -157,10 +181,29 @@ class WorkerCore:
                 return work
         return guess
 
-    def _take_chunk(self, chunk: Chunk, data: Buffer) -> None:
-        """Copy a chunk in. Uploads are the reader's own, so the lock is not held while it copies."""
+    def _share(self, share: Share) -> Shared:
+        """Open a client's ring, in place of the one before."""
+        ring = open_ring(share)
         with self._lock:
-            session, key = self._session(chunk.session), chunk.key
+            session = self._session(share.session)
+            others = sum(s.ring is not None for s in self.sessions.values() if s is not session)
+            session.ring = ring if others < RINGS else None
+            return Shared(share.session, share.ring, session.ring is not None)
+
+    def _chunk_came(self, chunk: Chunk, payload: Buffer | None) -> Out:
+        with self._lock:
+            session = self._session(chunk.session)
+            ring = session.ring
+        if ring is not None and 0 <= chunk.slot < SLOTS:
+            self._copies.put((session, chunk, ring))
+            return []
+        self._take_chunk(session, chunk, b"" if payload is None else payload)
+        self.ring()
+        return [(ChunkAck(chunk.session, chunk.key, upload=True), None)]
+
+    def _take_chunk(self, session: Session, chunk: Chunk, data: Any) -> None:
+        """Copy a chunk in. The lock is not held: an upload's chunks come from one thread after the other."""
+        key = chunk.key
         try:
             upload = session.uploads.get(key)
             if chunk.offset == 0:
@@ -177,16 +220,16 @@ class WorkerCore:
             work.fetches = session.upload_fetches.pop(key, [])
             self._queue.append(work)
 
-    def _send_more(self, ack: ChunkAck) -> list[tuple[Chunk, memoryview]]:
+    def _send_more(self, ack: ChunkAck) -> tuple[Outgoing | None, Pieces]:
         session = self.sessions.get(ack.session)
         going = session.sending.get(ack.key) if session is not None else None
         if session is None or going is None:
-            return []
+            return None, []
         going.acknowledge()
-        chunks = going.more_chunks()
+        pieces = going.more_chunks()
         if going.sent:
             self._end_sending(session, ack.key)
-        return chunks
+        return going, pieces
 
     def _end_sending(self, session: Session, request: int) -> None:
         """A fetch was answered or given up: one that waits for that may try again."""
@@ -332,6 +375,9 @@ class WorkerCore:
     def _do_fetch(self, work: Work, session: Session, fetch: Fetch, out: Out) -> None:
         failure: Failure | None = None
         data = memoryview(b"")
+        borrow = False
+        going: Outgoing | None = None
+        pieces: Pieces = []
         with self._lock:
             wanted = session.fetches.get(fetch.request) is work
             entry = work.entry or session.store.entries.get(fetch.id)
@@ -346,19 +392,22 @@ class WorkerCore:
                 work.entry = entry
                 session.backlog.appendleft(work) if first else session.backlog.append(work)
                 return
+            elif wanted and entry.spec.nbytes > LARGE and not self.engine.deferred:
+                entry.shared = borrow = True  # sent from where it lies
         if wanted and failure is None and entry is not None:
             try:
-                data = self.engine.to_bytes(entry.array)
+                data = self.engine.to_bytes(entry.array, borrow)
             except Exception as e:
                 failure = self._calls.failure(e)
         with self._lock:
             wanted = session.fetches.get(fetch.request) is work  # or it was cancelled in between
             if wanted and failure is None and entry is not None:
-                going = Outgoing(fetch.session, fetch.request, entry.spec, data)
+                going = Outgoing(fetch.session, fetch.request, entry.spec, data, work.ring, fetch.slots)
                 session.sending[fetch.request] = going
-                out.extend(going.first_chunks())
-                if not going.sent:
-                    return
+                pieces = going.first_chunks()
             elif wanted and failure is not None:
                 out.append((FetchFailed(fetch.session, fetch.request, failure), None))
-            self._end_sending(session, fetch.request)
+            if going is None or going.sent:
+                self._end_sending(session, fetch.request)
+        if going is not None:
+            out.extend(going.fill(pieces))

@@ -31,10 +31,11 @@ Run = Callable[[list[Array], tuple[Any, ...]], tuple[tuple[Array, ...], Array | 
 class Runnable:
     """A program that was made ready for an engine."""
 
-    __slots__ = ("_commit_line", "_instructions", "checks", "run", "source", "takes")
+    __slots__ = ("_code", "_commit_line", "_instructions", "checks", "run", "source", "takes")
 
-    def __init__(self, lowered: Lowered, writer: _Writer, run: Run) -> None:
-        self.run = run
+    def __init__(self, lowered: Lowered, writer: _Writer, run: Run, engine: Engine) -> None:
+        self.run: Run = engine.whole(run, lowered.steps)
+        self._code = run.__code__
         self.source: str = writer.source
         #: Inputs whose memory becomes that of a result. An array that others hold must be copied before.
         self.takes: tuple[int, ...] = tuple(sorted(writer.takes))
@@ -47,7 +48,7 @@ class Runnable:
         """The instruction that raised this error (-1: none), and whether the commit had begun."""
         tb = error.__traceback__
         while tb is not None:
-            if tb.tb_frame.f_code is self.run.__code__:
+            if tb.tb_frame.f_code is self._code:
                 line = tb.tb_lineno
                 return self._instructions[line - 1], line >= self._commit_line
             tb = tb.tb_next
@@ -65,7 +66,7 @@ def compile_program(checked: Checked, engine: Engine, fake_memory: int = 0) -> R
     code = compile(writer.source, f"<program {lowered.program.hash().hex()[:8]}>", "exec")
     namespace: dict[str, Any] = dict(writer.bound)
     exec(code, namespace)
-    return Runnable(lowered, writer, namespace["run"])
+    return Runnable(lowered, writer, namespace["run"], engine)
 
 
 def fail_fake_memory(nbytes: int, limit: int) -> NoReturn:

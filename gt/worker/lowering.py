@@ -98,6 +98,7 @@ class _Lowering:
         #: Layers repeat: equal uses of an op share one kernel.
         self.kernels: dict[Any, Callable[..., Any] | None] = {}
         self.checked: dict[tuple[Operand, int, int | None], Operand] = {}
+        self.below: dict[Operand, int] = {}  #: values known to hold indices in [0, n) only
 
     def spec(self, operand: Operand) -> Spec:
         return operand_spec(operand, self.specs, self.program.scalars)
@@ -142,13 +143,17 @@ class _Lowering:
         shared = args[0] if op.aliases and isinstance(args[0], int) and args[0] >= 0 else None
         made = tuple(self.new(s, shared) for s in (results if isinstance(results, tuple) else (results,)))
         self.steps.append(Step(self.instruction, op, kernel, tuple(args), made, attrs))
+        if op.ranges is not None:
+            self.below.update({made[k]: n for k, n in op.ranges(*specs, **attrs).items()})
+        elif shared in self.below and self.specs[made[0]].dtype is specs[0].dtype:
+            self.below.update(dict.fromkeys(made, self.below[shared]))  # a view of indices
         return list(made)
 
     def emit_check(self, op: Op, index: Operand, n: int, extra: int | None) -> Operand:
         known = self.checked.get((index, n, extra))
         if known is not None:
             return known
-        if not self.spec(index).size:
+        if not self.spec(index).size or self.below.get(index, n + 1) <= n:
             return index
         by_value = isinstance(index, Literal) or index < 0
         kernel = check_number if by_value else self.check

@@ -1,10 +1,11 @@
-"""The worker as a process: two threads, and two connections to the dispatcher.
+"""The worker as a process: a few threads, and two connections to the dispatcher.
 
 Law 1: the runner does the work and sends its results on a connection of its own.
 Law 2: commands are always being read. The runner reads them while it has nothing else to do: the one who
        reads a call is then the one who runs it, and nobody has to be woken. While it is at work for
        longer than a moment, the reader (the main thread) reads for it.
-Law 3: the process never outlives its dispatcher, nor the parent it was told of.
+Law 3: a third thread copies what lies in shared memory, and nobody waits for it.
+Law 4: the process never outlives its dispatcher, nor the parent it was told of.
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ class Runner(threading.Thread):
         self.begin: SimpleQueue[tuple[Commands, Channel]] = SimpleQueue()
         self.idle = False
         self.turns = 0  #: Pieces of work done.
+        self.sending = threading.Lock()  #: Held by whoever uses the connection for results.
         self._wanted = (engine, device, threads)
         self._engine: Engine | None = None
         self._error = ""
@@ -102,6 +104,7 @@ class Runner(threading.Thread):
             self._error = f"the {self._wanted[0]} engine does not load: {type(e).__name__}: {e}"
         self._loaded.set()
         commands, results = self.begin.get()
+        threading.Thread(target=self._copy, args=(commands.core, results), name="copier", daemon=True).start()
         try:
             self._serve(commands, results)
         except ServerError as e:
@@ -111,18 +114,31 @@ class Runner(threading.Thread):
         except BaseException as e:
             _end(1, f"{type(e).__name__}: {e}")
 
+    def _copy(self, core: WorkerCore, results: Channel) -> NoReturn:
+        """The copier's thread: large uploads come in while the others work."""
+        try:
+            while True:
+                answers = core.copy(wait=True)
+                if answers:
+                    with self.sending:
+                        results.send_all(answers)
+        except BaseException as e:
+            _end(1, f"{type(e).__name__}: {e}")
+
     def _serve(self, commands: Commands, results: Channel) -> NoReturn:
         core = commands.core
         while True:
             out = core.step()
             self.turns += 1
             if out:
-                results.send_all(out)
+                with self.sending:
+                    results.send_all(out)
             elif out is None:
                 self.idle = True
                 if not self._wait(commands):
-                    while results.receive() is not None:  # nothing is expected here but the welcome
-                        pass
+                    with self.sending:
+                        while results.receive() is not None:  # nothing is expected here but the welcome
+                            pass
                 self.idle = False
 
     def _wait(self, commands: Commands) -> bool:
@@ -169,7 +185,7 @@ def _arguments(config: Config) -> argparse.ArgumentParser:
     where.add_argument("--address", help="address of the server, such as ipc:///path, instead of host and port")
     parser.add_argument("--host", default="127.0.0.1", help="host of the server (default: this machine)")
     parser.add_argument("--token", default=config.token, help="the server's secret (default: GT_TOKEN)")
-    parser.add_argument("--engine", default=config.engine, help="torch or numpy (default: GT_ENGINE)")
+    parser.add_argument("--engine", default=config.engine, help="torch, numpy or jax (default: GT_ENGINE)")
     parser.add_argument("--device", default=config.device, help="such as cpu or cuda:0 (default: GT_DEVICE)")
     parser.add_argument("--parent", type=int, default=0, help="end when this process is no longer the parent")
     return parser

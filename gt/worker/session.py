@@ -6,6 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from gt.transport.messages import Message
+from gt.transport.shared import Ring
 from gt.worker.store import Entry, Store
 from gt.worker.transfers import Arrived, Outgoing, Upload
 
@@ -18,13 +19,14 @@ SENDING_NBYTES = 64 << 20  #: Copies made for fetches of one session, beyond whi
 class Work:
     """Something that waits for its turn."""
 
-    __slots__ = ("entry", "fetches", "message", "session")
+    __slots__ = ("entry", "fetches", "message", "ring", "session")
 
     def __init__(self, session: Session | None, message: Message | Arrived) -> None:
         self.session = session  #: None: it belongs to nobody (a program's text).
         self.message = message
         self.fetches: list[Work] = []  #: Fetches of what this makes, to be served right behind it.
         self.entry: Entry | None = None  #: Of a fetch that had to wait: what it will send.
+        self.ring: Ring | None = None  #: Of a fetch: the memory that was lent for its answer.
 
 
 class Session:
@@ -37,6 +39,7 @@ class Session:
         self.waits_for = b""  #: The program whose text was asked for; all work is held until it comes.
         self.held: deque[Work] = deque()
         self.flagged: Started | None = None  #: A call in flight whose outcome is on the device.
+        self.ring: Ring | None = None  #: Memory shared with the client, if it has any to share.
         self.uploads: dict[int, Upload] = {}  #: By id; chunks of others are ignored.
         self.upload_fetches: dict[int, list[Work]] = {}  #: Fetches of what is still being uploaded.
         self.fetches: dict[int, Work] = {}  #: By request, until answered. A cancelled one is not in here.
@@ -51,6 +54,7 @@ class Session:
     def close(self) -> None:
         """Let go of everything."""
         self.closed = True
+        self.ring = None
         self.store = Store()
         self.held.clear()
         self.backlog.clear()

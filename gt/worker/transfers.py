@@ -2,14 +2,16 @@
 
 Law 1: an upload's chunks come in order and fill exactly the tensor that the first one announced; any
        other chunk ends the upload in failure.
-Law 2: at most CHUNKS_IN_FLIGHT chunks of a fetch are unacknowledged, and all of one fetch arrive in
-       order. The runner sends the first few on its connection; the reader sends the rest on its own,
-       but only after all of the runner's were acknowledged, for two connections keep no common order.
+Law 2: at most CHUNKS_IN_FLIGHT chunks of a fetch are unacknowledged, or as many as slots were lent for it,
+       and all of one fetch arrive in order. The runner sends the first few on its connection; the reader
+       sends the rest on its own, but only after all of the runner's were acknowledged, for two connections
+       keep no common order.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +21,9 @@ from gt.ops.check import MAX_DIMS, MAX_ELEMENTS
 from gt.program import Spec, spec
 from gt.transport.codec import Buffer
 from gt.transport.messages import CHUNK, CHUNKS_IN_FLIGHT, Chunk, Failure
+from gt.transport.shared import Ring, nbytes_of
+
+Pieces = list[tuple[Chunk, memoryview]]
 
 
 class Upload:
@@ -32,7 +37,7 @@ class Upload:
         self.data = np.empty(first.total, np.uint8)
         self.got = 0
 
-    def take(self, chunk: Chunk, payload: Buffer) -> bool:
+    def take(self, chunk: Chunk, payload: Buffer | np.ndarray[Any, Any]) -> bool:
         """Copy a chunk in; True when it was the last."""
         nbytes = len(payload)
         if chunk.total != len(self.data) or chunk.offset != self.got or self.got + nbytes > chunk.total:
@@ -74,11 +79,22 @@ def announced(first: Chunk) -> Spec:
 class Outgoing:
     """A tensor that is going out."""
 
-    def __init__(self, session: int, request: int, spec: Spec, data: memoryview) -> None:
+    def __init__(
+        self,
+        session: int,
+        request: int,
+        spec: Spec,
+        data: memoryview,
+        ring: Ring | None = None,
+        slots: tuple[int, ...] = (),
+    ) -> None:
         self.session = session
         self.request = request
         self.spec = spec
         self.data = data
+        self.ring = ring
+        self.slots = slots if ring is not None else ()  #: Used in turn; the client has read what it acknowledged.
+        self.count = 0
         self.offset = 0
         self.in_flight = 0
         self.started = False
@@ -92,29 +108,43 @@ class Outgoing:
     def acknowledge(self) -> None:
         self.in_flight = max(0, self.in_flight - 1)
 
-    def first_chunks(self) -> list[tuple[Chunk, memoryview]]:
-        """What the runner sends."""
+    def first_chunks(self) -> Pieces:
+        """What the runner sends, when it has been through `fill`."""
         return self._chunks()
 
-    def more_chunks(self) -> list[tuple[Chunk, memoryview]]:
+    def more_chunks(self) -> Pieces:
         """What the reader may send now; see law 2."""
         if not self.reader_sends and self.in_flight:
             return []
         self.reader_sends = True
         return self._chunks()
 
-    def _chunks(self) -> list[tuple[Chunk, memoryview]]:
+    def fill(self, pieces: Pieces) -> list[tuple[Chunk, memoryview | None]]:
+        """The pieces as they travel: those with a slot are copied there. Without the lock: it takes its time."""
+        out: list[tuple[Chunk, memoryview | None]] = []
+        for chunk, piece in pieces:
+            if self.ring is not None and chunk.slot >= 0:
+                self.ring.put(chunk.slot, np.frombuffer(piece, np.uint8))
+                out.append((chunk, None))
+            else:
+                out.append((chunk, piece))
+        return out
+
+    def _chunks(self) -> Pieces:
         chunks = []
-        while self.in_flight < CHUNKS_IN_FLIGHT and not self.sent:
-            piece = self.data[self.offset : self.offset + CHUNK]
-            chunks.append((self._head(), piece))
+        while self.in_flight < (len(self.slots) or CHUNKS_IN_FLIGHT) and not self.sent:
+            chunk = self._head()
+            nbytes = nbytes_of(chunk) if chunk.slot >= 0 else CHUNK
+            piece = self.data[self.offset : self.offset + nbytes]
+            chunks.append((chunk, piece))
             self.offset += len(piece)
             self.in_flight += 1
+            self.count += 1
             self.started = True
         return chunks
 
     def _head(self) -> Chunk:
         total = len(self.data)
-        if self.offset:
-            return Chunk(self.session, self.request, self.offset, total)
-        return Chunk(self.session, self.request, 0, total, self.spec.shape, self.spec.dtype.name)
+        slot = self.slots[self.count % len(self.slots)] if self.slots else -1
+        shape, dtype = ((), "") if self.offset else (self.spec.shape, self.spec.dtype.name)
+        return Chunk(self.session, self.request, self.offset, total, shape, dtype, slot)

@@ -39,15 +39,18 @@ def test_a_bad_setting_is_one_line(capsys: pytest.CaptureFixture[str], monkeypat
 
 
 def test_ops_lists_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    from gt.ops.engines import EXCEPTIONS
     from gt.ops.record import TABLE
 
     assert main(["ops"]) == 0
     header, *rows = capsys.readouterr().out.splitlines()
     assert header.split() == ["op", "kind", "gradient", "engines"]
-    assert [row.split()[0] for row in rows] == sorted(TABLE)
+    table, below = rows[: len(TABLE)], rows[len(TABLE) :]
+    assert [row.split()[0] for row in table] == sorted(TABLE)
+    assert below == [f"{n} needs torch on numpy, jax workers too: {EXCEPTIONS[n]}." for n in sorted(EXCEPTIONS)]
     assert main(["ops", "matmul"]) == 0
     row = capsys.readouterr().out.splitlines()[1]
-    assert row.split()[:5] == ["matmul", "kernel", "yes", "torch", "numpy"]
+    assert row.split()[:6] == ["matmul", "kernel", "yes", "torch", "numpy", "jax"]
     assert TABLE["matmul"].doc in row
     assert main(["ops", "mutmul"]) == 2
     assert capsys.readouterr() == ("", "gt: no op 'mutmul'; gt ops lists them all\n")

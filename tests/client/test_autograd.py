@@ -404,10 +404,10 @@ def test_refusals(session: Session) -> None:
 def test_a_removed_hook_is_silent(session: Session) -> None:
     x = leaf(gt, A)
     seen: list[int] = []
-    remove = x.register_hook(lambda g: seen.append(1))
+    hook = x.register_hook(lambda g: seen.append(1))
     (x * 2.0).sum().backward()
-    remove()
-    remove()
+    hook.remove()
+    hook.remove()
     (x * 2.0).sum().backward()
     assert seen == [1]
 

@@ -58,6 +58,35 @@ KEYS: dict[str, Key] = {
     "tensors apart": lambda t: (t.tensor([0, 1]), slice(None), t.tensor([1, 2])),
     "tensor and ellipsis": lambda t: (Ellipsis, t.tensor([5, 0])),
     "tensor and none": lambda t: (None, t.tensor([1, 2])),
+    "none between tensors": lambda t: (t.tensor([1, 2]), None, t.tensor([0, 4])),
+    "range": lambda t: range(1, 4),
+    "list of bools": lambda t: [True, False, False, True],
+    "numpy mask": lambda t: np.array([True, False, True, True]),
+    "list and slice": lambda t: (slice(1, 3), [4, 0, 0]),
+    "empty list": lambda t: [],
+    "tensor without dimensions, negative": lambda t: (slice(None), t.tensor(-2)),
+    "tensors without dimensions": lambda t: (t.tensor(1), slice(1, 3), t.tensor(0)),
+    "one without dimensions before another": lambda t: (t.tensor(1), slice(None), t.tensor([0, 5])),
+    "one without dimensions after another": lambda t: (t.tensor([0, 2]), t.tensor(4)),
+    "int before a tensor": lambda t: (1, slice(None), t.tensor([0, 5])),
+    "int between tensors": lambda t: (t.tensor([0, 2]), 1, t.tensor([3, 3])),
+    "mask": lambda t: t.arange(120).reshape(SHAPE) % 7 == 0,
+    "mask of rows": lambda t: t.tensor([True, False, True, False]),
+    "mask of leading dimensions": lambda t: t.arange(20).reshape(4, 5) % 3 == 1,
+    "mask of trailing dimensions": lambda t: (Ellipsis, t.arange(30).reshape(5, 6) % 4 == 1),
+    "mask in the middle": lambda t: (slice(1, 3), t.tensor([True, False, True, True, False]), slice(None, None, 2)),
+    "mask and int": lambda t: (t.tensor([True, False, True, True]), 2),
+    "int and mask": lambda t: (2, t.arange(30).reshape(5, 6) % 4 == 1),
+    "mask and tensor": lambda t: (t.tensor([True, False, False, True]), t.tensor([0, 4])),
+    "mask and tensor apart": lambda t: (t.tensor([True, False, False, True]), slice(None), t.tensor([0, 4])),
+    "two masks": lambda t: (t.tensor([True, False, False, True]), t.tensor([True, True, False, False, False])),
+    "mask and none": lambda t: (None, t.tensor([True, False, False, True]), None),
+    "empty mask": lambda t: t.zeros(4, dtype=t.bool),
+    "True": lambda t: True,
+    "False": lambda t: False,
+    "True and slices": lambda t: (slice(1, 3), True, 2),
+    "True beside a tensor": lambda t: (True, t.tensor([0, 2])),
+    "mask without dimensions": lambda t: t.tensor(True),
 }
 
 
@@ -96,7 +125,28 @@ def test_writing(key: Key, value: str, session: Session) -> None:
     np.testing.assert_array_equal(results[1], results[0])
 
 
+def augmented(x: Any, key: Any) -> None:
+    x[key] += 1.0
+    x[key] *= 2.0
+
+
 WRITES: dict[str, Callable[[Any, Any], Any]] = {
+    "mask of rows with a row": lambda t, x: x.__setitem__(x[:, 0, 0] > 50.0, t.arange(6, dtype=t.float64)),
+    "mask with as many": lambda t, x: x.__setitem__(x > 110.0, t.arange(9, dtype=t.float64)),
+    "mask of rows with matrices": lambda t, x: x.__setitem__(
+        t.tensor([True, False, True, False]), -t.arange(60, dtype=t.float64).reshape(2, 5, 6)
+    ),
+    "mask with a float in ints": lambda t, x: x.long().__setitem__(x > 3.0, 1.5),
+    "augmented mask": lambda t, x: augmented(x, x > 50.0),
+    "augmented tensor": lambda t, x: augmented(x, t.tensor([0, 2, 2])),
+    "augmented slice": lambda t, x: augmented(x, (slice(1, 3), 2)),
+    "augmented element": lambda t, x: augmented(x, (1, -1, 0)),
+    "augmented by tensor without dimensions": lambda t, x: augmented(x, (slice(None), t.tensor(-1))),
+    "augmented with none": lambda t, x: augmented(x, (None, 1)),
+    "view by a tensor without dimensions": lambda t, x: x[t.tensor(2)].mul_(-1.0),
+    "view of a view by a tensor": lambda t, x: x[1:3][:, t.tensor(2)][t.tensor(0), 1:4].fill_(7.0),
+    "numpy value": lambda t, x: x.__setitem__((0, 0), t.from_numpy(np.arange(6.0))),
+    "swapped columns": lambda t, x: x.__setitem__((slice(None), [0, 1]), x[:, [1, 0]]),
     "mask": lambda t, x: x.__setitem__(x > 50.0, 0.0),
     "mask with a tensor of one element": lambda t, x: x.__setitem__(x > 50.0, x[0, 0, 3]),
     "list of numbers": lambda t, x: x.__setitem__((0, 0), t.tensor([1.0, 2, 3, 4, 5, 6], dtype=t.float64)),
@@ -116,6 +166,21 @@ def test_other_writes(write: Callable[[Any, Any], Any], session: Session) -> Non
         write(lib, x)
         results.append(x.numpy())
     np.testing.assert_array_equal(results[1], results[0])
+
+
+@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence", "ignore:indexing with dtype torch.uint8")
+@pytest.mark.parametrize(
+    "key",
+    [
+        lambda t: [[0, 1], [3, 2]],
+        lambda t: [slice(2), 1],
+        lambda t: [t.tensor([0, 1]), t.tensor([2, 2])],
+        lambda t: t.tensor([1, 0, 0, 1], dtype=t.uint8),
+    ],
+)
+def test_keys_that_torch_warns_of(key: Key, session: Session) -> None:
+    want, got = (lib.from_numpy(DATA.copy())[key(lib)] for lib in (torch, gt))
+    np.testing.assert_array_equal(got.numpy(), want.numpy())
 
 
 FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -144,6 +209,86 @@ def test_functions(f: Callable[[Any, Any], Any], session: Session) -> None:
     np.testing.assert_array_equal(got.numpy(), want.numpy())
 
 
+PLACES = [[0, 2, 1, 1, 5, 0], [1, 1, 0, 4, 3, 2]]
+
+#: What torch's database has as functions only: the in-place forms, on a view of a larger tensor.
+IN_PLACE: dict[str, Callable[[Any, Any], Any]] = {
+    "scatter_": lambda t, x: x.scatter_(1, t.tensor([[0, 3], [2, 1]]), x[2:4, :2].clone()),
+    "scatter_ a number": lambda t, x: x.scatter_(0, t.tensor(PLACES) % 5, -1.0),
+    "scatter_ and add": lambda t, x: x.scatter_(1, t.tensor(PLACES), 2.0, reduce="add"),
+    "scatter_ and multiply": lambda t, x: x.scatter_(1, t.tensor(PLACES), 2.0, reduce="multiply"),
+    "scatter_add_": lambda t, x: x.scatter_add_(1, t.tensor(PLACES), x.clone()),
+    "scatter_reduce_": lambda t, x: x.scatter_reduce_(1, t.tensor(PLACES), x.flip(1), "amax", include_self=False),
+    "index_add_": lambda t, x: x.index_add_(0, t.tensor([0, 0, 4]), x[:3].clone(), alpha=3),
+    "index_copy_": lambda t, x: x.index_copy_(1, t.tensor([5, 0]), x[:, 1:3].clone()),
+    "index_fill_": lambda t, x: x.index_fill_(1, t.tensor([-1, 2]), 9.0),
+    "index_reduce_": lambda t, x: x.index_reduce_(0, t.tensor([1, 1]), x[3:].clone(), "mean"),
+    "index_put_": lambda t, x: x.index_put_((t.tensor([0, -1]), t.tensor([1, 1])), t.tensor(4.0, dtype=t.float64)),
+    "index_put_ adds": lambda t, x: x.index_put_((t.tensor([0, 0]),), x[1].clone(), accumulate=True),
+    "index_put_ with a mask": lambda t, x: x.index_put_((x > 20.0,), t.tensor(-1.0, dtype=t.float64)),
+    "put_": lambda t, x: x.put_(t.tensor([0, -1, 7]), t.tensor([1.0, 2.0, 3.0], dtype=t.float64)),
+    "masked_fill_": lambda t, x: x.masked_fill_(x < 10.0, t.tensor(3.0, dtype=t.float64)),
+    "masked_scatter_": lambda t, x: x.masked_scatter_(x % 2 == 0, -x),
+    "fill_ with a tensor": lambda t, x: x.fill_(x[1, 1]),
+    "fill_diagonal_": lambda t, x: x.fill_diagonal_(-1.0),
+    "fill_diagonal_ of a tall matrix": lambda t, x: x.T.fill_diagonal_(-1.0),
+    "fill_diagonal_ wraps": lambda t, x: x[:, :2].fill_diagonal_(-1.0, wrap=True),
+    "copy_ a row": lambda t, x: x.copy_(x[1].clone()),
+    "map_": lambda t, x: x.map_(x + 1.0, lambda a, b: a * b),
+    "apply_": lambda t, x: x.apply_(lambda a: a + 1.5),
+    "t_": lambda t, x: x.t_().add_(1.0),
+    "transpose_ then rows": lambda t, x: x.transpose_(0, 1)[0].zero_(),
+    "unsqueeze_": lambda t, x: x.unsqueeze_(1)[:, 0].mul_(2.0),
+    "squeeze_": lambda t, x: x.unsqueeze_(0).squeeze_(0).mul_(2.0),
+}
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce")
+@pytest.mark.parametrize("write", IN_PLACE.values(), ids=IN_PLACE.keys())
+def test_in_place_forms(write: Callable[[Any, Any], Any], session: Session) -> None:
+    results = []
+    for lib in (torch, gt):
+        whole = lib.from_numpy(DATA.copy())
+        part = whole[1]
+        out = write(lib, part)
+        results.append([t.numpy().copy() for t in (whole, part, out)])
+    for g, w in zip(results[1], results[0], strict=True):
+        np.testing.assert_array_equal(g, w)
+
+
+def test_positions(session: Session) -> None:
+    for make in (
+        lambda t: t.tensor([[1, 0, 2], [0, 0, 3]]).nonzero(),
+        lambda t: t.where(t.tensor([[1.0, 0.0], [0.0, float("nan")]]))[1],
+        lambda t: t.stack(t.nonzero(t.arange(24).reshape(2, 3, 4) % 5 == 0, as_tuple=True)),
+        lambda t: t.nonzero(t.tensor(3.0)),
+        lambda t: t.nonzero(t.tensor(3.0), as_tuple=True)[0],
+        lambda t: t.argwhere(t.zeros(2, 3)),
+        lambda t: t.tensor([3.0, 4.0]).masked_select(t.tensor([[True], [False]])),
+        lambda t: t.take(t.arange(6).reshape(2, 3), t.tensor([[-1, 0], [2, 3]])),
+    ):
+        want, got = make(torch), make(gt)
+        assert got.shape == tuple(want.shape)
+        np.testing.assert_array_equal(got.numpy(), want.numpy())
+
+
+def test_a_bad_index_tensor_fails_its_call_only(session: Session) -> None:
+    x = gt.from_numpy(DATA)
+    x.numpy()  # it is there: what a call made that failed is lost with it
+    for read in (
+        lambda i: x[i],
+        lambda i: x[i[0]],
+        lambda i: x.index_select(0, i),
+        lambda i: x.take(i * 100),
+        lambda i: x.clone().index_fill(0, i, 1.0),
+        lambda i: x[0, 0].scatter(0, i, 1.0),
+        lambda i: x[:, 0, 0].masked_scatter(x[:, 0, 0] >= 0, x[0, 0, :2]),
+    ):
+        with pytest.raises(IndexError, match="is out of range for size"):
+            read(gt.tensor([7, 0])).numpy()
+    np.testing.assert_array_equal(x.numpy(), DATA)
+
+
 def test_a_moving_index_is_one_program(session: Session) -> None:
     x = gt.from_numpy(DATA)
     x.numpy()
@@ -164,10 +309,15 @@ REFUSED: dict[str, tuple[Key, str]] = {
     "too far back": (lambda x: x[0, -6], "index: -6 is out of range for dimension 1 of size 5"),
     "too many": (lambda x: x[0, 0, 0, 0], "index: 4 indices for a tensor of 3 dimensions"),
     "two ellipses": (lambda x: x[..., 0, ...], "only one ellipsis"),
-    "a float": (lambda x: x[1.5], "index: float is not an index"),
-    "a text": (lambda x: x["a"], "index: str is not an index"),
+    "a float": (lambda x: x[1.5], "index: 1.5 is not an index"),
+    "a text": (lambda x: x["a"], "index: 'a' is not an index"),
     "a float tensor": (lambda x: x[gt.ones(2)], "an index tensor must hold ints, not float32"),
-    "a mask": (lambda x: x[x > 0], r"the size of x\[mask\] depends on data; use where"),
+    "a mask of other shape": (
+        lambda x: x[gt.ones(4, 4) > 0],
+        r"a mask of shape \(4, 4\) for dimensions of sizes \(4, 5\)",
+    ),
+    "a value for a mask": (lambda x: x.__setitem__(x < 7, gt.ones(6)), r"shape \(6,\) does not fit into \(7,\)"),
+    "a list of floats": (lambda x: x[[0.5]], "index must hold ints or bools"),
     "a negative step": (lambda x: x[::-1], r"the step of a slice must be positive; use flip\(\)"),
     "a value that does not fit": (lambda x: x.__setitem__(0, gt.ones(5)), r"shape \(5,\) does not fit into \(5, 6\)"),
     "an index of other size": (lambda x: x[gt.tensor([0, 1]), gt.tensor([0, 1, 2])], "index"),

@@ -120,6 +120,29 @@ def test_parameters_say_what_they_are(session: Session) -> None:
     assert repr(gt.nn.Parameter(g)) == repr(torch.nn.Parameter(t))
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"precision": 2, "sci_mode": False},
+        {"sci_mode": True},
+        {"threshold": 5, "edgeitems": 1, "linewidth": 40},
+        {"profile": "short"},
+        {"profile": "full", "precision": 6},
+        {"threshold": float("inf")},
+    ],
+)
+def test_options(options: dict[str, Any], session: Session) -> None:
+    data = [both(d, "float32") for d in ([1e-8, 1.0, 300.0], _rng.normal(size=(4, 30)), _rng.normal(size=(40, 40)))]
+    try:
+        for lib in (torch, gt):
+            lib.set_printoptions(**options)
+        for t, g in data:
+            assert repr(g) == repr(t)
+    finally:
+        for lib in (torch, gt):
+            lib.set_printoptions(profile="default")
+
+
 def test_format(session: Session) -> None:
     t, g = both(3.14159, "float32")
     assert f"{g:.2f} {g:8.3e}" == f"{t:.2f} {t:8.3e}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,8 +15,10 @@ from gt import config
 from gt.client import recorder as recording
 from gt.client.recorder import IDLE_S, MARK_S, recorder
 from gt.client.session import Session
+from gt.client.tensor import Tensor
 from gt.client.tree import NODE_NBYTES, Tree
-from gt.errors import ShapeError
+from gt.errors import GTError, ShapeError
+from gt.ops import TABLE
 from gt.program import Program
 from gt.transport.messages import WINDOW, Call, Free, unpack_ids
 from tests.client.conftest import in_turn
@@ -613,7 +616,7 @@ def test_ctrl_c_while_waiting_leaves_the_session_usable(
         patch.setattr(cluster, "move_or_hang", interrupt)
         with pytest.raises(KeyboardInterrupt):
             x.numpy()
-    assert session._fetches == {}
+    assert session.transfers.fetches == {}
     assert x.tolist() == [2.0] * 3
 
 
@@ -642,7 +645,16 @@ def test_after_many_steps_the_worker_holds_what_is_alive(cluster: Cluster, sessi
     assert len(store(cluster)) == 1 + 20 + 4 * 3
     assert len(session.dead) == 0
     session.process()
-    assert session._fetches == session._uploads == {}
+    assert session.transfers.fetches == session.transfers.uploads == {}
     del losses, x, model, opt
     session.flush_frees()
     assert store(cluster) == {}
+
+
+def test_attributes_that_were_refused_do_not_stand_in_for_equal_ones(session: Session) -> None:
+    """1 == True: a mistake made once must not be found again where True is meant."""
+    x = gt.ones(2, 3)
+    for wrong, right in ((1, True), (0, False)):
+        with contextlib.suppress(GTError):  # refused, unless its equal is known already
+            Tensor._apply(TABLE["sum"], (x,), {"dims": (0,), "keepdim": wrong})
+        assert Tensor._apply(TABLE["sum"], (x,), {"dims": (0,), "keepdim": right}).ndim == 1 + right

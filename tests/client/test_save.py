@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import gt
 from gt import nn
@@ -67,7 +69,60 @@ def test_what_is_no_such_file_is_refused_in_one_line(session: Any, tmp_path: Pat
     assert "\n" not in str(e.value)
 
 
-def test_only_tensors_by_name(session: Any, tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="lr is a float"):
-        gt.save({"lr": 0.1}, tmp_path / "f")
+def test_a_checkpoint_comes_back_as_it_was(session: Any, tmp_path: Path) -> None:
+    model = nn.Linear(3, 2)
+    opt = gt.optim.AdamW(model.parameters(), lr=0.1)
+    model(gt.ones(1, 3)).sum().backward()
+    opt.step()
+    saved = {
+        "epoch": 3, "model": model.state_dict(), "opt": opt.state_dict(), "best": float("inf"), "name": None,
+        "shape": (1, [True, "x"]), "rng": np.arange(3), 7: gt.ones(2), "seen": {1, 2},
+    }  # fmt: skip
+    gt.save(saved, tmp_path / "f")
+    back = gt.load(tmp_path / "f", map_location="cpu", weights_only=True)
+    assert list(back) == list(saved)
+    for key in ("epoch", "best", "name", "shape", "seen"):
+        assert back[key] == saved[key]
+    assert (back["rng"] == saved["rng"]).all()
+    assert isinstance(back["rng"], np.ndarray)
+    assert back[7].tolist() == [1, 1]
+    other = nn.Linear(3, 2)
+    other.load_state_dict(back["model"])
+    again = gt.optim.AdamW(other.parameters())
+    again.load_state_dict(back["opt"])
+    assert again.param_groups[0]["lr"] == 0.1
+    for m, o in ((model, opt), (other, again)):
+        o.zero_grad()
+        m(gt.ones(1, 3)).sum().backward()
+        o.step()
+    assert other.weight.tolist() == model.weight.tolist()
+
+
+def test_files_in_memory_and_single_tensors(session: Any) -> None:
+    file = io.BytesIO()
+    gt.save(gt.arange(3), file)
+    file.seek(0)
+    assert gt.load(file).tolist() == [0, 1, 2]
+
+
+def test_two_ways_to_one_name(session: Any) -> None:
+    file = io.BytesIO()
+    gt.save({"a": {"b": gt.ones(1)}, "a.b": gt.zeros(1), "__metadata__": gt.ones(2)}, file)
+    file.seek(0)
+    back = gt.load(file)
+    assert (back["a"]["b"].item(), back["a.b"].item(), back["__metadata__"].tolist()) == (1, 0, [1, 1])
+
+
+@pytest.mark.parametrize(
+    ("what", "text"), [({"m": nn.ReLU()}, "save its state_dict"), ({"a": [object()]}, "a.0 is a object")]
+)
+def test_what_no_file_holds_is_refused(session: Any, tmp_path: Path, what: Any, text: str) -> None:
+    with pytest.raises(ArgumentError, match=text):
+        gt.save(what, tmp_path / "f")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_files_of_torch_say_what_to_do(session: Any, tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(2)}, tmp_path / "f")
+    with pytest.raises(ArgumentError, match=r"torch\.load"):
+        gt.load(tmp_path / "f")

@@ -42,7 +42,9 @@ def main() -> int:
         for name in sorted(names):
             if name.startswith(options.list):
                 found = find(name)
-                print(name, "exempt" if name in EXEMPT else "MISSING" if not found else ["fallback", "native"][found[1]])
+                print(
+                    name, "exempt" if name in EXEMPT else "MISSING" if not found else ["fallback", "native"][found[1]]
+                )
         return 0
     unknown = [n for n in options.names if n not in names]
     if unknown:

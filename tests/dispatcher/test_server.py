@@ -39,6 +39,9 @@ class Machine:
         self.events: list[Event] = []
         self.changed = threading.Condition()
 
+    def busy(self) -> bool:
+        return False
+
     def handle(self, event: Event) -> list[Action]:
         with self.changed:
             self.events.append(event)

@@ -30,14 +30,24 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 BAD: dict[str, Callable[[Any, Any], Any]] = {
-    "embedding": lambda x, i: gt.embedding(i, x),
+    "embedding": lambda x, i: gt.nn.functional.embedding(i, x),
     "gather": lambda x, i: gt.gather(x, 0, i.unsqueeze(1).expand(-1, 3)),
     "index_select": lambda x, i: gt.index_select(x, 0, i),
     "index_add": lambda x, i: gt.index_add(x, 0, i, gt.ones(len(i), 3)),
     "scatter_add": lambda x, i: gt.scatter_add(x, 0, i.unsqueeze(1).expand(-1, 3), gt.ones(len(i), 3)),
     "index": lambda x, i: x[i],
-    "one_hot": lambda x, i: gt.one_hot(i, 5),
+    "one_hot": lambda x, i: gt.nn.functional.one_hot(i, 5),
     "cross_entropy": lambda x, i: nn.functional.cross_entropy(gt.ones(len(i), 5), i),
+    "nll_loss": lambda x, i: nn.functional.nll_loss(gt.ones(1, 5, len(i)), i.unsqueeze(0)),
+    "scatter": lambda x, i: gt.scatter(x, 0, i.unsqueeze(1).expand(-1, 3), gt.ones(len(i), 3)),
+    "scatter_reduce": lambda x, i: gt.scatter_reduce(x, 0, i.unsqueeze(1).expand(-1, 3), gt.ones(len(i), 3), "amax"),
+    "index_copy": lambda x, i: gt.index_copy(x, 0, i, gt.ones(len(i), 3)),
+    "index_fill": lambda x, i: gt.index_fill(x, 0, i, 2.0),
+    "index_put": lambda x, i: gt.index_put(x, (i,), gt.ones(len(i), 3)),
+    "index_reduce": lambda x, i: gt.index_reduce(x, 0, i, gt.ones(len(i), 3), "prod"),
+    "take_along_dim": lambda x, i: gt.take_along_dim(x, i.unsqueeze(1), 0),
+    "embedding_bag": lambda x, i: nn.functional.embedding_bag(i.unsqueeze(0), x),
+    "select": lambda x, i: x[i[1]],
 }
 
 
@@ -86,7 +96,7 @@ def test_a_bad_index_of_one_session_leaves_the_other_alone(cuda: None) -> None:
         before = sessions.adopt(other)
         mine = recorder.use(other.new_recorder())
         with pytest.raises(IndexOutOfRange):
-            gt.embedding(gt.tensor([9]), gt.ones(3, 2)).numpy()
+            gt.nn.functional.embedding(gt.tensor([9]), gt.ones(3, 2)).numpy()
     finally:
         sessions.adopt(before)
         recorder.use(mine)

@@ -120,6 +120,15 @@ def fit(d: Any, s: Spec) -> Any:
     return d
 
 
+class Spelled(Trace):
+    """Writes compositions without a gradient of their own in their parts, as the client does."""
+
+    def add(self, op: Op, args: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
+        if op.compose is not None and op.vjp is None:
+            return op.compose(*args, **attrs)
+        return super().add(op, args, attrs)
+
+
 class Written:
     """One use of an op on paper with its gradients, and their gradients; evaluated on numpy.
 
@@ -130,7 +139,7 @@ class Written:
     def __init__(self, op: Op, args: Sequence[Any], attrs: dict[str, Any]) -> None:
         rng = np.random.default_rng(1)
         specs = specs_of(args)
-        self.trace = Trace()
+        self.trace = Spelled()
         self.inputs: list[np.ndarray] = []
         self.args = [self._input(a) if isinstance(a, np.ndarray) else a for a in args]
         self.gs = [self._input(rng.normal(size=s.shape)) for s in as_tuple(op.infer(*specs, **attrs))]

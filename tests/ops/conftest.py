@@ -1,11 +1,11 @@
-"""The engines that the table's tests run on: numpy, torch on the CPU, and on a GPU if there is one."""
+"""The engines that the table's tests run on: numpy, torch on the CPU, and on a GPU if there is one, and jax."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from gt.worker.engines import Engine
+from gt.worker.engines import Engine, load
 from gt.worker.engines.torch import TorchEngine
 
 _GPU = pytest.param(
@@ -21,7 +21,17 @@ def device(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def engine(device: str) -> Engine:
-    """torch, on each device."""
+    """torch, on each device. On a GPU float32 shall be float32 here, also in convolutions."""
+    torch.backends.cudnn.allow_tf32 = False
     if device not in _ENGINES:
         _ENGINES[device] = TorchEngine(device)
     return _ENGINES[device]
+
+
+@pytest.fixture
+def jax_engine() -> Engine:
+    """jax, on the CPU."""
+    pytest.importorskip("jax")
+    if "jax" not in _ENGINES:
+        _ENGINES["jax"] = load("jax", "cpu")
+    return _ENGINES["jax"]

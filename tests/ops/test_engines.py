@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -11,16 +12,21 @@ import torch
 from gt import dtypes
 from gt.dtypes import ALL, DType
 from gt.errors import IndexOutOfRange, StartError
-from gt.ops import TABLE
+from gt.ops import TABLE, Op
+from gt.ops.engines import ENGINES, EXCEPTIONS, runs
 from gt.program import SCALARS, spec
 from gt.worker.engines import load
 from gt.worker.engines.torch import TorchEngine
 from tests.ops.cases import NUMPY
 
 
-@pytest.fixture(params=["numpy", "torch"])
-def any_engine(request: pytest.FixtureRequest, engine: Any) -> Any:
-    return NUMPY if request.param == "numpy" else engine
+@pytest.fixture(params=["numpy", "torch", "jax"])
+def any_engine(request: pytest.FixtureRequest, device: str) -> Any:
+    if request.param == "torch":
+        return request.getfixturevalue("engine")
+    if device != "cpu":
+        pytest.skip("is not for devices of torch's")
+    return NUMPY if request.param == "numpy" else request.getfixturevalue("jax_engine")
 
 
 @pytest.mark.parametrize("d", ALL, ids=lambda d: d.name)
@@ -45,6 +51,8 @@ def test_bytes_of_what_does_not_lie_in_order(any_engine: Any) -> None:
 
 
 def test_what_leaves_is_a_copy(any_engine: Any) -> None:
+    if any_engine.name == "jax":
+        pytest.skip("its arrays never change")
     s = spec((2,), dtypes.float32)
     array = any_engine.from_bytes(np.ones(2, np.float32).tobytes(), s)
     out, own = any_engine.to_bytes(array), any_engine.own(array)
@@ -53,6 +61,8 @@ def test_what_leaves_is_a_copy(any_engine: Any) -> None:
 
 
 def test_dense_copies_only_what_has_gaps(any_engine: Any) -> None:
+    if any_engine.name == "jax":
+        pytest.skip("its arrays have no gaps")
     s = spec((2, 3), dtypes.float32)
     array = any_engine.from_bytes(np.arange(6, dtype=np.float32).tobytes(), s)
     assert any_engine.dense(array) is array
@@ -119,10 +129,27 @@ def test_kernels_without_attributes_are_torchs_own(engine: Any) -> None:
     assert engine.kernel(TABLE["matmul"], {}, [s, s]) is torch.mm
 
 
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jax", None)
+    with pytest.raises(StartError, match=r"^the jax engine needs jax: pip install 'gt\[jax\]'$"):
+        load("jax")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(
+        StartError, match=r"^the torch engine needs torch: pip install 'gt\[torch\]', or use --engine numpy$"
+    ):
+        load("torch")
+
+
+@pytest.mark.parametrize("op", TABLE.values(), ids=lambda op: op.name)
+def test_every_engine_runs_every_op_by_itself_but_those_that_are_listed(op: Op) -> None:
+    borrowing = [e for e in ENGINES if runs(op, e) == "borrowed"]
+    assert bool(borrowing) == (op.name in EXCEPTIONS)
+
+
 def test_engines_are_loaded_by_name() -> None:
     assert load("numpy").name == "numpy"
     assert load("torch", "cpu").device == "cpu"
-    with pytest.raises(StartError, match="engine 'abacus' is not one of: torch, numpy"):
+    with pytest.raises(StartError, match="engine 'abacus' is not one of: torch, numpy, jax"):
         load("abacus")
     with pytest.raises(StartError, match="device 'tpu' is not cpu, cuda or cuda:N"):
         TorchEngine("tpu")

@@ -21,10 +21,12 @@ from gt.worker.engines.torch import TorchEngine
 TORCH, NUMPY = TorchEngine("cpu"), NumpyEngine()
 NUMBERS = {"f": 1.5, "i": 2, "b": True}
 
-BINARY = """add sub mul div pow maximum minimum remainder floor_divide eq ne lt le gt ge
-    logical_and logical_or logical_xor""".split()
-UNARY = """neg abs sign exp expm1 log log1p log2 sqrt rsqrt square reciprocal sin cos tanh sigmoid relu silu erf
-    floor ceil round logical_not isnan isinf isfinite""".split()
+BINARY = """add sub mul div pow maximum minimum fmax fmin remainder fmod floor_divide eq ne lt le gt ge
+    logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift
+    gcd lcm atan2 hypot copysign logaddexp2 xlogy nextafter""".split()
+UNARY = """neg abs sign sgn exp exp2 expm1 log log1p log2 log10 sqrt rsqrt square reciprocal sin cos tan asin acos atan
+    sinh cosh tanh asinh acosh atanh sinc sigmoid relu silu mish hardswish erf erfc erfinv lgamma digamma i0
+    floor ceil trunc round signbit logical_not bitwise_not isnan isinf isfinite""".split()
 REDUCTIONS = "sum mean prod amax amin any all".split()
 
 
@@ -44,7 +46,8 @@ SCALAR_OPERANDS: list[tuple[Spec, Any]] = [(SCALARS[k], v) for k, v in NUMBERS.i
 def test_promote_is_result_type(a: DType) -> None:
     everything = [o for d in ALL for o in operands(d)] + SCALAR_OPERANDS
     for (sa, ta), (sb, tb) in itertools.product(operands(a), everything):
-        expected = dtypes.dtype(str(torch.result_type(ta, tb)))
+        name = str(torch.result_type(ta, tb))
+        expected = dtypes.dtype("complex64" if name == "torch.complex32" else name)  # which GT has not
         assert dtypes.promote((sa, sb)) is expected, (sa, sb)
         assert dtypes.promote((sb, sa)) is expected, (sa, sb)
 

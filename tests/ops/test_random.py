@@ -9,8 +9,11 @@ import pytest
 import torch
 
 from gt.errors import ArgumentError
-from gt.ops import TABLE, random
+from gt.ops import TABLE, Op
+from gt.ops import bits as random
+from gt.ops.record import Site, as_tuple
 from gt.program import SCALARS
+from gt.worker.engines.torch import TorchEngine
 from tests.ops.cases import NUMPY, calls_with
 
 N = 1 << 17
@@ -29,8 +32,38 @@ def correlation(a: np.ndarray, b: np.ndarray) -> float:
 FIVE_SIGMA = 5 / np.sqrt(N)
 
 
+class AsOnDevice:
+    """torch by its own kernels, as on a GPU. (On "cpu" numpy draws for it.)"""
+
+    device = "cpu:0"
+
+    def __init__(self) -> None:
+        self.inner = TorchEngine("cpu")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def kernel(self, op: Op, attrs: dict[str, Any], operands: Any, inplace: bool = False) -> Any:
+        site = Site(self.device, tuple(operands), as_tuple(op.infer(*operands, **attrs)))
+        return op.kernels["torch"](torch, site, **attrs)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_engines_draw_the_same_bits(seed: int, engine: Any) -> None:
+    draws_what_numpy_draws(engine, seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_torchs_own_kernels_draw_the_same_bits(seed: int) -> None:
+    draws_what_numpy_draws(AsOnDevice(), seed)
+
+
+@pytest.mark.parametrize("seed", [s for s in SEEDS if s < 2**63])  # what jax takes as a number; clients send 63 bits
+def test_jax_draws_the_same_bits(seed: int, jax_engine: Any) -> None:
+    draws_what_numpy_draws(jax_engine, seed)
+
+
+def draws_what_numpy_draws(engine: Any, seed: int) -> None:
     for dtype in ("float32", "float64", "float16", "bfloat16"):
         ours, theirs = draw("rand", seed, n=1001, dtype=dtype), draw("rand", seed, n=1001, dtype=dtype, engine=engine)
         assert ours.tobytes() == theirs.tobytes()
@@ -45,6 +78,12 @@ def test_engines_draw_the_same_bits(seed: int, engine: Any) -> None:
     x = np.ones(1001, np.float32)
     masks = [calls_with(e, TABLE["dropout"], (x, seed), {"p": 0.3})[0] for e in (NUMPY, engine)]
     assert masks[0].tobytes() == masks[1].tobytes()
+    orders = [calls_with(e, TABLE["randperm"], (seed,), {"n": 1001, "dtype": "int32"})[0] for e in (NUMPY, engine)]
+    assert orders[0].tobytes() == orders[1].tobytes()
+    assert sorted(orders[0]) == list(range(1001))
+    rates = np.linspace(0, 40, 1001)
+    counts = [calls_with(e, TABLE["poisson"], (rates, seed), {})[0] for e in (NUMPY, engine)]
+    assert (counts[0] != counts[1]).mean() < 0.001  # where a normal lies on the edge of two counts
 
 
 def test_a_number_depends_on_its_position_alone() -> None:

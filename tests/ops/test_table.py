@@ -63,6 +63,16 @@ def test_a_record_is_whole(op: Op) -> None:
         assert op.aliases
 
 
+@pytest.mark.parametrize(("op", "args", "attrs"), cases(lambda op: op.ranges))
+def test_indices_that_an_op_makes_are_in_range(op: Op, args: Any, attrs: Any) -> None:
+    """What `ranges` says is not checked again before a kernel reads it."""
+    assert op.ranges is not None
+    results = apply(op, args, specs_of(args), attrs, NUMPY.kernel)
+    for k, n in op.ranges(*specs_of(args), **attrs).items():
+        assert results[k].dtype in (np.int64, np.int32)
+        assert ((results[k] >= 0) & (results[k] < n)).all()
+
+
 # -- kernels ---------------------------------------------------------------------------------
 
 
@@ -87,7 +97,10 @@ def test_engines_agree(op: Op, args: Any, attrs: Any, dtype: str, engine: Any) -
         assert a.dtype is getattr(torch, s.dtype.name)
         assert a.device == torch.device(engine.device)
         coarse = max(dtype, s.dtype.name, key=lambda d: TOLERANCE.get(d, (0, 0)))
-        close(to_numpy(engine, a, s), b, coarse)
+        mine = to_numpy(engine, a, s)
+        if engine.deferred and op.name in ("linalg_eigh", "linalg_svd"):
+            mine, b = np.abs(mine), np.abs(b)  # the signs of vectors are each library's choice
+        close(mine, b, coarse)
 
 
 @pytest.mark.parametrize(("op", "args", "attrs"), cases())
@@ -156,7 +169,10 @@ def test_attributes_may_come_off_the_wire(op: Op, args: Any, attrs: Any, engine:
     assert as_tuple(op.infer(*specs, **wired)) == as_tuple(op.infer(*specs, **attrs))
     for maker in (NUMPY, engine):
         for a, b in zip(calls_with(maker, op, args, wired), calls_with(maker, op, args, attrs), strict=True):
-            np.testing.assert_array_equal(a, b)
+            if getattr(maker, "deferred", False):  # a GPU adds up in any order
+                np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+            else:
+                np.testing.assert_array_equal(a, b)
 
 
 # -- gradients -------------------------------------------------------------------------------
@@ -205,17 +221,26 @@ def test_gradients_match_torch(op: Op, args: Any, attrs: Any, engine: Any) -> No
     written = with_gradient(op, args, attrs)
     if is_empty(written):
         pytest.skip("there is nothing to compare")
+    if op.name.startswith("torch_op"):
+        pytest.skip("it is torch's own autograd")
+    if attrs.get("dmask"):
+        pytest.skip("torch's kernel has no derivative by its mask")
     specs = specs_of(args)
     arrays = to_engine(engine, args)
     leaves = [a.requires_grad_() for a, v in zip(arrays, args, strict=True) if is_float(v)]
     with torch.enable_grad():
         results = apply(op, arrays, specs, attrs, engine.kernel)
+    for r, g in zip(results, written.gs, strict=True):
+        if not r.requires_grad and any(x.requires_grad for x in results):  # torch keeps it for its backward only
+            written.inputs[g.number] = np.zeros(g.shape)
     gs = [torch.from_numpy(written.inputs[g.number]).to(engine.device) for g in written.gs]
     there = [(r, g) for r, g in zip(results, gs, strict=True) if r.requires_grad]
     if not there:
-        assert not written.first
+        assert not any(np.any(d) for d in written.values([d for _, d in written.first])), "torch has none"
         return
-    if op.name == "silu_dx" or (op.name == "remainder" and not isinstance(args[0], np.ndarray)):
+    if op.name in ("silu_dx", "mish_dx", "floor_divide", "nextafter") or (
+        op.name == "remainder" and not isinstance(args[0], np.ndarray)
+    ):
         pytest.skip("torch has no derivative of it")
     theirs = torch.autograd.grad([r for r, _ in there], leaves, [g for _, g in there], allow_unused=True)
     symbols = [s for s in written.args if hasattr(s, "number") and s.dtype.is_floating_point]
@@ -225,7 +250,7 @@ def test_gradients_match_torch(op: Op, args: Any, attrs: Any, engine: Any) -> No
             assert s.number not in ours or not np.any(ours[s.number])
         else:
             np.testing.assert_allclose(
-                ours.get(s.number, np.zeros(s.shape)), t.detach().cpu().numpy(), rtol=1e-7, atol=1e-9
+                ours.get(s.number, np.zeros(s.shape)), t.detach().cpu().numpy(force=True), rtol=1e-7, atol=1e-9
             )
 
 
@@ -236,8 +261,6 @@ def test_gradients_have_gradients(op: Op, args: Any, attrs: Any) -> None:
         pytest.skip("the second derivative of a power at 0 is at most one-sided")
     if op.name in ("maximum", "minimum") and np.any(np.equal(*args)):
         pytest.skip("the gradient jumps at ties")
-    if op.name == "prod" and any(np.any(a == 0) for a in args):
-        pytest.skip("the gradient of the zeros' gradient is left out")
     if is_empty(written):
         pytest.skip("there is nothing to move")
     grads = [d for _, d in written.first]
@@ -255,6 +278,7 @@ READS = {
     "split": ((), False), "slice": ((), False), "cast": ((), False), "dropout": ((), False), "neg": ((), False),
     "mul": ((0, 1), False), "matmul": ((0, 1), False), "log": ((0,), False), "where": ((0,), False),
     "embedding": ((1,), False), "gather": ((1,), False), "nll_loss": ((1,), False), "cumsum": ((), False),
+    "cross_entropy": ((1,), True),
     "linear": ((0, 1), False), "assign": ((), False), "slice_put": ((), False), "index": ((1,), False),
 }  # fmt: skip
 
@@ -290,14 +314,16 @@ def test_what_is_put_is_read_again(op: Op, args: Any, attrs: Any) -> None:
     pieces = apply(op, args, specs, attrs, NUMPY.kernel)
     for k, piece in enumerate(pieces):
         trace = Trace()
-        base, new = trace.symbol(specs[0]), trace.symbol(spec(piece.shape, specs[0].dtype))
+        base, new = trace.symbol(specs[0]), trace.symbol(spec(piece.shape, dtypes.dtype(piece.dtype)))
         assert op.put is not None
-        out = op.put(base, new, k, *args[1:], **attrs)
+        indices = [a for a in args[1:] if isinstance(a, np.ndarray)]
+        others = [a if s.weak else trace.symbol(s) for a, s in zip(args[1:], specs[1:], strict=True)]
+        out = op.put(base, new, k, *others, **attrs)
         assert out.spec is specs[0]
-        fresh = rng.normal(size=piece.shape)
-        (changed,) = run(trace, [out], [args[0], fresh], NUMPY.kernel)
+        fresh = rng.normal(size=piece.shape).astype(piece.dtype)
+        (changed,) = run(trace, [out], [args[0], fresh, *indices], NUMPY.kernel)
         np.testing.assert_array_equal(apply(op, [changed, *args[1:]], specs, attrs, NUMPY.kernel)[k], fresh)
-        (same,) = run(trace, [out], [args[0], piece], NUMPY.kernel)
+        (same,) = run(trace, [out], [args[0], piece, *indices], NUMPY.kernel)
         np.testing.assert_array_equal(same, args[0])
 
 

@@ -42,12 +42,15 @@ from gt.transport.messages import (
     Need,
     Refused,
     Rejected,
+    Share,
+    Shared,
     Stats,
     Welcome,
     WorkerHello,
     WorkerWelcome,
     pack_ids,
 )  # fmt: skip
+from gt.transport.shared import SLOTS, Ring, make_ring
 from gt.transport.unix import Stream, head_of
 
 Frames = list[bytes]
@@ -207,6 +210,16 @@ def wrong_program(rng: random.Random) -> Program:
             return Program((), "", (Instruction(op, (), attrs),), (0,), (), ())
 
 
+def borrowing_program() -> tuple[Program, tuple[Any, ...]]:
+    """One that has a worker without torch fetch it first, which takes seconds."""
+    rng = random.Random(0)
+    while True:
+        p, scalars = any_program(rng)
+        op = TABLE[p.code[-1].op]
+        if op.compose is None and not op.kernels.keys() & {"numpy", "array"} and runs(p):
+            return p, scalars
+
+
 def runs(p: Program) -> bool:
     """Whether the server will take it for a program."""
     try:
@@ -227,6 +240,7 @@ class Liar:
         self.ids: list[int] = []  #: Tensors of its own, as far as it knows.
         self.seq = 0
         self.next_id = 1
+        self.ring: Ring | None = None
         self.done = self.ran = 0  #: Calls that the server ran for it; since it was last asked.
         self.stuck = False  #: It was asked for what it does not have: nothing more will be heard of its calls.
 
@@ -344,10 +358,30 @@ class Liar:
             "dtype": rng.choice(["int8", "float64", "float99", ""]),
         }  # fmt: skip
         name = rng.choice(list(lies))
-        return msgspec.structs.replace(right, **{name: lies[name]}), rng.randbytes(4 * n if rng.random() < 0.9 else 0)
+        lie = msgspec.structs.replace(right, **{name: lies[name]})
+        if rng.random() < 0.01:  # in a ring, or so it says; without one it has begun what it will not end
+            self.stuck = True
+            return msgspec.structs.replace(lie, slot=rng.choice([0, 1, SLOTS - 1, SLOTS, 1 << 40])), None
+        return lie, rng.randbytes(4 * n if rng.random() < 0.9 else 0)
+
+    def share(self) -> Any:
+        """A ring of its own, or something else; and whose it is."""
+        rng = self.rng
+        if self.ring is None or rng.random() < 0.1:
+            self.ring = make_ring(1)
+        assert self.ring is not None
+        right = Share(0, rng.randrange(3), self.ring.fd, self.ring.name)
+        lies: dict[str, Any] = {
+            "fd": rng.choice([0, 1, 2, 3, 4, 5, -1, 1 << 40]), "name": rng.choice(["", "gt-", "gt-" + "0" * 32, "/"]),
+            "pid": self.number(), "session": self.session(), "ring": self.number(),
+        }  # fmt: skip
+        name = rng.choice(list(lies))
+        return right if rng.random() < 0.3 else msgspec.structs.replace(right, **{name: lies[name]}), None
 
     def fetch(self) -> Any:
-        return Fetch(self.session(), self.number() if self.rng.random() < 0.5 else self.new_id(), self.id()), None
+        request = self.number() if self.rng.random() < 0.5 else self.new_id()
+        slots = self.rng.choice([(), (), (0,), (0, 1, 2), (SLOTS,), (-1,), (1 << 40,), (7,) * 300])
+        return Fetch(self.session(), request, self.id(), self.rng.randrange(3), slots), None
 
     def small_talk(self) -> Any:
         rng = self.rng
@@ -363,12 +397,12 @@ class Liar:
             CallDone(self.session(), self.number(), self.number()), Need(rng.randbytes(16)), Forget(rng.randbytes(16)),
             CallFailed(self.session(), self.number(), self.number(), failure), CloseSession(self.victim),
             FetchFailed(self.session(), self.number(), failure), Stats(self.number(), {"a": [1, {}]}),
-            Refused("no"), Rejected("no"), WorkerWelcome(VERSION, 1),
+            Refused("no"), Rejected("no"), WorkerWelcome(VERSION, 1), Shared(self.session(), self.number(), True),
         ]), None  # fmt: skip
 
 
-SAYINGS = ["hello", "define", "call", "free", "chunk", "fetch", "small_talk", "as_another"]
-WEIGHTS = [2, 10, 30, 8, 20, 12, 6, 12]
+SAYINGS = ["hello", "define", "call", "free", "chunk", "share", "fetch", "small_talk", "as_another"]
+WEIGHTS = [2, 10, 30, 8, 20, 4, 12, 6, 12]
 OVERSIZED: list[Frames] = [
     [codec.encode(Chunk(0, 1, 0, CHUNK + 1, (CHUNK + 1,), "int8"))[0], bytes(CHUNK + 1)],
     [bytes(MAX_FRAME)],

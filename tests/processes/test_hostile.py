@@ -12,9 +12,22 @@ from typing import Any
 import pytest
 
 from gt.transport import codec, connect
-from gt.transport.messages import CHUNK, MAX_FRAME, VERSION, Hello, Refused, Rejected, Welcome, WorkerHello
+from gt.transport.messages import (
+    CHUNK,
+    MAX_FRAME,
+    VERSION,
+    Call,
+    CallDone,
+    CallFailed,
+    Define,
+    Hello,
+    Refused,
+    Rejected,
+    Welcome,
+    WorkerHello,
+)
 
-from .hostile import ECHO, OVERSIZED, Liar, UnixPeer, ZmqPeer, garbage
+from .hostile import ECHO, OVERSIZED, Liar, UnixPeer, ZmqPeer, borrowing_program, garbage
 from .running import DEADLINE_S, Process, answer, children
 
 pytestmark = pytest.mark.processes
@@ -107,6 +120,17 @@ class Attacker:
             self.peer = None
 
 
+def warm_up(address: str) -> None:
+    """Have the worker load what it may need: meanwhile nobody's calls would run."""
+    p, scalars = borrowing_program()
+    with closing(connect(address)) as channel:
+        channel.send(Hello(VERSION, "", "first"))
+        channel.send(Define(p))
+        channel.send(Call(0, 1, p.hash(), b"", scalars, 1, b"", 0))
+        while not isinstance(answer(channel), (CallDone, CallFailed)):
+            pass
+
+
 def resident_nbytes(pid: int) -> int:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
@@ -123,6 +147,7 @@ def test_a_flood_of_lies(start: Start, tmp_path: Path, wire: str, count: int) ->
     address = server.line().removeprefix("gt: serving on ").partition(",")[0]
     pids = [server.pid, *children(server.pid)]
     assert len(pids) == 2
+    warm_up(address)
     stop = tmp_path / "stop"
     user = start("-c", USER, address, str(stop))
     victim = int(user.line())

@@ -8,11 +8,14 @@ fixed, fair order.
 
 from __future__ import annotations
 
+import os
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+import msgspec
 
 from gt import config
 from gt.client import recorder as recording
@@ -22,7 +25,7 @@ from gt.dispatcher.machine import Machine
 from gt.errors import ProgramError, ServerError
 from gt.ops.check import check
 from gt.transport import codec
-from gt.transport.messages import VERSION, Refused, WorkerHello
+from gt.transport.messages import VERSION, Refused, Share, WorkerHello
 from gt.worker import engines
 from gt.worker.core import WorkerCore
 
@@ -38,6 +41,8 @@ class Hang(AssertionError):
 
 class Link:
     """One connection to the dispatcher: frames on their way in both directions."""
+
+    local = True
 
     def __init__(self, cluster: Cluster, peer: bytes) -> None:
         self.cluster = cluster
@@ -96,6 +101,10 @@ class SimWorker:
             self.results.send(message, payload)
         return out is not None
 
+    def copy(self) -> None:
+        for answer, data in self.core.copy() or ():
+            self.results.send(answer, data)
+
     def read(self) -> None:
         message, payload = codec.decode(self.control.inbox.popleft())
         if isinstance(message, Refused):
@@ -126,6 +135,7 @@ class Cluster:
         #: What happens while a client waits at this link. Raises Hang if nothing can.
         self.while_waiting: Callable[[Link], None] = lambda link: self.move_or_hang()
         self.check_invariants = seed is not None
+        self.refuse_rings = 0.0  # how often a worker cannot open what a client shares
         self._handle(TimePassed(0.0))
         for _ in range(workers):
             self.add_worker()
@@ -180,6 +190,8 @@ class Cluster:
             w.results.inbox.clear()
             if w.core._queue or w.core._urgent:
                 moves.append((SimWorker.step, w))
+            if not w.core._copies.empty():
+                moves.append((SimWorker.copy, w))
         if self.checks:
             moves.append((self._checked, None))
         return moves
@@ -230,6 +242,10 @@ class Cluster:
         except codec.BadMessage as e:
             self._handle(BadFramesCame(link.peer, str(e)))
         else:
+            if isinstance(message, Share):
+                refused = self.random is not None and self.random.random() < self.refuse_rings
+                pid = self.random.choice([0, 1, os.getppid()]) if refused else os.getpid()  # type: ignore[union-attr]
+                message = msgspec.structs.replace(message, pid=pid)
             self._handle(MessageCame(link.peer, message, payload))
 
     @staticmethod

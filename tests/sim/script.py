@@ -1,7 +1,8 @@
 """A client of the simulation: a session, its variables, and threads that do random things with them.
 
 Each action is one statement that a user could write. It is done on GT's tensors and told to the oracle.
-Whatever interrupts an action (an error, Ctrl-C) leaves the variables as they were.
+Whatever interrupts an action (an error, Ctrl-C) leaves the variables as they were. While one thread waits inside
+an action, the others leave alone what it reads or writes, as threads must: what they would get is anyone's guess.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class SimSession(Session):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.oracle = Oracle()
+        self.claims: list[tuple[Thread, Cell, bool]] = []  #: Who is using which memory, and whether to write.
         super().__init__(*args, **kwargs)
 
     def send_call(self, p: Any, variant: Any, live: set[int]) -> None:
@@ -70,6 +72,11 @@ class Variable:
         self.part = part
         self.seen = base.cell.node if base is not None else None
 
+    @property
+    def memory(self) -> Cell:
+        """The cell at the bottom: of what it is a view of, if it is one."""
+        return self.base.memory if self.base is not None else self.cell
+
 
 def _value(tensor: Any) -> Any:
     return tensor._v or tensor._read()
@@ -92,13 +99,22 @@ class Thread:
     def act(self) -> None:
         self.left -= 1
         name = self.rng.choices(list(ACTIONS), list(ACTIONS.values()))[0]
-        getattr(self, name)()
+        try:
+            getattr(self, name)()
+        finally:
+            self.session.claims = [c for c in self.session.claims if c[0] is not self]
 
     # --- variables ---
 
-    def pick(self, size: int = 0) -> Variable | None:
-        found = [v for v in self.variables if not size or v.tensor.shape == (size,)]
-        return found[int(self.rng.random() * len(found))] if found else None
+    def pick(self, size: int = 0, write: bool = False) -> Variable | None:
+        """A variable to read in this action, or to write to."""
+        taken = [cell for thread, cell, writes in self.session.claims if thread is not self and (write or writes)]
+        found = [v for v in self.variables if (not size or v.tensor.shape == (size,)) and v.memory not in taken]
+        if not found:
+            return None
+        var = found[int(self.rng.random() * len(found))]
+        self.session.claims.append((self, var.memory, write))
+        return var
 
     def add(self, tensor: Any, node: Node, base: Variable | None = None, part: slice = slice(None)) -> None:
         self.oracle.recorded(_value(tensor), node)
@@ -191,7 +207,7 @@ class Thread:
             self.variables.pop()
 
     def update(self) -> None:
-        a = self.pick()
+        a = self.pick(write=True)
         b = a and self.pick(a.tensor.shape[0])
         if a is None or b is None:
             return self.create()
@@ -210,7 +226,7 @@ class Thread:
 
     def step(self) -> None:
         """A step of an optimizer: an update that an engine may write over its input."""
-        a = self.pick()
+        a = self.pick(write=True)
         b = a and self.pick(a.tensor.shape[0])
         if a is None or b is None:
             return self.create()
@@ -234,7 +250,7 @@ class Thread:
         picked = gt.gather(a.tensor, 0, where)
         made = Node(lambda d, i: d[i], (x, i), "IndexOutOfRange" if bad else "")
         node = self.oracle.recorded(_value(picked), made)
-        b = self.pick(n) if self.rng.random() < 0.7 else None
+        b = self.pick(n, write=True) if self.rng.random() < 0.7 else None
         if b is None:
             self.add(picked, node)
         else:
@@ -248,7 +264,7 @@ class Thread:
 
     def relapse(self) -> None:
         """A step that fails on one of two twins, which then share memory; later one that succeeds."""
-        a = self.pick(SMALL)
+        a = self.pick(SMALL, write=True)
         if a is None or a.base is not None or not self.fails:
             return self.create()
         twin = Variable(copy.deepcopy(a.tensor), Cell(self.read(a)))
@@ -271,7 +287,7 @@ class Thread:
 
     def hog(self) -> None:
         """More memory than there is, where there is a limit."""
-        a = self.pick()
+        a = self.pick(write=True)
         if a is None or not self.limited or not self.fails:
             return self.create()
         x = self.read(a)
@@ -308,6 +324,8 @@ class Thread:
 
     def fetch(self) -> None:
         a = self.pick()
+        if a is not None and a.base is None:
+            self.session.claims.pop()  # it is fetched as it is now: another thread may write to it meanwhile
         if a is not None:
             self.fetch_one(a)
 

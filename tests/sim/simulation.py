@@ -17,11 +17,14 @@ from typing import Any
 import gt.client.creation
 import gt.client.recorder
 import gt.client.session
+import gt.client.transfers
 import gt.dispatcher.calls
 import gt.dispatcher.invariants
 import gt.dispatcher.machine
 import gt.dispatcher.transfers
+import gt.transport.shared
 import gt.worker.calls
+import gt.worker.core
 import gt.worker.session
 import gt.worker.transfers
 from gt import config
@@ -36,16 +39,18 @@ from .script import HUGE, SimSession, Thread, Variable, told
 
 #: Small, so that few bytes make many chunks and few calls fill a window.
 LIMITS = {
-    gt.client.session: {"CHUNK": 48, "UPLOADS": 3},
-    gt.dispatcher.transfers: {"CHUNK": 48, "UPLOADS": 3},
-    gt.dispatcher.invariants: {"WINDOW": 6, "UPLOADS": 3},
+    gt.transport.shared: {"PIECE": 56, "SLOTS": 5, "UPLOAD_SLOTS": 3, "LENT": 2, "LARGE": 80},
+    gt.client.transfers: {"CHUNK": 48, "UPLOADS": 3, "PIECE": 56, "SLOTS": 5, "LENT": 2, "LARGE": 80},
+    gt.dispatcher.transfers: {"CHUNK": 48, "UPLOADS": 3, "SLOTS": 5},
+    gt.dispatcher.invariants: {"WINDOW": 6, "UPLOADS": 3, "SLOTS": 5},
+    gt.worker.core: {"SLOTS": 5, "LARGE": 80},
     gt.dispatcher.machine: {"WINDOW": 6},
     gt.dispatcher.calls: {"WINDOW": 6},
     gt.worker.transfers: {"CHUNK": 48},
     gt.worker.session: {"SENDING_NBYTES": 500},
     gt.client.creation: {"BY_VALUE_NBYTES": 64},
 }
-CLOCKED = (gt.client.session, gt.client.recorder, gt.worker.calls)  #: They ask for the time.
+CLOCKED = (gt.client.session, gt.client.transfers, gt.client.recorder, gt.worker.calls)  #: They ask for the time.
 FAULTS = 0.03  #: Turns in which something goes wrong or a worker joins.
 TORCH = find_spec("torch") is not None
 for engine in ["numpy", "torch"] if TORCH else ["numpy"]:
@@ -99,6 +104,7 @@ class World:
             cache_bytes=rng.choice([1 << 11, 1 << 13, 1 << 20]),
             fake_memory=4 * HUGE if limited < 0.2 else 0,
             worker_memory=4 * HUGE if 0.2 < limited < 0.4 else 0,
+            share_memory=rng.random() < 0.8,
         )  # fmt: skip
         # Only torch's engine writes over donated memory; numpy's is faster to simulate.
         engine = "torch" if TORCH and seed % 3 == 0 else "numpy"
@@ -107,6 +113,7 @@ class World:
         self.cluster.check_invariants = check_always or seed % 10 == 0
         self.cluster.watch = self.watch
         self.cluster.while_waiting = self.while_waiting
+        self.cluster.refuse_rings = rng.choice([0.0, 0.0, 0.3, 1.0])
         self.clients: list[Client] = []
         self.by_peer: dict[bytes, Client] = {}
         self.by_link: dict[Link, Client] = {}
@@ -245,7 +252,7 @@ class World:
         client.variables.clear()
         for each in client.threads:
             self.insist(each.recorder.settle)
-        self.insist(lambda: session.wait(lambda: not session._uploads))
+        self.insist(lambda: session.wait(lambda: not session.transfers.uploads))
         session.flush_frees()
         try:
             session.wait(lambda: not self.held(session.number))

@@ -10,7 +10,7 @@ from gt.ops.record import Op
 from gt.program import Spec
 from gt.transport.codec import Buffer
 
-Array = Any  #: A torch.Tensor, a numpy.ndarray: whatever the engine computes with.
+Array = Any  #: A torch.Tensor, a numpy.ndarray, a jax.Array: whatever the engine computes with.
 
 
 class Engine(Protocol):
@@ -31,12 +31,17 @@ class Engine(Protocol):
         decided from attributes and specs is decided here, once. With `inplace`: the form that
         writes its results into the operands `op.inplace` and returns them; None if there is none."""
 
+    def whole(self, run: Callable[..., Any], steps: Sequence[Any]) -> Callable[..., Any]:
+        """The function of a whole program and its steps (see executor.py), as the engine wants it to be called: jax
+        compiles what repeats. Where it fails it must raise from `run`, whose lines tell the instruction."""
+
     def from_bytes(self, data: Buffer, spec: Spec, given: bool = False) -> Array:
         """A new array with a copy of these bytes. If they are `given`, nobody else will use them again:
         an engine whose arrays lie in host memory takes them as they are."""
 
-    def to_bytes(self, array: Array) -> memoryview:
-        """A contiguous copy of the array in host memory, as bytes."""
+    def to_bytes(self, array: Array, borrow: bool = False) -> memoryview:
+        """A contiguous copy of the array in host memory, as bytes. To `borrow`: perhaps its own memory, which
+        nobody writes to before they were read."""
 
     def own(self, array: Array) -> Array:
         """The array in memory of its own: contiguous, shared with nobody."""
@@ -80,4 +85,12 @@ def load(name: str, device: str = "", threads: int = 0) -> Engine:
         from gt.worker.engines.torch import TorchEngine
 
         return TorchEngine(device, threads)
-    raise StartError(f"engine {name!r} is not one of: torch, numpy")
+    if name == "jax":
+        try:
+            import jax  # noqa: F401
+        except ImportError:
+            raise StartError("the jax engine needs jax: pip install 'gt[jax]'") from None
+        from gt.worker.engines.jax import JaxEngine
+
+        return JaxEngine(device)
+    raise StartError(f"engine {name!r} is not one of: torch, numpy, jax")

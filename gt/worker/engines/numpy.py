@@ -13,6 +13,7 @@ from gt.errors import IndexOutOfRange, WorkerError
 from gt.ops.record import Op, as_tuple
 from gt.program import Spec
 from gt.transport.codec import Buffer
+from gt.worker.engines.borrowing import borrow
 
 _NARROW = (dtypes.float16, dtypes.bfloat16)  #: computed in float32, as torch does on a CPU
 
@@ -31,17 +32,19 @@ class NumpyEngine:
         self, op: Op, attrs: dict[str, Any], operands: Sequence[Spec], inplace: bool = False
     ) -> Callable[..., Any] | None:
         f = op.kernels.get("numpy") or op.kernels.get("array")
-        if f is None or inplace:
+        if inplace:
             return None
+        if f is None:
+            return borrow(op, attrs, operands)
         results = [s.dtype.numpy for s in as_tuple(op.infer(*operands, **attrs))]
-        casts = self._casts(op, operands, results)
+        cast = casts(op, operands, results)
         single = len(results) == 1
         attrs = {k: tuple(v) if isinstance(v, list) else v for k, v in attrs.items()}
 
         def run(*args: Any) -> Any:
             with np.errstate(all="ignore"):
-                if casts is not None:
-                    args = tuple(a if c is None else np.asarray(a).astype(c) for a, c in zip(args, casts, strict=True))
+                if cast is not None:
+                    args = tuple(a if c is None else np.asarray(a).astype(c) for a, c in zip(args, cast, strict=True))
                 made = f(np, *args, **attrs)
                 if single:
                     return np.asarray(made, results[0])
@@ -49,26 +52,16 @@ class NumpyEngine:
 
         return run
 
-    def _casts(self, op: Op, operands: Sequence[Spec], results: list[Any]) -> list[Any] | None:
-        """What each operand is cast to before the kernel sees it (None: nothing)."""
-        if op.promote:
-            common = dtypes.promote(operands)
-            if common in _NARROW:
-                common = dtypes.float32
-            target = common.numpy
-            if results[0].kind == "f" and not common.is_floating_point:
-                target = results[0]
-            return [None if s.dtype.numpy == target and not s.weak else target for s in operands]
-        if op.aliases or not any(s.dtype in _NARROW for s in operands):
-            return None
-        return [np.dtype(np.float32) if s.dtype in _NARROW else None for s in operands]
+    def whole(self, run: Callable[..., Any], steps: Sequence[Any]) -> Callable[..., Any]:
+        return run
 
     def from_bytes(self, data: Buffer, spec: Spec, given: bool = False) -> Any:
         array = np.frombuffer(data, spec.dtype.numpy).reshape(spec.shape)
         return array if given and array.flags.writeable else array.copy()
 
-    def to_bytes(self, array: Any) -> memoryview:
-        return np.array(array, order="C", copy=True).reshape(-1).view(np.uint8).data
+    def to_bytes(self, array: Any, borrow: bool = False) -> memoryview:
+        made = np.ascontiguousarray(array) if borrow else np.array(array, order="C", copy=True)
+        return made.reshape(-1).view(np.uint8).data
 
     def own(self, array: Any) -> Any:
         return np.array(array, order="C", copy=True)
@@ -101,3 +94,18 @@ class NumpyEngine:
 
     def release(self) -> None:
         pass
+
+
+def casts(op: Op, operands: Sequence[Spec], results: list[Any]) -> list[Any] | None:
+    """What each operand is cast to before the kernel sees it (None: nothing)."""
+    if op.promote:
+        common = dtypes.promote(operands)
+        if common in _NARROW:
+            common = dtypes.float32
+        target = common.numpy
+        if results[0].kind == "f" and not common.is_differentiable:
+            target = results[0]
+        return [None if s.dtype.numpy == target and not s.weak else target for s in operands]
+    if op.aliases or not any(s.dtype in _NARROW for s in operands):
+        return None
+    return [np.dtype(np.float32) if s.dtype in _NARROW else None for s in operands]

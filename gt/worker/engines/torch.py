@@ -62,6 +62,9 @@ class TorchEngine:
         f: Callable[..., Any] = getattr(torch, op.name)
         return functools.partial(f, **attrs) if attrs else f
 
+    def whole(self, run: Callable[..., Any], steps: Sequence[Any]) -> Callable[..., Any]:
+        return run
+
     def from_bytes(self, data: Buffer, spec: Spec, given: bool = False) -> Any:
         dtype = getattr(torch, spec.dtype.name)
         source = np.frombuffer(data, np.uint8)
@@ -72,11 +75,11 @@ class TorchEngine:
         array.reshape(-1).view(torch.uint8).numpy()[:] = source
         return array.to(self.device)
 
-    def to_bytes(self, array: Any) -> memoryview:
+    def to_bytes(self, array: Any, borrow: bool = False) -> memoryview:
         if array.numel() == 0:
             return memoryview(b"")  # an empty view may begin anywhere, which `view` below would refuse
-        if not array.numel():
-            return memoryview(b"")
+        if borrow and not self.deferred:
+            return memoryview(array.contiguous().reshape(-1).view(torch.uint8).numpy())
         if not self.deferred and array.dtype is not torch.bfloat16:  # which numpy does not know
             return memoryview(array.numpy().tobytes())
         # A copy to the host waits for the current stream, and for nothing else.

@@ -1,0 +1,19 @@
+"""torch.autograd's names: gradients by hand, functions with a gradient of their own, anomaly mode."""
+
+from typing import Any
+
+from gt.autograd import functional
+from gt.client.anomaly import detect_anomaly, set_detect_anomaly
+from gt.client.autograd import backward, enable_grad, grad, inference_mode, no_grad, set_grad_enabled
+from gt.client.func import hessian, jacrev
+from gt.client.functions import Function
+
+__all__ = [
+    "Function", "Variable", "backward", "detect_anomaly", "enable_grad", "functional", "grad", "hessian",
+    "inference_mode", "jacrev", "no_grad", "set_detect_anomaly", "set_grad_enabled",
+]  # fmt: skip
+
+
+def Variable(data: Any, requires_grad: bool = False) -> Any:
+    """torch's old name of a tensor that may require gradients."""
+    return data.detach().requires_grad_(requires_grad)

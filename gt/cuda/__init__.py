@@ -1,0 +1,95 @@
+"""torch.cuda's names, for code that asks: the answers are about the GPUs of the server's workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gt.client.debug import get_worker_stats
+from gt.client.devices import of_session
+from gt.client.randoms import manual_seed, seed
+from gt.client.recorder import recorder
+from gt.cuda import amp
+from gt.errors import OutOfMemory as OutOfMemoryError
+
+__all__ = [
+    "OutOfMemoryError", "amp", "current_device", "device_count", "empty_cache", "get_device_name", "is_available",
+    "is_bf16_supported", "is_initialized", "manual_seed", "manual_seed_all", "max_memory_allocated",
+    "max_memory_reserved", "mem_get_info", "memory_allocated", "memory_reserved", "reset_peak_memory_stats", "seed",
+    "seed_all", "set_device", "synchronize",
+]  # fmt: skip
+
+manual_seed_all, seed_all = manual_seed, seed
+
+
+def _gpus() -> list[dict[str, Any]]:
+    workers = get_worker_stats()["workers"].values()
+    return [w for w in workers if str(w["device"]).startswith("cuda")]
+
+
+def is_available() -> bool:
+    """Whether this session's worker has a GPU."""
+    return of_session().type == "cuda"
+
+
+def is_initialized() -> bool:
+    """Whether this session's worker has a GPU."""
+    return is_available()
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """Whether bfloat16 can be used: wherever there is a GPU."""
+    return is_available()
+
+
+def device_count() -> int:
+    """How many GPUs the workers have."""
+    return len(_gpus())
+
+
+def current_device() -> int:
+    """The number of the worker's GPU."""
+    return of_session().index or 0
+
+
+def set_device(device: Any) -> None:
+    """Does nothing: which GPU is used is the server's affair."""
+
+
+def get_device_name(device: Any = None) -> str:
+    """The worker's device and host."""
+    mine = [w for w in _gpus() if w["yours"]] or _gpus()
+    return f"{mine[0]['device']} of {mine[0]['host']}" if mine else "cpu"
+
+
+def synchronize(device: Any = None) -> None:
+    """Wait until all that was asked for so far is done."""
+    rec = recorder()
+    if rec.trace is not None:
+        rec.trace.refuse_sync()
+    rec.mark()
+    rec.settle()
+    rec.session.wait(lambda: rec.session.done >= rec.session.seq)
+    rec.session.raise_failures()
+
+
+def empty_cache() -> None:
+    """Does nothing: the worker looks after its memory."""
+
+
+def memory_allocated(device: Any = None) -> int:
+    """The bytes of this session's tensors."""
+    return int(get_worker_stats()["session"]["nbytes"])
+
+
+memory_reserved = max_memory_allocated = max_memory_reserved = memory_allocated
+
+
+def mem_get_info(device: Any = None) -> tuple[int, int]:
+    """The bytes that are free and those there are, on the worker."""
+    workers = list(get_worker_stats()["workers"].values())
+    mine = ([w for w in workers if w["yours"]] or workers)[0]
+    return mine["memory"] - mine["nbytes"], mine["memory"]
+
+
+def reset_peak_memory_stats(device: Any = None) -> None:
+    """Does nothing: no peak is kept."""

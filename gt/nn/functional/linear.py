@@ -1,0 +1,46 @@
+"""Products with weights, and rows of them by number."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from gt.client.arguments import shown
+from gt.client.embeddings import embedding, embedding_bag, one_hot
+from gt.client.recorder import apply
+from gt.client.tensor import Tensor
+from gt.client.tree import Kind
+from gt.errors import DTypeError, ShapeError
+from gt.ops import TABLE
+
+__all__ = ["bilinear", "embedding", "embedding_bag", "linear", "one_hot"]
+
+_LINEAR = Kind(TABLE["linear"], {})
+
+
+def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
+    """input @ weight.T + bias."""
+    if not hasattr(weight, "ndim") or not (bias is None or hasattr(bias, "ndim")):
+        raise DTypeError(f"linear: weight and bias must be tensors, not {shown(weight)} and {shown(bias)}")
+    if weight.ndim == 1 or not weight.dtype.is_floating_point or (bias is not None and bias.ndim != 1):
+        y = input @ weight.t()  # rare forms: one output, integers, a bias that broadcasts
+        return y if bias is None else y + bias
+    return apply(_LINEAR, (input, weight) if bias is None else (input, weight, bias))
+
+
+def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Tensor:
+    """input1 @ weight[k] @ input2 for every output k, plus a bias."""
+    if weight.ndim != 3 or input1.shape[-1:] != weight.shape[1:2] or input2.shape[-1:] != weight.shape[2:]:
+        raise ShapeError(
+            f"bilinear: a weight (outputs, m, n) takes inputs (..., m) and (..., n), not {tuple(weight.shape)}, "
+            f"{tuple(input1.shape)} and {tuple(input2.shape)}"
+        )
+    if input1.shape[:-1] != input2.shape[:-1]:
+        raise ShapeError(
+            f"bilinear: inputs {tuple(input1.shape)} and {tuple(input2.shape)} differ in their first sizes"
+        )
+    k, m, n = weight.shape
+    rows = math.prod(input1.shape[:-1])
+    left = (input1.reshape((rows, m)) @ weight.permute(1, 0, 2).reshape((m, k * n))).reshape((rows, k, n))
+    y = (left @ input2.reshape((rows, n, 1))).reshape((*input1.shape[:-1], k))
+    return y if bias is None else y + bias

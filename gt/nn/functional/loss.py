@@ -1,0 +1,350 @@
+"""Losses of predictions and targets: of numbers, of classes, of distributions. Those with margins are in margin.py.
+
+`size_average` and `reduce` are torch's old way to say the reduction: False, False is none, False, True the sum.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from gt.client import elementwise as ew
+from gt.client.recorder import apply
+from gt.client.reductions import log_softmax
+from gt.client.tensor import Tensor
+from gt.client.tree import Kinds
+from gt.errors import ArgumentError, ShapeError
+from gt.nn.functional.linear import linear
+from gt.ops import TABLE, ops
+
+__all__ = [
+    "binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "gaussian_nll_loss", "huber_loss",
+    "kl_div", "l1_loss", "linear_cross_entropy", "mse_loss", "nll_loss", "poisson_nll_loss", "smooth_l1_loss",
+]  # fmt: skip
+
+_NLL = Kinds(TABLE["nll_loss"], "reduction", "ignore_index")
+_CROSS_ENTROPY = Kinds(TABLE["cross_entropy"], "reduction", "ignore_index", "smoothing")
+_MSE = Kinds(TABLE["mse_loss"], "reduction")
+
+
+def reduction_of(op: str, reduction: str, size_average: bool | None = None, reduce: bool | None = None) -> str:
+    """The reduction, which may be said in the old way."""
+    if size_average is not None or reduce is not None:
+        mean, whole = size_average is not False, reduce is not False
+        return ("mean" if mean else "sum") if whole else "none"
+    if reduction not in ("mean", "sum", "none"):
+        raise ArgumentError(f"{op}: reduction is 'mean', 'sum' or 'none', not {reduction!r}")
+    return reduction
+
+
+def reduced(loss: Tensor, reduction: str) -> Tensor:
+    """The losses one by one, added up, or their mean."""
+    return loss.mean() if reduction == "mean" else loss.sum() if reduction == "sum" else loss
+
+
+def same_shape(op: str, input: Tensor, target: Tensor) -> None:
+    if input.shape != target.shape:
+        raise ShapeError(f"{op}: input {tuple(input.shape)} and target {tuple(target.shape)} must have one shape")
+
+
+def _weighted(op: str, input: Tensor, loss: Tensor, weight: Any, reduction: str) -> Tensor:
+    """Losses with a weight for each element; their mean divides by its sum."""
+    if weight is None:
+        return reduced(loss, reduction)
+    if weight.shape != input.shape:
+        raise ShapeError(f"{op}: a weight of shape {tuple(weight.shape)} for input {tuple(input.shape)}")
+    loss = loss * weight
+    return loss.sum() / weight.sum() if reduction == "mean" else reduced(loss, reduction)
+
+
+# --- of numbers --------------------------------------------------------------------------------------
+
+
+def mse_loss(
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    weight: Any = None,
+) -> Tensor:
+    """Squared differences."""
+    reduction = reduction_of("mse_loss", reduction, size_average, reduce)
+    if weight is None and input.shape == target.shape and input.dtype is target.dtype:
+        loss: Tensor = apply(_MSE[reduction], (input, target))
+        return loss
+    d = input - target
+    return _weighted("mse_loss", input, d * d, weight, reduction)
+
+
+def l1_loss(
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    weight: Any = None,
+) -> Tensor:
+    """Absolute differences."""
+    reduction = reduction_of("l1_loss", reduction, size_average, reduce)
+    return _weighted("l1_loss", input, (input - target).abs(), weight, reduction)
+
+
+def smooth_l1_loss(
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    beta: float = 1.0,
+) -> Tensor:
+    """Absolute differences less beta / 2; below beta their squares over 2 beta."""
+    if beta < 0:
+        raise ArgumentError(f"smooth_l1_loss: beta={beta} is negative")
+    if beta == 0:
+        return l1_loss(input, target, size_average, reduce, reduction)
+    reduction = reduction_of("smooth_l1_loss", reduction, size_average, reduce)
+    d = (input - target).abs()
+    return reduced(ew.where(d < beta, d * d * (0.5 / beta), d - 0.5 * beta), reduction)
+
+
+def huber_loss(
+    input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Any = None
+) -> Tensor:
+    """Half the squared difference; above delta a line goes on from there."""
+    if delta <= 0:
+        raise ArgumentError(f"huber_loss: delta={delta} is not positive")
+    reduction = reduction_of("huber_loss", reduction)
+    d = (input - target).abs()
+    loss = ew.where(d < delta, d * d * 0.5, (d - 0.5 * delta) * delta)
+    if weight is None:
+        return reduced(loss, reduction)
+    if weight.shape != input.shape:
+        raise ShapeError(f"huber_loss: a weight of shape {tuple(weight.shape)} for input {tuple(input.shape)}")
+    return reduced(loss * weight, reduction)
+
+
+def poisson_nll_loss(
+    input: Tensor,
+    target: Tensor,
+    log_input: bool = True,
+    full: bool = False,
+    size_average: bool | None = None,
+    eps: float = 1e-8,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """Minus the log-likelihood of counts whose rate is `input`, or exp(input); `full` with Stirling's term."""
+    reduction = reduction_of("poisson_nll_loss", reduction, size_average, reduce)
+    loss = input.exp() - target * input if log_input else input - target * (input + eps).log()
+    if full:
+        stirling = target * target.log() - target + (target * (2 * math.pi)).log() * 0.5
+        loss = loss + stirling.masked_fill(target <= 1, 0.0)
+    return reduced(loss, reduction)
+
+
+def at_least(x: Tensor, least: float) -> Tensor:
+    """Values below `least` raised to it, with gradients as if they had not been."""
+    return ew.where(x < least, x - x.detach() + least, x)
+
+
+def gaussian_nll_loss(
+    input: Tensor, target: Tensor, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
+) -> Tensor:
+    """Minus the log-likelihood of numbers around `input` with variance `var`, taken as at least eps."""
+    reduction = reduction_of("gaussian_nll_loss", reduction)
+    if isinstance(var, (int, float)):
+        if var < 0:
+            raise ArgumentError(f"gaussian_nll_loss: var={var} is negative")
+        var = input.detach() * 0.0 + float(var)
+    if var.shape != input.shape:
+        if var.shape == input.shape[:-1]:
+            var = var.unsqueeze(-1)
+        elif var.ndim != input.ndim or sum(n for m, n in zip(input.shape, var.shape, strict=True) if m != n) != 1:
+            raise ShapeError(f"gaussian_nll_loss: var {tuple(var.shape)} does not go with input {tuple(input.shape)}")
+    var = at_least(var, eps)
+    d = input - target
+    loss = (var.log() + d * d / var) * 0.5
+    return reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
+
+
+# --- of classes --------------------------------------------------------------------------------------
+
+
+def _class_dim(op: str, input: Tensor) -> int:
+    if not input.ndim:
+        raise ShapeError(f"{op}: the input needs a dimension of classes")
+    return 1 if input.ndim > 1 else 0
+
+
+def _with_weight(loss: Tensor, target: Tensor, weight: Tensor, ignore_index: int, reduction: str) -> Tensor:
+    """Losses of targets, each with the weight of its class; their mean divides by the sum of these weights."""
+    counted = target != ignore_index
+    row = weight.detach().reshape(-1, 1)
+    share = ops.embedding(row, ew.where(counted, target, 0)).squeeze(-1) * counted
+    loss = loss * share
+    return loss.sum() / share.sum() if reduction == "mean" else reduced(loss, reduction)
+
+
+def _check_weight(op: str, input: Tensor, weight: Any) -> None:
+    classes = input.shape[_class_dim(op, input)]
+    if weight is not None and tuple(weight.shape) != (classes,):
+        raise ShapeError(f"{op}: a weight of shape {tuple(weight.shape)} for {classes} classes")
+
+
+def nll_loss(
+    input: Tensor,
+    target: Tensor,
+    weight: Any = None,
+    size_average: bool | None = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """Minus the log-probability of the target class, times the weight of that class."""
+    reduction = reduction_of("nll_loss", reduction, size_average, reduce)
+    _check_weight("nll_loss", input, weight)
+    if weight is None:
+        loss: Tensor = apply(_NLL[reduction, ignore_index], (input, target))
+        return loss
+    return _with_weight(apply(_NLL["none", ignore_index], (input, target)), target, weight, ignore_index, reduction)
+
+
+def cross_entropy(
+    input: Tensor,
+    target: Tensor,
+    weight: Any = None,
+    size_average: bool | None = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """Cross-entropy of logits. The target is class numbers, or probabilities of the input's shape."""
+    reduction = reduction_of("cross_entropy", reduction, size_average, reduce)
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise ArgumentError(f"cross_entropy: label_smoothing={label_smoothing} is not between 0 and 1")
+    _check_weight("cross_entropy", input, weight)
+    if target.shape == input.shape and (target.dtype.is_floating_point or input.ndim == 1):
+        return _soft_cross_entropy(input, target, weight, reduction, label_smoothing)
+    if weight is None:
+        loss: Tensor = apply(_CROSS_ENTROPY[reduction, ignore_index, float(label_smoothing)], (input, target))[0]
+        return loss
+    loss, logp = apply(_CROSS_ENTROPY["none", ignore_index, 0.0], (input, target))
+    if not label_smoothing:
+        return _with_weight(loss, target, weight, ignore_index, reduction)
+    # Smoothing spreads by the weights of all classes, the mean divides by those of the targets.
+    dim = _class_dim("cross_entropy", input)
+    spread = -(logp * _per_class(weight, input)).sum(dim)
+    spread = ew.where(target == ignore_index, 0.0, spread) * (label_smoothing / input.shape[dim])
+    hard = _with_weight(loss, target, weight, ignore_index, "none") * (1.0 - label_smoothing)
+    if reduction == "mean":
+        ones = hard.detach() * 0.0 + 1.0
+        return (hard + spread).sum() / _with_weight(ones, target, weight, ignore_index, "sum")
+    return reduced(hard + spread, reduction)
+
+
+def linear_cross_entropy(
+    input: Tensor,
+    linear_weight: Tensor,
+    target: Tensor,
+    *,
+    linear_bias: Tensor | None = None,
+    weight: Any = None,
+    reduction: str = "mean",
+    ignore_index: int | None = None,
+    label_smoothing: float = 0.0,
+    options: Any = None,
+) -> Tensor:
+    """Cross-entropy of a linear layer's result. `options`, which say how torch cuts it up, change nothing."""
+    if not linear_weight.ndim:
+        raise ShapeError("linear_cross_entropy: a weight of no dimensions has no classes")
+    out = linear_weight.shape[:-1]  # the classes, and perhaps more dimensions
+    rows = linear_weight.reshape(-1, linear_weight.shape[-1])
+    bias = None if linear_bias is None else linear_bias.reshape(-1)
+    logits = linear(input, rows, bias).reshape(*input.shape[:-1], *out)
+    ignored = -100 if ignore_index is None else ignore_index
+    return cross_entropy(
+        logits, target, weight, ignore_index=ignored, reduction=reduction, label_smoothing=label_smoothing
+    )
+
+
+def _per_class(weight: Tensor, input: Tensor) -> Tensor:
+    return weight.reshape(-1, *(1,) * (input.ndim - 1 - _class_dim("cross_entropy", input)))
+
+
+def _soft_cross_entropy(input: Tensor, target: Tensor, weight: Any, reduction: str, smoothing: float) -> Tensor:
+    """With probabilities as targets."""
+    if not target.dtype.is_floating_point:
+        raise ShapeError(f"cross_entropy: scores {tuple(input.shape)} take targets of shape ()")
+    dim = _class_dim("cross_entropy", input)
+    classes = input.shape[dim]
+    if smoothing:
+        target = target * (1.0 - smoothing) + smoothing / classes
+    each = log_softmax(input, dim) * target
+    loss = -(each if weight is None else each * _per_class(weight, input)).sum(dim)
+    if reduction == "mean":
+        return loss.sum() / (input.numel() / classes if classes else 0.0)
+    return reduced(loss, reduction)
+
+
+# --- of two classes, of distributions ----------------------------------------------------------------
+
+
+def _one_dtype(input: Tensor, target: Tensor) -> Tensor:
+    return target if target.dtype is input.dtype else target.to(input.dtype)
+
+
+def binary_cross_entropy(
+    input: Tensor,
+    target: Tensor,
+    weight: Any = None,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """Cross-entropy of probabilities. Logarithms are kept above -100, as in torch."""
+    reduction = reduction_of("binary_cross_entropy", reduction, size_average, reduce)
+    same_shape("binary_cross_entropy", input, target)
+    loss = ops.binary_cross_entropy(input, _one_dtype(input, target))
+    return reduced(loss if weight is None else loss * weight, reduction)
+
+
+def binary_cross_entropy_with_logits(
+    input: Tensor,
+    target: Tensor,
+    weight: Any = None,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    pos_weight: Any = None,
+) -> Tensor:
+    """Cross-entropy of sigmoid(input), without overflow; `pos_weight` counts the ones."""
+    reduction = reduction_of("binary_cross_entropy_with_logits", reduction, size_average, reduce)
+    same_shape("binary_cross_entropy_with_logits", input, target)
+    target = _one_dtype(input, target)
+    loss = ops.binary_cross_entropy_with_logits(input, target)
+    if pos_weight is not None:
+        of_ones = ops.binary_cross_entropy_with_logits(input, target.detach() * 0.0 + 1.0)
+        loss = loss + (pos_weight - 1.0) * target * of_ones
+    return reduced(loss if weight is None else loss * weight, reduction)
+
+
+def kl_div(
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    log_target: bool = False,
+) -> Tensor:
+    """Kullback-Leibler divergence of log-probabilities `input` from probabilities (or their logarithms) `target`."""
+    if size_average is not None or reduce is not None or reduction != "batchmean":
+        reduction = reduction_of("kl_div", reduction, size_average, reduce)
+    if log_target:
+        loss = target.exp() * (target - input)
+    else:
+        loss = target.xlogy(target) - target * input
+    if reduction == "batchmean":
+        return loss.sum() / input.shape[0] if input.ndim else loss.sum()
+    return reduced(loss, reduction)

@@ -1,0 +1,286 @@
+"""Pooling: the largest element, the mean or the p-norm of windows; and putting the largest ones back."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+from gt.client import creation, randoms
+from gt.client import elementwise as ew
+from gt.client.recorder import apply, unary
+from gt.client.tensor import Tensor
+from gt.client.tree import Kinds
+from gt.errors import ArgumentError, ShapeError
+from gt.nn.functional.spatial import Sizes, batched, called, per_dim
+from gt.ops import TABLE
+
+__all__ = [
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
+    "adaptive_max_pool1d_with_indices", "adaptive_max_pool2d", "adaptive_max_pool2d_with_indices",
+    "adaptive_max_pool3d", "adaptive_max_pool3d_with_indices", "avg_pool1d", "avg_pool2d", "avg_pool3d",
+    "fractional_max_pool2d", "fractional_max_pool2d_with_indices", "fractional_max_pool3d",
+    "fractional_max_pool3d_with_indices", "lp_pool1d", "lp_pool2d", "lp_pool3d", "max_pool1d",
+    "max_pool1d_with_indices", "max_pool2d", "max_pool2d_with_indices", "max_pool3d", "max_pool3d_with_indices",
+    "max_unpool1d", "max_unpool2d", "max_unpool3d",
+]  # fmt: skip
+
+Pool = Callable[..., Any]
+
+_MAX = Kinds(TABLE["max_pool"], "kernel", "stride", "padding", "dilation", "ceil_mode")
+_AVG = Kinds(TABLE["avg_pool"], "kernel", "stride", "padding", "ceil_mode", "include_pad", "divisor")
+_SHARES = Kinds(TABLE["interpolate"], "sizes", "mode", "align", "scales")
+_SHARES_MAX = Kinds(TABLE["adaptive_max_pool"], "sizes")
+_SCATTER = Kinds(TABLE["scatter"], "dim")
+_GATHER = Kinds(TABLE["gather"], "dim")
+
+
+def _stride(op: str, stride: Any, kernel: Sizes) -> Sizes:
+    """Windows lie side by side unless a stride is given."""
+    if stride is None or (isinstance(stride, (list, tuple)) and not stride):
+        return kernel
+    return per_dim(op, "stride", stride, len(kernel))
+
+
+# --- the largest element -----------------------------------------------------------------------------
+
+
+def _pair(function: Callable[..., tuple[Tensor, Tensor]], name: str, doc: str) -> tuple[Pool, Pool]:
+    """A function of values and positions under the two names that torch gives it: as it is, and with a choice."""
+    where = function.__code__.co_varnames.index("return_indices")
+
+    @functools.wraps(function)
+    def one(*args: Any, **names: Any) -> Any:
+        both = function(*args, **names)
+        chosen = names.get("return_indices", args[where] if len(args) > where else False)
+        return both if chosen else both[0]
+
+    plain = called(one, name, f"{doc}; with return_indices, and its position.")
+    return plain, called(function, name + "_with_indices", f"{doc}, and its position.")
+
+
+def _max_pool(n: int) -> tuple[Pool, Pool]:
+    op = f"max_pool{n}d"
+
+    def function(
+        input: Any,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: bool = False,
+        return_indices: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        x, had_batch = batched(op, input, n)
+        kernel = per_dim(op, "kernel_size", kernel_size, n)
+        padding, dilation = per_dim(op, "padding", padding, n), per_dim(op, "dilation", dilation, n)
+        y, where = apply(_MAX[kernel, _stride(op, stride, kernel), padding, dilation, bool(ceil_mode)], (x,))
+        return (y, where) if had_batch else (y.squeeze(0), where.squeeze(0))
+
+    return _pair(function, op, "The largest element of each window")
+
+
+max_pool1d, max_pool1d_with_indices = _max_pool(1)
+max_pool2d, max_pool2d_with_indices = _max_pool(2)
+max_pool3d, max_pool3d_with_indices = _max_pool(3)
+
+
+def _unpool(n: int) -> Pool:
+    op = f"max_unpool{n}d"
+
+    def function(
+        input: Any, indices: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, output_size: Any = None
+    ) -> Tensor:
+        x, had_batch = batched(op, input, n)
+        if tuple(indices.shape) != tuple(input.shape):
+            raise ShapeError(f"{op}: input {tuple(input.shape)} and indices {tuple(indices.shape)} must have one shape")
+        kernel = per_dim(op, "kernel_size", kernel_size, n)
+        steps, padding = _stride(op, stride, kernel), per_dim(op, "padding", padding, n)
+        rows = zip(x.shape[2:], kernel, steps, padding, strict=True)
+        sizes = tuple((m - 1) * s + k - 2 * p for m, k, s, p in rows)
+        if output_size is not None:
+            wanted = tuple(int(m) for m in output_size)[-n:]
+            if len(wanted) != n or any(abs(a - b) >= s for a, b, s in zip(wanted, sizes, steps, strict=True)):
+                raise ShapeError(f"{op}: output_size {tuple(output_size)} is too far from {sizes}, the size by default")
+            sizes = wanted
+        flat = (*x.shape[:2], math.prod(x.shape[2:]))
+        empty = creation.zeros((*x.shape[:2], math.prod(sizes)), dtype=x.dtype)
+        y = apply(_SCATTER[2], (empty, indices.reshape(flat), x.reshape(flat))).reshape((*x.shape[:2], *sizes))
+        return y if had_batch else y.squeeze(0)
+
+    return called(function, op, f"What max_pool{n}d took, back at its position; zeros elsewhere.")
+
+
+max_unpool1d, max_unpool2d, max_unpool3d = _unpool(1), _unpool(2), _unpool(3)
+
+
+def _fractional(n: int) -> tuple[Pool, Pool]:
+    op = f"fractional_max_pool{n}d"
+
+    def function(
+        input: Any,
+        kernel_size: Any,
+        output_size: Any = None,
+        output_ratio: Any = None,
+        return_indices: bool = False,
+        _random_samples: Any = None,
+    ) -> tuple[Tensor, Tensor]:
+        x, had_batch = batched(op, input, n)
+        kernel = per_dim(op, "kernel_size", kernel_size, n)
+        outs = _fractions(op, x.shape[2:], kernel, output_size, output_ratio)
+        samples = _random_samples if _random_samples is not None else randoms.rand(*x.shape[:2], n, dtype=x.dtype)
+        samples = samples.reshape((*x.shape[:2], n))
+        position: Any = 0  # of every element of every window: (batch, channels, windows ..., kernel ...)
+        for d in range(n):
+            sample = samples.select(2, d if n == 3 else n - 1 - d)
+            begin = _begins(sample, x.shape[2 + d], outs[d], kernel[d]).reshape(
+                (*x.shape[:2], *(outs[d] if i == d else 1 for i in range(2 * n)))
+            )
+            within = creation.arange(kernel[d]).reshape([kernel[d] if i == n + d else 1 for i in range(2 * n)])
+            position = position * x.shape[2 + d] + (begin + within)
+        flat = (*x.shape[:2], math.prod(outs) * math.prod(kernel))
+        each = (*x.shape[:2], *outs, math.prod(kernel))
+        values = apply(_GATHER[2], (x.reshape((*x.shape[:2], math.prod(x.shape[2:]))), position.reshape(flat))).reshape(
+            each
+        )
+        best = values.argmax(-1, keepdim=True)
+        y = apply(_GATHER[n + 2], (values, best)).squeeze(-1)
+        where = apply(_GATHER[n + 2], (position.reshape(each), best)).squeeze(-1)
+        return (y, where) if had_batch else (y.squeeze(0), where.squeeze(0))
+
+    return _pair(function, op, "The largest element of windows that begin at random, in every channel elsewhere")
+
+
+def _fractions(op: str, sizes: Sizes, kernel: Sizes, output_size: Any, ratio: Any) -> Sizes:
+    """The number of windows in each dimension, as given or by a ratio."""
+    n = len(kernel)
+    if (output_size is None) == (ratio is None):
+        raise ArgumentError(f"{op}: give output_size or output_ratio, one of them")
+    if output_size is None:
+        ratios = (ratio,) * n if isinstance(ratio, float) else tuple(ratio)
+        if len(ratios) != n or any(not 0 < r < 1 for r in ratios):
+            raise ArgumentError(f"{op}: output_ratio {ratio} must be {n} numbers between 0 and 1")
+        output_size = tuple(int(m * r) for m, r in zip(sizes, ratios, strict=True))
+    outs = per_dim(op, "output_size", output_size, n)
+    if any(out + k - 1 > m for out, k, m in zip(outs, kernel, sizes, strict=True)):
+        raise ShapeError(f"{op}: {outs} windows of {kernel} do not fit into an input of {tuple(sizes)}")
+    return outs
+
+
+def _begins(sample: Any, size: int, out: int, k: int) -> Any:
+    """Where the windows of one dimension begin, by a random number for each channel; the last one ends it."""
+    if out == 1:
+        return creation.full((*sample.shape, 1), size - k, dtype="int64")
+    alpha = (size - k) / (out - 1)
+    i = creation.arange(out)
+    u = sample.unsqueeze(-1)
+    begin = ((u + i) * alpha).long() - (u * alpha).long()
+    return ew.where(i == out - 1, size - k, begin)
+
+
+fractional_max_pool2d, fractional_max_pool2d_with_indices = _fractional(2)
+fractional_max_pool3d, fractional_max_pool3d_with_indices = _fractional(3)
+
+
+# --- means and norms ---------------------------------------------------------------------------------
+
+
+def _avg_pool(
+    n: int, input: Any, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool, include_pad: bool, divisor: Any
+) -> Tensor:
+    op = f"avg_pool{n}d"
+    x, had_batch = batched(op, input, n)
+    kernel = per_dim(op, "kernel_size", kernel_size, n)
+    steps, padding = _stride(op, stride, kernel), per_dim(op, "padding", padding, n)
+    y = unary(_AVG[kernel, steps, padding, bool(ceil_mode), bool(include_pad), divisor], x)
+    return y if had_batch else y.squeeze(0)
+
+
+def avg_pool1d(
+    input: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Tensor:
+    """The mean of each window."""
+    return _avg_pool(1, input, kernel_size, stride, padding, ceil_mode, count_include_pad, None)
+
+
+def _avg_pool_of(n: int) -> Pool:
+    def function(
+        input: Any,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Tensor:
+        return _avg_pool(n, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+
+    return called(function, f"avg_pool{n}d", "The mean of each window, or its sum by a divisor.")
+
+
+avg_pool2d, avg_pool3d = _avg_pool_of(2), _avg_pool_of(3)
+
+
+def _lp_pool(n: int) -> Pool:
+    op = f"lp_pool{n}d"
+
+    def function(input: Any, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False) -> Tensor:
+        kernel = per_dim(op, "kernel_size", kernel_size, n)
+        mean = _avg_pool(n, input**norm_type, kernel, stride, 0, ceil_mode, True, None)
+        return (mean.sign() * mean.abs().relu() * math.prod(kernel)) ** (1.0 / norm_type)
+
+    return called(function, op, "The p-norm of each window.")
+
+
+lp_pool1d, lp_pool2d, lp_pool3d = _lp_pool(1), _lp_pool(2), _lp_pool(3)
+
+
+# --- shares of the input -----------------------------------------------------------------------------
+
+
+def _output_size(op: str, output_size: Any, x: Any, n: int) -> Sizes:
+    """One number, or one per dimension; None keeps the input's size."""
+    given = output_size if isinstance(output_size, (list, tuple)) else (output_size,) * n
+    filled = [m if s is None else s for s, m in zip(given, x.shape[-n:], strict=False)]
+    if len(given) != n:
+        raise ArgumentError(f"{op}: output_size is one int or {n} ints, not {output_size!r}")
+    return per_dim(op, "output_size", filled, n)
+
+
+def _shares(n: int) -> Pool:
+    op = f"adaptive_avg_pool{n}d"
+
+    def function(input: Any, output_size: Any) -> Tensor:
+        x, had_batch = batched(op, input, n)
+        sizes = _output_size(op, output_size, x, n)
+        if all(s == 1 for s in sizes) and 0 not in x.shape[2:] and x.dtype.is_floating_point:
+            return input.mean(tuple(range(-n, 0)), keepdim=True)
+        y = unary(_SHARES[sizes, "area", False, None], x)
+        return y if had_batch else y.squeeze(0)
+
+    return called(function, op, "The mean of each of output_size equal shares.")
+
+
+adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = _shares(1), _shares(2), _shares(3)
+
+
+def _shares_max(n: int) -> tuple[Pool, Pool]:
+    op = f"adaptive_max_pool{n}d"
+
+    def function(input: Any, output_size: Any, return_indices: bool = False) -> tuple[Tensor, Tensor]:
+        x, had_batch = batched(op, input, n)
+        y, where = apply(_SHARES_MAX[_output_size(op, output_size, x, n)], (x,))
+        return (y, where) if had_batch else (y.squeeze(0), where.squeeze(0))
+
+    return _pair(function, op, "The largest element of each of output_size equal shares")
+
+
+adaptive_max_pool1d, adaptive_max_pool1d_with_indices = _shares_max(1)
+adaptive_max_pool2d, adaptive_max_pool2d_with_indices = _shares_max(2)
+adaptive_max_pool3d, adaptive_max_pool3d_with_indices = _shares_max(3)

@@ -1,0 +1,260 @@
+"""Images of another size: interpolation, channels for pixels, and sampling at given places."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+from gt.client import creation
+from gt.client import elementwise as ew
+from gt.client.recorder import apply, unary
+from gt.client.shapes import cat
+from gt.client.tensor import Tensor
+from gt.client.tree import Kinds
+from gt.errors import ArgumentError, ShapeError
+from gt.nn.functional.pool import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
+from gt.nn.functional.spatial import Sizes
+from gt.ops import TABLE
+
+__all__ = [
+    "affine_grid", "channel_shuffle", "grid_sample", "interpolate", "native_channel_shuffle", "pixel_shuffle",
+    "pixel_unshuffle", "upsample", "upsample_bilinear", "upsample_nearest",
+]  # fmt: skip
+
+_INTERPOLATE = Kinds(TABLE["interpolate"], "sizes", "mode", "align", "scales")
+_GATHER = Kinds(TABLE["gather"], "dim")
+
+#: The modes, with the number of dimensions each is for (0: any) and the op's name of it.
+_MODES = {
+    "nearest": (0, "nearest"), "nearest-exact": (0, "nearest-exact"), "area": (0, "area"), "linear": (1, "linear"),
+    "bilinear": (2, "linear"), "bicubic": (2, "cubic"), "trilinear": (3, "linear"),
+}  # fmt: skip
+
+
+def interpolate(
+    input: Any,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> Tensor:
+    """The input (batch, channels, sizes ...) resized to a size, or by a factor."""
+    n = input.ndim - 2
+    if mode not in _MODES:
+        raise ArgumentError(f"interpolate: mode {mode!r} is not one of {', '.join(_MODES)}")
+    dims, name = _MODES[mode]
+    if not 1 <= n <= 3 or dims not in (0, n):
+        wanted = f"{dims + 2} dimensions" if dims else "3 to 5 dimensions"
+        raise ShapeError(f"interpolate: mode {mode!r} takes an input of {wanted}, not the shape {tuple(input.shape)}")
+    if align_corners is not None and dims == 0:
+        raise ArgumentError(f"interpolate: align_corners is for linear and cubic modes, not for {mode!r}")
+    if antialias:
+        if mode not in ("bilinear", "bicubic"):
+            raise ArgumentError(f"interpolate: antialias is for bilinear and bicubic, not for {mode!r}")
+        name += "-aa"
+    sizes, scales = _sizes(input, n, size, scale_factor, recompute_scale_factor)
+    if mode == "area":
+        return (adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d)[n - 1](input, sizes)
+    return unary(_INTERPOLATE[sizes, name, bool(align_corners), scales], input)
+
+
+def _sizes(input: Any, n: int, size: Any, factor: Any, recompute: bool | None) -> tuple[Sizes, Any]:
+    """The sizes of the result, and the factors that are to be taken at their word."""
+    if (size is None) == (factor is None):
+        raise ArgumentError("interpolate: give size or scale_factor, one of them")
+    if size is not None:
+        if recompute:
+            raise ArgumentError("interpolate: recompute_scale_factor is for a scale_factor, not for a size")
+        given = tuple(int(s) for s in size) if isinstance(size, (list, tuple)) else (int(size),) * n
+        if len(given) != n:
+            raise ArgumentError(f"interpolate: size is one int or {n} ints, not {size}")
+        return given, None
+    factors = tuple(float(f) for f in factor) if isinstance(factor, (list, tuple)) else (float(factor),) * n
+    if len(factors) != n or any(not f > 0 for f in factors):
+        raise ArgumentError(f"interpolate: scale_factor is one positive number or {n} of them, not {factor}")
+    sizes = tuple(math.floor(m * f) for m, f in zip(input.shape[2:], factors, strict=True))
+    return sizes, None if recompute else factors
+
+
+def upsample(
+    input: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: bool | None = None
+) -> Tensor:
+    """interpolate, by its old name."""
+    return interpolate(input, size, scale_factor, mode, align_corners)
+
+
+def upsample_nearest(input: Any, size: Any = None, scale_factor: Any = None) -> Tensor:
+    """interpolate with mode 'nearest'."""
+    return interpolate(input, size, scale_factor)
+
+
+def upsample_bilinear(input: Any, size: Any = None, scale_factor: Any = None) -> Tensor:
+    """interpolate with mode 'bilinear', corners aligned."""
+    return interpolate(input, size, scale_factor, "bilinear", True)
+
+
+# --- channels for pixels -----------------------------------------------------------------------------
+
+
+def pixel_shuffle(input: Any, upscale_factor: int) -> Tensor:
+    """(..., channels * r * r, height, width) as (..., channels, height * r, width * r)."""
+    r = upscale_factor
+    if input.ndim < 3 or r < 1 or input.shape[-3] % (r * r):
+        raise ShapeError(
+            f"pixel_shuffle: (..., channels, height, width) with a multiple of {r * r} channels, "
+            f"not {tuple(input.shape)}"
+        )
+    *lead, c, h, w = input.shape
+    n, c = len(lead), c // (r * r)
+    x = input.reshape((*lead, c, r, r, h, w)).permute((*range(n), n, n + 3, n + 1, n + 4, n + 2))
+    return x.reshape((*lead, c, h * r, w * r))
+
+
+def pixel_unshuffle(input: Any, downscale_factor: int) -> Tensor:
+    """(..., channels, height * r, width * r) as (..., channels * r * r, height, width)."""
+    r = downscale_factor
+    if input.ndim < 3 or r < 1 or input.shape[-2] % r or input.shape[-1] % r:
+        raise ShapeError(
+            f"pixel_unshuffle: (..., channels, height, width) of multiples of {r}, not {tuple(input.shape)}"
+        )
+    *lead, c, h, w = input.shape
+    n, h, w = len(lead), h // r, w // r
+    x = input.reshape((*lead, c, h, r, w, r)).permute((*range(n), n, n + 2, n + 4, n + 1, n + 3))
+    return x.reshape((*lead, c * r * r, h, w))
+
+
+def channel_shuffle(input: Any, groups: int) -> Tensor:
+    """The channels in another order: the first of each group, then the second of each, and so on."""
+    if input.ndim < 3 or groups < 1 or input.shape[1] % groups:
+        raise ShapeError(
+            f"channel_shuffle: (batch, channels, sizes ...) with a multiple of {groups} channels, "
+            f"not {tuple(input.shape)}"
+        )
+    shape = tuple(input.shape)
+    return input.reshape((shape[0], groups, shape[1] // groups, *shape[2:])).transpose(1, 2).reshape(shape)
+
+
+native_channel_shuffle = channel_shuffle
+
+# --- sampling at given places ------------------------------------------------------------------------
+
+
+def affine_grid(theta: Any, size: Any, align_corners: bool | None = None) -> Tensor:
+    """The places that an affine map (batch, 2, 3) or (batch, 3, 4) takes every pixel of `size` to, for grid_sample."""
+    n = len(size) - 2
+    if n not in (2, 3) or theta.ndim != 3 or tuple(theta.shape) != (size[0], n, n + 1):
+        raise ShapeError(
+            f"affine_grid: a size (batch, channels, 2 or 3 sizes) takes maps (batch, n, n + 1), "
+            f"not {tuple(size)} and {tuple(theta.shape)}"
+        )
+    spatial = tuple(int(s) for s in size[2:])
+    axes = [_steps(m, bool(align_corners), theta.dtype) for m in spatial]
+    columns = []
+    for d in reversed(range(n)):  # x is the last dimension
+        shape = tuple(m if i == d else 1 for i, m in enumerate((*spatial, 1)))
+        columns.append(axes[d].reshape(shape).expand((*spatial, 1)))
+    columns.append(creation.ones((*spatial, 1), dtype=theta.dtype))
+    base = cat(columns, -1).reshape((1, math.prod(spatial), n + 1))
+    places = base.expand((size[0], *base.shape[1:])) @ theta.transpose(1, 2)
+    return places.reshape((size[0], *spatial, n))
+
+
+def _steps(m: int, align_corners: bool, dtype: Any) -> Any:
+    """The middles (or, aligned, the ends) of m pixels between -1 and 1."""
+    if m <= 1:
+        return creation.zeros(m, dtype=dtype)
+    steps = creation.arange(m, dtype=dtype) * (2.0 / (m - 1)) - 1.0
+    return steps if align_corners else steps * ((m - 1) / m)
+
+
+def grid_sample(
+    input: Any, grid: Any, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: bool | None = None
+) -> Tensor:
+    """The input at the places of a grid (batch, sizes ..., 2 or 3), where -1 and 1 are its ends, x first."""
+    n = input.ndim - 2
+    if n not in (2, 3) or grid.ndim != input.ndim or grid.shape[0] != input.shape[0] or grid.shape[-1] != n:
+        raise ShapeError(
+            f"grid_sample: an input (batch, channels, 2 or 3 sizes) takes a grid (batch, sizes ..., 2 or 3), "
+            f"not {tuple(input.shape)} and {tuple(grid.shape)}"
+        )
+    if mode not in ("bilinear", "nearest", "bicubic") or (mode == "bicubic" and n == 3):
+        raise ArgumentError(f"grid_sample: mode is 'bilinear', 'nearest' or, for images, 'bicubic', not {mode!r}")
+    if padding_mode not in ("zeros", "border", "reflection"):
+        raise ArgumentError(f"grid_sample: padding_mode is 'zeros', 'border' or 'reflection', not {padding_mode!r}")
+    if 0 in input.shape[2:]:
+        raise ShapeError(f"grid_sample: an input of shape {tuple(input.shape)} has nothing to sample")
+    sizes, align = tuple(input.shape[2:]), bool(align_corners)
+    places = []  # of each dimension of the input, in pixels: (batch, points)
+    for d, m in enumerate(sizes):
+        g = grid.select(-1, n - 1 - d).reshape((grid.shape[0], math.prod(grid.shape[1:-1])))
+        place = (g + 1) * ((m - 1) / 2) if align else ((g + 1) * m - 1) / 2
+        places.append(place if mode == "bicubic" else _inside(place, m, padding_mode, align))
+    taps = [_taps(place, mode) for place in places]
+    flat = input.reshape((*input.shape[:2], math.prod(sizes)))
+    total: Any = None
+    for corner in itertools.product(*taps):
+        part = _weighted(flat, corner, sizes, mode, padding_mode, align)
+        total = part if total is None else total + part
+    return total.reshape((*input.shape[:2], *grid.shape[1:-1]))
+
+
+def grid_sampler(input: Any, grid: Any, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Tensor:
+    """grid_sample, with torch's numbers of the modes."""
+    try:
+        mode = ("bilinear", "nearest", "bicubic")[interpolation_mode]
+        padding = ("zeros", "border", "reflection")[padding_mode]
+    except (IndexError, TypeError):
+        raise ArgumentError(f"grid_sampler: modes are 0, 1 or 2, not {interpolation_mode} and {padding_mode}") from None
+    return grid_sample(input, grid, mode, padding, align_corners)
+
+
+def _inside(place: Any, m: int, padding_mode: str, align: bool) -> Any:
+    """Places outside of m pixels brought in: at the border, or mirrored there."""
+    if padding_mode == "zeros":
+        return place
+    if padding_mode == "reflection":
+        low, span = (0.0, m - 1) if align else (-0.5, m)
+        if span == 0:
+            return ew.clamp(place, 0, 0)
+        far = ew.abs(place - low)
+        turns = ew.floor(far / span)
+        rest = far - turns * span
+        place = ew.where(ew.eq(ew.remainder(turns, 2), 0), rest + low, span - rest + low)
+    # Not clamp: at the very border nothing pulls any more, as in torch.
+    return ew.where(place <= 0, 0.0, ew.where(place >= m - 1, float(m - 1), place))
+
+
+def _taps(place: Any, mode: str) -> list[tuple[Any, Any]]:
+    """The whole pixels around a place, with their weights."""
+    if mode == "nearest":
+        return [(ew.round(place), None)]
+    low = ew.floor(place).detach()
+    t = place - low
+    if mode == "bilinear":
+        return [(low, 1 - t), (low + 1, t)]
+    a = -0.75
+    near = [((a + 2) * u - (a + 3)) * u * u + 1 for u in (t, 1 - t)]
+    far = [((a * u - 5 * a) * u + 8 * a) * u - 4 * a for u in (t + 1, 2 - t)]
+    return [(low - 1, far[0]), (low, near[0]), (low + 1, near[1]), (low + 2, far[1])]
+
+
+def _weighted(flat: Any, corner: Any, sizes: Sizes, mode: str, padding_mode: str, align: bool) -> Any:
+    """The pixels at one combination of taps, (batch, channels, points), times their weights."""
+    position: Any = 0
+    weight: Any = None
+    for (pixel, w), m in zip(corner, sizes, strict=True):
+        if mode == "bicubic":
+            pixel = _inside(pixel, m, padding_mode, align)
+        whole = ew.clamp(pixel.long(), 0, m - 1)  # after the cast: a place may be nan
+        position = position * m + whole
+        if padding_mode == "zeros":
+            there = ew.eq(whole, pixel)
+            w = there.to(flat.dtype) if w is None else ew.where(there, w, 0.0)
+        if w is not None:
+            weight = w if weight is None else weight * w
+    index = position.unsqueeze(1).expand((*flat.shape[:2], position.shape[1]))
+    values = apply(_GATHER[2], (flat, index))
+    return values if weight is None else values * weight.unsqueeze(1)

@@ -1,0 +1,180 @@
+"""What users hang on modules: functions called around forward, around backward and around states.
+
+A module without hooks has no Hooks, and its calls do not come here. Gradients pass through two functions that do
+nothing else than calling the hooks: one where a module's inputs enter, one where its results leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from gt.client.autograd import Handle
+from gt.client.functions import Function
+from gt.client.recorder import recorder
+from gt.client.tensor import Tensor
+from gt.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from gt.nn.module import Module
+
+Grads = tuple[Any, ...]
+
+
+class Hook:
+    """One function, and whether it takes keyword arguments too."""
+
+    __slots__ = ("call", "with_kwargs")
+
+    def __init__(self, call: Callable[..., Any], with_kwargs: bool = False) -> None:
+        self.call = call
+        self.with_kwargs = with_kwargs
+
+
+class Hooks:
+    """All hooks of a module, each kind in the order of calling."""
+
+    def __init__(self) -> None:
+        self.forward_pre: list[Hook] = []
+        self.forward: list[Hook] = []
+        self.backward_pre: list[Hook] = []
+        self.backward: list[Hook] = []
+        self.state_pre: list[Hook] = []
+        self.state: list[Hook] = []
+        self.load_pre: list[Hook] = []
+        self.load_post: list[Hook] = []
+
+
+def add(hooks: list[Hook], call: Callable[..., Any], with_kwargs: bool = False, prepend: bool = False) -> Handle:
+    """One more hook, as the last or the first; `remove()` of what is returned takes it away."""
+    handle = Handle(hooks, Hook(call, with_kwargs))
+    if prepend:
+        hooks.insert(0, hooks.pop())
+    return handle
+
+
+def call(module: Module, hooks: Hooks, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """forward() with everything that hangs on it."""
+    for hook in list(hooks.forward_pre):
+        if hook.with_kwargs:
+            made = hook.call(module, args, kwargs)
+            if made is not None:
+                if not isinstance(made, tuple) or len(made) != 2:
+                    raise ArgumentError("a forward pre-hook with kwargs returns None or (args, kwargs)")
+                args, kwargs = made
+        else:
+            made = hook.call(module, args)
+            if made is not None:
+                args = made if isinstance(made, tuple) else (made,)
+    passage = Passage(module, hooks) if hooks.backward or hooks.backward_pre else None
+    if passage is not None:
+        args = passage.enter(args)
+    out = module.forward(*args, **kwargs)
+    for hook in list(hooks.forward):
+        made = hook.call(module, args, kwargs, out) if hook.with_kwargs else hook.call(module, args, out)
+        if made is not None:
+            out = made
+    return out if passage is None else passage.leave(out)
+
+
+# --- gradients ---------------------------------------------------------------------------------------
+
+
+class Passage:
+    """One call of a module on the way back: its gradients, first of the results, then of the inputs."""
+
+    def __init__(self, module: Module, hooks: Hooks) -> None:
+        self.module = module
+        self.hooks = hooks
+        self.inputs: list[int] = []  #: which arguments are tensors
+        self.results: list[int] = []
+        self.counts = (0, 0)  #: how many arguments and results there are
+        self.entered = False  #: whether gradients are wanted of any input
+        self.arrived: Grads | None = None  #: gradients of the results
+
+    def enter(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        self.inputs = [i for i, a in enumerate(args) if isinstance(a, Tensor)]
+        self.counts = (len(args), 0)
+        self.entered = recorder().grad and any(args[i].requires_grad for i in self.inputs)
+        return _through(_Enter, self, args, self.inputs) if self.entered else args
+
+    def leave(self, out: Any) -> Any:
+        outs = out if isinstance(out, tuple) else (out,)
+        self.results = [i for i, a in enumerate(outs) if isinstance(a, Tensor)]
+        self.counts = (self.counts[0], len(outs))
+        if not recorder().grad or not any(outs[i].requires_grad for i in self.results):
+            return out
+        outs = _through(_Leave, self, outs, self.results)
+        return outs if isinstance(out, tuple) else outs[0]
+
+    def left(self, gs: Grads) -> Grads:
+        """The gradients of the results have arrived."""
+        grads = _spread(gs, self.results, self.counts[1])
+        for hook in list(self.hooks.backward_pre):
+            grads = _changed("full_backward_pre_hook", hook.call(self.module, grads), grads)
+        self.arrived = grads
+        if not self.entered:
+            self._run((None,) * self.counts[0])
+        return tuple(grads[i] for i in self.results)
+
+    def came(self, gs: Grads) -> Grads:
+        """The gradients of the inputs have arrived."""
+        grads = self._run(_spread(gs, self.inputs, self.counts[0]))
+        return tuple(grads[i] for i in self.inputs)
+
+    def _run(self, grads: Grads) -> Grads:
+        if self.arrived is None:
+            return grads  # they came by another way than through the module's results
+        for hook in list(self.hooks.backward):
+            grads = _changed("full_backward_hook", hook.call(self.module, grads, self.arrived), grads)
+        self.arrived = None
+        return grads
+
+
+def _through(function: type[Function], passage: Passage, values: tuple[Any, ...], places: list[int]) -> tuple[Any, ...]:
+    made = list(values)
+    for i, t in zip(places, function.apply(passage, *[values[i] for i in places]), strict=True):
+        made[i] = t
+    return tuple(made)
+
+
+def _spread(gs: Grads, places: list[int], n: int) -> Grads:
+    """Gradients at their places among n, None elsewhere."""
+    found = dict(zip(places, gs, strict=True))
+    return tuple(found.get(i) for i in range(n))
+
+
+def _changed(kind: str, made: Any, grads: Grads) -> Grads:
+    if made is None:
+        return grads
+    made = made if isinstance(made, tuple) else (made,)
+    if len(made) != len(grads):
+        raise ArgumentError(f"{kind}: a hook returned {len(made)} gradients where there are {len(grads)}")
+    return tuple(made)
+
+
+class _Enter(Function):
+    """A module's inputs. Gradients that do not arrive are zeros, as in torch."""
+
+    @staticmethod
+    def forward(ctx: Any, passage: Passage, *tensors: Tensor) -> Any:
+        ctx.passage = passage
+        ctx.mark_non_differentiable(*[t for t in tensors if not t.requires_grad])
+        return tensors
+
+    @staticmethod
+    def backward(ctx: Any, *gs: Any) -> Any:
+        return (None, *ctx.passage.came(gs))
+
+
+class _Leave(_Enter):
+    """A module's results. Gradients that do not arrive are None."""
+
+    @staticmethod
+    def forward(ctx: Any, passage: Passage, *tensors: Tensor) -> Any:
+        ctx.set_materialize_grads(False)
+        return _Enter.forward(ctx, passage, *tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gs: Any) -> Any:
+        return (None, *ctx.passage.left(gs))

@@ -1,0 +1,157 @@
+"""A module's state: its parameters and buffers by name, out of it and back in.
+
+Loading first looks at all that is given and then writes: a state that does not fit changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from gt.client.autograd import set_grad
+from gt.client.creation import from_numpy
+from gt.client.inplace import copy_
+from gt.client.interop import from_torch, is_torch
+from gt.client.tensor import Parameter, Tensor
+from gt.errors import DTypeError, ShapeError, StateError
+
+if TYPE_CHECKING:
+    from gt.nn.module import Module
+
+EXTRA = "_extra_state"
+
+
+class IncompatibleKeys(NamedTuple):
+    """What load_state_dict returns: names the state lacks, names the module does not know."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+    def __repr__(self) -> str:
+        if not self.missing_keys and not self.unexpected_keys:
+            return "<All keys matched successfully>"
+        return f"_IncompatibleKeys(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
+
+
+def own(module: Module) -> dict[str, Tensor]:
+    """The module's own parameters and persistent buffers."""
+    found: dict[str, Any] = dict(module._parameters)
+    found.update({k: b for k, b in module._buffers.items() if k not in module._non_persistent_buffers_set})
+    return {k: t for k, t in found.items() if t is not None}
+
+
+def save(module: Module, into: dict[str, Any], prefix: str, keep_vars: bool) -> dict[str, Any]:
+    """Everything below a module."""
+    hooks = module._hooks
+    for hook in list(hooks.state_pre) if hooks else ():
+        hook.call(module, prefix, keep_vars)
+    module._save_to_state_dict(into, prefix, keep_vars)
+    for name, child in module._modules.items():
+        if child is not None:
+            child.state_dict(destination=into, prefix=f"{prefix}{name}.", keep_vars=keep_vars)
+    for hook in list(hooks.state) if hooks else ():
+        made = hook.call(module, into, prefix, {})
+        into = into if made is None else made
+    return into
+
+
+def load(module: Module, state: Any, strict: bool, assign: bool) -> IncompatibleKeys:
+    """Take over a state."""
+    if not isinstance(state, Mapping):
+        raise DTypeError(f"load_state_dict: takes tensors by name, not a {type(state).__name__}")
+    missing: list[str] = []
+    unexpected: list[str] = []
+    errors: list[str] = []
+    writes: list[Callable[[], None]] = []
+    keys = IncompatibleKeys(missing, unexpected)
+
+    def below(module: Module, state: dict[str, Any], prefix: str) -> None:
+        metadata = {"assign_to_params_buffers": assign, "writes": writes}
+        module._load_from_state_dict(state, prefix, metadata, True, missing, unexpected, errors)
+        for name, child in module._modules.items():
+            if child is not None:
+                inner = f"{prefix}{name}."
+                below(child, OrderedDict((k, v) for k, v in state.items() if k.startswith(inner)), inner)
+        for hook in list(module._hooks.load_post) if module._hooks else ():
+            hook.call(module, keys)
+
+    below(module, OrderedDict(state), "")
+    if strict and (missing or unexpected):
+        names = f"missing {sorted(missing)}, not known {sorted(unexpected)}"
+        raise StateError("; ".join([f"load_state_dict: {names}", *errors]))
+    if errors:
+        raise ShapeError(f"load_state_dict: {'; '.join(errors)}")
+    with set_grad(False):
+        for write in writes:
+            write()
+    return keys
+
+
+def load_own(
+    module: Module, state: dict[str, Any], prefix: str, metadata: dict[str, Any], strict: bool, missing: list[str],
+    unexpected: list[str], errors: list[str],
+) -> None:  # fmt: skip
+    """The part of a state that is the module's own."""
+    for hook in list(module._hooks.load_pre) if module._hooks else ():
+        hook.call(module, state, prefix, metadata, strict, missing, unexpected, errors)
+    mine = own(module)
+    writes: list[Callable[[], None]] = []
+    for name, t in mine.items():
+        key = prefix + name
+        if key in state:
+            new = state[key]
+            if not isinstance(new, (Tensor, np.ndarray, np.generic)) and not is_torch(new):
+                errors.append(f"{key} is a {type(new).__name__}; tensors and arrays can be loaded")
+            elif tuple(new.shape) != t.shape and not (t.shape == () and tuple(new.shape) == (1,)):
+                errors.append(f"{key} has shape {t.shape}, the one given {tuple(new.shape)}")
+            else:
+                assign = metadata.get("assign_to_params_buffers", False)
+                writes.append(_write(module, name, t, new, assign))
+        elif strict:
+            missing.append(key)
+    if type(module).set_extra_state is not _plain_module().set_extra_state:
+        if prefix + EXTRA in state:
+            extra = state[prefix + EXTRA]
+            writes.append(lambda: module.set_extra_state(extra))
+        elif strict:
+            missing.append(prefix + EXTRA)
+        mine = {**mine, EXTRA: mine.get(EXTRA)}  # type: ignore[dict-item]  # a name that is known
+    if strict:
+        for key in state:
+            first, dot, _ = key.removeprefix(prefix).partition(".")
+            if key.startswith(prefix) and first not in (module._modules if dot else mine):
+                unexpected.append(key)
+    if "writes" in metadata:
+        metadata["writes"] += writes
+        return
+    with set_grad(False):
+        for write in writes:
+            write()
+
+
+def _plain_module() -> Any:
+    from gt.nn.module import Module
+
+    return Module
+
+
+def _write(module: Module, name: str, t: Tensor, new: Any, assign: bool) -> Callable[[], None]:
+    def write() -> None:
+        made: Tensor = new.detach() if isinstance(new, Tensor) else from_torch(new) if is_torch(new) else _array(new)
+        if made.shape != t.shape:
+            made = made.reshape(())
+        if not assign:
+            copy_(t, made)
+        elif isinstance(t, Parameter):
+            setattr(module, name, Parameter(made, requires_grad=t.requires_grad))
+        else:
+            setattr(module, name, made)
+
+    return write
+
+
+def _array(x: Any) -> Tensor:
+    return from_numpy(np.asarray(x))

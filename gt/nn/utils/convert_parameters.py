@@ -1,0 +1,29 @@
+"""All parameters as one vector, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gt.client.autograd import set_grad
+from gt.client.shapes import cat
+from gt.client.tensor import Tensor
+from gt.errors import ShapeError
+
+__all__ = ["parameters_to_vector", "vector_to_parameters"]
+
+
+def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
+    """The parameters, one after another."""
+    return cat([p.reshape(-1) for p in parameters])
+
+
+def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
+    """Overwrite the parameters with parts of a vector, one after another."""
+    params = list(parameters)
+    if vec.ndim != 1 or vec.shape[0] < sum(p.numel() for p in params):
+        raise ShapeError(f"vector_to_parameters: a vector of shape {tuple(vec.shape)} for {len(params)} parameters")
+    at = 0
+    with set_grad(False):
+        for p in params:
+            p.copy_(vec.detach()[at : at + p.numel()].reshape(p.shape))
+            at += p.numel()

@@ -1,0 +1,143 @@
+"""Ops on three tensors that broadcast: where, lerp, and multiply or divide and add."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gt import dtypes
+from gt.errors import DTypeError
+from gt.ops import rules
+from gt.ops.record import Sample, Site, conj, op, ops
+from gt.program import Spec, spec
+
+Rng = np.random.Generator
+
+
+def _infer_where(cond: Spec, x: Spec, y: Spec) -> Spec:
+    rules.tensor("where", cond)
+    rules.either("where", cond, x, y)
+    if cond.dtype is not dtypes.bool_:
+        raise DTypeError(f"where: the condition is bool, not {cond.dtype.name}; compare first, as in x > 0")
+    return spec(rules.broadcast("where", cond.shape, x.shape, y.shape), dtypes.promote((x, y)))
+
+
+def _sample_where(rng: Rng) -> list[Sample]:
+    mask = rng.normal(size=(3, 4)) > 0
+    return [
+        ((mask, rng.normal(size=(3, 4)), rng.normal(size=(3, 4))), {}),
+        ((mask, rng.normal(size=(2, 1, 1)), rng.normal(size=4)), {}),
+        ((mask, rng.normal(size=(3, 1)), 0.0), {}),
+        ((mask, 1, rng.normal(size=(3, 1))), {}),
+        ((mask, 1.0, 0.0), {}),
+        ((np.array(True), np.array(1.5), np.array(2)), {}),
+        ((np.zeros((0,), bool), np.zeros(0), 1.0), {}),
+    ]
+
+
+where = op(
+    "where",
+    "x where the condition holds, else y.",
+    infer=_infer_where,
+    vjp=(None, lambda g, out, cond, x, y: ops.where(cond, g, 0.0), lambda g, out, cond, x, y: ops.where(cond, 0.0, g)),
+    kernels={"array": lambda xp, cond, x, y: xp.where(cond, x, y)},
+    samples=_sample_where,
+)
+
+
+# -- lerp, addcmul, addcdiv ------------------------------------------------------------------
+
+
+def _triples(rng: Rng, last: Any = None) -> list[Sample]:
+    def draw(*size: int) -> Any:
+        return rng.uniform(0.5, 2.5, size)
+
+    more = () if last is None else (last,)
+    return [
+        ((draw(3, 4), draw(3, 4), draw(3, 4), *more), {}),
+        ((draw(3, 1), draw(4), draw(2, 1, 1), *more), {}),
+        ((np.array(1.5), np.array(0.5), np.array(2.0), *more), {}),
+        ((draw(0, 2), draw(2), draw(2), *more), {}),
+    ]
+
+
+def _infer_lerp(start: Spec, end: Spec, weight: Spec) -> Spec:
+    rules.tensor("lerp", start, end)
+    if not start.dtype.is_differentiable:
+        raise DTypeError(f"lerp: needs a floating type, not {start.dtype.name}; cast first, as in x.float()")
+    rules.same_dtype("lerp", start, end)
+    if not weight.weak:
+        rules.same_dtype("lerp", start, weight)
+    return spec(rules.broadcast("lerp", start.shape, end.shape, weight.shape), start.dtype)
+
+
+def _lerp(xp: Any, start: Any, end: Any, weight: Any) -> Any:
+    # From the nearer end, as torch does: exact at both.
+    return xp.where(xp.abs(weight) < 0.5, start + weight * (end - start), end - (end - start) * (1 - weight))
+
+
+lerp = op(
+    "lerp",
+    "start + weight * (end - start).",
+    infer=_infer_lerp,
+    vjp=(
+        lambda g, y, a, b, w: g * (1.0 - conj(w)),
+        lambda g, y, a, b, w: g * conj(w),
+        lambda g, y, a, b, w: g * conj(b - a),
+    ),
+    kernels={"array": _lerp},
+    promote=True,
+    samples=lambda rng: [*_triples(rng), ((rng.normal(size=3), rng.normal(size=3), 0.3), {})],
+)
+
+
+def _infer_three(name: str, integers: bool) -> Any:
+    def infer(x: Spec, a: Spec, b: Spec, value: Spec) -> Spec:
+        rules.tensor(name, x, a, b)
+        rules.number(name, value)
+        common = dtypes.promote((x, a, b))
+        rules.not_bool(name, common)
+        if not integers and not common.is_differentiable:
+            raise DTypeError(f"{name}: needs a floating type, not {common.name}; cast first, as in x.float()")
+        if value.dtype.category > common.category:
+            raise DTypeError(f"{name}: value is an int where the tensors are {common.name}")
+        return spec(rules.broadcast(name, x.shape, a.shape, b.shape), common)
+
+    return infer
+
+
+def _torch_three(name: str) -> Any:
+    def make(torch: Any, site: Site) -> Any:
+        f = getattr(torch, name)
+        return lambda x, a, b, value: f(x, a, b, value=value)
+
+    return make
+
+
+addcmul = op(
+    "addcmul",
+    "x + value * a * b.",
+    infer=_infer_three("addcmul", integers=True),
+    vjp=(
+        lambda g, y, x, a, b, value: g,
+        lambda g, y, x, a, b, value: g * (conj(b) * value),
+        lambda g, y, x, a, b, value: g * (conj(a) * value),
+    ),
+    kernels={"array": lambda xp, x, a, b, value: x + value * a * b, "torch": _torch_three("addcmul")},
+    promote=True,
+    samples=lambda rng: [*_triples(rng, 1.5), ((np.arange(3), np.arange(3), np.arange(3), 2), {})],
+)
+addcdiv = op(
+    "addcdiv",
+    "x + value * a / b.",
+    infer=_infer_three("addcdiv", integers=False),
+    vjp=(
+        lambda g, y, x, a, b, value: g,
+        lambda g, y, x, a, b, value: g * conj(value / b),
+        lambda g, y, x, a, b, value: -(g * conj(a * value / (b * b))),
+    ),
+    kernels={"array": lambda xp, x, a, b, value: x + value * (a / b), "torch": _torch_three("addcdiv")},
+    promote=True,
+    samples=lambda rng: _triples(rng, 1.5),
+)

@@ -1,0 +1,275 @@
+"""Adam and its relatives: steps along a mean of the gradients, divided by the root of a mean of their squares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from gt.client.tensor import Tensor
+from gt.client.tree import Kind
+from gt.ops import TABLE
+from gt.optim.optimizer import Group, Optimizer, State, Update
+from gt.optim.recording import check, check_betas, counting, flag, gradient, live, take_step
+
+_ADAM = {
+    (False, False): Kind(TABLE["adam"], {}),
+    (False, True): Kind(TABLE["adam_amsgrad"], {}),
+    (True, False): Kind(TABLE["adamw"], {}),
+    (True, True): Kind(TABLE["adamw_amsgrad"], {}),
+}
+_NADAM, _RADAM, _ADAMAX = (Kind(TABLE[n], {}) for n in ("nadam", "radam", "adamax"))
+
+
+class Adam(Optimizer):
+    """Adam; weight decay is added to the gradient."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        amsgrad: bool = False,
+        *,
+        foreach: bool | None = None,
+        maximize: bool = False,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
+        decoupled_weight_decay: bool = False,
+    ) -> None:
+        check_betas(type(self).__name__, lr, betas, eps, weight_decay)
+        super().__init__(
+            params,
+            {
+                "lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad,
+                "maximize": maximize, "foreach": foreach, "capturable": capturable, "differentiable": differentiable,
+                "fused": fused, "decoupled_weight_decay": decoupled_weight_decay,
+            },
+        )  # fmt: skip
+
+    def _layout(self, group: Group) -> tuple[dict[str, float], dict[str, float]]:
+        tensors = {"exp_avg": 0.0, "exp_avg_sq": 0.0}
+        return {"step": 0}, {**tensors, "max_exp_avg_sq": 0.0} if group["amsgrad"] else tensors
+
+    def _updater(self, group: Group) -> Update:
+        own, amsgrad = gradient(group, coupled=False), flag(group, "amsgrad")
+        kind = _ADAM[flag(group, "decoupled_weight_decay"), amsgrad]
+
+        def read() -> tuple[float, ...]:
+            beta1, beta2 = group["betas"]
+            return float(group["lr"]), float(beta1), float(beta2), float(group["eps"]), float(group["weight_decay"])
+
+        numbers = live(read)
+
+        def update(p: Tensor, g: Tensor, state: State) -> None:
+            moments: tuple[Tensor, ...] = state["exp_avg"], state["exp_avg_sq"]
+            if amsgrad:
+                moments = *moments, state["max_exp_avg_sq"]
+            take_step(
+                kind, (p, own(p, g), *moments), lambda: (*numbers, *live(lambda: (state["step"],))), (p, *moments),
+                counting(state),
+            )  # fmt: skip
+
+        return update
+
+
+class AdamW(Adam):
+    """Adam with weight decay apart from the gradient; one instruction per parameter."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
+    ) -> None:
+        super().__init__(
+            params, lr, betas, eps, weight_decay, amsgrad, foreach=foreach, maximize=maximize, capturable=capturable,
+            differentiable=differentiable, fused=fused, decoupled_weight_decay=True,
+        )  # fmt: skip
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over settings and state, GT's or torch's, parameter by parameter in order."""
+        super().load_state_dict(state_dict)
+        for group in self.param_groups:
+            group["decoupled_weight_decay"] = True  # also where an Adam was saved
+
+
+def _decayed(group: Group) -> Any:
+    """What makes the parameter and gradient that a step begins with, by the group's kind of weight decay."""
+    apart, decay = flag(group, "decoupled_weight_decay"), flag(group, "weight_decay")
+    own = gradient(group, coupled=not apart)
+    shrink = live(lambda: (1 - float(group["lr"]) * float(group["weight_decay"]),)) if apart and decay else ()
+
+    def begin(p: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+        g = own(p, g)
+        return (p * shrink[0] if shrink else p), g
+
+    return begin
+
+
+class NAdam(Optimizer):
+    """Adam with Nesterov's momentum."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 2e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        momentum_decay: float = 4e-3,
+        decoupled_weight_decay: bool = False,
+        *,
+        foreach: bool | None = None,
+        maximize: bool = False,
+        capturable: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        check_betas("NAdam", lr, betas, eps, weight_decay)
+        check("NAdam", {"momentum_decay": momentum_decay})
+        super().__init__(
+            params,
+            {
+                "lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay,
+                "momentum_decay": momentum_decay, "decoupled_weight_decay": decoupled_weight_decay,
+                "maximize": maximize, "foreach": foreach, "capturable": capturable, "differentiable": differentiable,
+            },
+        )  # fmt: skip
+
+    def _layout(self, group: Group) -> tuple[dict[str, float], dict[str, float]]:
+        return {"step": 0, "mu_product": 1.0}, {"exp_avg": 0.0, "exp_avg_sq": 0.0}
+
+    def _updater(self, group: Group) -> Update:
+        begin = _decayed(group)
+
+        def mu(step: int) -> float:
+            return float(group["betas"][0]) * (1 - 0.5 * 0.96 ** (step * float(group["momentum_decay"])))
+
+        def update(p: Tensor, g: Tensor, state: State) -> None:
+            def do() -> None:
+                state["step"] += 1
+                state["mu_product"] *= mu(state["step"])
+
+            def undo() -> None:
+                state["mu_product"] /= mu(state["step"]) or 1.0  # a product of 0 stays one
+                state["step"] -= 1
+
+            def numbers() -> tuple[float, ...]:
+                (beta1, beta2), lr, step = group["betas"], float(group["lr"]), state["step"]
+                now, ahead, product = mu(step), mu(step + 1), state["mu_product"]
+                return (
+                    1 - beta1, float(beta2), 1 - beta2, (1 - beta2**step) ** -0.5, float(group["eps"]),
+                    lr * (1 - now) / (1 - product), lr * ahead / (1 - product * ahead),
+                )  # fmt: skip
+
+            start, g = begin(p, g)
+            m, v = state["exp_avg"], state["exp_avg_sq"]
+            take_step(_NADAM, (start, g, m, v), lambda: live(numbers), (p, m, v), (do, undo))
+
+        return update
+
+
+class RAdam(Optimizer):
+    """Adam whose first steps, while the mean square is still unsure, go along the mean gradient alone."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        decoupled_weight_decay: bool = False,
+        *,
+        foreach: bool | None = None,
+        maximize: bool = False,
+        capturable: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        check_betas("RAdam", lr, betas, eps, weight_decay)
+        super().__init__(
+            params,
+            {
+                "lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay, "maximize": maximize,
+                "foreach": foreach, "capturable": capturable, "decoupled_weight_decay": decoupled_weight_decay,
+                "differentiable": differentiable,
+            },
+        )  # fmt: skip
+
+    def _layout(self, group: Group) -> tuple[dict[str, float], dict[str, float]]:
+        return {"step": 0}, {"exp_avg": 0.0, "exp_avg_sq": 0.0}
+
+    def _updater(self, group: Group) -> Update:
+        begin = _decayed(group)
+
+        def update(p: Tensor, g: Tensor, state: State) -> None:
+            def numbers() -> tuple[float, ...]:
+                (beta1, beta2), step = group["betas"], state["step"]
+                size, left = float(group["lr"]) / (1 - beta1**step), beta2**step
+                most = 2 / (1 - beta2) - 1
+                length = most - 2 * step * left / (1 - left)  # of the mean, in steps
+                slope, offset = 0.0, 1.0  # the root counts only once the mean is long enough
+                if length > 5:
+                    slope, offset = 1.0, float(group["eps"])
+                    size *= ((length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length)) ** 0.5
+                    size *= (1 - left) ** 0.5
+                return 1 - beta1, float(beta2), 1 - beta2, slope, offset, size
+
+            start, g = begin(p, g)
+            m, v = state["exp_avg"], state["exp_avg_sq"]
+            take_step(_RADAM, (start, g, m, v), lambda: live(numbers), (p, m, v), counting(state))
+
+        return update
+
+
+class Adamax(Optimizer):
+    """Adam that divides by the largest gradient of late instead of a mean square."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 2e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        foreach: bool | None = None,
+        *,
+        maximize: bool = False,
+        differentiable: bool = False,
+        capturable: bool = False,
+    ) -> None:
+        check_betas("Adamax", lr, betas, eps, weight_decay)
+        super().__init__(
+            params,
+            {
+                "lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay, "foreach": foreach,
+                "maximize": maximize, "differentiable": differentiable, "capturable": capturable,
+            },
+        )  # fmt: skip
+
+    def _layout(self, group: Group) -> tuple[dict[str, float], dict[str, float]]:
+        return {"step": 0}, {"exp_avg": 0.0, "exp_inf": 0.0}
+
+    def _updater(self, group: Group) -> Update:
+        own = gradient(group)
+
+        def update(p: Tensor, g: Tensor, state: State) -> None:
+            def numbers() -> tuple[float, ...]:
+                (beta1, beta2), step = group["betas"], state["step"]
+                return 1 - beta1, float(beta2), float(group["eps"]), float(group["lr"]) / (1 - beta1**step)
+
+            m, u = state["exp_avg"], state["exp_inf"]
+            take_step(_ADAMAX, (p, own(p, g), m, u), lambda: live(numbers), (p, m, u), counting(state))
+
+        return update

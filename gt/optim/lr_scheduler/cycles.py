@@ -1,0 +1,248 @@
+"""Schedules that go up and down; some move the momentum against the rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from gt.errors import ArgumentError
+from gt.optim.lr_scheduler.schedule import LRScheduler, check_not_traced, check_optimizer, per_group, saved_function
+from gt.optim.optimizer import Group, Optimizer
+
+
+class CosineAnnealingWarmRestarts(LRScheduler):
+    """Half a cosine from the first rate to eta_min, again and again; each round is T_mult times as long."""
+
+    def __init__(
+        self, optimizer: Optimizer, T_0: int, T_mult: int = 1, eta_min: float = 0.0, last_epoch: int = -1
+    ) -> None:
+        if not isinstance(T_0, int) or T_0 <= 0:
+            raise ArgumentError(f"CosineAnnealingWarmRestarts: T_0={T_0} is not a positive integer")
+        if not isinstance(T_mult, int) or T_mult < 1:
+            raise ArgumentError(f"CosineAnnealingWarmRestarts: T_mult={T_mult} is not an integer of at least 1")
+        if not isinstance(eta_min, (int, float)):
+            raise ArgumentError(f"CosineAnnealingWarmRestarts: eta_min is a number, not {type(eta_min).__name__}")
+        self.T_0 = T_0
+        self.T_i = T_0
+        self.T_mult = T_mult
+        self.eta_min = eta_min
+        self.T_cur: float = last_epoch
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float]:
+        height = 1 + math.cos(math.pi * self.T_cur / self.T_i)
+        return self._from_base(lambda lr: self.eta_min + (lr - self.eta_min) * height / 2)
+
+    def step(self, epoch: float | None = None) -> None:
+        """Set the rates for the next epoch, or for that one, which may be between two."""
+        check_not_traced(self)
+        if epoch is None and self.last_epoch >= 0:
+            epoch = self.last_epoch + 1
+            self.T_cur += 1
+            if self.T_cur >= self.T_i:
+                self.T_cur %= self.T_i
+                self.T_i *= self.T_mult
+        else:
+            epoch = epoch or 0
+            if epoch < 0:
+                raise ArgumentError(f"CosineAnnealingWarmRestarts: epoch={epoch} is negative")
+            self._go_to(epoch)
+        self.last_epoch = math.floor(epoch)
+        self._set(self.get_lr())
+
+    def _go_to(self, epoch: float) -> None:
+        """Which round an epoch is in, and where."""
+        self.T_i, self.T_cur = self.T_0, epoch
+        if epoch < self.T_0:
+            return
+        if self.T_mult == 1:
+            self.T_cur = epoch % self.T_0
+        else:
+            rounds = int(math.log(epoch / self.T_0 * (self.T_mult - 1) + 1, self.T_mult))
+            self.T_cur = epoch - self.T_0 * (self.T_mult**rounds - 1) / (self.T_mult - 1)
+            self.T_i = self.T_0 * self.T_mult**rounds
+
+
+class _Cycling(LRScheduler):
+    """What moves the momentum, or the first of the betas, too."""
+
+    cycle_momentum: bool
+    use_beta1: bool
+
+    def _begin_momentum(self, base: Any, top: Any, last_epoch: int) -> tuple[list[float], list[float]]:
+        """Set the groups' momentum to where the cycle begins; the ends of the cycle."""
+        optimizer, name = self.optimizer, type(self).__name__
+        if "momentum" not in optimizer.defaults and "betas" not in optimizer.defaults:
+            raise ArgumentError(f"{name}: the optimizer has neither momentum nor betas; pass cycle_momentum=False")
+        self.use_beta1 = "betas" in optimizer.defaults
+        bases, tops = per_group("base_momentum", optimizer, base), per_group("max_momentum", optimizer, top)
+        if last_epoch == -1:
+            for group, low, high in zip(optimizer.param_groups, bases, tops, strict=True):
+                self._set_momentum(group, high)
+                group["max_momentum"], group["base_momentum"] = high, low
+        return bases, tops
+
+    def _set_momentum(self, group: Group, momentum: float) -> None:
+        if self.use_beta1:
+            group["betas"] = (momentum, *group["betas"][1:])
+        else:
+            group["momentum"] = momentum
+
+
+class CyclicLR(_Cycling):
+    """From base_lr to max_lr in step_size_up steps and back in step_size_down, again and again."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        base_lr: float | list[float],
+        max_lr: float | list[float],
+        step_size_up: int = 2000,
+        step_size_down: int | None = None,
+        mode: str = "triangular",
+        gamma: float = 1.0,
+        scale_fn: Callable[[float], float] | None = None,
+        scale_mode: str = "cycle",
+        cycle_momentum: bool = True,
+        base_momentum: float = 0.8,
+        max_momentum: float = 0.9,
+        last_epoch: int = -1,
+    ) -> None:
+        check_optimizer(self, optimizer)
+        if mode not in ("triangular", "triangular2", "exp_range") and scale_fn is None:
+            raise ArgumentError(f"CyclicLR: mode={mode!r} is not one of triangular, triangular2, exp_range")
+        self.optimizer = optimizer
+        base_lrs = per_group("base_lr", optimizer, base_lr)
+        if last_epoch == -1:
+            for group, lr in zip(optimizer.param_groups, base_lrs, strict=True):
+                group["lr"] = lr
+        self.max_lrs = per_group("max_lr", optimizer, max_lr)
+        up = float(step_size_up)
+        self.total_size = up + (up if step_size_down is None else float(step_size_down))
+        self.step_ratio = up / self.total_size
+        self.mode = mode
+        self.gamma = gamma
+        self._scale_fn_custom = scale_fn
+        self.scale_mode = scale_mode if scale_fn else "iterations" if mode == "exp_range" else "cycle"
+        self.cycle_momentum = cycle_momentum
+        if cycle_momentum:
+            self.base_momentums, self.max_momentums = self._begin_momentum(base_momentum, max_momentum, last_epoch)
+        super().__init__(optimizer, last_epoch)
+        self.base_lrs = base_lrs
+
+    def scale_fn(self, x: float) -> float:
+        """How high the cycle, or the step, of this number goes."""
+        if self._scale_fn_custom is not None:
+            return self._scale_fn_custom(x)
+        if self.mode == "triangular":
+            return 1.0
+        return float(1 / 2.0 ** (x - 1) if self.mode == "triangular2" else self.gamma**x)
+
+    def get_lr(self) -> list[float]:
+        cycle = math.floor(1 + self.last_epoch / self.total_size)
+        x = 1.0 + self.last_epoch / self.total_size - cycle
+        height = x / self.step_ratio if x <= self.step_ratio else (x - 1) / (self.step_ratio - 1)
+        scale = self.scale_fn(cycle if self.scale_mode == "cycle" else self.last_epoch)
+        if self.cycle_momentum:
+            groups = zip(self.optimizer.param_groups, self.base_momentums, self.max_momentums, strict=True)
+            for group, low, high in groups:
+                self._set_momentum(group, high - (high - low) * height * scale)
+        return [low + (high - low) * height * scale for low, high in zip(self.base_lrs, self.max_lrs, strict=True)]
+
+    def state_dict(self) -> dict[str, Any]:
+        """All but the optimizer and the function; of one that is an object, what it remembers."""
+        f = self._scale_fn_custom
+        return {**super().state_dict(), "_scale_fn_custom": None if f is None else saved_function(f)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a state; the function stays."""
+        super().load_state_dict({k: v for k, v in state_dict.items() if k != "_scale_fn_custom"})
+        if state_dict["_scale_fn_custom"] is not None and self._scale_fn_custom is not None:
+            self._scale_fn_custom.__dict__.update(state_dict["_scale_fn_custom"])
+
+
+#: The phases of a cycle as names of a group's entries: rate from and to, momentum from and to.
+_UP = ("initial_lr", "max_lr", "max_momentum", "base_momentum")
+_DOWN = ("max_lr", "initial_lr", "base_momentum", "max_momentum")
+_OUT = ("initial_lr", "min_lr", "max_momentum", "max_momentum")
+_DOWN_AND_OUT = ("max_lr", "min_lr", "base_momentum", "max_momentum")
+
+
+class OneCycleLR(_Cycling):
+    """Up from max_lr / div_factor to max_lr, then down far below, in total_steps steps and once only."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        max_lr: float | list[float],
+        total_steps: int | None = None,
+        epochs: int | None = None,
+        steps_per_epoch: int | None = None,
+        pct_start: float = 0.3,
+        anneal_strategy: str = "cos",
+        cycle_momentum: bool = True,
+        base_momentum: float | list[float] = 0.85,
+        max_momentum: float | list[float] = 0.95,
+        div_factor: float = 25.0,
+        final_div_factor: float = 1e4,
+        three_phase: bool = False,
+        last_epoch: int = -1,
+    ) -> None:
+        check_optimizer(self, optimizer)
+        self.optimizer = optimizer
+        self.total_steps = _total(total_steps, epochs, steps_per_epoch)
+        if not isinstance(pct_start, float) or not 0 <= pct_start <= 1:
+            raise ArgumentError(f"OneCycleLR: pct_start={pct_start} is not a float between 0 and 1")
+        if anneal_strategy not in ("cos", "linear"):
+            raise ArgumentError(f"OneCycleLR: anneal_strategy={anneal_strategy!r} is not one of cos, linear")
+        self._anneal_func_type = anneal_strategy
+        top, last = float(pct_start * self.total_steps) - 1, self.total_steps - 1
+        down = float(2 * pct_start * self.total_steps) - 2
+        phases: list[tuple[float, tuple[str, ...]]] = [(top, _UP)]
+        phases += [(down, _DOWN), (last, _OUT)] if three_phase else [(last, _DOWN_AND_OUT)]
+        keys = ("start_lr", "end_lr", "start_momentum", "end_momentum")
+        self._schedule_phases: list[dict[str, Any]] = [
+            {"end_step": end, **dict(zip(keys, names, strict=True))} for end, names in phases
+        ]
+        if last_epoch == -1:
+            for group, lr in zip(optimizer.param_groups, per_group("max_lr", optimizer, max_lr), strict=True):
+                group["initial_lr"], group["max_lr"] = lr / div_factor, lr
+                group["min_lr"] = group["initial_lr"] / final_div_factor
+        self.cycle_momentum = cycle_momentum
+        if cycle_momentum:
+            self._begin_momentum(base_momentum, max_momentum, last_epoch)
+        super().__init__(optimizer, last_epoch)
+
+    def _between(self, start: float, end: float, part: float) -> float:
+        if self._anneal_func_type == "cos":
+            return end + (start - end) / 2.0 * (1 + math.cos(math.pi * part))
+        return (end - start) * part + start
+
+    def get_lr(self) -> list[float]:
+        if self.last_epoch > self.total_steps:
+            raise ArgumentError(f"OneCycleLR: step {self.last_epoch} of a schedule of {self.total_steps} steps")
+        start = 0.0
+        for phase in self._schedule_phases:
+            if self.last_epoch <= phase["end_step"] or phase is self._schedule_phases[-1]:
+                break
+            start = phase["end_step"]
+        part = (self.last_epoch - start) / (phase["end_step"] - start)
+        groups = self.optimizer.param_groups
+        if self.cycle_momentum:
+            for group in groups:
+                ends = group[phase["start_momentum"]], group[phase["end_momentum"]]
+                self._set_momentum(group, self._between(*ends, part))
+        return [self._between(group[phase["start_lr"]], group[phase["end_lr"]], part) for group in groups]
+
+
+def _total(total_steps: Any, epochs: Any, steps_per_epoch: Any) -> int:
+    given = {"total_steps": total_steps}
+    if total_steps is None:
+        if epochs is None or steps_per_epoch is None:
+            raise ArgumentError("OneCycleLR: needs total_steps, or epochs and steps_per_epoch")
+        given = {"epochs": epochs, "steps_per_epoch": steps_per_epoch}
+    for name, value in given.items():
+        if not isinstance(value, int) or value <= 0:
+            raise ArgumentError(f"OneCycleLR: {name}={value} is not a positive integer")
+    return math.prod(given.values())

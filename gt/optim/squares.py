@@ -1,0 +1,164 @@
+"""Optimizers that divide the gradient by the root of its mean or summed square."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from gt.client.tensor import Tensor
+from gt.client.tree import Kind, Kinds
+from gt.errors import ArgumentError
+from gt.ops import TABLE
+from gt.optim.optimizer import Group, Optimizer, State, Update
+from gt.optim.recording import check, counting, decided, flag, gradient, live, settings, take_step
+
+_ADAGRAD, _ADADELTA = Kind(TABLE["adagrad"], {}), Kind(TABLE["adadelta"], {})
+_RMSPROP = Kinds(TABLE["rmsprop"], "centered", "momentum")
+
+
+class Adagrad(Optimizer):
+    """Steps that shrink with the sum of all squared gradients."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-2,
+        lr_decay: float = 0,
+        weight_decay: float = 0,
+        initial_accumulator_value: float = 0,
+        eps: float = 1e-10,
+        foreach: bool | None = None,
+        *,
+        maximize: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
+    ) -> None:
+        check(
+            "Adagrad",
+            {
+                "lr": lr, "lr_decay": lr_decay, "weight_decay": weight_decay,
+                "initial_accumulator_value": initial_accumulator_value, "eps": eps,
+            },
+        )  # fmt: skip
+        super().__init__(
+            params,
+            {
+                "lr": lr, "lr_decay": lr_decay, "eps": eps, "weight_decay": weight_decay,
+                "initial_accumulator_value": initial_accumulator_value, "foreach": foreach, "maximize": maximize,
+                "differentiable": differentiable, "fused": fused,
+            },
+        )  # fmt: skip
+
+    def _layout(self, group: Group) -> tuple[dict[str, float], dict[str, float]]:
+        return {"step": 0}, {"sum": float(self.defaults["initial_accumulator_value"])}
+
+    def _updater(self, group: Group) -> Update:
+        own, numbers = gradient(group, coupled=False), settings(group, "weight_decay", "eps")
+
+        def update(p: Tensor, g: Tensor, state: State) -> None:
+            def rate() -> tuple[float]:
+                return (float(group["lr"]) / (1 + (state["step"] - 1) * float(group["lr_decay"])),)
+
+            total = state["sum"]
+            take_step(
+                _ADAGRAD, (p, own(p, g), total), lambda: (*live(rate), *numbers), (p, total), counting(state)
+            )  # fmt: skip
+
+        return update
+
+
+class RMSprop(Optimizer):
+    """The gradient divided by the root of its mean square."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-2,
+        alpha: float = 0.99,
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        momentum: float = 0,
+        centered: bool = False,
+        capturable: bool = False,
+        foreach: bool | None = None,
+        maximize: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        check("RMSprop", {"lr": lr, "eps": eps, "momentum": momentum, "weight_decay": weight_decay, "alpha": alpha})
+        super().__init__(
+            params,
+            {
+                "lr": lr, "momentum": momentum, "alpha": alpha, "eps": eps, "centered": centered,
+                "weight_decay": weight_decay, "capturable": capturable, "foreach": foreach, "maximize": maximize,
+                "differentiable": differentiable,
+            },
+        )  # fmt: skip
+
+    def _layout(self, group: Group) -> tuple[dict[str, float], dict[str, float]]:
+        tensors = {"square_avg": 0.0}
+        if group["momentum"] > 0:
+            tensors["momentum_buffer"] = 0.0
+        if group["centered"]:
+            tensors["grad_avg"] = 0.0
+        return {"step": 0}, tensors
+
+    def _updater(self, group: Group) -> Update:
+        own, centered = gradient(group), flag(group, "centered")
+        momentum = bool(decided(lambda: group["momentum"] > 0))
+        names = ["square_avg", *(["grad_avg"] if centered else []), *(["momentum_buffer"] if momentum else [])]
+        kind = _RMSPROP[centered, momentum]
+
+        def read() -> tuple[float, ...]:
+            alpha = float(group["alpha"])
+            return float(group["lr"]), alpha, 1 - alpha, float(group["eps"]), float(group["momentum"])
+
+        numbers = live(read)
+
+        def update(p: Tensor, g: Tensor, state: State) -> None:
+            means = tuple([state[name] for name in names])
+            take_step(kind, (p, own(p, g), *means), lambda: numbers, (p, *means), counting(state))
+
+        return update
+
+
+class Adadelta(Optimizer):
+    """The gradient scaled by how far the parameter moved of late."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1.0,
+        rho: float = 0.9,
+        eps: float = 1e-6,
+        weight_decay: float = 0,
+        foreach: bool | None = None,
+        *,
+        capturable: bool = False,
+        maximize: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        check("Adadelta", {"lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay})
+        if rho > 1:
+            raise ArgumentError(f"Adadelta: rho={rho} is out of range")
+        super().__init__(
+            params,
+            {
+                "lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay, "maximize": maximize,
+                "capturable": capturable, "foreach": foreach, "differentiable": differentiable,
+            },
+        )  # fmt: skip
+
+    def _layout(self, group: Group) -> tuple[dict[str, float], dict[str, float]]:
+        return {"step": 0}, {"square_avg": 0.0, "acc_delta": 0.0}
+
+    def _updater(self, group: Group) -> Update:
+        own = gradient(group)
+        numbers = live(lambda: (float(group["lr"]), float(group["rho"]), 1 - float(group["rho"]), float(group["eps"])))
+
+        def update(p: Tensor, g: Tensor, state: State) -> None:
+            square, delta = state["square_avg"], state["acc_delta"]
+            take_step(
+                _ADADELTA, (p, own(p, g), square, delta), lambda: numbers, (p, square, delta), counting(state)
+            )  # fmt: skip
+
+        return update

@@ -1,0 +1,139 @@
+"""Memory that a client shares with its worker on one machine: large tensors travel through it, not through sockets.
+
+A client makes one anonymous file in memory, its ring: SLOTS pieces of PIECE bytes. It offers the ring (`Share`),
+and the dispatcher adds which process that client is. The worker opens the file as /proc/<pid>/fd/<fd> and says
+that it has it (`Shared`). From then on a chunk may name a slot of the ring instead of bringing its bytes: of an
+upload the client has filled it, for a fetch it lends slots that the worker fills.
+
+Law 1: a worker opens what the dispatcher vouches for: the process at the other end of the client's socket, as the
+       system tells it, and a file that is a memfd, of the ring's size, with the random name that was announced.
+       A process that got the number of one that ended has no file of that name.
+Law 2: the ring's size is sealed. Who could shrink it would kill a reader. Its content may change at any time: what
+       is read from it is copied first and looked at then.
+Law 3: a ring belongs to one session, so nothing of another can be in it.
+Law 4: nothing is left behind: the memory goes when the last process that has it open goes, however it goes.
+Law 5: where any of this cannot be had (another user, no /proc, no memfd), the ring is refused and chunks bring
+       their bytes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import re
+import secrets
+import stat
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from gt.transport.messages import Chunk, Share
+
+PIECE = 2 << 20  #: Tensor bytes in one slot.
+SLOTS = 32  #: Slots of a ring.
+UPLOAD_SLOTS = 24  #: Those for uploads: the first. The others are lent for fetches, which may wait for uploads.
+LENT = 4  #: Slots lent for one fetch, at most.
+LARGE = 1 << 20  #: Tensors with more bytes than this are worth a ring.
+
+_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE: Linux 5.14; where there is none, pages come one by one
+_NAME = re.compile("gt-[0-9a-f]{32}")
+
+
+def nbytes_of(chunk: Chunk) -> int:
+    """How many bytes lie in the slot that this chunk names."""
+    return min(PIECE, chunk.total - chunk.offset)
+
+
+class Ring:
+    """The shared memory, in the process that made it or in one that was let in."""
+
+    def __init__(self, number: int, fd: int, name: str = "") -> None:
+        self.number = number  #: Rings of a session are told apart by it.
+        self.name = name
+        #: Slots nobody uses, for uploads and for fetches; the one that was used last comes first.
+        self.free, self.to_lend = [*range(UPLOAD_SLOTS)][::-1], [*range(UPLOAD_SLOTS, SLOTS)][::-1]
+        self._touched: set[int] = set()  #: Slots that this process has filled since the ring last had no memory.
+        self._map = mmap.mmap(fd, SLOTS * PIECE)
+        self._bytes: np.ndarray[Any, Any] = np.frombuffer(self._map, np.uint8)
+        self.fd = fd  #: -1 in a worker, which needs only the mapping.
+
+    def slot(self, k: int, nbytes: int) -> np.ndarray[Any, Any]:
+        """The first bytes of slot k."""
+        return self._bytes[k * PIECE : k * PIECE + nbytes]
+
+    def put(self, k: int, data: np.ndarray[Any, Any]) -> None:
+        """Fill slot k, from its beginning."""
+        if k not in self._touched:
+            # All its pages at once: a fault for each would cost more than the copy.
+            self._touched.add(k)
+            with suppress(OSError, ValueError):
+                self._map.madvise(_POPULATE_WRITE, k * PIECE, len(data))
+        np.copyto(self.slot(k, len(data)), data)
+
+    @property
+    def idle(self) -> bool:
+        return len(self.free) + len(self.to_lend) == SLOTS
+
+    def rest(self) -> None:
+        """Give the memory back for now; the ring stays."""
+        with suppress(OSError):
+            self._map.madvise(mmap.MADV_REMOVE)
+            self._touched.clear()
+
+    def __del__(self) -> None:
+        # The mapping goes with the last array that reads it.
+        if getattr(self, "fd", -1) >= 0:
+            os.close(self.fd)
+
+
+def make_ring(number: int) -> Ring | None:
+    """A new ring of this process; None where there is no such thing."""
+    name = f"gt-{secrets.token_hex(16)}"
+    fd = -1
+    try:
+        fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(fd, SLOTS * PIECE)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        return Ring(number, fd, name)
+    except (AttributeError, OSError, ValueError):
+        if fd >= 0:
+            os.close(fd)
+        return None
+
+
+def open_ring(share: Share) -> Ring | None:
+    """The ring of another process that the dispatcher vouches for; None if it is not to be had, or not one."""
+    if share.pid <= 0 or share.fd < 0 or not _NAME.fullmatch(share.name):
+        return None
+    held = opened = -1
+    try:
+        # First as a mere place: what is there may be anything, and may be exchanged while we look.
+        held = os.open(f"/proc/{share.pid}/fd/{share.fd}", os.O_PATH | os.O_CLOEXEC)
+        place = f"/proc/self/fd/{held}"
+        if os.readlink(place) != f"/memfd:{share.name} (deleted)" or not _is_ring(os.fstat(held)):
+            return None
+        opened = os.open(place, os.O_RDWR | os.O_CLOEXEC)
+        sealed = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+        if fcntl.fcntl(opened, fcntl.F_GET_SEALS) & sealed != sealed:
+            return None
+        ring = Ring(share.ring, opened, share.name)
+        ring.fd = -1
+        return ring
+    except (AttributeError, OSError, ValueError):
+        return None
+    finally:
+        for fd in (held, opened):
+            if fd >= 0:
+                os.close(fd)
+
+
+def _is_ring(what: os.stat_result) -> bool:
+    """A file in memory, where all memfds are (those of huge pages are elsewhere, and may run out), of a ring's size."""
+    own = os.memfd_create("gt-own", os.MFD_CLOEXEC)
+    try:
+        there = os.fstat(own).st_dev
+    finally:
+        os.close(own)
+    return stat.S_ISREG(what.st_mode) and what.st_dev == there and what.st_size == SLOTS * PIECE

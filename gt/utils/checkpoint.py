@@ -1,0 +1,5 @@
+"""torch.utils.checkpoint's functions."""
+
+from gt.client.checkpoint import checkpoint, checkpoint_sequential
+
+__all__ = ["checkpoint", "checkpoint_sequential"]

@@ -1,0 +1,55 @@
+"""Questions about types have torch's answers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import gt
+from gt.errors import DTypeError
+
+FLOATS = ["float64", "float32", "float16", "bfloat16"]
+INTS = ["int64", "int32", "int16", "int8", "uint8"]
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_limits_of_floats(name: str) -> None:
+    mine, theirs = (lib.finfo(getattr(lib, name)) for lib in (gt, torch))
+    for what in ("bits", "dtype", "eps", "max", "min", "resolution", "smallest_normal", "tiny"):
+        assert getattr(mine, what) == getattr(theirs, what), what
+
+
+@pytest.mark.parametrize("name", INTS)
+def test_limits_of_integers(name: str) -> None:
+    mine, theirs = (lib.iinfo(getattr(lib, name)) for lib in (gt, torch))
+    assert (mine.bits, mine.max, mine.min) == (theirs.bits, theirs.max, theirs.min)
+
+
+def test_limits_are_of_the_right_kind() -> None:
+    with pytest.raises(DTypeError, match="finfo: a floating type, not int64; use iinfo"):
+        gt.finfo(gt.int64)
+    with pytest.raises(DTypeError, match="iinfo: an integer type, not float32; use finfo"):
+        gt.iinfo(gt.float32)
+    assert gt.finfo().dtype == "float32"
+
+
+@pytest.mark.parametrize("name", [*FLOATS, *INTS, "bool", "complex64"])
+def test_casts_that_are_allowed(name: str) -> None:
+    for other in (*FLOATS, *INTS, "bool", "complex64"):
+        mine, theirs = (lib.can_cast(getattr(lib, name), getattr(lib, other)) for lib in (gt, torch))
+        assert mine == theirs, (name, other)
+
+
+@pytest.mark.usefixtures("session")
+@pytest.mark.parametrize("name", [*FLOATS, *INTS, "bool"])
+def test_types_of_results(name: str) -> None:
+    for other in (1, 1.5, True, 2j):
+        mine, theirs = (lib.result_type(lib.ones(2, dtype=getattr(lib, name)), other) for lib in (gt, torch))
+        if "complex" not in str(theirs) or name != "float16":  # complex32 is not there
+            assert repr(mine).removeprefix("gt.") == str(theirs).removeprefix("torch."), other
+    x = gt.ones((), dtype=getattr(gt, name))
+    assert gt.is_tensor(x)
+    assert not gt.is_tensor(1)
+    assert gt.is_nonzero(x)
+    assert gt.is_floating_point(x) == x.dtype.is_floating_point
+    assert x.is_signed() == torch.ones((), dtype=getattr(torch, name)).is_signed()

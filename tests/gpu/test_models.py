@@ -1,0 +1,133 @@
+"""Whole models on a real GPU: torch's losses there, and the fused kernels against their compositions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gt
+from tests.training.models import RECIPES, train
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _cuda() -> Iterator[None]:
+    """A private server whose worker has the GPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [n for n in os.environ if n.startswith("GT_")]:
+            patch.delenv(name)
+        gt.disconnect()
+        yield
+        gt.disconnect()
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_losses_are_torchs(name: str) -> None:
+    torch.manual_seed(0)
+    theirs, ours = RECIPES[name].model(torch), RECIPES[name].model(gt)
+    ours.load_state_dict(theirs.state_dict())
+    cuda = theirs.cuda()
+    # The recipes make a tensor here and there: those shall be on the GPU too.
+    with torch.device("cuda"), torch.backends.cudnn.flags(enabled=name != "lstm"):  # whose LSTM uses tf32
+        want = train(torch, name, cuda, lambda a: torch.from_numpy(a).cuda())
+    have = train(gt, name, ours, gt.from_numpy)
+    np.testing.assert_allclose(have, want, rtol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("length", [16, 33])
+def test_attention_and_its_gradients(dtype: str, causal: bool, masked: bool, length: int) -> None:
+    """Whichever kernel is taken, beside torch in float64 on the CPU."""
+    if causal and masked:
+        pytest.skip("torch refuses both at once")
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(size=(2, 3, length, 64)).astype(np.float32) for _ in range(3)]
+    mask = rng.normal(size=(2, 1, length, length)).astype(np.float32) if masked else None
+    leaves = [gt.tensor(a).to(dtype).requires_grad_() for a in arrays]
+    exact = [t.detach().float().torch().double().requires_grad_() for t in leaves]
+    ours = gt.nn.functional.scaled_dot_product_attention(
+        *leaves, attn_mask=None if mask is None else gt.tensor(mask).to(dtype), is_causal=causal
+    )
+    theirs = torch.nn.functional.scaled_dot_product_attention(
+        *exact, attn_mask=None if mask is None else torch.tensor(mask).double(), is_causal=causal
+    )
+    g = rng.normal(size=theirs.shape).astype(np.float32)
+    ours.backward(gt.tensor(g).to(dtype))
+    theirs.backward(torch.tensor(g).double())
+    limit = {"bfloat16": 2e-2, "float16": 4e-3, "float32": 1e-3}[dtype]
+    for a, b in [(ours, theirs), *[(x.grad, t.grad) for x, t in zip(leaves, exact, strict=True)]]:
+        mine, want = a.detach().double().numpy(), b.detach().numpy()
+        assert np.linalg.norm(mine - want) / np.linalg.norm(want) < limit
+
+
+def _norms(F: Any, x: Any, w: Any, b: Any) -> list[Any]:
+    return [
+        F.layer_norm(x, (8,), w, b),
+        F.group_norm(x, 2, w, b),
+        F.rms_norm(x, (8,), w),
+        F.batch_norm(x, None, None, w, b, training=True),
+        F.instance_norm(x),
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_norms_and_their_gradients(dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    x, w, b = rng.normal(size=(4, 8, 8)), rng.normal(size=8), rng.normal(size=8)
+    leaves = [gt.tensor(a).to(dtype).requires_grad_() for a in (x, w, b)]
+    exact = [t.detach().double().torch().requires_grad_() for t in leaves]
+    limit = {"bfloat16": 3e-2, "float16": 5e-3, "float32": 1e-4}[dtype]
+    ours, theirs = _norms(gt.nn.functional, *leaves), _norms(torch.nn.functional, *exact)
+    for a, c in zip(ours, theirs, strict=True):
+        for t in (*leaves, *exact):
+            t.grad = None
+        a.backward(gt.tensor(x).to(dtype))
+        c.backward(torch.tensor(x))
+        for mine, want in [(a, c), *[(p.grad, q.grad) for p, q in zip(leaves, exact, strict=True)]]:
+            if want is not None:
+                have = mine.detach().double().numpy()
+                assert np.linalg.norm(have - want.detach().numpy()) / np.linalg.norm(want.detach().numpy()) < limit
+
+
+@pytest.mark.parametrize(
+    "name", ["SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "NAdam", "RAdam", "Adamax", "Adadelta", "ASGD", "Rprop"]
+)
+def test_optimizers_are_torchs(name: str) -> None:
+    rng = np.random.default_rng(0)
+    start, gs = rng.normal(size=(4, 3)), rng.normal(size=(6, 4, 3))
+    found = []
+    for lib in (gt, torch):
+        p = lib.nn.Parameter(lib.tensor(start))
+        opt = getattr(lib.optim, name)([p], lr=0.05)
+        for g in gs:
+            p.grad = lib.tensor(g)
+            opt.step()
+        found.append(p.detach().numpy())
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-9)
+
+
+def test_a_function_of_torchs_with_integers_computes_on_the_host() -> None:
+    """An index out of range would end the GPU for everybody; it is an error of this call alone."""
+    x = gt.arange(4.0)
+    with pytest.raises(gt.GTError):
+        gt.torch_op("index_select", x, 0, gt.tensor([9])).numpy()
+    assert gt.torch_op("index_select", x, 0, gt.tensor([3])).tolist() == [3.0]
+    assert (x * 2).sum().item() == 12.0
+
+
+@pytest.mark.parametrize("name", ["mlp", "gpt"])
+def test_autocast_trains(name: str) -> None:
+    torch.manual_seed(0)
+    ours = RECIPES[name].model(gt)
+    ours.load_state_dict(RECIPES[name].model(torch).state_dict())
+    with gt.autocast(dtype=gt.bfloat16):
+        losses = train(gt, name, ours, gt.from_numpy)
+    assert np.mean(losses[-5:]) < 0.95 * np.mean(losses[:5])

@@ -1,0 +1,142 @@
+"""The jax engine: every op of the table agrees with numpy when it is compiled, with its numbers as operands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gt.errors import ArgumentError, IndexOutOfRange
+from gt.ops import TABLE, Op
+from gt.ops.engines import EXCEPTIONS
+from gt.ops.evaluate import apply
+from gt.ops.record import as_tuple, op
+from gt.program import SCALARS, spec
+from tests.ops.cases import NUMPY, as_dtype, calls_with, is_float, samples, specs_of, to_engine, to_numpy
+from tests.ops.test_random import SEEDS, draw
+from tests.ops.test_table import INDEXED, TOLERANCE, close
+
+#: The ops that jax does not run are left out; tests/ops/test_engines.py sees to it that they are few.
+OPS = [o for o in TABLE.values() if o.name not in EXCEPTIONS]
+
+
+def cases_of(op: Op) -> list[tuple[Any, dict[str, Any], str]]:
+    """(operands, attributes, the type of its floats): all samples in float64, the first in narrower types."""
+    chosen = [(args, attrs, "float64") for args, attrs in samples(op)]
+    args, attrs, _ = chosen[0]
+    if any(is_float(a) for a in args):
+        chosen += [(as_dtype(args, d), attrs, d) for d in ("float32", "bfloat16")]
+    return chosen
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_agrees_with_numpy(op: Op, jax_engine: Any) -> None:
+    """All cases of an op are compiled at once, which is most of the time it takes."""
+    import jax
+
+    from gt.worker.engines.jax import with_bytes
+
+    cases = cases_of(op)
+
+    def run(given: Any) -> Any:
+        return [apply(op, args, specs_of(c[0]), c[1], jax_engine.kernel) for args, c in zip(given, cases, strict=True)]
+
+    quick = jax.jit(run, compiler_options={"xla_backend_optimization_level": 0})
+    made = quick([with_bytes(tuple(to_engine(jax_engine, args))) for args, _, _ in cases])
+    for (args, attrs, dtype), theirs in zip(cases, made, strict=True):
+        specs = specs_of(args)
+        ours = apply(op, args, specs, attrs, NUMPY.kernel)
+        for s, a, b in zip(as_tuple(op.infer(*specs, **attrs)), theirs, ours, strict=True):
+            assert (a.shape, a.dtype) == (s.shape, s.dtype.numpy)
+            coarse = max(dtype, s.dtype.to_real().name, key=lambda d: TOLERANCE.get(d, (0, 0)))
+            close(to_numpy(jax_engine, a, s), b, coarse)
+
+
+@pytest.mark.parametrize("name", ["full", "arange", "data", "slice", "slice_put", "slice_dx", "adamw", "randint"])
+def test_numbers_may_be_known_as_well(name: str, jax_engine: Any) -> None:
+    """One op at a time, as a program runs that is new."""
+    for args, attrs in samples(TABLE[name]):
+        for a, b in zip(*(calls_with(e, TABLE[name], args, attrs) for e in (jax_engine, NUMPY)), strict=True):
+            close(a, b, "float32")
+
+
+@pytest.mark.parametrize(("op", "args", "attrs"), INDEXED)
+def test_bad_indices_are_found(op: Op, args: Any, attrs: Any, jax_engine: Any) -> None:
+    specs = specs_of(args)
+    assert op.indices is not None
+    for k, (n, extra) in op.indices(*specs, **attrs).items():
+        good = jax_engine.from_bytes(args[k].tobytes(), specs[k])
+        passed, flag = jax_engine.check(op.name, good, n, extra, None)
+        assert passed is good
+        assert flag is None
+        for bad in (-1, n, 2**31 - 1, -(2**31)):
+            if not args[k].size or bad == extra:
+                continue
+            wrong = args[k].copy()
+            wrong[(-1,) * wrong.ndim] = bad
+            there = jax_engine.from_bytes(wrong.tobytes(), specs[k])
+            with pytest.raises(IndexOutOfRange, match=rf"{op.name}: index {bad} is out of range for size {n}"):
+                jax_engine.check(op.name, there, n, extra, None)
+
+
+@pytest.mark.parametrize("seed", SEEDS[:6])
+def test_draws_the_same_bits(seed: int, jax_engine: Any) -> None:
+    for dtype in ("float32", "float64", "bfloat16"):
+        pairs = [draw("rand", seed, n=1001, dtype=dtype, engine=e).tobytes() for e in (NUMPY, jax_engine)]
+        assert pairs[0] == pairs[1]
+    normal = [draw("randn", seed, n=1001, engine=e) for e in (NUMPY, jax_engine)]
+    np.testing.assert_allclose(*normal, rtol=1e-4, atol=2e-6)
+    for low, high in ((0, 10), (-5, 5), (-(2**62), 2**62 - 1), (7, 8)):
+        drawn = [draw("randint", seed, low, high, n=1001, dtype="int64", engine=e) for e in (NUMPY, jax_engine)]
+        assert drawn[0].tobytes() == drawn[1].tobytes()
+    masks = [
+        calls_with(e, TABLE["dropout"], (np.ones(1001, np.float32), seed), {"p": 0.3})[0] for e in (NUMPY, jax_engine)
+    ]
+    assert masks[0].tobytes() == masks[1].tobytes()
+
+
+def test_numbers_are_looked_at(jax_engine: Any) -> None:
+    kernel = jax_engine.kernel(TABLE["randint"], {"shape": (2,), "dtype": "int64"}, [SCALARS["i"]] * 3)
+    for _ in range(2):
+        with pytest.raises(ArgumentError, match="randint: there is no integer from 3 to below 3"):
+            kernel(1, 3, 3)
+
+
+def test_a_number_that_changes_compiles_nothing(jax_engine: Any) -> None:
+    from gt.dtypes import float32
+
+    traced = 0
+
+    def scaled(xp: Any, x: Any, by: Any) -> Any:
+        nonlocal traced
+        traced += 1
+        return x * by
+
+    s = spec((3,), float32)
+    try:
+        record = op(
+            "scaled", "x * by.", infer=lambda x, by: x, vjp=None, kernels={"array": scaled}, samples=lambda r: []
+        )
+        kernel = jax_engine.kernel(record, {}, [s, SCALARS["f"]])
+    finally:
+        TABLE.pop("scaled", None)
+    x = jax_engine.from_bytes(np.ones(3, np.float32).tobytes(), s)
+    assert [float(kernel(x, 0.5 * k)[0]) for k in range(5)] == [0.0, 0.5, 1.0, 1.5, 2.0]
+    assert traced == 1
+
+
+def test_a_kernel_that_must_know_a_number_runs_all_the_same(jax_engine: Any) -> None:
+    from gt.dtypes import float32
+
+    s = spec((2,), float32)
+    try:
+        record = op(
+            "sign_of", "1 or -1.", infer=lambda x, by: x, vjp=None, samples=lambda r: [],
+            kernels={"array": lambda xp, x, by: xp.ones_like(x) if by > 0 else -xp.ones_like(x)},
+        )  # fmt: skip
+        kernel = jax_engine.kernel(record, {}, [s, SCALARS["f"]])
+    finally:
+        TABLE.pop("sign_of", None)
+    x = jax_engine.from_bytes(np.zeros(2, np.float32).tobytes(), s)
+    assert [float(kernel(x, by)[0]) for by in (2.0, -2.0)] == [1.0, -1.0]

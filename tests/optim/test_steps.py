@@ -1,0 +1,288 @@
+"""What all optimizers do: groups, hooks, closures, names, steps that fail, optimizers of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gt
+from gt.client import recorder as recording
+from gt.client.session import Session
+from gt.errors import IndexOutOfRange
+from tests.optim.test_optimizers import FIRST, Task, agree
+from tests.sim.cluster import Cluster, using
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+@pytest.fixture
+def session(cluster: Cluster) -> Iterator[Session]:
+    with using(cluster.client()) as session:
+        yield session
+    session.close()
+
+
+# --- failures --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "settings"), FIRST)
+@pytest.mark.parametrize("traced", [False, True], ids=["", "traced"])
+def test_a_failed_step_was_none(
+    name: str, settings: dict[str, Any], traced: bool, cluster: Cluster, session: Session
+) -> None:
+    """Two steps under way fail together; parameters, tensors and numbers of the state are as before."""
+    task = Task(gt)
+    opt = getattr(gt.optim, name)(task.params, **settings)
+    rows = gt.tensor([0])
+
+    def step(rows: Any) -> None:
+        opt.zero_grad()
+        (task.loss() + task.params[0][rows].sum()).backward()
+        opt.step()
+
+    run = gt.function(step) if traced else step
+    for _ in range(4):
+        run(rows)
+    before = task.numbers(opt)
+    run(gt.tensor([9]))
+    run(rows)
+    with pytest.raises(IndexOutOfRange):
+        task.params[0].sum().item()
+    cluster.run()
+    agree(task.numbers(opt), before)
+
+
+def test_an_update_that_cannot_be_recorded_does_not_count(session: Session) -> None:
+    w = gt.ones(3, requires_grad=True)
+    opt = gt.optim.Adam([w])
+    w.grad = gt.ones(3, dtype=gt.float64)
+    with pytest.raises(TypeError, match="adam: float32 and float64 differ"):
+        opt.step()
+    assert opt.state[w]["step"] == 0
+
+
+# --- groups ----------------------------------------------------------------------------------------------------
+
+
+def test_groups_are_the_dicts_that_were_given(session: Session) -> None:
+    results = []
+    for lib in (gt, torch):
+        task = Task(lib)
+        groups = [{"params": task.params[0], "lr": 0.5}, {"params": task.params[1:2], "momentum": 0.5}]
+        opt = lib.optim.SGD(groups, lr=0.1)
+        assert opt.param_groups[0] is groups[0]
+        opt.add_param_group({"params": task.params[2:], "weight_decay": 0.1})
+        assert [g["lr"] for g in opt.param_groups] == [0.5, 0.1, 0.1]
+        for step in range(4):
+            task.step(opt, step)
+        results.append(task.numbers(opt))
+    agree(*results)
+
+
+def test_parameters_with_names(session: Session) -> None:
+    saved = []
+    for lib in (gt, torch):
+        model = lib.nn.Linear(2, 3)
+        opt = lib.optim.Adam(model.named_parameters())
+        saved.append(opt.state_dict()["param_groups"])
+    assert saved[0] == saved[1]
+    assert saved[0][0]["param_names"] == ["weight", "bias"]
+
+
+def test_a_group_that_came_later_is_seen_by_a_function(session: Session) -> None:
+    a, b = gt.ones(2, requires_grad=True), gt.ones(2, requires_grad=True)
+    opt = gt.optim.SGD([a], lr=0.25)
+
+    @gt.function
+    def step() -> None:
+        opt.zero_grad()
+        (a.sum() + b.sum()).backward()
+        opt.step()
+        b.grad = None
+
+    for _ in range(3):
+        step()
+    opt.add_param_group({"params": [b]})
+    for _ in range(3):
+        step()
+    assert a.tolist() == [-0.5] * 2
+    assert b.tolist() == [0.25] * 2
+
+
+REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "one tensor": (lambda w: gt.optim.SGD(w), "a list of tensors or groups"),
+    "a set": (lambda w: gt.optim.SGD([{"params": {w}}]), "a set has none"),
+    "some names": (lambda w: gt.optim.SGD([("a", w), gt.ones(2)]), "some parameters of a group have names"),
+    "no dict": (lambda w: gt.optim.SGD([w]).add_param_group([w]), "a dict with 'params', not list"),
+    "tensor lr": (lambda w: gt.optim.SGD([w], lr=gt.tensor(0.1)), "lr is a Python number"),
+    "lr": (lambda w: gt.optim.Adagrad([w], lr=-1.0), "Adagrad: lr=-1.0 is out of range"),
+    "nan": (lambda w: gt.optim.Adam([w], eps=float("nan")), "Adam: eps=nan is out of range"),
+    "beta": (lambda w: gt.optim.AdamW([w], betas=(0.9, 1.0)), r"AdamW: betas\[1\]=1.0 is out of range"),
+    "rho": (lambda w: gt.optim.Adadelta([w], rho=1.5), "rho=1.5 is out of range"),
+    "etas": (lambda w: gt.optim.Rprop([w], etas=(1.0, 1.2)), "out of range"),
+    "momentum": (lambda w: gt.optim.RMSprop([w], momentum=-0.1), "momentum=-0.1 is out of range"),
+}
+
+
+@pytest.mark.parametrize(("make", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_is_refused(make: Callable[[Any], Any], message: str, session: Session) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(gt.ones(2, requires_grad=True))
+
+
+def test_a_parameter_twice_in_a_group(session: Session) -> None:
+    results = []
+    for lib in (gt, torch):
+        task = Task(lib)
+        with pytest.warns(UserWarning, match="parameter"):
+            opt = lib.optim.SGD([*task.params, task.params[0]], lr=0.1)
+        task.step(opt)
+        results.append([p.detach().numpy() for p in task.params])
+    agree(*results)
+
+
+# --- gradients -------------------------------------------------------------------------------------------------
+
+
+def test_zeroed_gradients_have_no_history(session: Session) -> None:
+    w = gt.ones(2, requires_grad=True)
+    opt = gt.optim.SGD([w])
+    (w**3).sum().backward(create_graph=True)
+    assert w.grad is not None
+    g = w.grad
+    opt.zero_grad(set_to_none=False)
+    assert w.grad is g
+    assert not w.grad.requires_grad
+    assert w.grad.tolist() == [0.0, 0.0]
+    opt.zero_grad()
+    assert w.grad is None
+
+
+# --- hooks -----------------------------------------------------------------------------------------------------
+
+
+def test_hooks_around_a_step(session: Session) -> None:
+    seen = []
+    for lib in (gt, torch):
+        task = Task(lib)
+        opt = lib.optim.SGD(task.params, lr=0.1)
+        calls: list[Any] = []
+
+        def before(o: Any, args: Any, kwargs: Any, calls: list[Any] = calls) -> None:
+            calls.append(("before", len(args), kwargs, o.param_groups[0]["lr"]))
+
+        def other(o: Any, args: Any, kwargs: Any) -> Any:
+            return (args[0], lambda: 7.0), {}
+
+        def after(o: Any, args: Any, kwargs: Any, calls: list[Any] = calls) -> None:
+            calls.append(("after", len(args), kwargs))
+
+        first = opt.register_step_pre_hook(before)
+        opt.register_step_pre_hook(other)
+        opt.register_step_post_hook(after)
+        calls.append(opt.step())
+        first.remove()
+        calls.append(opt.step())
+        seen.append(calls)
+    assert seen[0] == seen[1]
+
+
+def test_hooks_around_states(session: Session) -> None:
+    seen = []
+    for lib in (gt, torch):
+        opt = lib.optim.SGD(Task(lib).params, lr=0.1)
+        calls: list[str] = []
+        opt.register_state_dict_pre_hook(lambda o, calls=calls: calls.append("pre"))
+        opt.register_state_dict_post_hook(lambda o, s: {**s, "more": 1})
+        opt.register_load_state_dict_pre_hook(lambda o, s, calls=calls: calls.append(sorted(s)))
+        opt.register_load_state_dict_pre_hook(lambda o, s, calls=calls: calls.append("first"), prepend=True)
+        opt.register_load_state_dict_post_hook(lambda o, calls=calls: calls.append("post"))
+        opt.load_state_dict(opt.state_dict())
+        seen.append(calls)
+    assert seen[0] == seen[1]
+
+
+# --- optimizers of one's own -----------------------------------------------------------------------------------
+
+
+def lion(lib: Any) -> Any:
+    """An optimizer as one finds them: written for torch, and run on either."""
+
+    class Lion(lib.optim.Optimizer):  # type: ignore[name-defined, misc]
+        def __init__(self, params: Any, lr: float = 1e-4, betas: Any = (0.9, 0.99)) -> None:
+            super().__init__(params, {"lr": lr, "betas": betas})
+
+        @lib.no_grad()
+        def step(self, closure: Any = None) -> Any:
+            loss = None
+            if closure is not None:
+                with lib.enable_grad():
+                    loss = closure()
+            for group in self.param_groups:
+                for p in group["params"]:
+                    if p.grad is None:
+                        continue
+                    state = self.state[p]
+                    if len(state) == 0:
+                        state["exp_avg"] = lib.zeros_like(p)
+                    m = state["exp_avg"]
+                    update = m * group["betas"][0] + p.grad * (1 - group["betas"][0])
+                    p.add_(lib.sign(update), alpha=-group["lr"])
+                    m.mul_(group["betas"][1]).add_(p.grad, alpha=1 - group["betas"][1])
+            return loss
+
+    return Lion
+
+
+def test_an_optimizer_of_ones_own(session: Session) -> None:
+    results = []
+    for lib in (gt, torch):
+        task = Task(lib, session if lib is gt else None)
+        opt = lion(lib)(task.params, lr=0.01)
+        steps = []
+        opt.register_step_post_hook(lambda *_, steps=steps: steps.append(1))
+        schedule = lib.optim.lr_scheduler.ExponentialLR(opt, 0.9)
+        for step in range(12):
+            task.step(opt, step)
+            schedule.step()
+            if step == 5:
+                state, opt = opt.state_dict(), lion(lib)(task.params)
+                opt.load_state_dict(state)
+                schedule = lib.optim.lr_scheduler.ExponentialLR(opt, 0.9)
+        assert len(steps) == 6
+        results.append(task.numbers(opt))
+        if lib is gt:
+            assert set(np.diff(task.calls)[-2:].tolist()) == {1}
+    agree(*results)
+
+
+def test_an_optimizer_without_a_step(session: Session) -> None:
+    w = gt.ones(2, requires_grad=True)
+    w.grad = gt.ones(2)
+    with pytest.raises(NotImplementedError, match="has no step"):
+        gt.optim.Optimizer([w], {}).step()
+
+
+def test_a_subclass_that_calls_its_parent(session: Session) -> None:
+    class Counting(gt.optim.SGD):
+        steps = 0
+
+        def step(self, closure: Any = None) -> Any:
+            self.steps += 1
+            return super().step(closure)
+
+    w = gt.ones(2, requires_grad=True)
+    opt = Counting([w], lr=0.5)
+    calls: list[int] = []
+    opt.register_step_pre_hook(lambda *_: calls.append(1))
+    w.sum().backward()
+    opt.step()
+    assert (opt.steps, len(calls), w.tolist()) == (1, 1, [0.5, 0.5])
+    assert recording.recorder().pending.end is None  # reading settled what the step had ended

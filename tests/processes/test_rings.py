@@ -1,0 +1,215 @@
+"""Large tensors through shared memory between real processes, and what is left when one of them is killed."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gt.transport import connect
+from gt.transport.messages import VERSION, Chunk, ChunkAck, Fetch, Hello, Share, Shared, Welcome
+from gt.transport.shared import make_ring
+
+from .running import DEADLINE_S, Process, alive, answer, children, until
+
+pytestmark = pytest.mark.processes
+Start = Callable[..., Process]
+
+#: Sends and fetches large tensors, and checks them.
+GOOD = """
+import sys, threading
+import numpy as np
+import gt
+gt.connect(sys.argv[1])
+rng = np.random.default_rng(0)
+def some(seed):
+    for n in (1 << 18, 3 << 20, 5 << 20):
+        x = rng.random(n)
+        kept = x.copy()
+        t = gt.from_numpy(x)
+        x[:] = 0  # the bytes are ours again
+        assert ((t * 2).numpy() == kept * 2).all()
+        y = t[::3].numpy()
+        assert (y == kept[::3]).all()
+        y += 1  # and so are these
+        t += 1
+        z = t.numpy()
+        t += 1
+        assert (z == kept + 1).all() and (t.numpy() == kept + 1 + 1).all()
+some(0)
+threads = [threading.Thread(target=some, args=(k,)) for k in range(3)]
+for t in threads: t.start()
+for t in threads: t.join()
+big = rng.random(40 << 20)  # more than is ever queued
+assert gt.from_numpy(big).sum().item() != 0
+assert (gt.from_numpy(big).numpy() == big).all()
+print("right", flush=True)
+"""
+
+
+@pytest.fixture
+def serve_here(start: Start, tmp_path: Path) -> Callable[..., tuple[Process, str]]:
+    """A server on a Unix socket."""
+
+    def new(*arguments: str, **env: str) -> tuple[Process, str]:
+        address = f"ipc://{tmp_path}/s"
+        process = start("-m", "gt.server", "--address", address, "--engine", "numpy", *arguments, **env)
+        assert process.line().startswith("gt: serving on ")
+        return process, address
+
+    return new
+
+
+def rings_of(pid: int) -> list[str]:
+    """The rings that a process has open or mapped."""
+    found = [line for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if "memfd:gt-" in line]
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        if fd.is_symlink() and "memfd:gt-" in os.readlink(fd):
+            found.append(os.readlink(fd))
+    return found
+
+
+@pytest.mark.parametrize("share", ["1", "0"])
+def test_large_tensors_are_whole_either_way(serve_here, start: Start, tmp_path: Path, share: str) -> None:
+    log = tmp_path / "log"
+    server, address = serve_here("--workers", "1", GT_INSTRUCTION_LOG=str(log))
+    (worker,) = children(server.pid)
+    user = start("-c", GOOD, address, GT_SHARE_MEMORY=share)
+    assert user.end(120) == (0, "right\n", "")
+    assert ("in slot" in log.read_text()) == (share == "1")
+    until(lambda: rings_of(worker) == [], "the end of the ring")
+
+
+def test_a_worker_that_cannot_look_gets_the_bytes(serve_here, start: Start, tmp_path: Path) -> None:
+    """Here because the client names its ring wrongly."""
+    log = tmp_path / "log"
+    _, address = serve_here("--workers", "1", GT_INSTRUCTION_LOG=str(log))
+    hide = "import gt.transport.shared as s; made = s.make_ring\n"
+    hide += "import gt.client.transfers as t\ndef bad(n):\n    r = made(n); r.name = 'gt-' + '0' * 32; return r\n"
+    hide += "t.make_ring = bad\n"
+    user = start("-c", hide + GOOD, address)
+    assert user.end(120) == (0, "right\n", "")
+    said = log.read_text()
+    assert ": no" in said
+    assert "in slot" not in said
+
+
+def test_over_tcp_nothing_is_shared(start: Start, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    server = start("-m", "gt.server", "-p", "0", "--engine", "numpy", "--workers", "1", GT_INSTRUCTION_LOG=str(log))
+    address = server.line().removeprefix("gt: serving on ").partition(",")[0]
+    user = start("-c", GOOD, address)
+    assert user.end(120) == (0, "right\n", "")
+    assert "Share" not in log.read_text()
+
+
+#: Uploads and fetches without end.
+BUSY = """
+import sys
+import numpy as np
+import gt
+gt.connect(sys.argv[1])
+x = np.ones(6 << 20)
+print("begun", flush=True)
+while True:
+    t = gt.from_numpy(x)
+    assert t.numpy().sum() == x.size
+"""
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 0.05, 0.3])
+def test_a_client_is_killed_in_the_middle(serve_here, start: Start, wait_s: float) -> None:
+    server, address = serve_here("--workers", "1")
+    (worker,) = children(server.pid)
+    users = [start("-c", BUSY, address) for _ in range(2)]
+    for user in users:
+        assert user.line() == "begun"
+    until(lambda: len(rings_of(worker)) >= 2, "rings on the worker")
+    select.select([], [], [], wait_s)
+    for user in users:
+        user.signal(signal.SIGKILL)
+        user.end()
+    until(lambda: rings_of(worker) == [], "the end of their rings")
+    assert alive(worker)
+    good = start("-c", GOOD, address)
+    assert good.end(120) == (0, "right\n", "")
+
+
+LOSER = """
+import sys
+import numpy as np
+import gt
+from gt.errors import LostError
+gt.connect(sys.argv[1])
+x = np.random.default_rng(0).random(6 << 20)
+print("begun", flush=True)
+lost = 0
+while lost < 2:
+    try:
+        t = gt.from_numpy(x)
+        assert (t.numpy() == x).all()
+        if lost:
+            break
+    except LostError:
+        lost += 1
+print("lost", lost, flush=True)
+"""
+
+
+def test_a_worker_is_killed_in_the_middle(serve_here, start: Start, tmp_path: Path) -> None:
+    server, address = serve_here("--workers", "2")
+    user = start("-c", LOSER, address)
+    assert user.line() == "begun"
+    workers = children(server.pid)
+    until(lambda: any(rings_of(w) for w in workers), "a ring on a worker")
+    (its,) = [w for w in workers if rings_of(w)]
+    os.kill(its, signal.SIGKILL)
+    # It goes on with the other worker, through shared memory again.
+    assert user.end() == (0, "lost 1\n", "")
+
+
+def test_one_client_cannot_have_the_worker_read_anothers_ring(serve_here, start: Start) -> None:
+    """It knows all there is to know of the other's ring, but it is not that process."""
+    server, address = serve_here("--workers", "1")
+    (worker,) = children(server.pid)
+    victim = start("-c", BUSY, address)
+    assert victim.line() == "begun"
+    until(lambda: rings_of(worker), "the victim's ring on the worker")
+    fds = [(int(p.name), os.readlink(p)) for p in Path(f"/proc/{victim.pid}/fd").iterdir() if p.is_symlink()]
+    fd, link = next((n, to) for n, to in fds if to.startswith("/memfd:gt-"))
+    name = link.removeprefix("/memfd:").removesuffix(" (deleted)")
+
+    with closing(connect(address)) as thief:
+        thief.send(Hello(VERSION, "", "thief"))
+        assert isinstance(answer(thief), Welcome)
+        own = make_ring(3)
+        assert own is not None
+        thief.send(Chunk(0, 1, 0, 8, (1,), "float64"), bytes(8))  # a place on the worker
+        assert answer(thief) == ChunkAck(0, 1, True)
+        for lie in (Share(0, 1, fd, name, victim.pid), Share(0, 2, own.fd, name, victim.pid), Share(0, 2, 10**6, name)):
+            thief.send(lie)
+            assert answer(thief) == Shared(0, lie.ring, False)
+        # What it says of a ring that is not shared changes nothing, and gives nothing.
+        thief.send(Chunk(0, 2, 0, 8, (1,), "float64", 0))
+        # Its own it may share, whoever it says it is; closed ones it cannot.
+        thief.send(Share(0, 3, own.fd, own.name, victim.pid))
+        assert answer(thief) == Shared(0, 3, True)
+        own.put(0, np.full(8, 7, np.uint8))
+        thief.send(Chunk(0, 3, 0, 8, (1,), "float64", 0))
+        assert answer(thief) == ChunkAck(0, 3, True)
+        thief.send(Fetch(0, 1, 3))
+        got = thief.receive(DEADLINE_S)
+        assert got is not None
+        assert bytes(got[1] or b"") == b"\7" * 8
+        fd = own.fd
+        del own
+        thief.send(Share(0, 4, fd, name))
+        assert answer(thief) == Shared(0, 4, False)
+    assert alive(worker)
+    assert alive(victim.pid)

@@ -1,0 +1,1 @@
+"""Whole models, trained beside torch."""

@@ -1,0 +1,162 @@
+"""Rings: memory of one process that another opens, if it is what it is said to be."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gt.transport.messages import Share
+from gt.transport.shared import PIECE, SLOTS, UPLOAD_SLOTS, Ring, make_ring, open_ring
+from gt.transport.unix import UnixChannel, UnixRouter
+
+NAME = f"gt-{'a' * 32}"
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+
+
+@pytest.fixture
+def ring() -> Ring:
+    made = make_ring(7)
+    assert made is not None
+    return made
+
+
+def offer(ring: Ring, **changes: object) -> Share:
+    given = {"session": 1, "ring": ring.number, "fd": ring.fd, "name": ring.name, "pid": os.getpid(), **changes}
+    return Share(**given)  # type: ignore[arg-type]
+
+
+@contextmanager
+def memfd(name: str = NAME, size: int = PIECE * SLOTS, seals: int = SEALS, flags: int = 0) -> Iterator[int]:
+    fd = os.memfd_create(name, os.MFD_ALLOW_SEALING | flags)
+    os.ftruncate(fd, size)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    yield fd
+    os.close(fd)
+
+
+def test_what_one_puts_the_other_reads(ring: Ring) -> None:
+    other = open_ring(offer(ring))
+    assert other is not None
+    assert other.number == 7
+    data = np.arange(1000, dtype=np.uint8)
+    ring.put(3, data)
+    other.put(SLOTS - 1, data[::-1])
+    assert (other.slot(3, 1000) == data).all()
+    assert (ring.slot(SLOTS - 1, 1000) == data[::-1]).all()
+    assert len(ring.slot(3, PIECE)) == PIECE
+    assert sorted(ring.free + ring.to_lend) == list(range(SLOTS))
+    assert len(ring.free) == UPLOAD_SLOTS
+    assert ring.idle
+
+
+def test_memory_that_is_not_used_is_given_back(ring: Ring) -> None:
+    other = open_ring(offer(ring))
+    assert other is not None
+    for k in range(SLOTS):
+        ring.put(k, np.ones(PIECE, np.uint8))
+    assert os.fstat(ring.fd).st_blocks * 512 >= SLOTS * PIECE
+    ring.rest()
+    assert os.fstat(ring.fd).st_blocks == 0
+    ring.put(2, np.full(10, 5, np.uint8))
+    assert (other.slot(2, 10) == 5).all()
+    assert not other.slot(1, PIECE).any()
+
+
+def test_nothing_is_left_behind() -> None:
+    def open_files() -> list[str]:
+        links = [Path(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+        return [os.readlink(link) for link in links if link.is_symlink() and "memfd:gt-" in os.readlink(link)]
+
+    before = open_files()
+    ring = make_ring(1)
+    assert ring is not None
+    other = open_ring(offer(ring))
+    assert other is not None
+    other.put(0, np.ones(5, np.uint8))
+    piece = other.slot(0, 5)
+    assert open_ring(offer(ring, name=NAME)) is None
+    del ring, other
+    assert piece.all(), "who still reads has the memory"
+    del piece
+    assert open_files() == before
+    assert "memfd:gt-" not in Path("/proc/self/maps").read_text()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pid": 0}, {"pid": -1}, {"pid": 1}, {"pid": 2**22 + 1}, {"fd": -1}, {"fd": 0}, {"fd": 10**6}, {"name": ""},
+        {"name": NAME}, {"name": "../../etc/passwd"}, {"name": "gt-" + "A" * 32}, {"name": NAME + "\n"},
+    ],
+)  # fmt: skip
+def test_what_is_announced_wrongly_is_refused(ring: Ring, changes: dict[str, object]) -> None:
+    assert open_ring(offer(ring)) is not None
+    assert open_ring(offer(ring, **changes)) is None
+
+
+def test_another_process_of_that_number_has_no_such_file(ring: Ring) -> None:
+    """As after the death of the client: its process number goes to another, that has files of its own."""
+    code = "import os, sys; sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, pass_fds=(ring.fd,)) as heir:
+        assert open_ring(offer(ring, pid=heir.pid)) is not None, "it has inherited that one"
+        with memfd() as another:
+            assert open_ring(offer(ring, pid=heir.pid, fd=another, name=NAME)) is None
+        heir.communicate()
+    assert open_ring(offer(ring, pid=heir.pid)) is None
+
+
+@pytest.mark.parametrize(
+    ("what", "wanted"),
+    [
+        (lambda: memfd(), True),
+        (lambda: memfd(seals=0), False),
+        (lambda: memfd(seals=fcntl.F_SEAL_GROW), False),  # it could shrink under its reader
+        (lambda: memfd(seals=SEALS | fcntl.F_SEAL_WRITE), False),
+        (lambda: memfd(size=PIECE * SLOTS - 1), False),
+        (lambda: memfd(size=0), False),
+        (lambda: memfd(name="gt-own"), False),
+    ],
+)
+def test_only_a_ring_is_opened(ring: Ring, what: Callable[[], contextmanager[int]], wanted: bool) -> None:  # type: ignore[valid-type]
+    with what() as fd:  # type: ignore[attr-defined]
+        assert (open_ring(offer(ring, fd=fd, name=NAME)) is not None) == wanted
+
+
+def test_other_files_are_not_even_opened(ring: Ring, tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.mkfifo(tmp_path / "fifo")
+    fifo = os.open(tmp_path / "fifo", os.O_RDWR)  # who opened it to write would change it, to read would wait
+    trick = tmp_path / f"memfd:{NAME} (deleted)"
+    trick.write_bytes(bytes(100))
+    os.truncate(trick, PIECE * SLOTS)
+    file = os.open(trick, os.O_RDWR)
+    try:
+        for fd in (read, write, fifo, file):
+            assert open_ring(offer(ring, fd=fd, name=NAME)) is None
+    finally:
+        for fd in (read, write, fifo, file):
+            os.close(fd)
+
+
+def test_the_router_knows_the_process(tmp_path: Path) -> None:
+    router = UnixRouter(f"ipc://{tmp_path}/s")
+    try:
+        mine = UnixChannel(router.address)
+        code = "import sys; from gt.transport.unix import UnixChannel; c = UnixChannel(sys.argv[1]); sys.stdin.read()"
+        with subprocess.Popen([sys.executable, "-c", code, router.address], stdin=subprocess.PIPE) as other:
+            while len(router._by_name) < 2:
+                router.wait(0.1)
+            assert {router.pid(peer) for peer in router._by_name} == {os.getpid(), other.pid}
+            other.communicate()
+        mine.close()
+        assert router.pid(b"nobody") == 0
+    finally:
+        router.close()
