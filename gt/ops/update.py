@@ -169,7 +169,7 @@ def _adam(name: str, doc: str, decoupled: bool, amsgrad: bool) -> Op:
         v = v * beta2 + g * g * (1 - beta2)
         top = xp.maximum(rest[0], v) if amsgrad else v
         size = lr / (1 - beta1**step)
-        scale = xp.sqrt(top) / (1 - beta2**step) ** 0.5 + eps
+        scale = xp.sqrt(top) / xp.sqrt(1 - beta2**step) + eps  # not a power: of a negative number that is complex
         new = p - m / scale * size
         return (new, m, v, top) if amsgrad else (new, m, v)
 

@@ -305,6 +305,8 @@ class WorkerCore:
             fetches, work.fetches = work.fetches if not held else [], work.fetches if held else []
         for fetch in fetches:  # at once: their answers travel with the call's
             if fetch.session is not None and isinstance(fetch.message, Fetch):
+                if fetch.session.flagged is not None:  # whether the call failed is known only then
+                    self._calls.finish(fetch.session.flagged, out)
                 self._do_fetch(fetch, fetch.session, fetch.message, out)
         return out
 

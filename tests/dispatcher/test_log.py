@@ -6,6 +6,7 @@ from dispatching import BROKEN, PLAIN, TOKEN, Hand
 
 from gt.dispatcher.events import BadFramesCame, MessageCame, PeerLost
 from gt.dispatcher.log import InstructionLog
+from gt.program import Instruction
 from gt.transport.messages import VERSION, Define, Hello, WorkerHello
 
 
@@ -88,3 +89,10 @@ def test_an_unreadable_program_is_named_as_such():
     bad = type(PLAIN)((((8,), "no such dtype"),), "", (), (), (), ())
     InstructionLog(lines.append)(MessageCame(b"p", Define(bad)))
     assert "not readable" in lines[-1]
+
+
+def test_a_program_that_claims_too_many_results_is_not_written_out():
+    lines = []
+    bad = type(PLAIN)((), "", (Instruction("full", (), {}, (1 << 63) - 1),), (0,), (), ())
+    InstructionLog(lines.append)(MessageCame(b"p", Define(bad)))
+    assert "too many results" in lines[-1]

@@ -223,6 +223,8 @@ def test_gradients_match_torch(op: Op, args: Any, attrs: Any, engine: Any) -> No
         pytest.skip("there is nothing to compare")
     if op.name.startswith("torch_op"):
         pytest.skip("it is torch's own autograd")
+    if engine.deferred and op.name in ("linalg_eigh", "linalg_svd"):
+        pytest.skip("the gradient of vectors whose signs are each library's choice")
     if attrs.get("dmask"):
         pytest.skip("torch's kernel has no derivative by its mask")
     specs = specs_of(args)

@@ -295,6 +295,20 @@ def test_a_fetch_waits_for_the_outcome_of_the_call_before_it(device: Device) -> 
     assert isinstance(answer, FetchFailed)
 
 
+def test_a_fetch_that_came_with_its_call_waits_for_the_outcome_too(device: Device) -> None:
+    """Both are there before the call runs: the answer must not travel with results that are none."""
+    driver = Driver(device)
+    driver.upload(1, np.zeros((4, 2), np.float32))
+    driver.upload(2, np.array([0, 4, 1]))
+    driver.upload(4, np.ones((3, 2), np.float32))
+    driver.define(flagged())
+    assert driver.core.receive(driver.call_message(flagged(), [1, 2, 4], 10), None) == []
+    assert driver.core.receive(driver.fetch_message(11), None) == []
+    failed, answer = driver.work()
+    assert isinstance(failed, CallFailed)
+    assert isinstance(answer, FetchFailed)
+
+
 def test_a_broken_device_is_told_apart_from_a_failed_call(device: Device) -> None:
     class Dead(Device):
         def mark(self) -> int:
