@@ -75,6 +75,7 @@ class WorkerCore:
         self._queue: deque[Work] = deque()
         self._running: Work | None = None
         self._needed: set[bytes] = set()  #: Programs that were asked for.
+        self.copying = False  #: A large upload is coming in: whoever only looks for work takes time from it.
         self._copies: SimpleQueue[tuple[Session, Chunk, Ring]] = SimpleQueue()  #: Chunks whose bytes lie in a ring.
 
     # --- the reader's side ---------------------------------------------------------------
@@ -119,7 +120,9 @@ class WorkerCore:
             session, chunk, ring = self._copies.get(wait)
         except Empty:
             return None
+        self.copying = True
         self._take_chunk(session, chunk, ring.slot(chunk.slot, nbytes_of(chunk)))
+        self.copying = not self._copies.empty()
         self.ring()
         return [(ChunkAck(chunk.session, chunk.key, upload=True), None)]
 

@@ -116,6 +116,8 @@ class Runner(threading.Thread):
 
     def _copy(self, core: WorkerCore, results: Channel) -> NoReturn:
         """The copier's thread: large uploads come in while the others work."""
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)  # of this thread alone: others go first
         try:
             while True:
                 answers = core.copy(wait=True)
@@ -150,7 +152,7 @@ class Runner(threading.Thread):
             if not core.in_flight:
                 # Look for a moment before sleeping: to be woken costs more than most programs.
                 until_s = time.perf_counter() + core.config.spin_us * 1e-6
-                while time.perf_counter() < until_s:
+                while time.perf_counter() < until_s and not core.copying:
                     if commands.take_in(0.0):
                         return True
                 return commands.take_in(TICK_S)
