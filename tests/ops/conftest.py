@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import nullcontext
+
 import pytest
 import torch
 
@@ -20,12 +23,13 @@ def device(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def engine(device: str) -> Engine:
+def engine(device: str) -> Iterator[Engine]:
     """torch, on each device. On a GPU float32 shall be float32 here, also in convolutions."""
-    torch.backends.cudnn.allow_tf32 = False
     if device not in _ENGINES:
         _ENGINES[device] = TorchEngine(device)
-    return _ENGINES[device]
+    exact = torch.backends.cudnn.flags(enabled=True, allow_tf32=False) if device != "cpu" else nullcontext()
+    with exact:
+        yield _ENGINES[device]
 
 
 @pytest.fixture
