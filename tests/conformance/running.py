@@ -44,7 +44,7 @@ def database() -> dict[str, list[Any]]:
         warnings.simplefilter("ignore")
         from torch.testing._internal.common_methods_invocations import op_db
     # torch's tests forbid to set its global flags; other tests here do as users do.
-    torch.backends.__allow_nonbracketed_mutation_flag = True
+    torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
     found: dict[str, list[Any]] = {}
     for info in op_db:
         found.setdefault(info.name, []).append(info)
