@@ -11,7 +11,7 @@ from typing import Any
 
 from gt import dtypes
 from gt.client import elementwise, shapes
-from gt.client.autograd import set_grad
+from gt.client.modes import set_grad
 from gt.client.policy import autocast
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, AutogradError

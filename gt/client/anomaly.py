@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gt.client import autograd
-from gt.client.autograd import set_grad
+from gt.client import autograd, policy
+from gt.client.modes import set_grad
 from gt.client.recorder import recorder
 from gt.client.tree import Kind
 from gt.errors import AutogradError
@@ -33,26 +33,29 @@ def _line(fn: Any) -> str:
 
 
 class Watch:
-    """Stands before the recorder's policy and looks at operands; looks at gradients in backward."""
+    """Stands before the thread's policy and looks at operands; looks at gradients in backward."""
 
-    __slots__ = ("below", "clean")
-
-    def __init__(self, below: Any) -> None:
-        self.below = below
-        self.clean: set[int] = set()  #: id() of values known to have no nan; alive as long as the graph is
+    __slots__ = ()
 
     def __call__(self, kind: Kind, args: tuple[Any, ...]) -> tuple[Any, ...]:
         for a in args:
-            if hasattr(a, "_v") and a._fn is not None and type(a._fn) is not autograd.Leaf:
-                if id(a._fn) not in self.clean and _has_nan(a):
-                    raise AutogradError(f"{_line(a._fn)[: -len('Backward0')]} made a nan (found by anomaly detection)")
-                self.clean.add(id(a._fn))
-        return args if self.below is None else tuple(self.below(kind, args))
+            if hasattr(a, "_v") and a._fn is not None and type(a._fn) is not autograd.Leaf and _has_nan(a):
+                raise AutogradError(f"{_line(a._fn)[: -len('Backward0')]} made a nan (found by anomaly detection)")
+        below = policy.current()
+        return args if below is None else below(kind, args)
 
     def gradients(self, fn: Any, grads: list[Any]) -> None:
         """The gradients that one node of the graph made."""
         if any(_has_nan(g) for g in grads):
             raise AutogradError(f"{_line(fn)} made a nan in backward (found by anomaly detection)")
+
+
+def _switch(watch: Watch | None) -> Watch | None:
+    """This thread's watch from now on; returns the one before."""
+    rec = recorder()
+    before, rec.anomaly = rec.anomaly, watch
+    policy.enforce()
+    return before
 
 
 class detect_anomaly:
@@ -68,43 +71,24 @@ class detect_anomaly:
     """
 
     def __init__(self, check_nan: bool = True) -> None:
-        self._check = check_nan
-        self._before: list[Any] = []
+        self._watch = Watch() if check_nan else None
+        self._before: list[Watch | None] = []
 
     def __enter__(self) -> None:
-        rec = recorder()
-        self._before.append(rec.policy)
-        if self._check:
-            watch = Watch(rec.policy)
-            rec.policy = watch
-            autograd.anomaly.append(watch.gradients)
+        self._before.append(_switch(self._watch))
 
     def __exit__(self, *exc: object) -> None:
-        recorder().policy = self._before.pop()
-        if self._check:
-            autograd.anomaly.pop()
-
-
-_switched: list[detect_anomaly] = []
-
-
-def _switch(on: bool, check_nan: bool) -> None:
-    if on and not _switched:
-        _switched.append(detect_anomaly(check_nan))
-        _switched[-1].__enter__()
-    elif not on and _switched:
-        _switched.pop().__exit__()
+        _switch(self._before.pop())
 
 
 class set_detect_anomaly:
     """Switch anomaly mode on or off in this thread; in a with statement, until its end."""
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
-        self._before = bool(_switched)
-        _switch(mode, check_nan)
+        self._before = _switch(Watch() if mode and check_nan else None)
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, *exc: object) -> None:
-        _switch(self._before, True)
+        _switch(self._before)

@@ -23,6 +23,11 @@ HOT = {
     "add", "cat", "clamp", "div", "dropout", "embedding", "gelu", "linear", "log_softmax", "matmul", "pow", "relu",
     "silu", "softmax", "stack", "sub", "where",
 }  # fmt: skip
+#: Methods likewise: of these the first argument is a tensor for sure.
+HOT_METHODS = HOT | {
+    "amax", "amin", "argmax", "bool", "contiguous", "expand", "flatten", "float", "long", "masked_fill", "max", "mean",
+    "min", "permute", "reshape", "squeeze", "sum", "t", "to", "transpose", "unbind", "unsqueeze", "view",
+}  # fmt: skip
 
 #: What Python raises where an argument is not what the code takes it for.
 RAW = (AttributeError, TypeError, ValueError, KeyError)
@@ -55,15 +60,15 @@ def bare(function: Any) -> Any:
 def explain_all(namespace: dict[str, Any]) -> None:
     """Have the public functions of a module explain themselves, but for those that call the user's own functions."""
     for name, function in list(namespace.items()):
-        public = inspect.isfunction(function) and not name.startswith("_")
-        if public and name not in HOT and not _needs_nothing(function):
+        if inspect.isfunction(function) and not name.startswith("_") and not looks_itself(name, function, HOT):
             namespace[name] = explained(function)
 
 
-def _needs_nothing(function: Any) -> bool:
-    """Whether it hands what it is given straight to the recorder, which looks itself; or to the user's code."""
-    if bare(function) is not function:
-        return True  # it was seen to where it comes from
+def looks_itself(name: str, function: Any, hot: set[str]) -> bool:
+    """Whether it needs no explaining: it is hot, or hands what it is given straight to the recorder, which looks
+    itself, or to the user's code."""
+    if name in hot or bare(function) is not function:
+        return True  # the latter was seen to where it comes from
     calls_back = any("Callable" in str(a) for a in function.__annotations__.values())
     return calls_back or function.__code__.co_names in (("unary",), ("binary",))
 

@@ -51,13 +51,12 @@ class Handle:
 
 
 class Later:
-    """Stands for saved values that were dropped and are computed again when backward asks for them."""
+    """Stands for saved values that were dropped: `values()` computes them again when backward asks for them."""
 
-    __slots__ = ()
+    __slots__ = ("values",)
 
-    def values(self) -> tuple[Any, ...]:
-        """What the node had saved."""
-        raise NotImplementedError
+    def __init__(self, values: Callable[[], tuple[Any, ...]]) -> None:
+        self.values = values
 
 
 #: Lists, by thread, that every new GradNode of that thread is appended to: see checkpoint.py.
@@ -262,10 +261,6 @@ _NUMBERS: dict[str, Any] = {"float32": 1.5, "int64": 2, "bool": True, "uint8": b
 # --- backward ----------------------------------------------------------------------------------------
 
 
-#: Looks at the gradients that each node makes, if there is one: see anomaly.py.
-anomaly: list[Callable[[Any, list[Any]], None]] = []
-
-
 def run(
     roots: Sequence[tuple[Edge, Tensor]], retain_graph: bool, create_graph: bool, wanted: Sequence[Edge] | None = None
 ) -> list[Any]:
@@ -296,8 +291,8 @@ def run(
                     fn.accumulate(gs[0], create_graph)
                 continue
             found = fn.backward(gs, create_graph)
-            if anomaly:
-                anomaly[-1](fn, [d for _, d in found])
+            if rec.anomaly is not None:
+                rec.anomaly.gradients(fn, [d for _, d in found])
             for edge, d in found:
                 _add(grads, edge, d)
             if not retain_graph:
@@ -413,81 +408,6 @@ def grad(
     if not allow_unused and any(g is None for g in found):
         raise AutogradError("grad: an input was not used for the outputs; pass allow_unused=True if that is meant")
     return tuple(found)
-
-
-class set_grad:
-    """Gradients on or off, as a context manager or a decorator."""
-
-    __slots__ = ("_before", "_mode")
-
-    def __init__(self, mode: bool) -> None:
-        self._mode = mode
-        self._before: list[bool] = []
-
-    def __enter__(self) -> None:
-        from gt.client.recorder import recorder
-
-        rec = recorder()
-        self._before.append(rec.grad)
-        rec.grad = self._mode
-
-    def __exit__(self, *exc: object) -> None:
-        from gt.client.recorder import recorder
-
-        recorder().grad = self._before.pop()
-
-    def __call__(self, f: Callable[..., Any]) -> Callable[..., Any]:
-        import functools
-
-        @functools.wraps(f)
-        def inner(*args: Any, **kwargs: Any) -> Any:
-            with set_grad(self._mode):
-                return f(*args, **kwargs)
-
-        return inner
-
-
-def no_grad() -> set_grad:
-    """Record no history: a context manager and a decorator."""
-    return set_grad(False)
-
-
-def enable_grad() -> set_grad:
-    """Record history again: a context manager and a decorator."""
-    return set_grad(True)
-
-
-def inference_mode(mode: bool = True) -> set_grad:
-    """Record no history; here the same as no_grad."""
-    return set_grad(not mode)
-
-
-class set_grad_enabled(set_grad):
-    """History on or off from now on; as a context manager, until its end."""
-
-    __slots__ = ("_was",)
-
-    def __init__(self, mode: bool) -> None:
-        from gt.client.recorder import recorder
-
-        super().__init__(mode)
-        self._was = recorder().grad
-        recorder().grad = mode
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *exc: object) -> None:
-        from gt.client.recorder import recorder
-
-        recorder().grad = self._was
-
-
-def is_grad_enabled() -> bool:
-    """Whether ops record history in this thread."""
-    from gt.client.recorder import recorder
-
-    return recorder().grad
 
 
 def backward(

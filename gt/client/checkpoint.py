@@ -8,11 +8,13 @@ what its twin saved. Being ops in a program like any other, the second run costs
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from threading import get_ident
 from typing import Any
 
 from gt.client import autograd
-from gt.client.autograd import GradNode, Later, set_grad
+from gt.client.autograd import GradNode, Later
+from gt.client.modes import set_grad
 from gt.client.recorder import recorder
 from gt.client.tensor import Tensor
 from gt.errors import AutogradError
@@ -103,19 +105,6 @@ class Region:
         return value
 
 
-class Dropped(Later):
-    """The saved values of one node of a region."""
-
-    __slots__ = ("index", "region")
-
-    def __init__(self, region: Region, index: int) -> None:
-        self.region = region
-        self.index = index
-
-    def values(self) -> tuple[Any, ...]:
-        return self.region.values(self.index)
-
-
 def checkpoint(
     function: Callable[..., Any], *args: Any, use_reentrant: bool | None = None, preserve_rng_state: bool = True,
     **kwargs: Any,
@@ -134,7 +123,7 @@ def checkpoint(
     out, nodes, region.seeds = region.run()
     region.kinds = [n.node.kind for n in nodes]
     for i, node in enumerate(nodes):
-        node.saved = Dropped(region, i)
+        node.saved = Later(partial(region.values, i))
     return out
 
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from gt.client import autograd
-from gt.client.autograd import set_grad
 from gt.client.creation import zeros_like
 from gt.client.elementwise import mul
+from gt.client.modes import set_grad
 from gt.client.shapes import stack
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, AutogradError

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gt import dtypes
 from gt.client import elementwise as ew
 from gt.client import shapes
-from gt.client.autograd import set_grad
+from gt.client.modes import set_grad
 from gt.client.recorder import apply, unary
 from gt.client.tree import Kinds
 from gt.errors import ArgumentError, ShapeError

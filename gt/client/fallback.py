@@ -116,7 +116,7 @@ def _results(name: str, call: str, tensors: list[Any], needs: tuple[int, ...]) -
 
 
 def _ask(name: str, call: str, tensors: tuple[Any, ...], needs: tuple[int, ...]) -> Any:
-    from gt.client.autograd import set_grad
+    from gt.client.modes import set_grad
 
     with set_grad(False):
         answer = Tensor._apply(TABLE["torch_probe"], tensors, {"name": name, "call": call, "needs": needs})

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gt.client import autograd
-from gt.client.autograd import Leaf, set_grad
+from gt.client.autograd import Leaf
+from gt.client.modes import set_grad
+from gt.client.recorder import recorder
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, AutogradError
 from gt.ops import TABLE
 
 __all__ = ["functional_call", "grad", "grad_and_value", "hessian", "jacrev", "jvp", "value_and_grad", "vjp"]
-
-_depth: list[None] = []  #: one entry for every transform that is running: inner gradients are differentiable
 
 
 def _fresh(x: Any, nested: bool) -> Any:
@@ -73,8 +73,8 @@ def grad_and_value(func: Callable[..., Any], argnums: int | Sequence[int] = 0, h
         if any(not -len(args) <= n < len(args) for n in numbers):
             raise ArgumentError(f"grad: argnums {argnums} for {len(args)} arguments")
         numbers = tuple(n % len(args) for n in numbers)
-        nested = bool(_depth) or any(t.requires_grad for t in _tensors(args))
-        _depth.append(None)
+        nested = bool(recorder().transforms) or any(t.requires_grad for t in _tensors(args))
+        recorder().transforms += 1
         try:
             with set_grad(True):
                 given = [_fresh(a, nested) if i in numbers else a for i, a in enumerate(args)]
@@ -86,7 +86,7 @@ def grad_and_value(func: Callable[..., Any], argnums: int | Sequence[int] = 0, h
                 found = iter(_grads([value], _tensors(wanted), [None], nested))
                 grads = [_like(w, found) for w in wanted]
         finally:
-            _depth.pop()
+            recorder().transforms -= 1
         if not nested:
             value, aux = value.detach(), _like(aux, iter([t.detach() for t in _tensors(aux)]))
         result = grads[0] if isinstance(argnums, int) else tuple(grads)
@@ -131,7 +131,7 @@ def value_and_grad(func: Callable[..., Any], argnums: int | Sequence[int] = 0, h
 
 def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """func's value, and a function from a gradient of it to the gradients of the primals."""
-    nested = bool(_depth) or any(t.requires_grad for t in _tensors(primals))
+    nested = bool(recorder().transforms) or any(t.requires_grad for t in _tensors(primals))
     with set_grad(True):
         given = [_fresh(p, nested) for p in primals]
         out = func(*given)
@@ -142,7 +142,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         outs = _tensors(value)
         if len(seeds) != len(outs):
             raise ArgumentError(f"vjp: {len(seeds)} gradients for {len(outs)} results")
-        found = iter(_grads(outs, _tensors(given), list(seeds), bool(nested or _depth)))
+        found = iter(_grads(outs, _tensors(given), list(seeds), bool(nested or recorder().transforms)))
         return tuple(_like(g, found) for g in given)
 
     shown = value if nested else _like(value, (t.detach() for t in _tensors(value)))
@@ -157,9 +157,9 @@ def jvp(func: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any,
         outs = _tensors(out)
         dummies = [Tensor(_zeros(o)._v, Leaf()) for o in outs]  # made just now
         pulled = _grads(outs, _tensors(given), list(dummies), True)
-        pushed = _grads(pulled, dummies, list(_tensors(tangents)), bool(_depth))
+        pushed = _grads(pulled, dummies, list(_tensors(tangents)), bool(recorder().transforms))
     detached = _like(out, (t.detach() for t in _tensors(out)))
-    return (out if _depth else detached), _like(out, iter(pushed))
+    return (out if recorder().transforms else detached), _like(out, iter(pushed))
 
 
 def jacrev(func: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
@@ -172,15 +172,15 @@ def jacrev(func: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
         def one(x: Any) -> Any:
             return func(*args[:argnums], x, *args[argnums + 1 :])
 
-        _depth.append(None)
+        recorder().transforms += 1
         try:
             out, pull = vjp(one, args[argnums])
             rows = eye(out.numel(), dtype=out.dtype).unbind(0)
             grads = [pull(row.reshape(out.shape))[0].unsqueeze(0) for row in rows]
         finally:
-            _depth.pop()
+            recorder().transforms -= 1
         made = TABLE["cat"](*grads, dim=0).reshape(*out.shape, *args[argnums].shape)
-        return made if _depth or args[argnums].requires_grad else made.detach()
+        return made if recorder().transforms or args[argnums].requires_grad else made.detach()
 
     return jacobian
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gt.client.autograd import Edge, Hook, Leaf, Part, fit, set_grad
+from gt.client.autograd import Edge, Hook, Leaf, Part, fit
+from gt.client.modes import set_grad
 from gt.client.recorder import Value, recorder
 from gt.client.tensor import Tensor
 from gt.client.tree import users_line

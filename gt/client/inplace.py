@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from gt.client.arguments import RAW, explain
 from gt.client.autograd import Leaf
 from gt.client.recorder import apply
 from gt.client.views import ASSIGN, Alias, cell_of, reshaped, write
-from gt.errors import AutogradError, DTypeError, ShapeError
+from gt.errors import ArgumentError, AutogradError, DTypeError, ShapeError
 
 if TYPE_CHECKING:
     from gt.client.tensor import Tensor
@@ -100,6 +101,8 @@ def fill_diagonal_(self: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
 
 def apply_(self: Tensor, callable: Callable[[Any], Any]) -> Tensor:
     """Overwrite each element with a Python function of it. Waits for the data."""
+    if not builtins.callable(callable):
+        raise ArgumentError(f"apply_: takes a function of one number, not {type(callable).__name__}")
     return map_(self, self, lambda x, _: callable(x))
 
 

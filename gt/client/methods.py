@@ -35,7 +35,7 @@ from gt.client import (
     spectra,
     statistics,
 )
-from gt.client.arguments import explained
+from gt.client.arguments import HOT_METHODS, explained, looks_itself
 from gt.client.tensor import Tensor
 
 FAMILIES = (
@@ -68,17 +68,11 @@ FAMILIES = (
     randoms,
 )
 
-#: The hot ones, bare: they look at their arguments by themselves.
-PLAIN = {
-    "add", "amax", "amin", "argmax", "bool", "clamp", "contiguous", "div", "expand", "flatten", "float", "log_softmax",
-    "long", "masked_fill", "matmul", "max", "mean", "min", "permute", "pow", "reshape", "softmax", "squeeze", "sub",
-    "sum", "t", "to", "transpose", "unbind", "unsqueeze", "view", "where",
-}  # fmt: skip
-
 for family in FAMILIES:
     for name in family.METHODS:
         function = getattr(family, name)
-        setattr(Tensor, name, function if name in PLAIN else explained(function, method=True))
+        plain = looks_itself(name, function, HOT_METHODS)
+        setattr(Tensor, name, function if plain else explained(function, method=True))
     for name in getattr(family, "INPLACE", ()):
         setattr(Tensor, name + "_", inplace.method(getattr(family, name), name + "_"))
     for name, attribute in getattr(family, "PROPERTIES", {}).items():

@@ -100,12 +100,13 @@ def _policy(default: DType, narrow: DType | None) -> Policy:
     return Policy(default, narrow)
 
 
-def _enforce() -> None:
+def enforce() -> None:
+    """Have this thread's recorder follow what is in force now; anomaly mode looks first, and then asks `current`."""
     from gt.client.recorder import in_use
 
     rec = in_use()
     if rec is not None:
-        rec.policy = current()
+        rec.policy = rec.anomaly or current()
 
 
 def default_dtype() -> DType:
@@ -124,7 +125,7 @@ def set_default_dtype(d: Any) -> None:
     if not d.is_floating_point:
         raise DTypeError(f"set_default_dtype: a floating type, not {d.name}")
     _defaults[0] = d
-    _enforce()
+    enforce()
 
 
 def is_autocast_enabled(device_type: str = "") -> bool:
@@ -159,12 +160,12 @@ class autocast:
     def __enter__(self) -> autocast:
         self._before.append(_state.narrow)
         _state.narrow = self._dtype if self._enabled and self._dtype is not dtypes.float32 else None
-        _enforce()
+        enforce()
         return self
 
     def __exit__(self, *exc: object) -> None:
         _state.narrow = self._before.pop()
-        _enforce()
+        enforce()
 
     def __call__(self, f: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(f)

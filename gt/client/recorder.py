@@ -111,7 +111,10 @@ NOWHERE = Node(None, None)  #: Has no children: an op recorded there always miss
 class Recorder:
     """One thread's recording."""
 
-    __slots__ = ("blocked", "busy", "grad", "pending", "policy", "seen", "session", "tape", "thread", "trace")
+    __slots__ = (
+        "anomaly", "blocked", "busy", "grad", "pending", "policy", "seen", "session", "tape", "thread", "trace",
+        "transforms",
+    )  # fmt: skip
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -124,6 +127,8 @@ class Recorder:
         self.blocked = Pending(self, NOWHERE)  #: Stands in for `pending` while another thread ends it.
         self.seen = (0, 0, 0.0)  #: At the timer's last look: the program, its length, and since when.
         self.trace: Any = None  #: Set while a @gt.function is being traced.
+        self.anomaly: Any = None  #: Looks for the first nan, if it is to be found: see anomaly.py.
+        self.transforms = 0  #: Functions of gt.func that are running: inner gradients are differentiable then.
         self.tape: Any = None  #: Notes the seeds that are drawn, or has them drawn again: see checkpoint.py.
         #: Casts the operands of some ops before they are recorded: autocast, another default dtype; see policy.py.
         self.policy: Callable[[Kind, tuple[Any, ...]], tuple[Any, ...]] | None = None

@@ -460,7 +460,7 @@ class Tensor:
     def __eq__(self, other: Any) -> Tensor:  # type: ignore[override]  # element by element, as in torch
         return binary(_EQ, self, other) if _comparable(other) else NotImplemented
 
-    def __ne__(self, other: Any) -> Tensor:  # type: ignore[override]
+    def __ne__(self, other: Any) -> Tensor:  # type: ignore[override]  # likewise
         return binary(_NE, self, other) if _comparable(other) else NotImplemented
 
     def __lt__(self, other: Any) -> Tensor:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import gc
 from typing import TYPE_CHECKING, Any
 
-from gt.client.autograd import Leaf, set_grad
+from gt.client.autograd import Leaf
+from gt.client.modes import set_grad
 from gt.client.recorder import Pending, Value, apply, recorder, unary
 from gt.client.tree import Kind, Kinds
 from gt.errors import AutogradError, ShapeError

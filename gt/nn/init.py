@@ -10,8 +10,8 @@ import numpy as np
 
 from gt.client import creation, inplace, randoms
 from gt.client import elementwise as ew
-from gt.client.autograd import set_grad
 from gt.client.factoring import qr
+from gt.client.modes import set_grad
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
 

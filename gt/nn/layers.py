@@ -10,7 +10,7 @@ import math
 from typing import Any, Self
 
 from gt.client import creation
-from gt.client.autograd import set_grad
+from gt.client.modes import set_grad
 from gt.client.tensor import Parameter, Tensor
 from gt.errors import ArgumentError, ShapeError
 from gt.nn import functional as F

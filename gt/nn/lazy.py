@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from gt.client import creation
-from gt.client.autograd import set_grad
+from gt.client.modes import set_grad
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
 from gt.nn.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
@@ -27,12 +27,8 @@ class _Lazy(Module):
     """What they have in common: `_size(input)` says how large the input is, `_grow(n)` makes room for it."""
 
     cls_to_become: ClassVar[type[Module]]
-
-    def _size(self, input: Tensor) -> int:
-        raise NotImplementedError
-
-    def _grow(self, n: int) -> None:
-        raise NotImplementedError
+    _size: Any
+    _grow: Any
 
     def has_uninitialized_params(self) -> bool:
         """Whether the size of the input is not known yet."""
@@ -50,7 +46,7 @@ class _Lazy(Module):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.initialize_parameters(args[0])
-        self.__class__ = self.cls_to_become  # type: ignore[assignment]
+        self.__class__ = self.cls_to_become  # type: ignore[assignment]  # as torch does: it is that from now on
         return self(*args, **kwargs)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:

@@ -11,8 +11,9 @@ from typing import Any, Self
 
 from gt import dtypes
 from gt.client import views
-from gt.client.autograd import Handle, set_grad
+from gt.client.autograd import Handle
 from gt.client.casts import to as cast_to
+from gt.client.modes import set_grad
 from gt.client.recorder import recorder
 from gt.client.tensor import Parameter, Tensor
 from gt.errors import ArgumentError, DTypeError

@@ -98,11 +98,11 @@ class RNNBase(Module):
         return [f"_l{layer}", f"_l{layer}_reverse"][: 2 if self.bidirectional else 1]
 
     @property
-    def all_weights(self) -> list[list[Parameter]]:
+    def all_weights(self) -> list[list[Parameter | None]]:
         """The parameters, layer by layer and direction by direction."""
         kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
         return [
-            [self._parameters[k + end] for k in kinds if k + end in self._parameters]  # type: ignore[misc]
+            [self._parameters[k + end] for k in kinds if k + end in self._parameters]
             for layer in range(self.num_layers)
             for end in self._ends(layer)
         ]

@@ -13,7 +13,7 @@ from typing import Any
 
 from gt import dtypes
 from gt.client import creation, shapes
-from gt.client.autograd import set_grad
+from gt.client.modes import set_grad
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError
 from gt.optim.optimizer import Optimizer, State

@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from gt.client import creation
-from gt.client.autograd import Handle, set_grad
+from gt.client.autograd import Handle
 from gt.client.interop import from_torch, is_torch
+from gt.client.modes import set_grad
 from gt.client.recorder import recorder
 from gt.client.tensor import Tensor
 from gt.dtypes import DType
@@ -65,7 +66,7 @@ class Optimizer:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "step" in cls.__dict__:
-            cls.step = _hooked(cls.step)  # type: ignore[method-assign]
+            cls.step = _hooked(cls.step)  # type: ignore[method-assign]  # a user's own step() gets the hooks too
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
         self.defaults = defaults

@@ -45,7 +45,14 @@ def test_a_wrong_result_is_seen() -> None:
 
     before = dict(names.SPECIAL)
     try:
-        for wrong in (lambda x: x.sin() * 1.001, lambda x: x.sin().detach(), lambda x: x.sin() + (x - x.detach())):
+        mistakes = [
+            lambda x: x.sin() * 1.001,
+            lambda x: x.sin().detach(),
+            lambda x: x.sin() + (x - x.detach()),
+            lambda x: x.double().sin(),
+            lambda x: x.sin().unsqueeze(0),
+        ]
+        for wrong in mistakes:
             names.SPECIAL["sin"] = wrong
             assert run("sin", DATABASE["sin"], ("float32",)).failures
         names.SPECIAL["sin"] = gt.sin

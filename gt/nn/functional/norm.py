@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gt.client import reductions, views
-from gt.client.autograd import set_grad
+from gt.client.modes import set_grad
 from gt.client.recorder import apply
 from gt.client.tensor import Tensor
 from gt.client.tree import Kinds

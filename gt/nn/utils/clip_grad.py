@@ -7,7 +7,7 @@ from typing import Any
 
 from gt.client import creation
 from gt.client import elementwise as ew
-from gt.client.autograd import set_grad
+from gt.client.modes import set_grad
 from gt.client.norms import vector_norm
 from gt.client.shapes import stack
 from gt.client.tensor import Tensor

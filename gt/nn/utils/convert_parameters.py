@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gt.client.autograd import set_grad
+from gt.client.modes import set_grad
 from gt.client.shapes import cat
 from gt.client.tensor import Tensor
 from gt.errors import ShapeError

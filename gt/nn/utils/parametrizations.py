@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gt.client import randoms
-from gt.client.autograd import set_grad
+from gt.client.modes import set_grad
 from gt.client.reductions import norm
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, DimError

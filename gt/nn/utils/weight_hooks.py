@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gt.client.autograd import set_grad
+from gt.client.modes import set_grad
 from gt.client.tensor import Parameter, Tensor
 from gt.errors import ArgumentError
 from gt.nn import functional as F
@@ -28,7 +28,7 @@ def _taken(kind: type, module: Module, name: str) -> Any:
     """The hook of this kind, taken off the module."""
     hooks = module._hooks.forward_pre if module._hooks is not None else []
     for hook in hooks:
-        if isinstance(hook.call, kind) and hook.call.name == name:  # type: ignore[attr-defined]
+        if isinstance(hook.call, kind) and getattr(hook.call, "name", None) == name:
             hooks.remove(hook)
             return hook.call
     raise ArgumentError(f"{type(module).__name__} has no {kind.__name__} of {name!r}")
