@@ -25,10 +25,11 @@ lint: $(READY)
 
 conformance: $(READY)
 	$(BIN)/python -m tests.conformance --jobs 2
+	$(BIN)/python -m tests.sharding
 
 bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py
-	$(BIN)/python benchmarks/steps.py --model mlp
+	$(BIN)/python benchmarks/steps.py --model mlp,cnn,gpt-char,unet --device cpu
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/upload.py
 

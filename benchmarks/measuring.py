@@ -13,8 +13,9 @@ import math
 import os
 import platform
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 
 def arguments(doc: str | None) -> argparse.ArgumentParser:
@@ -66,25 +67,37 @@ class Report:
 
     def finish(self, path: str | None) -> None:
         """Print the table, and write the figures to the file if one is named."""
-        about = {"python": platform.python_version(), "torch": _version("torch"), "pyzmq": _version("pyzmq")}
-        print(f"{self.name}: " + ", ".join(f"{k} {v}" for k, v in about.items()) + f", {os.cpu_count()} CPUs")
-        widths = [max(len(row[i]) for row in self._rows) for i in range(5)]
-        for what, *cells in self._rows:
-            line = [what.ljust(widths[0]), *(c.rjust(w) for c, w in zip(cells[:3], widths[1:4], strict=True)), cells[3]]
-            print("  " + "  ".join(line).rstrip())
+        print_table(self.name, self._rows)
         if path:
-            data = {
-                "benchmark": self.name,
-                "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-                **about,
-                "cpu_count": os.cpu_count(),
-                "ratios": self.ratios,
-                "targets": self.targets,
-                "figures": self.figures,
-            }
-            with open(path, "w", encoding="utf-8") as file:
-                json.dump(data, file, indent=2)
-                file.write("\n")
+            write(path, self.name, {"ratios": self.ratios, "targets": self.targets, "figures": self.figures})
+
+
+def versions() -> dict[str, str]:
+    """What the figures depend on, beside the machine."""
+    return {"python": platform.python_version(), "torch": _version("torch"), "pyzmq": _version("pyzmq")}
+
+
+def print_table(name: str, rows: Sequence[tuple[str, ...]]) -> None:
+    """Print rows under each other, the first of them the heading: what it is at the left, the last cell as it comes."""
+    print(f"{name}: " + ", ".join(f"{k} {v}" for k, v in versions().items()) + f", {os.cpu_count()} CPUs")
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for what, *cells, last in rows:
+        line = [what.ljust(widths[0]), *(c.rjust(w) for c, w in zip(cells, widths[1:-1], strict=True)), last]
+        print("  " + "  ".join(line).rstrip(), flush=True)
+
+
+def write(path: str, name: str, found: dict[str, Any]) -> None:
+    """Write figures to a file, with their date and what they depend on."""
+    data = {
+        "benchmark": name,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        **versions(),
+        "cpu_count": os.cpu_count(),
+        **found,
+    }
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(data, file, indent=2)
+        file.write("\n")
 
 
 def _version(package: str) -> str:

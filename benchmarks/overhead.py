@@ -1,7 +1,8 @@
-"""What GT costs beside the computing: the client's time per op, the way to a worker and back, bytes.
+"""What GT costs beside the computing: the client's time per op, the way to a worker and back, the dispatcher, bytes.
 
 Rivals: torch issuing the same ops on the CPU in the same Python loop; a bare ZeroMQ echo between two
-processes; memcpy. `python benchmarks/overhead.py [--quick] [--json FILE]`.
+processes; memcpy. `python benchmarks/overhead.py [--quick] [--json FILE]`. The worker does not compile what proves
+hot (GT_AUTO_COMPILE=0): nothing here is about how fast programs run, and a compiler would take a CPU from the others.
 """
 
 from __future__ import annotations
@@ -20,11 +21,16 @@ import zmq
 from measuring import Report, arguments, in_turn
 
 os.environ.setdefault("GT_THREADS", "1")
+os.environ["GT_AUTO_COMPILE"] = "0"
 
 import gt
 from gt.client.recorder import recorder
+from gt.dispatcher.events import MessageCame, PlanReady, Send
+from gt.dispatcher.machine import Machine
+from gt.ops.check import check
+from gt.program import Instruction, Program
 from gt.transport import codec
-from gt.transport.messages import Call, Fetch, pack_ids
+from gt.transport.messages import VERSION, Call, CallDone, Chunk, ChunkAck, Define, Fetch, Hello, WorkerHello, pack_ids
 
 OPS = 200  #: Ops in a program.
 PROGRAMS = 20  #: Programs in a round: fewer than a session may have under way, so that nothing waits.
@@ -172,6 +178,79 @@ def calls_per_second(rounds: int) -> float:
     return n / in_turn(rounds, run)[0]
 
 
+# --- the dispatcher's time per call ------------------------------------------------------------------
+
+
+class Settings:
+    """What the dispatcher's machine reads of the configuration."""
+
+    worker_timeout_s = 15.0
+    cache_bytes = 256 << 20
+
+
+class Dispatching:
+    """A dispatcher without sockets, one client and one worker, that knows a program of so many instructions and inputs.
+
+    Ids grow from call to call, as a client's do, and each call frees the result of the one before.
+    """
+
+    def __init__(self, instructions: int, inputs: int) -> None:
+        code = tuple(Instruction("add", (i % inputs, -i % inputs), {}) for i in range(instructions))
+        program = Program((((4,), "float32"),) * inputs, "", code, (inputs + instructions - 1,), (), ())
+        self.machine = Machine(Settings(), "")
+        for control in (True, False):
+            self.take(b"c" if control else b"r", WorkerHello(VERSION, "", "link", control, memory=1 << 40))
+        self.take(b"k", Hello(VERSION, "", "client"))
+        self.take(b"k", Define(program))
+        self.machine.handle(PlanReady(program.hash(), check(program)))
+        for i in range(1, inputs + 1):
+            self.take(b"k", Chunk(0, i, 0, 16, (4,), "float32"), bytes(16))
+            self.take(b"r", ChunkAck(1, i, True))
+        self.program = program.hash()
+        self.inputs = pack_ids(range(1, inputs + 1))
+        self.seq = 0
+        self.made = inputs
+
+    def take(self, peer: bytes, message: Any, payload: bytes | None = None) -> None:
+        self.pass_on(peer, codec.encode(message, payload))
+
+    def pass_on(self, peer: bytes, frames: list[Any]) -> None:
+        """What the dispatcher does with a message: decode it, handle it, encode what is to be sent."""
+        for message, payload in codec.decode_all(frames):
+            for action in self.machine.handle(MessageCame(peer, message, payload)):
+                if isinstance(action, Send):
+                    codec.encode(action.message, action.payload)
+
+    def run(self, calls: int) -> float:
+        """Seconds of CPU time for so many calls, there and back."""
+        wire = []
+        for _ in range(calls):
+            self.seq += 1
+            frees = pack_ids([self.made]) if self.seq > 1 else b""
+            self.made += 1
+            call = Call(0, self.seq, self.program, self.inputs, (), self.made, frees, 0)
+            wire.append((codec.encode(call), codec.encode(CallDone(1, self.seq, 10))))
+        start = time.thread_time()
+        for there, back in wire:
+            self.pass_on(b"k", there)
+            self.pass_on(b"r", back)
+        return time.thread_time() - start
+
+
+def dispatching(rounds: int, report: Report) -> None:
+    """The dispatcher's CPU time per call of a known plan: by the program's length, and by its inputs."""
+    n = 200
+    made = [Dispatching(*size) for size in ((10, 1), (1000, 1), (10, 20), (10, 450))]
+    in_turn(2, *[lambda d=d: d.run(n) for d in made])
+    short, long, some, many = (s / n * 1e6 for s in in_turn(rounds, *[lambda d=d: d.run(n) for d in made]))
+    what = "dispatcher's CPU time per call, 1,000 instructions over 10"
+    report.compare("dispatcher_instructions", what, long, short, "us", target=1.1, digits=1)
+    for inputs, us in ((1, short), (20, some), (450, many)):
+        key, text = f"dispatcher_us_{inputs}", f"dispatcher's CPU time per call with {inputs} inputs"
+        report.figure(key, text, us, "us", digits=1)
+    report.figure("dispatcher_ns_per_input", "the same per further input", (many - short) / 449 * 1e3, "ns")
+
+
 # --- bytes -------------------------------------------------------------------------------------------
 
 
@@ -218,9 +297,10 @@ def main() -> None:
             gt_us, torch_us = per_op(rounds, body, grad)
             key = f"op_{name}" + ("_grad" if grad else "")
             what = f"CPU time per op, {text}" + (", with grad" if grad else "")
-            report.compare(key, what, gt_us, torch_us, "us", target=1.2)
+            report.compare(key, what, gt_us, torch_us, "us", target=1.0)
     gt_us, echo_us = there_and_back(rounds)
-    report.compare("op_and_fetch", "one op and fetch, over a zmq echo", gt_us, echo_us, "us", target=4, digits=0)
+    report.compare("op_and_fetch", "one op and fetch, over a zmq echo", gt_us, echo_us, "us", target=3.5, digits=0)
+    dispatching(rounds, report)
     bandwidth(2 if args.quick else 7, report)
     report.figure(
         "calls_per_s", "calls per second, one client, no syncs", calls_per_second(2 if args.quick else 7), "/s"

@@ -9,14 +9,14 @@ tensor([[2., 2., 2.],
 """
 
 from gt import amp, autograd, backends, cuda, fft, func, linalg, nn, optim, signal, special, utils
-from gt.client import arguments as _arguments
-from gt.client import debug, methods as _methods
+from gt.client import arguments as _arguments, debug, methods as _methods
 from gt.client.activations import *
 from gt.client.arranging import *
 from gt.client.autograd import grad
 from gt.client.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from gt.client.casts import *
 from gt.client.checkpoint import checkpoint, checkpoint_sequential
+from gt.client.compiling import *
 from gt.client.complexes import *
 from gt.client.copies import *
 from gt.client.creation import *

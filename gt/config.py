@@ -47,6 +47,10 @@ class Config:
     worker_memory: int = _setting("GT_WORKER_MEMORY", "0", "bytes a worker may use; 0: all of its device", int)
     share_memory: bool = _setting("GT_SHARE_MEMORY", "1", "large tensors on one machine go through shared memory", bool)
     fake_memory: int = _setting("GT_FAKE_MEMORY", "0", "for tests: a program allocating more than this fails", int)
+    auto_compile: bool = _setting(
+        "GT_AUTO_COMPILE", "1", "programs that prove hot are compiled in the background", bool
+    )
+    cache_dir: str = _setting("GT_CACHE_DIR", "", "folder for compiled programs; empty: ~/.cache/gt")
     cache_bytes: int = _setting("GT_CACHE_BYTES", str(256 << 20), "limit of each cache of programs and code", int)
 
 
@@ -69,6 +73,22 @@ def environment(**changes: object) -> dict[str, str]:
     """The environment for a child process, with these settings changed."""
     variables = {f.name: f.metadata["variable"] for f in fields(Config)}
     return {**os.environ, **{variables[name]: str(value) for name, value in changes.items()}}
+
+
+def compiler_environment(home: str) -> dict[str, str]:
+    """The environment of the process that compiles programs; its compilers keep what they make in that folder."""
+    threads = max(1, min(8, (os.cpu_count() or 2) // 2))
+    return {
+        **os.environ,
+        "TORCHINDUCTOR_CACHE_DIR": home,
+        "TRITON_CACHE_DIR": os.path.join(home, "triton"),
+        "TORCHINDUCTOR_COMPILE_THREADS": str(threads),
+    }
+
+
+def cxx() -> str:
+    """The C++ compiler that the user names."""
+    return os.environ.get("CXX", "")
 
 
 def visible_gpus() -> list[str] | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -67,6 +67,24 @@ SCALARS: dict[str, Spec] = {
 SCALAR_TYPES: dict[str, type] = {"f": float, "i": int, "b": bool, "d": bytes}
 
 
+#: How exactly products of float32 may be computed: torch's words for it.
+PRODUCTS = ("highest", "high", "medium")
+
+
+class Precision(NamedTuple):
+    """What a program's float32 arithmetic may give up for speed. torch has flags of the process for it, but workers are
+    shared: so it is part of the program."""
+
+    product: str = "highest"  #: of matrix products: one of PRODUCTS
+    conv_tf32: bool = True  #: whether convolutions may use TF32 where a GPU has it; torch lets them
+
+    def __str__(self) -> str:
+        return f"precision {self.product}" + ("" if self.conv_tf32 else ", exact convolutions")
+
+
+DEFAULT_PRECISION = Precision()  #: What torch does unless told otherwise.
+
+
 class Instruction(msgspec.Struct, frozen=True, array_like=True):
     """One use of an op."""
 
@@ -87,12 +105,15 @@ class Program(msgspec.Struct, frozen=True, array_like=True):
     #: (position in outputs, input): that output replaces that input. If the call fails the
     #: output takes the input's value.
     updates: tuple[tuple[int, int], ...]
+    precision: Precision = DEFAULT_PRECISION
 
     def text(self) -> str:
         """The program as people read it."""
         names = [f"%{i}: {spec(tuple(s), dtypes.BY_NAME[d])!r}" for i, (s, d) in enumerate(self.inputs)]
         names += [f"s{k}" for k in range(len(self.scalars))]
         lines = [f"program {self.hash().hex()[:8]}  ({', '.join(names)})"]
+        if self.precision != DEFAULT_PRECISION:
+            lines[0] += f"  {self.precision}"
         number = len(self.inputs)
         for ins in self.code:
             left = ", ".join(f"%{number + i}" for i in range(ins.results))

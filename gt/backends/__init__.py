@@ -1,4 +1,5 @@
-"""torch.backends' flags: they may be set and read, and change nothing; how a worker computes is its own setting."""
+"""torch.backends' flags. Those for TF32 count, and travel with what is recorded; the others may be set and read, and
+change nothing: how a worker computes is its own setting."""
 
 from __future__ import annotations
 

@@ -1,17 +1,41 @@
-"""torch.backends.cuda's flags, for products and for which kernel attention uses; they change nothing here."""
+"""torch.backends.cuda's flags. `matmul.allow_tf32` counts: whether products of float32 may use TF32. The others, as
+for which kernel attention uses, change nothing here."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from types import SimpleNamespace
 from typing import Any
 
-matmul = SimpleNamespace(
-    allow_tf32=False,
-    allow_fp16_reduced_precision_reduction=True,
-    allow_bf16_reduced_precision_reduction=True,
-    fp32_precision="none",
-)
+from gt.client import precision
+from gt.errors import ArgumentError
+
+
+class _Matmul:
+    """How products are computed. `gt.set_float32_matmul_precision` says the same in other words."""
+
+    allow_fp16_reduced_precision_reduction = True
+    allow_bf16_reduced_precision_reduction = True
+
+    @property
+    def allow_tf32(self) -> bool:
+        return precision.current().product != "highest"
+
+    @allow_tf32.setter
+    def allow_tf32(self, allow: bool) -> None:
+        precision.choose(product="high" if allow else "highest")
+
+    @property
+    def fp32_precision(self) -> str:
+        return "tf32" if self.allow_tf32 else "ieee"
+
+    @fp32_precision.setter
+    def fp32_precision(self, word: str) -> None:
+        if word not in ("tf32", "ieee", "none"):
+            raise ArgumentError(f"fp32_precision: 'tf32', 'ieee' or 'none', not {word!r}")
+        self.allow_tf32 = word == "tf32"
+
+
+matmul = _Matmul()
 
 
 def is_built() -> bool:

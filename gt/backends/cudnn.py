@@ -1,12 +1,32 @@
-"""torch.backends.cudnn's flags, which change nothing here."""
+"""torch.backends.cudnn's flags. `allow_tf32` counts: whether convolutions may use TF32. The others change nothing."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
-enabled, benchmark, deterministic, allow_tf32 = True, False, False, True
+from gt.client import precision
+
+enabled, benchmark, deterministic = True, False, False
 benchmark_limit: int | None = 10
+
+
+class _Flags(ModuleType):
+    """This module: setting its flag is more than keeping it."""
+
+    @property
+    def allow_tf32(self) -> bool:
+        return precision.current().conv_tf32
+
+    @allow_tf32.setter
+    def allow_tf32(self, allow: bool) -> None:
+        precision.choose(conv_tf32=bool(allow))
+
+
+sys.modules[__name__].__class__ = _Flags
 
 
 def is_available() -> bool:
@@ -18,6 +38,19 @@ def version() -> None:
     """None: GT does not know."""
 
 
-def flags(*args: Any, **kwargs: Any) -> AbstractContextManager[None]:
-    """Settings for a while: nothing changes."""
-    return nullcontext()
+@contextmanager
+def flags(
+    enabled: bool = False,
+    benchmark: bool = False,
+    benchmark_limit: int | None = 10,
+    deterministic: bool = False,
+    allow_tf32: bool = True,
+    fp32_precision: str = "none",
+) -> Iterator[Any]:
+    """Settings for a while. `allow_tf32` counts."""
+    before = precision.current().conv_tf32
+    precision.choose(conv_tf32=bool(allow_tf32))
+    try:
+        yield
+    finally:
+        precision.choose(conv_tf32=before)

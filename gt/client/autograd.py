@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from gt.errors import ArgumentError, AutogradError, ShapeError
 from gt.ops.record import TABLE
 from gt.ops.trace import Trace
@@ -63,18 +65,19 @@ class Later:
 watchers: dict[int, list[GradNode]] = {}
 
 
-class GradNode:
+#: Ops that torch has under another name.
+_TORCHS = {"square": "pow"}
+
+
+class GradNode(msgspec.Struct, eq=False):  # a struct, because most ops make one
     """How to turn the gradient of an op's result into those of its operands."""
 
-    __slots__ = ("edges", "hooks", "node", "saved")
-
-    def __init__(self, node: Node, edges: tuple[Edge, ...], saved: tuple[Any, ...]) -> None:
-        self.node = node  #: of the tree: op, attributes, operands' specs, the user's line
-        self.edges = edges  #: where each operand's gradient goes
-        #: Operands and then the result, as far as the VJP reads them. None once backward has passed.
-        #: Or something that computes them again.
-        self.saved: tuple[Any, ...] | Later | None = saved
-        self.hooks: dict[int, list[Hook]] | None = None  #: by result
+    node: Node  #: of the tree: op, attributes, operands' specs, the user's line
+    edges: tuple[Edge, ...]  #: where each operand's gradient goes
+    #: Operands and then the result, as far as the VJP reads them. None once backward has passed.
+    #: Or something that computes them again.
+    saved: tuple[Any, ...] | Later | None
+    hooks: dict[int, list[Hook]] | None = None  #: by result
 
     def part(self, index: int) -> Part:
         return Part(self, index)
@@ -93,7 +96,7 @@ class GradNode:
     def name(self) -> str:
         assert self.node.kind is not None
         op = self.node.kind.op.name
-        return "".join(w.capitalize() for w in op.split("_")) + "Backward0"
+        return "".join(w.capitalize() for w in _TORCHS.get(op, op).split("_")) + "Backward0"
 
     def backward(self, gs: list[Any], create_graph: bool) -> list[tuple[Edge, Any]]:
         """The operands' gradients, given those of the results (None: not used)."""
@@ -195,17 +198,25 @@ def fit(d: Any, spec: Spec) -> Any:
     return d
 
 
+#: By the number of operands: what a node keeps whose gradient reads nothing.
+_NOTHING: tuple[tuple[Any, ...], ...] = tuple([(None,) * (n + 1) for n in range(4)])
+
+
 def attach(node: Node, edges: tuple[Edge, ...], values: tuple[Any, ...], mask: int) -> GradNode | None:
     """The graph node of an op just recorded; None if no gradient passes through it."""
-    saves = node.saves.get(mask)
-    if saves is None:
+    try:
+        saves = node.saves[mask]
+    except KeyError:
         saves = node.saves[mask] = find_saves(node, mask)
     if saves < 0:
         return None
-    n = len(values)
-    if n == 2:
-        saved: tuple[Any, ...] = (values[0] if saves & 1 else None, values[1] if saves & 2 else None)
-    elif n == 3:
+    n = len(edges)
+    if not saves:
+        saved = _NOTHING[n] if n < len(_NOTHING) else (None,) * (n + 1)
+    elif n == 1:
+        a, y = values
+        saved = (a if saves & 1 else None, y if saves & 2 else None)
+    elif n == 2:
         a, b, y = values
         saved = (a if saves & 1 else None, b if saves & 2 else None, y if saves & 4 else None)
     else:

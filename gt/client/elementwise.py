@@ -329,7 +329,14 @@ def pow(input: Any, exponent: Any) -> Tensor:
     """input to the power exponent."""
     if type(exponent) is int and exponent < 0 and hasattr(input, "_v") and not input.dtype.is_differentiable:
         raise ArgumentError(f"pow: integers have no negative powers, such as {exponent}; cast first, as in x.float()")
-    return _pow(input, exponent)
+    return power(input, exponent)
+
+
+def power(x: Any, exponent: Any) -> Tensor:
+    """x ** exponent. A square is an op of its own, of which a compiler makes more."""
+    if type(exponent) in (int, float) and exponent == 2 and hasattr(x, "_v") and x.dtype.is_floating_point:
+        return square(x)
+    return _pow(x, exponent)
 
 
 def float_power(input: Any, exponent: Any) -> Tensor:

@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from gt.client import views
+from gt.client import precision, views
 from gt.client.autograd import Leaf
+from gt.client.compiling import CHOICES, begins, ends
 from gt.client.number import Number
 from gt.client.recorder import Handle, Recorder, Value, alone, recorder
 from gt.client.tensor import Tensor
@@ -52,7 +53,7 @@ class Trace:
         self.arguments = arguments
         self.owners: dict[int, Finder] = {}  #: Input values: the value for another call.
         self.homes: dict[int, Finder] = {}  #: Arguments' leaves: that argument's leaf.
-        self.leaves: dict[int, tuple[Leaf, Finder, Value | None]] = {}  #: The last is the gradient it had.
+        self.leaves: dict[int, tuple[Leaf, Finder, Tensor | None, Value | None]] = {}  #: With the gradient it had.
         self.grads: set[int] = set()  #: Cells of those gradients.
         self.cells: dict[int, Finder | None] = {}  #: Arguments' cells; None: an argument is a view of it.
         self.written: dict[int, tuple[Tensor, Finder]] = {}  #: Cells, or tensors that have none.
@@ -95,7 +96,7 @@ class Trace:
             if id(value) in self.owners:
                 self.clear = False
             self.owners[id(value)] = lambda args: find(args).grad._v or find(args).grad._read()
-        self.leaves[id(leaf)] = (leaf, find, value)
+        self.leaves[id(leaf)] = (leaf, find, g, value)
         self.kept.append((leaf, g))
 
     def wrote(self, t: Tensor, old: Value) -> None:
@@ -155,8 +156,10 @@ class Recipe:
     specs: dict[int, Spec]
     updates: tuple[tuple[int, int], ...]
     written: list[tuple[Finder, int]]
-    gradients: list[tuple[Finder, int | None]]  #: of the leaves found; None: cleared
+    #: Of the leaves found (None: cleared), and whether it is another tensor: who holds the old one keeps its value.
+    gradients: list[tuple[Finder, int | None, bool]]
     result: Callable[[dict[int, Value], list[Any]], Any]
+    compile: int  #: see messages.Define
 
     def fits(self, args: list[Any]) -> bool:
         return all(had == (find(args).grad is not None) for find, had in self.leaves) and all(
@@ -180,11 +183,11 @@ class Recipe:
             outputs = {num: Value(None, -1, self.specs[num]) for num in self.live}
             for find, num in self.written:
                 views.rebind(find(args), outputs[num])
-            for find, grad in self.gradients:
+            for find, grad, other in self.gradients:
                 leaf = find(args)
                 if grad is None:
                     leaf.grad = None
-                elif leaf.grad is None:
+                elif other or leaf.grad is None:
                     leaf.grad = Tensor(outputs[grad])
                 else:
                     views.rebind(leaf.grad, outputs[grad])
@@ -195,7 +198,7 @@ class Recipe:
                 if k in variant.inputs:
                     inputs[k].handle.id = 0  # the call itself drops it
             undo = [each for _, each in self.trace.effects]
-            first = session.call(variant, ids, tuple([scalars[k] for k in variant.scalars]), undo)
+            first = session.call(variant, ids, tuple([scalars[k] for k in variant.scalars]), undo, self.compile)
             for i, num in enumerate(variant.outputs):
                 if num in outputs:
                     outputs[num].handle = Handle(first + i, session)
@@ -208,9 +211,10 @@ class Recipe:
 class Function:
     """A Python function whose known calls are replayed."""
 
-    def __init__(self, f: Callable[..., Any]) -> None:
+    def __init__(self, f: Callable[..., Any], compile: bool | None = None) -> None:
         functools.update_wrapper(self, f)
         self._f = f
+        self.compile = compile  #: See `function`.
         self._recipes: OrderedDict[Any, list[Recipe | None]] = OrderedDict()
         self.replays = 0  #: Calls that did not run the Python.
 
@@ -224,23 +228,32 @@ class Function:
         leaves: list[Any] = []
         shape = _flatten((args, kwargs), leaves)
         if any(isinstance(x, np.ndarray) for x in leaves):
-            return self._f(*args, **kwargs)  # its content may be anything at the next call
-        key = (id(rec.session), rec.grad, rec.policy, shape, _sharing(leaves))
+            return self._run(args, kwargs)  # its content may be anything at the next call
+        key = (id(rec.session), rec.grad, rec.policy, precision.current(), shape, _sharing(leaves))
         recipes = self._recipes.setdefault(key, [])
         self._recipes.move_to_end(key)
         if len(self._recipes) > LIMIT:
             self._recipes.popitem(last=False)
         for recipe in recipes:
             if recipe is None:
-                return self._f(*args, **kwargs)  # known not to be replayable
+                return self._run(args, kwargs)  # known not to be replayable
             if recipe.fits(leaves):
                 self.replays += 1
                 return recipe.replay(rec, leaves)
         return self._trace(rec, args, kwargs, leaves, recipes)
 
+    def _run(self, args: Any, kwargs: Any) -> Any:
+        """Run the Python, and no more."""
+        choice = CHOICES[self.compile]
+        begins(choice)
+        result = self._f(*args, **kwargs)
+        ends(choice)
+        return result
+
     def _trace(self, rec: Recorder, args: Any, kwargs: Any, leaves: list[Any], recipes: list[Recipe | None]) -> Any:
         """Run the Python, watch it, and add a recipe for the next time if there is one."""
         rec.settle()
+        rec.pending.compile = CHOICES[self.compile]
         trace = Trace(rec, getattr(self._f, "__name__", "function"), leaves)
         numbered = iter(range(len(leaves)))
         targs, tkwargs = _map((args, kwargs), lambda x: _wrap(trace, x, next(numbered)))
@@ -311,13 +324,13 @@ def _recipe(trace: Trace, result: Any, out_leaves: list[Any]) -> Recipe | None:
         if num is None:
             return None  # it was given a value from outside
         written.append((find, num))
-    leaves = [(find, before is not None) for _, find, before in trace.leaves.values()]
-    gradients: list[tuple[Finder, int | None]] = []
-    for leaf, find, before in trace.leaves.values():
+    leaves = [(find, before is not None) for _, find, _, before in trace.leaves.values()]
+    gradients: list[tuple[Finder, int | None, bool]] = []
+    for leaf, find, had, before in trace.leaves.values():
         g = leaf.grad
         num = None if g is None else number_of(g)
         if num is not None or (g is None and before is not None):
-            gradients.append((find, num))
+            gradients.append((find, num, g is not had))
         elif g is not None and (g._v or g._read()) is not before:
             return None
     makers: list[Maker] = []
@@ -341,7 +354,7 @@ def _recipe(trace: Trace, result: Any, out_leaves: list[Any]) -> Recipe | None:
     inputs = [trace.owners[id(v)] for v in p.inputs]
     return Recipe(
         trace, leaves, end, inputs, list(p.scalars), dict(p.sources), tuple(sorted(live)), specs, updates, written,
-        gradients, rebuild,
+        gradients, rebuild, p.compile,
     )  # fmt: skip
 
 
@@ -419,11 +432,12 @@ def _map(x: Any, f: Callable[[Any], Any]) -> Any:
     return f(x)
 
 
-def function(f: Callable[..., Any] | None = None) -> Any:
+def function(f: Callable[..., Any] | None = None, *, compile: bool | None = None) -> Any:
     """Replay known calls of this function without running its Python again.
 
     Tensors that it uses without being given them are read, and written, anew at each call; do not pass one of
-    those as an argument too.
+    those as an argument too. `compile`: True has the worker compile what was traced at its first call (in the
+    background, as ever), False never; without it the worker compiles what proves hot.
 
     >>> import gt
     >>> @gt.function
@@ -432,4 +446,4 @@ def function(f: Callable[..., Any] | None = None) -> Any:
     >>> double(gt.ones(2))
     tensor([2., 2.])
     """
-    return Function(f) if f is not None else Function
+    return Function(f, compile) if f is not None else functools.partial(Function, compile=compile)

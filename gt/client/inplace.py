@@ -122,7 +122,7 @@ def replace(name: str, x: Tensor, new: Tensor) -> Tensor:
             raise DTypeError(f"{name}: a {new.dtype.name} result does not fit in place into {x.dtype.name}")
         new = ew.cast(new, x.dtype)
     old, p = x._v or x._read(), recording.recorder().pending
-    if old.owner is not p and id(old) not in p.index:
+    if old.owner is not p and old not in p.inputs:
         # The new value does not come from the old one; make it depend on it, so that a failed
         # call knows what to keep.
         return assign(x, new)

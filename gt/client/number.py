@@ -1,4 +1,8 @@
-"""Numbers that a traced function was given, or that it reads anew at each call."""
+"""Numbers that are more than their value: those a traced function was given or reads anew at each call, and those
+that several instructions take.
+
+Of both it holds that one object is one number: a call carries it once, however many instructions name it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gt.client.function import Trace
+
+
+class Shared:
+    """A number that several instructions of a program take, outside of a trace."""
+
+    __slots__ = ("_letter", "value")
+
+    def __init__(self, value: float | int) -> None:
+        self.value = value
+        self._letter = "i" if type(value) is int else "f"
 
 
 class Number:

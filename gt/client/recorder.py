@@ -16,11 +16,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from gt.client.autograd import attach
+from gt.client.number import Number, Shared
 from gt.client.tree import Kind, Node, Variant, find_period, users_line
 from gt.errors import DTypeError, ServerError
 from gt.ops.record import as_tuple
@@ -42,19 +45,19 @@ make: type[Tensor] = None  # type: ignore[assignment]
 coerce: Callable[..., Any] = None  # type: ignore[assignment]
 
 
-class Value:
-    """One immutable value. Tensors, cells and the autograd graph share it."""
+class Value(msgspec.Struct, eq=False, gc=False):
+    """One immutable value. Tensors, cells and the autograd graph share it.
 
-    __slots__ = ("__weakref__", "copied", "handle", "num", "owner", "replaces", "spec")
+    A struct that the collector does not look at, because one is made by every op: it costs a third so. The only
+    cycle it is ever in is that with a pending program, which lets go of its values when it ends.
+    """
 
-    copied: bool  #: Set once a second tensor has it that does not share memory with the first; see views.py.
-
-    def __init__(self, owner: Pending | None, num: int, spec: Spec) -> None:
-        self.owner = owner  #: The pending program that will make it; None once it has an id.
-        self.num = num  #: Its number among the results of that program.
-        self.spec = spec
-        self.handle: Handle | None = None
-        self.replaces: int | None = None  #: The input of its program that it was written over.
+    owner: Pending | None  #: The pending program that will make it; None once it has an id.
+    num: int  #: Its number among the results of that program.
+    spec: Spec
+    handle: Handle | None = None
+    replaces: int | None = None  #: The input of its program that it was written over.
+    copied: bool = False  #: A second tensor has had it that does not share memory with the first; see views.py.
 
 
 class Handle:
@@ -76,15 +79,16 @@ class Pending:
     """A program that is being recorded."""
 
     __slots__ = (
+        "compile",
         "end",
         "grown_to",
         "held",
-        "index",
         "inputs",
         "marked_s",
         "node",
         "rec",
         "scalars",
+        "shared",
         "sources",
         "undo",
         "values",
@@ -94,15 +98,23 @@ class Pending:
         self.rec = rec
         self.node = node
         self.values: list[Value] = []  #: Every result so far, by number.
-        self.inputs: list[Value] = []
-        self.index: dict[int, int] = {}  #: id() of an input -> ~k
+        self.inputs: dict[Value, int] = {}  #: What it takes, in order; the k-th as ~k, its number in a key.
         self.scalars: list[Any] = []
+        #: A Number or Shared that was passed: its scalar k as a later op's key has it ("f3"), and itself, to keep its
+        #: id() its own. In the order of k.
+        self.shared: dict[int, tuple[str, Any]] = {}
         self.sources: dict[int, Any] = {}  #: In a trace: where scalar k comes from, see function.py.
         self.undo: list[Callable[[], None]] = []  #: What to take back on the host if the call fails.
+        self.compile = 0  #: What the user chose: see messages.Define.
         self.end: Node | None = None  #: Once marked: the node it ends at. `node` then has no children.
         self.marked_s = 0.0
         self.held = 0  #: Bytes of the inputs, as far as they are large; see `_held_too_much`.
         self.grown_to = 0  #: Length at which the cap asked to go on to a period's edge.
+
+    def let_go(self) -> None:
+        """It is over. Its values name it as their owner: without this it would live in a cycle, and they with it."""
+        self.values.clear()
+        self.inputs.clear()
 
 
 NOWHERE = Node(None, None)  #: Has no children: an op recorded there always misses.
@@ -184,12 +196,19 @@ class Recorder:
         key: list[Any] = [kind]
         refs: list[int | None] = []
         specs: list[Spec] = []
-        fresh: dict[int, int] = {}  # inputs that this op is the first to use
+        fresh: dict[Value, int] = {}  # inputs that this op is the first to use
+        again: dict[int, str] = {}  # and numbers
         n_inputs = n_scalars = 0
         for a in args:
             letter = _LETTERS.get(type(a))
             if letter is None and hasattr(a, "_letter"):
-                letter = a._letter
+                letter, known = a._letter, p.shared.get(id(a))
+                if known is not None or id(a) in again:
+                    key.append(again[id(a)] if known is None else known[0])
+                    refs.append(None)
+                    specs.append(SCALARS[letter])
+                    continue
+                again[id(a)] = f"{letter}{len(p.scalars) + n_scalars}"
             if letter is not None:
                 key.append(letter)
                 refs.append(None)
@@ -202,9 +221,9 @@ class Recorder:
                 key.append(v.num)
                 refs.append(v.num)
                 continue
-            ref = p.index.get(id(v), fresh.get(id(v)))
+            ref = p.inputs.get(v, fresh.get(v))
             if ref is None:
-                ref = fresh[id(v)] = ~(len(p.inputs) + n_inputs)
+                ref = fresh[v] = ~(len(p.inputs) + n_inputs)
                 n_inputs += 1
                 key.append((ref, v.spec))
             else:
@@ -295,15 +314,15 @@ class Recorder:
         end = p.end or p.node
         if end.depth == 0 or end is NOWHERE:
             return
-        call = _close(p, end, session)
-        if call is not None:
-            variant, live = call
-            variant.timed = timed
-            session.send_call(p, variant, live)
-        # Its values name it as their owner: without this it would live in a cycle, and they with it.
-        p.values.clear()
-        p.inputs.clear()
-        session.tree.touch(end, session.pinned())
+        try:
+            call = _close(p, end, session)
+            if call is not None:
+                variant, live = call
+                variant.timed = timed
+                session.send_call(p, variant, live)
+        finally:
+            p.let_go()
+        session.tree.touch(end, session.pinned)
 
 
 def _repeats_from_start(node: Node, period: int) -> bool:
@@ -315,9 +334,10 @@ def _repeats_from_start(node: Node, period: int) -> bool:
 def _roll_back(p: Pending) -> None:
     """Undo what an op that missed had already added."""
     node = p.end or p.node
-    for v in p.inputs[node.n_inputs :]:
-        p.index.pop(id(v), None)
-    del p.inputs[node.n_inputs :]
+    while len(p.inputs) > node.n_inputs:
+        p.inputs.popitem()
+    while p.shared and int(next(reversed(p.shared.values()))[0][1:]) >= node.n_scalars:
+        p.shared.popitem()
     for k in [k for k in p.sources if k >= node.n_scalars]:
         del p.sources[k]
     del p.scalars[node.n_scalars :]
@@ -325,14 +345,16 @@ def _roll_back(p: Pending) -> None:
 
 
 def _held_too_much(p: Pending) -> bool:
-    """Whether inputs that nobody else holds are larger than the limit."""
-    held = [v.spec.nbytes for v in p.inputs if getrefcount(v) <= ALONE]
-    p.held = sum(held)
+    """Whether inputs that nobody else holds are larger than the limit. One that was written over does not count: the
+    new value takes its memory, and a step of an optimizer shall stay one program, however large the model."""
+    replaced = {v.replaces for v in p.values}
+    sizes = [v.spec.nbytes if getrefcount(v) <= ALONE else 0 for v in p.inputs]
+    p.held = sum(nbytes for k, nbytes in enumerate(sizes) if k not in replaced)
     return p.held > HELD_NBYTES
 
 
-def alone(values: list[Value]) -> list[int]:
-    """Which of these values nobody holds but this list. (Not with enumerate: its tuple would hold one.)"""
+def alone(values: Iterable[Value]) -> list[int]:
+    """Which of these values nobody holds but what they are in. (Not with enumerate: its tuple would hold one.)"""
     return [k for k, n in enumerate([getrefcount(v) for v in values]) if n <= ALONE]
 
 
@@ -359,6 +381,7 @@ def _close(p: Pending, end: Node, session: Session) -> tuple[Variant, set[int]] 
 # --- recording an op -------------------------------------------------------------------------------
 
 _LETTERS: dict[type, str] = {float: "f", int: "i", bool: "b", bytes: "d"}
+_NUMBERS = frozenset([*_LETTERS, Number, Shared])
 
 _local = threading.local()
 
@@ -389,19 +412,15 @@ def use(rec: Recorder | None) -> Recorder | None:
 
 
 def _input(p: Pending, v: Value) -> Any:
-    """An operand that `p` does not make, as it stands in a key: its number; with its spec when it is
-    first met; None, which is in no key, if it must be brought here first."""
-    ref = p.index.get(id(v))
-    if ref is not None:
-        return ref
+    """An operand that `p` meets for the first time, as it stands in a key: its number and spec; None, which is in
+    no key, if it must be brought here first."""
     handle, rec = v.handle, p.rec
     if handle is None or handle.dead is not rec.session.dead:
         return None
     if rec.trace is not None and id(v) not in rec.trace.owners:
         return None
     ref = ~len(p.inputs)
-    p.index[id(v)] = ref
-    p.inputs.append(v)
+    p.inputs[v] = ref
     if v.spec.nbytes > 1 << 16:
         p.held += v.spec.nbytes
     return ref, v.spec
@@ -426,7 +445,7 @@ def unary(kind: Kind, a: Tensor) -> Tensor:
             va = a._v or a._read()
             rec.busy = True
             p = rec.pending
-            node = p.node.kids.get((kind, va.num if va.owner is p else _input(p, va)))
+            node = p.node.kids.get((kind, va.num if va.owner is p else p.inputs.get(va) or _input(p, va)))
             if node is not None:
                 break
             rec.miss(p, kind, (a,))
@@ -461,7 +480,7 @@ def binary(kind: Kind, a: Tensor, b: Any) -> Tensor:
         rec = recorder()
     if rec.policy is not None:
         a, b = rec.policy(kind, (a, b))
-    letter = _LETTERS.get(type(b))
+    letter = None if type(b) is make else _LETTERS.get(type(b))
     vb: Any = b
     try:
         while True:
@@ -470,12 +489,13 @@ def binary(kind: Kind, a: Tensor, b: Any) -> Tensor:
                 vb = b._v or b._read()
                 rec.busy = True
                 p = rec.pending
-                ka = va.num if va.owner is p else _input(p, va)
-                kb = vb.num if vb.owner is p else _input(p, vb)
+                ka = va.num if va.owner is p else p.inputs.get(va) or _input(p, va)
+                kb = vb.num if vb.owner is p else p.inputs.get(vb) or _input(p, vb)
             else:
                 rec.busy = True
                 p = rec.pending
-                ka, kb = va.num if va.owner is p else _input(p, va), letter
+                ka = va.num if va.owner is p else p.inputs.get(va) or _input(p, va)
+                kb = letter
                 p.scalars.append(b)
             node = p.node.kids.get((kind, ka, kb))
             if node is not None:
@@ -498,10 +518,10 @@ def binary(kind: Kind, a: Tensor, b: Any) -> Tensor:
     t._v, t._x = v, None
     fa = a._fn
     fb = b._fn if letter is None else None
-    if (fa is not None or fb is not None) and rec.grad:
-        t._fn = attach(node, (fa, fb), (va, vb, v), (fa is not None) + 2 * (fb is not None))
-    else:
+    if (fa is None and fb is None) or not rec.grad:
         t._fn = None
+    else:
+        t._fn = attach(node, (fa, fb), (va, vb, v), 1 if fb is None else 2 if fa is None else 3)
     return t
 
 
@@ -509,23 +529,29 @@ def apply(kind: Kind, args: tuple[Any, ...]) -> Any:
     """Record any op: a tensor, or a tuple of them where the op has several results."""
     rec = recorder()
     name = kind.op.name
-    args = tuple([a if hasattr(a, "_v") or type(a) in _LETTERS else coerce(name, a, args) for a in args])
+    args = tuple([a if type(a) in _NUMBERS or hasattr(a, "_v") else coerce(name, a, args) for a in args])
     if rec.policy is not None:
         args = rec.policy(kind, args)
     try:
         while True:
-            operands = [a._v or a._read() if hasattr(a, "_v") else a for a in args]
+            operands = [a if type(a) in _NUMBERS else a._v or a._read() for a in args]
             rec.busy = True
             p = rec.pending
             key: list[Any] = [kind]
             for x in operands:
                 if type(x) is Value:
-                    key.append(x.num if x.owner is p else _input(p, x))
+                    key.append(x.num if x.owner is p else p.inputs.get(x) or _input(p, x))
                 else:
                     letter = _LETTERS.get(type(x))
-                    if letter is None:  # a number that a traced function was given
+                    if letter is None:  # a Number or Shared: the same one is passed once
+                        known = p.shared.get(id(x))
+                        if known is not None:
+                            key.append(known[0])
+                            continue
                         letter = x._letter
-                        p.sources[len(p.scalars)] = x
+                        p.shared[id(x)] = f"{letter}{len(p.scalars)}", x
+                        if type(x) is Number:
+                            p.sources[len(p.scalars)] = x
                         x = x.value
                     key.append(letter)
                     p.scalars.append(x)

@@ -153,13 +153,14 @@ class Session:
 
     def send_call(self, p: Pending, variant: Variant, live: set[int]) -> None:
         """Send a settled program; give its live values their ids. The caller has the lock."""
-        ids = [p.inputs[k].handle.id for k in variant.inputs]  # type: ignore[union-attr]  # inputs have handles
+        inputs = [v.handle for v in p.inputs]
+        ids = [inputs[k].id for k in variant.inputs]  # type: ignore[union-attr]  # inputs have handles
         scalars = p.scalars if len(variant.scalars) == len(p.scalars) else [p.scalars[k] for k in variant.scalars]
         for k in variant.dead:
-            handle = p.inputs[k].handle
+            handle = inputs[k]
             if k in variant.inputs and handle is not None:
                 handle.id = 0  # the call itself drops it
-        first = self.call(variant, ids, tuple(scalars), p.undo)
+        first = self.call(variant, ids, tuple(scalars), p.undo, p.compile)
         for i, num in enumerate(variant.outputs):
             if num in live:
                 v = p.values[num]
@@ -168,13 +169,17 @@ class Session:
             else:
                 self.dead.append(first + i)  # kept by the program for other callers, not for this one
 
-    def call(self, variant: Variant, ids: list[int], scalars: tuple[Any, ...], undo: list[Callable[[], None]]) -> int:
-        """Send one call; returns the id of its first output. If it fails, `undo` is done."""
+    def call(
+        self, variant: Variant, ids: list[int], scalars: tuple[Any, ...], undo: list[Callable[[], None]], compile: int
+    ) -> int:
+        """Send one call; returns the id of its first output. If it fails, `undo` is done. `compile`: see Define."""
         frees = self._take_dead()
-        if variant.hash not in self.variants:
+        sent = self.variants.get(variant.hash)
+        if sent is None or compile > sent.compile:
+            variant.compile = compile
             self.variants[variant.hash] = variant
             self.defined += 1
-            self._out.append((Define(variant.program, variant.timed), None))
+            self._out.append((Define(variant.program, variant.timed, compile), None))
             if len(self.variants) > 10 * self.window and self.tree.nodes > self.tree.limit // 2:
                 self.variants.popitem(last=False)
         else:
@@ -202,8 +207,8 @@ class Session:
         except ServerError as e:
             self.give_up(str(e))
         self.sent_s = time.monotonic()
-        if self.waiters:
-            # Sending may swallow the channel's signal that something came.
+        if self.waiters and not self.channel.local:
+            # Sending may swallow the channel's signal that something came; a local one has it as long as it is true.
             self._wake_waiters()
 
     def _take_dead(self) -> bytes:
@@ -255,11 +260,12 @@ class Session:
             self._wake_waiters(me)
 
     def _handle(self, m: Any, payload: Buffer | None) -> None:
-        if isinstance(m, CallDone):
+        kind = type(m)
+        if kind is CallDone:
             self.done = max(self.done, m.seq)
             while self._undo and next(iter(self._undo)) <= m.seq:
                 del self._undo[next(iter(self._undo))]
-        elif isinstance(m, Chunk):
+        elif kind is Chunk:
             self.transfers.came(m, payload)
         elif isinstance(m, ChunkAck):
             self.transfers.acknowledged(m)
@@ -278,7 +284,7 @@ class Session:
             if variant is None:
                 self.give_up("the server asked for a program that this client has forgotten")
             else:
-                self.send(Define(variant.program, variant.timed))
+                self.send(Define(variant.program, variant.timed, variant.compile))
         elif isinstance(m, Stats):
             self._stats[m.request] = m.data
         elif isinstance(m, Welcome):
@@ -295,19 +301,26 @@ class Session:
 
     # --- waiting ---
 
-    def wait(self, ready: Callable[[], bool]) -> None:
-        """Sleep until `ready()`. Raises if the connection breaks; Ctrl-C leaves everything usable."""
-        with self.lock:
-            if self._out:
-                self._flush()
-            if not self.channel.local:  # what has come to a local one is seen by whoever sleeps on it
-                self.process()
-            if ready():
-                return
-            self.check_usable()
-            sleeper = self._sleeper()
-            self.waiters.add(sleeper.fd)
+    def wait(self, ready: Callable[[], bool], look: bool = False) -> None:
+        """Sleep until `ready()`. Raises if the connection breaks; Ctrl-C leaves everything usable. With `look` that may
+        come true without a message, and is looked for before the sleep."""
+        sleeper = self._sleeper()
         try:
+            with self.lock:
+                if not self.channel.local:  # what has come to a local one is seen by whoever sleeps on it
+                    if self._out:
+                        self._flush()
+                    self.process()
+                done = ready()
+                if not done:
+                    self.check_usable()
+                    self.waiters.add(sleeper.fd)
+                if self._out:
+                    self._flush()  # last: whoever answers may need this very CPU, which is free once this one sleeps
+                if done:
+                    return
+            if look and sleeper.look(self, ready):
+                return
             while True:
                 sleeper.sleep(self.channel)
                 with self.lock:
@@ -342,12 +355,14 @@ class Session:
                 self._request += 1
                 request = self._request
                 t = self.transfers.fetch(request, v.handle.id, v.spec)
+            except BaseException:
+                if self._out and self._holds == 1:
+                    self._flush()
+                raise
             finally:
                 self._holds -= 1
-                if self._out and not self._holds:
-                    self._flush()
         try:
-            self.wait(lambda: t.done)
+            self.wait(t.arrived, t.box >= 0)  # which sends what was held back
         finally:
             with self.lock:
                 self.transfers.end(request)
@@ -364,16 +379,21 @@ class Session:
             owner = v.owner
             if owner is None:
                 return
-            rec = owner.rec
-            if rec.trace is not None:
-                rec.trace.refuse_sync()
-            if rec is recording.recorder():
-                rec.settle()
-            elif not rec.steal():
-                if self.full:
-                    self.make_room()
-                else:
-                    time.sleep(0)  # inside an op of its own thread, which is a matter of microseconds
+            if owner.rec.trace is not None:
+                owner.rec.trace.refuse_sync()
+            self.end(owner.rec)
+
+    def end(self, rec: Recorder) -> bool:
+        """End what a thread has pending; False if it must be tried again."""
+        if rec is recording.in_use():
+            rec.settle()
+        elif not rec.steal():
+            if self.full:
+                self.make_room()
+            else:
+                time.sleep(0)  # inside an op of its own thread, which is a matter of microseconds
+            return False
+        return True
 
     def stats(self) -> dict[str, Any]:
         """What dispatcher and workers say about themselves and this session."""
@@ -439,7 +459,8 @@ class Session:
             self.closed = True
             if not self.forked:
                 for rec in self.recorders:
-                    rec.pending = rec.blocked
+                    ended, rec.pending = rec.pending, rec.blocked
+                    ended.let_go()
                 if not self.broken:
                     self.channel.send(Goodbye())
                 self.broken = self.broken or "this session is closed"
@@ -490,6 +511,16 @@ def disconnect() -> None:
     if old is not None:
         old.close()
     recording.use(None)
+
+
+def end_pending() -> None:
+    """End what any thread has pending, if there is a session: what follows is another program."""
+    session = _current
+    if session is None or session.closed or session.forked or session.broken:
+        return
+    for rec in list(session.recorders):
+        while not session.end(rec):
+            pass
 
 
 def adopt(session: Session | None) -> Session | None:

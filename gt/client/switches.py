@@ -1,4 +1,4 @@
-"""torch's constants, and its switches that GT takes and has no use for, so that code with them runs."""
+"""torch's constants and switches. Most switches GT takes and has no use for, so that code with them runs."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import math
 import os
 from typing import Any
 
+from gt.client import precision as precisions
 from gt.errors import ArgumentError
 from gt.errors import OutOfMemory as OutOfMemoryError
+from gt.program import PRODUCTS
 
 __all__ = [
-    "OutOfMemoryError", "Size", "are_deterministic_algorithms_enabled", "channels_last", "channels_last_3d", "compile",
+    "OutOfMemoryError", "Size", "are_deterministic_algorithms_enabled", "channels_last", "channels_last_3d",
     "contiguous_format", "e", "get_float32_matmul_precision", "get_num_interop_threads", "get_num_threads", "inf",
     "is_deterministic_algorithms_warn_only_enabled", "nan", "newaxis", "pi", "preserve_format",
     "set_float32_matmul_precision", "set_num_interop_threads", "set_num_threads", "strided", "typename",
@@ -39,7 +41,7 @@ ABSENT = {
     "vmap": "write the batch dimension out; gt.func.jacrev and gt.func.hessian give derivatives",
 }
 
-_said: dict[str, Any] = {"precision": "highest", "deterministic": False, "warn": False, "threads": 0}
+_said: dict[str, Any] = {"deterministic": False, "warn": False, "threads": 0}
 
 
 def absent(name: str) -> AttributeError:
@@ -48,25 +50,17 @@ def absent(name: str) -> AttributeError:
     return AttributeError(f"module 'gt' has no attribute {name!r}{cure}")
 
 
-def compile(model: Any = None, **options: Any) -> Any:
-    """The module or function itself: GT compiles by itself what runs often. `gt.function` does more."""
-    if model is None:
-        return lambda f: compile(f)
-    if not callable(model):
-        raise ArgumentError(f"compile: takes a module or a function, not {type(model).__name__}")
-    return model
-
-
 def set_float32_matmul_precision(precision: str) -> None:
-    """Kept for get_float32_matmul_precision; how products are computed is the worker's setting."""
-    if precision not in ("highest", "high", "medium"):
+    """How exactly products of float32 are computed from here on: "highest", "high" (TF32 where the worker's GPU has
+    it) or "medium" (TF32, or bfloat16 on CPUs that have it)."""
+    if precision not in PRODUCTS:
         raise ArgumentError(f"set_float32_matmul_precision: 'highest', 'high' or 'medium', not {precision!r}")
-    _said["precision"] = precision
+    precisions.choose(product=precision)
 
 
 def get_float32_matmul_precision() -> str:
-    """What was set last."""
-    return str(_said["precision"])
+    """What was set last; "highest" if nothing was."""
+    return precisions.current().product
 
 
 def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:

@@ -6,10 +6,12 @@ Law 2: the chunks of a transfer go out in order, and are taken in order: after a
        What was in the ring when it was withdrawn, with the worker that had it, is sent again.
 Law 3: a slot is free again when its chunk was acknowledged, or when the fetch it was lent for has ended. A fetch that
        was given up may still be written to: then so is its ring.
+Law 4: what lies in a mailbox is the answer to a fetch before its message is here. So mailboxes are lent only when the
+       worker is known to have the ring: all that the server had to say before that has been heard.
 
 The ring is memory that this process shares with its worker (gt/transport/shared.py). It is made for the first large
-tensor, where the server is on this machine; if the worker cannot have it, nothing is different but the speed.
-All of this is used with the session's lock held.
+tensor, or for small ones that are fetched often, where the server is on this machine; if the worker cannot have it,
+nothing is different but the speed. All of this is used with the session's lock held.
 """
 
 from __future__ import annotations
@@ -36,13 +38,14 @@ from gt.transport.messages import (
     Share,
     Shared,
 )
-from gt.transport.shared import LARGE, LENT, PIECE, SLOTS, Ring, make_ring, nbytes_of
+from gt.transport.shared import LARGE, LENT, PIECE, SLOTS, SMALL, Ring, make_ring, nbytes_of
 
 if TYPE_CHECKING:
     from gt.client.session import Session
 
 QUEUED_NBYTES = 256 << 20  #: Upload bytes held for sending before from_numpy waits.
 ANSWER_S = 0.2  #: How long a very large upload waits to learn whether the worker has the ring.
+OFTEN = 8  #: Small fetches after which a ring is made for them.
 REST_S = 5.0  #: How long a ring keeps its memory after it was last used.
 
 Bytes = np.ndarray[Any, Any]
@@ -51,15 +54,31 @@ Bytes = np.ndarray[Any, Any]
 class Download:
     """A fetch under way."""
 
-    __slots__ = ("buffer", "done", "error", "got", "ring", "slots")
+    __slots__ = ("box", "buffer", "done", "error", "got", "nbytes", "request", "ring", "slots")
 
-    def __init__(self) -> None:
+    def __init__(self, request: int, nbytes: int) -> None:
+        self.request = request
+        self.nbytes = nbytes
         self.buffer: Any = None
         self.got = 0
         self.done = False
         self.error: Failure | None = None
         self.ring: Ring | None = None
         self.slots: tuple[int, ...] = ()  #: of that ring, lent to the worker
+        self.box = -1  #: The mailbox of that ring that was lent instead.
+
+    def arrived(self) -> bool:
+        """Whether it is done: its messages have come, or the answer lies in its mailbox. Needs no lock: whoever
+        takes the message off the channel at the same time finds the same bytes in it."""
+        if self.done:
+            return True
+        if self.box < 0 or self.ring is None:
+            return False
+        found = self.ring.answer(self.box, self.request, self.nbytes)
+        if found is None:
+            return False
+        self.buffer, self.done = found, True
+        return True
 
 
 class Upload:
@@ -114,6 +133,7 @@ class Transfers:
         self.sharing = False  #: The worker has the ring.
         self.may_share = session.config.share_memory and getattr(session.channel, "local", False)
         self._rings = 0
+        self._small = 0  #: Small fetches so far.
         self._used_s = 0.0  #: When the ring was last used; 0: not since it gave its memory back.
 
     # --- uploads ---
@@ -199,13 +219,23 @@ class Transfers:
 
     def fetch(self, request: int, id: int, spec: Spec) -> Download:
         """Ask for a tensor."""
-        t = self.fetches[request] = Download()
-        if spec.nbytes > LARGE:
+        nbytes = spec.nbytes
+        t = self.fetches[request] = Download(request, nbytes)
+        if nbytes <= SMALL:
+            self._small += 1
+            if self._small >= OFTEN:
+                self._offer()
+            if self.sharing and self.ring is not None and self.ring.boxes:
+                t.ring, t.box = self.ring, self._take(self.ring.boxes)
+                t.ring.clear(t.box)
+                self.session.send(Fetch(0, request, id, t.ring.number, (t.box,)))
+                return t
+        elif nbytes > LARGE:
             self._offer()
             if self.ring is not None and self.ring.to_lend:
                 # The worker may not have the ring yet, or ever. It will, or will not, before it answers.
                 t.ring, there = self.ring, self.ring.to_lend
-                t.slots = tuple(self._take(there) for _ in range(min(LENT, len(there), -(-spec.nbytes // PIECE))))
+                t.slots = tuple(self._take(there) for _ in range(min(LENT, len(there), -(-nbytes // PIECE))))
         self.session.send(Fetch(0, request, id, t.ring.number if t.ring is not None else 0, t.slots))
         return t
 
@@ -213,7 +243,7 @@ class Transfers:
         """A piece of what was asked for."""
         t = self.fetches.get(m.key)
         if t is None:
-            return  # cancelled
+            return  # cancelled, or found in its mailbox
         piece: Bytes
         if m.slot < 0 and payload is not None:
             piece = np.frombuffer(payload, np.uint8)
@@ -250,6 +280,8 @@ class Transfers:
             return
         if t.done:
             t.ring.to_lend.extend(t.slots)
+            if t.box >= 0:
+                t.ring.boxes.append(t.box)
         elif t.ring is self.ring:
             self._give_up()
             self._pump_all()

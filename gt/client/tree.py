@@ -4,7 +4,8 @@ A node is "this op, these attributes, these operands" below its parent. It knows
 that: the result's shape and dtype, what the gradient will read, and the user's line. A loop's
 second pass walks known nodes, one dictionary look-up per op, and infers nothing.
 
-A program is named by the node where it ends, the results that are kept and the inputs given away.
+A program is named by the node where it ends, the results that are kept and the inputs given away. Its precision
+is its root's: there is one root for each.
 
 The tree is bounded: ends of programs are kept in the order of their last use, and the branches of
 those longest unused are cut.
@@ -15,11 +16,13 @@ from __future__ import annotations
 import os
 import sys
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from gt.client import precision
 from gt.ops.record import Op
-from gt.program import Instruction, Program, Spec
+from gt.program import Instruction, Precision, Program, Spec
 
 NODE_NBYTES = 700  #: What a node costs in memory, its share of dictionaries included.
 
@@ -116,6 +119,7 @@ class Variant:
     updates: tuple[tuple[int, int], ...]  #: (result number, path input)
     where: list[tuple[str, int]]  #: the user's line for each instruction
     timed: bool = False
+    compile: int = 0  #: see Define
 
 
 def build(end: Node, live: tuple[int, ...], dead: frozenset[int], updates: tuple[tuple[int, int], ...]) -> Variant:
@@ -137,24 +141,17 @@ def build(end: Node, live: tuple[int, ...], dead: frozenset[int], updates: tuple
     input_number = {source: i for i, source in enumerate(inputs)}
     input_specs = _input_specs(path)
 
+    letters = {k: part[0] for _, node in keep for part, k in _scalars(node)}
+    scalars = tuple(sorted(letters))
+    scalar_number = {k: i for i, k in enumerate(scalars)}
+
     value_number: dict[int, int] = {}  # of the path -> of the program
-    scalars: list[int] = []
-    kinds: list[str] = []
     code: list[Instruction] = []
     count = len(inputs)
     for first, node in keep:
         assert node.kind is not None
-        assert node.parent is not None
-        scalar = node.parent.n_scalars
-        args: list[int] = []
-        for ref, part in zip(node.refs, node.key[1:], strict=True):
-            if ref is None:
-                args.append(~len(scalars))
-                scalars.append(scalar)
-                kinds.append(part)
-                scalar += 1
-            else:
-                args.append(value_number[ref] if ref >= 0 else input_number[~ref])
+        taken = iter([~scalar_number[k] for _, k in _scalars(node)])
+        args = [next(taken) if r is None else value_number[r] if r >= 0 else input_number[~r] for r in node.refs]
         for i in range(len(node.specs)):
             value_number[first + i] = count + i
         count += len(node.specs)
@@ -162,14 +159,29 @@ def build(end: Node, live: tuple[int, ...], dead: frozenset[int], updates: tuple
 
     program = Program(
         inputs=tuple((input_specs[i].shape, input_specs[i].dtype.name) for i in inputs),
-        scalars="".join(kinds),
+        scalars="".join([letters[k] for k in scalars]),
         code=tuple(code),
         outputs=tuple(value_number[v] for v in live),
         donate=tuple(input_number[d] for d in sorted(dead) if d in input_number),
         updates=tuple((live.index(v), input_number[source]) for v, source in updates),
+        precision=path[0].parent.key,  # type: ignore[union-attr]  # the root
     )
     where = [node.where for _, node in keep]
-    return Variant(program, program.hash(), live, inputs, tuple(scalars), dead, updates, where)
+    return Variant(program, program.hash(), live, inputs, scalars, dead, updates, where)
+
+
+def _scalars(node: Node) -> list[tuple[str, int]]:
+    """The scalars a node takes: their parts of its key, and which of the path's they are. A part is the letter of a new
+    one ("f"), or the letter and number of one that the path has had ("f3")."""
+    assert node.parent is not None
+    count = node.parent.n_scalars
+    found: list[tuple[str, int]] = []
+    for part in node.key[1:]:
+        if type(part) is str:
+            new = len(part) == 1
+            found.append((part, count if new else int(part[1:])))
+            count += new
+    return found
 
 
 def _input_specs(path: list[Node]) -> list[Spec]:
@@ -181,16 +193,23 @@ def _input_specs(path: list[Node]) -> list[Spec]:
 
 
 class Tree:
-    """The root, and the bound on what hangs from it."""
+    """The roots, and the bound on what hangs from them."""
 
     VARIANTS = 4  #: Programs of one node before they are joined into one.
 
     def __init__(self, limit_nbytes: int) -> None:
-        self.root = Node(None, None)
+        self._roots: dict[Precision, Node] = {}  #: Each has its precision for a key.
         self.limit = max(1, limit_nbytes // NODE_NBYTES)
         self.nodes = 0
         #: Nodes where a pending program ended or was dropped, least recently used first.
         self.ends: OrderedDict[Node, None] = OrderedDict()
+
+    @property
+    def root(self) -> Node:
+        """Where a program begins now."""
+        chosen = precision.current()
+        found = self._roots.get(chosen)
+        return self._roots.setdefault(chosen, Node(None, chosen)) if found is None else found
 
     def variant(
         self, end: Node, live: tuple[int, ...], dead: frozenset[int], updates: tuple[tuple[int, int], ...]
@@ -216,8 +235,9 @@ class Tree:
         end.programs[live, dead, updates] = made
         return made
 
-    def touch(self, end: Node, pinned: set[Node]) -> None:
-        """A pending program ended here. Cut what was longest unused if the tree is too large."""
+    def touch(self, end: Node, pinned: Callable[[], set[Node]]) -> None:
+        """A pending program ended here. Cut what was longest unused, but not what is `pinned`, if the tree is too
+        large."""
         self.ends[end] = None
         self.ends.move_to_end(end)
         while self.nodes > self.limit and len(self.ends) > 1:
@@ -226,7 +246,7 @@ class Tree:
                 break
             del self.ends[oldest]
             oldest.programs.clear()
-            self._cut(oldest, pinned)
+            self._cut(oldest, pinned())
 
     def _cut(self, node: Node, pinned: set[Node]) -> None:
         while node.parent is not None and not node.kids and not node.programs and node not in pinned:
@@ -256,7 +276,7 @@ def find_period(path: list[Node], repeats: int = 8) -> int:
     first = 0
     for node in path:
         refs = tuple(
-            part if type(part) is str else "new" if type(part) is tuple else part - first if part >= 0 else "input"
+            part[0] if type(part) is str else "new" if type(part) is tuple else part - first if part >= 0 else "input"
             for part in node.key[1:]
         )
         shapes.append((node.kind, refs, node.specs))

@@ -64,7 +64,7 @@ def copied(t: Tensor) -> Value:
 
 def cells_of(value: Value) -> int:
     """In how many cells a value is now."""
-    if not hasattr(value, "copied"):
+    if not value.copied:
         return 1
     holders = gc.get_referrers(value)
     return sum(h.value is value if type(h) is Cell else getattr(h, "_v", None) is value for h in holders)
@@ -108,8 +108,7 @@ def reshaped(base: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 def read(t: Tensor) -> Value:
     """The value of a tensor that has an Alias."""
-    alias = t._x
-    assert alias is not None
+    alias: Alias = t._x  # type: ignore[assignment]  # asked for only where `_v` is None
     base = alias.base
     if base is not None:
         if base._x is not alias.under:
@@ -195,7 +194,7 @@ def _note_replaced(p: Pending, old: Value, new: Value) -> None:
     if old.owner is p:
         new.replaces = old.replaces
     else:
-        ref = p.index.get(id(old))
+        ref = p.inputs.get(old)
         new.replaces = None if ref is None else ~ref
 
 

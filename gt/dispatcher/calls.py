@@ -34,7 +34,6 @@ from gt.dispatcher.session import (
     show_nbytes,
 )
 from gt.dispatcher.state import State, Worker
-from gt.layout import Layout
 from gt.transport.codec import Buffer
 from gt.transport.messages import (
     WINDOW,
@@ -147,7 +146,7 @@ def _advance_call(state: State, session: Session, call: Call) -> bool:
         state.reject(session, f"call {call.seq}: {problem}")
         return True
 
-    tensors = cast("list[Tensor]", found)  # none is missing: that would have been a problem
+    tensors: list[Tensor] = found  # type: ignore[assignment]  # none is missing: that would have been a problem
     layouts = [t.layout for t in tensors]
     lost = None
     if None in layouts:
@@ -167,7 +166,7 @@ def _advance_call(state: State, session: Session, call: Call) -> bool:
     home = worker.layout
     if lost is not None:
         layouts = [each or home for each in layouts]
-    plan = entry.plan((home, *cast("list[Layout]", layouts)))
+    plan = entry.plan((home, *layouts))  # type: ignore[arg-type]  # none is missing by now
     session.head = Head(call, entry, plan, inputs, frees, lost)
     entry.uses += 1
     entry.users.add(session.number)
@@ -192,7 +191,7 @@ def _problem(
         return f"{len(inputs)} inputs; the program takes {len(entry.inputs)}"
     if None in found:
         return f"tensor {inputs[found.index(None)]} does not exist"
-    specs = [t.spec for t in cast("list[Tensor]", found)]
+    specs = [t.spec for t in found]  # type: ignore[union-attr]  # none is missing
     if specs != entry.inputs:  # specs are interned: this compares identities
         i, have, want = next(each for each in zip(inputs, specs, entry.inputs, strict=True) if each[1] is not each[2])
         return f"tensor {i} is {have!r}; the program takes {want!r}"
@@ -317,7 +316,7 @@ def _send(state: State, session: Session, worker: Worker, head: Head) -> None:
     session.sent[call.seq] = Sent(call.seq, entry, plan, call.outputs, failed, entry.cost_us, root or call.seq)
     if call.program not in worker.programs:
         worker.programs.add(call.program)
-        state.send(worker.control, Define(entry.program, entry.timed))
+        state.send(worker.control, Define(entry.program, entry.timed, entry.compile))
     state.send(
         worker.control,
         Call(

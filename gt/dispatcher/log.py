@@ -123,6 +123,7 @@ class InstructionLog:
                     text += f", refused: {m.refused.kind}: {m.refused.text}"
             case Define():
                 text = self._program(name) + (" timed" if m.timed else "")
+                text += {1: " compile", -1: " never compile"}.get(m.compile, "")
             case Need() | Forget():
                 text = self._program(m.program)
             case Chunk():

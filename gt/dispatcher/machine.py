@@ -181,9 +181,10 @@ def _define(state: State, session: Session, define: Define, _: Buffer | None) ->
     except Exception as e:  # a stranger's attributes may break the encoder in any way
         state.reject(session, f"define: not a program: {type(e).__name__}")
         return
+    compile = max(-1, min(1, define.compile))
     entry = state.programs.get(name)
     if entry is None:
-        entry = state.programs.add(name, define.program, define.timed)
+        entry = state.programs.add(name, define.program, define.timed, compile)
         session.checking[name] = entry.nbytes
         session.queue_nbytes += entry.nbytes
         state.out.append(Check(name, define.program))
@@ -191,6 +192,11 @@ def _define(state: State, session: Session, define: Define, _: Buffer | None) ->
         return
     if not define.timed:
         state.programs.keep(entry)
+    if compile > entry.compile:
+        entry.compile = compile
+        for worker in state.workers.values():
+            if name in worker.programs:
+                state.send(worker.control, Define(entry.program, entry.timed, compile))
     if entry.error:
         _reject_program(state, session, name, entry.error)
     elif not entry.finished:

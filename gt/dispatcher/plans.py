@@ -48,6 +48,7 @@ class Entry:
     program: Program
     nbytes: int
     timed: bool
+    compile: int  #: see Define
     checked: Checked | None = None
     error: str = ""  #: why it failed the check
     inputs: list[Spec] = field(default_factory=list)
@@ -146,8 +147,8 @@ class Programs:
                 return entry
         return None
 
-    def add(self, program_hash: bytes, program: Program, timed: bool) -> Entry:
-        entry = Entry(program_hash, program, len(_encode(program)), timed)
+    def add(self, program_hash: bytes, program: Program, timed: bool, compile: int = 0) -> Entry:
+        entry = Entry(program_hash, program, len(_encode(program)), timed, compile)
         (self._timed if timed else self._kept)[program_hash] = entry
         self.nbytes += entry.nbytes
         self.last_used = program_hash

@@ -95,7 +95,7 @@ def needed(state: State, worker: Worker, need: Need) -> None:
     entry = state.programs.get(need.program)
     if entry is not None and entry.checked is not None:
         worker.programs.add(need.program)
-        state.send(worker.control, Define(entry.program, entry.timed))
+        state.send(worker.control, Define(entry.program, entry.timed, entry.compile))
 
 
 def time_passed(state: State) -> None:

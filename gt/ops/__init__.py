@@ -1,6 +1,6 @@
 """What an op is, and all of them: one record per op, one file per family.
 
-Pure: nothing here imports an array library but numpy (for samples), or anything above program.py.
+Pure: nothing here imports an array library but numpy (for samples), or anything above layout.py.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from gt.ops import (
     activation,
     adaptive,
+    assign,
     attention,
     batch_norm,
     binary,
@@ -31,6 +32,7 @@ from gt.ops import (
     matrix_functions,
     norm,
     pad,
+    poisson,
     pool,
     random,
     reduce,
@@ -53,8 +55,10 @@ from gt.ops.record import TABLE, Op, ops
 FAMILIES = (
     create,
     random,
+    poisson,
     elementwise,
     binary,
+    assign,
     ternary,
     bitwise,
     activation,

@@ -14,6 +14,7 @@ import numpy as np
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.record import TABLE, Op, Sample, conj, op, ops
+from gt.ops.sharding import pointwise
 from gt.program import Spec
 
 Rng = np.random.Generator
@@ -83,6 +84,8 @@ def _activation(
         dx_name,
         f"The gradient of {name}.",
         infer=_like_gradient(dx_name, expected),
+        factors=pointwise,
+        linear=((0,),),
         vjp=(lambda u, z, g, x, **a: TABLE[dx_name](u, x, **a), second),
         compose=dx,
         kernels={"torch": lambda torch, site, **a: backward(torch, **a)} if backward else {},
@@ -97,6 +100,7 @@ def _activation(
         name,
         doc,
         infer=infer or _infer(name, expected),
+        factors=pointwise,
         vjp=(lambda g, y, x, **a: TABLE[dx_name](g, x, **a),),
         compose=compose,
         kernels={"torch": kernel},
@@ -113,6 +117,8 @@ def _from_result(name: str, compose: Any, by_y: Any, torch_kernel: Any) -> Op:
         dx_name,
         f"The gradient of {name}, from its result.",
         infer=_like_gradient(dx_name),
+        factors=pointwise,
+        linear=((0,),),
         vjp=(lambda u, z, g, y: TABLE[dx_name](u, y), by_y),
         compose=compose,
         kernels={"torch": torch_kernel},
@@ -151,6 +157,7 @@ relu = op(
     "relu",
     "x where positive, else 0.",
     infer=_infer_relu,
+    factors=pointwise,
     vjp=(lambda g, y, x: ops.relu_dx(g, y),),
     kernels={"array": lambda xp, x: xp.maximum(x, xp.zeros((), x.dtype))},
     samples=_reals,
@@ -275,6 +282,7 @@ logsigmoid = op(
     "logsigmoid",
     "The logarithm of sigmoid(x), without overflow.",
     infer=_infer("logsigmoid"),
+    factors=pointwise,
     vjp=(lambda g, y, x: g * ops.sigmoid(-x),),
     compose=lambda x: ops.clamp_max(x, 0.0) - ops.log1p(ops.exp(-ops.abs(x))),
     kernels={"torch": lambda torch, site: torch.nn.functional.logsigmoid},
@@ -288,6 +296,7 @@ silu = op(
     "silu",
     "x times sigmoid(x).",
     infer=_infer("silu", complexes=True),
+    factors=pointwise,
     vjp=(lambda g, y, x: ops.silu_dx(g, x),),
     compose=lambda x: x * ops.sigmoid(x),
     kernels={"torch": lambda torch, site: torch.nn.functional.silu},
@@ -313,6 +322,8 @@ silu_dx = op(
     "silu_dx",
     "The gradient of silu.",
     infer=_like_gradient("silu_dx", complexes=True),
+    factors=pointwise,
+    linear=((0,),),
     vjp=(lambda u, z, g, x: conj(ops.silu_dx(conj(u), x)), _silu_second),
     compose=_silu_dx,
     kernels={"torch": _silu_dx_torch},

@@ -78,6 +78,7 @@ adaptive_max_pool = op(
     "adaptive_max_pool",
     "The largest element of each share of the input, and its position in the channel.",
     infer=_infer,
+    factors="n c ... -> n c ...",
     ranges=lambda x, **attrs: {1: math.prod(x.shape[2:])},
     vjp=(_dx,),
     kernels={"array": _array, "torch": _torch},

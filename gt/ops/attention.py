@@ -17,7 +17,7 @@ from gt import dtypes
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import rules
 from gt.ops.norm import cast, wide_dtype
-from gt.ops.record import TABLE, Sample, Site, op, ops
+from gt.ops.record import TABLE, Sample, Site, fill, op, ops
 from gt.program import Spec, spec
 
 Rng = np.random.Generator
@@ -263,10 +263,54 @@ def _d_cases(rng: Rng) -> list[Sample]:
     return made
 
 
+def _rule(q: Spec, k: Spec, v: Spec, *mask: Spec, causal: bool, **attrs: Any) -> str:
+    """By batch, head and query; split keys are for the composition. A causal mask counts queries from the first."""
+    rows = "!q" if causal else "q"
+    masks = "".join(", " + _mask_rule(m, ("b", "h", rows, "!k")) for m in mask)
+    return f"b h {rows} !e, b h !k !e, b h !k !f{masks} -> b h {rows} !f, b h {rows}"
+
+
+def _mask_rule(mask: Spec, names: tuple[str, ...]) -> str:
+    return " ".join("1" if n == 1 else a for n, a in zip(mask.shape, names[4 - mask.ndim :], strict=True))
+
+
+def _d_rule(g: Spec, q: Spec, k: Spec, v: Spec, out: Spec, total: Spec, *mask: Spec, causal: bool, scale: float) -> str:
+    """The sums of each row are known: dq adds up over keys, dk and dv over queries."""
+    rows, keys = ("!q", "!k") if causal else ("q", "k")
+    masks = "".join(", " + _mask_rule(m, ("b", "h", rows, keys)) for m in mask)
+    query, key, value, there = f"b h {rows} !e", f"b h {keys} !e", f"b h {keys} !f", f"b h {rows} !f"
+    return f"{there}, {query}, {key}, {value}, {there}, b h {rows}{masks} -> {query}, {key}, {value}"
+
+
+def _merge(q: Spec, k: Spec, v: Spec, *mask: Spec, causal: bool, **attrs: Any) -> Any:
+    """Keys in parts. Not with a mask: a row whose keys are all masked in one part tells nothing of its weight."""
+    return None if causal or mask else ("k", _keys_first, _keys_last)
+
+
+def _keys_first(shard: Any, q: Any, k: Any, v: Any, **attrs: Any) -> Any:
+    if shard.size("k"):
+        return (), shard.again(q, k, v, **attrs)
+    kind = wide_dtype(q.dtype)
+    return (), (fill(q, 0.0, (*q.shape[:3], v.shape[3]), q.dtype), fill(q, -math.inf, q.shape[:3], kind))
+
+
+def _keys_last(shard: Any, kept: Any, gathered: Any, **attrs: Any) -> Any:
+    """Each part's result counts by its share of the sum in each row."""
+    out, total = gathered  # (parts, batch, heads, queries, size), (parts, batch, heads, queries)
+    top = ops.amax(total, dims=(0,), keepdim=True)
+    share = ops.exp(total - top)
+    every = ops.sum(share, dims=(0,), keepdim=True)
+    share = ops.reshape(share / every, shape=(*share.shape, 1))
+    made = ops.sum(cast(out, total.dtype) * share, dims=(0,), keepdim=False)
+    return cast(made, out.dtype), ops.reshape(top + ops.log(every), shape=total.shape[1:])
+
+
 attention = op(
     "attention",
     "softmax(q k' * scale) v for each head, and the logarithm of the sum in each row of the softmax.",
     infer=_infer,
+    merge=_merge,
+    factors=_rule,
     vjp=_vjp,
     compose=_attention,
     kernels={"torch": _torch},
@@ -277,6 +321,8 @@ attention_d = op(
     "attention_d",
     "The gradients of attention by q, k and v, from its result and the sums in it.",
     infer=_infer_d,
+    factors=_d_rule,
+    linear=((0,),),
     vjp=None,
     compose=_attention_d,
     kernels={"torch": _d_torch},

@@ -37,7 +37,8 @@ from gt.ops.norm import (
     wide_dtype,
 )
 from gt.ops.record import Sample, Site, op, ops
-from gt.program import Spec
+from gt.ops.sharding import letters
+from gt.program import Spec, spec
 
 Rng = np.random.Generator
 
@@ -119,6 +120,7 @@ def _batch_norm_torch(torch: Any, site: Site, *, running: bool, eps: float) -> A
     if not x.size:
         return None
     f, wide = torch.native_batch_norm, getattr(torch, wide_dtype(x.dtype).name)
+    functional = torch.ops.aten._native_batch_norm_legit_functional.default
     own, by_value = getattr(torch, x.dtype.name), running and site.specs[3].weak
     kinds = [getattr(torch, s.dtype.name) for s in site.specs[1:3]]
     cast_x = x.dtype in NARROW and site.device == "cpu"  # CUDA takes a narrow x with wide weights
@@ -130,14 +132,21 @@ def _batch_norm_torch(torch: Any, site: Site, *, running: bool, eps: float) -> A
     def updating(x: Any, mean: Any, var: Any, momentum: Any, w: Any = None, b: Any = None) -> Any:
         x = x.to(wide) if cast_x else x
         mean, var, w, b = to_dtype(wide, mean.detach(), var.detach(), w, b)
-        # torch overwrites them: with its own mean and variance, if the momentum is known on the device only.
-        new = [r.clone() if by_value else torch.zeros_like(r) for r in (mean, var)]
-        y, *stats = f(x, w, b, *new, True, momentum if by_value else 1.0, eps)
-        if not by_value:
-            new = [torch.lerp(r, n, momentum.detach().to(wide)) for r, n in zip((mean, var), new, strict=True)]
+        if by_value:
+            new = [mean.clone(), var.clone()]  # torch overwrites them
+            y, *stats = f(x, w, b, *new, True, momentum, eps)
+        else:  # the momentum is known on the device only: all of the batch's mean and variance, then a part of it
+            y, *stats, m, v = functional(x, w, b, torch.zeros_like(mean), torch.zeros_like(var), True, 1.0, eps)
+            weight = momentum.detach().to(wide)
+            new = [torch.lerp(mean, m, weight), torch.lerp(var, v, weight)]
         return y.to(own), *stats, *(n.to(k) for n, k in zip(new, kinds, strict=True))
 
     return updating if running else plain
+
+
+def _batch_norm_graph(torch: Any, site: Site, *, running: bool, eps: float) -> Any:
+    specs = tuple(spec(s.shape, s.dtype) for s in site.specs)  # the momentum is a tensor
+    return _batch_norm_torch(torch, Site(site.device, specs, site.results), running=running, eps=eps)
 
 
 def _batch_norm_d_torch(torch: Any, site: Site, *, eps: float) -> Any:
@@ -161,13 +170,20 @@ def _batch_norm_samples(rng: Rng) -> list[Sample]:
     return cases
 
 
+def _rule(x: Spec, *rest: Spec, running: bool, eps: float) -> str:
+    old, affine = _split(running, rest)
+    left = ["!n c ...", *["c", "c", ""][: len(old)], *["c"] * len(affine)]
+    return f"{', '.join(left)} -> !n c ..., c, c{', c, c' if running else ''}"
+
+
 batch_norm = op(
     "batch_norm",
     "x of mean 0 and variance 1 in each channel, scaled and shifted; means, 1 / deviations; new running values.",
     infer=_infer_batch_norm,
+    factors=_rule,
     vjp=_batch_norm_vjp,
     compose=_batch_norm,
-    kernels={"torch": _batch_norm_torch},
+    kernels={"torch": _batch_norm_torch, "torch_graph": _batch_norm_graph},
     samples=_batch_norm_samples,
 )
 
@@ -183,6 +199,10 @@ batch_norm_d = op(
     "batch_norm_d",
     "The gradients of batch_norm by x, weight and bias.",
     infer=_infer_batch_norm_d,
+    factors=lambda g, x, mean, rstd, *weight, eps: (
+        "!n c ..., !n c ..., c, c, c -> !n c ..., c, c" if weight else "!n c ..., !n c ..., c, c -> !n c ..."
+    ),
+    linear=((0,),),
     vjp=None,
     compose=lambda g, x, mean, rstd, *weight, eps: backward(g, x, (mean, rstd), weight, _batched(x.shape)),
     kernels={"torch": _batch_norm_d_torch},
@@ -224,10 +244,16 @@ def _batch_norm_eval_torch(torch: Any, site: Site, *, eps: float) -> Any:
     return kernel
 
 
+def _eval_rule(x: Spec, *channels: Spec, eps: float) -> str:
+    rest = " ".join(letters(x.ndim - 2, "cn"))
+    return f"n c {rest}{', c' * len(channels)} -> n c {rest}"
+
+
 batch_norm_eval = op(
     "batch_norm_eval",
     "x less the running mean of its channel, over the running deviation, scaled and shifted.",
     infer=_infer_batch_norm_eval,
+    factors=_eval_rule,
     vjp=None,
     compose=_batch_norm_eval,
     kernels={"torch": _batch_norm_eval_torch},

@@ -1,4 +1,4 @@
-"""Arithmetic and comparison of two operands that broadcast; either may be a number. And assign.
+"""Arithmetic and comparison of two operands that broadcast; either may be a number.
 
 torch takes a number on the right nearly everywhere and on the left nearly nowhere: `_torch`
 turns the operands round, or makes the number a tensor without dimensions, which promotes alike.
@@ -17,6 +17,7 @@ from gt.dtypes import DType
 from gt.errors import DTypeError
 from gt.ops import rules
 from gt.ops.record import Op, Sample, Site, conj, fill, op, ops
+from gt.ops.sharding import pointwise
 from gt.program import Spec, spec
 
 Rng = np.random.Generator
@@ -115,11 +116,14 @@ def binary(
     number_right: bool = True,
     number_left: bool = False,
     infer: Any = None,
+    linear: tuple[tuple[int, ...], ...] = (),
 ) -> Op:
     return op(
         name,
         doc,
         infer=infer or infer_pair(name, result),
+        factors=pointwise,
+        linear=linear,
         vjp=vjp,
         kernels={"array": array, "torch": _torch(name, swapped, number_right, number_left)},
         promote=True,
@@ -151,6 +155,7 @@ add = binary(
     (lambda g, y, a, b: g, lambda g, y, a, b: g),
     samples=_and_complex(),
     swapped="add",
+    linear=((0, 1),),
 )
 sub = binary(
     "sub",
@@ -159,6 +164,7 @@ sub = binary(
     (lambda g, y, a, b: g, lambda g, y, a, b: -g),
     samples=_and_complex(),
     swapped="rsub",
+    linear=((0, 1),),
     infer=_infer_sub,
 )
 mul = binary(
@@ -168,6 +174,7 @@ mul = binary(
     (lambda g, y, a, b: g * conj(b), lambda g, y, a, b: g * conj(a)),
     samples=_and_complex(),
     swapped="mul",
+    linear=((0,), (1,)),
 )
 div = binary(
     "div",
@@ -176,6 +183,7 @@ div = binary(
     (lambda g, y, a, b: g / conj(b), lambda g, y, a, b: -(g * conj(y / b))),
     result=to_floats("div", complexes=True),
     samples=_and_complex(positive=True),
+    linear=((0,),),
 )
 
 
@@ -228,6 +236,7 @@ pow_da = op(
     "pow_da",
     "The gradient of pow by its base: b * a ** (b - 1), and 0 where b is 0.",
     infer=_infer_pow_da,
+    factors=pointwise,
     vjp=(
         lambda u, z, a, b: u * conj(ops.pow_da(a, b - 1) * b),
         lambda u, z, a, b: u * conj(ops.pow(a, b - 1) + ops.pow_db(a, b - 1) * b),
@@ -258,6 +267,7 @@ pow_db = op(
     "pow_db",
     "The gradient of pow by its exponent: a ** b * log(a), and 0 where a is 0 and b is not negative.",
     infer=infer_pair("pow_db", _refuse("pow_db", complexes=False, integers=True)),
+    factors=pointwise,
     vjp=(
         lambda u, z, a, b: u * conj(ops.pow(a, b - 1) + ops.pow_db(a, b - 1) * b),
         # log(a) as pow_db(a, 0): also where a is a number.
@@ -463,47 +473,4 @@ logical_and = _test(
 logical_or = _test("logical_or", "Whether one is not zero.", lambda xp, a, b: xp.logical_or(a, b), "logical_or", False)
 logical_xor = _test(
     "logical_xor", "Whether just one is not zero.", lambda xp, a, b: xp.logical_xor(a, b), "logical_xor", False
-)
-
-# -- assign ----------------------------------------------------------------------------------
-
-
-def _infer_assign(old: Spec, new: Spec) -> Spec:
-    rules.tensor("assign", old)
-    rules.either("assign", old, new)
-    rules.expands("assign", "a value", new.shape, old.shape)
-    return old
-
-
-def _assign_torch(torch: Any, site: Site) -> Any:
-    old, new = site.specs
-    dtype, shape, device = getattr(torch, old.dtype.name), old.shape, site.device
-    if new.weak:
-        return lambda old, value: torch.full(shape, value, dtype=dtype, device=device)
-    return lambda old, new: torch.empty(shape, dtype=dtype, device=device).copy_(new)
-
-
-def _assign_inplace(torch: Any, site: Site) -> Any:
-    return torch.Tensor.fill_ if site.specs[1].weak else torch.Tensor.copy_
-
-
-assign = op(
-    "assign",
-    "`new` in place of `old`: expanded to its shape, cast to its dtype.",
-    infer=_infer_assign,
-    vjp=(lambda g, y, old, new: fill(g, 0.0, old.shape, g.dtype), lambda g, y, old, new: g),
-    kernels={
-        "array": lambda xp, old, new: xp.broadcast_to(xp.asarray(new), old.shape).astype(old.dtype),
-        "torch": _assign_torch,
-        "torch_inplace": _assign_inplace,
-    },
-    inplace=(0,),
-    samples=lambda rng: [
-        ((rng.normal(size=(2, 3)), rng.normal(size=3)), {}),
-        ((rng.normal(size=(2, 3)), rng.integers(0, 5, size=(2, 1))), {}),
-        ((rng.integers(0, 5, size=(2, 3)), rng.normal(size=(2, 3))), {}),
-        ((rng.normal(size=(2, 3)), 1.5), {}),
-        ((np.array(1.0), np.array(2.0)), {}),
-        ((np.zeros((0, 3)), rng.normal(size=3)), {}),
-    ],
 )

@@ -13,13 +13,14 @@ in the cache. A CUDA kernel and jax take all positions at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 _GOLDEN, _A, _B = 0x9E3779B9, 0x7FEB352D, 0x846CA68B
 _MASK32, _MASK64 = (1 << 32) - 1, (1 << 64) - 1
+_INVERSE = pow(_GOLDEN, -1, 1 << 32)
 BLOCK = 1 << 31  #: positions that share keys; int32 can count them
 CHUNK = 1 << 15  #: positions that numpy works on at a time
 
@@ -96,6 +97,43 @@ def _block_torch(torch: Any, n: int, key: tuple[int, int], device: str) -> Any:
     return x.bitwise_xor_(t.bitwise_and_(0xFFFF))
 
 
+def key_numbers(n: int, seed: int, streams: int = 1) -> tuple[int, ...]:
+    """The keys of all blocks of n positions, as numbers that are passed to a graph.
+
+    The first of each two is divided by GOLDEN: it is added to the position before that is multiplied, since a compiler
+    that knows both factors may find that they overflow, which in C++ leaves the result open."""
+    numbers: list[int] = []
+    for stream in range(streams):
+        for block in range(_blocks(n)):
+            key0, key1 = keys(seed, stream, block)
+            numbers += _signed(key0 * _INVERSE & _MASK32), _signed(key1)
+    return tuple(numbers)
+
+
+def _blocks(n: int) -> int:
+    return -(-n // BLOCK) or 1
+
+
+def key_kinds(n: int, streams: int = 1) -> str:
+    return "i" * (2 * streams * _blocks(n))
+
+
+def bits_graph(torch: Any, n: int, key: Sequence[Any], device: str, stream: int = 0) -> Any:
+    """The same in a graph, by `key_numbers` that came as tensors: expressions that fuse into one kernel."""
+    int32, count = torch.int32, 2 * _blocks(n)
+    key = [k.to(int32) for k in key[stream * count : (stream + 1) * count]]
+
+    def block(m: int, key0: Any, key1: Any) -> Any:
+        x = (torch.arange(m, dtype=int32, device=device) + key0) * _signed(_GOLDEN)
+        x = (x ^ ((x >> 16) & 0xFFFF)) * _A + key1
+        x = (x ^ ((x >> 15) & 0x1FFFF)) * _signed(_B)
+        return x ^ ((x >> 16) & 0xFFFF)
+
+    if n <= BLOCK:
+        return block(n, *key)
+    return torch.cat([block(min(BLOCK, n - b * BLOCK), *key[2 * b : 2 * b + 2]) for b in range(count // 2)])
+
+
 def bits_jax(xp: Any, n: int, seed: Any, stream: int = 0) -> Any:
     """The same, in jax. The seed may be an array: it is not known yet when a whole program is compiled."""
     u32, u64 = xp.uint32, xp.uint64
@@ -140,6 +178,21 @@ def centered_torch(torch: Any, n: int, seed: int, dtype: str, device: str) -> An
         return high.bitwise_right_shift_(32 - d).to(torch.float32).mul_(2.0**-d)
     low = bits_torch(torch, n, seed, device, 1).bitwise_right_shift_(6).bitwise_and_(0x3FFFFFF)
     return high.bitwise_right_shift_(5).to(torch.float64).mul_(2.0**26).add_(low).mul_(2.0**-53)
+
+
+def centered_graph(torch: Any, n: int, key: Sequence[Any], dtype: str, device: str) -> Any:
+    """By the keys of `uniform_streams`."""
+    high = bits_graph(torch, n, key, device)
+    if dtype != "float64":
+        d = _DIGITS[dtype]
+        return (high >> (32 - d)).to(torch.float32) * 2.0**-d
+    low = (bits_graph(torch, n, key, device, 1) >> 6) & 0x3FFFFFF
+    return ((high >> 5).to(torch.float64) * 2.0**26 + low) * 2.0**-53
+
+
+def uniform_streams(dtype: str) -> int:
+    """How many streams of bits a uniform number takes."""
+    return 2 if dtype == "float64" else 1
 
 
 def centered_jax(xp: Any, n: int, seed: Any, dtype: str) -> Any:

@@ -12,6 +12,7 @@ from gt.errors import DTypeError
 from gt.ops import rules
 from gt.ops.binary import binary
 from gt.ops.record import Op, Sample, op
+from gt.ops.sharding import pointwise
 from gt.program import Spec
 
 Rng = np.random.Generator
@@ -65,6 +66,7 @@ bitwise_not = op(
     "bitwise_not",
     "Every bit turned; of bools, not x.",
     infer=_infer_not,
+    factors=pointwise,
     vjp=None,
     kernels={"array": lambda xp, x: xp.logical_not(x) if x.dtype.kind == "b" else xp.invert(x)},
     samples=lambda rng: [

@@ -10,7 +10,7 @@ from typing import Any
 from gt import dtypes
 from gt.errors import GTError, ProgramError
 from gt.ops.record import TABLE, Op, as_tuple
-from gt.program import SCALARS, Program, Spec, spec
+from gt.program import PRODUCTS, SCALARS, Program, Spec, spec
 
 MAX_INSTRUCTIONS = 100_000
 MAX_DIMS = 64
@@ -38,6 +38,8 @@ def check(program: Program) -> Checked:
     for letter in program.scalars:
         if letter not in SCALARS:
             raise ProgramError(f"scalar kind {letter!r} is not one of {', '.join(SCALARS)}")
+    if program.precision.product not in PRODUCTS:
+        raise ProgramError(f"precision {program.precision.product!r} is not one of {', '.join(PRODUCTS)}")
     scalar_specs = [SCALARS[k] for k in program.scalars]
     last_use = [-1] * n_inputs
     for i, ins in enumerate(program.code):

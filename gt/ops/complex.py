@@ -16,6 +16,7 @@ from gt import dtypes
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import rules
 from gt.ops.record import Sample, Site, fill, op, ops
+from gt.ops.sharding import letters, pointwise
 from gt.program import Spec, spec
 
 Rng = np.random.Generator
@@ -52,6 +53,8 @@ conj = op(
     "conj",
     "The complex conjugate.",
     infer=_infer_conj,
+    factors=pointwise,
+    linear=((0,),),
     vjp=(lambda g, y, x: ops.conj(g),),
     # Not torch.conj: that only marks its result, and marked tensors have no bytes.
     kernels={"array": lambda xp, x: xp.conj(x), "torch": lambda torch, site: torch.conj_physical},
@@ -77,6 +80,8 @@ real = op(
     "real",
     "The real part of complex numbers.",
     infer=_infer_part("real"),
+    factors=pointwise,
+    linear=((0,),),
     vjp=(lambda g, y, x: ops.complex(g, _zeros(g)),),
     kernels={"array": lambda xp, x: xp.real(x)},
     put=lambda base, new, k: ops.complex(new, ops.imag(base)),
@@ -88,6 +93,8 @@ imag = op(
     "imag",
     "The imaginary part of complex numbers.",
     infer=_infer_part("imag"),
+    factors=pointwise,
+    linear=((0,),),
     vjp=(lambda g, y, x: ops.complex(_zeros(g), g),),
     kernels={"array": lambda xp, x: xp.imag(x)},
     put=lambda base, new, k: ops.complex(ops.real(base), new),
@@ -130,6 +137,7 @@ angle = op(
     "angle",
     "The angle of complex numbers; 0 or pi of real ones.",
     infer=_infer_angle,
+    factors=pointwise,
     vjp=(_angle_dx,),
     kernels={"array": _angle_array, "torch": _angle_torch},
     samples=lambda rng: [
@@ -173,6 +181,8 @@ complex_ = op(
     "complex",
     "Complex numbers of their real and imaginary parts.",
     infer=_infer_complex,
+    factors=pointwise,
+    linear=((0, 1),),
     vjp=(lambda g, y, real, imag: ops.real(g), lambda g, y, real, imag: ops.imag(g)),
     kernels={"numpy": _complex_numpy, "jax_lib": _complex_jax},
     samples=_pairs,
@@ -190,6 +200,8 @@ view_as_real = op(
     "view_as_real",
     "Complex numbers as pairs of real ones, in a last dimension of size 2.",
     infer=_infer_view_as_real,
+    factors=lambda x: f"{' '.join(letters(x.ndim))} -> {' '.join(letters(x.ndim))} ...",
+    linear=((0,),),
     vjp=(lambda g, y, x: ops.view_as_complex(g),),
     kernels={"array": lambda xp, x: xp.stack([xp.real(x), xp.imag(x)], axis=-1)},
     put=lambda base, new, k: ops.view_as_complex(new),
@@ -218,6 +230,8 @@ view_as_complex = op(
     "view_as_complex",
     "Pairs of real numbers, in a last dimension of size 2, as complex ones.",
     infer=_infer_view_as_complex,
+    factors=lambda x: f"{' '.join(letters(x.ndim - 1))} ... -> {' '.join(letters(x.ndim - 1))}",
+    linear=((0,),),
     vjp=(lambda g, y, x: ops.view_as_real(g),),
     kernels={
         "numpy": lambda np_, x: _complex_numpy(np_, x[..., 0], x[..., 1]),
@@ -245,6 +259,7 @@ polar = op(
     "polar",
     "Complex numbers of their absolute values and angles.",
     infer=_infer_polar,
+    factors=pointwise,
     vjp=None,
     compose=lambda abs, angle: ops.complex(abs * ops.cos(angle), abs * ops.sin(angle)),
     samples=_pairs,

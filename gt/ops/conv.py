@@ -7,6 +7,7 @@ is what people call a transposed convolution), conv_dw its transpose by w. So th
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -308,10 +309,101 @@ def _without_sizes(attrs: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in attrs.items() if k != "sizes"}
 
 
+# -- on shards -------------------------------------------------------------------------------
+
+
+def _rule(left: str, right: str, n: int, groups: int, biases: int = 0, bias: str = "") -> str:
+    """A rule out of {o}utputs, {c}hannels, and the dimensions h and k, which there are n of each."""
+    text = left + f", {bias}" * biases + " -> " + right
+    wide = {"o": f"(g={groups} o)", "c": f"(g={groups} c)"} if groups > 1 else {"o": "o", "c": "c"}
+    text = text.format(**wide)
+    for name in ("h~", "!k", "h"):
+        stem = name.strip("~!")
+        every = " ".join(name.replace(stem, f"{stem}{i}") for i in range(n))
+        text = re.sub(rf"(?<![\w!]){re.escape(name)}(?![\w~])", every, text)
+    return text
+
+
+def _windows(kernel: Sizes, *, stride: Sizes, padding: Sizes, dilation: Sizes, **attrs: Any) -> dict[str, Any]:
+    """The part of an input that some windows see; zeros stand for the padding."""
+
+    def along(i: int) -> Any:
+        reach = dilation[i] * (kernel[i] - 1) + 1
+        return lambda operand, lo, hi: (lo * stride[i] - padding[i], (hi - 1) * stride[i] - padding[i] + reach, "zero")
+
+    return {f"h{i}": along(i) for i in range(len(kernel))}
+
+
+def _window(x: Spec, w: Spec, *bias: Spec, **attrs: Any) -> dict[str, Any]:
+    return _windows(w.shape[2:], **attrs)
+
+
+def _dx_first(lo: int, k: int, stride: int, padding: int, dilation: int) -> tuple[int, int]:
+    """The first window that may touch position lo, and how far before lo it begins: a padding that fits it."""
+    first = (lo + padding - dilation * (k - 1)) // stride
+    return first, lo + padding - first * stride
+
+
+def _dx_window(g: Spec, w: Spec, *bias: Spec, stride: Sizes, padding: Sizes, dilation: Sizes, **attrs: Any) -> Any:
+    def along(i: int) -> Any:
+        k, s, d = w.shape[2 + i], stride[i], dilation[i]
+
+        def part(operand: int, lo: int, hi: int) -> tuple[int, int, str]:
+            first, pad = _dx_first(lo, k, s, padding[i], d)
+            return first, first + windows.count(hi - lo, k, s, pad, d), "zero"
+
+        return part
+
+    return {f"h{i}": along(i) for i in range(len(stride))}
+
+
+def _padded(shard: Any, padding: Sizes) -> Sizes:
+    """No padding where a window was cut out: it is there already."""
+    return tuple(0 if shard.split(f"h{i}") else p for i, p in enumerate(padding))
+
+
+def _in_group(shard: Any, groups: int) -> int:
+    return shard.size("g") if groups > 1 else 1
+
+
+def _bias_alone(shard: Any, bias: Any) -> Any:
+    """What is left of a convolution where this shard has none of the channels that are added up."""
+    shape = shard.results[0].shape
+    return ops.expand(ops.reshape(bias, shape=(shape[1], *(1,) * (len(shape) - 2))), shape=shape)
+
+
+def _local(shard: Any, x: Any, w: Any, *bias: Any, padding: Sizes, groups: int, **attrs: Any) -> Any:
+    if bias and not shard.size("c"):
+        return _bias_alone(shard, bias[0])
+    return shard.again(x, w, *bias, padding=_padded(shard, padding), groups=_in_group(shard, groups), **attrs)
+
+
+def _dx_local(
+    shard: Any, g: Any, w: Any, *bias: Any,
+    sizes: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int,
+) -> Any:  # fmt: skip
+    if bias and not shard.size("o"):
+        return _bias_alone(shard, bias[0])
+    rows = enumerate(zip(w.shape[2:], stride, padding, dilation, strict=True))
+    pads = tuple(
+        _dx_first(shard.start(f"h{i}"), k, s, p, d)[1] if shard.split(f"h{i}") else p for i, (k, s, p, d) in rows
+    )
+    more = {"stride": stride, "padding": pads, "dilation": dilation, "groups": _in_group(shard, groups)}
+    return shard.again(g, w, *bias, sizes=shard.results[0].shape[2:], **more)
+
+
+def _dw_local(shard: Any, g: Any, x: Any, *, padding: Sizes, groups: int, **attrs: Any) -> Any:
+    return shard.again(g, x, padding=_padded(shard, padding), groups=_in_group(shard, groups), **attrs)
+
+
 conv = op(
     "conv",
     "The correlation of an input (batch, channels, sizes ...) with a weight (outputs, channels, kernel ...).",
     infer=_infer,
+    factors=lambda x, w, *b, groups, **attrs: _rule("n {c} h~, {o} c !k", "n {o} h", x.ndim - 2, groups, len(b), "{o}"),
+    linear=((0, 2), (1, 2)),
+    window=_window,
+    local=_local,
     vjp=(
         lambda g, y, x, w, *b, **attrs: ops.conv_dx(g, conj(w), sizes=x.shape[2:], **attrs),
         lambda g, y, x, w, *b, **attrs: ops.conv_dw(g, conj(x), kernel=w.shape[2:], **attrs),
@@ -325,6 +417,10 @@ conv_dx = op(
     "conv_dx",
     "The gradient of conv by an input of the given sizes (a transposed convolution), plus a bias if there is one.",
     infer=_infer_dx,
+    factors=lambda g, w, *b, groups, **attrs: _rule("n {o} h~, {o} c !k", "n {c} h", g.ndim - 2, groups, len(b), "{c}"),
+    linear=((0, 2), (1, 2)),
+    window=_dx_window,
+    local=_dx_local,
     vjp=(
         lambda u, z, g, w, *b, **attrs: ops.conv(u, conj(w), **_without_sizes(attrs)),
         lambda u, z, g, w, *b, **attrs: ops.conv_dw(conj(g), u, kernel=w.shape[2:], **_without_sizes(attrs)),
@@ -338,6 +434,10 @@ conv_dw = op(
     "conv_dw",
     "The gradient of conv by a weight with a kernel of the given sizes.",
     infer=_infer_dw,
+    factors=lambda g, x, *, groups, **attrs: _rule("n {o} h, n {c} h~", "{o} c !k", x.ndim - 2, groups),
+    linear=((0,), (1,)),
+    window=lambda g, x, *, kernel, **attrs: _windows(kernel, **attrs),
+    local=_dw_local,
     vjp=(
         lambda u, z, g, x, *, kernel, **attrs: ops.conv(conj(x), u, **attrs),
         lambda u, z, g, x, *, kernel, **attrs: ops.conv_dx(conj(g), u, sizes=x.shape[2:], **attrs),

@@ -10,7 +10,8 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ArgumentError
 from gt.ops import rules
-from gt.ops.record import Site, op
+from gt.ops.record import Site, op, ops
+from gt.ops.sharding import created, same_shape
 from gt.program import SCALARS, Spec, spec
 
 
@@ -24,14 +25,22 @@ def _full_torch(torch: Any, site: Site, *, shape: Any, dtype: str) -> Any:
     return lambda value: torch.full(target, value, dtype=kind, device=device)
 
 
+def _full_graph(torch: Any, site: Site, *, shape: Any, dtype: str) -> Any:
+    target, kind = tuple(shape), getattr(torch, dtype)
+    return lambda value: value.to(kind).expand(target).clone(memory_format=torch.contiguous_format)
+
+
 full = op(
     "full",
     "One number everywhere.",
     infer=_infer_full,
+    factors=created,
+    local=same_shape,
     vjp=None,
     kernels={
         "array": lambda xp, value, *, shape, dtype: xp.full(tuple(shape), value, dtypes.BY_NAME[dtype].numpy),
         "torch": _full_torch,
+        "torch_graph": _full_graph,
     },
     samples=lambda rng: [
         ((1.5,), {"shape": (2, 3), "dtype": "float32"}),
@@ -67,12 +76,30 @@ def _arange_torch(torch: Any, site: Site, *, n: int, dtype: str) -> Any:
     return kernel
 
 
+def _arange_graph(torch: Any, site: Site, *, n: int, dtype: str) -> Any:
+    kind, device = getattr(torch, dtype), site.device
+    wide = torch.float64 if any(s.dtype.is_floating_point for s in site.specs) else torch.int64
+
+    def kernel(start: Any, step: Any) -> Any:
+        return (torch.arange(n, dtype=wide, device=device) * step + start).to(kind)
+
+    return kernel
+
+
+def _arange_local(shard: Any, start: Any, step: Any, *, n: int, dtype: str) -> Any:
+    wide = "float64" if any(s.dtype.is_floating_point for s in shard.specs) else "int64"
+    places = shard.apply(ops.arange, shard.start("n"), 1, n=shard.size("n"), dtype=wide)
+    return ops.cast(places * step + start, dtype=dtype)
+
+
 arange = op(
     "arange",
     "start, start + step, ...: n numbers.",
     infer=_infer_arange,
+    factors=", -> n@",
+    local=_arange_local,
     vjp=None,
-    kernels={"array": _arange_array, "torch": _arange_torch},
+    kernels={"array": _arange_array, "torch": _arange_torch, "torch_graph": _arange_graph},
     samples=lambda rng: [
         ((0, 1), {"n": 5, "dtype": "int64"}),
         ((2, -3), {"n": 4, "dtype": "int32"}),
@@ -117,6 +144,12 @@ def _data_torch(torch: Any, site: Site, *, shape: Any, dtype: str) -> Any:
     return kernel
 
 
+def _data_graph(torch: Any, site: Site, *, shape: Any, dtype: str) -> Any:
+    target, kind = tuple(shape), getattr(torch, dtype)
+    # A clone: the bytes lie in memory that the next call writes to.
+    return lambda data: data.view(kind).view(target).clone()
+
+
 def _bytes_of(x: Any) -> bytes:
     return bytes(np.ascontiguousarray(x).tobytes())
 
@@ -126,7 +159,7 @@ data = op(
     "Small host data, passed by value with the call.",
     infer=_infer_data,
     vjp=None,
-    kernels={"array": _data_array, "jax": _data_jax, "torch": _data_torch},
+    kernels={"array": _data_array, "jax": _data_jax, "torch": _data_torch, "torch_graph": _data_graph},
     samples=lambda rng: [
         ((_bytes_of(rng.normal(size=(2, 3))),), {"shape": (2, 3), "dtype": "float64"}),
         ((_bytes_of(rng.normal(size=3).astype(dtypes.bfloat16.numpy)),), {"shape": (3,), "dtype": "bfloat16"}),

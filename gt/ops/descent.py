@@ -16,6 +16,7 @@ import numpy as np
 from gt.errors import ArgumentError
 from gt.ops import rules
 from gt.ops.record import Op, Sample, op, ops
+from gt.ops.sharding import pointwise
 from gt.ops.update import same_tensors
 from gt.program import Spec
 
@@ -32,7 +33,7 @@ def _step(name: str, doc: str, compose: Callable[..., Any], tensors: int, number
     def samples(rng: np.random.Generator) -> list[Sample]:
         return [((*_arrays(rng, size, tensors), *numbers), {}) for size in [(3, 4), (), (0, 2)]]
 
-    return op(name, doc, infer=infer, vjp=None, compose=compose, samples=samples)
+    return op(name, doc, infer=infer, factors=pointwise, vjp=None, compose=compose, samples=samples)
 
 
 def _check(name: str, operands: Sequence[Spec], tensors: int, count: int) -> None:
@@ -146,6 +147,7 @@ rmsprop = op(
     "rmsprop",
     "One step of RMSprop: the new parameter, mean square, and where asked for the mean and the momentum.",
     infer=_infer_rmsprop,
+    factors=pointwise,
     vjp=None,
     compose=_rmsprop,
     samples=_rmsprop_samples,

@@ -9,6 +9,7 @@ import numpy as np
 from gt.errors import ArgumentError, DimError, ShapeError
 from gt.ops import rules
 from gt.ops.record import Sample, Site, fill, op, ops
+from gt.ops.sharding import letters
 from gt.program import Spec, spec
 
 Rng = np.random.Generator
@@ -80,10 +81,24 @@ def _zeros(g: Any, x: Any) -> Any:
     return fill(g, 0.0, x.shape, g.dtype)
 
 
+def _names(x: Spec, dim1: int, dim2: int) -> tuple[str, str]:
+    """The factors of the tensor and of its diagonal."""
+    names = letters(x.ndim)
+    rest = [a for d, a in enumerate(names) if d not in (dim1, dim2)]
+    return " ".join(a if a in rest else "!" + a for a in names), " ".join([*rest, "!o"])
+
+
+def _scatter_rule(base: Spec, src: Spec, *, dim1: int, dim2: int, **attrs: Any) -> str:
+    there, diagonal = _names(base, dim1, dim2)
+    return f"{there}, {diagonal} -> {there}"
+
+
 diagonal = op(
     "diagonal",
     "A diagonal of two dimensions, as a new last one.",
     infer=_infer_diagonal,
+    factors=lambda x, *, dim1, dim2, **attrs: " -> ".join(_names(x, dim1, dim2)),
+    moves=True,
     vjp=(lambda g, y, x, **attrs: ops.diagonal_scatter(_zeros(g, x), g, **attrs),),
     kernels={
         "array": lambda xp, x, *, offset, dim1, dim2: xp.diagonal(x, offset, dim1, dim2),
@@ -98,6 +113,8 @@ diagonal_scatter = op(
     "diagonal_scatter",
     "The tensor with a diagonal of two dimensions replaced.",
     infer=_infer_scatter,
+    factors=_scatter_rule,
+    moves=True,
     vjp=(
         lambda g, y, base, src, **attrs: ops.diagonal_scatter(g, _zeros(g, src), **attrs),
         lambda g, y, base, src, **attrs: ops.diagonal(g, **attrs),

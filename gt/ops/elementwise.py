@@ -15,6 +15,7 @@ from gt import dtypes
 from gt.errors import ArgumentError, DTypeError
 from gt.ops import rules
 from gt.ops.record import Op, Sample, Site, conj, fill, op, ops
+from gt.ops.sharding import pointwise
 from gt.program import Spec, spec
 
 Rng = np.random.Generator
@@ -86,7 +87,8 @@ def _to_bool(name: str, complexes: bool = True) -> Any:
 def _smooth(name: str, doc: str, array: Any, vjp: Any, samples: Any = _reals, **more: Any) -> Op:
     kernels = {"array": array, **more.pop("kernels", {})}
     samples = _and_complex(samples)
-    return op(name, doc, infer=to_float(name), vjp=(vjp,), kernels=kernels, promote=True, samples=samples, **more)
+    more = {"promote": True, "factors": pointwise, **more}
+    return op(name, doc, infer=to_float(name), vjp=(vjp,), kernels=kernels, samples=samples, **more)
 
 
 _positives = _between(0.5, 3)
@@ -192,6 +194,8 @@ neg = op(
     "neg",
     "-x.",
     infer=_keeps("neg", complexes=True),
+    factors=pointwise,
+    linear=((0,),),
     vjp=(lambda g, y, x: -g,),
     kernels={"array": lambda xp, x: -x},
     samples=_and_complex(_reals),
@@ -208,6 +212,7 @@ abs_ = op(
     "abs",
     "The absolute value.",
     infer=_infer_abs,
+    factors=pointwise,
     vjp=(lambda g, y, x: g * ops.sgn(x),),
     kernels={"array": lambda xp, x: xp.abs(x)},
     samples=_and_complex(_reals),
@@ -223,6 +228,7 @@ square = op(
     "square",
     "x times x; of bools in int64.",
     infer=_infer_square,
+    factors=pointwise,
     vjp=(lambda g, y, x: g * (conj(x) * 2.0),),
     kernels={"array": lambda xp, x: x * x},
     samples=_and_complex(_reals),
@@ -255,12 +261,19 @@ def _sgn_dx(g: Any, y: Any, x: Any) -> Any:
 
 
 sign = op(
-    "sign", "-1, 0 or 1.", infer=_keeps("sign", bools=True), vjp=(_zero,), kernels={"array": _sign}, samples=_reals
+    "sign",
+    "-1, 0 or 1.",
+    infer=_keeps("sign", bools=True),
+    factors=pointwise,
+    vjp=(_zero,),
+    kernels={"array": _sign},
+    samples=_reals,
 )
 sgn = op(
     "sgn",
     "The sign; of complex numbers x / abs(x), and 0 at 0.",
     infer=_keeps("sgn", bools=True, complexes=True),
+    factors=pointwise,
     vjp=(_sgn_dx,),
     kernels={"array": _sign},
     samples=_and_complex(_reals),
@@ -272,6 +285,7 @@ def _whole(name: str, doc: str, array: Any) -> Op:
         name,
         doc,
         infer=_keeps(name),
+        factors=pointwise,
         vjp=(_zero,),
         kernels={"array": lambda xp, x: array(xp, x) if x.dtype.kind not in "iu" else x + 0},
         samples=_reals,
@@ -298,6 +312,7 @@ round_ = op(
     "round",
     "The nearest number of so many decimals, halves to the even one.",
     infer=_infer_round,
+    factors=pointwise,
     vjp=(_zero,),
     kernels={"array": lambda xp, x, decimals=0: xp.round(x, decimals) if x.dtype.kind not in "iu" else x + 0},
     samples=lambda rng: [*_reals(rng), ((rng.normal(size=5) * 20,), {"decimals": 1})],
@@ -307,7 +322,8 @@ round_ = op(
 
 
 def _test(name: str, doc: str, array: Any, complexes: bool = True) -> Op:
-    return op(name, doc, infer=_to_bool(name, complexes), vjp=None, kernels={"array": array}, samples=_odd_values)
+    infer, kernels = _to_bool(name, complexes), {"array": array}
+    return op(name, doc, infer=infer, factors=pointwise, vjp=None, kernels=kernels, samples=_odd_values)
 
 
 logical_not = _test("logical_not", "Whether x is zero.", lambda xp, x: xp.logical_not(x))
@@ -338,6 +354,7 @@ frexp = op(
     "frexp",
     "x as mantissa * 2 ** exponent, with the mantissa in [0.5, 1).",
     infer=_infer_frexp,
+    factors=pointwise,
     vjp=(lambda g, y, x: None if g[0] is None else g[0] / ops.exp2(ops.cast(y[1], dtype=x.dtype.name)),),
     kernels={"array": lambda xp, x: xp.frexp(x), "torch": _frexp_torch},
     samples=_reals,
@@ -367,10 +384,18 @@ def _cast_torch(torch: Any, site: Any, *, dtype: str) -> Any:
     return lambda x: x.to(target)
 
 
+def _cast_linear(x: Spec, *, dtype: str) -> tuple[tuple[int, ...], ...]:
+    """To fractions, or between integers that hold as much; a rounded sum is not the sum of rounded parts."""
+    to = dtypes.BY_NAME[dtype]
+    return ((0,),) if to.is_differentiable or (not x.dtype.is_differentiable and to.itemsize >= 4) else ()
+
+
 cast = op(
     "cast",
     "x in another dtype.",
     infer=_infer_cast,
+    factors=pointwise,
+    linear=_cast_linear,
     vjp=(lambda g, y, x, *, dtype: g,),  # the caller casts gradients to the operand's dtype
     kernels={"array": _cast_array, "torch": _cast_torch},
     samples=lambda rng: [
@@ -424,6 +449,7 @@ clamp = op(
     "clamp",
     "x, but not below lo and not above hi.",
     infer=_infer_clamp("clamp"),
+    factors=pointwise,
     vjp=(
         lambda g, y, x, lo, hi: _within(x, g, lo, hi),
         lambda g, y, x, lo, hi: ops.where(ops.logical_and(ops.lt(lo, hi), ops.lt(x, lo)), g, 0.0),
@@ -437,6 +463,7 @@ clamp_min = op(
     "clamp_min",
     "x, but not below lo.",
     infer=_infer_clamp("clamp_min"),
+    factors=pointwise,
     vjp=(lambda g, y, x, lo: _within(x, g, lo=lo), lambda g, y, x, lo: ops.where(ops.lt(x, lo), g, 0.0)),
     kernels={"array": lambda xp, x, lo: xp.maximum(x, lo)},
     promote=True,
@@ -446,6 +473,7 @@ clamp_max = op(
     "clamp_max",
     "x, but not above hi.",
     infer=_infer_clamp("clamp_max"),
+    factors=pointwise,
     vjp=(lambda g, y, x, hi: _within(x, g, hi=hi), lambda g, y, x, hi: ops.where(ops.gt(x, hi), g, 0.0)),
     kernels={"array": lambda xp, x, hi: xp.minimum(x, hi)},
     promote=True,

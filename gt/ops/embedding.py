@@ -15,6 +15,7 @@ from gt.errors import ShapeError
 from gt.ops import rules
 from gt.ops.placing import add_at
 from gt.ops.record import Site, fill, op, ops
+from gt.ops.sharding import letters, masked, within
 from gt.program import Spec, spec
 
 Rng = np.random.Generator
@@ -91,10 +92,26 @@ def _embedding_samples(rng: Rng) -> list[tuple[Any, Any, dict[str, Any]]]:
     ]
 
 
+def _rule(weight: Spec, index: Spec, **attrs: Any) -> str:
+    places = " ".join(letters(index.ndim, "dv"))
+    return f"v@ d, {places} -> {places} d"
+
+
+def _local(shard: Any, weight: Any, index: Any, **attrs: Any) -> Any:
+    """Rows that other shards have are zero here; the sum over shards has every row once."""
+    if not shard.split("v"):
+        return shard.again(weight, index, **attrs)
+    inside, place = within(index, shard.start("v"), shard.size("v"))
+    return masked(ops.reshape(inside, shape=(*index.shape, 1)), shard.again(weight, place, **attrs))
+
+
 embedding = op(
     "embedding",
     "The rows of a weight at `index`, of any shape.",
     infer=_infer_embedding,
+    factors=_rule,
+    linear=((0,),),
+    local=_local,
     vjp=(lambda g, y, weight, index, **attrs: ops.embedding_dweight(g, index, n=weight.shape[0], **attrs),),
     kernels={"array": lambda xp, weight, index, **attrs: weight[index], "torch": _embedding_torch},
     indices=lambda weight, index, **attrs: {1: (weight.shape[0], None)},
@@ -102,10 +119,28 @@ embedding = op(
     samples=lambda rng: [((w, i), attrs) for w, i, attrs in _embedding_samples(rng)[:-1]],
 )
 
+
+def _dweight_rule(g: Spec, index: Spec, *, scale_grad_by_freq: bool = False, **attrs: Any) -> str | None:
+    places = " ".join(letters(index.ndim, "dv"))
+    return None if scale_grad_by_freq else f"{places} d, {places} -> v@ d"
+
+
+def _dweight_local(shard: Any, g: Any, index: Any, *, n: int, padding_idx: int = -1, **attrs: Any) -> Any:
+    if shard.split("v"):
+        start, n = shard.start("v"), shard.size("v")
+        inside, index = within(index, start, n)
+        g = masked(ops.reshape(inside, shape=(*index.shape, 1)), g)
+        padding_idx = padding_idx - start if start <= padding_idx < start + n else -1
+    return shard.again(g, index, n=n, padding_idx=padding_idx, **attrs)
+
+
 embedding_dweight = op(
     "embedding_dweight",
     "The gradient of embedding by its weight of n rows.",
     infer=_infer_embedding_dweight,
+    factors=_dweight_rule,
+    linear=((0,),),
+    local=_dweight_local,
     vjp=(_embedding_dweight_dg,),
     kernels={"array": _embedding_dweight_array, "torch": _embedding_dweight_torch},
     indices=lambda g, index, *, n, **attrs: {1: (n, None)},

@@ -15,7 +15,8 @@ from gt import dtypes
 from gt.errors import ArgumentError, AutogradError, ShapeError
 from gt.ops import rules
 from gt.ops.linalg import adjoint, as_diagonal, diagonal_of, in_float32, matrices, spread, well
-from gt.ops.record import Sample, Site, conj, fill, op, ops
+from gt.ops.record import Sample, Site, conj, fill, op, ops, unfit
+from gt.ops.sharding import leading
 from gt.program import Spec, spec
 
 Rng = np.random.Generator
@@ -95,8 +96,9 @@ linalg_qr = op(
     "linalg_qr",
     "Matrices as a product of orthonormal columns and a triangle.",
     infer=_infer_qr,
+    factors=leading(2),
     vjp=(_qr_dx,),
-    kernels={"array": _qr_array, "torch": _qr_torch},
+    kernels={"array": _qr_array, "torch": _qr_torch, "torch_graph": unfit},
     samples=lambda rng: [
         ((well(rng, 3, 3),), {"mode": "reduced"}),
         ((well(rng, 4, 2),), {"mode": "reduced"}),
@@ -170,8 +172,9 @@ linalg_eigh = op(
     "linalg_eigh",
     "The eigenvalues, in ascending order, and eigenvectors of symmetric or Hermitian matrices.",
     infer=_infer_eigh,
+    factors=leading(2),
     vjp=(_eigh_dx,),
-    kernels={"numpy": _eigh_numpy, "jax": _eigh_jax, "torch": _eigh_torch},
+    kernels={"numpy": _eigh_numpy, "jax": _eigh_jax, "torch": _eigh_torch, "torch_graph": unfit},
     samples=_eigh_samples,
 )
 
@@ -199,10 +202,12 @@ linalg_eig = op(
     "linalg_eig",
     "The eigenvalues and eigenvectors of square matrices.",
     infer=_infer_eig,
+    factors=leading(2),
     vjp=(_eig_dx,),
     kernels={
         "array": lambda xp, x: tuple(xp.linalg.eig(x)),
         "torch": lambda torch, site: in_float32(torch, site, lambda x: tuple(torch.linalg.eig(x))),
+        "torch_graph": unfit,
     },
     samples=lambda rng: [
         ((np.array([[2.0, 1.0], [0.5, -1.0]]),), {}),
@@ -271,8 +276,9 @@ linalg_svd = op(
     "linalg_svd",
     "Matrices as u @ diag(s) @ vh with orthonormal u and vh, and s in descending order.",
     infer=_infer_svd,
+    factors=leading(2),
     vjp=(_svd_dx,),
-    kernels={"array": _svd_array, "torch": _svd_torch},
+    kernels={"array": _svd_array, "torch": _svd_torch, "torch_graph": unfit},
     samples=lambda rng: [
         ((well(rng, 3, 3) * np.array([1.0, 2.0, 4.0]),), {"full_matrices": False}),
         ((well(rng, 3, 2) * np.array([1.0, 2.0]),), {"full_matrices": False}),
@@ -358,8 +364,9 @@ linalg_lu_factor_ex = op(
     "linalg_lu_factor_ex",
     "Two triangles in one matrix, the exchanges of rows before their product, and 0 where it is not singular.",
     infer=_infer_lu,
+    factors=leading(2),
     vjp=(_lu_dx,),
-    kernels={"numpy": _lu_numpy, "jax_lib": _lu_jax, "torch": _lu_torch},
+    kernels={"numpy": _lu_numpy, "jax_lib": _lu_jax, "torch": _lu_torch, "torch_graph": unfit},
     samples=lambda rng: [*[((rng.normal(size=s),), {"pivot": True}) for s in [(3, 3), (2, 2, 3), (4, 2), (0, 2, 2)]]],
 )
 
@@ -403,9 +410,15 @@ lu_permutation = op(
     "lu_permutation",
     "The permutation matrix that LU's exchanges of rows, counted from 0, come to.",
     infer=_infer_permutation,
+    factors=leading(1),
     vjp=None,
     indices=lambda pivots, *, m, dtype: {0: (m, None)},
-    kernels={"numpy": _permutation_numpy, "jax_lib": _permutation_jax, "torch": _permutation_torch},
+    kernels={
+        "numpy": _permutation_numpy,
+        "jax_lib": _permutation_jax,
+        "torch": _permutation_torch,
+        "torch_graph": unfit,
+    },
     samples=lambda rng: [
         ((np.array([[1, 2, 2], [2, 1, 2]], np.int32),), {"m": 3, "dtype": "float64"}),
         ((np.array([3, 1], np.int32),), {"m": 4, "dtype": "float32"}),

@@ -21,7 +21,7 @@ import numpy as np
 from gt.dtypes import BY_NAME
 from gt.errors import ArgumentError, ProgramError
 from gt.ops import rules
-from gt.ops.record import Op, Sample, Site, fill, op
+from gt.ops.record import Op, Sample, Site, fill, op, unfit
 from gt.ops.torch_names import NAMES
 from gt.program import Spec, spec
 
@@ -179,7 +179,7 @@ probe: Op = op(
     "What one of torch's functions would make of these operands, as JSON.",
     infer=_infer_probe,
     vjp=None,
-    kernels={"torch": _probe_torch},
+    kernels={"torch": _probe_torch, "torch_graph": unfit},
     samples=lambda rng: [
         ((x,), {"name": name, "call": '[[{"t": 0}], {}]', "needs": (0,)})
         for x in (rng.normal(size=(2, 3)), np.zeros((0, 3)))
@@ -316,7 +316,7 @@ torch_op: Op = op(
     "One of torch's functions, run by torch.",
     infer=_infer_op,
     vjp=_op_vjp,
-    kernels={"torch": _op_torch},
+    kernels={"torch": _op_torch, "torch_graph": unfit},
     samples=_samples(0),
 )
 #: The gradient is the same op of a higher order; a record of its own only so that programs are easy to read.
@@ -325,7 +325,7 @@ back: Op = op(
     "The gradients of one of torch's functions, by torch's own autograd.",
     infer=_infer_op,
     vjp=_op_vjp,
-    kernels={"torch": _op_torch},
+    kernels={"torch": _op_torch, "torch_graph": unfit},
     samples=_samples(1),
 )
 torch_call: Op = op(
@@ -333,6 +333,6 @@ torch_call: Op = op(
     "One of torch's functions that has no gradient, run by torch.",
     infer=_infer_op,
     vjp=None,
-    kernels={"torch": _op_torch},
+    kernels={"torch": _op_torch, "torch_graph": unfit},
     samples=_samples(0),
 )

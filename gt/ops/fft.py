@@ -14,6 +14,7 @@ from gt import dtypes
 from gt.errors import DTypeError, ShapeError
 from gt.ops import rules
 from gt.ops.record import Sample, Site, fill, op, ops
+from gt.ops.sharding import beside
 from gt.program import Spec, spec
 
 Rng = np.random.Generator
@@ -164,6 +165,8 @@ fft_c2c = op(
     "fft_c2c",
     "The Fourier transform of complex numbers, or its inverse.",
     infer=_infer_c2c,
+    factors=beside("dims"),
+    linear=((0,),),
     vjp=(lambda g, y, x, *, dims, norm, forward: ops.fft_c2c(g, dims=tuple(dims), norm=norm, forward=not forward),),
     kernels={"array": _c2c_array, "torch": _c2c_torch},
     samples=_c2c_samples,
@@ -173,6 +176,8 @@ fft_r2c = op(
     "fft_r2c",
     "The Fourier transform of real numbers: the half that determines the other.",
     infer=_infer_r2c,
+    factors=beside("dims"),
+    linear=((0,),),
     vjp=(_r2c_dx,),
     kernels={"array": _r2c_array, "torch": _r2c_torch},
     samples=_r2c_samples,
@@ -182,6 +187,8 @@ fft_c2r = op(
     "fft_c2r",
     "The inverse Fourier transform of half of the transform of n real numbers.",
     infer=_infer_c2r,
+    factors=beside("dims"),
+    linear=((0,),),
     vjp=(_c2r_dx,),
     kernels={"array": _c2r_array, "torch": _c2r_torch},
     samples=_c2r_samples,

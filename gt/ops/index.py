@@ -12,9 +12,10 @@ import numpy as np
 
 from gt import dtypes
 from gt.errors import ArgumentError, ShapeError
-from gt.ops import rules
+from gt.ops import index_shards, rules
 from gt.ops.placing import add_at, put_at
 from gt.ops.record import Sample, Site, fill, op, ops
+from gt.ops.sharding import pointwise
 from gt.program import Spec, spec
 
 Rng = np.random.Generator
@@ -52,6 +53,9 @@ index_select = op(
     "index_select",
     "The rows of x at `index`, along dim.",
     infer=_infer_index_select,
+    factors=index_shards.select_rule,
+    linear=((0,),),
+    local=index_shards.select_local,
     vjp=(lambda g, y, x, index, *, dim: ops.index_select_dx(g, index, shape=x.shape, dim=dim),),
     kernels={
         "array": lambda xp, x, index, *, dim: xp.take(x, index, axis=dim),
@@ -81,6 +85,9 @@ index_add = op(
     "index_add",
     "x with the rows of src added at `index`, along dim.",
     infer=_infer_index_add,
+    factors=index_shards.index_add_rule,
+    linear=((0, 2),),
+    local=index_shards.index_add_local,
     vjp=(
         lambda g, y, x, index, src, *, dim: g,
         None,
@@ -110,6 +117,9 @@ index_select_dx = op(
     "index_select_dx",
     "The gradient of index_select: the rows of g added up at `index`, along dim.",
     infer=_infer_index_select_dx,
+    factors=index_shards.select_dx_rule,
+    linear=((0,),),
+    local=index_shards.select_dx_local,
     vjp=(lambda u, z, g, index, *, shape, dim: ops.index_select(u, index, dim=dim),),
     kernels={
         "array": lambda xp, g, index, *, shape, dim: _index_add_array(
@@ -186,6 +196,9 @@ index = op(
     "index",
     "x indexed by integer tensors in the named dimensions, by torch's rule for where they land.",
     infer=_infer_index,
+    factors=index_shards.index_rule,
+    linear=((0,),),
+    local=index_shards.index_local,
     vjp=(lambda g, y, x, *indices, dims: ops.index_dx(g, *indices, shape=x.shape, dims=dims),),
     kernels={
         "array": lambda xp, x, *indices, dims: x[tuple(_places(x.ndim, indices, dims, slice(None)))],
@@ -219,6 +232,9 @@ index_dx = op(
     "index_dx",
     "The gradient of index: g added up where it was taken.",
     infer=_infer_index_dx,
+    factors=index_shards.index_dx_rule,
+    linear=((0,),),
+    local=index_shards.index_dx_local,
     vjp=(lambda u, z, g, *indices, shape, dims: ops.index(u, *indices, dims=dims),),
     kernels={
         "array": lambda xp, g, *indices, shape, dims: _index_put_array(
@@ -251,6 +267,11 @@ def _index_put_torch(torch: Any, site: Site, *, dims: Any, accumulate: bool) -> 
     return lambda x, value, *indices: f(x, _places(ndim, indices, dims, None), value, accumulate)
 
 
+def _index_put_graph(torch: Any, site: Site, *, dims: Any, accumulate: bool) -> Any:
+    f, ndim, dims = torch.ops.aten.index_put.default, site.specs[0].ndim, tuple(dims)
+    return lambda x, value, *indices: f(x, _places(ndim, indices, dims, None), value.to(x.dtype), accumulate)
+
+
 def _index_put_dx(g: Any, y: Any, x: Any, value: Any, *indices: Any, dims: Any, accumulate: bool) -> Any:
     if accumulate:
         return g
@@ -271,8 +292,10 @@ index_put = op(
     "index_put",
     "x with `value` written, or added, where integer tensors point in the named dimensions.",
     infer=_infer_index_put,
+    factors=index_shards.index_put_rule,
+    linear=lambda x, value, *indices, accumulate, **attrs: ((0, 1),) if accumulate else (),
     vjp=(_index_put_dx, lambda g, y, x, value, *indices, dims, accumulate: ops.index(g, *indices, dims=dims)),
-    kernels={"array": _index_put_array, "torch": _index_put_torch},
+    kernels={"array": _index_put_array, "torch": _index_put_torch, "torch_graph": _index_put_graph},
     indices=lambda x, value, *indices, dims, accumulate: {2 + k: (x.shape[d], None) for k, d in enumerate(dims)},
     samples=_put_samples,
 )
@@ -291,6 +314,9 @@ select_at = op(
     "select_at",
     "One slice of x along dim, at a number that is a tensor: a view, like the slice at a Python number.",
     infer=_infer_select_at,
+    factors=index_shards.select_at_rule,
+    linear=((0,),),
+    local=index_shards.select_at_local,
     vjp=(lambda g, y, x, index, *, dim: ops.index_dx(g, index, shape=x.shape, dims=(dim,)),),
     kernels={
         "array": lambda xp, x, index, *, dim: xp.take(x, index, axis=dim),
@@ -364,6 +390,8 @@ one_hot = op(
     "one_hot",
     "1 at the index and 0 elsewhere, in a new last dimension of size n.",
     infer=_infer_one_hot,
+    factors=index_shards.one_hot_rule,
+    local=index_shards.one_hot_local,
     vjp=None,
     kernels={
         "array": lambda xp, index, *, n: (index[..., None] == xp.arange(n)).astype("int64"),
@@ -388,6 +416,7 @@ wrap_index = op(
     "wrap_index",
     "An index with n added where it is negative, so that -1 means the last.",
     infer=_infer_wrap,
+    factors=pointwise,
     vjp=None,
     kernels={
         "array": lambda xp, index, *, n: xp.where(index < 0, index + n, index),

@@ -10,6 +10,7 @@ from gt import dtypes
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.record import Site, fill, op, ops
+from gt.ops.sharding import letters
 from gt.program import Spec, spec
 
 MAX_PIECES = 1 << 16  #: results that one instruction may have
@@ -42,10 +43,29 @@ def _cat_torch(torch: Any, site: Site, *, dim: int) -> Any:
     return lambda *xs: f(xs, dim)
 
 
+def _cat_rule(*xs: Spec, dim: int) -> str:
+    names = letters(xs[0].ndim, "hs")
+
+    def value(mine: str) -> str:
+        return " ".join([*names[:dim], mine, *names[dim + 1 :]])
+
+    if len({x.shape[dim] for x in xs}) == 1 and xs[0].shape[dim] > 1:  # each stays split as it is
+        return f"{', '.join([value('h')] * len(xs))} -> {value(f'(!s={len(xs)} h)')}"
+    return f"{', '.join([value('h~')] * len(xs))} -> {value('h')}"
+
+
+def _cat_window(*xs: Spec, dim: int) -> Any:
+    starts = [sum(x.shape[dim] for x in xs[:k]) for k in range(len(xs))]
+    return {"h": lambda k, lo, hi: (lo - starts[k], hi - starts[k], "clip")}
+
+
 cat = op(
     "cat",
     "Tensors joined along one dimension.",
     infer=_infer_cat,
+    factors=_cat_rule,
+    moves=True,
+    window=_cat_window,
     vjp=_cat_dxs,
     kernels={"array": lambda xp, *xs, dim: xp.concatenate(xs, axis=dim), "torch": _cat_torch},
     promote=True,
@@ -97,10 +117,28 @@ def _split_put(base: Any, new: Any, k: int, *, sizes: Any, dim: int) -> Any:
     return ops.slice_put(base, new, sum(sizes[:k]), dims=(dim,), lengths=(sizes[k],), steps=(1,), drop=())
 
 
+def _split_rule(x: Spec, *, sizes: Any, dim: int) -> str:
+    names = letters(x.ndim, "hs")
+
+    def value(mine: str) -> str:
+        return " ".join([*names[:dim], mine, *names[dim + 1 :]])
+
+    if len(set(sizes)) == 1 and sizes[0] > 1:
+        return f"{value(f'(!s={len(sizes)} h)')} -> {value('h')}"
+    return f"{value('!h')} -> {', '.join(value(f'!s{k}') for k in range(len(sizes)))}"
+
+
+def _split_local(shard: Any, x: Any, *, sizes: Any, dim: int) -> Any:
+    return shard.again(x, sizes=tuple(r.shape[dim] for r in shard.results), dim=dim)
+
+
 split = op(
     "split",
     "x cut along one dimension into pieces of these sizes.",
     infer=_infer_split,
+    factors=_split_rule,
+    moves=True,
+    local=_split_local,
     vjp=(_split_dx,),
     kernels={"array": _split_array, "torch": _split_torch},
     put=_split_put,
@@ -145,10 +183,17 @@ def _stack_dxs(g: Any, y: Any, *xs: Any, dim: int) -> tuple[Any, ...]:
     return tuple(pieces) if len(xs) > 1 else (pieces,)
 
 
+def _stack_rule(*xs: Spec, dim: int) -> str:
+    names = letters(xs[0].ndim, "s")
+    return f"{', '.join([' '.join(names)] * len(xs))} -> {' '.join([*names[:dim], '!s', *names[dim:]])}"
+
+
 stack = op(
     "stack",
     "Tensors of one shape joined along a new dimension.",
     infer=_infer_stack,
+    factors=_stack_rule,
+    moves=True,
     vjp=_stack_dxs,
     kernels={"array": _stack_array, "torch": _stack_torch},
     samples=lambda rng: [
@@ -193,10 +238,17 @@ def _unbind_put(base: Any, new: Any, k: int, *, dim: int) -> Any:
     return ops.slice_put(base, new, k, dims=(dim,), lengths=(1,), steps=(1,), drop=(dim,))
 
 
+def _unbind_rule(x: Spec, *, dim: int) -> str:
+    names = letters(x.ndim - 1, "s")
+    return f"{' '.join([*names[:dim], '!s', *names[dim:]])} -> {' '.join(names)}"
+
+
 unbind = op(
     "unbind",
     "The slices of x along one dimension, without it.",
     infer=_infer_unbind,
+    factors=_unbind_rule,
+    moves=True,
     vjp=(_unbind_dx,),
     kernels={"array": _unbind_array, "torch": _unbind_torch},
     put=_unbind_put,

@@ -17,7 +17,8 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ArgumentError, DTypeError, LinAlgError, ShapeError
 from gt.ops import rules
-from gt.ops.record import Sample, Site, conj, fill, op, ops
+from gt.ops.record import Sample, Site, conj, fill, op, ops, unfit
+from gt.ops.sharding import leading
 from gt.program import Spec, spec
 
 Rng = np.random.Generator
@@ -128,9 +129,15 @@ linalg_check = op(
     "linalg_check",
     "The tensor itself, or an error where info says that it could not be computed.",
     infer=_infer_check,
+    factors=leading(2),
     vjp=(lambda g, y, x, info, *, what: g,),
     # A compiled program cannot raise: there the result holds nan.
-    kernels={"numpy": _check_numpy, "jax": lambda xp, x, info, *, what: x + 0, "torch": _check_torch},
+    kernels={
+        "numpy": _check_numpy,
+        "jax": lambda xp, x, info, *, what: x + 0,
+        "torch": _check_torch,
+        "torch_graph": unfit,
+    },
     aliases=True,
     samples=lambda rng: [
         ((rng.normal(size=(2, 3)), np.zeros(2, np.int32)), {"what": "it failed"}),
@@ -185,11 +192,13 @@ linalg_inv_ex = op(
     "linalg_inv_ex",
     "The inverse of matrices, and 0 where there is one.",
     infer=_infer_inv,
+    factors=leading(2),
     vjp=(lambda g, y, x: None if g[0] is None else -ops.matmul(adjoint(y[0]), ops.matmul(g[0], adjoint(y[0]))),),
     kernels={
         "numpy": _inv_numpy,
         "jax": _inv_jax,
         "torch": lambda torch, site: in_float32(torch, site, lambda x: tuple(torch.linalg.inv_ex(x))),
+        "torch_graph": unfit,
     },
     samples=_plain,
 )
@@ -236,11 +245,12 @@ linalg_solve_ex = op(
     "linalg_solve_ex",
     "The x of a @ x = b, and 0 where there is one.",
     infer=_infer_solve,
+    factors=leading(2),
     vjp=(
         lambda g, y, a, b: None if g[0] is None else -ops.matmul(_solve_db(g[0], a), adjoint(y[0])),
         lambda g, y, a, b: None if g[0] is None else _solve_db(g[0], a),
     ),
-    kernels={"numpy": _solve_numpy, "jax": _solve_jax, "torch": _solve_torch},
+    kernels={"numpy": _solve_numpy, "jax": _solve_jax, "torch": _solve_torch, "torch_graph": unfit},
     samples=lambda rng: [
         ((well(rng, 3, 3), rng.normal(size=(3, 2))), {}),
         ((well(rng, 2, 1, 2, 2), rng.normal(size=(3, 2, 2))), {}),
@@ -312,6 +322,7 @@ linalg_solve_triangular = op(
     "linalg_solve_triangular",
     "The x of a @ x = b, or x @ a = b, where a is a triangle.",
     infer=_infer_triangular,
+    factors=leading(2),
     vjp=(_triangle_da, lambda g, y, a, b, **attrs: _triangle_db(g, a, **attrs)),
     kernels={"array": _triangle_array, "torch": _triangle_torch},
     samples=_triangle_samples,
@@ -366,6 +377,7 @@ linalg_cholesky_ex = op(
     "linalg_cholesky_ex",
     "The triangle whose product with its conjugate transpose x is, and 0 where there is one.",
     infer=_infer_cholesky,
+    factors=leading(2),
     vjp=(_cholesky_da,),
     kernels={
         "numpy": _cholesky_numpy,
@@ -373,6 +385,7 @@ linalg_cholesky_ex = op(
         "torch": lambda torch, site, *, upper: in_float32(
             torch, site, lambda x: tuple(torch.linalg.cholesky_ex(x, upper=upper))
         ),
+        "torch_graph": unfit,
     },
     samples=_cholesky_samples,
 )
@@ -409,12 +422,14 @@ cholesky_solve = op(
     "cholesky_solve",
     "The x of a @ x = b, given the Cholesky factor of a.",
     infer=_infer_cholesky_solve,
+    factors=leading(2),
     vjp=(lambda g, y, b, low, *, upper: ops.cholesky_solve(g, low, upper=upper), _cholesky_solve_dlow),
     compose=_cholesky_solve,
     kernels={
         "torch": lambda torch, site, *, upper: in_float32(
             torch, site, lambda b, low: torch.cholesky_solve(b, low, upper=upper)
-        )
+        ),
+        "torch_graph": unfit,
     },
     samples=lambda rng: [
         ((rng.normal(size=(3, 2)).astype(np.float32), well(rng, 3, 3).astype(np.float32)), {"upper": False}),

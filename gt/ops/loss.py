@@ -15,6 +15,7 @@ from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.norm import NARROW
 from gt.ops.record import Sample, Site, op, ops
+from gt.ops.sharding import letters, pointwise, within
 from gt.program import Spec, spec
 
 _REDUCTIONS = ("mean", "sum", "none")
@@ -111,6 +112,23 @@ def _dlogp_torch(torch: Any, site: Site, *, shape: Any, reduction: str, ignore_i
     return kernel
 
 
+def _hit(torch: Any, site: Site, place: Any, value: Any, shape: tuple[int, ...], dim: int) -> Any:
+    """The value at the targets, 0 at the other classes. In a graph this fuses with what reads it, unlike a scatter."""
+    classes = torch.arange(shape[dim], device=site.device).view(-1, *[1] * (len(shape) - 1 - dim))
+    return torch.where(place == classes, value, 0.0)
+
+
+def _dlogp_graph(torch: Any, site: Site, *, shape: Any, reduction: str, ignore_index: int) -> Any:
+    shape = tuple(shape)
+    dim = _class_dim(shape)
+
+    def kernel(g: Any, target: Any) -> Any:
+        place, value = _placed(torch, g, target, dim, reduction, ignore_index)
+        return _hit(torch, site, place, -value, shape, dim)
+
+    return kernel
+
+
 def _cases(rng: np.random.Generator) -> list[tuple[Any, Any, dict[str, Any]]]:
     """(scores, targets, attributes)."""
     cases = []
@@ -132,22 +150,75 @@ def _samples_dlogp(rng: np.random.Generator) -> list[Sample]:
     return [((rng.normal(size=_gradient_shape(t, a)), t), {"shape": x.shape, **a}) for x, t, a in _cases(rng)]
 
 
+def _names(scores: Spec | tuple[int, ...], mark: str) -> tuple[str, str]:
+    """The factors of scores and of targets; the classes carry a mark."""
+    n = len(scores.shape if isinstance(scores, Spec) else scores)
+    rest = letters(max(n - 1, 0), "c")
+    return " ".join([*rest[:1], mark, *rest[1:]] if n > 1 else [mark]), " ".join(rest)
+
+
+def _nll_rule(logp: Spec, target: Spec, *, reduction: str, **attrs: Any) -> str | None:
+    """The mean is a sum over the number of those that count, which no shard knows."""
+    scores, targets = _names(logp, "c@")
+    return None if reduction == "mean" else f"{scores}, {targets} -> {targets if reduction == 'none' else ''}"
+
+
+def _here(shard: Any, target: Any, ignore_index: int) -> Any:
+    """Targets as this shard's classes have them; the others are -1, to be ignored."""
+    start = shard.start("c")
+    inside, _ = within(target, start, shard.size("c"))
+    return ops.where(ops.logical_and(inside, ops.ne(target, ignore_index)), target - start, -1)
+
+
+def _nll_local(shard: Any, logp: Any, target: Any, *, reduction: str, ignore_index: int) -> Any:
+    return shard.again(logp, _here(shard, target, ignore_index), reduction=reduction, ignore_index=-1)
+
+
+def _nll_parts(logp: Any, target: Any, *, reduction: str, ignore_index: int) -> Any:
+    total = ops.nll_loss(logp, target, reduction="sum", ignore_index=ignore_index)
+    return total / _counted(target, ignore_index, logp)
+
+
 nll_loss = op(
     "nll_loss",
     "Minus the log-probability of each target class; the mean leaves out targets of ignore_index.",
     infer=_infer,
+    factors=_nll_rule,
+    linear=((0,),),
+    local=_nll_local,
+    parts=_nll_parts,
     vjp=(lambda g, y, logp, target, **attrs: ops.nll_loss_dlogp(g, target, shape=logp.shape, **attrs),),
     kernels={"array": _nll_array, "torch": _nll_torch},
     indices=lambda logp, target, *, reduction, ignore_index: {1: (logp.shape[_class_dim(logp.shape)], ignore_index)},
     samples=lambda rng: [((x, t), a) for x, t, a in _cases(rng)],
 )
 
+
+def _dlogp_rule(g: Spec, target: Spec, *, shape: Any, reduction: str, **attrs: Any) -> str | None:
+    scores, targets = _names(tuple(shape), "c@")
+    return None if reduction == "mean" else f"{targets if reduction == 'none' else ''}, {targets} -> {scores}"
+
+
+def _dlogp_local(shard: Any, g: Any, target: Any, *, shape: Any, reduction: str, ignore_index: int) -> Any:
+    target, shape = _here(shard, target, ignore_index), shard.results[0].shape
+    return shard.again(g, target, shape=shape, reduction=reduction, ignore_index=-1)
+
+
+def _dlogp_parts(g: Any, target: Any, *, shape: Any, reduction: str, ignore_index: int) -> Any:
+    each = g / _counted(target, ignore_index, g)
+    return ops.nll_loss_dlogp(each, target, shape=shape, reduction="sum", ignore_index=ignore_index)
+
+
 nll_loss_dlogp = op(
     "nll_loss_dlogp",
     "The gradient of nll_loss: minus g at each target, divided by their number for the mean.",
     infer=_infer_dlogp,
+    factors=_dlogp_rule,
+    linear=((0,),),
+    local=_dlogp_local,
+    parts=_dlogp_parts,
     vjp=(lambda u, z, g, target, *, shape, **attrs: ops.nll_loss(u, target, **attrs),),
-    kernels={"array": _dlogp_array, "torch": _dlogp_torch},
+    kernels={"array": _dlogp_array, "torch": _dlogp_torch, "torch_graph": _dlogp_graph},
     indices=lambda g, target, *, shape, reduction, ignore_index: {1: (shape[_class_dim(shape)], ignore_index)},
     samples=_samples_dlogp,
 )
@@ -244,6 +315,17 @@ def _cross_entropy_dx_torch(torch: Any, site: Site, *, reduction: str, ignore_in
     return kernel
 
 
+def _cross_entropy_dx_graph(torch: Any, site: Site, *, reduction: str, ignore_index: int, smoothing: float) -> Any:
+    shape = site.specs[1].shape
+    dim = _class_dim(shape)
+
+    def kernel(g: Any, logp: Any, target: Any) -> Any:
+        place, value = _placed(torch, g, target, dim, reduction, ignore_index)
+        return torch.exp(logp) * value - _hit(torch, site, place, value, shape, dim)
+
+    return kernel
+
+
 def _cross_entropy_samples(rng: np.random.Generator) -> list[Sample]:
     cases = [(case, s) for case in _cases(rng) for s in (0.0, 0.2)]
     return [((x, t), {**a, "smoothing": s}) for (x, t, a), s in cases if not s or x.shape in ((4, 3), (2, 3, 4))]
@@ -253,10 +335,25 @@ def _cross_entropy_dx_samples(rng: np.random.Generator) -> list[Sample]:
     return [((rng.normal(size=_gradient_shape(t, a)), -np.abs(x), t), a) for (x, t), a in _cross_entropy_samples(rng)]
 
 
+def _cross_entropy_rule(x: Spec, target: Spec, *, reduction: str, **attrs: Any) -> str | None:
+    scores, targets = _names(x, "!c")
+    if reduction == "mean":
+        return None
+    return f"{scores}, {targets} -> {targets if reduction == 'none' else ''}, {scores}"
+
+
+def _cross_entropy_dx_rule(g: Spec, logp: Spec, target: Spec, *, reduction: str, **attrs: Any) -> str | None:
+    scores, targets = _names(logp, "!c")
+    if reduction == "mean":
+        return None
+    return f"{targets if reduction == 'none' else ''}, {scores}, {targets} -> {scores}"
+
+
 cross_entropy = op(
     "cross_entropy",
     "nll_loss of log_softmax(x), smoothed by `smoothing` towards all classes; and that log_softmax.",
     infer=_infer_cross_entropy,
+    factors=_cross_entropy_rule,
     vjp=_cross_entropy_vjp,
     compose=_cross_entropy,
     kernels={"torch": _cross_entropy_torch},
@@ -268,9 +365,11 @@ cross_entropy_dx = op(
     "cross_entropy_dx",
     "The gradient of cross_entropy, from its log_softmax.",
     infer=_infer_cross_entropy_dx,
+    factors=_cross_entropy_dx_rule,
+    linear=((0,),),
     vjp=None,
     compose=_cross_entropy_dx,
-    kernels={"torch": _cross_entropy_dx_torch},
+    kernels={"torch": _cross_entropy_dx_torch, "torch_graph": _cross_entropy_dx_graph},
     indices=lambda g, logp, target, *, ignore_index, **attrs: {2: (logp.shape[_class_dim(logp.shape)], ignore_index)},
     samples=_cross_entropy_dx_samples,
 )
@@ -312,6 +411,13 @@ mse_loss = op(
     "mse_loss",
     "Squared differences.",
     infer=_infer_mse,
+    factors=lambda x, target, *, reduction: (
+        pointwise(x, target)
+        if reduction == "none"
+        else f"{(a := ' '.join(letters(x.ndim)))}, {a} -> "
+        if reduction == "sum"
+        else None
+    ),
     vjp=(_mse_dx, lambda g, y, x, target, *, reduction: -_mse_dx(g, y, x, target, reduction=reduction)),
     compose=_mse,
     kernels={"torch": _mse_torch},
@@ -340,6 +446,7 @@ binary_cross_entropy = op(
     "binary_cross_entropy",
     "Cross-entropy of probabilities x and targets; logarithms are kept above -100.",
     infer=_infer_two("binary_cross_entropy"),
+    factors=pointwise,
     vjp=(
         lambda g, y, x, target: g * (x - target) / ops.clamp_min((1.0 - x) * x, 1e-12),
         lambda g, y, x, target: g * (_log(1.0 - x) - _log(x)),
@@ -365,6 +472,7 @@ binary_cross_entropy_with_logits = op(
     "binary_cross_entropy_with_logits",
     "Cross-entropy of sigmoid(x) and targets, without overflow.",
     infer=_infer_two("binary_cross_entropy_with_logits"),
+    factors=pointwise,
     vjp=(lambda g, y, x, target: g * (ops.sigmoid(x) - target), lambda g, y, x, target: -(g * x)),
     compose=_logits,
     kernels={"torch": _logits_torch},

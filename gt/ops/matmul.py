@@ -9,6 +9,7 @@ import numpy as np
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.record import Sample, Site, conj, op, ops
+from gt.ops.sharding import letters
 from gt.program import Spec, spec
 
 
@@ -110,10 +111,26 @@ def _samples(rng: np.random.Generator) -> list[Sample]:
     return [*samples, (whole, {}), (turning, {})]
 
 
+def _rule(a: Spec, b: Spec) -> str:
+    names = letters(max(a.ndim, b.ndim, 2) - 2, "kmn")
+    sizes = rules.broadcast("matmul", a.shape[:-2], b.shape[:-2])
+
+    def batch(shape: tuple[int, ...]) -> list[str]:
+        mine = zip(names[len(names) - len(shape) :], shape, sizes[len(sizes) - len(shape) :], strict=True)
+        return [name if n == m != 1 else "1" for name, n, m in mine]
+
+    left = [*batch(a.shape[:-2]), *"mk"[-a.ndim :]]
+    right = [*batch(b.shape[:-2]), *("kn" if b.ndim > 1 else "k")]
+    result = [*batch(sizes), *("m" if a.ndim > 1 else ""), *("n" if b.ndim > 1 else "")]
+    return f"{' '.join(left)}, {' '.join(right)} -> {' '.join(result)}"
+
+
 matmul = op(
     "matmul",
     "The matrix product; leading dimensions are batches and broadcast.",
     infer=_infer,
+    factors=_rule,
+    linear=((0,), (1,)),
     vjp=(_da, _db),
     kernels={"array": lambda xp, a, b: xp.matmul(a, b), "torch": _torch},
     samples=_samples,
@@ -157,10 +174,17 @@ def _linear_torch(torch: Any, site: Site) -> Any:
     return torch.nn.functional.linear
 
 
+def _linear_rule(x: Spec, weight: Spec, *bias: Spec) -> str:
+    rows = " ".join(letters(x.ndim - 1, "kn"))
+    return f"{rows} k, n k{', n' if bias else ''} -> {rows} n"
+
+
 linear = op(
     "linear",
     "x @ weight.T, plus a bias if there is one.",
     infer=_infer_linear,
+    factors=_linear_rule,
+    linear=((0, 2), (1, 2)),
     vjp=(
         lambda g, y, x, weight, *bias: ops.matmul(g, weight),
         # As g.T @ x, the gradient lies in memory as the weight does.

@@ -9,7 +9,8 @@ import numpy as np
 from gt.errors import ArgumentError
 from gt.ops import rules
 from gt.ops.linalg import adjoint, as_diagonal, in_float32, matrices, spread, well
-from gt.ops.record import Sample, Site, conj, op, ops
+from gt.ops.record import Sample, Site, conj, op, ops, unfit
+from gt.ops.sharding import leading
 from gt.program import Spec, spec
 
 Rng = np.random.Generator
@@ -37,8 +38,9 @@ linalg_det = op(
     "linalg_det",
     "The determinant of matrices.",
     infer=_infer_det,
+    factors=leading(2),
     vjp=(lambda g, y, x: ops.linalg_cofactor(x) * spread(g, -1, -2),),
-    kernels={"array": lambda xp, x: xp.linalg.det(x), "torch": _torch("det")},
+    kernels={"array": lambda xp, x: xp.linalg.det(x), "torch": _torch("det"), "torch_graph": unfit},
     samples=_samples,
 )
 
@@ -86,8 +88,9 @@ linalg_cofactor = op(
     "linalg_cofactor",
     "The conjugate gradient of the determinant of matrices.",
     infer=_infer_cofactor,
+    factors=leading(2),
     vjp=(_cofactor_dx,),
-    kernels={"array": _cofactor, "torch": _cofactor_torch},
+    kernels={"array": _cofactor, "torch": _cofactor_torch, "torch_graph": unfit},
     samples=lambda rng: [*_samples(rng), ((np.ones((2, 2), np.float32),), {}), ((np.diag([1.0, 2.0, 0.0]),), {})][:6],
 )
 
@@ -115,10 +118,12 @@ linalg_slogdet = op(
     "linalg_slogdet",
     "The sign of the determinant of matrices, and the logarithm of its absolute value.",
     infer=_infer_slogdet,
+    factors=leading(2),
     vjp=(_slogdet_dx,),
     kernels={
         "array": lambda xp, x: tuple(xp.linalg.slogdet(x)),
         "torch": lambda torch, site: in_float32(torch, site, lambda x: tuple(torch.linalg.slogdet(x))),
+        "torch_graph": unfit,
     },
     samples=_samples,
 )
@@ -180,8 +185,9 @@ linalg_pinv = op(
     "linalg_pinv",
     "The pseudo-inverse of matrices; singular values up to max(atol, rtol * the largest) count as zero.",
     infer=_infer_pinv,
+    factors=leading(2),
     vjp=(_pinv_dx,),
-    kernels={"array": _pinv_array, "torch": _pinv_torch},
+    kernels={"array": _pinv_array, "torch": _pinv_torch, "torch_graph": unfit},
     samples=_pinv_samples,
 )
 
@@ -233,7 +239,8 @@ linalg_matrix_exp = op(
     "linalg_matrix_exp",
     "The exponential of matrices.",
     infer=_infer_exp,
+    factors=leading(2),
     vjp=(_exp_dx,),
-    kernels={"numpy": _exp_numpy, "jax_lib": _exp_jax, "torch": _torch("matrix_exp")},
+    kernels={"numpy": _exp_numpy, "jax_lib": _exp_jax, "torch": _torch("matrix_exp"), "torch_graph": unfit},
     samples=_samples,
 )

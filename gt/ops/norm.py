@@ -18,6 +18,7 @@ from gt.dtypes import DType
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.record import Sample, Site, op, ops
+from gt.ops.sharding import letters
 from gt.program import Spec, spec
 
 Rng = np.random.Generator
@@ -285,10 +286,19 @@ def gradient_samples(samples: list[Sample], form: Any, stats: int, drop: tuple[s
     return made
 
 
+def _last_rule(x: Spec, rows: tuple[Spec, ...], affine: tuple[Spec, ...], n: int, results: int) -> str:
+    """Rows apart, the last n dimensions whole. Gradients of an affine operand add up what each row gives."""
+    row = " ".join([*letters(x.ndim - n), "..."])
+    left = [row] * len(rows) + ["..."] * len(affine)
+    right = [row] * results if results > 1 else [row, *["..."] * (len(rows) - 2) * len(affine)]
+    return f"{', '.join(left)} -> {', '.join(right)}"
+
+
 layer_norm = op(
     "layer_norm",
     "x of mean 0 and variance 1 over its last n dimensions, scaled and shifted; the mean; 1 / the deviation.",
     infer=_infer_layer_norm,
+    factors=lambda x, *affine, n, **attrs: _last_rule(x, (x,), affine, n, 3),
     vjp=lambda g, y, x, *affine, n, eps: gradients(
         g, y, x, affine, _last_dims(x.shape, n), lambda *a: ops.layer_norm_d(*a, n=n)
     ),
@@ -300,6 +310,8 @@ layer_norm = op(
 layer_norm_d = op(
     "layer_norm_d",
     "The gradients of layer_norm by x, weight and bias.",
+    factors=lambda g, x, mean, rstd, *weight, n: _last_rule(x, (g, x, mean, rstd), weight, n, 1),
+    linear=((0,),),
     infer=lambda g, x, mean, rstd, *weight, n: infer_gradients(
         "layer_norm_d", g, x, (mean, rstd), weight, _last_dims(x.shape, _count("layer_norm_d", x, n))
     ),
@@ -341,6 +353,7 @@ rms_norm = op(
     "rms_norm",
     "x of mean square 1 over its last n dimensions, scaled; 1 / the root of the mean square.",
     infer=_infer_rms_norm,
+    factors=lambda x, *weight, n, **attrs: _last_rule(x, (x,), weight, n, 2),
     vjp=lambda g, y, x, *weight, n, eps: gradients(
         g, y, x, weight, _last_dims(x.shape, n), lambda *a: ops.rms_norm_d(*a, n=n)
     ),
@@ -352,6 +365,8 @@ rms_norm = op(
 rms_norm_d = op(
     "rms_norm_d",
     "The gradients of rms_norm by x and weight.",
+    factors=lambda g, x, rstd, *weight, n: _last_rule(x, (g, x, rstd), weight, n, 1),
+    linear=((0,),),
     infer=lambda g, x, rstd, *weight, n: infer_gradients(
         "rms_norm_d", g, x, (rstd,), weight, _last_dims(x.shape, _count("rms_norm_d", x, n))
     ),
@@ -396,10 +411,18 @@ def _group_norm_samples(rng: Rng) -> list[Sample]:
     ]
 
 
+def _groups_local(shard: Any, *operands: Any, groups: int, **attrs: Any) -> Any:
+    return shard.again(*operands, groups=shard.size("g"), **attrs)
+
+
 group_norm = op(
     "group_norm",
     "x of mean 0 and variance 1 in each group of channels, scaled and shifted; the means; 1 / the deviations.",
     infer=_infer_group_norm,
+    factors=lambda x, *affine, groups, **attrs: (
+        f"n (g={groups} !c) ...{', (g !c)' * len(affine)} -> n (g !c) ..., n g, n g"
+    ),
+    local=_groups_local,
     vjp=lambda g, y, x, *affine, groups, eps: gradients(
         g, y, x, affine, _grouped(x.shape, groups), lambda *a: ops.group_norm_d(*a, groups=groups)
     ),
@@ -411,6 +434,12 @@ group_norm = op(
 group_norm_d = op(
     "group_norm_d",
     "The gradients of group_norm by x, weight and bias.",
+    factors=lambda g, x, mean, rstd, *weight, groups: (
+        f"n (g={groups} !c) ..., n (g !c) ..., n g, n g{', (g !c)' * len(weight)}"
+        f" -> n (g !c) ...{', (g !c)' * 2 * len(weight)}"
+    ),
+    linear=((0,),),
+    local=_groups_local,
     infer=lambda g, x, mean, rstd, *weight, groups: infer_gradients(
         "group_norm_d", g, x, (mean, rstd), weight, _grouped(x.shape, _groups("group_norm_d", x, groups))
     ),

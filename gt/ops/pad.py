@@ -9,6 +9,7 @@ import numpy as np
 from gt.errors import ShapeError
 from gt.ops import rules
 from gt.ops.record import Site, op, ops
+from gt.ops.sharding import letters
 from gt.program import Spec, spec
 
 
@@ -35,12 +36,57 @@ def _pad_torch(torch: Any, site: Site, *, pads: Any) -> Any:
     return lambda x, value: torch.constant_pad_nd(x, sides, value)
 
 
+def _pad_graph(torch: Any, site: Site, *, pads: Any) -> Any:
+    x, kind = site.specs[0], getattr(torch, site.specs[0].dtype.name)
+    plain = _pad_torch(torch, site, pads=pads)
+    if max(pads, default=0) <= 0:
+        return lambda x, value: plain(x, 0)
+    # Which elements are there: known in the padded dimensions alone, the others broadcast.
+    around = [a > 0 or b > 0 for a, b in zip(pads[::2], pads[1::2], strict=True)]
+    shape = [n if wider else 1 for n, wider in zip(x.shape, around, strict=True)]
+    sides = [n if around[k // 2] else 0 for k, n in enumerate(pads)]
+    mask = _pad_torch(torch, site, pads=sides)
+
+    def kernel(x: Any, value: Any) -> Any:
+        there = mask(torch.ones(shape, dtype=torch.bool, device=site.device), False)
+        return torch.where(there, plain(x, 0), value.to(kind))
+
+    return kernel
+
+
+def _rule(x: Spec, value: Spec, *, pads: Any) -> str:
+    names = letters(x.ndim)
+    left = [a if pads[2 * d] == pads[2 * d + 1] == 0 else a + "~" for d, a in enumerate(names)]
+    return f"{' '.join(left)}, -> {' '.join(names)}"
+
+
+def _window(x: Spec, value: Spec, *, pads: Any) -> dict[str, Any]:
+    def along(before: int) -> Any:
+        return lambda operand, lo, hi: (lo - before, hi - before, "clip")
+
+    return {a: along(pads[2 * d]) for d, a in enumerate(letters(x.ndim))}
+
+
+def _local(shard: Any, x: Any, value: Any, *, pads: Any) -> Any:
+    """A shard of the result: what there is of x in it, and padding at the ends of the whole only."""
+    sides = list(pads)
+    for d, a in enumerate(letters(x.ndim)):
+        if shard.split(a) and (pads[2 * d] or pads[2 * d + 1]):
+            lo, n = shard.start(a), shard.size(a)
+            before = min(max(pads[2 * d] - lo, 0), n - x.shape[d])
+            sides[2 * d : 2 * d + 2] = before, n - x.shape[d] - before
+    return shard.again(x, value, pads=tuple(sides))
+
+
 pad = op(
     "pad",
     "x with so many elements of one value before and after it in each dimension; a negative number takes some away.",
     infer=_infer_pad,
+    factors=_rule,
+    window=_window,
+    local=_local,
     vjp=(lambda g, y, x, value, *, pads: ops.pad(g, 0, pads=tuple(-n for n in pads)),),
-    kernels={"array": _pad_array, "torch": _pad_torch},
+    kernels={"array": _pad_array, "torch": _pad_torch, "torch_graph": _pad_graph},
     samples=lambda rng: [
         ((rng.normal(size=(2, 3)), 1.5), {"pads": (0, 0, 1, 2)}),
         ((rng.normal(size=(3, 4)), 0), {"pads": (-1, 2, 1, -2)}),

@@ -13,7 +13,7 @@ import numpy as np
 
 from gt import dtypes
 from gt.errors import ArgumentError, DTypeError, ShapeError
-from gt.ops import rules, windows
+from gt.ops import pool_shards, rules, windows
 from gt.ops.record import Sample, Site, op, ops
 from gt.program import Spec, spec
 
@@ -194,6 +194,9 @@ max_pool = op(
     "max_pool",
     "The largest element of each window, and its position in the channel.",
     infer=_infer_max,
+    factors=pool_shards.rule,
+    window=pool_shards.windows,
+    local=pool_shards.max_local,
     ranges=lambda x, **attrs: {1: math.prod(x.shape[2:])},
     vjp=(
         lambda g, y, x, **attrs: (
@@ -208,6 +211,9 @@ max_pool_dx = op(
     "max_pool_dx",
     "The gradient of max_pool by an input of the given sizes: g added up at the positions.",
     infer=_infer_max_dx,
+    factors=pool_shards.gradient_rule,
+    linear=((0,),),
+    local=pool_shards.max_dx_local,
     vjp=(_max_dg,),
     compose=_max_dx,
     kernels={"torch": _max_dx_torch},
@@ -337,6 +343,10 @@ avg_pool = op(
     "avg_pool",
     "The mean of each window: its sum by its size, with or without padding, or by a divisor.",
     infer=_infer_avg,
+    factors=lambda x, **attrs: pool_shards.rule(x) if x.dtype.is_floating_point else "n c ... -> n c ...",
+    linear=((0,),),
+    window=pool_shards.windows,
+    local=pool_shards.avg_local,
     vjp=(lambda g, y, x, **attrs: ops.avg_pool_dx(g, sizes=x.shape[2:], **attrs),),
     kernels={"array": _avg_array, "torch": _avg_torch},
     samples=lambda rng: [((x,), a) for x, a in _avg_cases(rng)],
@@ -346,6 +356,9 @@ avg_pool_dx = op(
     "avg_pool_dx",
     "The gradient of avg_pool by an input of the given sizes.",
     infer=_infer_avg_dx,
+    factors=pool_shards.gradient_rule,
+    linear=((0,),),
+    local=pool_shards.avg_dx_local,
     vjp=(lambda u, z, g, *, sizes, **attrs: ops.avg_pool(u, **attrs),),
     kernels={"array": _avg_dx_array, "torch": _avg_dx_torch},
     samples=_avg_dx_samples,

@@ -18,16 +18,22 @@ from gt import dtypes
 from gt.errors import ArgumentError, DTypeError
 from gt.ops import rules
 from gt.ops.bits import (
+    bits_graph,
     bits_jax,
     bits_numpy,
     bits_torch,
+    centered_graph,
     centered_jax,
     centered_numpy,
     centered_torch,
+    key_kinds,
+    key_numbers,
     pieces_numpy,
     pieces_torch,
+    uniform_streams,
 )  # fmt: skip
-from gt.ops.record import Op, Sample, Site, op, ops
+from gt.ops.record import Op, Prepared, Sample, Site, fill, op, ops
+from gt.ops.sharding import letters
 from gt.program import Spec, spec
 
 _MASK32 = (1 << 32) - 1
@@ -64,6 +70,20 @@ def _rand_torch(torch: Any, site: Site, *, shape: Any, dtype: str) -> Any:
     if device == "cpu":
         return lambda seed: pieces_torch(torch, n, kind, lambda s, m: _uniform(m, seed, dtype, s)).view(target)
     return lambda seed: centered_torch(torch, n, seed, dtype, device).add_(0.5).to(kind).view(target)
+
+
+def _seeded(n: int, streams: int, kernel: Any) -> Prepared:
+    """A graph kernel of an op whose one number is a seed: the host makes keys of it."""
+    return Prepared(lambda seed: key_numbers(n, seed, streams), key_kinds(n, streams), kernel)
+
+
+def _rand_graph(torch: Any, site: Site, *, shape: Any, dtype: str) -> Prepared:
+    n, target, device, kind = math.prod(shape), tuple(shape), site.device, getattr(torch, dtype)
+
+    def kernel(*key: Any) -> Any:
+        return (centered_graph(torch, n, key, dtype, device) + 0.5).to(kind).view(target)
+
+    return _seeded(n, uniform_streams(dtype), kernel)
 
 
 def _wide(dtype: str) -> str:
@@ -111,6 +131,19 @@ def _randn_torch(torch: Any, site: Site, *, shape: Any, dtype: str) -> Any:
     return kernel
 
 
+def _randn_graph(torch: Any, site: Site, *, shape: Any, dtype: str) -> Prepared:
+    n, target, device = math.prod(shape), tuple(shape), site.device
+    kind, wide, even = getattr(torch, dtype), _wide(dtype), math.prod(shape) + math.prod(shape) % 2
+
+    def kernel(*key: Any) -> Any:
+        u = centered_graph(torch, even, key, wide, device).view(-1, 2)
+        radius, angle = torch.sqrt(torch.log(0.5 - u[:, 0]) * -2), u[:, 1] * (2 * math.pi)
+        pair = torch.stack([radius * torch.cos(angle), radius * torch.sin(angle)], 1)
+        return pair.view(-1)[:n].to(kind).reshape(target)
+
+    return _seeded(even, uniform_streams(wide), kernel)
+
+
 def _float_samples(rng: np.random.Generator) -> list[Sample]:
     return [
         ((7,), {"shape": (3, 5), "dtype": "float32"}),
@@ -122,12 +155,35 @@ def _float_samples(rng: np.random.Generator) -> list[Sample]:
     ]
 
 
+# -- on shards -------------------------------------------------------------------------------
+
+
+def _rule(*numbers: Spec, shape: Any, **attrs: Any) -> str:
+    return f"{', ' * (len(numbers) - 1)} -> {' '.join(a + '@' for a in letters(len(shape)))}"
+
+
+def _local(shard: Any, *numbers: Any, shape: Any, **attrs: Any) -> Any:
+    return _part(shard, tuple(shape), lambda drawn: shard.again(*numbers, shape=drawn, **attrs))
+
+
+def _part(shard: Any, shape: tuple[int, ...], draw: Any) -> Any:
+    """A shard of what one worker would draw. A number depends on its place in the whole, so all that come before the
+    last one are drawn too."""
+    names = letters(len(shape))
+    starts, sizes = [shard.start(a) for a in names], tuple(shard.size(a) for a in names)
+    dims = tuple(range(len(shape)))
+    drawn = draw((starts[0] + sizes[0], *shape[1:]))
+    return ops.slice(drawn, *starts, dims=dims, lengths=sizes, steps=(1,) * len(dims), drop=())
+
+
 rand = op(
     "rand",
     "Numbers in [0, 1), all equally likely.",
     infer=_infer_floats("rand"),
+    factors=_rule,
+    local=_local,
     vjp=None,
-    kernels={"numpy": _rand_numpy, "jax": _rand_jax, "torch": _rand_torch},
+    kernels={"numpy": _rand_numpy, "jax": _rand_jax, "torch": _rand_torch, "torch_graph": _rand_graph},
     samples=_float_samples,
 )
 
@@ -135,8 +191,10 @@ randn = op(
     "randn",
     "Normally distributed numbers of mean 0 and variance 1.",
     infer=_infer_floats("randn"),
+    factors=_rule,
+    local=_local,
     vjp=None,
-    kernels={"numpy": _randn_numpy, "jax": _randn_jax, "torch": _randn_torch},
+    kernels={"numpy": _randn_numpy, "jax": _randn_jax, "torch": _randn_torch, "torch_graph": _randn_graph},
     samples=_float_samples,
 )
 
@@ -214,15 +272,36 @@ def _randint_torch(torch: Any, site: Site, *, shape: Any, dtype: str) -> Any:
     return kernel
 
 
+def _randint_graph(torch: Any, site: Site, *, shape: Any, dtype: str) -> Prepared:
+    n, target, device, kind = math.prod(shape), tuple(shape), site.device, getattr(torch, dtype)
+
+    def numbers(seed: int, low: int, high: int) -> tuple[int, ...]:
+        span = _span(low, high)
+        return (low, span if span < 1 << 63 else 0, *key_numbers(n, seed, 2))
+
+    def kernel(low: Any, span: Any, *key: Any) -> Any:
+        x, lower = (bits_graph(torch, n, key, device, stream).to(torch.int64) for stream in (0, 1))
+        lower = lower & _MASK32
+        narrow = ((x & _MASK32) * span) >> 32
+        wide = (((x & 0x7FFFFFFF) << 32) | lower) % torch.where(span == 0, 1, span)
+        drawn = torch.where(span < 1 << 31, narrow, wide) + low
+        return torch.where(span == 0, (x << 32) | lower, drawn).to(kind).view(target)  # 0: more than int64 counts
+
+    return Prepared(numbers, "ii" + key_kinds(n, 2), kernel)
+
+
 randint = op(
     "randint",
     "Integers from low to below high, all equally likely.",
     infer=_infer_randint,
+    factors=_rule,
+    local=_local,
     vjp=None,
     kernels={
         "numpy": _randint_numpy,
         "jax": _randint_jax,
         "torch": _randint_torch,
+        "torch_graph": _randint_graph,
         "numbers": lambda specs, **attrs: lambda seed, low, high: _span(low, high),
     },
     samples=lambda rng: [
@@ -264,82 +343,28 @@ def _randperm_torch(torch: Any, site: Site, *, n: int, dtype: str) -> Any:
     return kernel
 
 
+def _randperm_graph(torch: Any, site: Site, *, n: int, dtype: str) -> Prepared:
+    device, kind = site.device, getattr(torch, dtype)
+
+    def kernel(*key: Any) -> Any:
+        x, lower = (bits_graph(torch, n, key, device, stream).to(torch.int64) for stream in (0, 1))
+        return torch.argsort((x << 32) | (lower & _MASK32), stable=True).to(kind)
+
+    return _seeded(n, 2, kernel)
+
+
 randperm = op(
     "randperm",
     "The integers below n in random order: where 64 random bits for each of them would be sorted to.",
     infer=_infer_randperm,
     ranges=lambda seed, *, n, dtype: {0: n} if dtype in ("int64", "int32") else {},
     vjp=None,
-    kernels={"numpy": _randperm_numpy, "jax": _randperm_jax, "torch": _randperm_torch},
+    kernels={"numpy": _randperm_numpy, "jax": _randperm_jax, "torch": _randperm_torch, "torch_graph": _randperm_graph},
     samples=lambda rng: [
         ((3,), {"n": 10, "dtype": "int64"}),
         ((-4,), {"n": 7, "dtype": "int32"}),
         ((5,), {"n": 1, "dtype": "float32"}),
         ((5,), {"n": 0, "dtype": "int64"}),
-    ],
-)
-
-# -- poisson ---------------------------------------------------------------------------------
-
-
-def _infer_poisson(rate: Spec, seed: Spec) -> Spec:
-    rules.tensor("poisson", rate)
-    rules.floating("poisson", rate)
-    rules.integer("poisson", seed)
-    return rate
-
-
-_TERMS = 60  #: beyond this count a rate below 15 leaves less than 1e-16
-
-
-def _poisson(lib: Any, rate: Any, u: Any, z: Any) -> Any:
-    """In float64. Small rates: how many of the cumulated probabilities a uniform number passes. Large ones: the
-    normal number's quantile, corrected for the skew (Cornish-Fisher), which is right to a part in a thousand."""
-    small = lib.where(rate < 15, rate, rate * 0)
-    p = lib.exp(-small)
-    passed, count = p, rate * 0
-    for k in range(1, _TERMS):
-        count = count + (u >= passed)
-        p = p * small / k
-        passed = passed + p
-    large = lib.where(rate < 15, rate * 0 + 15, rate)
-    root = lib.sqrt(large)
-    x = large + root * z + (z * z + 2) / 6 - (2 * z + z**3) / (72 * root)
-    x = x + (-16 + 7 * z**2 + 3 * z**4) / (810 * large)
-    return lib.where(rate < 15, count, lib.where(x < 0, x * 0, lib.floor(x)))
-
-
-def _poisson_numpy(np_: Any, rate: Any, seed: int) -> Any:
-    shape = rate.shape
-    u, z = (f(np, seed, shape=shape, dtype="float64") for f in (_rand_numpy, _randn_numpy))
-    return np.asarray(_poisson(np, rate.astype(np.float64), u, z))
-
-
-def _poisson_jax(xp: Any, rate: Any, seed: Any) -> Any:
-    u, z = (f(xp, seed, shape=rate.shape, dtype="float64") for f in (_rand_jax, _randn_jax))
-    return _poisson(xp, rate.astype("float64"), u, z).astype(rate.dtype)
-
-
-def _poisson_torch(torch: Any, site: Site) -> Any:
-    draws = [make(torch, site, shape=site.specs[0].shape, dtype="float64") for make in (_rand_torch, _randn_torch)]
-
-    def kernel(rate: Any, seed: int) -> Any:
-        return _poisson(torch, rate.double(), *(draw(seed) for draw in draws)).to(rate.dtype)
-
-    return kernel
-
-
-poisson = op(
-    "poisson",
-    "Counts of events that happen at the given rates.",
-    infer=_infer_poisson,
-    vjp=(lambda g, y, rate, seed: g * 0.0,),
-    kernels={"numpy": _poisson_numpy, "jax": _poisson_jax, "torch": _poisson_torch},
-    samples=lambda rng: [
-        ((rng.uniform(0, 10, size=(4, 5)), 11), {}),
-        ((np.array([0.0, 14.0, 16.0, 400.0]), 12), {}),
-        ((np.array(3.5), 13), {}),
-        ((np.zeros((0, 3)), 14), {}),
     ],
 )
 
@@ -392,12 +417,35 @@ def _dropout_torch(torch: Any, site: Site, *, p: float) -> Any:
     return kernel
 
 
+def _dropout_graph(torch: Any, site: Site, *, p: float) -> Prepared:
+    x = site.specs[0]
+    n, shape, device, limit, scale = x.size, x.shape, site.device, _limit(p), _scale(p)
+    if limit > np.iinfo(np.int32).max:
+        return _seeded(n, 1, lambda x, *key: x * 0)
+    return _seeded(n, 1, lambda x, *key: x * (bits_graph(torch, n, key, device) >= limit).view(shape) * scale)
+
+
+def _dropout_rule(x: Spec, seed: Spec, *, p: float) -> str:
+    places = " ".join(a + "@" for a in letters(x.ndim))
+    return f"{places}, -> {places}"
+
+
+def _dropout_local(shard: Any, x: Any, seed: Any, *, p: float) -> Any:
+    def mask(shape: tuple[int, ...]) -> Any:
+        return shard.again(fill(x, 1.0, shape, x.dtype), seed, p=p)
+
+    return x * _part(shard, shard.specs[0].shape, mask)
+
+
 dropout: Op = op(
     "dropout",
     "x with each element zeroed with probability p, the others scaled by 1 / (1 - p).",
     infer=_infer_dropout,
+    factors=_dropout_rule,
+    linear=((0,),),
+    local=_dropout_local,
     vjp=(lambda g, y, x, seed, *, p: ops.dropout(g, seed, p=p),),
-    kernels={"numpy": _dropout_numpy, "jax": _dropout_jax, "torch": _dropout_torch},
+    kernels={"numpy": _dropout_numpy, "jax": _dropout_jax, "torch": _dropout_torch, "torch_graph": _dropout_graph},
     samples=lambda rng: [
         ((rng.normal(size=(4, 5)), 11), {"p": 0.3}),
         ((rng.normal(size=(4, 5)), 12), {"p": 0}),

@@ -53,6 +53,13 @@ class Op:
     #: returns the function of the operands alone: what attributes and specs decide costs nothing when
     #: it runs. Without it, torch's function of that name is used. "torch_inplace" has that form too;
     #: what it returns writes its results into the operands in `inplace`, in a commit.
+    #: "torch_many", f(torch, device, **attrs), returns the same for many uses at once with equal numbers: a function
+    #: of rows of arrays, and the numbers, that returns the results of all rows.
+    #: "torch_graph" is for graphs that are captured or compiled, where no number may be written down: of the same
+    #: form, but every number comes as a tensor without dimensions on site.device (float64 for "f", int64 for "i",
+    #: bool for "b"; bytes as uint8 of one dimension). It returns such a function, or a Prepared, or None where this
+    #: use of the op cannot be part of a graph. Needed where numbers are not just cast (see graph_kernels.py in
+    #: gt/worker/engines), and where the plain kernel looks at values.
     kernels: Mapping[str, Kernel] = field(default_factory=dict)
     #: The op written in other ops. Needs no kernels, no gradient of its own.
     compose: Callable[..., Any] | None = None
@@ -73,6 +80,28 @@ class Op:
     aliases: bool = False
     #: Operand numbers that "torch_inplace" overwrites, one per result.
     inplace: tuple[int, ...] = ()
+    # -- how it runs on shards; without a word of it every operand must be whole (sharding.py has the language)
+    #: The sharding rule, such as "m k, k n -> m n", or (*specs, **attrs) -> the rule, None where there is none. Every
+    #: operand has its place in it, numbers too (an empty one); one place on the right serves all results.
+    factors: str | Callable[..., str | None] | None = None
+    #: Groups of operands in which the op is linear when the others stay: those of a group may be partial sums
+    #: together, one group at a time. Or (*specs, **attrs) -> the groups.
+    linear: tuple[tuple[int, ...], ...] | Callable[..., tuple[tuple[int, ...], ...]] = ()
+    #: It only moves elements: if all operands are partial, of any kind, so are the results.
+    moves: bool = False
+    #: (*specs, **attrs) -> {factor: f(operand, lo, hi) -> (lo, hi, border)}: which part of an operand's `~` dimension
+    #: the results at [lo, hi) of the factor need. Beyond the operand stand zeros (border "zero"), its other end
+    #: ("wrap") or nothing ("clip").
+    window: Callable[..., dict[str, Callable[[int, int, int], tuple[int, int, str]]]] | None = None
+    #: (shard, *operands, **attrs) -> the results, in ops: what runs on a shard (shard.py) where that is not the op
+    #: itself with the same attributes.
+    local: Callable[..., Any] | None = None
+    #: (*specs, **attrs) -> (factor, first, last): two phases over a factor that else must be whole, None where there
+    #: are none. first(shard, *operands, **attrs) -> (kept, sent), two tuples; what is sent comes together from all
+    #: parts of the factor, in order, along a new first dimension; last(shard, kept, gathered, **attrs) -> the results.
+    merge: Callable[..., tuple[str, Callable[..., Any], Callable[..., Any]] | None] | None = None
+    #: Like compose, for shards only: the op in ops that have rules, for splits that its own rule does not take.
+    parts: Callable[..., Any] | None = None
 
     def __call__(self, *args: Any, **attrs: Any) -> Any:
         for a in args:
@@ -92,6 +121,21 @@ class Site:
     device: str
     specs: tuple[Spec, ...]  #: of the operands
     results: tuple[Spec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A graph kernel whose numbers are worked on by the host first, at every call."""
+
+    #: The op's number operands in order (Python numbers, bytes) -> the numbers that the kernel gets; raises the
+    #: user's error if they are wrong.
+    numbers: Callable[..., tuple[Any, ...]]
+    kinds: str  #: of those numbers: letters of program.SCALARS ("f", "i", "b")
+    kernel: Kernel  #: (the op's tensor operands in order, *those numbers as tensors without dimensions) -> result(s)
+
+
+def unfit(torch: Any, site: Site, **attrs: Any) -> None:
+    """The "torch_graph" of an op whose kernel looks at values or waits for the device: no graph can hold it."""
 
 
 TABLE: dict[str, Op] = {}

@@ -15,6 +15,7 @@ from gt.dtypes import DType
 from gt.errors import ArgumentError, DimError, DTypeError, ShapeError
 from gt.ops import rules
 from gt.ops.record import Op, Sample, Site, conj, fill, op, ops
+from gt.ops.sharding import letters, reducing, same_shape
 from gt.program import Spec, spec
 
 Rng = np.random.Generator
@@ -125,6 +126,8 @@ sum_ = op(
     "sum",
     "The sum over dims; of integers in int64.",
     infer=_infer_sum("sum"),
+    factors=reducing("sum"),
+    linear=((0,),),
     vjp=(lambda g, y, x, *, dims, keepdim: _spread(g, x, dims, keepdim),),
     kernels={
         "array": _array(lambda xp, x, dims, keepdim: xp.sum(wide(x), axis=dims, keepdims=keepdim)),
@@ -158,6 +161,7 @@ prod = op(
     "prod",
     "The product over dims; of integers in int64.",
     infer=_infer_sum("prod"),
+    factors=reducing("whole"),
     vjp=(_prod_dx,),
     kernels={
         "array": _array(lambda xp, x, dims, keepdim: xp.prod(wide(x), axis=dims, keepdims=keepdim)),
@@ -186,10 +190,22 @@ def _mean_dx(g: Any, y: Any, x: Any, *, dims: Any, keepdim: bool) -> Any:
     return _spread(g * (1.0 / max(count(x.shape, dims), 1)), x, dims, keepdim)
 
 
+def _mean_local(shard: Any, x: Any, *, dims: Any, keepdim: bool) -> Any:
+    names, shape = letters(x.ndim), shard.specs[0].shape
+    if not any(shard.split(names[d]) for d in dims):
+        return shard.again(x, dims=dims, keepdim=keepdim)
+    # By the number of all elements: the mean of means is the mean only where shards are even.
+    total = ops.sum(x, dims=dims, keepdim=keepdim)
+    return total * (1.0 / count(shape, dims))
+
+
 mean = op(
     "mean",
     "The mean over dims.",
     infer=_infer_mean,
+    factors=reducing("sum"),
+    linear=((0,),),
+    local=_mean_local,
     vjp=(_mean_dx,),
     kernels={
         "array": _array(
@@ -268,6 +284,7 @@ var = op(
     "var",
     "The variance over dims: squared deviations over their number less the correction.",
     infer=_infer_var("var"),
+    factors=reducing("whole"),
     vjp=(_var_dx,),
     compose=_var,
     kernels={"torch": _var_torch("var")},
@@ -278,6 +295,7 @@ std = op(
     "std",
     "The square root of the variance over dims.",
     infer=_infer_var("std"),
+    factors=reducing("whole"),
     vjp=(_std_dx,),
     compose=lambda x, **attrs: ops.sqrt(ops.var(x, **attrs)),
     kernels={"torch": _var_torch("std")},
@@ -311,11 +329,12 @@ def _extreme_dx(g: Any, y: Any, x: Any, *, dims: Any, keepdim: bool) -> Any:
     return ops.where(winners, restore(g, x.shape, dims, keepdim) / count, 0.0)
 
 
-def _extreme(name: str, doc: str, array: Any) -> Op:
+def _extreme(name: str, doc: str, array: Any, kind: str) -> Op:
     return op(
         name,
         doc,
         infer=_infer_extreme(name),
+        factors=reducing(kind),
         vjp=(_extreme_dx,),
         kernels={"array": _array(array), "torch": _torch(name)},
         samples=lambda rng: [
@@ -326,8 +345,12 @@ def _extreme(name: str, doc: str, array: Any) -> Op:
     )
 
 
-amax = _extreme("amax", "The largest over dims; nan if one is.", lambda xp, x, d, k: xp.max(x, axis=d, keepdims=k))
-amin = _extreme("amin", "The smallest over dims; nan if one is.", lambda xp, x, d, k: xp.min(x, axis=d, keepdims=k))
+amax = _extreme(
+    "amax", "The largest over dims; nan if one is.", lambda xp, x, d, k: xp.max(x, axis=d, keepdims=k), "max"
+)
+amin = _extreme(
+    "amin", "The smallest over dims; nan if one is.", lambda xp, x, d, k: xp.min(x, axis=d, keepdims=k), "min"
+)
 
 
 def _infer_place(name: str) -> Any:
@@ -341,11 +364,32 @@ def _infer_place(name: str) -> Any:
     return infer
 
 
+def _place_rule(x: Spec, *, dim: int | None, keepdim: bool) -> str:
+    return reducing("whole")(x, dims=range(x.ndim) if dim is None else (dim,), keepdim=keepdim)
+
+
+def _place_parts(extreme: Op, x: Any, *, dim: int | None, keepdim: bool) -> Any:
+    """The first place of those that have the extreme, or are nan."""
+    dims = tuple(range(x.ndim)) if dim is None else (dim,)
+    hit = ops.logical_or(ops.eq(x, extreme(x, dims=dims, keepdim=True)), ops.isnan(x))
+    places, step = None, 1
+    for d in reversed(dims):
+        n = x.shape[d]
+        mine = x._apply(ops.arange, (0, step), {"n": n, "dtype": "int64"})
+        mine = ops.reshape(mine, shape=tuple(n if i == d else 1 for i in range(x.ndim)))
+        places, step = mine if places is None else places + mine, step * n
+    if places is None:  # no dimension, one element
+        return ops.cast(x * 0, dtype="int64")
+    return ops.amin(ops.where(hit, places, step), dims=dims, keepdim=keepdim)
+
+
 def _place(name: str, doc: str) -> Op:
     return op(
         name,
         doc,
         infer=_infer_place(name),
+        factors=_place_rule,
+        parts=lambda x, **attrs: _place_parts(ops.amax if name == "argmax" else ops.amin, x, **attrs),
         vjp=None,
         ranges=lambda x, *, dim, keepdim: {0: x.size if dim is None else x.shape[dim] if x.ndim else 1},
         kernels={
@@ -383,6 +427,7 @@ def _logic(name: str, doc: str) -> Op:
         name,
         doc,
         infer=_infer_logic(name),
+        factors=reducing("max" if name == "any" else "min"),
         vjp=None,
         kernels={
             "array": _array(lambda xp, x, dims, keepdim: getattr(xp, name)(x != 0, axis=dims, keepdims=keepdim)),
@@ -437,10 +482,19 @@ def _sum_to_array(xp: Any, x: Any, *, shape: Any) -> Any:
     return xp.sum(x, axis=_summed(x.shape, target), keepdims=True).astype(x.dtype).reshape(target)
 
 
+def _sum_to_rule(x: Spec, *, shape: Any) -> str:
+    gone, names = set(_summed(x.shape, tuple(shape))), letters(x.ndim)
+    kept = ["1" if d in gone or x.shape[d] == 1 else names[d] for d in range(x.ndim - len(shape), x.ndim)]
+    return f"{' '.join(a if n != 1 else '1' for a, n in zip(names, x.shape, strict=True))} -> {' '.join(kept)}"
+
+
 sum_to = op(
     "sum_to",
     "x summed over the dimensions that broadcasting from `shape` would make: the inverse of expand.",
     infer=_infer_sum_to,
+    factors=_sum_to_rule,
+    linear=((0,),),
+    local=same_shape,
     vjp=(lambda g, y, x, *, shape: ops.expand(g, shape=x.shape),),
     kernels={"array": _sum_to_array, "torch": _sum_to_torch},
     samples=lambda rng: (

@@ -16,6 +16,7 @@ from gt.errors import ShapeError
 from gt.ops import rules
 from gt.ops.record import Op, Sample, Site, conj, fill, op, ops
 from gt.ops.reduce import some, wide
+from gt.ops.sharding import along, letters
 from gt.program import Spec, spec
 
 Rng = np.random.Generator
@@ -71,10 +72,26 @@ def _infer_wide(name: str) -> Any:
     return infer
 
 
+def _cumsum_first(shard: Any, x: Any, *, dim: int) -> Any:
+    return (shard.again(x, dim=dim),), (ops.sum(x, dims=(dim,), keepdim=True),)
+
+
+def _cumsum_last(shard: Any, kept: Any, gathered: Any, *, dim: int) -> Any:
+    """What the parts before this one add up to is added to all of it."""
+    before = shard.parts[letters(kept[0].ndim)[dim]].index
+    if not before:
+        return kept[0]
+    cut = {"dims": (0,), "lengths": (before,), "steps": (1,), "drop": ()}
+    return kept[0] + ops.sum(ops.slice(gathered[0], 0, **cut), dims=(0,), keepdim=False)
+
+
 cumsum = op(
     "cumsum",
     "The sum of all elements up to each, along dim.",
     infer=_infer_wide("cumsum"),
+    merge=lambda x, *, dim: (letters(x.ndim)[dim], _cumsum_first, _cumsum_last) if x.ndim else None,
+    factors=along("dim"),
+    linear=((0,),),
     vjp=(lambda g, y, x, *, dim: _reversed(ops.cumsum, g, dim),),
     kernels={"array": lambda xp, x, *, dim: xp.cumsum(wide(x), axis=dim), "torch": _torch("cumsum")},
     samples=lambda rng: [*_samples(rng), *_complex_and_integers(rng)],
@@ -91,6 +108,7 @@ cumprod = op(
     "cumprod",
     "The product of all elements up to each, along dim.",
     infer=_infer_wide("cumprod"),
+    factors=along("dim"),
     vjp=(_cumprod_dx,),
     kernels={"array": lambda xp, x, *, dim: xp.cumprod(wide(x), axis=dim), "torch": _torch("cumprod")},
     samples=lambda rng: [
@@ -135,6 +153,8 @@ linear_scan = op(
     "linear_scan",
     "y[t] = a[t] * y[t - 1] + b[t] along dim (of y[t + 1], in reverse); nothing comes before the first.",
     infer=_infer_linear_scan,
+    factors=along("dim"),
+    linear=((1,),),
     vjp=(
         lambda g, y, a, b, *, dim, reverse: _linear_scan_da(g, y, a, dim, reverse),
         lambda g, y, a, b, *, dim, reverse: _linear_scan_db(g, a, dim, reverse),
@@ -171,6 +191,7 @@ logcumsumexp = op(
     "logcumsumexp",
     "log(cumsum(exp(x))) along dim, without overflow.",
     infer=_infer_logcumsumexp,
+    factors=along("dim"),
     vjp=(_logcumsumexp_dx,),
     kernels={
         "numpy": lambda xp, x, *, dim: xp.logaddexp.accumulate(x, axis=dim),
@@ -205,6 +226,7 @@ def _extreme(name: str, doc: str, better: str) -> Op:
         name,
         doc,
         infer=_infer_extreme(name),
+        factors=along("dim"),
         ranges=lambda x, *, dim, **attrs: {1: x.shape[dim] if x.ndim else 1},
         vjp=(lambda g, y, x, *, dim: ops.gather_dx(g[0], y[1], shape=x.shape, dim=dim),),
         kernels={"array": array, "torch": _torch(name)},

@@ -15,6 +15,7 @@ from gt.errors import ShapeError
 from gt.ops import rules
 from gt.ops.placing import add_at, put_at
 from gt.ops.record import Sample, Site, fill, op, ops
+from gt.ops.sharding import letters, masked, within
 from gt.program import Spec, spec
 
 Rng = np.random.Generator
@@ -68,10 +69,43 @@ def _gather_samples(rng: Rng) -> list[tuple[Any, Any, int]]:
     ]
 
 
+def _sides(shape: tuple[int, ...], index: Spec, dim: int, marks: tuple[str, str] = ("v@", "i")) -> tuple[str, str]:
+    """The factors of the tensor and of the index: one along dim each; elsewhere the same, where sizes agree."""
+    whole, part = [], []
+    for d, (a, n, m) in enumerate(zip(letters(len(shape), "iv"), shape, index.shape, strict=True)):
+        mine = marks if d == dim else (a, a) if n == m else (f"!v{d}", f"!i{d}")
+        whole.append(mine[0])
+        part.append(mine[1])
+    return " ".join(whole), " ".join(part)
+
+
+def _gather_rule(x: Spec, index: Spec, *, dim: int) -> str:
+    whole, part = _sides(x.shape, index, dim)
+    return f"{whole}, {part} -> {part}"
+
+
+def _gather_local(shard: Any, x: Any, index: Any, *, dim: int) -> Any:
+    if not shard.split("v"):
+        return shard.again(x, index, dim=dim)
+    inside, place = within(index, shard.start("v"), shard.size("v"))
+    return masked(inside, shard.again(x, place, dim=dim))
+
+
+def _scattered(shard: Any, index: Any, src: Any) -> tuple[Any, Any]:
+    """Where to add what: what belongs to other shards becomes zero."""
+    if not shard.split("v"):
+        return index, src
+    inside, place = within(index, shard.start("v"), shard.size("v"))
+    return place, masked(inside, src)
+
+
 gather = op(
     "gather",
     "The elements at `index` along dim.",
     infer=_infer_gather,
+    factors=_gather_rule,
+    linear=((0,),),
+    local=_gather_local,
     vjp=(lambda g, y, x, index, *, dim: ops.gather_dx(g, index, shape=x.shape, dim=dim),),
     kernels={
         "array": _gather_array,
@@ -97,10 +131,23 @@ def _gather_dx_torch(torch: Any, site: Site, *, shape: Any, dim: int) -> Any:
     return lambda g, index: g.new_zeros(target).scatter_add_(dim, index.long(), g)
 
 
+def _gather_dx_rule(g: Spec, index: Spec, *, shape: Any, dim: int) -> str:
+    whole, part = _sides(tuple(shape), index, dim)
+    return f"{part}, {part} -> {whole}"
+
+
+def _gather_dx_local(shard: Any, g: Any, index: Any, *, shape: Any, dim: int) -> Any:
+    index, g = _scattered(shard, index, g)
+    return shard.again(g, index, shape=shard.results[0].shape, dim=dim)
+
+
 gather_dx = op(
     "gather_dx",
     "The gradient of gather: g added up at `index` along dim.",
     infer=_infer_gather_dx,
+    factors=_gather_dx_rule,
+    linear=((0,),),
+    local=_gather_dx_local,
     vjp=(lambda u, z, g, index, *, shape, dim: ops.gather(u, index, dim=dim),),
     kernels={
         "array": lambda xp, g, index, *, shape, dim: _add_array(xp, xp.zeros(tuple(shape), g.dtype), index, g, dim=dim),
@@ -139,6 +186,11 @@ def _scatter_array(xp: Any, x: Any, index: Any, src: Any, *, dim: int) -> Any:
     return put_at(x, _mesh(xp, index, dim), src) if index.size else x.copy()
 
 
+def _scatter_graph(torch: Any, site: Site, *, dim: int) -> Any:
+    f, shape = torch.scatter, site.specs[1].shape
+    return lambda x, i, src: f(x, dim, i.long(), src.to(x.dtype).expand(shape))
+
+
 def _scatter_dx(g: Any, y: Any, x: Any, index: Any, src: Any, *, dim: int) -> Any:
     return ops.scatter(g, index, 0.0, dim=dim)
 
@@ -153,14 +205,22 @@ def _apart(rng: Rng) -> list[tuple[Any, Any, int]]:
     ]
 
 
+def _scatter_rule(x: Spec, index: Spec, src: Spec, *, dim: int, **attrs: Any) -> str:
+    """Along dim all is whole: a shard cannot leave out what other shards write."""
+    whole, part = _sides(x.shape, index, dim, ("!v", "!i"))
+    return f"{whole}, {part}, {'' if src.weak else part} -> {whole}"
+
+
 scatter = op(
     "scatter",
     "x with src, or one number, written at `index` along dim.",
     infer=_infer_scatter,
+    factors=_scatter_rule,
     vjp=(_scatter_dx, None, lambda g, y, x, index, src, *, dim: ops.gather(g, index, dim=dim)),
     kernels={
         "array": _scatter_array,
         "torch": lambda torch, site, *, dim: lambda x, i, src: torch.scatter(x, dim, i.long(), src),
+        "torch_graph": _scatter_graph,
     },
     indices=lambda x, index, src, *, dim: {1: (x.shape[dim], None)},
     samples=lambda rng: [
@@ -179,10 +239,22 @@ def _add_array(xp: Any, x: Any, index: Any, src: Any, *, dim: int) -> Any:
     return add_at(xp, x, _mesh(xp, index, dim), src) if index.size else x.copy()
 
 
+def _scatter_add_rule(x: Spec, index: Spec, src: Spec, *, dim: int) -> str:
+    whole, part = _sides(x.shape, index, dim)
+    return f"{whole}, {part}, {part} -> {whole}"
+
+
+def _scatter_add_local(shard: Any, x: Any, index: Any, src: Any, *, dim: int) -> Any:
+    return shard.again(x, *_scattered(shard, index, src), dim=dim)
+
+
 scatter_add = op(
     "scatter_add",
     "x with src added at `index` along dim.",
     infer=_infer_scatter_add,
+    factors=_scatter_add_rule,
+    linear=((0, 2),),
+    local=_scatter_add_local,
     vjp=(
         lambda g, y, x, index, src, *, dim: g,
         None,
@@ -333,6 +405,7 @@ scatter_reduce = op(
     "scatter_reduce",
     "x with src combined at `index` along dim, with what was there or (include_self false) without it.",
     infer=_infer_scatter_reduce,
+    factors=_scatter_rule,
     vjp=_reduce_vjp,
     kernels={"numpy": _reduce_numpy, "jax": _reduce_jax, "torch": _reduce_torch},
     indices=lambda x, index, src, *, dim, reduce, include_self: {1: (x.shape[dim], None)},

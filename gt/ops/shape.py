@@ -15,6 +15,7 @@ from gt import dtypes
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.record import Op, Site, op, ops
+from gt.ops.sharding import letters, pointwise, reshaping, same_shape
 from gt.program import Spec, spec
 
 Rng = np.random.Generator
@@ -45,6 +46,9 @@ reshape = op(
     "reshape",
     "The same elements in another shape.",
     infer=_infer_reshape,
+    factors=lambda x, *, shape: reshaping(x.shape, shape),
+    moves=True,
+    local=same_shape,
     vjp=(lambda g, y, x, *, shape: ops.reshape(g, shape=x.shape),),
     kernels={"array": lambda xp, x, *, shape: xp.reshape(x, tuple(shape)), "torch": _reshape_torch},
     put=lambda base, new, k, *, shape: ops.reshape(new, shape=base.shape),
@@ -78,10 +82,17 @@ def _permute_torch(torch: Any, site: Site, *, dims: Any) -> Any:
     return lambda x: x.permute(order)
 
 
+def _permute_rule(x: Spec, *, dims: Any) -> str:
+    names = letters(x.ndim)
+    return f"{' '.join(names)} -> {' '.join(names[d] for d in dims)}"
+
+
 permute = op(
     "permute",
     "The dimensions in another order.",
     infer=_infer_permute,
+    factors=_permute_rule,
+    moves=True,
     vjp=(lambda g, y, x, *, dims: ops.permute(g, dims=_inverse(dims)),),
     kernels={"array": lambda xp, x, *, dims: xp.transpose(x, tuple(dims)), "torch": _permute_torch},
     put=lambda base, new, k, *, dims: ops.permute(new, dims=_inverse(dims)),
@@ -107,10 +118,19 @@ def _expand_torch(torch: Any, site: Site, *, shape: Any) -> Any:
     return lambda x: x.expand(target)
 
 
+def _expand_rule(x: Spec, *, shape: Any) -> str:
+    names = letters(len(shape))
+    kept = zip(names[len(shape) - x.ndim :], x.shape, shape[len(shape) - x.ndim :], strict=True)
+    return f"{' '.join(a if n == m != 1 else '1' for a, n, m in kept)} -> {' '.join(names)}"
+
+
 expand = op(
     "expand",
     "x repeated along new dimensions and those of size 1.",
     infer=_infer_expand,
+    factors=_expand_rule,
+    moves=True,
+    local=same_shape,
     vjp=(lambda g, y, x, *, shape: ops.sum_to(g, shape=x.shape),),
     kernels={"array": lambda xp, x, *, shape: xp.broadcast_to(x, tuple(shape)), "torch": _expand_torch},
     aliases=True,
@@ -126,6 +146,8 @@ clone = op(
     "clone",
     "The same elements in memory of their own.",
     infer=lambda x: _whole("clone", x),
+    factors=pointwise,
+    moves=True,
     vjp=(lambda g, y, x: g,),
     kernels={"array": lambda xp, x: xp.array(x), "torch": lambda torch, site: lambda x: x.clone()},
     samples=lambda rng: [
@@ -178,10 +200,19 @@ def _unfold_put(base: Any, new: Any, k: int, *, dim: int, size: int, step: int) 
     return ops.index_put(base, _beside(new, dim), index, dims=(dim,), accumulate=False)
 
 
+def _unfold_rule(x: Spec, dim: int) -> str:
+    names = letters(x.ndim, "vw")
+    before, after = ([*names[:dim], mine, *names[dim + 1 :]] for mine in ("v~", "v"))
+    return f"{' '.join(before)} -> {' '.join(after)} !w"
+
+
 unfold = op(
     "unfold",
     "Windows of one dimension, `step` apart; the place in the window is a new last dimension.",
     infer=_infer_unfold,
+    factors=lambda x, *, dim, **attrs: _unfold_rule(x, dim),
+    window=lambda x, *, dim, size, step: {"v": lambda operand, lo, hi: (lo * step, (hi - 1) * step + size, "clip")},
+    moves=True,
     vjp=(_unfold_dx,),
     kernels={
         "array": _unfold_array,
@@ -223,10 +254,18 @@ def _bitcast_array(xp: Any, x: Any, *, dtype: str) -> Any:
     return x.copy().view(kind) if x.size else xp.zeros(shape, kind)
 
 
+def _bitcast_rule(x: Spec, *, dtype: str) -> str:
+    if dtypes.BY_NAME[dtype].itemsize == x.dtype.itemsize:
+        return pointwise(x)
+    rows = " ".join(letters(x.ndim - 1))
+    return f"{rows} ... -> {rows} ..."
+
+
 bitcast = op(
     "bitcast",
     "The same bytes read as another type.",
     infer=_infer_bitcast,
+    factors=_bitcast_rule,
     vjp=None,
     kernels={"array": _bitcast_array, "torch": _bitcast_torch},
     aliases=True,
@@ -249,10 +288,37 @@ def _infer_roll(x: Spec, *, shifts: Any, dims: Any) -> Spec:
     return x
 
 
+def _shifted_rule(x: Spec, dims: Any) -> str:
+    """The named dimensions are windows of the result's."""
+    names = letters(x.ndim)
+    return f"{' '.join(a + '~' if d in dims else a for d, a in enumerate(names))} -> {' '.join(names)}"
+
+
+def _roll_window(x: Spec, *, shifts: Any, dims: Any) -> dict[str, Any]:
+    def along(by: int) -> Any:
+        return lambda operand, lo, hi: (lo - by, hi - by, "wrap")
+
+    return {letters(x.ndim)[d]: along(by) for by, d in zip(shifts, dims, strict=True)}
+
+
+def _roll_local(shard: Any, x: Any, *, shifts: Any, dims: Any) -> Any:
+    names = letters(x.ndim)
+    left = [(by, d) for by, d in zip(shifts, dims, strict=True) if not shard.split(names[d])]
+    return shard.again(x, shifts=tuple(by for by, _ in left), dims=tuple(d for _, d in left))
+
+
+def _mirrored(n: int) -> Any:
+    return lambda operand, lo, hi: (n - hi, n - lo, "clip")
+
+
 roll = op(
     "roll",
     "x moved along these dimensions; what leaves at one end comes in at the other.",
     infer=_infer_roll,
+    factors=lambda x, *, dims, **attrs: _shifted_rule(x, dims),
+    moves=True,
+    window=_roll_window,
+    local=_roll_local,
     vjp=(lambda g, y, x, *, shifts, dims: ops.roll(g, shifts=tuple(-n for n in shifts), dims=dims),),
     kernels={
         "array": lambda xp, x, *, shifts, dims: xp.roll(x, tuple(shifts), axis=tuple(dims)),
@@ -277,6 +343,9 @@ flip = op(
     "flip",
     "x with the order along these dimensions reversed.",
     infer=_infer_flip,
+    factors=lambda x, *, dims: _shifted_rule(x, dims),
+    moves=True,
+    window=lambda x, *, dims: {letters(x.ndim)[d]: _mirrored(x.shape[d]) for d in dims},
     vjp=(lambda g, y, x, *, dims: ops.flip(g, dims=dims),),
     kernels={
         "array": lambda xp, x, *, dims: xp.flip(x, axis=tuple(dims)),
@@ -305,6 +374,15 @@ def _infer_triangle(name: str) -> Any:
     return infer
 
 
+def _triangle_rule(x: Spec, *, diagonal: int) -> str:
+    rows = " ".join(letters(x.ndim - 2, "rc"))
+    return f"{rows} r@ c@ -> {rows} r c"
+
+
+def _triangle_local(shard: Any, x: Any, *, diagonal: int) -> Any:
+    return shard.again(x, diagonal=diagonal + shard.start("r") - shard.start("c"))
+
+
 def _triangle(name: str, doc: str) -> Op:
     def array(xp: Any, x: Any, *, diagonal: int) -> Any:
         below = xp.arange(x.shape[-1]) - xp.arange(x.shape[-2])[:, None]
@@ -315,6 +393,9 @@ def _triangle(name: str, doc: str) -> Op:
         name,
         doc,
         infer=_infer_triangle(name),
+        factors=_triangle_rule,
+        linear=((0,),),
+        local=_triangle_local,
         vjp=(lambda g, y, x, *, diagonal: getattr(ops, name)(g, diagonal=diagonal),),
         kernels={"array": array, "torch": lambda torch, site, *, diagonal: lambda x: getattr(torch, name)(x, diagonal)},
         samples=lambda rng: [

@@ -13,7 +13,8 @@ import numpy as np
 from gt.errors import ArgumentError, IndexOutOfRange, ShapeError
 from gt.ops import rules
 from gt.ops.placing import put_at
-from gt.ops.record import Site, fill, op, ops
+from gt.ops.record import Prepared, Site, fill, op, ops
+from gt.ops.sharding import letters, masked, within
 from gt.program import Spec, spec
 
 Rng = np.random.Generator
@@ -140,6 +141,80 @@ def _view_torch(cut: Cut) -> Any:
     return view
 
 
+# -- in a graph: the host checks the starts, indices are computed of them ---------------------
+
+
+def _prepared(cut: Cut, kernel: Any) -> Prepared:
+    def numbers(*starts: int) -> tuple[int, ...]:
+        cut.where(starts)
+        return starts
+
+    return Prepared(numbers, "i" * len(cut.dims), kernel)
+
+
+def _positions(torch: Any, site: Site, cut: Cut, i: int, start: Any) -> Any:
+    """The slice's indices in its i-th dimension."""
+    return torch.arange(cut.lengths[i], device=site.device) * cut.steps[i] + start
+
+
+def _moving(cut: Cut) -> list[int]:
+    """The positions in `dims` where the slice is not all there is."""
+    return [i for i, d in enumerate(cut.dims) if cut.full[d] != cut.shape[d]]
+
+
+def _slice_graph(torch: Any, site: Site, **attrs: Any) -> Prepared:
+    cut = Cut("slice", site.specs[0].shape, **attrs)
+
+    def kernel(x: Any, *starts: Any) -> Any:
+        for i in _moving(cut):
+            x = x.index_select(cut.dims[i], _positions(torch, site, cut, i, starts[i]))
+        return x.reshape(cut.result)
+
+    return _prepared(cut, kernel)
+
+
+def _slice_put_graph(torch: Any, site: Site, **attrs: Any) -> Prepared:
+    # As an index_put, which a compiler can do in place if the base may be overwritten.
+    cut = Cut("slice_put", site.specs[0].shape, **attrs)
+    moving = _moving(cut)
+    if not moving:
+        return _prepared(cut, lambda x, new, *starts: new.reshape(cut.full).clone())
+    first, last = min(cut.dims[i] for i in moving), max(cut.dims[i] for i in moving)
+
+    def kernel(x: Any, new: Any, *starts: Any) -> Any:
+        # Index tensors for all dimensions in between: only then do they stay where they are.
+        places = {d: torch.arange(cut.shape[d], device=site.device) for d in range(first, last + 1)}
+        for i in moving:
+            places[cut.dims[i]] = _positions(torch, site, cut, i, starts[i])
+        index = [None] * first + [places[d].view(-1, *[1] * (last - d)) for d in range(first, last + 1)]
+        return torch.ops.aten.index_put.default(x, index, new.reshape(cut.full))
+
+    return _prepared(cut, kernel)
+
+
+def _slice_dx_graph(torch: Any, site: Site, *, shape: Any, **attrs: Any) -> Prepared:
+    # Read from where it is written to: the element of g that belongs there, or 0. This fuses with what it is added to.
+    cut = Cut("slice_dx", shape, **attrs)
+
+    def kernel(g: Any, *starts: Any) -> Any:
+        g = g.reshape(cut.full)
+        inside = None
+        for i in _moving(cut):
+            d, length, step = cut.dims[i], cut.lengths[i], cut.steps[i]
+            if not length:
+                return g.new_zeros(cut.shape)
+            away = torch.arange(cut.shape[d], device=site.device) - starts[i]
+            here = (away >= 0) & (away <= (length - 1) * step)
+            if step > 1:
+                here, away = here & (away % step == 0), away // step
+            g = g.index_select(d, away.clamp(0, length - 1))
+            here = here.view(-1, *[1] * (len(cut.shape) - 1 - d))
+            inside = here if inside is None else inside & here
+        return g.clone() if inside is None else torch.where(inside, g, g.new_zeros(()))
+
+    return _prepared(cut, kernel)
+
+
 def _cut_samples(rng: Rng) -> list[tuple[Any, tuple[int, ...], dict[str, Any]]]:
     """(base, starts, attributes)"""
 
@@ -159,12 +234,58 @@ def _cut_samples(rng: Rng) -> list[tuple[Any, tuple[int, ...], dict[str, Any]]]:
     ]
 
 
+# -- on shards: where a slice starts is known only when it is taken, so a shard asks which of its elements are in it --
+
+
+def _names(ndim: int, dims: Any, drop: Any) -> tuple[str, str]:
+    """The factors of the whole (v where it is cut) and of the part (m there; none where it is dropped)."""
+    rest = letters(ndim, "mv")
+    whole = [f"v{d}@" if d in dims else a for d, a in enumerate(rest)]
+    part = [f"m{d}@" if d in dims else a for d, a in enumerate(rest) if d not in drop]
+    return " ".join(whole), " ".join(part)
+
+
+def _slice_rule(x: Spec, *starts: Spec, dims: Any, drop: Any, **attrs: Any) -> str:
+    whole, part = _names(x.ndim, dims, drop)
+    return f"{whole}{', ' * len(starts)} -> {part}"
+
+
+def _slice_local(shard: Any, x: Any, *starts: Any, dims: Any, lengths: Any, steps: Any, drop: Any) -> Any:
+    """Elements of the slice that other shards have are zero here; the sum over shards has every one once."""
+    left = []
+    for d, start, length, step in zip(dims, starts, lengths, steps, strict=True):
+        v, m = f"v{d}", f"m{d}"
+        if not shard.split(v) and not (d not in drop and shard.split(m)):
+            left.append((d, start, length, step))
+            continue
+        first, n = (0, 1) if d in drop else (shard.start(m), shard.size(m))
+        places = shard.apply(ops.arange, first * step, step, n=n, dtype="int64") + start
+        inside, place = within(places, shard.start(v), shard.size(v))
+        x = ops.index_select(x, place, dim=d)
+        if shard.split(v):
+            x = masked(ops.reshape(inside, shape=(n, *(1,) * (x.ndim - d - 1))), x)
+    if left:
+        places, begins, sizes, by = zip(*left, strict=True)
+        x = shard.again(x, *begins, dims=places, lengths=sizes, steps=by, drop=())
+    return ops.reshape(x, shape=shard.results[0].shape)
+
+
 slice_ = op(
     "slice",
     "A part of x: some dimensions from a start, with a length and a step; dropped ones have length 1.",
     infer=_infer_slice,
+    factors=_slice_rule,
+    linear=((0,),),
+    moves=True,
+    local=_slice_local,
     vjp=(lambda g, y, x, *starts, **attrs: ops.slice_dx(g, *starts, shape=x.shape, **attrs),),
-    kernels={"array": _slice_array, "jax_lib": _slice_jax, "torch": _slice_torch, "numbers": _check_starts},
+    kernels={
+        "array": _slice_array,
+        "jax_lib": _slice_jax,
+        "torch": _slice_torch,
+        "torch_graph": _slice_graph,
+        "numbers": _check_starts,
+    },
     put=lambda base, new, k, *starts, **attrs: ops.slice_put(base, new, *starts, **attrs),
     aliases=True,
     samples=lambda rng: [((x, *starts), attrs) for x, starts, attrs in _cut_samples(rng)],
@@ -207,16 +328,52 @@ def _slice_put_dx(g: Any, y: Any, x: Any, new: Any, *starts: int, **attrs: Any) 
     return ops.slice_put(g, fill(g, 0.0, new.shape, g.dtype), *starts, **attrs)
 
 
+def _slice_put_rule(x: Spec, new: Spec, *starts: Spec, dims: Any, drop: Any, **attrs: Any) -> str:
+    whole, part = _names(x.ndim, dims, drop)
+    return f"{whole}, {part.replace('m', '!m').replace('@', '')}{', ' * len(starts)} -> {whole}"
+
+
+def _laid_out(shard: Any, part: Any, starts: Any, dims: Any, lengths: Any, steps: Any, full: Any) -> tuple[Any, Any]:
+    """Of each element of a shard of the whole: whether the slice has it, and what the part holds there. `full` is the
+    shape of the part as the shard has it, with dropped dimensions."""
+    part, mask = ops.reshape(part, shape=full), None
+    for d, start, length, step in zip(dims, starts, lengths, steps, strict=True):
+        n, first = shard.size(f"v{d}"), shard.start(f"m{d}") if f"m{d}" in shard.sizes else 0
+        away = shard.apply(ops.arange, shard.start(f"v{d}"), 1, n=n, dtype="int64") - start
+        inside = ops.logical_and(ops.ge(away, 0), ops.lt(away, length * step))
+        if step > 1:
+            inside = ops.logical_and(inside, ops.eq(ops.remainder(away, step), 0))
+        row = ops.floor_divide(away, step)
+        here, place = within(row, first, full[d])
+        inside = ops.reshape(ops.logical_and(inside, here), shape=(n, *(1,) * (len(full) - d - 1)))
+        mask = inside if mask is None else ops.logical_and(mask, inside)
+        part = ops.index_select(part, place, dim=d)
+    return mask, part
+
+
+def _slice_put_local(shard: Any, x: Any, new: Any, *starts: Any, dims: Any, lengths: Any, steps: Any, drop: Any) -> Any:
+    """Each shard writes what it has of the slice."""
+    if not dims or 0 in lengths:
+        return ops.clone(x if dims else ops.reshape(new, shape=x.shape))
+    full = tuple(lengths[list(dims).index(d)] if d in dims else n for d, n in enumerate(x.shape))
+    mask, part = _laid_out(shard, new, starts, dims, lengths, steps, full)
+    return ops.where(mask, part, x)
+
+
 slice_put = op(
     "slice_put",
     "x with a slice of it replaced by `new`.",
     infer=_infer_slice_put,
+    factors=_slice_put_rule,
+    moves=True,
+    local=_slice_put_local,
     vjp=(_slice_put_dx, lambda g, y, x, new, *starts, **attrs: ops.slice(g, *starts, **attrs)),
     kernels={
         "array": _slice_put_array,
         "jax_lib": _slice_put_jax,
         "torch": _slice_put_torch,
         "torch_inplace": _slice_put_into,
+        "torch_graph": _slice_put_graph,
         "numbers": _check_starts,
     },
     inplace=(0,),
@@ -252,10 +409,29 @@ def _slice_dx_torch(torch: Any, site: Site, *, shape: Any, **attrs: Any) -> Any:
     return kernel
 
 
+def _slice_dx_rule(g: Spec, *starts: Spec, shape: Any, dims: Any, drop: Any, **attrs: Any) -> str:
+    whole, part = _names(len(shape), dims, drop)
+    return f"{part}{', ' * len(starts)} -> {whole}"
+
+
+def _slice_dx_local(
+    shard: Any, g: Any, *starts: Any, shape: Any, dims: Any, lengths: Any, steps: Any, drop: Any
+) -> Any:
+    there = shard.results[0]
+    if not dims or 0 in lengths:
+        return ops.clone(g) if not dims else fill(g, 0.0, there.shape, g.dtype)
+    sizes = {d: 1 if d in drop else shard.size(f"m{d}") for d in dims}
+    full = tuple(sizes.get(d, n) for d, n in enumerate(there.shape))
+    return masked(*_laid_out(shard, g, starts, dims, lengths, steps, full))
+
+
 slice_dx = op(
     "slice_dx",
     "The gradient of slice: zeros of the base's shape with g in the slice's place.",
     infer=_infer_slice_dx,
+    factors=_slice_dx_rule,
+    linear=((0,),),
+    local=_slice_dx_local,
     vjp=(lambda u, z, g, *starts, shape, **attrs: ops.slice(u, *starts, **attrs),),
     kernels={
         "array": _slice_dx_array,
@@ -263,6 +439,7 @@ slice_dx = op(
             jax, jax.numpy.zeros(tuple(shape), g.dtype), g, *starts, **attrs
         ),
         "torch": _slice_dx_torch,
+        "torch_graph": _slice_dx_graph,
         "numbers": _check_starts,
     },
     samples=lambda rng: [

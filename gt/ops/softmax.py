@@ -10,6 +10,7 @@ from gt.errors import ShapeError
 from gt.ops import rules
 from gt.ops.record import Sample, Site, conj, op, ops
 from gt.ops.reduce import count, floating_or_complex, reduced, restore
+from gt.ops.sharding import along, reducing
 from gt.program import Spec, spec
 
 
@@ -86,6 +87,7 @@ softmax = op(
     "softmax",
     "exp(x) over its sum along dim.",
     infer=_infer("softmax"),
+    factors=along("dim"),
     vjp=(lambda g, y, x, *, dim: ops.softmax_dx(g, y, dim=dim),),
     compose=_softmax,
     kernels={"torch": _torch("softmax")},
@@ -96,6 +98,8 @@ softmax_dx = op(
     "softmax_dx",
     "The gradient of softmax, from its result.",
     infer=_infer_dx("softmax_dx"),
+    factors=along("dim"),
+    linear=((0,),),
     vjp=(
         lambda u, z, g, y, *, dim: ops.softmax_dx(u, y, dim=dim),
         lambda u, z, g, y, *, dim: u * (g - _total(g * y, dim)) - g * _total(u * y, dim),
@@ -109,6 +113,7 @@ log_softmax = op(
     "log_softmax",
     "The logarithm of softmax along dim, without loss where that is tiny.",
     infer=_infer("log_softmax"),
+    factors=along("dim"),
     vjp=(lambda g, y, x, *, dim: ops.log_softmax_dx(g, y, dim=dim),),
     compose=_log_softmax,
     kernels={"torch": _torch("log_softmax")},
@@ -119,6 +124,8 @@ log_softmax_dx = op(
     "log_softmax_dx",
     "The gradient of log_softmax, from its result.",
     infer=_infer_dx("log_softmax_dx"),
+    factors=along("dim"),
+    linear=((0,),),
     vjp=(
         lambda u, z, g, y, *, dim: u - _total(u * ops.exp(y), dim),
         lambda u, z, g, y, *, dim: -(u * ops.exp(y) * _total(g, dim)),
@@ -173,6 +180,7 @@ logsumexp = op(
     "logsumexp",
     "log(sum(exp(x))) over dims, without overflow.",
     infer=_infer_logsumexp,
+    factors=reducing("whole"),
     vjp=(
         lambda g, y, x, *, dims, keepdim: (
             restore(g, x.shape, dims, keepdim) * conj(ops.exp(x - restore(y, x.shape, dims, keepdim)))

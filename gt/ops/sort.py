@@ -16,6 +16,7 @@ from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.record import Op, Sample, Site, op, ops
 from gt.ops.reduce import reduced, restore, some
+from gt.ops.sharding import along, beside, letters
 from gt.program import Spec, spec
 
 Rng = np.random.Generator
@@ -71,6 +72,7 @@ sort = op(
     "sort",
     "The elements in order along dim, and where they were.",
     infer=_infer_sort,
+    factors=along("dim"),
     ranges=lambda x, *, dim, **attrs: {1: x.shape[dim] if x.ndim else 1},
     vjp=(_taken_dx,),
     kernels={"array": _sort_array, "torch": _sort_torch},
@@ -106,6 +108,7 @@ topk = op(
     "topk",
     "The k largest (or smallest) elements along dim, and where they are.",
     infer=_infer_topk,
+    factors=beside("dim"),
     ranges=lambda x, *, dim, **attrs: {1: x.shape[dim] if x.ndim else 1},
     vjp=(_taken_dx,),
     kernels={
@@ -147,6 +150,17 @@ def _choice_dx(g: Any, y: Any, x: Any, *, dim: int, keepdim: bool, **attrs: Any)
     return ops.gather_dx(restore(g[0], x.shape, (dim,), keepdim), at, shape=x.shape, dim=dim)
 
 
+def _extreme_parts(name: str) -> Any:
+    """Of max and min, on shards: the value and its place apart."""
+
+    def parts(x: Any, *, dim: int, keepdim: bool) -> Any:
+        ordered = ops.cast(x, dtype="uint8") if x.dtype is dtypes.bool_ else x
+        value = getattr(ops, f"a{name}")(x, dims=(dim,), keepdim=keepdim)
+        return value, getattr(ops, f"arg{name}")(ordered, dim=dim, keepdim=keepdim)
+
+    return parts
+
+
 def _choice(name: str, doc: str, place: Any, **attrs: Any) -> Op:
     """`place(xp, x, dim)` is where the element is that is chosen, with the dimension kept."""
 
@@ -163,6 +177,8 @@ def _choice(name: str, doc: str, place: Any, **attrs: Any) -> Op:
         name,
         doc,
         infer=_infer_choice(name),
+        factors=beside("dim"),
+        parts=_extreme_parts(name) if name in ("max", "min") else None,
         ranges=lambda x, *, dim, **attrs: {1: x.shape[dim] if x.ndim else 1},
         vjp=(_choice_dx,),
         kernels={"array": array, "torch": torch_kernel},
@@ -248,10 +264,16 @@ def _searchsorted_torch(torch: Any, site: Site, *, right: bool) -> Any:
     return lambda rows, x: torch.searchsorted(rows.contiguous(), x.contiguous(), right=right)
 
 
+def _search_rule(rows: Spec, x: Spec, *, right: bool) -> str:
+    names = " ".join(letters(x.ndim, "r"))
+    return f"{' '.join(letters(rows.ndim - 1, 'r'))} !r, {names} -> {names}"
+
+
 searchsorted = op(
     "searchsorted",
     "Where to put x into sorted rows: before equal elements, or to their right.",
     infer=_infer_searchsorted,
+    factors=_search_rule,
     vjp=None,
     kernels={"array": _searchsorted_array, "torch": _searchsorted_torch},
     samples=lambda rng: [

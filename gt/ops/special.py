@@ -17,6 +17,7 @@ from gt.ops import rules
 from gt.ops.binary import infer_pair, log_slope, to_floats
 from gt.ops.elementwise import to_float
 from gt.ops.record import Op, Sample, Site, op, ops
+from gt.ops.sharding import pointwise
 from gt.program import Spec, spec
 
 Rng = np.random.Generator
@@ -57,6 +58,7 @@ def _special(
         name,
         doc,
         infer=to_float(name, complexes=False),
+        factors=pointwise,
         vjp=None if vjp is None else (vjp,),
         kernels={
             "numpy": numpy,
@@ -154,6 +156,7 @@ log_ndtr = op(
     "log_ndtr",
     "The logarithm of the normal distribution function.",
     infer=to_float("log_ndtr", complexes=False),
+    factors=pointwise,
     vjp=(lambda g, y, x: g / ops.erfcx(x * -_ROOT_HALF) * math.sqrt(2 / math.pi),),
     compose=lambda x: _log_ndtr(x if x.dtype.is_floating_point else x * 1.0),
     kernels={"torch": _torch("log_ndtr", narrow=False)},
@@ -172,6 +175,7 @@ entr = op(
     "entr",
     "-x * log(x); 0 at 0, -inf below.",
     infer=to_float("entr", complexes=False),
+    factors=pointwise,
     vjp=(lambda g, y, x: g * (-1.0 - ops.log(x)),),
     compose=lambda x: _entr(x if x.dtype.is_floating_point else x * 1.0),
     kernels={"torch": _torch("entr")},
@@ -202,6 +206,7 @@ logit = op(
     "logit",
     "log(x / (1 - x)), the inverse of sigmoid; x is kept eps away from 0 and 1.",
     infer=_infer_logit,
+    factors=pointwise,
     vjp=(_logit_dx,),
     kernels={"array": _logit_array},
     promote=True,
@@ -299,6 +304,7 @@ polygamma = op(
     "polygamma",
     "The n-th derivative of digamma.",
     infer=_infer_polygamma,
+    factors=pointwise,
     vjp=(lambda g, y, x, *, n: g * ops.polygamma(x, n=n + 1),),
     kernels={"array": _polygamma, "torch": lambda torch, site, *, n: lambda x: torch.polygamma(n, x)},
     promote=True,
@@ -386,6 +392,7 @@ zeta = op(
     "zeta",
     "Hurwitz' zeta function: the sum over k of (other + k) ** -input.",
     infer=infer_pair("zeta", to_floats("zeta")),
+    factors=pointwise,
     vjp=(None, lambda g, y, s, q: g * (ops.zeta(s + 1.0, q) * -s)),
     kernels={"array": _zeta, "torch": _torch("zeta", narrow=False)},
     promote=True,
@@ -408,6 +415,7 @@ xlog1py = op(
     "xlog1py",
     "input * log1p(other); 0 where the input is 0.",
     infer=infer_pair("xlog1py", to_floats("xlog1py")),
+    factors=pointwise,
     vjp=(lambda g, y, a, b: log_slope(ops.xlog1py, g, a, b, -1.0), lambda g, y, a, b: g * (a / (b + 1.0))),
     kernels={"array": _xlog1py_array, "torch": _torch("xlog1py")},
     promote=True,

@@ -10,6 +10,7 @@ from gt import dtypes
 from gt.errors import DTypeError
 from gt.ops import rules
 from gt.ops.record import Sample, Site, conj, op, ops
+from gt.ops.sharding import pointwise
 from gt.program import Spec, spec
 
 Rng = np.random.Generator
@@ -21,6 +22,11 @@ def _infer_where(cond: Spec, x: Spec, y: Spec) -> Spec:
     if cond.dtype is not dtypes.bool_:
         raise DTypeError(f"where: the condition is bool, not {cond.dtype.name}; compare first, as in x > 0")
     return spec(rules.broadcast("where", cond.shape, x.shape, y.shape), dtypes.promote((x, y)))
+
+
+def _where_graph(torch: Any, site: Site) -> Any:
+    kind = getattr(torch, site.results[0].dtype.name)
+    return lambda cond, x, y: torch.where(cond, x.to(kind), y.to(kind))
 
 
 def _sample_where(rng: Rng) -> list[Sample]:
@@ -40,8 +46,10 @@ where = op(
     "where",
     "x where the condition holds, else y.",
     infer=_infer_where,
+    factors=pointwise,
+    linear=((1, 2),),
     vjp=(None, lambda g, out, cond, x, y: ops.where(cond, g, 0.0), lambda g, out, cond, x, y: ops.where(cond, 0.0, g)),
-    kernels={"array": lambda xp, cond, x, y: xp.where(cond, x, y)},
+    kernels={"array": lambda xp, cond, x, y: xp.where(cond, x, y), "torch_graph": _where_graph},
     samples=_sample_where,
 )
 
@@ -81,6 +89,8 @@ lerp = op(
     "lerp",
     "start + weight * (end - start).",
     infer=_infer_lerp,
+    factors=pointwise,
+    linear=((0, 1),),
     vjp=(
         lambda g, y, a, b, w: g * (1.0 - conj(w)),
         lambda g, y, a, b, w: g * conj(w),
@@ -115,16 +125,38 @@ def _torch_three(name: str) -> Any:
     return make
 
 
+def _graph_three(formula: Any) -> Any:
+    """The formula on tensors, in the dtype they meet in; narrow ones in float32, as torch does it."""
+
+    def make(torch: Any, site: Site) -> Any:
+        own = site.results[0].dtype
+        wide = getattr(torch, "float32" if own in (dtypes.float16, dtypes.bfloat16) else own.name)
+        made = getattr(torch, own.name)
+        return lambda *operands: formula(None, *[a.to(wide) for a in operands]).to(made)
+
+    return make
+
+
+def _addcmul(xp: Any, x: Any, a: Any, b: Any, value: Any) -> Any:
+    return x + value * a * b
+
+
+def _addcdiv(xp: Any, x: Any, a: Any, b: Any, value: Any) -> Any:
+    return x + value * (a / b)
+
+
 addcmul = op(
     "addcmul",
     "x + value * a * b.",
     infer=_infer_three("addcmul", integers=True),
+    factors=pointwise,
+    linear=((0, 1), (0, 2)),
     vjp=(
         lambda g, y, x, a, b, value: g,
         lambda g, y, x, a, b, value: g * (conj(b) * value),
         lambda g, y, x, a, b, value: g * (conj(a) * value),
     ),
-    kernels={"array": lambda xp, x, a, b, value: x + value * a * b, "torch": _torch_three("addcmul")},
+    kernels={"array": _addcmul, "torch": _torch_three("addcmul"), "torch_graph": _graph_three(_addcmul)},
     promote=True,
     samples=lambda rng: [*_triples(rng, 1.5), ((np.arange(3), np.arange(3), np.arange(3), 2), {})],
 )
@@ -132,12 +164,14 @@ addcdiv = op(
     "addcdiv",
     "x + value * a / b.",
     infer=_infer_three("addcdiv", integers=False),
+    factors=pointwise,
+    linear=((0, 1),),
     vjp=(
         lambda g, y, x, a, b, value: g,
         lambda g, y, x, a, b, value: g * conj(value / b),
         lambda g, y, x, a, b, value: -(g * conj(a * value / (b * b))),
     ),
-    kernels={"array": lambda xp, x, a, b, value: x + value * (a / b), "torch": _torch_three("addcdiv")},
+    kernels={"array": _addcdiv, "torch": _torch_three("addcdiv"), "torch_graph": _graph_three(_addcdiv)},
     promote=True,
     samples=lambda rng: _triples(rng, 1.5),
 )

@@ -3,17 +3,25 @@
 The arithmetic is torch's, by its fused kernels: "torch_inplace" writes the new parameter and state
 over the old ones, "torch" over copies of them. The fused kernels read memory as it lies and look at
 no strides: their operands must be contiguous.
+
+In a graph the same arithmetic is written out, in float32 for narrow types: it fuses with what is around it. What
+depends on numbers alone is computed by the host, once for all parameters that share them.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
+from gt import dtypes
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
-from gt.ops.record import Op, Sample, Site, op
+from gt.ops.record import Op, Prepared, Sample, Site, op
+from gt.ops.sharding import pointwise
 from gt.program import Spec
 
 Rng = np.random.Generator
@@ -58,9 +66,35 @@ def _copied(inplace: Any, tensors: int, written: tuple[int, ...]) -> Any:
     return make
 
 
-def _kernels(array: Any, fused: Any, tensors: int, written: tuple[int, ...]) -> dict[str, Any]:
+def _kernels(
+    array: Any, fused: Any, tensors: int, written: tuple[int, ...], graph: Any, many: Any = None
+) -> dict[str, Any]:
     inplace = _inplace(fused, written)
-    return {"array": array, "torch": _copied(inplace, tensors, written), "torch_inplace": inplace}
+    copied = _copied(inplace, tensors, written)
+    kernels = {"array": array, "torch": copied, "torch_inplace": inplace, "torch_graph": graph}
+    return kernels if many is None else {**kernels, "torch_many": many}
+
+
+def _graph(numbers: Callable[..., tuple[float, ...]], count: int, formula: Callable[..., Any]) -> Any:
+    """The graph kernel of a formula, (torch, *tensors, *numbers, **attrs) -> the new parameter and state. `numbers`
+    makes `count` of the op's numbers. They are cast as the tensors are: nothing is computed in float64."""
+
+    def make(torch: Any, site: Site, **attrs: Any) -> Prepared:
+        dtype = site.specs[0].dtype
+        own = getattr(torch, dtype.name)
+        wide = torch.float32 if dtype in (dtypes.float16, dtypes.bfloat16) else own
+
+        def kernel(*operands: Any) -> Any:
+            made = formula(torch, *[a.to(wide) for a in operands], **attrs)
+            return tuple(m.to(own) for m in made) if isinstance(made, tuple) else made.to(own)
+
+        return Prepared(numbers, "f" * count, kernel)
+
+    return make
+
+
+def _as_they_are(*numbers: float) -> tuple[float, ...]:
+    return numbers
 
 
 # -- sgd -------------------------------------------------------------------------------------
@@ -76,23 +110,30 @@ def _sgd_array(xp: Any, p: Any, g: Any, lr: float, weight_decay: float) -> Any:
     return p - lr * (g + weight_decay * p)
 
 
-def _sgd_fused(torch: Any, site: Site) -> Any:
+def _sgd_many(torch: Any, device: str) -> Any:
     f = torch._fused_sgd_
 
-    def kernel(p: Any, g: Any, lr: float, weight_decay: float) -> Any:
-        f([p], [g], [], weight_decay=weight_decay, momentum=0.0, lr=lr, dampening=0.0,
+    def kernel(rows: Any, lr: float, weight_decay: float) -> Any:
+        ps, gs = (list(column) for column in zip(*rows, strict=True))
+        f(ps, gs, [], weight_decay=weight_decay, momentum=0.0, lr=lr, dampening=0.0,
           nesterov=False, maximize=False, is_first_step=False)  # fmt: skip
-        return p
+        return ps
 
     return kernel
+
+
+def _sgd_fused(torch: Any, site: Site) -> Any:
+    many = _sgd_many(torch, site.device)
+    return lambda p, g, *numbers: many(((p, g),), *numbers)[0]
 
 
 sgd = op(
     "sgd",
     "One step of gradient descent.",
     infer=_infer_sgd,
+    factors=pointwise,
     vjp=None,
-    kernels=_kernels(_sgd_array, _sgd_fused, 2, (0,)),
+    kernels=_kernels(_sgd_array, _sgd_fused, 2, (0,), _graph(_as_they_are, 2, _sgd_array), _sgd_many),
     inplace=(0,),
     samples=lambda rng: [
         ((rng.normal(size=s), rng.normal(size=s), 0.1, wd), {}) for s in [(3, 4), (), (0, 2)] for wd in (0.0, 0.01)
@@ -118,24 +159,45 @@ def _momentum_array(
     return p - (g + buf * momentum if nesterov else buf) * lr, buf
 
 
-def _momentum_fused(torch: Any, site: Site, *, nesterov: bool) -> Any:
+def _momentum_numbers(lr: float, weight_decay: float, momentum: float, dampening: float) -> tuple[float, ...]:
+    return lr, weight_decay, momentum, 1 - dampening
+
+
+def _momentum_graph(
+    torch: Any, p: Any, g: Any, buf: Any, lr: Any, weight_decay: Any, momentum: Any, share: Any, *, nesterov: bool
+) -> Any:
+    g = g + p * weight_decay
+    buf = buf * momentum + g * share
+    return p - (g + buf * momentum if nesterov else buf) * lr, buf
+
+
+def _momentum_many(torch: Any, device: str, *, nesterov: bool) -> Any:
     f = torch._fused_sgd_
 
-    def kernel(p: Any, g: Any, buf: Any, *numbers: float) -> Any:
+    def kernel(rows: Any, *numbers: float) -> Any:
         lr, weight_decay, momentum, dampening = numbers
-        f([p], [g], [buf], weight_decay=weight_decay, momentum=momentum, lr=lr, dampening=dampening,
+        ps, gs, bufs = (list(column) for column in zip(*rows, strict=True))
+        f(ps, gs, bufs, weight_decay=weight_decay, momentum=momentum, lr=lr, dampening=dampening,
           nesterov=nesterov, maximize=False, is_first_step=False)  # fmt: skip
-        return p, buf
+        return [x for row in zip(ps, bufs, strict=True) for x in row]
 
     return kernel
+
+
+def _momentum_fused(torch: Any, site: Site, *, nesterov: bool) -> Any:
+    many = _momentum_many(torch, site.device, nesterov=nesterov)
+    return lambda p, g, buf, *numbers: tuple(many(((p, g, buf),), *numbers))
 
 
 sgd_momentum = op(
     "sgd_momentum",
     "One step of gradient descent with momentum: the new parameter and buffer.",
     infer=_infer_momentum,
+    factors=pointwise,
     vjp=None,
-    kernels=_kernels(_momentum_array, _momentum_fused, 3, (0, 2)),
+    kernels=_kernels(
+        _momentum_array, _momentum_fused, 3, (0, 2), _graph(_momentum_numbers, 4, _momentum_graph), _momentum_many
+    ),
     inplace=(0, 2),
     samples=lambda rng: [
         ((*(rng.normal(size=s) for _ in range(3)), 0.1, 0.01, 0.9, d), {"nesterov": n})
@@ -145,6 +207,20 @@ sgd_momentum = op(
 )
 
 # -- adam ------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def _adam_numbers(
+    decoupled: bool, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float, step: int
+) -> tuple[float, ...]:
+    """What the formula multiplies with."""
+    try:
+        size, grow = lr / (1 - beta1**step), 1 / math.sqrt(1 - beta2**step)
+    except (ArithmeticError, ValueError, TypeError):  # a step of 0, say: nan, as on the device, and no error
+        with np.errstate(all="ignore"):
+            bias1, bias2 = (1 - np.power(np.float64(b), step) for b in (beta1, beta2))
+            size, grow = float(lr / bias1), float(1 / np.sqrt(bias2))
+    return 1 - lr * weight_decay if decoupled else weight_decay, 1 - beta1, beta2, 1 - beta2, eps, size, grow
 
 
 def _adam(name: str, doc: str, decoupled: bool, amsgrad: bool) -> Op:
@@ -173,19 +249,35 @@ def _adam(name: str, doc: str, decoupled: bool, amsgrad: bool) -> Op:
         new = p - m / scale * size
         return (new, m, v, top) if amsgrad else (new, m, v)
 
-    def fused(torch: Any, site: Site) -> Any:
-        f = torch._fused_adamw_ if decoupled else torch._fused_adam_
-        device, float32 = site.device, torch.float32
+    def formula(torch: Any, p: Any, g: Any, m: Any, v: Any, *rest: Any) -> Any:
+        decay, rest1, beta2, rest2, eps, size, grow = rest[-7:]
+        if decoupled:
+            p = p * decay
+        else:
+            g = g + p * decay
+        m = m + (g - m) * rest1
+        v = v * beta2 + g * g * rest2
+        top = torch.maximum(rest[0], v) if amsgrad else v
+        new = p - m * size / (torch.sqrt(top) * grow + eps)
+        return (new, m, v, top) if amsgrad else (new, m, v)
 
-        def kernel(*operands: Any) -> Any:
-            p, g, m, v, *top = operands[:tensors]
-            lr, beta1, beta2, eps, weight_decay, step = operands[tensors:]
+    def many(torch: Any, device: str) -> Any:
+        f = torch._fused_adamw_ if decoupled else torch._fused_adam_
+        float32 = torch.float32
+
+        def kernel(rows: Any, *numbers: Any) -> Any:
+            lr, beta1, beta2, eps, weight_decay, step = numbers
             count = torch.full((), step, dtype=float32, device=device)
-            f([p], [g], [m], [v], top, [count], lr=lr, beta1=beta1, beta2=beta2, weight_decay=weight_decay,
-              eps=eps, amsgrad=amsgrad, maximize=False)  # fmt: skip
-            return p, m, v, *top
+            ps, gs, ms, vs, *tops = (list(column) for column in zip(*rows, strict=True))
+            f(ps, gs, ms, vs, *(tops or [[]]), [count] * len(ps), lr=lr, beta1=beta1, beta2=beta2,
+              weight_decay=weight_decay, eps=eps, amsgrad=amsgrad, maximize=False)  # fmt: skip
+            return [x for row in zip(ps, ms, vs, *tops, strict=True) for x in row]
 
         return kernel
+
+    def fused(torch: Any, site: Site) -> Any:
+        f = many(torch, site.device)
+        return lambda *operands: tuple(f((operands[:tensors],), *operands[tensors:]))
 
     def samples(rng: Rng) -> list[Sample]:
         cases: list[Sample] = []
@@ -196,10 +288,9 @@ def _adam(name: str, doc: str, decoupled: bool, amsgrad: bool) -> Op:
                 cases.append(((p, g, m, *moments, 0.01, 0.9, 0.999, 1e-8, 0.01, step), {}))
         return cases
 
-    return op(
-        name, doc, infer=infer, vjp=None, kernels=_kernels(array, fused, tensors, written), inplace=written,
-        samples=samples,
-    )  # fmt: skip
+    graph = _graph(partial(_adam_numbers, decoupled), 7, formula)
+    kernels = _kernels(array, fused, tensors, written, graph, many)
+    return op(name, doc, infer=infer, factors=pointwise, vjp=None, kernels=kernels, inplace=written, samples=samples)
 
 
 adamw = _adam("adamw", "One step of AdamW: the new parameter, first and second moment.", True, False)
@@ -241,8 +332,9 @@ adagrad = op(
     "adagrad",
     "One step of Adagrad: the new parameter and sum of squares.",
     infer=_infer_adagrad,
+    factors=pointwise,
     vjp=None,
-    kernels=_kernels(_adagrad_array, _adagrad_fused, 3, (0, 2)),
+    kernels=_kernels(_adagrad_array, _adagrad_fused, 3, (0, 2), _graph(_as_they_are, 3, _adagrad_array)),
     inplace=(0, 2),
     samples=lambda rng: [
         ((rng.normal(size=s), rng.normal(size=s), np.asarray(rng.uniform(0.1, 1, s)), 0.1, wd, 1e-10), {})

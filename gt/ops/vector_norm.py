@@ -11,6 +11,7 @@ from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.record import Sample, Site, op, ops
 from gt.ops.reduce import count, floating_or_complex, reduced, restore
+from gt.ops.sharding import reducing
 from gt.program import Spec, spec
 
 
@@ -103,6 +104,7 @@ vector_norm = op(
     "vector_norm",
     "(sum(abs(x) ** ord)) ** (1 / ord) over dims, with its limits at 0 and infinity.",
     infer=_infer,
+    factors=reducing("whole"),
     vjp=(_dx,),
     compose=_vector_norm,
     kernels={"torch": _torch},

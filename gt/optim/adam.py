@@ -9,7 +9,7 @@ from gt.client.tensor import Tensor
 from gt.client.tree import Kind
 from gt.ops import TABLE
 from gt.optim.optimizer import Group, Optimizer, State, Update
-from gt.optim.recording import check, check_betas, counting, flag, gradient, live, take_step
+from gt.optim.recording import InStep, check, check_betas, counting, flag, gradient, live, shared, take_step
 
 _ADAM = {
     (False, False): Kind(TABLE["adam"], {}),
@@ -61,15 +61,15 @@ class Adam(Optimizer):
             beta1, beta2 = group["betas"]
             return float(group["lr"]), float(beta1), float(beta2), float(group["eps"]), float(group["weight_decay"])
 
-        numbers = live(read)
+        numbers, in_step = shared(read), InStep(self)
 
         def update(p: Tensor, g: Tensor, state: State) -> None:
             moments: tuple[Tensor, ...] = state["exp_avg"], state["exp_avg_sq"]
             if amsgrad:
                 moments = *moments, state["max_exp_avg_sq"]
             take_step(
-                kind, (p, own(p, g), *moments), lambda: (*numbers, *live(lambda: (state["step"],))), (p, *moments),
-                counting(state),
+                kind, (p, own(p, g), *moments), lambda: (*numbers, *in_step(state, lambda: (state["step"],))),
+                (p, *moments), counting(state),
             )  # fmt: skip
 
         return update
@@ -211,7 +211,7 @@ class RAdam(Optimizer):
         return {"step": 0}, {"exp_avg": 0.0, "exp_avg_sq": 0.0}
 
     def _updater(self, group: Group) -> Update:
-        begin = _decayed(group)
+        begin, in_step = _decayed(group), InStep(self)
 
         def update(p: Tensor, g: Tensor, state: State) -> None:
             def numbers() -> tuple[float, ...]:
@@ -228,7 +228,7 @@ class RAdam(Optimizer):
 
             start, g = begin(p, g)
             m, v = state["exp_avg"], state["exp_avg_sq"]
-            take_step(_RADAM, (start, g, m, v), lambda: live(numbers), (p, m, v), counting(state))
+            take_step(_RADAM, (start, g, m, v), lambda: in_step(state, numbers), (p, m, v), counting(state))
 
         return update
 
@@ -262,7 +262,7 @@ class Adamax(Optimizer):
         return {"step": 0}, {"exp_avg": 0.0, "exp_inf": 0.0}
 
     def _updater(self, group: Group) -> Update:
-        own = gradient(group)
+        own, in_step = gradient(group), InStep(self)
 
         def update(p: Tensor, g: Tensor, state: State) -> None:
             def numbers() -> tuple[float, ...]:
@@ -270,6 +270,6 @@ class Adamax(Optimizer):
                 return 1 - beta1, float(beta2), float(group["eps"]), float(group["lr"]) / (1 - beta1**step)
 
             m, u = state["exp_avg"], state["exp_inf"]
-            take_step(_ADAMAX, (p, own(p, g), m, u), lambda: live(numbers), (p, m, u), counting(state))
+            take_step(_ADAMAX, (p, own(p, g), m, u), lambda: in_step(state, numbers), (p, m, u), counting(state))
 
         return update

@@ -63,6 +63,8 @@ def _hooked(step: Callable[..., Any]) -> Callable[..., Any]:
 class Optimizer:
     """The base of all optimizers: groups of parameters with their settings, and a state for each parameter."""
 
+    _uneven = False  #: Some parameters have taken more steps than others; see recording.InStep.
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "step" in cls.__dict__:

@@ -1,8 +1,9 @@
 """How the step of one parameter is recorded.
 
-Numbers go by value: the settings of a group, and what follows from them and the step count. In a @gt.function they
-are read again at each replay (`live`), numbers on the host that a step changes are changed again (`take_step`), and
-what decides which ops are recorded must be as it was (`decided`). Should the step's call fail, the step was none.
+Numbers go by value: the settings of a group, and what follows from them and the step count. A call carries each
+once, not once for every parameter (`shared`, `InStep`). In a @gt.function they are read again at each replay (`live`),
+numbers on the host that a step changes are changed again (`take_step`), and what decides which ops are recorded must
+be as it was (`decided`). Should the step's call fail, the step was none.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from gt.client.number import Shared
 from gt.client.recorder import apply, recorder
 from gt.client.tensor import Tensor
 from gt.client.tree import Kind
@@ -32,9 +34,45 @@ def live(read: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
     return tuple([trace.live(entry(i)) for i in range(len(read()))])
 
 
+def shared(read: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Numbers that all parameters of a group have in common, as operands."""
+    return tuple([Shared(x) for x in read()]) if recorder().trace is None else live(read)
+
+
 def settings(group: dict[str, Any], *names: str) -> tuple[Any, ...]:
-    """Settings of a group as operands."""
-    return live(lambda: tuple([float(group[name]) for name in names]))
+    """Settings of a group as operands of all its parameters."""
+    return shared(lambda: tuple([float(group[name]) for name in names]))
+
+
+class InStep:
+    """Numbers that follow from a group's settings and a parameter's step count, as operands: the same for all
+    parameters of the group as long as they have taken equally many steps.
+
+    Once some have not, each has its own from then on: which of them happen to be equal changes from step to step, and
+    would make new programs.
+    """
+
+    __slots__ = ("_count", "_first", "_numbers", "_optimizer")
+
+    def __init__(self, optimizer: Any, count: str = "step") -> None:
+        self._optimizer = optimizer
+        self._count = count  #: where a parameter's state has it
+        self._first: dict[str, Any] | None = None  #: the state of the first parameter, whose numbers are taken
+        self._numbers: tuple[Any, ...] = ()
+
+    def __call__(self, state: dict[str, Any], read: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+        """The numbers of the parameter with this state."""
+        first, count = self._first, self._count
+        if self._optimizer._uneven:
+            return live(read)
+        if first is None:
+            self._first, self._numbers = state, shared(read)
+        elif state[count] != first[count]:
+            self._optimizer._uneven = True
+            return live(read)
+        elif (trace := recorder().trace) is not None:
+            trace.guards.append((lambda args: state[count] == first[count], True))
+        return self._numbers
 
 
 def decided(read: Callable[[], Any]) -> Any:
@@ -89,7 +127,7 @@ def gradient(group: dict[str, Any], coupled: bool = True) -> Callable[[Tensor, T
     """What makes the gradient that counts of a parameter and its own: turned round to climb, with weight decay added
     where the optimizer has no other way for it (`coupled`)."""
     climb = flag(group, "maximize")
-    decay = settings(group, "weight_decay") if coupled and flag(group, "weight_decay") else ()
+    decay = live(lambda: (float(group["weight_decay"]),)) if coupled and flag(group, "weight_decay") else ()
 
     def of(p: Tensor, g: Tensor) -> Tensor:
         if climb:

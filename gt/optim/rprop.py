@@ -10,7 +10,7 @@ from gt.client.tree import Kind
 from gt.errors import ArgumentError
 from gt.ops import TABLE
 from gt.optim.optimizer import Group, Optimizer, State, Update
-from gt.optim.recording import check, counting, flag, live, take_step
+from gt.optim.recording import InStep, check, counting, flag, shared, take_step
 
 _RPROP = Kind(TABLE["rprop"], {})
 
@@ -47,7 +47,8 @@ class Rprop(Optimizer):
 
     def _updater(self, group: Group) -> Update:
         climb = flag(group, "maximize")
-        limits = live(lambda: (*map(float, group["etas"]), *map(float, group["step_sizes"])))
+        limits = shared(lambda: (*map(float, group["etas"]), *map(float, group["step_sizes"])))
+        in_step = InStep(self)
 
         def update(p: Tensor, g: Tensor, state: State) -> None:
             def first() -> tuple[float]:
@@ -55,8 +56,8 @@ class Rprop(Optimizer):
 
             before, size = state["prev"], state["step_size"]
             take_step(
-                _RPROP, (p, -g if climb else g, before, size), lambda: (*live(first), *limits), (p, before, size),
-                counting(state),
+                _RPROP, (p, -g if climb else g, before, size), lambda: (*in_step(state, first), *limits),
+                (p, before, size), counting(state),
             )  # fmt: skip
 
         return update

@@ -10,7 +10,7 @@ from gt.client.tree import Kind, Kinds
 from gt.errors import ArgumentError
 from gt.ops import TABLE
 from gt.optim.optimizer import Group, Optimizer, State, Update
-from gt.optim.recording import check, counting, flag, gradient, live, settings, take_step
+from gt.optim.recording import InStep, check, counting, flag, gradient, live, settings, take_step
 
 _SGD = Kind(TABLE["sgd"], {})
 _MOMENTUM = Kinds(TABLE["sgd_momentum"], "nesterov")
@@ -58,6 +58,7 @@ class SGD(Optimizer):
 
             return plain
         kind, momentum = _MOMENTUM[flag(group, "nesterov")], settings(group, "momentum")
+        in_step = InStep(self, "_step")
 
         def update(p: Tensor, g: Tensor, state: State) -> None:
             def dampening() -> tuple[float]:
@@ -66,7 +67,7 @@ class SGD(Optimizer):
 
             buf = state["momentum_buffer"]
             take_step(
-                kind, (p, own(p, g), buf), lambda: (*numbers, *momentum, *live(dampening)), (p, buf),
+                kind, (p, own(p, g), buf), lambda: (*numbers, *momentum, *in_step(state, dampening)), (p, buf),
                 counting(state, "_step"),
             )  # fmt: skip
 

@@ -10,7 +10,7 @@ from gt.client.tree import Kind, Kinds
 from gt.errors import ArgumentError
 from gt.ops import TABLE
 from gt.optim.optimizer import Group, Optimizer, State, Update
-from gt.optim.recording import check, counting, decided, flag, gradient, live, settings, take_step
+from gt.optim.recording import InStep, check, counting, decided, flag, gradient, settings, shared, take_step
 
 _ADAGRAD, _ADADELTA = Kind(TABLE["adagrad"], {}), Kind(TABLE["adadelta"], {})
 _RMSPROP = Kinds(TABLE["rmsprop"], "centered", "momentum")
@@ -53,7 +53,7 @@ class Adagrad(Optimizer):
         return {"step": 0}, {"sum": float(self.defaults["initial_accumulator_value"])}
 
     def _updater(self, group: Group) -> Update:
-        own, numbers = gradient(group, coupled=False), settings(group, "weight_decay", "eps")
+        own, numbers, in_step = gradient(group, coupled=False), settings(group, "weight_decay", "eps"), InStep(self)
 
         def update(p: Tensor, g: Tensor, state: State) -> None:
             def rate() -> tuple[float]:
@@ -61,7 +61,7 @@ class Adagrad(Optimizer):
 
             total = state["sum"]
             take_step(
-                _ADAGRAD, (p, own(p, g), total), lambda: (*live(rate), *numbers), (p, total), counting(state)
+                _ADAGRAD, (p, own(p, g), total), lambda: (*in_step(state, rate), *numbers), (p, total), counting(state)
             )  # fmt: skip
 
         return update
@@ -112,7 +112,7 @@ class RMSprop(Optimizer):
             alpha = float(group["alpha"])
             return float(group["lr"]), alpha, 1 - alpha, float(group["eps"]), float(group["momentum"])
 
-        numbers = live(read)
+        numbers = shared(read)
 
         def update(p: Tensor, g: Tensor, state: State) -> None:
             means = tuple([state[name] for name in names])
@@ -153,7 +153,9 @@ class Adadelta(Optimizer):
 
     def _updater(self, group: Group) -> Update:
         own = gradient(group)
-        numbers = live(lambda: (float(group["lr"]), float(group["rho"]), 1 - float(group["rho"]), float(group["eps"])))
+        numbers = shared(
+            lambda: (float(group["lr"]), float(group["rho"]), 1 - float(group["rho"]), float(group["eps"]))
+        )
 
         def update(p: Tensor, g: Tensor, state: State) -> None:
             square, delta = state["square_avg"], state["acc_delta"]

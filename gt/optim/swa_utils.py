@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -76,6 +75,16 @@ def get_swa_multi_avg_fn() -> MultiAvgFn:
     return _of_lists(get_swa_avg_fn())
 
 
+class Known:
+    """A count on the worker, and what it is. A copy of the model does not share it: it asks again."""
+
+    def __init__(self, value: Value | None = None, count: int = 0) -> None:
+        self.value, self.count = value, count
+
+    def __deepcopy__(self, memo: object) -> Known:
+        return Known()
+
+
 class AveragedModel(Module):
     """A copy of a model whose parameters are averages of the model's, over the calls of update_parameters()."""
 
@@ -96,7 +105,7 @@ class AveragedModel(Module):
         self.multi_avg_fn = multi_avg_fn
         self.use_buffers = use_buffers
         #: A value that n_averaged had, and what it is: while it has that value, nobody need wait for it.
-        self._known: tuple[weakref.ref[Value], int] | None = None
+        self._known = Known()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the model does, with the averages."""
@@ -124,7 +133,7 @@ class AveragedModel(Module):
                 for a, c in zip(self.module.buffers(), model.buffers(), strict=True):
                     a.detach().copy_(c.detach())
             self.n_averaged += 1
-        self._known = (weakref.ref(self._value()), count + 1)
+        self._known = Known(self._value(), count + 1)
 
     def _averaged(self, model: Module) -> Iterable[Tensor]:
         return itertools.chain(model.parameters(), model.buffers()) if self.use_buffers else model.parameters()
@@ -135,8 +144,8 @@ class AveragedModel(Module):
 
     def _count(self) -> int:
         """n_averaged as a number. Waits for it only if somebody else has set it."""
-        if self._known is not None and self._known[0]() is self._value():
-            return self._known[1]
+        if self._known.value is self._value():
+            return self._known.count
         return int(self.n_averaged.item())
 
 

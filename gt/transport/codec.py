@@ -33,14 +33,18 @@ def encode(message: Message, payload: Buffer | None = None) -> list[Any]:
     return [head] if payload is None else [head, payload]
 
 
-def encode_all(messages: Iterable[tuple[Message, Buffer | None]]) -> list[Any]:
-    """The frames of several messages that travel as one."""
+def encode_all(messages: Iterable[tuple[Message, Buffer | None]]) -> list[list[Any]]:
+    """The frames of several messages: one list, or as many as the limit of what may travel as one asks for."""
     frames: list[Any] = []
+    found = [frames]
     for message, payload in messages:
+        if len(frames) > MAX_FRAMES - 2:
+            frames = []
+            found.append(frames)
         frames.append(_encode(message))
         if payload is not None:
             frames.append(payload)
-    return frames
+    return found
 
 
 def decode(frames: Sequence[Buffer]) -> tuple[Message, Buffer | None]:

@@ -20,7 +20,7 @@ import msgspec
 
 from gt.program import Program
 
-VERSION = 2
+VERSION = 3
 CHUNK = 1 << 18  #: Tensor bytes in one message, at most. Larger ones keep others waiting, and fall out of caches.
 MAX_FRAME = 16 << 20  #: Bytes in one frame; the longest is a program's text.
 CHUNKS_IN_FLIGHT = 4  #: Chunks of one transfer sent and not yet acknowledged.
@@ -95,6 +95,9 @@ class Define(Struct, frozen=True):
 
     program: Program
     timed: bool = False  #: cut by a timer: forgotten first, never compiled
+    #: 1: compile it at its first call, 0: when it proves hot, -1: never. Programs are shared: of several
+    #: who define it, the one who wants most counts.
+    compile: int = 0
 
 
 class Need(Struct, frozen=True):
@@ -139,7 +142,9 @@ class Fetch(Struct, frozen=True):
     request: int
     id: int
     ring: int = 0  #: the ring that the slots are in
-    slots: tuple[int, ...] = ()  #: lent for the answer, in turn; one that was acknowledged may be used again
+    #: Lent for the answer, in turn; one that was acknowledged may be used again. Or one mailbox (shared.py), for an
+    #: answer of one chunk that is sent as well.
+    slots: tuple[int, ...] = ()
 
 
 class Cancel(Struct, frozen=True):

@@ -1,9 +1,12 @@
-"""Memory that a client shares with its worker on one machine: large tensors travel through it, not through sockets.
+"""Memory that a client shares with its worker on one machine: large tensors travel through it, not through sockets,
+and the answer to a small fetch is there before its message is.
 
-A client makes one anonymous file in memory, its ring: SLOTS pieces of PIECE bytes. It offers the ring (`Share`),
-and the dispatcher adds which process that client is. The worker opens the file as /proc/<pid>/fd/<fd> and says
-that it has it (`Shared`). From then on a chunk may name a slot of the ring instead of bringing its bytes: of an
-upload the client has filled it, for a fetch it lends slots that the worker fills.
+A client makes one anonymous file in memory, its ring: SLOTS pieces of PIECE bytes, then BOXES mailboxes. It offers the
+ring (`Share`), and the dispatcher adds which process that client is. The worker opens the file as /proc/<pid>/fd/<fd>
+and says that it has it (`Shared`). From then on a chunk may name a slot of the ring instead of bringing its bytes: of
+an upload the client has filled it, for a fetch it lends slots that the worker fills. For a small fetch it lends a
+mailbox, and looks there while it waits: the worker puts the answer in, and sends it as ever. Mailboxes are numbered on
+from the slots.
 
 Law 1: a worker opens what the dispatcher vouches for: the process at the other end of the client's socket, as the
        system tells it, and a file that is a memfd, of the ring's size, with the random name that was announced.
@@ -14,6 +17,10 @@ Law 3: a ring belongs to one session, so nothing of another can be in it.
 Law 4: nothing is left behind: the memory goes when the last process that has it open goes, however it goes.
 Law 5: where any of this cannot be had (another user, no /proc, no memfd), the ring is refused and chunks bring
        their bytes.
+Law 6: a mailbox is written once for each time it is lent: the bytes, their number, and last the request. Who reads that
+       request there finds the bytes complete, because x86 shows stores to others in the order they were made, and
+       because it was cleared before: a request that is half written is none. Other processors promise no
+       order; there no mailbox is lent.
 """
 
 from __future__ import annotations
@@ -36,9 +43,19 @@ SLOTS = 32  #: Slots of a ring.
 UPLOAD_SLOTS = 24  #: Those for uploads: the first. The others are lent for fetches, which may wait for uploads.
 LENT = 4  #: Slots lent for one fetch, at most.
 LARGE = 1 << 20  #: Tensors with more bytes than this are worth a ring.
+SMALL = 4096  #: Tensor bytes in one mailbox.
+BOXES = 64  #: Mailboxes of a ring.
+ORDERED = os.uname().machine == "x86_64"  #: Whether they may be used; see law 6.
+
+_HEAD = 64  # bytes before those of a mailbox: two words of 8, the request and the number of bytes
 
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE: Linux 5.14; where there is none, pages come one by one
 _NAME = re.compile("gt-[0-9a-f]{32}")
+
+
+def ring_nbytes() -> int:
+    """The size of a ring."""
+    return SLOTS * PIECE + BOXES * (_HEAD + SMALL)
 
 
 def nbytes_of(chunk: Chunk) -> int:
@@ -54,9 +71,12 @@ class Ring:
         self.name = name
         #: Slots nobody uses, for uploads and for fetches; the one that was used last comes first.
         self.free, self.to_lend = [*range(UPLOAD_SLOTS)][::-1], [*range(UPLOAD_SLOTS, SLOTS)][::-1]
+        #: Mailboxes nobody uses, in the same order.
+        self.boxes = [*range(SLOTS, SLOTS + BOXES)][::-1] if ORDERED else []
         self._touched: set[int] = set()  #: Slots that this process has filled since the ring last had no memory.
-        self._map = mmap.mmap(fd, SLOTS * PIECE)
+        self._map = mmap.mmap(fd, ring_nbytes())
         self._bytes: np.ndarray[Any, Any] = np.frombuffer(self._map, np.uint8)
+        self._words = memoryview(self._map).cast("Q")
         self.fd = fd  #: -1 in a worker, which needs only the mapping.
 
     def slot(self, k: int, nbytes: int) -> np.ndarray[Any, Any]:
@@ -72,9 +92,30 @@ class Ring:
                 self._map.madvise(_POPULATE_WRITE, k * PIECE, len(data))
         np.copyto(self.slot(k, len(data)), data)
 
+    def clear(self, box: int) -> None:
+        """Make a mailbox ready to be lent."""
+        self._words[_start(box) // 8] = 0
+
+    def post(self, box: int, request: int, data: memoryview) -> None:
+        """Put the answer to a request into a mailbox, if there is such a one and it fits."""
+        nbytes = len(data)
+        if not SLOTS <= box < SLOTS + BOXES or nbytes > SMALL or request <= 0:
+            return  # a client may ask for anything
+        at = _start(box)
+        self._bytes[at + _HEAD : at + _HEAD + nbytes] = np.frombuffer(data, np.uint8)
+        self._words[at // 8 + 1] = nbytes
+        self._words[at // 8] = request  # last: see law 6
+
+    def answer(self, box: int, request: int, nbytes: int) -> np.ndarray[Any, Any] | None:
+        """A copy of the answer to this request, of so many bytes; None if it is not there."""
+        at = _start(box)
+        if self._words[at // 8] != request or self._words[at // 8 + 1] != nbytes:
+            return None
+        return self._bytes[at + _HEAD : at + _HEAD + nbytes].copy()
+
     @property
     def idle(self) -> bool:
-        return len(self.free) + len(self.to_lend) == SLOTS
+        return len(self.free) + len(self.to_lend) == SLOTS and len(self.boxes) == BOXES * ORDERED
 
     def rest(self) -> None:
         """Give the memory back for now; the ring stays."""
@@ -88,13 +129,18 @@ class Ring:
             os.close(self.fd)
 
 
+def _start(box: int) -> int:
+    """The first byte of a mailbox."""
+    return SLOTS * PIECE + (box - SLOTS) * (_HEAD + SMALL)
+
+
 def make_ring(number: int) -> Ring | None:
     """A new ring of this process; None where there is no such thing."""
     name = f"gt-{secrets.token_hex(16)}"
     fd = -1
     try:
         fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(fd, SLOTS * PIECE)
+        os.ftruncate(fd, ring_nbytes())
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         return Ring(number, fd, name)
     except (AttributeError, OSError, ValueError):
@@ -136,4 +182,4 @@ def _is_ring(what: os.stat_result) -> bool:
         there = os.fstat(own).st_dev
     finally:
         os.close(own)
-    return stat.S_ISREG(what.st_mode) and what.st_dev == there and what.st_size == SLOTS * PIECE
+    return stat.S_ISREG(what.st_mode) and what.st_dev == there and what.st_size == ring_nbytes()

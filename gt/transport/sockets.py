@@ -158,7 +158,8 @@ class SocketChannel:
         if self._broken or self._closed:
             raise ServerError(self._broken or "the connection to the server is closed")
         try:
-            send_body(self._send, codec.encode_all(messages))
+            for frames in codec.encode_all(messages):
+                send_body(self._send, frames)
         except zmq.ZMQError as e:
             raise ServerError(f"cannot send to the server at {self.address}: {e}") from None
 

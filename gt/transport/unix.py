@@ -26,19 +26,26 @@ from gt.errors import ServerError, StartError
 from gt.transport import codec
 from gt.transport.codec import Buffer
 from gt.transport.messages import MAX_FRAME, Message
+from gt.transport.patience import Patience
 
 MAX_QUEUED = 512 << 20  #: Bytes sent to a peer and not read by it; beyond this it is cut off.
 MAX_MESSAGE = 4 * MAX_FRAME  #: Bytes that travel as one: what a peer can make us hold before it is heard.
 STALL_S = 30.0  #: How long a client waits for a server that does not read.
 BUFFER = 1 << 18  #: Bytes read at once, from one peer before the next.
+SMALL = 1 << 14  #: The same while nothing larger is known to come: most messages are tiny, and room costs time.
 _WORD = 4
+_COUNT = struct.Struct("<I").unpack_from
 _CLOSE_S = 0.5  #: How long a connection that is cut off may take to read its last words.
 
 
-def head_of(frames: list[Any]) -> bytes:
-    """What goes before the frames."""
-    sizes = [f.nbytes if isinstance(f, memoryview) else len(f) for f in frames]
+def head_of(sizes: list[int]) -> bytes:
+    """What goes before frames of these sizes."""
     return struct.pack(f"<{len(sizes) + 1}I", len(sizes), *sizes)
+
+
+def size_of(frame: Any) -> int:
+    """The bytes of a frame."""
+    return frame.nbytes if type(frame) is memoryview else len(frame)
 
 
 def widen(sock: socket.socket) -> None:
@@ -55,6 +62,11 @@ class Stream:
         self._have = 0
         self._need = _WORD  #: Bytes needed before it is worth looking again.
 
+    @property
+    def room(self) -> int:
+        """How many bytes to read at once."""
+        return SMALL if self._need - self._have <= SMALL else BUFFER
+
     def feed(self, data: bytes) -> list[list[Buffer]]:
         """The messages that are complete now. Raises BadMessage for what can be none."""
         if self._parts:
@@ -65,15 +77,15 @@ class Stream:
             data = b"".join(self._parts)
             self._parts.clear()
         found: list[list[Buffer]] = []
-        at, end = 0, len(data)
-        while True:
+        at, end, need = 0, len(data), _WORD
+        while at < end:
             need, frames = _parse(data, at, end)
             if frames is None:
+                self._parts.append(data[at:])
                 break
             found.append(frames)
             at += need
-        if at < end:
-            self._parts.append(data[at:])
+            need = _WORD
         self._have, self._need = end - at, need
         return found
 
@@ -82,7 +94,7 @@ def _parse(data: bytes, at: int, end: int) -> tuple[int, list[Buffer] | None]:
     """One message from `at` on: its size and its frames; None and what is needed if it is not all there."""
     if end - at < _WORD:
         return _WORD, None
-    count = int.from_bytes(data[at : at + _WORD], "little")
+    (count,) = _COUNT(data, at)
     if not 1 <= count <= codec.MAX_FRAMES:
         raise codec.BadMessage(f"{count} frames in one message; the limit is {codec.MAX_FRAMES}")
     start = _WORD * (count + 1)
@@ -114,17 +126,19 @@ class Outgoing:
 
     def send(self, frames: list[Any]) -> None:
         """Send at once what the socket takes; the rest is kept."""
-        parts = [head_of(frames), *frames]
+        sizes = [size_of(f) for f in frames]
+        total = _WORD * (len(sizes) + 1) + sum(sizes)
+        parts = [head_of(sizes), *frames]
+        sent = 0
+        if total <= SMALL:
+            parts = [b"".join(parts)]  # one buffer is sent sooner than a list of them
         if not self.left:
-            total = sum(p.nbytes if isinstance(p, memoryview) else len(p) for p in parts)
             try:
-                sent = self._socket.sendmsg(parts)
+                sent = self._socket.send(parts[0]) if len(parts) == 1 else self._socket.sendmsg(parts)
             except BlockingIOError:
-                sent = 0
+                pass
             if sent == total:
                 return
-        else:
-            sent = 0
         for p in parts:
             view = memoryview(p).cast("B") if len(p) else memoryview(b"")
             if sent >= view.nbytes:
@@ -184,7 +198,8 @@ class UnixChannel:
         if self._broken:
             raise ServerError(self._broken)
         try:
-            self._out.send(codec.encode_all(messages))
+            for frames in codec.encode_all(messages):
+                self._out.send(frames)
             if self._out.left:
                 self._drain()
         except OSError as e:
@@ -225,8 +240,9 @@ class UnixChannel:
     def _read(self) -> bool:
         """Take what is there; whether a message came of it, or the end."""
         while True:
+            room = self._stream.room
             try:
-                data = self._socket.recv(BUFFER)
+                data = self._socket.recv(room)
             except BlockingIOError:
                 return False
             except OSError:
@@ -241,7 +257,7 @@ class UnixChannel:
                 self._break(f"the server at {self.address} sent what is no message: {e}")
                 return True
             if self._came:
-                self._drained = len(data) < BUFFER
+                self._drained = len(data) < room
                 return True
 
     def _break(self, why: str) -> None:
@@ -290,6 +306,7 @@ class UnixRouter:
         self._lost: list[bytes] = []
         self._closing: list[_Peer] = []
         self._watched: set[int] = set()
+        self._patience = Patience()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with suppress(FileNotFoundError):
             if not _listens(self._path):
@@ -311,12 +328,13 @@ class UnixRouter:
 
     def wait(self, timeout_s: float, spin_s: float = 0.0) -> bool:
         """Sleep until something happens, and take it in; whether it is worth asking `lost()` now. For `spin_s`
-        it is looked for first, without sleeping."""
+        it is looked for first, without sleeping, if that has paid of late."""
         found = False
-        if spin_s:
+        if spin_s and self._patience.wanted():
             until_s = time.perf_counter() + spin_s
             while not (found := self._take_in(0.0)) and time.perf_counter() < until_s:
-                pass
+                os.sched_yield()  # whoever has work goes first
+            self._patience.looked(found)
         if not found:
             self._take_in(max(0.0, timeout_s))
         return bool(self._lost or self._closing)
@@ -333,6 +351,9 @@ class UnixRouter:
             if peer is None:
                 if fd not in self._watched:
                     self._accept()
+                continue
+            if events == select.EPOLLIN:
+                self._read(peer)
                 continue
             if events & select.EPOLLOUT:
                 self._flush(peer)
@@ -354,7 +375,7 @@ class UnixRouter:
 
     def _read(self, peer: _Peer) -> None:
         try:
-            data = peer.socket.recv(BUFFER)
+            data = peer.socket.recv(peer.stream.room)
         except BlockingIOError:
             return
         except OSError:
@@ -365,7 +386,8 @@ class UnixRouter:
         if peer.closing_s:
             return
         try:
-            self._came.extend([(peer.name, frames) for frames in peer.stream.feed(data)])
+            for frames in peer.stream.feed(data):
+                self._came.append((peer.name, frames))
         except codec.BadMessage:
             self._drop(peer)
 

@@ -5,31 +5,30 @@ Law 1: a failed call changes nothing. Each result that was to replace an input k
 Law 2: a call that uses a poisoned value, or a kept one before the client knows of that failure, fails
        the same way: same failure, same root.
 Law 3: completion is reported when the device is done. A call whose outcome is on the device (a flag) is
-       finished before its session's next work begins, so nobody ever reads a result that is not one.
+       finished before its session's next work begins (core.py), so nobody ever reads a result that is not one.
 Law 4: nothing a program does ends the worker, except what leaves the engine itself of no use.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any
 
 from gt.config import Config
 from gt.errors import BY_NAME
+from gt.program import Precision
 from gt.transport.codec import Buffer
 from gt.transport.messages import Call, CallDone, CallFailed, Failure, Message, unpack_ids
 from gt.worker.engines import Array, Engine
-from gt.worker.executor import Runnable
 from gt.worker.programs import Known
 from gt.worker.session import Session
 from gt.worker.store import Entry
+from gt.worker.tiers import Form, Tiers
 
 Out = list[tuple[Message, Buffer | None]]
 
-IN_FLIGHT = 8  #: Calls started on the device and not known to be done.
 MAX_TEXT = 2_000  #: Characters of an error's text that travel.
 
 
@@ -40,7 +39,7 @@ class EngineLost(Exception):
 class Started:
     """A call that the engine was given and may not have finished."""
 
-    __slots__ = ("call", "flag", "known", "mark", "session", "start_ns")
+    __slots__ = ("call", "flag", "issue_us", "known", "mark", "session", "start_ns", "tier")
 
     def __init__(self, session: Session, call: Call, known: Known, start_ns: int) -> None:
         self.session = session
@@ -48,7 +47,9 @@ class Started:
         self.known = known
         self.start_ns = start_ns
         self.mark: Any = None
-        self.flag: Array | None = None
+        self.flag: Any = None
+        self.tier = 1
+        self.issue_us = 0  #: What it took the host, from which the device may have been at work too.
 
 
 class Calls:
@@ -60,21 +61,19 @@ class Calls:
         self.log = log
         self.count = 0
         self.run_us = 0
-        self.in_flight: deque[Started] = deque()  #: Oldest first, never longer than IN_FLIGHT.
+        self._flying: dict[int, Session] = {}  #: Sessions with calls on the device.
+        self.tiers = Tiers(engine, config, log)
         self._lock = lock
-        self._last_done_ns = 0
+        self._precision: Precision | None = None  #: The engine's, as the last call left it.
 
     def run(self, session: Session, call: Call, known: Known, out: Out) -> None:
-        """Run a call, as far as the host is concerned; `look` and `finish` report the rest."""
-        new = known.runnable is None
-        runnable = known.make_ready(self.engine, self.config.fake_memory)
-        if new and runnable is not None and self.config.debug_compile:
-            self.log(f"program {known.hash.hex()}\n{runnable.source}")
+        """Run a call, as far as the host is concerned; `look` reports the rest."""
         ids = unpack(call.inputs)
         with self._lock:
             entries: list[Entry | None] = [*map(session.store.entries.get, ids)]
+        form = self.tiers.choose(session, known, entries)
         trouble = _trouble(known, call, entries)
-        if trouble is not None or runnable is None:
+        if trouble is not None or form is None:
             failure, root = trouble or (_NO_CODE, call.seq)
             self._fail(session, call, known, ids, failure, root, (), out)
             return
@@ -82,12 +81,17 @@ class Calls:
         touched: tuple[int, ...] = ()
         error: Failure | None = None
         try:
-            arrays = self._take(session, runnable, known, ids, entries)
-            results, started.flag = runnable.run(arrays, call.scalars)
+            if known.precision != self._precision:
+                self._precision = known.precision
+                self.engine.set_precision(known.precision)
+            arrays = self._take(session, form, known, ids, entries)
+            results, started.flag = form.run(arrays, call.scalars)
+            started.tier = form.ran
+            started.issue_us = (time.perf_counter_ns() - started.start_ns) // 1000
         except Exception as e:
-            instruction, committing = runnable.where(e)
+            instruction, committing = form.where(e)
             error = self.failure(e, known.hash, instruction)
-            touched = runnable.takes if committing else ()
+            touched = form.takes if committing else ()
         if error is not None:  # here and not in the except clause: the exception's frames held arrays
             arrays = []
             self._fail(session, call, known, ids, error, call.seq, touched, out)
@@ -97,20 +101,24 @@ class Calls:
             store = session.store.entries
             for i in known.donate:
                 store.pop(ids[i], None)
+            made = [Entry(spec, array) for spec, array in zip(known.outputs, results, strict=True)]
             if not session.closed:
                 first = call.outputs
-                for k, array in enumerate(results):
-                    store[first + k] = Entry(known.outputs[k], array)
+                for k, entry in enumerate(made):
+                    store[first + k] = entry
+        if form.lends:
+            form.lend(made)
+        del made, results  # what is lent must be held by the store alone
         self._launched(started, out)
 
     def _take(
-        self, session: Session, runnable: Runnable, known: Known, ids: Sequence[int], entries: list[Entry | None]
+        self, session: Session, form: Form, known: Known, ids: Sequence[int], entries: list[Entry | None]
     ) -> list[Array]:
         """The arrays a program may consume. The store lets go of those that no failure brings back."""
         arrays = [e.array for e in entries if e is not None]
-        if runnable.takes or known.early:
+        if form.takes or known.early:
             twice = len(set(ids)) < len(ids)
-            for i in runnable.takes:
+            for i in form.takes:
                 if twice or entries[i].shared:  # type: ignore[union-attr]  # none is missing
                     arrays[i] = self.engine.own(arrays[i])
             with self._lock:
@@ -121,44 +129,49 @@ class Calls:
 
     def _launched(self, started: Started, out: Out) -> None:
         try:
+            if started.flag is not None:
+                started.flag = self.engine.send_flag(started.flag)
+                started.session.flagged = started
             started.mark = self.engine.mark()
         except Exception as e:
             raise EngineLost(str(e)) from None
-        if started.flag is not None:
-            started.session.flagged = started
-        self.in_flight.append(started)
-        self.look(out)
-        if len(self.in_flight) >= IN_FLIGHT:
-            self._finish_oldest(out)
+        session = started.session
+        if not session.flying and self.passed(started.mark):
+            self._done(started, out)
+            return
+        session.flying.append(started)
+        self._flying[session.number] = session
 
     def look(self, out: Out) -> None:
-        """Report the calls that are done."""
-        while self.in_flight and self._passed(self.in_flight[0], wait=False):
-            self._finish_oldest(out)
+        """Report the calls that are done: of each session in its order, whatever others have on the device."""
+        for number, session in list(self._flying.items()):
+            while session.flying and self.passed(session.flying[0].mark):
+                self._done(session.flying.popleft(), out)
+            if not session.flying:
+                del self._flying[number]
 
-    def finish(self, started: Started, out: Out) -> None:
-        """Wait until this call, and those before it, are done and reported."""
-        while started in self.in_flight:
-            self._finish_oldest(out)
+    @property
+    def in_flight(self) -> int:
+        """Calls that the device has."""
+        return sum(len(s.flying) for s in self._flying.values())
 
-    def _passed(self, started: Started, wait: bool) -> bool:
+    def passed(self, mark: Any) -> bool:
+        """Whether the device has got there."""
         try:
-            return self.engine.passed(started.mark, wait)
+            return self.engine.passed(mark)
         except Exception as e:
             raise EngineLost(str(e)) from None
 
-    def _finish_oldest(self, out: Out) -> None:
-        started = self.in_flight[0]
-        self._passed(started, wait=True)
-        self.in_flight.popleft()
-        now_ns = time.perf_counter_ns()
-        run_us = (now_ns - max(started.start_ns, self._last_done_ns)) // 1000
-        self._last_done_ns = now_ns
+    def _done(self, started: Started, out: Out) -> None:
         session, call, known = started.session, started.call, started.known
+        now_ns = time.perf_counter_ns()
+        run_us = (now_ns - max(started.start_ns, session.last_done_ns)) // 1000
+        session.last_done_ns = now_ns
         self.count += 1
         self.run_us += run_us
         known.hits += 1
         known.run_us += run_us
+        self.tiers.note(known, started.tier, run_us, started.issue_us)
         if self.config.debug_worker:
             self.log(f"session {session.number} call {call.seq}: {known.hash.hex()[:8]} {run_us} us")
         if session.flagged is started:
@@ -199,7 +212,7 @@ class Calls:
                     shared = source not in donated or sources.count(source) > 1
                     store.keep(call.outputs + k, entry, call.seq, failure, root, shared)
         if not session.closed:
-            self._report(call, root, failure, out)
+            self._report(session, call, root, failure, out)
 
     def _fail_late(self, started: Started, out: Out) -> None:
         """A call failed on the device: what it replaces holds the old values already."""
@@ -215,9 +228,10 @@ class Calls:
                     session.store.taint(call.outputs + k, call.seq, failure)
                 else:
                     session.store.poison(call.outputs + k, spec, failure, call.seq)
-        self._report(call, call.seq, failure, out)
+        self._report(session, call, call.seq, failure, out)
 
-    def _report(self, call: Call, root: int, failure: Failure, out: Out) -> None:
+    def _report(self, session: Session, call: Call, root: int, failure: Failure, out: Out) -> None:
+        session.failed = call.seq
         if self.config.debug_worker:
             self.log(f"session {call.session} call {call.seq} failed: {failure.kind}: {failure.text}")
         out.append((CallFailed(call.session, call.seq, root, failure), None))

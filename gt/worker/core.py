@@ -27,6 +27,7 @@ from gt.errors import ProgramError
 from gt.program import spec
 from gt.transport.codec import Buffer
 from gt.transport.messages import (
+    CHUNK,
     Call,
     CallFailed,
     Cancel,
@@ -51,7 +52,8 @@ from gt.worker.calls import Calls, Out, unpack
 from gt.worker.engines import Engine
 from gt.worker.programs import Known, Programs
 from gt.worker.session import Session, Work
-from gt.worker.transfers import Arrived, Outgoing, Pieces, Upload
+from gt.worker.store import Entry
+from gt.worker.transfers import Arrived, Outgoing, Pieces, Upload, below
 
 RINGS = 256  #: Rings of clients that are open here: each takes a file descriptor.
 POLL_S = 50e-6  #: How often a device that is at work is asked whether it is done.
@@ -73,6 +75,8 @@ class WorkerCore:
         self._calls = Calls(engine, config, self._lock, log)
         self._urgent: deque[Work] = deque()  #: Goes before the queue.
         self._queue: deque[Work] = deque()
+        self._coming: deque[tuple[Work, Session, Entry, Any]] = deque()  #: Fetches that come from the device.
+        self._behind: dict[int, Session] = {}  #: Sessions with work that waits for the outcome of a call.
         self._running: Work | None = None
         self._needed: set[bytes] = set()  #: Programs that were asked for.
         self.copying = False  #: A large upload is coming in: whoever only looks for work takes time from it.
@@ -134,12 +138,17 @@ class WorkerCore:
 
     @property
     def in_flight(self) -> int:
-        """Calls that a device has; `step` has to be asked again to learn that they are done."""
-        return len(self._calls.in_flight)
+        """Calls and fetches that a device has; `step` has to be asked again to learn that they are done."""
+        return self._calls.in_flight + len(self._coming)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether somebody waits for the device: a fetch, or work behind a call whose outcome is there."""
+        return bool(self._behind or self._coming)
 
     def wait(self, timeout_s: float) -> bool:
         """Sleep until there may be something to do; False if that was not so in time."""
-        if self._calls.in_flight:  # the device does not ring: look again very soon
+        if self.in_flight:  # the device does not ring: look again very soon
             self._bell.acquire(timeout=POLL_S)
             return True
         return self._bell.acquire(timeout=timeout_s)
@@ -154,8 +163,11 @@ class WorkerCore:
         session = self._session(fetch.session)
         work = session.fetches[fetch.request] = Work(session, fetch)
         ring = session.ring
-        if fetch.slots and ring is not None and ring.number == fetch.ring and all(0 <= s < SLOTS for s in fetch.slots):
-            work.ring = ring
+        if fetch.slots and ring is not None and ring.number == fetch.ring:
+            if all(0 <= s < SLOTS for s in fetch.slots):
+                work.ring = ring
+            elif len(fetch.slots) == 1:
+                work.box = ring
         if fetch.id in session.store.entries:
             self._urgent.append(work)
         elif (maker := self._maker(session, fetch.id)) is not None:
@@ -170,7 +182,7 @@ class WorkerCore:
         program is: without a better one, the nearest such call is taken."""
         guess: Work | None = None
         running = [self._running] if self._running is not None else []
-        for work in (*running, *session.held, *self._queue):
+        for work in (*running, *session.behind, *session.held, *self._queue):
             message: object = work.message
             if work.session is not session:
                 continue
@@ -210,10 +222,13 @@ class WorkerCore:
         try:
             upload = session.uploads.get(key)
             if chunk.offset == 0:
-                upload = session.uploads[key] = Upload(chunk, self.config.worker_memory or self.engine.memory)
+                limit = self.config.worker_memory or self.engine.memory
+                upload = session.uploads[key] = Upload(chunk, limit, self.engine.host_buffer)
             if upload is None or not upload.take(chunk, data):
                 return  # more is to come; or it is the rest of one that failed
-            arrived = Arrived(key, upload.spec, upload.data.data)
+            # On a device it costs a wait to find out whether an index is in range; here it costs a look.
+            limit = below(upload.data, upload.spec) if self.engine.deferred else -1
+            arrived = Arrived(key, upload.spec, upload.data.data, None, limit)
         except (ProgramError, MemoryError) as e:
             kind = "OutOfMemory" if isinstance(e, MemoryError) else "ProgramError"
             arrived = Arrived(key, NOTHING, None, Failure(kind, f"upload of tensor {key}: {e}"))
@@ -251,6 +266,8 @@ class WorkerCore:
         if session is not None:
             if all(s.waits_for != session.waits_for for s in self.sessions.values()):
                 self._needed.discard(session.waits_for)  # whoever wants it next asks again
+            self._behind.pop(number, None)
+            self.engine.leave(number)
             session.close()
 
     def _stats(self) -> dict[str, Any]:
@@ -258,7 +275,12 @@ class WorkerCore:
             str(s.number): {"nbytes": s.store.nbytes, "tensors": len(s.store.entries)} for s in self.sessions.values()
         }
         programs = {
-            k.hash.hex(): {"instructions": k.instructions, "hits": k.hits, "run_us": k.run_us, "tier": 1}
+            k.hash.hex(): {
+                "instructions": k.instructions,
+                "hits": k.hits,
+                "run_us": k.run_us,
+                **(k.standing.stats() if k.standing is not None else {"tier": 1}),
+            }
             for k in self.programs
         }
         return {
@@ -270,6 +292,7 @@ class WorkerCore:
             "sessions": sessions,
             "programs": programs,
             "programs_nbytes": self.programs.nbytes,
+            **self.engine.usage(),  # bytes; "memory" is what the device has, and the dispatcher says that
         }
 
     # --- the runner's side ---------------------------------------------------------------
@@ -278,13 +301,15 @@ class WorkerCore:
         """Do the next piece of work; what to send because of it. None: there is nothing to do now."""
         out: Out = []
         self._calls.look(out)
+        if self._coming:
+            self._look_at_coming(out)
         with self._lock:
             work = self._running = self._next()
         if work is None:
             return out or None
         session, message = work.session, work.message
-        if session is not None and session.flagged is not None:
-            self._calls.finish(session.flagged, out)
+        if session is not None:
+            self.engine.use(session.number)
         held = False
         match message:
             case Call() if session is not None:
@@ -308,20 +333,51 @@ class WorkerCore:
             fetches, work.fetches = work.fetches if not held else [], work.fetches if held else []
         for fetch in fetches:  # at once: their answers travel with the call's
             if fetch.session is not None and isinstance(fetch.message, Fetch):
-                if fetch.session.flagged is not None:  # whether the call failed is known only then
-                    self._calls.finish(fetch.session.flagged, out)
+                if fetch.session.flagged is not None:  # whether the call failed is not known yet
+                    with self._lock:
+                        self._put_behind(fetch)
+                    continue
                 self._do_fetch(fetch, fetch.session, fetch.message, out)
+        if self._coming:
+            self._look_at_coming(out)
         return out
 
+    def _put_behind(self, work: Work) -> None:
+        """Its session has to wait for the device: for the outcome of a call, or because it is far ahead."""
+        session = work.session
+        assert session is not None
+        # A fetch is of something that is there, or comes with the call that is waited for: it goes before later calls.
+        session.behind.appendleft(work) if isinstance(work.message, Fetch) else session.behind.append(work)
+        self._behind[session.number] = session
+
+    def _first_behind(self) -> Work | None:
+        """Work that has waited, of a session that need not wait any more."""
+        for session in self._behind.values():
+            if not session.must_wait:
+                work = session.behind.popleft()
+                del self._behind[session.number]
+                if session.behind:
+                    self._behind[session.number] = session  # as the last: others have their turn
+                return work
+        return None
+
     def _next(self) -> Work | None:
+        if self._behind and (waited := self._first_behind()) is not None:
+            return waited
         while self._urgent or self._queue:
             urgent = bool(self._urgent)
             work = self._urgent.popleft() if urgent else self._queue.popleft()
             session = work.session
-            if session is None or (not session.closed and (urgent or not session.waits_for)):
+            if session is None:
                 return work
-            if not session.closed:
+            if session.closed:
+                continue
+            if not urgent and session.waits_for:
                 session.held.append(work)
+            elif session.must_wait or session.behind:
+                self._put_behind(work)
+            else:
+                return work
         return None
 
     def _do_call(self, work: Work, session: Session, call: Call, out: Out) -> bool:
@@ -329,6 +385,7 @@ class WorkerCore:
         with self._lock:
             if call.frees:
                 session.store.drop(unpack(call.frees))
+            session.acked = call.acked
             known = self.programs.get(call.program)
             # One that was refused for being no program will never be sent: it fails without being known.
             if known is None and (call.refused is None or call.refused.kind != "ProgramError"):
@@ -341,16 +398,20 @@ class WorkerCore:
         if known is not None:
             self._calls.run(session, call, known, out)
         elif call.refused is not None:
+            session.failed = call.seq
             out.append((CallFailed(call.session, call.seq, call.seq, call.refused), None))
         return False
 
     def _do_define(self, define: Define) -> None:
-        known = Known(define.program, define.timed)
+        known = Known(define.program, define.timed, define.compile)
         if self.config.debug_worker:
             self.log(f"program {known.hash.hex()[:8]} has {known.instructions} instructions")
         with self._lock:
-            if self.programs.peek(known.hash) is None:
+            before = self.programs.peek(known.hash)
+            if before is None:
                 self.programs.add(known)
+            else:  # somebody wants more of it than those before
+                before.compile = max(before.compile, define.compile)
             self._needed.discard(known.hash)
             freed: list[Work] = []
             for session in self.sessions.values():
@@ -371,7 +432,7 @@ class WorkerCore:
             if session.closed:
                 return
             if failure is None:
-                session.store.put(arrived.id, arrived.spec, array)
+                session.store.put(arrived.id, arrived.spec, array, arrived.below)
             else:
                 session.store.poison(arrived.id, arrived.spec, failure, root=0)
         if failure is not None:
@@ -381,8 +442,6 @@ class WorkerCore:
         failure: Failure | None = None
         data = memoryview(b"")
         borrow = False
-        going: Outgoing | None = None
-        pieces: Pieces = []
         with self._lock:
             wanted = session.fetches.get(fetch.request) is work
             entry = work.entry or session.store.entries.get(fetch.id)
@@ -401,12 +460,36 @@ class WorkerCore:
                 entry.shared = borrow = True  # sent from where it lies
         if wanted and failure is None and entry is not None:
             try:
+                if self.engine.deferred:
+                    self._coming.append((work, session, entry, self.engine.start_fetch(entry.array)))
+                    return
                 data = self.engine.to_bytes(entry.array, borrow)
             except Exception as e:
                 failure = self._calls.failure(e)
+        self._answer(work, session, entry, data, failure, out)
+
+    def _look_at_coming(self, out: Out) -> None:
+        """Answer the fetches whose values have come from the device."""
+        for _ in range(len(self._coming)):
+            work, session, entry, coming = self._coming.popleft()
+            if not self._calls.passed(coming[1]):
+                self._coming.append((work, session, entry, coming))
+            elif not session.closed:
+                self._answer(work, session, entry, self.engine.end_fetch(coming), None, out)
+
+    def _answer(
+        self, work: Work, session: Session, entry: Entry | None, data: memoryview, failure: Failure | None, out: Out
+    ) -> None:
+        fetch = work.message
+        assert isinstance(fetch, Fetch)
+        going: Outgoing | None = None
+        pieces: Pieces = []
         with self._lock:
             wanted = session.fetches.get(fetch.request) is work  # or it was cancelled in between
             if wanted and failure is None and entry is not None:
+                if work.ring is None and len(data) <= CHUNK:
+                    self._answer_whole(work, session, fetch, entry, data, out)
+                    return
                 going = Outgoing(fetch.session, fetch.request, entry.spec, data, work.ring, fetch.slots)
                 session.sending[fetch.request] = going
                 pieces = going.first_chunks()
@@ -416,3 +499,14 @@ class WorkerCore:
                 self._end_sending(session, fetch.request)
         if going is not None:
             out.extend(going.fill(pieces))
+
+    def _answer_whole(
+        self, work: Work, session: Session, fetch: Fetch, entry: Entry, data: memoryview, out: Out
+    ) -> None:
+        """All of it in one chunk, as most are. The caller has the lock."""
+        # In a mailbox it is at once, also before a failure that was sent earlier: then the client must not find it.
+        if work.box is not None and session.failed <= session.acked:
+            work.box.post(fetch.slots[0], fetch.request, data)
+        shape, dtype = entry.spec.shape, entry.spec.dtype.name
+        out.append((Chunk(fetch.session, fetch.request, 0, len(data), shape, dtype), data))
+        self._end_sending(session, fetch.request)

@@ -1,4 +1,4 @@
-"""A program as straight-line Python: tier 1.
+"""A program as straight-line Python: tier 1, and what is left of it around a compiled program.
 
 Law 1: nothing is looked up while a program runs. Kernels are bound as defaults of the function, one line
        is one step, and a value is deleted at its last use (inputs too, for which the caller lets go).
@@ -6,7 +6,7 @@ Law 2: inputs are untouched until the commit. In-place steps run last, after eve
        allocate, and only into donated inputs that nothing else still reads.
 Law 3: no two results share memory, and none shares memory with an input that outlives the call.
 Law 4: where checks are deferred to the device, a result that replaces an input is selected by the flag:
-       the input's own value if the flag is up.
+       the input's own value if the flag is up. A donated input is selected in place, in the commit.
 
 Which instruction failed costs nothing to know: the line number in the traceback names it.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from gt.errors import OutOfMemory
@@ -23,24 +23,28 @@ from gt.ops.check import Checked
 from gt.program import Spec, spec
 from gt.worker.engines import Array, Engine
 from gt.worker.lowering import Literal, Lowered, Operand, Step, lower
+from gt.worker.store import Entry
 
 #: (inputs, scalars) -> (results, flag). The list of inputs is emptied at once.
 Run = Callable[[list[Array], tuple[Any, ...]], tuple[tuple[Array, ...], Array | None]]
 
 
 class Runnable:
-    """A program that was made ready for an engine."""
+    """A program that was made ready for an engine. It is a Form: see tiers.py."""
 
-    __slots__ = ("_code", "_commit_line", "_instructions", "checks", "run", "source", "takes")
+    __slots__ = ("_code", "_commit_line", "_instructions", "checks", "lends", "needs", "ran", "run", "source", "takes")
 
     def __init__(self, lowered: Lowered, writer: _Writer, run: Run, engine: Engine) -> None:
         self.run: Run = engine.whole(run, lowered.steps)
+        self.ran, self.lends = 1, False
         self._code = run.__code__
         self.source: str = writer.source
         #: Inputs whose memory becomes that of a result. An array that others hold must be copied before.
         self.takes: tuple[int, ...] = tuple(sorted(writer.takes))
         #: (instruction, op) of the checks whose outcome is in the flag.
         self.checks: tuple[tuple[int, str], ...] = tuple((s.instruction, s.op.name) for s in lowered.checks)
+        #: (input, n): what must be known of an index that is not checked: its elements lie in [0, n).
+        self.needs: tuple[tuple[int, int], ...] = tuple(lowered.needs.items())
         self._instructions: list[int] = writer.instructions
         self._commit_line: int = writer.commit_line
 
@@ -54,15 +58,38 @@ class Runnable:
             tb = tb.tb_next
         return -1, False
 
+    def lend(self, entries: Sequence[Entry]) -> None:
+        pass
 
-def compile_program(checked: Checked, engine: Engine, fake_memory: int = 0) -> Runnable:
+
+def compile_program(checked: Checked, engine: Engine, fake_memory: int = 0, trusted: bool = False) -> Runnable:
     """Generate the code of a program.
 
-    With `fake_memory`, a run fails at the first instruction where its results exceed that many bytes.
+    With `fake_memory`, a run fails at the first instruction where its results exceed that many bytes. With `trusted`,
+    the code is for inputs that are known to be what it `needs`.
     """
-    lowered = lower(checked, engine)
+    lowered = lower(checked, engine, trusted)
     writer = _Writer(lowered, engine, fake_memory)
     writer.write()
+    return _finish(lowered, writer, engine)
+
+
+def split(checked: Checked, engine: Engine) -> list[int]:
+    """What a pure function must make so that the commit can do the rest: see `compile_around`."""
+    writer = _Writer(lower(checked, engine), engine, 0)
+    return writer.wants(writer.choose_commit())
+
+
+def compile_around(checked: Checked, engine: Engine, pure: Callable[..., Any]) -> Runnable:
+    """The code of a program whose steps before the commit are one function, pure(inputs, scalars), which returns
+    the values that `split` names, each in memory of its own."""
+    lowered = lower(checked, engine)
+    writer = _Writer(lowered, engine, 0)
+    writer.write_around(pure)
+    return _finish(lowered, writer, engine)
+
+
+def _finish(lowered: Lowered, writer: _Writer, engine: Engine) -> Runnable:
     code = compile(writer.source, f"<program {lowered.program.hash().hex()[:8]}>", "exec")
     namespace: dict[str, Any] = dict(writer.bound)
     exec(code, namespace)
@@ -93,6 +120,7 @@ class _Writer:
         self.updates = {o: i for o, i in lowered.program.updates if self.outputs[o] is _plain(lowered.specs[i])}
         self.flagged = engine.deferred and bool(lowered.checks)
         self.own, self.dense, self.select = engine.own, engine.dense, engine.select
+        self.into: set[int] = set()  #: Outputs that are selected into the donated input they replace.
         self.counted: dict[int, int] = {}  #: bytes of the results that are alive, for the faked limit
 
     @property
@@ -104,30 +132,48 @@ class _Writer:
         owned = self.choose_owned({r for s in commit for r in s.results})
         uses = self.count_uses(commit, owned)
 
-        scalars = len(self.low.program.scalars)
-        self.line("")  # the def, written last: it names what was bound
-        self.line("".join(f"v{i}, " for i in range(self.n_inputs)) + "= a; a.clear()" if self.n_inputs else "pass")
-        if scalars:
-            self.line("".join(f"s{k}, " for k in range(scalars)) + "= s")
+        self.begin()
         if self.flagged:
             self.line("f = None")
-        unused = [f"v{i}" for i in range(self.n_inputs) if not uses.get(i)]
-        if unused:
-            self.line("del " + ", ".join(unused))
+        self.drop_unused(uses)
         for step in self.low.steps:
             if step.check is None and not self.allocate(step.instruction, *step.results):
                 break
             self.step(step, self.bind(step.kernel), uses)
         else:
             if self.write_owned(owned, uses):
-                for step in commit:
-                    self.make_dense(step)
-                self.commit_line = len(self.lines) + 1
-                for step in commit:
-                    self.step(step, self.bind(step.kernel), uses)
-                results = [f"o{k}" if k in owned else f"v{o}" for k, o in enumerate(self.low.outputs)]
-                self.line(f"return ({''.join(r + ', ' for r in results)}), {'f' if self.flagged else None}")
-        self.lines[0] = f"def run(a, s{''.join(f', {n}={n}' for n in self.bound)}):"
+                self.write_commit(commit, owned, uses)
+        self.name_bound()
+
+    def write_around(self, pure: Callable[..., Any]) -> None:
+        """The same, with one function in place of all steps before the commit."""
+        commit = self.choose_commit()
+        wants = self.wants(commit)
+        self.low.steps = []
+        uses = self.count_uses(commit, {})
+        self.begin()
+        inputs = "".join(f"v{i}, " for i in range(self.n_inputs))
+        made = "".join(f"v{v}, " for v in wants)
+        self.line(f"{made + '= ' if made else ''}{self.bind(pure)}([{inputs}], s)")
+        self.drop_unused(uses)
+        self.write_commit(commit, {}, uses)
+        self.name_bound()
+
+    def alike(self, commit: list[Step]) -> list[list[Step]]:
+        """Steps that one kernel could do: the same op on other arrays of the same dtype, with the same numbers."""
+        groups: dict[Any, list[Step]] = {}
+        for s in commit:
+            numbers = tuple(a for a in s.args if isinstance(a, Literal) or a < 0)
+            first = self.low.specs[s.results[0]]
+            key = (s.op.name, repr(s.attrs), repr(numbers), first.dtype, first.size > 0)
+            groups.setdefault(key, []).append(s)
+        return list(groups.values())
+
+    def wants(self, commit: list[Step]) -> list[int]:
+        """The values that the commit reads and the results that it does not make, in order."""
+        committed = {r for s in commit for r in s.results}
+        read = {a for s in commit for a in s.args if isinstance(a, int) and a >= self.n_inputs}
+        return sorted(read | set(self.low.outputs) - committed)
 
     # --- decisions -----------------------------------------------------------------------
 
@@ -179,6 +225,7 @@ class _Writer:
             if o not in committed:
                 groups.setdefault(low.base[o], []).append(k)
         owned = {k: low.outputs[k] for k in self.updates} if self.flagged else {}
+        self.choose_into(owned)
         for base, members in groups.items():
             keeper = next((k for k in members if low.outputs[k] == base >= self.n_inputs), -1)
             if keeper < 0 and len(members) == 1 and low.whole[low.outputs[members[0]]]:
@@ -189,6 +236,15 @@ class _Writer:
                     self.takes.add(base)
             owned.update({k: low.outputs[k] for k in members if k != keeper})
         return owned
+
+    def choose_into(self, selected: dict[int, int]) -> None:
+        """Which outputs may be selected into the memory of the input they replace."""
+        low = self.low
+        lies_in = Counter(low.base[o] for o in low.outputs)
+        for k, i in self.updates.items():
+            if k in selected and i in low.program.donate and i not in self.takes and not lies_in[i]:
+                self.into.add(k)
+                self.takes.add(i)
 
     def count_uses(self, commit: list[Step], owned: dict[int, int]) -> dict[int, int]:
         """How many lines still read each value; a result kept under its own name is never used up."""
@@ -207,6 +263,36 @@ class _Writer:
         return {operand, self.updates[position]} if selected else {operand}
 
     # --- lines ---------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """The def (written last: it names what was bound), and the operands by name."""
+        self.line("")
+        self.line("".join(f"v{i}, " for i in range(self.n_inputs)) + "= a; a.clear()" if self.n_inputs else "pass")
+        if self.low.program.scalars:
+            self.line("".join(f"s{k}, " for k in range(len(self.low.program.scalars))) + "= s")
+
+    def name_bound(self) -> None:
+        self.lines[0] = f"def run(a, s{''.join(f', {n}={n}' for n in self.bound)}):"
+
+    def drop_unused(self, uses: dict[int, int]) -> None:
+        unused = [f"v{i}" for i in range(self.n_inputs) if not uses.get(i)]
+        if unused:
+            self.line("del " + ", ".join(unused))
+
+    def write_commit(self, commit: list[Step], owned: dict[int, int], uses: dict[int, int]) -> None:
+        """What writes into inputs, and the results."""
+        for step in commit:
+            self.make_dense(step)
+        self.commit_line = min(self.commit_line, len(self.lines) + 1)
+        for group in self.alike(commit):
+            many = self.engine.many(group[0].op, group[0].attrs) if len(group) > 1 else None
+            if many is not None:
+                self.steps_at_once(group, self.bind(many), uses)
+                continue
+            for step in group:
+                self.step(step, self.bind(step.kernel), uses)
+        results = [f"o{k}" if k in owned else f"v{o}" for k, o in enumerate(self.low.outputs)]
+        self.line(f"return ({''.join(r + ', ' for r in results)}), {'f' if self.flagged else None}")
 
     def line(self, text: str, instruction: int = -1) -> None:
         self.lines.append(" " + text if self.lines else text)
@@ -241,16 +327,29 @@ class _Writer:
         dead = self.use(set(step.args), uses) + [r for r in step.results if not uses.get(r)]
         self.line(text + self.delete(dead) + f"  # {step.instruction} {step.op.name}", step.instruction)
 
+    def steps_at_once(self, steps: list[Step], kernel: str, uses: dict[int, int]) -> None:
+        """One line for steps that are alike."""
+        rows = [[a for a in s.args if isinstance(a, int) and a >= 0] for s in steps]
+        numbers = [self.operand(a) for a in steps[0].args if isinstance(a, Literal) or a < 0]
+        left = "".join(f"v{r}, " for s in steps for r in s.results)
+        right = "".join(f"({''.join(f'v{a}, ' for a in row)}), " for row in rows)
+        dead = self.use({a for row in rows for a in row}, uses)
+        text = f"{left}= {kernel}(({right}), {', '.join(numbers)})"
+        what = f"  # {steps[0].instruction}.. {len(steps)} {steps[0].op.name}"
+        self.line(text + self.delete(dead) + what, steps[0].instruction)
+
     def write_owned(self, owned: dict[int, int], uses: dict[int, int]) -> bool:
         """Copy what may share memory; False if the faked limit is reached."""
         maker = {r: s.instruction for s in self.low.steps for r in s.results}
-        for k, o in sorted(owned.items()):
+        for k, o in sorted(owned.items(), key=lambda item: (item[0] in self.into, item[0])):
             instruction = maker.get(o, -1)
             copy = ~k  # a number for the copy that no value has
-            if not self.allocate(instruction, copy):
+            if k in self.into:  # no failure from here on
+                self.commit_line = min(self.commit_line, len(self.lines) + 1)
+            elif not self.allocate(instruction, copy):
                 return False
             if self.flagged and k in self.updates:
-                text = f"o{k} = {self.bind(self.select)}(f, v{self.updates[k]}, v{o})"
+                text = f"o{k} = {self.bind(self.select)}(f, v{self.updates[k]}, v{o}, {k in self.into})"
             else:
                 text = f"o{k} = {self.bind(self.own)}(v{o})"
             self.line(text + self.delete(self.use(self.reads_of_owned(k, o), uses)), instruction)

@@ -2,7 +2,8 @@
 
 Law 1: a step is one kernel, or one check of an index. Compositions without a kernel of their own are
        expanded; of what nobody reads nothing is left (ops are pure).
-Law 2: before a kernel reads an index its check has run. One index is checked once.
+Law 2: before a kernel reads an index its check has run. One index is checked once. Where inputs are trusted, one that
+       is a part of an input needs no check: `needs` says what must be known of that input instead.
 Law 3: `base` tells whose memory a value may lie in: its own, or that of an earlier value.
 
 Values are numbered anew: the inputs first, as in the program, then the results of the steps. This is
@@ -66,6 +67,7 @@ class Lowered:
     whole: list[bool]  #: of every value: it covers its base's memory exactly, each element once
     outputs: list[int]
     checks: list[Step] = field(default_factory=list)  #: those of the steps that the engine checks
+    needs: dict[int, int] = field(default_factory=dict)  #: input -> n: all its elements must lie in [0, n)
 
     def spec(self, operand: Operand) -> Spec:
         return operand_spec(operand, self.specs, self.program.scalars)
@@ -86,8 +88,10 @@ def check_number(op: str, index: int, n: int, extra: int | None) -> int:
 
 
 class _Lowering:
-    def __init__(self, checked: Checked, engine: Engine) -> None:
+    def __init__(self, checked: Checked, engine: Engine, trusted: bool) -> None:
         self.program = checked.program
+        self.trusted = trusted
+        self.needs: dict[int, int] = {}
         self.engine = engine
         self.specs: list[Spec] = list(checked.specs[: len(self.program.inputs)])
         self.base: list[int] = list(range(len(self.specs)))
@@ -128,6 +132,7 @@ class _Lowering:
         steps = self.live(outputs)
         lowered = Lowered(self.program, steps, self.specs, self.base, self.whole, outputs)
         lowered.checks = [s for s in steps if s.check is not None and not s.check.number]
+        lowered.needs = self.needs
         return lowered
 
     def emit(self, op: Op, args: list[Operand], attrs: dict[str, Any]) -> list[Operand]:
@@ -156,6 +161,11 @@ class _Lowering:
         if not self.spec(index).size or self.below.get(index, n + 1) <= n:
             return index
         by_value = isinstance(index, Literal) or index < 0
+        if self.trusted and isinstance(index, int) and index >= 0 and self.base[index] < len(self.program.inputs):
+            source = self.base[index]
+            if self.spec(index).dtype is self.specs[source].dtype:
+                self.needs[source] = min(n, self.needs.get(source, n))
+                return index
         kernel = check_number if by_value else self.check
         base = index if isinstance(index, int) and index >= 0 else None
         result = self.new(self.spec(index), base)
@@ -202,6 +212,6 @@ class _Lowering:
         return kept[::-1]
 
 
-def lower(checked: Checked, engine: Engine) -> Lowered:
-    """The steps of a program on an engine."""
-    return _Lowering(checked, engine).run()
+def lower(checked: Checked, engine: Engine, trusted: bool = False) -> Lowered:
+    """The steps of a program on an engine; with `trusted` for inputs of which it is known what they `need` to be."""
+    return _Lowering(checked, engine, trusted).run()

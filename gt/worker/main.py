@@ -30,6 +30,7 @@ from gt.transport import connect
 from gt.transport.channel import Channel
 from gt.transport.codec import Buffer
 from gt.transport.messages import VERSION, Goodbye, Message, Refused, WorkerHello, WorkerWelcome
+from gt.transport.patience import Patience
 from gt.worker import engines
 from gt.worker.calls import EngineLost
 from gt.worker.core import POLL_S, WorkerCore
@@ -57,11 +58,10 @@ class Commands:
         answers: list[tuple[Message, Buffer | None]] = []
         while came is not None:
             message, payload = came
-            match message:
-                case Goodbye():
-                    _end(0)
-                case Refused(text=text):
-                    raise ServerError(text)
+            if type(message) is Goodbye:
+                _end(0)
+            if type(message) is Refused:
+                raise ServerError(message.text)
             answers += self.core.receive(message, payload)
             came = self.channel.receive()
         if answers:
@@ -87,6 +87,7 @@ class Runner(threading.Thread):
         self._engine: Engine | None = None
         self._error = ""
         self._loaded = threading.Event()
+        self._patience = Patience()
 
     def wait_for_engine(self, parent: int) -> Engine:
         while not self._loaded.wait(TICK_S):
@@ -151,16 +152,27 @@ class Runner(threading.Thread):
         try:
             if not core.in_flight:
                 # Look for a moment before sleeping: to be woken costs more than most programs.
-                until_s = time.perf_counter() + core.config.spin_us * 1e-6
-                while time.perf_counter() < until_s and not core.copying:
-                    if commands.take_in(0.0):
+                if self._patience.wanted() and not core.copying:
+                    found = self._look(commands, core.config.spin_us * 1e-6)
+                    self._patience.looked(found)
+                    if found:
                         return True
                 return commands.take_in(TICK_S)
+            # A device is at work, and does not ring when it is done.
             if not commands.take_in(0.0):
-                time.sleep(POLL_S)  # a device is at work, and does not ring when it is done
+                os.sched_yield() if core.waiting else time.sleep(POLL_S)
             return True
         finally:
             commands.lock.release()
+
+    def _look(self, commands: Commands, for_s: float) -> bool:
+        """Whether a command came in that time."""
+        until_s = time.perf_counter() + for_s
+        while time.perf_counter() < until_s and not commands.core.copying:
+            if commands.take_in(0.0):
+                return True
+            os.sched_yield()  # whoever has work goes first: it may be the one that brings us ours
+        return False
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:

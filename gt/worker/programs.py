@@ -15,25 +15,29 @@ from gt.program import SCALAR_TYPES, Program, Spec, spec
 from gt.transport.messages import Failure
 from gt.worker.engines import Engine
 from gt.worker.executor import Runnable, compile_program
+from gt.worker.tiers import Standing
 
 
 class Known:
     """One program."""
 
     __slots__ = (
-        "_checked", "donate", "early", "failure", "hash", "hits", "inputs", "instructions", "nbytes",
-        "outputs", "run_us", "runnable", "scalars", "timed", "updates",
+        "checked", "compile", "donate", "early", "failure", "hash", "hits", "inputs", "instructions", "nbytes",
+        "outputs", "precision", "run_us", "runnable", "scalars", "standing", "timed", "updates",
     )  # fmt: skip
 
-    def __init__(self, program: Program, timed: bool) -> None:
+    def __init__(self, program: Program, timed: bool, compile: int = 0) -> None:
         self.hash = program.hash()
         self.timed = timed
+        self.compile = compile  #: 1: at its first call; 0: when it proves hot; -1: never.
+        self.precision = program.precision
         self.instructions = len(program.code)
         self.hits = 0
         self.run_us = 0
         self.runnable: Runnable | None = None
+        self.standing: Standing | None = None  #: How it runs best; see tiers.py.
         self.failure: Failure | None = None  #: Why it cannot run, if it cannot.
-        self._checked: Checked | None = None
+        self.checked: Checked | None = None
         self.nbytes = 0
         self.inputs: tuple[Spec, ...] = ()
         self.outputs: tuple[Spec, ...] = ()
@@ -48,7 +52,7 @@ class Known:
         except ProgramError as e:
             self.failure = Failure("ProgramError", str(e), self.hash)
             return
-        self._checked = checked
+        self.checked = checked
         self.nbytes = checked.text_nbytes
         self.scalars = tuple(SCALAR_TYPES[k] for k in program.scalars)
         self.inputs = checked.specs[: len(program.inputs)]
@@ -59,9 +63,9 @@ class Known:
 
     def make_ready(self, engine: Engine, fake_memory: int) -> Runnable | None:
         """Its code; None if there is none (see `failure`)."""
-        if self.runnable is None and self._checked is not None and self.failure is None:
+        if self.runnable is None and self.checked is not None and self.failure is None:
             try:
-                self.runnable = compile_program(self._checked, engine, fake_memory)
+                self.runnable = compile_program(self.checked, engine, fake_memory)
             except GTError as e:
                 self.failure = Failure("ProgramError", str(e), self.hash)
             except Exception as e:  # a kernel factory may stumble over attributes that inference let pass

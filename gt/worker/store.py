@@ -21,7 +21,7 @@ POISON = 1 << 62  #: The taint of an entry without a value: no acknowledgement r
 class Entry:
     """One tensor of a session."""
 
-    __slots__ = ("array", "failure", "root", "shared", "spec", "taint")
+    __slots__ = ("array", "below", "failure", "root", "shared", "spec", "taint")
 
     def __init__(
         self,
@@ -39,6 +39,7 @@ class Entry:
         self.root = root  #: The call where the trouble began; 0: an upload, not a call.
         self.failure = failure  #: Set wherever taint is.
         self.shared = shared
+        self.below = -1  #: Its elements are known to lie in [0, below); -1: nothing is known.
 
     @property
     def poisoned(self) -> bool:
@@ -58,9 +59,10 @@ class Store:
         """Bytes of all values, as their specs say. Added up when asked for: calls need not count."""
         return sum(e.spec.nbytes for e in self.entries.values() if e.array is not None)
 
-    def put(self, id: int, spec: Spec, array: Array) -> None:
-        """A value that was made."""
-        self.entries[id] = Entry(spec, array)
+    def put(self, id: int, spec: Spec, array: Array, below: int = -1) -> None:
+        """A value that has come."""
+        entry = self.entries[id] = Entry(spec, array)
+        entry.below = below
 
     def poison(self, id: int, spec: Spec, failure: Failure, root: int) -> None:
         """A value that could not be made."""

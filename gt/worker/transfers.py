@@ -10,6 +10,7 @@ Law 2: at most CHUNKS_IN_FLIGHT chunks of a fetch are unacknowledged, or as many
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,12 +30,11 @@ Pieces = list[tuple[Chunk, memoryview]]
 class Upload:
     """A tensor that is coming in."""
 
-    def __init__(self, first: Chunk, limit_nbytes: int) -> None:
+    def __init__(self, first: Chunk, limit_nbytes: int, buffer: Callable[[int], np.ndarray[Any, Any]]) -> None:
         self.spec = announced(first)
         if first.total > limit_nbytes > 0:
             raise ProgramError(f"an upload of {first.total} bytes; this worker has {limit_nbytes}")
-        # Not zeroed: an announcement alone touches no memory.
-        self.data = np.empty(first.total, np.uint8)
+        self.data = buffer(first.total)  #: The engine's `host_buffer`.
         self.got = 0
 
     def take(self, chunk: Chunk, payload: Buffer | np.ndarray[Any, Any]) -> bool:
@@ -60,6 +60,15 @@ class Arrived:
     spec: Spec
     data: Buffer | None
     failure: Failure | None = None
+    below: int = -1  #: Its elements lie in [0, below); -1: nobody has looked.
+
+
+def below(data: np.ndarray[Any, Any], spec: Spec) -> int:
+    """The number that all elements of an index are below; -1 if one is negative, or it is no index."""
+    if spec.dtype.is_floating_point or spec.dtype.is_complex or spec.dtype is dtypes.bool_ or not spec.size:
+        return -1
+    numbers = data.view(spec.dtype.numpy)
+    return int(numbers.max()) + 1 if numbers.min() >= 0 else -1
 
 
 def announced(first: Chunk) -> Spec:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import gt
-from gt.client.recorder import recorder
+from gt.client.recorder import alone, recorder
 from gt.client.session import Session
 from gt.errors import AutogradError, DTypeError, ShapeError
 from tests.client.training import numbers
@@ -447,12 +447,13 @@ def test_the_graph_dies_with_its_tensors_without_the_collector(session: Session)
         y = (x.tanh() @ gt.from_numpy(W)).softmax(1).sum()
         y.backward()
         node = weakref.ref(y)
-        values = [weakref.ref(v) for v in recorder().pending.values]
+        values = list(recorder().pending.values)
         recorder().settle()
         del y
         assert node() is None
-        alive = [v() for v in values if v() is not None]
-        assert {id(v) for v in alive} == {id(x._v), id(x.grad._v)}
+        free = alone(values)
+        held = [v for k, v in enumerate(values) if k not in free]
+        assert {id(v) for v in held} == {id(x._v), id(x.grad._v)}
     finally:
         gc.enable()
 

@@ -701,3 +701,26 @@ def test_a_failed_replay_keeps_the_model(session: Session) -> None:
     np.testing.assert_array_equal(w.numpy(), before)
     step(good)
     np.testing.assert_array_equal(w.numpy(), before + 3)
+
+
+@pytest.mark.parametrize("clear", [True, False])
+def test_a_gradient_that_is_held_is_as_in_plain_python(clear: bool, session: Session) -> None:
+    """Cleared and made anew it is another tensor; added to, it is the same one."""
+    w = gt.ones(2, requires_grad=True)
+
+    def step(x: Any) -> None:
+        if clear:
+            w.grad = None
+        (w * x).sum().backward()
+
+    held: dict[bool, list[Any]] = {}
+    for replayed in (False, True):
+        w.grad = gt.zeros(2)
+        run = gt.function(step) if replayed else step
+        grads = []
+        for k in range(1, 5):
+            run(gt.full((2,), float(k)))
+            grads.append(w.grad)
+        held[replayed] = [g.tolist() for g in grads]
+    assert held[True] == held[False] == [[float(k if clear else 10)] * 2 for k in range(1, 5)]
+    assert run.replays == 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from gt.client.tree import NODE_NBYTES, Tree
 from gt.errors import GTError, ShapeError
 from gt.ops import TABLE
 from gt.program import Program
-from gt.transport.messages import WINDOW, Call, Free, unpack_ids
+from gt.transport.messages import WINDOW, Call, Define, Fetch, Free, GetStats, unpack_ids
 from tests.client.conftest import in_turn
 from tests.sim.cluster import Cluster, using
 
@@ -572,11 +573,11 @@ def test_an_op_that_is_refused_leaves_the_program_as_it_was(session: Session) ->
     a = x * 2.0
     mask = a > 0.0
     p = recorder().pending
-    before = (p.node, list(p.values), list(p.inputs), dict(p.index), list(p.scalars))
+    before = (p.node, list(p.values), dict(p.inputs), list(p.scalars))
     for bad in (lambda: x + y, lambda: a @ y, lambda: gt.cat([a, y]), lambda: a + "text", lambda: gt.where(mask, y, a)):
         with pytest.raises((ShapeError, TypeError, IndexError)):
             bad()
-        assert (p.node, p.values, p.inputs, p.index, p.scalars) == before
+        assert (p.node, p.values, p.inputs, p.scalars) == before
         assert not recorder().busy
     assert (a + 1.0).tolist() == [[3.0] * 3] * 2
 
@@ -592,13 +593,13 @@ def test_ctrl_c_inside_an_op_leaves_the_program_as_it_was(session: Session, monk
     for place in ("gt.client.recorder._input", "gt.client.recorder.Value", "gt.client.recorder.users_line"):
         for op in (lambda: a + y, lambda: y.exp(), lambda: gt.where(y > 0.0, a, y), lambda: a * 3.0):
             p = recorder().pending
-            before = (p.node, list(p.values), list(p.inputs), dict(p.index), list(p.scalars))
+            before = (p.node, list(p.values), dict(p.inputs), list(p.scalars))
             with monkeypatch.context() as patch:
                 patch.setattr(place, interrupt)
                 try:
                     op()
                 except KeyboardInterrupt:
-                    assert (p.node, p.values, p.inputs, p.index, p.scalars) == before, place
+                    assert (p.node, p.values, p.inputs, p.scalars) == before, place
                     assert not recorder().busy
     assert (a + y).tolist() == [3.0, 3.0]
     assert (y.exp() * 0.0 + a * 3.0).tolist() == [6.0, 6.0]
@@ -658,3 +659,98 @@ def test_attributes_that_were_refused_do_not_stand_in_for_equal_ones(session: Se
         with contextlib.suppress(GTError):  # refused, unless its equal is known already
             Tensor._apply(TABLE["sum"], (x,), {"dims": (0,), "keepdim": wrong})
         assert Tensor._apply(TABLE["sum"], (x,), {"dims": (0,), "keepdim": right}).ndim == 1 + right
+
+
+# --- who holds a program that is over --------------------------------------------------------------------------------
+
+
+def held_by_others(p: Any) -> int:
+    """How many references there are to this beside those of the caller and of getrefcount itself."""
+    return getrefcount(p) - 3
+
+
+@pytest.mark.parametrize("ending", ["settled", "closed", "refused"])
+def test_a_program_that_is_over_is_held_by_nobody(
+    session: Session, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    """The collector does not look at values: what they form a cycle with has to let go of them by itself."""
+    x = gt.ones(2)
+    made(x)
+    y = x + 1.0
+    z = y * 2.0
+    p = recorder().pending
+    assert held_by_others(p) == 3  # the recorder, y's value, z's value
+    del y, z
+    assert held_by_others(p) == 3  # its values hold it, and it holds them
+    if ending == "settled":
+        settle()
+    elif ending == "closed":
+        session.close()
+    else:
+        z = x + 3.0  # something is alive, so there is a call to send
+        monkeypatch.setattr(session, "send_call", lambda *args: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            settle()
+        del z
+    assert held_by_others(p) == 0
+
+
+# --- what a fetch holds back -----------------------------------------------------------------------------------------
+
+
+def test_a_fetch_that_is_interrupted_sends_the_call_that_it_held_back(
+    session: Session, sent: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = gt.ones(3)
+    made(x)
+    y = x * 2.0
+    before = len(sent)
+
+    def interrupt(*args: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session.transfers, "fetch", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            y.numpy()
+    assert [type(m) for m in sent[before:]] == [Define, Call]
+    assert y.tolist() == [2.0] * 3
+
+
+def test_a_wait_for_what_is_so_already_still_sends(session: Session, sent: list[Any]) -> None:
+    before = len(sent)
+    with session.lock:
+        session._out.append((GetStats(99), None))
+    session.wait(lambda: True)
+    assert sent[before:] == [GetStats(99)]
+    assert not session.waiters
+
+
+def test_a_call_and_its_fetch_travel_as_one(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    together: list[list[type]] = []
+    send_all = session.channel.send_all
+
+    def noting(messages: list[Any]) -> None:
+        together.append([type(m) for m, _ in messages])
+        send_all(messages)
+
+    monkeypatch.setattr(session.channel, "send_all", noting)
+    x = gt.ones(3)
+    made(x)
+    together.clear()
+    assert (x * 2.0).tolist() == [2.0] * 3
+    assert together == [[Define, Call, Fetch]]
+
+
+def test_a_step_of_a_large_model_is_one_program(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an optimizer writes over is held by the pending program alone, but costs no memory."""
+    monkeypatch.setattr(recording, "HELD_NBYTES", 1 << 20)
+    w = [gt.zeros(1 << 16, requires_grad=True) for _ in range(8)]
+    optimizer = gt.optim.AdamW(w, lr=0.1)
+    for _ in range(3):
+        calls = session.seq
+        sum((x.sum() for x in w), gt.zeros(())).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        gt.zeros(1).item()
+    assert session.seq - calls == 2  # the step, and the number that was read

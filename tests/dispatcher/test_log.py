@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dispatching import BROKEN, PLAIN, TOKEN, Hand
+from msgspec import structs
 
 from gt.dispatcher.events import BadFramesCame, MessageCame, PeerLost
 from gt.dispatcher.log import InstructionLog
-from gt.program import Instruction
+from gt.program import Instruction, Precision
 from gt.transport.messages import VERSION, Define, Hello, WorkerHello
 
 
@@ -96,3 +97,22 @@ def test_a_program_that_claims_too_many_results_is_not_written_out():
     bad = type(PLAIN)((), "", (Instruction("full", (), {}, (1 << 63) - 1),), (0,), (), ())
     InstructionLog(lines.append)(MessageCame(b"p", Define(bad)))
     assert "too many results" in lines[-1]
+
+
+def test_the_choice_and_the_precision_are_shown():
+    lines = []
+    fast = structs.replace(PLAIN, precision=Precision("high", False))
+    for choice in (1, -1, 0):
+        InstructionLog(lines.append)(MessageCame(b"p", Define(fast, False, choice)))
+    said = [line for line in lines if " Define " in line]
+    assert ["never compile" in line for line in said] == [False, True, False]
+    assert [" compile" in line for line in said] == [True, True, False]
+    assert "precision high, exact convolutions" in "".join(lines)
+
+
+def test_a_strangers_precision_cannot_write_lines():
+    lines = []
+    bad = structs.replace(PLAIN, precision=Precision("\n00:00 RECV\x1b[2J"))
+    InstructionLog(lines.append)(MessageCame(b"p", Define(bad)))
+    assert "\x1b" not in "".join(lines)
+    assert not any(line.startswith("00:00") for line in "".join(lines).splitlines())

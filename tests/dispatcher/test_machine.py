@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 from dispatching import BROKEN, PLAIN, STEP, TOKEN, Hand, Settings, disconnected, program, ready, sent_to
+from msgspec import structs
 
 from gt.dispatcher import state as state_module
 from gt.dispatcher.events import Check, PeerLost, PlanReady
 from gt.dispatcher.machine import Machine
+from gt.program import Precision
 from gt.transport.messages import (
     VERSION,
     Call,
@@ -203,6 +205,44 @@ def test_a_program_that_ended_by_itself_is_no_longer_timed():
     client.define(PLAIN, timed=True)
     client.define(PLAIN, timed=False)
     assert [e.timed for e in hand.state.programs] == [False]
+
+
+def test_whether_to_compile_travels_and_the_most_willing_counts():
+    hand = Hand()
+    worker, client, other = hand.worker(), hand.client(), hand.client()
+    x = client.upload(worker)
+    client.say(Define(PLAIN, False, -1))
+    define, _ = worker.hears(client.call(PLAIN, [x]))
+    assert define == Define(PLAIN, False, -1)
+    assert worker.hears(other.say(Define(PLAIN, False, -1))) == []
+    assert worker.hears(other.say(Define(PLAIN, False, 1))) == [Define(PLAIN, False, 1)]
+    assert worker.hears(other.say(Define(PLAIN, False, -1))) == []
+    assert worker.hears(worker.say(Need(PLAIN.hash()))) == [Define(PLAIN, False, 1)]
+
+
+def test_a_worker_without_the_program_is_not_told():
+    hand = Hand()
+    worker, client = hand.worker(), hand.client()
+    client.define(PLAIN)
+    assert worker.hears(client.say(Define(PLAIN, False, 1))) == []
+
+
+@pytest.mark.parametrize(("said", "told"), [(1 << 40, 1), (-5, -1)])
+def test_a_strange_choice_is_an_extreme_one(said, told):
+    hand = Hand()
+    worker, client = hand.worker(), hand.client()
+    x = client.upload(worker)
+    client.say(Define(PLAIN, False, said))
+    assert worker.hears(client.call(PLAIN, [x]))[0] == Define(PLAIN, False, told)
+
+
+def test_a_program_of_an_unknown_precision_is_rejected():
+    hand = Hand()
+    client = hand.client()
+    strange = structs.replace(PLAIN, precision=Precision("low"))
+    assert strange.hash() != PLAIN.hash()
+    (rejected,) = client.hears(client.define(strange))
+    assert "precision 'low' is not one of highest, high, medium" in rejected.text
 
 
 def test_one_program_over_the_limit_still_runs():

@@ -142,3 +142,43 @@ def test_out_of_memory_fails_only_its_call(cuda: None) -> None:
     with pytest.raises(errors.OutOfMemory):
         total.item()
     assert (x * 3).sum().item() == 24.0
+
+
+def test_uploads_while_the_device_is_busy_are_what_was_sent(cuda: None) -> None:
+    """Their memory is used again and again, and only once the device has read it."""
+    a = gt.randn(4096, 4096)
+    kept = []
+    for i in range(60):
+        a = (a @ a).tanh()
+        kept.append(gt.tensor(np.full((256, 1024), i, np.float32)) + 1)  # 1 MiB each
+        kept.append(gt.tensor(np.full(3, i, np.float32)) + 1)
+    assert a.isfinite().all().item()
+    for i, (large, small) in enumerate(zip(kept[::2], kept[1::2], strict=True)):
+        assert large.min().item() == large.max().item() == i + 1
+        assert small.tolist() == [i + 1] * 3
+
+
+def test_precision_is_the_programs(cuda: None) -> None:
+    """TF32 keeps 10 bits of the operands, float32 23."""
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((512, 512)), rng.standard_normal((512, 512))
+    image, kernel = rng.standard_normal((8, 64, 32, 32)), rng.standard_normal((64, 64, 3, 3))
+    product = x @ w
+    conv = torch.nn.functional.conv2d(torch.tensor(image), torch.tensor(kernel)).numpy()
+
+    def errors_of() -> tuple[bool, bool]:
+        """Whether a product, and a convolution, are less exact than float32 is."""
+        made = gt.tensor(x.astype(np.float32)) @ gt.tensor(w.astype(np.float32))
+        filtered = nn.functional.conv2d(gt.tensor(image.astype(np.float32)), gt.tensor(kernel.astype(np.float32)))
+        return bool(abs(made.numpy() - product).max() > 1e-3), bool(abs(filtered.numpy() - conv).max() > 1e-3)
+
+    try:
+        assert errors_of() == (False, True)  # torch's own choice
+        gt.set_float32_matmul_precision("high")
+        gt.backends.cudnn.allow_tf32 = False
+        assert errors_of() == (True, False)
+        gt.backends.cuda.matmul.allow_tf32 = False
+        assert errors_of() == (False, False)
+    finally:
+        gt.set_float32_matmul_precision("highest")
+        gt.backends.cudnn.allow_tf32 = True

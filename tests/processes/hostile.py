@@ -108,7 +108,7 @@ class UnixPeer:
         self.stream = Stream()
 
     def send(self, frames: Frames) -> None:
-        self.write(head_of(frames) + b"".join(frames))
+        self.write(head_of([*map(len, frames)]) + b"".join(frames))
 
     def write(self, data: bytes) -> None:
         with suppress(BrokenPipeError, ConnectionResetError):

@@ -14,7 +14,7 @@ import pytest
 
 from gt.transport import connect
 from gt.transport.messages import VERSION, Chunk, ChunkAck, Fetch, Hello, Share, Shared, Welcome
-from gt.transport.shared import make_ring
+from gt.transport.shared import ORDERED, make_ring
 
 from .running import DEADLINE_S, Process, alive, answer, children, until
 
@@ -107,6 +107,77 @@ def test_over_tcp_nothing_is_shared(start: Start, tmp_path: Path) -> None:
     user = start("-c", GOOD, address)
     assert user.end(120) == (0, "right\n", "")
     assert "Share" not in log.read_text()
+
+
+#: Two threads fetch small values of many sizes, with calls in between, some of which fail.
+SMALL = """
+import random, sys, threading
+import numpy as np
+import gt
+from gt.client import waiting
+from gt.client.recorder import recorder
+from gt.errors import IndexOutOfRange
+from gt.transport.shared import Ring
+gt.connect(sys.argv[1])
+waiting.LOOK_S = 1.0  # however slow the others are
+wrong, found, answer = [], [], Ring.answer
+def look(*args):
+    got = answer(*args)
+    if got is not None:
+        found.append(got)
+    return got
+Ring.answer = look
+def some(seed, n):
+    r = random.Random(seed)
+    rng = np.random.default_rng(seed)
+    kept = rng.random(700)
+    t = gt.from_numpy(kept)
+    for k in range(n):
+        if r.random() < 0.3:
+            s = r.random()
+            t, kept = t * s + k, kept * s + k
+        a = r.randrange(700)
+        b = r.randrange(a, 700)  # up to more than a mailbox holds
+        got = (t[a:b] + 1.0).numpy()
+        if not (got == kept[a:b] + 1.0).all():
+            wrong.append((seed, k, a, b))
+        if r.random() < 0.1:
+            got += 1  # ours
+            if t[a].item() != kept[a]:
+                wrong.append((seed, k, a))
+threads = [threading.Thread(target=some, args=(seed, 1000)) for seed in (1, 2)]
+for t in threads: t.start()
+for t in threads: t.join()
+# A failure is raised at the next fetch, whatever that fetches and however it is answered.
+x = gt.tensor([1.0, 2.0])
+for k in range(50):
+    for _ in range(3):
+        if (x + k).numpy().tolist() != [1.0 + k, 2.0 + k]:
+            wrong.append(k)
+    bad = gt.gather(x, 0, gt.tensor([0, 5 * (k % 2)]))
+    recorder().settle()
+    try:
+        y = (x + k).numpy()
+        if k % 2:
+            wrong.append(("not raised", k))
+    except IndexOutOfRange:
+        if not k % 2:
+            wrong.append(("raised", k))
+print("wrong" if wrong else "right" if len(found) > 500 else "by messages", wrong[:3] or "", flush=True)
+"""
+
+
+@pytest.mark.skipif(not ORDERED, reason="no mailboxes on this processor")
+@pytest.mark.parametrize("engine", ["numpy", "torch"])
+def test_small_values_by_mailbox(serve_here, start: Start, tmp_path: Path, engine: str) -> None:
+    pytest.importorskip(engine)
+    log = tmp_path / "log"
+    _, address = serve_here("--workers", "1", "--engine", engine, GT_INSTRUCTION_LOG=str(log), GT_DEVICE="cpu")
+    user = start("-c", SMALL, address)
+    assert user.end(120) == (0, "right \n", "")
+    said = log.read_text()
+    assert said.count("slots lent") > 1000
+    assert "in slot" not in said
 
 
 #: Uploads and fetches without end.

@@ -141,6 +141,8 @@ def test_a_worker_dies_under_a_client(serve: Serve, start: Start, tmp_path: Path
 
 
 PATIENT = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs in the background has it ignored
 import gt
 x = gt.ones(2)
 try:

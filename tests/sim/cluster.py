@@ -83,8 +83,8 @@ class Link:
 class SimWorker:
     """A worker's core with its two connections."""
 
-    def __init__(self, cluster: Cluster, number: int, settings: config.Config, engine: str) -> None:
-        self.engine = engines.load(engine, "cpu" if engine == "torch" else "")
+    def __init__(self, cluster: Cluster, number: int, settings: config.Config, engine: Any) -> None:
+        self.engine = engines.load(engine, "cpu" if engine == "torch" else "") if isinstance(engine, str) else engine
         self.core = WorkerCore(self.engine, settings)
         self.control = cluster.link(f"w{number}c".encode())
         self.results = cluster.link(f"w{number}r".encode())
@@ -92,7 +92,9 @@ class SimWorker:
         memory = settings.worker_memory or 1 << 40
         for link, control in ((self.control, True), (self.results, False)):
             link.send(
-                WorkerHello(VERSION, settings.token, f"link{number}", control, engine, "cpu", memory, "sim", number)
+                WorkerHello(
+                    VERSION, settings.token, f"link{number}", control, self.engine.name, "cpu", memory, "sim", number
+                )
             )
 
     def step(self) -> bool:
@@ -117,7 +119,7 @@ class Cluster:
     """See the file's header."""
 
     def __init__(
-        self, workers: int = 1, seed: int | None = None, engine: str = "numpy", settings: config.Config | None = None
+        self, workers: int = 1, seed: int | None = None, engine: Any = "numpy", settings: config.Config | None = None
     ) -> None:
         self.settings = settings or config.load()
         self.random = random.Random(seed) if seed is not None else None

@@ -28,6 +28,7 @@ import gt.worker.core
 import gt.worker.session
 import gt.worker.transfers
 from gt import config
+from gt.client.transfers import Download
 from gt.dispatcher.events import PeerLost, Send, TimePassed
 from gt.errors import GTError
 from gt.transport.messages import Call, CallDone, CallFailed, Chunk, ChunkAck, Refused, Rejected
@@ -39,17 +40,21 @@ from .script import HUGE, SimSession, Thread, Variable, told
 
 #: Small, so that few bytes make many chunks and few calls fill a window.
 LIMITS = {
-    gt.transport.shared: {"PIECE": 56, "SLOTS": 5, "UPLOAD_SLOTS": 3, "LENT": 2, "LARGE": 80},
-    gt.client.transfers: {"CHUNK": 48, "UPLOADS": 3, "PIECE": 56, "SLOTS": 5, "LENT": 2, "LARGE": 80},
+    gt.transport.shared: {
+        "PIECE": 56, "SLOTS": 5, "UPLOAD_SLOTS": 3, "LENT": 2, "LARGE": 80, "SMALL": 48, "BOXES": 2
+    },
+    gt.client.transfers: {
+        "CHUNK": 48, "UPLOADS": 3, "PIECE": 56, "SLOTS": 5, "LENT": 2, "LARGE": 80, "SMALL": 48, "OFTEN": 2
+    },
     gt.dispatcher.transfers: {"CHUNK": 48, "UPLOADS": 3, "SLOTS": 5},
     gt.dispatcher.invariants: {"WINDOW": 6, "UPLOADS": 3, "SLOTS": 5},
-    gt.worker.core: {"SLOTS": 5, "LARGE": 80},
+    gt.worker.core: {"CHUNK": 48, "SLOTS": 5, "LARGE": 80},
     gt.dispatcher.machine: {"WINDOW": 6},
     gt.dispatcher.calls: {"WINDOW": 6},
     gt.worker.transfers: {"CHUNK": 48},
     gt.worker.session: {"SENDING_NBYTES": 500},
     gt.client.creation: {"BY_VALUE_NBYTES": 64},
-}
+}  # fmt: skip
 CLOCKED = (gt.client.session, gt.client.transfers, gt.client.recorder, gt.worker.calls)  #: They ask for the time.
 FAULTS = 0.03  #: Turns in which something goes wrong or a worker joins.
 TORCH = find_spec("torch") is not None
@@ -124,6 +129,7 @@ class World:
         self.deadly_workers = rng.choice([0.0, 0.0, 0.1, 0.4])
         self.deadly_clients = rng.choice([0.0, 0.0, 0.1])
         self.impatient = rng.choice([0.0, 0.01, 0.04])
+        self.blind = rng.choice([0.0, 0.0, 0.9])  #: How often a client does not look into a mailbox.
 
     # --- the run ---
 
@@ -349,8 +355,12 @@ class World:
 @contextmanager
 def _small_and_clocked(world: World) -> Iterator[None]:
     clock = Clock(world.cluster, world.rng)
-    changes = [(m, name, value) for m, values in LIMITS.items() for name, value in values.items()]
+    changes: list[tuple[Any, str, Any]] = [
+        (m, name, value) for m, values in LIMITS.items() for name, value in values.items()
+    ]
     changes += [(m, "time", clock) for m in CLOCKED]
+    look = Download.arrived
+    changes.append((Download, "arrived", lambda t: t.done or (world.rng.random() >= world.blind and look(t))))
     before = [(m, name, getattr(m, name)) for m, name, _ in changes]
     for m, name, value in changes:
         setattr(m, name, value)

@@ -127,6 +127,15 @@ def test_messages_pass_both_ways_in_order(router: Router, connect: Callable[[], 
     assert router.lost() == []
 
 
+def test_more_than_may_travel_as_one_travels_as_several(router: Router, connect: Callable[[], SocketChannel]) -> None:
+    channel = connect()
+    channel.send_all([(GetStats(i), None) for i in range(2 * codec.MAX_FRAMES)])
+    got: list[object] = []
+    while len(got) < 2 * codec.MAX_FRAMES:
+        got += [m for m, _ in codec.decode_all(next_message(router)[1])]
+    assert got == [GetStats(i) for i in range(2 * codec.MAX_FRAMES)]
+
+
 @pytest.mark.parametrize("size", [0, 10, CHUNK])
 def test_a_payload_is_relayed_untouched(router: Router, connect: Callable[[], SocketChannel], size: int) -> None:
     sender, receiver = connect(), connect()

@@ -14,7 +14,7 @@ import pytest
 from gt.errors import ServerError, StartError
 from gt.transport import codec, connect, listen
 from gt.transport.messages import CHUNK, MAX_FRAME, Chunk, GetStats, Refused, Stats
-from gt.transport.unix import Outgoing, Stream, UnixChannel, UnixRouter, head_of
+from gt.transport.unix import BUFFER, SMALL, Outgoing, Stream, UnixChannel, UnixRouter, head_of
 
 
 @pytest.fixture
@@ -60,6 +60,15 @@ def test_messages_travel_both_ways(router: UnixRouter, join: Callable[[], UnixCh
     assert channel.receive() is None
 
 
+def test_more_than_may_travel_as_one_travels_as_several(router: UnixRouter, join: Callable[[], UnixChannel]) -> None:
+    many = [(GetStats(i), None) if i % 3 else (Chunk(0, i, 0, 1), b"x") for i in range(2 * codec.MAX_FRAMES)]
+    join().send_all(many)  # type: ignore[arg-type]
+    got: list[Any] = []
+    while len(got) < len(many):
+        got += codec.decode_all(until(router, router.receive)[1])
+    assert got == many
+
+
 def test_payloads_larger_than_any_buffer_arrive_whole(router: UnixRouter, join: Callable[[], UnixChannel]) -> None:
     channel = join()
     channel.send(GetStats(0))
@@ -80,11 +89,23 @@ def test_payloads_larger_than_any_buffer_arrive_whole(router: UnixRouter, join: 
 
 def test_a_stream_may_be_cut_anywhere() -> None:
     messages = [[b"a"], [b"bc", b"", b"x" * 100_000], [b"d" * 7]]
-    data = b"".join(head_of(frames) + b"".join(frames) for frames in messages)
+    data = b"".join(head_of([*map(len, frames)]) + b"".join(frames) for frames in messages)
     for step in (1, 3, 1000, 70_000, len(data)):
         stream = Stream()
         got = [f for i in range(0, len(data), step) for f in stream.feed(data[i : i + step])]
         assert [[bytes(x) for x in frames] for frames in got] == messages
+
+
+def test_a_stream_asks_for_much_only_while_much_is_to_come() -> None:
+    stream, size = Stream(), 3 * SMALL
+    data = head_of([size]) + b"x" * size
+    assert stream.room == SMALL
+    assert stream.feed(data[:SMALL]) == []
+    assert stream.room == BUFFER
+    assert stream.feed(data[SMALL:-10]) == []
+    assert stream.room == SMALL  # for ten bytes
+    assert stream.feed(data[-10:]) == [[b"x" * size]]
+    assert stream.room == SMALL
 
 
 def test_an_interrupted_send_leaves_the_stream_whole() -> None:

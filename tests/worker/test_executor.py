@@ -336,10 +336,23 @@ def test_on_a_device_the_flag_selects_the_old_value(numpy_engine: Any) -> None:
     assert runnable.checks == ((0, "embedding"),)
     for index, bad in (([3, 0, 1], False), ([3, -1, 1], True)):
         table, _, old = arrays(numpy_engine, checked.program)
+        before = old.copy()
         results, flag = runnable.run([table, np.array(index), old], ())
         assert device.raised(flag) is bad
-        assert np.array_equal(results[0], old) is bad
-        assert not np.shares_memory(results[0], old)
+        assert np.array_equal(results[0], before) is bad
+        assert results[0] is old  # it was given away: the new value is in its memory
+
+
+def test_on_a_device_what_is_not_given_away_is_left_alone(numpy_engine: Any) -> None:
+    device = Device(numpy_engine)
+    b = indexing()
+    new = b.add("assign", 2, b.add("sum", b.add("embedding", 0, 1), dims=[0, 1], keepdim=False))
+    runnable = compile_program(b.checked([new], updates=((0, 2),)), device)
+    table, _, old = arrays(numpy_engine, b.checked([new]).program)
+    before = old.copy()
+    results, _ = runnable.run([table, np.array([3, 0, 1]), old], ())
+    assert np.array_equal(old, before)
+    assert not np.shares_memory(results[0], old)
 
 
 def operands_of(engine: Any, sample: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:

@@ -6,12 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from worker_building import Broken, Builder, Device, Faulty
+from msgspec import structs
+from worker_building import Broken, Builder, Device, Faulty, Wrapped
 from worker_driver import Driver
 
 from gt.config import Config
+from gt.program import Precision
 from gt.transport.messages import Call, CallDone, CallFailed, Failure, FetchFailed
-from gt.worker.calls import IN_FLIGHT, EngineLost
+from gt.worker.calls import EngineLost
+from gt.worker.session import IN_FLIGHT
 
 SHAPE = (4,)
 ONE, TWO = np.full(4, 1, np.float32), np.full(4, 2, np.float32)
@@ -255,7 +258,7 @@ def test_no_more_than_a_few_calls_are_in_flight(device: Device) -> None:
     driver = Driver(device)
     driver.upload(1, ONE)
     reported = [m.seq for k in range(IN_FLIGHT + 3) for m in driver.call(negate(), [1], outputs=10 + k)]
-    assert reported == [1, 2, 3, 4]
+    assert reported == [1, 2, 3]
 
 
 def flagged() -> Any:
@@ -334,3 +337,62 @@ def test_inputs_that_cannot_come_back_are_let_go_of_early(numpy_engine: Any) -> 
     driver.call(step_program(), [1, 2], outputs=10)
     assert held
     assert set(held) == {1}
+
+
+class Watched(Wrapped):
+    """Notes the precisions that it is set to."""
+
+    def __init__(self, engine: Any) -> None:
+        super().__init__(engine)
+        self.precisions: list[Precision] = []
+
+    def set_precision(self, precision: Precision) -> None:
+        self.precisions.append(precision)
+
+
+def test_the_engine_is_set_when_a_call_has_another_precision_than_the_last(numpy_engine: Any) -> None:
+    watched = Watched(numpy_engine)
+    driver = Driver(watched)
+    b = Builder(SHAPE)
+    plain = b.program([b.add("neg", 0)])
+    fast = structs.replace(plain, precision=Precision("high", False))
+    driver.upload(1, ONE)
+    for i, program in enumerate((plain, plain, fast, fast, plain)):
+        (done,) = driver.call(program, [1], outputs=10 + i)
+        assert isinstance(done, CallDone)
+    assert watched.precisions == [plain.precision, fast.precision, plain.precision]
+
+
+def test_torch_is_set(torch_engine: Any) -> None:
+    import torch
+
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    try:
+        for word, tf32 in (("medium", False), ("high", True), ("highest", True)):
+            torch_engine.set_precision(Precision(word, tf32))
+            assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == (word, tf32)
+            assert torch.backends.cuda.matmul.allow_tf32 == (word != "highest")
+    finally:
+        torch_engine.set_precision(Precision(*before))
+
+
+def test_a_session_does_not_wait_for_what_others_have_on_the_device(numpy_engine: Any) -> None:
+    """Streams overlap: a call may be done before an older one of another session."""
+
+    over: set[int] = set()
+
+    class Streams(Device):
+        def passed(self, mark: int, wait: bool = False) -> bool:
+            return mark in over
+
+    device = Streams(numpy_engine)
+    driver = Driver(device)
+    driver.upload(1, ONE)
+    other = Driver.__new__(Driver)
+    other.__dict__.update(driver.__dict__, session=driver.session + 1, seq=0, request=100)
+    other.upload(1, TWO)
+    assert driver.call(negate(), [1], outputs=10) == []
+    assert other.call(negate(), [1], outputs=10) == []
+    over.add(2)  # the younger one
+    (done,) = driver.work()
+    assert done.session == other.session

@@ -371,3 +371,15 @@ def test_uploads_are_taken_without_another_copy(engine: Any) -> None:
         driver.upload(id, array)
     for id, array in enumerate(arrays):
         assert driver.fetch(id).tobytes() == array.tobytes()
+
+
+def test_whether_to_compile_is_kept_and_may_be_raised(driver: Driver) -> None:
+    neg = unary("neg")
+    driver.send(Define(neg, False, -1))
+    known = driver.core.programs.peek(neg.hash())
+    assert known is not None
+    assert known.compile == -1
+    for said, told in ((0, 0), (1, 1), (-1, 1)):
+        driver.send(Define(neg, False, said))
+        assert known.compile == told
+    assert driver.core.programs.peek(neg.hash()) is known

@@ -10,8 +10,8 @@ import pytest
 from worker_building import Builder
 from worker_driver import Driver
 
-from gt.transport.messages import Cancel, Chunk, ChunkAck, CloseSession, Fetch, Share, Shared
-from gt.transport.shared import PIECE, SLOTS, Ring, make_ring, nbytes_of
+from gt.transport.messages import CallDone, CallFailed, Cancel, Chunk, ChunkAck, CloseSession, Fetch, Share, Shared
+from gt.transport.shared import BOXES, PIECE, SLOTS, SMALL, Ring, make_ring, nbytes_of
 
 TOTAL = 3 * PIECE + 800
 DATA = np.random.default_rng(0).normal(size=TOTAL // 8)
@@ -143,3 +143,75 @@ def test_a_fetch_that_is_cancelled(driver: Driver, ring: Ring) -> None:
     driver.send(Cancel(1, 9))
     assert driver.send(ChunkAck(1, 9, False)) == []
     assert (get(driver, ring, 1, (0, 1)) == DATA).all()
+
+
+# --- mailboxes ---------------------------------------------------------------------------------
+
+
+def ask(driver: Driver, ring: Ring, id: int, request: int, box: int = SLOTS) -> list[Any]:
+    if SLOTS <= box < SLOTS + BOXES:
+        ring.clear(box)
+    return driver.send(Fetch(1, request, id, ring.number, (box,)))
+
+
+def in_box(ring: Ring, request: int, nbytes: int, box: int = SLOTS) -> list[float] | None:
+    got = ring.answer(box, request, nbytes)
+    return None if got is None else got.view(np.float64).tolist()
+
+
+def test_a_small_answer_is_in_its_mailbox_and_is_sent(driver: Driver, ring: Ring) -> None:
+    for request, data in enumerate((DATA[:3], DATA[: SMALL // 8], DATA[:0]), 1):
+        driver.upload(request, data)
+        assert ask(driver, ring, request, request) == [Chunk(1, request, 0, data.nbytes, data.shape, "float64")]
+        assert driver.payloads == [data.tobytes()]
+        assert in_box(ring, request, data.nbytes) == data.tolist()
+    assert driver.core.sessions[1].sending == driver.core.sessions[1].fetches == {}
+
+
+def test_an_answer_that_does_not_fit_is_only_sent(driver: Driver, ring: Ring) -> None:
+    driver.upload(1, DATA[: SMALL // 8 + 1])
+    (chunk,) = ask(driver, ring, 1, 1)
+    assert (chunk.slot, chunk.total) == (-1, SMALL + 8)
+    assert not ring._bytes.any()
+
+
+@pytest.mark.parametrize("slots", [(SLOTS + BOXES,), (10**6,), (SLOTS, SLOTS), (0, SLOTS), (-1,)])
+def test_mailboxes_that_a_ring_does_not_have(driver: Driver, ring: Ring, slots: tuple[int, ...]) -> None:
+    driver.upload(1, DATA[:3])
+    for request in (1, -1, 2**63):
+        (chunk,) = driver.send(Fetch(1, request, 1, 1, slots))
+        assert chunk.slot == -1
+    assert driver.send(Fetch(1, 9, 1, 2, (SLOTS,)))[0].slot == -1  # of another ring
+    assert not ring._bytes.any()
+
+
+def test_what_fails_is_in_no_mailbox(driver: Driver, ring: Ring) -> None:
+    driver.upload(1, DATA[:3])
+    assert ask(driver, ring, 77, 1)[0].error.kind == "ProgramError"
+    driver.core.receive(Fetch(1, 2, 1, 1, (SLOTS,)))
+    driver.core.receive(Cancel(1, 2))
+    assert driver.work() == []
+    assert not ring._bytes.any()
+
+
+def test_a_failure_that_the_client_does_not_know_of_comes_first(driver: Driver, ring: Ring) -> None:
+    """What lies in a mailbox would overtake it; the client raises it at this very fetch."""
+    b = Builder((3,), (3,), kinds={0: "float64", 1: "int64"})
+    pick = b.program([b.add("gather", 0, 1, dim=0)])
+    driver.upload(1, DATA[:3])
+    driver.upload(2, np.array([0, 1, 7]))
+    driver.upload(3, np.array([2, 1, 0]))
+    ask(driver, ring, 1, 1)
+    assert in_box(ring, 1, 24) == DATA[:3].tolist()
+
+    assert [type(m) for m in driver.call(pick, [1, 2], 10)] == [CallFailed]
+    ask(driver, ring, 1, 2)
+    assert in_box(ring, 2, 24) is None
+    assert [type(m) for m in driver.call(pick, [1, 3], 11)] == [CallDone]  # sent before that was known
+    ask(driver, ring, 11, 3)
+    assert in_box(ring, 3, 24) is None
+    assert driver.payloads == [DATA[2::-1].tobytes()]
+
+    driver.call(pick, [1, 3], 12, acked=1)
+    ask(driver, ring, 12, 4)
+    assert in_box(ring, 4, 24) == DATA[2::-1].tolist()

@@ -106,8 +106,14 @@ class Device(Wrapped):
         up = np.array(bool(bad.any()))
         return np.where(bad, 0, index), up if flag is None else up | flag
 
-    def select(self, flag: Any, old: Any, new: Any) -> Any:
-        return np.where(flag, old, new)
+    def select(self, flag: Any, old: Any, new: Any, into: bool = False) -> Any:
+        if not into:
+            return np.where(flag, old, new)
+        old[...] = np.where(flag, old, new)
+        return old
+
+    def start_fetch(self, array: Any) -> tuple[Any, int]:
+        return array.copy(), 0
 
     def mark(self) -> int:
         self.marks += 1

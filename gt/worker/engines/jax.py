@@ -26,7 +26,7 @@ import numpy as np
 
 from gt.errors import GTError, IndexOutOfRange, StartError, WorkerError
 from gt.ops.record import Op, as_tuple
-from gt.program import Spec
+from gt.program import Precision, Spec
 from gt.transport.codec import Buffer
 from gt.worker.engines.borrowing import borrow
 from gt.worker.engines.numpy import casts
@@ -43,6 +43,7 @@ class JaxEngine:
 
     name = "jax"
     deferred = False
+    compiles_with: tuple[str, str] | None = None
 
     def __init__(self, device: str = "") -> None:
         jax.config.update("jax_enable_x64", True)
@@ -76,6 +77,9 @@ class JaxEngine:
             self._kernels[key] = _make_kernel(op, attrs, operands)
         return self._kernels[key]
 
+    def many(self, op: Op, attrs: dict[str, Any]) -> Callable[..., Any] | None:
+        return None
+
     def whole(self, run: Callable[..., Any], steps: Sequence[Any]) -> Callable[..., Any]:
         return Whole(self, run, steps)
 
@@ -86,6 +90,33 @@ class JaxEngine:
         results, _ = run(list(arrays), tuple(scalars))
         return results, jnp.stack(bad).any() if bad else False
 
+    def graph(self, checked: Any, trusted: bool) -> Any:
+        raise WorkerError("this engine has no graphs")
+
+    def load_library(self, folder: str, graph: Any) -> Any:
+        raise WorkerError("this engine has no libraries")
+
+    def new_capture(self, graph: Any, f: Any, plain: Any, tier: int) -> Any:
+        raise WorkerError("this engine has no graphs")
+
+    def use(self, session: int) -> None:
+        pass
+
+    def leave(self, session: int) -> None:
+        pass
+
+    def usage(self) -> dict[str, int]:
+        return {}
+
+    def send_flag(self, flag: Any) -> Any:
+        return flag
+
+    def set_precision(self, precision: Precision) -> None:
+        pass  # always the most exact
+
+    def host_buffer(self, nbytes: int) -> np.ndarray[Any, Any]:
+        return np.empty(nbytes, np.uint8)
+
     def from_bytes(self, data: Buffer, spec: Spec, given: bool = False) -> Any:
         array = np.frombuffer(data, spec.dtype.numpy).reshape(spec.shape)
         return jax.device_put(array if given else array.copy())  # which may take the memory as it is
@@ -93,6 +124,12 @@ class JaxEngine:
     def to_bytes(self, array: Any, borrow: bool = False) -> memoryview:
         # Perhaps the array's own memory: it never changes.
         return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+    def start_fetch(self, array: Any) -> tuple[Any, Any]:
+        return array, None
+
+    def end_fetch(self, coming: tuple[Any, Any]) -> memoryview:
+        return self.to_bytes(coming[0])
 
     def own(self, array: Any) -> Any:
         return array  # nobody can write to it
@@ -112,7 +149,7 @@ class JaxEngine:
             raise IndexOutOfRange(f"{op}: index {seen[bad].flat[0]} is out of range for size {n}")
         return index, None
 
-    def select(self, flag: Any, old: Any, new: Any) -> Any:
+    def select(self, flag: Any, old: Any, new: Any, into: bool = False) -> Any:
         raise WorkerError("jax checks indices at once and has no flags")
 
     def mark(self) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 from gt import dtypes
 from gt.errors import IndexOutOfRange, WorkerError
 from gt.ops.record import Op, as_tuple
-from gt.program import Spec
+from gt.program import Precision, Spec
 from gt.transport.codec import Buffer
 from gt.worker.engines.borrowing import borrow
 
@@ -24,6 +24,7 @@ class NumpyEngine:
     name = "numpy"
     device = "cpu"
     deferred = False
+    compiles_with: tuple[str, str] | None = None
 
     def __init__(self) -> None:
         self.memory: int = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -52,8 +53,38 @@ class NumpyEngine:
 
         return run
 
+    def many(self, op: Op, attrs: dict[str, Any]) -> Callable[..., Any] | None:
+        return None
+
     def whole(self, run: Callable[..., Any], steps: Sequence[Any]) -> Callable[..., Any]:
         return run
+
+    def graph(self, checked: Any, trusted: bool) -> Any:
+        raise WorkerError("this engine has no graphs")
+
+    def load_library(self, folder: str, graph: Any) -> Any:
+        raise WorkerError("this engine has no libraries")
+
+    def new_capture(self, graph: Any, f: Any, plain: Any, tier: int) -> Any:
+        raise WorkerError("this engine has no graphs")
+
+    def use(self, session: int) -> None:
+        pass
+
+    def leave(self, session: int) -> None:
+        pass
+
+    def usage(self) -> dict[str, int]:
+        return {}
+
+    def send_flag(self, flag: Any) -> Any:
+        return flag
+
+    def set_precision(self, precision: Precision) -> None:
+        pass  # always the most exact
+
+    def host_buffer(self, nbytes: int) -> np.ndarray[Any, Any]:
+        return np.empty(nbytes, np.uint8)
 
     def from_bytes(self, data: Buffer, spec: Spec, given: bool = False) -> Any:
         array = np.frombuffer(data, spec.dtype.numpy).reshape(spec.shape)
@@ -62,6 +93,12 @@ class NumpyEngine:
     def to_bytes(self, array: Any, borrow: bool = False) -> memoryview:
         made = np.ascontiguousarray(array) if borrow else np.array(array, order="C", copy=True)
         return made.reshape(-1).view(np.uint8).data
+
+    def start_fetch(self, array: Any) -> tuple[Any, Any]:
+        return array, None
+
+    def end_fetch(self, coming: tuple[Any, Any]) -> memoryview:
+        return self.to_bytes(coming[0])
 
     def own(self, array: Any) -> Any:
         return np.array(array, order="C", copy=True)
@@ -77,7 +114,7 @@ class NumpyEngine:
             raise IndexOutOfRange(f"{op}: index {index[bad].flat[0]} is out of range for size {n}")
         return index, None
 
-    def select(self, flag: Any, old: Any, new: Any) -> Any:
+    def select(self, flag: Any, old: Any, new: Any, into: bool = False) -> Any:
         raise WorkerError("numpy checks indices at once and has no flags")
 
     def mark(self) -> Any:

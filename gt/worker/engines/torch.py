@@ -1,4 +1,4 @@
-"""The engine on torch, on a CPU or a GPU. The only file that imports torch.
+"""The engine on torch, on a CPU or a GPU. Only it and the files it is made of import torch.
 
 Law 1: nothing here waits for the whole device: only for the current stream, or for an event.
 Law 2: on CUDA no kernel meets a bad index. `check` clamps it there, and raises a flag on the device.
@@ -17,9 +17,15 @@ import numpy as np
 import torch
 
 from gt.errors import IndexOutOfRange, StartError
+from gt.ops.check import Checked
 from gt.ops.record import Op, Site, as_tuple
-from gt.program import Spec
+from gt.program import Precision, Spec
 from gt.transport.codec import Buffer
+from gt.worker.engines.captures import Capture, Captures
+from gt.worker.engines.graph_program import GraphProgram
+from gt.worker.engines.library import load
+from gt.worker.engines.pinned import Pinned
+from gt.worker.engines.streams import Streams
 
 
 class TorchEngine:
@@ -36,6 +42,8 @@ class TorchEngine:
             device = "cuda:0"
         self.device = device
         self.deferred = device.startswith("cuda")
+        self._pinned = Pinned(torch) if self.deferred else None
+        self.cuda: Streams | None = None
         if self.deferred:
             if not torch.cuda.is_available():
                 raise StartError(f"device {device}: torch sees no GPU; use --device cpu")
@@ -43,11 +51,17 @@ class TorchEngine:
             if where.index >= torch.cuda.device_count():
                 raise StartError(f"device {device}: there are {torch.cuda.device_count()} GPUs")
             torch.cuda.set_device(where)
-            self.memory: int = torch.cuda.get_device_properties(where).total_memory
+            about = torch.cuda.get_device_properties(where)
+            self.memory: int = about.total_memory
+            self.cuda = Streams(device)
+            on = f"{about.name} {torch.version.cuda}"
         elif device == "cpu":
             self.memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+            on = f"{torch.backends.cpu.get_cpu_capability()} {torch.get_num_threads()} threads"
         else:
             raise StartError(f"device {device!r} is not cpu, cuda or cuda:N")
+        self.captures = Captures(self)
+        self.compiles_with: tuple[str, str] | None = ("gt.worker.engines.inductor", f"torch {torch.__version__} {on}")
 
     def kernel(
         self, op: Op, attrs: dict[str, Any], operands: Sequence[Spec], inplace: bool = False
@@ -62,14 +76,59 @@ class TorchEngine:
         f: Callable[..., Any] = getattr(torch, op.name)
         return functools.partial(f, **attrs) if attrs else f
 
+    def many(self, op: Op, attrs: dict[str, Any]) -> Callable[..., Any] | None:
+        make = op.kernels.get("torch_many")
+        return None if make is None else make(torch, self.device, **attrs)
+
     def whole(self, run: Callable[..., Any], steps: Sequence[Any]) -> Callable[..., Any]:
         return run
+
+    def graph(self, checked: Checked, trusted: bool) -> Any:
+        return GraphProgram(checked, self, trusted)
+
+    def load_library(self, folder: str, graph: Any) -> Callable[..., Any]:
+        return load(folder, graph, self.device)
+
+    def new_capture(self, graph: Any, f: Callable[..., Any], plain: Any, tier: int) -> Any:
+        return Capture(self.captures, graph, f, plain, tier)
+
+    def capture(self, f: Callable[[], list[Any]]) -> tuple[Any, list[Any]]:
+        assert self.cuda is not None
+        return self.cuda.capture(f)
+
+    def staging(self, slots: int) -> Any:
+        assert self.cuda is not None
+        return self.cuda.staging(slots)
+
+    def use(self, session: int) -> None:
+        if self.cuda is not None:
+            self.cuda.use(session)
+
+    def leave(self, session: int) -> None:
+        if self.cuda is not None:
+            self.cuda.leave(session)
+
+    def usage(self) -> dict[str, int]:
+        return {} if self.cuda is None else self.cuda.usage(len(self.captures))
+
+    def send_flag(self, flag: Any) -> Any:
+        return flag if self.cuda is None else self.cuda.send_flag(flag)
+
+    def set_precision(self, precision: Precision) -> None:
+        # As torch's own users do: this also sets what the flags for single libraries say.
+        torch.set_float32_matmul_precision(precision.product)
+        torch.backends.cudnn.allow_tf32 = precision.conv_tf32
+
+    def host_buffer(self, nbytes: int) -> np.ndarray[Any, Any]:
+        pinned = None if self._pinned is None else self._pinned.buffer(nbytes)
+        return np.empty(nbytes, np.uint8) if pinned is None else pinned
 
     def from_bytes(self, data: Buffer, spec: Spec, given: bool = False) -> Any:
         dtype = getattr(torch, spec.dtype.name)
         source = np.frombuffer(data, np.uint8)
         if given and source.flags.writeable:
-            return torch.from_numpy(source).view(dtype).reshape(spec.shape).to(self.device)
+            host = torch.from_numpy(source).view(dtype).reshape(spec.shape)
+            return host if self._pinned is None else self._pinned.copy(host, self.device)
         array = torch.empty(spec.shape, dtype=dtype)
         # Through numpy: torch itself wants buffers it could write to.
         array.reshape(-1).view(torch.uint8).numpy()[:] = source
@@ -85,6 +144,15 @@ class TorchEngine:
         # A copy to the host waits for the current stream, and for nothing else.
         host = array.cpu() if self.deferred else array.clone(memory_format=torch.contiguous_format)
         return memoryview(host.contiguous().reshape(-1).view(torch.uint8).numpy())
+
+    def start_fetch(self, array: Any) -> tuple[Any, Any]:
+        # Into pinned memory: the device copies by itself, and programs of others go on meanwhile.
+        host = torch.empty(array.shape, dtype=array.dtype, pin_memory=self.cuda is not None)
+        return host.copy_(array, non_blocking=True), self.mark()
+
+    def end_fetch(self, coming: tuple[Any, Any]) -> memoryview:
+        host = coming[0]
+        return memoryview(host.reshape(-1).view(torch.uint8).numpy()) if host.numel() else memoryview(b"")
 
     def own(self, array: Any) -> Any:
         return array.clone(memory_format=torch.contiguous_format)
@@ -113,8 +181,8 @@ class TorchEngine:
         # On CUDA only where n is 0: known here, and rare, so it may wait.
         raise IndexOutOfRange(f"{op}: index {index[bad][0].item()} is out of range for size {n}")
 
-    def select(self, flag: Any, old: Any, new: Any) -> Any:
-        return torch.where(flag, old, new)
+    def select(self, flag: Any, old: Any, new: Any, into: bool = False) -> Any:
+        return torch.where(flag, old, new, out=old) if into else torch.where(flag, old, new)
 
     def mark(self) -> Any:
         if not self.deferred:
@@ -132,7 +200,7 @@ class TorchEngine:
         return bool(mark.query())
 
     def raised(self, flag: Any) -> bool:
-        return bool(flag.item())
+        return False if self.cuda is None else self.cuda.raised(flag)
 
     def out_of_memory(self, error: BaseException) -> bool:
         if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):
@@ -140,5 +208,7 @@ class TorchEngine:
         return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
 
     def release(self) -> None:
-        if self.deferred:
+        if self._pinned is not None:
+            self.captures.let_go()
+            self._pinned.look()
             torch.cuda.empty_cache()

@@ -1,0 +1,192 @@
+"""From one layout to another: the cheapest sequence of collectives.
+
+Law 1: a step is one collective over some axes of the mesh: a worker hears only from those that differ from it along
+       these axes. A slice, and making a whole value partial, are local.
+Law 2: cost is the number of bytes that a worker receives, at most; between equal costs the fewer steps win.
+
+The search walks over layouts. Axes leave the place where they are minor, and join where the target has them, after
+the axes that are major to them there; by Law 1 of gt/layout.py both are collectives over that axis alone. A permute
+goes to the target at once, whatever it is, by sends between pairs of workers.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from gt.layout import Axes, Layout, Pieces, Runs, canonical, cut, held, largest, layout
+
+Shape = tuple[int, ...]
+
+#: Kinds of steps that move nothing between workers.
+LOCAL = ("slice", "partial")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One collective, or a local step."""
+
+    kind: str  #: slice, partial, all_gather, all_reduce, reduce_scatter, all_to_all, permute, halo
+    axes: Axes  #: over which the workers talk; () for a local step, and for sends between any two workers
+    to: Layout
+    nbytes: int  #: what a worker receives, at most
+
+    def __repr__(self) -> str:
+        return f"{self.kind} {','.join(self.axes)} -> {self.to!r}".replace("  ", " ")
+
+
+@lru_cache(1 << 14)
+def redistribute(source: Layout, target: Layout, shape: Shape, itemsize: int = 1) -> tuple[Step, ...]:
+    """The steps from one layout of a tensor to another.
+
+    >>> from gt.layout import mesh, split
+    >>> m = mesh(x=4)
+    >>> redistribute(split(m, (8, 8), {0: "x"}), split(m, (8, 8), {1: "x"}), (8, 8), 4)
+    (all_to_all x -> [. 8@x],)
+    >>> redistribute(split(m, (8, 8), {}, {"x": "sum"}), split(m, (8, 8), {0: "x"}), (8, 8), 4)
+    (reduce_scatter x -> [8@x],)
+    """
+    if source is target:
+        return ()
+    if source.mesh is not target.mesh:
+        return _across(source, target, shape, itemsize)
+    order = itertools.count()  # layouts have none
+    best: dict[Layout, tuple[int, int]] = {source: (0, 0)}
+    queue: list[tuple[int, int, int, Layout, tuple[Step, ...]]] = [(0, 0, next(order), source, ())]
+    while queue:
+        nbytes, length, _, here, steps = heapq.heappop(queue)
+        if here is target:
+            return steps
+        if best[here] < (nbytes, length):
+            continue
+        for step in _next(here, target, shape, itemsize):
+            cost = (nbytes + step.nbytes, length + 1)
+            if step.to not in best or cost < best[step.to]:
+                best[step.to] = cost
+                heapq.heappush(queue, (*cost, next(order), step.to, (*steps, step)))
+    raise AssertionError(f"no way from {source!r} to {target!r}")  # a permute, or reductions and one, always lead there
+
+
+def cost(steps: tuple[Step, ...]) -> int:
+    """The bytes that a worker receives in all of them."""
+    return sum(s.nbytes for s in steps)
+
+
+def _across(source: Layout, target: Layout, shape: Shape, itemsize: int) -> tuple[Step, ...]:
+    """To another mesh: first what is partial is reduced, then sends, then what shall be partial is made so."""
+    there = layout(target.mesh, target.dims)
+    first = redistribute(source, layout(source.mesh, source.dims), shape, itemsize)
+    send = Step("permute", (), there, missing(source, there, shape) * itemsize)
+    return (*first, send, *redistribute(there, target, shape, itemsize))
+
+
+# -- the steps from a layout -----------------------------------------------------------------
+
+
+def _next(here: Layout, target: Layout, shape: Shape, itemsize: int) -> Iterator[Step]:
+    m, local = here.mesh, largest(here, shape) * itemsize
+    pending, wanted = dict(here.partial), dict(target.partial)
+    used = here.axes()
+    for a, n in m.axes:
+        if n == 1:
+            continue
+        share = -(-local * (n - 1) // n)
+        if a in pending:
+            if a not in wanted or pending[a] != wanted[a]:
+                rest = {b: k for b, k in pending.items() if b != a}
+                yield Step("all_reduce", (a,), layout(m, here.dims, rest), 2 * share)
+                dims = _added(here.dims, target, a, len(shape))
+                if dims is not None:
+                    yield Step("reduce_scatter", (a,), layout(m, dims, rest), share)
+        elif a not in used:
+            if a in wanted and here.kind in (None, wanted[a]):
+                yield Step("partial", (), layout(m, here.dims, {**pending, a: wanted[a]}), 0)
+            dims = _added(here.dims, target, a, len(shape))
+            if dims is not None:
+                yield Step("slice", (), layout(m, dims, pending), 0)
+        else:
+            dims = _dropped(here.dims, a)
+            if dims is None:
+                continue
+            gathered = layout(m, dims, pending)
+            yield Step("all_gather", (a,), gathered, largest(gathered, shape) * itemsize - local)
+            again = _added(gathered.dims, target, a, len(shape))
+            if again is not None and layout(m, again, pending) is not here:
+                yield Step("all_to_all", (a,), layout(m, again, pending), share)
+    if here.partial == target.partial:
+        yield Step("permute", _moving(here, target), target, missing(here, target, shape) * itemsize)
+
+
+def _dropped(dims: tuple[Pieces, ...], axis: str) -> tuple[Pieces, ...] | None:
+    """Without an axis, if it is the minor one of its piece."""
+    for d, pieces in enumerate(dims):
+        for k, (n, axes) in enumerate(pieces):
+            if axes and axes[-1] == axis:
+                return (*dims[:d], (*pieces[:k], (n, axes[:-1]), *pieces[k + 1 :]), *dims[d + 1 :])
+    return None
+
+
+def _added(dims: tuple[Pieces, ...], target: Layout, axis: str, ndim: int) -> tuple[Pieces, ...] | None:
+    """With an axis where the target has it, if the axes before it are there already and no more."""
+    m = target.mesh
+    for d, pieces in enumerate(target.dims):
+        for k, (n, axes) in enumerate(pieces):
+            if axis not in axes:
+                continue
+            before = axes[: axes.index(axis)]
+            here = dims[d] if d < len(dims) else ()
+            parts = cut(here, [size for size, _ in pieces], m)
+            if parts is None or parts[k] != canonical(((n, before),), m):
+                return None
+            parts[k] = ((n, (*before, axis)),)
+            new = [p for part, (size, _) in zip(parts, pieces, strict=True) for p in (part or ((size, ()),))]
+            filled = [*dims, *[()] * (ndim - len(dims))]
+            filled[d] = tuple(new)
+            return tuple(filled)
+    return None
+
+
+def _moving(source: Layout, target: Layout) -> Axes:
+    """The axes that split something before or after: along the others every worker has its own replica to take from."""
+    split = (source.axes() | target.axes()) - set(source.pending)
+    return tuple(a for a, _ in source.mesh.axes if a in split)
+
+
+# -- who needs what from whom ----------------------------------------------------------------
+
+
+def overlap(a: Runs, b: Runs) -> Runs:
+    """The positions that are in both."""
+    found, i, j = [], 0, 0
+    while i < len(a) and j < len(b):
+        lo, hi = max(a[i][0], b[j][0]), min(a[i][1], b[j][1])
+        if lo < hi:
+            found.append((lo, hi))
+        if a[i][1] < b[j][1]:
+            i += 1
+        else:
+            j += 1
+    return tuple(found)
+
+
+def count(runs: Runs) -> int:
+    return sum(b - a for a, b in runs)
+
+
+@lru_cache(1 << 14)
+def missing(source: Layout, target: Layout, shape: Shape) -> int:
+    """The most elements that a worker shall hold and does not."""
+    where = dict(zip(source.mesh.workers, source.mesh.coordinates, strict=True))
+    most = 0
+    for worker, at in zip(target.mesh.workers, target.mesh.coordinates, strict=True):
+        need, have = 1, int(worker in where)
+        for d, n in enumerate(shape):
+            want = held(target.pieces(d), n, target.mesh, at)
+            need *= count(want)
+            mine = held(source.pieces(d), n, source.mesh, where[worker]) if worker in where else ()
+            have *= count(overlap(want, mine))
+        most = max(most, need - have)
+    return most

@@ -1,0 +1,279 @@
+"""A session's programs as CUDA graphs: captured once, replayed at every call.
+
+Law 1: a replay reads and writes fixed memory. An input is *kept* (the session's own array, which is there at every
+       call because results are written into what they replace) or *copied in*. A call whose arrays are not the
+       captured ones is never replayed on the wrong memory: it runs as plain code, and if that happens again the
+       program is captured anew.
+Law 2: results lie in the graph's memory and are lent: before the next replay each that is still held is moved to
+       memory of its own. One that is held again and again is copied out at once.
+Law 3: a call that could not be rehearsed or captured has changed nothing, and runs as plain code.
+Law 4: a graph keeps no array of a session alive.
+
+A program is watched for a few calls, rehearsed once (as a plain function: kernels are loaded, and its results are the
+call's), then captured. All is done by the thread that runs programs.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from sys import getrefcount
+from typing import Any, Protocol
+
+import torch
+
+from gt.worker.engines.graph_program import GraphProgram
+from gt.worker.executor import Runnable
+from gt.worker.store import Entry
+
+WATCHED = 3  #: Calls before a program is rehearsed.
+AGAIN = 4  #: Times a program is captured anew before it is left alone.
+HELD = 2  #: Times a result is found held before it is always copied out.
+STAGES = 32  #: Calls whose numbers are on their way to the device at once, at most.
+GRAPHS = 256  #: Graphs that are kept; those longest unused go.
+
+#: The function that is captured: inputs and a buffer of numbers -> results.
+Function = Callable[[Sequence[Any], Any], list[Any]]
+
+
+class Graph(Protocol):
+    """What a capture gives."""
+
+    def replay(self) -> None: ...
+
+
+class Device(Protocol):
+    """What this file asks of an engine."""
+
+    device: str
+
+    def capture(self, f: Callable[[], list[Any]]) -> tuple[Graph, list[Any]]:
+        """Note what f does to the device, without doing it; its results have no values yet."""
+
+    def staging(self, slots: int) -> Any:
+        """Host memory of so many slots of int64 that the device can read while the host goes on."""
+
+    def own(self, array: Any) -> Any: ...
+
+
+class Captured:
+    """A program of one session, as it can be replayed."""
+
+    def __init__(self, device: Device, form: GraphProgram, f: Function, arrays: list[Any], same: list[bool]) -> None:
+        written = {i for i, _ in form.writes}
+        if not all(arrays[i].is_contiguous() for i in written):
+            raise ValueError("an array that is written to has gaps")
+        self._form = form
+        self._copies: list[tuple[int, Any]] = []  #: Inputs that are copied in, and where to.
+        inputs: list[Any] = []
+        self.stale = False  #: An array that is part of the graph is gone.
+        for i, array in enumerate(arrays):
+            if i in written or (same[i] and array.is_contiguous()):
+                inputs.append(array)
+            else:
+                inputs.append(torch.empty_like(array, memory_format=torch.contiguous_format))
+                self._copies.append((i, inputs[i]))
+        copied = {i for i, _ in self._copies}
+        self._kept = [i for i in range(len(arrays)) if i not in copied]
+        self._ids = [id(arrays[i]) for i in self._kept]
+        self._alive = [weakref.ref(arrays[i], self._gone) for i in self._kept]
+        self._buffer = torch.zeros(max(form.slots, 1), dtype=torch.int64, device=device.device)
+        self._stages = [device.staging(max(form.slots, 1)) for _ in range(STAGES)]
+        self._views = [s.numpy().data.cast("B") for s in self._stages]
+        self._turn = 0
+        self._graph, self._results = device.capture(lambda: f(inputs, self._buffer))
+        self._lent: list[Entry | None] = [None] * len(form.wants)
+        self._held = [0] * len(form.wants)
+
+    def _gone(self, ref: object) -> None:
+        self.stale = True
+
+    def fits(self, arrays: Sequence[Any]) -> bool:
+        """Whether these arrays are the captured ones, where that matters."""
+        return not self.stale and [id(arrays[i]) for i in self._kept] == self._ids
+
+    def others(self, arrays: Sequence[Any]) -> list[int]:
+        """Which inputs do not fit."""
+        return [i for i, ref in zip(self._kept, self._alive, strict=True) if ref() is not arrays[i]]
+
+    def prepare(self, scalars: tuple[Any, ...]) -> None:
+        """Look at a call's numbers. Raises what is wrong with them."""
+        self._turn = (self._turn + 1) % len(self._stages)
+        self._form.pack(scalars, self._views[self._turn])
+
+    def replay(self, arrays: Sequence[Any]) -> list[Any]:
+        """Run it, with the numbers that were prepared."""
+        self._take_back()
+        self._buffer.copy_(self._stages[self._turn], non_blocking=True)
+        for i, static in self._copies:
+            static.copy_(arrays[i], non_blocking=True)
+        self._graph.replay()
+        made = list(self._results)
+        for k, held in enumerate(self._held):
+            if held >= HELD:
+                made[k] = made[k].clone()
+        return made
+
+    def lend(self, entries: Sequence[Entry]) -> None:
+        """Under which entries the results of the last replay are held."""
+        for k, (entry, held) in enumerate(zip(entries, self._held, strict=True)):
+            self._lent[k] = entry if held < HELD else None
+
+    def _take_back(self) -> None:
+        """Have the graph's memory to itself: results that somebody still holds are moved."""
+        for k in range(len(self._lent)):
+            entry = self._lent[k]
+            if entry is None:
+                continue
+            self._lent[k] = None
+            if getrefcount(entry) > 2 and entry.array is self._results[k]:  # held by more than this name
+                entry.array = entry.array.clone()
+                self._held[k] += 1
+
+
+class Capture:
+    """A program of one session on its way to being captured, and then as a graph. It is a Form: see tiers.py."""
+
+    lends = True
+
+    def __init__(self, captures: Captures, form: GraphProgram, f: Function, plain: Runnable, tier: int) -> None:
+        self.tier = tier  #: What the function is, once captured.
+        self.ran = 1  #: The tier that the last call ran on.
+        self.form, self.plain = form, plain
+        self.takes = tuple({*plain.takes, *(i for i, _ in form.writes)})
+        self.checks = plain.checks
+        self.captured: Captured | None = None
+        self.why = ""  #: Why it is left alone.
+        self._captures = captures
+        self._f = f
+        self._seen: list[Any] = [lambda: None] * len(form.inputs)  #: The last call's arrays, as weak references.
+        self._calls = 0
+        self._again = 0
+        self._rehearsed = False
+        self._missed = False
+        self._others: list[int] = []  #: Inputs that were not the captured ones.
+        wanted = set(form.wants)
+        self._lent = [k for k, o in enumerate(form.outputs) if o in wanted]
+
+    def where(self, error: BaseException) -> tuple[int, bool]:
+        return self.plain.where(error)
+
+    def run(self, arrays: list[Any], scalars: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
+        self.ran = 1
+        captured = self.captured
+        if captured is not None and captured.fits(arrays):
+            return self._replay(captured, arrays, scalars)
+        if captured is not None:
+            self._others = captured.others(arrays)
+        if self.why or (captured is not None and not self._missed):
+            self._missed = True  # once is no habit
+            return self.plain.run(arrays, scalars)
+        same = [seen() is a for seen, a in zip(self._seen, arrays, strict=True)]
+        self._seen = [weakref.ref(a) for a in arrays]
+        self._calls += 1
+        if self._calls <= WATCHED:
+            return self.plain.run(arrays, scalars)
+        try:
+            if not self._rehearsed:
+                buffer = torch.zeros(max(self.form.slots, 1), dtype=torch.int64)
+                try:
+                    self.form.pack(scalars, buffer.numpy().data.cast("B"))
+                except Exception:
+                    return self.plain.run(arrays, scalars)  # which fails likewise, and knows the instruction
+                return self._results(arrays, self._rehearse(arrays, buffer))
+            self._capture(arrays, same)
+        except Exception as e:
+            self.give_up(f"{type(e).__name__}: {e}")
+        if self.captured is None:
+            return self.plain.run(arrays, scalars)
+        return self._replay(self.captured, arrays, scalars)
+
+    def _replay(self, captured: Captured, arrays: list[Any], scalars: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
+        try:
+            captured.prepare(scalars)
+        except Exception:
+            return self.plain.run(arrays, scalars)  # which fails likewise, and knows the instruction
+        made = captured.replay(arrays)
+        self.ran = self.tier
+        self._missed = False
+        self._captures.used(self)
+        return self._results(arrays, made)
+
+    def lend(self, entries: Sequence[Entry]) -> None:
+        """Under which entries the results of the last call are held, in the program's order."""
+        if self.captured is not None and self.ran == self.tier:
+            self.captured.lend([entries[k] for k in self._lent])
+
+    def _rehearse(self, arrays: list[Any], buffer: Any) -> list[Any]:
+        """Run the function as it is, on copies of what it would overwrite, which are the call's from then on."""
+        device = self._captures.device
+        inputs = [a.contiguous() for a in arrays]
+        for i, _ in self.form.writes:
+            inputs[i] = device.own(arrays[i])
+        made = self._f(inputs, buffer.to(device.device))
+        for i, _ in self.form.writes:
+            arrays[i] = inputs[i]
+        self._rehearsed = True
+        return made
+
+    def _capture(self, arrays: list[Any], same: list[bool]) -> None:
+        self.captured = None
+        self._captures.forget(self)
+        self._again += 1
+        if self._again > AGAIN:
+            self.give_up(f"its inputs are others at every call, such as {self._others[:8]}")
+            return
+        given_away = set(self.form.donate)
+        kept = [alike and i not in given_away for i, alike in enumerate(same)]
+        self.captured = Captured(self._captures.device, self.form, self._f, arrays, kept)
+
+    def _results(self, arrays: list[Any], made: list[Any]) -> tuple[tuple[Any, ...], Any]:
+        """The program's results out of the function's, and the flag."""
+        form = self.form
+        flag = made.pop() if form.flagged else None
+        values = dict(zip(form.wants, made, strict=True))
+        values.update({value: arrays[i] for i, value in form.writes})
+        arrays.clear()
+        return tuple([values[o] for o in form.outputs]), flag
+
+    def give_up(self, why: str) -> None:
+        """Run it as plain code from here on."""
+        self.why = why or "no reason given"
+        self.captured = None
+        self._captures.forget(self)
+
+    def hurry(self) -> None:
+        """It need not be watched: it is known to be called again and again."""
+        self._calls = WATCHED
+
+    def let_go(self) -> None:
+        """Give its memory back; it is captured again if it is called on."""
+        self.captured = None
+        self._calls = 0
+
+
+class Captures:
+    """All graphs of a worker, those longest unused first."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self._used: OrderedDict[int, Capture] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._used)
+
+    def used(self, capture: Capture) -> None:
+        self._used[id(capture)] = capture
+        self._used.move_to_end(id(capture))
+        while len(self._used) > GRAPHS:
+            self._used.popitem(last=False)[1].let_go()
+
+    def forget(self, capture: Capture) -> None:
+        self._used.pop(id(capture), None)
+
+    def let_go(self) -> None:
+        """Give all graphs' memory back."""
+        for capture in self._used.values():
+            capture.let_go()
+        self._used.clear()

@@ -1,0 +1,268 @@
+"""A program as one pure torch function, its numbers in a buffer: what is captured as a CUDA graph, or compiled.
+
+Law 1: the function depends on the program and the device alone: the process that compiles it and the worker that
+       runs it build the same one.
+Law 2: numbers come in one buffer of 8-byte slots, filled by the host at every call (`pack`). Nothing of them is
+       written down in the function. What the host must look at (an index given by value) it looks at in `pack`.
+Law 3: no bad index reaches a kernel: it is replaced by 0, and the flag, the last result, goes up.
+Law 4: writes into inputs come last, and not at all if the flag is up: then an input is given its own value again.
+
+On a CPU the function is the part of a program before the commit, which stays with the generated code around it
+(executor.py). On CUDA it is all of it: each updated input that is given away is written in place.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from gt.errors import ProgramError
+from gt.ops.check import Checked
+from gt.ops.record import Op, Prepared
+from gt.program import Spec
+from gt.worker.engines import Engine
+from gt.worker.engines.graph_kernels import Unfit, graph_kernel
+from gt.worker.executor import split
+from gt.worker.lowering import Literal, Lowered, Operand, Step, check_number, lower
+
+_FORMATS = {"f": "d", "i": "q", "b": "q"}
+
+
+class _Kernels:
+    """The engine as lowering sees it: every step has its plain kernel and its graph kernel."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.name = engine.name
+        self._engine = engine
+
+    def kernel(self, op: Op, attrs: dict[str, Any], operands: Sequence[Spec]) -> Any:
+        plain = self._engine.kernel(op, attrs, operands)
+        if plain is None:
+            return None  # it is expanded, here as there: so values have the same numbers
+        return lambda constant: graph_kernel(self._engine, op, attrs, operands, constant)
+
+    def check(self, *operands: Any) -> Any:
+        raise AssertionError("a graph checks indices by itself")
+
+
+class GraphProgram:
+    """See the file's header. Raises Unfit where a program cannot be a graph."""
+
+    def __init__(self, checked: Checked, engine: Engine, trusted: bool = False) -> None:
+        low = lower(checked, _Kernels(engine), trusted)  # type: ignore[arg-type]  # all that lowering asks of an engine
+        self.device = engine.device
+        self.inputs: list[Spec] = low.specs[: len(low.program.inputs)]
+        self.outputs, self.donate = low.outputs, low.program.donate
+        self.slots = 0  #: of 8 bytes, in the buffer
+        self.flagged = bool(low.checks)
+        self._low = low
+        self._lines: list[Callable[[list[Any], Any, list[Any]], None]] = []
+        #: Formats, and what goes there. Where that is several numbers, the format has several letters.
+        self._packed: list[tuple[str, Callable[[tuple[Any, ...]], Any]]] = []
+        self._prepared: dict[Any, list[Callable[[Any], Any]]] = {}  #: What was made of which numbers, and by what.
+        #: Numbers that were checked by the host have a value's number: the number they are.
+        self._checked: dict[int, Operand] = {}
+        self._places: dict[int, Callable[[Any], Any]] = {}  #: Scalars that are in the buffer, and how to read them.
+        self._looks: list[Callable[[tuple[Any, ...]], Any]] = []  #: Checks of numbers, by the host.
+        if engine.deferred:
+            self.writes = _writes(low)  #: (input, value): which input is overwritten with what.
+            written = {value for _, value in self.writes}
+            #: The values that the function returns, in memory of their own. A flag follows them if there are checks.
+            self.wants = [o for o in low.outputs if o not in written]
+        else:
+            self.writes = []
+            self.wants = split(checked, engine)
+        made: list[Step] = []  #: of each line
+        for step in low.steps:
+            self._add(step)
+            made += [step] * (len(self._lines) - len(made))
+        self._dead = _dead(made, {*self.wants, *(v for _, v in self.writes)})
+        self._format = struct.Struct("=" + "".join(f for f, _ in self._packed))
+        self._shared = _shared(low, self.wants)
+        assert self._format.size == 8 * self.slots
+
+    def pack(self, scalars: tuple[Any, ...], buffer: Any) -> None:
+        """Look at a call's numbers, and put them into the buffer. Raises what the plain kernels would."""
+        for look in self._looks:
+            look(scalars)
+        numbers: list[Any] = []
+        for form, take in self._packed:
+            if len(form) == 1 or form[-1] == "s":
+                numbers.append(take(scalars))
+            else:
+                numbers += take(scalars)
+        self._format.pack_into(buffer, 0, *numbers)
+
+    def build(self, inputs: Sequence[Any], buffer: Any) -> list[Any]:
+        """The function: inputs and a buffer of int64, and what it `wants`, then the flag."""
+        env: list[Any] = [None] * len(self._low.specs)
+        env[: len(inputs)] = inputs
+        flags: list[Any] = []
+        for line, dead in zip(self._lines, self._dead, strict=True):
+            line(env, buffer, flags)
+            for v in dead:  # or a rehearsal would hold all that the program ever makes
+                env[v] = None
+        flag = torch.stack(flags).any() if flags else None
+        made = [env[v].clone(memory_format=torch.contiguous_format) if v in self._shared else env[v].contiguous()
+                for v in self.wants]  # fmt: skip
+        # What an input is to become may lie in another input that is about to be written.
+        new = [env[v].clone() if self._low.base[v] < len(inputs) else env[v] for _, v in self.writes]
+        for (i, _), value in zip(self.writes, new, strict=True):
+            inputs[i].copy_(value if flag is None else torch.where(flag, inputs[i], value))
+        return made if flag is None else [*made, flag]
+
+    def example(self) -> list[Any]:
+        """Inputs and a buffer to trace with."""
+        made = [torch.empty(s.shape, dtype=getattr(torch, s.dtype.name), device=self.device) for s in self.inputs]
+        return [*made, torch.zeros(max(self.slots, 1), dtype=torch.int64, device=self.device)]
+
+    # --- building ------------------------------------------------------------------------------------------------
+
+    def _add(self, step: Step) -> None:
+        if step.check is not None:
+            self._add_check(step)
+            return
+        operands = [self._checked.get(a, a) if isinstance(a, int) else a for a in step.args]
+        scalars = any(isinstance(a, int) and a < 0 for a in operands)
+        kernel, results = step.kernel(not scalars), step.results
+        if isinstance(kernel, Prepared):
+            f, tensors = kernel.kernel, [a for a in operands if isinstance(a, int) and a >= 0]
+            numbers = self._prepare(operands, kernel)
+
+            def run(env: list[Any], buffer: Any) -> Any:
+                return f(*[env[a] for a in tensors], *[read(buffer) for read in numbers])
+        else:
+            args = [self._reader(a, scalars, step) for a in operands]
+
+            def run(env: list[Any], buffer: Any) -> Any:
+                return kernel(*[a(env, buffer) for a in args])
+
+        def line(env: list[Any], buffer: Any, flags: list[Any]) -> None:
+            made = run(env, buffer)
+            for r, value in zip(results, made if len(results) > 1 else (made,), strict=True):
+                env[r] = value
+
+        self._lines.append(line)
+
+    def _reader(self, a: Operand, among_scalars: bool, step: Step) -> Callable[[list[Any], Any], Any]:
+        """How a step gets an operand: a value, a number of the call, or one that is always the same."""
+        if isinstance(a, Literal):
+            value, device = a.value, self.device
+            if not among_scalars or isinstance(value, bytes):
+                return lambda env, buffer: value
+            dtype = torch.bool if isinstance(value, bool) else torch.int64 if isinstance(value, int) else torch.float64
+            return lambda env, buffer: torch.full((), value, dtype=dtype, device=device)
+        if a >= 0:
+            return lambda env, buffer: env[a]
+        read = self._scalar(~a, step)
+        return lambda env, buffer: read(buffer)
+
+    def _scalar(self, k: int, step: Step) -> Callable[[Any], Any]:
+        """A scalar of the call, in the buffer."""
+        if k not in self._places:
+            kind, at = self._low.program.scalars[k], self.slots
+            if kind == "d":
+                nbytes = sum(self._low.specs[r].nbytes for r in step.results)
+                slots = -(-nbytes // 8)
+                self._packed.append((f"{8 * slots}s", lambda scalars: _whole(scalars[k], nbytes)))
+                self._places[k] = lambda buffer: buffer[at : at + slots].view(torch.uint8)[:nbytes]
+                self.slots += slots
+            else:
+                self._packed.append((_FORMATS[kind], lambda scalars: scalars[k]))
+                self._places[k] = _read(kind, at)
+                self.slots += 1
+        return self._places[k]
+
+    def _prepare(self, operands: list[Operand], kernel: Prepared) -> list[Callable[[Any], Any]]:
+        """The numbers of a step that the host works on first: how to read what it made of them."""
+        numbers = [a for a in operands if isinstance(a, Literal) or a < 0]
+        key = (kernel.numbers, kernel.kinds, *numbers)
+        if key in self._prepared:  # all parameters of an optimizer share them
+            return self._prepared[key]
+
+        def take(scalars: tuple[Any, ...]) -> tuple[Any, ...]:
+            return kernel.numbers(*[a.value if isinstance(a, Literal) else scalars[~a] for a in numbers])
+
+        reads = [_read(kind, self.slots + i) for i, kind in enumerate(kernel.kinds)]
+        form = "".join(_FORMATS[kind] for kind in kernel.kinds)
+        if len(form) == 1:
+            self._packed.append((form, lambda scalars: take(scalars)[0]))
+        elif form:
+            self._packed.append((form, take))
+        else:
+            self._looks.append(take)
+        self.slots += len(form)
+        self._prepared[key] = reads
+        return reads
+
+    def _add_check(self, step: Step) -> None:
+        check, (a,), (result,) = step.check, step.args, step.results
+        assert check is not None
+        op, n, extra, number = check
+        a = self._checked.get(a, a) if isinstance(a, int) else a
+        if number:
+            index: Callable[[tuple[Any, ...]], Any] = (
+                (lambda scalars: a.value) if isinstance(a, Literal) else (lambda scalars: scalars[~a])
+            )
+            self._looks.append(lambda scalars: check_number(op, index(scalars), n, extra))
+            self._checked[result] = a
+            return
+        if n <= 0:
+            raise Unfit(f"{op}: has an index into nothing")
+        assert isinstance(a, int)
+
+        def line(env: list[Any], buffer: Any, flags: list[Any]) -> None:
+            index = env[a]
+            bad = (index < 0) | (index >= n)
+            if extra is not None:
+                bad = bad & (index != extra)
+            flags.append(bad.any())
+            env[result] = torch.where(bad, 0, index)
+
+        self._lines.append(line)
+
+
+def _whole(data: bytes, nbytes: int) -> bytes:
+    if len(data) != nbytes:
+        raise ProgramError(f"{len(data)} bytes of host data, not {nbytes}")
+    return data
+
+
+def _read(kind: str, at: int) -> Callable[[Any], Any]:
+    if kind == "f":
+        return lambda buffer: buffer.view(torch.float64)[at]
+    if kind == "b":
+        return lambda buffer: buffer[at] != 0
+    return lambda buffer: buffer[at]
+
+
+def _dead(lines: Sequence[Step], kept: set[int]) -> list[list[int]]:
+    """The values that nobody reads after each line."""
+    last: dict[int, int] = {}
+    for k, step in enumerate(lines):
+        last.update({v: k for v in (*step.args, *step.results) if isinstance(v, int) and v >= 0})
+    dead: list[list[int]] = [[] for _ in lines]
+    for v, k in last.items():
+        if v not in kept:
+            dead[k].append(v)
+    return dead
+
+
+def _writes(low: Lowered) -> list[tuple[int, int]]:
+    """Which inputs are overwritten: those given away that a result of the same form replaces."""
+    donated, chosen = set(low.program.donate), {}
+    for k, i in low.program.updates:
+        value = low.outputs[k]
+        if i in donated and i not in chosen and low.specs[i].shape == low.specs[value].shape:
+            if low.specs[i].dtype is low.specs[value].dtype and low.outputs.count(value) == 1:
+                chosen[i] = value
+    return list(chosen.items())
+
+
+def _shared(low: Lowered, wants: Sequence[int]) -> set[int]:
+    """The wanted values that may share memory with an input, or with each other."""
+    bases = [low.base[v] for v in wants]
+    return {v for v, base in zip(wants, bases, strict=True) if base < len(low.program.inputs) or bases.count(base) > 1}

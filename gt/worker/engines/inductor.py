@@ -1,0 +1,159 @@
+"""The compiler: a process of its own that turns programs into shared libraries by torch's Inductor.
+
+`python -m gt.worker.engines.inductor DEVICE CACHE` reads jobs on stdin and answers each with a line (compiling.py, in
+the worker, is the other side). It is a process because a compiler in a thread would stall everybody's programs,
+and a library ahead of time because loading one takes a millisecond and imports nothing.
+
+Law 1: a job's folder appears whole or not at all: it is made under another name and renamed.
+Law 2: the process and all it has started end when its stdin does, whatever they are doing.
+Law 3: no kernel is compiled that traps: indices are checked by the program itself.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, NoReturn
+
+from gt import config
+
+IDLE_S = 30.0  #: Without a job for so long it ends: on a GPU it holds memory.
+INDUCTOR_NBYTES = 4 << 30  #: What Inductor may leave in its own cache before that is thrown away.
+
+
+def main(device: str, cache: str) -> NoReturn:
+    """Do jobs until stdin ends, or none comes for a while."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # compilers print, and answers must stay readable
+    jobs: SimpleQueue[tuple[str, bytes]] = SimpleQueue()
+    threading.Thread(target=_read, args=(jobs,), daemon=True).start()
+    os.nice(15)
+    home = Path(cache) / "inductor"
+    _tidy(home)
+    while True:
+        try:
+            name, program = jobs.get(timeout=IDLE_S)
+        except Empty:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            os.killpg(0, signal.SIGTERM)  # processes that Inductor keeps for later
+            os._exit(0)
+        folder = Path(cache) / "compiled" / name
+        try:
+            with _alone(folder) as missing:
+                if missing:
+                    compile_into(folder, program, device, home)
+            answers.write(f"done {name}\n")
+        except BaseException as e:
+            reason = f"{type(e).__name__}: {e}".replace("\n", " ")[:500]
+            answers.write(f"failed {name} {reason}\n")
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[bool]:
+    """While nobody else makes this folder: workers of one machine share the cache. Whether it is missing."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with open(folder.with_suffix(".lock"), "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield not (folder / "program.so").exists()
+
+
+def _read(jobs: SimpleQueue[tuple[str, bytes]]) -> NoReturn:
+    """Jobs as they come: a line with the program's size and its folder's name, then the program."""
+    stream = sys.stdin.buffer
+    while line := stream.readline():
+        size, _, name = line.decode().rstrip("\n").partition(" ")
+        jobs.put((name, stream.read(int(size))))
+    os.killpg(0, signal.SIGKILL)  # the compilers it has started, and itself: it leads its group
+    os._exit(1)
+
+
+def _tidy(home: Path) -> None:
+    nbytes = 0
+    for folder, _, files in os.walk(home):
+        for file in files:
+            with suppress(OSError):  # another compiler may be at work there
+                nbytes += os.lstat(os.path.join(folder, file)).st_size
+    if nbytes > INDUCTOR_NBYTES:
+        shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(parents=True, exist_ok=True)
+
+
+def compile_into(folder: Path, program: bytes, device: str, home: Path) -> None:
+    """Compile a program; what a worker needs to run it is then in the folder."""
+    import msgspec
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    from gt.ops.check import check
+    from gt.program import Program
+    from gt.worker.engines.graph_program import GraphProgram
+    from gt.worker.engines.library import load
+    from gt.worker.engines.torch import TorchEngine
+
+    engine = TorchEngine(device, config.load().threads)
+    decoded, trusted = msgspec.msgpack.decode(program, type=tuple[Program, bool])
+    engine.set_precision(decoded.precision)
+    graph = GraphProgram(check(decoded), engine, trusted)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        example = graph.example()
+        traced = make_fx(lambda *operands: graph.build(operands[:-1], operands[-1]))(*example)
+    library = Path(_compile(torch, traced, example, device, home))
+    made = folder.with_name(folder.name + f".{os.getpid()}")
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir(parents=True)
+    shutil.copy(library, made / "program.so")
+    for cubin in library.parent.glob("*.cubin"):
+        shutil.copy(cubin, made)
+    load(str(made), graph, device)  # if it crashes anybody it shall be this process
+    made.rename(folder)
+
+
+def _compile(torch: Any, traced: Any, example: list[Any], device: str, home: Path) -> str:
+    import torch._inductor as inductor
+    from torch._inductor import config as settings
+
+    settings.cpp.cxx = (None, _choose_compiler(home))
+    settings.assert_indirect_indexing = False
+    settings.aot_inductor.compile_wrapper_opt_level = "O0"  # it only launches kernels
+    settings.triton.cudagraphs = False
+    if device == "cpu":
+        settings.cpp.threads = torch.get_num_threads()
+    path = inductor.aot_compile(traced, tuple(example))
+    assert isinstance(path, str)
+    return path
+
+
+def _choose_compiler(home: Path) -> str:
+    """A C++ compiler that links with the system's own C++ library. Code that brings a part of another one along makes
+    a process that has torch's too, and crashes."""
+    source, made = home / f"probe.{os.getpid()}.cpp", home / f"probe.{os.getpid()}.so"
+    source.write_text("#include <string>\nstd::string probe(int n) { return std::to_string(n); }\n")
+    try:
+        for compiler in dict.fromkeys([config.cxx() or "g++", "g++", "c++", "clang++"]):
+            with suppress(OSError, subprocess.SubprocessError):
+                subprocess.run(
+                    [*shlex.split(compiler), "-shared", "-fPIC", "-o", str(made), str(source)],
+                    check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60,
+                )  # fmt: skip
+                shared = made.read_bytes()
+                if b"libstdc++.so" in shared or b"libc++.so" in shared:
+                    return compiler
+    finally:
+        for file in (source, made):
+            file.unlink(missing_ok=True)
+    raise RuntimeError("there is no C++ compiler that can be used (CXX, g++, clang++)")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

@@ -1,0 +1,33 @@
+"""A compiled program: a shared library that inductor.py has left in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from gt.errors import IndexOutOfRange
+from gt.worker.engines.graph_program import GraphProgram
+
+
+def load(folder: str, graph: GraphProgram, device: str) -> Callable[..., Any]:
+    """Its function. On a CPU of inputs and scalars, as compile_around wants it; else of inputs and the buffer of
+    numbers, as it is captured. Nothing of the compiler is imported for it."""
+    runners: Any = torch._C._aoti
+    if device != "cpu":
+        # The last argument: by one thread at a time, without events of its own. A capture allows no other.
+        runner = runners.AOTIModelContainerRunnerCuda(f"{folder}/program.so", 1, device, folder, True)
+        return lambda inputs, buffer: list(runner.run([*inputs, buffer]))
+    runner = runners.AOTIModelContainerRunnerCpu(f"{folder}/program.so", 1)
+    buffer = torch.zeros(max(graph.slots, 1), dtype=torch.int64)
+    view = buffer.numpy().data.cast("B")
+
+    def pure(inputs: Sequence[Any], scalars: tuple[Any, ...]) -> list[Any]:
+        graph.pack(scalars, view)
+        made: list[Any] = runner.run([*[a.contiguous() for a in inputs], buffer])
+        if graph.flagged and made.pop().item():
+            raise IndexOutOfRange("an index is out of range")
+        return made
+
+    return pure

@@ -1,0 +1,99 @@
+"""CUDA streams: each session has one, so that small programs of different users overlap on one GPU.
+
+Law 1: the streams are few, and made when first needed; sessions beyond that share them.
+Law 2: all work of a session is on its stream, uploads and fetches too. So its memory never crosses streams: what it
+       frees is used again behind its own work.
+Law 3: nothing waits for the whole device. A flag comes to the host by itself, before the event behind it.
+Law 4: graphs of one stream share one pool of memory: they never run at the same time, and each keeps its results.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+STREAMS = 16  #: Each costs the driver some memory.
+SPARE = 1 << 30  #: Bytes that torch keeps for later, beyond which they are given back before a capture.
+FLAGS = 4096  #: More than there are sessions: each has at most one flag on its way.
+
+
+class Streams:
+    """See the file's header. Used by the thread that runs programs."""
+
+    def __init__(self, device: str) -> None:
+        self._device = torch.device(device)
+        self._streams: list[Any] = []
+        self._of: dict[int, int] = {}  #: Which stream a session has.
+        self._pools: dict[int, Any] = {}
+        self._current = -1
+        self._flags = torch.zeros(FLAGS, dtype=torch.bool, pin_memory=True)
+        self._seen = self._flags.numpy()
+        self._next = 0
+
+    def use(self, session: int) -> None:
+        """What follows is work of this session."""
+        number = self._of.get(session)
+        if number is None:
+            number = self._of[session] = self._place()
+        if number != self._current:
+            torch.cuda.set_stream(self._streams[number])
+            self._current = number
+
+    def _place(self) -> int:
+        """A stream for one more session: a new one, or that of fewest sessions."""
+        if len(self._streams) < STREAMS:
+            self._streams.append(torch.cuda.Stream(self._device))
+            return len(self._streams) - 1
+        taken = list(self._of.values())
+        return min(range(STREAMS), key=taken.count)
+
+    def leave(self, session: int) -> None:
+        """This session has ended."""
+        self._of.pop(session, None)
+
+    def capture(self, f: Callable[[], list[Any]]) -> tuple[Any, list[Any]]:
+        """A graph of what f does, on the current stream."""
+        pool = self._pools.get(self._current)
+        if pool is None:
+            pool = self._pools[self._current] = torch.cuda.graph_pool_handle()
+        spare = torch.cuda.memory_reserved(self._device) - torch.cuda.memory_allocated(self._device)
+        if spare > SPARE:
+            torch.cuda.empty_cache()  # what plain code needed, the graph needs once more
+        graph = torch.cuda.CUDAGraph()
+        collecting = gc.isenabled()
+        gc.disable()  # what it frees might be something that no capture allows
+        try:
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            try:
+                results = f()
+            finally:
+                graph.capture_end()
+        finally:
+            if collecting:
+                gc.enable()
+        return graph, results
+
+    def staging(self, slots: int) -> Any:
+        return torch.zeros(slots, dtype=torch.int64, pin_memory=True)
+
+    def send_flag(self, flag: Any) -> int:
+        """Have a flag copied to the host, behind all that was asked for."""
+        self._next = (self._next + 1) % FLAGS
+        self._flags[self._next].copy_(flag, non_blocking=True)
+        return self._next
+
+    def raised(self, place: int) -> bool:
+        return bool(self._seen[place])
+
+    def usage(self, graphs: int) -> dict[str, int]:
+        """Bytes on the device: of tensors, and of all that torch has taken for them; the most there ever was."""
+        return {
+            "allocated": torch.cuda.memory_allocated(self._device),
+            "reserved": torch.cuda.memory_reserved(self._device),
+            "peak_allocated": torch.cuda.max_memory_allocated(self._device),
+            "peak_reserved": torch.cuda.max_memory_reserved(self._device),
+            "graphs": graphs,
+        }

@@ -1,0 +1,172 @@
+"""Every op on shards gives what it gives unsharded: in the ways that its rule allows, and from any layout.
+
+Here a few samples and ways per op, drawn by a seed; `python -m tests.sharding` (part of `make conformance`) tries all.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gt.errors import ArgumentError, ProgramError
+from gt.layout import layout, mesh, split
+from gt.ops import TABLE, Op
+from gt.ops.engines import EXCEPTIONS
+from gt.ops.record import as_tuple, ops
+from gt.ops.sharding import bind, parse
+from tests.sharding.cases import cases
+from tests.sharding.checking import mistakes, mistakes_anyhow, splits, ways
+from tests.sharding.layouts import MESHES
+from tests.sharding.simulate import spec_of
+
+#: Those that need torch on the worker too are not simulated.
+OPS = [op for op in TABLE.values() if op.name not in EXCEPTIONS]
+
+
+def few(op: Op, rng: random.Random) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Some samples of an op: the first, which is the usual one, and two of the others."""
+    samples = op.samples(np.random.default_rng(0))
+    return [samples[0], *rng.sample(samples[1:], min(2, len(samples) - 1))]
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_samples(op: Op) -> None:
+    rng = random.Random(op.name)
+    for args, attrs in few(op, rng):
+        for m in rng.sample(MESHES, 3):
+            assert mistakes(op, args, attrs, m, rng, limit=3) == []
+            assert mistakes_anyhow(op, args, attrs, m, rng, count=1) == []
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda c: c[0])
+def test_sizes_that_no_mesh_divides(case: Any) -> None:
+    name, args, attrs = case
+    rng = random.Random(name)
+    for m in MESHES:
+        assert mistakes(TABLE[name], args, attrs, m, rng, limit=6) == []
+        assert mistakes_anyhow(TABLE[name], args, attrs, m, rng, count=2) == []
+
+
+# -- planted mistakes ------------------------------------------------------------------------
+
+
+def found(op: Op, *args: Any, **attrs: Any) -> list[str]:
+    """What the tests above would say of a record."""
+    rng = random.Random(1)
+    return [line for m in MESHES for line in mistakes(op, args, attrs, m, rng)]
+
+
+def test_a_bias_that_is_added_n_times_is_caught() -> None:
+    rng = np.random.default_rng(0)
+    x, w, b = rng.normal(size=(7, 10)), rng.normal(size=(3, 10)), rng.normal(size=3)
+    assert found(TABLE["linear"], x, w, b) == []
+    assert found(replace(TABLE["linear"], linear=((0,), (1,))), x, w, b)
+    assert found(TABLE["add"], x, b[:1]) == []
+    assert found(replace(TABLE["add"], linear=((0,), (1,))), x, b[:1])
+
+
+def test_a_mean_of_means_is_caught() -> None:
+    x = np.random.default_rng(0).normal(size=(7, 10))
+    attrs: dict[str, Any] = {"dims": (0,), "keepdim": False}
+    assert found(TABLE["mean"], x, **attrs) == []
+    assert found(replace(TABLE["mean"], local=None), x, **attrs)
+
+    def means(shard: Any, x: Any, **attrs: Any) -> Any:
+        share = 1.0 / round(shard.sizes["a"] / shard.size("a"))
+        return ops.mean(x, **attrs) * share
+
+    assert found(replace(TABLE["mean"], local=means), x, **attrs)
+
+
+def test_relu_on_a_partial_is_caught() -> None:
+    x = np.random.default_rng(0).normal(size=(7, 10))
+    assert found(TABLE["relu"], x) == []
+    assert found(replace(TABLE["relu"], linear=((0,),)), x)
+
+
+def test_an_axis_that_is_used_twice_is_caught() -> None:
+    m = mesh(x=2, y=2)
+    with pytest.raises(ArgumentError, match="used twice"):
+        split(m, (7, 10), {0: "x", 1: "x"})
+    # A rule by which the rows of both operands of a product are split together would need it.
+    rng = np.random.default_rng(0)
+    twice = replace(TABLE["matmul"], factors="m k, k m -> m m")
+    wrong = found_or_raised(twice, rng.normal(size=(10, 7)), rng.normal(size=(7, 10)))
+    assert "used twice" in wrong
+
+
+def found_or_raised(op: Op, *args: Any) -> str:
+    try:
+        return "".join(found(op, *args))
+    except ArgumentError as e:
+        return str(e)
+
+
+def test_a_rule_without_its_windows_border_is_caught() -> None:
+    x = np.random.default_rng(0).normal(size=(7,))
+    roll = TABLE["roll"]
+    assert found(roll, x, shifts=(3,), dims=(0,)) == []
+    clipped = replace(roll, window=lambda x, **attrs: {"a": lambda k, lo, hi: (lo - 3, hi - 3, "zero")})
+    assert found(clipped, x, shifts=(3,), dims=(0,))
+
+
+# -- the language ----------------------------------------------------------------------------
+
+
+def test_the_language() -> None:
+    rule = parse("n (g=2 c) h~, (g o) !k v@ -> n (g o) h | c:max")
+    assert rule.inputs == ((("n",), ("g", "c"), ("h",)), (("g", "o"), ("k",), ("v",)))
+    assert (rule.whole, rule.at, rule.windows, rule.kinds, rule.given) == (
+        {"k"}, {"v"}, {(0, 2)}, {"c": "max"}, {"g": 2}
+    )  # fmt: skip
+    for text in ["a b", "a -> b c?", "a ->, %"]:
+        with pytest.raises(ProgramError, match="rule"):
+            parse(text)
+
+
+def test_a_rule_that_does_not_fit_its_op_is_refused() -> None:
+    x = spec_of(np.zeros((4, 6)))
+    for factors, said in [("a -> a", "is not of"), ("a a -> a a", "makes 4"), ("(a=5 b) c -> (a b) c", "cuts"),
+                          ("(a b) c -> (a b) c", "open"), ("a b, a -> a b", "is not of")]:  # fmt: skip
+        with pytest.raises(ProgramError, match=said):
+            bind(replace(TABLE["relu"], factors=factors), [x], [x], {})
+
+
+def test_every_way_is_tried() -> None:
+    """Both axes in both orders and strided, partial sums, and nothing: what a matmul allows on two axes."""
+    a, b = spec_of(np.zeros((7, 10))), spec_of(np.zeros((10, 11)))
+    every = list(ways(TABLE["matmul"], [a, b], {}, mesh(x=2, y=2)))
+    texts = {f"{w.wants[0]!r} {w.wants[1]!r} -> {w.gives[0]!r}" for w in every}
+    assert {
+        "[7@x] [] -> [7@x]",
+        "[. 10@x,y] [10@x,y] -> [] sum x,y",
+        "[. 10@y,x] [10@y,x] -> [] sum x,y",
+        "[. (2)(5@x)] [(2)(5@x)] -> [] sum x",
+        "[7@x] [. 11@y] -> [7@x 11@y]",
+        "[7@y] sum x [] -> [7@y] sum x",
+        "[] [. 11@y] sum x -> [. 11@y] sum x",
+    } <= texts
+    assert len(list(splits({"k": ["x", "y"]}, {"k": 10}))) == 3
+
+
+def test_rules_are_everywhere_they_can_be() -> None:
+    """Ops without any rule are few, and named here: each needs all of its operands on every worker."""
+    without = set()
+    for op in OPS:
+        args, attrs = op.samples(np.random.default_rng(0))[0]
+        specs = [spec_of(a) for a in args]
+        bound = bind(op, specs, as_tuple(op.infer(*specs, **attrs)), attrs)
+        if not bound.covered and op.parts is None and op.compose is None:
+            without.add(op.name)
+    assert without == {"data", "flatnonzero", "lexsort", "linalg_check", "poisson", "randperm"}
+
+
+def test_a_whole_layout_needs_nothing() -> None:
+    m = mesh(x=2)
+    assert layout(m).is_whole
+    x = spec_of(np.zeros((4, 6)))
+    assert next(iter(ways(TABLE["relu"], [x], {}, m))).wants == (layout(m),)

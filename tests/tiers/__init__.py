@@ -1,0 +1,1 @@
+"""Programs as graphs, and compiled, in real processes."""

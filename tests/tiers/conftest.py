@@ -1,0 +1,113 @@
+"""A server whose worker compiles, and one cache on disk for all tests: each program is compiled once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import gt
+from tests.processes.running import Process, children, environment, until, until_gone
+
+COMPILED_S = 240.0  #: Until everything is compiled, on a machine that has other things to do.
+
+Serve = Callable[..., Process]
+
+
+class Server(Process):
+    """A server of one worker on the CPU."""
+
+    def __init__(self, cache: Path, **settings: str) -> None:
+        more = {"GT_AUTO_COMPILE": "1", "GT_THREADS": "1", "GT_DEVICE": "cpu", "GT_CACHE_DIR": str(cache), **settings}
+        super().__init__(["-m", "gt.server", "-p", "0", "--workers", "1", "--engine", "torch"], environment(**more))
+        line = self.line()
+        assert line.startswith("gt: serving on "), line
+        self.address = line.removeprefix("gt: serving on ").partition(",")[0]
+        (self.worker,) = children(self.pid)
+
+    def compilers(self) -> list[int]:
+        return children(self.worker)
+
+    def close(self) -> None:
+        """End it and all it has started."""
+        pids = [self.worker, *self.compilers()]
+        if self.popen.poll() is None:
+            self.popen.terminate()
+        self.popen.communicate()
+        until_gone(pids, 10.0)
+
+
+def programs() -> dict[str, dict[str, Any]]:
+    """The worker's statistics by program."""
+    (worker,) = gt.debug.get_worker_stats()["workers"].values()
+    found: dict[str, dict[str, Any]] = worker["programs"]
+    return found
+
+
+def hits(tier: int) -> int:
+    """Calls that ran on a tier, of all programs."""
+    return sum(p["tiers"].get(str(tier), {}).get("hits", 0) for p in programs().values())
+
+
+def folders(cache: Path) -> set[str]:
+    """The compiled programs on disk."""
+    return {p.parent.name for p in cache.glob("compiled/*/program.so")}
+
+
+def until_compiled(*steps: Callable[[], object]) -> None:
+    """Take the steps, now and then, until all of them run on tier 3."""
+    polls = itertools.count()
+
+    def taken() -> bool:
+        if next(polls) % 50:
+            return False  # compilers need the time more than we do
+        before = hits(3)
+        for step in steps:
+            step()
+        given_up = [p["given_up"] for p in programs().values() if p["given_up"]]
+        assert not given_up
+        return hits(3) - before == len(steps)
+
+    until(taken, "programs that are compiled", COMPILED_S)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Eager PyTorch, beside all the other processes."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def long_lived(cache: Path) -> Iterator[Server]:
+    """One server for all tests that do not kill it."""
+    server = Server(cache)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def serve(cache: Path) -> Iterator[Callable[..., Server]]:
+    """Servers of this test alone, connected to."""
+    started: list[Server] = []
+
+    def new(**settings: str) -> Server:
+        started.append(Server(**{"cache": cache, **settings}))
+        gt.connect(started[-1].address)
+        return started[-1]
+
+    yield new
+    gt.client.session.disconnect()
+    for s in started:
+        s.close()

@@ -1,0 +1,173 @@
+"""Programs as graphs: what is replayed, what is not, and that nobody's values change under his hands."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gt
+from gt import config, nn
+from gt.errors import IndexOutOfRange
+from tests.sim.cluster import Cluster, using
+from tests.worker.pretend import Pretend
+
+pytest.importorskip("torch")
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pretend]:
+    for name in ("SLOWER", "BUSY"):  # to play a replay takes longer than to run plain code
+        monkeypatch.setattr(f"gt.worker.tiers.{name}", 1e9)
+    engine = Pretend()
+    settings = config.replace(config.load(), auto_compile=True)
+    with using(Cluster(engine=engine, settings=settings).client()):
+        yield engine
+
+
+class Trainer:
+    """A small network with all that makes captures hard: dropout, numbers by value, slices, an index check."""
+
+    def __init__(self, seed: int = 0) -> None:
+        rng = np.random.default_rng(seed)
+        self.x = gt.from_numpy(rng.normal(size=(64, 8)).astype(np.float32))
+        self.y = gt.from_numpy(rng.integers(0, 4, 64))
+        gt.manual_seed(seed)
+        self.model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.1), nn.LayerNorm(16), nn.Linear(16, 4))
+        self.optimizer = gt.optim.AdamW(self.model.parameters(), lr=1e-2)
+
+    def step(self, i: int, lr: float = 1e-2) -> tuple[Any, Any]:
+        self.optimizer.param_groups[0]["lr"] = lr
+        at = i * 4 % 60
+        logits = self.model(self.x[at : at + 4])
+        loss = nn.functional.cross_entropy(logits, self.y[at : at + 4])
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach(), logits.detach()
+
+
+def tiers() -> dict[str, Any]:
+    (worker,) = gt.debug.get_worker_stats()["workers"].values()
+    return max(worker["programs"].values(), key=lambda p: p["hits"])["tiers"]
+
+
+def plain_losses(steps: int, lrs: list[float]) -> list[float]:
+    with using(Cluster(engine="torch").client()):
+        trainer = Trainer()
+        return [trainer.step(i, lrs[i])[0].item() for i in range(steps)]
+
+
+def test_replays_train_as_plain_code_does(device: Pretend) -> None:
+    lrs = [1e-2 / (1 + i) for i in range(40)]
+    trainer = Trainer()
+    losses = [trainer.step(i, lrs[i])[0].item() for i in range(40)]
+    assert tiers()["2"]["hits"] > 30
+    np.testing.assert_allclose(losses, plain_losses(40, lrs), rtol=1e-5)
+
+
+def test_an_index_that_was_uploaded_is_looked_at_once(device: Pretend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it is in range is known when it comes: no call has to wait for a check on the device."""
+    checks = []
+    monkeypatch.setattr(device, "check", lambda *a: checks.append(a) or Pretend.check(device, *a))
+    trainer = Trainer()
+    trainer.y = gt.from_numpy(np.tile(np.arange(4), 256))  # more than comes by value
+    for i in range(10):
+        trainer.step(i)[0].item()
+    assert not checks
+    trainer.y = gt.from_numpy(np.tile(np.arange(4), 256)) * 1  # computed: nobody knows
+    trainer.step(0)[0].item()
+    assert checks
+
+
+def test_what_is_kept_stays_as_it_was(device: Pretend) -> None:
+    """1,000 steps with random keeping and dropping of losses, logits and gradients. What is read at once must be the
+    same bits whenever it is read again; what is read late must be what a plain run has."""
+    rng, steps = random.Random(0), 1000
+    with using(Cluster(engine="torch").client()):
+        twin = Trainer()
+        plain = [[v.numpy() for v in twin.step(i, 1e-4)] for i in range(steps)]
+    trainer = Trainer()
+    read: list[tuple[Any, Any]] = []
+    unread: list[tuple[Any, Any]] = []
+    for i in range(steps):
+        loss, logits = trainer.step(i, 1e-4)
+        values = [loss, logits, *[p.grad for p in trainer.model.parameters()]]
+        read += [(v, v.numpy().copy()) for v in rng.sample(values, rng.choice([0, 0, 1, 2]))]
+        unread += [(v, was) for v, was in zip(values[:2], plain[i], strict=True) if rng.random() < 0.2]
+        del loss, logits, values
+        if rng.random() < 0.2:
+            for v, was in rng.sample(read, min(len(read), 4)):
+                assert np.array_equal(v.numpy(), was)
+            for some in (read, unread):
+                rng.shuffle(some)
+                del some[rng.randrange(20, 40) :]
+    for v, was in read:
+        assert np.array_equal(v.numpy(), was)
+    for v, was in unread:
+        np.testing.assert_allclose(v.numpy(), was, rtol=1e-3, atol=1e-4)
+    assert tiers()["2"]["hits"] > 100
+
+
+def test_a_bad_index_changes_nothing(device: Pretend) -> None:
+    trainer = Trainer()
+    for i in range(10):
+        trainer.step(i)
+    before = [p.detach().numpy().copy() for p in trainer.model.parameters()]
+    good = trainer.y
+    trainer.y = gt.from_numpy(np.full(64, 7))
+    for _ in range(4):  # the first calls with another array are not replayed, the later ones are
+        with pytest.raises(IndexOutOfRange):
+            trainer.step(0)[0].item()
+        gt.zeros(1).item()
+    for p, was in zip(trainer.model.parameters(), before, strict=True):
+        assert np.array_equal(p.detach().numpy(), was)
+    trainer.y = good
+    assert np.isfinite(trainer.step(11)[0].item())
+
+
+def test_a_number_that_is_an_index_out_of_range_names_its_line(device: Pretend) -> None:
+    @gt.function
+    def pick(x: Any, i: int) -> Any:
+        return (x.exp() + 1).log().sqrt()[i]
+
+    x = gt.ones(5)
+    for i in range(8):
+        pick(x, i % 5).item()
+    with pytest.raises(Exception, match="out of range"):
+        pick(x, 7).item()
+    assert pick(x, 4).item() > 0
+
+
+def test_inputs_that_are_others_every_time_are_copied_in(device: Pretend) -> None:
+    w = gt.ones(8)
+    for i in range(30):
+        x = gt.from_numpy(np.full((64, 8), float(i), np.float32))
+        y = ((x * w).exp().log() + 1).sum()
+        assert y.item() == pytest.approx(64 * 8 * (i + 1), rel=1e-4)
+    assert tiers()["2"]["hits"] > 15
+    assert device.captured <= 3
+
+
+def test_two_programs_take_turns_on_the_same_parameters(device: Pretend) -> None:
+    """Gradients are accumulated over two programs; both write what the other reads."""
+    a, b = Trainer(), None
+    lrs = [1e-2] * 40
+
+    def run(trainer: Trainer) -> list[float]:
+        out = []
+        for i in range(40):
+            if i % 3 == 0:
+                with gt.no_grad():
+                    for p in trainer.model.parameters():
+                        p.mul_(0.99)
+            out.append(trainer.step(i, lrs[i])[0].item())
+        return out
+
+    losses = run(a)
+    with using(Cluster(engine="torch").client()):
+        b = Trainer()
+        np.testing.assert_allclose(losses, run(b), rtol=1e-5)
