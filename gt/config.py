@@ -45,7 +45,7 @@ class Config:
     connect_timeout_s: float = _setting("GT_CONNECT_TIMEOUT", "5", "seconds to wait for a server's answer", float)
     spin_us: int = _setting("GT_SPIN_US", "400", "microseconds a worker looks for more work before it sleeps", int)
     worker_memory: int = _setting("GT_WORKER_MEMORY", "0", "bytes a worker may use; 0: all of its device", int)
-    share_memory: bool = _setting("GT_SHARE_MEMORY", "1", "large tensors on one machine go through shared memory", bool)
+    share_memory: bool = _setting("GT_SHARE_MEMORY", "1", "tensors on one machine go through shared memory", bool)
     fake_memory: int = _setting("GT_FAKE_MEMORY", "0", "for tests: a program allocating more than this fails", int)
     auto_compile: bool = _setting(
         "GT_AUTO_COMPILE", "1", "programs that prove hot are compiled in the background", bool
