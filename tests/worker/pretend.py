@@ -1,11 +1,13 @@
 """A GPU that is played by the CPU: torch's engine with captures whose replays run the function again.
 
 What it plays is what a capture is for: nothing happens when a function is captured; a replay reads and writes the
-captured memory, whoever holds it, and its results lie where they lay before.
+captured memory, whoever holds it, and its results lie where they lay before. Captures share their memory: a replay
+leaves garbage in the results of the others.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -17,12 +19,17 @@ from gt.worker.engines.torch import TorchEngine
 class Replayed:
     """A capture."""
 
-    def __init__(self, f: Callable[[], list[Any]], results: list[Any]) -> None:
-        self.f, self.results = f, results
+    def __init__(self, f: Callable[[], list[Any]], results: list[Any], others: list[weakref.ref[Replayed]]) -> None:
+        self.f, self.results, self.others = f, results, others
+        others.append(weakref.ref(self))
 
     def replay(self) -> None:
-        for old, new in zip(self.results, self.f(), strict=True):
-            old.copy_(new)
+        new = self.f()
+        for other in [o for ref in self.others if (o := ref()) is not None and o is not self]:
+            for r in other.results:
+                r.fill_(77)
+        for old, value in zip(self.results, new, strict=True):
+            old.copy_(value)
 
 
 class Pretend(TorchEngine):
@@ -33,6 +40,7 @@ class Pretend(TorchEngine):
         self.deferred = True
         self.compiles_with = None
         self.captured = 0
+        self.graphs: list[weakref.ref[Replayed]] = []
 
     def capture(self, f: Callable[[], list[Any]]) -> tuple[Any, list[Any]]:
         self.captured += 1
@@ -44,7 +52,7 @@ class Pretend(TorchEngine):
             a.copy_(old)
         for r in results:
             r.fill_(0)  # a capture computes nothing
-        return Replayed(f, results), results
+        return Replayed(f, results, self.graphs), results
 
     def staging(self, slots: int) -> Any:
         return torch.zeros(slots, dtype=torch.int64)

@@ -171,3 +171,24 @@ def test_two_programs_take_turns_on_the_same_parameters(device: Pretend) -> None
     with using(Cluster(engine="torch").client()):
         b = Trainer()
         np.testing.assert_allclose(losses, run(b), rtol=1e-5)
+
+
+def test_graphs_share_their_memory(device: Pretend) -> None:
+    """What one program has made is held while another one runs in the same memory."""
+    x = gt.from_numpy(np.arange(512, dtype=np.float32).reshape(64, 8))
+
+    def one(x: Any, a: float) -> Any:
+        return ((x * a).sin() + 1).abs().sqrt()
+
+    def two(x: Any, a: float) -> Any:
+        return ((x + a).cos() - 1).abs().sqrt() * 2
+
+    first, second = gt.function(one), gt.function(two)
+    with using(Cluster(engine="torch").client()):
+        y = gt.from_numpy(np.arange(512, dtype=np.float32).reshape(64, 8))
+        right = [(one(y, 0.1 * i).numpy(), two(y, 0.1 * i).numpy()) for i in range(20)]
+    for i in range(20):
+        a, b = first(x, 0.1 * i), second(x, 0.1 * i)
+        np.testing.assert_allclose(a.numpy(), right[i][0], rtol=1e-5)
+        np.testing.assert_allclose(b.numpy(), right[i][1], rtol=1e-5)
+    assert tiers()["2"]["hits"] > 10

@@ -5,7 +5,8 @@ Law 1: a replay reads and writes fixed memory. An input is *kept* (the session's
        captured ones is never replayed on the wrong memory: it runs as plain code, and if that happens again the
        program is captured anew.
 Law 2: results lie in the graph's memory and are lent: before the next replay each that is still held is moved to
-       memory of its own. One that is held again and again is copied out at once.
+       memory of its own. One that is held again and again is copied out at once. Graphs of one stream share their
+       memory, so this goes for the results of the others there too.
 Law 3: a call that could not be rehearsed or captured has changed nothing, and runs as plain code.
 Law 4: a graph keeps no array of a session alive.
 
@@ -54,6 +55,9 @@ class Device(Protocol):
     def staging(self, slots: int) -> Any:
         """Host memory of so many slots of int64 that the device can read while the host goes on."""
 
+    def pool(self) -> int:
+        """Which memory a graph that is captured now shares with others."""
+
     def own(self, array: Any) -> Any: ...
 
 
@@ -82,6 +86,7 @@ class Captured:
         self._stages = [device.staging(max(form.slots, 1)) for _ in range(STAGES)]
         self._views = [s.numpy().data.cast("B") for s in self._stages]
         self._turn = 0
+        self.pool = device.pool()
         self._graph, self._results = device.capture(lambda: f(inputs, self._buffer))
         self._lent: list[Entry | None] = [None] * len(form.wants)
         self._held = [0] * len(form.wants)
@@ -103,8 +108,7 @@ class Captured:
         self._form.pack(scalars, self._views[self._turn])
 
     def replay(self, arrays: Sequence[Any]) -> list[Any]:
-        """Run it, with the numbers that were prepared."""
-        self._take_back()
+        """Run it, with the numbers that were prepared, and when nobody's results lie in its memory any more."""
         self._buffer.copy_(self._stages[self._turn], non_blocking=True)
         for i, static in self._copies:
             static.copy_(arrays[i], non_blocking=True)
@@ -115,12 +119,13 @@ class Captured:
                 made[k] = made[k].clone()
         return made
 
-    def lend(self, entries: Sequence[Entry]) -> None:
-        """Under which entries the results of the last replay are held."""
+    def lend(self, entries: Sequence[Entry]) -> bool:
+        """Under which entries the results of the last replay are held. Whether any of them is in the graph's memory."""
         for k, (entry, held) in enumerate(zip(entries, self._held, strict=True)):
             self._lent[k] = entry if held < HELD else None
+        return any(entry is not None for entry in self._lent)
 
-    def _take_back(self) -> None:
+    def take_back(self) -> None:
         """Have the graph's memory to itself: results that somebody still holds are moved."""
         for k in range(len(self._lent)):
             entry = self._lent[k]
@@ -194,6 +199,7 @@ class Capture:
             captured.prepare(scalars)
         except Exception:
             return self.plain.run(arrays, scalars)  # which fails likewise, and knows the instruction
+        self._captures.take_back(captured.pool)
         made = captured.replay(arrays)
         self.ran = self.tier
         self._missed = False
@@ -202,8 +208,8 @@ class Capture:
 
     def lend(self, entries: Sequence[Entry]) -> None:
         """Under which entries the results of the last call are held, in the program's order."""
-        if self.captured is not None and self.ran == self.tier:
-            self.captured.lend([entries[k] for k in self._lent])
+        if self.captured is not None and self.ran == self.tier and self.captured.lend([entries[k] for k in self._lent]):
+            self._captures.lends(self.captured)
 
     def _rehearse(self, arrays: list[Any], buffer: Any) -> list[Any]:
         """Run the function as it is, on copies of what it would overwrite, which are the call's from then on."""
@@ -218,8 +224,7 @@ class Capture:
         return made
 
     def _capture(self, arrays: list[Any], same: list[bool]) -> None:
-        self.captured = None
-        self._captures.forget(self)
+        self._drop()
         self._again += 1
         if self._again > AGAIN:
             self.give_up(f"its inputs are others at every call, such as {self._others[:8]}")
@@ -240,8 +245,7 @@ class Capture:
     def give_up(self, why: str) -> None:
         """Run it as plain code from here on."""
         self.why = why or "no reason given"
-        self.captured = None
-        self._captures.forget(self)
+        self._drop()
 
     def hurry(self) -> None:
         """It need not be watched: it is known to be called again and again."""
@@ -249,8 +253,14 @@ class Capture:
 
     def let_go(self) -> None:
         """Give its memory back; it is captured again if it is called on."""
-        self.captured = None
+        self._drop()
         self._calls = 0
+
+    def _drop(self) -> None:
+        if self.captured is not None:
+            self.captured.take_back()  # or the next graph in that memory would write over what somebody holds
+        self.captured = None
+        self._captures.forget(self)
 
 
 class Captures:
@@ -259,21 +269,41 @@ class Captures:
     def __init__(self, device: Device) -> None:
         self.device = device
         self._used: OrderedDict[int, Capture] = OrderedDict()
+        #: By pool: graphs whose results may still be held. (Weakly: of a session that has ended nobody holds any.)
+        self._lending: dict[int, list[weakref.ref[Captured]]] = {}
 
     def __len__(self) -> int:
         return len(self._used)
 
+    def lends(self, captured: Captured) -> None:
+        """Results of this graph lie in its memory."""
+        lending, ref = self._lending.setdefault(captured.pool, []), weakref.ref(captured)
+        if ref not in lending:
+            lending.append(ref)
+
+    def take_back(self, pool: int) -> None:
+        """A graph is about to use this memory: what somebody holds of it is moved."""
+        lending = self._lending.get(pool)
+        while lending:
+            if (captured := lending.pop()()) is not None:
+                captured.take_back()
+
     def used(self, capture: Capture) -> None:
         self._used[id(capture)] = capture
         self._used.move_to_end(id(capture))
-        while len(self._used) > GRAPHS:
-            self._used.popitem(last=False)[1].let_go()
+        if (
+            len(self._used) > GRAPHS
+        ):  # of the same stream: what is moved of another one's results would not wait for them
+            here = self.device.pool()
+            oldest = next((c for c in self._used.values() if c.captured is not None and c.captured.pool == here), None)
+            if oldest is not None and oldest is not capture:
+                oldest.let_go()
 
     def forget(self, capture: Capture) -> None:
         self._used.pop(id(capture), None)
 
     def let_go(self) -> None:
-        """Give all graphs' memory back."""
-        for capture in self._used.values():
+        """Give all graphs' memory back. What is held of it stays: there is no graph left that could write over it."""
+        for capture in list(self._used.values()):
+            capture.captured = None
             capture.let_go()
-        self._used.clear()

@@ -28,7 +28,7 @@ class Streams:
         self._streams: list[Any] = []
         self._of: dict[int, int] = {}  #: Which stream a session has.
         self._pools: dict[int, Any] = {}
-        self._current = -1
+        self.current = -1  #: The stream that work is on now.
         self._flags = torch.zeros(FLAGS, dtype=torch.bool, pin_memory=True)
         self._seen = self._flags.numpy()
         self._next = 0
@@ -38,9 +38,9 @@ class Streams:
         number = self._of.get(session)
         if number is None:
             number = self._of[session] = self._place()
-        if number != self._current:
+        if number != self.current:
             torch.cuda.set_stream(self._streams[number])
-            self._current = number
+            self.current = number
 
     def _place(self) -> int:
         """A stream for one more session: a new one, or that of fewest sessions."""
@@ -56,9 +56,9 @@ class Streams:
 
     def capture(self, f: Callable[[], list[Any]]) -> tuple[Any, list[Any]]:
         """A graph of what f does, on the current stream."""
-        pool = self._pools.get(self._current)
+        pool = self._pools.get(self.current)
         if pool is None:
-            pool = self._pools[self._current] = torch.cuda.graph_pool_handle()
+            pool = self._pools[self.current] = torch.cuda.graph_pool_handle()
         spare = torch.cuda.memory_reserved(self._device) - torch.cuda.memory_allocated(self._device)
         if spare > SPARE:
             torch.cuda.empty_cache()  # what plain code needed, the graph needs once more

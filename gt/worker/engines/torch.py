@@ -96,6 +96,9 @@ class TorchEngine:
         assert self.cuda is not None
         return self.cuda.capture(f)
 
+    def pool(self) -> int:
+        return 0 if self.cuda is None else self.cuda.current
+
     def staging(self, slots: int) -> Any:
         assert self.cuda is not None
         return self.cuda.staging(slots)
