@@ -35,7 +35,8 @@ class Other:
 
         what = dataclasses.replace(model(self.name, self.device), batch=batch)
         self.trainer = gt_trainer(what)
-        self.trainer.step_at = gt.function(self.trainer.step_at, compile=compiled)  # type: ignore[method-assign]
+        step_at = gt.function(self.trainer.step_at, compile=compiled)
+        self.trainer.step_at = step_at  # type: ignore[method-assign]  # as users wrap it
         self.trainer.data[0][:1].sum().item()  # all of it has arrived
 
     def train(self, until_compiled: bool, seconds: float) -> tuple[bool, str]:
@@ -48,7 +49,7 @@ class Other:
             done, why = watching.compiled(facts), watching.given_up(facts)
             if time.monotonic() > end or (until_compiled and (done or why)):
                 return done, why
-            time.sleep(PAUSE_S)
+            time.sleep(PAUSE_S)  # the compiler shall have the time, not the question whether it is done
 
 
 def op_and_fetch(x: Any) -> float:

@@ -113,7 +113,7 @@ def torch_trainer(what: Model, device: str, mode: str | None = None) -> Trainer:
     optimizer = torch.optim.AdamW(network.parameters(), lr=LR, fused=device == "cuda" or None)
     trainer = Trainer(torch, what, network, data, optimizer)
     if mode is not None:
-        trainer.loss = torch.compile(trainer.loss, mode=mode)  # type: ignore[method-assign]
+        trainer.loss = torch.compile(trainer.loss, mode=mode)  # type: ignore[method-assign]  # as users wrap it
     return trainer
 
 
@@ -125,7 +125,7 @@ def gt_trainer(what: Model, replayed: bool = False) -> Trainer:
     data = [gt.from_numpy(a) for a in arrays]
     trainer = Trainer(gt, what, network, data, gt.optim.AdamW(network.parameters(), lr=LR))
     if replayed:
-        trainer.step_at = gt.function(trainer.step_at)  # type: ignore[method-assign]
+        trainer.step_at = gt.function(trainer.step_at)  # type: ignore[method-assign]  # as users wrap it
     return trainer
 
 
@@ -199,7 +199,7 @@ def gpt(layers: int, width: int, heads: int, length: int, vocabulary: int) -> Ca
     def build(lib: Any) -> Any:
         nn, F = lib.nn, lib.nn.functional
 
-        class Block(nn.Module):  # type: ignore[misc]
+        class Block(nn.Module):  # type: ignore[misc]  # nn is torch's or GT's: Any
             def __init__(self) -> None:
                 super().__init__()
                 self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
@@ -214,7 +214,7 @@ def gpt(layers: int, width: int, heads: int, length: int, vocabulary: int) -> Ca
                 x = x + self.out(y.transpose(1, 2).contiguous().view(B, T, C))
                 return x + self.down(F.gelu(self.up(self.norm2(x))))
 
-        class GPT(nn.Module):  # type: ignore[misc]
+        class GPT(nn.Module):  # type: ignore[misc]  # nn is torch's or GT's: Any
             def __init__(self) -> None:
                 super().__init__()
                 self.tokens = nn.Embedding(vocabulary, width)
@@ -261,7 +261,7 @@ def unet(channels: int, width: int) -> Callable[[Any], Any]:
     def build(lib: Any) -> Any:
         nn, F = lib.nn, lib.nn.functional
 
-        class Stage(nn.Module):  # type: ignore[misc]
+        class Stage(nn.Module):  # type: ignore[misc]  # nn is torch's or GT's: Any
             """Two convolutions beside a shortcut, told the time in between."""
 
             def __init__(self, before: int, after: int) -> None:
@@ -276,7 +276,7 @@ def unet(channels: int, width: int) -> Callable[[Any], Any]:
                 h = F.silu(self.norm1(self.conv1(x)) + self.time(t)[:, :, None, None])
                 return F.silu(self.norm2(self.conv2(h))) + self.short(x)
 
-        class UNet(nn.Module):  # type: ignore[misc]
+        class UNet(nn.Module):  # type: ignore[misc]  # nn is torch's or GT's: Any
             def __init__(self) -> None:
                 super().__init__()
                 self.register_buffer("left", (1 - lib.linspace(1e-3, 0.12, TIMES)).cumprod(0))

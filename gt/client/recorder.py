@@ -41,8 +41,8 @@ IDLE_S = 0.2  #: An unfinished program is cut after this long without a GT call.
 
 #: What an op's result is wrapped in, and what makes an operand out of something that is none
 #: (a numpy number, an array). Both are set by tensor.py, which is built on this file.
-make: type[Tensor] = None  # type: ignore[assignment]
-coerce: Callable[..., Any] = None  # type: ignore[assignment]
+make: type[Tensor] = None  # type: ignore[assignment]  # there from the first op on
+coerce: Callable[..., Any] = None  # type: ignore[assignment]  # likewise
 
 
 class Value(msgspec.Struct, eq=False, gc=False):

@@ -24,6 +24,7 @@ import msgspec
 from gt.config import compiler_environment
 from gt.program import Program
 
+JOBS = 32  #: Programs that wait to be compiled.
 CACHE_NBYTES = 4 << 30  #: Compiled programs on disk; those longest unused go first.
 
 
@@ -58,6 +59,11 @@ class Compiler:
         with suppress(OSError):  # another worker may just have made room
             os.utime(folder)
         return True
+
+    @property
+    def full(self) -> bool:
+        """Whether so much was asked for that others must come again: anybody may ask for anything."""
+        return len(self._asked) >= JOBS
 
     def waits(self, folder: str) -> bool:
         """Whether it was asked for and not answered yet."""

@@ -184,7 +184,7 @@ class Tiers:
                 standing.asked = True
         if not standing.asked:
             hot = known.compile > 0 or (known.hits >= HITS and known.run_us >= HOT_US)
-            if not hot:
+            if not hot or compiler.full:
                 return
             standing.asked = True
             if self._graph(checked, standing) is None:

@@ -50,6 +50,7 @@ class Compiler:
         self.there: set[str] = set()
         self.failed: dict[str, str] = {}
         self.quick = quick
+        self.full = False
 
     def folder(self, program: Any, trusted: bool) -> str:
         return "folder"
@@ -128,6 +129,15 @@ def test_nobody_waits_for_the_compiler() -> None:
     setting.compiler.there.add("folder")
     assert setting.call() == 3
     assert not setting.stats["compiling"]
+
+
+def test_a_full_compiler_is_asked_later() -> None:
+    setting = Setting(program())
+    setting.compiler.full = True
+    assert setting.call(times=HITS + 5) == 1
+    assert not setting.compiler.asked
+    setting.compiler.full = False
+    assert setting.call() == 3
 
 
 def test_numbers_of_a_call_change_nothing() -> None:

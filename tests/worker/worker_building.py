@@ -115,6 +115,13 @@ class Device(Wrapped):
     def start_fetch(self, array: Any) -> tuple[Any, int]:
         return array.copy(), 0
 
+    def end_fetch(self, coming: tuple[Any, int]) -> memoryview:
+        made: memoryview = self.engine.to_bytes(coming[0])
+        return made
+
+    def send_flag(self, flag: Any) -> Any:
+        return flag
+
     def mark(self) -> int:
         self.marks += 1
         return self.marks

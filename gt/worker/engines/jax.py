@@ -24,11 +24,12 @@ import jax.numpy as jnp
 import jax.scipy.special
 import numpy as np
 
-from gt.errors import GTError, IndexOutOfRange, StartError, WorkerError
+from gt.errors import GTError, IndexOutOfRange, StartError
 from gt.ops.record import Op, as_tuple
-from gt.program import Precision, Spec
+from gt.program import Spec
 from gt.transport.codec import Buffer
 from gt.worker.engines.borrowing import borrow
+from gt.worker.engines.host import HostEngine
 from gt.worker.engines.numpy import casts
 
 HOT = 3  #: The run of a program that has it compiled as a whole.
@@ -38,12 +39,10 @@ KERNELS = 2048  #: Kernels that are kept for other programs.
 _LOOKED = (jax.errors.JAXTypeError, jax.errors.JAXIndexError, TypeError)
 
 
-class JaxEngine:
+class JaxEngine(HostEngine):
     """See `gt.worker.engines.Engine`."""
 
     name = "jax"
-    deferred = False
-    compiles_with: tuple[str, str] | None = None
 
     def __init__(self, device: str = "") -> None:
         jax.config.update("jax_enable_x64", True)
@@ -77,9 +76,6 @@ class JaxEngine:
             self._kernels[key] = _make_kernel(op, attrs, operands)
         return self._kernels[key]
 
-    def many(self, op: Op, attrs: dict[str, Any]) -> Callable[..., Any] | None:
-        return None
-
     def whole(self, run: Callable[..., Any], steps: Sequence[Any]) -> Callable[..., Any]:
         return Whole(self, run, steps)
 
@@ -90,33 +86,6 @@ class JaxEngine:
         results, _ = run(list(arrays), tuple(scalars))
         return results, jnp.stack(bad).any() if bad else False
 
-    def graph(self, checked: Any, trusted: bool) -> Any:
-        raise WorkerError("this engine has no graphs")
-
-    def load_library(self, folder: str, graph: Any) -> Any:
-        raise WorkerError("this engine has no libraries")
-
-    def new_capture(self, graph: Any, f: Any, plain: Any, tier: int) -> Any:
-        raise WorkerError("this engine has no graphs")
-
-    def use(self, session: int) -> None:
-        pass
-
-    def leave(self, session: int) -> None:
-        pass
-
-    def usage(self) -> dict[str, int]:
-        return {}
-
-    def send_flag(self, flag: Any) -> Any:
-        return flag
-
-    def set_precision(self, precision: Precision) -> None:
-        pass  # always the most exact
-
-    def host_buffer(self, nbytes: int) -> np.ndarray[Any, Any]:
-        return np.empty(nbytes, np.uint8)
-
     def from_bytes(self, data: Buffer, spec: Spec, given: bool = False) -> Any:
         array = np.frombuffer(data, spec.dtype.numpy).reshape(spec.shape)
         return jax.device_put(array if given else array.copy())  # which may take the memory as it is
@@ -124,12 +93,6 @@ class JaxEngine:
     def to_bytes(self, array: Any, borrow: bool = False) -> memoryview:
         # Perhaps the array's own memory: it never changes.
         return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-
-    def start_fetch(self, array: Any) -> tuple[Any, Any]:
-        return array, None
-
-    def end_fetch(self, coming: tuple[Any, Any]) -> memoryview:
-        return self.to_bytes(coming[0])
 
     def own(self, array: Any) -> Any:
         return array  # nobody can write to it
@@ -149,9 +112,6 @@ class JaxEngine:
             raise IndexOutOfRange(f"{op}: index {seen[bad].flat[0]} is out of range for size {n}")
         return index, None
 
-    def select(self, flag: Any, old: Any, new: Any, into: bool = False) -> Any:
-        raise WorkerError("jax checks indices at once and has no flags")
-
     def mark(self) -> Any:
         # A device does its work in order: a number made now is there when all else is.
         return None if self._on_host else jnp.add(0, 1)
@@ -163,16 +123,10 @@ class JaxEngine:
             mark.block_until_ready()
         return bool(mark.is_ready())
 
-    def raised(self, flag: Any) -> bool:
-        return False
-
     def out_of_memory(self, error: BaseException) -> bool:
         if isinstance(error, MemoryError):
             return True
         return isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
-
-    def release(self) -> None:
-        pass
 
 
 # --- kernels ---------------------------------------------------------------------------------------------------------

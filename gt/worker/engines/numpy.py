@@ -9,22 +9,21 @@ from typing import Any
 import numpy as np
 
 from gt import dtypes
-from gt.errors import IndexOutOfRange, WorkerError
+from gt.errors import IndexOutOfRange
 from gt.ops.record import Op, as_tuple
-from gt.program import Precision, Spec
+from gt.program import Spec
 from gt.transport.codec import Buffer
 from gt.worker.engines.borrowing import borrow
+from gt.worker.engines.host import HostEngine
 
 _NARROW = (dtypes.float16, dtypes.bfloat16)  #: computed in float32, as torch does on a CPU
 
 
-class NumpyEngine:
+class NumpyEngine(HostEngine):
     """See `gt.worker.engines.Engine`."""
 
     name = "numpy"
     device = "cpu"
-    deferred = False
-    compiles_with: tuple[str, str] | None = None
 
     def __init__(self) -> None:
         self.memory: int = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -53,38 +52,8 @@ class NumpyEngine:
 
         return run
 
-    def many(self, op: Op, attrs: dict[str, Any]) -> Callable[..., Any] | None:
-        return None
-
     def whole(self, run: Callable[..., Any], steps: Sequence[Any]) -> Callable[..., Any]:
         return run
-
-    def graph(self, checked: Any, trusted: bool) -> Any:
-        raise WorkerError("this engine has no graphs")
-
-    def load_library(self, folder: str, graph: Any) -> Any:
-        raise WorkerError("this engine has no libraries")
-
-    def new_capture(self, graph: Any, f: Any, plain: Any, tier: int) -> Any:
-        raise WorkerError("this engine has no graphs")
-
-    def use(self, session: int) -> None:
-        pass
-
-    def leave(self, session: int) -> None:
-        pass
-
-    def usage(self) -> dict[str, int]:
-        return {}
-
-    def send_flag(self, flag: Any) -> Any:
-        return flag
-
-    def set_precision(self, precision: Precision) -> None:
-        pass  # always the most exact
-
-    def host_buffer(self, nbytes: int) -> np.ndarray[Any, Any]:
-        return np.empty(nbytes, np.uint8)
 
     def from_bytes(self, data: Buffer, spec: Spec, given: bool = False) -> Any:
         array = np.frombuffer(data, spec.dtype.numpy).reshape(spec.shape)
@@ -93,12 +62,6 @@ class NumpyEngine:
     def to_bytes(self, array: Any, borrow: bool = False) -> memoryview:
         made = np.ascontiguousarray(array) if borrow else np.array(array, order="C", copy=True)
         return made.reshape(-1).view(np.uint8).data
-
-    def start_fetch(self, array: Any) -> tuple[Any, Any]:
-        return array, None
-
-    def end_fetch(self, coming: tuple[Any, Any]) -> memoryview:
-        return self.to_bytes(coming[0])
 
     def own(self, array: Any) -> Any:
         return np.array(array, order="C", copy=True)
@@ -114,23 +77,14 @@ class NumpyEngine:
             raise IndexOutOfRange(f"{op}: index {index[bad].flat[0]} is out of range for size {n}")
         return index, None
 
-    def select(self, flag: Any, old: Any, new: Any, into: bool = False) -> Any:
-        raise WorkerError("numpy checks indices at once and has no flags")
-
     def mark(self) -> Any:
         return None
 
     def passed(self, mark: Any, wait: bool = False) -> bool:
         return True
 
-    def raised(self, flag: Any) -> bool:
-        return False
-
     def out_of_memory(self, error: BaseException) -> bool:
         return isinstance(error, MemoryError)
-
-    def release(self) -> None:
-        pass
 
 
 def casts(op: Op, operands: Sequence[Spec], results: list[Any]) -> list[Any] | None:
