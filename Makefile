@@ -15,7 +15,7 @@ demo: $(READY)
 	$(BIN)/python examples/mlp.py
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -26,12 +26,14 @@ lint: $(READY)
 conformance: $(READY)
 	$(BIN)/python -m tests.conformance --jobs 2
 	$(BIN)/python -m tests.sharding
+	$(BIN)/python -m tests.sharding --real
 
 bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/steps.py --model mlp,cnn,gpt-char,unet --device cpu
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/upload.py
+	$(BIN)/python benchmarks/sharded.py
 
 clean:
 	rm -rf $(VENV) build *.egg-info

@@ -109,10 +109,10 @@ def _serve(connection: Connection, env: dict[str, str], make: Callable[..., Any]
 
 
 @contextmanager
-def serving(device: str, **env: str) -> Iterator[str]:
-    """A server with one worker on this machine; its address. It also ends when this process does."""
+def serving(device: str, workers: int = 1, **env: str) -> Iterator[str]:
+    """A server with so many workers on this machine; its address. It also ends when this process does."""
     with tempfile.TemporaryDirectory(prefix="gt-") as directory:
-        where = ["--address", f"ipc://{directory}/s", "--workers", "1", "--engine", "torch"]
+        where = ["--address", f"ipc://{directory}/s", "--workers", str(workers), "--engine", "torch"]
         process = subprocess.Popen(
             [sys.executable, "-m", "gt.server", *where, "--parent", str(os.getpid())],
             env={**os.environ, "GT_DEVICE": device, **env},

@@ -9,12 +9,14 @@ plain loop.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from measuring import arguments, print_table, write
@@ -78,6 +80,27 @@ def together(users: list[Rival], kind: str, seconds: float) -> float:
     return sum(everyone(users, "run", kind, time.monotonic() + 0.2, seconds))
 
 
+def cpu_seconds(clients: list[Rival]) -> dict[str, float]:
+    """What the processes of GT have computed so far, by what they are."""
+    spent = {"client": 0.0, "dispatcher": 0.0, "worker": 0.0}
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit():
+            continue
+        try:
+            command = Path(entry.path, "cmdline").read_bytes().split(b"\0")
+            fields = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended meanwhile
+        seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        if int(entry.name) in {user.pid for user in clients}:
+            spent["client"] += seconds
+        elif b"gt.worker" in command:
+            spent["worker"] += seconds
+        elif b"gt.server" in command:
+            spent["dispatcher"] += seconds
+    return spent
+
+
 def gpu_memory() -> int | None:
     """Bytes of the first GPU that are in use, by anybody; None: that cannot be asked here."""
     command = ["nvidia-smi", "-i", "0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
@@ -126,7 +149,11 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         per_s: dict[str, list[float]] = {kind: [] for kind in TEXT}
         for _ in range(rounds):
             for kind in TEXT:
+                before = cpu_seconds(groups["gt"])
                 per_s[kind].append(together(groups[kind], kind, seconds))
+                if kind == "gt_function":
+                    after, steps = cpu_seconds(groups["gt"]), per_s[kind][-1] * seconds
+                    found["cpu_us"] = {who: round((after[who] - before[who]) / steps * 1e6, 1) for who in after}
         found["steps_per_s"] = {kind: round(statistics.median(each), 1) for kind, each in per_s.items()}
         found["tiers"] = {kind: [min(each), max(each)] for kind, each in tiers.items()}
     return found
@@ -145,6 +172,9 @@ def show(found: dict[str, Any]) -> None:
             text += f", tier {low}" + (f" to {high}" if high != low else "")
         used = f"{memory[kind]:,} MiB" if kind in memory else ""
         rows.append((text, f"{per_s[kind]:,.0f}", f"{ratio:.2f}", used, goal))
+    for who, us in found["cpu_us"].items():
+        each = f", each of {found['clients']}" if who == "client" else ""
+        rows.append((f"CPU time of a step, {who}{each}", f"{us:.0f} us", "", "", ""))
     if len(memory) == 2:
         ratio = memory["gt_function"] / max(1, memory["torch"])
         goal = f"<= {MEMORY_TARGET:g}" + ("" if ratio <= MEMORY_TARGET else "  missed")

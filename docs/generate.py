@@ -57,7 +57,9 @@ CALLS: dict[str, tuple[Any, ...]] = {
 }
 
 #: Files whose functions have to do with no op, and may change more than they return.
-APART = {f"gt.client.{name}" for name in ("devices", "function", "policy", "save", "session", "switches")}
+APART = {
+    f"gt.client.{name}" for name in ("connecting", "devices", "function", "policy", "save", "sharding", "switches")
+}
 
 #: Title, module and torch's name of it in the database.
 NAMESPACES = [

@@ -9,10 +9,10 @@ tensor([[2., 2., 2.],
 """
 
 from gt import amp, autograd, backends, cuda, fft, func, linalg, nn, optim, signal, special, utils
-from gt.client import arguments as _arguments, debug, methods as _methods
+from gt.client import arguments as _arguments, debug, methods as _methods, switches as _switches
 from gt.client.activations import *
 from gt.client.arranging import *
-from gt.client.autograd import grad
+from gt.client.backward import grad
 from gt.client.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from gt.client.casts import *
 from gt.client.checkpoint import checkpoint, checkpoint_sequential
@@ -43,15 +43,15 @@ from gt.client.reductions import *
 from gt.client.save import load, save
 from gt.client.scans import *
 from gt.client.scatter import *
-from gt.client.session import connect, disconnect
+from gt.client.connecting import connect, disconnect, gpu_workers
 from gt.client.shapes import *
+from gt.client.sharding import *
 from gt.client.slices import *
 from gt.client.solving import *
 from gt.client.sorting import *
 from gt.client.spectra import *
 from gt.client.statistics import *
 from gt.client.switches import *
-from gt.client.switches import absent as _absent
 from gt.client.tensor import Parameter, Tensor
 from gt.client.windows import bartlett_window, blackman_window, hamming_window, hann_window, kaiser_window
 from gt.dtypes import (
@@ -88,7 +88,7 @@ def __getattr__(name: str) -> object:
     if name not in TABLE:
         found = None if name.startswith("_") else find(name)
         if found is None:
-            raise _absent(name)
+            raise _switches.absent(name)
         return found
     op = TABLE[name]
 

@@ -34,6 +34,9 @@ class Config:
     engine: str = _setting("GT_ENGINE", "torch", "what workers compute with: torch, numpy or jax")
     device: str = _setting("GT_DEVICE", "", "device of a worker (cpu, cuda:0); empty: a GPU if there is one")
     threads: int = _setting("GT_THREADS", "0", "CPU threads of a worker's engine; 0: the engine's default", int)
+    workers: int = _setting("GT_WORKERS", "0", "workers of a private server; 0: one per GPU, or one", int)
+    auto_shard: bool = _setting("GT_AUTO_SHARD", "0", "a session uses all workers; large uploads are split", bool)
+    signals: str = _setting("GT_SIGNALS", "", "file that says where ops in named contexts run (gt.signal)")
     instruction_log: str = _setting("GT_INSTRUCTION_LOG", "", "file for the dispatcher's log of every message")
     verbose: bool = _setting("GT_VERBOSE", "0", "say on stderr what starts, joins, leaves", bool)
     debug_client: bool = _setting("GT_DEBUG_CLIENT", "0", "log what the client records and sends", bool)
@@ -41,6 +44,7 @@ class Config:
     debug_worker: bool = _setting("GT_DEBUG_WORKER", "0", "log what a worker runs", bool)
     debug_compile: bool = _setting("GT_DEBUG_COMPILE", "0", "log the code generated for programs", bool)
     worker_timeout_s: float = _setting("GT_WORKER_TIMEOUT", "15", "seconds a call waits for a first worker", float)
+    peer_timeout_s: float = _setting("GT_PEER_TIMEOUT", "30", "seconds a worker waits for others in one call", float)
     start_timeout_s: float = _setting("GT_START_TIMEOUT", "60", "seconds to wait for a private server to start", float)
     connect_timeout_s: float = _setting("GT_CONNECT_TIMEOUT", "5", "seconds to wait for a server's answer", float)
     spin_us: int = _setting("GT_SPIN_US", "400", "microseconds a worker looks for more work before it sleeps", int)
@@ -84,6 +88,13 @@ def compiler_environment(home: str) -> dict[str, str]:
         "TRITON_CACHE_DIR": os.path.join(home, "triton"),
         "TORCHINDUCTOR_COMPILE_THREADS": str(threads),
     }
+
+
+def prepare_torch(quiet: bool) -> None:
+    """How torch shall behave where workers talk to each other; to be called before it is imported."""
+    if quiet:  # it tells of every peer that is gone, with a trace of its stack
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")  # clean up, and leave the process alive
 
 
 def cxx() -> str:

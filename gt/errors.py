@@ -59,6 +59,10 @@ class LostError(WorkerError, ConnectionError):
     """The value was on a worker that is gone, or the server itself is gone."""
 
 
+class PeerFailed(WorkerError):
+    """A worker that ran its part of the same call failed, is gone, or did not answer in time."""
+
+
 class ServerError(GTError, ConnectionError):
     """No server, a server of another version, a refused message."""
 
@@ -76,6 +80,6 @@ BY_NAME: dict[str, type[GTError]] = {
     c.__name__: c
     for c in (
         ShapeError, DimError, DTypeError, ArgumentError, ProgramError, WorkerError, OutOfMemory,
-        IndexOutOfRange, LinAlgError, LostError, ServerError,
+        IndexOutOfRange, LinAlgError, LostError, PeerFailed, ServerError,
     )
 }  # fmt: skip

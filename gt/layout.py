@@ -62,7 +62,10 @@ class Mesh:
 
     def size(self, axes: Iterable[str]) -> int:
         """How many workers these axes span."""
-        return math.prod(self.sizes[a] for a in axes)
+        n = 1
+        for a in axes:
+            n *= self.sizes[a]
+        return n
 
     def index(self, axes: Iterable[str], at: Coordinate) -> int:
         """Which shard over these axes lies at a coordinate; the first axis is the major one."""
@@ -162,7 +165,7 @@ def layout(mesh: Mesh, dims: Iterable[Pieces] = (), partial: Mapping[str, str] |
     [12@x,y]
     """
     try:
-        merged = [canonical(d, mesh) for d in dims]
+        merged = [canonical(d, mesh) if d else () for d in dims]
     except KeyError as e:
         raise ArgumentError(f"layout: the mesh {mesh!r} has no axis {e}") from None
     while merged and not merged[-1]:

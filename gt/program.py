@@ -106,6 +106,9 @@ class Program(msgspec.Struct, frozen=True, array_like=True):
     #: output takes the input's value.
     updates: tuple[tuple[int, int], ...]
     precision: Precision = DEFAULT_PRECISION
+    #: Workers that run their parts of one call together and talk to each other meanwhile: what the planner made of a
+    #: program for one of them. No client may say so.
+    workers: tuple[int, ...] = ()
 
     def text(self) -> str:
         """The program as people read it."""
@@ -114,6 +117,8 @@ class Program(msgspec.Struct, frozen=True, array_like=True):
         lines = [f"program {self.hash().hex()[:8]}  ({', '.join(names)})"]
         if self.precision != DEFAULT_PRECISION:
             lines[0] += f"  {self.precision}"
+        if self.workers:
+            lines[0] += f"  with workers {' '.join(map(str, self.workers))}"
         number = len(self.inputs)
         for ins in self.code:
             left = ", ".join(f"%{number + i}" for i in range(ins.results))

@@ -67,6 +67,16 @@ def test_clients_have_a_worker_beside_pytorch(tmp_path: Path) -> None:
     assert not list((tmp_path / "tmp").glob("gt-*"))
 
 
+@pytest.mark.processes
+def test_planning_is_timed_for_every_model_and_mesh(tmp_path: Path) -> None:
+    file = tmp_path / "planning.json"
+    run(tmp_path, "planning.py", "--quick", "--json", str(file))
+    figures = json.loads(file.read_text())["figures"]
+    assert {key.partition(",")[0] for key in figures} == {"mlp", "cnn", "gpt"}
+    assert len(figures) == 18
+    assert all(each["cold_ms"] > 0 for each in figures.values())
+
+
 # --- rivals -------------------------------------------------------------------------------------------
 
 
@@ -106,3 +116,12 @@ def test_a_rival_that_takes_too_long_has_failed_and_is_ended(monkeypatch: pytest
             rival.answer(0.0)
         assert alive(rival.pid)
     assert not alive(rival.pid)
+
+
+@pytest.mark.processes
+def test_sharded(tmp_path: Path) -> None:
+    """Two workers train as DDP and DTensor do, and move as many bytes as DDP does."""
+    run(tmp_path, "sharded.py", "--model", "mlp", "--quick", "--json", str(tmp_path / "found.json"))
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["mlp_data"]["sent_bytes"] <= 1.001 * found["mlp_data"]["textbook_bytes"]
+    assert found["mlp_tensor"]["losses_apart"] < 1e-3

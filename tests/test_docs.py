@@ -40,7 +40,7 @@ def client(request: pytest.FixtureRequest) -> Iterator[None]:
     """Run the test as a client of a cluster of its own; ops that it adds are taken out again."""
     threads, table = torch.get_num_threads(), dict(TABLE)
     torch.set_num_threads(1)
-    session = Cluster(engine=getattr(request, "param", "numpy")).client()
+    session = Cluster(workers=4, engine=getattr(request, "param", "numpy")).client()
     with using(session):
         yield
     session.close()

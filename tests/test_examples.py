@@ -77,6 +77,16 @@ def test_diffusion_draws_a_picture(tmp_path: Path) -> None:
     picture.unlink()
 
 
+def test_sharded_ways_agree(tmp_path: Path) -> None:
+    output = run("sharded.py", 10, tmp_path, engine="torch")
+    found = losses(output)
+    assert len(found) == 10
+    assert len({round(loss, 4) for loss in found[::2]}) == len({round(loss, 4) for loss in found[1::2]}) == 1
+    assert found[1] < found[0]
+    assert "lies as [128@x,y]" in output
+    assert "worker" in output.splitlines()[-2]
+
+
 def test_every_example_is_tested() -> None:
     tested = set(re.findall(r'run\("(\w+\.py)"', Path(__file__).read_text()))
     assert tested == {path.name for path in EXAMPLES.glob("*.py")}

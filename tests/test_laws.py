@@ -235,7 +235,7 @@ def test_names_are_torchs() -> None:
     torch = pytest.importorskip("torch")
     own = {
         "DType", "GTError", "Parameter", "checkpoint", "checkpoint_sequential", "connect", "disconnect", "from_torch",
-        "function", "grad", "torch_op",
+        "function", "gpu_workers", "grad", "mesh", "replicate", "shard", "shard_", "torch_op", "visualize_layout",
     }  # fmt: skip
     tensors = {"repeat"}  # methods in torch, functions as well here
     for module, theirs in ((gt, torch), (functional, torch.nn.functional), (nn, torch.nn), (optim, torch.optim)):

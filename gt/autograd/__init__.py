@@ -4,7 +4,7 @@ from typing import Any
 
 from gt.autograd import functional
 from gt.client.anomaly import detect_anomaly, set_detect_anomaly
-from gt.client.autograd import backward, grad
+from gt.client.backward import backward, grad
 from gt.client.func import hessian, jacrev
 from gt.client.functions import Function
 from gt.client.modes import enable_grad, inference_mode, no_grad, set_grad_enabled

@@ -32,7 +32,7 @@ def parser(prog: str, settings: config.Config) -> Parser:
     p.add_argument("-p", "--port", type=int, default=12345, help="port to listen on; 0: any that is free (%(default)s)")
     p.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s: this machine only)")
     p.add_argument("--address", help="listen here instead, as in ipc:///path/to/socket")
-    p.add_argument("--workers", type=int, default=0, metavar="N", help="also start N workers on this machine")
+    p.add_argument("--workers", type=int, default=0, metavar="N", help="also start N workers here, on its GPUs in turn")
     p.add_argument("--engine", default=settings.engine, help="what those workers compute with (%(default)s)")
     p.add_argument("--token", default=settings.token, help="secret to join; better set as GT_TOKEN (none)")
     p.add_argument("--parent", type=int, metavar="PID", help="end when this process, the parent, has ended")
@@ -111,7 +111,8 @@ def _run(
     router = listen(address)
     machine = Machine(settings, args.token, _join_command(router.address))
     server = Server(router, machine, observers)
-    devices = choose_devices(args.engine, settings.device) if args.private else [settings.device] * args.workers
+    none = not args.private and not args.workers
+    devices = [] if none else choose_devices(args.engine, settings.device, args.workers)
     workers = LocalWorkers(router.address, args.engine, devices, args.token, relay=bool(args.private))
     starting = True
 

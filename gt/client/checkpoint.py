@@ -1,7 +1,7 @@
 """`checkpoint`: values that a function saved for its gradient are dropped, and computed again in backward.
 
 The graph stays as it was recorded; only what its nodes saved goes. When backward first asks one of them, the
-function runs once more on the same inputs, with the same random numbers and the same autocast, and every node takes
+function runs once more on the same inputs, with the same random numbers, autocast and signals, and every node takes
 what its twin saved. Being ops in a program like any other, the second run costs time and no memory in between.
 """
 
@@ -67,7 +67,7 @@ class Region:
         self.function = function
         self.args = [_keep(a) for a in args]
         self.kwargs = {k: _keep(a) for k, a in kwargs.items()}
-        self.policy = recorder().policy
+        self.policy, self.pin = recorder().policy, recorder().pin
         self.seeds: list[Any] | None = None  #: Those of the first run, once it is over.
         self.kinds: list[Any] = []
         self.saved: list[Any] | None = None
@@ -75,17 +75,17 @@ class Region:
     def run(self) -> tuple[Any, list[GradNode], list[Any]]:
         """The function's result, the graph nodes it made, the seeds it drew."""
         rec, me = recorder(), get_ident()
-        before, tape, policy = autograd.watchers.get(me), rec.tape, rec.policy
+        before, tape, policy, pin = autograd.watchers.get(me), rec.tape, rec.policy, rec.pin
         nodes: list[GradNode] = []
         autograd.watchers[me] = nodes
         rec.tape = drawn = Tape(self.seeds, tape)
-        rec.policy = self.policy
+        rec.policy, rec.pin = self.policy, self.pin
         try:
             with set_grad(True):
                 out = self.function(*map(_give, self.args), **{k: _give(a) for k, a in self.kwargs.items()})
             return out, nodes, drawn.seeds
         finally:
-            rec.tape, rec.policy = tape, policy
+            rec.tape, rec.policy, rec.pin = tape, policy, pin
             if before is None:
                 del autograd.watchers[me]
             else:

@@ -10,6 +10,7 @@ import numpy as np
 from gt import dtypes
 from gt.client import elementwise as ew
 from gt.client import recorder as recording
+from gt.client import sharding
 from gt.client.arguments import shown
 from gt.client.dims import sizes
 from gt.client.interop import is_torch, torch_array
@@ -40,8 +41,16 @@ _ARANGE = Kinds(TABLE["arange"], "n", "dtype")
 _IGNORED = {"device", "layout", "memory_format", "pin_memory"}
 
 
+def wished(where: dict[str, Any]) -> Any:
+    """The layout over workers that was asked for, if any: torch's word for how elements lie is none."""
+    layout = where.get("layout")
+    return None if layout is None or str(layout).endswith("strided") else layout
+
+
 def ignored(op: str, where: dict[str, Any]) -> None:
     """Refuse keywords that nobody knows."""
+    if isinstance(wished(where), (str, dict)):
+        raise ArgumentError(f"{op}: is laid out over workers by gt.shard({op}(...), {where['layout']!r})")
     if not _IGNORED.issuperset(where):
         unknown = ", ".join(sorted(where.keys() - _IGNORED))
         cure = "; out= is not supported, use the result" if "out" in where else ""
@@ -59,11 +68,14 @@ def tensor(data: Any, *, dtype: Any = None, requires_grad: bool = False, **where
     tensor([[1, 2],
             [3, 4]])
     """
+    layout = wished(where)
+    where.pop("layout", None)
     ignored("tensor", where)
     if hasattr(data, "_v"):
         t = data.detach().clone()
-        return finish(t if dtype is None else ew.cast(t, dtype), requires_grad)
-    return finish(from_numpy(_array("tensor", data, dtype)), requires_grad)
+        t = t if dtype is None else ew.cast(t, dtype)
+        return finish(t if layout is None else sharding.shard(t, layout), requires_grad)
+    return finish(from_numpy(_array("tensor", data, dtype), layout=layout), requires_grad)
 
 
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
@@ -88,8 +100,11 @@ def scalar_tensor(s: Any, *, dtype: Any = None, requires_grad: bool = False, **w
     return full((), s, dtype=kind, requires_grad=requires_grad)
 
 
-def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
-    """A tensor with a copy of the array. When this returns, the array may change."""
+def from_numpy(array: np.ndarray[Any, Any], *, layout: Any = None) -> Tensor:
+    """A tensor with a copy of the array. When this returns, the array may change.
+
+    With a `layout` (see `gt.shard`) each worker gets its part of it, and no more.
+    """
     if not isinstance(array, (np.ndarray, np.generic)):
         raise DTypeError(f"from_numpy: expected a numpy array, got {shown(array)}")
     try:
@@ -97,9 +112,11 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
     except DTypeError:
         raise DTypeError(f"from_numpy: a tensor cannot hold elements of type {array.dtype}") from None
     shape = tuple(array.shape)
+    wish = "" if layout is None else sharding.layout_text("from_numpy", shape, layout)
     if array.nbytes <= BY_VALUE_NBYTES:
-        return apply(_DATA[shape, kind.name], (array.tobytes(),))
-    return Tensor(recording.recorder().session.upload(array, spec(shape, kind)))
+        made: Tensor = apply(_DATA[shape, kind.name], (array.tobytes(),))
+        return made if layout is None else sharding.pinned(made, wish)
+    return Tensor(recording.recorder().session.upload(array, spec(shape, kind), wish))
 
 
 def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, requires_grad: bool = False) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gt.client import autograd
+from gt.client import autograd, backward
 from gt.client.recorder import recorder
 from gt.client.tensor import Tensor
 
@@ -26,7 +26,7 @@ def _history(tensor: Tensor) -> str:
     if fn is None:
         return "no history"
     lines = []
-    for node in reversed(autograd._order([autograd._whole(fn)])):
+    for node in reversed(backward.order_of([backward.whole(fn)])):
         if isinstance(node, autograd.Leaf):
             lines.append("leaf" + ("" if node.grad is None else f"  grad {node.grad._spec!r}"))
             continue

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gt.client import autograd
+from gt.client import backward
 from gt.client.creation import zeros_like
 from gt.client.elementwise import mul
 from gt.client.modes import set_grad
@@ -40,7 +40,7 @@ def _pull(outs: Any, ins: Any, seeds: Any, graph: bool, strict: bool) -> tuple[A
     rows = [(y, s) for y, s in zip(outs, seeds, strict=True) if y.requires_grad]
     found: Any = [None] * len(ins)
     if rows:
-        found = autograd.grad([y for y, _ in rows], ins, [s for _, s in rows], True, graph, allow_unused=True)
+        found = backward.grad([y for y, _ in rows], ins, [s for _, s in rows], True, graph, allow_unused=True)
     if strict and any(g is None for g in found):
         raise AutogradError("a result does not depend on one of the inputs, which strict=True does not allow")
     return tuple([zeros_like(x) if g is None else g for g, x in zip(found, ins, strict=True)])

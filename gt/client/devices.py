@@ -141,5 +141,4 @@ PROPERTIES = {
     "is_quantized": _never("quantized"),
     "is_sparse": _never("sparse"),
     "is_xpu": _never("on an Intel GPU"),
-    "layout": property(lambda self: "gt.strided", doc="How the elements lie, as torch names it: always strided."),
 }

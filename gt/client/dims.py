@@ -45,7 +45,7 @@ def sizes(op: str, args: tuple[Any, ...]) -> tuple[int, ...]:
     """A shape given as numbers or as one sequence: f(2, 3) or f((2, 3))."""
     given = args[0] if len(args) == 1 and not hasattr(args[0], "__index__") else args
     try:
-        return tuple(int(a.__index__()) for a in given)
+        return tuple([int(a.__index__()) for a in given])
     except (AttributeError, TypeError):
         raise ArgumentError(f"{op}: sizes must be ints, not {shown(given)}") from None
 

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gt.client import autograd
+from gt.client import backward
 from gt.client.autograd import Leaf
 from gt.client.modes import set_grad
 from gt.client.recorder import recorder
@@ -52,10 +52,10 @@ def _zeros(t: Tensor) -> Tensor:
 
 
 def _grads(outputs: list[Tensor], inputs: list[Tensor], seeds: list[Tensor | None], graph: bool) -> list[Tensor]:
-    roots = [(o._fn, autograd.seed_gradient(o, s)) for o, s in zip(outputs, seeds, strict=True) if o.requires_grad]
+    roots = [(o._fn, backward.seed_gradient(o, s)) for o, s in zip(outputs, seeds, strict=True) if o.requires_grad]
     if not roots:
         return [_zeros(t) for t in inputs]
-    found = autograd.run(roots, True, graph, [t._fn for t in inputs])
+    found = backward.run(roots, True, graph, [t._fn for t in inputs])
     return [_zeros(t) if g is None else g for g, t in zip(found, inputs, strict=True)]
 
 

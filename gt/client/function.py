@@ -23,7 +23,8 @@ from gt.client import precision, views
 from gt.client.autograd import Leaf
 from gt.client.compiling import CHOICES, begins, ends
 from gt.client.number import Number
-from gt.client.recorder import Handle, Recorder, Value, alone, recorder
+from gt.client.pending import Handle, Value, alone
+from gt.client.recorder import Recorder, recorder
 from gt.client.tensor import Tensor
 from gt.client.tree import Node, users_line
 from gt.errors import FunctionError
@@ -229,7 +230,7 @@ class Function:
         shape = _flatten((args, kwargs), leaves)
         if any(isinstance(x, np.ndarray) for x in leaves):
             return self._run(args, kwargs)  # its content may be anything at the next call
-        key = (id(rec.session), rec.grad, rec.policy, precision.current(), shape, _sharing(leaves))
+        key = (id(rec.session), rec.grad, rec.policy, rec.pin, precision.current(), shape, _sharing(leaves))
         recipes = self._recipes.setdefault(key, [])
         self._recipes.move_to_end(key)
         if len(self._recipes) > LIMIT:
@@ -257,8 +258,8 @@ class Function:
         trace = Trace(rec, getattr(self._f, "__name__", "function"), leaves)
         numbered = iter(range(len(leaves)))
         targs, tkwargs = _map((args, kwargs), lambda x: _wrap(trace, x, next(numbered)))
-        p = rec.pending
-        rec.trace = trace
+        with rec.session.lock:  # the timer may just have its hands on the program
+            p, rec.trace = rec.pending, trace
         try:
             result = self._f(*targs, **tkwargs)
             out_leaves: list[Any] = []

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gt.client.autograd import Edge, Hook, Leaf, Part, fit
+from gt.client.autograd import Edge, Hook, Leaf, Part
 from gt.client.modes import set_grad
-from gt.client.recorder import Value, recorder
+from gt.client.pending import Value
+from gt.client.pullback import fit
+from gt.client.recorder import recorder
 from gt.client.tensor import Tensor
 from gt.client.tree import users_line
 from gt.errors import AutogradError

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gt.client.creation import empty, tensor
+from gt.client.pending import Value
 from gt.client.policy import default_dtype
-from gt.client.recorder import Value
 from gt.dtypes import DType, dtype
 
 _DTYPES = {

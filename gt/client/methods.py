@@ -29,6 +29,7 @@ from gt.client import (
     scans,
     scatter,
     shapes,
+    sharding,
     slices,
     solving,
     sorting,
@@ -66,6 +67,7 @@ FAMILIES = (
     casts,
     creation,
     randoms,
+    sharding,
 )
 
 for family in FAMILIES:

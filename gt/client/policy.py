@@ -12,10 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 from gt import dtypes
+from gt.client.recorder import in_use, unary
 from gt.client.tree import Kind
 from gt.dtypes import DType
 from gt.errors import ArgumentError, DTypeError
 from gt.ops import TABLE
+from gt.ops.record import Op
 from gt.program import SCALARS
 
 __all__ = ["autocast", "get_default_dtype", "is_autocast_enabled", "set_default_dtype"]
@@ -39,32 +41,44 @@ _HALVES = (dtypes.float16, dtypes.bfloat16)
 class Policy:
     """Which operands are cast, and to what."""
 
-    __slots__ = ("default", "kinds", "narrow")
+    __slots__ = ("_casts", "default", "kinds", "narrow")
 
     def __init__(self, default: DType, narrow: DType | None) -> None:
         self.default = default  #: what Python's floats and functions of integers become
         self.narrow = narrow  #: autocast's type; None: it is off
         self.kinds = {d: Kind(TABLE["cast"], {"dtype": d.name}) for d in (default, narrow, dtypes.float32) if d}
+        self._casts: dict[Op, dict[DType, Kind] | None] = {}  #: By op, once it was met: what autocast does to operands.
 
     def __call__(self, kind: Kind, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The operands as the op shall see them."""
-        name = kind.op.name
-        if name == "cast":
-            return args
-        if self.narrow is not None:
-            if name in NARROW:
-                return self._cast(args, lambda d: d is dtypes.float32 or d in _HALVES, self.narrow)
-            if name in WIDE:
-                return self._cast(args, lambda d: d in _HALVES, dtypes.float32)
-        if self.default is not dtypes.float32 and kind.op.promote and self._makes_float(kind, args):
-            return self._cast(args, lambda d: not d.is_differentiable, self.default)
+        op = kind.op
+        try:
+            casts = self._casts[op]
+        except KeyError:
+            casts = self._casts[op] = self._autocasts(op)
+        if casts is not None:
+            return self._cast(args, casts)
+        if self.default is not dtypes.float32 and op.promote and op.name != "cast" and self._makes_float(kind, args):
+            to = self.kinds[self.default]
+            return self._cast(args, {d: to for d in dtypes.BY_NAME.values() if not d.is_differentiable})
         return args
 
-    def _cast(self, args: tuple[Any, ...], which: Callable[[DType], bool], to: DType) -> tuple[Any, ...]:
-        from gt.client.recorder import unary
+    def _autocasts(self, op: Op) -> dict[DType, Kind] | None:
+        """By an operand's dtype: the cast that autocast makes of it; None if it leaves this op alone."""
+        if self.narrow is None or op.name not in NARROW | WIDE:
+            return None
+        to = self.narrow if op.name in NARROW else dtypes.float32
+        return {d: self.kinds[to] for d in (dtypes.float32, *_HALVES) if d is not to}
 
-        kind = self.kinds[to]
-        return tuple([unary(kind, a) if hasattr(a, "_v") and a.dtype is not to and which(a.dtype) else a for a in args])
+    def _cast(self, args: tuple[Any, ...], casts: dict[DType, Kind]) -> tuple[Any, ...]:
+        made = []
+        for a in args:
+            if hasattr(a, "_v"):
+                kind = casts.get(a.dtype)
+                if kind is not None:
+                    a = unary(kind, a)
+            made.append(a)
+        return tuple(made)
 
     def _makes_float(self, kind: Kind, args: tuple[Any, ...]) -> bool:
         """Whether integers become floats here."""
@@ -102,11 +116,9 @@ def _policy(default: DType, narrow: DType | None) -> Policy:
 
 def enforce() -> None:
     """Have this thread's recorder follow what is in force now; anomaly mode looks first, and then asks `current`."""
-    from gt.client.recorder import in_use
-
     rec = in_use()
     if rec is not None:
-        rec.policy = rec.anomaly or current()
+        rec.policy = rec.anomaly or current() or rec.pin
 
 
 def default_dtype() -> DType:

@@ -2,14 +2,19 @@
 
 A state_dict is written as it is, for everybody who reads that format. Of anything else, such as a checkpoint with
 optimizer state and numbers, the tensors are written under the names that lead to them, and how they lie in it as text
-in the header: whoever knows only the format still finds every tensor.
+in the header: whoever knows only the format still finds every tensor. A checkpoint of many workers may be a folder
+instead, with a file for each worker: see sharded_files.py.
 """
 
 from __future__ import annotations
 
+import fnmatch
+import itertools
 import json
+import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,7 +23,7 @@ import numpy as np
 from gt import dtypes
 from gt.client.creation import from_numpy
 from gt.client.tensor import Tensor
-from gt.errors import ArgumentError
+from gt.errors import ArgumentError, GTError
 
 _NAMES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
@@ -30,9 +35,13 @@ MAX_HEADER = 100 << 20
 
 
 def save(
-    obj: Any, f: str | os.PathLike[str] | IO[bytes], pickle_module: Any = None, pickle_protocol: Any = None
-) -> None:
+    obj: Any, f: str | os.PathLike[str] | IO[bytes], pickle_module: Any = None, pickle_protocol: Any = None,
+    *, sharded: bool = False,
+) -> None:  # fmt: skip
     """Write tensors, or dicts, lists and plain values with tensors in them, to a file that safetensors can read.
+
+    With `sharded` it is a folder: each worker's shards are in a file of their own, one tensor at a time is in this
+    process's memory, and any number of workers can read it back.
 
     >>> import gt, tempfile, os
     >>> path = os.path.join(tempfile.mkdtemp(), "model.safetensors")
@@ -42,40 +51,53 @@ def save(
     """
     found: dict[str, Any] = {}
     form = _taken_apart(obj, "", found)
+    plain = isinstance(obj, Mapping) and all(isinstance(t, Tensor) for t in obj.values()) and [*obj] == [*found]
+    if sharded:
+        from gt.client.sharded_files import write_folder  # which is built on this
+
+        if not isinstance(f, (str, os.PathLike)):
+            raise ArgumentError("save: a sharded checkpoint is a folder, given by its path")
+        write_folder(Path(f), found, None if plain else form)
+        return
     header: dict[str, Any] = {}
-    if not (isinstance(obj, Mapping) and all(isinstance(t, Tensor) for t in obj.values()) and [*obj] == [*found]):
+    if not plain:
         header["__metadata__"] = {_FORM: json.dumps(form)}
     arrays: list[np.ndarray[Any, Any]] = []
     at = 0
     for name, t in found.items():
         array = np.ascontiguousarray(t.detach().numpy() if isinstance(t, Tensor) else t)
-        if array.dtype.name not in _CODES:
-            raise ArgumentError(f"save: {name} is an array of {array.dtype}; GT has no such type")
-        header[name] = {
-            "dtype": _CODES[array.dtype.name], "shape": list(t.shape), "data_offsets": [at, at + array.nbytes]
-        }  # fmt: skip
+        header[name] = entry(name, array.dtype.name, t.shape, at)
         at += array.nbytes
         arrays.append(array)
+    pieces = itertools.chain([begin(header)], (array.tobytes() for array in arrays))
+    if isinstance(f, (str, os.PathLike)):
+        write_whole(Path(f), pieces)
+    else:
+        f.writelines(pieces)
+
+
+def entry(name: str, dtype: str, shape: tuple[int, ...], at: int) -> dict[str, Any]:
+    """A tensor in a header; its bytes are the file's from `at` on, counted behind the header."""
+    if dtype not in _CODES:
+        raise ArgumentError(f"save: {name} is an array of {dtype}; GT has no such type")
+    nbytes = math.prod(shape) * dtypes.BY_NAME[dtype].itemsize
+    return {"dtype": _CODES[dtype], "shape": list(shape), "data_offsets": [at, at + nbytes]}
+
+
+def begin(header: dict[str, Any]) -> bytes:
+    """What a file begins with."""
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-
-    def write(file: IO[bytes]) -> None:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for array in arrays:
-            file.write(array.tobytes())
-
-    if isinstance(f, (str, os.PathLike)):
-        _write_whole(Path(f), write)
-    else:
-        write(f)
+    return len(text).to_bytes(8, "little") + text
 
 
-def _write_whole(path: Path, write: Callable[[IO[bytes]], None]) -> None:
+def write_whole(path: Path, pieces: Iterable[bytes]) -> None:
+    """Write a file that is there as a whole, or not at all."""
     # Beside the file and then in its place: whoever reads meanwhile, or a crash, meets the old one whole.
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(beside, "wb") as file:
-            write(file)
+            file.writelines(pieces)
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
@@ -113,21 +135,33 @@ def load(
     *,
     weights_only: bool = True,
     mmap: Any = None,
+    layout: Mapping[str, Any] | None = None,
 ) -> Any:
-    """What was saved; of a safetensors file of others, the tensors by name."""
+    """What was saved; of a safetensors file of others, the tensors by name.
+
+    On several workers, `layout` says how tensors shall lie, by patterns of their names: `{"*.weight": {0: "x"}}`. A
+    sharded checkpoint lies as it did when it was saved, as far as it can.
+    """
+    wishes = {} if layout is None else dict(layout)
     if not isinstance(f, (str, os.PathLike)):
-        return _read(f, getattr(f, "name", "the file"))
+        return _read(f, getattr(f, "name", "the file"), wishes)
+    if os.path.isdir(f):
+        from gt.client.sharded_files import read_folder
+
+        tensors, form, laid = read_folder(Path(f))
+        return _put_back(os.fspath(f), form, tensors, wishes, laid)
     with open(f, "rb") as file:
-        return _read(file, os.fspath(f))
+        return _read(file, os.fspath(f), wishes)
 
 
-def _read(file: IO[bytes], path: Any) -> Any:
-    begin = file.tell()
-    size = file.seek(0, os.SEEK_END) - begin
-    file.seek(begin)
-    first = file.read(8)
-    length = int.from_bytes(first, "little")
-    if first[:4] == b"PK\x03\x04":
+def read_header(file: IO[bytes], path: Any) -> tuple[dict[str, tuple[str, tuple[int, ...], int, int]], str | None]:
+    """By name: dtype, shape, and the bytes of the file where it lies; and how they lie in what was saved, as text."""
+    start = file.tell()
+    size = file.seek(0, os.SEEK_END) - start
+    file.seek(start)
+    prefix = file.read(8)
+    length = int.from_bytes(prefix, "little")
+    if prefix[:4] == b"PK\x03\x04":
         raise ArgumentError(
             f"load: {path} is a file of torch's; read it with torch.load: load_state_dict() takes torch's tensors"
         )
@@ -141,20 +175,52 @@ def _read(file: IO[bytes], path: Any) -> Any:
             if k != "__metadata__"
         }
         form = header.get("__metadata__", {}).get(_FORM)
-        form = None if form is None else json.loads(form)
+        first = start + 8 + length
+        for name, (dtype, shape, a, b) in rows.items():
+            nbytes = math.prod(shape) * dtypes.BY_NAME[dtype].itemsize
+            if not (0 <= a <= b <= size - 8 - length and b - a == nbytes):
+                raise ArgumentError(f"load: {path}: {name} lies outside the file, or has another size than it says")
+        return {k: (dtype, shape, first + a, first + b) for k, (dtype, shape, a, b) in rows.items()}, form
+    except ArgumentError:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ArgumentError(f"load: the header of {path} is not one of a safetensors file") from None
-    arrays = {}
-    for name, (dtype, shape, start, end) in rows.items():
-        kind = dtypes.BY_NAME[dtype].numpy
-        if not (0 <= start <= end <= size - 8 - length and end - start == int(np.prod(shape)) * kind.itemsize):
-            raise ArgumentError(f"load: {path}: {name} lies outside the file, or has another size than it says")
-        file.seek(begin + 8 + length + start)
-        arrays[name] = np.frombuffer(file.read(end - start), kind).reshape(shape)
-    if form is None:
-        return {name: from_numpy(array) for name, array in arrays.items()}
+
+
+def read_array(file: IO[bytes], row: tuple[str, tuple[int, ...], int, int]) -> np.ndarray[Any, Any]:
+    """One tensor of a file, as its header says."""
+    dtype, shape, start, end = row
+    file.seek(start)
+    return np.frombuffer(file.read(end - start), dtypes.BY_NAME[dtype].numpy).reshape(shape)
+
+
+def _read(file: IO[bytes], path: Any, wishes: Mapping[str, Any]) -> Any:
+    rows, text = read_header(file, path)
     try:
-        return _put_together(form, arrays)
+        form = None if text is None else json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        raise ArgumentError(f"load: the header of {path} is not one of a safetensors file") from None
+    return _put_back(path, form, {name: partial(read_array, file, row) for name, row in rows.items()}, wishes, {})
+
+
+def _put_back(
+    path: Any, form: Any, arrays: Mapping[str, Callable[[], Any]], wishes: Mapping[str, Any], laid: Mapping[str, str]
+) -> Any:
+    """What was saved, out of its arrays, which are read when their turn comes."""
+    missing = [p for p in wishes if not any(fnmatch.fnmatchcase(name, p) for name in arrays)]
+    if missing:
+        raise ArgumentError(f"load: {path} has no tensor named {missing[0]!r}")
+
+    def tensor(name: str) -> Any:
+        wish = next((w for p, w in wishes.items() if fnmatch.fnmatchcase(name, p)), laid.get(name))
+        return from_numpy(arrays[name](), layout=wish)
+
+    if form is None:
+        return {name: tensor(name) for name in arrays}
+    try:
+        return _put_together(form, tensor, arrays)
+    except GTError:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ArgumentError(f"load: the header of {path} does not fit its tensors") from None
 
@@ -162,14 +228,14 @@ def _read(file: IO[bytes], path: Any) -> Any:
 _LISTS: dict[str, Any] = {"list": list, "tuple": tuple, "set": set}
 
 
-def _put_together(form: Any, arrays: dict[str, Any]) -> Any:
+def _put_together(form: Any, tensor: Callable[[str], Any], arrays: Mapping[str, Callable[[], Any]]) -> Any:
     if not isinstance(form, dict):
         return form
     ((kind, inside),) = form.items()
     if kind == "tensor":
-        return from_numpy(arrays[inside])
+        return tensor(inside)
     if kind == "array":
-        return arrays[inside].copy()
+        return arrays[inside]().copy()
     if kind == "dict":
-        return {_put_together(k, arrays): _put_together(v, arrays) for k, v in inside}
-    return _LISTS[kind](_put_together(v, arrays) for v in inside)
+        return {_put_together(k, tensor, arrays): _put_together(v, tensor, arrays) for k, v in inside}
+    return _LISTS[kind](_put_together(v, tensor, arrays) for v in inside)

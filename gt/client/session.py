@@ -17,18 +17,22 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from gt import config, errors, transport
+from gt import config, errors
 from gt.client import policy, waiting
 from gt.client import recorder as recording
-from gt.client.recorder import Handle, Pending, Recorder, Value
-from gt.client.transfers import Transfers
+from gt.client.gathering import layout_of
+from gt.client.meshes import Meshes
+from gt.client.pending import NOWHERE, Handle, Pending, Value
+from gt.client.recorder import Recorder
+from gt.client.transfers import Download, Transfers
 from gt.client.tree import Node, Tree, Variant
 from gt.client.waiting import Sleeper
 from gt.errors import ForkError, GTError, ServerError
+from gt.layout import Layout
 from gt.program import Spec
 from gt.transport.channel import Channel
 from gt.transport.codec import Buffer
@@ -42,14 +46,17 @@ from gt.transport.messages import (
     ChunkAck,
     Define,
     Failure,
+    Fetch,
     FetchFailed,
     Free,
     GetStats,
     Goodbye,
     Hello,
+    MeshSet,
     Need,
     Refused,
     Rejected,
+    Sharded,
     Shared,
     Stats,
     Welcome,
@@ -76,6 +83,7 @@ class Session:
         self.next_id = 1
         self.seq = 0  #: Calls sent.
         self.done = 0  #: Calls finished: all up to this one.
+        self.unproven = 0  #: The last call of a program that was new then.
         self.acked = 0  #: Failures up to this call were raised.
         self.failures: deque[CallFailed] = deque()
         self._raised: dict[int, int] = {}  #: Raised failures, by root: how many calls had been sent by then.
@@ -83,7 +91,9 @@ class Session:
         self.variants: OrderedDict[bytes, Variant] = OrderedDict()  #: Programs that were sent, latest last.
         self.defined = 0  #: Program texts sent, for those who count.
         self.transfers = Transfers(self)
-        self._stats: dict[int, dict[str, Any]] = {}
+        self.meshes = Meshes(self)
+        self.signals: Any = None  #: Where ops in named contexts run, if that was configured: see signals.py.
+        self._answers: dict[int, Any] = {}  #: To the questions under way; None until there is one.
         self._request = 0
         self._out: list[tuple[Any, Buffer | None]] = []  #: Messages held back while `_holds`, to go out as one.
         self._holds = 0
@@ -146,6 +156,13 @@ class Session:
         if self.full:
             self.wait(lambda: not self.full)
 
+    def hear_of_new(self) -> None:
+        """Wait for the outcome of the last program that was called for the first time. What a program cannot do (it
+        needs more memory than there is, say) it mostly cannot do from the start: so a training loop hears of it by
+        the end of its next step. What has gone well before is not waited for."""
+        if self.unproven > self.done:
+            self.wait(lambda: self.done >= self.unproven)
+
     @property
     def full(self) -> bool:
         """As many calls are under way as may be."""
@@ -156,10 +173,8 @@ class Session:
         inputs = [v.handle for v in p.inputs]
         ids = [inputs[k].id for k in variant.inputs]  # type: ignore[union-attr]  # inputs have handles
         scalars = p.scalars if len(variant.scalars) == len(p.scalars) else [p.scalars[k] for k in variant.scalars]
-        for k in variant.dead:
-            handle = inputs[k]
-            if k in variant.inputs and handle is not None:
-                handle.id = 0  # the call itself drops it
+        for i in variant.program.donate:
+            inputs[variant.inputs[i]].id = 0  # type: ignore[union-attr]  # likewise; the call itself drops it
         first = self.call(variant, ids, tuple(scalars), p.undo, p.compile)
         for i, num in enumerate(variant.outputs):
             if num in live:
@@ -187,6 +202,8 @@ class Session:
         first = self.next_id
         self.next_id += len(variant.outputs)
         self.seq += 1
+        if sent is None:
+            self.unproven = self.seq
         if undo:
             self._undo[self.seq] = undo
         self.send(Call(0, self.seq, variant.hash, pack_ids(ids), scalars, first, frees, self.acked))
@@ -229,10 +246,10 @@ class Session:
             if ids:
                 self.send(Free(0, ids))
 
-    def upload(self, array: np.ndarray[Any, Any], spec: Spec) -> Value:
-        """A value with the bytes of this array. They have been copied when this returns."""
+    def upload(self, array: np.ndarray[Any, Any], spec: Spec, layout: str = "") -> Value:
+        """A value with the bytes of this array. They have been copied when this returns. `layout`: see Chunk."""
         with self.lock:
-            v = self.transfers.upload(array, spec)
+            v = self.transfers.upload(array, spec, layout)
             if self.asleep:
                 self.wake_timer()
             return v
@@ -275,8 +292,13 @@ class Session:
             # Of calls that were under way when the root was raised the user knows; of later ones not.
             if m.seq > self._raised.get(m.root, 0) and all(f.root != m.root for f in self.failures):
                 self.failures.append(m)
-        elif isinstance(m, FetchFailed):
-            self.transfers.failed(m)
+        elif isinstance(m, (FetchFailed, Sharded, Stats, MeshSet)):
+            if m.request in self._answers:
+                self._answers[m.request] = m
+            elif isinstance(m, FetchFailed):
+                self.transfers.failed(m)
+            elif isinstance(m, Sharded):
+                self.transfers.sharded(m)
         elif isinstance(m, Shared):
             self.transfers.shared(m)
         elif isinstance(m, Need):
@@ -285,8 +307,6 @@ class Session:
                 self.give_up("the server asked for a program that this client has forgotten")
             else:
                 self.send(Define(variant.program, variant.timed, variant.compile))
-        elif isinstance(m, Stats):
-            self._stats[m.request] = m.data
         elif isinstance(m, Welcome):
             self.number, self.window = m.session, min(m.window, WINDOW)
         elif isinstance(m, (Refused, Rejected)):
@@ -345,6 +365,14 @@ class Session:
 
     def fetch(self, v: Value) -> np.ndarray[Any, Any]:
         """The value's data, in host memory that the caller may write to."""
+        t = self.download(v)
+        if t.parts is not None:
+            return t.parts.whole()
+        data: np.ndarray[Any, Any] = t.buffer.view(v.spec.dtype.numpy).reshape(v.spec.shape)
+        return data
+
+    def download(self, v: Value) -> Download:
+        """The value's data as it comes: in one buffer, or in parts."""
         with self.lock:
             self._holds += 1  # the call and the fetch go out as one: one way to the server, not two
             try:
@@ -369,9 +397,27 @@ class Session:
         if self.failures:
             self.raise_failures()
         if t.error is not None:
-            raise self._error(t.error)
-        data: np.ndarray[Any, Any] = t.buffer.view(v.spec.dtype.numpy).reshape(v.spec.shape)
-        return data
+            self._raise_fetch(t.error)
+        return t
+
+    def _raise_fetch(self, error: Failure) -> NoReturn:
+        """A fetch failed. If that is because a call did, it is one error: the call's, which may be told of later."""
+        self.wait(lambda: self.done >= self.seq)
+        self.raise_failures()
+        raise self._error(error)
+
+    def layout_of(self, v: Value) -> Layout:
+        """How a value lies on the session's workers."""
+        with self.lock:
+            self.bring_out(v)
+            assert v.handle is not None
+            id = v.handle.id
+        answer = self.ask(lambda request: Fetch(0, request, id, layout=True))
+        if self.failures:
+            self.raise_failures()
+        if isinstance(answer, FetchFailed):
+            self._raise_fetch(answer.error)
+        return layout_of(answer)
 
     def bring_out(self, v: Value) -> None:
         """If the value is pending, end its program."""
@@ -395,15 +441,25 @@ class Session:
             return False
         return True
 
-    def stats(self) -> dict[str, Any]:
-        """What dispatcher and workers say about themselves and this session."""
+    def ask(self, question: Callable[[int], Any]) -> Any:
+        """Send the question with a number of its own, and wait for the answer that has it."""
         with self.lock:
             self.check_usable()
             self._request += 1
             request = self._request
-            self.send(GetStats(request))
-        self.wait(lambda: request in self._stats)
-        return self._stats.pop(request)
+            self._answers[request] = None
+            self.send(question(request))
+        try:
+            self.wait(lambda: self._answers[request] is not None)
+            return self._answers[request]
+        finally:
+            with self.lock:
+                del self._answers[request]
+
+    def stats(self) -> dict[str, Any]:
+        """What dispatcher and workers say about themselves and this session."""
+        data: dict[str, Any] = self.ask(GetStats).data
+        return data
 
     # --- failures ---
 
@@ -486,31 +542,15 @@ def current() -> Session:
     if _current is None or _current.closed:
         with _starting:
             if _current is None or _current.closed:
-                settings = config.load()
-                _current = _connect(settings.server, settings) if settings.server else _start(settings)
+                from gt.client.connecting import join_or_start  # which is built on this
+
+                _current = join_or_start()
     return _current
 
 
-def connect(address: str, token: str | None = None) -> Session:
-    """Join a running server: `gt.connect("host:12345")`. Tensors made before belong to the old session."""
-    global _current
-    settings = config.load()
-    if token is not None:
-        settings = config.replace(settings, token=token)
-    new = _connect(address, settings)
-    disconnect()
-    _current = new
-    recording.use(None)
-    return new
-
-
-def disconnect() -> None:
-    """Leave the server. The next tensor starts or joins one again."""
-    global _current
-    old, _current = _current, None
-    if old is not None:
-        old.close()
-    recording.use(None)
+def is_open() -> bool:
+    """Whether this process has a session."""
+    return _current is not None and not _current.closed
 
 
 def end_pending() -> None:
@@ -530,32 +570,11 @@ def adopt(session: Session | None) -> Session | None:
     return before
 
 
-def _connect(address: str, settings: config.Config) -> Session:
-    channel = transport.connect(address)
-    try:
-        return Session(channel, settings)
-    except ServerError as e:
-        channel.close()
-        raise ServerError(f"{address}: {e}") from None
-
-
-def _start(settings: config.Config) -> Session:
-    from gt.server.local import start_private
-
-    private = start_private(settings)
-    try:
-        channel = transport.connect(private.address)
-        return Session(channel, config.replace(settings, token=private.token), private)
-    except BaseException:
-        private.close()
-        raise
-
-
 def _after_fork() -> None:
     if _current is not None:
         _current.forked = True
         for rec in _current.recorders:
-            rec.pending = Pending(rec, recording.NOWHERE)
+            rec.pending = Pending(rec, NOWHERE)
 
 
 def _at_exit() -> None:

@@ -75,7 +75,7 @@ def reshape(input: Any, *shape: Any, **named: Any) -> Tensor:
 def view(input: Any, *shape: Any, **named: Any) -> Tensor:
     """A view in another shape; with a dtype, the same bytes read as that type (a copy)."""
     to = named.get("dtype", shape[0] if len(shape) == 1 else None)
-    if isinstance(to, (DType, type)) or str(to).startswith("torch."):
+    if type(to) is not int and to is not None and (isinstance(to, (DType, type)) or str(to).startswith("torch.")):
         kind = dtypes.dtype(to)
         return take(_RESHAPE[input.shape], input) if kind is input.dtype else unary(_BITCAST[kind.name], input)
     return take(_RESHAPE[_filled("view", input.shape, given("view", shape, named, "size"))], input)
@@ -97,7 +97,7 @@ def _filled(op: str, have: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int
         if shape.count(-1) > 1 or known <= 0 or size % known:
             raise ShapeError(f"{op}: {have} with {size} elements cannot become {shape}")
         shape = tuple(size // known if n == -1 else n for n in shape)
-    if math.prod(shape) != math.prod(have) or any(n < 0 for n in shape):
+    if math.prod(shape) != math.prod(have) or min(shape, default=0) < 0:
         raise ShapeError(f"{op}: {have} has {math.prod(have)} elements, which do not make {shape}")
     return shape
 

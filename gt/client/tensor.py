@@ -13,35 +13,24 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from gt import dtypes
-from gt.client import autograd, indexing, printing, recorder, shapes, views
+from gt.client import backward, indexing, printing, recorder, shapes, views
 from gt.client import elementwise as ew
 from gt.client.arguments import shown
 from gt.client.autograd import GradNode, Handle, Leaf, Part
 from gt.client.dims import one_dim
-from gt.client.interop import from_torch, is_torch
-from gt.client.recorder import Value, apply, binary, unary
-from gt.client.tree import Kind, Kinds
+from gt.client.operands import coerce, comparable
+from gt.client.pending import Value
+from gt.client.recorder import apply, binary, unary
+from gt.client.tree import Kind, kind_of
 from gt.dtypes import DType
 from gt.errors import AutogradError, DTypeError, GTError, ShapeError
 from gt.ops import TABLE
 from gt.ops.record import Op
-from gt.program import Spec, spec
+from gt.program import Spec
 
 _ADD, _SUB, _MUL, _DIV = (Kind(TABLE[n], {}) for n in ("add", "sub", "mul", "div"))
 _POW, _MATMUL, _NEG = (Kind(TABLE[n], {}) for n in ("pow", "matmul", "neg"))
 _EQ, _NE, _LT, _LE, _GT, _GE = (Kind(TABLE[n], {}) for n in ("eq", "ne", "lt", "le", "gt", "ge"))
-
-_KINDS: dict[tuple[Op, tuple[str, ...]], Kinds] = {}  #: of ops called from a gradient or a composition
-
-
-def _kind(op: Op, attrs: dict[str, Any]) -> Kind:
-    names = (*attrs,)
-    kinds = _KINDS.get((op, names))
-    if kinds is None:
-        kinds = _KINDS[op, names] = Kinds(op, *names)
-    values = (*attrs.values(),)
-    return kinds[values if len(values) != 1 else values[0]]
 
 
 class Tensor:
@@ -73,7 +62,7 @@ class Tensor:
         if op.compose is not None and op.vjp is None and recorder.recorder().grad:
             if any(getattr(a, "_fn", None) is not None for a in args):
                 return op.compose(*args, **attrs)  # its parts have the gradients
-        return apply(_kind(op, attrs), args)
+        return apply(kind_of(op, attrs), args)
 
     def __getattr__(self, name: str) -> Any:
         """Ops that have no method written out here are found in the table: `x.softplus()`."""
@@ -101,17 +90,20 @@ class Tensor:
     @property
     def shape(self) -> tuple[int, ...]:
         """The sizes of the dimensions, a plain tuple."""
-        return self._spec.shape
+        v = self._v  # `_spec` written out, here and below: these are asked for all the time
+        return (self._x.cell.value if v is None else v).spec.shape  # type: ignore[union-attr]
 
     @property
     def dtype(self) -> DType:
         """The type of the elements."""
-        return self._spec.dtype
+        v = self._v
+        return (self._x.cell.value if v is None else v).spec.dtype  # type: ignore[union-attr]
 
     @property
     def ndim(self) -> int:
         """The number of dimensions."""
-        return len(self._spec.shape)
+        v = self._v
+        return len((self._x.cell.value if v is None else v).spec.shape)  # type: ignore[union-attr]
 
     @property
     def nbytes(self) -> int:
@@ -306,8 +298,8 @@ class Tensor:
         """Add the gradients of this tensor to the `.grad` of the leaves it came from."""
         if self.requires_grad is False:
             raise AutogradError("backward: this tensor does not require grad and has no history")
-        autograd.run(
-            [(self._fn, autograd.seed_gradient(self, gradient))],
+        backward.run(
+            [(self._fn, backward.seed_gradient(self, gradient))],
             create_graph if retain_graph is None else retain_graph,
             create_graph,
         )
@@ -457,10 +449,10 @@ class Tensor:
         return ew.bitwise_right_shift(other, self)
 
     def __eq__(self, other: Any) -> Tensor:  # type: ignore[override]  # element by element, as in torch
-        return binary(_EQ, self, other) if _comparable(other) else NotImplemented
+        return binary(_EQ, self, other) if comparable(other) else NotImplemented
 
     def __ne__(self, other: Any) -> Tensor:  # type: ignore[override]  # likewise
-        return binary(_NE, self, other) if _comparable(other) else NotImplemented
+        return binary(_NE, self, other) if comparable(other) else NotImplemented
 
     def __lt__(self, other: Any) -> Tensor:
         return binary(_LT, self, other)
@@ -510,27 +502,6 @@ class Parameter(Tensor):
         return "Parameter containing:\n" + super().__repr__()
 
 
-class Ghost:
-    """An operand of a gradient whose value nobody kept, since only its shape and dtype are asked for."""
-
-    __slots__ = ("spec",)
-
-    def __init__(self, spec: Any) -> None:
-        self.spec = spec
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.spec.shape
-
-    @property
-    def dtype(self) -> DType:
-        return self.spec.dtype
-
-    @property
-    def ndim(self) -> int:
-        return len(self.spec.shape)
-
-
 def _touch(leaf: Leaf) -> None:
     """A traced function must know whose gradients it used."""
     trace = recorder.recorder().trace
@@ -538,39 +509,5 @@ def _touch(leaf: Leaf) -> None:
         trace.touch(leaf)
 
 
-def _comparable(other: Any) -> bool:
-    known = hasattr(other, "_v") or isinstance(other, (bool, int, float, complex, np.ndarray, np.generic))
-    return known or is_torch(other)
-
-
-def _coerce(op: str, x: Any, others: tuple[Any, ...] = ()) -> Any:
-    """An operand made of something that is none: a numpy number or array, a 0-d anything."""
-    if hasattr(x, "_letter"):
-        return x  # a number that a traced function was given
-    if isinstance(x, np.ndarray):
-        from gt.client.creation import from_numpy
-
-        return from_numpy(x)
-    if isinstance(x, (np.generic, int, float, complex)):
-        number = x.item() if isinstance(x, np.generic) else x
-        if isinstance(number, complex):
-            return _complex_number(number, others)
-        for kind in (bool, int, float):
-            if isinstance(number, kind):
-                return kind(number)
-    if is_torch(x):
-        return from_torch(x)
-    raise DTypeError(f"{op}: expected a tensor or a number, got {shown(x)}")
-
-
-def _complex_number(x: complex, others: tuple[Any, ...]) -> Tensor:
-    """Programs carry no complex numbers: it becomes a tensor, of the type a number takes beside the others."""
-    from gt.client.creation import from_numpy
-
-    met = [o._spec for o in others if hasattr(o, "_v")]
-    dtype = dtypes.promote([*met, spec((), dtypes.complex64, weak=True)])
-    return from_numpy(np.array(x, dtype.numpy))
-
-
 recorder.make = Tensor
-recorder.coerce = _coerce
+recorder.coerce = coerce

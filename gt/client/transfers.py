@@ -9,9 +9,12 @@ Law 3: a slot is free again when its chunk was acknowledged, or when the fetch i
 Law 4: what lies in a mailbox is the answer to a fetch before its message is here. So mailboxes are lent only when the
        worker is known to have the ring: all that the server had to say before that has been heard.
 
+A tensor of several workers comes in parts, one transfer for each; gathering.py puts them together.
+
 The ring is memory that this process shares with its worker (gt/transport/shared.py). It is made for the first large
 tensor, or for small ones that are fetched often, where the server is on this machine; if the worker cannot have it,
-nothing is different but the speed. All of this is used with the session's lock held.
+nothing is different but the speed. A session of several workers has none.
+All of this is used with the session's lock held.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gt.client.recorder import Handle, Value
+from gt.client.gathering import Parts
+from gt.client.pending import Handle, Value
 from gt.program import Spec
 from gt.transport.codec import Buffer
 from gt.transport.messages import (
@@ -35,6 +39,7 @@ from gt.transport.messages import (
     Failure,
     Fetch,
     FetchFailed,
+    Sharded,
     Share,
     Shared,
 )
@@ -54,7 +59,7 @@ Bytes = np.ndarray[Any, Any]
 class Download:
     """A fetch under way."""
 
-    __slots__ = ("box", "buffer", "done", "error", "got", "nbytes", "request", "ring", "slots")
+    __slots__ = ("box", "buffer", "done", "error", "got", "nbytes", "parts", "request", "ring", "slots")
 
     def __init__(self, request: int, nbytes: int) -> None:
         self.request = request
@@ -66,6 +71,7 @@ class Download:
         self.ring: Ring | None = None
         self.slots: tuple[int, ...] = ()  #: of that ring, lent to the worker
         self.box = -1  #: The mailbox of that ring that was lent instead.
+        self.parts: Parts | None = None  #: Of a tensor of several workers: its shards, instead of `buffer`.
 
     def arrived(self) -> bool:
         """Whether it is done: its messages have come, or the answer lies in its mailbox. Needs no lock: whoever
@@ -84,13 +90,14 @@ class Download:
 class Upload:
     """Host data on its way to a worker."""
 
-    __slots__ = ("data", "flying", "owned", "sent", "spec", "start", "total")
+    __slots__ = ("data", "flying", "layout", "owned", "sent", "spec", "start", "total")
 
-    def __init__(self, data: Bytes, spec: Spec) -> None:
+    def __init__(self, data: Bytes, spec: Spec, layout: str) -> None:
         self.data = data  #: the bytes from `start` on
         self.start = 0
         self.owned = False  #: nobody else can change them
         self.spec = spec
+        self.layout = layout  #: how it shall lie on the session's workers; "": as the session likes
         self.total = len(data)
         self.sent = -1  #: bytes sent; -1: not even the first chunk, which an empty tensor has too
         #: Chunks not acknowledged. Those that lie in a ring: where, and from which byte on.
@@ -138,8 +145,8 @@ class Transfers:
 
     # --- uploads ---
 
-    def upload(self, array: Bytes, spec: Spec) -> Value:
-        """A value with the bytes of this array, which may change afterwards."""
+    def upload(self, array: Bytes, spec: Spec, layout: str) -> Value:
+        """A value with the bytes of this array, which may change afterwards; see Chunk for `layout`."""
         session = self.session
         session.check_usable()
         if self._full():
@@ -148,7 +155,7 @@ class Transfers:
         v.handle = Handle(session.next_id, session)
         session.next_id += 1
         key = v.handle.id
-        up = self.uploads[key] = Upload(np.ascontiguousarray(array).reshape(-1).view(np.uint8), spec)
+        up = self.uploads[key] = Upload(np.ascontiguousarray(array).reshape(-1).view(np.uint8), spec, layout)
         self.queued_nbytes += up.total
         try:
             if up.total > LARGE:
@@ -181,8 +188,9 @@ class Transfers:
             if slot < 0 and (not up.owned or len(up.flying) >= CHUNKS_IN_FLIGHT or any(up.flying)):
                 return
             at = max(up.sent, 0)
-            shape, dtype = (up.spec.shape, up.spec.dtype.name) if at == 0 else ((), "")
-            chunk = Chunk(0, key, at, up.total, shape, dtype, slot)
+            first = at == 0
+            shape, dtype = (up.spec.shape, up.spec.dtype.name) if first else ((), "")
+            chunk = Chunk(0, key, at, up.total, shape, dtype, slot, layout=up.layout if first else "")
             if slot < 0:
                 piece = up.piece(CHUNK)
                 self.session.send(chunk, piece.data)
@@ -251,6 +259,11 @@ class Transfers:
             piece = t.ring.slot(m.slot, nbytes_of(m))
         else:
             return
+        if t.parts is not None:
+            if t.parts.take(m.part, m.offset, m.total, piece):
+                self.session.send(ChunkAck(0, m.key, False, m.part))
+            t.done = t.parts.done
+            return
         nbytes = len(piece)
         if nbytes == m.total:  # all of it at once, as most are
             t.buffer, t.done = piece.copy(), True
@@ -264,7 +277,14 @@ class Transfers:
         else:
             self.session.send(ChunkAck(0, m.key, False))
 
+    def sharded(self, m: Sharded) -> None:
+        """What was asked for lies on several workers: its parts follow."""
+        t = self.fetches.get(m.request)
+        if t is not None:
+            t.parts = Parts(m)
+
     def failed(self, m: FetchFailed) -> None:
+        """What was asked for cannot be had, or a part of it."""
         t = self.fetches.get(m.request)
         if t is not None:
             t.error, t.done = m.error, True
@@ -309,6 +329,12 @@ class Transfers:
         if not m.ok:
             for up in self.uploads.values():
                 up.take_back(m.ring)
+        self._pump_all()
+
+    def stop_sharing(self) -> None:
+        """The session lives on several workers now: tensors go by messages alone."""
+        self.may_share = False
+        self._give_up()
         self._pump_all()
 
     def _give_up(self) -> None:

@@ -18,11 +18,14 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gt.client import precision
 from gt.ops.record import Op
 from gt.program import Instruction, Precision, Program, Spec
+
+if TYPE_CHECKING:
+    from gt.client.pullback import Pullback
 
 NODE_NBYTES = 700  #: What a node costs in memory, its share of dictionaries included.
 
@@ -68,12 +71,25 @@ class Kinds(dict[Any, Kind]):
         return kind
 
 
+_KINDS: dict[tuple[Op, tuple[str, ...]], Kinds] = {}  #: of ops called from a gradient or a composition
+
+
+def kind_of(op: Op, attrs: dict[str, Any]) -> Kind:
+    """The kind of an op with these attributes."""
+    names = (*attrs,)
+    kinds = _KINDS.get((op, names))
+    if kinds is None:
+        kinds = _KINDS[op, names] = Kinds(op, *names)
+    values = (*attrs.values(),)
+    return kinds[values if len(values) != 1 else values[0]]
+
+
 class Node:
     """A place in the tree; see the file's header."""
 
     __slots__ = (
         "depth", "ends", "key", "kids", "kind", "n_inputs", "n_scalars", "n_values", "operands", "parent",
-        "programs", "refs", "saves", "spec", "specs", "where",
+        "programs", "pulls", "refs", "spec", "specs", "where",
     )  # fmt: skip
 
     def __init__(self, parent: Node | None, key: Any) -> None:
@@ -88,9 +104,7 @@ class Node:
         self.operands: tuple[Spec, ...] = ()
         self.specs: tuple[Spec, ...] = ()
         self.spec: Spec | None = None  #: of the first result
-        #: By which operands need a gradient: which values the VJP reads, as bits; the bit after the
-        #: operands' is the result.
-        self.saves: dict[int, int] = {}
+        self.pulls: dict[int, Pullback] = {}  #: The gradient, by which operands need one, as bits.
         self.where: tuple[str, int] = ("", 0)
         self.programs: dict[Any, Variant] = {}
         self.ends = False  #: A program that gets here ends here: at the cap, or at a period's edge.

@@ -11,9 +11,13 @@ from __future__ import annotations
 import gc
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from gt.client import recorder as recording
 from gt.client.autograd import Leaf
 from gt.client.modes import set_grad
-from gt.client.recorder import Pending, Value, apply, recorder, unary
+from gt.client.pending import Pending, Value
+from gt.client.recorder import Recorder, apply, recorder, unary
 from gt.client.tree import Kind, Kinds
 from gt.errors import AutogradError, ShapeError
 from gt.ops import TABLE
@@ -36,23 +40,17 @@ class Cell:
         self.version = 0  #: Grows with every write.
 
 
-class Alias:
+class Alias(msgspec.Struct, eq=False):  # a struct, because every view has one
     """What a tensor that shares memory has instead of a value of its own."""
 
-    __slots__ = ("args", "base", "cell", "grad", "kind", "part", "seen", "under")
-
-    def __init__(
-        self, cell: Cell, base: Tensor | None = None, seen: int = 0, kind: Kind | None = None,
-        args: tuple[Any, ...] = (), part: int = 0, grad: bool = False,
-    ) -> None:  # fmt: skip
-        self.cell = cell
-        self.base = base  #: For a view: what it is a view of ...
-        self.under = None if base is None else base._x  #: ... and where that lay: it may be moved, see `adopt` ...
-        self.seen = seen  #: ... at which version of the base's cell it was taken ...
-        self.kind = kind  #: ... and how: this op, these numbers, that one of its results.
-        self.args = args
-        self.part = part
-        self.grad = grad  #: Whether it was taken with history, and so is taken again.
+    cell: Cell
+    base: Tensor | None = None  #: For a view: what it is a view of ...
+    under: Alias | None = None  #: ... and where that lay: it may be moved, see `adopt` ...
+    seen: int = 0  #: ... at which version of the base's cell it was taken ...
+    kind: Kind | None = None  #: ... and how: this op, these numbers, that one of its results.
+    args: tuple[Any, ...] = ()
+    part: int = 0
+    grad: bool = False  #: Whether it was taken with history, and so is taken again.
 
 
 def copied(t: Tensor) -> Value:
@@ -91,11 +89,11 @@ def root_cell(t: Tensor) -> Cell:
 
 def take(kind: Kind, base: Tensor, args: tuple[Any, ...] = (), several: bool = False) -> Any:
     """Record a view op; its results (`several`: more than one) are views of `base`."""
-    cell, grad = cell_of(base), recorder().grad
-    out = apply(kind, (base, *args)) if args or several else unary(kind, base)
+    version, grad = cell_of(base).version, recorder().grad
+    out: Any = apply(kind, (base, *args)) if args or several else unary(kind, base)
+    under = base._x
     for i, t in enumerate(out if type(out) is tuple else (out,)):
-        assert t._v is not None
-        t._x = Alias(Cell(t._v), base, cell.version, kind, args, i, grad)
+        t._x = Alias(Cell(t._v), base, under, version, kind, args, i, grad)
         t._v = None
     return out
 
@@ -150,7 +148,7 @@ def write(t: Tensor, new: Tensor) -> None:
     alias = t._x
     # As in torch, what was written over still requires grad, with a gradient of zeros.
     bare = rec.grad and t._fn is not None and new._fn is None
-    if bare and (alias is None or alias.base is None):
+    if (bare or _lies_elsewhere(rec, old)) and (alias is None or alias.base is None):
         new = apply(ASSIGN, (t, new))
     value = new._v or read(new)
     _note_replaced(rec.pending, old, value)
@@ -169,6 +167,32 @@ def write(t: Tensor, new: Tensor) -> None:
         alias.cell.version += 1
     if rec.grad:
         t._fn = new._fn
+
+
+def replace(rec: Recorder, t: Tensor, value: Value) -> None:
+    """`write`, of a value without history, while none is recorded."""
+    alias = t._x
+    if rec.session.meshes.several or rec.trace is not None or (alias is not None and alias.base is not None):
+        write(t, recording.make(value))
+        return
+    if alias is None:
+        old: Any = t._v
+        t._v = value
+    else:
+        cell = alias.cell
+        old, cell.value = cell.value, value
+        cell.version += 1
+    _note_replaced(rec.pending, old, value)
+
+
+def _lies_elsewhere(rec: Recorder, old: Value) -> bool:
+    """Whether what is written was not made of `old` by the last op. On several workers it may then lie in another way;
+    but a tensor that is written to shall lie as before, so `old` has to be part of the program."""
+    if not rec.session.meshes.several:
+        return False
+    p = rec.pending
+    ref = old.num if old.owner is p else p.inputs.get(old)
+    return ref is None or ref not in p.node.refs
 
 
 def _put(alias: Alias, base: Tensor, new: Tensor) -> Tensor:
@@ -211,7 +235,8 @@ def share(t: Tensor) -> Tensor:
         twin._x = Alias(cell)
     else:
         base = share(alias.base)
-        twin._x = Alias(Cell(cell.value), base, cell_of(base).version, alias.kind, alias.args, alias.part)
+        version = cell_of(base).version
+        twin._x = Alias(Cell(cell.value), base, base._x, version, alias.kind, alias.args, alias.part)
     return twin
 
 

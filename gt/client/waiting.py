@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from gt.client import recorder as recording
-from gt.client.recorder import IDLE_S, MARK_S, Pending, Recorder
+from gt.client.pending import NOWHERE, Pending
+from gt.client.recorder import IDLE_S, MARK_S, Recorder
 from gt.errors import GTError
 from gt.transport.patience import Patience
 
@@ -101,14 +101,14 @@ def tick(session: Session, now: float) -> bool:
         if p.end is not None:
             active = True
             if now - p.marked_s >= MARK_S:
-                _steal(session, rec, timed=False)
+                _steal(session, rec, False, p)
         elif p.node.depth and rec.trace is None:
             active = True
             pending, length, since = rec.seen
             if pending != id(p) or length != p.node.depth:
                 rec.seen = (id(p), p.node.depth, now)
             elif now - since >= IDLE_S and not session.waiters:
-                _steal(session, rec, timed=True)
+                _steal(session, rec, True, p)
     if session.lock.acquire(blocking=False):
         try:
             session.process()
@@ -121,9 +121,9 @@ def tick(session: Session, now: float) -> bool:
     return active
 
 
-def _steal(session: Session, rec: Recorder, timed: bool) -> None:
+def _steal(session: Session, rec: Recorder, timed: bool, seen: Pending | None = None) -> None:
     try:
-        rec.steal(timed)
+        rec.steal(timed, seen)
     except GTError as e:
         session.give_up(str(e))  # the owner meets the same trouble at its next op, where it can be raised
 
@@ -135,11 +135,11 @@ def _fall_asleep(session: Session) -> None:
         for rec in session.recorders:
             p = rec.pending
             rec.pending = rec.blocked
-            if rec.busy or p.node.depth or p.end is not None:
+            if rec.busy or p.node.depth or p.end is not None or rec.trace is not None:
                 rec.pending = p
                 session.asleep = False
             else:
-                rec.pending = Pending(rec, recording.NOWHERE)
+                rec.pending = Pending(rec, NOWHERE)
 
 
 def watch_cells(session: Session) -> None:

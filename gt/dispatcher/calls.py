@@ -8,6 +8,8 @@ Law 3: a call that may not run (no memory, lost inputs) is sent all the same, ma
        place, the worker, knows what a failed call leaves behind. Only where there is no worker do
        its results become lost tensors here.
 
+A wide session's calls take the same way; where they differ, joint.py says how.
+
 `advance` brings the head as far as it can, `drain` sends what has its turn. They never call each other's
 callers, so the stack does not grow with the queue.
 """
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 from typing import cast
 
+from gt.dispatcher import joint, parts
 from gt.dispatcher.placement import await_worker, memory_text, place
 from gt.dispatcher.plans import Entry
 from gt.dispatcher.schedule import MAX_RUN_US, estimate
@@ -31,9 +34,11 @@ from gt.dispatcher.session import (
     Session,
     Tensor,
     item_nbytes,
+    lost_of,
     show_nbytes,
 )
 from gt.dispatcher.state import State, Worker
+from gt.layout import Layout
 from gt.transport.codec import Buffer
 from gt.transport.messages import (
     WINDOW,
@@ -95,24 +100,42 @@ def advance(state: State, session: Session) -> None:
 def drain(state: State, worker: Worker) -> None:
     """Send to this worker what has its turn."""
     lane = worker.lane
-    while (session := lane.next()) is not None:
+    while True:
+        if lane.claims and _send_claimed(state, lane.claims[0]):
+            continue
+        session = lane.next()
+        if session is None:
+            return
         head = session.head
         assert head is not None
-        cost_us = head.entry.cost_us
-        workers = head.plan.workers
-        lanes = [lane] if len(workers) == 1 else [state.workers[n].lane for n in workers]
-        for each in lanes:
-            if not each.has_room(cost_us):
+        if head.plan.parts is None:
+            cost_us = head.entry.cost_us
+            if not lane.has_room(cost_us) or (lane.claims and not lane.owed_us):
                 return
-        for each in lanes:
-            each.take(cost_us)
-        session.deficit_us -= cost_us
-        _send(state, session, worker, head)
+            lane.take(cost_us)
+            if lane.owed_us:
+                lane.owed_us = max(0, lane.owed_us - cost_us)
+            session.deficit_us -= cost_us
+            _send(state, session, worker, head)
+        elif not joint.send(state, session, head):
+            lane.leave(session, state.now_s)  # its turn comes with its claim
+            continue
         session.head = None
         session.unqueue()
         advance(state, session)
         if session.head is None and session.enlisted:
             lane.leave(session, state.now_s)
+
+
+def _send_claimed(state: State, session: Session) -> bool:
+    """Send the call of a session that has claimed room, if it now has it."""
+    assert session.head is not None
+    if not joint.send(state, session, session.head):
+        return False
+    session.head = None
+    session.unqueue()
+    advance(state, session)
+    return True
 
 
 # --- the head of the queue: each returns whether the item is dealt with ----------------------
@@ -150,7 +173,7 @@ def _advance_call(state: State, session: Session, call: Call) -> bool:
     layouts = [t.layout for t in tensors]
     lost = None
     if None in layouts:
-        lost = next((t for t in tensors if t.lost is not None), None)
+        lost = lost_of(tensors)
         if any(t.layout is None and t.lost is None for t in tensors):
             return False  # an upload is still under way
     if frees and _uploading(session, frees):
@@ -163,12 +186,20 @@ def _advance_call(state: State, session: Session, call: Call) -> bool:
         _fail_here(state, session, call, entry, lost)
         return True
     # Where an input is lost the call will be refused; its results go where the session lives.
-    home = worker.layout
+    home = worker.layout if not session.wide else cast("Layout", session.home)
     if lost is not None:
         layouts = [each or home for each in layouts]
-    plan = entry.plan((home, *layouts))  # type: ignore[arg-type]  # none is missing by now
-    session.head = Head(call, entry, plan, inputs, frees, lost)
+    if session.wide:
+        made = joint.plan_for(state, session, entry, cast("list[Layout]", layouts), lost)
+        if made is None:
+            state.programs.wait(session, call.program)
+            return False
+        plan = made
+    else:
+        plan = entry.plan((home, *layouts))  # type: ignore[arg-type]  # none is missing by now
+    session.head = Head(call, entry, plan, inputs, frees, lost, session.broken)
     entry.uses += 1
+    plan.uses += 1
     entry.users.add(session.number)
     worker.lane.enlist(session, state.now_s)
     state.touched[worker.number] = worker
@@ -241,9 +272,16 @@ def advance_fetch(state: State, session: Session, fetch: Fetch) -> bool:
         error = Failure("ServerError", f"tensor {fetch.id} does not exist")
         state.send(session.peer, FetchFailed(0, fetch.request, error))
     elif tensor.lost is not None:
-        state.send(session.peer, FetchFailed(0, fetch.request, tensor.lost))
+        if session.wide:
+            parts.fetch_lost(state, session, fetch, tensor.lost)
+        else:
+            state.send(session.peer, FetchFailed(0, fetch.request, tensor.lost))
     elif tensor.layout is None:
         return False
+    elif fetch.layout:
+        state.send(session.peer, parts.describe(session, fetch.request, tensor))
+    elif session.wide:
+        parts.fetch(state, session, fetch, tensor)
     else:
         assert session.worker is not None
         session.fetches[fetch.request] = Download()
@@ -266,6 +304,9 @@ def _advance_free(state: State, session: Session, free: Free) -> bool:
         return True
     if _uploading(session, ids):
         return False
+    if session.wide:
+        joint.free(state, session, joint.drop(state, session, ids), session.workers.values())
+        return True
     there = drop(state, session, ids)
     if there:
         assert session.worker is not None
@@ -343,7 +384,7 @@ def _fail_here(state: State, session: Session, call: Call, entry: Entry, lost: T
     assert failure is not None
     root = lost.root if lost is not None and lost.root else call.seq
     inputs = unpack_ids(call.inputs)
-    drop(state, session, [*unpack_ids(call.frees), *(inputs[d] for d in entry.program.donate)])
+    joint.drop(state, session, [*unpack_ids(call.frees), *(inputs[d] for d in entry.program.donate)])
     for i, spec in enumerate(entry.outputs, call.outputs):
         session.tensors[i] = Tensor(spec, 0, None, failure, root)
         session.call_mark = i
@@ -356,7 +397,7 @@ def _fail_here(state: State, session: Session, call: Call, entry: Entry, lost: T
 
 def call_done(state: State, worker: Worker, message: CallDone, _: Buffer | None = None) -> None:
     """A worker has run a call."""
-    found = _finish(state, worker, message.session, message.seq)
+    found = _finish(state, worker, message)
     if found is None:
         return
     session, sent = found
@@ -371,7 +412,7 @@ def call_done(state: State, worker: Worker, message: CallDone, _: Buffer | None 
 
 def call_failed(state: State, worker: Worker, message: CallFailed, _: Buffer | None = None) -> None:
     """A call failed on a worker, which has dealt with its results."""
-    found = _finish(state, worker, message.session, message.seq)
+    found = _finish(state, worker, message)
     if found is None:
         return
     session, sent = found
@@ -386,25 +427,23 @@ def call_failed(state: State, worker: Worker, message: CallFailed, _: Buffer | N
     state.charge(session, -saved)
 
 
-def _finish(state: State, worker: Worker, number: int, seq: int) -> tuple[Session, Sent] | None:
-    """A call is off its worker. None if it is not known: the session has ended, say."""
-    session = worker.sessions.get(number)
-    sent = session.sent.get(seq) if session is not None else None
+def _finish(state: State, worker: Worker, answer: CallDone | CallFailed) -> tuple[Session, Sent] | None:
+    """A call is off its worker. None if it is not known: the session has ended, say; or if it is not only its own."""
+    session = worker.sessions.get(answer.session)
+    sent = session.sent.get(answer.seq) if session is not None else None
     if session is None or sent is None or sent.finished:
+        if session is not None and session.orphans:
+            joint.orphan_answered(state, worker, session, answer)
+        return None
+    if sent.left is not None:
+        joint.answered(state, worker, session, sent, answer)
         return None
     sent.finished = True
     session.calls += 1
     worker.calls += 1
     state.calls += 1
-    state.give_back(sent)
-    while session.sent:
-        oldest = next(iter(session.sent.values()))
-        if not oldest.finished:
-            break
-        del session.sent[oldest.seq]
-        session.done = oldest.seq
-        oldest.entry.uses -= 1
-    state.news[session.number] = session
+    worker.lane.give_back(sent.cost_us)
+    joint.retire(state, session)
     state.touched[worker.number] = worker
     return session, sent
 
@@ -415,4 +454,6 @@ def tell(state: State) -> None:
         if session.done > session.told:
             session.told = session.done
             state.send(session.peer, CallDone(0, session.done, session.run_us))
+        if session.wide and session.fetches:
+            parts.pass_on_held(state, session)
     state.news.clear()

@@ -5,11 +5,18 @@ Structs, because one is made for every message that passes: a frozen dataclass t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
 import msgspec
 
+from gt.layout import Layout, Mesh
 from gt.ops.check import Checked
 from gt.transport.codec import Buffer
-from gt.transport.messages import Message
+from gt.transport.messages import Failure, Message
+
+if TYPE_CHECKING:
+    from gt.dispatcher.planner.program import Planned
 
 Peer = bytes  #: A connection, as the sockets name it. Never an identity: sessions are.
 
@@ -41,11 +48,20 @@ class PlanReady(msgspec.Struct, frozen=True):
     error: str = ""
 
 
+class PlanMade(msgspec.Struct, frozen=True):
+    """A plan for several workers, asked for with `MakePlan`, is there, or there is a reason why not."""
+
+    program: bytes
+    key: tuple[object, ...]
+    planned: Planned | None
+    failure: Failure | None = None
+
+
 class TimePassed(msgspec.Struct, frozen=True):
     now_s: float
 
 
-Event = MessageCame | BadFramesCame | PeerLost | PlanReady | TimePassed
+Event = MessageCame | BadFramesCame | PeerLost | PlanReady | PlanMade | TimePassed
 
 
 class Send(msgspec.Struct, frozen=True):
@@ -61,10 +77,21 @@ class Check(msgspec.Struct, frozen=True):
     text: object  #: the Program
 
 
+class MakePlan(msgspec.Struct, frozen=True):
+    """Please plan this program for several workers outside the event loop and come back with PlanMade."""
+
+    program: bytes
+    key: tuple[object, ...]  #: the plan's name among those of the program
+    checked: Checked
+    inputs: tuple[Layout, ...]
+    home: Mesh  #: where results go that nothing else decides
+    meshes: Mapping[str, Mesh]  #: the session's, by name
+
+
 class Disconnect(msgspec.Struct, frozen=True):
     """Nothing more will be read from or sent to this peer."""
 
     peer: Peer
 
 
-Action = Send | Check | Disconnect
+Action = Send | Check | MakePlan | Disconnect

@@ -4,7 +4,8 @@
 
 Columns: time, running number, direction, who, what, size in bytes, details. RECV and SEND are the client
 side, WORKER_RECV and WORKER_SEND the workers'. When a program passes for the first time its instructions
-are listed below the line.
+are listed below the line. PLAN is a plan for several workers: who runs which local program, how the results lie, and
+below it what no rule covers.
 
 Law 1: it only looks. It formats what the machine took in and gave out, and keeps nothing but names.
 Law 2: a line is a line, whatever a stranger wrote into a name; tokens and tensor bytes are never written.
@@ -15,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from gt.dispatcher.events import Action, BadFramesCame, Disconnect, Event, MessageCame, Peer, PeerLost, Send
+from gt.dispatcher.events import Action, BadFramesCame, Disconnect, Event, MessageCame, Peer, PeerLost, PlanMade, Send
 from gt.program import Program
 from gt.transport import codec
 from gt.transport.codec import Buffer
@@ -34,10 +35,14 @@ from gt.transport.messages import (
     Free,
     GetStats,
     Hello,
+    MeshSet,
     Message,
     Need,
+    Peers,
     Refused,
     Rejected,
+    SetMesh,
+    Sharded,
     Share,
     Shared,
     Stats,
@@ -80,6 +85,8 @@ class InstructionLog:
                 self._line("CONNECT", what.peer, "worker", 0, "")
         elif isinstance(what, BadFramesCame):
             self._line("RECV", what.peer, "(not a message)", 0, clean(what.text))
+        elif isinstance(what, PlanMade):
+            self._plan(what)
         elif isinstance(what, PeerLost | Disconnect):
             self._line("DISCONNECT", what.peer, "lost" if isinstance(what, PeerLost) else "closed", 0, "")
             self._names.pop(what.peer, None)
@@ -99,9 +106,20 @@ class InstructionLog:
         if program is not None and new:
             self._write("".join(f"    | {clean(line, 1000)}\n" for line in program_text(program)))
 
+    def _plan(self, made: PlanMade) -> None:
+        planned = made.planned
+        if planned is None:
+            text = "" if made.failure is None else f"{made.failure.kind}: {made.failure.text}"
+            self._line("PLAN", b"", "Plan", 0, clean(f"{self._program(made.program)} {text}"))
+            return
+        who = " ".join(f"{n}:{planned.locals[n].program.hash().hex()[:8]}" for n in planned.workers)
+        lie = " ".join(map(repr, planned.outputs))
+        self._line("PLAN", b"", "Plan", 0, clean(f"{self._program(made.program)} workers {who} results {lie}", 1000))
+        self._write("".join(f"    | {clean(note, 1000)}\n" for note in planned.notes))
+
     def _line(self, way: str, peer: Peer, what: str, nbytes: int, details: str) -> None:
         self._number += 1
-        who = self._names.get(peer) or f"peer {peer.hex()[:16]}"
+        who = self._names.get(peer) or (f"peer {peer.hex()[:16]}" if peer else "dispatcher")
         now_s = self._clock()
         clock = time.strftime("%H:%M:%S", time.localtime(now_s)) + f".{int(now_s % 1 * 1e6):06d}"
         line = f"{clock} {self._number:6d}  {way:<12} {who:<16} {what:<12} {nbytes:8d}  {details}"
@@ -132,6 +150,8 @@ class InstructionLog:
                     text += f", {m.dtype}{list(m.shape)}"
                 if m.slot >= 0:
                     text += f", in slot {m.slot}"
+                if m.part or m.layout:
+                    text += f", part {m.part}" if m.part else f", as {m.layout}"
             case Share():
                 text = f"ring {m.ring}: file {m.fd} of process {m.pid}"
             case Shared():
@@ -152,6 +172,15 @@ class InstructionLog:
                 text = f"#{m.seq} because of #{m.root}: {m.error.kind}: {m.error.text}"
             case Refused() | Rejected():
                 text = m.text
+            case SetMesh():
+                axes = " ".join(f"{axis}={n}" for axis, n in m.axes)
+                text = f"request {m.request}: {m.name or 'its own'} {axes}" + (f" of {m.members}" if m.members else "")
+            case MeshSet():
+                text = f"request {m.request}: {m.error or f'workers {m.workers}'}"
+            case Sharded():
+                text = f"request {m.request}: {m.layout} of {m.dtype}{list(m.shape)} on {m.workers}, parts {m.parts}"
+            case Peers():
+                text = " ".join(f"{n}:{address}" for n, address in m.addresses.items())
             case GetStats() | Stats():
                 text = f"request {m.request}"
             case Hello():

@@ -13,6 +13,10 @@ again: tests, the simulator and the log rely on it.
     calls.py       a session's queue     schedule.py    whose turn it is
     transfers.py   tensor bytes          plans.py       programs and plans
     workers.py     coming and going      placement.py   which worker a session lives on
+
+and for sessions on several workers:
+
+    meshes.py      which they are        joint.py       their calls        parts.py   their tensors' bytes
 """
 
 from __future__ import annotations
@@ -21,8 +25,8 @@ import hmac
 from collections.abc import Callable
 from typing import Any
 
-from gt.dispatcher import calls, stats, transfers, workers
-from gt.dispatcher.events import Action, BadFramesCame, Check, Event, MessageCame, Peer, PeerLost, PlanReady
+from gt.dispatcher import calls, joint, meshes, stats, transfers, workers
+from gt.dispatcher.events import Action, BadFramesCame, Check, Event, MessageCame, Peer, PeerLost, PlanMade, PlanReady
 from gt.dispatcher.invariants import check_state
 from gt.dispatcher.session import Session
 from gt.dispatcher.state import SESSIONS, Settings, State, Worker
@@ -45,6 +49,7 @@ from gt.transport.messages import (
     Hello,
     Need,
     Rejected,
+    SetMesh,
     Share,
     Shared,
     Stats,
@@ -69,6 +74,8 @@ class Machine:
             _message_came(state, event.peer, event.message, event.payload)
         elif isinstance(event, PlanReady):
             _plan_ready(state, event)
+        elif isinstance(event, PlanMade):
+            _plan_made(state, event)
         elif isinstance(event, PeerLost):
             _peer_lost(state, event.peer)
         elif isinstance(event, BadFramesCame):
@@ -194,9 +201,11 @@ def _define(state: State, session: Session, define: Define, _: Buffer | None) ->
         state.programs.keep(entry)
     if compile > entry.compile:
         entry.compile = compile
+        texts = {name: entry.program, **{p.hash: p.program for plan in entry.plans.values() for p in plan.all_parts()}}
         for worker in state.workers.values():
-            if name in worker.programs:
-                state.send(worker.control, Define(entry.program, entry.timed, compile))
+            for each, text in texts.items():
+                if each in worker.programs:
+                    state.send(worker.control, Define(text, entry.timed, compile))
     if entry.error:
         _reject_program(state, session, name, entry.error)
     elif not entry.finished:
@@ -213,6 +222,12 @@ def _plan_ready(state: State, event: PlanReady) -> None:
             session.queue_nbytes -= session.checking.pop(event.program)
             if entry.error:
                 _reject_program(state, session, event.program, entry.error)
+    for session in list(state.programs.waiting.get(event.program, {}).values()):
+        calls.advance(state, session)
+
+
+def _plan_made(state: State, event: PlanMade) -> None:
+    joint.plan_made(state, event)
     for session in list(state.programs.waiting.get(event.program, {}).values()):
         calls.advance(state, session)
 
@@ -235,6 +250,7 @@ CLIENT_RULES: dict[type, ClientRule] = {
     Define: _define,
     Chunk: transfers.chunk_came,
     ChunkAck: transfers.ack_came,
+    SetMesh: meshes.set_mesh,
     Share: transfers.share_came,
     Fetch: transfers.fetch_came,
     Cancel: transfers.cancel_came,

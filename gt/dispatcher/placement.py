@@ -1,4 +1,4 @@
-"""Which worker a session lives on. For now one: the least loaded when it first needs one.
+"""Which worker a session lives on: the least loaded when it first needs one. For more see meshes.py.
 
 Law: a session is placed before anything of it is sent to a worker, and stays there until one of the two
 is gone. Where there is no worker it waits, and the wait has a deadline (workers.py).
@@ -18,14 +18,21 @@ def place(state: State, session: Session) -> Worker | None:
     if not usable:
         return None
     worker = min(usable, key=lambda w: (len(w.sessions), w.nbytes, w.number))
-    session.worker = worker
+    settle(state, session, worker)
+    return worker
+
+
+def settle(state: State, session: Session, worker: Worker) -> None:
+    """This is its worker from now on, or the first of them."""
+    session.worker = session.workers[worker.number] = worker
     worker.sessions[session.number] = session
+    if session.wide:  # its mesh is gone with all workers that it had
+        session.home, session.place = worker.layout, (worker.layout,)
     stop_waiting(state, session)
     offer(state, session)
     for upload in list(session.uploads.values()):
         if not upload.sink:
             _begin_held(state, session, worker, upload)
-    return worker
 
 
 def await_worker(state: State, session: Session) -> None:
@@ -52,7 +59,7 @@ def begin_upload(state: State, session: Session, worker: Worker, upload: Upload)
 
 def lose(state: State, session: Session, upload: Upload, failure: Failure) -> None:
     """This tensor will never arrive."""
-    state.charge(session, -session.tensors[upload.key].nbytes)
+    state.uncount(session, session.tensors[upload.key])
     session.tensors[upload.key] = Tensor(upload.spec, 0, None, failure)
     session.hollow = True
     state.sink(session, upload)

@@ -2,17 +2,18 @@
 
 Law 1: a program is believed only after its check, which happens outside the event loop.
 Law 2: `plan(entry, layouts)` is a pure function. It runs once per (program, layouts of the inputs);
-       after that a call is a look-up.
+       after that a call is a look-up. A plan for several workers takes longer, and is made outside the event loop.
 Law 3: the cache is bounded in bytes. What a timer cut goes first, then the least recently used; what a
        call under way needs, and what was used last, stays.
 
-Programs are shared by all sessions: one that knows the hash has the text.
+Programs are shared by all sessions: one that knows the hash has the text. The local programs of a joint plan, one per
+worker, belong to their plan; the text of one that two plans have is kept until both are gone.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
@@ -23,6 +24,7 @@ from gt.layout import Layout
 from gt.ops.check import Checked
 from gt.ops.record import TABLE
 from gt.program import SCALAR_TYPES, Program, Spec, spec
+from gt.transport.messages import Failure
 
 PLANS_PER_PROGRAM = 64
 
@@ -30,14 +32,35 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """What one worker does of a joint plan."""
+
+    program: Program
+    hash: bytes
+    constants: tuple[bool | int | float | bytes, ...]  #: scalars of its own, behind those of the call
+    absent: tuple[int, ...]  #: inputs that it holds nothing of: it is given id 0 for them
+    need_nbytes: int  #: memory a call takes there beside its inputs, at least
+
+
+@dataclass(slots=True, eq=False)
 class Plan:
     """A program made ready for given layouts of its inputs."""
 
     workers: tuple[int, ...]  #: who runs it: it takes credit on all of them or on none
     outputs: tuple[Tensor, ...]  #: the results if it succeeds
     output_nbytes: int
-    #: The results if it fails: those that replace an input keep its value, the others hold none.
-    failed: tuple[Tensor, ...]
+    #: Of a plan for one worker, the results if it fails: what replaces an input keeps its value, the rest has none.
+    failed: tuple[Tensor, ...] = ()
+    uses: int = 0  #: calls that are at the head of a queue or on workers
+    parts: dict[int, Part] | None = None  #: of a joint plan: by worker
+    kept: tuple[
+        tuple[int, int], ...
+    ] = ()  #: of a joint plan: (output, input) where a failed call keeps the input's value
+    refused: Failure | None = None  #: there is no way to run it
+    nbytes: int = 0  #: what it adds to its program's in the cache
+
+    def all_parts(self) -> Iterable[Part]:
+        return self.parts.values() if self.parts is not None else ()
 
 
 @dataclass(slots=True, eq=False)
@@ -55,7 +78,8 @@ class Entry:
     outputs: list[Spec] = field(default_factory=list)
     scalar_types: tuple[type, ...] = ()
     need_nbytes: int = 0  #: memory a call takes beside its inputs, at least
-    plans: dict[tuple[Layout, ...], Plan] = field(default_factory=dict)
+    plans: dict[tuple[object, ...], Plan] = field(default_factory=dict)
+    planning: dict[tuple[object, ...], None] = field(default_factory=dict)  #: plans that were asked for
     uses: int = 0  #: calls that are at the head of a queue or on a worker
     cost_us: int = UNKNOWN_US
     runs: int = 0
@@ -65,6 +89,11 @@ class Entry:
     def finished(self) -> bool:
         """Its check is over, one way or the other."""
         return self.checked is not None or bool(self.error)
+
+    @property
+    def spare(self) -> bool:
+        """Nobody would miss it now."""
+        return self.finished and not self.uses and not self.planning
 
     def accept(self, checked: Checked) -> None:
         self.checked = checked
@@ -79,7 +108,8 @@ class Entry:
         found = self.plans.get(layouts)
         if found is None:
             if len(self.plans) >= PLANS_PER_PROGRAM:
-                self.plans.clear()  # layouts of workers that are gone, most likely
+                for key in [k for k, p in self.plans.items() if p.parts is None]:
+                    del self.plans[key]  # layouts of workers that are gone, most likely
             found = self.plans[layouts] = plan(self, layouts)
         return found
 
@@ -127,11 +157,15 @@ class Programs:
         self._kept: OrderedDict[bytes, Entry] = OrderedDict()  #: least recently used first
         self._timed: OrderedDict[bytes, Entry] = OrderedDict()
         self.last_used = b""  #: stays: one program over the limit would else be asked for for ever
-        #: Program -> the sessions, by number, whose head waits for it to be sent or checked.
+        #: Program -> the sessions, by number, whose head waits for it to be sent, checked or planned.
         self.waiting: dict[bytes, dict[int, Session]] = {}
+        self._locals: dict[bytes, tuple[Program, int]] = {}  #: texts of joint plans, and how many parts have them
 
     def __len__(self) -> int:
         return len(self._kept) + len(self._timed)
+
+    def __contains__(self, name: bytes) -> bool:
+        return name in self._kept or name in self._timed or name in self._locals
 
     def __iter__(self) -> Iterator[Entry]:
         yield from self._timed.values()
@@ -179,11 +213,61 @@ class Programs:
             for entry in list(shelf.values()):
                 if self.nbytes <= self.limit_nbytes:
                     break
-                if entry.finished and not entry.uses and entry.hash != self.last_used:
+                if entry.spare and entry.hash != self.last_used:
                     del shelf[entry.hash]
                     self.nbytes -= entry.nbytes
                     gone.append(entry)
         return gone
+
+    # --- joint plans ---
+
+    def add_plan(self, entry: Entry, key: tuple[object, ...], made: Plan) -> list[bytes]:
+        """Enter a joint plan; returns local programs that went for it."""
+        gone: list[bytes] = []
+        for old in list(entry.plans):
+            if len(entry.plans) < PLANS_PER_PROGRAM:
+                break
+            if not entry.plans[old].uses:
+                gone += self._drop_plan(entry, old)
+        entry.plans[key] = made
+        assert made.parts is not None
+        for part in made.parts.values():
+            text, count = self._locals.get(part.hash, (part.program, 0))
+            self._locals[part.hash] = text, count + 1
+            made.nbytes += len(_encode(text)) + 300 * len(text.code)
+        entry.nbytes += made.nbytes
+        self.nbytes += made.nbytes
+        return gone
+
+    def drop_plans(self, entry: Entry, worker: int = 0) -> list[bytes]:
+        """Forget a program's plans, or those with this worker; returns local programs that nobody has any more."""
+        chosen = [k for k, p in entry.plans.items() if not p.uses and (not worker or worker in p.workers)]
+        return [name for key in chosen for name in self._drop_plan(entry, key)]
+
+    def _drop_plan(self, entry: Entry, key: tuple[object, ...]) -> list[bytes]:
+        old = entry.plans.pop(key)
+        gone: list[bytes] = []
+        for part in old.all_parts():
+            text, count = self._locals[part.hash]
+            self._locals[part.hash] = text, count - 1
+            if count == 1:
+                del self._locals[part.hash]
+                gone.append(part.hash)
+        entry.nbytes -= old.nbytes
+        if entry.hash in self._kept or entry.hash in self._timed:
+            self.nbytes -= old.nbytes
+        return gone
+
+    def text(self, name: bytes) -> Program | None:
+        """The program of this hash: a client's that was checked, or one of a joint plan."""
+        entry = self.get(name)
+        if entry is not None and entry.checked is not None:
+            return entry.program
+        return self._locals[name][0] if name in self._locals else None
+
+    def local_counts(self) -> dict[bytes, int]:
+        """How many parts of plans have each local program."""
+        return {name: count for name, (_, count) in self._locals.items()}
 
     def wait(self, session: Session, program: bytes) -> None:
         session.blocked_on = program

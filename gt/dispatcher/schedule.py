@@ -4,13 +4,20 @@ Law 1: at most CREDITS calls are on a worker, and beyond two of them no more tha
        estimated work: whoever comes next never stands behind more than that.
 Law 2: while sessions compete, each is given the same run time, whatever the number or length of
        its calls.
-Law 3: a worker is never idle while somebody has a call for it.
+Law 3: a worker is never idle while somebody has a call for it alone.
+Law 4: a call for several workers takes credit on all of them or on none, and nobody waits for ever.
 
 Each session has a deficit: run time it may still use. A session with some left may send; the call's
 estimated time is taken off, and corrected when the worker reports what it was. When nobody has any left,
 everybody waiting is given as many quanta as it takes for one of them to go on. A debt outlives a pause,
 less the time that passed: one who waits for each result cannot escape the account. One that is alone
 always goes on.
+
+A session on several workers stands in the ring of one of them. If its call finds no room on some, it leaves the ring
+and claims room on all of them: from then on only who claimed before it goes first there. Claims are made on all lanes
+at once and served in the order they were made, so the oldest is first on each of its lanes, and calls under way come to
+an end: it never waits for one that waits for it. Between two calls from other rings, a lane's own ring may use as much
+time as they do.
 """
 
 from __future__ import annotations
@@ -30,10 +37,13 @@ MAX_RUN_US = 3_600_000_000  #: longer reports are not believed
 class Lane:
     """One worker's credits, and the sessions that wait for them."""
 
-    __slots__ = ("ahead_us", "calls", "ring")
+    __slots__ = ("ahead_us", "calls", "claims", "number", "owed_us", "ring")
 
-    def __init__(self) -> None:
+    def __init__(self, number: int = 0) -> None:
+        self.number = number  #: the worker's
         self.calls = 0  #: sent and not finished
+        self.claims: list[Session] = []  #: sessions that wait for room here and elsewhere, longest first
+        self.owed_us = 0  #: what the ring may send before a claim from another ring is served
         self.ahead_us = 0  #: what they were estimated to take
         self.ring: deque[Session] = deque()  #: sessions whose head is ready; the first is served
 
@@ -77,9 +87,26 @@ class Lane:
             ring.rotate(-1)
         return ring[0]
 
+    def admits(self, session: Session, cost_us: int) -> bool:
+        """Whether a joint call may take credit here now."""
+        if not self.has_room(cost_us) or (self.claims and self.claims[0] is not session):
+            return False
+        return self._has(session) or not (self.ring and self.owed_us > 0)
+
     def take(self, cost_us: int) -> None:
         self.calls += 1
         self.ahead_us += cost_us
+
+    def _has(self, session: Session) -> bool:
+        """Whether this is where it stands when it has a call that is ready."""
+        return session.worker is not None and session.worker.lane is self
+
+    def owe(self, session: Session, cost_us: int) -> None:
+        """A joint call went: if it is not the ring's own, the ring may now use as much."""
+        if self._has(session):
+            self.owed_us = max(0, self.owed_us - cost_us)
+        else:
+            self.owed_us = cost_us if self.ring else 0
 
     def give_back(self, cost_us: int) -> None:
         self.calls -= 1
@@ -90,6 +117,25 @@ class Lane:
         session.deficit_us += cost_us - run_us
         if not session.enlisted:
             session.deficit_us = min(0, session.deficit_us)
+
+
+def claim(session: Session, lanes: tuple[Lane, ...]) -> bool:
+    """A session's call waits for room on these lanes; whether that is new."""
+    if session.claims == lanes:
+        return False
+    unclaim(session)
+    session.claims = lanes
+    for lane in lanes:
+        lane.claims.append(session)
+    return True
+
+
+def unclaim(session: Session) -> tuple[Lane, ...]:
+    """It waits no longer; returns the lanes that may now have room for others."""
+    lanes, session.claims = session.claims, ()
+    for lane in lanes:
+        lane.claims.remove(session)
+    return lanes
 
 
 def estimate(before_us: int, run_us: int, runs: int) -> int:

@@ -6,8 +6,8 @@ Law 2: no event ends the loop. One that the machine cannot handle is dropped and
 Law 3: time enters the machine every TICK_S and at no other moment.
 
 The loop reads what has come, hands each message to `handle`, does what that asks for, and sleeps when
-nothing is left. Checks of new programs run in one background thread, so that one user's large program
-does not hold up the others' calls.
+nothing is left. New programs are checked, and planned for several workers, in one background thread, so that one
+user's large program does not hold up the others' calls.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ from gt.dispatcher.events import (
     Check,
     Disconnect,
     Event,
+    MakePlan,
     MessageCame,
     Peer,
     PeerLost,
+    PlanMade,
     PlanReady,
     Send,
     TimePassed,
 )
-from gt.ops.check import check
-from gt.program import Program
+from gt.dispatcher.planning import work_off
 from gt.transport import codec
 from gt.transport.messages import Goodbye, Refused, Share, Welcome, WorkerWelcome
 from gt.transport.router import Router
@@ -79,8 +80,8 @@ class Server:
         self._observers = observers or []
         self._stopping = False
         self._out: dict[Peer, list[Any]] = {}  #: Frames to send, by peer; see `_flush`.
-        self._to_check: SimpleQueue[Check | None] = SimpleQueue()
-        self._ready: deque[PlanReady] = deque()  #: Written by the checking thread, read by the loop.
+        self._to_check: SimpleQueue[Check | MakePlan | None] = SimpleQueue()
+        self._ready: deque[PlanReady | PlanMade] = deque()  #: Written by the checking thread, read by the loop.
         self._woken = False
         self._wake_r, self._wake_w = os.pipe()
         os.set_blocking(self._wake_r, False)
@@ -209,7 +210,7 @@ class Server:
                 held += frames
                 if len(held) > codec.MAX_FRAMES - 2:
                     self._flush()
-        elif type(action) is Check:
+        elif type(action) is Check or type(action) is MakePlan:
             self._to_check.put(action)
         elif type(action) is Disconnect:
             self._flush()
@@ -226,12 +227,7 @@ class Server:
     def _check_programs(self) -> None:
         """The background thread."""
         while (job := self._to_check.get()) is not None:
-            assert isinstance(job.text, Program)
-            try:
-                done = PlanReady(job.program, check(job.text))
-            except Exception as e:
-                done = PlanReady(job.program, None, str(e) or type(e).__name__)
-            self._ready.append(done)
+            self._ready.append(work_off(job))
             self._wake()
 
     def _wake(self) -> None:

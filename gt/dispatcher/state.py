@@ -8,13 +8,14 @@ Law 3: containers whose order is visible in what is sent are lists and dictionar
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from gt.dispatcher.events import Action, Disconnect, Peer, Send
-from gt.dispatcher.plans import Programs
-from gt.dispatcher.schedule import Lane
-from gt.dispatcher.session import Sent, Session, Upload
+from gt.dispatcher.plans import Entry, Plan, Programs
+from gt.dispatcher.schedule import Lane, unclaim
+from gt.dispatcher.session import Sent, Session, Tensor, Upload
 from gt.layout import Layout
 from gt.transport.codec import Buffer
 from gt.transport.messages import ChunkAck, CloseSession, Failure, Forget, Message, Refused, Rejected, Shared
@@ -44,13 +45,17 @@ class Worker:
     memory: int = 0  #: bytes it may use; 0: it does not say
     host: str = ""
     pid: int = 0
+    peers: str = ""  #: where other workers meet it; "": it runs nothing together with others
     control: Peer | None = None  #: takes commands
     results: Peer | None = None
-    lane: Lane = field(default_factory=Lane)
+    lane: Lane = field(init=False)
     sessions: dict[int, Session] = field(default_factory=dict)  #: those placed here
     nbytes: int = 0  #: the sum over `sessions`
     programs: set[bytes] = field(default_factory=set)  #: those it was sent; only membership is asked
     calls: int = 0
+
+    def __post_init__(self) -> None:
+        self.lane = Lane(self.number)
 
     @property
     def usable(self) -> bool:
@@ -86,6 +91,7 @@ class State:
         self.links: dict[str, Worker] = {}
         self.programs = Programs(settings.cache_bytes)
         self.homeless: dict[int, Session] = {}  #: sessions that wait for a worker to join
+        self.wishes: dict[int, Session] = {}  #: sessions that wait for more, for a mesh
         self.held_nbytes = 0  #: the sum over all uploads' `held`
         self.questions: dict[int, Question] = {}
         self.last_session = 0
@@ -126,18 +132,57 @@ class State:
         if session.worker is not None:
             session.worker.nbytes += nbytes
 
+    def spread(self, session: Session, parts: dict[int, int], sign: int = 1) -> None:
+        """The same for a wide session: bytes by worker."""
+        for number, nbytes in parts.items():
+            session.nbytes += sign * nbytes
+            self.workers[number].nbytes += sign * nbytes
+
+    def uncount(self, session: Session, tensor: Tensor) -> None:
+        """This tensor's bytes are not taken any more."""
+        if tensor.parts is None:
+            self.charge(session, -tensor.nbytes)
+        else:
+            self.spread(session, tensor.parts, -1)
+
     def give_back(self, sent: Sent) -> None:
-        """A call's credit, on all its workers."""
-        for number in sent.plan.workers:
-            self.workers[number].lane.give_back(sent.cost_us)
+        """A call's credit, on all its workers that still have it."""
+        for number in sent.plan.workers if sent.left is None else sent.left:
+            worker = self.workers[number]
+            worker.lane.give_back(sent.cost_us)
+            self.touched[number] = worker
+
+    def release(self, entry: Entry, plan: Plan) -> None:
+        """A call does not need its program and plan any more."""
+        entry.uses -= 1
+        plan.uses -= 1
+
+    def touch(self, lanes: Iterable[Lane]) -> None:
+        """Look at these workers before the event is over."""
+        for lane in lanes:
+            self.touched[lane.number] = self.workers[lane.number]
 
     def forget_programs(self) -> None:
         """Keep the cache within its limit, and the workers' with it."""
         for entry in self.programs.evict():
-            for worker in self.workers.values():
-                if entry.hash in worker.programs:
-                    worker.programs.discard(entry.hash)
-                    self.send(worker.control, Forget(entry.hash))
+            self.forget(entry.hash)
+            for name in self.programs.drop_plans(entry):
+                self.forget(name)
+
+    def forget_plans(self, worker: Worker) -> None:
+        """Plans with a worker that is gone are of no use."""
+        for entry in self.programs:
+            for name in self.programs.drop_plans(entry, worker.number):
+                self.forget(name)
+
+    def forget(self, name: bytes) -> None:
+        """The workers need this program no longer, unless somebody else does."""
+        if name in self.programs:
+            return
+        for worker in self.workers.values():
+            if name in worker.programs:
+                worker.programs.discard(name)
+                self.send(worker.control, Forget(name))
 
     # --- uploads that will never arrive --------------------------------------------------
 
@@ -159,43 +204,59 @@ class State:
     # --- endings -------------------------------------------------------------------------
 
     def unplace(self, session: Session) -> None:
-        """Take a session off its worker, with its calls and its bytes."""
-        worker = session.worker
-        if worker is None:
+        """Take a session off its workers, with its calls and its bytes."""
+        if session.worker is None:
             return
         self.drop_head(session)
         for sent in session.sent.values():
-            sent.entry.uses -= 1
+            self.release(sent.entry, sent.plan)
             if not sent.finished:
                 self.give_back(sent)
         session.sent.clear()
-        self.charge(session, -session.nbytes)
+        if session.wide:
+            for key in list(session.orphans):
+                self.release(*session.orphans.pop(key))
+            for tensor in session.tensors.values():
+                self.uncount(session, tensor)
+        else:
+            self.charge(session, -session.nbytes)
+        self.stop_sharing(session)
+        for worker in session.workers.values():
+            del worker.sessions[session.number]
+            self.touched[worker.number] = worker
+        session.workers.clear()
+        session.meshes.clear()
+        session.worker = None
+
+    def stop_sharing(self, session: Session) -> None:
+        """Its ring is used no longer."""
         if session.share is not None:
             if not session.closed:
                 self.send(session.peer, Shared(0, session.share.ring, False))
             session.share, session.sharing = None, False
-        del worker.sessions[session.number]
-        session.worker = None
-        self.touched[worker.number] = worker
 
     def drop_head(self, session: Session) -> None:
         """The head is no longer ready; it stays in the queue."""
         if session.head is not None:
-            session.head.entry.uses -= 1
+            self.release(session.head.entry, session.head.plan)
             session.head = None
+        if session.claims:
+            self.touch(unclaim(session))
         if session.enlisted:
             assert session.worker is not None
             session.worker.lane.leave(session, self.now_s)
+            self.touched[session.worker.number] = session.worker
 
     def close(self, session: Session) -> None:
         """A session ends, however it ends. Nothing of it is left."""
         session.closed = True
         del self.peers[session.peer]
         del self.sessions[session.number]
-        if session.worker is not None:
-            self.send(session.worker.control, CloseSession(session.number))
-            self.unplace(session)
+        for worker in session.workers.values():
+            self.send(worker.control, CloseSession(session.number))
+        self.unplace(session)
         self.homeless.pop(session.number, None)
+        self.wishes.pop(session.number, None)
         self.news.pop(session.number, None)
         self.programs.stop_waiting(session)
         for entry in self.programs:

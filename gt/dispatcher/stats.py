@@ -64,7 +64,7 @@ def _answer(state: State, number: int, question: Question) -> None:
             about = {
                 "engine": w.engine, "device": w.device, "host": w.host, "pid": w.pid, "memory": w.memory,
                 "nbytes": w.nbytes, "sessions": len(w.sessions), "calls": w.calls,
-                "calls_under_way": w.lane.calls, "yours": session.worker is w,
+                "calls_under_way": w.lane.calls, "yours": w.number in session.workers,
                 "answered": w.number in question.answers,
             }  # fmt: skip
             workers[str(w.number)] = {**_mine(state, session, question.answers.get(w.number, {})), **about}
@@ -80,6 +80,8 @@ def _answer(state: State, number: int, question: Question) -> None:
             "number": session.number,
             "name": session.name,
             "worker": session.worker.number if session.worker is not None else 0,
+            "workers": list(session.workers),
+            "meshes": {name: {"axes": m.sizes, "workers": list(m.workers)} for name, m in session.meshes.items()},
             "tensors": len(session.tensors),
             "nbytes": session.nbytes,
             "calls": session.calls,
@@ -102,6 +104,8 @@ def _mine(state: State, session: Session, data: dict[str, Any]) -> dict[str, Any
             own = [row for name, row in value.items() if str(name) == str(session.number)]
             mine["session"] = own[0] if own else {}
         elif key == "programs" and isinstance(value, dict):
-            hashes = {e.hash.hex() for e in state.programs if session.number in e.users}
+            own_programs = [e for e in state.programs if session.number in e.users]
+            hashes = {e.hash.hex() for e in own_programs}
+            hashes |= {p.hash.hex() for e in own_programs for plan in e.plans.values() for p in plan.all_parts()}
             mine["programs"] = {name: row for name, row in value.items() if name in hashes}
     return mine

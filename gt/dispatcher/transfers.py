@@ -13,6 +13,7 @@ Law 4: a ring is offered to its session's worker with the process that the socke
 from __future__ import annotations
 
 from gt import dtypes
+from gt.dispatcher import parts
 from gt.dispatcher.calls import advance, advance_fetch, check_queue, enqueue
 from gt.dispatcher.placement import await_worker, begin_upload, offer, pass_chunk, place
 from gt.dispatcher.session import MAX_ID, Session, Tensor, Upload
@@ -59,6 +60,9 @@ def chunk_came(state: State, session: Session, chunk: Chunk, payload: Buffer | N
             del session.uploads[upload.key]
         return
     upload.unacked += 1
+    if upload.targets:
+        parts.pass_chunk(state, session, upload, chunk, b"" if payload is None else payload)
+        return
     if session.worker is not None:
         pass_chunk(state, session, session.worker, chunk, payload)
         return
@@ -119,7 +123,7 @@ def _begin_problem(session: Session, chunk: Chunk, nbytes: int) -> str:
         return f"{shape} has more than {MAX_ELEMENTS} elements"
     if chunk.total != what.nbytes or nbytes > chunk.total:
         return f"{chunk.total} bytes declared; {what!r} has {what.nbytes}"
-    return ""
+    return parts.upload_problem(session, chunk.layout, what) if session.wide else ""
 
 
 def _begin(state: State, session: Session, chunk: Chunk) -> Upload:
@@ -127,7 +131,9 @@ def _begin(state: State, session: Session, chunk: Chunk) -> Upload:
     upload = session.uploads[chunk.key] = Upload(chunk.key, what, chunk.total)
     session.tensors[chunk.key] = Tensor(what, 0, None)
     session.upload_mark = chunk.key
-    if session.worker is not None:
+    if session.wide and session.worker is not None:
+        parts.begin_upload(state, session, upload, chunk.layout)
+    elif session.worker is not None:
         begin_upload(state, session, session.worker, upload)
     else:
         place(state, session)  # which begins its uploads
@@ -139,6 +145,10 @@ def upload_acked(state: State, worker: Worker, ack: ChunkAck, _: Buffer | None =
     session = worker.sessions.get(ack.session)
     upload = session.uploads.get(ack.key) if session is not None and ack.upload else None
     if session is None or upload is None or not upload.unacked:
+        return
+    if upload.targets:
+        if parts.upload_acked(state, session, worker, upload):
+            advance(state, session)
         return
     upload.unacked -= 1
     state.send(session.peer, ChunkAck(0, ack.key, True))
@@ -154,7 +164,7 @@ def upload_acked(state: State, worker: Worker, ack: ChunkAck, _: Buffer | None =
 def share_came(state: State, session: Session, share: Share, _: Buffer | None = None) -> None:
     """A client offers its ring; `pid` is the sockets' word. The worker hears of it when there is one."""
     session.share, session.sharing = share, False
-    if share.pid <= 0:
+    if share.pid <= 0 or session.wide:
         session.share = None
         state.send(session.peer, Shared(0, share.ring, False))
     else:
@@ -193,9 +203,11 @@ def fetch_came(state: State, session: Session, fetch: Fetch, _: Buffer | None = 
 def cancel_came(state: State, session: Session, cancel: Cancel, _: Buffer | None = None) -> None:
     """Not an error if there is no such fetch: its end may have crossed this message."""
     if cancel.request in session.fetches:
-        assert session.worker is not None
-        del session.fetches[cancel.request]
-        state.send(session.worker.control, Cancel(session.number, cancel.request))
+        download = session.fetches.pop(cancel.request)
+        if download.pieces is not None:
+            parts.cancel(state, session, cancel.request, download)
+        elif session.worker is not None:
+            state.send(session.worker.control, Cancel(session.number, cancel.request))
         return
     for k, item in enumerate(session.queue):
         if type(item) is Fetch and item.request == cancel.request:
@@ -211,7 +223,9 @@ def ack_came(state: State, session: Session, ack: ChunkAck, _: Buffer | None = N
         state.reject(session, "only a worker acknowledges uploads")
         return
     download = session.fetches.get(ack.key)
-    if download is not None and download.unacked:
+    if download is not None and download.pieces is not None:
+        parts.acked(state, session, download, ack)
+    elif download is not None and download.unacked:
         assert session.worker is not None
         download.unacked -= 1
         state.send(session.worker.control, ChunkAck(session.number, ack.key, False))
@@ -221,7 +235,13 @@ def fetched(state: State, worker: Worker, chunk: Chunk, payload: Buffer | None) 
     """A worker sends a piece of a value."""
     session = worker.sessions.get(chunk.session)
     download = session.fetches.get(chunk.key) if session is not None else None
-    if session is None or download is None or download.received != chunk.offset:
+    if session is None or download is None:
+        return
+    if download.pieces is not None:
+        if payload is not None:
+            parts.fetched(state, session, worker, download, chunk, payload)
+        return
+    if download.received != chunk.offset:
         return
     nbytes = _nbytes(chunk, payload)
     if nbytes < 0 or (payload is None and chunk.slot < 0):
@@ -236,5 +256,11 @@ def fetched(state: State, worker: Worker, chunk: Chunk, payload: Buffer | None) 
 
 def fetch_failed(state: State, worker: Worker, message: FetchFailed, _: Buffer | None = None) -> None:
     session = worker.sessions.get(message.session)
-    if session is not None and session.fetches.pop(message.request, None) is not None:
+    download = session.fetches.get(message.request) if session is not None else None
+    if session is None or download is None:
+        return
+    if download.pieces is not None:
+        parts.failed(state, session, worker, message.request, message.error)
+    else:
+        del session.fetches[message.request]
         state.send(session.peer, FetchFailed(0, message.request, message.error))

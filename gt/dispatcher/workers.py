@@ -8,6 +8,7 @@ Law 3: a wait for a first worker ends after `worker_timeout_s`, with one line th
 
 from __future__ import annotations
 
+from gt.dispatcher import meshes
 from gt.dispatcher.calls import advance
 from gt.dispatcher.events import Peer
 from gt.dispatcher.placement import lose, place, stop_waiting
@@ -32,12 +33,13 @@ def joined(state: State, peer: Peer, hello: WorkerHello) -> None:
     if hello.control:
         worker.control, worker.memory = peer, max(0, hello.memory)
         worker.engine, worker.device = hello.engine, hello.device
-        worker.host, worker.pid = hello.host, hello.pid
+        worker.host, worker.pid, worker.peers = hello.host, hello.pid, hello.peers[:200]
     else:
         worker.results = peer
     state.peers[peer] = worker
     state.send(peer, WorkerWelcome(VERSION, worker.number))
     if worker.usable:
+        meshes.workers_changed(state)
         for session in list(state.homeless.values()):
             place(state, session)
             advance(state, session)
@@ -54,11 +56,16 @@ def lost(state: State, worker: Worker, said: Peer | None = None) -> None:
     del state.links[worker.link]
     orphans = list(worker.sessions.values())
     for session in orphans:
-        _lose_values(state, session, worker)
-        state.unplace(session)
+        if session.wide:
+            meshes.lose_worker(state, session, worker)
+        else:
+            _lose_values(state, session, worker)
+            state.unplace(session)
     del state.workers[worker.number]
     state.touched.pop(worker.number, None)
+    state.forget_plans(worker)
     worker_lost(state, worker)
+    meshes.workers_changed(state)
     for session in orphans:
         advance(state, session)
 
@@ -93,12 +100,19 @@ def _lose_values(state: State, session: Session, worker: Worker) -> None:
 def needed(state: State, worker: Worker, need: Need) -> None:
     """A worker has forgotten a program. One that a call under way uses is always here."""
     entry = state.programs.get(need.program)
-    if entry is not None and entry.checked is not None:
+    text = state.programs.text(need.program)
+    if text is not None:
         worker.programs.add(need.program)
-        state.send(worker.control, Define(entry.program, entry.timed, entry.compile))
+        timed, compile = (entry.timed, entry.compile) if entry is not None else (False, 0)
+        state.send(worker.control, Define(text, timed, compile))
 
 
 def time_passed(state: State) -> None:
+    meshes.time_passed(state)
+    _fail_homeless(state)
+
+
+def _fail_homeless(state: State) -> None:
     """Fail what has waited too long for a worker; the session goes on when one joins."""
     for session in list(state.homeless.values()):
         assert session.waiting_since_s is not None

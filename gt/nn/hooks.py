@@ -7,6 +7,7 @@ nothing else than calling the hooks: one where a module's inputs enter, one wher
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from gt.client.autograd import Handle
@@ -35,6 +36,7 @@ class Hooks:
     """All hooks of a module, each kind in the order of calling."""
 
     def __init__(self) -> None:
+        self.around: list[Callable[[Module], Any]] = []  #: of the module, context managers that forward runs in
         self.forward_pre: list[Hook] = []
         self.forward: list[Hook] = []
         self.backward_pre: list[Hook] = []
@@ -69,7 +71,10 @@ def call(module: Module, hooks: Hooks, args: tuple[Any, ...], kwargs: dict[str, 
     passage = Passage(module, hooks) if hooks.backward or hooks.backward_pre else None
     if passage is not None:
         args = passage.enter(args)
-    out = module.forward(*args, **kwargs)
+    with ExitStack() as inside:
+        for enter in hooks.around:
+            inside.enter_context(enter(module))
+        out = module.forward(*args, **kwargs)
     for hook in list(hooks.forward):
         made = hook.call(module, args, kwargs, out) if hook.with_kwargs else hook.call(module, args, out)
         if made is not None:

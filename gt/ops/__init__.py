@@ -13,6 +13,7 @@ from gt.ops import (
     batch_norm,
     binary,
     bitwise,
+    collective,
     columns,
     complex,
     conv,
@@ -93,6 +94,7 @@ FAMILIES = (
     embedding,
     update,
     descent,
+    collective,
     fallback,
 )
 

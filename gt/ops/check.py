@@ -29,6 +29,17 @@ class Checked:
     text_nbytes: int  #: a measure of its size, for caches
 
 
+def check_client(program: Program) -> Checked:
+    """The facts of a program that a client wrote: what only the planner may write is refused."""
+    if program.workers:
+        raise ProgramError("a client's program names no workers")
+    for i, ins in enumerate(program.code):
+        op = TABLE.get(ins.op)
+        if op is not None and op.collective:
+            raise ProgramError(f"instruction {i} ({ins.op}): only the planner writes what workers do together")
+    return check(program)
+
+
 def check(program: Program) -> Checked:
     """The program's facts; raises ProgramError with the reason if it is none."""
     if len(program.code) > MAX_INSTRUCTIONS:

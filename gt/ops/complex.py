@@ -222,8 +222,15 @@ def _infer_view_as_complex(x: Spec) -> Spec:
 def _as_complex_torch(torch: Any, site: Site) -> Any:
     if not site.specs[0].size:  # which may lie in any way
         return lambda x: torch.complex(x[..., 0], x[..., 1])
-    # torch wants the pairs side by side in memory.
-    return lambda x: torch.view_as_complex(x.contiguous())
+
+    def run(x: Any) -> Any:
+        # torch wants the pairs side by side in memory, and no pair to begin at an odd place.
+        x = x.contiguous()
+        if x.storage_offset() % 2 or any(step % 2 for step in x.stride()[:-1]):
+            x = x.clone(memory_format=torch.contiguous_format)
+        return torch.view_as_complex(x)
+
+    return run
 
 
 view_as_complex = op(

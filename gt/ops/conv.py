@@ -14,6 +14,7 @@ import numpy as np
 
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules, windows
+from gt.ops.channels_last import FAST, choose, empty, order_of, put
 from gt.ops.record import Sample, Site, conj, op, ops
 from gt.program import Spec, spec
 
@@ -215,34 +216,56 @@ def _call(torch: Any, site: Site, f: Any) -> Any:
 
 def _conv_torch(torch: Any, site: Site, *, stride: Any, padding: Any, dilation: Any, groups: int) -> Any:
     f, none = torch.convolution, (0,) * len(stride)
-    return _call(torch, site, lambda x, w, b: f(x, w, b, stride, padding, dilation, False, none, groups))
+    order = choose(torch, site.device, site.specs[0], site.specs[1], site.results[0])
+
+    def run(x: Any, w: Any, b: Any) -> Any:
+        # The result is put in order too: an x of one channel is in both, and torch may take it for the other.
+        return put(f(put(x, order), w, b, stride, padding, dilation, False, none, groups), order)
+
+    return _call(torch, site, run)
 
 
 def _dx_torch(torch: Any, site: Site, *, sizes: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> Any:
-    g, w = site.specs[:2]
+    (g, w), x = site.specs[:2], site.results[0]
+    order = choose(torch, site.device, x, w, g)
+    if len(site.specs) == 2 and _as_autograd(torch, site, order):
+        back, none, which = torch.ops.aten.convolution_backward.default, [0] * len(sizes), [True, False, False]
+
+        def run(g: Any, w: Any) -> Any:
+            like = empty(torch, g, x.shape, order or order_of(torch, g))  # torch asks for x
+            dx = back(put(g, order), like, w, None, stride, padding, dilation, False, none, groups, which)[0]
+            return put(dx, order)
+
+        return run
     least = zip(g.shape[2:], w.shape[2:], stride, padding, dilation, strict=True)
     extra = [n - ((m - 1) * s - 2 * p + d * (k - 1) + 1) for n, (m, k, s, p, d) in zip(sizes, least, strict=True)]
-    if site.device == "cpu" or len(site.specs) == 3 or not site.results[0].dtype.is_floating_point:
-        f = torch.convolution
-        return _call(torch, site, lambda g, w, b: f(g, w, b, stride, padding, dilation, True, extra, groups))
-    # On a GPU, what torch's autograd calls: for depthwise weights it has a kernel that the transposed form has not.
-    back, none, shape = torch.ops.aten.convolution_backward.default, [0] * len(sizes), site.results[0].shape
-    which = [True, False, False]
+    f = torch.convolution
 
-    def run(g: Any, w: Any) -> Any:
-        like = g.new_empty(shape)  # torch asks for x, and looks at its shape alone
-        return back(g, like, w, None, stride, padding, dilation, False, none, groups, which)[0]
+    def transposed(g: Any, w: Any, b: Any) -> Any:
+        return put(f(put(g, order), w, b, stride, padding, dilation, True, extra, groups), order)
 
-    return run
+    return _call(torch, site, transposed)
+
+
+def _as_autograd(torch: Any, site: Site, order: Any) -> bool:
+    """Whether what torch's autograd calls for the input is faster than the transposed form. On a GPU it has a kernel
+    for depthwise weights, on a CPU for those of one pixel."""
+    kernel, dtype = site.specs[1].shape[2:], site.results[0].dtype
+    if site.device != "cpu":
+        return dtype.is_floating_point
+    return order is torch.channels_last or (dtype in FAST and set(kernel) == {1})
 
 
 def _dw_torch(torch: Any, site: Site, *, kernel: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> Any:
     f, none, shape = torch.ops.aten.convolution_backward.default, [0] * len(kernel), site.results[0].shape
     which = [False, True, False]
+    order = choose(torch, site.device, site.specs[1], site.results[0], site.specs[0])
+    plain = torch.contiguous_format if site.device == "cpu" else None  # as the weight lies, which it meets next
 
     def run(g: Any, x: Any, bias: None) -> Any:
+        g, x = put(g, order), put(x, order)
         like = x.new_empty(shape)  # torch asks for the weight, and looks at its shape alone
-        return f(g, x, like, None, stride, padding, dilation, False, none, groups, which)[1]
+        return put(f(g, x, like, None, stride, padding, dilation, False, none, groups, which)[1], plain)
 
     return _call(torch, site, run)
 

@@ -17,6 +17,7 @@ from gt import dtypes
 from gt.dtypes import DType
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
+from gt.ops.channels_last import BLOCK, order_of, put
 from gt.ops.record import Sample, Site, op, ops
 from gt.ops.sharding import letters
 from gt.program import Spec, spec
@@ -386,18 +387,27 @@ def _infer_group_norm(x: Spec, *affine: Spec, groups: Any, eps: Any) -> tuple[Sp
     return results(x, form, 2)
 
 
+def _group_order(torch: Any, site: Site, channels: int, groups: int) -> Any:
+    """x -> the order in which torch's kernels take it: on a GPU channel after channel, on a CPU any; but for small
+    groups they are slow if the channels come last."""
+    if site.device != "cpu" or channels < BLOCK * groups:
+        return lambda x: torch.contiguous_format
+    return lambda x: order_of(torch, x)
+
+
 def _group_norm_torch(torch: Any, site: Site, *, groups: int, eps: float) -> Any:
     f, shape = torch.native_group_norm, site.specs[0].shape
-    rest = (*shape[:2], math.prod(shape[2:]), groups, eps)
-    return torch_norm(torch, site, lambda x, w, b: f(x.contiguous(), w, b, *rest))
+    rest, order = (*shape[:2], math.prod(shape[2:]), groups, eps), _group_order(torch, site, shape[1], groups)
+    return torch_norm(torch, site, lambda x, w, b: f(put(x, order(x)), w, b, *rest))
 
 
 def _group_norm_d_torch(torch: Any, site: Site, *, groups: int) -> Any:
     f, shape = torch.ops.aten.native_group_norm_backward.default, site.specs[1].shape
-    rest = (*shape[:2], math.prod(shape[2:]), groups)
+    rest, order = (*shape[:2], math.prod(shape[2:]), groups), _group_order(torch, site, shape[1], groups)
 
     def backward(g: Any, x: Any, s: Any, w: Any, mask: Any) -> Any:
-        return f(g.contiguous(), x.contiguous(), s[0].contiguous(), s[1].contiguous(), w, *rest, mask)
+        like_x = order(x)
+        return f(put(g, like_x), put(x, like_x), s[0].contiguous(), s[1].contiguous(), w, *rest, mask)
 
     return torch_gradients(torch, site, 2, backward, narrow_stats=True)
 

@@ -14,6 +14,7 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import pool_shards, rules, windows
+from gt.ops.channels_last import empty, order_of
 from gt.ops.record import Sample, Site, op, ops
 from gt.program import Spec, spec
 
@@ -144,8 +145,12 @@ def _max_dx_torch(torch: Any, site: Site, *, sizes: Any, **attrs: Any) -> Any:
     if 0 in shape:
         return lambda g, positions: g.new_zeros(shape)
     wide = shape if count > 1 else (*shape[:2], 1, *shape[2:])
-    # torch asks for x, and looks at its shape alone.
-    return _flat(lambda g, positions: f(g, g.new_empty(wide), *a, positions.long()), count)
+
+    def run(g: Any, positions: Any) -> Any:
+        # torch asks for x. The positions are in the order that x was in; g may come from elsewhere.
+        return f(g, empty(torch, g, wide, order_of(torch, positions)), *a, positions.long())
+
+    return _flat(run, count)
 
 
 def _pool_attrs(kernel: Sizes, stride: Sizes, padding: Sizes, ceil_mode: bool) -> dict[str, Any]:
@@ -311,8 +316,7 @@ def _avg_dx_torch(torch: Any, site: Site, *, sizes: Any, **attrs: Any) -> Any:
     if count == 3:
         return _wider(lambda g: f(g, g.new_empty(shape), *a), site)
     shape = shape if count > 1 else (*shape[:2], 1, *shape[2:])
-    # torch asks for x, and looks at its shape alone.
-    return _flat(lambda g: f(g, g.new_empty(shape), *a), count)
+    return _flat(lambda g: f(g, empty(torch, g, shape, order_of(torch, g)), *a), count)  # torch asks for x
 
 
 def _avg_cases(rng: np.random.Generator) -> list[tuple[Any, dict[str, Any]]]:

@@ -102,6 +102,10 @@ class Op:
     merge: Callable[..., tuple[str, Callable[..., Any], Callable[..., Any]] | None] | None = None
     #: Like compose, for shards only: the op in ops that have rules, for splits that its own rule does not take.
     parts: Callable[..., Any] | None = None
+    #: The workers of its attribute `workers` run it together: see collective.py. Only the planner may write it.
+    collective: bool = False
+    #: Its attribute `layout` says how its result shall lie on the session's mesh.
+    pins: bool = False
 
     def __call__(self, *args: Any, **attrs: Any) -> Any:
         for a in args:

@@ -196,7 +196,7 @@ def _mean_local(shard: Any, x: Any, *, dims: Any, keepdim: bool) -> Any:
         return shard.again(x, dims=dims, keepdim=keepdim)
     # By the number of all elements: the mean of means is the mean only where shards are even.
     total = ops.sum(x, dims=dims, keepdim=keepdim)
-    return total * (1.0 / count(shape, dims))
+    return total * _inverse(count(shape, dims), 1.0)  # of no elements: 0 * inf is the NaN that their mean is
 
 
 mean = op(

@@ -322,13 +322,16 @@ roll = op(
     vjp=(lambda g, y, x, *, shifts, dims: ops.roll(g, shifts=tuple(-n for n in shifts), dims=dims),),
     kernels={
         "array": lambda xp, x, *, shifts, dims: xp.roll(x, tuple(shifts), axis=tuple(dims)),
-        "torch": lambda torch, site, *, shifts, dims: lambda x: torch.roll(x, tuple(shifts), tuple(dims)),
+        "torch": lambda torch, site, *, shifts, dims: (
+            (lambda x: torch.roll(x, tuple(shifts), tuple(dims))) if dims else torch.clone  # which roll refuses
+        ),
     },
     samples=lambda rng: [
         ((rng.normal(size=(2, 3)),), {"shifts": (1,), "dims": (1,)}),
         ((rng.normal(size=(2, 3, 2)),), {"shifts": (-4, 1), "dims": (1, 0)}),
         ((np.zeros((0, 3)),), {"shifts": (1,), "dims": (0,)}),
         ((rng.normal(size=(3,)),), {"shifts": (0,), "dims": (0,)}),
+        ((rng.normal(size=(2, 3)),), {"shifts": (), "dims": ()}),
     ],
 )
 

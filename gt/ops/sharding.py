@@ -21,7 +21,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from gt.dtypes import BOOL, INT, DType
@@ -87,7 +87,7 @@ def parse(text: str) -> Rule:
     return Rule(sides[0], sides[1], frozenset(whole), frozenset(at), frozenset(windows), kinds, given)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Bound:
     """A rule and the sizes of its factors in one use of an op."""
 
@@ -102,12 +102,12 @@ class Bound:
     def inputs(self) -> tuple[tuple[Dim, ...], ...]:
         return self.rule.inputs
 
-    @property
+    @cached_property
     def whole(self) -> frozenset[str]:
         """The factors that are never split."""
         return self.rule.whole - {self.merged} if self.merged is not None else self.rule.whole
 
-    @property
+    @cached_property
     def contiguous(self) -> set[str]:
         """The factors of which every shard has one range."""
         ranges = set(self.rule.at) | {f for k, d in self.rule.windows for f in self.inputs[k][d]}
@@ -115,6 +115,10 @@ class Bound:
 
     def contracted(self) -> list[str]:
         """The factors that some result does not have, though operands do."""
+        return self._contracted
+
+    @cached_property
+    def _contracted(self) -> list[str]:
         read = {f for value in self.inputs for dim in value for f in dim}
         return [f for f in self.sizes if f in read and any(not has(value, f) for value in self.outputs)]
 
@@ -227,6 +231,8 @@ def letters(n: int, skip: Iterable[str] = ()) -> list[str]:
     >>> letters(3)
     ['a', 'b', 'c']
     """
+    if not skip and n <= 26:
+        return list("abcdefghijklmnopqrstuvwxyz"[:n])
     taken = set(skip)
     names = (chr(97 + i % 26) + (str(i // 26) if i >= 26 else "") for i in range(n + len(taken) + 26))
     return [name for name in names if name not in taken][:n]

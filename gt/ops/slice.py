@@ -250,6 +250,12 @@ def _slice_rule(x: Spec, *starts: Spec, dims: Any, drop: Any, **attrs: Any) -> s
     return f"{whole}{', ' * len(starts)} -> {part}"
 
 
+def _begin(shard: Any, d: int, start: Any, length: int, step: int) -> Any:
+    """Where the slice starts along d, as a tensor of one element: checked against the whole, as the op itself does."""
+    limit = shard.sizes[f"v{d}"] - (length - 1) * step if length else shard.sizes[f"v{d}"] + 1
+    return ops.in_range(shard.apply(ops.arange, start, 1, n=1, dtype="int64"), n=limit)
+
+
 def _slice_local(shard: Any, x: Any, *starts: Any, dims: Any, lengths: Any, steps: Any, drop: Any) -> Any:
     """Elements of the slice that other shards have are zero here; the sum over shards has every one once."""
     left = []
@@ -259,7 +265,7 @@ def _slice_local(shard: Any, x: Any, *starts: Any, dims: Any, lengths: Any, step
             left.append((d, start, length, step))
             continue
         first, n = (0, 1) if d in drop else (shard.start(m), shard.size(m))
-        places = shard.apply(ops.arange, first * step, step, n=n, dtype="int64") + start
+        places = shard.apply(ops.arange, first * step, step, n=n, dtype="int64") + _begin(shard, d, start, length, step)
         inside, place = within(places, shard.start(v), shard.size(v))
         x = ops.index_select(x, place, dim=d)
         if shard.split(v):
@@ -339,7 +345,8 @@ def _laid_out(shard: Any, part: Any, starts: Any, dims: Any, lengths: Any, steps
     part, mask = ops.reshape(part, shape=full), None
     for d, start, length, step in zip(dims, starts, lengths, steps, strict=True):
         n, first = shard.size(f"v{d}"), shard.start(f"m{d}") if f"m{d}" in shard.sizes else 0
-        away = shard.apply(ops.arange, shard.start(f"v{d}"), 1, n=n, dtype="int64") - start
+        away = shard.apply(ops.arange, shard.start(f"v{d}"), 1, n=n, dtype="int64")
+        away = away - _begin(shard, d, start, length, step)
         inside = ops.logical_and(ops.ge(away, 0), ops.lt(away, length * step))
         if step > 1:
             inside = ops.logical_and(inside, ops.eq(ops.remainder(away, step), 0))

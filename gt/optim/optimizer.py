@@ -16,8 +16,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from gt.client import creation
-from gt.client.autograd import Handle
+from gt.client import creation, sharding
+from gt.client.autograd import Handle, Leaf
 from gt.client.interop import from_torch, is_torch
 from gt.client.modes import set_grad
 from gt.client.recorder import recorder
@@ -153,14 +153,19 @@ class Optimizer:
             trace.clear = False  # state is made once: only a later run is like all those to come
         for name, value in numbers.items():
             state.setdefault(name, value)
+        make = sharding.filled_like if recorder().session.meshes.several else creation.full_like
         for name, value in tensors.items():
             if name not in state:
-                state[name] = creation.full_like(p, value) if value else creation.zeros_like(p)
+                state[name] = make(p, value)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients, or set them to zero."""
+        untraced = recorder().trace is None
         for group in self.param_groups:
             for p in group["params"]:
+                if set_to_none and untraced and type(p._fn) is Leaf:
+                    p._fn.grad = None  # which is what `p.grad = None` comes to
+                    continue
                 g = p.grad
                 if g is None:
                     continue
@@ -180,13 +185,14 @@ class Optimizer:
             with set_grad(True):
                 loss = closure()
         decided(lambda: [len(g["params"]) for g in self.param_groups])
+        untraced = recorder().trace is None  # a trace must know whose gradients are read
         with set_grad(False):
             for group in self.param_groups:
                 update = self._updater(group)
                 numbers, tensors = self._layout(group)
                 size = len(numbers) + len(tensors)
                 for p in group["params"]:
-                    g = p.grad
+                    g = p._fn.grad if untraced and type(p._fn) is Leaf else p.grad
                     if g is not None:
                         state = self.state[p] if size else {}
                         if len(state) < size:

@@ -13,9 +13,10 @@ from functools import partial
 from typing import Any
 
 from gt.client.number import Shared
-from gt.client.recorder import apply, recorder
+from gt.client.recorder import apply, record, recorder
 from gt.client.tensor import Tensor
 from gt.client.tree import Kind
+from gt.client.views import replace
 from gt.errors import ArgumentError
 
 #: How a step changes numbers on the host, and how that is taken back.
@@ -105,20 +106,28 @@ def take_step(
     move: Move | None = None,
 ) -> None:
     """Record the op, and write its results over `written`. First comes the move, then the numbers are read."""
-    if move is None:
-        made = apply(kind, (*tensors, *numbers()))
-    else:
-        do, undo = move
+    rec = recorder()
+    # With no history, no casts and no trace the results need not be tensors first.
+    bare = not rec.grad and rec.policy is None and rec.trace is None
+    do, undo = move or (None, None)
+    if do is not None:
         do()
-        try:
-            made = apply(kind, (*tensors, *numbers()))
-        except BaseException:
+    try:
+        args = (*tensors, *numbers())
+        made: Any = record(rec, kind, args)[2] if bare else apply(kind, args)
+    except BaseException:
+        if undo is not None:
             undo()
-            raise
-        rec = recorder()
+        raise
+    rec = recorder()
+    if do is not None and undo is not None:
         rec.pending.undo.append(undo)
         if rec.trace is not None:
             rec.trace.effect(do, undo)
+    if bare:
+        for t, value in zip(written, made, strict=True):
+            replace(rec, t, value)
+        return
     for t, new in zip(written, made if type(made) is tuple else (made,), strict=True):
         t._write(new)
 

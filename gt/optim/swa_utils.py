@@ -11,7 +11,7 @@ from typing import Any
 from gt import dtypes
 from gt.client import creation
 from gt.client.modes import set_grad
-from gt.client.recorder import Value
+from gt.client.pending import Value
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError
 from gt.nn.module import Module

@@ -66,7 +66,8 @@ def start_private(settings: Config) -> PrivateServer:
     user_stderr = _user_stderr()
     with tempfile.TemporaryFile() as said:  # what goes wrong before it is ready; then it gets the user's stderr
         command = [sys.executable, "-m", "gt.server", "--private", directory, "--parent", str(os.getpid())]
-        command += ["--engine", settings.engine, "--ready-fd", str(ready_w), "--stderr-fd", str(user_stderr)]
+        command += ["--engine", settings.engine, "--workers", str(settings.workers)]
+        command += ["--ready-fd", str(ready_w), "--stderr-fd", str(user_stderr)]
         try:
             process = subprocess.Popen(
                 command,

@@ -37,10 +37,18 @@ def count_gpus() -> int:
     return there if visible is None else min(there, len(visible))
 
 
-def choose_devices(engine: str, device: str) -> list[str]:
-    """The device of each worker of a private server: one per GPU, or one worker that decides itself."""
-    gpus = count_gpus() if engine == "torch" and not device else 0
-    return [f"cuda:{i}" for i in range(gpus)] if gpus > 1 else [device]
+def choose_devices(engine: str, device: str, count: int = 0) -> list[str]:
+    """The device of each of so many workers, which take the GPUs in turn; 0: one worker per GPU. A single worker, and
+    any where there is no GPU, decides itself."""
+    gpus = count_gpus() if engine == "torch" and not device and count != 1 else 0
+    count = count or max(1, gpus)
+    return [f"cuda:{i % gpus}" if gpus and count > 1 else device for i in range(count)]
+
+
+def share_of_threads(devices: list[str]) -> int:
+    """How many CPU threads each worker's engine may use, so that together they take the CPUs once; 0: as it likes."""
+    together = sum(not device.startswith("cuda") for device in devices)
+    return max(1, len(os.sched_getaffinity(0)) // together) if together > 1 else 0
 
 
 class LocalWorkers:
@@ -54,6 +62,7 @@ class LocalWorkers:
         if relay:
             self._stderr_fd, write_fd = os.pipe()
             os.set_blocking(self._stderr_fd, False)
+        threads = config.load().threads or share_of_threads(devices)
         for device in devices:
             command = [sys.executable, "-m", "gt.worker", "--address", address, "--engine", engine]
             command += ["--device", device] if device else []
@@ -61,7 +70,7 @@ class LocalWorkers:
             self._processes.append(
                 subprocess.Popen(
                     command,
-                    env=config.environment(token=token),  # not in the arguments: others can see those
+                    env=config.environment(token=token, threads=threads),  # not in the arguments: others can see those
                     stdin=subprocess.DEVNULL,
                     stdout=2 if write_fd is None else write_fd,  # a server's stdout has its ready line only
                     stderr=write_fd,

@@ -20,7 +20,7 @@ import msgspec
 
 from gt.program import Program
 
-VERSION = 3
+VERSION = 4
 CHUNK = 1 << 18  #: Tensor bytes in one message, at most. Larger ones keep others waiting, and fall out of caches.
 MAX_FRAME = 16 << 20  #: Bytes in one frame; the longest is a program's text.
 CHUNKS_IN_FLIGHT = 4  #: Chunks of one transfer sent and not yet acknowledged.
@@ -53,6 +53,9 @@ class Chunk(Struct, frozen=True):
     Pieces of one transfer come in order. `total` is the tensor's size in bytes; an empty tensor
     is one empty chunk. With a `slot` there is no payload: the bytes lie in that slot of the client's
     ring (shared.py), as many as a slot holds or the tensor still has.
+
+    A tensor of several workers is fetched in parts: one transfer per worker, each of that worker's shard
+    (see Sharded). An upload is one transfer of the whole tensor; the dispatcher sends each worker its part.
     """
 
     session: int  #: 0 between client and dispatcher
@@ -62,6 +65,11 @@ class Chunk(Struct, frozen=True):
     shape: tuple[int, ...] = ()  #: with the first chunk (offset 0) only
     dtype: str = ""
     slot: int = -1
+    part: int = 0  #: of a fetch in parts: which of them
+    #: From a client, with the first chunk: the layout that the tensor shall have ("": as the session likes).
+    layout: str = ""
+    #: To a worker, with the first chunk: for each dimension the positions that it shall keep; () keeps all.
+    keep: tuple[tuple[tuple[int, int], ...], ...] = ()
 
 
 class ChunkAck(Struct, frozen=True):
@@ -70,6 +78,7 @@ class ChunkAck(Struct, frozen=True):
     session: int
     key: int
     upload: bool  #: True: acknowledges an upload, False: a fetch
+    part: int = 0  #: as the chunk's
 
 
 class Share(Struct, frozen=True):
@@ -145,6 +154,22 @@ class Fetch(Struct, frozen=True):
     #: Lent for the answer, in turn; one that was acknowledged may be used again. Or one mailbox (shared.py), for an
     #: answer of one chunk that is sent as well.
     slots: tuple[int, ...] = ()
+    #: Only how the tensor lies is asked for: the answer is Sharded alone, also where it lies on one worker.
+    layout: bool = False
+
+
+class Sharded(Struct, frozen=True):
+    """How a tensor that is fetched lies on workers. Its parts follow as transfers, one per entry of `parts`: the shard
+    at that position of the mesh. What is partial has to be reduced by whoever fetches."""
+
+    request: int
+    mesh: str  #: the mesh's name; "" is the session's own
+    axes: tuple[tuple[str, int], ...]
+    workers: tuple[int, ...]  #: numbers of the mesh's workers, row-major over its axes
+    layout: str  #: as gt.layout prints it
+    shape: tuple[int, ...]
+    dtype: str
+    parts: tuple[int, ...] = ()
 
 
 class Cancel(Struct, frozen=True):
@@ -196,6 +221,26 @@ class Hello(Struct, frozen=True):
     name: str  #: shown in logs: program, user, process id
 
 
+class SetMesh(Struct, frozen=True):
+    """Let this session live on several workers: those that it has and, if that is not enough, more.
+
+    Results go to the mesh "" unless something says otherwise; others are named in layouts. What lies elsewhere stays
+    there until it is used. The answer is MeshSet.
+    """
+
+    request: int
+    name: str
+    axes: tuple[tuple[str, int], ...]
+    members: tuple[int, ...] = ()  #: of a mesh with a name: positions among the session's workers; (): the first ones
+    split: bool = False  #: uploads of the session that say nothing are split over the first axis, if they are large
+
+
+class MeshSet(Struct, frozen=True):
+    request: int
+    workers: tuple[int, ...]  #: their numbers, row-major over the axes
+    error: str = ""  #: why nothing was changed
+
+
 class Welcome(Struct, frozen=True):
     version: int
     session: int
@@ -233,6 +278,7 @@ class WorkerHello(Struct, frozen=True):
     memory: int = 0  #: bytes it may use
     host: str = ""
     pid: int = 0
+    peers: str = ""  #: host:port where other workers meet it; "": it cannot run anything with others
 
 
 class WorkerWelcome(Struct, frozen=True):
@@ -246,23 +292,32 @@ class CloseSession(Struct, frozen=True):
     session: int
 
 
+class Peers(Struct, frozen=True):
+    """Where the workers of this server meet each other. It replaces what was said before."""
+
+    addresses: dict[int, str]  #: by worker
+
+
 class Forget(Struct, frozen=True):
     """This program's text and code may go."""
 
     program: bytes
 
 
-FromClient = Hello | Define | Call | Free | Chunk | ChunkAck | Share | Fetch | Cancel | GetStats | Goodbye
-ToClient = Welcome | Refused | Rejected | CallDone | CallFailed | Need | Chunk | ChunkAck | Shared | FetchFailed | Stats
+FromClient = Hello | Define | Call | Free | Chunk | ChunkAck | Share | Fetch | Cancel | SetMesh | GetStats | Goodbye
+ToClient = (
+    Welcome | Refused | Rejected | CallDone | CallFailed | Need | Chunk | ChunkAck | Shared | Sharded | MeshSet
+    | FetchFailed | Stats
+)  # fmt: skip
 FromWorker = WorkerHello | CallDone | CallFailed | Need | Chunk | ChunkAck | Shared | FetchFailed | Stats | Goodbye
 ToWorker = (
     WorkerWelcome | Refused | Define | Call | Free | Chunk | ChunkAck | Share | Fetch | Cancel | GetStats
-    | CloseSession | Forget | Goodbye
+    | CloseSession | Forget | Peers | Goodbye
 )  # fmt: skip
 Message = (
     Hello | Welcome | Refused | Rejected | Goodbye | Define | Need | Call | Free | Chunk | ChunkAck | Share | Shared
     | Fetch | Cancel | FetchFailed | CallDone | CallFailed | GetStats | Stats | WorkerHello | WorkerWelcome
-    | CloseSession | Forget
+    | CloseSession | Forget | SetMesh | MeshSet | Sharded | Peers
 )  # fmt: skip
 
 

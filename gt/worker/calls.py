@@ -7,6 +7,8 @@ Law 2: a call that uses a poisoned value, or a kept one before the client knows 
 Law 3: completion is reported when the device is done. A call whose outcome is on the device (a flag) is
        finished before its session's next work begins (core.py), so nobody ever reads a result that is not one.
 Law 4: nothing a program does ends the worker, except what leaves the engine itself of no use.
+
+Calls that several workers run together are in together.py; they begin and end as here.
 """
 
 from __future__ import annotations
@@ -23,12 +25,14 @@ from gt.transport.codec import Buffer
 from gt.transport.messages import Call, CallDone, CallFailed, Failure, Message, unpack_ids
 from gt.worker.engines import Array, Engine
 from gt.worker.programs import Known
+from gt.worker.replays import Replay
 from gt.worker.session import Session
 from gt.worker.store import Entry
 from gt.worker.tiers import Form, Tiers
 
 Out = list[tuple[Message, Buffer | None]]
 
+LOOK_NS = 150_000  #: How often the device is asked what is done, while there is work to give it.
 MAX_TEXT = 2_000  #: Characters of an error's text that travel.
 
 
@@ -64,27 +68,27 @@ class Calls:
         self._flying: dict[int, Session] = {}  #: Sessions with calls on the device.
         self.tiers = Tiers(engine, config, log)
         self._lock = lock
+        self._looked_ns = 0
         self._precision: Precision | None = None  #: The engine's, as the last call left it.
 
     def run(self, session: Session, call: Call, known: Known, out: Out) -> None:
         """Run a call, as far as the host is concerned; `look` reports the rest."""
-        ids = unpack(call.inputs)
-        with self._lock:
-            entries: list[Entry | None] = [*map(session.store.entries.get, ids)]
-        form = self.tiers.choose(session, known, entries)
-        trouble = _trouble(known, call, entries)
+        ids, entries = self.read(session, call)
+        if (replay := session.replays.get(known.hash)) is not None:
+            if self._run_again(replay, session, call, known, ids, entries, out):
+                return
+            del session.replays[known.hash]
+        form, trouble = self.begin(session, call, known, entries)
         if trouble is not None or form is None:
             failure, root = trouble or (_NO_CODE, call.seq)
-            self._fail(session, call, known, ids, failure, root, (), out)
+            self.fail(session, call, known, ids, failure, root, (), out)
             return
         started = Started(session, call, known, time.perf_counter_ns())
         touched: tuple[int, ...] = ()
         error: Failure | None = None
         try:
-            if known.precision != self._precision:
-                self._precision = known.precision
-                self.engine.set_precision(known.precision)
-            arrays = self._take(session, form, known, ids, entries)
+            self.use(session, known)
+            arrays = self.take(session, form, known, ids, entries)
             results, started.flag = form.run(arrays, call.scalars)
             started.tier = form.ran
             started.issue_us = (time.perf_counter_ns() - started.start_ns) // 1000
@@ -94,30 +98,109 @@ class Calls:
             touched = form.takes if committing else ()
         if error is not None:  # here and not in the except clause: the exception's frames held arrays
             arrays = []
-            self._fail(session, call, known, ids, error, call.seq, touched, out)
+            self.fail(session, call, known, ids, error, call.seq, touched, out)
             self.recover(error)
             return
+        made = self.put(session, call, known, ids, results)
+        if form.lends:
+            form.lend(made)
+            self._expect(form, session, known, ids, entries, made)
+        del made, results  # what is lent must be held by the store alone
+        self.launched(started, out)
+
+    def read(self, session: Session, call: Call) -> tuple[Sequence[int], list[Entry | None]]:
+        """The ids and entries of a call's inputs."""
+        ids = unpack(call.inputs)
         with self._lock:
-            store = session.store.entries
-            for i in known.donate:
-                store.pop(ids[i], None)
-            made = [Entry(spec, array) for spec, array in zip(known.outputs, results, strict=True)]
+            return ids, [*map(session.store.entries.get, ids)]
+
+    def begin(
+        self, session: Session, call: Call, known: Known, entries: list[Entry | None]
+    ) -> tuple[Form | None, tuple[Failure, int] | None]:
+        """The code for a call, and why it cannot run, if it cannot."""
+        form = self.tiers.choose(session, known, entries)
+        trouble = _trouble(known, call, entries)
+        return form, (_NO_CODE, call.seq) if trouble is None and form is None else trouble
+
+    def use(self, session: Session, known: Known) -> None:
+        """What follows is work of this session, done as exactly as its program says."""
+        self.engine.use(session.number)
+        if known.precision != self._precision:
+            self._precision = known.precision
+            self.engine.set_precision(known.precision)
+
+    def put(
+        self, session: Session, call: Call, known: Known, ids: Sequence[int], results: Sequence[Array]
+    ) -> list[Entry]:
+        """A call has run, as far as the host is concerned: its results take their places."""
+        made = [Entry(spec, array) for spec, array in zip(known.outputs, results, strict=True)]
+        with self._lock:
+            session.store.drop([ids[i] for i in known.donate])
             if not session.closed:
                 first = call.outputs
                 for k, entry in enumerate(made):
-                    store[first + k] = entry
-        if form.lends:
-            form.lend(made)
-        del made, results  # what is lent must be held by the store alone
-        self._launched(started, out)
+                    session.store.entries[first + k] = entry
+        return made
 
-    def _take(
+    def _expect(
+        self, form: Any, session: Session, known: Known, ids: Sequence[int], entries: list[Entry | None],
+        made: list[Entry],
+    ) -> None:  # fmt: skip
+        """The next call of this program may be the same again."""
+        if form.ran == form.tier and self.tiers.settled(known, form.tier) and len(set(ids)) == len(ids):
+            replay = Replay(form, known)
+            if replay.expect(entries, made, session.store):
+                session.replays[known.hash] = replay
+
+    def _run_again(
+        self, replay: Replay, session: Session, call: Call, known: Known, ids: Sequence[int],
+        entries: list[Entry | None], out: Out,
+    ) -> bool:  # fmt: skip
+        """Run a call that is the same again; False if it is not."""
+        store = session.store
+        if (
+            call.refused is not None
+            or not replay.fits(entries, store, known)
+            or tuple(map(type, call.scalars)) != known.scalars
+            or not self.tiers.settled(known, replay.tier)
+        ):
+            return False
+        started = Started(session, call, known, time.perf_counter_ns())
+        capture = replay.capture
+        self.engine.use(session.number)
+        try:
+            arrays = [None if e is None else e.array for e in entries] if replay.captured.copied else ()
+            made = capture.again(arrays, call.scalars)
+        except Exception as e:
+            raise EngineLost(str(e)) from None  # a launch that worked before
+        if made is None:
+            return False
+        started.flag = made.pop() if capture.form.flagged else None
+        started.tier = replay.tier
+        first, held = call.outputs, store.entries
+        new = [Entry(spec, array) for (_, spec), array in zip(replay.new, made, strict=True)]
+        with self._lock:
+            for i, k in replay.moved:
+                held[first + k] = held.pop(ids[i])
+            for i in replay.dropped:
+                held.pop(ids[i], None)
+            for (k, _), entry in zip(replay.new, new, strict=True):
+                held[first + k] = entry
+        if new:
+            capture.lent(new)
+            del entry  # what is lent must be held by the store alone
+        del made, new
+        self.launched(started, out)
+        return True
+
+    def take(
         self, session: Session, form: Form, known: Known, ids: Sequence[int], entries: list[Entry | None]
     ) -> list[Array]:
         """The arrays a program may consume. The store lets go of those that no failure brings back."""
         arrays = [e.array for e in entries if e is not None]
         if form.takes or known.early:
-            twice = len(set(ids)) < len(ids)
+            named = [i for i in ids if i]
+            twice = len(set(named)) < len(named)
             for i in form.takes:
                 if twice or entries[i].shared:  # type: ignore[union-attr]  # none is missing
                     arrays[i] = self.engine.own(arrays[i])
@@ -127,7 +210,7 @@ class Calls:
                 entries[i] = None  # or this list would keep it alive while the program runs
         return arrays
 
-    def _launched(self, started: Started, out: Out) -> None:
+    def launched(self, started: Started, out: Out) -> None:
         try:
             if started.flag is not None:
                 started.flag = self.engine.send_flag(started.flag)
@@ -137,17 +220,29 @@ class Calls:
             raise EngineLost(str(e)) from None
         session = started.session
         if not session.flying and self.passed(started.mark):
-            self._done(started, out)
+            self._done(started, _since_us(started, time.perf_counter_ns()), out)
             return
         session.flying.append(started)
         self._flying[session.number] = session
 
-    def look(self, out: Out) -> None:
-        """Report the calls that are done: of each session in its order, whatever others have on the device."""
+    def look(self, out: Out, in_a_hurry: bool = True) -> None:
+        """Report the calls that are done: of each session in its order, whatever others have on the device. While
+        there is other work, not more often than every LOOK_NS: asking a device costs as much as giving it work."""
+        if not self._flying:
+            return
+        now_ns = time.perf_counter_ns()
+        if not in_a_hurry and now_ns - self._looked_ns < LOOK_NS:
+            return
+        self._looked_ns = now_ns
         for number, session in list(self._flying.items()):
-            while session.flying and self.passed(session.flying[0].mark):
-                self._done(session.flying.popleft(), out)
-            if not session.flying:
+            flying, done = session.flying, 0
+            while done < len(flying) and self.passed(flying[done].mark):
+                done += 1
+            if done:  # when each of them was, nobody has seen
+                each_us = _since_us(flying[0], time.perf_counter_ns()) // done
+                for _ in range(done):
+                    self._done(flying.popleft(), each_us, out)
+            if not flying:
                 del self._flying[number]
 
     @property
@@ -162,11 +257,9 @@ class Calls:
         except Exception as e:
             raise EngineLost(str(e)) from None
 
-    def _done(self, started: Started, out: Out) -> None:
+    def _done(self, started: Started, run_us: int, out: Out) -> None:
         session, call, known = started.session, started.call, started.known
-        now_ns = time.perf_counter_ns()
-        run_us = (now_ns - max(started.start_ns, session.last_done_ns)) // 1000
-        session.last_done_ns = now_ns
+        session.last_done_ns = time.perf_counter_ns()
         self.count += 1
         self.run_us += run_us
         known.hits += 1
@@ -183,7 +276,7 @@ class Calls:
         else:
             out.append((CallDone(call.session, call.seq, run_us), None))
 
-    def _fail(
+    def fail(
         self,
         session: Session,
         call: Call,
@@ -254,6 +347,11 @@ class Calls:
                 self.engine.passed(self.engine.mark(), wait=True)
             except Exception as e:
                 raise EngineLost(str(e)) from None
+
+
+def _since_us(started: Started, now_ns: int) -> int:
+    """The time since this call began: when it was given to the device, or when that was done with the one before."""
+    return (now_ns - max(started.start_ns, started.session.last_done_ns)) // 1000
 
 
 _NO_CODE = Failure("WorkerError", "the program could not be made ready")

@@ -8,8 +8,10 @@ Law 3: work is done in the order it came, except that a fetch is served as soon 
        at once, or right behind the call that makes the value, never behind later calls.
 Law 4: a call of an unknown program, and all work of its session behind it, is held until the text comes;
        other sessions go on.
+Law 5: calls that several workers run together begin in the order in which they came, over all sessions, and each is
+       over before the next begins: so two workers never wait for each other in different calls.
 
-How calls run and fail is in calls.py.
+How calls run and fail is in calls.py, those run together in together.py; fetches are in fetches.py.
 """
 
 from __future__ import annotations
@@ -21,13 +23,10 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from gt import dtypes
 from gt.config import Config
 from gt.errors import ProgramError
-from gt.program import spec
 from gt.transport.codec import Buffer
 from gt.transport.messages import (
-    CHUNK,
     Call,
     CallFailed,
     Cancel,
@@ -37,34 +36,42 @@ from gt.transport.messages import (
     Define,
     Failure,
     Fetch,
-    FetchFailed,
     Forget,
     Free,
     GetStats,
     Message,
     Need,
+    Peers,
     Share,
     Shared,
     Stats,
+    WorkerWelcome,
 )  # fmt: skip
-from gt.transport.shared import LARGE, SLOTS, Ring, nbytes_of, open_ring
+from gt.transport.shared import SLOTS, Ring, nbytes_of, open_ring
 from gt.worker.calls import Calls, Out, unpack
+from gt.worker.collectives import Groups, Network
 from gt.worker.engines import Engine
+from gt.worker.fetches import Fetches
 from gt.worker.programs import Known, Programs
 from gt.worker.session import Session, Work
-from gt.worker.store import Entry
+from gt.worker.store import NOTHING
+from gt.worker.together import Together
 from gt.worker.transfers import Arrived, Outgoing, Pieces, Upload, below
 
 RINGS = 256  #: Rings of clients that are open here: each takes a file descriptor.
 POLL_S = 50e-6  #: How often a device that is at work is asked whether it is done.
-#: What a failed upload is, whatever it was to be.
-NOTHING = spec((0,), dtypes.uint8)
 
 
 class WorkerCore:
     """See the file's header."""
 
-    def __init__(self, engine: Engine, config: Config, log: Callable[[str], None] = lambda line: None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        config: Config,
+        log: Callable[[str], None] = lambda line: None,
+        network: Callable[[], Network] | None = None,
+    ) -> None:
         self.engine = engine
         self.config = config
         self.log = log
@@ -74,10 +81,14 @@ class WorkerCore:
         self._bell = threading.Lock()  #: Free while there may be something to do; see `wait`.
         self._calls = Calls(engine, config, self._lock, log)
         self._urgent: deque[Work] = deque()  #: Goes before the queue.
+        self._fetches = Fetches(engine, self._calls, self._lock, self._urgent)
         self._queue: deque[Work] = deque()
-        self._coming: deque[tuple[Work, Session, Entry, Any]] = deque()  #: Fetches that come from the device.
         self._behind: dict[int, Session] = {}  #: Sessions with work that waits for the outcome of a call.
         self._running: Work | None = None
+        self._groups = Groups(network)
+        self._shared: set[bytes] = set()  #: Programs that several workers run together,
+        self._order: deque[Work] = deque()  #: their calls, in the order in which they came,
+        self._together: Together | None = None  #: and the one that has begun: the first of them.
         self._needed: set[bytes] = set()  #: Programs that were asked for.
         self.copying = False  #: A large upload is coming in: whoever only looks for work takes time from it.
         self._copies: SimpleQueue[tuple[Session, Chunk, Ring]] = SimpleQueue()  #: Chunks whose bytes lie in a ring.
@@ -96,23 +107,33 @@ class WorkerCore:
         with self._lock:
             match message:
                 case Call() | Free():
-                    self._queue.append(Work(self._session(message.session), message))
+                    work = Work(self._session(message.session), message)
+                    self._queue.append(work)
+                    if isinstance(message, Call) and message.program in self._shared:
+                        self._give_turn(work)
                 case Fetch():
                     self._place_fetch(message)
                 case ChunkAck():
-                    going, pieces = self._send_more(message)
+                    going, pieces = self._fetches.send_more(self.sessions.get(message.session), message)
                 case Define():
                     self._urgent.append(Work(None, message))
+                    if message.program.workers:
+                        self._shared.add(message.program.hash())
                 case Forget():
                     self._queue.append(Work(None, message))
+                    self._shared.discard(message.program)
                 case Cancel():
-                    self._cancel(message)
+                    self._fetches.cancel(self.sessions.get(message.session), message)
                 case CloseSession():
                     self._close(message.session)
                 case GetStats():
                     out.append((Stats(message.request, self._stats()), None))
+                case WorkerWelcome():
+                    self._groups.me = message.worker
+                case Peers():
+                    self._groups.know(message.addresses)
                 case _:
-                    pass  # greetings are the process's business (main.py)
+                    pass  # other greetings are the process's business (main.py)
         if going is not None:
             out.extend(going.fill(pieces))
         self.ring()
@@ -137,14 +158,27 @@ class WorkerCore:
                 self._bell.release()
 
     @property
+    def number(self) -> int:
+        """What the dispatcher calls this worker; 0: not known yet."""
+        return self._groups.me
+
+    @property
     def in_flight(self) -> int:
         """Calls and fetches that a device has; `step` has to be asked again to learn that they are done."""
-        return self._calls.in_flight + len(self._coming)
+        return self._calls.in_flight + len(self._fetches)
 
     @property
     def waiting(self) -> bool:
         """Whether somebody waits for the device: a fetch, or work behind a call whose outcome is there."""
-        return bool(self._behind or self._coming)
+        return bool(self._behind or self._fetches)
+
+    @property
+    def busy(self) -> bool:
+        """Whether `step` would do something now. For whoever has many workers in one thread; calls and fetches that a
+        device has are not counted."""
+        if self._queue or self._urgent or (self._together is not None and self._together.ready):
+            return True
+        return any(self._may_begin(s.behind[0]) for s in self._behind.values())
 
     def wait(self, timeout_s: float) -> bool:
         """Sleep until there may be something to do; False if that was not so in time."""
@@ -161,13 +195,7 @@ class WorkerCore:
 
     def _place_fetch(self, fetch: Fetch) -> None:
         session = self._session(fetch.session)
-        work = session.fetches[fetch.request] = Work(session, fetch)
-        ring = session.ring
-        if fetch.slots and ring is not None and ring.number == fetch.ring:
-            if all(0 <= s < SLOTS for s in fetch.slots):
-                work.ring = ring
-            elif len(fetch.slots) == 1:
-                work.box = ring
+        work = self._fetches.take_in(session, fetch)
         if fetch.id in session.store.entries:
             self._urgent.append(work)
         elif (maker := self._maker(session, fetch.id)) is not None:
@@ -182,6 +210,8 @@ class WorkerCore:
         program is: without a better one, the nearest such call is taken."""
         guess: Work | None = None
         running = [self._running] if self._running is not None else []
+        if self._together is not None:
+            running.append(self._together.work)
         for work in (*running, *session.behind, *session.held, *self._queue):
             message: object = work.message
             if work.session is not session:
@@ -226,6 +256,7 @@ class WorkerCore:
                 upload = session.uploads[key] = Upload(chunk, limit, self.engine.host_buffer)
             if upload is None or not upload.take(chunk, data):
                 return  # more is to come; or it is the rest of one that failed
+            upload.cut()
             # On a device it costs a wait to find out whether an index is in range; here it costs a look.
             limit = below(upload.data, upload.spec) if self.engine.deferred else -1
             arrived = Arrived(key, upload.spec, upload.data.data, None, limit)
@@ -238,41 +269,21 @@ class WorkerCore:
             work.fetches = session.upload_fetches.pop(key, [])
             self._queue.append(work)
 
-    def _send_more(self, ack: ChunkAck) -> tuple[Outgoing | None, Pieces]:
-        session = self.sessions.get(ack.session)
-        going = session.sending.get(ack.key) if session is not None else None
-        if session is None or going is None:
-            return None, []
-        going.acknowledge()
-        pieces = going.more_chunks()
-        if going.sent:
-            self._end_sending(session, ack.key)
-        return going, pieces
-
-    def _end_sending(self, session: Session, request: int) -> None:
-        """A fetch was answered or given up: one that waits for that may try again."""
-        session.fetches.pop(request, None)
-        session.sending.pop(request, None)
-        if session.backlog:
-            self._urgent.append(session.backlog.popleft())
-
-    def _cancel(self, cancel: Cancel) -> None:
-        session = self.sessions.get(cancel.session)
-        if session is not None:
-            self._end_sending(session, cancel.request)
-
     def _close(self, number: int) -> None:
         session = self.sessions.pop(number, None)
         if session is not None:
             if all(s.waits_for != session.waits_for for s in self.sessions.values()):
                 self._needed.discard(session.waits_for)  # whoever wants it next asks again
             self._behind.pop(number, None)
+            self._order = deque(w for w in self._order if w.session is not session)
             self.engine.leave(number)
             session.close()
+            self._groups.close(number)
 
     def _stats(self) -> dict[str, Any]:
         sessions = {
-            str(s.number): {"nbytes": s.store.nbytes, "tensors": len(s.store.entries)} for s in self.sessions.values()
+            str(s.number): {"nbytes": s.store.nbytes, "tensors": len(s.store.entries) - (0 in s.store.entries)}
+            for s in self.sessions.values()
         }
         programs = {
             k.hash.hex(): {
@@ -289,6 +300,8 @@ class WorkerCore:
             "calls": self._calls.count,
             "run_us": self._calls.run_us,
             "queued": len(self._queue) + len(self._urgent),
+            "groups": len(self._groups),
+            "sent_to_peers": self._groups.sent_nbytes,
             "sessions": sessions,
             "programs": programs,
             "programs_nbytes": self.programs.nbytes,
@@ -300,9 +313,10 @@ class WorkerCore:
     def step(self) -> Out | None:
         """Do the next piece of work; what to send because of it. None: there is nothing to do now."""
         out: Out = []
-        self._calls.look(out)
-        if self._coming:
-            self._look_at_coming(out)
+        self._calls.look(out, in_a_hurry=not (self._queue or self._urgent))
+        self._fetches.look(out)
+        if self._together is not None:
+            self._go_on(self._together, out)
         with self._lock:
             work = self._running = self._next()
         if work is None:
@@ -315,7 +329,7 @@ class WorkerCore:
             case Call() if session is not None:
                 held = self._do_call(work, session, message, out)
             case Fetch() if session is not None:
-                self._do_fetch(work, session, message, out)
+                self._fetches.serve(work, session, message, out)
             case Free() if session is not None:
                 with self._lock:
                     session.store.drop(unpack(message.ids))
@@ -330,20 +344,51 @@ class WorkerCore:
                 pass
         with self._lock:
             self._running = None
-            fetches, work.fetches = work.fetches if not held else [], work.fetches if held else []
-        for fetch in fetches:  # at once: their answers travel with the call's
+            if not held:
+                self._end_turn(work)
+        if not held:
+            self._serve_fetches(work, out)
+        self._fetches.look(out)
+        return out
+
+    def _go_on(self, together: Together, out: Out) -> bool:
+        """Run a call that others take part in, as far as they have come; whether it is over."""
+        if not together.go(out):
+            return False
+        with self._lock:
+            self._together = None
+            together.session.paused = False
+            self._end_turn(together.work)
+        self._serve_fetches(together.work, out)
+        return True
+
+    def _give_turn(self, work: Work) -> None:
+        work.together = True
+        self._order.append(work)
+
+    def _end_turn(self, work: Work) -> None:
+        if self._order and self._order[0] is work:
+            self._order.popleft()
+
+    def _may_begin(self, work: Work) -> bool:
+        """Whether it is this work's turn: within its session, and among the calls that others take part in."""
+        session = work.session
+        return (session is None or not session.must_wait) and (not work.together or self._order[0] is work)
+
+    def _serve_fetches(self, work: Work, out: Out) -> None:
+        """Those of what this work has made, at once: their answers travel with the call's."""
+        with self._lock:
+            fetches, work.fetches = work.fetches, []
+        for fetch in fetches:
             if fetch.session is not None and isinstance(fetch.message, Fetch):
                 if fetch.session.flagged is not None:  # whether the call failed is not known yet
                     with self._lock:
                         self._put_behind(fetch)
                     continue
-                self._do_fetch(fetch, fetch.session, fetch.message, out)
-        if self._coming:
-            self._look_at_coming(out)
-        return out
+                self._fetches.serve(fetch, fetch.session, fetch.message, out)
 
     def _put_behind(self, work: Work) -> None:
-        """Its session has to wait for the device: for the outcome of a call, or because it is far ahead."""
+        """Its session has to wait: for the device, or for other workers."""
         session = work.session
         assert session is not None
         # A fetch is of something that is there, or comes with the call that is waited for: it goes before later calls.
@@ -353,7 +398,7 @@ class WorkerCore:
     def _first_behind(self) -> Work | None:
         """Work that has waited, of a session that need not wait any more."""
         for session in self._behind.values():
-            if not session.must_wait:
+            if self._may_begin(session.behind[0]):
                 work = session.behind.popleft()
                 del self._behind[session.number]
                 if session.behind:
@@ -374,7 +419,7 @@ class WorkerCore:
                 continue
             if not urgent and session.waits_for:
                 session.held.append(work)
-            elif session.must_wait or session.behind:
+            elif session.behind or not self._may_begin(work):
                 self._put_behind(work)
             else:
                 return work
@@ -395,6 +440,15 @@ class WorkerCore:
                 session.waits_for = call.program
                 session.held.append(work)
                 return True
+            if known is not None and known.workers and not work.together:  # its text came after it
+                self._give_turn(work)
+                if not self._may_begin(work):
+                    self._put_behind(work)
+                    return True
+        if known is not None and known.workers:
+            self._together = Together(self._calls, self._groups, work, session, call, known)
+            session.paused = True
+            return not self._go_on(self._together, out)
         if known is not None:
             self._calls.run(session, call, known, out)
         elif call.refused is not None:
@@ -437,76 +491,3 @@ class WorkerCore:
                 session.store.poison(arrived.id, arrived.spec, failure, root=0)
         if failure is not None:
             self._calls.recover(failure)
-
-    def _do_fetch(self, work: Work, session: Session, fetch: Fetch, out: Out) -> None:
-        failure: Failure | None = None
-        data = memoryview(b"")
-        borrow = False
-        with self._lock:
-            wanted = session.fetches.get(fetch.request) is work
-            entry = work.entry or session.store.entries.get(fetch.id)
-            if entry is None:
-                failure = Failure("ProgramError", f"there is no tensor {fetch.id} on this worker")
-            elif entry.failure is not None and entry.poisoned:
-                failure = entry.failure
-            elif wanted and not session.may_send(entry.spec.nbytes):
-                # Whoever replaces it must leave this array alone until it was sent.
-                entry.shared = True
-                first = work.entry is not None  # it had its turn before, so it is still the first
-                work.entry = entry
-                session.backlog.appendleft(work) if first else session.backlog.append(work)
-                return
-            elif wanted and entry.spec.nbytes > LARGE and not self.engine.deferred:
-                entry.shared = borrow = True  # sent from where it lies
-        if wanted and failure is None and entry is not None:
-            try:
-                if self.engine.deferred:
-                    self._coming.append((work, session, entry, self.engine.start_fetch(entry.array)))
-                    return
-                data = self.engine.to_bytes(entry.array, borrow)
-            except Exception as e:
-                failure = self._calls.failure(e)
-        self._answer(work, session, entry, data, failure, out)
-
-    def _look_at_coming(self, out: Out) -> None:
-        """Answer the fetches whose values have come from the device."""
-        for _ in range(len(self._coming)):
-            work, session, entry, coming = self._coming.popleft()
-            if not self._calls.passed(coming[1]):
-                self._coming.append((work, session, entry, coming))
-            elif not session.closed:
-                self._answer(work, session, entry, self.engine.end_fetch(coming), None, out)
-
-    def _answer(
-        self, work: Work, session: Session, entry: Entry | None, data: memoryview, failure: Failure | None, out: Out
-    ) -> None:
-        fetch = work.message
-        assert isinstance(fetch, Fetch)
-        going: Outgoing | None = None
-        pieces: Pieces = []
-        with self._lock:
-            wanted = session.fetches.get(fetch.request) is work  # or it was cancelled in between
-            if wanted and failure is None and entry is not None:
-                if work.ring is None and len(data) <= CHUNK:
-                    self._answer_whole(work, session, fetch, entry, data, out)
-                    return
-                going = Outgoing(fetch.session, fetch.request, entry.spec, data, work.ring, fetch.slots)
-                session.sending[fetch.request] = going
-                pieces = going.first_chunks()
-            elif wanted and failure is not None:
-                out.append((FetchFailed(fetch.session, fetch.request, failure), None))
-            if going is None or going.sent:
-                self._end_sending(session, fetch.request)
-        if going is not None:
-            out.extend(going.fill(pieces))
-
-    def _answer_whole(
-        self, work: Work, session: Session, fetch: Fetch, entry: Entry, data: memoryview, out: Out
-    ) -> None:
-        """All of it in one chunk, as most are. The caller has the lock."""
-        # In a mailbox it is at once, also before a failure that was sent earlier: then the client must not find it.
-        if work.box is not None and session.failed <= session.acked:
-            work.box.post(fetch.slots[0], fetch.request, data)
-        shape, dtype = entry.spec.shape, entry.spec.dtype.name
-        out.append((Chunk(fetch.session, fetch.request, 0, len(data), shape, dtype), data))
-        self._end_sending(session, fetch.request)

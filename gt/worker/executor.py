@@ -7,6 +7,9 @@ Law 2: inputs are untouched until the commit. In-place steps run last, after eve
 Law 3: no two results share memory, and none shares memory with an input that outlives the call.
 Law 4: where checks are deferred to the device, a result that replaces an input is selected by the flag:
        the input's own value if the flag is up. A donated input is selected in place, in the commit.
+Law 5: where workers run a program together, the code is a generator. A collective is started where it stands and its
+       result is taken right before it is first read, so that it overlaps with what lies between; before the commit
+       all workers agree that they have come this far.
 
 Which instruction failed costs nothing to know: the line number in the traceback names it.
 """
@@ -21,12 +24,13 @@ from typing import Any, NoReturn
 from gt.errors import OutOfMemory
 from gt.ops.check import Checked
 from gt.program import Spec, spec
-from gt.worker.engines import Array, Engine
+from gt.worker.engines import Engine
 from gt.worker.lowering import Literal, Lowered, Operand, Step, lower
 from gt.worker.store import Entry
 
-#: (inputs, scalars) -> (results, flag). The list of inputs is emptied at once.
-Run = Callable[[list[Array], tuple[Any, ...]], tuple[tuple[Array, ...], Array | None]]
+#: (inputs, scalars) -> (results, flag). The list of inputs is emptied at once. Of a program that workers run together:
+#: (inputs, scalars, together) -> a generator of handles that returns the same; see together.py.
+Run = Callable[..., Any]
 
 
 class Runnable:
@@ -35,7 +39,7 @@ class Runnable:
     __slots__ = ("_code", "_commit_line", "_instructions", "checks", "lends", "needs", "ran", "run", "source", "takes")
 
     def __init__(self, lowered: Lowered, writer: _Writer, run: Run, engine: Engine) -> None:
-        self.run: Run = engine.whole(run, lowered.steps)
+        self.run: Run = run if lowered.program.workers else engine.whole(run, lowered.steps)
         self.ran, self.lends = 1, False
         self._code = run.__code__
         self.source: str = writer.source
@@ -118,7 +122,10 @@ class _Writer:
         self.outputs = tuple(spec(s.shape, s.dtype) for s in map(lowered.spec, lowered.outputs))
         # A result that does not look like the input it claims to replace cannot stand in for it.
         self.updates = {o: i for o, i in lowered.program.updates if self.outputs[o] is _plain(lowered.specs[i])}
-        self.flagged = engine.deferred and bool(lowered.checks)
+        self.together = bool(lowered.program.workers)
+        self.watched = engine.deferred and bool(lowered.checks)  #: What checks have seen is gathered in a flag,
+        self.flagged = self.watched and not self.together  #: which nobody on the host looks at before the call is done.
+        self.started: dict[int, Step] = {}  #: Results of collectives that were not yet taken.
         self.own, self.dense, self.select = engine.own, engine.dense, engine.select
         self.into: set[int] = set()  #: Outputs that are selected into the donated input they replace.
         self.counted: dict[int, int] = {}  #: bytes of the results that are alive, for the faked limit
@@ -133,7 +140,7 @@ class _Writer:
         uses = self.count_uses(commit, owned)
 
         self.begin()
-        if self.flagged:
+        if self.watched:
             self.line("f = None")
         self.drop_unused(uses)
         for step in self.low.steps:
@@ -141,6 +148,7 @@ class _Writer:
                 break
             self.step(step, self.bind(step.kernel), uses)
         else:
+            self.take_up(list(self.started), uses)
             if self.write_owned(owned, uses):
                 self.write_commit(commit, owned, uses)
         self.name_bound()
@@ -272,7 +280,8 @@ class _Writer:
             self.line("".join(f"s{k}, " for k in range(len(self.low.program.scalars))) + "= s")
 
     def name_bound(self) -> None:
-        self.lines[0] = f"def run(a, s{''.join(f', {n}={n}' for n in self.bound)}):"
+        given = "a, s, c" if self.together else "a, s"
+        self.lines[0] = f"def run({given}{''.join(f', {n}={n}' for n in self.bound)}):"
 
     def drop_unused(self, uses: dict[int, int]) -> None:
         unused = [f"v{i}" for i in range(self.n_inputs) if not uses.get(i)]
@@ -283,6 +292,8 @@ class _Writer:
         """What writes into inputs, and the results."""
         for step in commit:
             self.make_dense(step)
+        if self.together:
+            self.line(f"yield c.agree({'f' if self.watched else None})")
         self.commit_line = min(self.commit_line, len(self.lines) + 1)
         for group in self.alike(commit):
             many = self.engine.many(group[0].op, group[0].attrs) if len(group) > 1 else None
@@ -312,6 +323,10 @@ class _Writer:
         return repr(a.value) if plain else self.bind(a.value)
 
     def step(self, step: Step, kernel: str, uses: dict[int, int]) -> None:
+        self.take_up([a for a in step.args if isinstance(a, int)], uses)
+        if step.together:
+            self.start(step, kernel, uses)
+            return
         args = ", ".join(map(self.operand, step.args))
         left = "".join(f"v{r}, " for r in step.results) if len(step.results) > 1 else f"v{step.results[0]}"
         if step.check is None:
@@ -320,12 +335,35 @@ class _Writer:
             op, n, extra, number = step.check
             if number:
                 text = f"{left} = {kernel}({op!r}, {args}, {n}, {extra})"
-            elif self.flagged:
+            elif self.watched:
                 text = f"{left}, f = {kernel}({op!r}, {args}, {n}, {extra}, f)"
             else:
                 text = f"{left} = {kernel}({op!r}, {args}, {n}, {extra}, None)[0]"
         dead = self.use(set(step.args), uses) + [r for r in step.results if not uses.get(r)]
         self.line(text + self.delete(dead) + f"  # {step.instruction} {step.op.name}", step.instruction)
+
+    def start(self, step: Step, kernel: str, uses: dict[int, int]) -> None:
+        """Begin a collective. It may overwrite what nobody else reads."""
+        (a,), (r,) = step.args, step.results
+        assert isinstance(a, int)
+        dead = self.use({a}, uses)
+        text = f"h{r} = c.start({kernel}, v{a}, {self.private(a, uses)})"
+        self.line(text + self.delete(dead) + f"  # {step.instruction} {step.op.name}", step.instruction)
+        self.started[r] = step
+
+    def private(self, a: int, uses: dict[int, int]) -> bool:
+        """Whether a value that has been read for the last time has its memory for itself."""
+        low, base = self.low, self.low.base[a]
+        others = (v for v, b in enumerate(low.base) if b == base)
+        return base >= self.n_inputs and low.whole[a] and not any(uses.get(v) for v in others)
+
+    def take_up(self, operands: list[int], uses: dict[int, int]) -> None:
+        """The results of those operands that were started and not yet taken."""
+        for a in operands:
+            step = self.started.pop(a, None)
+            if step is not None:
+                dead = self.delete([] if uses.get(a) else [a])
+                self.line(f"v{a} = yield h{a}; del h{a}{dead}", step.instruction)
 
     def steps_at_once(self, steps: list[Step], kernel: str, uses: dict[int, int]) -> None:
         """One line for steps that are alike."""

@@ -5,6 +5,7 @@ Law 1: a step is one kernel, or one check of an index. Compositions without a ke
 Law 2: before a kernel reads an index its check has run. One index is checked once. Where inputs are trusted, one that
        is a part of an input needs no check: `needs` says what must be known of that input instead.
 Law 3: `base` tells whose memory a value may lie in: its own, or that of an earlier value.
+Law 4: what workers run together is never left out and never changes places: the others count on it.
 
 Values are numbered anew: the inputs first, as in the program, then the results of the steps. This is
 decided once per program; executor.py turns it into code.
@@ -21,6 +22,7 @@ from gt.ops.check import Checked
 from gt.ops.record import TABLE, Op
 from gt.ops.trace import Symbol, Trace, scalar_kind
 from gt.program import SCALARS, Program, Spec
+from gt.worker.collectives import Collective, collective
 from gt.worker.engines import Engine
 
 
@@ -49,11 +51,16 @@ class Step:
 
     instruction: int  #: of the program; several steps may come from one
     op: Op
-    kernel: Callable[..., Any]
+    kernel: Any  #: a function of the operands; of what is run together, a Collective
     args: tuple[Operand, ...]
     results: tuple[int, ...]
     attrs: dict[str, Any]
     check: Check | None = None
+
+    @property
+    def together(self) -> bool:
+        """Whether other workers take part in it."""
+        return isinstance(self.kernel, Collective)
 
 
 @dataclass(slots=True)
@@ -100,7 +107,7 @@ class _Lowering:
         self.instruction = -1
         self.check = engine.check
         #: Layers repeat: equal uses of an op share one kernel.
-        self.kernels: dict[Any, Callable[..., Any] | None] = {}
+        self.kernels: dict[Any, Any] = {}
         self.checked: dict[tuple[Operand, int, int | None], Operand] = {}
         self.below: dict[Operand, int] = {}  #: values known to hold indices in [0, n) only
 
@@ -175,11 +182,18 @@ class _Lowering:
         self.checked[index, n, extra] = self.checked[result, n, extra] = result
         return result
 
-    def kernel(self, op: Op, attrs: dict[str, Any], specs: list[Spec]) -> Callable[..., Any] | None:
+    def kernel(self, op: Op, attrs: dict[str, Any], specs: list[Spec]) -> Callable[..., Any] | Collective | None:
         key = (op.name, repr(attrs), *specs)
         if key not in self.kernels:
-            self.kernels[key] = self.engine.kernel(op, attrs, specs)
+            shared = op.collective and len(attrs["workers"]) > 1
+            self.kernels[key] = self.shared(op, attrs, specs) if shared else self.engine.kernel(op, attrs, specs)
         return self.kernels[key]
+
+    def shared(self, op: Op, attrs: dict[str, Any], specs: list[Spec]) -> Collective:
+        made = op.infer(*specs, **attrs)
+        if isinstance(made, tuple) or not set(attrs["workers"]) <= set(self.program.workers):
+            raise ProgramError(f"{op.name}: its workers {list(attrs['workers'])} do not all run this call")
+        return collective(op, attrs, specs[0], made)
 
     def expand(self, op: Op, args: list[Operand], attrs: dict[str, Any]) -> list[Operand]:
         """The composition of an op, as if the program had spelled it out."""
@@ -202,11 +216,11 @@ class _Lowering:
         return [env[s.number] for s in (out if isinstance(out, tuple) else (out,))]
 
     def live(self, outputs: list[int]) -> list[Step]:
-        """The steps that some output needs."""
+        """The steps that some output needs, or some other worker."""
         needed = set(outputs)
         kept = []
         for step in reversed(self.steps):
-            if not needed.isdisjoint(step.results):
+            if step.together or not needed.isdisjoint(step.results):
                 needed.update(a for a in step.args if isinstance(a, int))
                 kept.append(step)
         return kept[::-1]

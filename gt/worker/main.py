@@ -19,22 +19,24 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from gt.config import Config, load
+from gt.config import Config, load, prepare_torch
 from gt.errors import GTError, ServerError, StartError
 from gt.transport import connect
 from gt.transport.channel import Channel
 from gt.transport.codec import Buffer
 from gt.transport.messages import VERSION, Goodbye, Message, Refused, WorkerHello, WorkerWelcome
 from gt.transport.patience import Patience
+from gt.transport.sockets import endpoint
 from gt.worker import engines
 from gt.worker.calls import EngineLost
 from gt.worker.core import POLL_S, WorkerCore
 from gt.worker.engines import Engine
+from gt.worker.heap import keep_freed_memory
 
 TICK_S = 0.25  #: How often an idle thread looks whether its parent and its connection are still there.
 LOOK_S = 0.002  #: How often the reader looks whether it is needed, while the runner has work,
@@ -88,6 +90,7 @@ class Runner(threading.Thread):
         self._error = ""
         self._loaded = threading.Event()
         self._patience = Patience()
+        self._last_s = 0.0  #: When a command last came while a device was at work.
 
     def wait_for_engine(self, parent: int) -> Engine:
         while not self._loaded.wait(TICK_S):
@@ -158,9 +161,13 @@ class Runner(threading.Thread):
                     if found:
                         return True
                 return commands.take_in(TICK_S)
-            # A device is at work, and does not ring when it is done.
-            if not commands.take_in(0.0):
-                os.sched_yield() if core.waiting else time.sleep(POLL_S)
+            # A device is at work, and does not ring when it is done. Where calls are short the next one comes soon.
+            if commands.take_in(0.0):
+                self._last_s = time.perf_counter()
+            elif core.waiting or time.perf_counter() - self._last_s < core.config.spin_us * 1e-6:
+                os.sched_yield()
+            else:
+                time.sleep(POLL_S)
             return True
         finally:
             commands.lock.release()
@@ -179,6 +186,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run a worker until its dispatcher ends, and with it the process."""
     config = load()
     args = _arguments(config).parse_args(argv)
+    keep_freed_memory()
+    prepare_torch(quiet=not config.debug_worker)
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)
     runner = Runner(args.engine, args.device, config.threads)
@@ -229,18 +238,18 @@ def _work(address: str, token: str, parent: int, engine: Engine, runner: Runner,
     commands, results = connect(address), connect(address)
     link = secrets.token_hex(16)
     memory = config.worker_memory or engine.memory
+    listening = _open_to_others(address)
+    peers = "" if listening is None else "{}:{}".format(*listening.getsockname())
     reading: Commands | None = None
+    about = (engine.name, engine.device, memory, socket.gethostname(), os.getpid(), peers)
     for channel, control in ((commands, True), (results, False)):
-        channel.send(
-            WorkerHello(
-                VERSION, token, link, control, engine.name, engine.device, memory, socket.gethostname(), os.getpid()
-            )
-        )
+        channel.send(WorkerHello(VERSION, token, link, control, *about))
     try:
         number = _wait_for_welcome(commands, parent, config.connect_timeout_s)
         if config.verbose:
             say(f"joined {address} as worker {number} ({engine.name} on {engine.device})")
-        core = WorkerCore(engine, config, say)
+        core = WorkerCore(engine, config, say, _network(listening, engine, config))
+        core.receive(WorkerWelcome(VERSION, number))
         # What was imported stays: the collector need not look at it again while programs run.
         gc.collect()
         gc.freeze()
@@ -256,6 +265,26 @@ def _work(address: str, token: str, parent: int, engine: Engine, runner: Runner,
         _end(0)
     except ServerError as e:
         _end(1, str(e))
+
+
+def _open_to_others(address: str) -> socket.socket | None:
+    """Where other workers meet this one: at the address from which it reaches the server. None: it cannot meet any."""
+    if not engines.can_meet_others():
+        return None
+    mine = "127.0.0.1"
+    if not address.startswith("ipc://"):
+        host, _, port = endpoint(address).removeprefix("tcp://").rpartition(":")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, int(port)))  # sends nothing
+            mine = probe.getsockname()[0]
+    return socket.create_server((mine, 0), backlog=128)
+
+
+def _network(listening: socket.socket | None, engine: Engine, config: Config) -> Callable[[], Any] | None:
+    if listening is None:
+        return None
+    device = engine.device if engine.name == "torch" else "cpu"  # arrays of the others travel through host memory
+    return lambda: engines.network(listening, config.peer_timeout_s, device)
 
 
 def _wait_for_welcome(commands: Channel, parent: int, timeout_s: float) -> int:
@@ -298,3 +327,4 @@ def _read(commands: Commands, runner: Runner, parent: int) -> NoReturn:
         with commands.lock:
             while runner.turns == turns and not runner.idle:
                 commands.take_in(LOOK_S)
+        commands.core.ring()  # the runner may have seen that this thread reads, and sleep: now it shall read again

@@ -1,7 +1,8 @@
 """The programs a worker knows: their facts, and their code once they were called.
 
 Law 1: their size is bounded. What was not used for longest is forgotten, what a timer had cut first of
-       all; the one that was defined last always stays, so that the call waiting for it can run.
+       all; the one that was defined last always stays, so that the call waiting for it can run. One that workers
+       run together is forgotten only when the dispatcher says so: the others would wait while its text is asked for.
 Law 2: code is made at the first call, not when a program arrives.
 """
 
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 
 from gt.errors import GTError, ProgramError
 from gt.ops.check import Checked, check
+from gt.ops.record import TABLE
 from gt.program import SCALAR_TYPES, Program, Spec, spec
 from gt.transport.messages import Failure
 from gt.worker.engines import Engine
@@ -22,8 +24,8 @@ class Known:
     """One program."""
 
     __slots__ = (
-        "checked", "compile", "donate", "early", "failure", "hash", "hits", "inputs", "instructions", "nbytes",
-        "outputs", "precision", "run_us", "runnable", "scalars", "standing", "timed", "updates",
+        "checked", "compile", "donate", "early", "failure", "groups", "hash", "hits", "inputs", "instructions",
+        "nbytes", "outputs", "precision", "run_us", "runnable", "scalars", "standing", "timed", "updates", "workers",
     )  # fmt: skip
 
     def __init__(self, program: Program, timed: bool, compile: int = 0) -> None:
@@ -31,6 +33,9 @@ class Known:
         self.timed = timed
         self.compile = compile  #: 1: at its first call; 0: when it proves hot; -1: never.
         self.precision = program.precision
+        self.workers = program.workers  #: Those that run it together; (): this one alone.
+        #: The groups that its collectives and the agreement at its end use, in one order for all workers.
+        self.groups: tuple[tuple[int, ...], ...] = (program.workers,) if len(program.workers) > 1 else ()
         self.instructions = len(program.code)
         self.hits = 0
         self.run_us = 0
@@ -53,6 +58,7 @@ class Known:
             self.failure = Failure("ProgramError", str(e), self.hash)
             return
         self.checked = checked
+        self.groups = _groups(program)
         self.nbytes = checked.text_nbytes
         self.scalars = tuple(SCALAR_TYPES[k] for k in program.scalars)
         self.inputs = checked.specs[: len(program.inputs)]
@@ -73,19 +79,29 @@ class Known:
         return self.runnable
 
 
+def _groups(program: Program) -> tuple[tuple[int, ...], ...]:
+    found = {tuple(program.workers)}
+    for ins in program.code if program.workers else ():
+        if ins.op in TABLE and TABLE[ins.op].collective:
+            found.add(tuple(ins.attrs["workers"]))
+    return tuple(sorted(g for g in found if len(g) > 1))
+
+
 class Programs:
     """All known programs, by hash."""
 
     def __init__(self, limit_nbytes: int) -> None:
         self.limit_nbytes = limit_nbytes
         self.nbytes = 0
+        self._shared: dict[bytes, Known] = {}  #: run by several workers together; these stay
         self._lasting: dict[bytes, Known] = {}  #: least recently used first
         self._timed: dict[bytes, Known] = {}  #: likewise; all of these go before any of the lasting
 
     def __len__(self) -> int:
-        return len(self._lasting) + len(self._timed)
+        return len(self._shared) + len(self._lasting) + len(self._timed)
 
     def __iter__(self) -> Iterator[Known]:
+        yield from self._shared.values()
         yield from self._lasting.values()
         yield from self._timed.values()
 
@@ -96,23 +112,26 @@ class Programs:
             if known is not None:
                 side[hash] = known
                 return known
-        return None
+        return self._shared.get(hash)
 
     def peek(self, hash: bytes) -> Known | None:
         """The program, which does not count as used."""
-        return self._lasting.get(hash) or self._timed.get(hash)
+        return self._lasting.get(hash) or self._timed.get(hash) or self._shared.get(hash)
 
     def add(self, known: Known) -> None:
         """Enter a program; others may have to go."""
         self.forget(known.hash)
-        (self._timed if known.timed else self._lasting)[known.hash] = known
+        side = self._shared if known.workers else self._timed if known.timed else self._lasting
+        side[known.hash] = known
         self.nbytes += known.nbytes
-        while self.nbytes > self.limit_nbytes and len(self) > 1:
-            oldest = next(h for h in (*self._head(self._timed), *self._head(self._lasting)) if h != known.hash)
-            self.forget(oldest)
+        while self.nbytes > self.limit_nbytes:
+            others = [h for h in (*self._head(self._timed), *self._head(self._lasting)) if h != known.hash]
+            if not others:
+                break
+            self.forget(others[0])
 
     def forget(self, hash: bytes) -> None:
-        for side in (self._lasting, self._timed):
+        for side in (self._shared, self._lasting, self._timed):
             known = side.pop(hash, None)
             if known is not None:
                 self.nbytes -= known.nbytes

@@ -12,6 +12,7 @@ from gt.worker.transfers import Arrived, Outgoing, Upload
 
 if TYPE_CHECKING:
     from gt.worker.calls import Started
+    from gt.worker.replays import Replay
 
 IN_FLIGHT = 8  #: Calls of one session that a device has at once.
 SENDING_NBYTES = 64 << 20  #: Copies made for fetches of one session, beyond which further fetches wait.
@@ -20,13 +21,14 @@ SENDING_NBYTES = 64 << 20  #: Copies made for fetches of one session, beyond whi
 class Work:
     """Something that waits for its turn."""
 
-    __slots__ = ("box", "entry", "fetches", "message", "ring", "session")
+    __slots__ = ("box", "entry", "fetches", "message", "ring", "session", "together")
 
     def __init__(self, session: Session | None, message: Message | Arrived) -> None:
         self.session = session  #: None: it belongs to nobody (a program's text).
         self.message = message
         self.fetches: list[Work] = []  #: Fetches of what this makes, to be served right behind it.
         self.entry: Entry | None = None  #: Of a fetch that had to wait: what it will send.
+        self.together = False  #: A call that other workers take part in.
         self.ring: Ring | None = None  #: Of a fetch: the memory that was lent for its answer,
         self.box: Ring | None = None  #: or the one with a mailbox for it.
 
@@ -41,10 +43,12 @@ class Session:
         self.waits_for = b""  #: The program whose text was asked for; all work is held until it comes.
         self.held: deque[Work] = deque()
         self.flagged: Started | None = None  #: A call in flight whose outcome is on the device.
+        self.paused = False  #: A call has begun and waits for other workers.
         self.flying: deque[Started] = deque()  #: Calls that the device has, oldest first.
         self.last_done_ns = 0  #: When the latest of them came to its end.
         self.behind: deque[Work] = deque()  #: Work that waits for one of them.
         self.captures: dict[bytes, Any] = {}  #: Its graphs on a device, by program; see engines/captures.py.
+        self.replays: dict[bytes, Replay] = {}  #: What their next calls should find, by program; see replays.py.
         self.failed = 0  #: The latest call that failed,
         self.acked = 0  #: and up to which call the client is known to have heard of failures.
         self.ring: Ring | None = None  #: Memory shared with the client, if it has any to share.
@@ -56,8 +60,8 @@ class Session:
 
     @property
     def must_wait(self) -> bool:
-        """Whether its next work has to wait for the device: for the outcome of a call, or because it is far ahead."""
-        return self.flagged is not None or len(self.flying) >= IN_FLIGHT
+        """Whether its next work has to wait: for the outcome of a call, or because the device is far behind."""
+        return self.flagged is not None or self.paused or len(self.flying) >= IN_FLIGHT
 
     def may_send(self, nbytes: int) -> bool:
         """Whether one more copy of this size may be made for a fetch. One always may."""
@@ -72,5 +76,5 @@ class Session:
         self.held.clear()
         self.behind.clear()
         self.backlog.clear()
-        for table in (self.captures, self.uploads, self.upload_fetches, self.fetches, self.sending):
+        for table in (self.captures, self.replays, self.uploads, self.upload_fetches, self.fetches, self.sending):
             table.clear()

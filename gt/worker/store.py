@@ -5,16 +5,20 @@ Law 1: every array here owns its memory. Only an entry marked `shared` may lie i
 Law 2: an id never loses its value by a failed call that was to replace it. The new id then *keeps* the
        old array, tainted by that call: whoever uses it before the client knows of the failure fails too.
 Law 3: a poisoned id has no array, only the failure that was to make it.
+Law 4: id 0 is nothing: an empty array, there from the first call on that others take part in, and never dropped. A
+       worker is given it where other workers hold all of a tensor.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gt.program import Spec
+from gt import dtypes
+from gt.program import Spec, spec
 from gt.transport.messages import Failure
 from gt.worker.engines import Array
 
+NOTHING = spec((0,), dtypes.uint8)
 POISON = 1 << 62  #: The taint of an entry without a value: no acknowledgement reaches it.
 
 
@@ -49,10 +53,11 @@ class Entry:
 class Store:
     """The tensors of one session."""
 
-    __slots__ = ("entries",)
+    __slots__ = ("entries", "version")
 
     def __init__(self) -> None:
         self.entries: dict[int, Entry] = {}
+        self.version = 0  #: How often an entry has been tainted or shared; see replays.py.
 
     @property
     def nbytes(self) -> int:
@@ -63,6 +68,10 @@ class Store:
         """A value that has come."""
         entry = self.entries[id] = Entry(spec, array)
         entry.below = below
+
+    def put_nothing(self, array: Array) -> None:
+        """See Law 4. It is shared: one call may be given it several times."""
+        self.entries[0] = Entry(NOTHING, array, shared=True)
 
     def poison(self, id: int, spec: Spec, failure: Failure, root: int) -> None:
         """A value that could not be made."""
@@ -77,15 +86,23 @@ class Store:
             self.poison(id, old.spec, failure, root)
             return
         old.shared = old.shared or shared
+        self.version += 1
         self.entries[id] = Entry(old.spec, old.array, taint, root, failure, old.shared)
 
     def taint(self, id: int, seq: int, failure: Failure) -> None:
         """Call `seq` failed after all: its result under this id turned out to be the old value."""
         entry = self.entries.get(id)
+        self.version += 1
         if entry is not None:
             entry.taint, entry.root, entry.failure = seq, seq, failure
+
+    def share(self, entry: Entry) -> None:
+        """Something else reads this entry's array from now on: whoever replaces it must leave it alone."""
+        entry.shared = True
+        self.version += 1
 
     def drop(self, ids: Iterable[int]) -> None:
         """Forget these; unknown ones are none of our trouble."""
         for id in ids:
-            self.entries.pop(id, None)
+            if id:
+                self.entries.pop(id, None)

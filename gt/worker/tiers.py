@@ -169,8 +169,13 @@ class Tiers:
         if tier > 1 and hits == 2 * TRIAL:  # the first ones warm up
             self._judge(known, standing, tier)
 
+    def settled(self, known: Any, tier: int) -> bool:
+        """Whether a program that runs on that tier will go on doing so: nothing higher is on its way to it."""
+        standing: Standing = known.standing
+        return tier not in standing.refused and (tier == 3 or self.compiler is None or 3 in standing.refused)
+
     def _wanted(self, known: Any) -> bool:
-        if known.compile < 0 or known.timed or self.config.fake_memory:
+        if known.compile < 0 or known.timed or known.workers or self.config.fake_memory:
             return False
         return known.compile > 0 or (self.config.auto_compile and known.instructions >= STEPS)
 
@@ -253,18 +258,23 @@ class Tiers:
         return len(times) >= 3 and median(times) > BUSY * median(standing.issue_us)
 
     def _judge(self, known: Any, standing: Standing, tier: int) -> None:
-        """Give a tier up if a lower one was faster. By their best times: others may have disturbed the rest."""
-        now_us = min(standing.times[tier])
+        """Give a tier up if a lower one was faster. By their better times: others may have disturbed the rest."""
+        now_us = _good(standing.times[tier])
         for lower in range(1, tier):
             before = standing.times.get(lower)
-            if before and len(before) >= 3 and now_us > SLOWER * min(before):
-                standing.give_up(f"{now_us} us, against {min(before)} us on tier {lower}", tier)
+            if before and len(before) >= 3 and now_us > SLOWER * _good(before):
+                standing.give_up(f"{now_us} us, against {_good(before)} us on tier {lower}", tier)
                 self._say(known, f"leaves tier {tier}: {standing.refused[tier]}")
                 return
 
     def _say(self, known: Any, what: str) -> None:
         if self.config.debug_compile:
             self._log(f"program {known.hash.hex()[:8]} ({known.instructions} instructions) {what}")
+
+
+def _good(times: Sequence[int]) -> int:
+    """A time among the better ones: the very best may be a clock's mistake."""
+    return sorted(times)[len(times) // 6]
 
 
 def _known_to_be(needs: tuple[tuple[int, int], ...], entries: Sequence[Entry | None]) -> bool:

@@ -1,7 +1,8 @@
 """Tensor bytes on their way into and out of a worker, a chunk at a time.
 
 Law 1: an upload's chunks come in order and fill exactly the tensor that the first one announced; any
-       other chunk ends the upload in failure.
+       other chunk ends the upload in failure. Of a tensor of which this worker shall keep a part, that part is cut
+       out when all of it is here.
 Law 2: at most CHUNKS_IN_FLIGHT chunks of a fetch are unacknowledged, or as many as slots were lent for it,
        and all of one fetch arrive in order. The runner sends the first few on its connection; the reader
        sends the rest on its own, but only after all of the runner's were acknowledged, for two connections
@@ -10,7 +11,7 @@ Law 2: at most CHUNKS_IN_FLIGHT chunks of a fetch are unacknowledged, or as many
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 
 from gt import dtypes
 from gt.errors import ProgramError
+from gt.layout import Runs
 from gt.ops.check import MAX_DIMS, MAX_ELEMENTS
 from gt.program import Spec, spec
 from gt.transport.codec import Buffer
@@ -32,6 +34,7 @@ class Upload:
 
     def __init__(self, first: Chunk, limit_nbytes: int, buffer: Callable[[int], np.ndarray[Any, Any]]) -> None:
         self.spec = announced(first)
+        self.keep = checked_runs(first.keep, self.spec)
         if first.total > limit_nbytes > 0:
             raise ProgramError(f"an upload of {first.total} bytes; this worker has {limit_nbytes}")
         self.data = buffer(first.total)  #: The engine's `host_buffer`.
@@ -51,6 +54,19 @@ class Upload:
         self.got += nbytes
         return self.got == chunk.total
 
+    def cut(self) -> None:
+        """Of what has come, only what is to be kept."""
+        if not self.keep:
+            return
+        whole: np.ndarray[Any, Any] = self.data.view(self.spec.dtype.numpy).reshape(self.spec.shape)
+        for dim, runs in enumerate(self.keep):
+            if runs != ((0, whole.shape[dim]),):
+                at = (slice(None),) * dim
+                parts = [whole[(*at, slice(start, stop))] for start, stop in runs or ((0, 0),)]
+                whole = np.concatenate(parts, axis=dim) if len(parts) > 1 else parts[0]
+        self.spec = spec(whole.shape, self.spec.dtype)
+        self.data = np.ascontiguousarray(whole).reshape(-1).view(np.uint8)
+
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
@@ -69,6 +85,19 @@ def below(data: np.ndarray[Any, Any], spec: Spec) -> int:
         return -1
     numbers = data.view(spec.dtype.numpy)
     return int(numbers.max()) + 1 if numbers.min() >= 0 else -1
+
+
+def checked_runs(keep: Sequence[Runs], whole: Spec) -> tuple[Runs, ...]:
+    """For each dimension the positions to keep; () for all of the tensor."""
+    if not keep:
+        return ()
+    if len(keep) != whole.ndim:
+        raise ProgramError(f"positions to keep of {len(keep)} dimensions; {whole!r} has {whole.ndim}")
+    for runs, n in zip(keep, whole.shape, strict=True):
+        edges = [0, *(edge for run in runs for edge in run), n]
+        if any(len(run) != 2 for run in runs) or edges != sorted(edges):
+            raise ProgramError(f"{runs} are not positions of a dimension of size {n}, in order")
+    return tuple(keep)
 
 
 def announced(first: Chunk) -> Spec:

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 import gt
-from gt.client.recorder import alone, recorder
+from gt.client.pending import alone
+from gt.client.recorder import recorder
 from gt.client.session import Session
 from gt.errors import AutogradError, DTypeError, ShapeError
 from tests.client.training import numbers

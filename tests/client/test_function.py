@@ -6,6 +6,7 @@ Most tests run the same code with the decorator and without (`gt.function` or no
 from __future__ import annotations
 
 import copy
+import functools
 from collections import namedtuple
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 import gt
+from gt.client import waiting
 from gt.client.recorder import recorder
 from gt.client.session import Session
 from gt.errors import FunctionError, ShapeError
@@ -724,3 +726,34 @@ def test_a_gradient_that_is_held_is_as_in_plain_python(clear: bool, session: Ses
         held[replayed] = [g.tolist() for g in grads]
     assert held[True] == held[False] == [[float(k if clear else 10)] * 2 for k in range(1, 5)]
     assert run.replays == 3
+
+
+def test_the_timer_leaves_a_trace_alone(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has decided to end what was recorded before, and to fall asleep; both happen when the trace has begun."""
+    rec = recorder()
+    x = gt.ones(2)
+
+    @gt.function
+    def f(x: Any) -> Any:
+        waiting._fall_asleep(session)
+        y = x * 2
+        late()
+        return y + 1
+
+    def trace_first(session: Session, rec: Any, timed: bool, *seen: Any) -> None:
+        late = functools.partial(steal, session, rec, timed, *seen)
+        monkeypatch.setitem(globals(), "late", late)
+        f(x)
+
+    steal = waiting._steal
+    monkeypatch.setattr(waiting, "_steal", trace_first)
+    before = x + 1
+    rec.seen = (id(rec.pending), rec.pending.node.depth, 0.0)
+    waiting.tick(session, 10.0)
+    assert f(x).tolist() == [3.0, 3.0]
+    assert f.replays == 1
+    assert before.tolist() == [2.0, 2.0]
+
+
+def late() -> None:
+    """What the timer does in the middle of a trace; see above."""

@@ -590,7 +590,7 @@ def test_ctrl_c_inside_an_op_leaves_the_program_as_it_was(session: Session, monk
     def interrupt(*args: Any) -> Any:
         raise KeyboardInterrupt
 
-    for place in ("gt.client.recorder._input", "gt.client.recorder.Value", "gt.client.recorder.users_line"):
+    for place in ("gt.client.recorder._input", "gt.client.recorder.Value", "gt.client.pending.users_line"):
         for op in (lambda: a + y, lambda: y.exp(), lambda: gt.where(y > 0.0, a, y), lambda: a * 3.0):
             p = recorder().pending
             before = (p.node, list(p.values), dict(p.inputs), list(p.scalars))

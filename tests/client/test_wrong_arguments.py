@@ -75,7 +75,8 @@ def functions() -> dict[str, Callable[..., Any]]:
 
 
 def methods() -> dict[str, Callable[..., Any]]:
-    return {n: f for n, f in vars(gt.Tensor).items() if not n.startswith("_") and inspect.isfunction(f)}
+    """Sorted, as the order in which they were put there is another one in every process."""
+    return {n: f for n, f in sorted(vars(gt.Tensor).items()) if not n.startswith("_") and inspect.isfunction(f)}
 
 
 FUNCTIONS, METHODS = functions(), methods()

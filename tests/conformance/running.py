@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -46,13 +47,24 @@ def database() -> dict[str, list[Any]]:
     """The entries of torch's database by name (a name may have variants)."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        from torch.testing._internal import common_utils
         from torch.testing._internal.common_methods_invocations import op_db
     # torch's tests forbid to set its global flags; other tests here do as users do.
     torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
+    # For each sample torch looks through the stack for a test of its own, and seeds all kinds of devices, writing the
+    # stack down for each: most of the time that a sample takes. There is no such test, and only the CPU is asked.
+    common_utils.extract_test_fn = lambda: None
+    common_utils.set_rng_seed = _seed
     found: dict[str, list[Any]] = {}
     for info in op_db:
         found.setdefault(info.name, []).append(info)
     return found
+
+
+def _seed(seed: int = 1234) -> None:
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
 
 
 def run(
@@ -90,7 +102,7 @@ def _run_dtype(result: Result, info: Any, f: Any, dtype: str, limit: int, gradie
 
 
 def _samples(info: Any, kind: Any, differentiable: bool) -> Iterator[Any]:
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
     yield from info.sample_inputs("cpu", kind, requires_grad=differentiable)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from gt import dtypes
 from gt.dispatcher.events import (
     Action,
@@ -12,16 +14,19 @@ from gt.dispatcher.events import (
     Check,
     Disconnect,
     Event,
+    MakePlan,
     MessageCame,
     Peer,
     PeerLost,
+    PlanMade,
     PlanReady,
     Send,
     TimePassed,
 )
 from gt.dispatcher.machine import Machine
-from gt.errors import ProgramError
-from gt.ops import check
+from gt.dispatcher.planner.program import Local, Planned
+from gt.dispatcher.planning import Planner, work_off
+from gt.layout import layout
 from gt.program import Instruction, Program, spec
 from gt.transport.messages import (
     VERSION,
@@ -36,7 +41,9 @@ from gt.transport.messages import (
     FetchFailed,
     Free,
     Hello,
+    MeshSet,
     Message,
+    SetMesh,
     Welcome,
     WorkerHello,
     WorkerWelcome,
@@ -83,7 +90,8 @@ class Hand:
     def __post_init__(self) -> None:
         self.machine = Machine(self.settings, TOKEN, "gt worker --host here -p 1")
         self.state = self.machine.state
-        self.pending: list[Check] = []
+        self.pending: list[Check | MakePlan] = []
+        self.planner: Planner = copies
         self.peers = 0
         self.pass_time(0.0)
 
@@ -91,9 +99,9 @@ class Hand:
         """Handle an event and, unless told otherwise, the checks it asks for."""
         out = self.handle(event)
         for action in list(out):
-            if isinstance(action, Check):
+            if isinstance(action, Check | MakePlan):
                 if self.checking:
-                    out = out + self.feed(ready(action))
+                    out = out + self.feed(self.ready(action))
                 else:
                     self.pending.append(action)
         return out
@@ -120,16 +128,25 @@ class Hand:
     def client(self, name: str = "somebody") -> Client:
         return Client(self, name)
 
-    def worker(self, memory: int = 0) -> FakeWorker:
-        return FakeWorker(self, memory)
+    def worker(self, memory: int = 0, peers: str = "") -> FakeWorker:
+        return FakeWorker(self, memory, peers)
+
+    def workers(self, count: int, memory: int = 0) -> list[FakeWorker]:
+        """Workers that can work together."""
+        return [FakeWorker(self, memory, f"there:{k}") for k in range(1, count + 1)]
+
+    def ready(self, job: Check | MakePlan) -> PlanReady | PlanMade:
+        return work_off(job, self.planner)
 
 
-def ready(check_action: Check) -> PlanReady:
-    assert isinstance(check_action.text, Program)
-    try:
-        return PlanReady(check_action.program, check(check_action.text))
-    except ProgramError as e:
-        return PlanReady(check_action.program, None, str(e))
+def copies(checked: Any, inputs: Any, home: Any, meshes: Any) -> Planned:
+    """A plan in which every worker that holds something runs all of the program, and results are whole at home."""
+    workers = tuple(sorted({n for at in inputs for n in at.mesh.workers} | set(home.workers)))
+    local = Local(msgspec.structs.replace(checked.program, workers=workers), ())
+    need = {n: max(0, checked.peak_nbytes) for n in workers}
+    updates = dict(checked.program.updates)
+    outputs = tuple(inputs[updates[o]] if o in updates else layout(home) for o in range(len(checked.program.outputs)))
+    return Planned(workers, dict.fromkeys(workers, local), outputs, need, ("a note",), ())
 
 
 def sent_to(peer: Peer | tuple[Peer, ...], actions: list[Action]) -> list[Any]:
@@ -182,13 +199,20 @@ class Client:
         self.next_id += 1
         return Chunk(0, self.next_id - 1, 0, 4 * n, (n,), "float32")
 
-    def upload(self, worker: FakeWorker | None, n: int = 8) -> int:
-        """Upload n floats in one chunk; with a worker it is acknowledged."""
-        chunk = self.chunk(n)
+    def upload(self, worker: FakeWorker | None, n: int = 8, *others: FakeWorker, layout: str = "") -> int:
+        """Upload n floats in one chunk; with workers it is acknowledged."""
+        chunk = msgspec.structs.replace(self.chunk(n), layout=layout)
         self.say(chunk, bytes(4 * n))
-        if worker is not None:
-            worker.ack(self, chunk.key)
+        for each in (worker, *others):
+            if each is not None:
+                each.ack(self, chunk.key)
         return chunk.key
+
+    def set_mesh(self, name: str = "", members: tuple[int, ...] = (), split: bool = False, **axes: int) -> MeshSet:
+        """Have a mesh, which must be answered at once."""
+        (answer,) = self.hears(self.say(SetMesh(1, name, tuple(axes.items()), members, split)))
+        assert isinstance(answer, MeshSet)
+        return answer
 
     def fetch(self, request: int, id: int) -> list[Action]:
         return self.say(Fetch(0, request, id))
@@ -204,10 +228,10 @@ class Client:
 
 
 class FakeWorker:
-    def __init__(self, hand: Hand, memory: int) -> None:
+    def __init__(self, hand: Hand, memory: int, peers: str = "") -> None:
         self.hand = hand
         self.control, self.results = hand.peer(), hand.peer()
-        hello = WorkerHello(VERSION, TOKEN, self.control.hex(), True, "numpy", "cpu", memory, "host", 7)
+        hello = WorkerHello(VERSION, TOKEN, self.control.hex(), True, "numpy", "cpu", memory, "host", 7, peers)
         (welcome,) = self.hears(hand.say(self.control, hello))
         assert isinstance(welcome, WorkerWelcome)
         self.number = welcome.worker
@@ -231,8 +255,10 @@ class FakeWorker:
     def done(self, client: Client, seq: int, run_us: int = 100) -> list[Action]:
         return self.say(CallDone(client.number, seq, run_us))
 
-    def failed(self, client: Client, seq: int, root: int = 0, text: str = "no") -> list[Action]:
-        return self.say(CallFailed(client.number, seq, root or seq, Failure("WorkerError", text)))
+    def failed(
+        self, client: Client, seq: int, root: int = 0, text: str = "no", kind: str = "WorkerError"
+    ) -> list[Action]:
+        return self.say(CallFailed(client.number, seq, root or seq, Failure(kind, text)))
 
     def fetch_failed(self, client: Client, request: int) -> list[Action]:
         return self.say(FetchFailed(client.number, request, Failure("WorkerError", "no")))

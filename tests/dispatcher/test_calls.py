@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dispatching import PLAIN, STEP, Hand, disconnected, floats, program, ready
+from dispatching import PLAIN, STEP, Hand, disconnected, floats, program
 
 from gt.program import Instruction, Program
 from gt.transport.messages import (
@@ -170,7 +170,7 @@ def test_the_calls_behind_a_rejected_one_are_rejected_too(hand, client, worker):
     client.define(PLAIN)
     client.call(PLAIN, [99])
     client.call(PLAIN, [x])
-    out = hand.feed(ready(hand.pending[0]))
+    out = hand.feed(hand.ready(hand.pending[0]))
     assert [type(m) for m in client.hears(out)] == [Rejected, Rejected]
     assert worker.hears(out) == []
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dispatching import BROKEN, PLAIN, STEP, TOKEN, Hand, Settings, disconnected, program, ready, sent_to
+from dispatching import BROKEN, PLAIN, STEP, TOKEN, Hand, Settings, disconnected, program, sent_to
 from msgspec import structs
 
 from gt.dispatcher import state as state_module
@@ -108,7 +108,7 @@ def test_a_program_is_checked_once_and_calls_of_it_wait_in_order():
     assert one.free(x) == []
     assert two.call(PLAIN, [y]) == []
     (asked,) = hand.pending
-    out = hand.feed(ready(asked))
+    out = hand.feed(hand.ready(asked))
     heard = worker.hears(out)
     # One Define, then both calls, and the free behind the call it came after.
     assert [type(m).__name__ for m in heard].count("Define") == 1
@@ -116,7 +116,7 @@ def test_a_program_is_checked_once_and_calls_of_it_wait_in_order():
     assert [m.session for m in heard if isinstance(m, Call)] == [one.number, two.number]
     names = [type(m).__name__ for m in heard]
     assert names.index("Free") > names.index("Call")
-    assert hand.feed(ready(asked)) == []  # a second result changes nothing
+    assert hand.feed(hand.ready(asked)) == []  # a second result changes nothing
     assert hand.feed(PlanReady(b"never asked for", None, "x")) == []
 
 
@@ -152,7 +152,7 @@ def test_a_call_waiting_for_a_program_that_fails_ends_the_session():
     client = hand.client()
     client.define(BROKEN)
     client.call(BROKEN, [1])
-    out = hand.feed(ready(hand.pending[0]))
+    out = hand.feed(hand.ready(hand.pending[0]))
     assert [type(m) for m in client.hears(out)] == [Rejected, Refused]
     assert disconnected(out) == [client.peer]
 
@@ -277,7 +277,7 @@ def test_programs_being_checked_count_as_queued(monkeypatch):
     assert "too much" in client.hears(out)[0].text
     assert not hand.state.sessions
     for asked in hand.pending:
-        hand.feed(ready(asked))
+        hand.feed(hand.ready(asked))
 
 
 # --- endings ---------------------------------------------------------------------------------

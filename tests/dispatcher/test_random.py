@@ -11,7 +11,7 @@ from collections import deque
 
 import msgspec
 import pytest
-from dispatching import BROKEN, TOKEN, Client, FakeWorker, Hand, Settings, program, ready, sent_to
+from dispatching import BROKEN, TOKEN, Client, FakeWorker, Hand, Settings, program, sent_to
 
 from gt.dispatcher.events import MessageCame, PlanReady
 from gt.dispatcher.machine import Machine
@@ -35,9 +35,13 @@ from gt.transport.messages import (
     GetStats,
     Goodbye,
     Hello,
+    MeshSet,
     Need,
+    Peers,
     Refused,
     Rejected,
+    SetMesh,
+    Sharded,
     Stats,
     Welcome,
     WorkerHello,
@@ -61,9 +65,12 @@ BY_HASH = {p.hash(): p for p in PROGRAMS}
 class Honest(Client):
     """Does only what a client may do, and remembers what it is owed."""
 
-    def __init__(self, hand: Hand, rng: random.Random) -> None:
+    def __init__(self, hand: Hand, rng: random.Random, wide: bool = False) -> None:
         super().__init__(hand, "honest")
         self.rng = rng
+        self.wide = wide  # it may set meshes
+        self.meshed = False
+        self.parts: dict[int, int] = {}  # fetch -> parts that are still to come
         self.tensors: dict[int, int] = {}  # id -> number of elements
         self.sending: dict[int, int] = {}  # uploads -> chunks not acknowledged
         self.defined: set[bytes] = set()
@@ -77,6 +84,8 @@ class Honest(Client):
         if choice < 0.2 and len(self.sending) < 8:
             n = self.rng.choice(SIZES)
             chunk = self.chunk(n)
+            if self.meshed and self.rng.random() < 0.5:
+                chunk = msgspec.structs.replace(chunk, layout=f"[{n}@x]")
             self.tensors[chunk.key] = n
             self.sending[chunk.key] = 1
             self.say(chunk, bytes(4 * n))
@@ -95,6 +104,11 @@ class Honest(Client):
             request = self.rng.choice(list(self.fetching))
             self.fetching.discard(request)
             self.say(Cancel(0, request))
+        elif self.wide and self.rng.random() < 0.5 and not self.asking:
+            self.requests += 1
+            self.asking.add(self.requests)
+            axes = self.rng.choice([(("x", 2),), (("x", 2),), (("x", 3),), (("x", 1),), (("y", 2), ("x", 1))])
+            self.say(SetMesh(self.requests, self.rng.choice(["", "", "other"]), axes, (), self.rng.random() < 0.5))
         elif len(self.asking) < 4:
             self.requests += 1
             self.asking.add(self.requests)
@@ -128,10 +142,17 @@ class Honest(Client):
             assert message.root <= message.seq
         elif isinstance(message, ChunkAck):
             del self.sending[message.key]
+        elif isinstance(message, Sharded):
+            self.parts[message.request] = len(message.parts)
+        elif isinstance(message, MeshSet):
+            self.asking.discard(message.request)
+            self.meshed = bool(self.session.meshes.get(""))
         elif isinstance(message, Chunk):
-            self.fetching.discard(message.key)
+            self.parts[message.key] = self.parts.get(message.key, 1) - 1
+            if not self.parts[message.key]:
+                self.fetching.discard(message.key)
             if self.rng.random() < 0.5:
-                self.say(ChunkAck(0, message.key, False))
+                self.say(ChunkAck(0, message.key, False, message.part))
         elif isinstance(message, FetchFailed):
             self.fetching.discard(message.request)
         elif isinstance(message, Need):
@@ -147,12 +168,12 @@ class Honest(Client):
 class Working(FakeWorker):
     """Answers what it was told, in an order that the rules allow."""
 
-    def __init__(self, hand: Hand, rng: random.Random) -> None:
+    def __init__(self, hand: Hand, rng: random.Random, peers: str = "") -> None:
         self.rng = rng
         self.calls: deque[Call] = deque()
         self.others: list = []
         self.known: set[bytes] = set()
-        super().__init__(hand, rng.choice([0, 0, 100, 300]))
+        super().__init__(hand, rng.choice([0, 0, 100, 300]), peers)
 
     def take(self, message) -> None:
         if isinstance(message, Call):
@@ -231,7 +252,9 @@ MADE_UP = [
     Cancel(0, 1), Fetch(0, 1, 1), Free(0, pack_ids([1, 2])), ChunkAck(0, 1, False), ChunkAck(0, 1, True),
     Chunk(0, 1, 0, 32, (8,), "float32"), Call(0, 1, PROGRAMS[0].hash(), pack_ids([1]), (), 5, b"", 0),
     Call(0, 1, b"an unknown one..", b"", (), 1, b"", 0), CallDone(1, 1, 5), Welcome(1, 1, 1),
-    CloseSession(1), Rejected("x"),
+    CloseSession(1), Rejected("x"), SetMesh(1, "", (("x", 2),)), SetMesh(1, "m", (("x", 1), ("y", 2)), (0, 1), True),
+    Chunk(0, 1, 0, 32, (8,), "float32", layout="[8@x]"), Fetch(0, 1, 1, layout=True), MeshSet(1, (1,)),
+    Sharded(1, "", (("x", 2),), (1, 2), "[]", (8,), "float32"), Peers({1: "x"}),
     WorkerHello(VERSION, "wrong", "link", True), WorkerWelcome(1, 1), Stats(1, {}),
 ]  # fmt: skip
 
@@ -239,8 +262,10 @@ MADE_UP = [
 class World:
     """Everybody, and a die."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, wide: bool = False) -> None:
         self.rng = random.Random(seed)
+        self.wide = wide  # sessions may live on several workers
+        self.peers = "there" if wide else ""
         self.hand = Hand(Settings(worker_timeout_s=5.0, cache_bytes=self.rng.choice([3000, 1 << 20])), checking=False)
         self.honest: list[Honest] = []
         self.workers: list[Working] = []
@@ -264,9 +289,9 @@ class World:
         rng, hand = self.rng, self.hand
         choice = rng.random()
         if choice < 0.03 and len(self.honest) < 4:
-            self.honest.append(Honest(hand, rng))
+            self.honest.append(Honest(hand, rng, self.wide))
         elif choice < 0.05 and len(self.workers) < 3:
-            self.workers.append(Working(hand, rng))
+            self.workers.append(Working(hand, rng, self.peers))
         elif choice < 0.07 and len(self.hostile) < 3:
             peer = hand.peer()
             self.hostile.append(peer)
@@ -276,7 +301,7 @@ class World:
         elif choice < 0.75 and self.workers:
             rng.choice(self.workers).act()
         elif choice < 0.85 and hand.pending:
-            hand.handle(ready(hand.pending.pop(rng.randrange(len(hand.pending)))))
+            hand.feed(hand.ready(hand.pending.pop(rng.randrange(len(hand.pending)))))
         elif choice < 0.97 and self.hostile:
             self.attack()
         elif choice < 0.975 and self.workers:
@@ -300,11 +325,11 @@ class World:
     def finish(self) -> None:
         """No more attacks, deaths or requests: everybody must get what is owed."""
         if not self.workers:
-            self.workers.append(Working(self.hand, self.rng))
+            self.workers.append(Working(self.hand, self.rng, self.peers))
         for _ in range(5000):
             self.deliver()
             if self.hand.pending:
-                self.hand.handle(ready(self.hand.pending.pop()))
+                self.hand.feed(self.hand.ready(self.hand.pending.pop()))
                 continue
             busy = [w for w in self.workers if w.calls or w.others]
             if not busy:
@@ -314,9 +339,10 @@ class World:
         self.deliver()
 
 
+@pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("seed", range(40))
-def test_a_random_life(seed):
-    world = World(seed)
+def test_a_random_life(seed, wide):
+    world = World(seed, wide)
     for _ in range(400):
         world.step()
     world.finish()
@@ -345,7 +371,7 @@ def test_a_long_siege():
             world.deliver()
         while world.hand.pending:
             asked = world.hand.pending.pop(0)
-            world.hand.handle(ready(asked))
+            world.hand.feed(world.hand.ready(asked))
         world.deliver()
         world.seen = [e.message for e in world.hand.events[-200:] if isinstance(e, MessageCame)]
         if n % 50 == 0:

@@ -12,7 +12,7 @@ import torch
 
 import gt
 from gt import errors, nn, optim
-from gt.client import recorder
+from gt.client import connecting, recorder
 from gt.client import session as sessions
 from gt.errors import IndexOutOfRange
 
@@ -89,7 +89,7 @@ def test_a_bad_assignment_changes_nothing(cuda: None) -> None:
 def test_a_bad_index_of_one_session_leaves_the_other_alone(cuda: None) -> None:
     gt.zeros(1).numpy()
     first = sessions.current()
-    other = sessions._connect(first.private.address, first.config)
+    other = connecting._join(first.private.address, first.config)
     x = gt.ones(4)
     x.numpy()
     try:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from gt import dtypes
 from gt.ops import TABLE, Op
-from gt.ops.evaluate import apply, run
+from gt.ops.evaluate import apply, expand, run
 from gt.ops.record import as_tuple
 from gt.ops.trace import Symbol, Trace, scalar_kind
 from gt.program import SCALARS, Spec, spec
@@ -23,14 +24,19 @@ def samples(op: Op) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
     return op.samples(np.random.default_rng(0))
 
 
-def cases(which: Callable[[Op], Any] = lambda op: True) -> list[Any]:
-    """(op, operands, attributes) of every sample, for parametrize."""
-    return [
-        pytest.param(op, args, attrs, id=f"{op.name}-{i}")
-        for op in TABLE.values()
-        if which(op)
-        for i, (args, attrs) in enumerate(samples(op))
-    ]
+def ops(which: Callable[[Op], Any] = lambda op: True) -> Any:
+    """A test for each of these ops, which goes through its samples: a test for each sample would cost minutes."""
+    return pytest.mark.parametrize("op", [op for op in TABLE.values() if which(op)], ids=lambda op: op.name)
+
+
+@contextmanager
+def trying(what: str) -> Iterator[None]:
+    """What fails in here says with what."""
+    try:
+        yield
+    except BaseException as e:
+        e.add_note(f"with {what}")
+        raise
 
 
 def specs_of(args: Sequence[Any]) -> list[Spec]:
@@ -172,21 +178,65 @@ class Written:
         grads = backward(self.trace, list(merged.values()), wanted)
         return list(zip(wanted, grads, strict=True))
 
-    def values(self, wanted: Sequence[Symbol], inputs: Sequence[np.ndarray] | None = None) -> tuple[Any, ...]:
-        return run(self.trace, wanted, self.inputs if inputs is None else inputs, NUMPY.kernel)
+    def values(self, wanted: Sequence[Symbol]) -> tuple[Any, ...]:
+        return run(self.trace, wanted, self.inputs, NUMPY.kernel)
 
     def slope(self, pairs: Sequence[tuple[Symbol, Symbol]], of: Symbol, h: float = 1e-5) -> np.ndarray:
         """By finite differences: how the sum of all products of `pairs` changes with an input."""
+        steps = ready(self.trace, [s for pair in pairs for s in pair])
+        still: dict[int, Any] = dict(enumerate(self.inputs))
+        take(steps, still)
+        moving, moved = [], {of.number}  # what does not depend on the input is computed once
+        for step in steps:
+            _, args, numbers = step
+            if any(isinstance(a, Symbol) and a.number in moved for a in args):
+                moving.append(step)
+                moved.update(numbers)
+
         base = self.inputs[of.number]
         result = np.zeros(base.shape)
         for place in np.ndindex(*base.shape):
             ends = []
-            for step in (h, -h):
-                moved = list(self.inputs)
-                moved[of.number] = base.copy()
-                moved[of.number][place] += step
-                values = self.values([s for pair in pairs for s in pair], moved)
-                ends.append(sum((np.sum(a * b) for a, b in zip(values[::2], values[1::2], strict=True)), 0.0))
+            for way in (h, -h):
+                values = {**still, of.number: base.copy()}
+                values[of.number][place] += way
+                take(moving, values)
+                ends.append(sum((np.sum(values[a.number] * values[b.number]) for a, b in pairs), 0.0))
             with np.errstate(all="ignore"):
                 result[place] = (ends[0] - ends[1]) / (2 * h)
         return result
+
+
+#: (kernel, operands, numbers of the results)
+Step = tuple[Callable[..., Any], Sequence[Any], Sequence[int]]
+
+
+def ready(trace: Trace, wanted: Sequence[Symbol]) -> list[Step]:
+    """What the wanted values need of a trace, with numpy's kernels: to be run thousands of times."""
+    steps: list[Step] = []
+    needed = {s.number for s in wanted}
+    for op, args, attrs, numbers in reversed(trace.code):
+        if not needed.isdisjoint(numbers):
+            specs = [a.spec if isinstance(a, Symbol) else SCALARS[scalar_kind(a)] for a in args]
+            steps.append((NUMPY.kernel(op, attrs, specs) or written_out(op, attrs, specs), args, numbers))
+            needed.update(a.number for a in args if isinstance(a, Symbol))
+    return steps[::-1]
+
+
+def written_out(op: Op, attrs: dict[str, Any], specs: Sequence[Spec]) -> Callable[..., Any]:
+    """The composition of an op as a kernel."""
+    trace, results = expand(op, specs, attrs)
+    steps = ready(trace, results)
+
+    def kernel(*args: Any) -> tuple[Any, ...]:
+        values: dict[int, Any] = dict(enumerate(args))
+        take(steps, values)
+        return tuple(values[r.number] for r in results)
+
+    return kernel
+
+
+def take(steps: Sequence[Step], values: dict[int, Any]) -> None:
+    for kernel, args, numbers in steps:
+        made = kernel(*[values[a.number] if isinstance(a, Symbol) else a for a in args])
+        values.update(zip(numbers, made if isinstance(made, tuple | list) else (made,), strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import nullcontext
 
@@ -11,7 +12,11 @@ import torch
 from gt.worker.engines import Engine, load
 from gt.worker.engines.torch import TorchEngine
 
-#: Without a GPU the table's 15,000 tests for one are not even collected: to skip them takes minutes.
+#: pytest reads every log that is not passed on, and torch's log of what it traces notes the stack at each operation as
+#: soon as somebody reads it: a fifth of the time that tracing takes.
+logging.getLogger("torch.__trace").propagate = True
+
+#: Without a GPU the table's tests for one are not even collected: there are thousands.
 _DEVICES = ["cpu", *([pytest.param("cuda:0", marks=pytest.mark.gpu)] if torch.cuda.is_available() else [])]
 _ENGINES: dict[str, Engine] = {}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,9 @@ from gt.ops.engines import EXCEPTIONS
 from gt.ops.evaluate import apply
 from gt.ops.record import as_tuple, op
 from gt.program import SCALARS, spec
-from tests.ops.cases import NUMPY, as_dtype, calls_with, is_float, samples, specs_of, to_engine, to_numpy
+from tests.ops.cases import NUMPY, as_dtype, calls_with, is_float, ops, samples, specs_of, to_engine, to_numpy, trying
 from tests.ops.test_random import SEEDS, draw
-from tests.ops.test_table import INDEXED, TOLERANCE, close
+from tests.ops.test_table import TOLERANCE, close
 
 #: The ops that jax does not run are left out; tests/ops/test_engines.py sees to it that they are few.
 OPS = [o for o in TABLE.values() if o.name not in EXCEPTIONS]
@@ -30,6 +32,27 @@ def cases_of(op: Op) -> list[tuple[Any, dict[str, Any], str]]:
     return chosen
 
 
+#: Code that is quick to make, not to run: a third of the time.
+QUICK = {
+    "xla_backend_optimization_level": 0,
+    "xla_cpu_parallel_codegen_split_count": 1,
+    "xla_cpu_use_fusion_emitters": False,
+}
+
+
+@functools.cache
+def quick_options() -> dict[str, Any]:
+    """Those of them that this version of XLA knows."""
+    import jax
+
+    known = {}
+    for name, value in QUICK.items():
+        with suppress(jax.errors.JaxRuntimeError):
+            jax.jit(lambda: 0, compiler_options={name: value})()
+            known[name] = value
+    return known
+
+
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 def test_agrees_with_numpy(op: Op, jax_engine: Any) -> None:
     """All cases of an op are compiled at once, which is most of the time it takes."""
@@ -42,8 +65,9 @@ def test_agrees_with_numpy(op: Op, jax_engine: Any) -> None:
     def run(given: Any) -> Any:
         return [apply(op, args, specs_of(c[0]), c[1], jax_engine.kernel) for args, c in zip(given, cases, strict=True)]
 
-    quick = jax.jit(run, compiler_options={"xla_backend_optimization_level": 0})
-    made = quick([with_bytes(tuple(to_engine(jax_engine, args))) for args, _, _ in cases])
+    made = jax.jit(run, compiler_options=quick_options())(
+        [with_bytes(tuple(to_engine(jax_engine, args))) for args, _, _ in cases]
+    )
     for (args, attrs, dtype), theirs in zip(cases, made, strict=True):
         specs = specs_of(args)
         ours = apply(op, args, specs, attrs, NUMPY.kernel)
@@ -61,8 +85,14 @@ def test_numbers_may_be_known_as_well(name: str, jax_engine: Any) -> None:
             close(a, b, "float32")
 
 
-@pytest.mark.parametrize(("op", "args", "attrs"), INDEXED)
-def test_bad_indices_are_found(op: Op, args: Any, attrs: Any, jax_engine: Any) -> None:
+@ops(lambda op: op.indices)
+def test_bad_indices_are_found(op: Op, jax_engine: Any) -> None:
+    for i, (args, attrs) in enumerate(samples(op)):
+        with trying(f"sample {i}"):
+            _find_bad_indices(op, args, attrs, jax_engine)
+
+
+def _find_bad_indices(op: Op, args: Any, attrs: Any, jax_engine: Any) -> None:
     specs = specs_of(args)
     assert op.indices is not None
     for k, (n, extra) in op.indices(*specs, **attrs).items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -21,12 +22,13 @@ from tests.ops.cases import (
     Written,
     as_dtype,
     calls_with,
-    cases,
     is_float,
+    ops,
     samples,
     specs_of,
     to_engine,
     to_numpy,
+    trying,
     vjps,
     wide,
 )
@@ -63,26 +65,31 @@ def test_a_record_is_whole(op: Op) -> None:
         assert op.aliases
 
 
-@pytest.mark.parametrize(("op", "args", "attrs"), cases(lambda op: op.ranges))
-def test_indices_that_an_op_makes_are_in_range(op: Op, args: Any, attrs: Any) -> None:
+@ops(lambda op: op.ranges)
+def test_indices_that_an_op_makes_are_in_range(op: Op) -> None:
     """What `ranges` says is not checked again before a kernel reads it."""
     assert op.ranges is not None
-    results = apply(op, args, specs_of(args), attrs, NUMPY.kernel)
-    for k, n in op.ranges(*specs_of(args), **attrs).items():
-        assert results[k].dtype in (np.int64, np.int32)
-        assert ((results[k] >= 0) & (results[k] < n)).all()
+    for i, (args, attrs) in enumerate(samples(op)):
+        with trying(f"sample {i}"):
+            results = apply(op, args, specs_of(args), attrs, NUMPY.kernel)
+            for k, n in op.ranges(*specs_of(args), **attrs).items():
+                assert results[k].dtype in (np.int64, np.int32)
+                assert ((results[k] >= 0) & (results[k] < n)).all()
 
 
 # -- kernels ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize(("op", "args", "attrs"), cases())
-def test_engines_agree(op: Op, args: Any, attrs: Any, dtype: str, engine: Any) -> None:
+@ops()
+def test_engines_agree(op: Op, engine: Any) -> None:
     """And make what `infer` says."""
-    if dtype != "float64" and not has_floats(args):
-        pytest.skip("has no floats")
-    args = as_dtype(args, dtype)
+    for i, (args, attrs) in enumerate(samples(op)):
+        for dtype in TOLERANCE if has_floats(args) else ["float64"]:
+            with trying(f"sample {i} in {dtype}"):
+                _agree(op, as_dtype(args, dtype), attrs, dtype, engine)
+
+
+def _agree(op: Op, args: Any, attrs: Any, dtype: str, engine: Any) -> None:
     specs = specs_of(args)
     inferred = as_tuple(op.infer(*specs, **attrs))
     ours = apply(op, args, specs, attrs, NUMPY.kernel)
@@ -103,22 +110,24 @@ def test_engines_agree(op: Op, args: Any, attrs: Any, dtype: str, engine: Any) -
         close(mine, b, coarse)
 
 
-@pytest.mark.parametrize(("op", "args", "attrs"), cases())
-def test_torch_kernels_leave_their_operands_alone(op: Op, args: Any, attrs: Any, engine: Any) -> None:
+@ops()
+def test_torch_kernels_leave_their_operands_alone(op: Op, engine: Any) -> None:
     """Also operands that do not lie in order. And what is no view is new memory."""
-    specs = specs_of(args)
-    arrays = to_engine(engine, args)
-    plain = apply(op, arrays, specs, attrs, engine.kernel)
-    strided = [_strided(a) if isinstance(a, torch.Tensor) else a for a in arrays]
-    copies = [a.clone() if isinstance(a, torch.Tensor) else a for a in strided]
-    results = apply(op, strided, specs, attrs, engine.kernel)
-    for a, b in zip(strided, copies, strict=True):
-        assert a is b or not isinstance(a, torch.Tensor) or torch.equal(a.nan_to_num(), b.nan_to_num())
-    for a, b in zip(results, plain, strict=True):
-        torch.testing.assert_close(a, b, equal_nan=True)
-    if not op.aliases:
-        own = {a.untyped_storage().data_ptr() for a in strided if isinstance(a, torch.Tensor) and a.numel()}
-        assert not own & {r.untyped_storage().data_ptr() for r in results if r.numel()}
+    for i, (args, attrs) in enumerate(samples(op)):
+        with trying(f"sample {i}"):
+            specs = specs_of(args)
+            arrays = to_engine(engine, args)
+            plain = apply(op, arrays, specs, attrs, engine.kernel)
+            strided = [_strided(a) if isinstance(a, torch.Tensor) else a for a in arrays]
+            copies = [a.clone() if isinstance(a, torch.Tensor) else a for a in strided]
+            results = apply(op, strided, specs, attrs, engine.kernel)
+            for a, b in zip(strided, copies, strict=True):
+                assert a is b or not isinstance(a, torch.Tensor) or torch.equal(a.nan_to_num(), b.nan_to_num())
+            for a, b in zip(results, plain, strict=True):
+                torch.testing.assert_close(a, b, equal_nan=True)
+            if not op.aliases:
+                own = {a.untyped_storage().data_ptr() for a in strided if isinstance(a, torch.Tensor) and a.numel()}
+                assert not own & {r.untyped_storage().data_ptr() for r in results if r.numel()}
 
 
 def _strided(x: torch.Tensor) -> torch.Tensor:
@@ -129,50 +138,55 @@ def _strided(x: torch.Tensor) -> torch.Tensor:
     return holes[..., 0].permute(order)
 
 
-@pytest.mark.parametrize(("op", "args", "attrs"), cases(lambda op: op.inplace))
+@ops(lambda op: op.inplace)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
-def test_inplace_kernels_write_what_the_others_return(op: Op, args: Any, attrs: Any, dtype: str, engine: Any) -> None:
-    args = as_dtype(args, dtype)
-    specs = specs_of(args)
-    arrays = to_engine(engine, args)
-    plain = apply(op, arrays, specs, attrs, engine.kernel)
-    before = [a.clone() if isinstance(a, torch.Tensor) else a for a in arrays]
-    kernel = engine.kernel(op, attrs, specs, inplace=True)
-    results = kernel(*arrays)
-    results = results if isinstance(results, tuple) else (results,)
-    for k, r, p in zip(op.inplace, results, plain, strict=True):
-        assert r is arrays[k]
-        torch.testing.assert_close(r, p, rtol=0, atol=0)
-    for k, (a, b) in enumerate(zip(arrays, before, strict=True)):
-        if k not in op.inplace and isinstance(a, torch.Tensor):
-            assert torch.equal(a, b)
+def test_inplace_kernels_write_what_the_others_return(op: Op, dtype: str, engine: Any) -> None:
+    for i, (sample, attrs) in enumerate(samples(op)):
+        with trying(f"sample {i}"):
+            args = as_dtype(sample, dtype)
+            specs = specs_of(args)
+            arrays = to_engine(engine, args)
+            plain = apply(op, arrays, specs, attrs, engine.kernel)
+            before = [a.clone() if isinstance(a, torch.Tensor) else a for a in arrays]
+            kernel = engine.kernel(op, attrs, specs, inplace=True)
+            results = kernel(*arrays)
+            results = results if isinstance(results, tuple) else (results,)
+            for k, r, p in zip(op.inplace, results, plain, strict=True):
+                assert r is arrays[k]
+                torch.testing.assert_close(r, p, rtol=0, atol=0)
+            for k, (a, b) in enumerate(zip(arrays, before, strict=True)):
+                if k not in op.inplace and isinstance(a, torch.Tensor):
+                    assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize(("op", "args", "attrs"), cases(lambda op: op.compose))
-def test_compositions_equal_kernels(op: Op, args: Any, attrs: Any, engine: Any) -> None:
-    specs = specs_of(args)
-    arrays = to_engine(engine, args)
-    trace, results = expand(op, specs, attrs)
-    for s, r in zip(as_tuple(op.infer(*specs, **attrs)), results, strict=True):
-        assert r.spec is s
-    for a, b in zip(
-        run(trace, results, arrays, engine.kernel), apply(op, arrays, specs, attrs, engine.kernel), strict=True
-    ):
-        torch.testing.assert_close(a, b, equal_nan=True)
+@ops(lambda op: op.compose)
+def test_compositions_equal_kernels(op: Op, engine: Any) -> None:
+    for i, (args, attrs) in enumerate(samples(op)):
+        with trying(f"sample {i}"):
+            specs = specs_of(args)
+            arrays = to_engine(engine, args)
+            trace, results = expand(op, specs, attrs)
+            for s, r in zip(as_tuple(op.infer(*specs, **attrs)), results, strict=True):
+                assert r.spec is s
+            parts = run(trace, results, arrays, engine.kernel)
+            for a, b in zip(parts, apply(op, arrays, specs, attrs, engine.kernel), strict=True):
+                torch.testing.assert_close(a, b, equal_nan=True)
 
 
-@pytest.mark.parametrize(("op", "args", "attrs"), cases())
-def test_attributes_may_come_off_the_wire(op: Op, args: Any, attrs: Any, engine: Any) -> None:
+@ops()
+def test_attributes_may_come_off_the_wire(op: Op, engine: Any) -> None:
     """MessagePack knows no tuples."""
-    wired = msgspec.msgpack.decode(msgspec.msgpack.encode(attrs))
-    specs = specs_of(args)
-    assert as_tuple(op.infer(*specs, **wired)) == as_tuple(op.infer(*specs, **attrs))
-    for maker in (NUMPY, engine):
-        for a, b in zip(calls_with(maker, op, args, wired), calls_with(maker, op, args, attrs), strict=True):
-            if getattr(maker, "deferred", False):  # a GPU adds up in any order
-                np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
-            else:
-                np.testing.assert_array_equal(a, b)
+    for i, (args, attrs) in enumerate(samples(op)):
+        with trying(f"sample {i}"):
+            wired = msgspec.msgpack.decode(msgspec.msgpack.encode(attrs))
+            specs = specs_of(args)
+            assert as_tuple(op.infer(*specs, **wired)) == as_tuple(op.infer(*specs, **attrs))
+            for maker in (NUMPY, engine):
+                for a, b in zip(calls_with(maker, op, args, wired), calls_with(maker, op, args, attrs), strict=True):
+                    if getattr(maker, "deferred", False):  # a GPU adds up in any order
+                        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+                    else:
+                        np.testing.assert_array_equal(a, b)
 
 
 # -- gradients -------------------------------------------------------------------------------
@@ -182,19 +196,17 @@ def differentiable(op: Op) -> bool:
     return op.vjp is not None
 
 
-def finite(args: Any) -> bool:
-    return all(np.isfinite(a).all() for a in args if is_float(a))
-
-
-def with_gradient(op: Op, args: Any, attrs: Any) -> Written:
-    if not finite(args):
-        pytest.skip("a slope at nan")
-    results = as_tuple(op.infer(*specs_of(args), **attrs))
-    if not has_floats(args) or not all(s.dtype is dtypes.float64 for s in results):
-        pytest.skip("slopes are taken in float64")
-    written = Written(op, args, attrs)
-    assert written.specs_fit
-    return written
+def with_gradients(op: Op) -> Iterator[tuple[str, Any, Any, Written]]:
+    """(title, operands, attributes, gradients) of the samples whose slopes can be taken: in float64, where it is
+    finite."""
+    for i, (args, attrs) in enumerate(samples(op)):
+        results = as_tuple(op.infer(*specs_of(args), **attrs))
+        floats = [a for a in args if is_float(a)]
+        if floats and np.all([np.isfinite(a).all() for a in floats]) and {s.dtype for s in results} == {dtypes.float64}:
+            with trying(f"sample {i}"):
+                written = Written(op, args, attrs)
+                assert written.specs_fit
+            yield f"sample {i}", args, attrs, written
 
 
 def is_empty(written: Written) -> bool:
@@ -206,27 +218,38 @@ def compare_slopes(analytic: np.ndarray, numeric: np.ndarray) -> None:
     np.testing.assert_allclose(np.asarray(analytic)[there], numeric[there], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("op", "args", "attrs"), cases(differentiable))
-def test_gradients_match_finite_differences(op: Op, args: Any, attrs: Any) -> None:
-    written = with_gradient(op, args, attrs)
-    pairs = list(zip(written.results, written.gs, strict=True))
-    for (of, _), value in zip(written.first, written.values([d for _, d in written.first]), strict=True):
-        assert value.shape == of.shape
-        if not is_empty(written):
-            compare_slopes(value, written.slope(pairs, of))
+@ops(differentiable)
+def test_gradients_match_finite_differences(op: Op) -> None:
+    tried = False
+    for title, _, _, written in with_gradients(op):
+        with trying(title):
+            tried = True
+            pairs = list(zip(written.results, written.gs, strict=True))
+            for (of, _), value in zip(written.first, written.values([d for _, d in written.first]), strict=True):
+                assert value.shape == of.shape
+                if not is_empty(written):
+                    compare_slopes(value, written.slope(pairs, of))
+    if not tried:
+        pytest.skip("has no slopes")
 
 
-@pytest.mark.parametrize(("op", "args", "attrs"), cases(differentiable))
-def test_gradients_match_torch(op: Op, args: Any, attrs: Any, engine: Any) -> None:
-    written = with_gradient(op, args, attrs)
-    if is_empty(written):
-        pytest.skip("there is nothing to compare")
+@ops(differentiable)
+def test_gradients_match_torch(op: Op, engine: Any) -> None:
     if op.name.startswith("torch_op"):
         pytest.skip("it is torch's own autograd")
     if engine.deferred and op.name in ("linalg_eigh", "linalg_svd"):
         pytest.skip("the gradient of vectors whose signs are each library's choice")
-    if attrs.get("dmask"):
-        pytest.skip("torch's kernel has no derivative by its mask")
+    tried = False
+    for title, args, attrs, written in with_gradients(op):
+        if not is_empty(written) and not attrs.get("dmask"):  # torch's kernel has no derivative by its mask
+            with trying(title):
+                tried |= _match_torch(op, args, attrs, written, engine)
+    if not tried:
+        pytest.skip("torch has no derivative of it")
+
+
+def _match_torch(op: Op, args: Any, attrs: Any, written: Written, engine: Any) -> bool:
+    """False if torch has nothing to compare with."""
     specs = specs_of(args)
     arrays = to_engine(engine, args)
     leaves = [a.requires_grad_() for a, v in zip(arrays, args, strict=True) if is_float(v)]
@@ -239,11 +262,11 @@ def test_gradients_match_torch(op: Op, args: Any, attrs: Any, engine: Any) -> No
     there = [(r, g) for r, g in zip(results, gs, strict=True) if r.requires_grad]
     if not there:
         assert not any(np.any(d) for d in written.values([d for _, d in written.first])), "torch has none"
-        return
+        return True
     if op.name in ("silu_dx", "mish_dx", "floor_divide", "nextafter") or (
         op.name == "remainder" and not isinstance(args[0], np.ndarray)
     ):
-        pytest.skip("torch has no derivative of it")
+        return False
     theirs = torch.autograd.grad([r for r, _ in there], leaves, [g for _, g in there], allow_unused=True)
     symbols = [s for s in written.args if hasattr(s, "number") and s.dtype.is_floating_point]
     ours = {s.number: v for (s, _), v in zip(written.first, written.values([d for _, d in written.first]), strict=True)}
@@ -254,22 +277,27 @@ def test_gradients_match_torch(op: Op, args: Any, attrs: Any, engine: Any) -> No
             np.testing.assert_allclose(
                 ours.get(s.number, np.zeros(s.shape)), t.detach().cpu().numpy(force=True), rtol=1e-7, atol=1e-9
             )
+    return True
 
 
-@pytest.mark.parametrize(("op", "args", "attrs"), cases(differentiable))
-def test_gradients_have_gradients(op: Op, args: Any, attrs: Any) -> None:
-    written = with_gradient(op, args, attrs)
-    if op.name == "pow" and any(np.any(a == 0) for a in args if isinstance(a, np.ndarray)):
-        pytest.skip("the second derivative of a power at 0 is at most one-sided")
-    if op.name in ("maximum", "minimum") and np.any(np.equal(*args)):
-        pytest.skip("the gradient jumps at ties")
-    if is_empty(written):
-        pytest.skip("there is nothing to move")
-    grads = [d for _, d in written.first]
-    pairs = list(zip(grads, written.us, strict=True))
-    for of, d in written.twice():
-        numeric = written.slope(pairs, of)
-        compare_slopes(np.zeros(of.shape) if d is None else written.values([d])[0], numeric)
+@ops(differentiable)
+def test_gradients_have_gradients(op: Op) -> None:
+    tried = False
+    for title, args, _, written in with_gradients(op):
+        if op.name == "pow" and any(np.any(a == 0) for a in args if isinstance(a, np.ndarray)):
+            continue  # the second derivative of a power at 0 is at most one-sided
+        if op.name in ("maximum", "minimum") and np.any(np.equal(*args)):
+            continue  # the gradient jumps at ties
+        if is_empty(written):
+            continue
+        with trying(title):
+            tried = True
+            pairs = [(d, u) for (_, d), u in zip(written.first, written.us, strict=True)]
+            for of, d in written.twice():
+                numeric = written.slope(pairs, of)
+                compare_slopes(np.zeros(of.shape) if d is None else written.values([d])[0], numeric)
+    if not tried:
+        pytest.skip("has no slopes")
 
 
 #: What a gradient needs to keep; the rest may die after the forward pass. (operands read, result read)
@@ -309,8 +337,14 @@ def test_a_number_needs_no_saved_tensor() -> None:
 # -- views -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("op", "args", "attrs"), cases(lambda op: op.put))
-def test_what_is_put_is_read_again(op: Op, args: Any, attrs: Any) -> None:
+@ops(lambda op: op.put)
+def test_what_is_put_is_read_again(op: Op) -> None:
+    for i, (args, attrs) in enumerate(samples(op)):
+        with trying(f"sample {i}"):
+            _put_and_read(op, args, attrs)
+
+
+def _put_and_read(op: Op, args: Any, attrs: Any) -> None:
     specs = specs_of(args)
     rng = np.random.default_rng(3)
     pieces = apply(op, args, specs, attrs, NUMPY.kernel)
@@ -331,11 +365,15 @@ def test_what_is_put_is_read_again(op: Op, args: Any, attrs: Any) -> None:
 
 # -- indices ---------------------------------------------------------------------------------
 
-INDEXED = cases(lambda op: op.indices)
+
+@ops(lambda op: op.indices)
+def test_bad_indices_are_found(op: Op, engine: Any) -> None:
+    for i, (args, attrs) in enumerate(samples(op)):
+        with trying(f"sample {i}"):
+            _find_bad_indices(op, args, attrs, engine)
 
 
-@pytest.mark.parametrize(("op", "args", "attrs"), INDEXED)
-def test_bad_indices_are_found(op: Op, args: Any, attrs: Any, engine: Any) -> None:
+def _find_bad_indices(op: Op, args: Any, attrs: Any, engine: Any) -> None:
     specs = specs_of(args)
     assert op.indices is not None
     for k, (n, extra) in op.indices(*specs, **attrs).items():

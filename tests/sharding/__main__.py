@@ -3,6 +3,9 @@
 python -m tests.sharding                what went wrong, if anything did
 python -m tests.sharding OP ...         of these ops
 python -m tests.sharding --table        write expected.txt anew
+python -m tests.sharding --plan         how long planning takes
+python -m tests.sharding --real         through real processes: every sample once on four meshes, and training
+python -m tests.sharding --real OP ...  of these ops, and no training
 """
 
 from __future__ import annotations
@@ -14,10 +17,11 @@ import time
 import numpy as np
 
 from gt.ops import TABLE
-from gt.ops.engines import EXCEPTIONS
-from tests.sharding.cases import cases
+from tests.sharding import real, real_training, timing
+from tests.sharding.cases import OPS, cases
 from tests.sharding.checking import mistakes, mistakes_anyhow
 from tests.sharding.layouts import MESHES
+from tests.sharding.planned import mistakes_planned
 from tests.sharding.table import EXPECTED, table
 
 #: Ways of one sample on one mesh that are tried. Ops of many factors have thousands, which repeat each other.
@@ -28,7 +32,12 @@ def main(arguments: list[str]) -> int:
     if arguments == ["--table"]:
         EXPECTED.write_text(table())
         return 0
-    names = arguments or [name for name in TABLE if name not in EXCEPTIONS]
+    if arguments == ["--plan"]:
+        timing.main()
+        return 0
+    if arguments[:1] == ["--real"]:
+        return through_processes(arguments[1:])
+    names = arguments or [op.name for op in OPS]
     wrong = tried = 0
     began = time.monotonic()
     for name in names:
@@ -38,11 +47,34 @@ def main(arguments: list[str]) -> int:
             for m in MESHES:
                 rng = random.Random(f"{name} {i} {m!r}")
                 lines = mistakes(op, args, attrs, m, rng, LIMIT) + mistakes_anyhow(op, args, attrs, m, rng, 10)
+                lines += mistakes_planned(op, args, attrs, m, rng, 10)
                 tried += 1
                 wrong += bool(lines)
                 for line in lines[:3]:
                     print(line)
     print(f"{tried} uses of {len(names)} ops on a mesh, {wrong} of them wrong, {time.monotonic() - began:.0f} s")
+    return int(wrong > 0)
+
+
+def through_processes(names: list[str]) -> int:
+    wrong, began = 0, time.monotonic()
+    with real.serving(4) as server:
+        every = names or [op.name for op in OPS]
+        for at in range(0, len(every), 20):
+            for line in real.check_ops(server.address, real.MESHES, every[at : at + 20], 1000, "all"):
+                print(line, flush=True)
+                wrong += 1
+        print(f"{len(every)} ops on {len(real.MESHES)} meshes, {wrong} uses wrong, {time.monotonic() - began:.0f} s")
+        if names:
+            return int(wrong > 0)
+        wrong += real_training.check_models(server.address, real.MESHES)
+        wrong += real_training.check_scripts(server.address, real.MESHES)
+    for first, second in (("numpy", "numpy"), ("jax", "jax"), ("torch", "numpy"), ("torch", "jax")):
+        with real.serving(1, first) as server:
+            server.add(second)
+            wrong += real_training.check_models(server.address, [{"x": 2}], ("mlp", "cnn", "gpt"), ("both",), 10)
+            wrong += real_training.check_scripts(server.address, [{"x": 2}], ("both",), 3)
+    print(f"all through processes: {wrong} wrong, {time.monotonic() - began:.0f} s")
     return int(wrong > 0)
 
 

@@ -1,10 +1,16 @@
-"""Uses of ops with sizes that no mesh divides: 7, 10 and 11, and some below the mesh."""
+"""Which ops are tried on shards, and uses of them with sizes that no mesh divides: 7, 10 and 11, and some below it."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+
+from gt.ops import TABLE, Op
+from gt.ops.engines import EXCEPTIONS
+
+#: Collectives work on flat arrays, which have no layout; ops that need torch on the worker too are not simulated.
+OPS: list[Op] = [op for op in TABLE.values() if not op.collective and op.name not in EXCEPTIONS]
 
 Case = tuple[str, tuple[Any, ...], dict[str, Any]]
 
@@ -33,6 +39,7 @@ def cases() -> list[Case]:
         ("linear", (r(2, 7, 10), r(11, 10), r(11)), {}),
         ("sum", (r(7, 10),), {"dims": (1,), "keepdim": False}),
         ("mean", (r(7, 10),), {"dims": (0,), "keepdim": False}),
+        ("mean", (r(0, 10),), {"dims": (0, 1), "keepdim": False}),
         ("var", (r(7, 10),), {"dims": (0,), "correction": 1, "keepdim": True}),
         ("amax", (r(7, 10),), {"dims": (0, 1), "keepdim": False}),
         ("argmax", (r(7, 10),), {"dim": 1, "keepdim": False}),

@@ -89,7 +89,7 @@ def mistakes_anyhow(
     wanted, wrong = plain(op, args, attrs), []
     draws = np.random.default_rng(rng.randrange(1 << 30))
     for _ in range(count):
-        layouts = [drawn(rng, m, a.shape, _kinds(a)) if isinstance(a, np.ndarray) else None for a in args]
+        layouts = [drawn(rng, m, a.shape, kinds_of(a)) if isinstance(a, np.ndarray) else None for a in args]
         operands = [a if one is None else place(a, one, draws) for a, one in zip(args, layouts, strict=True)]
         try:
             made = apply(op, operands, attrs, m)
@@ -103,7 +103,7 @@ def mistakes_anyhow(
     return wrong
 
 
-def _kinds(a: np.ndarray) -> tuple[str, ...]:
+def kinds_of(a: np.ndarray) -> tuple[str, ...]:
     """What a tensor may be partial in. Values that are not finite have no addends."""
     if a.dtype.kind == "f" and a.dtype.itemsize == 8:
         return ("sum", "max", "min") if np.isfinite(a).all() else ("max", "min")

@@ -18,12 +18,11 @@ import numpy as np
 from gt.dispatcher.planner.choose import halo_step, instantiate, merge_step
 from gt.dispatcher.planner.redistribute import LOCAL, redistribute
 from gt.layout import Layout, layout, mesh, split
-from gt.ops import TABLE, Op
-from gt.ops.engines import EXCEPTIONS
+from gt.ops import Op
 from gt.ops.record import as_tuple
 from gt.ops.sharding import Bound, bind
 from gt.program import Spec
-from tests.sharding.cases import cases
+from tests.sharding.cases import OPS, cases
 from tests.sharding.simulate import Log, apply, collectives, place, spec_of
 
 EXPECTED = Path(__file__).with_name("expected.txt")
@@ -88,4 +87,4 @@ def instead(
 
 
 def table() -> str:
-    return "\n".join(line for name in sorted(TABLE) if name not in EXCEPTIONS for line in lines(TABLE[name])) + "\n"
+    return "\n".join(line for op in sorted(OPS, key=lambda op: op.name) for line in lines(op)) + "\n"

@@ -112,12 +112,14 @@ def test_elementwise_chains_need_nothing() -> None:
     assert repr(v.layout) == "[7@x 10@y]"
 
 
-def test_a_nonlinear_op_reduces_first() -> None:
+@pytest.mark.parametrize(("rows", "kind"), [(8, "all_reduce"), (8192, "reduce_scatter")])
+def test_a_nonlinear_op_reduces_first(rows: int, kind: str) -> None:
+    """On the way to a split if it is large: half the bytes. A small one everywhere, so that nobody gathers it again."""
     run = Machine(x=2)
-    x = RNG.normal(size=(8, 6))
+    x = RNG.normal(size=(rows, 6))
     v = run.put(x, {}, {"x": "sum"})
     np.testing.assert_allclose(read(run("relu", v)), np.maximum(x, 0), rtol=1e-9, atol=1e-9)
-    assert run.communicated() == ["reduce_scatter"]
+    assert run.communicated() == [kind]
 
 
 def test_a_number_is_not_added_by_everyone() -> None:

@@ -15,16 +15,12 @@ import pytest
 from gt.errors import ArgumentError, ProgramError
 from gt.layout import layout, mesh, split
 from gt.ops import TABLE, Op
-from gt.ops.engines import EXCEPTIONS
 from gt.ops.record import as_tuple, ops
 from gt.ops.sharding import bind, parse
-from tests.sharding.cases import cases
+from tests.sharding.cases import OPS, cases
 from tests.sharding.checking import mistakes, mistakes_anyhow, splits, ways
 from tests.sharding.layouts import MESHES
 from tests.sharding.simulate import spec_of
-
-#: Those that need torch on the worker too are not simulated.
-OPS = [op for op in TABLE.values() if op.name not in EXCEPTIONS]
 
 
 def few(op: Op, rng: random.Random) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:

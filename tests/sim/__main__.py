@@ -1,4 +1,4 @@
-"""Replay worlds of the simulation: `python -m tests.sim SEED [LAST SEED]`, with all checks on."""
+"""Replay worlds of the simulation: `python -m tests.sim [--sharded] SEED [LAST SEED]`, with all checks on."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import time
 
 from .simulation import simulate
 
-first = int(sys.argv[1])
-last = int(sys.argv[2]) if len(sys.argv) > 2 else first
+sharded = "--sharded" in sys.argv
+numbers = [int(a) for a in sys.argv[1:] if a != "--sharded"]
+first, last = numbers[0], numbers[-1]
 start_s = time.perf_counter()
 for seed in range(first, last + 1):
     try:
-        world = simulate(seed, check_always=True)
+        world = simulate(seed, check_always=True, sharded=sharded)
     except BaseException:
-        print(f"seed {seed} fails; alone: python -m tests.sim {seed}", file=sys.stderr)
+        print(f"seed {seed} fails; alone: python -m tests.sim{' --sharded' * sharded} {seed}", file=sys.stderr)
         raise
     if first == last:
         print(f"seed {seed}: {world.cluster.moves} moves, {len(world.clients)} clients, right")

@@ -20,14 +20,15 @@ import msgspec
 from gt import config
 from gt.client import recorder as recording
 from gt.client import session as sessions
-from gt.dispatcher.events import BadFramesCame, Check, Disconnect, MessageCame, PeerLost, PlanReady, Send, TimePassed
+from gt.dispatcher.events import BadFramesCame, Check, Disconnect, MakePlan, MessageCame, PeerLost, Send, TimePassed
 from gt.dispatcher.machine import Machine
-from gt.errors import ProgramError, ServerError
-from gt.ops.check import check
+from gt.dispatcher.planning import work_off
+from gt.errors import ServerError
 from gt.transport import codec
-from gt.transport.messages import VERSION, Refused, Share, WorkerHello
+from gt.transport.messages import VERSION, Refused, Share, WorkerHello, WorkerWelcome
 from gt.worker import engines
 from gt.worker.core import WorkerCore
+from gt.worker.memory_groups import Hall
 
 TICK_S = 0.1
 
@@ -85,7 +86,7 @@ class SimWorker:
 
     def __init__(self, cluster: Cluster, number: int, settings: config.Config, engine: Any) -> None:
         self.engine = engines.load(engine, "cpu" if engine == "torch" else "") if isinstance(engine, str) else engine
-        self.core = WorkerCore(self.engine, settings)
+        self.core = WorkerCore(self.engine, settings, network=cluster.hall.door)
         self.control = cluster.link(f"w{number}c".encode())
         self.results = cluster.link(f"w{number}r".encode())
         self.dead = False
@@ -93,7 +94,16 @@ class SimWorker:
         for link, control in ((self.control, True), (self.results, False)):
             link.send(
                 WorkerHello(
-                    VERSION, settings.token, f"link{number}", control, self.engine.name, "cpu", memory, "sim", number
+                    VERSION,
+                    settings.token,
+                    f"link{number}",
+                    control,
+                    self.engine.name,
+                    "cpu",
+                    memory,
+                    "sim",
+                    number,
+                    "sim",
                 )
             )
 
@@ -127,7 +137,8 @@ class Cluster:
         self.machine = Machine(self.settings, self.settings.token)
         self.links: dict[bytes, Link] = {}
         self.workers: list[SimWorker] = []
-        self.checks: deque[Check] = deque()
+        self.hall = Hall()  #: where workers run collectives
+        self.checks: deque[Check | MakePlan] = deque()
         self.now_s = 0.0
         self.moves = 0
         self.idle = 0
@@ -160,12 +171,18 @@ class Cluster:
 
     def kill_worker(self, worker: SimWorker) -> None:
         worker.dead = True
+        self.hall.kill(self.number_of(worker))
         self.workers.remove(worker)
         links = [worker.control, worker.results]
         if self.random is not None and self.random.random() < 0.5:
             links.reverse()
         for link in links:
             self.kill_link(link)
+
+    def number_of(self, worker: SimWorker) -> int:
+        """What the dispatcher calls it; 0 if it has not heard of it."""
+        peers = (worker.control.peer, worker.results.peer)
+        return next((n for n, w in self.machine.state.workers.items() if w.control in peers or w.results in peers), 0)
 
     def kill_link(self, link: Link) -> None:
         """The process at this end died: some of what it had sent may still arrive, then the loss is noticed."""
@@ -190,7 +207,7 @@ class Cluster:
             if w.control.inbox:
                 moves.append((SimWorker.read, w))
             w.results.inbox.clear()
-            if w.core._queue or w.core._urgent:
+            if w.core.busy:
                 moves.append((SimWorker.step, w))
             if not w.core._copies.empty():
                 moves.append((SimWorker.copy, w))
@@ -255,11 +272,7 @@ class Cluster:
         link.inbox.append(link.down.popleft())
 
     def _checked(self, _: None = None) -> None:
-        ask = self.checks.popleft()
-        try:
-            self._handle(PlanReady(ask.program, check(ask.text)))
-        except ProgramError as e:
-            self._handle(PlanReady(ask.program, None, str(e)))
+        self._handle(work_off(self.checks.popleft()))
 
     def _handle(self, event: Any) -> None:
         actions = self.machine.handle(event)
@@ -268,10 +281,12 @@ class Cluster:
         for action in actions:
             if isinstance(action, Send):
                 link = self.links.get(action.peer)
+                if isinstance(action.message, WorkerWelcome) and (link is None or link.closed):
+                    self.hall.kill(action.message.worker)  # it died before it knew its number
                 if link is not None and not link.closed:
                     data = None if action.payload is None else bytes(action.payload)
                     link.down.append(codec.encode(action.message, data))
-            elif isinstance(action, Check):
+            elif isinstance(action, Check | MakePlan):
                 self.checks.append(action)
             elif isinstance(action, Disconnect):
                 link = self.links.pop(action.peer, None)

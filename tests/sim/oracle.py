@@ -12,12 +12,12 @@ the dispatcher: a call is done or has failed, a worker is gone. From that it wor
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from gt.transport.messages import CallFailed
+from gt.transport.messages import CallFailed, Failure
 
 Array = Any
 
@@ -26,8 +26,8 @@ class Node:
     """One value: what makes it, and what became of it."""
 
     __slots__ = (
-        "args", "bad", "data", "group", "lost", "make", "number", "poisoned", "replaces", "root", "seq", "taint",
-        "worker",
+        "args", "bad", "data", "group", "id", "lost", "make", "number", "poisoned", "replaces", "root", "seq", "taint",
+        "workers",
     )  # fmt: skip
 
     def __init__(self, make: Callable[..., Array] | None, args: tuple[Node, ...], bad: str = "") -> None:
@@ -38,7 +38,8 @@ class Node:
         self.group: Any = None  #: The pending program it was recorded in, and its number there.
         self.number = -1
         self.seq = 0  #: The call that makes it, once that is sent.
-        self.worker: bytes = b""  #: Who has it, or its call.
+        self.workers: set[bytes] = set()  #: Who has it, or its call.
+        self.id = 0
         self.data: Array = None  #: Set when its call is done, or has failed and kept the old value.
         self.poisoned = False
         self.lost = False
@@ -59,10 +60,15 @@ class SentCall:
         self.outputs = outputs
         self.acked = acked
         self.inputs = [a for n in nodes for a in n.args if a.group is not group]
-        self.worker: bytes = b""
-        self.lost = False  #: Its worker was gone before it was done.
+        self.workers: set[bytes] = set()
+        self.lost = False  #: A worker of its was gone before it was done.
+        self.refused: Failure | None = None  #: Why the dispatcher would not have it run.
         self.done = False
         self.root = 0  #: Set if it failed.
+
+    def kept_at(self, tensors: Mapping[int, Any]) -> bool:
+        """Whether the dispatcher has a value for any of its results."""
+        return any(n.id in tensors and tensors[n.id].lost is None for n in self.outputs)
 
 
 class Oracle:
@@ -103,6 +109,7 @@ class Oracle:
             node = nodes.get(number)
             if node is not None:  # else it is a step inside an operation, or nothing that was told of
                 self.by_id[first + i] = node
+                node.id = first + i
                 outputs.append(node)
         needed: dict[int, Node] = {}
         left = list(outputs)
@@ -133,20 +140,26 @@ class Oracle:
 
     # --- what happens at the dispatcher ---
 
-    def placed(self, seq: int, worker: bytes) -> None:
-        """Call `seq` went to a worker."""
+    def placed(self, seq: int, worker: bytes, refused: Failure | None) -> None:
+        """Call `seq` went to a worker, maybe one of several."""
         call = self.calls[seq]
-        call.worker = worker
+        call.workers.add(worker)
+        call.refused = refused
         for node in call.outputs:
-            node.worker = worker
+            node.workers.add(worker)
 
-    def worker_lost(self, worker: bytes) -> None:
-        for node in self.by_id.values():
-            if node.worker == worker:
+    def worker_lost(self, worker: bytes, outlived: set[int], several: bool) -> None:
+        """A worker is gone; `outlived` are ids whose values others have too. If it was one of several that the client
+        had, every call under way fails."""
+        for i, node in self.by_id.items():
+            if worker in node.workers and i not in outlived:
                 node.lost = True
         for seq in range(self.resolved + 1, len(self.calls) + 1):
-            if self.calls[seq].worker == worker:
-                self.calls[seq].lost = True
+            call = self.calls[seq]
+            if worker in call.workers or (several and call.workers):
+                call.lost = True
+                for node in call.outputs:
+                    node.lost = True
 
     def done_up_to(self, seq: int) -> None:
         while self.resolved < seq:
@@ -164,23 +177,26 @@ class Oracle:
             assert node.make is not None
             node.data = node.make(*[a.data for a in node.args])
 
-    def failed(self, message: CallFailed) -> None:
+    def failed(self, message: CallFailed, torn: bool) -> None:
+        """A call has failed. `torn`: some of its workers may have done their parts, so nothing of it is kept."""
         self.done_up_to(message.seq - 1)
         call = self.calls[message.seq]
         assert not call.done, f"call {call.seq} has failed twice"
         call.done = True
         self.resolved = message.seq
         call.root = message.root
-        self._check_reason(call, message)
+        self._check_reason(call, message, torn)
         kept = [(n, self._origin(n, call)) for n in call.outputs]
         for node, old in kept:
             node.root = message.root
-            if old is not None and not (old.poisoned or old.lost):
+            if torn:
+                node.lost = True
+            if old is not None and not (old.poisoned or old.lost or torn):
                 node.data, node.taint = old.data, call.seq
             else:
                 node.poisoned = True
 
-    def _check_reason(self, call: SentCall, message: CallFailed) -> None:
+    def _check_reason(self, call: SentCall, message: CallFailed, torn: bool) -> None:
         kind, root = message.error.kind, message.root
         if not call.nodes:
             return  # all of it was a step inside an operation, sent while that waited: nothing is known of it here
@@ -193,7 +209,9 @@ class Oracle:
                 if node.lost:
                     # With the worker went calls under way; the first of them may be named for all.
                     roots |= {call.seq, *(c.seq for c in self.calls.values() if c.root == c.seq)}
-        if kind == "LostError" and (self.lonely or call.lost):
+        if call.refused is not None and "set one anew" in call.refused.text:
+            roots.add(call.seq)
+        if kind in ("LostError", "PeerFailed") and (self.lonely or call.lost or torn):
             roots |= {call.seq, *(c.seq for c in self.calls.values() if c.root == c.seq)}
         assert root in roots, f"call {call.seq} failed for no reason (root {root}, not in {roots}): {message.error}"
 

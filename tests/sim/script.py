@@ -17,7 +17,7 @@ import numpy as np
 import gt
 from gt.client import recorder as recording
 from gt.client.session import Session
-from gt.errors import GTError
+from gt.errors import ArgumentError, GTError
 from gt.ops import TABLE
 
 from .oracle import Node, Oracle
@@ -85,8 +85,11 @@ def _value(tensor: Any) -> Any:
 class Thread:
     """One thread of a client. `act` does its next action."""
 
-    def __init__(self, session: SimSession, variables: list[Variable], rng: random.Random, actions: int) -> None:
+    def __init__(
+        self, session: SimSession, variables: list[Variable], rng: random.Random, actions: int, sharded: bool = False
+    ) -> None:
         self.session = session
+        self.actions = {**ACTIONS, **(SHARDED if sharded else {})}
         self.oracle = session.oracle
         self.variables = variables
         self.rng = rng
@@ -98,7 +101,7 @@ class Thread:
 
     def act(self) -> None:
         self.left -= 1
-        name = self.rng.choices(list(ACTIONS), list(ACTIONS.values()))[0]
+        name = self.rng.choices(list(self.actions), list(self.actions.values()))[0]
         try:
             getattr(self, name)()
         finally:
@@ -345,11 +348,38 @@ class Thread:
     def ask(self) -> None:
         assert "workers" in self.session.stats()
 
+    # --- on several workers ---
+
+    def mesh(self) -> None:
+        """Live on other workers, or on the same ones as another grid."""
+        axes = self.rng.choice([{"x": 1}, {"x": 2}, {"x": 2}, {"x": 3}, {"x": 3}, {"x": 2, "y": 2}, {"y": 1, "x": 2}])
+        while True:
+            try:
+                self.session.meshes.set("", axes, split=self.rng.random() < 0.5)
+            except KeyboardInterrupt:
+                continue  # else nobody here would know what was set
+            except ArgumentError:
+                pass  # there are not so many workers
+            return
+
+    def pin(self) -> None:
+        """Say how a value shall lie."""
+        a = self.pick()
+        if a is None or "" not in self.session.meshes.by_name:
+            return self.create()
+        node = self.read(a)
+        n = a.tensor.shape[0]
+        made = gt.shard(a.tensor, {0: "x"}) if self.rng.random() < 0.7 else gt.shard(a.tensor, "[]")
+        assert made.shape == (n,)
+        self.add(made, Node(lambda d: d, (node,)))
+
 
 ACTIONS = {
     "create": 8, "upload": 6, "compute": 10, "scale": 10, "combine": 14, "chain": 4, "update": 16, "step": 12,
     "index": 10, "hog": 3, "relapse": 2, "view": 5, "share": 8, "drop": 10, "end": 8, "fetch": 16, "ask": 1,
 }  # fmt: skip
+
+SHARDED = {"mesh": 4, "pin": 8}
 
 Pair = tuple[Callable[..., Any], Callable[..., Any]]
 UNARY: list[Pair] = [(gt.tanh, np.tanh), (gt.neg, np.negative), (gt.abs, np.abs)]

@@ -25,7 +25,9 @@ import gt.dispatcher.transfers
 import gt.transport.shared
 import gt.worker.calls
 import gt.worker.core
+import gt.worker.fetches
 import gt.worker.session
+import gt.worker.together
 import gt.worker.transfers
 from gt import config
 from gt.client.transfers import Download
@@ -48,14 +50,16 @@ LIMITS = {
     },
     gt.dispatcher.transfers: {"CHUNK": 48, "UPLOADS": 3, "SLOTS": 5},
     gt.dispatcher.invariants: {"WINDOW": 6, "UPLOADS": 3, "SLOTS": 5},
-    gt.worker.core: {"CHUNK": 48, "SLOTS": 5, "LARGE": 80},
+    gt.worker.core: {"SLOTS": 5},
+    gt.worker.fetches: {"CHUNK": 48, "SLOTS": 5, "LARGE": 80},
     gt.dispatcher.machine: {"WINDOW": 6},
     gt.dispatcher.calls: {"WINDOW": 6},
     gt.worker.transfers: {"CHUNK": 48},
     gt.worker.session: {"SENDING_NBYTES": 500},
     gt.client.creation: {"BY_VALUE_NBYTES": 64},
 }  # fmt: skip
-CLOCKED = (gt.client.session, gt.client.transfers, gt.client.recorder, gt.worker.calls)  #: They ask for the time.
+#: They ask for the time.
+CLOCKED = (gt.client.session, gt.client.transfers, gt.client.recorder, gt.worker.calls, gt.worker.together)
 FAULTS = 0.03  #: Turns in which something goes wrong or a worker joins.
 TORCH = find_spec("torch") is not None
 for engine in ["numpy", "torch"] if TORCH else ["numpy"]:
@@ -95,25 +99,30 @@ class Client:
         self.threads: list[Thread] = []
         self.leaving = False
         self.dead = False
+        self.several: set[bytes] = set()  #: Its workers, if it may have more than one.
 
 
 class World:
     """See the file's header."""
 
-    def __init__(self, seed: int, check_always: bool = False) -> None:
+    def __init__(self, seed: int, check_always: bool = False, sharded: bool = False) -> None:
         rng = self.rng = random.Random(seed)
+        self.sharded = sharded  #: Clients live on several workers, now on these, now on those.
         limited = rng.random()
+        # A quarter of what is too much must be too much as well.
+        limit = HUGE if sharded else 4 * HUGE
         settings = config.Config(
             server="", token="", engine="numpy", instruction_log="", debug_client=False, debug_worker=False,
             debug_compile=False, worker_timeout_s=15.0, connect_timeout_s=1e9,
             cache_bytes=rng.choice([1 << 11, 1 << 13, 1 << 20]),
-            fake_memory=4 * HUGE if limited < 0.2 else 0,
-            worker_memory=4 * HUGE if 0.2 < limited < 0.4 else 0,
+            fake_memory=limit if limited < 0.2 else 0,
+            worker_memory=limit if 0.2 < limited < 0.4 else 0,
             share_memory=rng.random() < 0.8,
         )  # fmt: skip
         # Only torch's engine writes over donated memory; numpy's is faster to simulate.
         engine = "torch" if TORCH and seed % 3 == 0 else "numpy"
-        workers = rng.choice([0, 1, 1, 1, 2])
+        workers = rng.choice([2, 3, 3, 4] if sharded else [0, 1, 1, 1, 2])
+        self.most_workers = 4 if sharded else 2
         self.cluster = Cluster(workers, rng.getrandbits(32), engine, settings)
         self.cluster.check_invariants = check_always or seed % 10 == 0
         self.cluster.watch = self.watch
@@ -164,7 +173,7 @@ class World:
             self.cluster.kill_worker(workers[int(self.rng.random() * len(workers))])
         elif dice > 1 - self.deadly_clients and self.clients:
             self.kill(self.clients[int(self.rng.random() * len(self.clients))])
-        elif dice > 0.5 and len(workers) < 2:
+        elif dice > 0.5 and len(workers) < self.most_workers:
             self.cluster.add_worker()
 
     def while_waiting(self, link: Link) -> None:
@@ -219,7 +228,8 @@ class World:
         self.clients.append(client)
         self.by_link[client.link] = self.by_peer[client.link.peer] = self.by_number[session.number] = client
         for _ in range(self.rng.choice([1, 1, 2])):
-            client.threads.append(Thread(session, client.variables, self.rng, self.rng.randrange(10, 70)))
+            actions = self.rng.randrange(10, 70)
+            client.threads.append(Thread(session, client.variables, self.rng, actions, self.sharded))
 
     def tick(self) -> None:
         """The clients' timers look around."""
@@ -273,7 +283,7 @@ class World:
         for worker in self.cluster.workers:
             if number in worker.core.sessions:
                 has = worker.core.sessions[number]
-                found += [*has.store.entries, *has.uploads, *has.fetches, *has.sending, *has.backlog]
+                found += [*filter(None, has.store.entries), *has.uploads, *has.fetches, *has.sending, *has.backlog]
         return found
 
     def compare(self) -> None:
@@ -283,13 +293,19 @@ class World:
             n: w.core for n in state.workers for w in self.cluster.workers if w.control.peer == state.workers[n].control
         }
         for session in state.sessions.values():
-            core = cores.get(session.worker.number) if session.worker is not None else None
-            has = core.sessions.get(session.number) if core is not None else None
-            there = {i: e.spec.nbytes * (e.array is not None) for i, e in has.store.entries.items()} if has else {}
-            thought = {i: t.nbytes for i, t in session.tensors.items() if t.layout is not None}
-            # It may count a value that a failed call was to keep and, its source being poisoned, could not.
-            right = thought.keys() == there.keys() and all(there[i] <= n for i, n in thought.items())
-            assert right, f"session {session.number}: thought {thought}, there is {there}"
+            for number in session.workers:
+                core = cores.get(number)
+                has = core.sessions.get(session.number) if core is not None else None
+                stored = {i: e for i, e in has.store.entries.items() if i} if has else {}
+                there = {i: e.spec.nbytes * (e.array is not None) for i, e in stored.items()}
+                known = {i: t for i, t in session.tensors.items() if t.layout is not None}
+                thought = {i: t.nbytes if t.parts is None else t.parts.get(number, 0) for i, t in known.items()}
+                for i, t in known.items():
+                    if number not in t.layout.mesh.workers and i not in there:
+                        del thought[i]  # it need not have anything there; it may have an empty array
+                # It may count a value that a failed call was to keep and, its source being poisoned, could not.
+                right = thought.keys() == there.keys() and all(there[i] <= n for i, n in thought.items())
+                assert right, f"session {session.number}, worker {number}: thought {thought}, there is {there}"
 
     def insist(self, action: Any) -> None:
         """Again, until it is not an earlier failure that it meets."""
@@ -318,7 +334,8 @@ class World:
     def watch(self, event: Any, actions: list[Any]) -> None:
         if isinstance(event, PeerLost) and event.peer.startswith(b"w"):
             for client in self.clients:
-                client.oracle.worker_lost(event.peer[:-1])
+                several = event.peer[:-1] in client.several
+                client.oracle.worker_lost(event.peer[:-1], self.outlived(client) if several else set(), several)
         oracles: list[Oracle] = [c.oracle for c in self.clients]
         if isinstance(event, TimePassed) and not self.cluster.machine.state.workers:
             for oracle in oracles:
@@ -328,14 +345,31 @@ class World:
                 self.watch_send(action.peer, action.message)
         for oracle in oracles:
             oracle.lonely = False
+        if self.sharded:
+            for client in self.clients:
+                there = self.cluster.machine.state.sessions.get(client.session.number)
+                wide = there is not None and there.wide
+                client.several = {w.control[:-1] for w in there.workers.values()} if wide else set()
+
+    def outlived(self, client: Client) -> set[int]:
+        """Of a client that has just lost one of several workers: values of which others have all."""
+        there = self.cluster.machine.state.sessions.get(client.session.number)
+        return {i for i, t in there.tensors.items() if t.lost is None} if there is not None else set()
+
+    def torn(self, client: Client, seq: int) -> bool:
+        """Whether nothing was kept of a call that failed, for one of its workers had died."""
+        call = client.oracle.calls[seq]
+        there = self.cluster.machine.state.sessions.get(client.session.number)
+        dead = call.workers - {w.control.peer[:-1] for w in self.cluster.workers}
+        return bool(dead) and there is not None and there.wide and not call.kept_at(there.tensors)
 
     def watch_send(self, peer: bytes, message: Any) -> None:
         if peer.startswith(b"w"):
             client = self.by_number.get(getattr(message, "session", 0))
             if client is not None and isinstance(message, Call):
-                client.oracle.placed(message.seq, peer[:-1])
+                client.oracle.placed(message.seq, peer[:-1], message.refused)
             elif client is not None and isinstance(message, Chunk):
-                client.oracle.by_id[message.key].worker = peer[:-1]
+                client.oracle.by_id[message.key].workers.add(peer[:-1])
             return
         if isinstance(message, (Rejected, Refused)):
             raise AssertionError(f"a client that did nothing wrong was told: {message.text}")
@@ -345,10 +379,10 @@ class World:
         if isinstance(message, CallDone):
             client.oracle.done_up_to(message.seq)
         elif isinstance(message, CallFailed):
-            client.oracle.failed(message)
+            client.oracle.failed(message, self.torn(client, message.seq))
         elif isinstance(message, ChunkAck):
             node = client.oracle.by_id[message.key]
-            if not node.worker:
+            if not node.workers:
                 node.lost = True  # the dispatcher took it and passed it to nobody
 
 
@@ -376,12 +410,12 @@ def _small_and_clocked(world: World) -> Iterator[None]:
             gc.enable()
 
 
-def simulate(seed: int, check_always: bool = False) -> World:
+def simulate(seed: int, check_always: bool = False, sharded: bool = False) -> World:
     """Run the world of this seed to its end; raises what was wrong with it.
 
     The dispatcher's state is checked after every event of every tenth world, or of this one.
     """
-    world = World(seed, check_always)
+    world = World(seed, check_always, sharded)
     with _small_and_clocked(world):
         world.run()
     return world

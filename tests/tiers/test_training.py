@@ -12,10 +12,10 @@ import pytest
 
 import gt
 from gt.errors import IndexOutOfRange
-from tests.tiers.conftest import Server, folders, hits, programs, until_compiled
+from tests.tiers.conftest import COMPILED_S, Server, folders, hits, programs, until_compiled
 from tests.tiers.models import BATCH, DROP, Gpt, Mlp
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(COMPILED_S + 60)]
 STEPS = 100
 
 
@@ -35,7 +35,7 @@ def compiled(long_lived: Server, cache: Path) -> Iterator[None]:
     yield
     assert len(folders(cache)) == 2, "numbers of a call have made a new compilation"
     assert not any(p["given_up"] for p in programs().values())
-    gt.client.session.disconnect()
+    gt.disconnect()
 
 
 @pytest.mark.parametrize("kind", [Mlp, Gpt])

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.processes.running import alive, children, until, until_gone
-from tests.tiers.conftest import Server, folders, hits, programs, until_compiled
+from tests.tiers.conftest import COMPILED_S, Server, folders, hits, programs, until_compiled
 from tests.tiers.models import Mlp
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(COMPILED_S + 60)]
 Serve = Callable[..., Server]
 
 

@@ -42,13 +42,11 @@ class Pretend(TorchEngine):
         self.captured = 0
         self.graphs: list[weakref.ref[Replayed]] = []
 
-    def capture(self, f: Callable[[], list[Any]]) -> tuple[Any, list[Any]]:
+    def capture(self, f: Callable[[], list[Any]], changed: list[Any]) -> tuple[Any, list[Any]]:
         self.captured += 1
-        held = [cell.cell_contents for cell in f.__closure__ or ()]
-        inputs = next(h for h in held if isinstance(h, list))
-        before = [a.clone() for a in inputs]
+        before = [a.clone() for a in changed]
         results = f()
-        for a, old in zip(inputs, before, strict=True):
+        for a, old in zip(changed, before, strict=True):
             a.copy_(old)
         for r in results:
             r.fill_(0)  # a capture computes nothing

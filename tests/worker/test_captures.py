@@ -12,6 +12,7 @@ import pytest
 import gt
 from gt import config, nn
 from gt.errors import IndexOutOfRange
+from gt.worker.calls import Calls
 from tests.sim.cluster import Cluster, using
 from tests.worker.pretend import Pretend
 
@@ -192,3 +193,32 @@ def test_graphs_share_their_memory(device: Pretend) -> None:
         np.testing.assert_allclose(a.numpy(), right[i][0], rtol=1e-5)
         np.testing.assert_allclose(b.numpy(), right[i][1], rtol=1e-5)
     assert tiers()["2"]["hits"] > 10
+
+
+def test_a_loss_that_is_held_for_long_stays_as_it_was(device: Pretend) -> None:
+    """Small results go round in the graph's own places: who holds one when its place comes round keeps his value."""
+    trainer = Trainer()
+    plain = plain_losses(80, [1e-2] * 80)
+    kept = [trainer.step(i)[0] for i in range(80)]
+    np.testing.assert_allclose([loss.item() for loss in kept], plain, rtol=1e-5)
+    assert tiers()["2"]["hits"] > 60
+
+
+def test_the_same_call_again_is_known_as_such(device: Pretend, monkeypatch: pytest.MonkeyPatch) -> None:
+    again: list[bool] = []
+    run_again = Calls._run_again
+    monkeypatch.setattr(Calls, "_run_again", lambda *a: again.append(run_again(*a)) or again[-1])
+    trainer = Trainer()
+    losses = [trainer.step(i)[0].item() for i in range(20)]
+    assert again.count(True) > 10
+    # Another array in place of a parameter: it is not the same call, and must not run on the old memory.
+    before = len(again)
+    trainer.model[0].weight.data = trainer.model[0].weight.data * 2.0
+    trainer.model[0].weight.detach().numpy()  # a program of its own
+    other = trainer.step(20)[0].item()
+    assert not again[before]
+    with using(Cluster(engine="torch").client()):
+        twin = Trainer()
+        plain = [twin.step(i)[0].item() for i in range(20)]
+        twin.model[0].weight.data = twin.model[0].weight.data * 2.0
+        np.testing.assert_allclose([*losses, other], [*plain, twin.step(20)[0].item()], rtol=1e-5)

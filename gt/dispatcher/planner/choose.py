@@ -19,9 +19,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gt.dispatcher.planner.redistribute import Step, cost, count, overlap, redistribute
+from gt.dispatcher.planner.redistribute import LOCAL, Step, count, largest_shard, overlap, redistribute, shape_at
 from gt.errors import GTError
-from gt.layout import Axes, Layout, Mesh, Pieces, bounds, cut, held, joined, largest, layout, local_shape
+from gt.layout import Axes, Layout, Mesh, Pieces, bounds, cut, held, joined, layout
 from gt.ops.record import Op
 from gt.ops.shard import first_phase, parts_at, shard_spec
 from gt.ops.sharding import Bound, Dim, added, bind, groups, has
@@ -29,8 +29,21 @@ from gt.program import Spec
 
 #: Reading or writing a byte of memory, in bytes that travel between workers: about what a network costs more.
 MEMORY_SHARE = 1 / 16
+#: Multiplying and adding, in bytes that travel: a worker does so much while one byte comes in.
+FLOPS_PER_BYTE = 100
 #: A partial result has to be reduced later, but it may be added to another one first, and both reduced at once.
 PARTIAL_SHARE = 0.85
+#: A result that still has to get to its goal keeps everybody waiting: nothing is left to be computed meanwhile.
+GOAL_SHARE = 1.5
+#: That workers meet at all costs as much as this many bytes.
+MEETING_NBYTES = 1 << 12
+
+#: A smaller partial operand is reduced everywhere: it travels together with others, and nobody gathers it again.
+SCATTERED_NBYTES = 1 << 14
+
+#: How an operand lies: in one layout, in each of several, or () in any that is wanted, because nobody has made it yet.
+#: None for numbers.
+Have = Layout | tuple[Layout, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,26 +77,32 @@ class Choice:
     """A way to run an op, and how its operands get there."""
 
     sharding: Sharding
+    starts: tuple[Layout | None, ...]  #: of each operand: the one of its layouts that it comes from
     steps: tuple[tuple[Step, ...], ...]  #: of each operand; the exchange of an op in two phases is with the first
     cost: float
-    #: Whether an operand was gathered because no rule covers its split.
-    gathered: bool
+    blocked: tuple[str, ...]  #: axes that are gathered because they split what must be whole
+
+    @property
+    def gathered(self) -> bool:
+        """Whether an operand was gathered because no rule covers its split."""
+        return bool(self.blocked)
 
 
 def choose(
-    op: Op, specs: Sequence[Spec], results: Sequence[Spec], attrs: dict[str, Any], have: Sequence[Layout | None]
-) -> Choice | None:
-    """The cheapest way to run an op on operands that lie like this (None: numbers); None if it is to be expanded.
-    It runs on the mesh of its largest operand."""
-    placed = [(-s.nbytes, k, one.mesh) for k, (s, one) in enumerate(zip(specs, have, strict=True)) if one is not None]
-    if not placed:
-        raise GTError(f"{op.name}: no operand says on which mesh it shall run")
-    mesh = min(placed)[2]
+    op: Op, specs: Sequence[Spec], results: Sequence[Spec], attrs: dict[str, Any], have: Sequence[Have],
+    goals: Sequence[Layout | None] = (), bound: Bound | None = None,
+) -> Choice | None:  # fmt: skip
+    """The cheapest way to run an op on operands that lie like this; None if it is to be expanded. Results with a goal
+    are brought there afterwards. It runs on the mesh that has most of its operands. `bound`: its rule, if it is known
+    already."""
+    lying = [one if one is None or isinstance(one, tuple) else (one,) for one in have]
+    goals = goals or (None,) * len(results)
+    mesh = _mesh(op, specs, lying, goals)
     expands = op.parts is not None or op.compose is not None
-    bound = bind(op, specs, results, attrs)
-    if not bound.covered and expands and any(one is not None and not one.is_whole for one in have):
+    bound = bound or bind(op, specs, results, attrs)
+    if not bound.covered and expands and any(one and not any(a.is_whole for a in one) for one in lying):
         return None
-    seen = _Seen(op, bound, specs, attrs, have, mesh)
+    seen = _Seen(op, bound, specs, attrs, lying, goals, mesh)
     blocked = seen.blocked()
     if expands and blocked:
         return None
@@ -92,13 +111,30 @@ def choose(
         sharding = seen.built(dict(zip(seen.options, picks, strict=True)))
         if sharding is None:
             continue
-        steps, price = seen.price(sharding, results)
-        if best is None or price < best.cost:
-            best = Choice(sharding, steps, price, bool(blocked))
-        if not any(step.nbytes for mine in steps for step in mine) and not any(one.partial for one in sharding.gives):
+        made = seen.price(sharding, results, blocked, best.cost if best is not None else math.inf)
+        if made is None:
+            continue
+        if best is None or made.cost < best.cost:
+            best = made
+        if made.cost <= seen.floor:
             break  # nothing moves, nothing is owed: no other way is better
     assert best is not None  # dropping every axis is always possible
+    if expands and seen.is_dragged(best):
+        return None
     return best
+
+
+def _mesh(op: Op, specs: Sequence[Spec], have: Sequence[tuple[Layout, ...] | None], goals: Sequence[Any]) -> Mesh:
+    there: dict[Mesh, int] = {}
+    for k in sorted(range(len(specs)), key=lambda k: -specs[k].nbytes):
+        for m in dict.fromkeys(one.mesh for one in have[k] or ()):
+            there[m] = there.get(m, 0) + specs[k].nbytes
+    for goal in goals:
+        if goal is not None:
+            there.setdefault(goal.mesh, -1)
+    if not there:
+        raise GTError(f"{op.name}: no operand says on which mesh it shall run")
+    return max(there, key=lambda m: there[m])
 
 
 # -- what each axis can do -------------------------------------------------------------------
@@ -111,26 +147,45 @@ class _Seen:
     """The layouts of an op's operands, in the words of its rule."""
 
     def __init__(
-        self, op: Op, bound: Bound, specs: Sequence[Spec], attrs: dict[str, Any], have: Sequence[Layout | None],
-        mesh: Mesh,
+        self, op: Op, bound: Bound, specs: Sequence[Spec], attrs: dict[str, Any],
+        have: Sequence[tuple[Layout, ...] | None], goals: Sequence[Layout | None], mesh: Mesh,
     ) -> None:  # fmt: skip
         self.bound, self.mesh, self.have, self.specs, self.op, self.attrs = bound, mesh, have, specs, op, attrs
+        self.goals = goals
         self.groups = groups(op, specs, attrs)
         #: Pieces of factors as the operands have them, the largest operand first.
         self.found: list[tuple[str, Pieces]] = []
         self.options: dict[str, list[Pick]] = {}
+        self.floor = -1.0
+        self.read, self.flops = _work(bound)
+        self.splits: set[tuple[str, str]] = set()  #: (factor, axis) that operands and goals have
+        #: (operand, axis): the axis splits what must be whole of it.
+        self.stuck: set[tuple[int, str]] = set()
         order = sorted(range(len(specs)), key=lambda k: -specs[k].size)
         for k in order:
-            one = have[k]
-            if one is not None and one.mesh is mesh:  # what lies on another mesh comes over as it is wanted
-                for d, dim in enumerate(bound.inputs[k]):
-                    self._see_dim(one.pieces(d), dim, (k, d) in bound.rule.windows)
-                for a, kind in one.partial:
-                    self._see_partial(k, a, kind)
+            for one in have[k] or ():
+                if one.mesh is mesh:  # what lies on another mesh comes over as it is wanted
+                    for d, dim in enumerate(bound.inputs[k]):
+                        self._see_dim(k, one.pieces(d), dim, (k, d) in bound.rule.windows)
+                    for a, kind in one.partial:
+                        self._see_partial(k, a, kind)
+        for goal, value in zip(goals, bound.outputs, strict=True):
+            if goal is not None and goal.mesh is mesh:
+                for d, dim in enumerate(value):
+                    self._see_goal(goal.pieces(d), dim)
         for picks in self.options.values():
             picks.append(("drop",))
 
-    def _see_dim(self, pieces: Pieces, dim: Dim, window: bool) -> None:
+    def _see_goal(self, pieces: Pieces, dim: Dim) -> None:
+        parts = cut(pieces, [self.bound.sizes[f] for f in dim], self.mesh) if pieces and dim else None
+        for f, part in zip(dim, parts or (), strict=False):
+            if part and f not in self.bound.whole:
+                self.found.append((f, part))
+                for a in (a for _, over in part for a in over):
+                    self._offer(a, ("split", f))
+                    self.splits.add((f, a))
+
+    def _see_dim(self, k: int, pieces: Pieces, dim: Dim, window: bool) -> None:
         axes = tuple(a for _, over in pieces for a in over)
         if not axes or not dim:
             for a in axes:
@@ -148,6 +203,9 @@ class _Seen:
                 self.found.append((f, part))
                 for a in (a for _, over in part for a in over):
                     self._offer(a, ("split", f))
+                    self.splits.add((f, a))
+                    if f in self.bound.whole:
+                        self.stuck.add((k, a))
 
     def _see_partial(self, k: int, axis: str, kind: str) -> None:
         for group in self.groups if kind == "sum" else ():
@@ -157,7 +215,7 @@ class _Seen:
             everyone = tuple(i for i, s in enumerate(self.specs) if not s.weak)
             self._offer(axis, ("keep", everyone, kind))
         # Reduced on the way to a split: half the bytes of reducing it everywhere.
-        for dim in self.bound.inputs[k]:
+        for dim in self.bound.inputs[k] if self.specs[k].nbytes >= SCATTERED_NBYTES else ():
             for f in dim:
                 if f not in self.bound.whole and self.bound.sizes[f] >= self.mesh.sizes[axis]:
                     self._offer(axis, ("split", f))
@@ -167,14 +225,24 @@ class _Seen:
         if pick not in picks:
             picks.append(pick)
 
-    def blocked(self) -> list[str]:
-        """The axes that split only what must be whole."""
-        return [
+    def blocked(self) -> tuple[str, ...]:
+        """The axes that split only what must be whole, of an operand that has no other layout."""
+        axes = [
             a
             for a, picks in self.options.items()
             if any(p[0] == "split" and p[1] in self.bound.whole for p in picks)
             and not any(p[0] == "split" and p[1] not in self.bound.whole for p in picks)
         ]
+        if axes and all(not one or any(not one_way.axes() & set(axes) for one_way in one) for one in self.have):
+            return ()
+        return tuple(axes)
+
+    def is_dragged(self, choice: Choice) -> bool:
+        """Whether an operand moves only because it is split where it must be whole."""
+        return any(
+            start is not None and price_of(steps) and any((k, a) in self.stuck for a in start.axes())
+            for k, (start, steps) in enumerate(zip(choice.starts, choice.steps, strict=True))
+        )
 
     def built(self, picks: dict[str, Pick]) -> Sharding | None:
         over: dict[str, list[str]] = {}
@@ -203,28 +271,92 @@ class _Seen:
         pieces[-1] = (n, (*over, *rest))
         return tuple(pieces)
 
-    def price(self, sharding: Sharding, results: Sequence[Spec]) -> tuple[tuple[tuple[Step, ...], ...], float]:
+    def price(
+        self, sharding: Sharding, results: Sequence[Spec], blocked: tuple[str, ...], limit: float
+    ) -> Choice | None:
         """The steps to the layouts that it wants; what they cost, what the op itself costs, and what a partial
-        result will cost."""
-        steps, total = [], 0.0
-        for k, (one, s) in enumerate(zip(self.have, self.specs, strict=True)):
+        result will cost. None if something moves, and that alone costs as much as the limit."""
+        every: list[tuple[Step, ...]] = []
+        starts: list[Layout | None] = []
+        total = memory = 0.0
+        for k, (ways, s) in enumerate(zip(self.have, self.specs, strict=True)):
             want = sharding.wants[k]
+            start: Layout | None = None
             mine: tuple[Step, ...] = ()
-            if one is not None and want is not None:
-                mine = redistribute(one, want, s.shape, s.dtype.itemsize)
-                total += cost(mine) + largest(want, s.shape) * s.dtype.itemsize * MEMORY_SHARE
-                mine += tuple(halo_step(self.op, self.attrs, self.specs, sharding, k))
-                total += sum(step.nbytes for step in mine if step.kind == "halo")
-            steps.append(mine)
+            if ways is not None and want is not None:
+                start, mine, nbytes = cheapest(ways, want, s)
+                total += nbytes
+                memory += largest_shard(want, s.shape) * s.dtype.itemsize * MEMORY_SHARE
+                halos = tuple(halo_step(self.op, self.attrs, self.specs, sharding, k))
+                total += price_of(halos)
+                mine += halos
+                if total and total + memory >= limit:
+                    return None
+            starts.append(start)
+            every.append(mine)
         if sharding.merges:
             merge = merge_step(self.op, self.attrs, self.specs, sharding)
-            steps[0] += (merge,)
-            total += merge.nbytes
-        for one, s in zip(sharding.gives, results, strict=True):
-            nbytes = largest(one, s.shape) * s.dtype.itemsize
-            p = self.mesh.size(one.pending)
-            total += nbytes * (MEMORY_SHARE + PARTIAL_SHARE * (p - 1) / p)
-        return tuple(steps), total
+            every[0] += (merge,)
+            total += price_of((merge,))
+        # Where nothing was split before, somebody will want the result whole again.
+        over = {(f, a) for f, pieces in sharding.split.items() for _, axes in pieces for a in axes}
+        new = {a for f, a in over if (f, a) not in self.splits}
+        for one, goal, s in zip(sharding.gives, self.goals, results, strict=True):
+            nbytes = largest_shard(one, s.shape) * s.dtype.itemsize
+            memory += nbytes * MEMORY_SHARE
+            if goal is not None:
+                total += GOAL_SHARE * price_of(redistribute(one, goal, s.shape, s.dtype.itemsize))
+            elif one.partial:
+                p = self.mesh.size(one.pending)
+                total += PARTIAL_SHARE * (nbytes * (p - 1) / p + MEETING_NBYTES)
+            if goal is None and new & one.axes():
+                p = self.mesh.size(new & one.axes())
+                total += PARTIAL_SHARE * (nbytes * (p - 1) + MEETING_NBYTES)
+        share = math.prod(
+            self.mesh.size(a for _, over in p for a in over) for f, p in sharding.split.items() if f in self.read
+        )
+        memory += self.flops / share / FLOPS_PER_BYTE
+        self.floor = memory if total == 0 else -1.0
+        return Choice(sharding, tuple(starts), tuple(every), total + memory, blocked)
+
+
+def _work(bound: Bound) -> tuple[set[str], int]:
+    """The factors of the operands, and how much is multiplied and added over all of them; 0 of an op that is no
+    product: it costs what it reads and writes."""
+    values = [{f for dim in value for f in dim} for value in bound.inputs]
+    read = set().union(*values)
+    shared = {f for f in read if sum(f in v for v in values) > 1 and f not in bound.rule.at}
+    if not any(f in shared for f in bound.contracted()):
+        return read, 0
+    return read, 2 * math.prod(bound.sizes[f] for f in read)
+
+
+def price_of(steps: Sequence[Step]) -> int:
+    """What steps cost, in bytes."""
+    return sum(step.nbytes + MEETING_NBYTES for step in steps if step.kind not in LOCAL)
+
+
+def cheapest(ways: Sequence[Layout], want: Layout, s: Spec) -> tuple[Layout | None, tuple[Step, ...], int]:
+    """Out of the layouts that a tensor has: which one to start from, the steps, and what they cost."""
+    if want in ways:
+        return want, (), 0
+    best: tuple[Layout | None, tuple[Step, ...], int] = (None, (), 0)
+    for k, one in enumerate(ways):
+        steps = _steps(one, want, s)
+        nbytes = price_of(steps)
+        if k == 0 or nbytes < best[2]:
+            best = (one, steps, nbytes)
+    return best
+
+
+def _steps(one: Layout, want: Layout, s: Spec) -> tuple[Step, ...]:
+    """The cheapest ones; but what is small is reduced everywhere, together with others, and cut after that."""
+    done = [a for a, kind in one.partial if (a, kind) not in want.partial]
+    if not done or s.nbytes >= SCATTERED_NBYTES or one.mesh is not want.mesh:
+        return redistribute(one, want, s.shape, s.dtype.itemsize)
+    there = layout(one.mesh, one.dims, {a: kind for a, kind in one.partial if a not in done})
+    first, then = (redistribute(a, b, s.shape, s.dtype.itemsize) for a, b in ((one, there), (there, want)))
+    return first + then
 
 
 # -- a way to run it -------------------------------------------------------------------------
@@ -232,7 +364,7 @@ class _Seen:
 
 def instantiate(
     op: Op, bound: Bound, specs: Sequence[Spec], attrs: dict[str, Any], mesh: Mesh, split: dict[str, Pieces],
-    keep: dict[str, tuple[tuple[int, ...], str]], have: Sequence[Layout | None] | None = None,
+    keep: dict[str, tuple[tuple[int, ...], str]], have: Sequence[Have] | None = None,
 ) -> Sharding | None:  # fmt: skip
     """The layouts of operands and results when these factors are split like this, and partial values of these axes
     are carried through in these groups of operands; None if the op cannot do that.
@@ -267,7 +399,8 @@ def instantiate(
     wants: list[Layout | None] = []
     halos = []
     for k, s in enumerate(specs):
-        one = have[k] if have is not None else None
+        given = have[k] if have is not None else None
+        ways = (given,) if isinstance(given, Layout) else given or ()
         mine = [
             Halo(d, dim[0], tuple(a for _, over in split[dim[0]] for a in over))
             for d, dim in enumerate(bound.inputs[k])
@@ -276,7 +409,7 @@ def instantiate(
         halos.append(tuple(mine))
         dims = [_pieces(bound, dim, split, mesh) for dim in bound.inputs[k]]
         for halo in mine:
-            free = one is not None and one.mesh is mesh and not one.pieces(halo.dim)
+            free = given == () or any(one.mesh is mesh and not one.pieces(halo.dim) for one in ways)
             dims[halo.dim] = () if free else ((s.shape[halo.dim], halo.axes),)
         wants.append(None if s.weak else layout(mesh, dims, waiting[k]))
     gives = [
@@ -291,7 +424,7 @@ def _one(n: int, pieces: Pieces) -> Pieces:
 
 
 def _pieces(bound: Bound, dim: Dim, split: dict[str, Pieces], mesh: Mesh) -> Pieces:
-    if not any(f in split for f in dim):
+    if not dim or (dim[0] not in split if len(dim) == 1 else split.keys().isdisjoint(dim)):
         return ()
     return joined([(bound.sizes[f], split.get(f, ())) for f in dim], mesh)
 
@@ -330,7 +463,7 @@ def halo_step(op: Op, attrs: dict[str, Any], specs: Sequence[Spec], sharding: Sh
             places = sorted({i % n for i in range(lo, hi)} if border == "wrap" else range(max(lo, 0), min(hi, n)))
             mine = held(want.pieces(halo.dim), n, m, at)
             most = max(most, len(places) - count(overlap(tuple((i, i + 1) for i in places), mine)))
-        rest = largest(want, s.shape) // max(-(-n // m.size(halo.axes)), 1)
+        rest = largest_shard(want, s.shape) // max(-(-n // m.size(halo.axes)), 1)
         yield Step("halo", halo.axes, want, math.ceil(most * rest) * s.dtype.itemsize)
 
 
@@ -343,7 +476,7 @@ def merge_step(op: Op, attrs: dict[str, Any], specs: Sequence[Spec], sharding: S
     assert factor is not None
     axes = tuple(a for _, over in sharding.split[factor] for a in over)
     local = [
-        s if want is None else shard_spec(s, local_shape(want, s.shape, m.coordinates[-1]))
+        s if want is None else shard_spec(s, shape_at(want, s.shape, m.coordinates[-1]))
         for s, want in zip(specs, sharding.wants, strict=True)
     ]
     parts = parts_at(sharding.split, sharding.bound.sizes, m, m.coordinates[-1])

@@ -17,9 +17,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gt.layout import Axes, Layout, Pieces, Runs, canonical, cut, held, largest, layout
+from gt.layout import Axes, Layout, Pieces, Runs, canonical, cut, held, largest, layout, local_shape
 
 Shape = tuple[int, ...]
+
+#: Remembered: planning asks for the same shards again and again.
+largest_shard = lru_cache(1 << 14)(largest)
+shape_at = lru_cache(1 << 14)(local_shape)
+held_at = lru_cache(1 << 14)(held)
 
 #: Kinds of steps that move nothing between workers.
 LOCAL = ("slice", "partial")
@@ -87,9 +92,14 @@ def _across(source: Layout, target: Layout, shape: Shape, itemsize: int) -> tupl
 
 
 def _next(here: Layout, target: Layout, shape: Shape, itemsize: int) -> Iterator[Step]:
-    m, local = here.mesh, largest(here, shape) * itemsize
+    m, local = here.mesh, largest_shard(here, shape) * itemsize
     pending, wanted = dict(here.partial), dict(target.partial)
     used = here.axes()
+    done = tuple(a for a in pending if wanted.get(a) != pending[a])
+    if len(done) > 1:  # all at once is cheaper than one after the other
+        n = m.size(done)
+        rest = {b: k for b, k in pending.items() if b not in done}
+        yield Step("all_reduce", done, layout(m, here.dims, rest), 2 * -(-local * (n - 1) // n))
     for a, n in m.axes:
         if n == 1:
             continue
@@ -112,7 +122,7 @@ def _next(here: Layout, target: Layout, shape: Shape, itemsize: int) -> Iterator
             if dims is None:
                 continue
             gathered = layout(m, dims, pending)
-            yield Step("all_gather", (a,), gathered, largest(gathered, shape) * itemsize - local)
+            yield Step("all_gather", (a,), gathered, largest_shard(gathered, shape) * itemsize - local)
             again = _added(gathered.dims, target, a, len(shape))
             if again is not None and layout(m, again, pending) is not here:
                 yield Step("all_to_all", (a,), layout(m, again, pending), share)
@@ -160,6 +170,9 @@ def _moving(source: Layout, target: Layout) -> Axes:
 
 def overlap(a: Runs, b: Runs) -> Runs:
     """The positions that are in both."""
+    if len(a) == len(b) == 1:
+        lo, hi = max(a[0][0], b[0][0]), min(a[0][1], b[0][1])
+        return ((lo, hi),) if lo < hi else ()
     found, i, j = [], 0, 0
     while i < len(a) and j < len(b):
         lo, hi = max(a[i][0], b[j][0]), min(a[i][1], b[j][1])
@@ -173,7 +186,7 @@ def overlap(a: Runs, b: Runs) -> Runs:
 
 
 def count(runs: Runs) -> int:
-    return sum(b - a for a, b in runs)
+    return runs[0][1] - runs[0][0] if len(runs) == 1 else sum([b - a for a, b in runs])
 
 
 @lru_cache(1 << 14)
@@ -184,9 +197,9 @@ def missing(source: Layout, target: Layout, shape: Shape) -> int:
     for worker, at in zip(target.mesh.workers, target.mesh.coordinates, strict=True):
         need, have = 1, int(worker in where)
         for d, n in enumerate(shape):
-            want = held(target.pieces(d), n, target.mesh, at)
+            want = held_at(target.pieces(d), n, target.mesh, at)
             need *= count(want)
-            mine = held(source.pieces(d), n, source.mesh, where[worker]) if worker in where else ()
+            mine = held_at(source.pieces(d), n, source.mesh, where[worker]) if worker in where else ()
             have *= count(overlap(want, mine))
         most = max(most, need - have)
     return most

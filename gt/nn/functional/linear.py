@@ -20,10 +20,12 @@ _LINEAR = Kind(TABLE["linear"], {})
 
 def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
     """input @ weight.T + bias."""
-    if not hasattr(weight, "ndim") or not (bias is None or hasattr(bias, "ndim")):
-        raise DTypeError(f"linear: weight and bias must be tensors, not {shown(weight)} and {shown(bias)}")
-    if weight.ndim == 1 or not weight.dtype.is_floating_point or (bias is not None and bias.ndim != 1):
-        y = input @ weight.t()  # rare forms: one output, integers, a bias that broadcasts
+    try:
+        rare = weight.ndim == 1 or not weight.dtype.is_floating_point or (bias is not None and bias.ndim != 1)
+    except AttributeError:
+        raise DTypeError(f"linear: weight and bias must be tensors, not {shown(weight)} and {shown(bias)}") from None
+    if rare:  # one output, integers, a bias that broadcasts
+        y = input @ weight.t()
         return y if bias is None else y + bias
     return apply(_LINEAR, (input, weight) if bias is None else (input, weight, bias))
 

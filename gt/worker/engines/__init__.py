@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import socket
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -114,6 +116,19 @@ class Engine(Protocol):
 
     def release(self) -> None:
         """Give cached memory back, if the engine keeps any."""
+
+
+def network(listening: socket.socket, timeout_s: float, device: str) -> Any:
+    """How a worker with that device meets others, which reach it at this socket: a collectives.Network. Any engine's
+    arrays travel by torch's library, which is imported here."""
+    from gt.worker.engines.groups import Sockets
+
+    return Sockets(listening, timeout_s, device)
+
+
+def can_meet_others() -> bool:
+    """Whether there is such a library."""
+    return importlib.util.find_spec("torch") is not None
 
 
 def load(name: str, device: str = "", threads: int = 0) -> Engine:

@@ -6,9 +6,12 @@ Law 1: a replay reads and writes fixed memory. An input is *kept* (the session's
        program is captured anew.
 Law 2: results lie in the graph's memory and are lent: before the next replay each that is still held is moved to
        memory of its own. One that is held again and again is copied out at once. Graphs of one stream share their
-       memory, so this goes for the results of the others there too.
+       memory, so this goes for the results of the others there too. Small results go round: a replay leaves them in
+       the next of ROWS places, so that a loss which is held until the next one is there need not be moved.
 Law 3: a call that could not be rehearsed or captured has changed nothing, and runs as plain code.
 Law 4: a graph keeps no array of a session alive.
+Law 5: a replay is one launch. The numbers of a call are written to the next of ROWS rows of host memory; the graph
+       itself fetches them, and counts the rows. No more calls of a session are on the device than there are rows.
 
 A program is watched for a few calls, rehearsed once (as a plain function: kernels are loaded, and its results are the
 call's), then captured. All is done by the thread that runs programs.
@@ -24,6 +27,8 @@ from typing import Any, Protocol
 
 import torch
 
+from gt import dtypes
+from gt.program import Spec
 from gt.worker.engines.graph_program import GraphProgram
 from gt.worker.executor import Runnable
 from gt.worker.store import Entry
@@ -31,8 +36,13 @@ from gt.worker.store import Entry
 WATCHED = 3  #: Calls before a program is rehearsed.
 AGAIN = 4  #: Times a program is captured anew before it is left alone.
 HELD = 2  #: Times a result is found held before it is always copied out.
-STAGES = 32  #: Calls whose numbers are on their way to the device at once, at most.
+ROWS = 16  #: Calls whose numbers are on their way to the device at once, at most. A power of two.
+SMALL = 64  #: Bytes of a result that goes round, as losses do,
+FEW = 4  #: and how many of a program's do: each is one more kernel.
 GRAPHS = 256  #: Graphs that are kept; those longest unused go.
+
+#: What goes round: torch's kernel for it knows no other dtypes.
+ROUND = {dtypes.float32, dtypes.float64, dtypes.float16, dtypes.bfloat16, dtypes.int64, dtypes.int32, dtypes.bool_}
 
 #: The function that is captured: inputs and a buffer of numbers -> results.
 Function = Callable[[Sequence[Any], Any], list[Any]]
@@ -49,8 +59,9 @@ class Device(Protocol):
 
     device: str
 
-    def capture(self, f: Callable[[], list[Any]]) -> tuple[Graph, list[Any]]:
-        """Note what f does to the device, without doing it; its results have no values yet."""
+    def capture(self, f: Callable[[], list[Any]], changed: list[Any]) -> tuple[Graph, list[Any]]:
+        """Note what f does to the device, without doing it; its results have no values yet. `changed`: what f writes
+        to that was there before."""
 
     def staging(self, slots: int) -> Any:
         """Host memory of so many slots of int64 that the device can read while the host goes on."""
@@ -78,18 +89,39 @@ class Captured:
             else:
                 inputs.append(torch.empty_like(array, memory_format=torch.contiguous_format))
                 self._copies.append((i, inputs[i]))
-        copied = {i for i, _ in self._copies}
-        self._kept = [i for i in range(len(arrays)) if i not in copied]
+        self.copied = [i for i, _ in self._copies]
+        self._kept = [i for i in range(len(arrays)) if i not in self.copied]
         self._ids = [id(arrays[i]) for i in self._kept]
         self._alive = [weakref.ref(arrays[i], self._gone) for i in self._kept]
-        self._buffer = torch.zeros(max(form.slots, 1), dtype=torch.int64, device=device.device)
-        self._stages = [device.staging(max(form.slots, 1)) for _ in range(STAGES)]
-        self._views = [s.numpy().data.cast("B") for s in self._stages]
-        self._turn = 0
+        slots = max(form.slots, 1)
+        self._rows = device.staging(ROWS * slots).view(ROWS, slots)
+        self._views = [row.numpy().data.cast("B") for row in self._rows]
+        self._turn = 0  #: The row of the last replay,
+        # and the same on the device. What the graph uses is kept here: it knows addresses only.
+        self._row_there = torch.zeros(1, dtype=torch.int64, device=device.device)
+        self._rows_there = torch.zeros(ROWS, slots, dtype=torch.int64, device=device.device)
+        specs = [form.spec(v) for v in form.wants]
+        small = [k for k, s in enumerate(specs) if 0 < s.nbytes <= SMALL and s.dtype in ROUND][:FEW]
+        #: Of each small result: ROWS places for it, in memory that no other graph uses.
+        self._rounds = [_places(specs[k], device.device) for k in small]
+        self._places = [(k, list(places.unbind(0))) for k, places in zip(small, self._rounds, strict=True)]
+        self._large = [k for k in range(len(form.wants)) if k not in small]
         self.pool = device.pool()
-        self._graph, self._results = device.capture(lambda: f(inputs, self._buffer))
+        changed = [*inputs, self._row_there, self._rows_there, *self._rounds]
+        self._graph, self._results = device.capture(lambda: self._step(f, inputs), changed)
         self._lent: list[Entry | None] = [None] * len(form.wants)
+        self._round: list[list[Entry | None]] = [[None] * ROWS for _ in small]  #: Who holds what goes round.
         self._held = [0] * len(form.wants)
+
+    def _step(self, f: Function, inputs: list[Any]) -> list[Any]:
+        """What the graph does: fetch the numbers of this call, run the function, put small results in their places."""
+        row = self._row_there
+        self._rows_there.copy_(self._rows, non_blocking=True)
+        row.add_(1).bitwise_and_(ROWS - 1)
+        made = f(inputs, self._rows_there.index_select(0, row)[0])
+        for (k, _), places in zip(self._places, self._rounds, strict=True):
+            places.index_copy_(0, row, made[k][None])
+        return made
 
     def _gone(self, ref: object) -> None:
         self.stale = True
@@ -104,30 +136,39 @@ class Captured:
 
     def prepare(self, scalars: tuple[Any, ...]) -> None:
         """Look at a call's numbers. Raises what is wrong with them."""
-        self._turn = (self._turn + 1) % len(self._stages)
-        self._form.pack(scalars, self._views[self._turn])
+        self._form.pack(scalars, self._views[(self._turn + 1) % ROWS])
 
     def replay(self, arrays: Sequence[Any]) -> list[Any]:
         """Run it, with the numbers that were prepared, and when nobody's results lie in its memory any more."""
-        self._buffer.copy_(self._stages[self._turn], non_blocking=True)
         for i, static in self._copies:
             static.copy_(arrays[i], non_blocking=True)
+        turn = self._turn = (self._turn + 1) % ROWS
+        for (_, places), lent in zip(self._places, self._round, strict=True):
+            entry, lent[turn] = lent[turn], None
+            if entry is not None and getrefcount(entry) > 2 and entry.array is places[turn]:
+                entry.array = entry.array.clone()  # held since ROWS calls
         self._graph.replay()
         made = list(self._results)
-        for k, held in enumerate(self._held):
-            if held >= HELD:
+        for k, places in self._places:
+            made[k] = places[turn]
+        for k in self._large:
+            if self._held[k] >= HELD:
                 made[k] = made[k].clone()
         return made
 
     def lend(self, entries: Sequence[Entry]) -> bool:
         """Under which entries the results of the last replay are held. Whether any of them is in the graph's memory."""
-        for k, (entry, held) in enumerate(zip(entries, self._held, strict=True)):
-            self._lent[k] = entry if held < HELD else None
-        return any(entry is not None for entry in self._lent)
+        for (k, _), lent in zip(self._places, self._round, strict=True):
+            lent[self._turn] = entries[k]
+        lending = False
+        for k in self._large:
+            self._lent[k] = entries[k] if self._held[k] < HELD else None
+            lending = lending or self._lent[k] is not None
+        return lending
 
     def take_back(self) -> None:
         """Have the graph's memory to itself: results that somebody still holds are moved."""
-        for k in range(len(self._lent)):
+        for k in self._large:
             entry = self._lent[k]
             if entry is None:
                 continue
@@ -135,6 +176,10 @@ class Captured:
             if getrefcount(entry) > 2 and entry.array is self._results[k]:  # held by more than this name
                 entry.array = entry.array.clone()
                 self._held[k] += 1
+
+
+def _places(spec: Spec, device: str) -> Any:
+    return torch.zeros((ROWS, *spec.shape), dtype=getattr(torch, spec.dtype.name), device=device)
 
 
 class Capture:
@@ -168,7 +213,7 @@ class Capture:
         self.ran = 1
         captured = self.captured
         if captured is not None and captured.fits(arrays):
-            return self._replay(captured, arrays, scalars)
+            return self._replay(arrays, scalars)
         if captured is not None:
             self._others = captured.others(arrays)
         if self.why or (captured is not None and not self._missed):
@@ -192,23 +237,36 @@ class Capture:
             self.give_up(f"{type(e).__name__}: {e}")
         if self.captured is None:
             return self.plain.run(arrays, scalars)
-        return self._replay(self.captured, arrays, scalars)
+        return self._replay(arrays, scalars)
 
-    def _replay(self, captured: Captured, arrays: list[Any], scalars: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
+    def _replay(self, arrays: list[Any], scalars: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
+        made = self.again(arrays, scalars)
+        return self.plain.run(arrays, scalars) if made is None else self._results(arrays, made)
+
+    def again(self, arrays: Sequence[Any], scalars: tuple[Any, ...]) -> list[Any] | None:
+        """Replay it on arrays that are known to fit; what the function returns. None if the numbers are wrong."""
+        captured = self.captured
+        assert captured is not None
         try:
             captured.prepare(scalars)
         except Exception:
-            return self.plain.run(arrays, scalars)  # which fails likewise, and knows the instruction
+            return None  # plain code knows the instruction
         self._captures.take_back(captured.pool)
         made = captured.replay(arrays)
         self.ran = self.tier
         self._missed = False
         self._captures.used(self)
-        return self._results(arrays, made)
+        return made
 
     def lend(self, entries: Sequence[Entry]) -> None:
         """Under which entries the results of the last call are held, in the program's order."""
-        if self.captured is not None and self.ran == self.tier and self.captured.lend([entries[k] for k in self._lent]):
+        if self.captured is not None and self.ran == self.tier:
+            self.lent([entries[k] for k in self._lent])
+
+    def lent(self, entries: Sequence[Entry]) -> None:
+        """The same, in the order of what the function returns."""
+        assert self.captured is not None
+        if self.captured.lend(entries):
             self._captures.lends(self.captured)
 
     def _rehearse(self, arrays: list[Any], buffer: Any) -> list[Any]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -80,6 +81,7 @@ class GraphProgram:
             self._add(step)
             made += [step] * (len(self._lines) - len(made))
         self._dead = _dead(made, {*self.wants, *(v for _, v in self.writes)})
+        self._takes = [(len(form) == 1 or form[-1] == "s", take) for form, take in self._packed]
         self._format = struct.Struct("=" + "".join(f for f, _ in self._packed))
         self._shared = _shared(low, self.wants)
         assert self._format.size == 8 * self.slots
@@ -89,8 +91,8 @@ class GraphProgram:
         for look in self._looks:
             look(scalars)
         numbers: list[Any] = []
-        for form, take in self._packed:
-            if len(form) == 1 or form[-1] == "s":
+        for single, take in self._takes:
+            if single:
                 numbers.append(take(scalars))
             else:
                 numbers += take(scalars)
@@ -113,6 +115,10 @@ class GraphProgram:
         for (i, _), value in zip(self.writes, new, strict=True):
             inputs[i].copy_(value if flag is None else torch.where(flag, inputs[i], value))
         return made if flag is None else [*made, flag]
+
+    def spec(self, value: int) -> Spec:
+        """Of a value that it makes."""
+        return self._low.spec(value)
 
     def example(self) -> list[Any]:
         """Inputs and a buffer to trace with."""
@@ -185,6 +191,10 @@ class GraphProgram:
 
         def take(scalars: tuple[Any, ...]) -> tuple[Any, ...]:
             return kernel.numbers(*[a.value if isinstance(a, Literal) else scalars[~a] for a in numbers])
+
+        if not any(isinstance(a, Literal) for a in numbers) and len(numbers) > 1:  # as most: this is done at every call
+            f, all_of_them = kernel.numbers, itemgetter(*[~a for a in numbers if not isinstance(a, Literal)])
+            take = lambda scalars: f(*all_of_them(scalars))  # noqa: E731
 
         reads = [_read(kind, self.slots + i) for i, kind in enumerate(kernel.kinds)]
         form = "".join(_FORMATS[kind] for kind in kernel.kinds)

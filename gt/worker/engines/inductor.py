@@ -19,8 +19,10 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from functools import cache
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NoReturn
@@ -90,6 +92,7 @@ def _tidy(home: Path) -> None:
 
 def compile_into(folder: Path, program: bytes, device: str, home: Path) -> None:
     """Compile a program; what a worker needs to run it is then in the folder."""
+    clock = _Clock()
     import msgspec
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -101,37 +104,121 @@ def compile_into(folder: Path, program: bytes, device: str, home: Path) -> None:
     from gt.worker.engines.library import load
     from gt.worker.engines.torch import TorchEngine
 
-    engine = TorchEngine(device, config.load().threads)
+    clock.lap("imported")
+    settings = config.load()
+    engine = TorchEngine(device, settings.threads)
     decoded, trusted = msgspec.msgpack.decode(program, type=tuple[Program, bool])
     engine.set_precision(decoded.precision)
     graph = GraphProgram(check(decoded), engine, trusted)
     with FakeTensorMode(allow_non_fake_inputs=True):
         example = graph.example()
         traced = make_fx(lambda *operands: graph.build(operands[:-1], operands[-1]))(*example)
-    library = Path(_compile(torch, traced, example, device, home))
+    merge_readings(traced.graph)
+    clock.lap("traced")
+    library = Path(_compile(torch, traced, example, device, home, clock))
     made = folder.with_name(folder.name + f".{os.getpid()}")
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir(parents=True)
     shutil.copy(library, made / "program.so")
     for cubin in library.parent.glob("*.cubin"):
         shutil.copy(cubin, made)
+    clock.lap("copied")
     load(str(made), graph, device)  # if it crashes anybody it shall be this process
     made.rename(folder)
+    clock.lap("loaded")
+    if settings.debug_compile:
+        print(f"gt: {folder.name}: {len(decoded.code)} instructions: {clock}", file=sys.stderr, flush=True)
 
 
-def _compile(torch: Any, traced: Any, example: list[Any], device: str, home: Path) -> str:
+def merge_readings(graph: Any) -> None:
+    """Have each number be read from the buffer once. All parameters of an optimizer read the same few, and Inductor
+    takes its time for every node."""
+    import torch
+
+    aten = torch.ops.aten
+    readings = (aten.view.dtype, aten.select.int, aten.detach.default, aten._to_copy.default)
+    seen: dict[tuple[str, str, str], Any] = {}
+    for node in list(graph.nodes):
+        if node.target not in readings or any(user.op == "output" for user in node.users):
+            continue  # results lie in memory of their own
+        if node.target == aten._to_copy.default and node.meta["val"].numel() > 1:
+            continue  # it would be kept from one reader to the next
+        first = seen.setdefault((str(node.target), str(node.args), str(node.kwargs)), node)
+        if first is not node:
+            node.replace_all_uses_with(first)
+            graph.erase_node(node)
+
+
+def likes_channels_last(graph: Any) -> bool:
+    """Whether convolutions should have channels last on a GPU: its kernels want them so, and else turn every operand
+    around. Not where groups of several channels are convolved, which is slow that way. (Inductor decides by the share
+    of convolutions among all nodes, and here the optimizer's are among them.)"""
+    import torch
+
+    found = [node for node in graph.nodes if node.target is torch.ops.aten.convolution.default]
+    return bool(found) and all(node.args[-1] == 1 or node.args[1].meta["val"].shape[1] == 1 for node in found)
+
+
+def _compile(torch: Any, traced: Any, example: list[Any], device: str, home: Path, clock: _Clock) -> str:
     import torch._inductor as inductor
+    from torch._dynamo.utils import compilation_time_metrics
     from torch._inductor import config as settings
 
-    settings.cpp.cxx = (None, _choose_compiler(home))
+    from gt.worker.engines.recompute import recomputing
+
+    settings.cpp.cxx = (None, _compiler(home))
     settings.assert_indirect_indexing = False
     settings.aot_inductor.compile_wrapper_opt_level = "O0"  # it only launches kernels
     settings.triton.cudagraphs = False
+    settings.force_layout_optimization = device != "cpu" and likes_channels_last(traced.graph)
     if device == "cpu":
         settings.cpp.threads = torch.get_num_threads()
-    path = inductor.aot_compile(traced, tuple(example))
+    else:
+        # Or it would build and load a library for each set of vector instructions, in every process: for a wrapper.
+        settings.cpp.vec_isa_ok = False
+    clock.lap("prepared")
+    compilation_time_metrics.clear()
+    # A host has memory enough, and there computing is not hidden behind the reading of memory.
+    with nullcontext() if device == "cpu" else recomputing(clock.note):
+        path = inductor.aot_compile(traced, tuple(example))
     assert isinstance(path, str)
+    for what, key in _PHASES.items():
+        clock.note(f"{what} {sum(compilation_time_metrics.get(key, [])):.1f} s")
+    clock.lap("compiled")
     return path
+
+
+#: Parts of Inductor's time, and what it calls them. The C++ compiler is also asked what the machine can do.
+_PHASES = {
+    "passes": "_recursive_post_grad_passes", "lowered": "GraphLowering.run", "scheduled": "Scheduler.__init__",
+    "generated": "Scheduler.codegen", "waited for kernels": "async_compile.wait", "C++": "compile_file",
+}  # fmt: skip
+
+
+class _Clock:
+    """Where the time goes, as a line of text."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+        self._laps: list[str] = []
+        self._notes: list[str] = []  #: about the lap that has begun
+
+    def lap(self, what: str) -> None:
+        now = time.monotonic()
+        notes = f" ({', '.join(self._notes)})" if self._notes else ""
+        self._laps.append(f"{what} in {now - self._last:.1f} s{notes}")
+        self._last, self._notes = now, []
+
+    def note(self, what: object) -> None:
+        self._notes.append(str(what))
+
+    def __str__(self) -> str:
+        return ", ".join(self._laps)
+
+
+@cache
+def _compiler(home: Path) -> str:
+    return _choose_compiler(home)
 
 
 def _choose_compiler(home: Path) -> str:

@@ -42,6 +42,13 @@ class Streams:
             torch.cuda.set_stream(self._streams[number])
             self.current = number
 
+    def mark(self) -> Any:
+        """An event behind all that was asked for on the current stream. (To have torch look for that stream takes
+        longer than the event.)"""
+        event = torch.cuda.Event()
+        event.record(self._streams[self.current] if self.current >= 0 else None)
+        return event
+
     def _place(self) -> int:
         """A stream for one more session: a new one, or that of fewest sessions."""
         if len(self._streams) < STREAMS:

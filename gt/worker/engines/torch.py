@@ -28,6 +28,14 @@ from gt.worker.engines.pinned import Pinned
 from gt.worker.engines.streams import Streams
 
 
+def as_bytes(array: Any) -> Any:
+    """The same memory as bytes, or a copy if it does not lie in one piece."""
+    if array.numel() == 0:
+        return torch.empty(0, dtype=torch.uint8, device=array.device)  # an empty view may begin anywhere
+    # A single element is in one piece whatever its stride, and `view` would look at the stride.
+    return array.contiguous().as_strided((array.numel(),), (1,)).view(torch.uint8)
+
+
 class TorchEngine:
     """See `gt.worker.engines.Engine`."""
 
@@ -92,7 +100,7 @@ class TorchEngine:
     def new_capture(self, graph: Any, f: Callable[..., Any], plain: Any, tier: int) -> Any:
         return Capture(self.captures, graph, f, plain, tier)
 
-    def capture(self, f: Callable[[], list[Any]]) -> tuple[Any, list[Any]]:
+    def capture(self, f: Callable[[], list[Any]], changed: list[Any]) -> tuple[Any, list[Any]]:
         assert self.cuda is not None
         return self.cuda.capture(f)
 
@@ -138,15 +146,13 @@ class TorchEngine:
         return array.to(self.device)
 
     def to_bytes(self, array: Any, borrow: bool = False) -> memoryview:
-        if array.numel() == 0:
-            return memoryview(b"")  # an empty view may begin anywhere, which `view` below would refuse
         if borrow and not self.deferred:
-            return memoryview(array.contiguous().reshape(-1).view(torch.uint8).numpy())
+            return memoryview(as_bytes(array).numpy())
         if not self.deferred and array.dtype is not torch.bfloat16:  # which numpy does not know
             return memoryview(array.numpy().tobytes())
         # A copy to the host waits for the current stream, and for nothing else.
         host = array.cpu() if self.deferred else array.clone(memory_format=torch.contiguous_format)
-        return memoryview(host.contiguous().reshape(-1).view(torch.uint8).numpy())
+        return memoryview(as_bytes(host).numpy())
 
     def start_fetch(self, array: Any) -> tuple[Any, Any]:
         # Into pinned memory: the device copies by itself, and programs of others go on meanwhile.
@@ -188,11 +194,7 @@ class TorchEngine:
         return torch.where(flag, old, new, out=old) if into else torch.where(flag, old, new)
 
     def mark(self) -> Any:
-        if not self.deferred:
-            return None
-        event = torch.cuda.Event()
-        event.record()
-        return event
+        return None if self.cuda is None else self.cuda.mark()
 
     def passed(self, mark: Any, wait: bool = False) -> bool:
         if mark is None:

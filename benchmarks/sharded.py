@@ -1,0 +1,315 @@
+"""Training on two workers: GT beside torch's DDP and DTensor, the same model, data, optimizer and starting weights.
+
+`python benchmarks/sharded.py [--model mlp,gpt] [--quick] [--json FILE]`. On the CPU: two workers (two ranks) of one
+thread each, talking over gloo. Data parallel: the batch is split, GT against DistributedDataParallel. Tensor parallel:
+the weights are split by columns and then by rows, GT against DTensor. Rounds are in turn; what counts is the ratio of
+medians. GT's workers count the bytes that they send to each other; beside them stands the textbook's count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import statistics
+import sys
+import time
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+from measuring import arguments, print_table, write
+from processes import Failed, Rival, serving
+
+TARGETS = {"data": 1.05, "tensor": 0.9}  #: GT's time over torch's, at most.
+RIVALS = {"data": "DDP", "tensor": "DTensor"}
+MODELS = {"mlp": "4 x 1024 wide, batch 256", "gpt": "4 layers, 256 wide, 8 heads, T=64, batch 32"}
+BATCH = {"mlp": 256, "gpt": 32}
+WIDTH, LAYERS = 1024, 4
+GPT_WIDTH, HEADS, LENGTH, LETTERS = 256, 8, 64, 128
+LR = 1e-3
+COMPARED = 5  #: Steps whose losses must agree.
+
+#: Which parameters are split for tensor parallel, and along which dimension: columns of the first, rows of the second.
+COLUMNS = {"mlp": ["0", "4"], "gpt": ["q", "k", "v", "up"]}
+ROWS = {"mlp": ["2", "6"], "gpt": ["out", "down"]}
+
+
+# --- the models: `lib` is torch or gt ---------------------------------------------------------------------------------
+
+
+def mlp(lib: Any) -> Any:
+    nn = lib.nn
+    layers = [layer for _ in range(LAYERS) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU())]
+    return nn.Sequential(*layers[:-1])
+
+
+def gpt(lib: Any) -> Any:
+    nn, F = lib.nn, lib.nn.functional
+
+    def heads(a: Any) -> Any:
+        """Their number is left open: a rank of DTensor has some of them."""
+        return a.view(-1, LENGTH, a.shape[-1] * HEADS // GPT_WIDTH, GPT_WIDTH // HEADS).transpose(1, 2)
+
+    class Block(nn.Module):  # type: ignore[misc]  # nn is torch's or GT's: Any
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm1, self.norm2 = nn.LayerNorm(GPT_WIDTH), nn.LayerNorm(GPT_WIDTH)
+            self.q, self.k, self.v = (nn.Linear(GPT_WIDTH, GPT_WIDTH) for _ in range(3))
+            self.out = nn.Linear(GPT_WIDTH, GPT_WIDTH)
+            self.up, self.down = nn.Linear(GPT_WIDTH, 4 * GPT_WIDTH), nn.Linear(4 * GPT_WIDTH, GPT_WIDTH)
+
+        def forward(self, x: Any) -> Any:
+            h = self.norm1(x)
+            q, k, v = (heads(f(h)) for f in (self.q, self.k, self.v))
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+            x = x + self.out(y.reshape(-1, LENGTH, y.shape[2] * y.shape[3]))
+            return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+    class GPT(nn.Module):  # type: ignore[misc]  # nn is torch's or GT's: Any
+        def __init__(self) -> None:
+            super().__init__()
+            self.letters = nn.Embedding(LETTERS, GPT_WIDTH)
+            self.places = nn.Parameter(lib.zeros(LENGTH, GPT_WIDTH))
+            self.blocks = nn.ModuleList([Block() for _ in range(LAYERS)])
+            self.norm, self.head = nn.LayerNorm(GPT_WIDTH), nn.Linear(GPT_WIDTH, LETTERS, bias=False)
+
+        def forward(self, x: Any) -> Any:
+            x = self.letters(x) + self.places
+            for block in self.blocks:
+                x = block(x)
+            return self.head(self.norm(x))
+
+    return GPT()
+
+
+def data(name: str) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    if name == "mlp":
+        x, y = rng.normal(size=(2, BATCH[name], WIDTH)).astype(np.float32)
+        return x, y
+    text = rng.integers(0, LETTERS, size=(BATCH[name], LENGTH + 1))
+    return np.ascontiguousarray(text[:, :-1]), np.ascontiguousarray(text[:, 1:])
+
+
+def loss_of(lib: Any, name: str, network: Any, x: Any, y: Any) -> Any:
+    F = lib.nn.functional
+    if name == "mlp":
+        return F.mse_loss(network(x), y)
+    return F.cross_entropy(network(x).view(-1, LETTERS), y.view(-1))
+
+
+def start(lib: Any, name: str) -> Any:
+    """The model with its starting weights, the same for all."""
+    network = {"mlp": mlp, "gpt": gpt}[name](lib)
+    rng = np.random.default_rng(1)
+    with lib.no_grad():
+        for p in network.parameters():
+            scale = np.float32(0.5 * p.shape[-1] ** -0.5)
+            p.copy_(lib.from_numpy(rng.standard_normal(tuple(p.shape), np.float32) * scale))
+    return network
+
+
+# --- the sides --------------------------------------------------------------------------------------------------------
+
+
+class GTSide:
+    """A client whose session lives on two workers."""
+
+    def __init__(self, name: str, how: str) -> None:
+        import gt
+
+        self.name, self.gt = name, gt
+        gt.mesh(x=2)
+        self.network = start(gt, name)
+        x, y = data(name)
+        rows = {0: "x"} if how == "data" else {}
+        self.x, self.y = (gt.from_numpy(a, layout=rows) for a in (x, y))
+        if how == "tensor":
+            split = {f"*{each}.*": {0: "x"} for each in COLUMNS[name]}
+            split |= {f"*{each}.weight": {1: "x"} for each in ROWS[name]}
+            gt.shard_(self.network, split)
+        self.optimizer = gt.optim.AdamW(self.network.parameters(), lr=LR)
+        self.losses(3)
+
+    def step(self) -> Any:
+        loss = loss_of(self.gt, self.name, self.network, self.x, self.y)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    def losses(self, steps: int) -> list[float]:
+        return [self.step().item() for _ in range(steps)]
+
+    def round(self, steps: int) -> float:
+        begin = time.perf_counter()
+        for _ in range(steps):
+            loss = self.step()
+        loss.item()
+        return (time.perf_counter() - begin) / steps
+
+    def sent(self, steps: int) -> float:
+        """Bytes that the workers send to each other in a step, together."""
+        before = self._sent()
+        self.round(steps)
+        return (self._sent() - before) / steps
+
+    def _sent(self) -> int:
+        workers = self.gt.debug.get_worker_stats()["workers"].values()
+        return sum(int(about["sent_to_peers"]) for about in workers)
+
+    def parameters(self) -> int:
+        """Bytes of all parameters."""
+        return sum(p.numel() * 4 for p in self.network.parameters())
+
+
+class TorchRank:
+    """One of two processes that run torch's way of it."""
+
+    def __init__(self, name: str, how: str, rank: int, port: int) -> None:
+        import torch
+        import torch.distributed as dist
+
+        self.name, self.torch = name, torch
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+        network = start(torch, name)
+        x, y = (torch.from_numpy(a) for a in data(name))
+        if how == "data":
+            half = len(x) // 2
+            self.x, self.y = (a[rank * half : (rank + 1) * half] for a in (x, y))
+            self.network = torch.nn.parallel.DistributedDataParallel(network)
+        else:
+            from torch.distributed.device_mesh import init_device_mesh
+            from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+            self.x, self.y = x, y
+            plan = {}
+            for path, _ in network.named_modules():
+                last = path.rpartition(".")[2]
+                if last in COLUMNS[name]:
+                    plan[path] = ColwiseParallel()
+                elif last in ROWS[name]:
+                    plan[path] = RowwiseParallel()
+            self.network = parallelize_module(network, init_device_mesh("cpu", (2,)), plan)
+        self.optimizer = torch.optim.AdamW(self.network.parameters(), lr=LR)
+        self.losses(3)
+
+    def step(self) -> Any:
+        loss = loss_of(self.torch, self.name, self.network, self.x, self.y)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    def losses(self, steps: int) -> list[float]:
+        return [float(self.step()) for _ in range(steps)]
+
+    def round(self, steps: int) -> float:
+        begin = time.perf_counter()
+        for _ in range(steps):
+            loss = self.step()
+        float(loss)
+        return (time.perf_counter() - begin) / steps
+
+
+class Pair:
+    """Both ranks as one side."""
+
+    def __init__(self, ranks: list[Rival]) -> None:
+        self.ranks = ranks
+
+    def ask(self, method: str, *given: Any) -> Any:
+        for rank in self.ranks:
+            rank.send(method, *given)
+        answers = [rank.answer() for rank in self.ranks]
+        return np.mean(answers, 0).tolist() if method == "losses" else max(answers)
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+# --- the race ---------------------------------------------------------------------------------------------------------
+
+
+def textbook_bytes(name: str, how: str, parameters: int) -> float:
+    """What two workers send each other in a step by the book. Data parallel: an all-reduce of every gradient, in which
+    each sends as many bytes as they have. Tensor parallel: an all-reduce of the activations behind each pair of layers,
+    forward, and in front of it, backward (where something there needs a gradient). The planner may do with less."""
+    if how == "data":
+        return 2.0 * parameters
+    if name == "mlp":
+        activations = BATCH[name] * WIDTH * 4
+        return 2.0 * activations * (LAYERS // 2 + LAYERS // 2 - 1)
+    return 2.0 * BATCH[name] * LENGTH * GPT_WIDTH * 4 * 2 * LAYERS * 2
+
+
+def race(name: str, how: str, args: argparse.Namespace) -> dict[str, Any]:
+    rounds, steps = (2, 1) if args.quick else (20, 3)
+    with ExitStack() as ending:
+        address = ending.enter_context(serving("cpu", workers=2, GT_THREADS="1"))
+        ours = ending.enter_context(Rival(GTSide, (name, how), GT_SERVER=address))
+        port = free_port()
+        ranks = [ending.enter_context(Rival(TorchRank, (name, how, rank, port))) for rank in range(2)]
+        theirs = Pair(ranks)
+        losses = [side.ask("losses", COMPARED) for side in (ours, theirs)]
+        apart = float(np.max(np.abs(np.array(losses[0]) / np.array(losses[1]) - 1)))
+        if not apart < 1e-3:
+            raise Failed(f"{name}, {how} parallel: losses differ by {apart:.1e}")
+        seconds: tuple[list[float], list[float]] = ([], [])
+        for _ in range(rounds):
+            for side, took in zip((ours, theirs), seconds, strict=True):
+                took.append(side.ask("round", steps))
+        sent = ours.ask("sent", steps)
+        textbook = textbook_bytes(name, how, ours.ask("parameters"))
+    gt_s, torch_s = map(statistics.median, seconds)
+    return {
+        "gt_ms": round(gt_s * 1e3, 3),
+        "torch_ms": round(torch_s * 1e3, 3),
+        "ratio": round(gt_s / torch_s, 4),
+        "target": TARGETS[how],
+        "losses_apart": apart,
+        "sent_bytes": sent,
+        "textbook_bytes": textbook,
+    }
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--model", default="mlp,gpt", help="mlp, gpt or both (%(default)s)")
+    args = parser.parse_args()
+    rows = [("", "GT", "torch", "ratio", "bytes between workers", "textbook", "target")]
+    found: dict[str, Any] = {}
+    for name in args.model.split(","):
+        for how, rival in RIVALS.items():
+            what = f"{name} ({MODELS[name]}), {how} parallel, against {rival}"
+            try:
+                one = found[f"{name}_{how}"] = race(name, how, args)
+            except Failed as e:
+                print(f"sharded: {what}: {e}", file=sys.stderr)
+                found[f"{name}_{how}"] = {"error": str(e)}
+                continue
+            goal = f"<= {one['target']:g}" + ("" if one["ratio"] <= one["target"] else "  missed")
+            rows.append(
+                (
+                    what,
+                    f"{one['gt_ms']:.2f} ms",
+                    f"{one['torch_ms']:.2f} ms",
+                    f"{one['ratio']:.2f}",
+                    f"{one['sent_bytes'] / 1e6:.2f} MB",
+                    f"{one['textbook_bytes'] / 1e6:.2f} MB",
+                    goal,
+                )
+            )
+    print_table("sharded, 2 workers of one thread, gloo", rows)
+    if args.json:
+        write(args.json, "sharded", found)
+    if any("error" in one for one in found.values()):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""One network, trained on four workers in several ways, with the same losses: `python examples/sharded.py [STEPS]`.
+
+The loop is the same each time. What differs is how the data and the parameters are laid out over a 2 x 2 grid of
+workers, which here are processes on this machine; on a machine with GPUs they take those in turn.
+"""
+
+import sys
+
+import numpy as np
+
+import gt
+from gt import nn
+
+STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 100
+BATCH = 64
+
+#: Where the batch and the parameters lie, by patterns of their names; what is not named is whole on every worker.
+WAYS = {
+    "all on every worker": ({}, {}),
+    "data-parallel (as DDP)": ({0: ("x", "y")}, {}),
+    "parameters split too (as FSDP)": ({0: ("x", "y")}, {"*": {0: ("x", "y")}}),
+    "tensor-parallel (as Megatron)": ({}, {"0.*": {0: ("x", "y")}, "2.weight": {1: ("x", "y")}}),
+    "data over x, weights over y": ({0: "x"}, {"0.*": {0: "y"}, "2.weight": {1: "y"}}),
+}
+
+
+def waves(n, rng):
+    """n points in the plane, and the height of a wave there."""
+    x = rng.uniform(-3, 3, size=(n, 2)).astype(np.float32)
+    return x, (np.sin(x[:, :1] * x[:, 1:]) + 0.1 * x[:, :1]).astype(np.float32)  # (n, 2), (n, 1)
+
+
+def train(batch_layout, parameter_layouts):
+    """The losses, and the first weight as it lies after the last step."""
+    gt.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 128), nn.Tanh(), nn.Linear(128, 1))
+    if parameter_layouts:
+        gt.shard_(model, parameter_layouts)
+    optimizer = gt.optim.AdamW(model.parameters(), lr=1e-2)  # after the layouts: its state lies as the parameters do
+    rng = np.random.default_rng(1)
+    losses = []
+    for _ in range(STEPS):
+        x, y = (gt.from_numpy(a, layout=batch_layout) for a in waves(BATCH, rng))
+        loss = nn.functional.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss)
+    return [loss.item() for loss in losses], model[0].weight
+
+
+gt.gpu_workers(4)
+print(gt.mesh(x=2, y=2))
+for name, layouts in WAYS.items():
+    losses, weight = train(*layouts)
+    print(f"{name}: loss {losses[0]:.5f} to loss {losses[-1]:.5f}; the first weight lies as {weight.layout}")
+gt.visualize_layout(weight)

@@ -1,0 +1,268 @@
+"""What a plan does, for all workers at once: a list of actions over placed values; and the order they come in.
+
+Law 1: every worker writes down the actions of this one list that concern it, in this order. So the workers of a group
+       meet in the same collectives in the same order.
+Law 2: an action that no output needs is dropped: workers never drop a collective themselves.
+Law 3: a reduction starts right behind the instruction that makes its operand, and its result is used as late as the
+       program says: in between the workers compute. Small ones that can wait for each other travel together.
+
+A placed value is a number: a value of the program in one of its layouts, or windows of it. The inputs of the program
+come first. What is done is one thing (`Work`, made once and remembered), to which values another: an action is both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from gt.dispatcher.planner.moving import joint_templates, step_templates, wire_dtype
+from gt.dispatcher.planner.proof import prove
+from gt.dispatcher.planner.redistribute import Step
+from gt.dispatcher.planner.template import Pick, Template, picking
+from gt.layout import Axes, Layout, Mesh, largest
+from gt.program import Instruction, Spec
+
+#: All-reduces are joined up to this many bytes: enough to make the meeting cheap, few enough to start early.
+BUCKET_NBYTES = 4 << 20
+#: What is used within so many actions of one another starts together; what is used later does not hold it up.
+NEAR = 16
+
+#: All-reduces that may travel together: the same workers, dtype on the wire, and kind.
+Line = tuple[Mesh, Axes, str, str]
+#: One instruction as it is different for some workers: op, attributes, count of results, places of these workers.
+Variant = tuple[str, dict[str, Any], int, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A work as workers write it down that number their values alike. They are known by their places among those that
+    were asked about. `Pick`s are out of (operands, numbers, made values)."""
+
+    places: tuple[int, ...]
+    takes_part: bool
+    numbers: tuple[tuple[Any, ...], ...]  #: of each place, if there are any
+    count: int  #: of values that are made
+    nbytes: tuple[tuple[int, ...], ...]  #: of each place: the memory that they take
+    lines: tuple[tuple[Pick, tuple[Variant, ...]], ...]  #: operands and variants of each instruction
+    results: Pick
+    #: Of a single instruction on all operands in order, whose results are those of the work: its variants.
+    plain: tuple[Variant, ...]
+
+
+class Work:
+    """What some workers do at one place of a program, whatever values it is done to."""
+
+    __slots__ = ("early", "line", "member", "nbytes", "scripts", "step", "templates", "workers")
+
+    def __init__(
+        self, templates: dict[int, Template], step: Step | None = None, member: tuple[Layout, Spec] | None = None
+    ) -> None:
+        prove({worker: template.code for worker, template in templates.items()})
+        self.templates = templates  #: by worker
+        self.workers = tuple(templates)
+        self.step = step  #: if it is one
+        self.member = member  #: how the operand of a step lies before
+        #: Whether it starts as soon as its operand is there.
+        self.early = step is not None and step.kind in ("all_reduce", "reduce_scatter")
+        self.line: Line | None = None  #: of an all-reduce
+        self.nbytes = 0  #: that a worker puts on the wire in it
+        self.scripts: dict[tuple[int, ...], tuple[Script, ...]] = {}  #: that were asked for
+        if step is not None and step.kind == "all_reduce" and member is not None:
+            one, s = member
+            assert one.kind is not None
+            dtype = wire_dtype(one.kind, s.dtype)
+            self.line = (step.to.mesh, step.axes, one.kind, dtype.name)
+            self.nbytes = largest(one, s.shape) * dtype.itemsize
+
+    def script(self, workers: tuple[int, ...]) -> tuple[Script, ...]:
+        """How workers write it down that have numbered their values alike so far: several scripts if they no longer
+        do."""
+        templates = [self.templates.get(worker) for worker in workers]
+        alike: list[list[int]] = []
+        for place, mine in enumerate(templates):
+            for places in alike:
+                other = templates[places[0]]
+                if mine is other or (mine is not None and other is not None and mine.has_numbering_of(other)):
+                    places.append(place)
+                    break
+            else:
+                alike.append([place])
+        made = self.scripts[workers] = tuple([_script(places, templates) for places in alike])
+        return made
+
+
+def _script(places: Sequence[int], templates: Sequence[Template | None]) -> Script:
+    mine = [template for template in (templates[place] for place in places) if template is not None]
+    if not mine:
+        return Script(tuple(places), False, (), 0, (), (), picking([]), ())
+    first = mine[0]
+    lines = []
+    for row in zip(*[template.code for template in mine], strict=True):
+        variants: list[tuple[Instruction, list[int]]] = []
+        for place, ins in zip(places, row, strict=True):
+            for other, having in variants:
+                if ins == other:
+                    having.append(place)
+                    break
+            else:
+                variants.append((ins, [place]))
+        texts = tuple([(ins.op, ins.attrs, ins.results, tuple(having)) for ins, having in variants])
+        lines.append((picking(row[0].args), texts))
+    inside = first.operands + len(first.numbers)
+    made = tuple(range(inside, inside + len(first.nbytes)))
+    is_plain = len(lines) == 1 and first.code[0].args == tuple(range(first.operands)) and first.results == made
+    return Script(
+        tuple(places), True, tuple([template.numbers for template in mine]) if first.numbers else (),
+        len(made), tuple([template.nbytes for template in mine]), tuple(lines), picking(first.results),
+        lines[0][1] if is_plain else (),
+    )  # fmt: skip
+
+
+@lru_cache(1 << 13)
+def step_work(source: Layout, step: Step, s: Spec) -> Work:
+    """One step of `redistribute`, of a tensor of this spec."""
+    return Work(step_templates(source, step, s), step, (source, s))
+
+
+@lru_cache(1 << 12)
+def joint_work(line: Line, step: Step, members: tuple[tuple[Layout, Spec], ...]) -> Work:
+    return Work(joint_templates(line[0], line[1], line[2], members), step)
+
+
+#: What is done; to which placed values, where ~k is a scalar; which ones it makes; the instruction of the client's
+#: program that it is done for. Workers that do not have a value leave it out, and their templates do too.
+Action = tuple[Work, tuple[int, ...], tuple[int, ...], int]
+
+
+def needed_actions(actions: Sequence[Action], outputs: Sequence[int], count: int, scalars: int) -> list[Action]:
+    """Those that outputs need: Law 2. `count`: of placed values."""
+    wanted = bytearray(count + scalars)  # scalars count from the end, as indices below zero do
+    for number in outputs:
+        wanted[number] = 1
+    kept = []
+    for action in reversed(actions):
+        _, sources, results, _ = action
+        for r in results:
+            if wanted[r]:
+                for s in sources:
+                    wanted[s] = 1
+                kept.append(action)
+                break
+    kept.reverse()
+    return kept
+
+
+@dataclass(slots=True)
+class _Bucket:
+    actions: list[Action]
+    nbytes: int
+    at: int  #: the position behind which the last of its operands is made
+
+
+class _Order:
+    """See Law 3."""
+
+    def __init__(self, actions: Sequence[Action], inputs: int) -> None:
+        self.actions = actions
+        self.inputs = inputs
+        self.behind: dict[int, list[Action]] = {}  #: position -> the early actions that come right behind it
+        self.open: dict[Line, _Bucket] = {}
+        self.inside: dict[int, Line] = {}  #: result of a reduction that has not started -> its line
+        self.waiting: dict[int, list[Action]] = {}  #: value -> the early actions that take it
+        self.first: dict[int, int] = {}  #: result of a reduction -> the first action that takes it and is not early
+
+    def run(self) -> list[Action]:
+        early = [action for action in self.actions if action[0].early]
+        if not early:
+            return list(self.actions)
+        for action in early:
+            self.waiting.setdefault(action[1][0], []).append(action)
+        reduced = {action[2][0] for action in early}
+        for i, (work, sources, _, _) in enumerate(self.actions):
+            if not reduced.isdisjoint(sources) and not work.early:
+                for s in reduced.intersection(sources):
+                    self.first.setdefault(s, i)
+        for number in [n for n in self.waiting if n < self.inputs]:
+            self.arrive(number, -1)
+        for i, (work, sources, results, _) in enumerate(self.actions):
+            if work.early:
+                continue
+            if self.inside:
+                for s in sources:
+                    if s in self.inside:
+                        # If more are to come, those that can wait for them do.
+                        self.close(self.inside[s], i - 1, i + NEAR if self.waiting else None)
+            for r in results:
+                if r in self.waiting:
+                    self.arrive(r, i)
+        while self.open:  # closing one may open another
+            self.close(next(iter(self.open)), len(self.actions))
+        made = self.behind.pop(-1, [])
+        for i, action in enumerate(self.actions):
+            if not action[0].early:
+                made.append(action)
+            if i in self.behind:
+                made += self.behind[i]
+        return made + self.behind.get(len(self.actions), [])
+
+    def put(self, at: int, action: Action) -> None:
+        self.behind.setdefault(at, []).append(action)
+
+    def arrive(self, number: int, at: int) -> None:
+        """A value is made behind position `at`: what waits for it can start."""
+        for action in self.waiting.pop(number, ()):
+            self.start(action, at)
+
+    def start(self, action: Action, at: int) -> None:
+        work, _, results, _ = action
+        line = work.line
+        if line is None:
+            self.put(at, action)
+            self.arrive(results[0], at)
+            return
+        bucket = self.open.get(line)
+        if bucket is not None and bucket.nbytes + work.nbytes > BUCKET_NBYTES:
+            self.close(line, at)
+            bucket = None
+        if bucket is None:
+            bucket = self.open[line] = _Bucket([], 0, at)
+        bucket.actions.append(action)
+        bucket.nbytes += work.nbytes
+        bucket.at = max(bucket.at, at)
+        self.inside[results[0]] = line
+        if bucket.nbytes >= BUCKET_NBYTES:
+            self.close(line, at)
+
+    def close(self, line: Line, at: int, until: int | None = None) -> None:
+        """The reductions of a bucket start, right behind the last of their operands: all of them, or those that are
+        used until some action. What waits for their results may start at `at`."""
+        bucket = self.open.pop(line)
+        going: list[Action] = []
+        staying: list[Action] = []
+        for action in bucket.actions:
+            # One that is not in `first` has only early users: it is asked for by those.
+            soon = until is None or self.first.get(action[2][0], until) <= until
+            (going if soon else staying).append(action)
+        if staying:
+            self.open[line] = _Bucket(staying, sum(action[0].nbytes for action in staying), bucket.at)
+        for action in going:
+            del self.inside[action[2][0]]
+        joint = going[0] if len(going) == 1 else _joint(line, going)
+        self.put(bucket.at, joint)
+        for r in joint[2]:
+            self.arrive(r, max(at, bucket.at))
+
+
+def _joint(line: Line, actions: Sequence[Action]) -> Action:
+    step = actions[0][0].step
+    assert step is not None
+    members = tuple(work.member for work, _, _, _ in actions if work.member is not None)
+    sources = tuple(s for _, taken, _, _ in actions for s in taken)
+    return joint_work(line, step, members), sources, tuple(r for _, _, made, _ in actions for r in made), -1
+
+
+def ordered(actions: Sequence[Action], inputs: int) -> list[Action]:
+    """The actions in the order in which workers run them: Law 3. `inputs`: how many of the values are there before."""
+    return _Order(actions, inputs).run()

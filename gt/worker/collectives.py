@@ -1,0 +1,304 @@
+"""What workers do together: collectives, the groups that run them, and which group a call uses.
+
+Law 1: a group belongs to one session. Its key is (session, workers, generation): after a call of it has failed, every
+       worker of the group takes that call's number as the next generation, so all meet again in a fresh group and
+       nobody has to be asked. A group that was not used for IDLE calls is made anew in the same way, so any worker
+       may let go of it before.
+Law 2: all groups of a call are joined before anything of it can fail, in one order on all workers. Whoever fails drops
+       them: that wakes the others, which then fail too.
+Law 3: an array is sent only if it has exactly the size that the program declares.
+
+How workers reach each other is the network's business: sockets (engines/groups.py), or the memory of one process
+(memory_groups.py). Both take and give host memory here; an engine's arrays are brought there and back.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from gt import dtypes
+from gt.errors import PeerFailed, ProgramError, WorkerError
+from gt.ops.record import Op
+from gt.program import Spec, spec
+from gt.worker.engines import Array, Engine
+
+IDLE = 10_000  #: Calls of a session after which a group that none of them used is made anew.
+GROUPS = 128  #: Groups of all sessions: each takes a few threads and sockets.
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]  #: Host memory.
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One use of a collective op, as one worker has it."""
+
+    name: str
+    workers: tuple[int, ...]
+    rank: int
+    given: Spec
+    made: Spec
+    kind: str = ""  #: of an all_reduce
+    sends: tuple[int, ...] = ()  #: Elements that go to each worker of the group,
+    takes: tuple[int, ...] = ()  #: and that come from each.
+
+    def nbytes(self, sizes: Sequence[int]) -> list[int]:
+        return [n * self.given.dtype.itemsize for n in sizes]
+
+    @property
+    def sent_nbytes(self) -> int:
+        """What this worker has to send to the others, at least."""
+        n = len(self.workers)
+        if self.name == "all_reduce":  # a part of it to each, and the sum of one part
+            return 2 * self.given.nbytes * (n - 1) // n
+        return sum(self.nbytes(self.sends)) - self.nbytes(self.sends)[self.rank]
+
+
+def collective(op: Op, attrs: Mapping[str, Any], given: Spec, made: Spec) -> Collective:
+    """A use of an op that workers run together; inference has looked at its attributes."""
+    workers, rank = tuple(attrs["workers"]), attrs["rank"]
+    sends: tuple[int, ...] = ()
+    takes: tuple[int, ...] = ()
+    if op.name == "all_gather":
+        takes = tuple(attrs["sizes"])
+        sends = (takes[rank],) * len(workers)
+    elif op.name == "all_to_all":
+        sends, takes = tuple(attrs["sends"]), tuple(attrs["takes"])
+    elif op.name != "all_reduce":
+        raise ProgramError(f"{op.name}: this worker does not know how to run it with others")
+    return Collective(op.name, workers, rank, given, made, attrs.get("kind", ""), sends, takes)
+
+
+class Handle(Protocol):
+    """Something that others take part in."""
+
+    def ready(self) -> bool:
+        """Whether it is over, well or not. Between processes this waits until it is; there is a deadline."""
+
+    def result(self) -> Any:
+        """What came of it; raises PeerFailed."""
+
+
+class Done:
+    """What needs no waiting for."""
+
+    def __init__(self, value: Any = None) -> None:
+        self._value = value
+
+    def ready(self) -> bool:
+        return True
+
+    def result(self) -> Any:
+        return self._value
+
+
+class Devices(Protocol):
+    """Collectives on arrays that lie on devices. They are done in the order of the device's work: nobody waits."""
+
+    def start(self, what: Collective, array: Array, private: bool) -> Handle: ...
+
+    def drop(self) -> None: ...
+
+
+class Group(Protocol):
+    """Workers that run collectives, each of them the same ones in the same order."""
+
+    #: Where all of them have a GPU of their own: how arrays go from one to the other without the host. See nccl.py.
+    devices: Devices | None
+
+    def start(self, what: Collective, data: Bytes, out: Bytes) -> Handle:
+        """Begin. `data` may be read and `out` written until it is over. Of an all_reduce `data` is also the result: it
+        is overwritten, and `out` is the same memory."""
+
+    def drop(self) -> None:
+        """Leave; whoever waits for this worker learns of it. Any thread may say so, and more than once."""
+
+
+class Key(NamedTuple):
+    session: int
+    workers: tuple[int, ...]
+    generation: int
+
+
+class Network(Protocol):
+    """How a worker meets others."""
+
+    def join(self, key: Key, rank: int) -> Handle:
+        """Meet the other workers of a group; the result is the Group."""
+
+    def give_up(self, key: Key) -> None:
+        """This worker will not be in that group: whoever waits for it there learns of it. Any thread may say so."""
+
+    def know(self, addresses: Mapping[int, str]) -> None:
+        """Where the workers are now; those left out are gone."""
+
+
+AGREE = Collective("all_reduce", (), 0, spec((1,), dtypes.uint8), spec((1,), dtypes.uint8), "max")
+
+
+class _Membership:
+    """What is known of a session's group."""
+
+    __slots__ = ("generation", "group", "used")
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self.used = 0  #: The latest call that used it.
+        self.group: Group | None = None
+
+
+class Groups:
+    """The groups of a worker. The runner joins and fails them; the reader may close those of a session.
+
+    The network is made when it is first needed: it may have to load a library.
+    """
+
+    def __init__(self, make_network: Callable[[], Network] | None = None) -> None:
+        self.me = 0  #: This worker's number.
+        self.sent_nbytes = 0  #: What it has sent to others so far.
+        self._make_network = make_network
+        self._network: Network | None = None
+        self._addresses: Mapping[int, str] = {}
+        self._lock = threading.Lock()
+        self._of: dict[int, dict[tuple[int, ...], _Membership]] = {}
+        self._closed: deque[int] = deque(
+            maxlen=256
+        )  #: Sessions that have ended of late; a call may still be under way.
+
+    def __len__(self) -> int:
+        with self._lock:
+            return sum(m.group is not None for table in self._of.values() for m in table.values())
+
+    def know(self, addresses: Mapping[int, str]) -> None:
+        """Where the workers are now."""
+        self._addresses = addresses
+        if self._network is not None:
+            self._network.know(addresses)
+
+    def _reach(self) -> Network:
+        """The network. The runner alone makes it."""
+        if self._network is None:
+            if self._make_network is None:
+                raise WorkerError("this worker cannot reach others: it needs torch for that (pip install 'gt[torch]')")
+            network = self._make_network()
+            network.know(self._addresses)
+            self._network = network
+            network.know(self._addresses)  # they may have changed in between
+        return self._network
+
+    def join(self, session: int, workers: tuple[int, ...], seq: int) -> Handle:
+        """The group of these workers for call `seq`. What the handle gives must be handed to `joined`."""
+        if self.me not in workers:
+            raise ProgramError(f"worker {self.me} is not one of the workers {list(workers)}")
+        with self._lock:
+            if session in self._closed:
+                raise PeerFailed("the session was closed")
+            table = self._of.setdefault(session, {})
+            member = table.setdefault(workers, _Membership())
+            if member.used and seq - member.used > IDLE:
+                self._renew(member)
+            member.used = seq
+            if member.group is not None:
+                return Done(member.group)
+            for other in table.values():
+                if seq - other.used > IDLE:
+                    self._renew(other)
+            held = sum(m.group is not None for t in self._of.values() for m in t.values())
+        if held >= GROUPS:
+            raise WorkerError(f"this worker is in {held} groups of workers, which is the limit; close some sessions")
+        return self._reach().join(Key(session, workers, member.generation), workers.index(self.me))
+
+    @staticmethod
+    def _renew(member: _Membership) -> None:
+        """Nobody will use this one again: see Law 1."""
+        member.generation = max(member.generation, member.used)
+        group, member.group = member.group, None
+        if group is not None:
+            group.drop()
+
+    def joined(self, session: int, workers: tuple[int, ...], group: Group) -> None:
+        with self._lock:
+            member = self._of.get(session, {}).get(workers)
+            if member is not None:
+                member.group = group
+        if member is None:  # the session was closed meanwhile
+            group.drop()
+            raise PeerFailed("the session was closed")
+
+    def fail(self, session: int, groups: Sequence[tuple[int, ...]], seq: int) -> None:
+        """Call `seq`, which used these groups, failed."""
+        for workers in groups:
+            with self._lock:
+                table = self._of.get(session)
+                if table is None:
+                    return
+                member = table.setdefault(workers, _Membership())
+                key = Key(session, workers, member.generation)
+                member.generation = member.used = seq
+                group, member.group = member.group, None
+            if group is not None:
+                group.drop()
+            elif self._make_network is not None:
+                self._reach().give_up(key)
+
+    def close(self, session: int) -> None:
+        """The session has ended. Others may wait for calls of it that will not run here any more."""
+        with self._lock:
+            table = self._of.pop(session, {})
+            self._closed.append(session)
+        for workers, member in table.items():
+            if member.group is not None:
+                member.group.drop()
+            elif self._network is not None:
+                self._network.give_up(Key(session, workers, member.generation))
+
+
+# --- host memory -----------------------------------------------------------------------------------------------------
+
+
+class _Arriving:
+    """A collective whose result becomes an array."""
+
+    def __init__(self, handle: Handle, engine: Engine, out: Bytes, spec: Spec) -> None:
+        self._handle, self._engine, self._out, self._spec = handle, engine, out, spec
+
+    def ready(self) -> bool:
+        return self._handle.ready()
+
+    def result(self) -> Array:
+        self._handle.result()
+        return self._engine.from_bytes(self._out.data, self._spec, given=True)
+
+
+def start(engine: Engine, group: Group, what: Collective, array: Array, private: bool) -> Handle:
+    """Begin a collective on an engine's array. If it is `private`, nobody reads it again."""
+    data = _to_host(engine, array)
+    if data.nbytes != what.given.nbytes:
+        raise ProgramError(f"{what.name}: {data.nbytes} bytes where {what.given!r} is declared")
+    out = data
+    if what.name != "all_reduce":
+        out = engine.host_buffer(what.made.nbytes)
+    elif not (private and data.flags.writeable):
+        out = engine.host_buffer(what.made.nbytes)
+        out[:] = data
+        data = out
+    return _Arriving(group.start(what, data, out), engine, out, what.made)
+
+
+def _to_host(engine: Engine, array: Array) -> Bytes:
+    if not engine.deferred:
+        return np.frombuffer(engine.to_bytes(array, borrow=True), np.uint8)
+    coming = engine.start_fetch(array)
+    engine.passed(coming[1], wait=True)  # for the session's stream, and for nothing else
+    return np.frombuffer(engine.end_fetch(coming), np.uint8)
+
+
+def agree(group: Group) -> Handle:
+    """Meet the others once more: when this is over they all have come this far."""
+    word = np.zeros(1, np.uint8)
+    return group.start(AGREE, word, word)

@@ -1,0 +1,230 @@
+"""Groups of workers between processes: torch.distributed's gloo, built directly and without its global state.
+
+Law 1: nothing waits longer than the deadline. Where a worker fails or dies its sockets close, and the others know
+       within milliseconds; only one that hangs is found out by the deadline.
+Law 2: a group that is dropped lets go of its sockets in a thread of its own: gloo ends what is under way first, and
+       that may have to wait until the others have left too. Whoever has nothing under way closes at once, so somebody
+       always does.
+Law 3: gloo ends the process if an array is smaller than what arrives. So all sizes are those that the program declares
+       and the caller has checked.
+
+Workers meet at the first of them: it has a store (torch's TCPStore) on the socket that it listens on since it started.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from gt.errors import PeerFailed
+from gt.worker.collectives import Bytes, Collective, Devices, Group, Handle, Key
+from gt.worker.engines.nccl import on_devices
+from gt.worker.engines.reducing import narrowed, reduce_op, widened
+
+MEETING = timedelta(seconds=5)  #: For the sockets, when all are known to be there.
+POLL_S = 0.001  #: How often a worker that has come first looks whether the others are there.
+
+
+class Sockets:
+    """How this worker meets others: a Network."""
+
+    def __init__(self, listening: socket.socket, timeout_s: float, device: str) -> None:
+        self._listening = listening
+        self._engine_device = device
+        self._timeout = timedelta(seconds=timeout_s)
+        self._addresses: dict[int, str] = {}
+        self._stores: dict[int, Any] = {}  #: By the worker that has it.
+        self._device: Any = None
+        self._given_up: deque[Key] = deque(maxlen=256)
+        self._lock = threading.Lock()  #: For this worker's own store, which two threads may ask for.
+
+    def know(self, addresses: Mapping[int, str]) -> None:
+        self._addresses = dict(addresses)
+
+    def join(self, key: Key, rank: int) -> Handle:
+        return _Joining(self, key, rank)
+
+    def give_up(self, key: Key) -> None:
+        self._given_up.append(key)
+
+        def tell() -> None:
+            with suppress(Exception):  # whoever has the store may be gone: then the others know anyway
+                self.store(key.workers[0]).set(f"{name(key)}/broken", "1")
+
+        threading.Thread(target=tell, name="giving up", daemon=True).start()
+
+    def store(self, worker: int) -> Any:
+        """Where the groups meet that have this worker as their first."""
+        if worker in self._stores:
+            return self._stores[worker]
+        host, _, text = self._addresses.get(worker, "").rpartition(":")
+        if not text:
+            raise PeerFailed(f"worker {worker} is gone")
+        port = int(text)
+        if (host, port) == self._listening.getsockname():
+            with self._lock:
+                if worker not in self._stores:
+                    fd = self._listening.fileno()
+                    self._stores[worker] = dist.TCPStore(
+                        host, port, None, True, self._timeout, wait_for_workers=False, master_listen_fd=fd
+                    )
+                return self._stores[worker]
+        # torch would go on trying where nobody listens any more.
+        socket.create_connection((host, port), self._timeout.total_seconds()).close()
+        for gone in self.missing(tuple(self._stores)):
+            self._stores.pop(gone, None)
+        made = dist.TCPStore(host, port, None, False, self._timeout, wait_for_workers=False)
+        return self._stores.setdefault(worker, made)
+
+    def missing(self, workers: tuple[int, ...]) -> list[int]:
+        return [w for w in workers if w not in self._addresses]
+
+    def meet(self, key: Key, rank: int) -> Group:
+        """Wait for the others and make the group; raises PeerFailed."""
+        deadline_s = time.monotonic() + self._timeout.total_seconds()
+        store = dist.PrefixStore(name(key), self.store(key.workers[0]))
+        store.set(str(rank), "1")
+        everyone = [str(r) for r in range(len(key.workers))]
+        while not store.check(everyone):
+            if gone := self.missing(key.workers):
+                raise PeerFailed(f"worker {gone[0]} is gone")
+            if key in self._given_up or store.check(["broken"]):
+                raise PeerFailed(f"a worker of {list(key.workers)} failed before the call began")
+            if time.monotonic() > deadline_s:
+                absent = [w for r, w in enumerate(key.workers) if not store.check([str(r)])]
+                seconds = self._timeout.total_seconds()
+                raise PeerFailed(f"workers {absent} did not come within {seconds:g} s (GT_PEER_TIMEOUT)")
+            time.sleep(POLL_S)
+        if self._device is None:
+            self._device = dist.ProcessGroupGloo.create_device(hostname=self._listening.getsockname()[0])
+        options = dist.ProcessGroupGloo._Options()
+        options._devices = [self._device]
+        options._timeout = min(self._timeout, MEETING)
+        gloo = dist.ProcessGroupGloo(store, rank, len(key.workers), options)
+        gloo._set_default_timeout(self._timeout)
+        return _Group(key, gloo, on_devices(store, gloo, rank, len(key.workers), self._engine_device, self._timeout))
+
+
+def name(key: Key) -> str:
+    """What a group's keys in a store begin with."""
+    return f"{key.session}/{'-'.join(map(str, key.workers))}/{key.generation}"
+
+
+class _Joining:
+    def __init__(self, network: Sockets, key: Key, rank: int) -> None:
+        self._network, self._key, self._rank = network, key, rank
+
+    def ready(self) -> bool:
+        return True  # the result is waited for
+
+    def result(self) -> Group:
+        if gone := self._network.missing(self._key.workers):
+            raise PeerFailed(f"worker {gone[0]} is gone")
+        try:
+            return self._network.meet(self._key, self._rank)
+        except PeerFailed:
+            raise
+        except (RuntimeError, OSError) as e:  # a connection that was refused or lost, a timeout
+            raise PeerFailed(f"the workers {list(self._key.workers)} cannot meet: {_first_line(e)}") from None
+
+
+class _Group:
+    def __init__(self, key: Key, gloo: Any, devices: Devices | None) -> None:
+        self._key = key
+        self._gloo = gloo
+        self.devices = devices
+        self._under_way: set[_Flying] = set()
+
+    def start(self, what: Collective, data: Bytes, out: Bytes) -> Handle:
+        gloo = self._gloo
+        if gloo is None:
+            raise PeerFailed(f"this worker has left the group of {list(self._key.workers)}")
+        flying = _Flying(self, what, data, out)
+        self._under_way.add(flying)
+        try:
+            flying.begin(gloo)
+        except RuntimeError as e:
+            raise self.failure(e) from None
+        return flying
+
+    def failure(self, error: Exception) -> PeerFailed:
+        workers = list(self._key.workers)
+        if "imed out" in str(error):
+            return PeerFailed(f"a worker of {workers} did not answer in time (GT_PEER_TIMEOUT)")
+        return PeerFailed(f"a worker of {workers} failed in the same call, or is gone")
+
+    def over(self, flying: _Flying) -> None:
+        self._under_way.discard(flying)
+
+    def drop(self) -> None:
+        gloo, self._gloo = self._gloo, None
+        if gloo is None:
+            return
+        if self.devices is not None:
+            self.devices.drop()
+        # What is under way holds the sockets too.
+        holds = [gloo, *[f.let_go() for f in list(self._under_way)]]
+        self._under_way.clear()
+        del gloo
+        threading.Thread(target=holds.clear, name="leaving a group", daemon=True).start()
+
+
+class _Flying:
+    """A collective that was started."""
+
+    def __init__(self, group: _Group, what: Collective, data: Bytes, out: Bytes) -> None:
+        self._group, self._what, self._data, self._out = group, what, data, out
+        self._work: Any = None
+        self._reduced: Any = None
+
+    def begin(self, gloo: Any) -> None:
+        what = self._what
+        if what.name != "all_reduce":
+            data = self._data
+            if what.name == "all_gather":
+                data = np.tile(data, len(what.workers))
+            if not data.flags.writeable:  # torch takes no such memory; an empty array is tiled without a copy
+                data = data.copy()
+            takes, sends = what.nbytes(what.takes), what.nbytes(what.sends)
+            self._work = gloo.alltoall_base(torch.from_numpy(self._out), torch.from_numpy(data), takes, sends)
+        elif len(self._data):
+            self._reduced = widened(torch.from_numpy(self._data), what)
+            options = dist.AllreduceOptions()
+            options.reduceOp = reduce_op(what)
+            self._work = gloo.allreduce([self._reduced], options)
+
+    def let_go(self) -> Any:
+        work, self._work = self._work, None
+        return work
+
+    def ready(self) -> bool:
+        return True  # the result is waited for
+
+    def result(self) -> None:
+        work = self._work
+        try:
+            if work is not None:
+                work.wait()
+            elif self._group._gloo is None:
+                raise PeerFailed("this worker has left the group")
+        except RuntimeError as e:
+            raise self._group.failure(e) from None
+        finally:
+            self._work = None
+            self._group.over(self)
+        if self._reduced is not None:
+            narrowed(self._reduced, torch.from_numpy(self._out), self._what)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:200]

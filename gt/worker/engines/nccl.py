@@ -1,0 +1,89 @@
+"""Collectives from GPU to GPU: NCCL, where every worker of a group has a GPU of its own.
+
+Law 1: the group's gloo decides. Whether NCCL is used, all of them see alike; and that a call went well is said there.
+Law 2: a device cannot get past a collective that another worker does not begin. So the host waits for a device only
+       after all have said that they have begun all of theirs (together.py); whoever leaves aborts what is under way.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gt.worker.collectives import Collective, Devices, Handle
+from gt.worker.engines.reducing import narrowed, reduce_op, widened
+from gt.worker.engines.torch import as_bytes
+
+
+def on_devices(store: Any, gloo: Any, rank: int, size: int, device: str, timeout: timedelta) -> Devices | None:
+    """NCCL for this group; None where some of its workers have no GPU, or share one, or it does not work."""
+    everyone = [torch.zeros(16, dtype=torch.uint8) for _ in range(size)]
+    gloo.allgather([everyone], [_identity(device)]).wait()
+    gpus = {bytes(other.numpy()) for other in everyone}
+    if len(gpus) < size or bytes(16) in gpus:
+        return None
+    made = None
+    with suppress(Exception):
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = timeout
+        made = dist.ProcessGroupNCCL(dist.PrefixStore("nccl", store), rank, size, options)
+        made.allreduce([torch.zeros(1, device=device)]).wait()
+        torch.cuda.current_stream().synchronize()
+    works = torch.tensor([made is not None], dtype=torch.uint8)
+    lowest = dist.AllreduceOptions()
+    lowest.reduceOp = dist.ReduceOp.MIN
+    gloo.allreduce([works], lowest).wait()
+    return _Nccl(made) if works.item() else None
+
+
+def _identity(device: str) -> Any:
+    """The GPU of a worker, as no other is called; zeros if it has none."""
+    if not device.startswith("cuda"):
+        return torch.zeros(16, dtype=torch.uint8)
+    return torch.tensor(list(torch.cuda.get_device_properties(device).uuid.bytes), dtype=torch.uint8)
+
+
+class _Nccl:
+    def __init__(self, group: Any) -> None:
+        self._group = group
+
+    def start(self, what: Collective, array: Any, private: bool) -> Handle:
+        data = as_bytes(array)
+        if what.name == "all_reduce":
+            out = data if private else data.clone()
+            reduced = widened(out, what)
+            options = dist.AllreduceOptions()
+            options.reduceOp = reduce_op(what)
+            return _Flying(self._group.allreduce([reduced], options), what, out, reduced)
+        out = torch.empty(what.made.nbytes, dtype=torch.uint8, device=array.device)
+        sent = data.repeat(len(what.workers)) if what.name == "all_gather" else data
+        takes, sends = what.nbytes(what.takes), what.nbytes(what.sends)
+        return _Flying(self._group.alltoall_base(out, sent, takes, sends), what, out, None)
+
+    def drop(self) -> None:
+        group, self._group = self._group, None
+
+        def end() -> None:
+            with suppress(Exception):
+                group.abort()
+
+        threading.Thread(target=end, name="leaving GPUs", daemon=True).start()
+
+
+class _Flying:
+    def __init__(self, work: Any, what: Collective, out: Any, reduced: Any) -> None:
+        self._work, self._what, self._out, self._reduced = work, what, out, reduced
+
+    def ready(self) -> bool:
+        return True  # the stream waits, not the host
+
+    def result(self) -> Any:
+        self._work.wait()
+        if self._reduced is not None:
+            narrowed(self._reduced, self._out, self._what)
+        return self._out.view(getattr(torch, self._what.made.dtype.name)).reshape(self._what.made.shape)

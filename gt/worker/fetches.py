@@ -1,0 +1,146 @@
+"""Values on their way out: a fetch becomes chunks, at once or when the device has brought its bytes.
+
+Law 1: a fetch is answered once, unless it is cancelled.
+Law 2: what is sent from where it lies is shared from then on: whoever replaces it leaves that array alone.
+Law 3: a session that reads slowly holds a bounded number of copies; its further fetches wait.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from threading import Lock
+from typing import Any
+
+from gt.transport.messages import CHUNK, Cancel, Chunk, ChunkAck, Failure, Fetch, FetchFailed
+from gt.transport.shared import LARGE, SLOTS
+from gt.worker.calls import Calls, Out
+from gt.worker.engines import Engine
+from gt.worker.session import Session, Work
+from gt.worker.store import Entry
+from gt.worker.transfers import Outgoing, Pieces
+
+
+class Fetches:
+    """The fetches of all sessions. `urgent` takes those whose turn has come; `lock` guards it and the sessions."""
+
+    def __init__(self, engine: Engine, calls: Calls, lock: Lock, urgent: deque[Work]) -> None:
+        self.engine = engine
+        self._calls = calls
+        self._lock = lock
+        self._urgent = urgent
+        self._coming: deque[tuple[Work, Session, Entry, Any]] = deque()  #: Those that come from the device.
+
+    def __len__(self) -> int:
+        """How many are on their way from the device."""
+        return len(self._coming)
+
+    # --- the reader's side: the caller has the lock --------------------------------------------------------
+
+    def take_in(self, session: Session, fetch: Fetch) -> Work:
+        """A fetch that has come, with the memory that was lent for its answer."""
+        work = session.fetches[fetch.request] = Work(session, fetch)
+        ring = session.ring
+        if fetch.slots and ring is not None and ring.number == fetch.ring:
+            if all(0 <= s < SLOTS for s in fetch.slots):
+                work.ring = ring
+            elif len(fetch.slots) == 1:
+                work.box = ring
+        return work
+
+    def send_more(self, session: Session | None, ack: ChunkAck) -> tuple[Outgoing | None, Pieces]:
+        going = session.sending.get(ack.key) if session is not None else None
+        if session is None or going is None:
+            return None, []
+        going.acknowledge()
+        pieces = going.more_chunks()
+        if going.sent:
+            self._end(session, ack.key)
+        return going, pieces
+
+    def cancel(self, session: Session | None, cancel: Cancel) -> None:
+        if session is not None:
+            self._end(session, cancel.request)
+
+    def _end(self, session: Session, request: int) -> None:
+        """A fetch was answered or given up: one that waits for that may try again."""
+        session.fetches.pop(request, None)
+        session.sending.pop(request, None)
+        if session.backlog:
+            self._urgent.append(session.backlog.popleft())
+
+    # --- the runner's side ---------------------------------------------------------------------------------
+
+    def serve(self, work: Work, session: Session, fetch: Fetch, out: Out) -> None:
+        """Send a value, or have it brought from the device first."""
+        failure: Failure | None = None
+        data = memoryview(b"")
+        borrow = False
+        with self._lock:
+            wanted = session.fetches.get(fetch.request) is work
+            entry = work.entry or session.store.entries.get(fetch.id)
+            if entry is None:
+                failure = Failure("ProgramError", f"there is no tensor {fetch.id} on this worker")
+            elif entry.failure is not None and entry.poisoned:
+                failure = entry.failure
+            elif wanted and not session.may_send(entry.spec.nbytes):
+                # Whoever replaces it must leave this array alone until it was sent.
+                session.store.share(entry)
+                first = work.entry is not None  # it had its turn before, so it is still the first
+                work.entry = entry
+                session.backlog.appendleft(work) if first else session.backlog.append(work)
+                return
+            elif wanted and entry.spec.nbytes > LARGE and not self.engine.deferred:
+                session.store.share(entry)  # sent from where it lies
+                borrow = True
+        if wanted and failure is None and entry is not None:
+            try:
+                if self.engine.deferred:
+                    self._coming.append((work, session, entry, self.engine.start_fetch(entry.array)))
+                    return
+                data = self.engine.to_bytes(entry.array, borrow)
+            except Exception as e:
+                failure = self._calls.failure(e)
+        self._answer(work, session, entry, data, failure, out)
+
+    def look(self, out: Out) -> None:
+        """Answer the fetches whose values have come from the device."""
+        for _ in range(len(self._coming)):
+            work, session, entry, coming = self._coming.popleft()
+            if not self._calls.passed(coming[1]):
+                self._coming.append((work, session, entry, coming))
+            elif not session.closed:
+                self._answer(work, session, entry, self.engine.end_fetch(coming), None, out)
+
+    def _answer(
+        self, work: Work, session: Session, entry: Entry | None, data: memoryview, failure: Failure | None, out: Out
+    ) -> None:
+        fetch = work.message
+        assert isinstance(fetch, Fetch)
+        going: Outgoing | None = None
+        pieces: Pieces = []
+        with self._lock:
+            wanted = session.fetches.get(fetch.request) is work  # or it was cancelled in between
+            if wanted and failure is None and entry is not None:
+                if work.ring is None and len(data) <= CHUNK:
+                    self._answer_whole(work, session, fetch, entry, data, out)
+                    return
+                going = Outgoing(fetch.session, fetch.request, entry.spec, data, work.ring, fetch.slots)
+                session.sending[fetch.request] = going
+                pieces = going.first_chunks()
+            elif wanted and failure is not None:
+                out.append((FetchFailed(fetch.session, fetch.request, failure), None))
+            if going is None or going.sent:
+                self._end(session, fetch.request)
+        if going is not None:
+            out.extend(going.fill(pieces))
+
+    def _answer_whole(
+        self, work: Work, session: Session, fetch: Fetch, entry: Entry, data: memoryview, out: Out
+    ) -> None:
+        """All of it in one chunk, as most are. The caller has the lock."""
+        # In a mailbox it is at once, also before a failure that was sent earlier: then the client must not find it.
+        if work.box is not None and session.failed <= session.acked:
+            work.box.post(fetch.slots[0], fetch.request, data)
+        shape, dtype = entry.spec.shape, entry.spec.dtype.name
+        out.append((Chunk(fetch.session, fetch.request, 0, len(data), shape, dtype), data))
+        self._end(session, fetch.request)

@@ -1,0 +1,145 @@
+"""Calls that several workers run together, each its part.
+
+Law 1: all of them succeed or all fail. Results are put and inputs overwritten only after every worker has said that
+       its part went well; whoever fails before leaves the groups of the call, and so the others fail.
+Law 2: the groups of a call are joined before anything of it can fail; so a failure always reaches those who wait.
+Law 3: such calls run in the order in which they came, over all sessions (core.py): two workers never wait for each
+       other in different calls.
+
+A call is a generator of handles. Between processes a handle waits, so `go` runs to the end; in one process (the
+simulator) `go` returns while a handle is not ready, and other work may be done in between.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from typing import Any
+
+from gt.errors import IndexOutOfRange
+from gt.transport.messages import Call, Failure
+from gt.worker.calls import Calls, Out, Started
+from gt.worker.collectives import Collective, Done, Group, Groups, Handle, agree, start
+from gt.worker.engines import Array
+from gt.worker.programs import Known
+from gt.worker.session import Session, Work
+from gt.worker.store import NOTHING
+
+
+class Together:
+    """One such call, as far as it has come."""
+
+    def __init__(self, calls: Calls, groups: Groups, work: Work, session: Session, call: Call, known: Known) -> None:
+        self.work = work
+        self.session = session
+        self._calls, self._groups, self._call, self._known = calls, groups, call, known
+        self._joined: dict[tuple[int, ...], Group] = {}
+        self._checks: tuple[tuple[int, str], ...] = ()
+        self._handle: Handle | None = None  #: What it waits for.
+        self._out: Out = []
+        self._steps = self._run()
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can go on."""
+        return self._handle is None or self._handle.ready()
+
+    def go(self, out: Out) -> bool:
+        """Go on as far as possible; whether the call is over."""
+        self._calls.use(self.session, self._known)
+        self._out = out
+        while self.ready:
+            handle, self._handle = self._handle, None
+            try:
+                try:
+                    value = handle.result() if handle is not None else None
+                except Exception as e:
+                    self._handle = self._steps.throw(e)
+                else:
+                    self._handle = self._steps.send(value)
+            except StopIteration:
+                return True
+        return False
+
+    # --- what the generated code calls ---------------------------------------------------------------------
+
+    def start(self, what: Collective, array: Array, private: bool) -> Handle:
+        group = self._joined[what.workers]
+        self._groups.sent_nbytes += what.sent_nbytes
+        if group.devices is not None and self._on_devices:
+            return group.devices.start(what, array, private)
+        return start(self._calls.engine, group, what, array, private)
+
+    @property
+    def _on_devices(self) -> bool:
+        """Whether all workers of the call have a GPU of their own: what all of them see alike."""
+        group = self._joined.get(self._known.workers)
+        return group is not None and group.devices is not None
+
+    def agree(self, flag: Array | None) -> Handle:
+        """The end of what can fail. On a device it is here that the host learns whether an index was bad."""
+        if self._on_devices:
+            # A device cannot get past a collective that another worker has failed to begin: ask before waiting for it.
+            agree(self._joined[self._known.workers]).result()
+        if flag is not None and bool(flag):
+            names = ", ".join(sorted({name for _, name in self._checks}))
+            raise IndexOutOfRange(f"{names}: an index is out of range")
+        group = self._joined.get(self._known.workers)
+        return Done() if group is None else agree(group)
+
+    # --- the whole of it -----------------------------------------------------------------------------------
+
+    def _run(self) -> Generator[Handle, Any, None]:
+        calls, session, call, known = self._calls, self.session, self._call, self._known
+        error = yield from self._join()
+        if 0 not in session.store.entries:
+            session.store.put_nothing(calls.engine.from_bytes(b"", NOTHING))
+        ids, entries = calls.read(session, call)
+        form, trouble = calls.begin(session, call, known, entries)
+        failure, root = trouble or (error, call.seq)
+        if failure is not None or form is None:
+            # What is wrong with this worker's part says more than that another one is gone.
+            assert failure is not None
+            self._leave()
+            calls.fail(session, call, known, ids, failure, root, (), self._out)
+            return
+        self._checks = form.checks
+        started = Started(session, call, known, time.perf_counter_ns())
+        touched: tuple[int, ...] = ()
+        try:
+            arrays = calls.take(session, form, known, ids, entries)
+            run: Any = form.run  # a generator, for the program says who takes part
+            results, _ = yield from run(arrays, call.scalars, self)
+        except Exception as e:
+            instruction, committing = form.where(e)
+            checked = {i for i, _ in form.checks}
+            if instruction < 0 and isinstance(e, IndexOutOfRange) and len(checked) == 1:
+                (instruction,) = checked
+            error = calls.failure(e, known.hash, instruction)
+            touched = form.takes if committing else ()
+        if error is not None:  # here and not in the except clause: the exception's frames held arrays
+            arrays = []
+            self._leave()
+            calls.fail(session, call, known, ids, error, call.seq, touched, self._out)
+            calls.recover(error)
+            return
+        started.issue_us = (time.perf_counter_ns() - started.start_ns) // 1000
+        calls.put(session, call, known, ids, results)
+        del results
+        calls.launched(started, self._out)
+
+    def _join(self) -> Generator[Handle, Any, Failure | None]:
+        """Meet the others; why that was not possible."""
+        session, known = self.session, self._known
+        try:
+            for workers in known.groups:
+                group = yield self._groups.join(session.number, workers, self._call.seq)
+                self._groups.joined(session.number, workers, group)
+                self._joined[workers] = group
+        except Exception as e:
+            return self._calls.failure(e, known.hash)
+        return None
+
+    def _leave(self) -> None:
+        self._joined.clear()
+        self._groups.fail(self.session.number, self._known.groups, self._call.seq)

@@ -1,0 +1,123 @@
+"""A server that is a script: a channel that answers each message by a rule. So a client is tested by itself."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gt import dtypes, layout
+from gt.transport.messages import (
+    CHUNK,
+    Call,
+    CallDone,
+    Chunk,
+    ChunkAck,
+    Define,
+    Fetch,
+    Hello,
+    MeshSet,
+    SetMesh,
+    Sharded,
+    Welcome,
+)
+
+Said = list[Any]  #: messages with their payloads
+Rule = Callable[[Any], Said]
+Array = np.ndarray[Any, Any]
+
+
+class Script:
+    """A channel to a server that does as the rules say."""
+
+    local = True
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[Any, bytes | None]] = []
+        self.answers: deque[tuple[Any, bytes | None] | None] = deque()
+        self.rules: dict[type, Rule] = {
+            Hello: lambda m: [(Welcome(m.version, 1, 64), None)],
+            Call: lambda m: [(CallDone(0, m.seq), None)],
+            SetMesh: lambda m: [(MeshSet(m.request, tuple(range(1, 1 + int(np.prod([n for _, n in m.axes]))))), None)],
+            Chunk: lambda m: [(ChunkAck(0, m.key, True), None)],
+        }
+
+    def send(self, message: Any, payload: Any = None) -> None:
+        self.sent.append((message, None if payload is None else bytes(payload)))
+        rule = self.rules.get(type(message))
+        if rule is not None:
+            self.answers.extend(rule(message))
+
+    def send_all(self, messages: list[Any]) -> None:
+        for message, payload in messages:
+            self.send(message, payload)
+
+    def receive(self, timeout_s: float = 0.0) -> Any:
+        return self.answers.popleft() if self.answers else None  # None among them: the rest comes later
+
+    def wait(self, timeout_s: float) -> None:
+        assert self.answers, "the client waits for something that the script does not say"
+
+    def close(self) -> None:
+        pass
+
+    def of(self, kind: type) -> list[Any]:
+        return [m for m, _ in self.sent if isinstance(m, kind)]
+
+
+def pins(script: Script) -> list[str]:
+    """The layouts of all `shard` instructions that were sent."""
+    return [ins.attrs["layout"] for d in script.of(Define) for ins in d.program.code if ins.op == "shard"]
+
+
+def in_parts(m: Fetch, text: str, axes: dict[str, int], value: Array, parts: list[int]) -> Said:
+    """The answer to a fetch of a tensor that lies so: the shards at these positions, their chunks in turn."""
+    mesh = layout.mesh(range(1, 1 + int(np.prod(list(axes.values())))), **axes)
+    held = layout.shards(layout.parse(text, mesh), value.shape)
+    told = () if m.layout else tuple(parts)
+    said: Said = [(Sharded(m.request, "", mesh.axes, mesh.workers, text, value.shape, value.dtype.name, told), None)]
+    queues = []
+    for i, k in enumerate(told):
+        index = np.ix_(*([p for a, b in runs for p in range(a, b)] for runs in held[mesh.workers[k]]))
+        data = np.ascontiguousarray(value[index] if value.ndim else value).tobytes()
+        pieces = range(0, max(len(data), 1), CHUNK)
+        queues.append([(Chunk(0, m.request, at, len(data), part=i), data[at : at + CHUNK]) for at in pieces])
+    while any(queues):
+        said += [queue.pop(0) for queue in queues if queue]
+    return said
+
+
+def serve(script: Script, text: str, axes: dict[str, int], value: Array, parts: list[int]) -> None:
+    """Every fetch is answered with this value, which lies so."""
+    script.rules[Fetch] = lambda m: in_parts(m, text, axes, value, parts)
+
+
+class Store(Script):
+    """A server that keeps what is uploaded, on a mesh with these axes, and gives it back in parts."""
+
+    def __init__(self, **axes: int) -> None:
+        super().__init__()
+        self.axes = axes
+        self.uploads: dict[int, tuple[Chunk, bytearray]] = {}
+        self.rules[Fetch] = self._fetch
+
+    def send(self, message: Any, payload: Any = None) -> None:
+        if isinstance(message, Chunk):
+            _, data = self.uploads.setdefault(message.key, (message, bytearray()))
+            data += bytes(payload)
+        super().send(message, payload)
+
+    def layout(self, key: int) -> str:
+        """How an upload shall lie."""
+        return self.uploads[key][0].layout
+
+    def _fetch(self, m: Fetch) -> Said:
+        first, data = self.uploads[m.id]
+        value = np.frombuffer(bytes(data), dtypes.BY_NAME[first.dtype].numpy).reshape(first.shape)
+        if not self.axes:
+            return [(Chunk(0, m.request, 0, value.nbytes), value.tobytes())]
+        count = int(np.prod(list(self.axes.values())))
+        parts = range(count) if first.layout not in ("", "[]") else range(1)
+        return in_parts(m, first.layout or "[]", self.axes, value, list(parts))

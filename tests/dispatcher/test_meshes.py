@@ -1,0 +1,390 @@
+"""Sessions on several workers: how they come to them, and what is left when they lose one."""
+
+from __future__ import annotations
+
+import pytest
+from dispatching import PLAIN, STEP, Client, FakeWorker, Hand, sent_to
+
+from gt.program import Instruction, Program
+from gt.transport.messages import (
+    Call,
+    CallDone,
+    CallFailed,
+    Chunk,
+    ChunkAck,
+    CloseSession,
+    Fetch,
+    FetchFailed,
+    Free,
+    GetStats,
+    MeshSet,
+    Peers,
+    Rejected,
+    SetMesh,
+    Sharded,
+    Share,
+    Shared,
+    Stats,
+    unpack_ids,
+)
+from gt.transport.shared import nbytes_of
+
+
+@pytest.fixture
+def hand() -> Hand:
+    return Hand()
+
+
+def numbers(session) -> list[int]:
+    return list(session.workers)
+
+
+# --- coming to several -----------------------------------------------------------------------
+
+
+def test_a_mesh_keeps_the_workers_there_are_and_takes_the_least_loaded(hand):
+    workers = hand.workers(4)
+    other = hand.client()
+    other.upload(workers[0])  # on the first: it is the most loaded
+    client = hand.client()
+    client.upload(workers[1])
+    assert client.set_mesh(x=2).workers == (2, 3)
+    assert client.set_mesh(x=2, y=2).workers == (2, 3, 4, 1)
+    assert client.session.worker.number == 2
+    assert numbers(client.session) == [2, 3, 4, 1]
+    assert client.set_mesh("stage", (3, 0), x=2).workers == (1, 2)
+    assert client.set_mesh("stage", x=3).workers == (2, 3, 4)
+    assert client.session.home.mesh.workers == (2, 3, 4, 1)
+
+
+def test_a_new_session_may_begin_with_a_mesh(hand):
+    hand.workers(3)
+    client = hand.client()
+    assert client.set_mesh(x=3).workers == (1, 2, 3)
+    assert client.session.worker.number == 1
+
+
+def test_a_mesh_of_one_leaves_the_session_as_it_is(hand):
+    worker = hand.worker()
+    client = hand.client()
+    assert client.set_mesh(x=1).workers == (1,)
+    x = client.upload(worker, layout="anything: it is not looked at")
+    client.define(PLAIN)
+    client.call(PLAIN, [x])
+    assert client.session.sent[1].left is None
+    assert not client.session.wide
+
+
+def test_a_mesh_waits_for_workers_and_the_wait_has_an_end(hand):
+    hand.workers(1)
+    client = hand.client()
+    wish = SetMesh(7, "", (("x", 2),))
+    assert client.hears(client.say(wish)) == []
+    (refused,) = client.hears(client.say(SetMesh(8, "", (("x", 2),))))
+    assert "waiting" in refused.error
+    late = FakeWorker(hand, 0, "there:2")
+    assert [m for m in sent_to(client.peer, late.joined) if isinstance(m, MeshSet)] == [MeshSet(7, (1, 2))]
+
+    assert client.hears(client.say(SetMesh(9, "", (("x", 3),)))) == []
+    hand.pass_time(14.0)
+    (answer,) = client.hears(hand.pass_time(2.0))
+    assert answer == MeshSet(9, (), "a mesh of 3 workers; this server has 2")
+    assert client.session.home.mesh.workers == (1, 2)
+
+
+def test_workers_without_an_address_run_nothing_with_others(hand):
+    alone = hand.worker()
+    client = hand.client()
+    client.upload(alone)
+    hand.workers(2)
+    assert "together with others" in client.set_mesh(x=2).error
+    other = hand.client()
+    assert other.set_mesh(x=2).workers == (2, 3)
+
+
+def test_everybody_hears_where_the_others_are(hand):
+    first, second = hand.workers(2)
+    expected = Peers({1: "there:1", 2: "there:2"})
+    assert [m for m in first.hears(second.joined) if isinstance(m, Peers)] == [expected]
+    assert [m for m in second.hears(second.joined) if isinstance(m, Peers)] == [expected]
+    third = FakeWorker(hand, 0, "there:3")
+    out = third.die()
+    assert [m for m in first.hears(out) if isinstance(m, Peers)] == [expected]
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        SetMesh(1, "", ()),
+        SetMesh(1, "", (("x", 0),)),
+        SetMesh(1, "", (("x", -2),)),
+        SetMesh(1, "", (("x", 1), ("x", 1))),
+        SetMesh(1, "", (("a b", 1),)),
+        SetMesh(1, "", (("", 1),)),
+        SetMesh(1, "", tuple((f"a{i}", 1) for i in range(5))),
+        SetMesh(1, "no name", (("x", 1),)),
+        SetMesh(1, "n" * 65, (("x", 1),)),
+        SetMesh(1, "m", (("x", 2),), (0,)),
+        SetMesh(1, "m", (("x", 2),), (0, 0)),
+        SetMesh(1, "m", (("x", 2),), (-1, 0)),
+    ],
+)
+def test_what_is_no_mesh_changes_nothing(hand, wish):
+    hand.workers(2)
+    client = hand.client()
+    (answer,) = client.hears(client.say(wish))
+    assert answer.error
+    assert not answer.workers
+    assert not client.session.meshes
+    assert not client.session.workers
+
+
+def test_a_session_has_so_many_meshes_and_no_more(hand):
+    hand.workers(2)
+    client = hand.client()
+    for k in range(16):
+        assert not client.set_mesh(f"m{k}", x=2).error
+    assert "16" in client.set_mesh("one_more", x=2).error
+    assert not client.set_mesh("m3", x=1).error
+
+
+def test_a_huge_mesh_only_waits(hand):
+    hand.workers(1)
+    client = hand.client()
+    client.say(SetMesh(1, "", (("x", 2**62), ("y", 2**62))))
+    client.say(SetMesh(1, "m", (("x", 1),), (2**62,)))
+    assert client.hears(hand.pass_time(16.0))
+    assert client.leave() == []
+    assert not hand.state.wishes
+
+
+def test_a_ring_is_one_workers(hand):
+    workers = hand.workers(2)
+    client = hand.client()
+    client.upload(workers[0])
+    client.say(Share(0, 5, 3, "ring", 77))
+    workers[0].say(Shared(client.number, 5, True))
+    first = Chunk(0, 7, 0, 1 << 22, (1 << 20,), "float32", 0)
+    client.say(first)
+    assert client.hears(client.say(SetMesh(1, "", (("x", 2),)))) == [MeshSet(1, (1, 2))]
+    # What began goes on, by messages; what names a slot now was never sent.
+    assert client.say(Chunk(0, 7, nbytes_of(first), 1 << 22, slot=1)) == []
+    out = client.say(Chunk(0, 7, nbytes_of(first), 1 << 22), bytes(8))
+    assert [[type(m) for m in w.hears(out)] for w in workers] == [[Chunk], []]
+    assert client.hears(client.say(Share(0, 6, 3, "ring", 77))) == [Shared(0, 6, False)]
+
+
+def test_statistics_know_of_several(hand):
+    workers = hand.workers(3)
+    client = hand.client()
+    client.set_mesh(x=2)
+    client.say(GetStats(3))
+    for worker in workers[:2]:
+        worker.say(Stats(1, {}))
+    (stats,) = client.hears(workers[2].say(Stats(1, {})))
+    assert stats.data["session"]["workers"] == [1, 2]
+    assert stats.data["session"]["meshes"] == {"": {"axes": {"x": 2}, "workers": [1, 2]}}
+    assert [stats.data["workers"][n]["yours"] for n in "123"] == [True, True, False]
+
+
+# --- values stay -----------------------------------------------------------------------------
+
+
+def test_values_stay_where_they_are_when_a_session_gets_more_workers(hand):
+    first, second = hand.workers(2)
+    client = hand.client()
+    client.define(PLAIN)
+    x = client.upload(first)
+    client.call(PLAIN, [x])  # under way while the mesh is set
+    client.set_mesh(x=2)
+    (before,) = [m for m in client.hears(first.done(client, 1)) if isinstance(m, CallDone)]
+    assert before.seq == 1
+    assert client.session.tensors[x].layout is first.state.layout
+
+    out = client.call(PLAIN, [x])
+    calls = {w.number: m for w in (first, second) for m in w.hears(out) if isinstance(m, Call)}
+    assert unpack_ids(calls[1].inputs) == [x]
+    assert unpack_ids(calls[2].inputs) == [0]  # it holds nothing of it
+    assert client.session.tensors[client.next_id - 1].parts == {1: 32, 2: 32}
+
+
+def test_a_head_that_waits_when_the_mesh_is_set_still_goes(hand):
+    first, second = hand.workers(2)
+    client = hand.client()
+    client.define(PLAIN)
+    x = client.upload(first)
+    for _ in range(6):
+        client.call(PLAIN, [x])
+    waiting = client.session.head.call.seq
+    client.set_mesh(x=2)
+    out = [action for seq in range(1, 7) for w in (first, second) for action in w.done(client, seq)]
+    assert [m.seq for m in second.hears(out) if isinstance(m, Call)] == list(range(waiting + 1, 7))
+    assert client.session.done == 6
+
+
+# --- losing one ------------------------------------------------------------------------------
+
+
+def wide(hand: Hand, count: int = 3) -> tuple[Client, list[FakeWorker]]:
+    workers = hand.workers(count)
+    client = hand.client()
+    client.set_mesh(x=count)
+    client.define(PLAIN)
+    client.define(STEP)
+    return client, workers
+
+
+def test_what_others_have_all_of_outlives_a_worker(hand):
+    client, workers = wide(hand)
+    copied = client.upload(*workers[:1], 8, *workers[1:])
+    cut = client.upload(workers[0], 9, *workers[1:], layout="[9@x]")
+    assert client.session.tensors[cut].parts == {1: 12, 2: 12, 3: 12}
+    out = workers[2].die()
+    assert client.session.tensors[copied].parts == {1: 32, 2: 32}
+    assert client.session.tensors[copied].layout.is_whole
+    assert client.session.tensors[cut].lost.kind == "LostError"
+    for worker in workers[:2]:
+        (free,) = [m for m in worker.hears(out) if isinstance(m, Free)]
+        assert unpack_ids(free.ids) == [cut]
+    (failed,) = client.hears(client.fetch(1, cut))
+    assert isinstance(failed, FetchFailed)
+
+
+def test_a_fetch_goes_on_at_another_worker_that_has_all_of_it(hand):
+    client, workers = wide(hand)
+    copied = client.upload(workers[0], 8, *workers[1:])
+    cut = client.upload(workers[0], 9, *workers[1:], layout="[9@x]")
+    client.fetch(1, copied)
+    client.fetch(2, cut)
+    workers[0].say(Chunk(client.number, 1, 0, 32, (8,), "float32"), bytes(16))
+    out = workers[0].die()
+    heard = [m for m in client.hears(out) if isinstance(m, Sharded | FetchFailed)]
+    assert [(type(m), m.request) for m in heard] == [(Sharded, 1), (FetchFailed, 2)]
+    assert [m.request for m in workers[1].hears(out) if isinstance(m, Fetch)] == [1]
+    (chunk,) = client.hears(workers[1].say(Chunk(client.number, 1, 0, 32, (8,), "float32"), bytes(32)))
+    assert (chunk.offset, chunk.part) == (0, 0)
+    assert not client.session.fetches
+
+
+def test_everything_under_way_fails_with_a_worker(hand):
+    client, workers = wide(hand)
+    x = client.upload(workers[0], 8, *workers[1:])
+    client.call(PLAIN, [x])
+    client.call(STEP, [x], (0.5,))
+    client.fetch(4, x + 1)
+    y = client.chunk(8)
+    client.say(y, bytes(32))
+    workers[0].done(client, 1)
+    out = workers[1].die()
+    heard = client.hears(out)
+    assert [type(m) for m in heard] == [ChunkAck, FetchFailed, CallFailed, CallFailed, CallDone]
+    assert {(m.seq, m.root) for m in heard if isinstance(m, CallFailed)} == {(1, 1), (2, 1)}
+    assert all(client.session.tensors[i].lost for i in (x + 1, x + 2, y.key))
+    for worker in (workers[0], workers[2]):
+        assert worker.state.lane.calls == 0
+        ended = [m for m in worker.hears(out) if isinstance(m, Chunk)]
+        assert [(m.key, m.offset) for m in ended] == [(y.key, -1)]
+    # What those that are left say of these calls is nobody's business any more.
+    assert client.hears(workers[2].done(client, 1)) == []
+    assert client.hears(workers[2].failed(client, 2)) == []
+
+
+def test_without_its_mesh_a_session_waits_for_a_new_one(hand):
+    client, workers = wide(hand)
+    x = client.upload(workers[0], 8, *workers[1:])
+    workers[2].die()
+    client.call(STEP, [x], (0.5,))
+    seq = client.seq
+    out = workers[0].failed(client, seq, kind="LostError", text="mesh")
+    (failed, _) = client.hears(out + workers[1].failed(client, seq, kind="LostError", text="mesh"))
+    assert failed.seq == seq
+    kept = client.session.tensors[client.next_id - 1]
+    assert kept.parts == {1: 32, 2: 32}  # the step changed nothing
+    z = client.upload(None)
+    assert "gt.mesh" in client.session.tensors[z].lost.text
+
+    assert client.set_mesh(x=2).workers == (1, 2)
+    out = client.call(PLAIN, [client.next_id - 2])
+    assert [m.refused for w in workers[:2] for m in w.hears(out) if isinstance(m, Call)] == [None, None]
+
+
+def test_refused_calls_say_why(hand):
+    client, workers = wide(hand)
+    x = client.upload(workers[0], 8, *workers[1:])
+    workers[2].die()
+    out = client.call(PLAIN, [x])
+    (call,) = [m for m in workers[0].hears(out) if isinstance(m, Call)]
+    assert "this session's mesh (x=3) has lost a worker (host, pid 7); set one anew: gt.mesh(...)" in call.refused.text
+
+
+def test_calls_that_fail_for_one_reason_are_one_error(hand):
+    """A step whose batch was lost too is blamed on the call that lost the parameters, not on itself."""
+    client, workers = wide(hand)
+    both = Program(PLAIN.inputs * 2, "", (Instruction("add", (0, 1), {}),), (2,), (), ())
+    client.define(both)
+    x = client.upload(workers[0], 8, *workers[1:])
+    client.call(PLAIN, [x])
+    workers[2].die()
+    batch = client.upload(None)
+    for inputs in ([batch, x + 1], [x + 1, batch]):
+        out = client.call(both, inputs)
+        assert [m.root for m in workers[0].hears(out) if isinstance(m, Call)] == [1]
+
+
+def test_a_session_may_lose_all_its_workers(hand):
+    client, workers = wide(hand, 2)
+    x = client.upload(workers[0], 8, *workers[1:])
+    for worker in workers:
+        worker.die()
+    assert client.session.worker is None
+    assert client.session.tensors[x].lost
+    new = hand.workers(2)
+    out = client.call(PLAIN, [x])
+    assert any(m.refused for m in new[0].hears(out) if isinstance(m, Call))
+    new[0].failed(client, 1)
+    assert not client.set_mesh(x=2).error
+    y = client.upload(new[0], 8, new[1])
+    out = client.call(PLAIN, [y])
+    assert all([m.refused for m in w.hears(out) if isinstance(m, Call)] == [None] for w in new)
+
+
+def test_the_end_of_a_session_is_told_to_all_its_workers(hand):
+    client, workers = wide(hand)
+    client.upload(workers[0], 8, *workers[1:])
+    out = client.leave()
+    assert all([type(m) for m in w.hears(out)] == [CloseSession] for w in workers)
+    assert all(w.state.nbytes == 0 for w in workers)
+
+
+def test_nobody_else_notices_a_lost_worker(hand):
+    _, workers = wide(hand)
+    other = hand.client()
+    other.set_mesh(x=2)
+    x = other.upload(workers[0], 8, workers[1])
+    other.define(PLAIN)
+    other.call(PLAIN, [x])
+    out = workers[2].die()
+    assert other.hears(out) == []
+    assert not other.session.broken
+    workers[0].done(other, 1)
+    assert other.hears(workers[1].done(other, 1)) == [CallDone(0, 1, 100)]
+
+
+def test_rejected_layouts_change_nothing(hand):
+    client, workers = wide(hand)
+    for text in (
+        "[8@y]",
+        "nowhere: [8@x]",
+        "[8@x] sum x",
+        "[9@x]",
+        "[8@x,x]",
+        "(((",
+        "[" * 2000,
+        "[99999999999999999999@x]",
+    ):
+        chunk = client.chunk(8)
+        out = client.say(Chunk(0, chunk.key, 0, 32, (8,), "float32", layout=text), bytes(32))
+        (rejected,) = client.hears(out)
+        assert isinstance(rejected, Rejected)
+        assert chunk.key not in client.session.tensors
+        assert all(w.hears(out) == [] for w in workers)

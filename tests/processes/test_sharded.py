@@ -1,0 +1,162 @@
+"""Sessions over several real workers: meshes, layouts, training, checkpoints, and what happens when one is lost."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+import gt
+from gt.errors import ArgumentError, GTError, LostError, OutOfMemory, StateError
+from tests.client.sharded_training import WAYS, train
+
+from .running import DEADLINE_S, Process, environment
+
+pytestmark = pytest.mark.processes
+Serve = Callable[..., tuple[Process, str]]
+
+ROWS = np.random.default_rng(0).normal(size=(101, 40))
+
+
+@pytest.fixture(autouse=True)
+def _own_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for variable in [v for v in os.environ if v.startswith("GT_")]:
+        monkeypatch.delenv(variable)
+    yield
+    gt.disconnect()
+
+
+@pytest.fixture
+def four(serve: Serve) -> str:
+    """The address of a server with four workers."""
+    return serve("--workers", "4")[1]
+
+
+def script(code: str, **env: str) -> str:
+    """What a script prints that has a private server of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment(GT_ENGINE="numpy", **env),
+        capture_output=True,
+        text=True,
+        timeout=2 * DEADLINE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+# --- meshes -------------------------------------------------------------------------------------------
+
+
+def test_a_session_comes_to_several_workers(four: str) -> None:
+    session = gt.connect(four)
+    x = gt.from_numpy(ROWS)
+    assert len(gt.mesh(x=2).workers) == 2
+    np.testing.assert_array_equal(x.numpy(), ROWS)
+    np.testing.assert_allclose(gt.shard(x, {0: "x"}).sum(dim=0).numpy(), ROWS.sum(0))
+    assert len(gt.mesh(x=2, y=2).workers) == 4, "more workers keep what there is"
+    np.testing.assert_array_equal(x.numpy(), ROWS)
+    gt.connect(four, mesh={"x": 4})
+    assert gt.mesh().axes == {"x": 4}
+    assert session.closed
+
+
+def test_too_many_are_refused(serve: Serve) -> None:
+    gt.connect(serve("--workers", "1", GT_WORKER_TIMEOUT="0.5")[1])
+    with pytest.raises(ArgumentError, match="gt serve --workers"):
+        gt.mesh(**dict.fromkeys("abcde", 2))
+    assert gt.ones(2).sum().item() == 2
+
+
+PRIVATE = """
+import gt
+try:
+    gt.mesh(x=2)
+except gt.GTError as e:
+    print(e)
+try:
+    gt.gpu_workers(2)
+except gt.GTError as e:
+    print(type(e).__name__)
+gt.disconnect()
+gt.gpu_workers(2)
+print(gt.mesh(x=2))
+print(gt.shard(gt.ones(4), {0: "x"}).sum().item())
+"""
+
+
+def test_the_private_server_has_as_many_as_are_asked_for() -> None:
+    few, late, mesh, total = script(PRIVATE).splitlines()
+    assert "this server has 1; a private server has more with GT_WORKERS=2" in few
+    assert late == StateError.__name__
+    assert re.fullmatch(r"<mesh x=2: workers \d+ \d+>", mesh)
+    assert total == "4.0"
+
+
+AUTO = """
+import gt, numpy as np
+big, small = gt.from_numpy(np.ones((100, 1000))), gt.from_numpy(np.ones((10, 20)))
+print(big.layout, small.layout, (big * 2).layout, big.sum().item())
+"""
+
+
+def test_auto_shard_splits_what_is_uploaded() -> None:
+    assert script(AUTO, GT_AUTO_SHARD="1", GT_WORKERS="2") == "[100@x] [] [100@x] 100000.0\n"
+
+
+# --- tensors ------------------------------------------------------------------------------------------
+
+
+def test_large_ones_go_in_chunks(four: str) -> None:
+    gt.connect(four, mesh={"x": 3})
+    a = np.random.default_rng(0).integers(0, 1 << 30, size=(1001, 777))
+    for layout in ({0: "x"}, {1: "x"}, ""):
+        np.testing.assert_array_equal(gt.from_numpy(a, layout=layout).numpy(), a)
+
+
+def test_training_gives_the_losses_of_one_worker(four: str) -> None:
+    """All that a step needs, between processes: the rest of it is tested in one (tests/client)."""
+    gt.connect(four, mesh={"x": 2, "y": 2})
+    batch, layouts = WAYS["both"]
+    got = train(3, batch, layouts)[0]
+    gt.connect(four)
+    np.testing.assert_allclose(got, train(3, None, {})[0], rtol=1e-9)
+
+
+# --- failures -----------------------------------------------------------------------------------------
+
+
+def test_out_of_memory_on_one_worker_changes_nothing(serve: Serve) -> None:
+    gt.connect(serve("--workers", "2", GT_FAKE_MEMORY=str(1 << 22))[1], mesh={"x": 2})
+    w = gt.shard_(gt.nn.Parameter(gt.ones(64, 64)), {0: "x"})
+    before = w.detach().numpy()
+    with gt.no_grad():
+        w.add_((gt.ones(64, 20000) @ gt.ones(20000, 64)).sum())
+    with pytest.raises(OutOfMemory):
+        w.detach().numpy()
+    np.testing.assert_array_equal(w.detach().numpy(), before)
+    assert (w * 2).sum().item() == 2 * 64 * 64
+
+
+def test_a_lost_worker_takes_its_parts(serve: Serve) -> None:
+    _, address = serve("--workers", "3")
+    gt.connect(address, mesh={"x": 2})
+    split = gt.from_numpy(ROWS, layout={0: "x"})
+    whole = gt.from_numpy(ROWS, layout="")
+    split.numpy(), whole.numpy()
+    about = gt.debug.get_worker_stats()["workers"][str(gt.mesh().workers[1])]
+    os.kill(about["pid"], signal.SIGKILL)
+    with pytest.raises(LostError):
+        split.sum().item()
+    with pytest.raises(GTError, match=r"gt\.mesh"):
+        gt.ones(3).sum().item()
+    np.testing.assert_array_equal(whole.numpy(), ROWS)
+    gt.mesh(x=2)
+    np.testing.assert_allclose(gt.shard(whole, {0: "x"}).sum().item(), ROWS.sum())

@@ -1,0 +1,78 @@
+"""A client on several workers, in one process: values move with it; a failure on one worker leaves nobody waiting."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gt
+from gt import config
+from gt.errors import GTError, LostError, OutOfMemory
+from gt.ops import TABLE
+
+from .cluster import Cluster, using
+
+SEEDS = range(5)
+DATA = np.arange(21.0).reshape(7, 3)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_values_are_kept_when_a_session_gets_workers_or_moves(seed: int) -> None:
+    cluster = Cluster(1, seed)
+    session = cluster.client()
+    with using(session):
+        x = gt.tensor(DATA)
+        y = x * 2
+        y.numpy()
+        for _ in range(3):
+            cluster.add_worker()
+        for axes in ({"x": 2}, {"x": 4}, {"x": 3}, {"x": 2, "y": 2}):
+            session.meshes.set("", axes)
+            y = gt.shard(y + 1, {0: "x"})
+            assert session.layout_of(y._v).mesh.sizes == axes
+        np.testing.assert_array_equal((y + x).numpy(), 3 * DATA + 4)
+        session.meshes.set("last", {"x": 2}, [3, 2])
+        moved = gt.shard(y, {1: "x"}, "last")
+        assert session.layout_of(moved._v).mesh.workers == session.meshes.by_name["last"].workers
+        del y
+        np.testing.assert_array_equal(moved.numpy(), 2 * DATA + 4)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_memory_on_one_worker_leaves_nobody_waiting(seed: int) -> None:
+    """In the middle of collectives: the step fails, the model is the one before, the next program runs."""
+    cluster = Cluster(2, seed)
+    cluster.add_worker(config.replace(cluster.settings, fake_memory=3000))
+    session = cluster.client()
+    with using(session):
+        session.meshes.set("", {"x": 3})
+        w = gt.shard(gt.ones(30, dtype=gt.float64), {0: "x"})
+        w.numpy()
+        for large in (True, False):
+            g = gt.shard(gt.ones(2000 if large else 20, dtype=gt.float64), {0: "x"})
+            total = (g.sum() + w.sum()).reshape(1).expand(30).contiguous()
+            w._write(TABLE["sgd"](w, total, 0.5, 0.0))
+            if large:
+                with pytest.raises(OutOfMemory):
+                    w.numpy()
+                np.testing.assert_array_equal(w.numpy(), np.ones(30))
+        np.testing.assert_array_equal(w.numpy(), np.full(30, 1 - 0.5 * 50.0))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_session_goes_on_after_one_of_its_workers_is_gone(seed: int) -> None:
+    cluster = Cluster(3, seed)
+    session = cluster.client()
+    with using(session):
+        session.meshes.set("", {"x": 3})
+        copied, cut = gt.shard(gt.tensor(DATA), "[]"), gt.shard(gt.tensor(DATA), {0: "x"})
+        copied.numpy(), cut.numpy()
+        cluster.kill_worker(cluster.workers[2])
+        cluster.run()
+        np.testing.assert_array_equal(copied.numpy(), DATA)
+        with pytest.raises(LostError):
+            cut.numpy()
+        with pytest.raises(GTError, match="set one anew"):
+            (copied + 1).numpy()
+        session.meshes.set("", {"x": 2})
+        np.testing.assert_array_equal((copied + 1).sum(0).numpy(), (DATA + 1).sum(0))
