@@ -326,12 +326,22 @@ def drop(state: State, session: Session, ids: list[int]) -> bytes:
     return pack_ids(there)
 
 
+def _free_everywhere(state: State, session: Session, ids: list[int]) -> bytes:
+    """The same for a session that may have several workers: all but its first are told at once."""
+    there = joint.drop(state, session, ids)
+    joint.free(state, session, there, [w for w in session.workers.values() if w is not session.worker])
+    return pack_ids(there)
+
+
 # --- sending a call, and what becomes of it --------------------------------------------------
 
 
 def _send(state: State, session: Session, worker: Worker, head: Head) -> None:
     call, entry, plan = head.call, head.entry, head.plan
-    frees = drop(state, session, head.frees) if head.frees else b""
+    frees = b""
+    if head.frees:
+        let_go = _free_everywhere if session.wide else drop
+        frees = let_go(state, session, head.frees)
     refused, root = None, 0
     if head.lost is not None:
         refused, root = head.lost.lost, head.lost.root

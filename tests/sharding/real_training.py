@@ -216,12 +216,12 @@ def same(have: Sequence[float], want: Sequence[float], rtol: float = 1e-8) -> No
 
 def check_models(
     address: str, meshes: Sequence[dict[str, int]], names: Sequence[str] = MODELS, ways: Sequence[str] = tuple(WAYS),
-    steps: int = 30,
+    steps: int = 30, rtol: float = 1e-8,
 ) -> int:  # fmt: skip
     """How many of these runs give other losses than one worker. In double precision, the GPT in single too."""
     wrong = 0
     for name in names:
-        for dtype, rtol in ((np.float64, 1e-8), (np.float32, 1e-4))[: 2 if name == "gpt" else 1]:
+        for dtype, limit in ((np.float64, rtol), (np.float32, 1e-4))[: 2 if name == "gpt" else 1]:
             began = time.monotonic()
             expected = losses(address, name, None, steps=steps, dtype=dtype)
             worst = 0.0
@@ -230,7 +230,7 @@ def check_models(
                     found = losses(address, name, axes, way, steps, dtype)
                     off = float(np.max(np.abs(np.subtract(found, expected)) / np.abs(expected)))
                     worst = max(worst, off)
-                    if not off <= rtol:
+                    if not off <= limit:
                         wrong += 1
                         print(f"{name} {dtype.__name__} {axes} {way}: off by {off:.1e}", flush=True)
             seconds = time.monotonic() - began
@@ -239,8 +239,9 @@ def check_models(
 
 
 def check_scripts(
-    address: str, meshes: Sequence[dict[str, int]], ways: Sequence[str] = tuple(WAYS), steps: int = 15
-) -> int:
+    address: str, meshes: Sequence[dict[str, int]], ways: Sequence[str] = tuple(WAYS), steps: int = 15,
+    rtol: float = 1e-8,
+) -> int:  # fmt: skip
     """The same of the script, with six blocks."""
     gt.connect(address)
     wrong, began, expected = 0, time.monotonic(), Script(None, 6).run(steps)
@@ -248,7 +249,7 @@ def check_scripts(
         for way in ways:
             gt.connect(address, mesh=axes)
             try:
-                same(Script(WAYS[way](f"script {axes}"), 6).run(steps), expected)
+                same(Script(WAYS[way](f"script {axes}"), 6).run(steps), expected, rtol)
             except AssertionError as e:
                 wrong += 1
                 print(f"script {axes} {way}: {e}", flush=True)

@@ -4,7 +4,8 @@ Law 1: every worker writes down the actions of this one list that concern it, in
        meet in the same collectives in the same order.
 Law 2: an action that no output needs is dropped: workers never drop a collective themselves.
 Law 3: a reduction starts right behind the instruction that makes its operand, and its result is used as late as the
-       program says: in between the workers compute. Small ones that can wait for each other travel together.
+       program says: in between the workers compute. Small ones that can wait for each other travel together; to that
+       end, what takes a few reduced numbers and makes a few others waits until something larger needs those.
 
 A placed value is a number: a value of the program in one of its layouts, or windows of it. The inputs of the program
 come first. What is done is one thing (`Work`, made once and remembered), to which values another: an action is both.
@@ -28,6 +29,8 @@ from gt.program import Instruction, Spec
 BUCKET_NBYTES = 4 << 20
 #: What is used within so many actions of one another starts together; what is used later does not hold it up.
 NEAR = 16
+#: What an action takes and makes, at most, if it may wait: it then holds no memory to speak of.
+FEW_NBYTES = 1 << 10
 
 #: All-reduces that may travel together: the same workers, dtype on the wire, and kind.
 Line = tuple[Mesh, Axes, str, str]
@@ -54,7 +57,7 @@ class Script:
 class Work:
     """What some workers do at one place of a program, whatever values it is done to."""
 
-    __slots__ = ("early", "line", "member", "nbytes", "scripts", "step", "templates", "workers")
+    __slots__ = ("early", "line", "makes_nbytes", "member", "nbytes", "scripts", "step", "templates", "workers")
 
     def __init__(
         self, templates: dict[int, Template], step: Step | None = None, member: tuple[Layout, Spec] | None = None
@@ -66,6 +69,7 @@ class Work:
         self.member = member  #: how the operand of a step lies before
         #: Whether it starts as soon as its operand is there.
         self.early = step is not None and step.kind in ("all_reduce", "reduce_scatter")
+        self.makes_nbytes = max((sum(template.nbytes) for template in templates.values()), default=0)  #: on a worker
         self.line: Line | None = None  #: of an all-reduce
         self.nbytes = 0  #: that a worker puts on the wire in it
         self.scripts: dict[tuple[int, ...], tuple[Script, ...]] = {}  #: that were asked for
@@ -263,6 +267,50 @@ def _joint(line: Line, actions: Sequence[Action]) -> Action:
     return joint_work(line, step, members), sources, tuple(r for _, _, made, _ in actions for r in made), -1
 
 
+def waiting(actions: Sequence[Action]) -> Sequence[Action]:
+    """The actions in an order in which those that may wait come as late as they can: see Law 3."""
+    if not any(work.early and work.nbytes <= FEW_NBYTES for work, _, _, _ in actions):
+        return actions
+    order: list[Action] = []
+    held: dict[int, int] = {}  #: value -> the action that makes it, and waits
+    few: set[int] = set()  #: values of a few numbers,
+    reduced: set[int] = set()  #: and those that wait for a reduction
+    for i, action in enumerate(actions):
+        work, sources, results, _ = action
+        if work.makes_nbytes <= FEW_NBYTES:
+            waits = not reduced.isdisjoint(sources)
+            # What only views makes nothing: it is as small as its operands.
+            of_few = (waits or not work.makes_nbytes) and all(s < 0 or s in few for s in sources)
+            if of_few or work.makes_nbytes:
+                few.update(results)
+            if work.early:
+                reduced.update(results)
+            elif waits and of_few:
+                reduced.update(results)
+                held.update(dict.fromkeys(results, i))
+                continue
+        if held and not held.keys().isdisjoint(sources):
+            order += _released(actions, held, sources)
+        order.append(action)
+    order += [actions[i] for i in sorted(set(held.values()))]
+    return order
+
+
+def _released(actions: Sequence[Action], held: dict[int, int], sources: Sequence[int]) -> list[Action]:
+    """What waits and has to be done for these values."""
+    found: set[int] = set()
+    wanted = list(sources)
+    while wanted:
+        i = held.get(wanted.pop(), -1)
+        if i >= 0:
+            found.add(i)
+            _, taken, made, _ = actions[i]
+            wanted += taken
+            for r in made:
+                del held[r]
+    return [actions[i] for i in sorted(found)]
+
+
 def ordered(actions: Sequence[Action], inputs: int) -> list[Action]:
     """The actions in the order in which workers run them: Law 3. `inputs`: how many of the values are there before."""
-    return _Order(actions, inputs).run()
+    return _Order(waiting(actions), inputs).run()
