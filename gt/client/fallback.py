@@ -7,7 +7,6 @@ makes is asked of the worker once per form of its arguments; where that depends 
 from __future__ import annotations
 
 import json
-import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -32,8 +31,6 @@ LIMIT = 1000  #: Forms whose results are remembered, per session.
 
 _OP = Kinds(TABLE["torch_op"], "name", "call", "n", "needs", "results", "order")
 _CALL = Kinds(TABLE["torch_call"], "name", "call", "n", "needs", "results", "order")
-
-_log = logging.getLogger("gt")
 
 
 #: What sessions were told: the results of a function, by the form of its arguments.
@@ -107,7 +104,9 @@ def _results(name: str, call: str, tensors: list[Any], needs: tuple[int, ...]) -
     answer = _ask(name, call, tuple(tensors), needs)
     if "error" in answer:
         raise ArgumentError(answer["error"])
-    _log.info("torch.%s: GT has no record of it, so torch runs it on the worker", name)
+    import logging  # only here: it would make up a part of what `import gt` costs
+
+    logging.getLogger("gt").info("torch.%s: GT has no record of it, so torch runs it on the worker", name)
     if answer["always"]:
         forms[form] = answer["result"]
         if len(forms) > LIMIT:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from gt.ops.record import TABLE, Op, Sample, conj, op, ops
 from gt.ops.sharding import pointwise
 from gt.program import Spec
 
-Rng = np.random.Generator
+Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 _SIZES: list[tuple[int, ...]] = [(3, 4), (), (0, 2)]
 
 

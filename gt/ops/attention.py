@@ -9,7 +9,7 @@ A row whose every key is masked gives zeros.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from gt.ops.norm import cast, wide_dtype
 from gt.ops.record import TABLE, Sample, Site, fill, op, ops
 from gt.program import Spec, spec
 
-Rng = np.random.Generator
+Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 _HALVES = (dtypes.float16, dtypes.bfloat16)
 
 

@@ -7,7 +7,7 @@ running values are results: who calls it writes them over the old ones.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -40,7 +40,7 @@ from gt.ops.record import Sample, Site, op, ops
 from gt.ops.sharding import letters
 from gt.program import Spec, spec
 
-Rng = np.random.Generator
+Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 
 def _batched(shape: Shape) -> Form:

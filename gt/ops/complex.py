@@ -8,7 +8,7 @@ conj, real, imag, view_as_real and view_as_complex are views: `put` says what th
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from gt.ops.record import Sample, Site, fill, op, ops
 from gt.ops.sharding import letters, pointwise
 from gt.program import Spec, spec
 
-Rng = np.random.Generator
+Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 
 def _needs_complex(name: str, x: Spec) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from gt.ops.record import Sample, Site, fill, op, ops
 from gt.ops.sharding import letters
 from gt.program import Spec, spec
 
-Rng = np.random.Generator
+Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 
 def _infer_diagonal(x: Spec, *, offset: Any, dim1: Any, dim2: Any) -> Spec:

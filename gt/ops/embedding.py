@@ -7,7 +7,7 @@ divided by how often it was used.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from gt.ops.record import Site, fill, op, ops
 from gt.ops.sharding import letters, masked, within
 from gt.program import Spec, spec
 
-Rng = np.random.Generator
+Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 
 def _infer_embedding(weight: Spec, index: Spec, *, padding_idx: Any = -1, scale_grad_by_freq: Any = False) -> Spec:

@@ -7,7 +7,7 @@ library's. Their gradients are those of functions that do not depend on it, as i
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from gt.ops.record import Sample, Site, conj, fill, op, ops, unfit
 from gt.ops.sharding import leading
 from gt.program import Spec, spec
 
-Rng = np.random.Generator
+Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 
 def _cut(x: Any, dim: int, n: int) -> tuple[Any, Any]:

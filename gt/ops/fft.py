@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from gt.ops.record import Sample, Site, fill, op, ops
 from gt.ops.sharding import beside
 from gt.program import Spec, spec
 
-Rng = np.random.Generator
+Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 _NORMS = ("none", "root", "n")  #: in torch's order
 _FORWARD = {"none": "backward", "root": "ortho", "n": "forward"}  #: numpy's names, for a forward transform

@@ -6,7 +6,7 @@ worker what to check before a kernel sees them. On a GPU a bad index would kill 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from gt.ops.record import Sample, Site, fill, op, ops
 from gt.ops.sharding import pointwise
 from gt.program import Spec, spec
 
-Rng = np.random.Generator
+Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 # -- index_select, index_add -----------------------------------------------------------------
 

@@ -9,7 +9,7 @@ Their own gradients come from their compositions.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from gt.ops.record import Sample, Site, op, ops
 from gt.ops.sharding import letters
 from gt.program import Spec, spec
 
-Rng = np.random.Generator
+Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 Shape = tuple[int, ...]
 NARROW = (dtypes.float16, dtypes.bfloat16)
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from gt.ops.record import Op, Sample, Site, conj, fill, op, ops
 from gt.ops.sharding import letters, reducing, same_shape
 from gt.program import Spec, spec
 
-Rng = np.random.Generator
+Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 Dims = tuple[int, ...]
 
 # -- shapes ----------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ without a division, so that zeros and infinities need no cases of their own.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from gt.ops.reduce import some, wide
 from gt.ops.sharding import along, letters
 from gt.program import Spec, spec
 
-Rng = np.random.Generator
+Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 
 def _shifted(x: Any, dim: int, by: int, value: float) -> Any:

@@ -6,7 +6,7 @@ never negative, as in torch, and never out of range: `indices` tells the worker 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from gt.ops.record import Sample, Site, fill, op, ops
 from gt.ops.sharding import letters, masked, within
 from gt.program import Spec, spec
 
-Rng = np.random.Generator
+Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 REDUCTIONS = ("sum", "prod", "mean", "amax", "amin")
 

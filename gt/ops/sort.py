@@ -7,7 +7,7 @@ except for sort, which keeps their order. A nan is larger than everything.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from gt.ops.reduce import reduced, restore, some
 from gt.ops.sharding import along, beside, letters
 from gt.program import Spec, spec
 
-Rng = np.random.Generator
+Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 # -- sort and topk ---------------------------------------------------------------------------
 

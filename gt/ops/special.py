@@ -7,8 +7,7 @@ no hurry. torch uses its own.
 from __future__ import annotations
 
 import math
-from statistics import NormalDist
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -20,7 +19,16 @@ from gt.ops.record import Op, Sample, Site, op, ops
 from gt.ops.sharding import pointwise
 from gt.program import Spec, spec
 
-Rng = np.random.Generator
+Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
+
+
+def _normal() -> Any:
+    """The normal distribution. (Its module is slow to load, and seldom needed.)"""
+    from statistics import NormalDist
+
+    return NormalDist()
+
+
 _ROOT_PI = math.sqrt(math.pi)
 _ROOT_HALF = math.sqrt(0.5)
 
@@ -76,7 +84,7 @@ def _special(
 def _erfinv(y: float) -> float:
     if not -1 < y < 1:
         return math.copysign(math.inf, y) if abs(y) == 1 else math.nan
-    x = NormalDist().inv_cdf((1 - abs(y)) / 2) * -_ROOT_HALF
+    x = _normal().inv_cdf((1 - abs(y)) / 2) * -_ROOT_HALF
     if abs(y) < 0.9:  # (1 - y) / 2 has lost digits of a small y
         x -= (math.erf(x) - abs(y)) / (2 / _ROOT_PI * math.exp(-x * x))
     return math.copysign(x, y)
@@ -84,7 +92,7 @@ def _erfinv(y: float) -> float:
 
 def _ndtri(p: float) -> float:
     if 0 < p < 1:
-        return NormalDist().inv_cdf(p)
+        return float(_normal().inv_cdf(p))
     return -math.inf if p == 0 else math.inf if p == 1 else math.nan
 
 

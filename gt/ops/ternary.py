@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from gt.ops.record import Sample, Site, conj, op, ops
 from gt.ops.sharding import pointwise
 from gt.program import Spec, spec
 
-Rng = np.random.Generator
+Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 
 def _infer_where(cond: Spec, x: Spec, y: Spec) -> Spec:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from gt.ops.record import Op, Prepared, Sample, Site, op
 from gt.ops.sharding import pointwise
 from gt.program import Spec
 
-Rng = np.random.Generator
+Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 
 def same_tensors(name: str, p: Spec, *others: Spec) -> None:
