@@ -135,9 +135,10 @@ class Recorder:
 
     def mark(self) -> None:
         """The program ends here; it settles when the next op is recorded, at a sync, or by the timer."""
-        p = self.pending
         if self.trace is not None:
             return  # a traced function is one program
+        self.session.hear_of_new()  # first: what is marked settles soon, and would keep what the next op lets go of
+        p = self.pending
         if p.end is None and p.node.depth:
             p.marked_s = time.monotonic()
             p.end = p.node
@@ -145,7 +146,6 @@ class Recorder:
         session = self.session
         if session.asleep:
             session.wake_timer()
-        session.hear_of_new()
         session.raise_failures()
 
     def settle(self, timed: bool = False) -> None:
