@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gt import config, transport
+from gt.client import current as sessions
 from gt.client import recorder as recording
-from gt.client import session as sessions
 from gt.client.arguments import shown
 from gt.client.session import Session
 from gt.errors import ArgumentError, ServerError, StateError

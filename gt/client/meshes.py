@@ -110,7 +110,7 @@ class Meshes:
         """Live on all workers that there are, on one axis x. While there is none, wait so long for the first."""
         deadline = time.monotonic() + wait_s
         while not (count := len(self._session.stats()["workers"])) and time.monotonic() < deadline:
-            time.sleep(LOOK_S)
+            time.sleep(LOOK_S)  # the server tells nobody when a worker joins
         if count > 1:
             self.set("", {"x": count}, split=True)
 

@@ -18,7 +18,7 @@ def current() -> Precision:
 
 def choose(product: str | None = None, conv_tf32: bool | None = None) -> None:
     """Compute what is recorded from here on so; what is not given stays."""
-    from gt.client import session  # which is built on this
+    from gt.client import current as sessions  # which is built on this
 
     before = _chosen[0]
     new = Precision(
@@ -26,4 +26,4 @@ def choose(product: str | None = None, conv_tf32: bool | None = None) -> None:
     )
     if new != before:
         _chosen[0] = new
-        session.end_pending()
+        sessions.end_pending()

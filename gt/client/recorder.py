@@ -211,7 +211,7 @@ def recorder() -> Recorder:
     """This thread's recorder, in the current session."""
     rec: Recorder | None = getattr(_local, "recorder", None)
     if rec is None or rec.session.closed:
-        from gt.client.session import current
+        from gt.client.current import current
 
         rec = _local.recorder = current().new_recorder()
     return rec

@@ -10,7 +10,6 @@ Law 3: a failed call is raised once, at the next sync or program end. Calls that
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 import threading
@@ -26,7 +25,7 @@ from gt.client import policy, waiting
 from gt.client import recorder as recording
 from gt.client.gathering import layout_of
 from gt.client.meshes import Meshes
-from gt.client.pending import NOWHERE, Handle, Pending, Value
+from gt.client.pending import Handle, Pending, Value
 from gt.client.recorder import Recorder
 from gt.client.transfers import Download, Transfers
 from gt.client.tree import Node, Tree, Variant
@@ -528,59 +527,3 @@ class Session:
 
     def say(self, text: str) -> None:
         print(f"gt client: {text}", file=sys.stderr, flush=True)
-
-
-# --- the current session ----------------------------------------------------------------------------
-
-_current: Session | None = None
-_starting = threading.Lock()
-
-
-def current() -> Session:
-    """The session of this process; the first use connects to GT_SERVER or starts a private server."""
-    global _current
-    if _current is None or _current.closed:
-        with _starting:
-            if _current is None or _current.closed:
-                from gt.client.connecting import join_or_start  # which is built on this
-
-                _current = join_or_start()
-    return _current
-
-
-def is_open() -> bool:
-    """Whether this process has a session."""
-    return _current is not None and not _current.closed
-
-
-def end_pending() -> None:
-    """End what any thread has pending, if there is a session: what follows is another program."""
-    session = _current
-    if session is None or session.closed or session.forked or session.broken:
-        return
-    for rec in list(session.recorders):
-        while not session.end(rec):
-            pass
-
-
-def adopt(session: Session | None) -> Session | None:
-    """Make this the current session (the simulator has many); returns the one before."""
-    global _current
-    before, _current = _current, session
-    return before
-
-
-def _after_fork() -> None:
-    if _current is not None:
-        _current.forked = True
-        for rec in _current.recorders:
-            rec.pending = Pending(rec, NOWHERE)
-
-
-def _at_exit() -> None:
-    if _current is not None and not _current.forked:
-        _current.close()
-
-
-os.register_at_fork(after_in_child=_after_fork)
-atexit.register(_at_exit)

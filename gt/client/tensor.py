@@ -91,19 +91,19 @@ class Tensor:
     def shape(self) -> tuple[int, ...]:
         """The sizes of the dimensions, a plain tuple."""
         v = self._v  # `_spec` written out, here and below: these are asked for all the time
-        return (self._x.cell.value if v is None else v).spec.shape  # type: ignore[union-attr]
+        return (self._x.cell.value if v is None else v).spec.shape  # type: ignore[union-attr]  # one of them is there
 
     @property
     def dtype(self) -> DType:
         """The type of the elements."""
         v = self._v
-        return (self._x.cell.value if v is None else v).spec.dtype  # type: ignore[union-attr]
+        return (self._x.cell.value if v is None else v).spec.dtype  # type: ignore[union-attr]  # likewise
 
     @property
     def ndim(self) -> int:
         """The number of dimensions."""
         v = self._v
-        return len((self._x.cell.value if v is None else v).spec.shape)  # type: ignore[union-attr]
+        return len((self._x.cell.value if v is None else v).spec.shape)  # type: ignore[union-attr]  # likewise
 
     @property
     def nbytes(self) -> int:

@@ -316,7 +316,7 @@ select_at = op(
     infer=_infer_select_at,
     factors=index_shards.select_at_rule,
     linear=((0,),),
-    local=index_shards.select_at_local,
+    local=index_shards.picked_local,
     vjp=(lambda g, y, x, index, *, dim: ops.index_dx(g, index, shape=x.shape, dims=(dim,)),),
     kernels={
         "array": lambda xp, x, index, *, dim: xp.take(x, index, axis=dim),

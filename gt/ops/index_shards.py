@@ -128,7 +128,8 @@ def select_at_rule(x: Spec, index: Spec, *, dim: int) -> str:
     return f"{whole}, -> {' '.join(a for a in whole.split() if a != 'v@')}"
 
 
-def select_at_local(shard: Any, x: Any, index: Any, *, dim: int) -> Any:
+def picked_local(shard: Any, x: Any, index: Any, *, dim: int) -> Any:
+    """Of an op that picks elements along dim, each by its own index: those of other shards become zeros."""
     if not shard.split("v"):
         return shard.again(x, index, dim=dim)
     inside, place = within(index, shard.start("v"), shard.size("v"))

@@ -13,6 +13,7 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ShapeError
 from gt.ops import rules
+from gt.ops.index_shards import picked_local
 from gt.ops.placing import add_at, put_at
 from gt.ops.record import Sample, Site, fill, op, ops
 from gt.ops.sharding import letters, masked, within
@@ -84,13 +85,6 @@ def _gather_rule(x: Spec, index: Spec, *, dim: int) -> str:
     return f"{whole}, {part} -> {part}"
 
 
-def _gather_local(shard: Any, x: Any, index: Any, *, dim: int) -> Any:
-    if not shard.split("v"):
-        return shard.again(x, index, dim=dim)
-    inside, place = within(index, shard.start("v"), shard.size("v"))
-    return masked(inside, shard.again(x, place, dim=dim))
-
-
 def _scattered(shard: Any, index: Any, src: Any) -> tuple[Any, Any]:
     """Where to add what: what belongs to other shards becomes zero."""
     if not shard.split("v"):
@@ -105,7 +99,7 @@ gather = op(
     infer=_infer_gather,
     factors=_gather_rule,
     linear=((0,),),
-    local=_gather_local,
+    local=picked_local,
     vjp=(lambda g, y, x, index, *, dim: ops.gather_dx(g, index, shape=x.shape, dim=dim),),
     kernels={
         "array": _gather_array,

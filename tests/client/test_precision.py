@@ -159,7 +159,7 @@ def test_a_change_inside_a_function_gives_two_programs_and_no_replay(session: Se
 
 
 def test_no_session_begins_for_a_switch(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gt.client import session as sessions
+    from gt.client import current as sessions
 
     monkeypatch.setattr(sessions, "_current", None)
     gt.set_float32_matmul_precision("high")

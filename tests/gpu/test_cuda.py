@@ -13,7 +13,7 @@ import torch
 import gt
 from gt import errors, nn, optim
 from gt.client import connecting, recorder
-from gt.client import session as sessions
+from gt.client import current as sessions
 from gt.errors import IndexOutOfRange
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]

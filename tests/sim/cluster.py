@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from gt import config
+from gt.client import current
 from gt.client import recorder as recording
 from gt.client import session as sessions
 from gt.dispatcher.events import BadFramesCame, Check, Disconnect, MakePlan, MessageCame, PeerLost, Send, TimePassed
@@ -301,7 +302,7 @@ class Cluster:
 @contextmanager
 def using(session: sessions.Session, recorder: Any = None) -> Iterator[sessions.Session]:
     """Run the body as a client of this session: as the thread of that recorder, or as the only thread."""
-    before = sessions.adopt(session)
+    before = current.adopt(session)
     if recorder is None:
         recorder = getattr(session, "sim_recorder", None) or session.new_recorder()
         session.sim_recorder = recorder  # type: ignore[attr-defined]
@@ -310,4 +311,4 @@ def using(session: sessions.Session, recorder: Any = None) -> Iterator[sessions.
         yield session
     finally:
         recording.use(old)
-        sessions.adopt(before)
+        current.adopt(before)
