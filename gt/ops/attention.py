@@ -1,8 +1,10 @@
 """Attention: softmax(q k' * scale) v, without the matrix of weights in memory where torch has a kernel for it.
 
 With the result comes the logarithm of the sum that softmax divides by, for every row: with it the gradient
-makes the weights again, a block at a time. On CUDA the flash kernel takes half types without a mask, the
-memory-efficient one most of the rest; what neither takes, and every other engine, uses the composition.
+makes the weights again, a block at a time. On CUDA the flash kernel takes half types without a mask (on Hopper, and
+where the positions are whole blocks, cuDNN's does: it is written for that chip), the memory-efficient one most of the
+rest; what none takes, and every other engine, uses the composition. All of them keep the same sums: the gradient need
+not ask who made them.
 A row whose every key is masked gives zeros.
 """
 
@@ -132,9 +134,10 @@ def _vjp(g: Any, y: Any, q: Any, k: Any, v: Any, *mask: Any, dmask: bool, **attr
 # -- torch's kernels -------------------------------------------------------------------------
 
 _ALIGN = 32  #: The memory-efficient kernel keeps sums of so many rows at once.
+_BLOCK = 128  #: cuDNN works on so many positions at once; it has been wrong where the last block was not full.
 
 
-def _choose(site: Site, q: Spec, k: Spec, v: Spec, mask: tuple[Spec, ...], causal: bool) -> str | None:
+def _choose(torch: Any, site: Site, q: Spec, k: Spec, v: Spec, mask: tuple[Spec, ...], causal: bool) -> str | None:
     """Which of torch's kernels takes these operands; None: their composition is used."""
     if not (q.size and k.size and v.size) or (mask and causal):
         return None
@@ -144,7 +147,10 @@ def _choose(site: Site, q: Spec, k: Spec, v: Spec, mask: tuple[Spec, ...], causa
     if q.dtype is dtypes.float64 or q.shape[3] % bytes_wide or v.shape[3] % bytes_wide:
         return None
     same = q.shape[3] == v.shape[3] <= 256 and (not causal or q.shape[2] == k.shape[2])
-    return "flash" if q.dtype in _HALVES and not mask and same else "efficient"
+    if q.dtype not in _HALVES or mask or not same:
+        return "efficient"
+    blocks = q.shape[2] % _BLOCK == k.shape[2] % _BLOCK == 0 and q.shape[3] in (64, 128)
+    return "cudnn" if blocks and torch.cuda.get_device_capability(site.device)[0] == 9 else "flash"
 
 
 def _rows(x: Any) -> Any:
@@ -169,7 +175,7 @@ def _bias(torch: Any, q: Spec, mask: tuple[Spec, ...], n: int, pad: bool) -> Any
 
 def _torch(torch: Any, site: Site, *, causal: bool, scale: float, dmask: bool) -> Any:
     q, k, v, *mask = site.specs
-    which, aten = _choose(site, q, k, v, tuple(mask), causal), torch.ops.aten
+    which, aten = _choose(torch, site, q, k, v, tuple(mask), causal), torch.ops.aten
     bias = _bias(torch, q, tuple(mask), k.shape[2], which == "efficient")
     if which == "cpu":
         f = aten._scaled_dot_product_flash_attention_for_cpu.default
@@ -177,6 +183,14 @@ def _torch(torch: Any, site: Site, *, causal: bool, scale: float, dmask: bool) -
     if which == "flash":
         f = aten._scaled_dot_product_flash_attention.default
         return lambda q, k, v: f(_rows(q), _rows(k), _rows(v), 0.0, causal, False, scale=scale)[:2]
+    if which == "cudnn":
+        f = aten._scaled_dot_product_cudnn_attention.default
+
+        def cudnn(q: Any, k: Any, v: Any) -> Any:
+            out, total, *_ = f(_rows(q), _rows(k), _rows(v), None, True, 0.0, causal, False, scale=scale)
+            return out, total.squeeze(3)
+
+        return cudnn
     if which == "efficient":
         f, n = aten._scaled_dot_product_efficient_attention.default, q.shape[2]
 
@@ -190,12 +204,17 @@ def _torch(torch: Any, site: Site, *, causal: bool, scale: float, dmask: bool) -
 
 def _d_torch(torch: Any, site: Site, *, causal: bool, scale: float) -> Any:
     q, k, v, _, _, *mask = site.specs[1:]
-    which, aten = _choose(site, q, k, v, tuple(mask), causal), torch.ops.aten
+    which, aten = _choose(torch, site, q, k, v, tuple(mask), causal), torch.ops.aten
     bias = _bias(torch, q, tuple(mask), k.shape[2], which == "efficient")
     own, wide, rows = getattr(torch, q.dtype.name), getattr(torch, wide_dtype(q.dtype).name), q.shape[2]
 
     def ready(g: Any, q: Any, k: Any, v: Any, out: Any, total: Any) -> tuple[Any, ...]:
         return *map(_rows, (g.to(own), q, k, v, out.to(own))), total.to(wide).contiguous()
+
+    def nothing(kind: Any) -> Any:
+        """A number for dropout, which there is none. Not a place in a tensor: one that does not begin where memory is
+        aligned makes Inductor believe that no result is."""
+        return torch.zeros((), dtype=kind, device=site.device)
 
     if which == "cpu":
         f = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
@@ -204,19 +223,27 @@ def _d_torch(torch: Any, site: Site, *, causal: bool, scale: float) -> Any:
         f, keys = aten._scaled_dot_product_flash_attention_backward.default, k.shape[2]
 
         def flash(*a: Any) -> Any:
-            state = torch.zeros(2, dtype=torch.uint64, device=site.device)  # of dropout, which there is none
-            return f(*ready(*a), None, None, rows, keys, 0.0, causal, state, state[1], scale=scale)
+            state = torch.zeros(2, dtype=torch.uint64, device=site.device), nothing(torch.uint64)
+            return f(*ready(*a), None, None, rows, keys, 0.0, causal, *state, scale=scale)
 
         return flash
+    if which == "cudnn":
+        f, keys = aten._scaled_dot_product_cudnn_attention_backward.default, k.shape[2]
+
+        def cudnn(*a: Any) -> Any:
+            *operands, total = ready(*a)
+            more = total.unsqueeze(3), nothing(torch.int64), nothing(torch.int64), None, None, None, rows, keys
+            return f(*operands, *more, 0.0, causal, scale=scale)
+
+        return cudnn
     if which == "efficient":
         f = aten._scaled_dot_product_efficient_attention_backward.default
 
         def efficient(*a: Any) -> Any:
             g, q, k, v, out, total = ready(*a[:6])
             total = torch.nn.functional.pad(total, (0, -rows % _ALIGN), value=math.inf)
-            state = torch.zeros(2, dtype=torch.int64, device=site.device)
             grads = f(
-                g, q, k, v, bias(*a[6:] or (None,)), out, total, state[0], state[1], 0.0,
+                g, q, k, v, bias(*a[6:] or (None,)), out, total, nothing(torch.int64), nothing(torch.int64), 0.0,
                 [True, True, True, False], causal, scale=scale,
             )  # fmt: skip
             return grads[:3]

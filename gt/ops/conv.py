@@ -214,13 +214,20 @@ def _call(torch: Any, site: Site, f: Any) -> Any:
     return f if len(site.specs) == 3 else lambda a, b: f(a, b, None)
 
 
+def _of_weight(site: Site, order: Any) -> Any:
+    """The order in which a weight is given. A CPU's library turns it around by itself, block by block; on a GPU it is
+    turned where a compiler sees it: once for both directions."""
+    return None if site.device == "cpu" else order
+
+
 def _conv_torch(torch: Any, site: Site, *, stride: Any, padding: Any, dilation: Any, groups: int) -> Any:
     f, none = torch.convolution, (0,) * len(stride)
     order = choose(torch, site.device, site.specs[0], site.specs[1], site.results[0])
+    turned = _of_weight(site, order)
 
     def run(x: Any, w: Any, b: Any) -> Any:
         # The result is put in order too: an x of one channel is in both, and torch may take it for the other.
-        return put(f(put(x, order), w, b, stride, padding, dilation, False, none, groups), order)
+        return put(f(put(x, order), put(w, turned), b, stride, padding, dilation, False, none, groups), order)
 
     return _call(torch, site, run)
 
@@ -228,12 +235,15 @@ def _conv_torch(torch: Any, site: Site, *, stride: Any, padding: Any, dilation: 
 def _dx_torch(torch: Any, site: Site, *, sizes: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> Any:
     (g, w), x = site.specs[:2], site.results[0]
     order = choose(torch, site.device, x, w, g)
+    turned = _of_weight(site, order)
     if len(site.specs) == 2 and _as_autograd(torch, site, order):
         back, none, which = torch.ops.aten.convolution_backward.default, [0] * len(sizes), [True, False, False]
 
         def run(g: Any, w: Any) -> Any:
             like = empty(torch, g, x.shape, order or order_of(torch, g))  # torch asks for x
-            dx = back(put(g, order), like, w, None, stride, padding, dilation, False, none, groups, which)[0]
+            dx = back(put(g, order), like, put(w, turned), None, stride, padding, dilation, False, none, groups, which)[
+                0
+            ]
             return put(dx, order)
 
         return run
@@ -242,7 +252,7 @@ def _dx_torch(torch: Any, site: Site, *, sizes: Any, stride: Any, padding: Any, 
     f = torch.convolution
 
     def transposed(g: Any, w: Any, b: Any) -> Any:
-        return put(f(put(g, order), w, b, stride, padding, dilation, True, extra, groups), order)
+        return put(f(put(g, order), put(w, turned), b, stride, padding, dilation, True, extra, groups), order)
 
     return _call(torch, site, transposed)
 
@@ -260,7 +270,9 @@ def _dw_torch(torch: Any, site: Site, *, kernel: Any, stride: Any, padding: Any,
     f, none, shape = torch.ops.aten.convolution_backward.default, [0] * len(kernel), site.results[0].shape
     which = [False, True, False]
     order = choose(torch, site.device, site.specs[1], site.results[0], site.specs[0])
-    plain = torch.contiguous_format if site.device == "cpu" else None  # as the weight lies, which it meets next
+    plain = (
+        torch.contiguous_format if site.device == "cpu" or order else None
+    )  # as the weight lies, which it meets next
 
     def run(g: Any, x: Any, bias: None) -> Any:
         g, x = put(g, order), put(x, order)

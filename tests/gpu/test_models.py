@@ -43,7 +43,7 @@ def test_losses_are_torchs(name: str) -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("length", [16, 33])
+@pytest.mark.parametrize("length", [16, 33, 128])
 def test_attention_and_its_gradients(dtype: str, causal: bool, masked: bool, length: int) -> None:
     """Whichever kernel is taken, beside torch in float64 on the CPU."""
     if causal and masked:
@@ -66,6 +66,27 @@ def test_attention_and_its_gradients(dtype: str, causal: bool, masked: bool, len
     for a, b in [(ours, theirs), *[(x.grad, t.grad) for x, t in zip(leaves, exact, strict=True)]]:
         mine, want = a.detach().double().numpy(), b.detach().numpy()
         assert np.linalg.norm(mine - want) / np.linalg.norm(want) < limit
+
+
+@pytest.mark.parametrize("length", [64, 256])
+def test_attention_on_parts_of_one_matrix(length: int) -> None:
+    """q, k and v as a transformer has them: pieces of one product, turned around; so are their gradients."""
+    rng = np.random.default_rng(0)
+    array = rng.normal(size=(2, length, 3 * 4 * 64)).astype(np.float32)
+
+    def attend(x: Any, F: Any) -> Any:
+        q, k, v = (p.view(2, length, 4, 64).transpose(1, 2) for p in x.split(4 * 64, 2))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(2, length, 4 * 64)
+
+    ours = gt.tensor(array).bfloat16().requires_grad_()
+    exact = ours.detach().float().torch().double().requires_grad_()
+    g = rng.normal(size=(2, length, 4 * 64)).astype(np.float32)
+    y, want = attend(ours, gt.nn.functional), attend(exact, torch.nn.functional)
+    y.backward(gt.tensor(g).bfloat16())
+    want.backward(torch.tensor(g).double())
+    for a, b in [(y, want), (ours.grad, exact.grad)]:
+        mine, theirs = a.detach().double().numpy(), b.detach().numpy()
+        assert np.linalg.norm(mine - theirs) / np.linalg.norm(theirs) < 2e-2
 
 
 def _norms(F: Any, x: Any, w: Any, b: Any) -> list[Any]:

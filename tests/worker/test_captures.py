@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,11 +41,11 @@ class Trainer:
         self.model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.1), nn.LayerNorm(16), nn.Linear(16, 4))
         self.optimizer = gt.optim.AdamW(self.model.parameters(), lr=1e-2)
 
-    def step(self, i: int, lr: float = 1e-2) -> tuple[Any, Any]:
+    def step(self, i: int, lr: float = 1e-2, rows: int = 4) -> tuple[Any, Any]:
         self.optimizer.param_groups[0]["lr"] = lr
-        at = i * 4 % 60
-        logits = self.model(self.x[at : at + 4])
-        loss = nn.functional.cross_entropy(logits, self.y[at : at + 4])
+        at = i * 4 % 56
+        logits = self.model(self.x[at : at + rows])
+        loss = nn.functional.cross_entropy(logits, self.y[at : at + rows])
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
@@ -222,3 +223,30 @@ def test_the_same_call_again_is_known_as_such(device: Pretend, monkeypatch: pyte
         plain = [twin.step(i)[0].item() for i in range(20)]
         twin.model[0].weight.data = twin.model[0].weight.data * 2.0
         np.testing.assert_allclose([*losses, other], [*plain, twin.step(20)[0].item()], rtol=1e-5)
+
+
+def test_what_was_held_now_and_then_is_not_copied_at_every_call(
+    device: Pretend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gradients are held from one step to the next, and let go in time. That two programs took turns, each finding the
+    other's gradients held, says nothing of the calls after that."""
+    import torch
+
+    one, two = Trainer(), Trainer(1)
+    for i in range(40):
+        one.step(i) if i // 4 % 2 else two.step(i, rows=5)
+    one.step(40)[0].item()
+    copies: list[str] = []
+    clone = torch.Tensor.clone
+
+    def seen(t: Any, **how: Any) -> Any:
+        copies.append(sys._getframe(1).f_code.co_name)
+        return clone(t, **how)
+
+    monkeypatch.setattr(torch.Tensor, "clone", seen)
+    for i in range(41, 61):
+        one.step(i)
+    one.step(61)[0].item()
+    moved = [name for name in copies if name in ("replay", "take_back")]  # not what the function itself copies
+    assert copies
+    assert len(moved) < 10

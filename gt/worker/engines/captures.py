@@ -5,9 +5,9 @@ Law 1: a replay reads and writes fixed memory. An input is *kept* (the session's
        captured ones is never replayed on the wrong memory: it runs as plain code, and if that happens again the
        program is captured anew.
 Law 2: results lie in the graph's memory and are lent: before the next replay each that is still held is moved to
-       memory of its own. One that is held again and again is copied out at once. Graphs of one stream share their
-       memory, so this goes for the results of the others there too. Small results go round: a replay leaves them in
-       the next of ROWS places, so that a loss which is held until the next one is there need not be moved.
+       memory of its own. Graphs of one stream share their memory, so this goes for the results of the others there
+       too. Small results go round: a replay leaves them in the next of ROWS places, so that a loss which is held
+       until the next one is there need not be moved.
 Law 3: a call that could not be rehearsed or captured has changed nothing, and runs as plain code.
 Law 4: a graph keeps no array of a session alive.
 Law 5: a replay is one launch. The numbers of a call are written to the next of ROWS rows of host memory; the graph
@@ -35,7 +35,6 @@ from gt.worker.store import Entry
 
 WATCHED = 3  #: Calls before a program is rehearsed.
 AGAIN = 4  #: Times a program is captured anew before it is left alone.
-HELD = 2  #: Times a result is found held before it is always copied out.
 ROWS = 16  #: Calls whose numbers are on their way to the device at once, at most. A power of two.
 SMALL = 64  #: Bytes of a result that goes round, as losses do,
 FEW = 4  #: and how many of a program's do: each is one more kernel.
@@ -111,7 +110,6 @@ class Captured:
         self._graph, self._results = device.capture(lambda: self._step(f, inputs), changed)
         self._lent: list[Entry | None] = [None] * len(form.wants)
         self._round: list[list[Entry | None]] = [[None] * ROWS for _ in small]  #: Who holds what goes round.
-        self._held = [0] * len(form.wants)
 
     def _step(self, f: Function, inputs: list[Any]) -> list[Any]:
         """What the graph does: fetch the numbers of this call, run the function, put small results in their places."""
@@ -151,20 +149,15 @@ class Captured:
         made = list(self._results)
         for k, places in self._places:
             made[k] = places[turn]
-        for k in self._large:
-            if self._held[k] >= HELD:
-                made[k] = made[k].clone()
         return made
 
     def lend(self, entries: Sequence[Entry]) -> bool:
         """Under which entries the results of the last replay are held. Whether any of them is in the graph's memory."""
         for (k, _), lent in zip(self._places, self._round, strict=True):
             lent[self._turn] = entries[k]
-        lending = False
         for k in self._large:
-            self._lent[k] = entries[k] if self._held[k] < HELD else None
-            lending = lending or self._lent[k] is not None
-        return lending
+            self._lent[k] = entries[k]
+        return bool(self._large)
 
     def take_back(self) -> None:
         """Have the graph's memory to itself: results that somebody still holds are moved."""
@@ -175,7 +168,6 @@ class Captured:
             self._lent[k] = None
             if getrefcount(entry) > 2 and entry.array is self._results[k]:  # held by more than this name
                 entry.array = entry.array.clone()
-                self._held[k] += 1
 
 
 def _places(spec: Spec, device: str) -> Any:

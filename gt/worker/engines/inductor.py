@@ -132,31 +132,23 @@ def compile_into(folder: Path, program: bytes, device: str, home: Path) -> None:
 
 def merge_readings(graph: Any) -> None:
     """Have each number be read from the buffer once. All parameters of an optimizer read the same few, and Inductor
-    takes its time for every node."""
+    takes its time for every node. And have a weight be turned around once for all that want it so."""
     import torch
 
     aten = torch.ops.aten
-    readings = (aten.view.dtype, aten.select.int, aten.detach.default, aten._to_copy.default)
+    readings = (aten.view.dtype, aten.select.int, aten.detach.default, aten._to_copy.default, aten.clone.default)
     seen: dict[tuple[str, str, str], Any] = {}
     for node in list(graph.nodes):
         if node.target not in readings or any(user.op == "output" for user in node.users):
             continue  # results lie in memory of their own
         if node.target == aten._to_copy.default and node.meta["val"].numel() > 1:
             continue  # it would be kept from one reader to the next
+        if node.target == aten.clone.default and (node.args[0].op != "placeholder" or not node.kwargs):
+            continue
         first = seen.setdefault((str(node.target), str(node.args), str(node.kwargs)), node)
         if first is not node:
             node.replace_all_uses_with(first)
             graph.erase_node(node)
-
-
-def likes_channels_last(graph: Any) -> bool:
-    """Whether convolutions should have channels last on a GPU: its kernels want them so, and else turn every operand
-    around. Not where groups of several channels are convolved, which is slow that way. (Inductor decides by the share
-    of convolutions among all nodes, and here the optimizer's are among them.)"""
-    import torch
-
-    found = [node for node in graph.nodes if node.target is torch.ops.aten.convolution.default]
-    return bool(found) and all(node.args[-1] == 1 or node.args[1].meta["val"].shape[1] == 1 for node in found)
 
 
 def _compile(torch: Any, traced: Any, example: list[Any], device: str, home: Path, clock: _Clock) -> str:
@@ -170,7 +162,6 @@ def _compile(torch: Any, traced: Any, example: list[Any], device: str, home: Pat
     settings.assert_indirect_indexing = False
     settings.aot_inductor.compile_wrapper_opt_level = "O0"  # it only launches kernels
     settings.triton.cudagraphs = False
-    settings.force_layout_optimization = device != "cpu" and likes_channels_last(traced.graph)
     if device == "cpu":
         settings.cpp.threads = torch.get_num_threads()
     else:
