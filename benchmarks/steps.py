@@ -32,6 +32,7 @@ COLUMNS = {
 }
 MODES = {"eager": None, "compile": "default", "reduce-overhead": "reduce-overhead"}
 COMPARED = 20  #: Steps whose losses must agree.
+ROUND_S = 1.0  #: How long a round of steps is meant to be: so often the host waits for a loss.
 GIB = 1 << 30
 
 #: The most that a step may take: of eager's time (tier 1, then compiled) on the CPU, in milliseconds on one H200.
@@ -199,7 +200,7 @@ def take_turns(sides: dict[str, Rival], args: argparse.Namespace, found: dict[st
         for kind in list(sides):
             try:
                 if not steps:
-                    steps = int(min(200, max(5, 5 * 0.5 / sides[kind].ask("round", 5))))
+                    steps = int(min(200, max(5, 5 * ROUND_S / sides[kind].ask("round", 5))))
                 took = sides[kind].ask("round", steps)
             except Failed as e:
                 fail(kind, e, sides, found)
