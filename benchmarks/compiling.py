@@ -79,7 +79,7 @@ def measure(args: argparse.Namespace, address: str) -> Report:
     compiling_s: list[float] = []
     size = model(args.model, args.device).batch
     with Rival(Other, (args.device, args.model), GT_SERVER=address) as other:
-        for turn in range(1 if args.quick else 3):
+        for turn in range(1 if args.quick else args.turns):
             other.ask("make", size + 2 * turn, False)
             samples, *_ = during(other, x, False, 0.5 if args.quick else 10.0)
             before += samples
@@ -107,6 +107,7 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of the worker (%(default)s)")
     parser.add_argument("--model", choices=names("cuda"), default="mlp", help="what the other trains (%(default)s)")
+    parser.add_argument("--turns", type=int, default=3, help="programs to compile, one after the other (%(default)s)")
     parser.add_argument("--limit", type=float, default=180, metavar="S", help="seconds to compile in (%(default)s)")
     args = parser.parse_args()
     import gt

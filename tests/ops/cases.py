@@ -72,6 +72,13 @@ def to_numpy(engine: Any, array: Any, s: Spec) -> np.ndarray:
     return np.frombuffer(engine.to_bytes(array), s.dtype.numpy).reshape(s.shape)
 
 
+def is_up(engine: Any, flag: Any) -> bool:
+    """Whether the flag of a call says that an index was wrong, as a worker finds out: it is sent, and read later."""
+    place = engine.send_flag(flag)
+    engine.passed(engine.mark(), wait=True)
+    return bool(engine.raised(place))
+
+
 def wide(a: Any) -> np.ndarray:
     """For comparison: narrow floats as float64."""
     return a.astype(np.float64) if dtypes.dtype(a.dtype).is_floating_point else a
