@@ -4,7 +4,8 @@ Law 1: a program moves up when it has proved hot, and nobody waits for that: it 
        ready.
 Law 2: a tier that fails is given up for that program, and the call that found out runs on tier 1. Before its commit
        a call has changed nothing, on any tier.
-Law 3: a tier that turns out slower than the one before is given up.
+Law 3: a tier that turns out slower than the one before is given up; and tried again later, ever more rarely, for
+       others may have been in its way.
 Law 4: what a tier is depends on the program alone, never on the numbers of a call.
 """
 
@@ -28,6 +29,8 @@ HOT_US = 300_000  #: and the time they took together.
 BUSY = 1.5  #: A device that takes so much longer for a program than the host hides what it costs to start kernels.
 TRIAL = 12  #: Calls on a new tier before it is judged.
 SLOWER = 1.08  #: How much slower than the tier before it may be: clocks are not exact.
+REST_US = 30_000_000  #: What a program has run before a tier that was slower is tried again; twice that the next time,
+RESTS = 8  #: and not more often than so.
 
 
 class Form(Protocol):
@@ -91,6 +94,9 @@ class Standing:
         self.library: Any = None
         self.around: Around | None = None
         self.refused: dict[int, str] = {}  #: Tiers that were given up, and why.
+        self.rests: dict[int, int] = {}  #: How often a tier was given up for being slower,
+        self.again_us: dict[int, int] = {}  #: and the program's run time from which on it is tried again.
+        self.trial: dict[int, int] = {}  #: By tier: its calls since it was tried last.
         self.times: dict[int, deque[int]] = {}  #: By tier, the latest run times.
         self.issue_us: deque[int] = deque(maxlen=TRIAL)  #: On tier 1: the host's part of it.
         self.hits: dict[int, int] = {}
@@ -100,6 +106,22 @@ class Standing:
         self.refused[tier] = why
         if tier == 3:
             self.around = self.library = None
+
+    def rest(self, why: str, tier: int, run_us: int) -> None:
+        """Give a tier up for a while, now that the program has run for so long."""
+        self.give_up(why, tier)
+        rests = self.rests[tier] = self.rests.get(tier, 0) + 1
+        if rests <= RESTS:
+            self.again_us[tier] = run_us + (REST_US << rests - 1)
+
+    def rested(self, run_us: int) -> bool:
+        """Whether a tier is to be tried again."""
+        return any(run_us >= again for again in self.again_us.values())
+
+    def try_again(self, run_us: int) -> None:
+        for tier in [t for t, again in self.again_us.items() if run_us >= again]:
+            del self.again_us[tier], self.refused[tier], self.trial[tier]
+            self.times[tier].clear()
 
     @property
     def tier(self) -> int:
@@ -135,6 +157,8 @@ class Tiers:
             return standing.plain
         if not self._wanted(known):
             return standing.code
+        if standing.again_us:
+            standing.try_again(known.run_us)
         if self.compiler is not None and standing.library is None and 3 not in standing.refused:
             self._move_up(known, standing)
         if not self.engine.deferred:
@@ -160,18 +184,21 @@ class Tiers:
         standing: Standing = known.standing
         if tier == 1:
             standing.issue_us.append(issue_us)
-        standing.hits[tier] = hits = standing.hits.get(tier, 0) + 1
+        standing.hits[tier] = standing.hits.get(tier, 0) + 1
+        standing.trial[tier] = tried = standing.trial.get(tier, 0) + 1
         standing.run_us[tier] = standing.run_us.get(tier, 0) + run_us
         times = standing.times.get(tier)
         if times is None:
             times = standing.times[tier] = deque(maxlen=TRIAL)
         times.append(run_us)
-        if tier > 1 and hits == 2 * TRIAL:  # the first ones warm up
+        if tier > 1 and tried == 2 * TRIAL:  # the first ones warm up
             self._judge(known, standing, tier)
 
     def settled(self, known: Any, tier: int) -> bool:
         """Whether a program that runs on that tier will go on doing so: nothing higher is on its way to it."""
         standing: Standing = known.standing
+        if standing.again_us and standing.rested(known.run_us):
+            return False
         return tier not in standing.refused and (tier == 3 or self.compiler is None or 3 in standing.refused)
 
     def _wanted(self, known: Any) -> bool:
@@ -263,7 +290,7 @@ class Tiers:
         for lower in range(1, tier):
             before = standing.times.get(lower)
             if before and len(before) >= 3 and now_us > SLOWER * _good(before):
-                standing.give_up(f"{now_us} us, against {_good(before)} us on tier {lower}", tier)
+                standing.rest(f"{now_us} us, against {_good(before)} us on tier {lower}", tier, known.run_us)
                 self._say(known, f"leaves tier {tier}: {standing.refused[tier]}")
                 return
 

@@ -14,7 +14,7 @@ from gt.worker import tiers
 from gt.worker.engines.numpy import NumpyEngine
 from gt.worker.programs import Known
 from gt.worker.store import Entry
-from gt.worker.tiers import HITS, HOT_US, TRIAL, Around, Standing, Tiers
+from gt.worker.tiers import HITS, HOT_US, REST_US, TRIAL, Around, Standing, Tiers
 from tests.worker.worker_building import Builder, Wrapped
 
 AUTO = replace(Config(), auto_compile=True)
@@ -202,6 +202,24 @@ def test_a_slower_tier_is_left(us: int, stays: bool) -> None:
     assert setting.call() == (3 if stays else 1)
     assert setting.stats["given_up"] == ({} if stays else {"3": "1200 us, against 1000 us on tier 1"})
     assert any("leaves tier 3" in line for line in setting.said) != stays
+
+
+def test_a_slower_tier_is_tried_again() -> None:
+    """Somebody else had the machine when it was judged; now it is free. Where it stays slow it rests ever longer."""
+    setting = Setting(program(), quick=False)
+    setting.call(times=HITS)
+    setting.call(us=1000, times=TRIAL)
+    setting.compiler.there.add("folder")
+    setting.call(us=9000, times=2 * TRIAL)
+    assert setting.call(us=1000) == 1
+    assert setting.call(us=1000, times=REST_US // 1000 - 2) == 1, "it rests"
+    assert setting.call(us=1000, times=2) == 3
+    assert setting.stats["given_up"] == {}
+    setting.call(us=9000, times=2 * TRIAL)
+    assert setting.call(us=1000, times=REST_US // 1000 + 100) == 1, "it rests for longer"
+    assert setting.call(us=1000, times=REST_US // 1000) == 3
+    assert setting.call(us=900, times=100) == 3
+    assert setting.stats["given_up"] == {}
 
 
 def test_others_that_disturb_do_not_count() -> None:
