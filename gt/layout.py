@@ -50,7 +50,7 @@ def bounds(i: int, n: int, p: int) -> tuple[int, int]:
 class Mesh:
     """A named grid of workers, row-major. Made by `mesh()`: equal meshes are the same object."""
 
-    __slots__ = ("__weakref__", "axes", "coordinates", "place", "sizes", "workers")
+    __slots__ = ("__weakref__", "_groups", "axes", "coordinates", "place", "sizes", "workers")
 
     def __init__(self, axes: tuple[tuple[str, int], ...], workers: tuple[int, ...]) -> None:
         self.axes = axes
@@ -59,6 +59,7 @@ class Mesh:
         self.place: dict[str, int] = {name: k for k, (name, _) in enumerate(axes)}
         #: Of each worker, in the order of `workers`: its index along every axis.
         self.coordinates: tuple[Coordinate, ...] = tuple(itertools.product(*(range(n) for _, n in axes)))
+        self._groups: dict[tuple[tuple[str, ...], Coordinate], tuple[int, ...]] = {}  # that were asked for
 
     def size(self, axes: Iterable[str]) -> int:
         """How many workers these axes span."""
@@ -74,14 +75,18 @@ class Mesh:
             i = i * self.sizes[a] + at[self.place[a]]
         return i
 
-    def group(self, axes: Iterable[str], at: Coordinate) -> list[int]:
+    def group(self, axes: Iterable[str], at: Coordinate) -> tuple[int, ...]:
         """The positions in `workers` of those that differ from a coordinate along these axes only, in order."""
-        free = {self.place[a] for a in axes}
-        return [
-            k
-            for k, other in enumerate(self.coordinates)
-            if all(i in free or a == b for i, (a, b) in enumerate(zip(at, other, strict=True)))
-        ]
+        key = (tuple(axes), at)
+        found = self._groups.get(key)
+        if found is None:
+            free = {self.place[a] for a in key[0]}
+            found = self._groups[key] = tuple(
+                k
+                for k, other in enumerate(self.coordinates)
+                if all(i in free or a == b for i, (a, b) in enumerate(zip(at, other, strict=True)))
+            )
+        return found
 
     def __repr__(self) -> str:
         return " ".join(f"{name}={n}" for name, n in self.axes) or f"worker {self.workers[0]}"
@@ -113,35 +118,28 @@ def mesh(workers: Sequence[int] | None = None, **axes: int) -> Mesh:
 class Layout:
     """How one tensor lies on a mesh. Made by `layout()`: equal layouts are the same object."""
 
-    __slots__ = ("__weakref__", "dims", "mesh", "partial")
+    __slots__ = ("__weakref__", "_axes", "dims", "kind", "mesh", "partial", "pending")
 
     def __init__(self, mesh: Mesh, dims: tuple[Pieces, ...], partial: tuple[tuple[str, str], ...]) -> None:
         self.mesh = mesh
         #: Without whole dimensions at the end: use `pieces()`.
         self.dims = dims
         self.partial = partial  #: (axis, kind), in the mesh's order
+        self.pending: Axes = tuple([a for a, _ in partial])  #: the partial axes
+        self.kind: str | None = partial[0][1] if partial else None  #: what is still to be taken over them
+        self._axes = frozenset([a for d in dims for _, axes in d for a in axes]).union(self.pending)
 
     def pieces(self, dim: int) -> Pieces:
         return self.dims[dim] if dim < len(self.dims) else ()
-
-    @property
-    def kind(self) -> str | None:
-        """What is still to be taken over the partial axes."""
-        return self.partial[0][1] if self.partial else None
-
-    @property
-    def pending(self) -> Axes:
-        """The partial axes."""
-        return tuple(a for a, _ in self.partial)
 
     @property
     def is_whole(self) -> bool:
         """Whether every worker of the mesh holds all of the tensor."""
         return not self.dims and not self.partial
 
-    def axes(self) -> set[str]:
+    def axes(self) -> frozenset[str]:
         """Every axis that the layout uses."""
-        return {a for d in self.dims for _, axes in d for a in axes} | set(self.pending)
+        return self._axes
 
     def __repr__(self) -> str:
         text = f"[{' '.join(_dim_text(d) for d in self.dims)}]"
@@ -171,7 +169,7 @@ def layout(mesh: Mesh, dims: Iterable[Pieces] = (), partial: Mapping[str, str] |
     while merged and not merged[-1]:
         merged.pop()
     kinds = partial or {}
-    waiting = tuple((a, kinds[a]) for a, n in mesh.axes if a in kinds and n > 1)
+    waiting = tuple([(a, kinds[a]) for a, n in mesh.axes if a in kinds and n > 1]) if kinds else ()
     key = (mesh, tuple(merged), waiting)
     found = _LAYOUTS.get(key)
     if found is None:
@@ -197,7 +195,7 @@ def canonical(pieces: Iterable[Piece], mesh: Mesh) -> Pieces:
     for n, given in pieces:
         if n == 0:
             return ()
-        axes = tuple(a for a in given if mesh.sizes[a] != 1)
+        axes = tuple([a for a in given if mesh.sizes[a] != 1])
         if n == 1 and not axes:
             continue
         if out:
@@ -207,6 +205,8 @@ def canonical(pieces: Iterable[Piece], mesh: Mesh) -> Pieces:
                 out[-1] = (k * n, major + axes)
                 continue
         out.append((n, axes))
+    if len(out) == 1:
+        return tuple(out) if out[0][1] else ()
     return tuple(out) if any(axes for _, axes in out) else ()
 
 

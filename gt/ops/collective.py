@@ -127,8 +127,7 @@ in_range = op(
     "An index whose elements must lie in [0, n), or be `extra`: for shards, on which an op's own check would not do.",
     infer=_infer_in_range,
     indices=lambda index, *, n, extra=None: {0: (n, extra)},
-    factors=pointwise,
-    moves=True,
+    factors=pointwise,  # it moves elements, but a part of a value need not lie where the value does
     vjp=None,
     kernels={"array": lambda xp, x, **attrs: xp.array(x), "torch": _copy_torch},
     samples=lambda rng: [

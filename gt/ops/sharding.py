@@ -21,7 +21,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 from gt.dtypes import BOOL, INT, DType
@@ -87,40 +87,43 @@ def parse(text: str) -> Rule:
     return Rule(sides[0], sides[1], frozenset(whole), frozenset(at), frozenset(windows), kinds, given)
 
 
-@dataclass(frozen=True)
 class Bound:
     """A rule and the sizes of its factors in one use of an op."""
 
-    rule: Rule
-    outputs: tuple[tuple[Dim, ...], ...]  #: one per result
-    sizes: dict[str, int]
-    logical: tuple[bool, ...]  #: of each result: its type is bool, and a sum of shards means whether one is true
-    covered: bool  #: whether the op has a rule; without one everything is whole
-    merged: str | None  #: the factor that may be split in two phases: Op.merge
+    __slots__ = (
+        "_contracted",
+        "contiguous",
+        "covered",
+        "inputs",
+        "logical",
+        "merged",
+        "outputs",
+        "rule",
+        "sizes",
+        "whole",
+    )
 
-    @property
-    def inputs(self) -> tuple[tuple[Dim, ...], ...]:
-        return self.rule.inputs
-
-    @cached_property
-    def whole(self) -> frozenset[str]:
-        """The factors that are never split."""
-        return self.rule.whole - {self.merged} if self.merged is not None else self.rule.whole
-
-    @cached_property
-    def contiguous(self) -> set[str]:
-        """The factors of which every shard has one range."""
-        ranges = set(self.rule.at) | {f for k, d in self.rule.windows for f in self.inputs[k][d]}
-        return ranges | {self.merged} if self.merged is not None else ranges
+    def __init__(
+        self, rule: Rule, outputs: tuple[tuple[Dim, ...], ...], sizes: dict[str, int], logical: tuple[bool, ...],
+        covered: bool, merged: str | None,
+    ) -> None:  # fmt: skip
+        self.rule = rule
+        self.inputs = rule.inputs
+        self.outputs = outputs  #: one per result
+        self.sizes = sizes
+        self.logical = logical  #: of each result: its type is bool, and a sum of shards means whether one is true
+        self.covered = covered  #: whether the op has a rule; without one everything is whole
+        self.merged = merged  #: the factor that may be split in two phases: Op.merge
+        mine = {merged} if merged is not None else set()
+        self.whole = rule.whole - mine  #: the factors that are never split
+        #: The factors of which every shard has one range.
+        self.contiguous = rule.at.union([f for k, d in rule.windows for f in rule.inputs[k][d]], mine)
+        read = {f for value in rule.inputs for dim in value for f in dim}
+        self._contracted = [f for f in sizes if f in read and not all(has(value, f) for value in outputs)]
 
     def contracted(self) -> list[str]:
         """The factors that some result does not have, though operands do."""
         return self._contracted
-
-    @cached_property
-    def _contracted(self) -> list[str]:
-        read = {f for value in self.inputs for dim in value for f in dim}
-        return [f for f in self.sizes if f in read and any(not has(value, f) for value in self.outputs)]
 
     def kind(self, factor: str) -> str:
         return self.rule.kinds.get(factor, "sum")
@@ -132,7 +135,10 @@ class Bound:
 
 def has(value: tuple[Dim, ...], factor: str) -> bool:
     """Whether an operand or result has a dimension of this factor."""
-    return any(factor in dim for dim in value)
+    for dim in value:  # asked so often that a generator would cost too much
+        if factor in dim:
+            return True
+    return False
 
 
 def bind(op: Op, specs: Sequence[Spec], results: Sequence[Spec], attrs: dict[str, Any]) -> Bound:

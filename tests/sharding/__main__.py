@@ -1,4 +1,4 @@
-"""All of it: every sample of every op, on every mesh, in every way that its rule allows.
+"""Every sample of every op, on every mesh, in every way that its rule allows: as the tests here do, with more draws.
 
 python -m tests.sharding                what went wrong, if anything did
 python -m tests.sharding OP ...         of these ops
@@ -14,18 +14,17 @@ import random
 import sys
 import time
 
-import numpy as np
-
+from gt.layout import Mesh
 from gt.ops import TABLE
 from tests.sharding import real, real_training, timing
-from tests.sharding.cases import OPS, cases
-from tests.sharding.checking import mistakes, mistakes_anyhow
+from tests.sharding.cases import OPS
+from tests.sharding.checking import Use, mistakes, mistakes_anyhow, sweep
 from tests.sharding.layouts import MESHES
 from tests.sharding.planned import mistakes_planned
 from tests.sharding.table import EXPECTED, table
 
-#: Ways of one sample on one mesh that are tried. Ops of many factors have thousands, which repeat each other.
-LIMIT = 60
+#: Layouts drawn at random for one sample on one mesh. The tests draw one.
+DRAWS = 4
 
 
 def main(arguments: list[str]) -> int:
@@ -38,22 +37,18 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--real"]:
         return through_processes(arguments[1:])
     names = arguments or [op.name for op in OPS]
-    wrong = tried = 0
-    began = time.monotonic()
+    wrong, began = 0, time.monotonic()
     for name in names:
-        op = TABLE[name]
-        more = [(args, attrs) for n, args, attrs in cases() if n == name]
-        for i, (args, attrs) in enumerate([*op.samples(np.random.default_rng(0)), *more]):
-            for m in MESHES:
-                rng = random.Random(f"{name} {i} {m!r}")
-                lines = mistakes(op, args, attrs, m, rng, LIMIT) + mistakes_anyhow(op, args, attrs, m, rng, 10)
-                lines += mistakes_planned(op, args, attrs, m, rng, 10)
-                tried += 1
-                wrong += bool(lines)
-                for line in lines[:3]:
-                    print(line)
-    print(f"{tried} uses of {len(names)} ops on a mesh, {wrong} of them wrong, {time.monotonic() - began:.0f} s")
+        lines = sweep(TABLE[name], MESHES, look)
+        wrong += bool(lines)
+        for line in lines[:3]:
+            print(line, flush=True)
+    print(f"{len(names)} ops on {len(MESHES)} meshes, {wrong} of them wrong, {time.monotonic() - began:.0f} s")
     return int(wrong > 0)
+
+
+def look(use: Use, m: Mesh, rng: random.Random) -> list[str]:
+    return mistakes(use, m, rng) + mistakes_anyhow(use, m, rng, DRAWS) + mistakes_planned(use, m, rng, DRAWS)
 
 
 def through_processes(names: list[str]) -> int:

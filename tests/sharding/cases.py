@@ -1,18 +1,108 @@
-"""Which ops are tried on shards, and uses of them with sizes that no mesh divides: 7, 10 and 11, and some below it."""
+"""Which ops are tried on shards, and uses of them with sizes that no mesh divides: 7, 10 and 11, and some below it.
+
+Every sample of every op is a use. Samples are small, many below the mesh; so for each op there are larger uses too:
+those written down in `cases`, or a sample that `grown` repeats along the factors of its rule.
+"""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
+from gt.errors import GTError
 from gt.ops import TABLE, Op
 from gt.ops.engines import EXCEPTIONS
+from gt.ops.record import as_tuple
+from gt.ops.sharding import Bound, bind
+from tests.sharding.simulate import plain, spec_of
 
 #: Collectives work on flat arrays, which have no layout; ops that need torch on the worker too are not simulated.
 OPS: list[Op] = [op for op in TABLE.values() if not op.collective and op.name not in EXCEPTIONS]
 
 Case = tuple[str, tuple[Any, ...], dict[str, Any]]
+Sample = tuple[Sequence[Any], dict[str, Any]]
+
+SIZES = (7, 10, 11)
+
+
+def uses(op: Op) -> list[Sample]:
+    """Every sample of an op, and larger ones."""
+    samples = op.samples(np.random.default_rng(0))
+    mine = written().get(op.name, [])
+    return [*samples, *mine, *grown(op, [*mine, *samples])]
+
+
+@cache
+def written() -> dict[str, list[Sample]]:
+    found: dict[str, list[Sample]] = {}
+    for name, args, attrs in [*cases(), *more()]:
+        found.setdefault(name, []).append((args, attrs))
+    return found
+
+
+def bound_of(op: Op, sample: Sample) -> Bound:
+    args, attrs = sample
+    specs = [spec_of(a) for a in args]
+    return bind(op, specs, as_tuple(op.infer(*specs, **attrs)), attrs)
+
+
+def large(op: Op, sample: Sample) -> set[str]:
+    """The factors that may be split, and that have 7, 10 or 11 elements or are windows of so many."""
+    bound = bound_of(op, sample)
+    found = {f for f, n in bound.sizes.items() if n in SIZES}
+    found |= {bound.inputs[k][d][0] for k, d in bound.rule.windows if sample[0][k].shape[d] in SIZES}
+    return found & set(bound.splittable())
+
+
+def grown(op: Op, samples: Sequence[Sample]) -> Iterator[Sample]:
+    """Samples repeated along their factors to the sizes 7, 10 and 11, until each factor was so large at least once.
+    Where more than the shapes of operands and the attribute `shape` says a factor's size, it stays as it is."""
+    reached = set().union(*(large(op, sample) for sample in samples))
+    for sample in samples:
+        missing = [f for f in bound_of(op, sample).splittable() if f not in reached]
+        sizes = dict(zip(missing, itertools.cycle(SIZES), strict=False))
+        # All of them at once if that is possible, else one at a time.
+        for tried in [sizes, *({f: n} for f, n in sizes.items())]:
+            larger = resized(op, sample, {f: n for f, n in tried.items() if f not in reached})
+            if larger is not None:
+                reached |= large(op, larger)
+                yield larger
+
+
+def resized(op: Op, sample: Sample, sizes: dict[str, int]) -> Sample | None:
+    """The sample with factors of other sizes; None if it has none of them or the op cannot do that."""
+    bound, args, attrs = bound_of(op, sample), list(sample[0]), dict(sample[1])
+    changed = False
+    for k, a in enumerate(args):
+        for d, dim in enumerate(bound.inputs[k]):
+            if len(dim) == 1 and dim[0] in sizes and isinstance(a, np.ndarray):
+                args[k], changed = repeated(args[k], d, sizes[dim[0]]), True
+    shape = attrs.get("shape")
+    if shape is not None and len(shape) == len(bound.outputs[0]):
+        attrs["shape"] = tuple(sizes.get(dim[0], n) if len(dim) == 1 else n
+                               for dim, n in zip(bound.outputs[0], shape, strict=True))  # fmt: skip
+    try:
+        if changed or attrs != sample[1]:
+            bound_of(op, (args, attrs))
+            plain(op, args, attrs)
+            return args, attrs
+    except (GTError, ValueError, IndexError):
+        pass
+    return None
+
+
+def repeated(a: np.ndarray, dim: int, n: int) -> np.ndarray:
+    """Of size n along a dimension. Each copy is a little smaller, so that what is put in a wrong place is seen."""
+    at = np.arange(n)
+    scale = 1 - (at // a.shape[dim]) / 64
+    larger = a.take(at % a.shape[dim], dim)
+    if a.dtype.kind not in "fc":
+        return larger
+    return (larger * scale.reshape([-1 if d == dim else 1 for d in range(a.ndim)])).astype(a.dtype)
 
 
 def cases() -> list[Case]:
@@ -95,4 +185,27 @@ def cases() -> list[Case]:
         ("randn", (5,), {"shape": (7, 10), "dtype": "float64"}),
         ("arange", (2, 3), {"n": 11, "dtype": "int64"}),
         ("one_hot", (ids(11, 7),), {"n": 11}),
+    ]
+
+
+def more() -> list[Case]:
+    """Larger uses of ops whose attributes say sizes in ways of their own."""
+    rng = np.random.default_rng(4)
+
+    def r(*shape: int) -> np.ndarray:
+        return rng.normal(size=shape)
+
+    pool: dict[str, Any] = {"kernel": (3,), "stride": (1,), "padding": (1,), "ceil_mode": False}
+    largest: dict[str, Any] = {**pool, "dilation": (1,)}
+    average: dict[str, Any] = {**pool, "include_pad": False, "divisor": None}
+    plane: dict[str, Any] = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
+    cut: dict[str, Any] = {"dims": (0,), "lengths": (7,), "steps": (2,), "drop": ()}
+    _, at = plain(TABLE["max_pool"], (r(3, 4, 11),), largest)
+    return [
+        ("max_pool_dx", (r(3, 4, 11), at), {"sizes": (11,), **largest}),
+        ("avg_pool_dx", (r(3, 4, 11),), {"sizes": (11,), **average}),
+        ("conv_dx", (r(2, 4, 7, 10), r(4, 3, 3, 3)), {"sizes": (7, 10), **plane}),
+        ("conv", (r(2, 7, 6), r(14, 1, 3)), {"stride": (1,), "padding": (1,), "dilation": (1,), "groups": 7}),
+        ("slice", (r(17, 10), 3), cut),
+        ("slice_dx", (r(7, 10), 3), {"shape": (17, 10), **cut}),
     ]

@@ -1,27 +1,78 @@
-"""Does an op on shards give what it gives unsharded? Every way that its rule allows is tried."""
+"""Does an op on shards give what it gives unsharded? Every way that its rule allows is tried.
+
+A way says for every axis of the mesh what it does: it splits a factor of the rule, carries a partial value through a
+group of operands that the op is linear in, or does nothing. A factor that is split lies in one piece, over its axes in
+each order; and cut in two at each divisor of its size, with the axes in each order on the major piece, on the minor
+one, and on both. Two ways that come to the same layouts of factors, operands and results are one. An operand
+that is used in windows is split like its factor, or whole. Three pieces and more are left to layouts drawn at random.
+"""
 
 from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from gt.dispatcher.planner.choose import Sharding, instantiate
-from gt.layout import Mesh, Pieces
+from gt.dispatcher.planner.choose import Have, Sharding, instantiate
+from gt.layout import Layout, Mesh, Pieces, canonical
 from gt.ops import Op
 from gt.ops.record import as_tuple
-from gt.ops.sharding import bind, groups
+from gt.ops.sharding import Bound, bind, groups
 from gt.program import Spec
+from tests.sharding.cases import uses
 from tests.sharding.layouts import drawn
-from tests.sharding.simulate import apply, close, place, plain, read, run_sharded, spec_of
+from tests.sharding.simulate import Known, Value, apply, close, place, plain, read, run_sharded, spec_of
+
+
+class Use:
+    """One use of an op, and what is the same of it for every way and mesh."""
+
+    def __init__(self, op: Op, args: Sequence[Any], attrs: dict[str, Any]) -> None:
+        self.op, self.args, self.attrs = op, args, attrs
+        self.specs = [spec_of(a) for a in args]
+        self.wanted = plain(op, args, attrs)
+        self.known = Known()
+        self._placed: dict[tuple[int, Layout], Value] = {}
+
+    def placed(self, k: int, one: Layout, draws: np.random.Generator) -> Value:
+        """An operand in a layout: each time in the same parts."""
+        if (k, one) not in self._placed:
+            self._placed[k, one] = place(self.args[k], one, draws)
+        return self._placed[k, one]
+
+    def wrong(self, made: Sequence[Value]) -> list[int]:
+        """Which results are not what they are unsharded."""
+        pairs = zip(made, self.wanted, strict=True)
+        return [i for i, (v, w) in enumerate(pairs) if v.spec.shape != w.shape or not close(read(v), w, v.spec.dtype)]
+
+    def __repr__(self) -> str:
+        return f"{self.op.name} {[s.shape for s in self.specs]} {self.attrs}"
 
 
 def ways(op: Op, specs: Sequence[Spec], attrs: dict[str, Any], m: Mesh) -> Iterator[Sharding]:
-    """All shardings of one use of an op: every axis splits a factor, carries a partial value, or does nothing."""
+    """All shardings of one use of an op, each once."""
     bound = bind(op, specs, as_tuple(op.infer(*specs, **attrs)), attrs)
+    seen = set()
+    # A window is fetched from shards of its operand; or, if nobody says where that lies, cut out of all of it.
+    everywhere: list[Sequence[Have] | None] = [None, [()] * len(specs)] if bound.rule.windows else [None]
+    for over, keep in picked(op, bound, specs, attrs, m):
+        for split, have in itertools.product(splits(over, bound.sizes), everywhere):
+            made = instantiate(op, bound, specs, attrs, m, split, keep, have)
+            if made is None:
+                continue
+            factors = frozenset((f, canonical(pieces, m)) for f, pieces in made.split.items())
+            if (factors, made.wants, made.gives) not in seen:
+                seen.add((factors, made.wants, made.gives))
+                yield made
+
+
+def picked(
+    op: Op, bound: Bound, specs: Sequence[Spec], attrs: dict[str, Any], m: Mesh
+) -> Iterator[tuple[dict[str, list[str]], dict[str, tuple[tuple[int, ...], str]]]]:
+    """What the axes may do: the axes of each factor that is split, and what is carried over the others."""
     picks: list[tuple[Any, ...]] = [("split", f) for f in bound.splittable()]
     picks += [("keep", group, "sum") for group in groups(op, specs, attrs)]
     if op.moves:
@@ -38,69 +89,63 @@ def ways(op: Op, specs: Sequence[Spec], attrs: dict[str, Any], m: Mesh) -> Itera
                 over.setdefault(pick[1], []).append(a)
             elif pick[0] == "keep":
                 keep[a] = pick[1:]
-        for split in splits(over, bound.sizes):
-            made = instantiate(op, bound, specs, attrs, m, split, keep)
-            if made is not None:
-                yield made
+        yield over, keep
 
 
 def splits(over: dict[str, list[str]], sizes: dict[str, int]) -> Iterator[dict[str, Pieces]]:
-    """The factors over these axes: in every order, in one piece and strided."""
+    """The factors over these axes: in every order, in one piece and in two."""
     forms = []
     for f, axes in over.items():
-        n = sizes[f]
-        mine: list[Pieces] = [((n, order),) for order in itertools.permutations(axes)]
-        for k in (d for d in range(2, n) if n % d == 0):
-            mine.append(((k, ()), (n // k, tuple(axes))))
-            break
+        n, mine = sizes[f], list[Pieces]()
+        divisors = [d for d in range(2, n) if n % d == 0]
+        for order in itertools.permutations(axes):
+            mine.append(((n, order),))
+            mine += [((d, order[:i]), (n // d, order[i:])) for d in divisors for i in range(len(order) + 1)]
         forms.append(mine)
     for pieces in itertools.product(*forms):
         yield dict(zip(over, pieces, strict=True))
 
 
-def mistakes(
-    op: Op, args: Sequence[Any], attrs: dict[str, Any], m: Mesh, rng: random.Random, limit: int | None = None
-) -> list[str]:
-    """What went wrong in the ways that the rule allows (at most `limit` of them), as lines of text."""
-    specs = [spec_of(a) for a in args]
-    every = list(ways(op, specs, attrs, m))
-    if limit is not None and len(every) > limit:
-        every = rng.sample(every, limit)
-    wanted, wrong = plain(op, args, attrs), []
+def mistakes(use: Use, m: Mesh, rng: random.Random) -> list[str]:
+    """What went wrong in the ways that the rule allows, as lines of text."""
+    found = []
     draws = np.random.default_rng(rng.randrange(1 << 30))
-    for way in every:
-        operands = [a if want is None else place(a, want, draws) for a, want in zip(args, way.wants, strict=True)]
+    for way in ways(use.op, use.specs, use.attrs, m):
         try:
-            made = run_sharded(op, attrs, specs, way, operands)
-            good = [close(read(v), w, v.spec.dtype) for v, w in zip(made, wanted, strict=True)]
+            operands = [a if one is None else use.placed(k, one, draws)
+                        for k, (a, one) in enumerate(zip(use.args, way.wants, strict=True))]  # fmt: skip
+            said: list[Any] = use.wrong(run_sharded(use.op, use.attrs, use.specs, way, operands, use.known))
         except Exception as e:  # whatever a wrong rule leads to is a finding
-            good = [False]
-            wrong.append(f"{type(e).__name__}: {str(e)[:200]}")
-        if not all(good):
-            shapes = [s.shape for s in specs]
-            wrong.append(f"{op.name} {shapes} {attrs} on {m!r}: split {way.split} {way.wants} -> {way.gives}: {good}")
-    return wrong
+            said = [f"{type(e).__name__}: {str(e)[:200]}"]
+        if said:
+            found.append(f"{use!r} on {m!r}: split {way.split} {way.wants} -> {way.gives}: {said}")
+    return found
 
 
-def mistakes_anyhow(
-    op: Op, args: Sequence[Any], attrs: dict[str, Any], m: Mesh, rng: random.Random, count: int
-) -> list[str]:
+def mistakes_anyhow(use: Use, m: Mesh, rng: random.Random, count: int = 1) -> list[str]:
     """What went wrong with operands in layouts drawn at random, redistributed as the algorithm chooses."""
-    wanted, wrong = plain(op, args, attrs), []
+    found = []
     draws = np.random.default_rng(rng.randrange(1 << 30))
     for _ in range(count):
-        layouts = [drawn(rng, m, a.shape, kinds_of(a)) if isinstance(a, np.ndarray) else None for a in args]
-        operands = [a if one is None else place(a, one, draws) for a, one in zip(args, layouts, strict=True)]
+        layouts = [drawn(rng, m, a.shape, kinds_of(a)) if isinstance(a, np.ndarray) else None for a in use.args]
         try:
-            made = apply(op, operands, attrs, m)
-            good = [close(read(v), w, v.spec.dtype) for v, w in zip(made, wanted, strict=True)]
+            operands = [a if one is None else place(a, one, draws) for a, one in zip(use.args, layouts, strict=True)]
+            said: list[Any] = use.wrong(apply(use.op, operands, use.attrs, m))
         except Exception as e:
-            good = [False]
-            wrong.append(f"{type(e).__name__}: {str(e)[:200]}")
-        if not all(good):
-            shapes = [np.shape(a) for a in args]
-            wrong.append(f"{op.name} {shapes} {attrs} on {m!r}: {layouts}: {good}")
-    return wrong
+            said = [f"{type(e).__name__}: {str(e)[:200]}"]
+        if said:
+            found.append(f"{use!r} on {m!r}: {layouts}: {said}")
+    return found
+
+
+def sweep(op: Op, meshes: Sequence[Mesh], look: Callable[[Use, Mesh, random.Random], list[str]]) -> list[str]:
+    """What a look at every use of an op on these meshes finds."""
+    found = []
+    for i, (args, attrs) in enumerate(uses(op)):
+        use = Use(op, args, attrs)
+        for m in meshes:
+            found += look(use, m, random.Random(f"{op.name} {i} {m!r}"))
+    return found
 
 
 def kinds_of(a: np.ndarray) -> tuple[str, ...]:

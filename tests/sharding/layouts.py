@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 from gt.layout import KINDS, Layout, Mesh, Pieces, layout, mesh
 
-MESHES = [mesh(x=2), mesh(x=3), mesh(x=4), mesh(x=2, y=2), mesh(x=2, y=3)]
+LINES = [mesh(x=2), mesh(x=3), mesh(x=4)]
+GRIDS = [mesh(x=2, y=2), mesh(x=2, y=3)]
+MESHES = [*LINES, *GRIDS]
 
 
 def drawn(rng: random.Random, m: Mesh, shape: Sequence[int], partial: Sequence[str] = KINDS) -> Layout:

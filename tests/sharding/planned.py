@@ -19,9 +19,9 @@ from gt.ops.evaluate import KernelOf, apply, evaluate
 from gt.ops.record import Op
 from gt.ops.trace import Symbol, Trace, scalar_kind
 from gt.program import SCALARS, Instruction, Program, Spec
-from tests.sharding.checking import kinds_of
+from tests.sharding.checking import Use, kinds_of, ways
 from tests.sharding.layouts import drawn
-from tests.sharding.simulate import COMBINE, ENGINE, Value, close, place, read, spec_of
+from tests.sharding.simulate import COMBINE, ENGINE, Value, place, spec_of
 
 #: (op, attributes, array) goes out, what came of it comes in.
 Worker = Generator[tuple[str, dict[str, Any], np.ndarray], np.ndarray, list[np.ndarray]]
@@ -215,21 +215,21 @@ def unsharded(checked: Checked, arrays: Sequence[Any], numbers: Sequence[Any]) -
     return [np.asarray(a) for a in evaluate(checked, arrays, numbers, ENGINE.kernel)]
 
 
-def mistakes_planned(
-    op: Op, args: Sequence[Any], attrs: dict[str, Any], m: Mesh, rng: random.Random, count: int
-) -> list[str]:
-    """What went wrong with a program of this one instruction, on inputs in layouts drawn at random."""
-    checked, arrays, numbers = one_op(op, args, attrs)
-    wanted, wrong = unsharded(checked, arrays, numbers), []
+def mistakes_planned(use: Use, m: Mesh, rng: random.Random, count: int = 1) -> list[str]:
+    """What went wrong with a program of this one instruction: on inputs in layouts drawn at random, and as often on
+    inputs that lie as one of the op's ways wants them."""
+    checked, arrays, numbers = one_op(use.op, use.args, use.attrs)
+    every, found = list(ways(use.op, use.specs, use.attrs, m)), []
     draws = np.random.default_rng(rng.randrange(1 << 30))
-    for _ in range(count):
-        layouts = [drawn(rng, m, a.shape, kinds_of(a)) for a in arrays]
+    for i in range(2 * count):
+        if i % 2:
+            layouts = [one for one in rng.choice(every).wants if one is not None]
+        else:
+            layouts = [drawn(rng, m, a.shape, kinds_of(a)) for a in arrays]
         try:
-            _, made = planned_values(checked, arrays, numbers, layouts, m, draws)
-            good = [close(read(v), w, v.spec.dtype) for v, w in zip(made, wanted, strict=True)]
+            said: list[Any] = use.wrong(planned_values(checked, arrays, numbers, layouts, m, draws)[1])
         except Exception as e:  # whatever a wrong plan leads to is a finding
-            good = [False]
-            wrong.append(f"{type(e).__name__}: {str(e)[:200]}")
-        if not all(good):
-            wrong.append(f"planned {op.name} {[a.shape for a in arrays]} {attrs} on {m!r}: {layouts}: {good}")
-    return wrong
+            said = [f"{type(e).__name__}: {str(e)[:200]}"]
+        if said:
+            found.append(f"planned {use!r} on {m!r}: {layouts}: {said}")
+    return found

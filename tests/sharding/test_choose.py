@@ -39,12 +39,29 @@ class Machine:
         return list(collectives(self.log))
 
 
-def chosen(name: str, have: list[str], args: list[np.ndarray], m: Any, **attrs: Any) -> Choice:
+def chosen(
+    name: str, have: list[str], args: list[np.ndarray], m: Any, again: tuple[int, ...] = (), **attrs: Any
+) -> Choice:
     specs = [spec_of(a) for a in args]
     layouts: list[Layout | None] = [parse(text, m) for text in have]
-    made = choose(TABLE[name], specs, as_tuple(TABLE[name].infer(*specs, **attrs)), attrs, layouts)
+    made = choose(TABLE[name], specs, as_tuple(TABLE[name].infer(*specs, **attrs)), attrs, layouts, again=again)
     assert made is not None
     return made
+
+
+def test_a_partial_operand_that_others_read_too() -> None:
+    """It is reduced for all of them, unless what comes of it is small."""
+    m, x, y = mesh(x=2), RNG.normal(size=(64, 96)), RNG.normal(size=(64, 96))
+    have = ["[] sum x", "[]"]
+    assert chosen("sub", have, [x, y], m).sharding.gives[0].kind == "sum"
+    for again in [(0,), (0, 1)]:
+        made = chosen("sub", have, [x, y], m, again)
+        assert made.sharding.gives[0].kind is None
+        assert [step.kind for step in made.steps[0]] == ["reduce_scatter"]
+    small = chosen("sum", have[:1], [x], m, (0,), dims=(0, 1), keepdim=False)
+    assert small.sharding.gives[0].kind == "sum"
+    # Both partial: the sum of both is reduced once, in any case.
+    assert chosen("add", ["[] sum x", "[] sum x"], [x, y], m, (0,)).sharding.gives[0].kind == "sum"
 
 
 def test_column_then_row_split() -> None:

@@ -11,9 +11,10 @@ from gt.dispatcher.planner.actions import BUCKET_NBYTES
 from gt.dispatcher.planner.program import Planned, plan_program
 from gt.errors import ArgumentError, GTError, IndexOutOfRange
 from gt.layout import Layout, Mesh, layout, mesh, parse, split
-from gt.ops import TABLE
+from gt.ops import TABLE, check
 from gt.ops.record import ops
 from gt.ops.trace import Symbol, Trace
+from gt.program import Program
 from tests.ops.cases import backward
 from tests.sharding.planned import (
     collectives,
@@ -25,6 +26,7 @@ from tests.sharding.planned import (
     written_down,
 )
 from tests.sharding.simulate import Value, close, place, read, spec_of
+from tests.sharding.timing import cases, forget, step_of
 
 RNG = np.random.default_rng(0)
 Made = tuple[Planned, list[Value]]
@@ -86,6 +88,47 @@ def test_column_then_row(n: int, width: int) -> None:
     planned, made = w.planned(m, lie, [*steps, dx], {0: "w1", 1: "w2"})
     assert [v.layout for v in made[:2]] == [lie["w1"], lie["w2"]]
     assert meetings(planned) <= 2
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_a_loss_that_is_kept_costs_no_second_reduction(n: int) -> None:
+    """Forward and backward both subtract the target from the partial output: it is reduced once, for both."""
+    m = mesh(x=n)
+    w = Writing(x=normal(64, 96), w1=normal(96, 128), w2=normal(128, 96), target=normal(64, 96))
+    y = ops.matmul(ops.relu(ops.matmul(w["x"], w["w1"])), w["w2"])
+    loss = ops.mse_loss(y, w["target"], reduction="mean")
+    steps = [ops.sgd(w[p], d, 0.1, 0.0) for p, d in zip(("w1", "w2"), w.grads(loss, ["w1", "w2"]), strict=True)]
+    lie = {"w1": split(m, (96, 128), {1: "x"}), "w2": split(m, (128, 96), {0: "x"})}
+    planned, _ = w.planned(m, lie, [*steps, loss], {0: "w1", 1: "w2"})
+    assert sorted(collectives(planned)) == ["all_gather", "all_reduce", "all_to_all"]
+    output, number = 64 * 96 * 8, 8
+    assert received_nbytes(planned, 0) == 2 * (output + number) * (n - 1) / n
+
+
+def test_a_partial_value_is_reduced_once_for_all_readers() -> None:
+    """Each of them could pass it on as it is, and leave a reduction of its own behind."""
+    m = mesh(x=2)
+    w = Writing(a=normal(64, 96), b=normal(96, 64), c=normal(64, 64), d=normal(64, 64))
+    lie = {"a": split(m, (64, 96), {1: "x"}), "b": split(m, (96, 64), {0: "x"})}
+    y = ops.matmul(w["a"], w["b"])
+    sums = [ops.add(y, w[name]) for name in "cd"]
+    planned, _ = w.planned(m, lie, [ops.relu(s) for s in sums])
+    assert collectives(planned) == ["all_to_all"]
+    # Read by one, it is passed on: what is added to it may be partial too.
+    w = Writing(**{name: w.arrays[name] for name in "abc"})
+    planned, _ = w.planned(m, lie, [ops.relu(ops.add(ops.matmul(w["a"], w["b"]), w["c"]))])
+    code = [ins.op for ins in planned.locals[0].program.code]
+    assert code.index("add") < code.index("all_to_all")
+
+
+def test_what_sums_up_a_partial_value_leaves_it_partial() -> None:
+    """A sum is small, whoever reads the value again: it is reduced instead."""
+    m = mesh(x=2)
+    w = Writing(a=normal(64, 96), b=normal(96, 64))
+    lie = {"a": split(m, (64, 96), {1: "x"}), "b": split(m, (96, 64), {0: "x"})}
+    y = ops.matmul(w["a"], w["b"])
+    planned, _ = w.planned(m, lie, [ops.sum(y, dims=(k,), keepdim=False) for k in (0, 1)])
+    assert received_nbytes(planned, 0) == 2 * 2 * 64 * 8 / 2
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
@@ -319,6 +362,73 @@ def test_the_same_plan_twice() -> None:
     one, two = (plan_program(checked, lie, m, {}) for _ in range(2))
     assert one.outputs == two.outputs
     assert {k: v.program.hash() for k, v in one.locals.items()} == {k: v.program.hash() for k, v in two.locals.items()}
+
+
+# -- what is remembered, and what is needed --------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn", "gpt"])
+def test_what_is_remembered_changes_nothing(model: str) -> None:
+    """A plan out of known pieces, some of them of another plan, is the plan that is made of nothing."""
+    checked = step_of(model)
+    for _, m, layouts in cases(checked):
+        forget()
+        first = hashes(plan_program(checked, layouts, m, {}))
+        others = [layout(m) for _ in layouts]
+        plan_program(checked, others, m, {})
+        assert hashes(plan_program(checked, layouts, m, {})) == first
+        forget()
+        plan_program(checked, others, m, {})
+        assert hashes(plan_program(checked, layouts, m, {})) == first
+
+
+def hashes(planned: Planned) -> list[bytes]:
+    return [each.program.hash() for each in planned.locals.values()]
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn", "gpt"])
+def test_workers_number_their_values_alike(model: str) -> None:
+    """Wherever their shards lie, also uneven ones: what is written for one is then written for all."""
+    checked = step_of(model)
+    for _, m, layouts in cases(checked):
+        planned = plan_program(checked, layouts, m, {})
+        texts = [([ins.results for ins in e.program.code], e.program.outputs) for e in planned.locals.values()]
+        assert all(text == texts[0] for text in texts)
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn", "gpt"])
+def test_the_memory_of_a_plan(model: str) -> None:
+    """What is alive at once in a worker's program, as its instructions say it."""
+    checked = step_of(model)
+    for _, m, layouts in cases(checked):
+        planned = plan_program(checked, layouts, m, {})
+        for worker, each in planned.locals.items():
+            least = peak_nbytes(each.program)
+            # An operand counts until an action is done with all of them, and an action may be several instructions.
+            assert least <= planned.nbytes[worker] <= 1.1 * least
+
+
+def peak_nbytes(program: Program) -> int:
+    """The most bytes of results at once. Views take none, nor does what is written over a donated input."""
+    specs = check(program).specs
+    replaced = {program.outputs[o]: i for o, i in program.updates if i in program.donate}
+    last = {a: i for i, ins in enumerate(program.code) for a in ins.args}
+    last |= dict.fromkeys(program.outputs, len(program.code))
+    alive = most = 0
+    number = len(program.inputs)
+    dies: dict[int, int] = {}
+    for i, ins in enumerate(program.code):
+        op = TABLE[ins.op]
+        for k in range(ins.results):
+            over = k < len(op.inplace) and replaced.get(number + k) == ins.args[op.inplace[k]]
+            nbytes = 0 if op.aliases or over else specs[number + k].nbytes
+            alive += nbytes
+            at = max(last.get(number + k, i), i)
+            dies[at] = dies.get(at, 0) + nbytes
+        number += ins.results
+        most = max(most, alive)
+        alive -= dies.get(i, 0)
+    return most
 
 
 # -- what must fail still fails --------------------------------------------------------------

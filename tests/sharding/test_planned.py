@@ -1,6 +1,6 @@
 """Whole plans: the local programs of all workers, run together, give what the program gives on one.
 
-Here every op once or twice, by a seed; `python -m tests.sharding` (part of `make conformance`) tries all samples.
+Every sample of every op on every mesh: from layouts drawn by a seed, and from those that one of its ways wants.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 from gt.layout import mesh
 from gt.ops import TABLE, Op
 from tests.sharding.cases import OPS, cases
-from tests.sharding.checking import kinds_of
+from tests.sharding.checking import kinds_of, sweep
 from tests.sharding.layouts import MESHES, drawn
 from tests.sharding.planned import mistakes_planned, one_op, planned_values, unsharded
 from tests.sharding.simulate import close, read
@@ -22,19 +22,7 @@ from tests.sharding.simulate import close, read
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 def test_every_op(op: Op) -> None:
-    rng = random.Random(f"planned {op.name}")
-    samples = op.samples(np.random.default_rng(0))
-    for args, attrs in [samples[0], *rng.sample(samples[1:], min(2, len(samples) - 1))]:
-        for m in rng.sample(MESHES, 2):
-            assert mistakes_planned(op, args, attrs, m, rng, count=1) == []
-
-
-@pytest.mark.parametrize("case", cases(), ids=lambda c: c[0])
-def test_sizes_that_no_mesh_divides(case: Any) -> None:
-    name, args, attrs = case
-    rng = random.Random(f"planned {name}")
-    for m in MESHES:
-        assert mistakes_planned(TABLE[name], args, attrs, m, rng, count=2) == []
+    assert sweep(op, MESHES, mistakes_planned) == []
 
 
 @pytest.mark.parametrize("case", cases(), ids=lambda c: c[0])

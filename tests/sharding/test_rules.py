@@ -1,6 +1,6 @@
-"""Every op on shards gives what it gives unsharded: in the ways that its rule allows, and from any layout.
+"""The language of rules, which ops have one, which ways are tried; and that mistakes planted in a rule are caught.
 
-Here a few samples and ways per op, drawn by a seed; `python -m tests.sharding` (part of `make conformance`) tries all.
+Whether the rules of all ops are right is for test_ways_lines.py and test_ways_grids.py to say.
 """
 
 from __future__ import annotations
@@ -13,47 +13,22 @@ import numpy as np
 import pytest
 
 from gt.errors import ArgumentError, ProgramError
-from gt.layout import layout, mesh, split
+from gt.layout import canonical, layout, mesh, split
 from gt.ops import TABLE, Op
 from gt.ops.record import as_tuple, ops
 from gt.ops.sharding import bind, parse
-from tests.sharding.cases import OPS, cases
-from tests.sharding.checking import mistakes, mistakes_anyhow, splits, ways
+from tests.sharding.cases import OPS, bound_of, large, uses
+from tests.sharding.checking import Use, mistakes, splits, ways
 from tests.sharding.layouts import MESHES
 from tests.sharding.simulate import spec_of
-
-
-def few(op: Op, rng: random.Random) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """Some samples of an op: the first, which is the usual one, and two of the others."""
-    samples = op.samples(np.random.default_rng(0))
-    return [samples[0], *rng.sample(samples[1:], min(2, len(samples) - 1))]
-
-
-@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
-def test_samples(op: Op) -> None:
-    rng = random.Random(op.name)
-    for args, attrs in few(op, rng):
-        for m in rng.sample(MESHES, 3):
-            assert mistakes(op, args, attrs, m, rng, limit=3) == []
-            assert mistakes_anyhow(op, args, attrs, m, rng, count=1) == []
-
-
-@pytest.mark.parametrize("case", cases(), ids=lambda c: c[0])
-def test_sizes_that_no_mesh_divides(case: Any) -> None:
-    name, args, attrs = case
-    rng = random.Random(name)
-    for m in MESHES:
-        assert mistakes(TABLE[name], args, attrs, m, rng, limit=6) == []
-        assert mistakes_anyhow(TABLE[name], args, attrs, m, rng, count=2) == []
-
 
 # -- planted mistakes ------------------------------------------------------------------------
 
 
 def found(op: Op, *args: Any, **attrs: Any) -> list[str]:
-    """What the tests above would say of a record."""
-    rng = random.Random(1)
-    return [line for m in MESHES for line in mistakes(op, args, attrs, m, rng)]
+    """What the tests of all ways would say of a record."""
+    rng, use = random.Random(1), Use(op, args, attrs)
+    return [line for m in MESHES for line in mistakes(use, m, rng)]
 
 
 def test_a_bias_that_is_added_n_times_is_caught() -> None:
@@ -142,11 +117,46 @@ def test_every_way_is_tried() -> None:
         "[. 10@x,y] [10@x,y] -> [] sum x,y",
         "[. 10@y,x] [10@y,x] -> [] sum x,y",
         "[. (2)(5@x)] [(2)(5@x)] -> [] sum x",
+        "[. (5)(2@y,x)] [(5)(2@y,x)] -> [] sum x,y",
+        "[. (5@x)(2@y)] [(5@x)(2@y)] -> [] sum x,y",
+        "[. (5@y)(2)] [(5@y)(2)] -> [] sum y",
         "[7@x] [. 11@y] -> [7@x 11@y]",
         "[7@y] sum x [] -> [7@y] sum x",
         "[] [. 11@y] sum x -> [. 11@y] sum x",
     } <= texts
-    assert len(list(splits({"k": ["x", "y"]}, {"k": 10}))) == 3
+    assert len(texts) == len(every)
+    once = {canonical(s["k"], mesh(x=2, y=3)) for s in splits({"k": ["x", "y"]}, {"k": 10})}
+    assert len(once) == 2 + 2 * 6 - 1  # in one piece; at 2 and at 5; (2@x)(5@y) is 10@x,y
+
+
+def test_windows_are_fetched_or_cut() -> None:
+    x, w = spec_of(np.zeros((3, 4, 11))), spec_of(np.zeros((5, 4, 3)))
+    attrs: dict[str, Any] = {"stride": (1,), "padding": (1,), "dilation": (1,), "groups": 1}
+    every = [f"{way.wants[0]!r} -> {way.gives[0]!r}" for way in ways(TABLE["conv"], [x, w], attrs, mesh(x=2))]
+    assert {"[. . 11@x] -> [. . 11@x]", "[] -> [. . 11@x]"} <= set(every)
+
+
+def test_sizes_that_no_mesh_divides_are_tried_with_every_op() -> None:
+    without, never_small = set(), set()
+    for op in OPS:
+        bounds = [bound_of(op, sample) for sample in uses(op)]
+        free = [b.sizes[f] for b in bounds for f in b.splittable()]
+        if free and not any(large(op, sample) for sample in uses(op)):
+            without.add(op.name)
+        if free and min(free) >= 4:
+            never_small.add(op.name)
+    assert without == set()
+    assert never_small == {"arange", "randint"}  # of 5 and more, below 2x3
+
+
+def test_indices_are_not_checked_before_they_are_whole() -> None:
+    """A part of an index need not be in range, though the index is."""
+    for op in (op for op in OPS if op.indices is not None):
+        for args, attrs in uses(op):
+            specs = [spec_of(a) for a in args]
+            for way in ways(op, specs, attrs, mesh(x=2)):
+                wants = [way.wants[k] for k in op.indices(*specs, **attrs)]
+                assert not any(one is not None and one.partial for one in wants), f"{op.name} {way.wants}"
 
 
 def test_rules_are_everywhere_they_can_be() -> None:

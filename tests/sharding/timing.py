@@ -26,7 +26,8 @@ def forget() -> None:
     """As a dispatcher that has just started."""
     effects.known.clear()
     for memo in (
-        deciding.use_of, deciding.bound_to, deciding.expansion, deciding.state_of, program.given, actions.step_work,
+        deciding.use_of, deciding.bound_to, deciding.expansion, deciding.state_of, deciding.maker_of, program.given,
+        actions.step_work,
         actions.joint_work, redistribute.redistribute, redistribute.missing, redistribute.largest_shard,
         redistribute.shape_at, redistribute.held_at, blocks.block_at, local.shards_of, sharding.parse,
     ):  # fmt: skip

@@ -16,12 +16,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import zip_longest
 from typing import Any
 
 from gt.dispatcher.planner.moving import joint_templates, step_templates, wire_dtype
 from gt.dispatcher.planner.proof import prove
 from gt.dispatcher.planner.redistribute import Step
-from gt.dispatcher.planner.template import Pick, Template, picking
+from gt.dispatcher.planner.template import Pick, Template, op_named, picking
 from gt.layout import Axes, Layout, Mesh, largest
 from gt.program import Instruction, Spec
 
@@ -38,26 +39,52 @@ Line = tuple[Mesh, Axes, str, str]
 Variant = tuple[str, dict[str, Any], int, tuple[int, ...]]
 
 
+#: What a number is known by, or the numbers of several workers that stand in one place.
+Key = tuple[Any, ...]
+
+
+def number_key(value: Any) -> Key:
+    """Not all floats equal themselves, nor are all that are equal the same."""
+    return type(value), repr(value) if isinstance(value, float) else value
+
+
 @dataclass(frozen=True, slots=True)
 class Script:
     """A work as workers write it down that number their values alike. They are known by their places among those that
-    were asked about. `Pick`s are out of (operands, numbers, made values)."""
+    were asked about. `Pick`s are out of (operands, made values, numbers)."""
 
     places: tuple[int, ...]
     takes_part: bool
-    numbers: tuple[tuple[Any, ...], ...]  #: of each place, if there are any
+    numbers: tuple[tuple[Key, tuple[Any, ...]], ...]  #: each with its value for every place
     count: int  #: of values that are made
-    nbytes: tuple[tuple[int, ...], ...]  #: of each place: the memory that they take
-    lines: tuple[tuple[Pick, tuple[Variant, ...]], ...]  #: operands and variants of each instruction
+    #: Operands and variants of each instruction; of one that has other operands on some workers, several times.
+    lines: tuple[tuple[Pick, tuple[Variant, ...]], ...]
+    operands: int  #: how many values it takes
     results: Pick
     #: Of a single instruction on all operands in order, whose results are those of the work: its variants.
     plain: tuple[Variant, ...]
+    kept: tuple[tuple[int, ...], ...]  #: of each place: the memory that each result of the work takes
+    #: Of each place: what is taken beside them, see `Template`. () if nothing is, anywhere.
+    beside: tuple[tuple[int, int], ...]
+    #: Of each result: the operand whose memory it can take over; -1 if there is none. () if there is none of any.
+    over: tuple[int, ...]
 
 
 class Work:
     """What some workers do at one place of a program, whatever values it is done to."""
 
-    __slots__ = ("early", "line", "makes_nbytes", "member", "nbytes", "scripts", "step", "templates", "workers")
+    __slots__ = (
+        "early",
+        "line",
+        "makes_nbytes",
+        "member",
+        "nbytes",
+        "results",
+        "scripts",
+        "step",
+        "templates",
+        "workers",
+    )
 
     def __init__(
         self, templates: dict[int, Template], step: Step | None = None, member: tuple[Layout, Spec] | None = None
@@ -69,7 +96,8 @@ class Work:
         self.member = member  #: how the operand of a step lies before
         #: Whether it starts as soon as its operand is there.
         self.early = step is not None and step.kind in ("all_reduce", "reduce_scatter")
-        self.makes_nbytes = max((sum(template.nbytes) for template in templates.values()), default=0)  #: on a worker
+        self.makes_nbytes = max([template.nbytes for template in templates.values()], default=0)  #: on a worker
+        self.results = max([len(each.results) for each in templates.values()], default=0)
         self.line: Line | None = None  #: of an all-reduce
         self.nbytes = 0  #: that a worker puts on the wire in it
         self.scripts: dict[tuple[int, ...], tuple[Script, ...]] = {}  #: that were asked for
@@ -93,35 +121,68 @@ class Work:
                     break
             else:
                 alike.append([place])
-        made = self.scripts[workers] = tuple([_script(places, templates) for places in alike])
+        made = self.scripts[workers] = tuple([_script(places, templates, self.results) for places in alike])
         return made
 
 
-def _script(places: Sequence[int], templates: Sequence[Template | None]) -> Script:
+def _script(places: Sequence[int], templates: Sequence[Template | None], results: int) -> Script:
+    """`results`: of those workers that get all of them."""
     mine = [template for template in (templates[place] for place in places) if template is not None]
     if not mine:
-        return Script(tuple(places), False, (), 0, (), (), picking([]), ())
+        nothing = ((0,) * results,) * len(places), (), ()
+        return Script(tuple(places), False, (), 0, (), 0, picking([]), (), *nothing)
     first = mine[0]
-    lines = []
-    for row in zip(*[template.code for template in mine], strict=True):
+    lines: list[tuple[Pick, tuple[Variant, ...]]] = []
+    different: dict[int, tuple[Template, list[int]]] = {}  # many workers have one template
+    for place, template in zip(places, mine, strict=True):
+        different.setdefault(id(template), (template, []))[1].append(place)
+    having = [there for _, there in different.values()]
+    for row in zip(*[template.code for template, _ in different.values()], strict=True):
         variants: list[tuple[Instruction, list[int]]] = []
-        for place, ins in zip(places, row, strict=True):
-            for other, having in variants:
+        for there, ins in zip(having, row, strict=True):
+            for other, having_it in variants:
                 if ins == other:
-                    having.append(place)
+                    having_it += there
                     break
             else:
-                variants.append((ins, [place]))
-        texts = tuple([(ins.op, ins.attrs, ins.results, tuple(having)) for ins, having in variants])
-        lines.append((picking(row[0].args), texts))
-    inside = first.operands + len(first.numbers)
-    made = tuple(range(inside, inside + len(first.nbytes)))
-    is_plain = len(lines) == 1 and first.code[0].args == tuple(range(first.operands)) and first.results == made
+                variants.append((ins, list(there)))
+        by_args: dict[tuple[int, ...], list[Variant]] = {}
+        for ins, having_it in variants:
+            by_args.setdefault(ins.args, []).append((ins.op, ins.attrs, ins.results, tuple(having_it)))
+        lines += [(picking(args), tuple(alike)) for args, alike in by_args.items()]
+    count = sum([ins.results for ins in first.code])
+    operands = tuple(range(first.operands))
+    in_order = len(first.code) == len(lines) == 1 and first.code[0].args == operands
+    is_plain = in_order and first.results == tuple(range(first.operands, first.operands + count))
+    missing = (0,) * (results - len(first.results))
     return Script(
-        tuple(places), True, tuple([template.numbers for template in mine]) if first.numbers else (),
-        len(made), tuple([template.nbytes for template in mine]), tuple(lines), picking(first.results),
-        lines[0][1] if is_plain else (),
+        tuple(places), True, _numbers([template.numbers for template in mine]), count, tuple(lines), len(operands),
+        picking(first.results), lines[0][1] if is_plain else (),
+        tuple([template.kept + missing for template in mine]),
+        tuple([template.beside for template in mine]) if any(template.beside != (0, 0) for template in mine) else (),
+        _over(first),
     )  # fmt: skip
+
+
+def _numbers(rows: Sequence[tuple[Any, ...]]) -> tuple[tuple[Key, tuple[Any, ...]], ...]:
+    """The numbers of several workers, place by place: then what stands for them is the same for all workers."""
+    found = []
+    for values in zip_longest(*rows, fillvalue=0):  # who writes down fewer has some that nobody reads
+        keys = tuple([number_key(value) for value in values])
+        found.append((keys if len(set(keys)) > 1 else keys[0], values))
+    return tuple(found)
+
+
+def _over(template: Template) -> tuple[int, ...]:
+    """Of each result: the operand that an engine can write it into."""
+    found = {}
+    number = template.operands
+    for ins in template.code:
+        for k, a in enumerate(op_named(ins.op).inplace):
+            if ins.args[a] < template.operands:
+                found[number + k] = ins.args[a]
+        number += ins.results
+    return tuple([found.get(r, -1) for r in template.results]) if found else ()
 
 
 @lru_cache(1 << 13)
@@ -185,21 +246,23 @@ class _Order:
             self.waiting.setdefault(action[1][0], []).append(action)
         reduced = {action[2][0] for action in early}
         for i, (work, sources, _, _) in enumerate(self.actions):
-            if not reduced.isdisjoint(sources) and not work.early:
+            if not (reduced.isdisjoint(sources) or work.early):
                 for s in reduced.intersection(sources):
                     self.first.setdefault(s, i)
+        inside, waiting = self.inside, self.waiting
+        reading = inside.keys()
         for number in [n for n in self.waiting if n < self.inputs]:
             self.arrive(number, -1)
         for i, (work, sources, results, _) in enumerate(self.actions):
             if work.early:
                 continue
-            if self.inside:
+            if inside and not reading.isdisjoint(sources):
                 for s in sources:
-                    if s in self.inside:
+                    if s in inside:
                         # If more are to come, those that can wait for them do.
-                        self.close(self.inside[s], i - 1, i + NEAR if self.waiting else None)
+                        self.close(inside[s], i - 1, i + NEAR if waiting else None)
             for r in results:
-                if r in self.waiting:
+                if r in waiting:
                     self.arrive(r, i)
         while self.open:  # closing one may open another
             self.close(next(iter(self.open)), len(self.actions))
@@ -272,15 +335,17 @@ def waiting(actions: Sequence[Action]) -> Sequence[Action]:
     if not any(work.early and work.nbytes <= FEW_NBYTES for work, _, _, _ in actions):
         return actions
     order: list[Action] = []
+    put = order.append
     held: dict[int, int] = {}  #: value -> the action that makes it, and waits
+    waiting_for = held.keys()
     few: set[int] = set()  #: values of a few numbers,
     reduced: set[int] = set()  #: and those that wait for a reduction
     for i, action in enumerate(actions):
         work, sources, results, _ = action
         if work.makes_nbytes <= FEW_NBYTES:
-            waits = not reduced.isdisjoint(sources)
+            waits = bool(reduced) and not reduced.isdisjoint(sources)
             # What only views makes nothing: it is as small as its operands.
-            of_few = (waits or not work.makes_nbytes) and all(s < 0 or s in few for s in sources)
+            of_few = (waits or not work.makes_nbytes) and few.issuperset([s for s in sources if s >= 0])
             if of_few or work.makes_nbytes:
                 few.update(results)
             if work.early:
@@ -289,9 +354,9 @@ def waiting(actions: Sequence[Action]) -> Sequence[Action]:
                 reduced.update(results)
                 held.update(dict.fromkeys(results, i))
                 continue
-        if held and not held.keys().isdisjoint(sources):
+        if held and not waiting_for.isdisjoint(sources):
             order += _released(actions, held, sources)
-        order.append(action)
+        put(action)
     order += [actions[i] for i in sorted(set(held.values()))]
     return order
 

@@ -8,7 +8,7 @@ stands around them. Where the parts take turns along one dimension (`rounds`), o
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -78,12 +78,14 @@ def cat(parts: Sequence[Symbol], dim: int) -> Symbol:
     return parts[0] if len(parts) == 1 else _one(ops.cat(*parts, dim=dim))
 
 
-def narrow(x: Symbol, cuts: dict[int, tuple[int, int]]) -> Symbol:
-    """x[lo:hi] in some dimensions. By `split`, whose places are structure: a compiler sees where the cuts are."""
+def narrow(x: Symbol, cuts: dict[int, tuple[int, int]], always: Collection[int] = ()) -> Symbol:
+    """x[lo:hi] in some dimensions, and in those of `always` even if that is all of x. By `split`, whose places are
+    structure: a compiler sees where the cuts are. In three, also where one is empty: so that every worker writes down
+    the same, wherever its part lies."""
     for d, (lo, hi) in cuts.items():
         n = x.shape[d]
-        if (lo, hi) != (0, n):
-            x = pieces(x, [*[lo][: lo > 0], hi - lo, *[n - hi][: n > hi]], d)[lo > 0]
+        if (lo, hi) != (0, n) or d in always:
+            x = pieces(x, [lo, hi - lo, n - hi], d)[1]
     return x
 
 
@@ -125,10 +127,10 @@ def _repeats(runs: Runs, turn: int, each: int) -> bool:
     return all(runs[i] == (runs[i - turn][0] + each, runs[i - turn][1] + each) for i in range(turn, len(runs)))
 
 
-def take(x: Symbol, have: Block, want: Block) -> Symbol:
-    """A block out of a larger one."""
+def take(x: Symbol, have: Block, want: Block, always: Collection[int] = ()) -> Symbol:
+    """A block out of a larger one. `always`: see `narrow`."""
     places = [counted(w, h) for w, h in zip(want, have, strict=True)]
-    x = narrow(x, {d: runs[0] if runs else (0, 0) for d, runs in enumerate(places) if len(runs) <= 1})
+    x = narrow(x, {d: runs[0] if runs else (0, 0) for d, runs in enumerate(places) if len(runs) <= 1}, always)
     for d, runs in enumerate(places):
         if len(runs) > 1:
             x = select(x, d, runs)

@@ -19,7 +19,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gt.dispatcher.planner.redistribute import LOCAL, Step, count, largest_shard, overlap, redistribute, shape_at
+from gt.dispatcher.planner.redistribute import (
+    MEETING_NBYTES,
+    SCATTERED_NBYTES,
+    Step,
+    cheapest,
+    count,
+    largest_shard,
+    overlap,
+    price_of,
+    redistribute,
+    shape_at,
+)
 from gt.errors import GTError
 from gt.layout import Axes, Layout, Mesh, Pieces, bounds, cut, held, joined, layout
 from gt.ops.record import Op
@@ -33,13 +44,11 @@ MEMORY_SHARE = 1 / 16
 FLOPS_PER_BYTE = 100
 #: A partial result has to be reduced later, but it may be added to another one first, and both reduced at once.
 PARTIAL_SHARE = 0.85
+#: If it comes of a partial operand that somebody else reads too, that one is reduced as well: two reductions where one,
+#: of the operand, would have done.
+TWICE_SHARE = 2.0
 #: A result that still has to get to its goal keeps everybody waiting: nothing is left to be computed meanwhile.
 GOAL_SHARE = 1.5
-#: That workers meet at all costs as much as this many bytes.
-MEETING_NBYTES = 1 << 12
-
-#: A smaller partial operand is reduced everywhere: it travels together with others, and nobody gathers it again.
-SCATTERED_NBYTES = 1 << 14
 
 #: How an operand lies: in one layout, in each of several, or () in any that is wanted, because nobody has made it yet.
 #: None for numbers.
@@ -90,11 +99,11 @@ class Choice:
 
 def choose(
     op: Op, specs: Sequence[Spec], results: Sequence[Spec], attrs: dict[str, Any], have: Sequence[Have],
-    goals: Sequence[Layout | None] = (), bound: Bound | None = None,
+    goals: Sequence[Layout | None] = (), bound: Bound | None = None, again: Sequence[int] = (),
 ) -> Choice | None:  # fmt: skip
     """The cheapest way to run an op on operands that lie like this; None if it is to be expanded. Results with a goal
     are brought there afterwards. It runs on the mesh that has most of its operands. `bound`: its rule, if it is known
-    already."""
+    already. `again`: the operands that are partial, and that others read after this op."""
     lying = [one if one is None or isinstance(one, tuple) else (one,) for one in have]
     goals = goals or (None,) * len(results)
     mesh = _mesh(op, specs, lying, goals)
@@ -102,7 +111,7 @@ def choose(
     bound = bound or bind(op, specs, results, attrs)
     if not bound.covered and expands and any(one and not any(a.is_whole for a in one) for one in lying):
         return None
-    seen = _Seen(op, bound, specs, attrs, lying, goals, mesh)
+    seen = _Seen(op, bound, specs, attrs, lying, goals, mesh, again)
     blocked = seen.blocked()
     if expands and blocked:
         return None
@@ -125,6 +134,9 @@ def choose(
 
 
 def _mesh(op: Op, specs: Sequence[Spec], have: Sequence[tuple[Layout, ...] | None], goals: Sequence[Any]) -> Mesh:
+    meshes = {one.mesh for ways in have if ways for one in ways}
+    if len(meshes) == 1:
+        return meshes.pop()
     there: dict[Mesh, int] = {}
     for k in sorted(range(len(specs)), key=lambda k: -specs[k].nbytes):
         for m in dict.fromkeys(one.mesh for one in have[k] or ()):
@@ -148,10 +160,10 @@ class _Seen:
 
     def __init__(
         self, op: Op, bound: Bound, specs: Sequence[Spec], attrs: dict[str, Any],
-        have: Sequence[tuple[Layout, ...] | None], goals: Sequence[Layout | None], mesh: Mesh,
+        have: Sequence[tuple[Layout, ...] | None], goals: Sequence[Layout | None], mesh: Mesh, again: Sequence[int],
     ) -> None:  # fmt: skip
         self.bound, self.mesh, self.have, self.specs, self.op, self.attrs = bound, mesh, have, specs, op, attrs
-        self.goals = goals
+        self.goals, self.again = goals, again
         self.groups = groups(op, specs, attrs)
         #: Pieces of factors as the operands have them, the largest operand first.
         self.found: list[tuple[str, Pieces]] = []
@@ -301,6 +313,7 @@ class _Seen:
         # Where nothing was split before, somebody will want the result whole again.
         over = {(f, a) for f, pieces in sharding.split.items() for _, axes in pieces for a in axes}
         new = {a for f, a in over if (f, a) not in self.splits}
+        owed = TWICE_SHARE if any(_is_partial(sharding.wants[k]) for k in self.again) else PARTIAL_SHARE
         for one, goal, s in zip(sharding.gives, self.goals, results, strict=True):
             nbytes = largest_shard(one, s.shape) * s.dtype.itemsize
             memory += nbytes * MEMORY_SHARE
@@ -308,16 +321,19 @@ class _Seen:
                 total += GOAL_SHARE * price_of(redistribute(one, goal, s.shape, s.dtype.itemsize))
             elif one.partial:
                 p = self.mesh.size(one.pending)
-                total += PARTIAL_SHARE * (nbytes * (p - 1) / p + MEETING_NBYTES)
+                total += owed * (nbytes * (p - 1) / p + MEETING_NBYTES)
             if goal is None and new & one.axes():
                 p = self.mesh.size(new & one.axes())
                 total += PARTIAL_SHARE * (nbytes * (p - 1) + MEETING_NBYTES)
-        share = math.prod(
-            self.mesh.size(a for _, over in p for a in over) for f, p in sharding.split.items() if f in self.read
-        )
-        memory += self.flops / share / FLOPS_PER_BYTE
+        if self.flops:
+            axes = [a for f, p in sharding.split.items() if f in self.read for _, over in p for a in over]
+            memory += self.flops / self.mesh.size(axes) / FLOPS_PER_BYTE
         self.floor = memory if total == 0 else -1.0
         return Choice(sharding, tuple(starts), tuple(every), total + memory, blocked)
+
+
+def _is_partial(one: Layout | None) -> bool:
+    return one is not None and bool(one.partial)
 
 
 def _work(bound: Bound) -> tuple[set[str], int]:
@@ -329,34 +345,6 @@ def _work(bound: Bound) -> tuple[set[str], int]:
     if not any(f in shared for f in bound.contracted()):
         return read, 0
     return read, 2 * math.prod(bound.sizes[f] for f in read)
-
-
-def price_of(steps: Sequence[Step]) -> int:
-    """What steps cost, in bytes."""
-    return sum(step.nbytes + MEETING_NBYTES for step in steps if step.kind not in LOCAL)
-
-
-def cheapest(ways: Sequence[Layout], want: Layout, s: Spec) -> tuple[Layout | None, tuple[Step, ...], int]:
-    """Out of the layouts that a tensor has: which one to start from, the steps, and what they cost."""
-    if want in ways:
-        return want, (), 0
-    best: tuple[Layout | None, tuple[Step, ...], int] = (None, (), 0)
-    for k, one in enumerate(ways):
-        steps = _steps(one, want, s)
-        nbytes = price_of(steps)
-        if k == 0 or nbytes < best[2]:
-            best = (one, steps, nbytes)
-    return best
-
-
-def _steps(one: Layout, want: Layout, s: Spec) -> tuple[Step, ...]:
-    """The cheapest ones; but what is small is reduced everywhere, together with others, and cut after that."""
-    done = [a for a, kind in one.partial if (a, kind) not in want.partial]
-    if not done or s.nbytes >= SCATTERED_NBYTES or one.mesh is not want.mesh:
-        return redistribute(one, want, s.shape, s.dtype.itemsize)
-    there = layout(one.mesh, one.dims, {a: kind for a, kind in one.partial if a not in done})
-    first, then = (redistribute(a, b, s.shape, s.dtype.itemsize) for a, b in ((one, there), (there, want)))
-    return first + then
 
 
 # -- a way to run it -------------------------------------------------------------------------
@@ -394,11 +382,18 @@ def instantiate(
                 if specs[k].weak:
                     return None
                 waiting[k].update(dict.fromkeys(axes, kind if specs[k].dtype.category else "max"))
-    if any(len(set(kinds.values())) > 1 for kinds in (*waiting, *ends)):
-        return None
+    for kinds in (*waiting, *ends):
+        if len(kinds) > 1 and len(set(kinds.values())) > 1:
+            return None
     wants: list[Layout | None] = []
-    halos = []
+    halos: list[tuple[Halo, ...]] = []
+    laid = _Laid(bound, split, mesh)
+    windowed = {k for k, d in bound.rule.windows if bound.inputs[k][d][0] in split}
     for k, s in enumerate(specs):
+        if k not in windowed:
+            halos.append(())
+            wants.append(None if s.weak else laid.out(bound.inputs[k], waiting[k]))
+            continue
         given = have[k] if have is not None else None
         ways = (given,) if isinstance(given, Layout) else given or ()
         mine = [
@@ -411,16 +406,29 @@ def instantiate(
         for halo in mine:
             free = given == () or any(one.mesh is mesh and not one.pieces(halo.dim) for one in ways)
             dims[halo.dim] = () if free else ((s.shape[halo.dim], halo.axes),)
-        wants.append(None if s.weak else layout(mesh, dims, waiting[k]))
-    gives = [
-        layout(mesh, [_pieces(bound, dim, split, mesh) for dim in value], end)
-        for value, end in zip(bound.outputs, ends, strict=True)
-    ]
+        wants.append(layout(mesh, dims, waiting[k]))
+    gives = [laid.out(value, end) for value, end in zip(bound.outputs, ends, strict=True)]
     return Sharding(bound, mesh, split, tuple(wants), tuple(halos), tuple(gives))
 
 
 def _one(n: int, pieces: Pieces) -> Pieces:
     return ((n, tuple(a for _, over in pieces for a in over)),)
+
+
+class _Laid:
+    """The layouts of operands and results under one split: most of them have the same factors."""
+
+    def __init__(self, bound: Bound, split: dict[str, Pieces], mesh: Mesh) -> None:
+        self.bound, self.split, self.mesh = bound, split, mesh
+        self.known: dict[tuple[object, ...], Layout] = {}
+
+    def out(self, value: tuple[Dim, ...], partial: dict[str, str]) -> Layout:
+        key = (value, *partial.items())
+        found = self.known.get(key)
+        if found is None:
+            dims = [_pieces(self.bound, dim, self.split, self.mesh) for dim in value]
+            found = self.known[key] = layout(self.mesh, dims, partial)
+        return found
 
 
 def _pieces(bound: Bound, dim: Dim, split: dict[str, Pieces], mesh: Mesh) -> Pieces:

@@ -1,7 +1,9 @@
 """What is decided for one use of an op after the other: where its operands go, and what is done for that.
 
 Law 1: a value may lie in several layouts at once. A conversion is done once, from the layout where it is cheapest.
-Law 2: what is made of numbers alone is made where it is used, in the layout that its user wants; and so is what is
+Law 2: a partial value that several ops read is reduced once, for all of them, unless what they make of it is so much
+       smaller that this is reduced instead (`Again`).
+Law 3: what is made of numbers alone is made where it is used, in the layout that its user wants; and so is what is
        made of that (`_Late`). Random numbers do not depend on the layout.
 
 `Deciding` writes a list of actions. What it does for one use of an op follows from the op, its attributes, where its
@@ -18,8 +20,8 @@ from typing import Any
 import msgspec
 
 from gt.dispatcher.planner.actions import Action, Work, step_work
-from gt.dispatcher.planner.choose import cheapest, choose
-from gt.dispatcher.planner.redistribute import Step
+from gt.dispatcher.planner.choose import choose
+from gt.dispatcher.planner.redistribute import Step, cheapest
 from gt.dispatcher.planner.running import Frame, Use
 from gt.dispatcher.planner.template import Sketch, op_named
 from gt.errors import ArgumentError, GTError
@@ -53,6 +55,9 @@ _NONE = Attrs()
 
 Ways = tuple[Layout, ...] | None
 Goals = tuple[Layout | None, ...]
+#: The operands that are partial wherever they lie, and that others read later: if this op has them reduced, it is for
+#: all of them.
+Again = tuple[int, ...]
 
 
 @lru_cache(1 << 13)
@@ -63,11 +68,12 @@ def bound_to(name: str, attrs: Attrs, specs: tuple[Spec, ...], results: tuple[Sp
 
 @lru_cache(1 << 15)
 def use_of(
-    name: str, attrs: Attrs, specs: tuple[Spec, ...], results: tuple[Spec, ...], have: tuple[Ways, ...], goals: Goals
-) -> Use | None:
+    name: str, attrs: Attrs, specs: tuple[Spec, ...], results: tuple[Spec, ...], have: tuple[Ways, ...], goals: Goals,
+    again: Again,
+) -> Use | None:  # fmt: skip
     """How an op is run on operands that lie like this; None if it is expanded."""
     op = op_named(name)
-    choice = choose(op, specs, results, attrs.value, have, goals, bound_to(name, attrs, specs, results))
+    choice = choose(op, specs, results, attrs.value, have, goals, bound_to(name, attrs, specs, results), again)
     return None if choice is None else Use(op, specs, results, attrs.value, choice)
 
 
@@ -81,6 +87,7 @@ class _Line:
     specs: tuple[Spec, ...]
     results: tuple[Spec, ...]
     numbers: tuple[int, ...]
+    last: tuple[bool, ...]  #: of each operand: whether no line behind this one reads it
 
 
 @lru_cache(1 << 12)
@@ -92,11 +99,14 @@ def expansion(name: str, attrs: Attrs, specs: tuple[Spec, ...]) -> tuple[tuple[_
     assert form is not None
     made = form(*[sketch.symbol(s) for s in specs], **attrs.value)
     lines = []
-    for inner, args, inner_attrs, numbers in sketch.code:
+    reads = [{a.number for a in args if isinstance(a, Symbol)} for _, args, _, _ in sketch.code]
+    for i, (inner, args, inner_attrs, numbers) in enumerate(sketch.code):
         operands = tuple(a.number if isinstance(a, Symbol) else (a,) for a in args)
         kinds = tuple(a.spec if isinstance(a, Symbol) else SCALARS[scalar_kind(a)] for a in args)
         results = tuple(sketch.made[n] for n in numbers)
-        lines.append(_Line(inner, operands, Attrs.of(inner_attrs), kinds, results, numbers))
+        behind = set().union(*reads[i + 1 :])
+        last = tuple(a not in behind for a in operands)
+        lines.append(_Line(inner, operands, Attrs.of(inner_attrs), kinds, results, numbers, last))
     return tuple(lines), tuple(r.number for r in (made if isinstance(made, tuple) else (made,)))
 
 
@@ -106,22 +116,40 @@ def expansion(name: str, attrs: Attrs, specs: tuple[Spec, ...]) -> tuple[tuple[_
 Place = Layout | tuple[Layout, tuple[Frame, ...]]
 
 
+class Maker:
+    """An op of numbers alone. Made by `maker_of`: equal makers are the same object."""
+
+    __slots__ = ("attrs", "op", "specs")
+
+    def __init__(self, op: Op, attrs: Attrs, specs: tuple[Spec, ...]) -> None:
+        self.op, self.attrs, self.specs = op, attrs, specs
+
+
+@lru_cache(1 << 12)
+def maker_of(name: str, attrs: Attrs, specs: tuple[Spec, ...]) -> Maker:
+    return Maker(op_named(name), attrs, specs)
+
+
 class State:
     """Where a value lies, in the order in which it got there. Made by `state_of`: equal states are the same object,
     as long as they are remembered. That of a scalar has no places."""
 
-    __slots__ = ("index", "layouts", "places", "spec")
+    __slots__ = ("first", "index", "layouts", "maker", "owed", "places", "spec")
 
-    def __init__(self, spec: Spec, places: tuple[Place, ...]) -> None:
+    def __init__(self, spec: Spec, places: tuple[Place, ...], maker: Maker | None = None) -> None:
         self.spec = spec
         self.places = places
+        self.maker = maker  #: if it is made late, of numbers alone
+        self.first = 0 if maker is None else len(maker.specs)  #: how many numbers those are
         self.layouts = tuple(p for p in places if isinstance(p, Layout))
-        self.index = {p: i for i, p in enumerate(places)}
+        self.index = {p: i for i, p in enumerate(places, self.first)}
+        #: Whether it is partial wherever it lies: who wants it reduced has to do that.
+        self.owed = bool(self.layouts) and all(one.partial for one in self.layouts)
 
 
 @lru_cache(1 << 15)
-def state_of(spec: Spec, places: tuple[Place, ...]) -> State:
-    return State(spec, places)
+def state_of(spec: Spec, places: tuple[Place, ...], maker: Maker | None = None) -> State:
+    return State(spec, places, maker)
 
 
 class Value:
@@ -131,8 +159,11 @@ class Value:
 
     def __init__(self, state: State, numbers: tuple[int, ...], late: _Late | None = None) -> None:
         self.state = state
-        self.numbers = numbers  #: of the placed values, one for each of the state's places; ~k of scalar k
-        self.late = late  #: how it is made, if that can be done in any layout. Its state is nobody else's then
+        #: ~k of scalar k; of the scalars that it is made of, if its state knows; and of the placed values, one for each
+        #: of the state's places.
+        self.numbers = numbers
+        #: How it is made, if that can be done in any layout. Its state is nobody else's then, or knows that too.
+        self.late = late
 
     @property
     def spec(self) -> Spec:
@@ -146,8 +177,23 @@ class Value:
         """It lies there too; nothing new if it did."""
         if place not in self.state.index:
             places = (*self.state.places, place)
-            self.state = state_of(self.spec, places) if self.late is None else State(self.spec, places)
+            maker = self.state.maker
+            shared = self.late is None or maker is not None
+            self.state = state_of(self.spec, places, maker) if shared else State(self.spec, places)
             self.numbers = (*self.numbers, number)
+
+    def settle(self) -> None:
+        """It lies where it was made, and is late no more."""
+        self.numbers = self.numbers[self.state.first :]
+        self.late, self.state = None, state_of(self.spec, self.state.places)
+
+
+def made_late(state: State, numbers: tuple[int, ...]) -> Value:
+    """A value whose state knows how it is made."""
+    assert state.maker is not None
+    value = Value(state, numbers)
+    value.late = _Late(state.maker.op, numbers[: state.first], state.maker.attrs, state.maker.specs, [value], 1)
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +241,7 @@ class Deciding:
 
     def use(
         self, op: Op, args: Sequence[Value | int], attrs: Attrs, specs: tuple[Spec, ...], results: Sequence[Spec],
-        goals: Goals,
+        goals: Goals, again: Again = (),
     ) -> list[Value]:  # fmt: skip
         """The results of one use of an op."""
         values = [a for a in args if type(a) is Value]
@@ -207,11 +253,11 @@ class Deciding:
                 return self.later(op, args, attrs, specs, results, depth)
             for v in values:
                 self.lay(v, layout(self.home))
-                v.late, v.state = None, state_of(v.spec, v.state.places)
+                v.settle()
         have = tuple([(() if a.late is not None else a.state.layouts) if type(a) is Value else None for a in args])
-        found = use_of(op.name, attrs, specs, tuple(results), have, goals)
+        found = use_of(op.name, attrs, specs, tuple(results), have, goals, again)
         if found is None:
-            return self.expanded(op, args, attrs, specs, goals)
+            return self.expanded(op, args, attrs, specs, goals, again)
         numbers = self.carried_out(found, args)
         made = [Value(state_of(s, (one,)), (n,)) for s, one, n in zip(found.results, found.gives, numbers, strict=True)]
         if op.aliases and len(values) == 1 and len(values[0].state.layouts) > 1:
@@ -226,7 +272,7 @@ class Deciding:
         results, goals = tuple([v.spec for v in made]), (None,) * len(made)
         for one in base.state.layouts:
             have = tuple([(one,) if a is base else None for a in args])
-            found = use_of(op.name, attrs, specs, results, have, goals)
+            found = use_of(op.name, attrs, specs, results, have, goals, ())
             if found is not None and not found.moves and found.gives[0] not in made[0].state.index:
                 for v, there, number in zip(made, found.gives, self.carried_out(found, args), strict=True):
                     v.add(there, number)
@@ -261,7 +307,7 @@ class Deciding:
         return made
 
     def expanded(
-        self, op: Op, args: Sequence[Value | int], attrs: Attrs, specs: tuple[Spec, ...], goals: Goals
+        self, op: Op, args: Sequence[Value | int], attrs: Attrs, specs: tuple[Spec, ...], goals: Goals, again: Again
     ) -> list[Value]:
         lines, results = expansion(op.name, attrs, specs)
         wanted = dict(zip(results, goals, strict=True))
@@ -269,7 +315,11 @@ class Deciding:
         for line in lines:
             operands = [env[a] if isinstance(a, int) else self.literal(a[0]) for a in line.args]
             mine = tuple([wanted.get(n) for n in line.numbers])
-            made = self.use(line.op, operands, line.attrs, line.specs, line.results, mine)
+            more = tuple([
+                k for k, (a, v) in enumerate(zip(line.args, operands, strict=True))
+                if isinstance(v, Value) and v.state.owed and (not line.last[k] or a in again)
+            ])  # fmt: skip
+            made = self.use(line.op, operands, line.attrs, line.specs, line.results, mine, more)
             env.update(zip(line.numbers, made, strict=True))
         return [env[n] for n in results]
 
@@ -338,6 +388,9 @@ class Deciding:
         self, op: Op, args: Sequence[Value | int], attrs: Attrs, specs: tuple[Spec, ...], results: Sequence[Spec],
         depth: int,
     ) -> list[Value]:  # fmt: skip
+        if depth == 1 and len(results) == 1:
+            state = state_of(results[0], (), maker_of(op.name, attrs, specs))
+            return [made_late(state, tuple([a for a in args if isinstance(a, int)]))]
         made: list[Value] = []
         late = _Late(op, tuple(args), attrs, specs, made, depth)
         made += [Value(State(s, ()), (), late) for s in results]
@@ -347,7 +400,7 @@ class Deciding:
         """A late value, as near as possible to a layout."""
         goals = tuple([want if v is value else None for v in late.values])
         have: tuple[Ways, ...] = tuple([() if isinstance(a, Value) else None for a in late.args])
-        found = use_of(late.op.name, late.attrs, late.specs, tuple([v.spec for v in late.values]), have, goals)
+        found = use_of(late.op.name, late.attrs, late.specs, tuple([v.spec for v in late.values]), have, goals, ())
         if found is None:
             raise GTError(f"{late.op.name}: cannot be made on shards")
         for v, there, number in zip(late.values, found.gives, self.carried_out(found, late.args), strict=True):

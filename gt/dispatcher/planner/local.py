@@ -8,17 +8,15 @@ or does not need.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from typing import Any
 
-import numpy as np
-
 from gt import dtypes
-from gt.dispatcher.planner.actions import Action, Script
-from gt.dispatcher.planner.template import op_named
+from gt.dispatcher.planner.actions import Action, Key, Script, number_key
+from gt.dispatcher.planner.memory import Lives
 from gt.layout import Layout, local_shape
 from gt.ops.trace import scalar_kind
 from gt.program import Instruction, Program, Spec, spec
@@ -40,19 +38,23 @@ Output = tuple[int, Layout, Spec]
 
 def written(
     program: Program, workers: tuple[int, ...], inputs: Sequence[tuple[Layout, Spec]], actions: Sequence[Action],
-    outputs: Sequence[Output], literals: Sequence[Any],
+    outputs: Sequence[Output], literals: Sequence[Any], count: int,
 ) -> tuple[dict[int, Local], dict[int, int]]:  # fmt: skip
     """The local programs by worker, and the memory that each of them takes beside its inputs. `literals`: what the
-    scalars are that come behind those of the program."""
+    scalars are that come behind those of the program. `count`: of placed values."""
     shards = [shards_of(one, s) for one, s in inputs]
     twins = [end for each in _twins(program, workers, inputs, literals) for end in _write(each, actions)]
+    numbers = [number for number, _, _ in outputs]
+    lives = Lives(actions, numbers, count + len(program.scalars) + len(literals))
     locals_, nbytes = {}, {}
     for each in twins:
         ends = _ends(each, len(inputs), outputs)
         donate = {i: None for i in program.donate if i in each.where}
         # An output that lies elsewhere than the input that it replaces cannot take over its memory, nor its value.
         updates = tuple([(o, i) for o, i in program.updates if i in each.where and outputs[o][1] is inputs[i][0]])
-        peaks = _peaks(each, len(inputs), ends, [(ends[o], i) for o, i in updates if i in donate])
+        free = lives.written_over(each.scripts, each.where, {numbers[o]: i for o, i in updates if i in donate})
+        which = [i for i, script in enumerate(each.scripts) if script.beside]
+        peaks = lives.peaks([(text.kept, text.beside, text.copied) for text in each.texts], which, free)
         for text, peak in zip(each.texts, peaks, strict=True):
             mine = tuple([by_worker.get(text.worker, NOTHING_THERE) for by_worker in shards])
             kinds = program.scalars + "".join(map(scalar_kind, text.constants))
@@ -78,91 +80,87 @@ NOTHING_THERE = (NOTHING.shape, NOTHING.dtype.name)
 class Text:
     """The local program of one worker, while it is written."""
 
-    __slots__ = ("_first", "_known", "code", "constants", "nbytes", "worker")
+    __slots__ = ("beside", "code", "constants", "copied", "kept", "worker")
 
-    def __init__(self, worker: int, scalars: int) -> None:
+    def __init__(self, worker: int) -> None:
         self.worker = worker
         self.code: list[Instruction] = []
-        self.nbytes: list[int] = []  #: of every value that it makes: the memory it takes
+        self.kept: list[int] = []  #: the memory of each result of the actions, in order,
+        self.beside: list[int] = []  #: what some take beside their results: two numbers each, see `Template`;
+        self.copied = 0  #: and what is written down behind the actions takes
         self.constants: list[Any] = []  #: the values of the scalars behind the caller's own
-        self._known: dict[tuple[type, Any], int] = {}
-        self._first = scalars
-
-    def number(self, value: Any) -> int:
-        """The operand that stands for a number."""
-        # Not all floats equal themselves, nor are all that are equal the same.
-        key = (type(value), repr(value) if isinstance(value, float) else value)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = ~(self._first + len(self.constants))
-            self.constants.append(value)
-        return found
 
     def add(self, name: str, args: tuple[int, ...], attrs: dict[str, Any], nbytes: int) -> None:
         """One more instruction, of one result."""
         self.code.append(Instruction(name, args, attrs, 1))
-        self.nbytes.append(nbytes)
+        self.copied += nbytes
 
 
 class Twins:
     """See the file's header."""
 
-    def __init__(self, texts: Sequence[Text], where: dict[int, int], count: int, literals: Mapping[int, Any]) -> None:
+    def __init__(
+        self, texts: Sequence[Text], where: dict[int, int], count: int, literals: Mapping[int, Any], scalars: int,
+        scripts: Iterable[Script] = (),
+    ) -> None:  # fmt: skip
         self.texts = texts
         self.workers = tuple([text.worker for text in texts])
-        self.codes = [text.code for text in texts]
+        self.adds = [text.code.append for text in texts]
         self.where = where  #: the numbers here of placed values, and of the caller's scalars
         self.count = count  #: of values
         self.literals = literals  #: by what stands for them in an action
-        self.scripts: list[Script] = []  #: what was written since they are by themselves
+        self.scalars = scalars  #: of the caller
+        self.known: dict[Key, int] = {}  #: what stands for numbers here
+        self.scripts = list(scripts)  #: of all actions so far,
+        self.parted = len(self.scripts)  #: of which so many were written before they were by themselves
 
     def settle(self) -> None:
         """Note the memory of what was written."""
+        mine = self.scripts[self.parted :]
+        more = [script.beside for script in mine if script.beside]
         for k, text in enumerate(self.texts):
-            text.nbytes.extend(chain.from_iterable([script.nbytes[k] for script in self.scripts]))
-        self.scripts.clear()
+            text.kept.extend(chain.from_iterable([script.kept[k] for script in mine]))
+            text.beside.extend(chain.from_iterable([beside[k] for beside in more]))
 
     def part(self, scripts: Iterable[Script]) -> list[Twins]:
         """The workers of each script by themselves."""
         self.settle()
-        return [
-            Twins([self.texts[k] for k in script.places], dict(self.where), self.count, self.literals)
-            for script in scripts
-        ]
+        made = []
+        for script in scripts:
+            texts = [self.texts[k] for k in script.places]
+            made.append(Twins(texts, dict(self.where), self.count, self.literals, self.scalars, self.scripts))
+        return made
 
     def write(self, script: Script, sources: Sequence[int], results: Sequence[int]) -> None:
         """Copy templates in, instruction by instruction."""
-        where, codes = self.where, self.codes
+        where, adds = self.where, self.adds
         made = range(self.count, self.count + script.count)
         self.count = made.stop
-        if script.numbers or (self.literals and not self.literals.keys().isdisjoint(sources)):
-            envs = [(*self.numbered(text, k, script, sources), *made) for k, text in enumerate(self.texts)]
-        else:
-            envs = [(*[where[s] for s in sources if s in where], *made)]
-        env = envs[0]
-        if envs.count(env) == len(envs):
-            for pick, variants in script.lines:
-                args = pick(env)
-                for name, attrs, count, places in variants:
-                    ins = Instruction(name, args, attrs, count)
-                    for k in places:
-                        codes[k].append(ins)
-        else:  # the same number is another scalar in each text
-            for pick, variants in script.lines:
-                for name, attrs, count, places in variants:
-                    for k in places:
-                        codes[k].append(Instruction(name, pick(envs[k]), attrs, count))
+        for s in sources:
+            if s < 0 and s not in where:
+                where[s] = self.same_number(self.literals[s])
+        env = (*[where[s] for s in sources if s in where], *made)
+        if script.numbers:
+            env += tuple([self.number(key, values) for key, values in script.numbers])
+        for pick, variants in script.lines:
+            args = pick(env)
+            for name, attrs, count, places in variants:
+                ins = Instruction(name, args, attrs, count)
+                for k in places:
+                    adds[k](ins)
         where.update(zip(results, script.results(env), strict=False))
 
-    def numbered(self, text: Text, place: int, script: Script, sources: Sequence[int]) -> Iterator[int]:
-        """The operands that there are, and the numbers behind them."""
-        for s in sources:
-            if s in self.where:
-                yield self.where[s]
-            elif s in self.literals:
-                yield text.number(self.literals[s])
-        for value in script.numbers[place] if script.numbers else ():
-            yield text.number(value)
+    def number(self, key: Key, values: Sequence[Any]) -> int:
+        """The operand that stands for a number, which may be another one in each text."""
+        found = self.known.get(key)
+        if found is None:
+            found = self.known[key] = ~(self.scalars + len(self.texts[0].constants))
+            for text, value in zip(self.texts, values, strict=True):
+                text.constants.append(value)
+        return found
+
+    def same_number(self, value: Any) -> int:
+        return self.number(number_key(value), [value] * len(self.texts))
 
 
 def _twins(
@@ -179,36 +177,38 @@ def _twins(
     for mine in alike.values():
         where = {i: i for i, (one, _) in enumerate(inputs) if mine[0] in one.mesh.workers}
         where.update({~k: ~k for k in range(scalars)})
-        made.append(Twins([Text(worker, scalars) for worker in mine], where, len(inputs), numbers))
+        made.append(Twins([Text(worker) for worker in mine], where, len(inputs), numbers, scalars))
     return made
 
 
 def _write(each: Twins, actions: Sequence[Action], start: int = 0) -> list[Twins]:
     """The actions from one on into the programs of their workers; who are twins in the end."""
-    workers, where, codes, done = each.workers, each.where, each.codes, each.scripts.append
-    for at in range(start, len(actions)):
-        work, sources, results, _ = actions[at]
+    workers, where, adds, done = each.workers, each.where, each.adds, each.scripts.append
+    number_of = where.__getitem__
+    for at, (work, sources, results, _) in enumerate(actions[start:], start):
         scripts = work.scripts.get(workers) or work.script(workers)
         if len(scripts) > 1:
             return [end for part in each.part(scripts) for end in _write(part, actions, at)]
         script = scripts[0]
-        if not script.takes_part:
-            continue
         done(script)
+        if not script.plain:
+            if script.takes_part:
+                each.write(script, sources, results)
+            continue
         try:
-            args = tuple([where[s] for s in sources]) if script.plain else None
+            args = tuple(map(number_of, sources))
         except KeyError:  # a number, or what these workers do not have
-            args = None
-        if args is None:
             each.write(script, sources, results)
             continue
         for name, attrs, count, places in script.plain:
             ins = Instruction(name, args, attrs, count)
             for k in places:
-                codes[k].append(ins)
+                adds[k](ins)
+        number = each.count
         for r in results:
-            where[r] = each.count
-            each.count += 1
+            where[r] = number
+            number += 1
+        each.count = number
     each.settle()
     return [each]
 
@@ -220,8 +220,9 @@ def _ends(each: Twins, inputs: int, outputs: Sequence[Output]) -> tuple[int, ...
     for placed, one, s in outputs:
         number = each.where.get(placed)
         if number is None:
+            zero = each.same_number(0)
             for text in each.texts:
-                text.add("full", (text.number(0),), {"shape": (0,), "dtype": "uint8"}, NOTHING.nbytes)
+                text.add("full", (zero,), {"shape": (0,), "dtype": "uint8"}, NOTHING.nbytes)
         elif number < inputs or number in taken:
             for text in each.texts:
                 shape, _ = shards_of(one, s)[text.worker]
@@ -232,46 +233,3 @@ def _ends(each: Twins, inputs: int, outputs: Sequence[Output]) -> tuple[int, ...
         numbers.append(number)
         taken.add(number)
     return tuple(numbers)
-
-
-# -- memory ----------------------------------------------------------------------------------
-
-
-def _peaks(each: Twins, inputs: int, ends: Sequence[int], updates: Sequence[tuple[int, int]]) -> list[int]:
-    """Of each worker: the most bytes of results alive at once, less those that are written into donated inputs.
-    `updates`: (value, donated input that it replaces)."""
-    code = each.texts[0].code
-    end = len(code)
-    if not end:
-        return [0] * len(each.texts)
-    order = np.arange(end)
-    born = np.repeat(order, [ins.results for ins in code])  # of each value: the instruction that makes it ...
-    read = np.fromiter(chain.from_iterable([ins.args for ins in code]), np.int64)
-    at = np.repeat(order, [len(ins.args) for ins in code])
-    last = np.full(each.count, -1)
-    np.maximum.at(last, read[read >= 0], at[read >= 0])
-    last[list(ends)] = end
-    dies = np.maximum(last[inputs:], born)  # ... and the last one that reads it
-    places = np.array([value for value, _ in updates], np.int64) - inputs
-    makers = born[places]
-    which = places - np.searchsorted(born, makers)
-    free = [
-        place
-        for place, i, k, (_, target) in zip(places.tolist(), makers.tolist(), which.tolist(), updates, strict=True)
-        if _in_place(code[i], k, target)
-    ]
-    peaks = []
-    for text in each.texts:
-        nbytes = np.array(text.nbytes, np.int64)
-        nbytes[free] = 0
-        change = np.zeros(end + 2, np.int64)  # what is made comes to what is alive, what dies goes after that
-        np.add.at(change, born, nbytes)
-        np.subtract.at(change, dies + 1, nbytes)
-        peaks.append(int(np.cumsum(change).max()))
-    return peaks
-
-
-def _in_place(ins: Instruction, k: int, target: int) -> bool:
-    """Whether an engine can write this result into the input that it replaces."""
-    inplace = op_named(ins.op).inplace
-    return k < len(inplace) and ins.args[inplace[k]] == target

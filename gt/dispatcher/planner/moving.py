@@ -48,24 +48,28 @@ def step_templates(source: Layout, step: Step, s: Spec) -> Templates:
     if step.kind == "permute":
         return _permute(source, step.to, step.axes, s)
     m = source.mesh
+    blocks = [(block_at(source, s.shape, at), block_at(step.to, s.shape, at)) for at in m.coordinates]
     made = {}
-    for worker, at in zip(m.workers, m.coordinates, strict=True):
-        have, want = block_at(source, s.shape, at), block_at(step.to, s.shape, at)
+    # Some worker may have all of a dimension that others cut, if that is small.
+    cut = [d for d in range(s.ndim) if any(a[d] != b[d] for a, b in blocks)] if step.kind == "slice" else []
+    for worker, at, (have, want) in zip(m.workers, m.coordinates, blocks, strict=True):
         sketch = Sketch()
         x = sketch.symbol(spec(sizes_of(have), s.dtype))
-        made[worker] = sketch.finish(_step(x, source, step, at, have, want, s))
+        if step.kind == "slice":
+            made[worker] = sketch.finish(take(x, have, want, cut))
+        else:
+            made[worker] = sketch.finish(_step(x, source, step, at, have, want, s))
     return made
 
 
 def _step(x: Symbol, source: Layout, step: Step, at: Coordinate, have: Block, want: Block, s: Spec) -> Symbol:
     m = source.mesh
     match step.kind:
-        case "slice":
-            return take(x, have, want)
         case "partial":
             new = [a for a in step.to.pending if a not in source.pending]
             first = step.to.kind != "sum" or all(at[m.place[a]] == 0 for a in new)
-            return x if first else empty(x.trace, s.dtype.name, x.shape)
+            # A view, where nothing would do: so that all workers number what they make alike.
+            return _sym(ops.reshape(x, shape=x.shape)) if first else empty(x.trace, s.dtype.name, x.shape)
         case "all_reduce":
             assert source.kind is not None
             group = group_of(m, step.axes, at)

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from gt.dispatcher.planner import effects
 from gt.dispatcher.planner.actions import Action, needed_actions, ordered
-from gt.dispatcher.planner.deciding import Attrs, Deciding, Goals, State, Value, encode, state_of
+from gt.dispatcher.planner.deciding import Again, Attrs, Deciding, Goals, State, Value, encode, state_of
 from gt.dispatcher.planner.local import Local, written
 from gt.dispatcher.planner.template import op_named
 from gt.layout import Layout, Mesh, fits, layout
@@ -74,7 +74,8 @@ class _Plan:
         workers = tuple(sorted({w for m in meshes for w in m} or self.home.workers))
         inputs = list(zip(self.layouts, self.checked.specs, strict=False))
         ends = [(n, one, self.checked.specs[o]) for (n, one), o in zip(outputs, program.outputs, strict=True)]
-        made, nbytes = written(program, workers, inputs, actions, ends, list(deciding.literals.values()))
+        literals = list(deciding.literals.values())
+        made, nbytes = written(program, workers, inputs, actions, ends, literals, deciding.count)
         layouts = tuple([one for _, one in outputs])
         return Planned(workers, made, layouts, nbytes, tuple(deciding.notes), tuple(actions))
 
@@ -92,6 +93,7 @@ class _Plan:
     def decide(self, goals: Mapping[int, Layout]) -> None:
         """What is done for each instruction: what is known of others that were alike, if there were any."""
         env, deciding, home, known = self.env, self.deciding, self.home, effects.known
+        last_use = self.checked.last_use
         number = len(self.layouts)
         upcoming = sorted(goals, reverse=True)
         for i, ins in enumerate(self.program.code):
@@ -105,31 +107,45 @@ class _Plan:
                 wanted = tuple([goals.get(n) for n in range(number, end)])
                 while upcoming and upcoming[-1] < end:
                     upcoming.pop()
-            key = (ins.op, encode(ins.attrs) if ins.attrs else b"", home, wanted, same, *[v.state for v in operands])
+            attrs = encode(ins.attrs) if ins.attrs else b""
+            key: tuple[object, ...] = (ins.op, attrs, home, wanted, same, *[v.state for v in operands])
             found = known.get(key)
+            again: Again = ()
+            if found is None or found.owed:
+                again = tuple([k for k, v in enumerate(operands) if v.state.owed and last_use[args[k]] > i])
+                if again:
+                    key = (*key, again)
+                    found = known.get(key)
             if found is not None:
                 env[number:number] = found.carry_out(deciding, operands)
             else:
-                env[number:number] = self.first(ins, number, operands, wanted or (None,) * ins.results, same, key)
+                told = wanted or (None,) * ins.results
+                env[number:number] = self.first(ins, number, operands, told, same, again, key)
             number = end
 
     def first(
         self, ins: Instruction, number: int, operands: Sequence[Value], goals: Goals, same: Sequence[int] | None,
-        key: tuple[object, ...],
+        again: Again, key: tuple[object, ...],
     ) -> list[Value]:  # fmt: skip
         """The results of an instruction that nothing is known of."""
         op, attrs, results = op_named(ins.op), Attrs.of(ins.attrs), self.checked.specs[number : number + ins.results]
         values = [v for v, a in zip(operands, ins.args, strict=True) if a >= 0]
         if op.pins:
             self.pins.add(number)
-        elif values and all(v.late is None for v in values):
+        elif not self.is_deep(values):
             states = [v.state for v in operands]
-            effect = effects.recorded(op, attrs, results, self.home, goals, same or range(len(states)), states)
+            effect = effects.recorded(op, attrs, results, self.home, goals, same or range(len(states)), again, states)
             if effect is not None:
                 effects.remember(key, effect)
                 return effect.carry_out(self.deciding, operands)
         args = [v if a >= 0 else a for v, a in zip(operands, ins.args, strict=True)]
-        return self.deciding.use(op, args, attrs, tuple([v.spec for v in operands]), results, goals)
+        return self.deciding.use(op, args, attrs, tuple([v.spec for v in operands]), results, goals, again)
+
+    def is_deep(self, values: Sequence[Value]) -> bool:
+        """Whether some of these are made late of others, or something would be, of these."""
+        if any(v.late is not None and v.state.maker is None for v in values):
+            return True
+        return bool(values) and all(v.late is not None for v in values)
 
     # -- outputs -------------------------------------------------------------------------------
 
@@ -137,7 +153,8 @@ class _Plan:
         """The placed value that is returned, and its layout."""
         value, lay = self.env[number], self.deciding.lay
         if goal is not None and number not in self.pins:
-            return lay(value, goal), goal
+            here = value.at(goal)  # as most do
+            return (lay(value, goal) if here is None else here), goal
         one = next((one for one in value.state.layouts if not one.partial), None)
         if one is None and value.late is not None:
             one = layout(self.home)

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from gt.layout import Axes, Layout, Pieces, Runs, canonical, cut, held, largest, layout, local_shape
+from gt.program import Spec
 
 Shape = tuple[int, ...]
 
@@ -25,6 +26,13 @@ Shape = tuple[int, ...]
 largest_shard = lru_cache(1 << 14)(largest)
 shape_at = lru_cache(1 << 14)(local_shape)
 held_at = lru_cache(1 << 14)(held)
+
+#: That workers meet at all costs as much as this many bytes.
+MEETING_NBYTES = 1 << 12
+#: A smaller partial tensor is reduced everywhere: it travels together with others, and nobody gathers it again.
+SCATTERED_NBYTES = 1 << 14
+
+_NO_WAY = (1 << 62, 0)  # what no way costs
 
 #: Kinds of steps that move nothing between workers.
 LOCAL = ("slice", "partial")
@@ -67,9 +75,17 @@ def redistribute(source: Layout, target: Layout, shape: Shape, itemsize: int = 1
             return steps
         if best[here] < (nbytes, length):
             continue
-        for step in _next(here, target, shape, itemsize):
+        found = list(_next(here, target, shape, itemsize))
+        if here.partial == target.partial:
+            # It has to bring at least what the largest shard grows by: a collective that does just that is no worse.
+            grows = max(largest_shard(target, shape) - largest_shard(here, shape), 0) * itemsize
+            direct = min([(step.nbytes, 1) for step in found if step.to is target], default=_NO_WAY)
+            if (grows, 1) < direct and (nbytes + grows, length + 1) < best.get(target, _NO_WAY):
+                moved = missing(here, target, shape) * itemsize
+                found.append(Step("permute", _moving(here, target), target, moved))
+        for step in found:
             cost = (nbytes + step.nbytes, length + 1)
-            if step.to not in best or cost < best[step.to]:
+            if cost < best.get(step.to, _NO_WAY) and cost < best.get(target, _NO_WAY):
                 best[step.to] = cost
                 heapq.heappush(queue, (*cost, next(order), step.to, (*steps, step)))
     raise AssertionError(f"no way from {source!r} to {target!r}")  # a permute, or reductions and one, always lead there
@@ -88,10 +104,39 @@ def _across(source: Layout, target: Layout, shape: Shape, itemsize: int) -> tupl
     return (*first, send, *redistribute(there, target, shape, itemsize))
 
 
+def price_of(steps: Sequence[Step]) -> int:
+    """What steps cost, in bytes."""
+    return sum(step.nbytes + MEETING_NBYTES for step in steps if step.kind not in LOCAL)
+
+
+def cheapest(ways: Sequence[Layout], want: Layout, s: Spec) -> tuple[Layout | None, tuple[Step, ...], int]:
+    """Out of the layouts that a tensor has: which one to start from, the steps, and what they cost."""
+    if want in ways:
+        return want, (), 0
+    best: tuple[Layout | None, tuple[Step, ...], int] = (None, (), 0)
+    for k, one in enumerate(ways):
+        steps = _steps(one, want, s)
+        nbytes = price_of(steps)
+        if k == 0 or nbytes < best[2]:
+            best = (one, steps, nbytes)
+    return best
+
+
+def _steps(one: Layout, want: Layout, s: Spec) -> tuple[Step, ...]:
+    """The cheapest ones; but what is small is reduced everywhere, together with others, and cut after that."""
+    done = [a for a, kind in one.partial if (a, kind) not in want.partial]
+    if not done or s.nbytes >= SCATTERED_NBYTES or one.mesh is not want.mesh:
+        return redistribute(one, want, s.shape, s.dtype.itemsize)
+    there = layout(one.mesh, one.dims, {a: kind for a, kind in one.partial if a not in done})
+    first, then = (redistribute(a, b, s.shape, s.dtype.itemsize) for a, b in ((one, there), (there, want)))
+    return first + then
+
+
 # -- the steps from a layout -----------------------------------------------------------------
 
 
 def _next(here: Layout, target: Layout, shape: Shape, itemsize: int) -> Iterator[Step]:
+    """The collectives over some axes, and the local steps, that may lead from one layout to another."""
     m, local = here.mesh, largest_shard(here, shape) * itemsize
     pending, wanted = dict(here.partial), dict(target.partial)
     used = here.axes()
@@ -126,8 +171,6 @@ def _next(here: Layout, target: Layout, shape: Shape, itemsize: int) -> Iterator
             again = _added(gathered.dims, target, a, len(shape))
             if again is not None and layout(m, again, pending) is not here:
                 yield Step("all_to_all", (a,), layout(m, again, pending), share)
-    if here.partial == target.partial:
-        yield Step("permute", _moving(here, target), target, missing(here, target, shape) * itemsize)
 
 
 def _dropped(dims: tuple[Pieces, ...], axis: str) -> tuple[Pieces, ...] | None:

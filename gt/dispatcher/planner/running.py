@@ -100,15 +100,25 @@ class Use:
         if self.choice.sharding.merges:
             return {worker: self._phases(worker, at) for worker, at in zip(m.workers, m.coordinates, strict=True)}
         made: Templates = {}
-        known: dict[Any, Template] = {}  # workers whose parts are equal run the same
+        known: dict[Any, Template] = {}  # workers whose parts are equal run the same,
+        alike: dict[Coordinate, Template] = {}  # and those that differ only along axes that nothing is split over do
+        axes = self._splitting()
         for worker, at in zip(m.workers, m.coordinates, strict=True):
+            here = tuple([at[m.place[a]] for a in axes])
+            if here in alike:
+                made[worker] = alike[here]
+                continue
             local, results, parts = self._operands(worker, at), self._made(at), self._parts(at)
             told = self.op.local is not None or not all(part.size for part in parts.values())
             key = (*local, *results, *(parts.values() if told else ()))
             if key not in known:
                 known[key] = self._plain(local, results, parts)
-            made[worker] = known[key]
+            made[worker] = alike[here] = known[key]
         return made
+
+    def _splitting(self) -> list[str]:
+        """The axes that some factor is split over, and so operands and results."""
+        return [a for pieces in self.choice.sharding.split.values() for _, over in pieces for a in over]
 
     def _operands(self, worker: int, at: Coordinate) -> list[Spec]:
         local = []

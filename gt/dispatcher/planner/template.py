@@ -1,14 +1,14 @@
 """Instructions written down once and used many times: what one worker runs for an op, or for a step between layouts.
 
-A template is a short program over values that are numbered from 0: its operands first, then the numbers that it writes
-down (starts, fill values), then what it makes. It is made out of a trace, kept in a memo, and copied into the local
+A template is a short program over values that are numbered from 0: its operands first, then what it makes, then the
+numbers that it writes down (starts, fill values). It is made out of a trace, kept in a memo, and copied into the local
 program of a worker (local.py). The numbers become scalars of that program, so that workers of different places may
 share a text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
@@ -43,13 +43,16 @@ class Template:
     numbers: tuple[Any, ...]  #: that it writes down
     code: tuple[Instruction, ...]
     results: tuple[int, ...]
-    nbytes: tuple[int, ...]  #: of every value that it makes: the memory it takes
+    nbytes: int  #: the memory of all that it makes; a view takes none
+    kept: tuple[int, ...]  #: that of each result
+    #: What is taken at most, less what the results take: until the last operand was read, and after that.
+    beside: tuple[int, int]
 
     def has_numbering_of(self, other: Template) -> bool:
-        """Whether both make equally many values, out of operands in the same places."""
+        """Whether both take as many operands, make as many values, and have the same results."""
         return (
-            (self.operands, len(self.numbers), self.results) == (other.operands, len(other.numbers), other.results)
-            and [(ins.args, ins.results) for ins in self.code] == [(ins.args, ins.results) for ins in other.code]
+            (self.operands, self.results) == (other.operands, other.results)
+            and [ins.results for ins in self.code] == [ins.results for ins in other.code]
         )  # fmt: skip
 
 
@@ -91,19 +94,45 @@ def single(operands: int, trace: Trace, results: Sequence[Symbol]) -> Template:
 
 
 def _template(operands: int, lines: Sequence[Line], made: Mapping[int, Spec], results: Sequence[Symbol]) -> Template:
-    literals = [a for _, args, _, _ in lines for a in args if not isinstance(a, Symbol)]
+    behind = operands + sum([len(numbers) for _, _, _, numbers in lines])
+    literals: list[Any] = []
     code: list[Instruction] = []
-    nbytes: list[int] = []
-    written = 0
+    nbytes: dict[int, int] = {}
     for op, args, attrs, numbers in lines:
         places = []
         for a in args:
-            if not isinstance(a, Symbol):
-                places.append(operands + written)
-                written += 1
+            if isinstance(a, Symbol):
+                places.append(a.number)
             else:
-                places.append(a.number if a.number < operands else a.number + len(literals))
+                places.append(behind + len(literals))
+                literals.append(a)
         code.append(Instruction(op.name, tuple(places), attrs, len(numbers)))
-        nbytes += [0 if op.aliases else made[n].nbytes for n in numbers]  # a view takes none
-    ends = [r.number if r.number < operands else r.number + len(literals) for r in results]
-    return Template(operands, tuple(literals), tuple(code), tuple(ends), tuple(nbytes))
+        nbytes.update({n: 0 if op.aliases else made[n].nbytes for n in numbers})
+    ends = tuple([r.number for r in results])
+    kept = tuple([nbytes.get(n, 0) for n in ends])  # an operand is there anyway
+    return Template(
+        operands, tuple(literals), tuple(code), ends, sum(nbytes.values()), kept, _beside(operands, code, nbytes, ends)
+    )
+
+
+def _beside(
+    operands: int, code: Sequence[Instruction], nbytes: Mapping[int, int], ends: Collection[int]
+) -> tuple[int, int]:
+    """See `Template.beside`."""
+    if len(code) < 2:
+        return sum([n for number, n in nbytes.items() if number not in ends]), 0
+    last = {a: i for i, ins in enumerate(code) for a in ins.args}
+    reads = max([last[a] for a in range(operands) if a in last], default=-1)
+    kept = sum([nbytes.get(n, 0) for n in set(ends)])
+    dies = [0] * len(code)
+    most = [0, kept]  # in the end, the results are there
+    alive, number = 0, operands
+    for i, ins in enumerate(code):
+        for n in range(number, number + ins.results):
+            alive += nbytes[n]
+            if n not in ends:
+                dies[max(last.get(n, i), i)] += nbytes[n]
+        number += ins.results
+        most[i > reads] = max(most[i > reads], alive)
+        alive -= dies[i]
+    return most[0] - kept, most[1] - kept
