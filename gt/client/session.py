@@ -101,7 +101,7 @@ class Session:
         self.sent_s = 0.0
         self.seed = int.from_bytes(os.urandom(8), "little") >> 1
         self.draws = 0
-        self.asleep = False
+        self.asleep = self.dozing = False  #: the timer
         self.wake = threading.Event()
         self._hello()
         if timer:
@@ -350,6 +350,8 @@ class Session:
         finally:
             with self.lock:
                 self.waiters.discard(sleeper.fd)
+                if self.dozing:
+                    self.wake_timer()
 
     def _sleeper(self) -> Sleeper:
         found: Sleeper | None = getattr(self._threads, "sleeper", None)
@@ -492,7 +494,7 @@ class Session:
     # --- the timer ---
 
     def wake_timer(self) -> None:
-        self.asleep = False
+        self.asleep = self.dozing = False
         self.wake.set()
 
     @property

@@ -22,7 +22,8 @@ from gt.transport.patience import Patience
 if TYPE_CHECKING:
     from gt.client.session import Session
 
-TICK_S = 0.005  #: How often the timer looks while there is something to look at.
+TICK_S = 0.005  #: How often the timer looks while there is something to look at,
+DOZE_S = 0.05  #: and while all threads wait for an answer: they look themselves, and leave nothing lying.
 QUIET_S = 1.0  #: How long there is nothing before it falls asleep.
 FREE_S = 0.05  #: How long frees wait for a call to travel with.
 #: How long an answer is looked for before the sleep. Where there is one CPU the server needs it.
@@ -83,14 +84,23 @@ def run_timer(session: Session) -> None:
     while not session.closed and not session.forked:
         if session.asleep:
             session.wake.wait(QUIET_S)
+        elif session.dozing:
+            session.wake.wait(DOZE_S)
         else:
             time.sleep(TICK_S)
         session.wake.clear()
         now = time.monotonic()
-        if tick(session, now):
+        active = tick(session, now)
+        session.dozing = may_doze(session)
+        if active:
             quiet_since = now
         elif now - quiet_since > QUIET_S and not session.asleep:
             _fall_asleep(session)
+
+
+def may_doze(session: Session) -> bool:
+    """Whether every thread that records waits for an answer, with nothing marked: who goes on wakes the timer."""
+    return 0 < len(session.recorders) <= len(session.waiters) and all(r.pending.end is None for r in session.recorders)
 
 
 def tick(session: Session, now: float) -> bool:

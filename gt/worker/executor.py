@@ -143,7 +143,7 @@ class _Writer:
         if self.watched:
             self.line("f = None")
         self.drop_unused(uses)
-        for step in self.low.steps:
+        for step in self.in_order():
             if step.check is None and not self.allocate(step.instruction, *step.results):
                 break
             self.step(step, self.bind(step.kernel), uses)
@@ -152,6 +152,36 @@ class _Writer:
             if self.write_owned(owned, uses):
                 self.write_commit(commit, owned, uses)
         self.name_bound()
+
+    def in_order(self) -> list[Step]:
+        """The steps. Views of what a collective makes come right before whoever reads them: while nobody does, it is
+        not waited for."""
+        if not self.together:
+            return self.low.steps
+        order: list[Step] = []
+        late: set[int] = set()  #: What collectives make, and views of it.
+        waiting: dict[int, Step] = {}  #: Value -> the view that it is.
+
+        def place(step: Step) -> None:
+            for a in step.args:
+                if isinstance(a, int) and a in waiting:
+                    place(waiting[a])
+            for r in step.results:
+                waiting.pop(r, None)
+            order.append(step)
+
+        for step in self.low.steps:
+            view = step.check is None and all(self.low.base[r] != r for r in step.results)
+            if view and not late.isdisjoint(a for a in step.args if isinstance(a, int)):
+                late.update(step.results)
+                waiting.update(dict.fromkeys(step.results, step))
+                continue
+            place(step)
+            if step.together:
+                late.update(step.results)
+        while waiting:
+            place(next(iter(waiting.values())))
+        return order
 
     def write_around(self, pure: Callable[..., Any]) -> None:
         """The same, with one function in place of all steps before the commit."""

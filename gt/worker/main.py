@@ -40,7 +40,7 @@ from gt.worker.heap import keep_freed_memory
 
 TICK_S = 0.25  #: How often an idle thread looks whether its parent and its connection are still there.
 LOOK_S = 0.002  #: How often the reader looks whether it is needed, while the runner has work,
-IDLE_LOOK_S = 0.02  #: and while it has none.
+IDLE_LOOK_S = 0.02  #: and while it has none; and how often, at most, it looks whether it is needed no more.
 
 
 class Commands:
@@ -325,6 +325,8 @@ def _read(commands: Commands, runner: Runner, parent: int) -> NoReturn:
             turns = runner.turns
             continue
         with commands.lock:
+            wait_s = LOOK_S
             while runner.turns == turns and not runner.idle:
-                commands.take_in(LOOK_S)
+                commands.take_in(wait_s)
+                wait_s = min(2 * wait_s, IDLE_LOOK_S)  # what has taken long will: to wake costs the runner time
         commands.core.ring()  # the runner may have seen that this thread reads, and sleep: now it shall read again

@@ -16,6 +16,7 @@ from gt import config
 from gt.client import recorder as recording
 from gt.client.recorder import IDLE_S, MARK_S, recorder
 from gt.client.session import Session
+from gt.client.waiting import may_doze
 from gt.client.tensor import Tensor
 from gt.client.tree import NODE_NBYTES, Tree
 from gt.errors import GTError, ShapeError
@@ -359,6 +360,22 @@ def test_a_marked_program_settles_by_the_timer(session: Session) -> None:
     assert session.seq == calls + 1
     assert recorder().pending is not p
     assert w.tolist() == pytest.approx([0.8] * 3)
+
+
+def test_the_timer_dozes_only_while_every_thread_waits_and_nothing_is_marked(session: Session) -> None:
+    w = gt.ones(3, requires_grad=True)
+    opt = gt.optim.SGD([w], lr=0.1)
+    (w * w).sum().backward()
+    opt.step()
+    marked = recorder().pending
+    session.waiters.add(-1)
+    assert not may_doze(session)
+    session.waiters.clear()
+    session.tick(marked.marked_s + MARK_S)
+    assert not may_doze(session)
+    session.waiters.add(-1)
+    assert may_doze(session)
+    session.waiters.clear()
 
 
 def test_the_next_op_settles_a_mark(session: Session) -> None:

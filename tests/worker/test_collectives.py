@@ -83,6 +83,21 @@ def test_a_collective_is_started_where_it_stands_and_taken_where_it_is_read() ->
     ]
 
 
+def test_views_of_what_is_under_way_do_not_wait_for_it() -> None:
+    """Gradients travel as one array and are cut apart again: the cutting waits until somebody wants one of them."""
+    b = Builder((4,), (4,))
+    total = b.add("all_reduce", 0, workers=PAIR, rank=0, kind="sum")
+    square = b.add("reshape", total, shape=(2, 2))
+    turned = b.add("permute", square, dims=(1, 0))
+    between = b.add("neg", 1)
+    other = b.add("all_reduce", between, workers=PAIR, rank=0, kind="sum")
+    last = b.add("neg", turned)
+    source = compile_program(check(together(b, PAIR, [last, other])), NUMPY).source
+    made = [line.split(" = ")[0].strip() for line in source.splitlines()[2:] if " = " in line]
+    assert made == [f"h{total}", f"v{between}", f"h{other}", f"v{total}", f"v{square}", f"v{turned}", f"v{last}",
+                    f"v{other}"]  # fmt: skip
+
+
 def test_a_collective_may_overwrite_only_what_nobody_else_reads() -> None:
     def private(*more: str, out: bool = False) -> bool:
         b = Builder((2,))
