@@ -16,9 +16,9 @@ from gt import config
 from gt.client import recorder as recording
 from gt.client.recorder import IDLE_S, MARK_S, recorder
 from gt.client.session import Session
-from gt.client.waiting import may_doze
 from gt.client.tensor import Tensor
 from gt.client.tree import NODE_NBYTES, Tree
+from gt.client.waiting import may_doze
 from gt.errors import GTError, ShapeError
 from gt.ops import TABLE
 from gt.program import Program
