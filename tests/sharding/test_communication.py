@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gt.dispatcher.planner import effects
 from gt.dispatcher.planner.actions import BUCKET_NBYTES
 from gt.dispatcher.planner.program import Planned, plan_program
 from gt.errors import ArgumentError, GTError, IndexOutOfRange
@@ -380,6 +381,21 @@ def test_what_is_remembered_changes_nothing(model: str) -> None:
         forget()
         plan_program(checked, others, m, {})
         assert hashes(plan_program(checked, layouts, m, {})) == first
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked = step_of("mlp")
+    _, m, layouts = next(iter(cases(checked)))
+    forget()
+    first = hashes(plan_program(checked, layouts, m, {}))
+    count = len(effects.known)
+    assert count > 10
+    monkeypatch.setattr(effects, "LIMIT", count - 1)
+    assert hashes(plan_program(checked, layouts, m, {})) == first
+    assert len(effects.known) == count, "it was forgotten, and found anew"
+    other = [layout(m) for _ in layouts]
+    plan_program(checked, other, m, {})
+    assert 0 < len(effects.known) < 2 * count
 
 
 def hashes(planned: Planned) -> list[bytes]:

@@ -12,26 +12,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gt.dispatcher.planner import actions, blocks, deciding, effects, local, program, redistribute
-from gt.dispatcher.planner.program import plan_program
+from gt.dispatcher.planner.program import forget, plan_program
 from gt.layout import Layout, Mesh, layout, mesh, split
-from gt.ops import sharding
 from gt.ops.check import Checked
 from tests.sharding.recorded import is_update, record
 
 MESHES = (mesh(x=2), mesh(x=4), mesh(x=2, y=2))
-
-
-def forget() -> None:
-    """As a dispatcher that has just started."""
-    effects.known.clear()
-    for memo in (
-        deciding.use_of, deciding.bound_to, deciding.expansion, deciding.state_of, deciding.maker_of, program.given,
-        actions.step_work,
-        actions.joint_work, redistribute.redistribute, redistribute.missing, redistribute.largest_shard,
-        redistribute.shape_at, redistribute.held_at, blocks.block_at, local.shards_of, sharding.parse,
-    ):  # fmt: skip
-        memo.cache_clear()
 
 
 def step_of(name: str) -> Checked:

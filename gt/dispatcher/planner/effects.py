@@ -21,8 +21,9 @@ from gt.layout import Mesh
 from gt.ops.record import Op
 from gt.program import Spec
 
-#: Effects that are remembered. When there are more, all are forgotten: those in use are soon back.
-LIMIT = 1 << 14
+#: Effects that are remembered. When there are more, all is forgotten before the next plan (`program.forget`): what is
+#: in use is soon back.
+LIMIT = 1 << 12
 
 #: By (op, attributes as they are encoded, home, goals, which operands are one value, *states of the operands); and,
 #: behind that, which operands are read again, if any are: see `Again`.
@@ -133,9 +134,3 @@ def recorded(
         any(v.late is not None for v in made),
         plain,
     )
-
-
-def remember(key: tuple[Any, ...], effect: Effect) -> None:
-    if len(known) >= LIMIT:
-        known.clear()
-    known[key] = effect

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gt.dispatcher.planner import effects
+from gt.dispatcher.planner import actions, blocks, deciding, effects, local, redistribute
 from gt.dispatcher.planner.actions import Action, needed_actions, ordered
 from gt.dispatcher.planner.deciding import Again, Attrs, Deciding, Goals, State, Value, encode, state_of
 from gt.dispatcher.planner.local import Local, written
@@ -39,6 +39,8 @@ class Planned:
 def plan_program(checked: Checked, inputs: Sequence[Layout], home: Mesh, meshes: Mapping[str, Mesh]) -> Planned:
     """The plan of a program whose inputs lie like this. `home` is the session's mesh, where results go that nothing
     else decides; `meshes` are others, by name."""
+    if len(effects.known) > effects.LIMIT:
+        forget()
     return _Plan(checked, inputs, home, meshes).run()
 
 
@@ -47,6 +49,18 @@ def given(s: Spec, one: Layout) -> State:
     """The state of an input that lies like this."""
     fits(one, s.shape)
     return state_of(s, (one,))
+
+
+def forget() -> None:
+    """Let go of what is remembered of all programs planned so far. Never within a plan, where what is equal is one
+    object."""
+    effects.known.clear()
+    for memo in (
+        deciding.use_of, deciding.bound_to, deciding.expansion, deciding.state_of, deciding.maker_of, given,
+        actions.step_work, actions.joint_work, redistribute.redistribute, redistribute.missing,
+        redistribute.largest_shard, redistribute.shape_at, redistribute.held_at, blocks.block_at, local.shards_of,
+    ):  # fmt: skip
+        memo.cache_clear()
 
 
 class _Plan:
@@ -136,7 +150,7 @@ class _Plan:
             states = [v.state for v in operands]
             effect = effects.recorded(op, attrs, results, self.home, goals, same or range(len(states)), again, states)
             if effect is not None:
-                effects.remember(key, effect)
+                effects.known[key] = effect
                 return effect.carry_out(self.deciding, operands)
         args = [v if a >= 0 else a for v, a in zip(operands, ins.args, strict=True)]
         return self.deciding.use(op, args, attrs, tuple([v.spec for v in operands]), results, goals, again)
