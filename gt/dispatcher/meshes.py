@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import re
 
-from gt.dispatcher import joint, parts
+from gt.dispatcher import calls, joint, parts
 from gt.dispatcher.placement import settle
 from gt.dispatcher.session import Sent, Session, Tensor
 from gt.dispatcher.state import State, Worker
@@ -111,6 +111,7 @@ def _fulfil(state: State, session: Session, wish: SetMesh) -> bool:
     for worker in others[: needed - len(mine)]:
         mine[worker.number] = worker
         worker.sessions[session.number] = session
+    waited = session.waiting_since_s is not None
     if session.worker is None:
         settle(state, session, next(iter(mine.values())))
     numbers = list(mine)
@@ -125,6 +126,8 @@ def _fulfil(state: State, session: Session, wish: SetMesh) -> bool:
     if session.wide:
         set_home(session)
     state.send(session.peer, MeshSet(wish.request, made.workers))
+    if waited:  # for any worker, and has one now
+        calls.advance(state, session)
     return True
 
 

@@ -92,6 +92,18 @@ def test_a_mesh_waits_for_workers_and_the_wait_has_an_end(hand):
     assert client.session.home.mesh.workers == (1, 2)
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_what_waits_for_any_worker_goes_on_when_a_mesh_brings_one(hand, size):
+    client = hand.client()
+    made = Program((), "f", (Instruction("full", (~0,), {"shape": [8], "dtype": "float32"}),), (0,), (), ())
+    client.define(made)
+    client.call(made, [], (1.0,))
+    client.say(SetMesh(1, "", (("x", size),)))
+    workers = [FakeWorker(hand, 0, f"there:{i}") for i in range(size)]
+    out = [action for w in workers for action in w.joined]
+    assert [m.seq for w in workers for m in w.hears(out) if isinstance(m, Call)] == [1]
+
+
 def test_workers_without_an_address_run_nothing_with_others(hand):
     alone = hand.worker()
     client = hand.client()
