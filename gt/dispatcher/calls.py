@@ -284,7 +284,7 @@ def advance_fetch(state: State, session: Session, fetch: Fetch) -> bool:
         parts.fetch(state, session, fetch, tensor)
     else:
         assert session.worker is not None
-        session.fetches[fetch.request] = Download()
+        session.fetches[fetch.request] = Download(id=fetch.id)
         ring, slots = fetch.ring, fetch.slots
         if slots and not (session.sharing and session.share is not None and session.share.ring == ring):
             ring, slots = 0, ()  # of a ring that the worker does not have: it sends the bytes themselves

@@ -216,10 +216,14 @@ def fetch_lost(state: State, session: Session, fetch: Fetch, failure: Failure) -
 
 def _begin_fetch(session: Session, fetch: Fetch) -> Download:
     download = session.fetches[fetch.request] = Download(pieces={}, id=fetch.id)
-    for sent in session.sent.values():
-        if sent.outputs <= fetch.id < sent.outputs + len(sent.plan.outputs):
-            download.after = sent.seq
+    download.after = _maker(session, fetch.id)
     return download
+
+
+def _maker(session: Session, id: int) -> int:
+    """The call under way that makes this value; 0 if there is none."""
+    making = (s.seq for s in session.sent.values() if s.outputs <= id < s.outputs + len(s.plan.outputs))
+    return next(making, 0)
 
 
 def fewest(at: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -316,8 +320,10 @@ def lose_transfers(state: State, session: Session, worker: Worker, failure: Fail
             lose(state, session, upload, failure)
     for request, download in list(session.fetches.items()):
         pieces = download.pieces
-        if pieces is None:
-            over = session.worker is worker
+        if pieces is None:  # from before the session had several: its first worker answers, and nothing is held back
+            over = session.worker is worker or _maker(session, download.id) > session.done
+            if over and session.worker is not worker and session.worker is not None:
+                state.send(session.worker.control, Cancel(session.number, request))
         else:
             over = download.after > session.done or (worker.number in pieces and not pieces[worker.number].whole)
             pieces.pop(worker.number, None)
@@ -325,7 +331,7 @@ def lose_transfers(state: State, session: Session, worker: Worker, failure: Fail
             continue
         cancel(state, session, request, download)
         del session.fetches[request]
-        if download.id and download.after <= session.done:
+        if pieces is not None and download.after <= session.done:
             again.append(Fetch(0, request, download.id))
         else:
             state.send(session.peer, FetchFailed(0, request, failure))

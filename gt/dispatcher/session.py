@@ -100,7 +100,7 @@ class Download:
     unacked: int = 0  #: chunks that the client has not acknowledged
     #: Of a wide session: by worker, what is still to come from it; None: the session's `worker` answers alone.
     pieces: dict[int, Piece] | None = None
-    id: int = 0  #: of a wide session's: the tensor
+    id: int = 0  #: the tensor
     after: int = 0  #: the call that makes the value: nothing is passed on before the client knows how that ended
     held: list[tuple[Message, Buffer | None]] = field(default_factory=list)  #: what waits for that
 

@@ -10,6 +10,7 @@ from gt.transport.messages import (
     Call,
     CallDone,
     CallFailed,
+    Cancel,
     Chunk,
     ChunkAck,
     CloseSession,
@@ -299,6 +300,28 @@ def test_everything_under_way_fails_with_a_worker(hand):
     # What those that are left say of these calls is nobody's business any more.
     assert client.hears(workers[2].done(client, 1)) == []
     assert client.hears(workers[2].failed(client, 2)) == []
+
+
+def test_what_was_asked_for_before_there_were_several_fails_with_its_call(hand):
+    """The worker that runs the call is there, but every call under way fails: its result must not be seen either."""
+    first, second = hand.workers(2)
+    client = hand.client()
+    client.define(PLAIN)
+    x = client.upload(first)
+    client.call(PLAIN, [x])
+    made = client.next_id - 1
+    client.fetch(5, made)
+    client.fetch(6, x)
+    client.set_mesh(x=2)
+    out = second.die()
+    heard = client.hears(out)
+    assert [m.seq for m in heard if isinstance(m, CallFailed)] == [1]
+    assert [m.request for m in heard if isinstance(m, FetchFailed)] == [5]
+    assert [m.request for m in first.hears(out) if isinstance(m, Cancel)] == [5]
+    late = first.say(Chunk(client.session.number, 5, 0, 32, (8,), "float32"), bytes(32))
+    assert client.hears(late) == []
+    there = first.say(Chunk(client.session.number, 6, 0, 32, (8,), "float32"), bytes(32))
+    assert [type(m) for m in client.hears(there)] == [Chunk]
 
 
 def test_without_its_mesh_a_session_waits_for_a_new_one(hand):
