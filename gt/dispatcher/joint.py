@@ -149,14 +149,15 @@ def send(state: State, session: Session, head: Head) -> bool:
     assert parts is not None
     lanes = tuple(state.workers[n].lane for n in plan.workers)
     if not all(lane.admits(session, entry.cost_us) for lane in lanes):
+        before = session.claims
         if claim(session, lanes):
-            state.touch(lanes)
+            state.touch((*before, *lanes))
         return False
-    unclaim(session)
+    # Who claims room there next may be in another ring. (A call that is refused meanwhile may need fewer workers.)
+    state.touch((*unclaim(session), *lanes))
     for lane in lanes:
         lane.take(entry.cost_us)
         lane.owe(session, entry.cost_us)
-    state.touch(lanes)  # who claims room there next may be in another ring
     session.deficit_us -= entry.cost_us
 
     frees = drop(state, session, head.frees)

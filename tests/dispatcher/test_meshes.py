@@ -423,3 +423,27 @@ def test_rejected_layouts_change_nothing(hand):
         assert isinstance(rejected, Rejected)
         assert chunk.key not in client.session.tensors
         assert all(w.hears(out) == [] for w in workers)
+
+
+def test_who_claims_fewer_workers_than_before_lets_the_others_go_on(hand):
+    """A call waits for room on three workers, and behind it somebody else's for one of them. Then it is refused, which
+    needs two."""
+    workers = hand.workers(4)
+    client, other = hand.client(), hand.client()
+    client.set_mesh(x=3)
+    other.set_mesh(x=3)
+    assert other.set_mesh("", (0, 2), x=2).workers == (4, 2)
+    for each in (client, other):
+        each.define(PLAIN)
+    x = client.upload(workers[0], 8, workers[1], workers[2])
+    client.call(PLAIN, [x])
+    client.call(PLAIN, [x])
+    client.call(PLAIN, [x + 1])
+    assert client.session.claims
+    y = other.upload(workers[3], 8, workers[1])
+    assert other.hears(other.call(PLAIN, [y])) == []
+    assert other.session.claims
+    assert client.set_mesh("", (0, 2), x=2).workers == (1, 3)
+    out = [action for w in workers[:3] for action in w.failed(client, 1)]
+    assert [m.seq for m in workers[0].hears(out) if isinstance(m, Call)] == [3]
+    assert [m.session for m in workers[3].hears(out) if isinstance(m, Call)] == [other.session.number]
