@@ -223,6 +223,12 @@ class Oracle:
             old = old.replaces
         return old
 
+    def origins(self, ids: set[int]) -> set[int]:
+        """What those of these values that calls under way make were written over."""
+        under_way = [c for c in self.calls.values() if c.seq > self.resolved]
+        olds = {id(self._origin(node, call)) for call in under_way for node in call.outputs if node.id in ids}
+        return {i for i, node in self.by_id.items() if id(node) in olds}
+
     # --- what the client gets to see ---
 
     def check(self, node: Node, got: Array) -> None:

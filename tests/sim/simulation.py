@@ -354,7 +354,9 @@ class World:
     def outlived(self, client: Client) -> set[int]:
         """Of a client that has just lost one of several workers: values of which others have all."""
         there = self.cluster.machine.state.sessions.get(client.session.number)
-        return {i for i, t in there.tensors.items() if t.lost is None} if there is not None else set()
+        good = {i for i, t in there.tensors.items() if t.lost is None} if there is not None else set()
+        # A call that went off with the same event has them under new names already.
+        return good | client.oracle.origins(good)
 
     def torn(self, client: Client, seq: int) -> bool:
         """Whether nothing was kept of a call that failed, for one of its workers had died."""
