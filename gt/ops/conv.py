@@ -241,10 +241,8 @@ def _dx_torch(torch: Any, site: Site, *, sizes: Any, stride: Any, padding: Any, 
 
         def run(g: Any, w: Any) -> Any:
             like = empty(torch, g, x.shape, order or order_of(torch, g))  # torch asks for x
-            dx = back(put(g, order), like, put(w, turned), None, stride, padding, dilation, False, none, groups, which)[
-                0
-            ]
-            return put(dx, order)
+            g, w = put(g, order), put(w, turned)
+            return put(back(g, like, w, None, stride, padding, dilation, False, none, groups, which)[0], order)
 
         return run
     least = zip(g.shape[2:], w.shape[2:], stride, padding, dilation, strict=True)
@@ -270,9 +268,8 @@ def _dw_torch(torch: Any, site: Site, *, kernel: Any, stride: Any, padding: Any,
     f, none, shape = torch.ops.aten.convolution_backward.default, [0] * len(kernel), site.results[0].shape
     which = [False, True, False]
     order = choose(torch, site.device, site.specs[1], site.results[0], site.specs[0])
-    plain = (
-        torch.contiguous_format if site.device == "cpu" or order else None
-    )  # as the weight lies, which it meets next
+    # As the weight lies, which it meets next.
+    plain = torch.contiguous_format if site.device == "cpu" or order else None
 
     def run(g: Any, x: Any, bias: None) -> Any:
         g, x = put(g, order), put(x, order)
