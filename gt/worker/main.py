@@ -167,7 +167,7 @@ class Runner(threading.Thread):
             elif core.waiting or time.perf_counter() - self._last_s < core.config.spin_us * 1e-6:
                 os.sched_yield()
             else:
-                time.sleep(POLL_S)
+                time.sleep(POLL_S)  # a device does not ring
             return True
         finally:
             commands.lock.release()

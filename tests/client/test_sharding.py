@@ -39,7 +39,7 @@ from gt.transport.messages import (
     Stats,
 )
 from tests.client.scripting import Script, pins, serve
-from tests.sim.cluster import using
+from tests.sim.cluster import recorder_of, using
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_layouts_are_text_axes_or_another_layout(script: Script, session: Sessio
         gt.replicate(x),
         gt.replicate(x, mesh=stage),
     ]
-    session.end(session.sim_recorder)  # type: ignore[attr-defined]
+    session.end(recorder_of(session))
     assert len(made) == 10
     assert pins(script) == [
         "[10@x]", "[10@x 4@y]", "[10@x,y]", "stage1: [. 4@x]", "stage1: [10@x]", "stage1: [10@x]", "stage1: [10@x]",
@@ -203,7 +203,7 @@ def test_a_parameter_is_laid_out_in_place(script: Script, session: Session) -> N
     assert model[0].weight is weight
     assert (weight._fn, weight.grad) == (leaf, grad)
     assert weight.is_leaf
-    session.end(session.sim_recorder)  # type: ignore[attr-defined]
+    session.end(recorder_of(session))
     # weight and its gradient; weight, bias, mean and variance of the norm, but not its count, which has no dimensions
     assert sorted(pins(script)) == ["[6@x]"] * 6
     with pytest.raises(ArgumentError, match=r"'2\.\*' is the name of no parameter"):
@@ -215,10 +215,10 @@ def test_a_parameter_is_laid_out_in_place(script: Script, session: Session) -> N
 def test_the_state_of_an_optimizer_lies_as_the_parameter(script: Script, session: Session) -> None:
     gt.mesh(x=2)
     w = gt.shard_(gt.nn.Parameter(gt.ones(4, 2)), {0: "x"})
-    session.end(session.sim_recorder)  # type: ignore[attr-defined]
+    session.end(recorder_of(session))
     script.sent.clear()
     optimizer = gt.optim.Adam([w])
-    session.end(session.sim_recorder)  # type: ignore[attr-defined]
+    session.end(recorder_of(session))
     (define,) = script.of(Define)
     assert len(optimizer.state[w]) == 3
     assert define.program.inputs == (((4, 2), "float32"),), "it is made of the parameter, and so lies as it does"

@@ -19,7 +19,7 @@ from gt.client.signal_files import parse, read
 from gt.errors import ArgumentError, DTypeError
 from gt.transport.messages import Define, MeshSet, SetMesh
 from tests.client.scripting import Script
-from tests.sim.cluster import Cluster, using
+from tests.sim.cluster import Cluster, recorder_of, using
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def session(script: Script) -> Iterator[Session]:
 
 def code(script: Script, session: Session) -> list[str]:
     """Everything that was recorded so far: ops, and pins as their layouts."""
-    session.end(session.sim_recorder)  # type: ignore[attr-defined]
+    session.end(recorder_of(session))
     found = [ins.attrs["layout"] if ins.op == "shard" else ins.op for d in script.of(Define) for ins in d.program.code]
     script.sent.clear()
     return found
@@ -113,7 +113,7 @@ def test_contexts_nest_and_the_inner_one_counts(script: Script, session: Session
 
 def test_an_error_inside_ends_the_context(script: Script, session: Session) -> None:
     gt.signal.configure({"mesh": {"x": 2}, "signals": {"a": {"split": {0: "x"}}}})
-    x, rec = gt.ones(4, 6), session.sim_recorder  # type: ignore[attr-defined]
+    x, rec = gt.ones(4, 6), recorder_of(session)
     with pytest.raises(RuntimeError), gt.signal.context("a"):
         x @ x
     assert (rec.pin, rec.policy) == (None, None)

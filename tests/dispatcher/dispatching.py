@@ -139,6 +139,16 @@ class Hand:
         return work_off(job, self.planner)
 
 
+def start(hand: Hand, count: int = 2, memory: int = 0, **axes: int) -> tuple[Client, list[FakeWorker]]:
+    """A client that lives on so many workers, and has defined what it calls."""
+    workers = hand.workers(count, memory)
+    client = hand.client()
+    client.set_mesh(**(axes or {"x": count}))
+    for each in (PLAIN, STEP):
+        client.define(each)
+    return client, workers
+
+
 def copies(checked: Any, inputs: Any, home: Any, meshes: Any) -> Planned:
     """A plan in which every worker that holds something runs all of the program, and results are whole at home."""
     workers = tuple(sorted({n for at in inputs for n in at.mesh.workers} | set(home.workers)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from dispatching import PLAIN, STEP, Client, FakeWorker, Hand, Settings, copies, program
+from dispatching import PLAIN, STEP, Client, FakeWorker, Hand, Settings, copies, program, start
 
 from gt.dispatcher import plans
 from gt.dispatcher.events import MakePlan
@@ -18,15 +18,6 @@ from gt.transport.messages import Call, CallDone, CallFailed, Define, Failure, F
 @pytest.fixture
 def hand() -> Hand:
     return Hand()
-
-
-def start(hand: Hand, count: int = 2, memory: int = 0, **axes: int) -> tuple[Client, list[FakeWorker]]:
-    workers = hand.workers(count, memory)
-    client = hand.client()
-    client.set_mesh(**(axes or {"x": count}))
-    for each in (PLAIN, STEP):
-        client.define(each)
-    return client, workers
 
 
 def calls(worker: FakeWorker, out: list) -> list[Call]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dispatching import PLAIN, STEP, Client, FakeWorker, Hand, sent_to
+from dispatching import PLAIN, STEP, FakeWorker, Hand, sent_to, start
 
 from gt.program import Instruction, Program
 from gt.transport.messages import (
@@ -238,17 +238,8 @@ def test_a_head_that_waits_when_the_mesh_is_set_still_goes(hand):
 # --- losing one ------------------------------------------------------------------------------
 
 
-def wide(hand: Hand, count: int = 3) -> tuple[Client, list[FakeWorker]]:
-    workers = hand.workers(count)
-    client = hand.client()
-    client.set_mesh(x=count)
-    client.define(PLAIN)
-    client.define(STEP)
-    return client, workers
-
-
 def test_what_others_have_all_of_outlives_a_worker(hand):
-    client, workers = wide(hand)
+    client, workers = start(hand, 3)
     copied = client.upload(*workers[:1], 8, *workers[1:])
     cut = client.upload(workers[0], 9, *workers[1:], layout="[9@x]")
     assert client.session.tensors[cut].parts == {1: 12, 2: 12, 3: 12}
@@ -264,7 +255,7 @@ def test_what_others_have_all_of_outlives_a_worker(hand):
 
 
 def test_a_fetch_goes_on_at_another_worker_that_has_all_of_it(hand):
-    client, workers = wide(hand)
+    client, workers = start(hand, 3)
     copied = client.upload(workers[0], 8, *workers[1:])
     cut = client.upload(workers[0], 9, *workers[1:], layout="[9@x]")
     client.fetch(1, copied)
@@ -280,7 +271,7 @@ def test_a_fetch_goes_on_at_another_worker_that_has_all_of_it(hand):
 
 
 def test_everything_under_way_fails_with_a_worker(hand):
-    client, workers = wide(hand)
+    client, workers = start(hand, 3)
     x = client.upload(workers[0], 8, *workers[1:])
     client.call(PLAIN, [x])
     client.call(STEP, [x], (0.5,))
@@ -325,7 +316,7 @@ def test_what_was_asked_for_before_there_were_several_fails_with_its_call(hand):
 
 
 def test_without_its_mesh_a_session_waits_for_a_new_one(hand):
-    client, workers = wide(hand)
+    client, workers = start(hand, 3)
     x = client.upload(workers[0], 8, *workers[1:])
     workers[2].die()
     client.call(STEP, [x], (0.5,))
@@ -344,7 +335,7 @@ def test_without_its_mesh_a_session_waits_for_a_new_one(hand):
 
 
 def test_refused_calls_say_why(hand):
-    client, workers = wide(hand)
+    client, workers = start(hand, 3)
     x = client.upload(workers[0], 8, *workers[1:])
     workers[2].die()
     out = client.call(PLAIN, [x])
@@ -354,7 +345,7 @@ def test_refused_calls_say_why(hand):
 
 def test_calls_that_fail_for_one_reason_are_one_error(hand):
     """A step whose batch was lost too is blamed on the call that lost the parameters, not on itself."""
-    client, workers = wide(hand)
+    client, workers = start(hand, 3)
     both = Program(PLAIN.inputs * 2, "", (Instruction("add", (0, 1), {}),), (2,), (), ())
     client.define(both)
     x = client.upload(workers[0], 8, *workers[1:])
@@ -367,7 +358,7 @@ def test_calls_that_fail_for_one_reason_are_one_error(hand):
 
 
 def test_a_session_may_lose_all_its_workers(hand):
-    client, workers = wide(hand, 2)
+    client, workers = start(hand, 2)
     x = client.upload(workers[0], 8, *workers[1:])
     for worker in workers:
         worker.die()
@@ -384,7 +375,7 @@ def test_a_session_may_lose_all_its_workers(hand):
 
 
 def test_the_end_of_a_session_is_told_to_all_its_workers(hand):
-    client, workers = wide(hand)
+    client, workers = start(hand, 3)
     client.upload(workers[0], 8, *workers[1:])
     out = client.leave()
     assert all([type(m) for m in w.hears(out)] == [CloseSession] for w in workers)
@@ -392,7 +383,7 @@ def test_the_end_of_a_session_is_told_to_all_its_workers(hand):
 
 
 def test_nobody_else_notices_a_lost_worker(hand):
-    _, workers = wide(hand)
+    _, workers = start(hand, 3)
     other = hand.client()
     other.set_mesh(x=2)
     x = other.upload(workers[0], 8, workers[1])
@@ -406,7 +397,7 @@ def test_nobody_else_notices_a_lost_worker(hand):
 
 
 def test_rejected_layouts_change_nothing(hand):
-    client, workers = wide(hand)
+    client, workers = start(hand, 3)
     for text in (
         "[8@y]",
         "nowhere: [8@x]",

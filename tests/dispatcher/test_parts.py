@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dispatching import PLAIN, STEP, Client, FakeWorker, Hand
+from dispatching import PLAIN, FakeWorker, Hand, start
 
 from gt.dispatcher.events import Send
 from gt.transport.messages import CHUNK, CallDone, Cancel, Chunk, ChunkAck, Fetch, FetchFailed, Sharded
@@ -12,15 +12,6 @@ from gt.transport.messages import CHUNK, CallDone, Cancel, Chunk, ChunkAck, Fetc
 @pytest.fixture
 def hand() -> Hand:
     return Hand()
-
-
-def start(hand: Hand, count: int = 2, memory: int = 0, **axes: int) -> tuple[Client, list[FakeWorker]]:
-    workers = hand.workers(count, memory)
-    client = hand.client()
-    client.set_mesh(**(axes or {"x": count}))
-    for each in (PLAIN, STEP):
-        client.define(each)
-    return client, workers
 
 
 # --- uploads ---------------------------------------------------------------------------------

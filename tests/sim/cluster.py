@@ -299,13 +299,18 @@ class Cluster:
             self.machine.invariants()
 
 
+def recorder_of(session: sessions.Session) -> Any:
+    """What `using` this session records with, if no other recorder was given."""
+    return session.sim_recorder  # type: ignore[attr-defined]  # a mark that `using` leaves on it
+
+
 @contextmanager
 def using(session: sessions.Session, recorder: Any = None) -> Iterator[sessions.Session]:
     """Run the body as a client of this session: as the thread of that recorder, or as the only thread."""
     before = current.adopt(session)
     if recorder is None:
         recorder = getattr(session, "sim_recorder", None) or session.new_recorder()
-        session.sim_recorder = recorder  # type: ignore[attr-defined]
+        session.sim_recorder = recorder  # type: ignore[attr-defined]  # see recorder_of
     old = recording.use(recorder)
     try:
         yield session

@@ -104,7 +104,7 @@ class Sockets:
                 absent = [w for r, w in enumerate(key.workers) if not store.check([str(r)])]
                 seconds = self._timeout.total_seconds()
                 raise PeerFailed(f"workers {absent} did not come within {seconds:g} s (GT_PEER_TIMEOUT)")
-            time.sleep(POLL_S)
+            time.sleep(POLL_S)  # the store tells nobody who comes
         if self._device is None:
             self._device = dist.ProcessGroupGloo.create_device(hostname=self._listening.getsockname()[0])
         options = dist.ProcessGroupGloo._Options()
