@@ -206,6 +206,13 @@ hardtanh = _activation(
     attrs=({"min_val": -1.0, "max_val": 0.5},),
     infer=_infer_hardtanh,
 )
+
+
+def _exact(torch: Any, theirs: Any, ours: Any) -> Any:
+    """torch's kernel, but not for float64: on a GPU it has 1 / 6 in float32."""
+    return lambda x: theirs(x) if x.dtype is not torch.float64 else ours(x, torch.clamp(x * (1 / 6) + 0.5, 0.0, 1.0))
+
+
 hardsigmoid = _activation(
     "hardsigmoid",
     "x / 6 + 0.5, but not below 0 and not above 1.",
@@ -213,6 +220,7 @@ hardsigmoid = _activation(
     lambda g, x: ops.where(_between(x, -3.0, 3.0), g * (1 / 6), 0.0),
     None,
     None,  # torch's has 1 / 6 in float32
+    forward=lambda torch: _exact(torch, torch.nn.functional.hardsigmoid, lambda x, gate: gate),
 )
 hardswish = _activation(
     "hardswish",
@@ -221,6 +229,7 @@ hardswish = _activation(
     lambda g, x: ops.where(ops.le(x, -3.0), 0.0, ops.where(ops.ge(x, 3.0), g, g * (x * (1 / 3) + 0.5))),
     lambda u, z, g, x: ops.where(_between(x, -3.0, 3.0), u * g * (1 / 3), 0.0),
     lambda torch: torch.ops.aten.hardswish_backward.default,
+    forward=lambda torch: _exact(torch, torch.nn.functional.hardswish, lambda x, gate: x * gate),
 )
 
 # -- exponential -----------------------------------------------------------------------------
