@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 TICK_S = 0.005  #: How often the timer looks while there is something to look at,
 DOZE_S = 0.05  #: and while all threads wait for an answer: they look themselves, and leave nothing lying.
-QUIET_S = 1.0  #: How long there is nothing before it falls asleep.
+QUIET_S = 0.25  #: How long there is nothing before it falls asleep,
+ASLEEP_S = 1.0  #: and how often it looks even so.
 FREE_S = 0.05  #: How long frees wait for a call to travel with.
 #: How long an answer is looked for before the sleep. Where there is one CPU the server needs it.
 LOOK_S = 400e-6 if len(os.sched_getaffinity(0)) > 1 else 0.0
@@ -83,7 +84,7 @@ def run_timer(session: Session) -> None:
     quiet_since = time.monotonic()
     while not session.closed and not session.forked:
         if session.asleep:
-            session.wake.wait(QUIET_S)
+            session.wake.wait(ASLEEP_S)
         elif session.dozing:
             session.wake.wait(DOZE_S)
         else:
