@@ -174,6 +174,13 @@ class Groups:
         with self._lock:
             return sum(m.group is not None for table in self._of.values() for m in table.values())
 
+    @property
+    def on_devices(self) -> int:
+        """How many of them have their arrays go from one device to the other."""
+        with self._lock:
+            groups = [m.group for table in self._of.values() for m in table.values()]
+            return sum(group is not None and group.devices is not None for group in groups)
+
     def know(self, addresses: Mapping[int, str]) -> None:
         """Where the workers are now."""
         self._addresses = addresses

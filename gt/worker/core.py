@@ -301,6 +301,7 @@ class WorkerCore:
             "run_us": self._calls.run_us,
             "queued": len(self._queue) + len(self._urgent),
             "groups": len(self._groups),
+            "groups_on_devices": self._groups.on_devices,
             "sent_to_peers": self._groups.sent_nbytes,
             "sessions": sessions,
             "programs": programs,

@@ -338,21 +338,27 @@ def _joint(line: Line, actions: Sequence[Action]) -> Action:
 
 def leading(actions: Sequence[Action], inputs: int) -> Sequence[Action]:
     """The actions in an order in which those come first that small reductions near the inputs need: see Law 3."""
-    away: dict[int, tuple[int, int]] = {}  #: value -> how many actions it is away from inputs, and which one makes it
+    away: dict[int, int] = {}  #: value that is near -> how many actions it is away from inputs,
+    maker: dict[int, int] = {}  #: and which action makes it
     near: set[int] = set()
     for i, (work, sources, results, _) in enumerate(actions):
-        if work.makes_nbytes <= LIGHT_NBYTES and all(s < inputs or s in away for s in sources):
-            steps = 1 + max([away[s][0] for s in sources if s >= inputs], default=0)
-            if steps <= STEPS:
-                away.update(dict.fromkeys(results, (steps, i)))
-                if work.early and work.nbytes <= FEW_NBYTES and steps > 1:
-                    near.add(i)
+        if work.makes_nbytes > LIGHT_NBYTES:
+            continue
+        steps = 1
+        for s in sources:
+            if s >= inputs:
+                steps = max(steps, 1 + away.get(s, STEPS))
+        if steps <= STEPS:
+            for r in results:
+                away[r], maker[r] = steps, i
+            if work.early and steps > 1 and work.nbytes <= FEW_NBYTES:
+                near.add(i)
     wanted = [s for i in near for s in actions[i][1]]
     while wanted:
-        s = wanted.pop()
-        if s >= inputs and away[s][1] not in near:
-            near.add(away[s][1])
-            wanted += actions[away[s][1]][1]
+        i = maker.get(wanted.pop(), -1)
+        if i >= 0 and i not in near:
+            near.add(i)
+            wanted += actions[i][1]
     if not near:
         return actions
     return [*[actions[i] for i in sorted(near)], *[action for i, action in enumerate(actions) if i not in near]]

@@ -7,7 +7,10 @@ Law 2: a device cannot get past a collective that another worker does not begin.
 
 from __future__ import annotations
 
+import hashlib
+import os
 import threading
+import time
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -19,6 +22,8 @@ from gt.worker.collectives import Collective, Devices, Handle
 from gt.worker.engines.reducing import narrowed, reduce_op, widened
 from gt.worker.engines.torch import as_bytes
 
+POLL_S = 0.001  #: How often a worker looks whether the GPUs have met.
+
 
 def on_devices(store: Any, gloo: Any, rank: int, size: int, device: str, timeout: timedelta) -> Devices | None:
     """NCCL for this group; None where some of its workers have no GPU, or share one, or it does not work."""
@@ -27,25 +32,42 @@ def on_devices(store: Any, gloo: Any, rank: int, size: int, device: str, timeout
     gpus = {bytes(other.numpy()) for other in everyone}
     if len(gpus) < size or bytes(16) in gpus:
         return None
-    made = None
+    made, met = None, False
     with suppress(Exception):
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = timeout
         made = dist.ProcessGroupNCCL(dist.PrefixStore("nccl", store), rank, size, options)
-        made.allreduce([torch.zeros(1, device=device)]).wait()
-        torch.cuda.current_stream().synchronize()
-    works = torch.tensor([made is not None], dtype=torch.uint8)
+        _meet(made, device, timeout)
+        met = True
+    works = torch.tensor([met], dtype=torch.uint8)
     lowest = dist.AllreduceOptions()
     lowest.reduceOp = dist.ReduceOp.MIN
     gloo.allreduce([works], lowest).wait()
-    return _Nccl(made) if works.item() else None
+    if works.item():
+        return _Nccl(made)
+    if made is not None:
+        _Nccl(made).drop()
+    return None
+
+
+def _meet(group: Any, device: str, timeout: timedelta) -> None:
+    """The GPUs add up something. One that does not come must not keep the host for good."""
+    work = group.allreduce([torch.zeros(1, device=device)])
+    deadline_s = time.monotonic() + timeout.total_seconds()
+    while not work.is_completed():
+        if time.monotonic() > deadline_s:
+            raise TimeoutError
+        time.sleep(POLL_S)
 
 
 def _identity(device: str) -> Any:
-    """The GPU of a worker, as no other is called; zeros if it has none."""
+    """The GPU of a worker, as no other is called; zeros if it has none. NCCL takes one GPU for two if it is told that
+    they are in different hosts, and so does this."""
     if not device.startswith("cuda"):
         return torch.zeros(16, dtype=torch.uint8)
-    return torch.tensor(list(torch.cuda.get_device_properties(device).uuid.bytes), dtype=torch.uint8)
+    told = os.environ.get("NCCL_HOSTID", "").encode()
+    name = hashlib.sha256(torch.cuda.get_device_properties(device).uuid.bytes + told).digest()[:16]
+    return torch.tensor(list(name), dtype=torch.uint8)
 
 
 class _Nccl:
@@ -61,6 +83,8 @@ class _Nccl:
             options.reduceOp = reduce_op(what)
             return _Flying(self._group.allreduce([reduced], options), what, out, reduced)
         out = torch.empty(what.made.nbytes, dtype=torch.uint8, device=array.device)
+        if what.name == "all_gather" and len(set(what.takes)) == 1:
+            return _Flying(self._group._allgather_base(out, data), what, out, None)
         sent = data.repeat(len(what.workers)) if what.name == "all_gather" else data
         takes, sends = what.nbytes(what.takes), what.nbytes(what.sends)
         return _Flying(self._group.alltoall_base(out, sent, takes, sends), what, out, None)

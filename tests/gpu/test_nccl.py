@@ -1,0 +1,116 @@
+"""Workers that meet over NCCL: two on one GPU, which NCCL takes for two because it is told of two hosts."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gt
+from gt.errors import GTError
+from tests.processes.running import Process, environment
+from tests.sharding.real import Server, check_ops, joined, serving
+from tests.sharding.real_training import losses, same
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+TWO = {"x": 2}
+
+
+class Pair:
+    """A server and two workers on one GPU."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.address = server.address
+        host, _, port = server.address.rpartition(":")
+        arguments = ["-m", "gt.worker", "--host", host, "-p", port, "--engine", "torch", "--device", "cuda:0"]
+        lo = {"NCCL_SOCKET_IFNAME": "lo", "GT_AUTO_COMPILE": "0", "GT_PEER_TIMEOUT": "60"}
+        self.workers = [Process(arguments, environment(NCCL_HOSTID=f"gt-{k}", **lo)) for k in range(2)]
+
+    def end(self) -> None:
+        for worker in self.workers:
+            worker.popen.kill()
+            worker.popen.communicate()
+
+
+@pytest.fixture
+def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+    for variable in [v for v in os.environ if v.startswith("GT_")]:
+        monkeypatch.delenv(variable)
+    with serving() as server:
+        made = Pair(server)
+        try:
+            gt.connect(server.address)
+            joined(2)
+            yield made
+        finally:
+            gt.disconnect()
+            made.end()
+
+
+def groups_on_devices() -> list[int]:
+    return [about["groups_on_devices"] for about in gt.debug.get_worker_stats()["workers"].values()]
+
+
+@pytest.mark.parametrize("name", ["mlp", "gpt"])
+def test_the_losses_of_one_worker(pair: Pair, name: str) -> None:
+    alone = losses(pair.address, name, None)
+    for way in ("data", "weights", "both", "anyhow"):
+        same(losses(pair.address, name, TWO, way), alone)
+        assert groups_on_devices() == [1, 1], "they have met over NCCL"
+
+
+def test_numbers_of_every_kind(pair: Pair) -> None:
+    """Reduced, gathered and exchanged, of even and uneven sizes."""
+    names = ["sum", "amax", "amin", "matmul", "softmax", "cat", "logical_and", "all", "any", "index_add", "sort"]
+    assert not check_ops(pair.address, [TWO], names, 12, "nccl")
+    assert groups_on_devices() == [1, 1]
+    gt.connect(pair.address, mesh=TWO)
+    rng = np.random.default_rng(0)
+    for dtype in (gt.float16, gt.bfloat16, gt.float32, gt.int64, gt.int16, gt.int8, gt.uint8, gt.complex64):
+        a = rng.integers(0, 5, size=(7, 6)).astype(np.float32)
+        x = gt.from_numpy(a, layout={0: "x"}).to(dtype)
+        np.testing.assert_array_equal(x.sum(0, dtype=dtype).to(gt.float32).numpy(), a.sum(0))
+        if not dtype.is_complex:
+            np.testing.assert_array_equal(x.amax(0).to(gt.float32).numpy(), a.max(0))
+    a[3, 2] = np.nan
+    x = gt.from_numpy(a, layout={0: "x"})
+    np.testing.assert_array_equal(x.amax(0).numpy(), a.max(0))
+
+
+def test_a_bad_index_fails_only_its_call(pair: Pair) -> None:
+    gt.connect(pair.address, mesh=TWO)
+    table = gt.from_numpy(np.arange(12.0).reshape(6, 2), layout={0: "x"})
+    good, bad = (gt.from_numpy(np.array(rows), layout={0: "x"}) for rows in ([5, 0, 3], [1, 99, 2]))
+    assert float(gt.nn.functional.embedding(good, table).sum()) == 35.0
+    begin = time.monotonic()
+    with pytest.raises((GTError, IndexError), match="out of range"):
+        gt.nn.functional.embedding(bad, table).numpy()
+    assert time.monotonic() - begin < 20
+    assert float(gt.nn.functional.embedding(good, table).sum()) == 35.0
+
+
+def test_a_worker_that_is_killed_leaves_nobody_waiting(pair: Pair) -> None:
+    gt.connect(pair.address, mesh=TWO)
+    x: Any = gt.from_numpy(np.ones((64, 64), np.float32), layout={0: "x"})
+    total = x
+    for _ in range(5):
+        total = (total @ x) / 64
+    assert float(total.sum()) == 64 * 64
+    for k in range(200):
+        total = (total @ x.T) / 64
+        if k == 20:
+            pair.workers[1].popen.kill()
+    begin = time.monotonic()
+    with pytest.raises(GTError):
+        float(total.sum())
+    assert time.monotonic() - begin < 20
+    assert pair.workers[0].popen.poll() is None, "the other one lives"
+    gt.connect(pair.address)
+    assert float(gt.ones(3).sum()) == 3.0
