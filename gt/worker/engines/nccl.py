@@ -66,7 +66,8 @@ def _identity(device: str) -> Any:
     if not device.startswith("cuda"):
         return torch.zeros(16, dtype=torch.uint8)
     told = os.environ.get("NCCL_HOSTID", "").encode()
-    name = hashlib.sha256(torch.cuda.get_device_properties(device).uuid.bytes + told).digest()[:16]
+    gpu = bytes(torch.cuda.get_device_properties(device).uuid.bytes)
+    name = hashlib.sha256(gpu + told).digest()[:16]
     return torch.tensor(list(name), dtype=torch.uint8)
 
 
