@@ -108,7 +108,8 @@ def _fulfil(state: State, session: Session, wish: SetMesh) -> bool:
             state.send(session.peer, MeshSet(wish.request, (), text))
             return True
     others.sort(key=lambda w: (len(w.sessions), w.nbytes, w.number))
-    for worker in others[: needed - len(mine)]:
+    # In the order of their numbers: sessions on the same workers then have the same mesh, and share their plans.
+    for worker in sorted(others[: max(needed - len(mine), 0)], key=lambda w: w.number):
         mine[worker.number] = worker
         worker.sessions[session.number] = session
     waited = session.waiting_since_s is not None

@@ -50,12 +50,26 @@ def test_a_mesh_keeps_the_workers_there_are_and_takes_the_least_loaded(hand):
     client = hand.client()
     client.upload(workers[1])
     assert client.set_mesh(x=2).workers == (2, 3)
-    assert client.set_mesh(x=2, y=2).workers == (2, 3, 4, 1)
+    assert client.set_mesh(x=2, y=2).workers == (2, 3, 1, 4)
     assert client.session.worker.number == 2
-    assert numbers(client.session) == [2, 3, 4, 1]
-    assert client.set_mesh("stage", (3, 0), x=2).workers == (1, 2)
-    assert client.set_mesh("stage", x=3).workers == (2, 3, 4)
-    assert client.session.home.mesh.workers == (2, 3, 4, 1)
+    assert numbers(client.session) == [2, 3, 1, 4]
+    assert client.set_mesh("stage", (3, 0), x=2).workers == (4, 2)
+    assert client.set_mesh("stage", x=3).workers == (2, 3, 1)
+    assert client.session.home.mesh.workers == (2, 3, 1, 4)
+
+
+def test_a_mesh_of_fewer_takes_no_worker(hand):
+    hand.workers(6)
+    client = hand.client()
+    client.set_mesh(x=3)
+    assert client.set_mesh(x=2).workers == (1, 2)
+    assert numbers(client.session) == [1, 2, 3]
+
+
+def test_sessions_on_the_same_workers_have_the_same_mesh(hand):
+    workers = hand.workers(3)
+    hand.client().upload(workers[0])  # the first is loaded; where all are needed that does not matter
+    assert hand.client().set_mesh(x=3).workers == hand.client().set_mesh(x=3).workers == (1, 2, 3)
 
 
 def test_a_new_session_may_begin_with_a_mesh(hand):
@@ -423,7 +437,7 @@ def test_who_claims_fewer_workers_than_before_lets_the_others_go_on(hand):
     client, other = hand.client(), hand.client()
     client.set_mesh(x=3)
     other.set_mesh(x=3)
-    assert other.set_mesh("", (0, 2), x=2).workers == (4, 2)
+    assert other.set_mesh("", (2, 1), x=2).workers == (4, 2)
     for each in (client, other):
         each.define(PLAIN)
     x = client.upload(workers[0], 8, workers[1], workers[2])
