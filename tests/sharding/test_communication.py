@@ -190,6 +190,20 @@ def test_large_gradients_do_not_wait_for_each_other() -> None:
     assert code.index("sgd") > starts[1]
 
 
+def test_what_is_counted_in_the_inputs_is_reduced_before_all_else() -> None:
+    """How many targets count, which the loss and its gradient divide by: nobody waits for it in the middle."""
+    m, rows = mesh(x=2), 12
+    w = Writing(x=normal(rows, 16), w1=normal(8, 16), w2=normal(5, 8), y=RNG.integers(0, 5, rows))
+    scores = ops.linear(ops.relu(ops.linear(w["x"], w["w1"])), w["w2"])
+    loss, _ = ops.cross_entropy(scores, w["y"], ignore_index=-100, reduction="mean", smoothing=0.0)
+    new = [ops.sgd(w[p], d, 0.1, 0.0) for p, d in zip(("w1", "w2"), w.grads(loss, ["w1", "w2"]), strict=True)]
+    lie = {"x": split(m, (rows, 16), {0: "x"}), "y": split(m, (rows,), {0: "x"})}
+    planned, _ = w.planned(m, lie, [*new, loss], {0: "w1", 1: "w2"})
+    code = [ins.op for ins in planned.locals[0].program.code]
+    assert code.index("all_reduce") < code.index("linear")
+    assert collectives(planned) == ["all_reduce", "all_reduce"], "the counts, and then the gradients with the loss"
+
+
 def test_a_split_contraction() -> None:
     m = mesh(x=4)
     w = Writing(a=normal(8, 64), b=normal(64, 8))

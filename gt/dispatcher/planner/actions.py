@@ -336,8 +336,9 @@ def _joint(line: Line, actions: Sequence[Action]) -> Action:
     return joint_work(line, step, members), sources, tuple(r for _, _, made, _ in actions for r in made), -1
 
 
-def leading(actions: Sequence[Action], inputs: int) -> Sequence[Action]:
-    """The actions in an order in which those come first that small reductions near the inputs need: see Law 3."""
+def leading(actions: Sequence[Action], inputs: int) -> tuple[Sequence[Action], int]:
+    """The actions in an order in which those come first that small reductions near the inputs need, and how many those
+    are: see Law 3."""
     away: dict[int, int] = {}  #: value that is near -> how many actions it is away from inputs,
     maker: dict[int, int] = {}  #: and which action makes it
     near: set[int] = set()
@@ -360,12 +361,14 @@ def leading(actions: Sequence[Action], inputs: int) -> Sequence[Action]:
             near.add(i)
             wanted += actions[i][1]
     if not near:
-        return actions
-    return [*[actions[i] for i in sorted(near)], *[action for i, action in enumerate(actions) if i not in near]]
+        return actions, 0
+    first, rest = [actions[i] for i in sorted(near)], [each for i, each in enumerate(actions) if i not in near]
+    return first + rest, len(first)
 
 
-def waiting(actions: Sequence[Action]) -> Sequence[Action]:
-    """The actions in an order in which those that may wait come as late as they can: see Law 3."""
+def waiting(actions: Sequence[Action], begun: int) -> Sequence[Action]:
+    """The actions in an order in which those that may wait come as late as they can: see Law 3. What the first ones
+    reduce, so many of them, is there in time anyway."""
     order: list[Action] = []
     put = order.append
     held: dict[int, int] = {}  #: value -> the action that makes it, and waits
@@ -381,7 +384,8 @@ def waiting(actions: Sequence[Action]) -> Sequence[Action]:
             if of_few or work.makes_nbytes:
                 few.update(results)
             if work.early:
-                reduced.update(results)
+                if i >= begun:
+                    reduced.update(results)
             elif waits and of_few:
                 reduced.update(results)
                 held.update(dict.fromkeys(results, i))
@@ -411,5 +415,5 @@ def _released(actions: Sequence[Action], held: dict[int, int], sources: Sequence
 def ordered(actions: Sequence[Action], inputs: int) -> list[Action]:
     """The actions in the order in which workers run them: Law 3. `inputs`: how many of the values are there before."""
     if any(work.early and work.nbytes <= FEW_NBYTES for work, _, _, _ in actions):
-        actions = waiting(leading(actions, inputs))
+        actions = waiting(*leading(actions, inputs))
     return _Order(actions, inputs).run()
