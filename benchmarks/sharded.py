@@ -3,7 +3,8 @@
 `python benchmarks/sharded.py [--model mlp,gpt] [--quick] [--json FILE]`. On the CPU: two workers (two ranks) of one
 thread each, talking over gloo. Data parallel: the batch is split, GT against DistributedDataParallel. Tensor parallel:
 the weights are split by columns and then by rows, GT against DTensor. Rounds are in turn; what counts is the ratio of
-medians. GT's workers count the bytes that they send to each other; beside them stands the textbook's count.
+medians. GT's workers count the bytes that they send to each other; beside them stands what went over the loopback
+device meanwhile (with its headers, and with what others sent), and the textbook's count.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import statistics
 import sys
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -148,11 +150,11 @@ class GTSide:
         loss.item()
         return (time.perf_counter() - begin) / steps
 
-    def sent(self, steps: int) -> float:
-        """Bytes that the workers send to each other in a step, together."""
-        before = self._sent()
+    def sent(self, steps: int) -> tuple[float, float]:
+        """Bytes that the workers send to each other in a step, together: as they count, and as the machine does."""
+        before, there = self._sent(), loopback_bytes()
         self.round(steps)
-        return (self._sent() - before) / steps
+        return (self._sent() - before) / steps, (loopback_bytes() - there) / steps
 
     def _sent(self) -> int:
         workers = self.gt.debug.get_worker_stats()["workers"].values()
@@ -236,15 +238,31 @@ def free_port() -> int:
 
 
 def textbook_bytes(name: str, how: str, parameters: int) -> float:
-    """What two workers send each other in a step by the book. Data parallel: an all-reduce of every gradient, in which
-    each sends as many bytes as they have. Tensor parallel: an all-reduce of the activations behind each pair of layers,
-    forward, and in front of it, backward (where something there needs a gradient). The planner may do with less."""
+    """What two workers send each other in a step by the book. In an all-reduce each sends as many bytes as there are.
+
+    Data parallel: every gradient, the loss, and what it is divided by (how many targets count, forward and backward).
+    Tensor parallel, as Megatron does it with the sequence split between the layers: the activations behind each pair of
+    layers, forward, and in front of it, backward (where something there needs a gradient); what is made of split rows:
+    the gradients of the norms, and of the biases behind the layers that are split by rows; and the loss. The planner
+    may do with less."""
+    numbers = 1 if name == "mlp" else 3
     if how == "data":
-        return 2.0 * parameters
+        return 2.0 * (parameters + 4 * numbers)
     if name == "mlp":
-        activations = BATCH[name] * WIDTH * 4
-        return 2.0 * activations * (LAYERS // 2 + LAYERS // 2 - 1)
-    return 2.0 * BATCH[name] * LENGTH * GPT_WIDTH * 4 * 2 * LAYERS * 2
+        activations = BATCH[name] * WIDTH * (LAYERS // 2 + LAYERS // 2 - 1)
+        return 2.0 * 4 * (activations + len(ROWS[name]) * WIDTH + numbers)
+    activations = BATCH[name] * LENGTH * GPT_WIDTH * 2 * LAYERS * 2
+    rows = LAYERS * (len(ROWS[name]) + 2 * 2) * GPT_WIDTH + 2 * GPT_WIDTH
+    return 2.0 * 4 * (activations + rows + numbers)
+
+
+def loopback_bytes() -> int:
+    """What the machine has sent to itself over the network so far; 0 where that is not known."""
+    try:
+        lines = Path("/proc/net/dev").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.partition(":")[2].split()[8]) for line in lines if line.strip().startswith("lo:"))
 
 
 def race(name: str, how: str, args: argparse.Namespace) -> dict[str, Any]:
@@ -263,7 +281,7 @@ def race(name: str, how: str, args: argparse.Namespace) -> dict[str, Any]:
         for _ in range(rounds):
             for side, took in zip((ours, theirs), seconds, strict=True):
                 took.append(side.ask("round", steps))
-        sent = ours.ask("sent", steps)
+        sent, wire = ours.ask("sent", steps)
         textbook = textbook_bytes(name, how, ours.ask("parameters"))
     gt_s, torch_s = map(statistics.median, seconds)
     return {
@@ -273,6 +291,7 @@ def race(name: str, how: str, args: argparse.Namespace) -> dict[str, Any]:
         "target": TARGETS[how],
         "losses_apart": apart,
         "sent_bytes": sent,
+        "wire_bytes": wire,
         "textbook_bytes": textbook,
     }
 
@@ -281,7 +300,7 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--model", default="mlp,gpt", help="mlp, gpt or both (%(default)s)")
     args = parser.parse_args()
-    rows = [("", "GT", "torch", "ratio", "bytes between workers", "textbook", "target")]
+    rows = [("", "GT", "torch", "ratio", "bytes between workers", "on the wire", "textbook", "target")]
     found: dict[str, Any] = {}
     for name in args.model.split(","):
         for how, rival in RIVALS.items():
@@ -300,6 +319,7 @@ def main() -> None:
                     f"{one['torch_ms']:.2f} ms",
                     f"{one['ratio']:.2f}",
                     f"{one['sent_bytes'] / 1e6:.2f} MB",
+                    f"{one['wire_bytes'] / 1e6:.2f} MB",
                     f"{one['textbook_bytes'] / 1e6:.2f} MB",
                     goal,
                 )
