@@ -102,6 +102,11 @@ def cxx() -> str:
     return os.environ.get("CXX", "")
 
 
+def nccl_host() -> str:
+    """The host that NCCL takes this to be, where the user gives it another name."""
+    return os.environ.get("NCCL_HOSTID", "")
+
+
 def visible_gpus() -> list[str] | None:
     """What CUDA_VISIBLE_DEVICES allows; None: everything."""
     text = os.environ.get("CUDA_VISIBLE_DEVICES")

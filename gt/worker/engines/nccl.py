@@ -8,7 +8,6 @@ Law 2: a device cannot get past a collective that another worker does not begin.
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 import time
 from contextlib import suppress
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from gt.config import nccl_host
 from gt.worker.collectives import Collective, Devices, Handle
 from gt.worker.engines.reducing import narrowed, reduce_op, widened
 from gt.worker.engines.torch import as_bytes
@@ -65,9 +65,8 @@ def _identity(device: str) -> Any:
     they are in different hosts, and so does this."""
     if not device.startswith("cuda"):
         return torch.zeros(16, dtype=torch.uint8)
-    told = os.environ.get("NCCL_HOSTID", "").encode()
     gpu = bytes(torch.cuda.get_device_properties(device).uuid.bytes)
-    name = hashlib.sha256(gpu + told).digest()[:16]
+    name = hashlib.sha256(gpu + nccl_host().encode()).digest()[:16]
     return torch.tensor(list(name), dtype=torch.uint8)
 
 
