@@ -1,10 +1,12 @@
-"""Workers that meet over NCCL: two on one GPU, which NCCL takes for two because it is told of two hosts."""
+"""Two workers on one GPU. They meet through the host's memory; or over NCCL, which takes one GPU for two if it is told
+of two hosts."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -23,15 +25,15 @@ TWO = {"x": 2}
 
 
 class Pair:
-    """A server and two workers on one GPU."""
+    """A server and two workers on one GPU, each in the host of this name as far as NCCL knows."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, hosts: Sequence[str]) -> None:
         self.server = server
         self.address = server.address
         host, _, port = server.address.rpartition(":")
         arguments = ["-m", "gt.worker", "--host", host, "-p", port, "--engine", "torch", "--device", "cuda:0"]
         lo = {"NCCL_SOCKET_IFNAME": "lo", "GT_AUTO_COMPILE": "0", "GT_PEER_TIMEOUT": "60"}
-        self.workers = [Process(arguments, environment(NCCL_HOSTID=f"gt-{k}", **lo)) for k in range(2)]
+        self.workers = [Process(arguments, environment(NCCL_HOSTID=host, **lo)) for host in hosts]
 
     def end(self) -> None:
         for worker in self.workers:
@@ -39,12 +41,10 @@ class Pair:
             worker.popen.communicate()
 
 
-@pytest.fixture
-def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    for variable in [v for v in os.environ if v.startswith("GT_")]:
-        monkeypatch.delenv(variable)
+@contextmanager
+def two_workers(*hosts: str) -> Iterator[Pair]:
     with serving() as server:
-        made = Pair(server)
+        made = Pair(server, hosts)
         try:
             gt.connect(server.address)
             joined(2)
@@ -54,8 +54,30 @@ def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
             made.end()
 
 
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in [v for v in os.environ if v.startswith("GT_")]:
+        monkeypatch.delenv(variable)
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """They meet over NCCL."""
+    with two_workers("one", "other") as made:
+        yield made
+
+
 def groups_on_devices() -> bool:
     return all(about["groups_on_devices"] for about in gt.debug.get_worker_stats()["workers"].values())
+
+
+@pytest.mark.parametrize("name", ["mlp", "gpt"])
+def test_through_the_host_too_the_losses_are_those_of_one_worker(name: str) -> None:
+    with two_workers("same", "same") as pair:
+        alone = losses(pair.address, name, None)
+        for way in ("data", "weights", "both"):
+            same(losses(pair.address, name, TWO, way), alone)
+            assert not groups_on_devices(), "NCCL cannot be used between workers on one GPU"
 
 
 @pytest.mark.parametrize("name", ["mlp", "gpt"])
