@@ -305,7 +305,22 @@ def _to_host(engine: Engine, array: Array) -> Bytes:
     return np.frombuffer(engine.end_fetch(coming), np.uint8)
 
 
-def agree(group: Group) -> Handle:
-    """Meet the others once more: when this is over they all have come this far."""
-    word = np.zeros(1, np.uint8)
-    return group.start(AGREE, word, word)
+class _Agreed:
+    """The most that any of them has said."""
+
+    def __init__(self, handle: Handle, word: Bytes) -> None:
+        self._handle, self._word = handle, word
+
+    def ready(self) -> bool:
+        return self._handle.ready()
+
+    def result(self) -> int:
+        self._handle.result()
+        return int(self._word[0])
+
+
+def agree(group: Group, said: int = 0) -> Handle:
+    """Meet the others once more: when this is over they all have come this far. The result is the largest number that
+    any of them has said."""
+    word = np.full(1, said, np.uint8)
+    return _Agreed(group.start(AGREE, word, word), word)

@@ -25,7 +25,7 @@ from gt.errors import OutOfMemory
 from gt.ops.check import Checked
 from gt.program import Spec, spec
 from gt.worker.engines import Engine
-from gt.worker.lowering import Literal, Lowered, Operand, Step, lower
+from gt.worker.lowering import Literal, Lowered, Operand, Step, Whole, lower
 from gt.worker.store import Entry
 
 #: (inputs, scalars) -> (results, flag). The list of inputs is emptied at once. Of a program that workers run together:
@@ -36,7 +36,9 @@ Run = Callable[..., Any]
 class Runnable:
     """A program that was made ready for an engine. It is a Form: see tiers.py."""
 
-    __slots__ = ("_code", "_commit_line", "_instructions", "checks", "lends", "needs", "ran", "run", "source", "takes")
+    __slots__ = (
+        "_code", "_commit_line", "_instructions", "checks", "lends", "needs", "ran", "run", "source", "takes", "whole",
+    )  # fmt: skip
 
     def __init__(self, lowered: Lowered, writer: _Writer, run: Run, engine: Engine) -> None:
         self.run: Run = run if lowered.program.workers else engine.whole(run, lowered.steps)
@@ -49,6 +51,7 @@ class Runnable:
         self.checks: tuple[tuple[int, str], ...] = tuple((s.instruction, s.op.name) for s in lowered.checks)
         #: (input, n): what must be known of an index that is not checked: its elements lie in [0, n).
         self.needs: tuple[tuple[int, int], ...] = tuple(lowered.needs.items())
+        self.whole: dict[int, Whole] = {}  #: Steps that are many instructions, by their places.
         self._instructions: list[int] = writer.instructions
         self._commit_line: int = writer.commit_line
 
@@ -58,7 +61,10 @@ class Runnable:
         while tb is not None:
             if tb.tb_frame.f_code is self._code:
                 line = tb.tb_lineno
-                return self._instructions[line - 1], line >= self._commit_line
+                instruction = self._instructions[line - 1]
+                if instruction in self.whole:
+                    instruction = self.whole[instruction].where(error)
+                return instruction, line >= self._commit_line
             tb = tb.tb_next
         return -1, False
 
@@ -66,16 +72,20 @@ class Runnable:
         pass
 
 
-def compile_program(checked: Checked, engine: Engine, fake_memory: int = 0, trusted: bool = False) -> Runnable:
+def compile_program(
+    checked: Checked, engine: Engine, fake_memory: int = 0, trusted: bool = False, whole: Sequence[Whole] = ()
+) -> Runnable:
     """Generate the code of a program.
 
     With `fake_memory`, a run fails at the first instruction where its results exceed that many bytes. With `trusted`,
-    the code is for inputs that are known to be what it `needs`.
+    the code is for inputs that are known to be what it `needs`. With `whole`, these instructions are one step each.
     """
-    lowered = lower(checked, engine, trusted)
+    lowered = lower(checked, engine, trusted, whole)
     writer = _Writer(lowered, engine, fake_memory)
     writer.write()
-    return _finish(lowered, writer, engine)
+    made = _finish(lowered, writer, engine)
+    made.whole = {w.place: w for w in whole}
+    return made
 
 
 def split(checked: Checked, engine: Engine) -> list[int]:
@@ -323,7 +333,7 @@ class _Writer:
         for step in commit:
             self.make_dense(step)
         if self.together:
-            self.line(f"yield c.agree({'f' if self.watched else None})")
+            self.line(f"c.agreed((yield c.agree({'f' if self.watched else None})))")
         self.commit_line = min(self.commit_line, len(self.lines) + 1)
         for group in self.alike(commit):
             many = self.engine.many(group[0].op, group[0].attrs) if len(group) > 1 else None

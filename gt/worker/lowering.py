@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from gt.errors import IndexOutOfRange, ProgramError
 from gt.ops.check import Checked
 from gt.ops.record import TABLE, Op
 from gt.ops.trace import Symbol, Trace, scalar_kind
-from gt.program import SCALARS, Program, Spec
+from gt.program import SCALARS, Instruction, Program, Spec
 from gt.worker.collectives import Collective, collective
 from gt.worker.engines import Engine
 
@@ -34,6 +34,8 @@ class Literal(NamedTuple):
 
 #: A value's number, ~k for scalar k, or a number.
 Operand = int | Literal
+
+HIDDEN = Literal(None)  #: A value that a whole step keeps to itself, or a view of it.
 
 
 class Check(NamedTuple):
@@ -61,6 +63,22 @@ class Step:
     def together(self) -> bool:
         """Whether other workers take part in it."""
         return isinstance(self.kernel, Collective)
+
+
+class Whole(Protocol):
+    """Instructions that are one step together: a part of a program, compiled. See parts.py."""
+
+    op: Op
+    kernel: Callable[..., Any]
+    replaces: frozenset[int]  #: the instructions, which nobody else has to run
+    failed: str  #: why they had to run one by one after all, if they had
+    place: int  #: the one of them where the step is
+    args: tuple[int, ...]  #: values of the program, and ~k for scalar k
+    results: tuple[int, ...]  #: and the values that it makes
+    specs: tuple[Spec, ...]  #: of these
+
+    def where(self, error: BaseException) -> int:
+        """The instruction that raised this error; -1: none."""
 
 
 @dataclass(slots=True)
@@ -95,8 +113,10 @@ def check_number(op: str, index: int, n: int, extra: int | None) -> int:
 
 
 class _Lowering:
-    def __init__(self, checked: Checked, engine: Engine, trusted: bool) -> None:
+    def __init__(self, checked: Checked, engine: Engine, trusted: bool, whole: Sequence[Whole]) -> None:
         self.program = checked.program
+        self.places = {w.place: w for w in whole}
+        self.replaced = {i for w in whole for i in w.replaces}
         self.trusted = trusted
         self.needs: dict[int, int] = {}
         self.engine = engine
@@ -129,10 +149,16 @@ class _Lowering:
 
     def run(self) -> Lowered:
         env: list[Operand] = list(range(len(self.specs)))
+        waiting: list[tuple[int, Instruction, int]] = []  #: for a whole step, with the number of the first result
         for i, ins in enumerate(self.program.code):
-            self.instruction = i
-            args = [env[a] if a >= 0 else a for a in ins.args]
-            env.extend(self.emit(TABLE[ins.op], args, ins.attrs))
+            first = len(env)
+            env.extend([HIDDEN] * ins.results)
+            if i not in self.replaced and not self.emit_at(i, ins, first, env):
+                waiting.append((i, ins, first))
+            if i in self.places:
+                self.instruction = i
+                self.emit_whole(self.places[i], env)
+                waiting = [each for each in waiting if not self.emit_at(*each, env)]
         outputs = [o for o in (env[k] for k in self.program.outputs) if isinstance(o, int) and o >= 0]
         if len(outputs) != len(self.program.outputs):
             raise ProgramError("an output is a number that was passed in")
@@ -141,6 +167,15 @@ class _Lowering:
         lowered.checks = [s for s in steps if s.check is not None and not s.check.number]
         lowered.needs = self.needs
         return lowered
+
+    def emit_at(self, i: int, ins: Instruction, first: int, env: list[Operand]) -> bool:
+        """Write down an instruction; False if there is something that it reads, which is not there (yet)."""
+        args = [env[a] if a >= 0 else a for a in ins.args]
+        if HIDDEN in args:
+            return False
+        self.instruction = i
+        env[first : first + ins.results] = self.emit(TABLE[ins.op], args, ins.attrs)
+        return True
 
     def emit(self, op: Op, args: list[Operand], attrs: dict[str, Any]) -> list[Operand]:
         """Write down one use of an op; the operands that hold its results."""
@@ -160,6 +195,14 @@ class _Lowering:
         elif shared in self.below and self.specs[made[0]].dtype is specs[0].dtype:
             self.below.update(dict.fromkeys(made, self.below[shared]))  # a view of indices
         return list(made)
+
+    def emit_whole(self, whole: Whole, env: list[Operand]) -> None:
+        """Write down a step that stands for many instructions."""
+        args = tuple([env[a] if a >= 0 else a for a in whole.args])
+        made = tuple([self.new(s) for s in whole.specs])
+        self.steps.append(Step(self.instruction, whole.op, whole.kernel, args, made, {}))
+        for v, number in zip(whole.results, made, strict=True):
+            env[v] = number
 
     def emit_check(self, op: Op, index: Operand, n: int, extra: int | None) -> Operand:
         known = self.checked.get((index, n, extra))
@@ -226,6 +269,7 @@ class _Lowering:
         return kept[::-1]
 
 
-def lower(checked: Checked, engine: Engine, trusted: bool = False) -> Lowered:
-    """The steps of a program on an engine; with `trusted` for inputs of which it is known what they `need` to be."""
-    return _Lowering(checked, engine, trusted).run()
+def lower(checked: Checked, engine: Engine, trusted: bool = False, whole: Sequence[Whole] = ()) -> Lowered:
+    """The steps of a program on an engine; with `trusted` for inputs of which it is known what they `need` to be; with
+    some instructions as `whole` steps."""
+    return _Lowering(checked, engine, trusted, whole).run()

@@ -7,12 +7,16 @@ Law 2: a tier that fails is given up for that program, and the call that found o
 Law 3: a tier that turns out slower than the one before is given up; and tried again later, ever more rarely, for
        others may have been in its way.
 Law 4: what a tier is depends on the program alone, never on the numbers of a call.
+Law 5: a program that workers run together is compiled in parts, between the collectives. At the end of each call they
+       tell each other whether they would rather run it plain (`say`), and go by what all have said: they always run
+       the same code, so what they all hold is the same to the last bit.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from statistics import median
 from typing import Any, Protocol
 
@@ -21,9 +25,12 @@ from gt.ops.check import Checked
 from gt.worker.compiling import Compiler
 from gt.worker.engines import Array, Engine
 from gt.worker.executor import Runnable, compile_around, compile_program
+from gt.worker.parts import Part, Ready, cut
 from gt.worker.store import Entry
 
+PLAIN = 1  #: What a worker says that would rather not run compiled parts.
 STEPS = 4  #: Programs of fewer instructions stay where they are: there is nothing to fuse.
+SEEN = 3  #: Calls before it is looked whether it was compiled on an earlier day, if that takes looking.
 HITS = 10  #: Calls of a program before it may be compiled,
 HOT_US = 300_000  #: and the time they took together.
 BUSY = 1.5  #: A device that takes so much longer for a program than the host hides what it costs to start kernels.
@@ -93,6 +100,10 @@ class Standing:
         self.asked = False
         self.library: Any = None
         self.around: Around | None = None
+        self.parts: list[tuple[Part, str]] | None = None  #: Of a program that workers run together, with their folders;
+        self.missing: dict[str, Part] = {}  #: those that were not there when they were looked for.
+        self.joint: Runnable | None = None  #: The code with compiled parts,
+        self.agreed = False  #: and whether all workers have it and want it.
         self.refused: dict[int, str] = {}  #: Tiers that were given up, and why.
         self.rests: dict[int, int] = {}  #: How often a tier was given up for being slower,
         self.again_us: dict[int, int] = {}  #: and the program's run time from which on it is tried again.
@@ -126,13 +137,15 @@ class Standing:
     @property
     def tier(self) -> int:
         """The highest one that runs."""
+        if self.parts is not None and not self.agreed:
+            return 1
         return max((t for t in self.hits if t not in self.refused), default=1)
 
     def stats(self) -> dict[str, Any]:
         """For `gt.debug.get_worker_stats()`."""
         tiers = {str(t): {"hits": n, "run_us": self.run_us[t]} for t, n in sorted(self.hits.items())}
         given_up = {str(t): why for t, why in self.refused.items()}
-        waiting = self.asked and self.library is None and 3 not in self.refused
+        waiting = self.asked and self.library is None and self.joint is None and 3 not in self.refused
         return {"tier": self.tier, "tiers": tiers, "compiling": waiting, "given_up": given_up}
 
 
@@ -155,6 +168,8 @@ class Tiers:
                 return None
         if standing.code.needs and not _known_to_be(standing.code.needs, entries):
             return standing.plain
+        if known.workers:
+            return self._together(known, standing)
         if not self._wanted(known):
             return standing.code
         if standing.again_us:
@@ -201,8 +216,84 @@ class Tiers:
             return False
         return tier not in standing.refused and (tier == 3 or self.compiler is None or 3 in standing.refused)
 
+    # --- together --------------------------------------------------------------------------------------------
+
+    def say(self, known: Any) -> int:
+        """What this worker has to say at the end of a call: 0 if it would have the program run in compiled parts."""
+        standing: Standing = known.standing
+        if standing.joint is None:
+            return PLAIN
+        why = next((w.failed for w in standing.joint.whole.values() if w.failed), "")
+        if why and 3 not in standing.refused:
+            standing.give_up(why)
+            self._say(known, f"leaves tier 3: {why}")
+        return PLAIN if 3 in standing.refused else 0
+
+    def hear(self, known: Any, said: int) -> None:
+        """What was said by all."""
+        known.standing.agreed = said == 0
+
+    def _together(self, known: Any, standing: Standing) -> Form:
+        if self._wanted(known) and self.compiler is not None:
+            if standing.again_us:
+                standing.try_again(known.run_us)
+            if standing.joint is None and 3 not in standing.refused:
+                self._cut(known, standing)
+        return standing.joint if standing.agreed and standing.joint is not None else standing.code
+
+    def _cut(self, known: Any, standing: Standing) -> None:
+        """Have the parts compiled if the program is hot, and take them if that is done."""
+        compiler = self.compiler
+        assert compiler is not None
+        hot = known.compile > 0 or (known.hits >= HITS and known.run_us >= HOT_US)
+        if standing.parts is None:
+            if known.hits < SEEN and not hot:
+                return  # it may not come again
+            standing.parts = [(part, compiler.folder(part.checked.program)) for part in self._fit(known.checked)]
+            standing.missing = {folder: part for part, folder in standing.parts if not compiler.ready(folder)}
+        if not standing.parts:
+            standing.give_up("there is nothing between its collectives to compile")
+            return
+        if not standing.asked:
+            if standing.missing and (not hot or compiler.full):
+                return
+            standing.asked = True
+            for folder, part in standing.missing.items():
+                compiler.request(folder, part.checked.program)
+        if any(compiler.waits(folder) for folder in standing.missing):
+            return
+        try:
+            ready = [self._ready(part, folder) for part, folder in standing.parts]
+            trusted = bool(standing.code.needs)
+            standing.joint = compile_program(known.checked, self.engine, trusted=trusted, whole=ready)
+            standing.joint.ran = 3
+            self._say(known, f"has {len(ready)} compiled parts")
+        except Exception as e:
+            standing.give_up(str(e) or type(e).__name__)
+            self._say(known, f"cannot be compiled: {e}")
+
+    def _fit(self, checked: Checked) -> list[Part]:
+        """The parts that can be compiled: which these are, all workers find alike."""
+        found = []
+        for part in cut(checked):
+            with suppress(Exception):
+                graph = self.engine.graph(part.checked, False)
+                if not graph.flagged and len(set(graph.outputs)) == len(graph.outputs):
+                    found.append(part)
+        return found
+
+    def _ready(self, part: Part, folder: str) -> Ready:
+        assert self.compiler is not None
+        if not self.compiler.ready(folder):
+            raise RuntimeError(self.compiler.failed.get(folder, "the compiler left nothing"))
+        graph = self.engine.graph(part.checked, False)
+        order = [graph.wants.index(o) for o in graph.outputs]
+        return Ready(part, self.engine.load_part(folder, graph), order, compile_program(part.checked, self.engine))
+
+    # --- what is worth it ------------------------------------------------------------------------------------
+
     def _wanted(self, known: Any) -> bool:
-        if known.compile < 0 or known.timed or known.workers or self.config.fake_memory:
+        if known.compile < 0 or known.timed or self.config.fake_memory:
             return False
         return known.compile > 0 or (self.config.auto_compile and known.instructions >= STEPS)
 

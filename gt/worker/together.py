@@ -85,7 +85,12 @@ class Together:
             names = ", ".join(sorted({name for _, name in self._checks}))
             raise IndexOutOfRange(f"{names}: an index is out of range")
         group = self._joined.get(self._known.workers)
-        return Done() if group is None else agree(group)
+        said = self._calls.tiers.say(self._known)
+        return Done(said) if group is None else agree(group, said)
+
+    def agreed(self, said: int) -> None:
+        """All have come to the end, and this is what they have said."""
+        self._calls.tiers.hear(self._known, said)
 
     # --- the whole of it -----------------------------------------------------------------------------------
 
@@ -110,6 +115,7 @@ class Together:
             arrays = calls.take(session, form, known, ids, entries)
             run: Any = form.run  # a generator, for the program says who takes part
             results, _ = yield from run(arrays, call.scalars, self)
+            started.tier = form.ran
         except Exception as e:
             instruction, committing = form.where(e)
             checked = {i for i, _ in form.checks}

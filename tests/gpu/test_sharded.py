@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,12 @@ import torch
 
 import gt
 from gt.errors import GTError
-from tests.processes.running import Process, environment
+from tests.processes.running import Process, environment, until
 from tests.sharding.real import Server, check_ops, joined, serving
 from tests.sharding.real_training import losses, same
+from tests.tiers.conftest import COMPILED_S
+from tests.tiers.models import Mlp
+from tests.tiers.test_together import SPLIT, compiled_hits
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -27,12 +31,12 @@ TWO = {"x": 2}
 class Pair:
     """A server and two workers on one GPU, each in the host of this name as far as NCCL knows."""
 
-    def __init__(self, server: Server, hosts: Sequence[str]) -> None:
+    def __init__(self, server: Server, hosts: Sequence[str], **settings: str) -> None:
         self.server = server
         self.address = server.address
         host, _, port = server.address.rpartition(":")
         arguments = ["-m", "gt.worker", "--host", host, "-p", port, "--engine", "torch", "--device", "cuda:0"]
-        lo = {"NCCL_SOCKET_IFNAME": "lo", "GT_AUTO_COMPILE": "0", "GT_PEER_TIMEOUT": "60"}
+        lo = {"NCCL_SOCKET_IFNAME": "lo", "GT_AUTO_COMPILE": "0", "GT_PEER_TIMEOUT": "60", **settings}
         self.workers = [Process(arguments, environment(NCCL_HOSTID=host, **lo)) for host in hosts]
 
     def end(self) -> None:
@@ -42,9 +46,9 @@ class Pair:
 
 
 @contextmanager
-def two_workers(*hosts: str) -> Iterator[Pair]:
+def two_workers(*hosts: str, **settings: str) -> Iterator[Pair]:
     with serving() as server:
-        made = Pair(server, hosts)
+        made = Pair(server, hosts, **settings)
         try:
             gt.connect(server.address)
             joined(2)
@@ -136,3 +140,22 @@ def test_a_worker_that_is_killed_leaves_nobody_waiting(pair: Pair) -> None:
     assert pair.workers[0].popen.poll() is None, "the other one lives"
     gt.connect(pair.address)
     assert float(gt.ones(3).sum()) == 3.0
+
+
+@pytest.mark.timeout(COMPILED_S + 60)
+@pytest.mark.parametrize("hosts", [("same", "same"), ("one", "other")])
+def test_a_step_is_compiled_in_parts(hosts: tuple[str, str], tmp_path: Path) -> None:
+    with two_workers(*hosts, GT_AUTO_COMPILE="1", GT_CACHE_DIR=str(tmp_path)) as pair:
+        want = Mlp(compile=False).losses(20)
+        gt.connect(pair.address, mesh=TWO)
+        model = Mlp()
+        gt.shard_(model.model, SPLIT)
+        assert model.losses(20) == pytest.approx(want, rel=1e-4)
+        until(lambda: model.losses(2) and all(compiled_hits()), "compiled parts", COMPILED_S)
+        assert len(set(compiled_hits())) == 1
+        model = Mlp()
+        gt.shard_(model.model, SPLIT)
+        was = compiled_hits()
+        assert model.losses(15) == pytest.approx(want[:15], rel=1e-4)
+        assert compiled_hits() != was
+        assert groups_on_devices() == (hosts[0] != hosts[1])

@@ -18,22 +18,24 @@ Serve = Callable[..., Process]
 
 
 class Server(Process):
-    """A server of one worker on the CPU."""
+    """A server with workers on the CPU: one, unless told otherwise."""
 
-    def __init__(self, cache: Path, **settings: str) -> None:
+    def __init__(self, cache: Path, workers: int = 1, **settings: str) -> None:
         more = {"GT_AUTO_COMPILE": "1", "GT_THREADS": "1", "GT_DEVICE": "cpu", "GT_CACHE_DIR": str(cache), **settings}
-        super().__init__(["-m", "gt.server", "-p", "0", "--workers", "1", "--engine", "torch"], environment(**more))
+        arguments = ["-m", "gt.server", "-p", "0", "--workers", str(workers), "--engine", "torch"]
+        super().__init__(arguments, environment(**more))
         line = self.line()
         assert line.startswith("gt: serving on "), line
         self.address = line.removeprefix("gt: serving on ").partition(",")[0]
-        (self.worker,) = children(self.pid)
+        self.workers = children(self.pid)
+        self.worker = self.workers[0]
 
     def compilers(self) -> list[int]:
-        return children(self.worker)
+        return [pid for worker in self.workers for pid in children(worker)]
 
     def close(self) -> None:
         """End it and all it has started."""
-        pids = [self.worker, *self.compilers()]
+        pids = [*self.workers, *self.compilers()]
         if self.popen.poll() is None:
             self.popen.terminate()
         self.popen.communicate()
@@ -92,7 +94,7 @@ def serve(cache: Path) -> Iterator[Callable[..., Server]]:
     """Servers of this test alone, connected to."""
     started: list[Server] = []
 
-    def new(**settings: str) -> Server:
+    def new(**settings: Any) -> Server:
         started.append(Server(**{"cache": cache, **settings}))
         gt.connect(started[-1].address)
         return started[-1]

@@ -78,7 +78,7 @@ def test_a_collective_is_started_where_it_stands_and_taken_where_it_is_read() ->
         f"v{total} = yield h{total}",
         f"v{last} = k3(v{between}, v{total})",
         f"v{unread} = yield h{unread}",
-        "yield c.agree(None)",
+        "c.agreed((yield c.agree(None)))",
         f"return (v{last}, ), None",
     ]
 

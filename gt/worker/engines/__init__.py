@@ -28,7 +28,7 @@ class Engine(Protocol):
     #: gathers what it saw in a flag on the device; else it raises IndexOutOfRange at once.
     deferred: bool
     #: The module of the process that compiles for it, and what its results depend on besides the program. None: it
-    #: has no such tiers, and the next three are never asked for.
+    #: has no such tiers, and the next four are never asked for.
     compiles_with: tuple[str, str] | None
 
     def graph(self, checked: Checked, trusted: bool) -> Any:
@@ -37,6 +37,9 @@ class Engine(Protocol):
 
     def load_library(self, folder: str, graph: Any) -> Callable[..., Any]:
         """What was compiled: a function of inputs and scalars; where `deferred`, of inputs and a buffer of numbers."""
+
+    def load_part(self, folder: str, graph: Any) -> Callable[..., list[Array]]:
+        """What was compiled, of a program without checks: a function of inputs and scalars, on any device."""
 
     def new_capture(self, graph: Any, f: Callable[..., Any], plain: Any, tier: int) -> Any:
         """A program of one session that is going to be captured; see captures.py. Only where `deferred`."""

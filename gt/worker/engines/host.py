@@ -51,6 +51,9 @@ class HostEngine:
     def load_library(self, folder: str, graph: Any) -> NoReturn:
         raise WorkerError("this engine has no libraries")
 
+    def load_part(self, folder: str, graph: Any) -> NoReturn:
+        raise WorkerError("this engine has no libraries")
+
     def new_capture(self, graph: Any, f: Any, plain: Any, tier: int) -> NoReturn:
         raise WorkerError("this engine has no graphs")
 

@@ -31,3 +31,22 @@ def load(folder: str, graph: GraphProgram, device: str) -> Callable[..., Any]:
         return made
 
     return pure
+
+
+def load_part(folder: str, graph: GraphProgram, device: str) -> Callable[..., list[Any]]:
+    """Its function of inputs and scalars, on any device."""
+    f = load(folder, graph, device)
+    if device == "cpu":
+        return f
+    nothing = torch.zeros(1, dtype=torch.int64, device=device)
+
+    def pure(inputs: Sequence[Any], scalars: tuple[Any, ...]) -> list[Any]:
+        buffer = nothing
+        if graph.slots:
+            numbers = torch.empty(graph.slots, dtype=torch.int64, pin_memory=True)
+            graph.pack(scalars, numbers.numpy().data.cast("B"))
+            buffer = numbers.to(device, non_blocking=True)
+        made: list[Any] = f([a.contiguous() for a in inputs], buffer)
+        return made
+
+    return pure

@@ -23,7 +23,7 @@ from gt.program import Precision, Spec
 from gt.transport.codec import Buffer
 from gt.worker.engines.captures import Capture, Captures
 from gt.worker.engines.graph_program import GraphProgram
-from gt.worker.engines.library import load
+from gt.worker.engines.library import load, load_part
 from gt.worker.engines.pinned import Pinned
 from gt.worker.engines.streams import Streams
 
@@ -96,6 +96,9 @@ class TorchEngine:
 
     def load_library(self, folder: str, graph: Any) -> Callable[..., Any]:
         return load(folder, graph, self.device)
+
+    def load_part(self, folder: str, graph: Any) -> Callable[..., list[Any]]:
+        return load_part(folder, graph, self.device)
 
     def new_capture(self, graph: Any, f: Callable[..., Any], plain: Any, tier: int) -> Any:
         return Capture(self.captures, graph, f, plain, tier)
