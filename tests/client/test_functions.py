@@ -125,6 +125,25 @@ def test_a_function_that_returns_too_few_gradients() -> None:
         Bad.apply(x, x).sum().backward()
 
 
+def test_defaults_of_forward_may_have_gradients_of_none() -> None:
+    def f(lib: Any, x: Any) -> Any:
+        class Scale(lib.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, x: Any, by: float = 2.0, add: float = 1.0) -> Any:
+                ctx.by = by
+                return x * by + add
+
+            @staticmethod
+            def backward(ctx: Any, g: Any) -> Any:
+                return g * ctx.by, None, None
+
+        y = Scale.apply(x) + Scale.apply(x, 3.0)
+        y.sum().backward()
+        return (y,)
+
+    both(f, X)
+
+
 def test_a_function_without_history_is_plain() -> None:
     assert not cube(gt).apply(gt.ones(2), 1.0).requires_grad
     with gt.no_grad():
