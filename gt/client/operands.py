@@ -45,7 +45,8 @@ def coerce(op: str, x: Any, others: tuple[Any, ...] = ()) -> Any:
 def _complex_number(x: complex, others: tuple[Any, ...]) -> Tensor:
     """Programs carry no complex numbers: it becomes a tensor, of the type a number takes beside the others."""
     from gt.client.creation import from_numpy
+    from gt.client.policy import default_dtype
 
     met = [o._spec for o in others if hasattr(o, "_v")]
-    dtype = dtypes.promote([*met, spec((), dtypes.complex64, weak=True)])
+    dtype = dtypes.promote([*met, spec((), default_dtype().to_complex(), weak=True)])
     return from_numpy(np.array(x, dtype.numpy))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gt.client.policy import default_dtype
 from gt.errors import ArgumentError
 
 __all__ = ["set_printoptions"]
@@ -52,7 +53,8 @@ def tensor_text(data: np.ndarray[Any, Any], dtype: str, suffixes: list[str]) -> 
     'tensor([1.0000, 2.5000])'
     """
     prefix = "tensor("
-    if dtype not in (("float32",) if data.size == 0 else ("float32", "int64", "bool", "complex64")):
+    usual = default_dtype()
+    if dtype not in ((usual.name,) if data.size == 0 else (usual.name, usual.to_complex().name, "int64", "bool")):
         suffixes = [f"dtype=gt.{dtype}", *suffixes]
     if data.size == 0:
         text = "[]"

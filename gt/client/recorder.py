@@ -260,7 +260,7 @@ def unary(kind: Kind, a: Tensor) -> Tensor:
     except AttributeError:
         rec = recorder()
     if rec.policy is not None:
-        (a,) = rec.policy(kind, (a,))
+        (a,) = rec.policy(kind, _operands(kind, (a,)))
         if rec.pin is not None:
             return rec.pin.record(kind, (a,))
     try:
@@ -302,7 +302,7 @@ def binary(kind: Kind, a: Tensor, b: Any) -> Tensor:
     except AttributeError:
         rec = recorder()
     if rec.policy is not None:
-        a, b = rec.policy(kind, (a, b))
+        a, b = rec.policy(kind, _operands(kind, (a, b)))
         if rec.pin is not None:
             return rec.pin.record(kind, (a, b))
     letter = None if type(b) is make else LETTERS.get(type(b))

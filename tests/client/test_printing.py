@@ -143,6 +143,20 @@ def test_options(options: dict[str, Any], session: Session) -> None:
             lib.set_printoptions(profile="default")
 
 
+@pytest.mark.parametrize("name", ["float64", "float16"])
+def test_the_default_dtype_is_not_said(name: str, session: Session) -> None:
+    try:
+        for lib in (torch, gt):
+            lib.set_default_dtype(getattr(lib, name))
+        for dtype in ("float16", "float32", "float64", "complex64", "complex128", "int64"):
+            for data in ([1, 2], []):
+                t, g = both(data, dtype)
+                assert repr(g) == as_gt(repr(t))
+    finally:
+        for lib in (torch, gt):
+            lib.set_default_dtype(lib.float32)
+
+
 def test_format(session: Session) -> None:
     t, g = both(3.14159, "float32")
     assert f"{g:.2f} {g:8.3e}" == f"{t:.2f} {t:8.3e}"
