@@ -111,14 +111,14 @@ def tick(session: Session, now: float) -> bool:
         p = rec.pending
         if p.end is not None:
             active = True
-            if now - p.marked_s >= MARK_S:
+            if now >= p.marked_s + MARK_S:
                 _steal(session, rec, False, p)
         elif p.node.depth and rec.trace is None:
             active = True
             pending, length, since = rec.seen
             if pending != id(p) or length != p.node.depth:
                 rec.seen = (id(p), p.node.depth, now)
-            elif now - since >= IDLE_S and not session.waiters:
+            elif now >= since + IDLE_S and not session.waiters:
                 _steal(session, rec, True, p)
     if session.lock.acquire(blocking=False):
         try:
