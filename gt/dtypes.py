@@ -82,7 +82,7 @@ ALL: tuple[DType, ...] = (
 )  # fmt: skip
 BY_NAME: dict[str, DType] = {d.name: d for d in ALL}
 _BY_NUMPY: dict[np.dtype[Any], DType] = {d.numpy: d for d in ALL}
-_PYTHON: dict[type, DType] = {float: float32, int: int64, bool: bool_, complex: complex64}
+_PYTHON: dict[type, DType] = {float: float64, int: int64, bool: bool_, complex: complex128}
 
 
 def dtype(x: Any) -> DType:

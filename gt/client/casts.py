@@ -126,9 +126,16 @@ def result_type(tensor1: Any, tensor2: Any) -> DType:
 
 
 def _number_type(x: Any) -> DType:
-    for kind in (builtins.bool, builtins.int, builtins.float, complex):
+    usual = default_dtype()
+    types = {
+        builtins.bool: dtypes.bool_,
+        builtins.int: dtypes.int64,
+        builtins.float: usual,
+        complex: usual.to_complex(),
+    }
+    for kind, made in types.items():
         if isinstance(x, kind):
-            return dtypes.dtype(kind)
+            return made
     raise DTypeError(f"result_type: expected a tensor or a number, got {shown(x)}")
 
 

@@ -88,6 +88,7 @@ FORMS: dict[str, Case] = {
     "eye": lambda lib: (lib.eye(3), lib.eye(2, 3, dtype=lib.int64), lib.eye(0)),
     "triangles": lambda lib: (lib.tril_indices(3, 4, 1), lib.triu_indices(3, 3, offset=-1), lib.tril_indices(0, 2)),
     "scalar_tensor": lambda lib: (lib.scalar_tensor(2), lib.scalar_tensor(2.5, dtype=lib.float64)),
+    "Python's types": lambda lib: [lib.ones(2, dtype=d) for d in (float, int, bool, complex)] + [lib.ones(2).to(float)],
     "frombuffer": lambda lib: lib.frombuffer(bytearray(b"\1\0\2\0"), dtype=lib.int16),
     "from_numpy": lambda lib: lib.from_numpy(np.arange(3)),
     "as_tensor": lambda lib: (lib.as_tensor([1, 2]), lib.asarray([1.0]), lib.as_tensor(np.ones(2), dtype=lib.int8)),
