@@ -29,7 +29,7 @@ def _has_nan(t: Any) -> bool:
 def _line(fn: Any) -> str:
     whole = fn.whole if type(fn) is autograd.Part else fn
     file, line = getattr(whole, "where", ("?", 0))
-    return f"{file}:{line}: {getattr(whole, 'name', 'an op')}"
+    return f"{file}:{line}: {whole.name()}"
 
 
 class Watch:
@@ -40,7 +40,9 @@ class Watch:
     def __call__(self, kind: Kind, args: tuple[Any, ...]) -> tuple[Any, ...]:
         for a in args:
             if hasattr(a, "_v") and a._fn is not None and type(a._fn) is not autograd.Leaf and _has_nan(a):
-                raise AutogradError(f"{_line(a._fn)[: -len('Backward0')]} made a nan (found by anomaly detection)")
+                raise AutogradError(
+                    f"{_line(a._fn).removesuffix('0').removesuffix('Backward')} made a nan (found by anomaly detection)"
+                )
         below = policy.current()
         return args if below is None else below(kind, args)
 

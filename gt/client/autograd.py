@@ -115,7 +115,15 @@ class GradNode(msgspec.Struct, eq=False):  # a struct, because most ops make one
         return self.node.where
 
     @property
+    def next_functions(self) -> tuple[tuple[Any, int], ...]:
+        """Where the operands' gradients go, as in torch: nodes, and of which of their results."""
+        return followers(self.edges)
+
+    def __repr__(self) -> str:
+        return shown(self)
+
     def name(self) -> str:
+        """As torch calls it."""
         assert self.node.kind is not None
         op = self.node.kind.op.name
         return "".join(w.capitalize() for w in _TORCHS.get(op, op).split("_")) + "Backward0"
@@ -168,10 +176,6 @@ class Part:
         self.whole = whole
         self.index = index
 
-    @property
-    def name(self) -> str:
-        return self.whole.name
-
 
 class Leaf:
     """A tensor that was made with requires_grad: where its gradient adds up."""
@@ -182,6 +186,25 @@ class Leaf:
         self.grad: Tensor | None = None
         self.hooks: list[Hook] | None = None
         self.after: list[Callable[[], None]] | None = None  #: Called when a gradient has been added.
+
+    next_functions = ()
+
+    def __repr__(self) -> str:
+        return shown(self)
+
+    def name(self) -> str:
+        """As torch calls it."""
+        return "AccumulateGrad"
+
+
+def followers(edges: tuple[Edge, ...]) -> tuple[tuple[Any, int], ...]:
+    """The nodes behind edges, each with the number of its result; (None, 0) where no gradient goes."""
+    return tuple((e.whole, e.index) if type(e) is Part else (e, 0) for e in edges)
+
+
+def shown(fn: Any) -> str:
+    """A node as text: never its edges, for these lead to the whole graph."""
+    return f"<{fn.name()} object at {id(fn):#x}>"
 
 
 def attach(node: Node, edges: tuple[Edge, ...], values: tuple[Any, ...], mask: int) -> GradNode | None:

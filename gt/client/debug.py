@@ -30,11 +30,22 @@ def _history(tensor: Tensor) -> str:
         if isinstance(node, autograd.Leaf):
             lines.append("leaf" + ("" if node.grad is None else f"  grad {node.grad._spec!r}"))
             continue
-        kept = "released" if node.saved is None else f"keeps {sum(v is not None for v in node.saved)}"
-        file, line = node.node.where
-        specs = ", ".join(map(repr, node.node.specs))
-        lines.append(f"{node.node.kind!r} -> {specs}  {kept}  {file}:{line}")
+        file, line = node.where
+        if isinstance(node, autograd.GradNode):
+            what, specs = repr(node.node.kind), node.node.specs
+        else:
+            what, specs = node.function.__name__, node.results
+        lines.append(f"{what} -> {', '.join(map(repr, specs))}  {_kept(node)}  {file}:{line}")
     return "\n".join(lines)
+
+
+def _kept(node: Any) -> str:
+    if node.saved is None:
+        return "released"
+    if isinstance(node, autograd.GradNode):
+        saved = node.saved
+        return "computed again" if isinstance(saved, autograd.Later) else f"keeps {sum(v is not None for v in saved)}"
+    return f"keeps {len(node.context._saved)}"
 
 
 def _pending() -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gt.client.autograd import Edge, Hook, Leaf, Part
+from gt.client.autograd import Edge, Hook, Leaf, Part, followers, shown
 from gt.client.modes import set_grad
 from gt.client.pending import Value
 from gt.client.pullback import fit
@@ -79,7 +79,15 @@ class FunctionNode:
         self.where = users_line()
 
     @property
+    def next_functions(self) -> tuple[tuple[Any, int], ...]:
+        """Where the arguments' gradients go; see GradNode."""
+        return followers(self.edges)
+
+    def __repr__(self) -> str:
+        return shown(self)
+
     def name(self) -> str:
+        """As torch calls it."""
         return f"{self.function.__name__}Backward"
 
     def part(self, index: int) -> Part:

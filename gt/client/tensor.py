@@ -206,7 +206,7 @@ class Tensor:
             return f"<tensor {self._spec!r}: {e}>"
         suffixes = []
         if self.grad_fn is not None:
-            suffixes.append(f"grad_fn=<{self.grad_fn.name}>")
+            suffixes.append(f"grad_fn=<{self.grad_fn.name()}>")
         elif self.requires_grad:
             suffixes.append("requires_grad=True")
         return printing.tensor_text(data, self.dtype.name, suffixes)
@@ -266,11 +266,11 @@ class Tensor:
         return self._fn is None or type(self._fn) is Leaf
 
     @property
-    def grad_fn(self) -> GradNode | Part | None:
+    def grad_fn(self) -> GradNode | None:
         """The op that made it, in the graph of gradients; None of a leaf."""
         if self._x is not None:
             self._read()
-        return None if self.is_leaf else self._fn
+        return None if self.is_leaf else backward.whole(self._fn)
 
     @property
     def grad(self) -> Tensor | None:

@@ -415,3 +415,38 @@ def test_the_default_dtype_is_that_of_new_floats() -> None:
             lib.set_default_dtype(lib.float32)
     assert results[0] == results[1]
     assert (gt.tensor([1, 2]) * 1.5).dtype is gt.float32
+
+
+# --- looking at the graph ----------------------------------------------------------------------------
+
+
+def test_a_node_shows_its_name_and_leads_on() -> None:
+    def f(lib: Any, x: Any) -> Any:
+        y = cube(lib).apply((x * 2.0).exp(), 1.0).unbind(0)[1].sum()
+        names, fn = [], y.grad_fn
+        while fn.next_functions:
+            names.append(fn.name())
+            assert f"{fn.name()} object at 0x" in repr(fn)
+            fn = fn.next_functions[0][0]
+        assert names == ["SumBackward0", "UnbindBackward0", "CubeBackward", "ExpBackward0", "MulBackward0"]
+        assert "AccumulateGrad" in fn.name()
+        return (y,)
+
+    both(f, X)
+
+
+def test_showing_a_node_does_not_show_the_graph() -> None:
+    y = gt.ones(2, requires_grad=True)
+    for _ in range(100):  # 2 ** 100 ways to the leaf
+        y = y + y
+    assert len(repr(y.grad_fn)) < 80
+
+
+def test_the_tape_shows_functions_and_checkpoints() -> None:
+    x = gt.ones(2, requires_grad=True)
+    y = cube(gt).apply(gt.checkpoint(lambda t: t.exp(), x), 1.0)
+    lines = gt.debug.tape(y).splitlines()
+    assert lines[0].startswith("Cube -> f32[2]  keeps 2  ")
+    assert lines[1].startswith("exp -> f32[2]  computed again  ")
+    y.sum().backward()
+    assert gt.debug.tape(y).startswith("Cube -> f32[2]  released  ")
