@@ -32,6 +32,12 @@ _CASTS = {
     "int": "int32", "short": "int16", "char": "int8", "byte": "uint8", "bool": "bool", "cfloat": "complex64",
     "cdouble": "complex128",
 }  # fmt: skip
+#: What torch's old constructors make, by name; see legacy.py.
+OLD_NAMES = {
+    "BoolTensor": "bool", "ByteTensor": "uint8", "CharTensor": "int8", "DoubleTensor": "float64",
+    "FloatTensor": "float32", "HalfTensor": "float16", "IntTensor": "int32", "LongTensor": "int64",
+    "ShortTensor": "int16", "BFloat16Tensor": "bfloat16",
+}  # fmt: skip
 __all__ = ["can_cast", "finfo", "iinfo", "is_floating_point", "is_nonzero", "is_tensor", "result_type"]
 METHODS = [*_CASTS, "cpu", "cuda", "is_nonzero", "is_signed", "to", "type", "type_as"]
 
@@ -78,7 +84,8 @@ def type(self: Any, dtype: Any = None, non_blocking: Any = False) -> Any:
     """The tensor as another dtype; without one, the name of its type, as in torch."""
     if dtype is None:
         return f"gt.{self.dtype.name}"
-    return cast(self, dtype)
+    name = str(getattr(dtype, "__name__", dtype)).rpartition(".")[2]  # "torch.cuda.LongTensor", gt.LongTensor, ...
+    return cast(self, OLD_NAMES.get(name, dtype))
 
 
 def type_as(self: Any, other: Any) -> Tensor:

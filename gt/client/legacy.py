@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gt.client.casts import OLD_NAMES
 from gt.client.creation import empty, tensor
 from gt.client.pending import Value
 from gt.client.policy import default_dtype
 from gt.dtypes import DType, dtype
 
-_DTYPES = {
-    "BoolTensor": "bool", "ByteTensor": "uint8", "CharTensor": "int8", "DoubleTensor": "float64",
-    "FloatTensor": "float32", "HalfTensor": "float16", "IntTensor": "int32", "LongTensor": "int64",
-    "ShortTensor": "int16", "BFloat16Tensor": "bfloat16",
-}  # fmt: skip
-__all__ = [*_DTYPES]
+__all__ = [*OLD_NAMES]
 
 
 def _make(data: Any, made: DType) -> Any:
@@ -40,4 +36,4 @@ def _constructor(name: str, made: DType) -> Callable[..., Any]:
     return constructor
 
 
-globals().update({name: _constructor(name, dtype(to)) for name, to in _DTYPES.items()})
+globals().update({name: _constructor(name, dtype(to)) for name, to in OLD_NAMES.items()})

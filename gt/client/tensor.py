@@ -149,9 +149,9 @@ class Tensor:
 
     # --- reading it ---
 
-    def numpy(self) -> np.ndarray[Any, Any]:
-        """The data as a numpy array of its own. Waits for it."""
-        if self._fn is not None:
+    def numpy(self, *, force: bool = False) -> np.ndarray[Any, Any]:
+        """The data as a numpy array of its own; force: also if it requires grad. Waits for it."""
+        if self._fn is not None and not force:
             raise AutogradError("numpy() of a tensor that requires grad; use tensor.detach().numpy()")
         return self._fetch()
 
@@ -193,10 +193,13 @@ class Tensor:
 
     def __bool__(self) -> bool:
         if self._spec.size != 1:
-            raise ShapeError("the truth of a tensor with several elements is ambiguous; use any() or all()")
+            count = "several elements" if self._spec.size else "no elements"
+            raise ShapeError(f"the truth of a tensor with {count} is ambiguous; use any() or all()")
         return bool(self.item())
 
     def __contains__(self, element: Any) -> bool:
+        if not comparable(element):
+            raise DTypeError(f"in: a tensor holds numbers, not {shown(element)}")
         return bool((self == element).any())
 
     def __repr__(self) -> str:

@@ -53,3 +53,30 @@ def test_types_of_results(name: str) -> None:
     assert gt.is_nonzero(x)
     assert gt.is_floating_point(x) == x.dtype.is_floating_point
     assert x.is_signed() == torch.ones((), dtype=getattr(torch, name)).is_signed()
+
+
+@pytest.mark.usefixtures("session")
+def test_old_names_of_types() -> None:
+    for dtype in (
+        gt.LongTensor,
+        torch.LongTensor,
+        "torch.LongTensor",
+        "torch.cuda.LongTensor",
+        gt.int64,
+        "torch.int64",
+    ):
+        assert gt.ones(2).type(dtype).dtype is gt.int64
+    with pytest.raises(DTypeError, match="is not one of GT's"):
+        gt.ones(2).type("torch.WideTensor")
+
+
+@pytest.mark.usefixtures("session")
+def test_tensors_as_values_of_python() -> None:
+    x = gt.tensor([1.0, 2.0], requires_grad=True)
+    assert 2 in x
+    assert gt.tensor(3.0) not in x
+    with pytest.raises(DTypeError, match="in: a tensor holds numbers, not 'a'"):
+        "a" in x  # noqa: B015
+    with pytest.raises(RuntimeError, match="no elements is ambiguous"):
+        bool(gt.zeros(0))
+    assert x.numpy(force=True).tolist() == [1.0, 2.0]
