@@ -6,6 +6,7 @@ functions of the files beside this one under their own names: methods.py puts th
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable, Iterator
 from sys import getrefcount
@@ -31,6 +32,7 @@ from gt.program import Spec
 _ADD, _SUB, _MUL, _DIV = (Kind(TABLE[n], {}) for n in ("add", "sub", "mul", "div"))
 _POW, _MATMUL, _NEG = (Kind(TABLE[n], {}) for n in ("pow", "matmul", "neg"))
 _EQ, _NE, _LT, _LE, _GT, _GE = (Kind(TABLE[n], {}) for n in ("eq", "ne", "lt", "le", "gt", "ge"))
+_new: Callable[[type], Any] = object.__new__
 
 
 class Tensor:
@@ -230,12 +232,13 @@ class Tensor:
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if self._fn is not None and type(self._fn) is not Leaf:
             raise AutogradError("deepcopy of a tensor with a history; copy tensor.detach() instead")
-        twin = type(self)(views.copied(self))
-        if type(self._fn) is Leaf:
-            twin._fn = Leaf()
-            if self._fn.grad is not None:
-                twin._fn.grad = self._fn.grad.__deepcopy__(memo)
+        twin = _new(type(self))
+        twin._v, twin._x, twin._fn = views.copied(self), None, None if self._fn is None else Leaf()
         memo[id(self)] = twin
+        if not isinstance(self, Parameter):  # whose copies have no gradient in torch: to train one begins anew
+            twin.__dict__.update(copy.deepcopy(self.__dict__, memo))
+            if self._fn is not None and self._fn.grad is not None:
+                twin._fn.grad = self._fn.grad.__deepcopy__(memo)
         return twin
 
     # --- gradients ---

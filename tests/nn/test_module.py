@@ -361,6 +361,20 @@ def test_copies_are_their_own_and_keep_ties() -> None:
     assert list(twin.state_dict()) == list(model.state_dict())
 
 
+def test_copies_are_frozen_where_the_module_is_and_have_no_gradients() -> None:
+    seen = []
+    for lib in (gt, torch):
+        model = lib.nn.Sequential(lib.nn.Linear(2, 2), lib.nn.Linear(2, 2))
+        model[0].weight.requires_grad_(False)
+        model.mean = lib.nn.Buffer(lib.ones(2))
+        model.spare = lib.nn.Buffer(lib.zeros(2), persistent=False)
+        model(lib.ones(1, 2)).sum().backward()
+        twin = copy.deepcopy(model)
+        parameters = [(name, p.requires_grad, p.grad is None) for name, p in twin.named_parameters()]
+        seen.append((parameters, list(twin.state_dict()), twin.mean.tolist(), twin.spare.persistent))
+    assert seen[0] == seen[1]
+
+
 # --- containers --------------------------------------------------------------------------------------
 
 
