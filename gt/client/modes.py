@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Generator
 from typing import Any
 
 
@@ -29,6 +30,9 @@ class set_grad:
         recorder().grad = self._before.pop()
 
     def __call__(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        if inspect.isgeneratorfunction(f):
+            return functools.wraps(f)(lambda *args, **kwargs: self._each_turn(f(*args, **kwargs)))
+
         @functools.wraps(f)
         def inner(*args: Any, **kwargs: Any) -> Any:
             with set_grad(self._mode):
@@ -36,20 +40,38 @@ class set_grad:
 
         return inner
 
+    def _each_turn(self, generator: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+        """The generator, in this mode while it runs and in its caller's between."""
+        turn = functools.partial(next, generator)
+        while True:
+            try:
+                with set_grad(self._mode):
+                    made = turn()
+            except StopIteration as end:
+                return end.value
+            try:
+                turn = functools.partial(generator.send, (yield made))
+            except GeneratorExit:
+                with set_grad(self._mode):
+                    generator.close()
+                raise
+            except BaseException as error:
+                turn = functools.partial(generator.throw, error)
 
-def no_grad() -> set_grad:
+
+def no_grad(f: Any = None) -> Any:
     """Record no history: a context manager and a decorator."""
-    return set_grad(False)
+    return set_grad(False) if f is None else set_grad(False)(f)
 
 
-def enable_grad() -> set_grad:
+def enable_grad(f: Any = None) -> Any:
     """Record history again: a context manager and a decorator."""
-    return set_grad(True)
+    return set_grad(True) if f is None else set_grad(True)(f)
 
 
-def inference_mode(mode: bool = True) -> set_grad:
+def inference_mode(mode: Any = True) -> Any:
     """Record no history; here the same as no_grad."""
-    return set_grad(not mode)
+    return set_grad(False)(mode) if callable(mode) else set_grad(not mode)
 
 
 class set_grad_enabled(set_grad):
@@ -71,6 +93,10 @@ class set_grad_enabled(set_grad):
         from gt.client.recorder import recorder
 
         recorder().grad = self._was
+
+    def __call__(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        self.__exit__()  # as a decorator it is for the function only
+        return super().__call__(f)
 
 
 def is_grad_enabled() -> bool:

@@ -350,6 +350,37 @@ def test_grad_modes() -> None:
     assert gt.is_grad_enabled()
 
 
+def modes(lib: Any) -> list[Any]:
+    """Whether gradients are on, in and beside functions and generators that switch them off."""
+    mode, log = lib.is_grad_enabled, []
+    for decorator in (lib.no_grad, lib.no_grad(), lib.inference_mode, lib.set_grad_enabled(False)):
+        log += [decorator(mode)(), mode()]
+
+    @lib.no_grad()
+    def steps() -> Any:
+        try:
+            got = yield mode()
+            yield got, mode()
+        except KeyError:
+            yield "caught", mode()
+        finally:
+            log.append(mode())
+        return "end"
+
+    def outer() -> Any:
+        log.append((yield from steps()))
+
+    turns = steps()
+    log += [next(turns), mode(), turns.send(5), mode()]
+    log += [turns.throw(KeyError()), mode()]
+    turns.close()
+    return [*log, mode(), list(outer())]
+
+
+def test_grad_modes_as_decorators() -> None:
+    assert modes(gt) == modes(torch)
+
+
 def test_backward_of_several_tensors_and_to_some_inputs() -> None:
     def f(lib: Any, x: Any, y: Any) -> Any:
         lib.autograd.backward([(x * y).sum(), (x * 2).sum()], inputs=[x])
