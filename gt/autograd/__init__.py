@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gt.autograd import functional
+from gt.autograd import function, functional
 from gt.client.anomaly import detect_anomaly, set_detect_anomaly
 from gt.client.backward import backward, grad
 from gt.client.func import hessian, jacrev
@@ -10,8 +10,8 @@ from gt.client.functions import Function
 from gt.client.modes import enable_grad, inference_mode, no_grad, set_grad_enabled
 
 __all__ = [
-    "Function", "Variable", "backward", "detect_anomaly", "enable_grad", "functional", "grad", "hessian",
-    "inference_mode", "jacrev", "no_grad", "set_detect_anomaly", "set_grad_enabled",
+    "Function", "Variable", "backward", "detect_anomaly", "enable_grad", "function", "functional", "grad",
+    "hessian", "inference_mode", "jacrev", "no_grad", "set_detect_anomaly", "set_grad_enabled",
 ]  # fmt: skip
 
 

@@ -405,6 +405,7 @@ def test_modules_are_imported_as_torchs() -> None:
     """What stands at the head of scripts, with `torch` replaced."""
     import gt.backends.cudnn as cudnn
     from gt.autograd import Function, Variable, grad  # noqa: F401
+    from gt.autograd.function import once_differentiable  # noqa: F401
     from gt.autograd.functional import hessian, jacobian  # noqa: F401
     from gt.cuda.amp import GradScaler, autocast  # noqa: F401
     from gt.nn.parameter import Parameter  # noqa: F401
