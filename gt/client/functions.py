@@ -72,7 +72,7 @@ class FunctionNode:
         self.context = context
         self.edges: tuple[Edge, ...] = tuple(a._fn if isinstance(a, Tensor) else None for a in args)
         self.inputs = tuple(a._spec if isinstance(a, Tensor) else None for a in args)
-        self.results: list[Any] = []  #: specs
+        self.results: list[Any] = []  #: specs; None for what is no tensor
         self.count = 1
         self.saved: Any = ()  #: None once backward has passed
         self.hooks: dict[int, list[Hook]] | None = None
@@ -104,7 +104,8 @@ class FunctionNode:
         if ctx._materialize:
             from gt.client.creation import full
 
-            gs = [full(s.shape, 0.0, dtype=s.dtype) if g is None else g for g, s in zip(gs, self.results, strict=True)]
+            results = zip(gs, self.results, strict=True)  # of what is no tensor there is no gradient
+            gs = [full(s.shape, 0.0, dtype=s.dtype) if g is None and s is not None else g for g, s in results]
         if create_graph:
             _current[id(ctx)] = self
         try:
