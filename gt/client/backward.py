@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gt.client import recorder as recording
+from gt.client.arguments import shown
 from gt.client.autograd import Edge, GradNode, Leaf, Part
 from gt.client.pending import Value
 from gt.client.recorder import Recorder, record_code, recorder
 from gt.client.tree import Kind
-from gt.errors import ArgumentError, AutogradError, ShapeError
+from gt.errors import ArgumentError, AutogradError, DTypeError, ShapeError
 from gt.ops import TABLE
 
 if TYPE_CHECKING:
@@ -156,11 +157,14 @@ def _run_hooks(fn: Any, gs: list[Any]) -> None:
     gs[:] = _tensors(gs)
     by_result: dict[int, Any] = {0: fn.hooks} if type(fn) is Leaf else fn.hooks
     for i, hooks in by_result.items():
-        for hook in list(hooks):
+        for hook in sorted(hooks, key=lambda h: hasattr(h, "keeps")):  # what retain_grad() keeps is what they leave
             if gs[i] is not None:
                 changed = hook(gs[i])
-                if changed is not None:
-                    gs[i] = changed
+                if changed is None:
+                    continue
+                if not hasattr(changed, "_v"):
+                    raise DTypeError(f"a hook of a gradient returned {shown(changed)}; it returns a tensor or None")
+                gs[i] = changed
 
 
 def whole(edge: Edge) -> Any:
@@ -268,6 +272,10 @@ def backward(
         run(roots, retain, create_graph)
         return
     leaves = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    if not all(t.requires_grad for t in leaves):
+        raise AutogradError("backward: one of the inputs does not require grad and has no history")
     for t, g in zip(leaves, run(roots, retain, create_graph, [t._fn for t in leaves]), strict=True):
-        if g is not None:
-            accumulate(recorder(), t._fn if type(t._fn) is Leaf else Leaf(), g, create_graph)
+        if g is not None and type(t._fn) is Leaf:
+            accumulate(recorder(), t._fn, g, create_graph)
+        elif g is not None:
+            t.grad = g if t.grad is None else t.grad + g

@@ -299,16 +299,14 @@ class Tensor:
             self.__dict__["_grad"] = g
 
     def backward(
-        self, gradient: Tensor | None = None, retain_graph: bool | None = None, create_graph: bool = False
+        self,
+        gradient: Tensor | None = None,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        inputs: Any = None,
     ) -> None:
-        """Add the gradients of this tensor to the `.grad` of the leaves it came from."""
-        if self.requires_grad is False:
-            raise AutogradError("backward: this tensor does not require grad and has no history")
-        backward.run(
-            [(self._fn, backward.seed_gradient(self, gradient))],
-            create_graph if retain_graph is None else retain_graph,
-            create_graph,
-        )
+        """Add the gradients of this tensor to the `.grad` of the leaves it came from, or of the inputs named."""
+        backward.backward((self,), (gradient,), retain_graph, create_graph, inputs)
 
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> Handle:
         """Call `hook(grad)` when this tensor's gradient is computed; what it returns, if anything, is
@@ -341,13 +339,21 @@ class Tensor:
 
     def retain_grad(self) -> None:
         """Keep the gradient of this tensor, which is not a leaf, in `.grad`."""
-        if not self.is_leaf:
+        if not self.is_leaf and not self.retains_grad:
             keep = self.__dict__
+            keep["_retains"] = True
 
             def hook(g: Tensor) -> None:
-                keep["_grad"] = Tensor(g._v or g._read(), g._fn)  # others may have g too
+                have = keep.get("_grad")
+                keep["_grad"] = Tensor(g._v or g._read(), g._fn) if have is None else have + g  # others may have g too
 
+            hook.keeps = True  # type: ignore[attr-defined]
             self.register_hook(hook)
+
+    @property
+    def retains_grad(self) -> bool:
+        """Whether retain_grad() was called for this tensor, which is not a leaf."""
+        return not self.is_leaf and "_retains" in self.__dict__
 
     def detach(self) -> Tensor:
         """A tensor on the same memory, without history."""

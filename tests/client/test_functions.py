@@ -88,6 +88,26 @@ def test_a_function_of_several_results() -> None:
     both(f, X)
 
 
+def test_a_function_may_return_what_is_no_tensor() -> None:
+    def f(lib: Any, x: Any) -> Any:
+        class Named(lib.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, x: Any) -> Any:
+                return x * 2, None, "twice"
+
+            @staticmethod
+            def backward(ctx: Any, a: Any, b: Any, c: Any) -> Any:
+                assert (b, c) == (None, None)
+                return a * 2
+
+        a, nothing, name = Named.apply(x)
+        assert (nothing, name) == (None, "twice")
+        (a * a).sum().backward()
+        return (a,)
+
+    both(f, X)
+
+
 def test_setup_context_instead_of_ctx() -> None:
     def f(lib: Any, x: Any) -> Any:
         class Sin(lib.autograd.Function):
@@ -327,6 +347,43 @@ def test_hooks_after_accumulation_see_the_gradient() -> None:
     assert sums == [6.0, 12.0]
     with pytest.raises(AutogradError, match="only a leaf"):
         (x * 2).register_post_accumulate_grad_hook(print)
+
+
+def test_retained_gradients_add_up_after_all_hooks() -> None:
+    def f(lib: Any, x: Any) -> Any:
+        y = x * 2
+        assert not y.retains_grad
+        y.retain_grad()
+        y.retain_grad()
+        y.register_hook(lambda g: g * 3)
+        assert y.retains_grad
+        (y * y).sum().backward(retain_graph=True)
+        y.sum().backward()
+        return (y.grad,)
+
+    both(f, X)
+
+
+def test_a_hook_that_returns_no_tensor() -> None:
+    y = gt.ones(2, requires_grad=True) * 2
+    y.register_hook(lambda g: 5)  # type: ignore[arg-type, return-value]
+    with pytest.raises(TypeError, match="a hook of a gradient returned 5; it returns a tensor or None"):
+        y.sum().backward()
+
+
+def test_backward_to_some_inputs() -> None:
+    def f(lib: Any, x: Any, y: Any) -> Any:
+        z = x * y
+        (z * z).sum().backward(inputs=[x], retain_graph=True)
+        assert y.grad is None
+        (z * z).sum().backward(inputs=(x, z))
+        z.retain_grad()
+        return (z.grad,)
+
+    both(f, X, X + 1)
+    x = gt.ones(2, requires_grad=True)
+    with pytest.raises(AutogradError, match="one of the inputs does not require grad"):
+        (x * 2).sum().backward(inputs=[gt.ones(2)])
 
 
 def test_grad_modes() -> None:
