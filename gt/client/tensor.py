@@ -502,6 +502,9 @@ class Parameter(Tensor):
 
     def __init__(self, data: Tensor | Value, requires_grad: bool = True) -> None:
         leaf = Leaf() if requires_grad else None
+        dtype = data.spec.dtype if isinstance(data, Value) else data.dtype
+        if requires_grad and not dtype.is_differentiable:
+            raise DTypeError(f"only floating-point tensors can require grad, not {dtype.name}; use requires_grad=False")
         if isinstance(data, Value):
             super().__init__(data, leaf)
         elif data._x is None and getrefcount(data) <= UNNAMED:

@@ -460,3 +460,9 @@ def test_containers_refuse_what_does_not_fit() -> None:
         gt.nn.ModuleDict([1])
     with pytest.raises(RuntimeError, match="cannot be called"):
         gt.nn.ParameterList([gt.ones(1)])()
+
+
+def test_parameters_that_require_gradients_are_floats() -> None:
+    with pytest.raises(RuntimeError, match="not int64; use requires_grad=False"):
+        gt.nn.Parameter(gt.arange(3))
+    assert not gt.nn.Parameter(gt.arange(3), requires_grad=False).requires_grad
