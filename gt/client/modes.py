@@ -7,6 +7,9 @@ import inspect
 from collections.abc import Callable, Generator
 from typing import Any
 
+from gt.client.arguments import shown
+from gt.errors import ArgumentError
+
 
 class set_grad:
     """Gradients on or off, as a context manager or a decorator."""
@@ -30,6 +33,8 @@ class set_grad:
         recorder().grad = self._before.pop()
 
     def __call__(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        if not callable(f):
+            raise ArgumentError(f"gradients are switched for a function, or in a with statement, not for {shown(f)}")
         if inspect.isgeneratorfunction(f):
             return functools.wraps(f)(lambda *args, **kwargs: self._each_turn(f(*args, **kwargs)))
 
