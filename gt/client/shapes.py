@@ -236,9 +236,9 @@ def expand_as(input: Any, other: Any) -> Tensor:
     return expand(input, other.shape)
 
 
-def broadcast_to(input: Any, size: Sequence[int]) -> Tensor:
+def broadcast_to(input: Any, *size: Any, **named: Any) -> Tensor:
     """Expanded to a shape."""
-    return expand(input, tuple(size))
+    return expand(input, given("broadcast_to", size, named, "size"))
 
 
 def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:

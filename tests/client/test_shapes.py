@@ -108,6 +108,7 @@ CASES: dict[str, Case] = {
     "reshape by name": lambda lib, x: lib.reshape(x, shape=(2, -1)),
     "permute by name": lambda lib, x: lib.permute(x, dims=(1, 0)),
     "expand by name": lambda lib, x: x[:1].expand(size=(3, -1)),
+    "broadcast_to": lambda lib, x: (x[:1].broadcast_to(3, x.shape[1]), lib.broadcast_to(x[:1], (3, x.shape[1]))),
     "flip by name": lambda lib, x: x.flip(dims=(0, 1)),
     "tile by name": lambda lib, x: x.tile(dims=(2,)),
     "cat by axis": lambda lib, x: lib.cat([x, x], axis=1),
