@@ -415,7 +415,19 @@ def where(condition: Any, input: Any = None, other: Any = None) -> Any:
         from gt.client.masks import nonzero
 
         return nonzero(condition, as_tuple=True)
+    if isinstance(input, float) or isinstance(other, float):
+        input, other = _of_default_dtype(input, other)
     return apply(_WHERE, (condition, input, other))
+
+
+def _of_default_dtype(*operands: Any) -> tuple[Any, ...]:
+    """Python's floats as tensors, where they decide the dtype of the result and the default is not what they are."""
+    from gt.client.creation import full
+    from gt.client.policy import default_dtype
+
+    if default_dtype() is dtypes.float32 or any(hasattr(x, "_v") and x.dtype.is_differentiable for x in operands):
+        return operands
+    return tuple([full((), float(x)) if isinstance(x, float) else x for x in operands])
 
 
 def clamp(input: Any, min: Any = None, max: Any = None) -> Tensor:

@@ -496,6 +496,7 @@ def test_the_default_dtype_is_that_of_new_floats() -> None:
                 lib.tensor([1.5]), lib.zeros(2), lib.ones(2), lib.rand(2), lib.randn(2), lib.arange(0, 1, 0.5),
                 lib.linspace(0, 1, 3), lib.full((2,), 0.5), lib.eye(2), i * 1.5, i / 2, i.exp(), i + 1,
                 i * 1j, i.float() * 1j, i == np.array([1, 5, 3]), i * np.int64(2), i * np.float64(2),
+                lib.where(i > 1, 1.0, 2.0), lib.where(i > 1, i, 2.5), lib.where(i > 1, i.float(), 2.5),
             ]  # fmt: skip
             results.append([str(t.dtype).split(".")[-1] for t in made])
             assert lib.get_default_dtype() == lib.float64
