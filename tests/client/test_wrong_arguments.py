@@ -56,8 +56,8 @@ NOT_CALLED = {
 SWITCHES = ("gt.client.devices", "gt.client.switches")
 #: They may well be asked about anything, or pass on what they are given.
 TAKE_ANYTHING = {
-    "compile", "dropout", "inference_mode", "is_autocast_enabled", "is_conj", "is_neg", "is_nonzero", "is_tensor",
-    "resolve_conj", "resolve_neg",
+    "compile", "dropout", "enable_grad", "inference_mode", "is_autocast_enabled", "is_conj", "is_neg", "is_nonzero",
+    "is_tensor", "no_grad", "resolve_conj", "resolve_neg",
 }  # fmt: skip
 
 NAMESPACES: dict[str, ModuleType] = {
