@@ -335,7 +335,8 @@ def page() -> str:
     session.close()
     torch.set_num_threads(threads)
     parts += [*classes("gt.autograd", gt.autograd), *classes("gt.func", gt.func), *classes("gt.amp", gt.amp)]
-    parts += [*classes("gt.cuda", gt.cuda), *classes("gt.signal.windows", gt.signal.windows)]
+    parts += [*classes("gt.cuda", gt.cuda), *classes("gt.random", gt.random)]
+    parts += [*classes("gt.signal.windows", gt.signal.windows)]
     parts += [*submodules("gt.nn", gt.nn), *submodules("gt.optim", gt.optim)]
     parts += [*classes("gt.debug", gt.debug), *ops()]
     return "\n".join(parts)

@@ -8,7 +8,7 @@ tensor([[2., 2., 2.],
         [2., 2., 2.]])
 """
 
-from gt import amp, autograd, backends, cuda, fft, func, linalg, nn, optim, signal, special, utils
+from gt import amp, autograd, backends, cuda, fft, func, linalg, nn, optim, random, signal, special, utils
 from gt.client import arguments as _arguments, debug, methods as _methods, switches as _switches
 from gt.client.activations import *
 from gt.client.arranging import *

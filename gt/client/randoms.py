@@ -6,8 +6,10 @@ many were drawn before. What the op makes of it is the same on every engine (gt/
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -161,6 +163,18 @@ def set_rng_state(new_state: Tensor) -> None:
     """Go on with the random numbers from where a state was taken."""
     session = recording.recorder().session
     session.seed, session.draws = _numbers(new_state)
+
+
+@contextlib.contextmanager
+def fork_rng(devices: Any = None, enabled: bool = True, **kwargs: Any) -> Iterator[None]:
+    """What is drawn inside leaves the random numbers outside as they were."""
+    session = recording.recorder().session
+    before = session.seed, session.draws
+    try:
+        yield
+    finally:
+        if enabled:
+            session.seed, session.draws = before
 
 
 # --- new tensors -------------------------------------------------------------------------------------

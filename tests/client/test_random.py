@@ -123,6 +123,17 @@ def test_a_seed_repeats_all() -> None:
     assert gt.seed() == gt.initial_seed() != 7
 
 
+def test_forked_random_numbers_leave_the_others_alone() -> None:
+    gt.random.manual_seed(3)
+    plain = gt.rand(4).tolist() + gt.rand(4).tolist()
+    gt.random.manual_seed(3)
+    first = gt.rand(4).tolist()
+    with gt.random.fork_rng():
+        gt.random.manual_seed(7)
+        gt.rand(4)
+    assert first + gt.rand(4).tolist() == plain
+
+
 def test_the_state_can_be_put_back() -> None:
     gt.rand(3)
     state = gt.get_rng_state()
