@@ -333,17 +333,19 @@ def _is_whole(x: Any) -> bool:
 
 
 def arange(
-    start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, requires_grad: bool = False, **where: Any
+    start: Any = None, end: Any = None, step: Any = 1, *, dtype: Any = None, requires_grad: bool = False, **where: Any
 ) -> Tensor:
-    """start, start + step, ... below end.
+    """start (0 if not given), start + step, ... below end.
 
     >>> import gt
     >>> gt.arange(2, 10, 3)
     tensor([2, 5, 8])
     """
     ignored("arange", where)
+    if start is None or end is None:
+        start, end = 0, start if end is None else end
     if end is None:
-        start, end = 0, start
+        raise ArgumentError("arange: give an end, as in arange(10)")
     start, end, step = _number(start), _number(end), _number(step)
     whole = _is_whole(start) and _is_whole(end) and _is_whole(step)
     kind = dtypes.dtype(dtype) if dtype is not None else dtypes.int64 if whole else default_dtype()

@@ -228,16 +228,18 @@ def _integers(op: str, low: Any, high: Any, shape: tuple[int, ...], dtype: DType
 
 
 def randint(
-    low: Any, high: Any = None, size: Any = None, *, generator: Any = None, dtype: Any = None,
+    low: Any = None, high: Any = None, size: Any = None, *, generator: Any = None, dtype: Any = None,
     requires_grad: bool = False, **where: Any,
 ) -> Tensor:  # fmt: skip
-    """Random integers from low up to high, which is not included."""
-    if size is None:
+    """Random integers from low (0 if not given) up to high, which is not included."""
+    if low is None:
+        low = 0
+    elif size is None:
         low, high, size = 0, low, high
     elif high is None:
         low, high = 0, low
-    if size is None:
-        raise ArgumentError("randint: give a size, as in randint(10, (2, 3))")
+    if size is None or high is None:
+        raise ArgumentError("randint: give a size and a limit, as in randint(10, (2, 3))")
     shape = shape_of("randint", (size,), where)
     kind = dtypes.int64 if dtype is None else dtypes.dtype(dtype)
     return finish(_integers("randint", low, high, shape, kind, generator), requires_grad)

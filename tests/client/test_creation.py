@@ -80,7 +80,7 @@ FORMS: dict[str, Case] = {
     "arange of floats": lambda lib: (lib.arange(0, 1, 0.1), lib.arange(1.0), lib.arange(2.5, 0, -0.5)),
     "arange as": lambda lib: (lib.arange(3, dtype=lib.float16), lib.arange(0.5, 5.5, 1.5, dtype=lib.int64)),
     "arange of a tensor": lambda lib: lib.arange(lib.tensor(4)),
-    "arange by name": lambda lib: lib.arange(start=1, end=8, step=3),
+    "arange by name": lambda lib: (lib.arange(start=1, end=8, step=3), lib.arange(end=3), lib.arange(end=2.5)),
     "arange of many": lambda lib: lib.arange(2**40, 2**40 + 6, 2),
     "linspace": lambda lib: (lib.linspace(0, 1, 5), lib.linspace(3, 3, 1), lib.linspace(0, 1, 0)),
     "linspace of ints": lambda lib: lib.linspace(0, 10, 5, dtype=lib.int64),

@@ -188,6 +188,7 @@ def test_dtypes_and_shapes() -> None:
     assert gt.rand_like(gt.ones(2, dtype=gt.float64)).dtype is gt.float64
     assert gt.randn(size=(2, 1)).shape == (2, 1)
     assert gt.randint(0, 5, (2,), dtype=gt.int8).dtype is gt.int8
+    assert gt.randint(high=1, size=(2,)).tolist() == gt.randint(1, size=(2,)).tolist() == [0, 0]
     assert gt.randn(2, requires_grad=True).requires_grad
     x = blank(gt.float16, 1000).exponential_()
     assert x.dtype is gt.float16
