@@ -65,7 +65,7 @@ _current: dict[int, FunctionNode] = {}
 class FunctionNode:
     """The graph node of a user's function; see GradNode."""
 
-    __slots__ = ("context", "count", "edges", "function", "hooks", "inputs", "results", "saved", "where")
+    __slots__ = ("context", "count", "edges", "function", "hooks", "inputs", "passed", "results", "where")
 
     def __init__(self, function: type[Function], context: Context, args: tuple[Any, ...]) -> None:
         self.function = function
@@ -74,9 +74,20 @@ class FunctionNode:
         self.inputs = tuple(a._spec if isinstance(a, Tensor) else None for a in args)
         self.results: list[Any] = []  #: specs; None for what is no tensor
         self.count = 1
-        self.saved: Any = ()  #: None once backward has passed
+        self.passed = False  #: whether backward has passed, and dropped what was saved
         self.hooks: dict[int, list[Hook]] | None = None
         self.where = users_line()
+
+    @property
+    def saved(self) -> Any:
+        """What a GradNode has there: None once backward has passed."""
+        return None if self.passed else ()
+
+    @saved.setter
+    def saved(self, value: Any) -> None:
+        self.passed = value is None
+        if self.passed:
+            self.context._saved = []
 
     @property
     def next_functions(self) -> tuple[tuple[Any, int], ...]:

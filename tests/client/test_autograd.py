@@ -468,3 +468,17 @@ def test_a_deep_graph(session: Session) -> None:
     y.backward()
     assert x.grad.item() == pytest.approx(1.0005**3000)
     del y
+
+
+def test_a_hook_that_returns_no_tensor(session: Session) -> None:
+    y = gt.ones(2, requires_grad=True) * 2
+    y.register_hook(lambda g: 5)  # type: ignore[arg-type, return-value]
+    with pytest.raises(TypeError, match="a hook of a gradient returned 5; it returns a tensor or None"):
+        y.sum().backward()
+
+
+def test_showing_a_node_does_not_show_the_graph(session: Session) -> None:
+    y = gt.ones(2, requires_grad=True)
+    for _ in range(100):  # 2 ** 100 ways to the leaf
+        y = y + y
+    assert len(repr(y.grad_fn)) < 80

@@ -145,6 +145,18 @@ def test_a_function_that_returns_too_few_gradients() -> None:
         Bad.apply(x, x).sum().backward()
 
 
+def test_backward_drops_what_a_function_saved() -> None:
+    x = gt.ones(2, requires_grad=True)
+    y = cube(gt).apply(x, 2.0)
+    saved = y.grad_fn.context
+    y.sum().backward(retain_graph=True)
+    assert len(saved.saved_tensors) == 2
+    y.sum().backward()
+    assert saved.saved_tensors == ()
+    with pytest.raises(AutogradError, match="Cube: backward a second time"):
+        y.sum().backward()
+
+
 def test_defaults_of_forward_may_have_gradients_of_none() -> None:
     def f(lib: Any, x: Any) -> Any:
         class Scale(lib.autograd.Function):
@@ -364,13 +376,6 @@ def test_retained_gradients_add_up_after_all_hooks() -> None:
     both(f, X)
 
 
-def test_a_hook_that_returns_no_tensor() -> None:
-    y = gt.ones(2, requires_grad=True) * 2
-    y.register_hook(lambda g: 5)  # type: ignore[arg-type, return-value]
-    with pytest.raises(TypeError, match="a hook of a gradient returned 5; it returns a tensor or None"):
-        y.sum().backward()
-
-
 def test_backward_to_some_inputs() -> None:
     def f(lib: Any, x: Any, y: Any) -> Any:
         z = x * y
@@ -522,13 +527,6 @@ def test_a_node_shows_its_name_and_leads_on() -> None:
         return (y,)
 
     both(f, X)
-
-
-def test_showing_a_node_does_not_show_the_graph() -> None:
-    y = gt.ones(2, requires_grad=True)
-    for _ in range(100):  # 2 ** 100 ways to the leaf
-        y = y + y
-    assert len(repr(y.grad_fn)) < 80
 
 
 def test_the_tape_shows_functions_and_checkpoints() -> None:
