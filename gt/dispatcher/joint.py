@@ -79,7 +79,7 @@ def _joint(entry: Entry, layouts: Sequence[Layout], planned: Planned) -> Plan:
         local = planned.locals[number]
         absent = tuple(i for i, at in enumerate(layouts) if number not in at.mesh.workers)
         need = planned.nbytes.get(number, 0)
-        parts[number] = Part(local.program, local.program.hash(), local.constants, absent, need)
+        parts[number] = Part(local.program, local.program.hash(), local.constants, absent, need, local.origins)
     return Plan(planned.workers, outputs, 0, parts=parts, kept=kept)
 
 
@@ -278,7 +278,7 @@ def answered(state: State, worker: Worker, session: Session, sent: Sent, answer:
         sent.run_us = max(sent.run_us, min(max(answer.run_us, 0), MAX_RUN_US))
     elif type(answer) is CallFailed:
         if sent.failure is None or (sent.failure.kind == PEER_FAILED and answer.error.kind != PEER_FAILED):
-            sent.failure = answer.error
+            sent.failure = _as_recorded(sent, worker.number, answer.error)
             sent.root = answer.root if 0 < answer.root < answer.seq else sent.root
     if sent.left:
         return
@@ -292,6 +292,18 @@ def answered(state: State, worker: Worker, session: Session, sent: Sent, answer:
         worker.lane.settle(session, sent.cost_us, sent.run_us)
         session.total_us += sent.run_us
     retire(state, session)
+
+
+def _as_recorded(sent: Sent, worker: int, failure: Failure) -> Failure:
+    """What went wrong in a worker's own program, said of the client's: users know the ops and lines of that one."""
+    part = (sent.plan.parts or {}).get(worker)
+    if part is None or failure.program != part.hash or not 0 <= failure.instruction < len(part.origins):
+        return failure
+    origin, entry, text = part.origins[failure.instruction], sent.entry, failure.text
+    here = part.program.code[failure.instruction].op
+    if origin >= 0 and text.startswith(f"{here}: "):
+        text = f"{entry.program.code[origin].op}{text.removeprefix(here)}"
+    return Failure(failure.kind, text, entry.hash, origin)
 
 
 def orphan_answered(state: State, worker: Worker, session: Session, answer: CallDone | CallFailed) -> None:

@@ -13,7 +13,7 @@ worker, belong to their plan; the text of one that two plans have is kept until 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -40,6 +40,7 @@ class Part:
     constants: tuple[bool | int | float | bytes, ...]  #: scalars of its own, behind those of the call
     absent: tuple[int, ...]  #: inputs that it holds nothing of: it is given id 0 for them
     need_nbytes: int  #: memory a call takes there beside its inputs, at least
+    origins: Sequence[int] = ()  #: the instruction of the client's program that each one of it is of; -1: of none
 
 
 @dataclass(slots=True, eq=False)

@@ -9,6 +9,7 @@ from dispatching import PLAIN, STEP, Client, FakeWorker, Hand, Settings, copies,
 from gt.dispatcher import plans
 from gt.dispatcher.events import MakePlan
 from gt.dispatcher.log import InstructionLog
+from gt.dispatcher.planner.local import Local
 from gt.errors import ArgumentError
 from gt.layout import split
 from gt.program import Instruction, Program
@@ -121,6 +122,25 @@ def test_one_failure_fails_the_call_and_is_told_when_all_have_answered(hand):
     (failed,) = client.hears(client.fetch(1, x + 1))
     assert failed.error.text == "this"
     assert [w.state.nbytes for w in workers] == [32] * 3
+
+
+def test_a_failure_is_told_of_the_clients_program(hand):
+    """Its op and instruction, whatever the worker's own program runs for it."""
+    client, workers = start(hand)
+
+    def planner(checked, inputs, home, meshes):
+        made = copies(checked, inputs, home, meshes)
+        code = (Instruction("neg", (0,), {}), *checked.program.code)
+        local = msgspec.structs.replace(checked.program, code=code, outputs=(2,), workers=made.workers)
+        return replaced(made, locals=dict.fromkeys(made.workers, Local(local, (), (0, 0))))
+
+    hand.planner = planner
+    x = client.upload(workers[0], 8, workers[1])
+    (call,) = calls(workers[0], client.call(PLAIN, [x]))
+    error = Failure("IndexOutOfRange", "neg: 9 is too much", call.program, 0)
+    workers[0].say(CallFailed(client.number, 1, 1, error))
+    failed, _ = client.hears(workers[1].failed(client, 1, kind="PeerFailed"))
+    assert failed.error == Failure("IndexOutOfRange", f"{PLAIN.code[0].op}: 9 is too much", PLAIN.hash(), 0)
 
 
 def test_if_all_only_saw_others_fail_that_is_told(hand):

@@ -229,6 +229,17 @@ def test_out_of_memory_on_one_of_three() -> None:
         same(good, [twin.step(FEW).item() for _ in range(5)])
 
 
+def test_a_bad_index_names_the_users_op_and_line(server: Server) -> None:
+    """Whatever the workers run for it."""
+    gt.connect(server.address, mesh={"x": 2, "y": 2})
+    table = gt.from_numpy(np.ones((10, 4)), layout={0: "x"})
+    table.sum().item()
+    rows = gt.nn.functional.embedding(gt.tensor([1, 99]), table)
+    with pytest.raises(IndexError, match=r"^embedding: index 99 .*\n  made by embedding at .*training\.py:"):
+        rows.sum().item()
+    assert table.sum().item() == 40
+
+
 OTHER = """
 import sys
 import gt

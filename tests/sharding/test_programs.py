@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gt.dispatcher.planner.program import plan_program
 from gt.layout import Layout, Mesh, layout, mesh, split
+from gt.ops import check
 from gt.ops.evaluate import run
 from gt.ops.record import ops
 from gt.ops.trace import Symbol, Trace
+from gt.program import Instruction, Program
 from tests.ops.cases import backward
 from tests.sharding.layouts import MESHES, drawn
 from tests.sharding.simulate import ENGINE, Log, apply, close, collectives, place, read, spec_of
@@ -146,3 +149,23 @@ def test_weights_split_as_megatron_does() -> None:
     kept = dict(zip([n for n in step.values if n not in ("ids", "targets")], made[1:], strict=True))
     assert kept["qkv"].layout is layouts["qkv"]
     assert kept["head"].layout is layouts["head"]
+
+
+@pytest.mark.parametrize(("m", "checks"), [(mesh(x=3), [0]), (mesh(x=2, y=2), [0, 2])], ids=str)
+def test_what_a_worker_runs_is_known_by_what_it_is_run_for(m: Mesh, checks: list[int]) -> None:
+    """So an error names the user's op and line."""
+    shapes = [((11, 4), "float64"), ((6,), "int64"), ((6,), "int64")]
+    attrs = {"padding_idx": -1, "scale_grad_by_freq": False}
+    loss = {"reduction": "mean", "ignore_index": -100, "smoothing": 0.0}
+    code = (
+        Instruction("embedding", (0, 1), attrs), Instruction("relu", (3,), {}),
+        Instruction("cross_entropy", (4, 2), loss, 2),
+    )  # fmt: skip
+    program = Program(tuple(shapes), "", code, (5,), (), ())
+    axes = [axis for axis, _ in m.axes]
+    layouts = [split(m, (11, 4), dict(enumerate(axes))), layout(m), layout(m)]
+    for local in plan_program(check(program), layouts, m, {}).locals.values():
+        made = [(local.program.code[k].op, origin) for k, origin in enumerate(local.origins)]
+        assert len(made) <= len(local.program.code)
+        assert [origin for op, origin in made if op == "in_range"] == checks
+        assert ("relu", 1) in made

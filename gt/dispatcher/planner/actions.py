@@ -61,6 +61,7 @@ class Script:
     takes_part: bool
     numbers: tuple[tuple[Key, tuple[Any, ...]], ...]  #: each with its value for every place
     count: int  #: of values that are made
+    length: int  #: of what each worker writes down, in instructions
     #: Operands and variants of each instruction; of one that has other operands on some workers, several times.
     lines: tuple[tuple[Pick, tuple[Variant, ...]], ...]
     operands: int  #: how many values it takes
@@ -134,7 +135,7 @@ def _script(places: Sequence[int], templates: Sequence[Template | None], results
     mine = [template for template in (templates[place] for place in places) if template is not None]
     if not mine:
         nothing = ((0,) * results,) * len(places), (), ()
-        return Script(tuple(places), False, (), 0, (), 0, picking([]), (), *nothing)
+        return Script(tuple(places), False, (), 0, 0, (), 0, picking([]), (), *nothing)
     first = mine[0]
     lines: list[tuple[Pick, tuple[Variant, ...]]] = []
     different: dict[int, tuple[Template, list[int]]] = {}  # many workers have one template
@@ -160,8 +161,8 @@ def _script(places: Sequence[int], templates: Sequence[Template | None], results
     is_plain = in_order and first.results == tuple(range(first.operands, first.operands + count))
     missing = (0,) * (results - len(first.results))
     return Script(
-        tuple(places), True, _numbers([template.numbers for template in mine]), count, tuple(lines), len(operands),
-        picking(first.results), lines[0][1] if is_plain else (),
+        tuple(places), True, _numbers([template.numbers for template in mine]), count, len(first.code), tuple(lines),
+        len(operands), picking(first.results), lines[0][1] if is_plain else (),
         tuple([template.kept + missing for template in mine]),
         tuple([template.beside for template in mine]) if any(template.beside != (0, 0) for template in mine) else (),
         _over(first),

@@ -8,6 +8,7 @@ or does not need.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -30,6 +31,7 @@ class Local:
 
     program: Program
     constants: tuple[bool | int | float | bytes, ...]  #: scalars behind those of the caller
+    origins: Sequence[int] = ()  #: the instruction of the client's program that each one here is of; -1: of none
 
 
 #: A placed value's number, its layout, and the spec of the whole.
@@ -48,6 +50,7 @@ def written(
     lives = Lives(actions, numbers, count + len(program.scalars) + len(literals))
     locals_, nbytes = {}, {}
     for each in twins:
+        origins = _origins(each, actions)
         ends = _ends(each, len(inputs), outputs)
         donate = {i: None for i in program.donate if i in each.where}
         # An output that lies elsewhere than the input that it replaces cannot take over its memory, nor its value.
@@ -60,7 +63,7 @@ def written(
             kinds = program.scalars + "".join(map(scalar_kind, text.constants))
             together = workers if len(workers) > 1 else ()
             made = Program(mine, kinds, tuple(text.code), ends, tuple(donate), updates, program.precision, together)
-            locals_[text.worker], nbytes[text.worker] = Local(made, tuple(text.constants)), peak
+            locals_[text.worker], nbytes[text.worker] = Local(made, tuple(text.constants), origins), peak
     return {w: locals_[w] for w in workers}, {w: nbytes[w] for w in workers}
 
 
@@ -211,6 +214,14 @@ def _write(each: Twins, actions: Sequence[Action], start: int = 0) -> list[Twins
         each.count = number
     each.settle()
     return [each]
+
+
+def _origins(each: Twins, actions: Sequence[Action]) -> Sequence[int]:
+    """The instructions of the client's program that those here are of."""
+    found = array("i")
+    for script, (_, _, _, instruction) in zip(each.scripts, actions, strict=True):
+        found.extend([instruction] * script.length)
+    return found
 
 
 def _ends(each: Twins, inputs: int, outputs: Sequence[Output]) -> tuple[int, ...]:
