@@ -62,6 +62,7 @@ class Pending:
         "inputs",
         "marked_s",
         "node",
+        "pins",
         "rec",
         "scalars",
         "shared",
@@ -79,6 +80,7 @@ class Pending:
         #: A Number or Shared that was passed: its scalar k as a later op's key has it ("f3"), and itself, to keep its
         #: id() its own. In the order of k.
         self.shared: dict[int, tuple[str, Any]] = {}
+        self.pins: dict[int, str] = {}  #: Of results that were told how to lie on several workers: their layouts.
         self.sources: dict[int, Any] = {}  #: In a trace: where scalar k comes from, see function.py.
         self.undo: list[Callable[[], None]] = []  #: What to take back on the host if the call fails.
         self.compile = 0  #: What the user chose: see messages.Define.

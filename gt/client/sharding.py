@@ -117,7 +117,11 @@ def shard(tensor: Any, layout: Any, mesh: Any = None) -> Any:
 
 def pinned(tensor: Any, text: str) -> Any:
     """The same tensor, laid out as this text says."""
-    return unary(_SHARD[text], tensor)
+    made = unary(_SHARD[text], tensor)
+    value = made._v or made._read()
+    if text and value.owner is not None:
+        value.owner.pins[value.num] = text
+    return made
 
 
 def replicate(tensor: Any, mesh: Any = None) -> Any:

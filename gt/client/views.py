@@ -150,6 +150,8 @@ def write(t: Tensor, new: Tensor) -> None:
     bare = rec.grad and t._fn is not None and new._fn is None
     if (bare or _lies_elsewhere(rec, old)) and (alias is None or alias.base is None):
         new = apply(ASSIGN, (t, new))
+    if rec.pending.pins:
+        new = _as_told(rec.pending, old, new)
     value = new._v or read(new)
     _note_replaced(rec.pending, old, value)
     if rec.trace is not None and (alias is None or alias.base is None):
@@ -193,6 +195,19 @@ def _lies_elsewhere(rec: Recorder, old: Value) -> bool:
     p = rec.pending
     ref = old.num if old.owner is p else p.inputs.get(old)
     return ref is None or ref not in p.node.refs
+
+
+def _as_told(p: Pending, old: Value, new: Tensor) -> Tensor:
+    """What is written over a value that this program itself told how to lie, and does not take as an input that lies
+    so: it is told the same, unless it was told something else."""
+    told = p.pins.get(old.num) if old.owner is p else None
+    value = new._v or read(new)
+    if told is None or (value.owner is p and value.num in p.pins):
+        return new
+    from gt.client.sharding import pinned
+
+    made: Tensor = pinned(new, told)
+    return made
 
 
 def _put(alias: Alias, base: Tensor, new: Tensor) -> Tensor:

@@ -212,6 +212,22 @@ def test_a_parameter_is_laid_out_in_place(script: Script, session: Session) -> N
         gt.shard_(3, {0: "x"})
 
 
+def test_what_is_written_to_at_once_lies_as_it_was_told(script: Script, session: Session) -> None:
+    """Before it is an input of a program that lies so."""
+    gt.mesh(x=2)
+    w = gt.nn.Parameter(gt.ones(4, 2))
+    optimizer = gt.optim.SGD([w], lr=0.1)
+    gt.shard_(w, {1: "x"})
+    gt.shard_(w, {0: "x"})
+    w.square().sum().backward()
+    optimizer.step()
+    small = gt.tensor([[1.0, 2.0]], layout={1: "x"})
+    small[:, 1] -= 1.0
+    session.end(recorder_of(session))
+    made = [d.program.code[o - len(d.program.inputs)] for d in script.of(Define) for o in d.program.outputs]
+    assert [ins.attrs["layout"] for ins in made if ins.op == "shard"] == ["[4@x]", "[. 2@x]"]
+
+
 def test_the_state_of_an_optimizer_lies_as_the_parameter(script: Script, session: Session) -> None:
     gt.mesh(x=2)
     w = gt.shard_(gt.nn.Parameter(gt.ones(4, 2)), {0: "x"})

@@ -123,6 +123,22 @@ def test_a_checkpoint_goes_on_with_other_workers(server: Server, tmp_path: Path)
     same(found, expected)
 
 
+def test_a_parameter_stays_as_it_was_laid_out(server: Server) -> None:
+    """Also by a step that is recorded behind it at once, and without an optimizer."""
+    gt.connect(server.address, mesh={"x": 4})
+    batch = gt.from_numpy(np.ones((16, 8), np.float32), layout={0: "x"})
+    model = gt.nn.Linear(8, 8)
+    optimizer = gt.optim.SGD(model.parameters(), lr=0.1)
+    gt.shard_(model, {"weight": {0: "x"}})
+    model(batch).square().mean().backward()
+    optimizer.step()
+    w = gt.shard(gt.randn(8, 8), {0: "x"}).requires_grad_()
+    (batch @ w).square().mean().backward()
+    with gt.no_grad():
+        w -= 0.1 * w.grad
+    assert [repr(t.layout) for t in (model.weight, w)] == ["[8@x]"] * 2
+
+
 # -- other workers -------------------------------------------------------------------------------------
 
 
