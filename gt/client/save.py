@@ -21,6 +21,7 @@ from typing import IO, Any
 import numpy as np
 
 from gt import dtypes
+from gt.client import sharding
 from gt.client.creation import from_numpy
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, GTError
@@ -139,8 +140,8 @@ def load(
 ) -> Any:
     """What was saved; of a safetensors file of others, the tensors by name.
 
-    On several workers, `layout` says how tensors shall lie, by patterns of their names: `{"*.weight": {0: "x"}}`. A
-    sharded checkpoint lies as it did when it was saved, as far as it can.
+    On several workers, `layout` says how tensors shall lie, by patterns of their names: `{"*.weight": {0: "x"}}`. What
+    has no dimensions stays whole. A sharded checkpoint lies as it did when it was saved, as far as it can.
     """
     wishes = {} if layout is None else dict(layout)
     if not isinstance(f, (str, os.PathLike)):
@@ -212,8 +213,11 @@ def _put_back(
         raise ArgumentError(f"load: {path} has no tensor named {missing[0]!r}")
 
     def tensor(name: str) -> Any:
-        wish = next((w for p, w in wishes.items() if fnmatch.fnmatchcase(name, p)), laid.get(name))
-        return from_numpy(arrays[name](), layout=wish)
+        array, text = arrays[name](), laid.get(name)
+        wish = next((w for p, w in wishes.items() if fnmatch.fnmatchcase(name, p)), None)
+        if wish is not None and array.ndim:
+            text = sharding.layout_text(f"load: {name}", array.shape, wish)
+        return from_numpy(array, layout=text)
 
     if form is None:
         return {name: tensor(name) for name in arrays}

@@ -14,6 +14,7 @@ import pytest
 
 import gt
 from gt import config
+from gt.client.save import begin, entry
 from gt.client.session import Session
 from gt.errors import ArgumentError, GTError
 from tests.client.scripting import Array, Store
@@ -91,6 +92,19 @@ def test_a_plain_file_is_read_into_any_layout(tmp_path: Path) -> None:
         got = gt.load(path, layout={"rows": {0: "x"}, "*": ""})
         np.testing.assert_array_equal(got["rows"].numpy(), ROWS)
     assert [store.layout(k) for k in sorted(store.uploads)] == ["[101@x]", "[]", "[]"]
+
+
+def test_a_layout_for_all_that_is_in_a_file(tmp_path: Path) -> None:
+    """What has no dimensions, such as an optimizer's count of steps, stays whole; what cannot lie so is named."""
+    path, step = tmp_path / "state.safetensors", np.array(7.0)
+    header = {"rows": entry("rows", "float64", ROWS.shape, 0), "step": entry("step", "float64", (), ROWS.nbytes)}
+    path.write_bytes(begin(header) + ROWS.tobytes() + step.tobytes())
+    store = Store(x=2)
+    with using(on(store)):
+        gt.load(path, layout={"*": {0: "x"}})
+        with pytest.raises(ArgumentError, match="load: rows: there is no dimension 2 in a tensor of 2"):
+            gt.load(path, layout={"*": {2: "x"}})
+    assert [store.layout(k) for k in sorted(store.uploads)] == ["[101@x]"]
 
 
 def test_shards_without_elements_are_written_too(tmp_path: Path) -> None:
