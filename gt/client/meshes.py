@@ -82,7 +82,9 @@ class Meshes:
         if rec is not None and rec.session is session:
             if rec.trace is not None:
                 raise FunctionError(f"{rec.trace.name}: a mesh is made outside of a @gt.function")
-            rec.settle()  # what was recorded before goes where it would have gone
+            rec.settle()  # what was recorded before goes where it would have gone,
+        sent = session.seq
+        session.wait(lambda: session.done >= sent)  # and is not planned when its axes are gone
         if session.private is not None:  # nobody else will join it: there is nothing to wait for
             needed = max(workers) + 1 if workers else math.prod(checked.values())
             there = len(session.stats()["workers"])

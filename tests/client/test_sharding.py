@@ -74,6 +74,18 @@ def test_what_was_recorded_before_a_mesh_is_sent_before_it(script: Script, sessi
     assert x.shape == (3,)
 
 
+def test_a_mesh_is_not_changed_under_calls_that_name_its_axes(script: Script, session: Session) -> None:
+    """The server plans a call when its turn comes: a mesh that it hears of before would be that of the call."""
+    gt.mesh(x=2)
+    done: list[bool] = []
+    answer = script.rules[SetMesh]
+    script.rules[SetMesh] = lambda m: [done.append(session.done == session.seq == 1), *answer(m)][1:]
+    x = gt.shard(gt.ones(4), {0: "x"})
+    gt.mesh(y=2)
+    assert done == [True]
+    assert x.shape == (4,)
+
+
 def test_a_refused_mesh_says_why_and_changes_nothing(script: Script, session: Session) -> None:
     script.rules[SetMesh] = lambda m: [(MeshSet(m.request, (), "4 workers are asked for, 1 has joined"), None)]
     with pytest.raises(ArgumentError, match="mesh: 4 workers are asked for, 1 has joined; more are started with"):
