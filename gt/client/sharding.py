@@ -34,9 +34,10 @@ _TEXT = re.compile(r"(?:(\w+): ?)?(\[.*)?", re.DOTALL)
 def mesh(name: str = "", /, *, workers: Sequence[int] | None = None, **axes: int) -> Mesh:
     """Have this session live on several workers, as a grid with these axes: `gt.mesh(x=2, y=2)`.
 
-    New results go there from now on. With a name it is a grid of some of the session's workers, to place parts of a
-    model on: `gt.mesh("stage1", x=2, workers=[2, 3])` names them by their positions in the session. Without axes: the
-    mesh of that name, as it is.
+    New tensors go there from now on; what is there already stays where it lies until something brings it along. With a
+    name it is a grid of some of the session's workers, to place parts of a model on:
+    `gt.mesh("stage1", x=2, workers=[2, 3])` names them by their positions in the session. Without axes: the mesh of
+    that name, as it is.
     """
     session = recorder().session
     if not axes and workers is None:
