@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 CAP = 4_000  #: Instructions after which a program ends in any case.
 TRACE_CAP = 50_000  #: The same for a traced function, which should stay one program.
 HELD_NBYTES = 64 << 20  #: Bytes of inputs that only a pending program holds before it ends.
+ELSEWHERE = "this tensor belongs to a session that is closed, or is not this thread's"
 MARK_S = 0.002  #: A marked program settles after this time at the latest.
 IDLE_S = 0.2  #: An unfinished program is cut after this long without a GT call.
 
@@ -112,7 +113,7 @@ class Recorder:
                 else:
                     time.sleep(0)  # it is inside an op, which is a matter of microseconds
         elif owner is None and v.handle is not None and v.handle.dead is not self.session.dead:
-            raise ServerError("this tensor belongs to a session that is closed, or is not this thread's")
+            raise ServerError(ELSEWHERE)
 
     def _end_at_cap(self, p: Pending) -> bool:
         """The program is as long as it may get. True if it ended, False if it goes on a little, to

@@ -421,11 +421,15 @@ class Session:
         return layout_of(answer)
 
     def bring_out(self, v: Value) -> None:
-        """If the value is pending, end its program."""
+        """If the value is pending, end its program. It is one of this session: others have the same ids."""
         while True:
             owner = v.owner
             if owner is None:
+                if v.handle is None or v.handle.dead is not self.dead:
+                    raise ServerError(recording.ELSEWHERE)
                 return
+            if owner.rec.session is not self:
+                raise ServerError(recording.ELSEWHERE)
             if owner.rec.trace is not None:
                 owner.rec.trace.refuse_sync()
             self.end(owner.rec)

@@ -366,6 +366,21 @@ def test_a_tensor_of_another_session(session: Session) -> None:
     assert (gt.ones(2) + 1.0).tolist() == [2.0, 2.0]
 
 
+def test_a_tensor_of_an_old_session_is_not_mistaken_for_one_of_the_new(cluster: Cluster) -> None:
+    """Both may have the same id."""
+    with using(cluster.client()):
+        old, pending = made(gt.ones(3)), gt.ones(3) + 1
+    with using(cluster.client()):
+        new = made(gt.zeros(3))
+        twice = gt.function(lambda x: (x * 2).sum())
+        assert [twice(new).item() for _ in range(3)] == [0.0] * 3
+        uses = (old.numpy, pending.numpy, old.tolist, lambda: new + old, lambda: twice(old), lambda: old.sum().item())
+        for use in uses:
+            with pytest.raises(ServerError, match="belongs to a session that is closed"):
+                use()
+        assert new.tolist() == [0.0] * 3
+
+
 def test_a_closed_session(cluster: Cluster) -> None:
     with using(cluster.client()) as session:
         x = gt.ones(2)
