@@ -85,8 +85,8 @@ class Meshes:
             rec.settle()  # what was recorded before goes where it would have gone,
         sent = session.seq
         session.wait(lambda: session.done >= sent)  # and is not planned when its axes are gone
+        needed = max(workers) + 1 if workers else math.prod(checked.values())
         if session.private is not None:  # nobody else will join it: there is nothing to wait for
-            needed = max(workers) + 1 if workers else math.prod(checked.values())
             there = len(session.stats()["workers"])
             if needed > there:
                 raise ArgumentError(f"mesh: {needed} workers are needed; this server has {there}{self._cure(needed)}")
@@ -97,7 +97,8 @@ class Meshes:
             lambda request: SetMesh(request, name, tuple(checked.items()), tuple(workers or ()), split)
         )
         if answer.error:
-            raise ArgumentError(f"mesh: {answer.error}{self._cure(math.prod(checked.values()))}")
+            cure = self._cure(needed) if needed > len(session.stats()["workers"]) else ""
+            raise ArgumentError(f"mesh: {answer.error}{cure}")
         made = self.by_name[name] = Mesh(name, layout.mesh(answer.workers, **checked))
         if len(made.workers) > 1:
             self.several = True

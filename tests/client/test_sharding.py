@@ -88,8 +88,12 @@ def test_a_mesh_is_not_changed_under_calls_that_name_its_axes(script: Script, se
 
 def test_a_refused_mesh_says_why_and_changes_nothing(script: Script, session: Session) -> None:
     script.rules[SetMesh] = lambda m: [(MeshSet(m.request, (), "4 workers are asked for, 1 has joined"), None)]
+    script.rules[GetStats] = lambda m: [(Stats(m.request, {"workers": {"1": {}}}), None)]
     with pytest.raises(ArgumentError, match="mesh: 4 workers are asked for, 1 has joined; more are started with"):
         gt.mesh(x=4)
+    script.rules[SetMesh] = lambda m: [(MeshSet(m.request, (), "more than 16 meshes"), None)]
+    with pytest.raises(ArgumentError, match=r"more than 16 meshes$"):  # more workers are no cure
+        gt.mesh(x=1)
     assert session.meshes.by_name == {}
 
 
