@@ -25,6 +25,7 @@ from gt.config import compiler_environment
 from gt.program import Program
 
 JOBS = 32  #: Programs that wait to be compiled.
+SEAL = "nbytes"  #: The file in a program's folder that says how many bytes the others have.
 CACHE_NBYTES = 4 << 30  #: Compiled programs on disk; those longest unused go first.
 
 
@@ -54,7 +55,7 @@ class Compiler:
 
     def ready(self, folder: str) -> bool:
         """Whether it is there. One that is used is kept for longest."""
-        if not self.usable or not (Path(folder) / "program.so").exists():
+        if not self.usable or not is_whole(Path(folder)):
             return False
         with suppress(OSError):  # another worker may just have made room
             os.utime(folder)
@@ -166,6 +167,24 @@ class Compiler:
                 break
             shutil.rmtree(folder, ignore_errors=True)
             total -= nbytes
+
+
+def seal(folder: Path) -> None:
+    """Write down how much is in the folder of a compiled program."""
+    (folder / SEAL).write_text(str(_nbytes(folder)))
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether all is there that was sealed. A library that was cut short, because the machine went down or the disk is
+    bad, would end the process that loads it, each time anew."""
+    try:
+        return int((folder / SEAL).read_text()) == _nbytes(folder)
+    except (OSError, ValueError):
+        return False
+
+
+def _nbytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.iterdir() if file.name != SEAL)
 
 
 def _end_all(pid: int) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gt.worker import compiling
-from gt.worker.compiling import Compiler
+from gt.worker.compiling import Compiler, is_whole, seal
 from gt.worker.engines import inductor
 from tests.processes.running import alive, until, until_gone
 from tests.worker.worker_building import Builder
@@ -21,6 +21,7 @@ from tests.worker.worker_building import Builder
 BEGIN = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
+from gt.worker.compiling import seal
 cache = Path(sys.argv[2])
 with open(cache / "pids", "a") as f:
     f.write(f"{os.getpid()}\\n")
@@ -34,8 +35,9 @@ def jobs():
 
 def make(name):
     folder = cache / "compiled" / name
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     (folder / "program.so").write_text("code")
+    seal(folder)
     answer(f"done {name}")
 
 def answer(text):
@@ -110,6 +112,19 @@ def test_what_was_made_is_found_again(start: Start) -> None:
     assert again.ready(folder)
 
 
+@pytest.mark.parametrize("left", ["", "co", None])
+def test_what_was_cut_short_is_made_again(start: Start, left: str | None) -> None:
+    """To load it would end the worker."""
+    [folder] = ask(start(), 3)
+    library = Path(folder) / "program.so"
+    library.unlink() if left is None else library.write_text(left)
+    again = start()
+    assert not again.ready(folder)
+    assert not is_whole(Path(folder))
+    ask(again, 3)
+    assert again.ready(folder)
+
+
 def test_a_folder_is_for_one_program_one_device_one_version(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = {
         start().folder(program(3)), start().folder(program(4)), start().folder(program(3), True),
@@ -129,6 +144,7 @@ def test_a_cache_that_others_can_write_is_refused(where: str, tmp_path: Path) ->
     there = Path(compiler.folder(program()))
     there.mkdir(parents=True)
     (there / "program.so").write_text("code")
+    seal(there)
     assert compiler.ready(str(there))
     for mode in (0o777, 0o770, 0o702):
         folder.chmod(mode)
@@ -166,7 +182,8 @@ def test_what_was_used_longest_ago_makes_room(start: Start, tmp_path: Path, monk
     compiled.mkdir(parents=True)
     for age, name in enumerate(["new", "middle", "old"]):
         (compiled / name).mkdir()
-        (compiled / name / "program.so").write_bytes(b"x" * 100)
+        (compiled / name / "program.so").write_bytes(b"x" * 98)
+        seal(compiled / name)  # a file of two bytes
         os.utime(compiled / name, (1e9 - age, 1e9 - age))
     (compiled / "old.lock").write_text("")
     for path in (compiled.parent, compiled):
@@ -312,6 +329,7 @@ def test_the_lock_is_held_until_the_folder_is_there(tmp_path: Path) -> None:
         assert not seen
         folder.mkdir()
         (folder / "program.so").write_text("")
+        seal(folder)
     thread.join(10)
     assert seen == [False]
 

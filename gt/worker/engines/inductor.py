@@ -28,6 +28,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, NoReturn
 
 from gt import config
+from gt.worker.compiling import is_whole, seal
 
 IDLE_S = 30.0  #: Without a job for so long it ends: on a GPU it holds memory.
 INDUCTOR_NBYTES = 4 << 30  #: What Inductor may leave in its own cache before that is thrown away.
@@ -66,7 +67,7 @@ def _alone(folder: Path) -> Iterator[bool]:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(folder.with_suffix(".lock"), "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield not (folder / "program.so").exists()
+        yield not is_whole(folder)
 
 
 def _read(jobs: SimpleQueue[tuple[str, bytes]]) -> NoReturn:
@@ -124,6 +125,8 @@ def compile_into(folder: Path, program: bytes, device: str, home: Path) -> None:
         shutil.copy(cubin, made)
     clock.lap("copied")
     load(str(made), graph, device)  # if it crashes anybody it shall be this process
+    seal(made)
+    shutil.rmtree(folder, ignore_errors=True)  # one that is not whole
     made.rename(folder)
     clock.lap("loaded")
     if settings.debug_compile:
