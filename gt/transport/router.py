@@ -75,6 +75,8 @@ class Router:
         self._send, self._there = raw_send(self._socket), raw_events(self._socket)
         set_common(self._socket)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        # With a domain ZeroMQ refuses its old protocols, as which it takes whatever a browser or a scanner says.
+        self._socket.setsockopt(zmq.ZAP_DOMAIN, b"gt")
         self._socket.sndhwm = MAX_QUEUED_MESSAGES
         self._monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._poller = zmq.Poller()

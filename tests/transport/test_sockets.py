@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -213,6 +214,32 @@ def test_wrong_frames_do_not_decode(router: Router, frames: list[bytes]) -> None
     with pytest.raises(codec.BadMessage):
         codec.decode(got)
     drop_raw(context, dealer)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: Mozilla/5.0\r\nAccept: */*\r\n\r\n" * 9,
+        b"\x16\x03\x01\x00\xf8\x01\x00\x00\xf4\x03\x03" + bytes(range(240)),  # TLS
+        b"\n" * 100,
+        b"\x01\x00\x03\x00hi",  # ZeroMQ's first protocol
+        b"\xff" + bytes(8) + b"\x7f\x01\x05\x00\x00\x00\x02hi",  # and its second
+    ],
+    ids=["http", "tls", "lines", "first", "second"],
+)
+def test_what_speaks_another_protocol_ends_that_connection_only(
+    router: Router, connect: Callable[[], SocketChannel], said: bytes
+) -> None:
+    host, _, port = router.address.rpartition(":")
+    with socket.create_connection((host, int(port)), DEADLINE_S) as stranger:
+        stranger.sendall(said)
+        stranger.shutdown(socket.SHUT_WR)
+        with suppress(ConnectionResetError):
+            while stranger.recv(1000):  # until it is closed there
+                pass
+    assert router.receive() is None
+    connect().send(GetStats(2))
+    assert codec.decode(next_message(router)[1])[0] == GetStats(2)
 
 
 def test_a_peer_that_names_itself_is_cut_off(router: Router) -> None:
