@@ -98,10 +98,11 @@ def _observers(settings: config.Config, ending: ExitStack) -> list[Observer]:
         observers.append(print_event)
     if settings.instruction_log:
         try:
-            log = ending.enter_context(open(settings.instruction_log, "a", buffering=1, encoding="utf-8"))
+            # Without a buffer: what a full disk refused would be in it still when the file is closed.
+            log = ending.enter_context(open(settings.instruction_log, "ab", buffering=0))
         except OSError as e:
             raise StartError(f"GT_INSTRUCTION_LOG={settings.instruction_log}: {e.strerror}") from None
-        observers.append(InstructionLog(log.write))
+        observers.append(InstructionLog(lambda text: log.write(text.encode())))
     return observers
 
 

@@ -166,7 +166,7 @@ class Server:
         try:
             actions = self._handle(event)
         except Exception:
-            print(f"gt: the dispatcher dropped {event!r:.500}\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+            _say(f"gt: the dispatcher dropped {event!r:.500}\n{traceback.format_exc()}")
             if peer is not None:
                 self.router.disconnect(peer)
                 self._feed_lost(peer)
@@ -180,7 +180,7 @@ class Server:
                 observe(what)
             except Exception as e:  # a full disk, say: the log ends, the server does not
                 self._observers.remove(observe)
-                print(f"gt: logging stopped: {type(e).__name__}: {e}", file=sys.stderr, flush=True)
+                _say(f"gt: logging stopped: {type(e).__name__}: {e}")
 
     def _feed_lost(self, peer: Peer) -> None:
         self.workers.pop(peer, None)
@@ -198,7 +198,7 @@ class Server:
             try:
                 frames = codec.encode(message, action.payload)
             except Exception:  # what cannot be encoded; its receiver would wait for it forever
-                print(f"gt: cannot send {action!r:.500}\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+                _say(f"gt: cannot send {action!r:.500}\n{traceback.format_exc()}")
                 self._flush()
                 self.router.disconnect(action.peer)
                 self._feed_lost(action.peer)
@@ -234,6 +234,11 @@ class Server:
         with suppress(OSError):  # full: it is awake already; closed: it has ended
             os.write(self._wake_w, b"x")
         self._woken = True  # after the write: once it is seen there is something to read
+
+
+def _say(text: str) -> None:
+    with suppress(OSError):  # whoever read our lines may be gone: a closed terminal, a pipe's other end
+        print(text, file=sys.stderr, flush=True)
 
 
 def print_event(what: Event | Action) -> None:

@@ -222,14 +222,15 @@ def _stop(number: int, frame: object) -> NoReturn:
 
 def say(line: str) -> None:
     """One line to whoever started the worker."""
-    print(f"gt worker: {line}", file=sys.stderr, flush=True)
+    with suppress(OSError):  # who may be gone, and the terminal with them
+        print(f"gt worker: {line}", file=sys.stderr, flush=True)
 
 
 def _end(code: int, line: str = "") -> NoReturn:
     """End the process now, from any thread, whatever the other one is in."""
-    with suppress(OSError):  # whoever read our lines may be gone
-        if line:
-            say(line)
+    if line:
+        say(line)
+    with suppress(OSError):
         sys.stdout.flush()
     os._exit(code)
 

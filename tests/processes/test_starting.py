@@ -171,6 +171,26 @@ def test_instruction_log(serve: Serve, start: Start, tmp_path: Path) -> None:
     assert said == f"gt: GT_INSTRUCTION_LOG={tmp_path}/none/log: No such file or directory"
 
 
+def test_a_log_on_a_full_disk_ends_and_the_server_does_not(serve: Serve) -> None:
+    server, address = serve(GT_INSTRUCTION_LOG="/dev/full")
+    assert isinstance(greet(address), Welcome)
+    assert isinstance(greet(address), Welcome)
+    server.signal(signal.SIGTERM)
+    code, _, said = server.end()
+    assert (code, said) == (0, "gt: logging stopped: OSError: [Errno 28] No space left on device\n")
+
+
+def test_nobody_reads_what_the_server_says(serve: Serve) -> None:
+    """As after a terminal was closed."""
+    server, address = serve("--workers", "1", GT_VERBOSE="1")
+    assert server.popen.stderr is not None
+    server.popen.stderr.close()
+    for _ in range(2):
+        assert isinstance(greet(address), Welcome)
+    server.signal(signal.SIGTERM)
+    assert server.popen.wait(DEADLINE_S) == 0
+
+
 def test_token(serve: Serve, start: Start) -> None:
     server, address = serve("--workers", "1", GT_TOKEN="open sesame")
     assert isinstance(greet(address, "open sesame"), Welcome)
