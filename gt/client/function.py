@@ -23,7 +23,7 @@ from gt.client import precision, views
 from gt.client.autograd import Leaf
 from gt.client.compiling import CHOICES, begins, ends
 from gt.client.number import Number
-from gt.client.pending import Handle, Value, alone
+from gt.client.pending import HIGHEST, LOWEST, Handle, Value, alone
 from gt.client.recorder import Recorder, recorder
 from gt.client.tensor import Tensor
 from gt.client.tree import Node, users_line
@@ -163,6 +163,8 @@ class Recipe:
     compile: int  #: see messages.Define
 
     def fits(self, args: list[Any]) -> bool:
+        if not all(LOWEST <= a <= HIGHEST for a in args if type(a) is int):
+            return False  # no call could carry it: run as Python it may be refused, at its line
         return all(had == (find(args).grad is not None) for find, had in self.leaves) and all(
             now(args) == was for now, was in self.trace.guards
         )

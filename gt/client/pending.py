@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gt.client.tree import Kind, Node, Tree, Variant, users_line
+from gt.errors import ArgumentError, ShapeError
+from gt.ops.check import misfit
 from gt.ops.record import as_tuple
 from gt.program import SCALARS, Spec
 
@@ -97,8 +99,14 @@ class Pending:
 
 #: What a number is in a key, by its type.
 LETTERS: dict[type, str] = {float: "f", int: "i", bool: "b", bytes: "d"}
+LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1  #: The ints that a program can be passed.
 
 NOWHERE = Node(None, None)  #: Has no children: an op recorded there always misses.
+
+
+def too_long(kind: Kind, number: int) -> ArgumentError:
+    """The error for an int outside of that. No call could carry it: it is refused where it is recorded."""
+    return ArgumentError(f"{kind.op.name}: a number of {number.bit_length()} bits does not fit into int64")
 
 
 def grow(tree: Tree, p: Pending, kind: Kind, args: tuple[Any, ...]) -> None:
@@ -147,6 +155,8 @@ def grow(tree: Tree, p: Pending, kind: Kind, args: tuple[Any, ...]) -> None:
     node.refs = tuple(refs)
     try:
         node.specs = as_tuple(kind.op.infer(*specs, **kind.attrs))
+        if problem := next(filter(None, map(misfit, node.specs)), ""):
+            raise ShapeError(f"{kind.op.name}: {problem}")  # here, with the user's line: the server would refuse it
     except Exception:
         kind.refused()
         raise

@@ -19,7 +19,19 @@ from typing import TYPE_CHECKING, Any
 
 from gt.client.autograd import attach
 from gt.client.number import Number, Shared
-from gt.client.pending import LETTERS, NOWHERE, Pending, Value, close, grow, held_alone, roll_back
+from gt.client.pending import (
+    HIGHEST,
+    LETTERS,
+    LOWEST,
+    NOWHERE,
+    Pending,
+    Value,
+    close,
+    grow,
+    held_alone,
+    roll_back,
+    too_long,
+)
 from gt.client.tree import Kind, Node, find_period
 from gt.errors import DTypeError, ServerError
 
@@ -318,6 +330,8 @@ def binary(kind: Kind, a: Tensor, b: Any) -> Tensor:
                 ka = va.num if va.owner is p else p.inputs.get(va) or _input(p, va)
                 kb = vb.num if vb.owner is p else p.inputs.get(vb) or _input(p, vb)
             else:
+                if letter == "i" and not LOWEST <= b <= HIGHEST:
+                    raise too_long(kind, b)
                 rec.busy = True
                 p = rec.pending
                 ka = va.num if va.owner is p else p.inputs.get(va) or _input(p, va)
@@ -414,6 +428,8 @@ def record(rec: Recorder, kind: Kind, args: Sequence[Any]) -> tuple[Node, list[A
                     if type(x) is Number:
                         p.sources[len(p.scalars)] = x
                     x = x.value
+                if letter == "i" and not LOWEST <= x <= HIGHEST:
+                    raise too_long(kind, x)
                 key.append(letter)
                 p.scalars.append(x)
             node = p.node.kids.get(tuple(key))

@@ -84,11 +84,18 @@ def _input(shape: tuple[int, ...], dtype: str) -> Spec:
     return _sane(spec(tuple(shape), dtypes.BY_NAME[dtype]), "an input")
 
 
+def misfit(s: Spec) -> str:
+    """Why no tensor can have this shape; empty if one can."""
+    if len(s.shape) > MAX_DIMS:
+        return f"a shape of {len(s.shape)} dimensions; the limit is {MAX_DIMS}"
+    if any(type(n) is not int or n < 0 for n in s.shape):
+        return f"{s.shape} is not a shape"
+    return f"{s.shape} has more than {MAX_ELEMENTS} elements" if s.size > MAX_ELEMENTS else ""
+
+
 def _sane(s: Spec, what: str) -> Spec:
-    if len(s.shape) > MAX_DIMS or any(type(n) is not int or n < 0 for n in s.shape):
-        raise ProgramError(f"{what}: {s.shape} is not a shape")
-    if s.size > MAX_ELEMENTS:
-        raise ProgramError(f"{what}: {s.shape} has more than {MAX_ELEMENTS} elements")
+    if problem := misfit(s):
+        raise ProgramError(f"{what}: {problem}")
     return s
 
 

@@ -18,7 +18,7 @@ import gt
 from gt.client import waiting
 from gt.client.recorder import recorder
 from gt.client.session import Session
-from gt.errors import FunctionError, ShapeError
+from gt.errors import ArgumentError, FunctionError, ShapeError
 from tests.client.training import numbers
 from tests.sim.cluster import Cluster, using
 
@@ -627,6 +627,15 @@ def test_an_error_inside_leaves_everything_usable(session: Session) -> None:
     assert w.tolist() == [2.0, 2.0]
     assert [step(gt.ones(2), False).tolist() for _ in range(3)] == [[6.0, 6.0], [8.0, 8.0], [10.0, 10.0]]
     assert step.replays == 2
+
+
+def test_a_number_that_no_call_could_carry_is_refused_in_a_replay_too(session: Session) -> None:
+    f = gt.function(lambda x, k: x * k)
+    assert [f(gt.arange(3), k).tolist() for k in (2, 3)] == [[0, 2, 4], [0, 3, 6]]
+    with pytest.raises(ArgumentError, match="mul: a number of 71 bits does not fit into int64"):
+        f(gt.arange(3), 2**70)
+    assert f(gt.arange(3), 4).tolist() == [0, 4, 8]
+    assert f.replays == 2
 
 
 def test_a_known_call_runs_no_python_and_is_one_message(session: Session) -> None:
