@@ -24,6 +24,7 @@ from gt import config, errors
 from gt.client import policy, waiting
 from gt.client import recorder as recording
 from gt.client.gathering import layout_of
+from gt.client.interrupts import SessionLock
 from gt.client.meshes import Meshes
 from gt.client.pending import Handle, Pending, Value
 from gt.client.recorder import Recorder
@@ -70,7 +71,7 @@ class Session:
         self.channel = channel
         self.config = settings
         self.private = private  #: The server that was started for this session, if one was.
-        self.lock = threading.RLock()
+        self.lock = SessionLock()
         self.closed = False
         self.forked = False
         self.broken: str = ""  #: Why the connection is of no more use.
@@ -341,7 +342,8 @@ class Session:
             if look and sleeper.look(self, ready):
                 return
             while True:
-                sleeper.sleep(self.channel)
+                with self.lock.asleep():
+                    sleeper.sleep(self.channel)
                 with self.lock:
                     self.process(sleeper.fd)
                     if ready():
@@ -374,23 +376,24 @@ class Session:
 
     def download(self, v: Value) -> Download:
         """The value's data as it comes: in one buffer, or in parts."""
-        with self.lock:
-            self._holds += 1  # the call and the fetch go out as one: one way to the server, not two
-            try:
-                self.bring_out(v)
-                self.check_usable()
-                assert v.handle is not None
-                self.flush_frees()
-                self._request += 1
-                request = self._request
-                t = self.transfers.fetch(request, v.handle.id, v.spec)
-            except BaseException:
-                if self._out and self._holds == 1:
-                    self._flush()
-                raise
-            finally:
-                self._holds -= 1
+        request = 0
         try:
+            with self.lock:
+                self._holds += 1  # the call and the fetch go out as one: one way to the server, not two
+                try:
+                    self.bring_out(v)
+                    self.check_usable()
+                    assert v.handle is not None
+                    self.flush_frees()
+                    self._request += 1
+                    request = self._request
+                    t = self.transfers.fetch(request, v.handle.id, v.spec)
+                except BaseException:
+                    if self._out and self._holds == 1:
+                        self._flush()
+                    raise
+                finally:
+                    self._holds -= 1
             self.wait(t.arrived, t.box >= 0)  # which sends what was held back
         finally:
             with self.lock:
@@ -448,18 +451,19 @@ class Session:
 
     def ask(self, question: Callable[[int], Any]) -> Any:
         """Send the question with a number of its own, and wait for the answer that has it."""
-        with self.lock:
-            self.check_usable()
-            self._request += 1
-            request = self._request
-            self._answers[request] = None
-            self.send(question(request))
+        request = 0
         try:
+            with self.lock:
+                self.check_usable()
+                self._request += 1
+                request = self._request
+                self._answers[request] = None
+                self.send(question(request))
             self.wait(lambda: self._answers[request] is not None)
             return self._answers[request]
         finally:
             with self.lock:
-                del self._answers[request]
+                self._answers.pop(request, None)
 
     def stats(self) -> dict[str, Any]:
         """What dispatcher and workers say about themselves and this session."""
