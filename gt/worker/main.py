@@ -10,7 +10,6 @@ Law 4: the process never outlives its dispatcher, nor the parent it was told of.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import os
 import secrets
@@ -24,6 +23,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, NoReturn
 
+from gt.cli.arguments import Parser
 from gt.config import Config, load, prepare_torch
 from gt.errors import GTError, ServerError, StartError
 from gt.transport import connect
@@ -201,8 +201,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         _end(1, str(e))
 
 
-def _arguments(config: Config) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="gt worker", description="Join a GT server as a worker.")
+def _arguments(config: Config) -> Parser:
+    parser = Parser(prog="gt worker", description="Join a GT server as a worker.")
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("-p", "--port", type=int, help="port of the server")
     where.add_argument("--address", help="address of the server, such as ipc:///path, instead of host and port")
