@@ -110,7 +110,7 @@ def _run(
     args: argparse.Namespace, settings: config.Config, stop: _Stop, address: str, observers: list[Observer]
 ) -> None:
     router = listen(address)
-    machine = Machine(settings, args.token, _join_command(router.address))
+    machine = Machine(settings, args.token, "" if args.private else _join_command(router.address))
     server = Server(router, machine, observers)
     none = not args.private and not args.workers
     devices = [] if none else choose_devices(args.engine, settings.device, args.workers)

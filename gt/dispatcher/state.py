@@ -82,7 +82,7 @@ class State:
     def __init__(self, settings: Settings, token: str, join: str) -> None:
         self.settings = settings
         self.token = token
-        self.join = join  #: the command that starts a worker, for the message that there is none
+        self.join = join  #: the command that starts a worker, for the message that there is none; empty: nobody can
         self.now_s = 0.0
         self.out: list[Action] = []
         self.peers: dict[Peer, Session | Worker] = {}

@@ -18,6 +18,9 @@ from gt.dispatcher.stats import worker_lost
 from gt.layout import whole
 from gt.transport.messages import VERSION, CallFailed, Define, Failure, FetchFailed, Need, WorkerHello, WorkerWelcome
 
+#: Its socket and its secret are no one else's: nobody can start a worker for it.
+PRIVATE = "GT's private server has lost its worker; gt.disconnect() ends it, and the next tensor starts a new one"
+
 
 def joined(state: State, peer: Peer, hello: WorkerHello) -> None:
     """One connection of a worker says hello; version and token are right."""
@@ -117,7 +120,7 @@ def _fail_homeless(state: State) -> None:
     for session in list(state.homeless.values()):
         assert session.waiting_since_s is not None
         if state.now_s - session.waiting_since_s >= state.settings.worker_timeout_s:
-            text = f"no worker has joined this server; start one with: {state.join}"
+            text = f"no worker has joined this server; start one with: {state.join}" if state.join else PRIVATE
             session.no_worker = Failure("LostError", text)
             stop_waiting(state, session)
             for upload in list(session.uploads.values()):

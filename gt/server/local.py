@@ -9,6 +9,7 @@ Law 3: it starts whole or not at all: workers have joined when `start_private` r
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import select
@@ -63,7 +64,7 @@ def start_private(settings: Config) -> PrivateServer:
     token = secrets.token_hex(16)
     directory = _make_directory()
     ready_r, ready_w = os.pipe()
-    user_stderr = _user_stderr()
+    ready_w, user_stderr = _beside_streams(ready_w), _beside_streams(_user_stderr())
     with tempfile.TemporaryFile() as said:  # what goes wrong before it is ready; then it gets the user's stderr
         command = [sys.executable, "-m", "gt.server", "--private", directory, "--parent", str(os.getpid())]
         command += ["--engine", settings.engine, "--workers", str(settings.workers)]
@@ -112,6 +113,13 @@ def _user_stderr() -> int:
         return os.dup(2)
     except OSError:  # closed, as in some daemons
         return os.open(os.devnull, os.O_WRONLY)
+
+
+def _beside_streams(fd: int) -> int:
+    """The same file under a number that is no standard stream's: those are others in the child."""
+    moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    os.close(fd)
+    return moved
 
 
 def _read_answer(fd: int, timeout_s: float) -> str:

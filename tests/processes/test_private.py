@@ -52,6 +52,37 @@ local._read_answer = die
 local.start_private(config.load())
 """
 
+#: A client whose worker is killed.
+ORPHAN = """
+import os, signal
+import gt
+from gt.errors import LostError
+gt.ones(3).sum().item()
+pid = next(iter(gt.debug.get_worker_stats()["workers"].values()))["pid"]
+os.kill(pid, signal.SIGKILL)
+for _ in range(20):
+    try:
+        gt.ones(3).sum().item()
+    except LostError as e:
+        if "private server" in str(e):
+            print(e, flush=True)
+            break
+gt.disconnect()
+print(gt.ones(3).sum().item(), flush=True)
+"""
+
+#: A client without standard streams, as some daemons are.
+BARE = """
+import os, sys
+for fd in (0, 1, 2):
+    os.close(fd)
+from gt import config
+from gt.server import start_private
+server = start_private(config.load())
+server.close()
+os._exit(7)
+"""
+
 
 @pytest.fixture
 def settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Config:
@@ -143,6 +174,19 @@ def test_interrupt_of_the_client_leaves_the_server(start: Start, tmp_path: Path)
     assert client.end() == (0, "", "")
     assert not alive(int(pid))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_its_worker_is_killed(start: Start, tmp_path: Path) -> None:
+    client = start("-c", ORPHAN, GT_ENGINE="numpy", TMPDIR=str(tmp_path), GT_WORKER_TIMEOUT="0.5")
+    assert client.line() == (
+        "GT's private server has lost its worker; gt.disconnect() ends it, and the next tensor starts a new one"
+    )
+    assert client.line() == "3.0"
+    assert client.end() == (0, "", "")
+
+
+def test_a_client_without_standard_streams(start: Start, tmp_path: Path) -> None:
+    assert start("-c", BARE, GT_ENGINE="numpy", TMPDIR=str(tmp_path)).end()[0] == 7
 
 
 def test_torch_not_installed(settings: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
