@@ -57,8 +57,7 @@ def test_ops_lists_the_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [["serve", "-p", "http"], ["serve", "--prot", "1"], ["ops", "--all"], ["config", "x"], ["worker"]],
+    "arguments", [["serve", "-p", "http"], ["serve", "--prot", "1"], ["ops", "--all"], ["config", "x"], ["worker"]]
 )
 def test_a_wrong_argument_is_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
