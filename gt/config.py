@@ -86,6 +86,7 @@ def compiler_environment(home: str) -> dict[str, str]:
         **os.environ,
         "TORCHINDUCTOR_CACHE_DIR": home,
         "TRITON_CACHE_DIR": os.path.join(home, "triton"),
+        "TMPDIR": os.path.join(home, "scratch"),  # a compiler that is killed leaves what it has there
         "TORCHINDUCTOR_COMPILE_THREADS": str(threads),
     }
 

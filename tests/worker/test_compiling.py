@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gt.config import compiler_environment
 from gt.worker import compiling
 from gt.worker.compiling import Compiler, is_whole, seal
 from gt.worker.engines import inductor
@@ -332,6 +333,19 @@ def test_the_lock_is_held_until_the_folder_is_there(tmp_path: Path) -> None:
         seal(folder)
     thread.join(10)
     assert seen == [False]
+
+
+def test_temporary_files_of_compilers_that_were_killed_go(tmp_path: Path) -> None:
+    inductor._tidy(tmp_path / "home")
+    scratch = tmp_path / "home" / "scratch"
+    assert compiler_environment(str(tmp_path / "home"))["TMPDIR"] == str(scratch)
+    for name in ("old.s", "new.s"):
+        (scratch / name).write_text("code")
+    (scratch / "folder").mkdir()
+    for name in ("old.s", "folder"):
+        os.utime(scratch / name, (1e9, 1e9))
+    inductor._tidy(tmp_path / "home")
+    assert [file.name for file in scratch.iterdir()] == ["new.s"]
 
 
 # --- the C++ compiler -----------------------------------------------------------------------

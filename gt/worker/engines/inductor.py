@@ -31,6 +31,7 @@ from gt import config
 from gt.worker.compiling import is_whole, seal
 
 IDLE_S = 30.0  #: Without a job for so long it ends: on a GPU it holds memory.
+SCRATCH_S = 3600.0  #: Temporary files older than this were left by compilers that were killed.
 INDUCTOR_NBYTES = 4 << 30  #: What Inductor may leave in its own cache before that is thrown away.
 
 
@@ -88,7 +89,12 @@ def _tidy(home: Path) -> None:
                 nbytes += os.lstat(os.path.join(folder, file)).st_size
     if nbytes > INDUCTOR_NBYTES:
         shutil.rmtree(home, ignore_errors=True)
-    home.mkdir(parents=True, exist_ok=True)
+    scratch = home / "scratch"  # TMPDIR: see compiler_environment
+    scratch.mkdir(parents=True, exist_ok=True)
+    for left in scratch.iterdir():
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > SCRATCH_S:
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
 def compile_into(folder: Path, program: bytes, device: str, home: Path) -> None:
