@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+import stat
 import struct
 import time
 from collections import deque
@@ -308,10 +309,12 @@ class UnixRouter:
         self._watched: set[int] = set()
         self._patience = Patience()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        with suppress(FileNotFoundError):
-            if not _listens(self._path):
+        with suppress(OSError):
+            if stat.S_ISSOCK(os.stat(self._path).st_mode) and not _listens(self._path):
                 os.unlink(self._path)  # what a server left that did not end well
         try:
+            if not self._path:  # the system would choose a name
+                raise FileNotFoundError("it names no file")
             self._listener.bind(self._path)
         except OSError as e:
             self._listener.close()

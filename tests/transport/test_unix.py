@@ -200,3 +200,13 @@ def test_addresses(tmp_path: Path) -> None:
         dead.bind(f"{tmp_path}/left")  # what a server leaves that was killed
     again = listen(f"ipc://{tmp_path}/left")
     again.close()
+    with pytest.raises(StartError, match="cannot serve on ipc://: it names no file"):
+        listen("ipc://")
+
+
+def test_only_a_socket_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("mine")
+    for path in (tmp_path, tmp_path / "notes", tmp_path / "notes" / "s"):
+        with pytest.raises(StartError, match="cannot serve on ipc://"):
+            listen(f"ipc://{path}")
+    assert (tmp_path / "notes").read_text() == "mine"
