@@ -37,7 +37,7 @@ class Compiler:
     ) -> None:
         self._module, self._device, self._log = module, device, log
         self._loud = loud  #: What the compilers print is to be seen.
-        self._root = Path(cache or Path.home() / ".cache" / "gt").absolute()
+        self._root = (Path(cache) if cache else _below_home()).absolute()
         self._about = about
         self._code = ""  #: A hash of the code that programs are compiled with.
         self._usable: bool | None = None
@@ -167,6 +167,14 @@ class Compiler:
                 break
             shutil.rmtree(folder, ignore_errors=True)
             total -= nbytes
+
+
+def _below_home() -> Path:
+    """The usual place. A user without a home, as in some containers, has none: there nothing can be made."""
+    try:
+        return Path.home() / ".cache" / "gt"
+    except RuntimeError:
+        return Path(os.devnull) / "no home folder"
 
 
 def seal(folder: Path) -> None:

@@ -178,6 +178,17 @@ def test_a_cache_that_cannot_be_made(tmp_path: Path) -> None:
     assert said[0].startswith("nothing is compiled: ")
 
 
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", nowhere)
+    said: list[str] = []
+    compiler = Compiler("fake_compiler", "cpu", "", "", said.append)
+    assert not compiler.usable
+    assert "no home folder" in said[0]
+
+
 def test_what_was_used_longest_ago_makes_room(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = tmp_path / "a cache" / "compiled"
     compiled.mkdir(parents=True)
