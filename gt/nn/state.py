@@ -68,17 +68,7 @@ def load(module: Module, state: Any, strict: bool, assign: bool) -> Incompatible
     writes: list[Callable[[], None]] = []
     keys = IncompatibleKeys(missing, unexpected)
 
-    def below(module: Module, state: dict[str, Any], prefix: str) -> None:
-        metadata = {"assign_to_params_buffers": assign, "writes": writes}
-        module._load_from_state_dict(state, prefix, metadata, True, missing, unexpected, errors)
-        for name, child in module._modules.items():
-            if child is not None:
-                inner = f"{prefix}{name}."
-                below(child, OrderedDict((k, v) for k, v in state.items() if k.startswith(inner)), inner)
-        for hook in list(module._hooks.load_post) if module._hooks else ():
-            hook.call(module, keys)
-
-    below(module, OrderedDict(state), "")
+    _load_all(module, OrderedDict(state), "", {"assign_to_params_buffers": assign, "writes": writes}, keys, errors)
     if strict and (missing or unexpected):
         names = f"missing {sorted(missing)}, not known {sorted(unexpected)}"
         raise StateError("; ".join([f"load_state_dict: {names}", *errors]))
@@ -88,6 +78,21 @@ def load(module: Module, state: Any, strict: bool, assign: bool) -> Incompatible
         for write in writes:
             write()
     return keys
+
+
+def _load_all(
+    module: Module, state: dict[str, Any], prefix: str, metadata: dict[str, Any], keys: IncompatibleKeys,
+    errors: list[str],
+) -> None:  # fmt: skip
+    """A module's part of a state, and those of the modules in it."""
+    module._load_from_state_dict(state, prefix, dict(metadata), True, keys.missing_keys, keys.unexpected_keys, errors)
+    for name, child in module._modules.items():
+        if child is not None:
+            inner = f"{prefix}{name}."
+            part = OrderedDict((k, v) for k, v in state.items() if k.startswith(inner))
+            _load_all(child, part, inner, metadata, keys, errors)
+    for hook in list(module._hooks.load_post) if module._hooks else ():
+        hook.call(module, keys)
 
 
 def load_own(

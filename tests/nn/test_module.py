@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -466,3 +468,19 @@ def test_parameters_that_require_gradients_are_floats() -> None:
     with pytest.raises(RuntimeError, match="not int64; use requires_grad=False"):
         gt.nn.Parameter(gt.arange(3))
     assert not gt.nn.Parameter(gt.arange(3), requires_grad=False).requires_grad
+
+
+def test_a_state_that_was_loaded_is_not_kept() -> None:
+    """Nothing of it waits for Python's garbage collector: it may be as large as the model."""
+    model = gt.nn.Sequential(gt.nn.Linear(2, 3), gt.nn.Sequential(gt.nn.Linear(3, 1)))
+    state = {name: gt.ones(t.shape) for name, t in model.state_dict().items()}
+    kept = [weakref.ref(t) for t in state.values()]
+    gc.collect()
+    gc.disable()
+    try:
+        model.load_state_dict(state)
+        del state
+        assert [ref() for ref in kept] == [None] * 4
+    finally:
+        gc.enable()
+    assert float(model[1][0].weight.sum()) == 3.0
