@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,6 +19,14 @@ from gt.client.session import Session
 
 CLIENT = str(Path(gt.__file__).parent / "client")
 STRIDE = 5  #: Every line would take long; a loop's next pass is cut at other ones.
+
+
+@pytest.fixture(autouse=True)
+def _pythons_handler() -> Iterator[None]:
+    """In the background of a shell Ctrl-C is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def cut(work: Callable[[], object], line: int) -> bool:

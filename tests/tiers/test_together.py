@@ -30,8 +30,8 @@ def compiled_hits() -> list[int]:
     return [p["tiers"].get("3", {}).get("hits", 0) for p in stepping()]
 
 
-def test_a_step_of_two_workers_is_compiled_in_parts(serve: Callable[..., Server], cache: Path) -> None:
-    server = serve(workers=2)
+def test_a_step_of_two_workers_is_compiled_in_parts(serve: Callable[..., Server], tmp_path: Path) -> None:
+    server = serve(workers=2, cache=tmp_path)
     alone = Mlp(compile=False)
     want = alone.losses(20)
     gt.connect(server.address, mesh={"x": 2})
@@ -44,7 +44,7 @@ def test_a_step_of_two_workers_is_compiled_in_parts(serve: Callable[..., Server]
     assert len(set(compiled_hits())) == 1, "both since the same call"
     assert [p["tier"] for p in stepping()] == [3, 3]
 
-    server = serve(workers=2)  # a new one, which knows nothing but the cache
+    server = serve(workers=2, cache=tmp_path)  # a new one, which knows nothing but the cache
     alone = Mlp(compile=False)
     want, state = alone.losses(20), alone.state()
     gt.connect(server.address, mesh={"x": 2})
