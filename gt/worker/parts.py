@@ -2,7 +2,7 @@
 
 Law 1: a part is what lies between collectives. Nothing in it meets others, checks indices or overwrites an input; all
        that stays where it is, as plain code between the parts.
-Law 2: a part reads no collective's result that something in it would not have had to wait for: it begins anew there.
+Law 2: where a collective's result is read for the first time a new part begins: what lies before does not wait for it.
 Law 3: views cost nothing and copies do. A view belongs to whoever reads it, again in each part; what leaves a part is
        what it is a view of.
 Law 4: parts depend on the program alone, and are numbered by what is in them: layers that are alike have one library.

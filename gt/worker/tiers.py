@@ -8,8 +8,8 @@ Law 3: a tier that turns out slower than the one before is given up; and tried a
        others may have been in its way.
 Law 4: what a tier is depends on the program alone, never on the numbers of a call.
 Law 5: a program that workers run together is compiled in parts, between the collectives. At the end of each call they
-       tell each other whether they would rather run it plain (`say`), and go by what all have said: they always run
-       the same code, so what they all hold is the same to the last bit.
+       tell each other whether they would rather run it plain (`say`), and go by what all have said: they change over
+       with the same call, so what all of them compute comes of the same code.
 """
 
 from __future__ import annotations
