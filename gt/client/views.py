@@ -111,18 +111,19 @@ def read(t: Tensor) -> Value:
     if base is not None:
         if base._x is not alias.under:
             base = _stay(alias)
-        below = cell_of(base)
-        if below.version != alias.seen:
+        version = cell_of(base).version
+        if version != alias.seen:
             assert alias.kind is not None
             with set_grad(alias.grad):
                 again = apply(alias.kind, (base, *alias.args))
             if type(again) is tuple:
                 again = again[alias.part]
-            alias.cell.value = again._v
-            alias.cell.version += 1
-            alias.seen = below.version
-            if type(t._fn) is not Leaf:  # a parameter on the memory of a larger tensor stays a leaf
-                t._fn = again._fn
+            if version != alias.seen:  # or another thread has taken it meanwhile
+                alias.cell.value = again._v
+                alias.cell.version += 1
+                alias.seen = version
+                if type(t._fn) is not Leaf:  # a parameter on the memory of a larger tensor stays a leaf
+                    t._fn = again._fn
     return alias.cell.value
 
 

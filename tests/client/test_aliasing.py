@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import gt
+from gt.client import views
 from gt.client.session import Session
 from tests.client.aliasing import CASES, Case, base, case
 from tests.client.training import numbers
@@ -470,3 +471,41 @@ def test_aliasing_on_the_torch_engine(case: Case) -> None:
 
 def test_the_table_is_long_enough() -> None:
     assert len(CASES) >= 100
+
+
+# --- threads -------------------------------------------------------------------------------------------------------
+
+
+def test_two_threads_that_read_a_view_have_one_value(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = gt.arange(6).float()
+    part = x[1:4]
+    x.add_(10)
+    taken, found = views.apply, []
+
+    def apply(kind: Any, args: Any) -> Any:
+        monkeypatch.setattr(views, "apply", taken)
+        found.append(views.read(part))  # another thread's
+        return taken(kind, args)
+
+    monkeypatch.setattr(views, "apply", apply)
+    assert views.read(part) is found[0]
+    np.testing.assert_array_equal(part.numpy(), [11, 12, 13])
+
+
+def test_a_write_while_a_view_is_taken_is_seen_by_the_next_reader(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = gt.arange(6).float()
+    part = x[1:4]
+    x.add_(10)
+    taken = views.apply
+
+    def apply(kind: Any, args: Any) -> Any:
+        monkeypatch.setattr(views, "apply", taken)
+        made = taken(kind, args)
+        x.add_(10)  # another thread's, before this one has noted what it took
+        return made
+
+    monkeypatch.setattr(views, "apply", apply)
+    views.read(part)
+    np.testing.assert_array_equal(part.numpy(), [21, 22, 23])
