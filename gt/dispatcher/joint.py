@@ -277,9 +277,10 @@ def answered(state: State, worker: Worker, session: Session, sent: Sent, answer:
         sent.good = True
         sent.run_us = max(sent.run_us, min(max(answer.run_us, 0), MAX_RUN_US))
     elif type(answer) is CallFailed:
-        if sent.failure is None or (sent.failure.kind == PEER_FAILED and answer.error.kind != PEER_FAILED):
+        root = answer.root if 0 < answer.root < answer.seq else answer.seq
+        if _says_more(sent, answer, root):
             sent.failure = _as_recorded(sent, worker.number, answer.error)
-            sent.root = answer.root if 0 < answer.root < answer.seq else sent.root
+            sent.root = min(root, sent.root)
     if sent.left:
         return
     sent.finished = True
@@ -292,6 +293,14 @@ def answered(state: State, worker: Worker, session: Session, sent: Sent, answer:
         worker.lane.settle(session, sent.cost_us, sent.run_us)
         session.total_us += sent.run_us
     retire(state, session)
+
+
+def _says_more(sent: Sent, answer: CallFailed, root: int) -> bool:
+    """Whether this tells more than what is known: an earlier call with which it began; or, of the same, the reason. In
+    whatever order workers answer, one of them is believed."""
+    if sent.failure is None or root < sent.root:
+        return True
+    return root == sent.root and sent.failure.kind == PEER_FAILED != answer.error.kind
 
 
 def _as_recorded(sent: Sent, worker: int, failure: Failure) -> Failure:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import pytest
 from dispatching import PLAIN, STEP, Client, FakeWorker, Hand, Settings, copies, program, start
@@ -150,6 +152,23 @@ def test_if_all_only_saw_others_fail_that_is_told(hand):
     workers[0].failed(client, 1, kind="PeerFailed", text="in time")
     failed, _ = client.hears(workers[1].failed(client, 1, kind="PeerFailed", text="in time"))
     assert failed.error.kind == "PeerFailed"
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_of_several_failures_the_one_with_the_earliest_root_is_told(hand, order):
+    """In whatever order the workers answer: one has a result of call 1, which failed; one fails by itself."""
+    client, workers = start(hand, 3)
+    x = client.upload(workers[0], 8, *workers[1:])
+    client.call(PLAIN, [x])
+    for worker in workers:
+        worker.failed(client, 1, kind="PeerFailed")
+    client.call(PLAIN, [x])
+    answers = [("PeerFailed", 2), ("PeerFailed", 1), ("IndexOutOfRange", 2)]
+    for k in order:
+        kind, root = answers[k]
+        out = workers[k].failed(client, 2, kind=kind, root=root)
+    failed, *_ = client.hears(out)
+    assert (failed.seq, failed.root, failed.error.kind) == (2, 1, "PeerFailed")
 
 
 def test_a_failed_step_keeps_what_it_was_to_replace(hand):
