@@ -25,7 +25,7 @@ os.environ.setdefault("GT_THREADS", "1")
 os.environ["GT_AUTO_COMPILE"] = "0"
 
 import gt
-from gt.client.recorder import recorder
+from gt.client.record.recorder import recorder
 from gt.dispatcher.events import MessageCame, PlanReady, Send
 from gt.dispatcher.machine import Machine
 from gt.ops.check import check

@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402  # the package of this folder first
 
 import gt  # noqa: E402
-from gt.client.arguments import bare  # noqa: E402
+from gt.client.compat.arguments import bare  # noqa: E402
 from gt.ops.engines import runs  # noqa: E402
 from gt.ops.record import TABLE, Op  # noqa: E402
 from tests.conformance.names import SPECIAL  # noqa: E402
@@ -43,7 +43,7 @@ Arguments called `device`, `layout`, `memory_format` and `pin_memory` are accept
 
 Names that are not here: an op of the table at the end may be called by its plain form (`gt.NAME(x, ...)`). Whatever
 else torch has under that name (`gt.NAME`, `gt.linalg.NAME`, `gt.fft.NAME`, `gt.special.NAME`, `gt.nn.functional.NAME`,
-`x.NAME()`) is looked up in torch, on the worker, and run there; see `gt.torch_op` and `gt/client/fallback.py`.
+`x.NAME()`) is looked up in torch, on the worker, and run there; see `gt.torch_op` and `gt/client/compat/fallback.py`.
 """
 
 #: Calls for functions that the database has no sample of and that take no plain tensors.

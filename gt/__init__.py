@@ -9,53 +9,54 @@ tensor([[2., 2., 2.],
 """
 
 from gt import amp, autograd, backends, cuda, fft, func, linalg, nn, optim, random, signal, special, utils
-from gt.client import arguments as _arguments, debug, methods as _methods, switches as _switches
-from gt.client.activations import *
-from gt.client.arranging import *
-from gt.client.backward import grad
-from gt.client.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
-from gt.client.casts import *
-from gt.client.checkpoint import checkpoint, checkpoint_sequential
-from gt.client.compiling import *
-from gt.client.complexes import *
-from gt.client.copies import *
-from gt.client.creation import *
-from gt.client.devices import *
-from gt.client.diagonals import *
-from gt.client.einsum import *
-from gt.client.elementwise import *
-from gt.client.factoring import *
-from gt.client.fallback import torch_op
-from gt.client.function import function
-from gt.client.indexing import *
-from gt.client.inplace import *
-from gt.client.joining import *
-from gt.client.legacy import *
-from gt.client.masks import *
-from gt.client.interop import from_dlpack, from_torch
-from gt.client.matrices import *
-from gt.client.padding import *
-from gt.client.pairs import *
-from gt.client.policy import *
-from gt.client.printing import *
-from gt.client.randoms import *
-from gt.client.reductions import *
-from gt.client.save import load, save
-from gt.client.scans import *
-from gt.client.scatter import *
-from gt.client.connecting import connect, disconnect, gpu_workers
-from gt.client.shapes import *
-from gt.client.sharding import *
-from gt.client.slices import *
-from gt.client.solving import *
-from gt.client.sorting import *
-from gt.client.spectra import *
-from gt.client.statistics import *
-from gt.client.switches import *
+from gt.client import debug, methods as _methods
+from gt.client.compat import arguments as _arguments, switches as _switches
+from gt.client.functions.activations import *
+from gt.client.functions.arranging import *
+from gt.client.grad.backward import grad
+from gt.client.grad.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
+from gt.client.functions.casts import *
+from gt.client.grad.checkpoint import checkpoint, checkpoint_sequential
+from gt.client.record.compiling import *
+from gt.client.functions.complexes import *
+from gt.client.functions.copies import *
+from gt.client.functions.creation import *
+from gt.client.compat.devices import *
+from gt.client.functions.diagonals import *
+from gt.client.functions.einsum import *
+from gt.client.functions.elementwise import *
+from gt.client.functions.linalg.factoring import *
+from gt.client.compat.fallback import torch_op
+from gt.client.record.traced import function
+from gt.client.functions.indexing import *
+from gt.client.views.inplace import *
+from gt.client.functions.joining import *
+from gt.client.compat.legacy import *
+from gt.client.functions.masks import *
+from gt.client.compat.interop import from_dlpack, from_torch
+from gt.client.functions.linalg.matrices import *
+from gt.client.functions.padding import *
+from gt.client.functions.pairs import *
+from gt.client.compat.autocast import *
+from gt.client.functions.printing import *
+from gt.client.functions.randoms import *
+from gt.client.functions.reductions import *
+from gt.client.functions.save import load, save
+from gt.client.functions.scans import *
+from gt.client.functions.scatter import *
+from gt.client.session.connecting import connect, disconnect, gpu_workers
+from gt.client.functions.shapes import *
+from gt.client.mesh.sharding import *
+from gt.client.functions.slices import *
+from gt.client.functions.linalg.solving import *
+from gt.client.functions.sorting import *
+from gt.client.functions.spectra import *
+from gt.client.functions.statistics import *
+from gt.client.compat.switches import *
 from gt.client.tensor import Parameter, Tensor
-from gt.client.windows import bartlett_window, blackman_window, hamming_window, hann_window, kaiser_window
+from gt.client.functions.windows import bartlett_window, blackman_window, hamming_window, hann_window, kaiser_window
 from gt.dtypes import (
-    DType, bfloat16, complex64, complex128, float16, float32, float64, int8, int16, int32, int64, promote_types, uint8
+    DType, bfloat16, complex64, complex128, float16, float32, float64, int8, int16, int32, int64, promote_types, uint8,
 )  # fmt: skip
 from gt.dtypes import bool_ as bool
 from gt.errors import GTError
@@ -80,14 +81,13 @@ _arguments.explain_all(globals())
 def __getattr__(name: str) -> object:
     """Ops without a function written out are found in the table, by their plain form; torch's functions that GT has no
     record for are run by torch, on the worker."""
-    from gt.client.fallback import find
+    from gt.client.compat.fallback import find
     from gt.ops import TABLE
 
     if name.endswith("_") and not name.startswith("_") and hasattr(Tensor, name):
         return getattr(Tensor, name)  # as torch has `torch.relu_(x)`
     if name not in TABLE:
-        found = None if name.startswith("_") else find(name)
-        if found is None:
+        if name.startswith("_") or (found := find(name)) is None:
             raise _switches.absent(name)
         return found
     op = TABLE[name]

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from gt import dtypes
-from gt.client import elementwise, shapes
-from gt.client.modes import set_grad
-from gt.client.policy import autocast
+from gt.client.compat.autocast import autocast
+from gt.client.functions import elementwise, shapes
+from gt.client.grad.modes import set_grad
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, AutogradError
 from gt.optim.optimizer import Optimizer

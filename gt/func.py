@@ -1,5 +1,5 @@
 """torch.func's names: gradients of functions, as functions."""
 
-from gt.client.func import functional_call, grad, grad_and_value, hessian, jacrev, jvp, value_and_grad, vjp
+from gt.client.grad.transforms import functional_call, grad, grad_and_value, hessian, jacrev, jvp, value_and_grad, vjp
 
 __all__ = ["functional_call", "grad", "grad_and_value", "hessian", "jacrev", "jvp", "value_and_grad", "vjp"]

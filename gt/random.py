@@ -1,5 +1,5 @@
 """torch.random's names: the state of the random numbers."""
 
-from gt.client.randoms import fork_rng, get_rng_state, initial_seed, manual_seed, seed, set_rng_state
+from gt.client.functions.randoms import fork_rng, get_rng_state, initial_seed, manual_seed, seed, set_rng_state
 
 __all__ = ["fork_rng", "get_rng_state", "initial_seed", "manual_seed", "seed", "set_rng_state"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gt.client import windows
-from gt.client.signals import configure, context, place
+from gt.client.functions import windows
+from gt.client.mesh.signals import configure, context, place
 
 __all__ = ["configure", "context", "place", "windows"]

@@ -172,7 +172,7 @@ def test_limits_are_those_of_the_code() -> None:
 
 
 def test_code_that_is_quoted_is_there() -> None:
-    source = (ROOT / "gt/ops/activation.py").read_text()
+    source = (ROOT / "gt/ops/families/activation.py").read_text()
     for path in (ROOT / "README.md", ROOT / "docs/ops.md"):
         quoted = [b[2] for b in FENCE.finditer(path.read_text()) if b[1] == "py" and not b[2].startswith(">>>")]
         assert quoted

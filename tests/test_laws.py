@@ -120,7 +120,7 @@ def test_transport_knows_no_part() -> None:
 def test_engines_are_imported_where_they_run() -> None:
     """torch and jax: only where a worker's engines are; no kernel imports a library."""
     users = {line.split(" -> ")[0] for line in reaches("gt", "torch", "jax")}
-    users -= {"gt.client.interop"}  # x.torch(): whoever asks for torch's tensors has it
+    users -= {"gt.client.compat.interop"}  # x.torch(): whoever asks for torch's tensors has it
     assert all(within(user, "gt.worker.engines") for user in users), users
     assert "gt.worker.engines.torch" in users
 
@@ -129,7 +129,7 @@ def test_the_core_is_light() -> None:
     allowed = {"gt", "numpy", "ml_dtypes", "msgspec", "zmq", *sys.stdlib_module_names}
     for name, modules in IMPORTS.items():
         foreign = {m.split(".")[0] for m in modules} - allowed
-        if not within(name, "gt.worker.engines", "gt.client.interop"):
+        if not within(name, "gt.worker.engines", "gt.client.compat.interop"):
             assert foreign == set(), name
 
 

@@ -3,11 +3,11 @@
 from typing import Any
 
 from gt.autograd import function, functional
-from gt.client.anomaly import detect_anomaly, set_detect_anomaly
-from gt.client.backward import backward, grad
-from gt.client.func import hessian, jacrev
-from gt.client.functions import Function
-from gt.client.modes import enable_grad, inference_mode, no_grad, set_grad_enabled
+from gt.client.grad.anomaly import detect_anomaly, set_detect_anomaly
+from gt.client.grad.backward import backward, grad
+from gt.client.grad.custom import Function
+from gt.client.grad.modes import enable_grad, inference_mode, no_grad, set_grad_enabled
+from gt.client.grad.transforms import hessian, jacrev
 
 __all__ = [
     "Function", "Variable", "backward", "detect_anomaly", "enable_grad", "function", "functional", "grad",

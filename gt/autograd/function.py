@@ -1,5 +1,5 @@
 """torch.autograd.function's names."""
 
-from gt.client.functions import Function, once_differentiable
+from gt.client.grad.custom import Function, once_differentiable
 
 __all__ = ["Function", "once_differentiable"]

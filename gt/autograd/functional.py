@@ -1,5 +1,5 @@
 """torch.autograd.functional's functions."""
 
-from gt.client.derivatives import hessian, hvp, jacobian, jvp, vhp, vjp
+from gt.client.grad.functional import hessian, hvp, jacobian, jvp, vhp, vjp
 
 __all__ = ["hessian", "hvp", "jacobian", "jvp", "vhp", "vjp"]

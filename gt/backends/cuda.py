@@ -6,7 +6,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from gt.client import precision
+from gt.client.record import precision
 from gt.errors import ArgumentError
 
 

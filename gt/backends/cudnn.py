@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from gt.client import precision
+from gt.client.record import precision
 
 enabled, benchmark, deterministic = True, False, False
 benchmark_limit: int | None = 10

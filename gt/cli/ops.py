@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import gt.ops  # noqa: F401  # fills the table
-from gt.cli.arguments import Parser
+from gt.command_line import Parser
 from gt.ops.engines import ENGINES, EXCEPTIONS, runs, shown
 from gt.ops.record import TABLE, Op
 

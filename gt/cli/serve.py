@@ -18,7 +18,7 @@ import sys
 from contextlib import ExitStack
 
 from gt import config
-from gt.cli.arguments import Parser
+from gt.command_line import Parser
 from gt.dispatcher.log import InstructionLog
 from gt.dispatcher.machine import Machine
 from gt.dispatcher.server import Observer, Server, print_arrivals, print_event

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gt import config
-from gt.cli.arguments import Parser
+from gt.command_line import Parser
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gt.client import autograd, backward
-from gt.client.recorder import recorder
+from gt.client.grad import backward
+from gt.client.record import graph as autograd
+from gt.client.record.recorder import recorder
 from gt.client.tensor import Tensor
 
 __all__ = ["get_client_stats", "get_worker_stats", "print_tape", "tape"]

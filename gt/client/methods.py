@@ -6,38 +6,35 @@ that write their result into the tensor, with an underscore; `PROPERTIES` are at
 
 from __future__ import annotations
 
-from gt.client import (
+from gt.client.compat import devices, interop
+from gt.client.compat.arguments import HOT_METHODS, explained, looks_itself
+from gt.client.functions import (
     activations,
     arranging,
     casts,
     complexes,
     copies,
     creation,
-    devices,
     diagonals,
     elementwise,
-    factoring,
     indexing,
-    inplace,
-    interop,
     joining,
     masks,
-    matrices,
     padding,
     randoms,
     reductions,
     scans,
     scatter,
     shapes,
-    sharding,
     slices,
-    solving,
     sorting,
     spectra,
     statistics,
 )
-from gt.client.arguments import HOT_METHODS, explained, looks_itself
+from gt.client.functions.linalg import factoring, matrices, solving
+from gt.client.mesh import sharding
 from gt.client.tensor import Tensor
+from gt.client.views import inplace
 
 FAMILIES = (
     complexes,

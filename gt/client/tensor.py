@@ -14,15 +14,18 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from gt.client import backward, indexing, printing, recorder, shapes, views
-from gt.client import elementwise as ew
-from gt.client.arguments import shown
-from gt.client.autograd import GradNode, Handle, Leaf, Part
-from gt.client.dims import one_dim
-from gt.client.operands import coerce, comparable
-from gt.client.pending import Value
-from gt.client.recorder import apply, binary, unary
-from gt.client.tree import Kind, kind_of
+from gt.client.compat.arguments import shown
+from gt.client.compat.dims import one_dim
+from gt.client.compat.operands import coerce, comparable
+from gt.client.functions import elementwise as ew
+from gt.client.functions import indexing, printing, shapes
+from gt.client.grad import backward
+from gt.client.record import recorder
+from gt.client.record.graph import GradNode, Handle, Leaf, Part
+from gt.client.record.pending import Value
+from gt.client.record.recorder import apply, binary, unary
+from gt.client.record.tree import Kind, kind_of
+from gt.client.views import aliases as views
 from gt.dtypes import DType
 from gt.errors import AutogradError, DTypeError, GTError, ShapeError
 from gt.ops import TABLE
@@ -45,7 +48,7 @@ class Tensor:
 
     def __init__(self, value: Any = None, fn: Any = None, *sizes: int) -> None:
         if type(value) is not Value:
-            from gt.client.legacy import first_value
+            from gt.client.compat.legacy import first_value
 
             value, fn = first_value([a for a in (value, fn, *sizes) if a is not None]), None
         self._v: Value | None = value
@@ -72,7 +75,7 @@ class Tensor:
         if op is not None:
             return lambda *args, **attrs: Tensor._apply(op, (self, *args), attrs)
         if not name.startswith("_"):
-            from gt.client.fallback import find
+            from gt.client.compat.fallback import find
 
             torchs = find(name)
             if torchs is not None:

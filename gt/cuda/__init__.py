@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from gt.client.compat.devices import of_session
 from gt.client.debug import get_worker_stats
-from gt.client.devices import of_session
-from gt.client.randoms import manual_seed, seed
-from gt.client.recorder import recorder
+from gt.client.functions.randoms import manual_seed, seed
+from gt.client.record.recorder import recorder
 from gt.cuda import amp
 from gt.errors import OutOfMemory as OutOfMemoryError
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from gt.client import elementwise as ew
-from gt.client.shapes import cat
+from gt.client.functions import elementwise as ew
+from gt.client.functions.shapes import cat
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
 from gt.nn import functional as F

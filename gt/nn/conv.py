@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gt.client import creation
+from gt.client.functions import creation
 from gt.client.tensor import Parameter, Tensor
 from gt.errors import ArgumentError, ShapeError
 from gt.nn import functional as F

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from gt.client.autograd import Handle
-from gt.client.functions import Function
-from gt.client.recorder import recorder
+from gt.client.grad.custom import Function
+from gt.client.record.graph import Handle
+from gt.client.record.recorder import recorder
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError
 

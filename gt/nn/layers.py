@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from typing import Any, Self
 
-from gt.client import creation
-from gt.client.modes import set_grad
+from gt.client.functions import creation
+from gt.client.grad.modes import set_grad
 from gt.client.tensor import Parameter, Tensor
 from gt.errors import ArgumentError, ShapeError
 from gt.nn import functional as F

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 from gt import dtypes
-from gt.client import views
-from gt.client.autograd import Handle
-from gt.client.casts import to as cast_to
-from gt.client.modes import set_grad
-from gt.client.recorder import recorder
+from gt.client.functions.casts import to as cast_to
+from gt.client.grad.modes import set_grad
+from gt.client.record.graph import Handle
+from gt.client.record.recorder import recorder
 from gt.client.tensor import Parameter, Tensor
+from gt.client.views import aliases as views
 from gt.errors import ArgumentError, DTypeError
 from gt.nn import hooks as hooking
 from gt.nn import state as states

@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from gt.client import creation
-from gt.client.shapes import cat, chunk, stack, unbind
+from gt.client.functions import creation
+from gt.client.functions.shapes import cat, chunk, stack, unbind
 from gt.client.tensor import Parameter, Tensor
 from gt.errors import ArgumentError, ShapeError
 from gt.nn import functional as F

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gt.client import shapes
+from gt.client.functions import shapes
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError
 from gt.nn import functional as F

@@ -5,7 +5,8 @@ Pure: nothing here imports an array library but numpy (for samples), or anything
 
 from __future__ import annotations
 
-from gt.ops import (
+from gt.ops.check import Checked, check
+from gt.ops.families import (
     activation,
     adaptive,
     assign,
@@ -50,7 +51,6 @@ from gt.ops import (
     update,
     vector_norm,
 )
-from gt.ops.check import Checked, check
 from gt.ops.record import TABLE, Op, ops
 
 #: The files that entered their ops in the table when they were imported just now.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from gt.client.record.tree import Kind
 from gt.client.tensor import Tensor
-from gt.client.tree import Kind
 from gt.ops import TABLE
 from gt.optim.optimizer import Group, Optimizer, State, Update
 from gt.optim.recording import InStep, check, check_betas, counting, flag, gradient, live, shared, take_step

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gt import dtypes
-from gt.client import creation, shapes
-from gt.client.modes import set_grad
+from gt.client.functions import creation, shapes
+from gt.client.grad.modes import set_grad
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError
 from gt.optim.optimizer import Optimizer, State

@@ -16,11 +16,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from gt.client import creation, sharding
-from gt.client.autograd import Handle, Leaf
-from gt.client.interop import from_torch, is_torch
-from gt.client.modes import set_grad
-from gt.client.recorder import recorder
+from gt.client.compat.interop import from_torch, is_torch
+from gt.client.functions import creation
+from gt.client.grad.modes import set_grad
+from gt.client.mesh import sharding
+from gt.client.record.graph import Handle, Leaf
+from gt.client.record.recorder import recorder
 from gt.client.tensor import Tensor
 from gt.dtypes import DType
 from gt.errors import ArgumentError, ShapeError

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gt.client.number import Shared
-from gt.client.recorder import apply, record, recorder
+from gt.client.record.numbers import Shared
+from gt.client.record.recorder import apply, record, recorder
+from gt.client.record.tree import Kind
 from gt.client.tensor import Tensor
-from gt.client.tree import Kind
-from gt.client.views import replace
+from gt.client.views.aliases import replace
 from gt.errors import ArgumentError
 
 #: How a step changes numbers on the host, and how that is taken back.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from gt.client.record.tree import Kind, Kinds
 from gt.client.tensor import Tensor
-from gt.client.tree import Kind, Kinds
 from gt.errors import ArgumentError
 from gt.ops import TABLE
 from gt.optim.optimizer import Group, Optimizer, State, Update

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from gt import dtypes
-from gt.client import creation
-from gt.client.modes import set_grad
-from gt.client.pending import Value
+from gt.client.functions import creation
+from gt.client.grad.modes import set_grad
+from gt.client.record.pending import Value
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError
 from gt.nn.module import Module

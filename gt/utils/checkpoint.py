@@ -1,5 +1,5 @@
 """torch.utils.checkpoint's functions."""
 
-from gt.client.checkpoint import checkpoint, checkpoint_sequential
+from gt.client.grad.checkpoint import checkpoint, checkpoint_sequential
 
 __all__ = ["checkpoint", "checkpoint_sequential"]

@@ -24,11 +24,11 @@ from gt.program import Precision
 from gt.transport.codec import Buffer
 from gt.transport.messages import Call, CallDone, CallFailed, Failure, Message, unpack_ids
 from gt.worker.engines import Array, Engine
-from gt.worker.programs import Known
-from gt.worker.replays import Replay
+from gt.worker.run.programs import Known
+from gt.worker.run.replays import Replay
+from gt.worker.run.store import Entry
+from gt.worker.run.tiers import Form, Tiers
 from gt.worker.session import Session
-from gt.worker.store import Entry
-from gt.worker.tiers import Form, Tiers
 
 Out = list[tuple[Message, Buffer | None]]
 

@@ -15,8 +15,8 @@ from gt.transport.messages import CHUNK, Cancel, Chunk, ChunkAck, Failure, Fetch
 from gt.transport.shared import LARGE, SLOTS
 from gt.worker.calls import Calls, Out
 from gt.worker.engines import Engine
+from gt.worker.run.store import Entry
 from gt.worker.session import Session, Work
-from gt.worker.store import Entry
 from gt.worker.transfers import Outgoing, Pieces
 
 

@@ -23,7 +23,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, NoReturn
 
-from gt.cli.arguments import Parser
+from gt.command_line import Parser
 from gt.config import Config, load, prepare_torch
 from gt.errors import GTError, ServerError, StartError
 from gt.transport import connect

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from gt.transport.messages import Message
 from gt.transport.shared import Ring
-from gt.worker.store import Entry, Store
+from gt.worker.run.store import Entry, Store
 from gt.worker.transfers import Arrived, Outgoing, Upload
 
 if TYPE_CHECKING:
     from gt.worker.calls import Started
-    from gt.worker.replays import Replay
+    from gt.worker.run.replays import Replay
 
 IN_FLIGHT = 8  #: Calls of one session that a device has at once.
 SENDING_NBYTES = 64 << 20  #: Copies made for fetches of one session, beyond which further fetches wait.

@@ -19,11 +19,11 @@ from typing import Any
 from gt.errors import IndexOutOfRange
 from gt.transport.messages import Call, Failure
 from gt.worker.calls import Calls, Out, Started
-from gt.worker.collectives import Collective, Done, Group, Groups, Handle, agree, start
 from gt.worker.engines import Array
-from gt.worker.programs import Known
+from gt.worker.run.collectives import Collective, Done, Group, Groups, Handle, agree, start
+from gt.worker.run.programs import Known
+from gt.worker.run.store import NOTHING
 from gt.worker.session import Session, Work
-from gt.worker.store import NOTHING
 
 
 class Together:

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import gt
-from gt.client import views
-from gt.client.session import Session
+from gt.client.session.session import Session
+from gt.client.views import aliases as views
 from tests.client.aliasing import CASES, Case, base, case
 from tests.client.training import numbers
 from tests.sim.cluster import Cluster, using
@@ -457,7 +457,7 @@ def test_aliasing_does_not_depend_on_where_programs_end(
     case: Case, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same, with every op a program of its own."""
-    monkeypatch.setattr("gt.client.recorder.CAP", 1)
+    monkeypatch.setattr("gt.client.record.recorder.CAP", 1)
     compare(case)
 
 

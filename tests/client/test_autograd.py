@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import gt
-from gt.client.pending import alone
-from gt.client.recorder import recorder
-from gt.client.session import Session
+from gt.client.record.pending import alone
+from gt.client.record.recorder import recorder
+from gt.client.session.session import Session
 from gt.errors import AutogradError, DTypeError, ShapeError
 from tests.client.training import numbers
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import gt
-from gt.client.recorder import recorder
-from gt.client.session import Session
+from gt.client.record.recorder import recorder
+from gt.client.session.session import Session
 from gt.errors import ArgumentError
 from tests.sim.cluster import Cluster
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import gt
-from gt.client import activations, elementwise, special
+from gt.client.functions import activations, elementwise, special
 from gt.errors import ArgumentError, DTypeError, ShapeError
 
 pytestmark = pytest.mark.usefixtures("session")

@@ -16,8 +16,8 @@ import pytest
 
 import gt
 from gt import config
-from gt.client import recorder as recording
-from gt.client.session import Session
+from gt.client.record import recorder as recording
+from gt.client.session.session import Session
 from gt.errors import (
     ArgumentError,
     AutogradError,

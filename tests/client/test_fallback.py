@@ -14,7 +14,7 @@ import torch
 import gt
 from gt.errors import ArgumentError, ProgramError
 from gt.ops import TABLE
-from gt.ops.torch_names import NAMES
+from gt.ops.families.torch_names import NAMES
 from gt.program import spec
 from tests.sim.cluster import Cluster, using
 

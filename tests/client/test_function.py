@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import gt
-from gt.client import waiting
-from gt.client.recorder import recorder
-from gt.client.session import Session
+from gt.client.record.recorder import recorder
+from gt.client.session import waiting
+from gt.client.session.session import Session
 from gt.errors import ArgumentError, FunctionError, ShapeError
 from tests.client.training import numbers
 from tests.sim.cluster import Cluster, using

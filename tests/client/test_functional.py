@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import gt
-from gt.client.session import Session
+from gt.client.session.session import Session
 from gt.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError
 from tests.sim.cluster import Cluster, using
 

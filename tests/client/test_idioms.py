@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import gt
-from gt.client import recorder as recording
-from gt.client.session import Session
+from gt.client.record import recorder as recording
+from gt.client.session.session import Session
 from tests.client.training import BATCH, FEATURES, STEPS, TARGETS, Kit, compare, numbers
 from tests.sim.cluster import Cluster, using
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import gt
-from gt.client.session import Session
+from gt.client.session.session import Session
 from gt.errors import ArgumentError, ShapeError
 from tests.client.training import numbers
 

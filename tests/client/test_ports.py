@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gt.client.session import Session
+from gt.client.session.session import Session
 from tests.client.porting import Port, compare, filled, normal, whole
 
 PORTS: list[Port] = []

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import gt
-from gt.client.session import Session
+from gt.client.session.session import Session
 from tests.client.porting import Port, compare, filled, normal, whole
 
 PORTS: list[Port] = []

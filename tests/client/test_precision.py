@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import gt
-from gt.client import precision
-from gt.client.recorder import recorder
-from gt.client.session import Session
+from gt.client.record import precision
+from gt.client.record.recorder import recorder
+from gt.client.session.session import Session
 from gt.errors import ArgumentError
 from gt.program import DEFAULT_PRECISION, PRODUCTS, Precision
 from tests.sim.cluster import Cluster, using
@@ -159,7 +159,7 @@ def test_a_change_inside_a_function_gives_two_programs_and_no_replay(session: Se
 
 
 def test_no_session_begins_for_a_switch(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gt.client import current as sessions
+    from gt.client.session import current as sessions
 
     monkeypatch.setattr(sessions, "_current", None)
     gt.set_float32_matmul_precision("high")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import gt
-from gt.client.session import Session
+from gt.client.session.session import Session
 
 _rng = np.random.default_rng(7)
 NAN, INF = float("nan"), float("inf")

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import gt
-from gt.client import backward, pullback
-from gt.client.autograd import GradNode
-from gt.client.pullback import Pullback
-from gt.client.recorder import recorder
-from gt.client.session import Session
+from gt.client.grad import backward
+from gt.client.record import pullback
+from gt.client.record.graph import GradNode
+from gt.client.record.pullback import Pullback
+from gt.client.record.recorder import recorder
+from gt.client.session.session import Session
 from gt.client.tensor import Tensor
 from gt.errors import AutogradError
 from gt.ops import TABLE, Op
@@ -133,7 +134,7 @@ def test_numbers_that_c_code_reads_are_seen_too(session: Session, monkeypatch: p
     op = TABLE["mul"]
     fields = {name: getattr(op, name) for name in op.__slots__}
     for f, known in ((lambda g, y, a, b: g * math.sqrt(b), False), (lambda g, y, a, b: g * b, True)):
-        kind = gt.client.tree.Kind(Op(**{**fields, "vjp": (f, None)}), {})
+        kind = gt.client.record.tree.Kind(Op(**{**fields, "vjp": (f, None)}), {})
         x = gt.ones(2)._spec
         number = gt.program.SCALARS["f"]
         assert (Pullback(kind, (x, number), (x,), 1).whole is not None) == known
@@ -208,5 +209,5 @@ def test_a_backward_that_is_cut_in_two_goes_on(session: Session, monkeypatch: py
         return w.grad.tolist()
 
     whole = grad()
-    monkeypatch.setattr("gt.client.recorder.CAP", 1)
+    monkeypatch.setattr("gt.client.record.recorder.CAP", 1)
     assert grad() == grad() == whole

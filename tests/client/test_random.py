@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gt
-from gt.client.session import Session
+from gt.client.session.session import Session
 from gt.errors import ArgumentError, DTypeError, GTError, ShapeError
 
 pytestmark = pytest.mark.usefixtures("session")

@@ -13,12 +13,12 @@ import pytest
 
 import gt
 from gt import config
-from gt.client import recorder as recording
-from gt.client.recorder import IDLE_S, MARK_S, recorder
-from gt.client.session import Session
+from gt.client.record import recorder as recording
+from gt.client.record.recorder import IDLE_S, MARK_S, recorder
+from gt.client.record.tree import NODE_NBYTES, Tree
+from gt.client.session.session import Session
+from gt.client.session.waiting import may_doze
 from gt.client.tensor import Tensor
-from gt.client.tree import NODE_NBYTES, Tree
-from gt.client.waiting import may_doze
 from gt.errors import GTError, ShapeError
 from gt.ops import TABLE
 from gt.program import Program
@@ -607,7 +607,11 @@ def test_ctrl_c_inside_an_op_leaves_the_program_as_it_was(session: Session, monk
     def interrupt(*args: Any) -> Any:
         raise KeyboardInterrupt
 
-    for place in ("gt.client.recorder._input", "gt.client.recorder.Value", "gt.client.pending.users_line"):
+    for place in (
+        "gt.client.record.recorder._input",
+        "gt.client.record.recorder.Value",
+        "gt.client.record.pending.users_line",
+    ):
         for op in (lambda: a + y, lambda: y.exp(), lambda: gt.where(y > 0.0, a, y), lambda: a * 3.0):
             p = recorder().pending
             before = (p.node, list(p.values), dict(p.inputs), list(p.scalars))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import gt
-from gt.client.session import Session
+from gt.client.session.session import Session
 from gt.errors import ArgumentError, DimError, DTypeError, ShapeError
 
 pytestmark = pytest.mark.usefixtures("session")

@@ -14,9 +14,9 @@ import pytest
 
 import gt
 from gt import config, dtypes, layout
-from gt.client.drawing import drawing
-from gt.client.gathering import assemble
-from gt.client.session import Session
+from gt.client.mesh.drawing import drawing
+from gt.client.session.gathering import assemble
+from gt.client.session.session import Session
 from gt.errors import ArgumentError, DTypeError, FunctionError, ServerError, ShapeError, WorkerError
 from gt.program import spec
 from gt.transport.messages import (

@@ -14,8 +14,8 @@ import pytest
 
 import gt
 from gt import config
-from gt.client.save import begin, entry
-from gt.client.session import Session
+from gt.client.functions.save import begin, entry
+from gt.client.session.session import Session
 from gt.errors import ArgumentError, GTError
 from tests.client.scripting import Array, Store
 from tests.sim.cluster import using

@@ -14,7 +14,7 @@ import pytest
 
 import gt
 from gt import config
-from gt.client.session import Session
+from gt.client.session.session import Session
 from gt.errors import OutOfMemory
 from tests.client.sharded_training import WAYS, Net, train
 from tests.sim.cluster import Cluster, using

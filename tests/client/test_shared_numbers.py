@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import gt
-from gt.client.number import Shared
-from gt.client.recorder import apply, recorder
-from gt.client.session import Session
-from gt.client.tree import Kind, find_period
+from gt.client.record.numbers import Shared
+from gt.client.record.recorder import apply, recorder
+from gt.client.record.tree import Kind, find_period
+from gt.client.session.session import Session
 from gt.errors import ShapeError
 from gt.ops import TABLE
 from gt.program import Program

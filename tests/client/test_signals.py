@@ -13,9 +13,9 @@ import pytest
 
 import gt
 from gt import config
-from gt.client import connecting
-from gt.client.session import Session
-from gt.client.signal_files import parse, read
+from gt.client.mesh.signal_files import parse, read
+from gt.client.session import connecting
+from gt.client.session.session import Session
 from gt.errors import ArgumentError, DTypeError
 from gt.transport.messages import Define, MeshSet, SetMesh
 from tests.client.scripting import Script

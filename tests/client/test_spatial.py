@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import gt
-from gt.client.session import Session
+from gt.client.session.session import Session
 from gt.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError
 
 _rng = np.random.default_rng(4)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import gt
-from gt.client.session import Session
+from gt.client.session.session import Session
 from gt.errors import AutogradError
 from tests.client.training import numbers
 

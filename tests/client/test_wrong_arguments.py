@@ -20,7 +20,7 @@ import pytest
 import torch
 
 import gt
-from gt.client.session import Session
+from gt.client.session.session import Session
 from gt.errors import GTError, IndexOutOfRange, LinAlgError, WorkerError
 from gt.nn import functional
 from tests.conformance.running import _twin, database
@@ -53,7 +53,7 @@ NOT_CALLED = {
     "set_default_dtype", "set_grad_enabled", "set_printoptions", "set_rng_state", "torch_op",
 }  # fmt: skip
 #: What these hold is set and read, and has to do with no tensor.
-SWITCHES = ("gt.client.devices", "gt.client.switches")
+SWITCHES = ("gt.client.compat.devices", "gt.client.compat.switches")
 #: They may well be asked about anything, or pass on what they are given.
 TAKE_ANYTHING = {
     "compile", "dropout", "enable_grad", "inference_mode", "is_autocast_enabled", "is_conj", "is_neg", "is_nonzero",
@@ -225,7 +225,7 @@ def test_a_sentence_names_the_argument(session: Session) -> None:
 
 def test_a_bug_inside_stays_what_it_is() -> None:
     """An error that no argument explains is not dressed up as the user's."""
-    from gt.client.arguments import explained
+    from gt.client.compat.arguments import explained
 
     def broken(input: Any) -> Any:
         return input.shape.no_such_thing

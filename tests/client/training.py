@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 import gt
-from gt.client.recorder import recorder
-from gt.client.session import Session
+from gt.client.record.recorder import recorder
+from gt.client.session.session import Session
 
 STEPS = 36
 BATCH = 16

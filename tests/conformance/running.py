@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 import gt
-from gt.client.session import Session
+from gt.client.session.session import Session
 from tests.conformance.names import EXEMPT, RANDOM, find, sample_reason
 from tests.sim.cluster import Cluster, using
 

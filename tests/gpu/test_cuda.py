@@ -12,8 +12,9 @@ import torch
 
 import gt
 from gt import errors, nn, optim
-from gt.client import connecting, recorder
-from gt.client import current as sessions
+from gt.client.record import recorder
+from gt.client.session import connecting
+from gt.client.session import current as sessions
 from gt.errors import IndexOutOfRange
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]

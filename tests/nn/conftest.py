@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from gt.client.session import Session
+from gt.client.session.session import Session
 from tests.sim.cluster import Cluster, using
 
 

@@ -18,10 +18,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from gt import dtypes
 from gt.errors import ArgumentError, IndexOutOfRange
-from gt.ops import TABLE, Op, bits
+from gt.ops import TABLE, Op
 from gt.ops.evaluate import apply, expand
+from gt.ops.families import bits
+from gt.ops.families.slice import Cut
 from gt.ops.record import Prepared, as_tuple
-from gt.ops.slice import Cut
 from gt.ops.trace import Symbol, scalar_kind
 from gt.program import SCALARS, Spec, spec
 from gt.worker.engines.graph_kernels import Unfit, graph_kernel

@@ -10,7 +10,7 @@ import torch
 
 from gt.errors import ArgumentError
 from gt.ops import TABLE, Op
-from gt.ops import bits as random
+from gt.ops.families import bits as random
 from gt.ops.record import Site, as_tuple
 from gt.program import SCALARS
 from gt.worker.engines.torch import TorchEngine

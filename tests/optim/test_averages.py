@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import gt
-from gt.client.session import Session
+from gt.client.session.session import Session
 
 _rng = np.random.default_rng(3)
 WEIGHTS = {"0.weight": _rng.normal(size=(4, 5)), "0.bias": _rng.normal(size=4)}

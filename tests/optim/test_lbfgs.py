@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import gt
-from gt.client.session import Session
+from gt.client.session.session import Session
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {"lr": 0.1, "max_iter": 6},

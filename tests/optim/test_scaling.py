@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import gt
-from gt.client.session import Session
+from gt.client.session.session import Session
 
 STEPS = 24
 SETTINGS = {"init_scale": 1024.0, "growth_interval": 3, "growth_factor": 4.0, "backoff_factor": 0.25}

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import gt
-from gt.client.session import Session
+from gt.client.session.session import Session
 from gt.errors import FunctionError
 from tests.sim.cluster import Cluster, using
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import gt
-from gt.client import recorder as recording
-from gt.client.session import Session
+from gt.client.record import recorder as recording
+from gt.client.session.session import Session
 from gt.errors import IndexOutOfRange
 from tests.optim.test_optimizers import FIRST, Task, agree
 from tests.sim.cluster import Cluster, using

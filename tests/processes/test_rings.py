@@ -91,7 +91,9 @@ def test_a_worker_that_cannot_look_gets_the_bytes(serve_here, start: Start, tmp_
     log = tmp_path / "log"
     _, address = serve_here("--workers", "1", GT_INSTRUCTION_LOG=str(log))
     hide = "import gt.transport.shared as s; made = s.make_ring\n"
-    hide += "import gt.client.transfers as t\ndef bad(n):\n    r = made(n); r.name = 'gt-' + '0' * 32; return r\n"
+    hide += (
+        "import gt.client.session.transfers as t\ndef bad(n):\n    r = made(n); r.name = 'gt-' + '0' * 32; return r\n"
+    )
     hide += "t.make_ring = bad\n"
     user = start("-c", hide + GOOD, address)
     assert user.end(120) == (0, "right\n", "")
@@ -114,8 +116,8 @@ SMALL = """
 import random, sys, threading
 import numpy as np
 import gt
-from gt.client import waiting
-from gt.client.recorder import recorder
+from gt.client.session import waiting
+from gt.client.record.recorder import recorder
 from gt.errors import IndexOutOfRange
 from gt.transport.shared import Ring
 gt.connect(sys.argv[1])

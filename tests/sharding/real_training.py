@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import gt
-from gt.client.sharding import lay_out, layout_text
+from gt.client.mesh.sharding import lay_out, layout_text
 from tests.sharding.layouts import drawn
 from tests.training.models import RECIPES, train
 

@@ -18,9 +18,9 @@ from typing import Any
 import msgspec
 
 from gt import config
-from gt.client import current
-from gt.client import recorder as recording
-from gt.client import session as sessions
+from gt.client.record import recorder as recording
+from gt.client.session import current
+from gt.client.session import session as sessions
 from gt.dispatcher.events import BadFramesCame, Check, Disconnect, MakePlan, MessageCame, PeerLost, Send, TimePassed
 from gt.dispatcher.machine import Machine
 from gt.dispatcher.planning import work_off
@@ -29,7 +29,7 @@ from gt.transport import codec
 from gt.transport.messages import VERSION, Refused, Share, WorkerHello, WorkerWelcome
 from gt.worker import engines
 from gt.worker.core import WorkerCore
-from gt.worker.memory_groups import Hall
+from gt.worker.run.memory_groups import Hall
 
 TICK_S = 0.1
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 import gt
-from gt.client import recorder as recording
-from gt.client.session import Session
+from gt.client.record import recorder as recording
+from gt.client.session.session import Session
 from gt.errors import ArgumentError, GTError
 from gt.ops import TABLE
 

@@ -14,10 +14,10 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import Any
 
-import gt.client.creation
-import gt.client.recorder
-import gt.client.session
-import gt.client.transfers
+import gt.client.functions.creation
+import gt.client.record.recorder
+import gt.client.session.session
+import gt.client.session.transfers
 import gt.dispatcher.calls
 import gt.dispatcher.invariants
 import gt.dispatcher.machine
@@ -30,7 +30,7 @@ import gt.worker.session
 import gt.worker.together
 import gt.worker.transfers
 from gt import config
-from gt.client.transfers import Download
+from gt.client.session.transfers import Download
 from gt.dispatcher.events import PeerLost, Send, TimePassed
 from gt.errors import GTError
 from gt.transport.messages import Call, CallDone, CallFailed, Chunk, ChunkAck, Refused, Rejected
@@ -45,7 +45,7 @@ LIMITS = {
     gt.transport.shared: {
         "PIECE": 56, "SLOTS": 5, "UPLOAD_SLOTS": 3, "LENT": 2, "LARGE": 80, "SMALL": 48, "BOXES": 2
     },
-    gt.client.transfers: {
+    gt.client.session.transfers: {
         "CHUNK": 48, "UPLOADS": 3, "PIECE": 56, "SLOTS": 5, "LENT": 2, "LARGE": 80, "SMALL": 48, "OFTEN": 2
     },
     gt.dispatcher.transfers: {"CHUNK": 48, "UPLOADS": 3, "SLOTS": 5},
@@ -56,10 +56,16 @@ LIMITS = {
     gt.dispatcher.calls: {"WINDOW": 6},
     gt.worker.transfers: {"CHUNK": 48},
     gt.worker.session: {"SENDING_NBYTES": 500},
-    gt.client.creation: {"BY_VALUE_NBYTES": 64},
+    gt.client.functions.creation: {"BY_VALUE_NBYTES": 64},
 }  # fmt: skip
 #: They ask for the time.
-CLOCKED = (gt.client.session, gt.client.transfers, gt.client.recorder, gt.worker.calls, gt.worker.together)
+CLOCKED = (
+    gt.client.session.session,
+    gt.client.session.transfers,
+    gt.client.record.recorder,
+    gt.worker.calls,
+    gt.worker.together,
+)
 FAULTS = 0.03  #: Turns in which something goes wrong or a worker joins.
 TORCH = find_spec("torch") is not None
 for engine in ["numpy", "torch"] if TORCH else ["numpy"]:

@@ -27,7 +27,7 @@ from gt.transport.messages import (
     pack_ids,
 )
 from gt.worker.core import WorkerCore
-from gt.worker.memory_groups import Hall
+from gt.worker.run.memory_groups import Hall
 
 
 @dataclass

@@ -23,7 +23,7 @@ pytest.importorskip("torch")
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pretend]:
     for name in ("SLOWER", "BUSY"):  # to play a replay takes longer than to run plain code
-        monkeypatch.setattr(f"gt.worker.tiers.{name}", 1e9)
+        monkeypatch.setattr(f"gt.worker.run.tiers.{name}", 1e9)
     engine = Pretend()
     settings = config.replace(config.load(), auto_compile=True)
     with using(Cluster(engine=engine, settings=settings).client()):

@@ -13,9 +13,9 @@ from worker_building import Builder, Device, Faulty
 from gt import dtypes
 from gt.ops.check import check
 from gt.transport.messages import Failure, Forget
-from gt.worker import collectives
 from gt.worker.engines import load
-from gt.worker.executor import compile_program
+from gt.worker.run import collectives
+from gt.worker.run.executor import compile_program
 
 NUMPY = load("numpy")
 PAIR = (1, 2)

@@ -16,11 +16,11 @@ from gt.layout import mesh
 from gt.ops.check import Checked, check
 from gt.ops.record import TABLE
 from gt.program import Program, Spec
-from gt.worker import parts, tiers
-from gt.worker.collectives import Collective, Done
 from gt.worker.engines import load
-from gt.worker.executor import Runnable, compile_program
-from gt.worker.parts import Ready, cut
+from gt.worker.run import parts, tiers
+from gt.worker.run.collectives import Collective, Done
+from gt.worker.run.executor import Runnable, compile_program
+from gt.worker.run.parts import Ready, cut
 from tests.sharding.recorded import is_update, record
 from tests.sharding.timing import cases
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from gt.config import compiler_environment
-from gt.worker import compiling
-from gt.worker.compiling import Compiler, is_whole, seal
 from gt.worker.engines import inductor
+from gt.worker.run import compiling
+from gt.worker.run.compiling import Compiler, is_whole, seal
 from tests.processes.running import alive, until, until_gone
 from tests.worker.worker_building import Builder
 
@@ -22,7 +22,7 @@ from tests.worker.worker_building import Builder
 BEGIN = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
-from gt.worker.compiling import seal
+from gt.worker.run.compiling import seal
 cache = Path(sys.argv[2])
 with open(cache / "pids", "a") as f:
     f.write(f"{os.getpid()}\\n")

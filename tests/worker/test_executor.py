@@ -16,7 +16,7 @@ from gt.ops.check import check
 from gt.ops.record import TABLE
 from gt.ops.trace import scalar_kind
 from gt.program import SCALARS, Program, spec
-from gt.worker.executor import compile_program
+from gt.worker.run.executor import compile_program
 from tests.ops.cases import is_up
 
 SHAPE = (3, 4)

@@ -10,11 +10,11 @@ import pytest
 
 from gt.config import Config, replace
 from gt.errors import IndexOutOfRange
-from gt.worker import tiers
 from gt.worker.engines.numpy import NumpyEngine
-from gt.worker.programs import Known
-from gt.worker.store import Entry
-from gt.worker.tiers import HITS, HOT_US, REST_US, TRIAL, Around, Standing, Tiers
+from gt.worker.run import tiers
+from gt.worker.run.programs import Known
+from gt.worker.run.store import Entry
+from gt.worker.run.tiers import HITS, HOT_US, REST_US, TRIAL, Around, Standing, Tiers
 from tests.worker.worker_building import Builder, Wrapped
 
 AUTO = replace(Config(), auto_compile=True)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from gt.client.activations import (
+from gt.client.functions.activations import (
     celu, celu_, elu, elu_, gelu, glu, hardshrink, hardsigmoid, hardswish, hardtanh, hardtanh_, leaky_relu, leaky_relu_,
     logsigmoid, mish, prelu, relu, relu6, relu_, rrelu, rrelu_, selu, selu_, silu, softplus, softshrink, softsign,
     tanhshrink, threshold, threshold_
 )  # fmt: skip
-from gt.client import arguments as _arguments
-from gt.client.elementwise import sigmoid, tanh
-from gt.client.fallback import namespace
-from gt.client.padding import pad
+from gt.client.compat import arguments as _arguments
+from gt.client.functions.elementwise import sigmoid, tanh
+from gt.client.compat.fallback import namespace
+from gt.client.functions.padding import pad
 from gt.nn.functional.attention import *
 from gt.nn.functional.conv import *
 from gt.nn.functional.ctc import *

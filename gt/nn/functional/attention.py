@@ -6,12 +6,12 @@ import math
 from typing import Any
 
 from gt import dtypes
-from gt.client import creation
-from gt.client import elementwise as ew
-from gt.client.recorder import apply
-from gt.client.reductions import softmax
+from gt.client.functions import creation
+from gt.client.functions import elementwise as ew
+from gt.client.functions.reductions import softmax
+from gt.client.record.recorder import apply
+from gt.client.record.tree import Kinds
 from gt.client.tensor import Tensor
-from gt.client.tree import Kinds
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.nn.functional.dropout import dropout
 from gt.nn.functional.linear import linear

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from gt import dtypes
-from gt.client import creation
-from gt.client import elementwise as ew
-from gt.client.shapes import cat, stack, unbind
+from gt.client.functions import creation
+from gt.client.functions import elementwise as ew
+from gt.client.functions.shapes import cat, stack, unbind
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.nn.functional.loss import reduced, reduction_of

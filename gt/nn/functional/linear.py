@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gt.client.arguments import shown
-from gt.client.embeddings import embedding, embedding_bag, one_hot
-from gt.client.recorder import apply
+from gt.client.compat.arguments import shown
+from gt.client.functions.embeddings import embedding, embedding_bag, one_hot
+from gt.client.record.recorder import apply
+from gt.client.record.tree import Kind
 from gt.client.tensor import Tensor
-from gt.client.tree import Kind
 from gt.errors import DTypeError, ShapeError
 from gt.ops import TABLE
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gt.client import elementwise as ew
-from gt.client.recorder import apply
-from gt.client.reductions import log_softmax
+from gt.client.functions import elementwise as ew
+from gt.client.functions.reductions import log_softmax
+from gt.client.record.recorder import apply
+from gt.client.record.tree import Kinds
 from gt.client.tensor import Tensor
-from gt.client.tree import Kinds
 from gt.errors import ArgumentError, ShapeError
 from gt.nn.functional.linear import linear
 from gt.ops import TABLE, ops

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gt.client import creation
-from gt.client import elementwise as ew
+from gt.client.functions import creation
+from gt.client.functions import elementwise as ew
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
 from gt.nn.functional.distance import pairwise_distance

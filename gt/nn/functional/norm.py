@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gt.client import reductions, views
-from gt.client.modes import set_grad
-from gt.client.recorder import apply
+from gt.client.functions import reductions
+from gt.client.grad.modes import set_grad
+from gt.client.record.recorder import apply
+from gt.client.record.tree import Kinds
 from gt.client.tensor import Tensor
-from gt.client.tree import Kinds
+from gt.client.views import aliases as views
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import TABLE, ops
 

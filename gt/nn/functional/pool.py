@@ -7,11 +7,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from gt.client import creation, randoms
-from gt.client import elementwise as ew
-from gt.client.recorder import apply, unary
+from gt.client.functions import creation, randoms
+from gt.client.functions import elementwise as ew
+from gt.client.record.recorder import apply, unary
+from gt.client.record.tree import Kinds
 from gt.client.tensor import Tensor
-from gt.client.tree import Kinds
 from gt.errors import ArgumentError, ShapeError
 from gt.nn.functional.spatial import Sizes, batched, called, per_dim
 from gt.ops import TABLE

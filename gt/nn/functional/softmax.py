@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gt.client import randoms, reductions
+from gt.client.functions import randoms, reductions
 from gt.client.tensor import Tensor
 from gt.ops import ops
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from gt.client.arguments import shown
+from gt.client.compat.arguments import shown
 from gt.errors import ArgumentError, ShapeError
 
 Sizes = tuple[int, ...]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gt.client import creation
-from gt.client import elementwise as ew
-from gt.client.modes import set_grad
-from gt.client.norms import vector_norm
-from gt.client.shapes import stack
+from gt.client.functions import creation
+from gt.client.functions import elementwise as ew
+from gt.client.functions.linalg.norms import vector_norm
+from gt.client.functions.shapes import stack
+from gt.client.grad.modes import set_grad
 from gt.client.tensor import Tensor
 from gt.errors import AutogradError
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gt.client.modes import set_grad
-from gt.client.shapes import cat
+from gt.client.functions.shapes import cat
+from gt.client.grad.modes import set_grad
 from gt.client.tensor import Tensor
 from gt.errors import ShapeError
 

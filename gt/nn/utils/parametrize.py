@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from gt.client.modes import set_grad
+from gt.client.grad.modes import set_grad
 from gt.client.tensor import Parameter, Tensor
 from gt.errors import ArgumentError, ShapeError
 from gt.nn.containers import ModuleDict, ModuleList

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gt.client import creation
-from gt.client import elementwise as ew
-from gt.client.padding import constant_pad_nd
-from gt.client.shapes import stack
+from gt.client.functions import creation
+from gt.client.functions import elementwise as ew
+from gt.client.functions.padding import constant_pad_nd
+from gt.client.functions.shapes import stack
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
 

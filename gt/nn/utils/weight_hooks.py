@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gt.client.modes import set_grad
+from gt.client.grad.modes import set_grad
 from gt.client.tensor import Parameter, Tensor
 from gt.errors import ArgumentError
 from gt.nn import functional as F

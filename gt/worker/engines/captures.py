@@ -30,8 +30,8 @@ import torch
 from gt import dtypes
 from gt.program import Spec
 from gt.worker.engines.graph_program import GraphProgram
-from gt.worker.executor import Runnable
-from gt.worker.store import Entry
+from gt.worker.run.executor import Runnable
+from gt.worker.run.store import Entry
 
 WATCHED = 3  #: Calls before a program is rehearsed.
 AGAIN = 4  #: Times a program is captured anew before it is left alone.

@@ -26,8 +26,8 @@ from gt.ops.record import Op, Prepared
 from gt.program import Spec
 from gt.worker.engines import Engine
 from gt.worker.engines.graph_kernels import Unfit, graph_kernel
-from gt.worker.executor import split
-from gt.worker.lowering import Literal, Lowered, Operand, Step, check_number, lower
+from gt.worker.run.executor import split
+from gt.worker.run.lowering import Literal, Lowered, Operand, Step, check_number, lower
 
 _FORMATS = {"f": "d", "i": "q", "b": "q"}
 

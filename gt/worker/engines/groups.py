@@ -27,9 +27,9 @@ import torch
 import torch.distributed as dist
 
 from gt.errors import PeerFailed
-from gt.worker.collectives import Bytes, Collective, Devices, Group, Handle, Key
 from gt.worker.engines.nccl import on_devices
 from gt.worker.engines.reducing import narrowed, reduce_op, widened
+from gt.worker.run.collectives import Bytes, Collective, Devices, Group, Handle, Key
 
 MEETING = timedelta(seconds=5)  #: For the sockets, when all are known to be there.
 POLL_S = 0.001  #: How often a worker that has come first looks whether the others are there.

@@ -28,7 +28,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, NoReturn
 
 from gt import config
-from gt.worker.compiling import is_whole, seal
+from gt.worker.run.compiling import is_whole, seal
 
 IDLE_S = 30.0  #: Without a job for so long it ends: on a GPU it holds memory.
 SCRATCH_S = 3600.0  #: Temporary files older than this were left by compilers that were killed.

@@ -18,9 +18,9 @@ import torch
 import torch.distributed as dist
 
 from gt.config import nccl_host
-from gt.worker.collectives import Collective, Devices, Handle
 from gt.worker.engines.reducing import narrowed, reduce_op, widened
 from gt.worker.engines.torch import as_bytes
+from gt.worker.run.collectives import Collective, Devices, Handle
 
 POLL_S = 0.001  #: How often a worker looks whether the GPUs have met.
 

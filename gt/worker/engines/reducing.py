@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from gt import dtypes
 from gt.errors import WorkerError
-from gt.worker.collectives import Collective
+from gt.worker.run.collectives import Collective
 
 _WIDER = {"float16": torch.float32, "bfloat16": torch.float32, "int16": torch.int32, "bool": torch.uint8}
 _KINDS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}

@@ -1,0 +1,1 @@
+"""What makes code written for torch and numpy run: arguments, autocast, devices, interop."""

@@ -1,0 +1,150 @@
+"""`gt.torch_op("NAME", ...)`: a function that GT has no record for still runs, by torch, on the worker.
+
+`gt.NAME`, `gt.linalg.NAME`, `x.NAME()` and so on come here when nothing of that name is found. What the function
+makes is asked of the worker once per form of its arguments; where that depends on numbers in tensors, each time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from gt import dtypes
+from gt.client.record import recorder as recording
+from gt.client.record.recorder import apply, recorder
+from gt.client.record.tree import Kinds
+from gt.client.session.session import Session
+from gt.client.tensor import Tensor
+from gt.errors import ArgumentError
+from gt.ops import TABLE
+from gt.ops.families.fallback import pack
+from gt.ops.families.torch_names import NAMES
+
+__all__ = ["torch_op"]
+
+LIMIT = 1000  #: Forms whose results are remembered, per session.
+
+_OP = Kinds(TABLE["torch_op"], "name", "call", "n", "needs", "results", "order")
+_CALL = Kinds(TABLE["torch_call"], "name", "call", "n", "needs", "results", "order")
+
+
+#: What sessions were told: the results of a function, by the form of its arguments.
+_forms: WeakKeyDictionary[Session, OrderedDict[Any, Any]] = WeakKeyDictionary()
+
+
+def torch_op(name: str, *args: Any, **kwargs: Any) -> Any:
+    """Run torch's function of that name (as in "linalg.lu" or "nn.functional.ctc_loss") on the worker.
+
+    >>> import gt
+    >>> gt.torch_op("special.bessel_j0", gt.zeros(2))
+    tensor([1., 1.])
+    """
+    if name not in NAMES:
+        raise ArgumentError(f"torch_op: torch has no function {name!r} that can be run on a worker")
+    tensors: list[Any] = []
+
+    def number(x: Any) -> int | None:
+        if isinstance(x, np.ndarray):
+            x = recording.coerce(name, x)
+        if not hasattr(x, "_v"):
+            return None
+        tensors.append(x)
+        return len(tensors) - 1
+
+    kwargs = {k: v for k, v in kwargs.items() if v is not None and k not in ("device", "layout", "pin_memory")}
+    call = json.dumps([pack(_plain(list(args)), number), {k: pack(_plain(v), number) for k, v in kwargs.items()}])
+    graded = recorder().grad
+    needs = tuple(k for k, t in enumerate(tensors) if graded and t.requires_grad)
+    made = _results(name, call, tensors, needs)
+    specs = tuple((tuple(shape), dtype, grad) for shape, dtype, grad in _leaves(made))
+    if not specs:
+        return _rebuild(made, iter(()))
+    kind = (_OP if any(grad for _, _, grad in specs) else _CALL)[name, call, len(tensors), needs, specs, 0]
+    out = apply(kind, tuple(tensors)) if tensors else Tensor._apply(kind.op, (), kind.attrs)
+    return _rebuild(made, iter(out if isinstance(out, tuple) else (out,)))
+
+
+def find(name: str) -> Callable[..., Any] | None:
+    """The function `name` of torch, to be run on the worker; None if torch has none that can be."""
+    if name not in NAMES:
+        return None
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return torch_op(name, *args, **kwargs)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"torch.{name}, run by torch on the worker."
+    return function
+
+
+def namespace(prefix: str) -> Callable[[str], Any]:
+    """A module's `__getattr__`: names that it lacks are torch's."""
+
+    def attribute(name: str) -> Any:
+        found = find(f"{prefix}.{name}")
+        if found is None:
+            raise AttributeError(f"module 'gt.{prefix}' has no attribute {name!r}")
+        return found
+
+    return attribute
+
+
+def _results(name: str, call: str, tensors: list[Any], needs: tuple[int, ...]) -> Any:
+    forms = _forms.setdefault(recorder().session, OrderedDict())
+    form = (name, call, needs, *[t._spec for t in tensors])
+    made = forms.get(form)
+    if made is not None:
+        forms.move_to_end(form)
+        return made
+    answer = _ask(name, call, tuple(tensors), needs)
+    if "error" in answer:
+        raise ArgumentError(answer["error"])
+    import logging  # only here: it would make up a part of what `import gt` costs
+
+    logging.getLogger("gt").info("torch.%s: GT has no record of it, so torch runs it on the worker", name)
+    if answer["always"]:
+        forms[form] = answer["result"]
+        if len(forms) > LIMIT:
+            forms.popitem(last=False)
+    return answer["result"]
+
+
+def _ask(name: str, call: str, tensors: tuple[Any, ...], needs: tuple[int, ...]) -> Any:
+    from gt.client.grad.modes import set_grad
+
+    with set_grad(False):
+        answer = Tensor._apply(TABLE["torch_probe"], tensors, {"name": name, "call": call, "needs": needs})
+    return json.loads(answer._fetch().tobytes())
+
+
+def _plain(x: Any) -> Any:
+    """Dtypes by any name, numpy's numbers: as GT's own and Python's."""
+    if isinstance(x, (list, tuple)):
+        return [_plain(y) for y in x]
+    if isinstance(x, np.generic):
+        return x.item()
+    if isinstance(x, (type, np.dtype)) or str(x).startswith("torch."):
+        return dtypes.dtype(x)
+    return x
+
+
+def _leaves(made: Any) -> list[Any]:
+    if "t" in made:
+        return [made["t"]]
+    return [leaf for x in made["l"] for leaf in _leaves(x)] if "l" in made else []
+
+
+def _rebuild(made: Any, tensors: Any) -> Any:
+    if "t" in made:
+        tensor = next(tensors)
+        if not made["t"][2]:
+            tensor._fn = None  # others of its results have a gradient, this one has none
+        return tensor
+    if "l" in made:
+        return tuple(_rebuild(x, tensors) for x in made["l"])
+    return made["v"]

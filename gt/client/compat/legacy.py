@@ -1,0 +1,39 @@
+"""torch's old constructors: `gt.FloatTensor([1, 2])`, `gt.LongTensor(2, 3)`, `gt.Tensor(2, 3)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gt.client.compat.autocast import default_dtype
+from gt.client.functions.casts import OLD_NAMES
+from gt.client.functions.creation import empty, tensor
+from gt.client.record.pending import Value
+from gt.dtypes import DType, dtype
+
+__all__ = [*OLD_NAMES]
+
+
+def _make(data: Any, made: DType) -> Any:
+    if all(isinstance(size, int) for size in data):
+        return empty(tuple(data) or (0,), dtype=made)
+    return tensor(*data, dtype=made)
+
+
+def first_value(data: list[Any]) -> Value:
+    """What `gt.Tensor(...)` holds: numbers of the default dtype, of data or of sizes."""
+    made = _make(data, default_dtype())
+    value: Value = made._v or made._read()
+    return value
+
+
+def _constructor(name: str, made: DType) -> Callable[..., Any]:
+    def constructor(*data: Any) -> Any:
+        return _make(data, made)
+
+    constructor.__name__ = constructor.__qualname__ = name
+    constructor.__doc__ = f"A tensor of {made.name}, of data or of sizes."
+    return constructor
+
+
+globals().update({name: _constructor(name, dtype(to)) for name, to in OLD_NAMES.items()})

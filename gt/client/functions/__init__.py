@@ -1,0 +1,1 @@
+"""The function library: what users call, one file per family."""

@@ -1,0 +1,309 @@
+"""`x[...]` and `x[...] = y`, as torch reads them.
+
+Ints and slices are one `slice` op, a view; where it starts is passed by value, so a moving start makes no
+new program. An index tensor without dimensions is a view too (`select_at`), and nobody waits for its number.
+Index tensors with dimensions are `index`, a copy, as in torch. A mask stands for the positions where it holds:
+the dimensions it covers become one, and how many positions there are is asked of the worker.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from gt import dtypes
+from gt.client.compat.arguments import shown
+from gt.client.functions import elementwise as ew
+from gt.client.functions import masks, shapes
+from gt.client.functions.slices import SLICE
+from gt.client.record import recorder as recording
+from gt.client.record.recorder import apply, unary
+from gt.client.record.tree import Kinds
+from gt.client.views.aliases import reshaped, take, write
+from gt.client.views.inplace import assign
+from gt.errors import ArgumentError, DimError, DTypeError, ShapeError
+from gt.ops import TABLE
+from gt.ops.rules import broadcast
+
+if TYPE_CHECKING:
+    from gt.client.tensor import Tensor
+
+__all__ = ["index_put"]
+METHODS = ["index_put"]
+INPLACE = ["index_put"]
+
+_SELECT_AT = Kinds(TABLE["select_at"], "dim")
+_INDEX = Kinds(TABLE["index"], "dims")
+_INDEX_PUT = Kinds(TABLE["index_put"], "dims", "accumulate")
+_WRAP = Kinds(TABLE["wrap_index"], "n")
+
+
+class Place(NamedTuple):
+    """Where a key points: a view of the tensor, and index tensors at some of the view's dimensions."""
+
+    view: Any
+    dims: tuple[int, ...]
+    indices: tuple[Any, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of what is there: the indices' common shape stands where they stood, if together, else in front."""
+        view, dims = self.view.shape, self.dims
+        if not dims:
+            return tuple(view)
+        common = broadcast("index", *[i.shape for i in self.indices])
+        rest = tuple(n for d, n in enumerate(view) if d not in dims)
+        front = dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
+        return rest[:front] + common + rest[front:]
+
+
+def getitem(x: Tensor, key: Any) -> Tensor:
+    """x[key]."""
+    place = _find(x, key)
+    return apply(_INDEX[place.dims], (place.view, *place.indices)) if place.dims else place.view
+
+
+def setitem(x: Tensor, key: Any, value: Any) -> None:
+    """x[key] = value."""
+    mask = _alone(key)
+    if mask is not None and _fill_where(x, mask, value):
+        return
+    place = _find(x, key)
+    view = place.view
+    if not place.dims and _is_view(value, view):
+        return  # the second half of `x[i] += 1`: the view has been written to already
+    if not isinstance(value, (bool, int, float)):
+        value = _fitted(value, place.shape)
+    if not place.dims:
+        assign(view, value)
+        return
+    if hasattr(value, "_v"):
+        value = ew.cast(value, x.dtype)
+    write(view, apply(_INDEX_PUT[place.dims, False], (view, value, *place.indices)))
+
+
+def index_put(input: Any, indices: Any, values: Any, accumulate: bool = False) -> Tensor:
+    """The tensor with values written, or added, where the index tensors point; None stands for a whole dimension."""
+    key = tuple(slice(None) if k is None else k for k in indices)
+    place = _find(input, key, views=False)
+    if not place.dims:
+        raise ArgumentError("index_put: needs at least one index tensor")
+    values = _fitted(values, place.shape, "index_put") if hasattr(values, "_v") else values
+    made = apply(_INDEX_PUT[place.dims, bool(accumulate)], (place.view, values, *place.indices))
+    return made if made.shape == input.shape else shapes.reshape(made, input.shape)
+
+
+# --- values ------------------------------------------------------------------------------------------
+
+
+def _fitted(value: Any, shape: tuple[int, ...], op: str = "assignment") -> Any:
+    """The value as a tensor that broadcasts to `shape`; torch ignores leading ones that are too many."""
+    if not hasattr(value, "_v"):
+        value = recording.coerce(op, value if hasattr(value, "_letter") else np.asarray(value))
+        if not hasattr(value, "_v"):
+            return value  # a number
+    have = tuple(value.shape)
+    while len(have) > len(shape) and have[0] == 1:
+        have = have[1:]
+    tail = shape[len(shape) - len(have) :]
+    if len(have) > len(shape) or any(a not in (1, b) for a, b in zip(have, tail, strict=True)):
+        raise ShapeError(f"{op}: a value of shape {tuple(value.shape)} does not fit into {shape}")
+    return value if have == value.shape else shapes.reshape(value, have)
+
+
+def _is_view(value: Any, view: Any) -> bool:
+    """Whether the value is this view itself, taken a second time."""
+    a, b = getattr(value, "_x", None), view._x
+    if a is None or a.base is None or b is None or a.base is not b.base or a.kind is not b.kind:
+        return False
+    return all(type(i) is int for i in a.args) and a.args == b.args
+
+
+def _alone(key: Any) -> Any:
+    """The mask, if the key is nothing but one."""
+    if isinstance(key, tuple):
+        if len(key) != 1:
+            return None
+        key = key[0]
+    if _is_tuple(key):
+        return None
+    key = _part(key) if isinstance(key, (list, np.ndarray)) else key
+    return key if hasattr(key, "_v") and key.dtype is dtypes.bool_ and key.ndim else None
+
+
+def _fill_where(x: Any, mask: Any, value: Any) -> bool:
+    """x[mask] = value where every place gets the same: nobody need know how many there are."""
+    n = mask.ndim
+    rest = tuple(x.shape[n:])
+    if n > x.ndim or mask.shape != x.shape[:n]:
+        return False  # the error is raised where others are
+    if not hasattr(value, "_v"):
+        value = recording.coerce("assignment", value if hasattr(value, "_letter") else np.asarray(value))
+    if not hasattr(value, "_v"):
+        from gt.client.functions.creation import full
+
+        value = full((), value, dtype=x.dtype)
+    have = tuple(value.shape)
+    while len(have) > len(rest) and have[0] == 1:
+        have = have[1:]
+    if len(have) > len(rest):
+        return False
+    value = ew.cast(_fitted(value, (1, *rest)), x.dtype)
+    if value.ndim > len(rest):
+        value = shapes.reshape(value, have)
+    wide = mask if not rest else shapes.reshape(mask, (*mask.shape, *[1] * len(rest)))
+    write(x, ew.where(wide, value, x))
+    return True
+
+
+# --- keys --------------------------------------------------------------------------------------------
+
+
+def _find(x: Any, key: Any, views: bool = True) -> Place:
+    """Read a key. With `views`, an index tensor without dimensions is an int; else it is an index tensor."""
+    keys = [_part(k) for k in key] if isinstance(key, tuple) or _is_tuple(key) else [_part(key)]
+    used = sum([_width(k) for k in keys])
+    if used > x.ndim:
+        raise DimError(f"index: {used} indices for a tensor of {x.ndim} dimensions")
+    dots = [i for i, k in enumerate(keys) if k is Ellipsis]
+    if len(dots) > 1:
+        raise DimError("index: an index can have only one ellipsis (...)")
+    at = dots[0] if dots else len(keys)
+    keys[at : at + 1] = [slice(None)] * (x.ndim - used)
+
+    sliced: list[tuple[int, Any, int, int]] = []  # dimension, start, length, step
+    drop: list[int] = []
+    picked: list[tuple[int, Any]] = []  # dimension of the slice, index without dimensions
+    dims: list[int] = []
+    indices: list[Any] = []
+    shape: list[int] = []  # of the view
+    other = False  # the view has dimensions that the slice has not
+    dim = kept = 0  # so many dimensions of x were read; so many of them are in the slice
+    for k in keys:
+        if k is None:
+            shape.append(1)
+            other = True
+            continue
+        if isinstance(k, bool):
+            dims.append(len(shape))
+            indices.append(_zeros(int(k)))
+            shape.append(1)
+            other = True
+            continue
+        n = x.shape[dim]
+        if isinstance(k, slice):
+            start, length, step = _slice(k, n)
+            if not (type(start) is int and start == 0 and length == n and step == 1):
+                sliced.append((dim, start, length, step))
+            shape.append(length)
+        elif not hasattr(k, "_v"):
+            if not -n <= k < n:
+                raise DimError(f"index: {k} is out of range for dimension {dim} of size {n}")
+            sliced.append((dim, k + n if k < 0 else k, 1, 1))
+            drop.append(dim)
+            kept -= 1
+        elif k.dtype is dtypes.bool_:
+            covered = tuple(x.shape[dim : dim + k.ndim])
+            if k.shape != covered:
+                raise DimError(f"index: a mask of shape {tuple(k.shape)} for dimensions of sizes {covered}")
+            dims.append(len(shape))
+            indices.append(masks.positions(k))
+            shape.append(math.prod(covered))
+            other = other or k.ndim != 1
+            dim += k.ndim - 1
+            kept += k.ndim - 1
+        elif views and not k.ndim:
+            picked.append((kept, unary(_WRAP[n], k)))
+        else:
+            dims.append(len(shape))
+            indices.append(unary(_WRAP[n], k))
+            shape.append(n)
+        dim += 1
+        kept += 1
+
+    view = x
+    if sliced:
+        at_, starts, lengths, steps = zip(*sliced, strict=True)
+        view = take(SLICE[at_, lengths, steps, tuple(drop)], x, starts)
+    for d, i in reversed(picked):
+        view = take(_SELECT_AT[d], view, (i,))
+    if other:
+        view = reshaped(view, tuple(shape))
+    elif view is x and not dims:
+        view = reshaped(x, tuple(x.shape))  # x[:] is a new tensor on the same memory
+    return Place(view, tuple(dims), tuple(indices))
+
+
+def _is_tuple(key: Any) -> bool:
+    """torch reads a list that holds more than numbers as a tuple."""
+    return isinstance(key, list) and any(
+        k is None or k is Ellipsis or isinstance(k, (slice, list, tuple, range)) or hasattr(k, "_v") for k in key
+    )
+
+
+def _width(k: Any) -> int:
+    """How many dimensions a part of a key is for."""
+    if k is None or k is Ellipsis or isinstance(k, bool):
+        return 0
+    return k.ndim if hasattr(k, "_v") and k.dtype is dtypes.bool_ else 1
+
+
+def _part(k: Any) -> Any:
+    """A part of a key as None, Ellipsis, a slice, an int (or a traced number), a bool or an index tensor."""
+    if k is None or k is Ellipsis or type(k) is int or type(k) is slice or hasattr(k, "_letter"):
+        return k
+    if isinstance(k, (bool, np.bool_)):
+        return bool(k)
+    if isinstance(k, (list, tuple, range)) or (hasattr(k, "__array__") and not hasattr(k, "_v")):
+        try:
+            array = np.asarray(k)
+        except ValueError:
+            raise DTypeError(
+                "index: a list in an index holds ints or bools, not slices or lists of other lengths"
+            ) from None
+        if not array.size and isinstance(k, (list, tuple, range)):
+            array = array.astype(np.int64)
+        if not array.ndim:
+            return _part(array.item())
+        if array.dtype.kind not in "biu":
+            raise DTypeError(f"index: an index must hold ints or bools, not {array.dtype}")
+        k = recording.coerce("index", array)
+    if hasattr(k, "_v"):
+        if k.dtype.is_differentiable:
+            raise DTypeError(f"index: an index tensor must hold ints, not {k.dtype.name}")
+        if k.dtype is dtypes.uint8:
+            k = ew.cast(k, dtypes.bool_)  # torch reads these as masks
+        if k.dtype is dtypes.bool_:
+            return k if k.ndim else bool(k)
+        return k if k.dtype in (dtypes.int64, dtypes.int32) else ew.cast(k, dtypes.int64)
+    if hasattr(k, "__index__"):
+        return int(k.__index__())
+    raise DTypeError(f"index: {shown(k)} is not an index; use ints, slices, None, ... or tensors")
+
+
+def _slice(k: slice, n: int) -> tuple[Any, int, int]:
+    """Start, length and step. The start may be a number that a traced function was given."""
+    step = 1 if k.step is None else int(k.step)
+    if step <= 0:
+        raise ArgumentError("index: the step of a slice must be positive; use flip()")
+    start, stop = k.start, k.stop
+    if hasattr(start, "_letter") or hasattr(stop, "_letter"):
+        start, stop = start if start is not None else 0, stop if stop is not None else n
+        start = start + n if start < 0 else start
+        stop = stop + n if stop < 0 else stop
+        stop = n if stop > n else stop
+        if start > n:
+            start = n
+        length = int((stop - start + step - 1) // step)
+        return start, max(length, 0), step
+    a, b, _ = k.indices(n)
+    return a, len(range(a, b, step)), step
+
+
+def _zeros(n: int) -> Any:
+    """The index that a Python bool is: one position, or none."""
+    from gt.client.functions.creation import full
+
+    return full((n,), 0, dtype=dtypes.int64)

@@ -1,0 +1,186 @@
+"""The many ways to join tensors and to cut one, made of cat, stack and split."""
+
+from __future__ import annotations
+
+import warnings
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from gt.client.compat.dims import one_dim, sizes
+from gt.client.functions.shapes import cat, chunk, expand, reshape, sequence, split
+from gt.client.functions.slices import narrow
+from gt.errors import ArgumentError, DTypeError, ShapeError
+
+if TYPE_CHECKING:
+    from gt.client.tensor import Tensor
+
+__all__ = [
+    "atleast_1d", "atleast_2d", "atleast_3d", "column_stack", "dsplit", "dstack", "hsplit", "hstack", "meshgrid",
+    "row_stack", "split_with_sizes", "tensor_split", "unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes",
+    "vsplit", "vstack",
+]  # fmt: skip
+METHODS = [
+    "dsplit", "hsplit", "split_with_sizes", "tensor_split", "unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes",
+    "vsplit",
+]  # fmt: skip
+
+
+def _each(f: Any, tensors: tuple[Any, ...]) -> Any:
+    """f of one tensor, of several, or of a list of them."""
+    if len(tensors) == 1:
+        only = tensors[0]
+        return f(only) if hasattr(only, "_v") else tuple(f(x) for x in only)
+    return tuple(f(x) for x in tensors)
+
+
+def atleast_1d(*tensors: Any) -> Any:
+    """Each tensor with at least one dimension."""
+    return _each(lambda x: x if x.ndim else reshape(x, 1), tensors)
+
+
+def atleast_2d(*tensors: Any) -> Any:
+    """Each tensor with at least two dimensions; new ones come first."""
+    return _each(lambda x: x if x.ndim > 1 else reshape(x, (1, *(x.shape or (1,)))), tensors)
+
+
+def atleast_3d(*tensors: Any) -> Any:
+    """Each tensor with at least three dimensions: a matrix gets one after it, a vector one on both sides."""
+
+    def widened(x: Any) -> Any:
+        s = x.shape
+        return x if x.ndim > 2 else reshape(x, (*s, 1) if x.ndim == 2 else (1, *(s or (1,)), 1))
+
+    return _each(widened, tensors)
+
+
+# --- joining -----------------------------------------------------------------------------------------
+
+
+def hstack(tensors: Any) -> Tensor:
+    """Tensors side by side: along the second dimension, or the only one."""
+    many = [atleast_1d(x) for x in sequence("hstack", tensors)]
+    return cat(many, 0 if many[0].ndim == 1 else 1)
+
+
+def vstack(tensors: Any) -> Tensor:
+    """Tensors below each other; a vector is a row."""
+    return cat([atleast_2d(x) for x in sequence("vstack", tensors)], 0)
+
+
+row_stack = vstack
+
+
+def dstack(tensors: Any) -> Tensor:
+    """Tensors behind each other, along the third dimension."""
+    return cat([atleast_3d(x) for x in sequence("dstack", tensors)], 2)
+
+
+def column_stack(tensors: Any) -> Tensor:
+    """Tensors side by side; a vector is a column."""
+    many = sequence("column_stack", tensors)
+    return cat([x if x.ndim > 1 else reshape(x, (x.numel(), 1)) for x in many], 1)
+
+
+def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[Tensor, ...]:
+    """The coordinates of a grid: one tensor for each vector, expanded along the others."""
+    many = sequence("meshgrid", tensors[0] if len(tensors) == 1 and not hasattr(tensors[0], "_v") else tensors)
+    if indexing is None:
+        warnings.warn("meshgrid: pass indexing='ij' or 'xy'; 'ij' is taken", stacklevel=2)
+        indexing = "ij"
+    if indexing not in ("ij", "xy"):
+        raise ArgumentError(f"meshgrid: indexing is 'ij' or 'xy', not {indexing!r}")
+    if any(x.ndim > 1 for x in many):
+        raise ShapeError("meshgrid: takes vectors, or numbers in tensors without dimensions")
+    if any(x.dtype is not many[0].dtype for x in many):
+        raise DTypeError("meshgrid: every vector must have one dtype")
+    order = list(range(len(many)))
+    if indexing == "xy" and len(many) > 1:
+        order[:2] = [1, 0]
+    shape = tuple(many[k].numel() for k in order)
+    places = [order.index(k) for k in range(len(many))]
+    return tuple(
+        expand(reshape(x, tuple(n if i == d else 1 for i, n in enumerate(shape))), shape)
+        for x, d in zip(many, places, strict=True)
+    )
+
+
+# --- cutting -----------------------------------------------------------------------------------------
+
+
+def split_with_sizes(input: Any, split_sizes: Any, dim: int = 0) -> tuple[Tensor, ...]:
+    """Views of the tensor: pieces of the sizes given, along a dimension."""
+    return split(input, tuple(split_sizes), dim)
+
+
+def _copies(pieces: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """torch promises of the unsafe forms that nobody writes to them in place; copies keep to that for free."""
+    return tuple(p.clone() for p in pieces)
+
+
+def unsafe_split(tensor: Any, split_size: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """As split, but not views."""
+    return _copies(split(tensor, split_size, dim))
+
+
+def unsafe_split_with_sizes(input: Any, split_sizes: Any, dim: int = 0) -> tuple[Tensor, ...]:
+    """As split_with_sizes, but not views."""
+    return _copies(split(input, tuple(split_sizes), dim))
+
+
+def unsafe_chunk(input: Any, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """As chunk, but not views."""
+    return _copies(chunk(input, chunks, dim))
+
+
+def tensor_split(
+    input: Any, indices_or_sections: Any = None, dim: int = 0, *, indices: Any = None, sections: Any = None
+) -> tuple[Tensor, ...]:
+    """Views of the tensor: so many pieces whose sizes differ by one at most, or cut before each index."""
+    wanted: Any = next((x for x in (indices_or_sections, indices, sections) if x is not None), None)
+    if hasattr(wanted, "_v"):
+        wanted = wanted.tolist()
+    d = one_dim("tensor_split", dim, input.ndim)
+    if not input.ndim:
+        raise ShapeError("tensor_split: a tensor without dimensions cannot be cut")
+    n = input.shape[d]
+    if hasattr(wanted, "__index__"):
+        count = int(wanted)
+        if count <= 0:
+            raise ArgumentError(f"tensor_split: the number of pieces must be positive, not {count}")
+        return split(input, tuple(n // count + (k < n % count) for k in range(count)), d)
+    if not isinstance(wanted, (list, tuple)):
+        raise ArgumentError("tensor_split: give a number of pieces, or indices")
+    cuts = [0, *(min(max(i + n if i < 0 else i, 0), n) for i in sizes("tensor_split", (tuple(wanted),))), n]
+    if all(a <= b for a, b in pairwise(cuts)):
+        return split(input, tuple(b - a for a, b in pairwise(cuts)), d)
+    return tuple(narrow(input, d, a, max(b - a, 0)) for a, b in pairwise(cuts))
+
+
+def _cut(op: str, input: Any, wanted: Any, dim: int, least: int) -> tuple[Tensor, ...]:
+    if input.ndim < least:
+        raise ShapeError(f"{op}: needs at least {least} dimensions, not {input.shape}")
+    if hasattr(wanted, "__index__") and not hasattr(wanted, "_v") and (wanted <= 0 or input.shape[dim] % wanted):
+        raise ArgumentError(f"{op}: dimension {dim} of size {input.shape[dim]} is no multiple of {wanted}")
+    return tensor_split(input, wanted, dim)
+
+
+def hsplit(input: Any, indices_or_sections: Any = None, **names: Any) -> tuple[Tensor, ...]:
+    """Pieces along the second dimension, or the only one, as views."""
+    return _cut("hsplit", input, _only(names, indices_or_sections), 0 if input.ndim == 1 else 1, 1)
+
+
+def vsplit(input: Any, indices_or_sections: Any = None, **names: Any) -> tuple[Tensor, ...]:
+    """Pieces along the first dimension, as views."""
+    return _cut("vsplit", input, _only(names, indices_or_sections), 0, 2)
+
+
+def dsplit(input: Any, indices_or_sections: Any = None, **names: Any) -> tuple[Tensor, ...]:
+    """Pieces along the third dimension, as views."""
+    return _cut("dsplit", input, _only(names, indices_or_sections), 2, 3)
+
+
+def _only(names: dict[str, Any], value: Any) -> Any:
+    """The same argument has two names in torch."""
+    for name in names.keys() - {"indices", "sections"}:
+        raise TypeError(f"takes indices or sections, and no {name}")
+    return names.get("indices", names.get("sections", value))

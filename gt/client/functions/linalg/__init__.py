@@ -1,0 +1,1 @@
+"""Linear algebra: torch.linalg, and the matrix functions of the top level."""

@@ -1,0 +1,114 @@
+"""Where a condition holds: positions, and elements picked or replaced by a mask.
+
+How many there are is asked of the worker; the op then has that number as its size.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from gt import dtypes
+from gt.client.functions import elementwise as ew
+from gt.client.functions import shapes
+from gt.client.record.recorder import apply, unary
+from gt.client.record.tree import Kinds
+from gt.errors import ArgumentError, DTypeError
+from gt.ops import TABLE
+from gt.ops.rules import broadcast
+
+if TYPE_CHECKING:
+    from gt.client.tensor import Tensor
+
+__all__ = ["argwhere", "masked_scatter", "masked_select", "nonzero", "nonzero_static"]
+METHODS = [*__all__]
+INPLACE = ["masked_scatter"]
+
+_FLATNONZERO = Kinds(TABLE["flatnonzero"], "n")
+_INDEX = Kinds(TABLE["index"], "dims")
+
+
+def positions(x: Any) -> Tensor:
+    """Where the elements that are not zero stand, counted through x in order. Waits for their number."""
+    truth = x if x.dtype is dtypes.bool_ else ew.ne(x, 0)
+    return unary(_FLATNONZERO[int(truth.sum().item())], x)
+
+
+def _coordinates(flat: Any, shape: tuple[int, ...]) -> list[Tensor]:
+    """Positions, counted through a tensor of this shape, as one index per dimension."""
+    if len(shape) == 1:
+        return [flat]
+    found, stride = [], math.prod(shape)
+    for d, n in enumerate(shape):
+        stride //= max(n, 1)
+        i = ew.floor_divide(flat, stride) if stride > 1 else flat
+        found.append(ew.remainder(i, n) if d and n else i)
+    return found
+
+
+def nonzero(input: Any, *, as_tuple: bool = False) -> Any:
+    """The positions of all elements that are not zero: a row for each, or (as_tuple) an index for each dimension."""
+    x = shapes.reshape(input, (1,)) if as_tuple and not input.ndim else input
+    flat = positions(x)
+    if as_tuple:
+        return tuple(_coordinates(flat, tuple(x.shape)))
+    return _rows(flat, tuple(x.shape))
+
+
+def _rows(flat: Any, shape: tuple[int, ...]) -> Tensor:
+    if not shape:
+        return shapes.reshape(flat, (flat.shape[0], 1))[:, :0]
+    return shapes.stack(_coordinates(flat, shape), 1)
+
+
+def nonzero_static(input: Any, *, size: int, fill_value: int = -1) -> Tensor:
+    """The first `size` positions of elements that are not zero; rows that are left over hold fill_value."""
+    rows = nonzero(input)[:size]
+    missing = size - rows.shape[0]
+    if missing <= 0:
+        return rows
+    from gt.client.functions.creation import full
+
+    return shapes.cat([rows, full((missing, rows.shape[1]), fill_value, dtype=dtypes.int64)])
+
+
+def argwhere(input: Any) -> Tensor:
+    """The positions of all elements that are not zero, a row for each."""
+    return nonzero(input)
+
+
+def _mask(op: str, mask: Any) -> Any:
+    if mask.dtype is dtypes.uint8:
+        return ew.cast(mask, dtypes.bool_)
+    if mask.dtype is not dtypes.bool_:
+        raise DTypeError(f"{op}: the mask is bool, not {mask.dtype.name}; compare first, as in x > 0")
+    return mask
+
+
+def masked_select(input: Any, mask: Any) -> Tensor:
+    """The elements where the mask holds, in order. Waits for their number."""
+    mask = _mask("masked_select", mask)
+    shape = broadcast("masked_select", input.shape, mask.shape)
+    x = input if input.shape == shape else shapes.expand(input, shape)
+    mask = mask if mask.shape == shape else shapes.expand(mask, shape)
+    return apply(_INDEX[(0,)], (shapes.reshape(x, (math.prod(shape),)), positions(mask)))
+
+
+def masked_scatter(input: Any, mask: Any, source: Any) -> Tensor:
+    """The tensor with the elements of source, in order, where the mask holds."""
+    mask = _mask("masked_scatter", mask)
+    if source.dtype is not input.dtype:
+        raise DTypeError(f"masked_scatter: {input.dtype.name} and {source.dtype.name} differ; cast one to the other")
+    shape = broadcast("masked_scatter", input.shape, mask.shape)
+    mask = mask if mask.shape == shape else shapes.expand(mask, shape)
+    x = input if input.shape == shape else shapes.expand(input, shape)
+    count = math.prod(source.shape)
+    if not count:
+        if mask.any().item():
+            raise ArgumentError("masked_scatter: the source has no elements and the mask is not empty")
+        return ew.where(mask, 0, x)
+    # The k-th place gets the k-th element; a mask with more places than there are elements is a bad index.
+    rank = shapes.reshape(mask, (math.prod(shape),)).cumsum(0)
+    index = ew.where(shapes.reshape(mask, rank.shape), rank - 1, 0)
+    picked = apply(_INDEX[(0,)], (shapes.reshape(source, (count,)), index))
+    return ew.where(mask, shapes.reshape(picked, shape), x)

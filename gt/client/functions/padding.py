@@ -1,0 +1,89 @@
+"""Padding: with a constant (an op of its own), or with what lies at the edges (joined from slices)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gt import dtypes
+from gt.client.compat.dims import sizes
+from gt.client.functions import elementwise as ew
+from gt.client.functions.creation import full, ones_like
+from gt.client.functions.shapes import cat, expand, flip
+from gt.client.functions.slices import narrow
+from gt.client.record.recorder import apply
+from gt.client.record.tree import Kinds
+from gt.errors import ArgumentError, ShapeError
+from gt.ops import TABLE
+
+if TYPE_CHECKING:
+    from gt.client.tensor import Tensor
+
+__all__ = ["constant_pad_nd"]
+METHODS: list[str] = []
+
+_PAD = Kinds(TABLE["pad"], "pads")
+
+
+def _sides(op: str, input: Any, pad: Any) -> list[tuple[int, int]]:
+    """Before and after each dimension; torch's argument begins at the last one."""
+    given = sizes(op, (pad,))
+    if len(given) % 2 or len(given) > 2 * input.ndim:
+        raise ArgumentError(f"{op}: pad is two sizes for each of at most {input.ndim} last dimensions, not {given}")
+    pairs = [(given[k], given[k + 1]) for k in range(0, len(given), 2)][::-1]
+    return [(0, 0)] * (input.ndim - len(pairs)) + pairs
+
+
+def constant_pad_nd(input: Any, pad: Any, value: Any = 0) -> Tensor:
+    """The tensor with a constant around it; a negative number takes elements away."""
+    kind = _PAD[tuple(n for side in _sides("constant_pad_nd", input, pad) for n in side)]
+    if isinstance(value, complex):  # which no program carries as a number
+        inside = apply(kind, (ones_like(input, dtype=dtypes.bool_), False))
+        return ew.where(inside, apply(kind, (input, 0)), full((), value, dtype=input.dtype))
+    return apply(kind, (input, value))
+
+
+def pad(input: Any, pad: Any, mode: str = "constant", value: Any = None) -> Tensor:
+    """The tensor with more elements around it: a constant, its mirror image, its edge, or its other end."""
+    if mode == "constant":
+        return constant_pad_nd(input, pad, 0 if value is None else value)
+    if mode not in ("reflect", "replicate", "circular"):
+        raise ArgumentError(f"pad: mode is 'constant', 'reflect', 'replicate' or 'circular', not {mode!r}")
+    if value:
+        raise ArgumentError(f"pad: mode {mode!r} takes no value")
+    x = input
+    for d, (before, after) in enumerate(_sides("pad", input, pad)):
+        x = _padded(x, d, before, after, mode)
+    return x if x is not input else input.clone()
+
+
+def _padded(x: Any, d: int, before: int, after: int, mode: str) -> Any:
+    """One dimension padded with its own elements."""
+    if mode == "replicate" and min(before, after) < 0:  # torch pads first, then takes away
+        x = _padded(x, d, max(before, 0), max(after, 0), mode)
+        return narrow(x, d, max(-before, 0), max(x.shape[d] + min(before, 0) + min(after, 0), 0))
+    if before < 0 or after < 0:
+        n = x.shape[d] + min(before, 0) + min(after, 0)
+        if n < 0:
+            raise ShapeError(f"pad: {before} and {after} leave nothing of dimension {d} of size {x.shape[d]}")
+        x = narrow(x, d, max(-before, 0), n)
+        before, after = max(before, 0), max(after, 0)
+    if not before and not after:
+        return x
+    n = x.shape[d]
+    room = {"reflect": n - 1, "circular": n, "replicate": before + after if n else 0}[mode]
+    if max(before, after) > room:
+        raise ShapeError(f"pad: {mode} cannot take {max(before, after)} elements out of dimension {d} of size {n}")
+    pieces = [x]
+    if mode == "circular":
+        left, right = narrow(x, d, n - before, before), narrow(x, d, 0, after)
+    elif mode == "reflect":
+        left, right = flip(narrow(x, d, 1, before), d), flip(narrow(x, d, n - 1 - after, after), d)
+    else:
+        shape = tuple(x.shape)
+        left = expand(narrow(x, d, 0, 1), (*shape[:d], before, *shape[d + 1 :]))
+        right = expand(narrow(x, d, n - 1, 1), (*shape[:d], after, *shape[d + 1 :]))
+    if before:
+        pieces.insert(0, left)
+    if after:
+        pieces.append(right)
+    return cat(pieces, d)

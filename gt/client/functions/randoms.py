@@ -1,0 +1,424 @@
+"""Random tensors and where their seeds come from.
+
+Every random op gets a seed of its own, by value: a hash of the session's seed (or a Generator's) and of how
+many were drawn before. What the op makes of it is the same on every engine (gt/ops/families/random.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gt import dtypes
+from gt.client.functions import elementwise as ew
+from gt.client.functions.creation import finish, float_dtype, from_numpy, ignored, like, next_seed, shape_of
+from gt.client.functions.shapes import broadcast_shapes
+from gt.client.record import recorder as recording
+from gt.client.record.recorder import apply
+from gt.client.record.tree import Kind, Kinds
+from gt.client.views.inplace import replace
+from gt.dtypes import DType
+from gt.errors import ArgumentError, DTypeError, ShapeError
+from gt.ops import TABLE
+from gt.ops.families.bits import mix64
+
+if TYPE_CHECKING:
+    from gt.client.tensor import Tensor
+
+__all__ = [
+    "Generator", "bernoulli", "default_generator", "get_rng_state", "initial_seed", "manual_seed", "multinomial",
+    "normal", "poisson", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "seed",
+    "set_rng_state",
+]  # fmt: skip
+METHODS = [
+    "bernoulli", "bernoulli_", "cauchy_", "exponential_", "geometric_", "log_normal_", "multinomial", "normal_",
+    "random_", "uniform_",
+]  # fmt: skip
+
+_RAND = Kinds(TABLE["rand"], "shape", "dtype")
+_RANDN = Kinds(TABLE["randn"], "shape", "dtype")
+_RANDINT = Kinds(TABLE["randint"], "shape", "dtype")
+_RANDPERM = Kinds(TABLE["randperm"], "n", "dtype")
+_POISSON = Kind(TABLE["poisson"], {})
+
+# --- seeds -------------------------------------------------------------------------------------------
+
+
+class Generator:
+    """A source of random numbers apart from the session's own; pass it as `generator=`.
+
+    >>> import gt
+    >>> a, b = gt.Generator().manual_seed(1), gt.Generator().manual_seed(1)
+    >>> gt.rand(2, generator=a).tolist() == gt.rand(2, generator=b).tolist()
+    True
+    """
+
+    def __init__(self, device: Any = None) -> None:
+        self.device = device
+        self._seed, self._draws = 67280421310721, 0  # the seed torch's generators begin with
+
+    def manual_seed(self, seed: int) -> Generator:
+        """Start anew from this seed."""
+        self._seed, self._draws = _as_seed(seed), 0
+        return self
+
+    def seed(self) -> int:
+        """Start anew from a seed that nobody knows; returns it."""
+        return self.manual_seed(_fresh_seed()).initial_seed()
+
+    def initial_seed(self) -> int:
+        """The seed it started from."""
+        return self._seed
+
+    def next_seed(self) -> int:
+        """The seed of the next random op, as the session makes its own."""
+        self._draws += 1
+        return mix64(self._seed + (self._draws - 1) * 0x9E3779B97F4A7C15) >> 1
+
+    def get_state(self) -> Tensor:
+        """Where it stands, as a tensor of bytes."""
+        return _state(self._seed, self._draws)
+
+    def set_state(self, new_state: Tensor) -> Generator:
+        """Go on from where a state was taken."""
+        self._seed, self._draws = _numbers(new_state)
+        return self
+
+
+def _as_seed(seed: Any) -> int:
+    return int(seed) & (2**63 - 1)
+
+
+def _fresh_seed() -> int:
+    return int.from_bytes(os.urandom(8), "little") >> 1
+
+
+def _state(seed: int, draws: int) -> Tensor:
+    return from_numpy(np.array([seed, draws], np.int64).view(np.uint8))
+
+
+def _numbers(state: Any) -> tuple[int, int]:
+    data = np.asarray(state.numpy() if hasattr(state, "_v") else state)
+    if data.dtype != np.uint8 or data.shape != (16,):
+        raise ArgumentError("set_rng_state: not a state that get_rng_state() gave")
+    first, second = np.ascontiguousarray(data).view(np.int64).tolist()
+    return first, second
+
+
+class _Default(Generator):
+    """The session's own random numbers, as a generator."""
+
+    def __init__(self) -> None:
+        self.device = None
+
+    @property
+    def _seed(self) -> int:
+        return int(recording.recorder().session.seed)
+
+    @_seed.setter
+    def _seed(self, seed: int) -> None:
+        recording.recorder().session.seed = seed
+
+    @property
+    def _draws(self) -> int:
+        return int(recording.recorder().session.draws)
+
+    @_draws.setter
+    def _draws(self, draws: int) -> None:
+        recording.recorder().session.draws = draws
+
+
+default_generator = _Default()
+
+
+def manual_seed(seed: int) -> Generator:
+    """Start the random numbers anew: the same seed gives the same numbers, on every engine."""
+    return default_generator.manual_seed(seed)
+
+
+def seed() -> int:
+    """Start the random numbers anew from a seed that nobody knows; returns it."""
+    fresh = _fresh_seed()
+    manual_seed(fresh)
+    return fresh
+
+
+def initial_seed() -> int:
+    """The seed that the random numbers started from."""
+    return int(recording.recorder().session.seed)
+
+
+def get_rng_state() -> Tensor:
+    """Where the random numbers stand, as a tensor of bytes."""
+    session = recording.recorder().session
+    return _state(session.seed, session.draws)
+
+
+def set_rng_state(new_state: Tensor) -> None:
+    """Go on with the random numbers from where a state was taken."""
+    session = recording.recorder().session
+    session.seed, session.draws = _numbers(new_state)
+
+
+@contextlib.contextmanager
+def fork_rng(devices: Any = None, enabled: bool = True, **kwargs: Any) -> Iterator[None]:
+    """What is drawn inside leaves the random numbers outside as they were."""
+    session = recording.recorder().session
+    before = session.seed, session.draws
+    try:
+        yield
+    finally:
+        if enabled:
+            session.seed, session.draws = before
+
+
+# --- new tensors -------------------------------------------------------------------------------------
+
+
+def _drawn(kinds: Kinds, shape: tuple[int, ...], dtype: DType, generator: Any) -> Tensor:
+    if not dtype.is_complex:
+        return apply(kinds[shape, dtype.name], (next_seed(generator),))
+    from gt.client.functions.complexes import complex
+
+    parts = [_drawn(kinds, shape, dtype.to_real(), generator) for _ in range(2)]
+    if kinds is _RANDN:  # the variance is that of both parts
+        parts = [ew.mul(part, math.sqrt(0.5)) for part in parts]
+    return complex(*parts)
+
+
+def rand(*size: Any, generator: Any = None, dtype: Any = None, requires_grad: bool = False, **where: Any) -> Tensor:
+    """Random numbers, uniform in [0, 1)."""
+    shape = shape_of("rand", size, where)
+    return finish(_drawn(_RAND, shape, float_dtype(dtype), generator), requires_grad)
+
+
+def randn(*size: Any, generator: Any = None, dtype: Any = None, requires_grad: bool = False, **where: Any) -> Tensor:
+    """Random numbers, normally distributed with mean 0 and variance 1."""
+    shape = shape_of("randn", size, where)
+    return finish(_drawn(_RANDN, shape, float_dtype(dtype), generator), requires_grad)
+
+
+def rand_like(
+    input: Any, *, generator: Any = None, dtype: Any = None, requires_grad: bool = False, **where: Any
+) -> Tensor:
+    """Uniform random numbers in the shape and dtype of another tensor."""
+    ignored("rand_like", where)
+    return finish(_drawn(_RAND, input.shape, like(input, dtype), generator), requires_grad)
+
+
+def randn_like(
+    input: Any, *, generator: Any = None, dtype: Any = None, requires_grad: bool = False, **where: Any
+) -> Tensor:
+    """Normal random numbers in the shape and dtype of another tensor."""
+    ignored("randn_like", where)
+    return finish(_drawn(_RANDN, input.shape, like(input, dtype), generator), requires_grad)
+
+
+def _integers(op: str, low: Any, high: Any, shape: tuple[int, ...], dtype: DType, generator: Any) -> Tensor:
+    low, high = (x.item() if hasattr(x, "_v") else x for x in (low, high))
+    if high <= low:
+        raise ArgumentError(f"{op}: from {low} to {high} there is no integer")
+    numbers = [x if hasattr(x, "_letter") else int(x) for x in (low, high)]
+    return apply(_RANDINT[shape, dtype.name], (next_seed(generator), *numbers))
+
+
+def randint(
+    low: Any = None, high: Any = None, size: Any = None, *, generator: Any = None, dtype: Any = None,
+    requires_grad: bool = False, **where: Any,
+) -> Tensor:  # fmt: skip
+    """Random integers from low (0 if not given) up to high, which is not included."""
+    if low is None:
+        low = 0
+    elif size is None:
+        low, high, size = 0, low, high
+    elif high is None:
+        low, high = 0, low
+    if size is None or high is None:
+        raise ArgumentError("randint: give a size and a limit, as in randint(10, (2, 3))")
+    shape = shape_of("randint", (size,), where)
+    kind = dtypes.int64 if dtype is None else dtypes.dtype(dtype)
+    return finish(_integers("randint", low, high, shape, kind, generator), requires_grad)
+
+
+def randint_like(
+    input: Any, low: Any, high: Any = None, *, generator: Any = None, dtype: Any = None, requires_grad: bool = False,
+    **where: Any,
+) -> Tensor:  # fmt: skip
+    """Random integers from low up to high in the shape and dtype of another tensor."""
+    ignored("randint_like", where)
+    low, high = (0, low) if high is None else (low, high)
+    drawn = _integers("randint_like", low, high, input.shape, like(input, dtype), generator)
+    return finish(drawn, requires_grad)
+
+
+def randperm(
+    n: int, *, generator: Any = None, dtype: Any = dtypes.int64, requires_grad: bool = False, **where: Any
+) -> Tensor:
+    """The integers below n in random order."""
+    ignored("randperm", where)
+    if n < 0:
+        raise ArgumentError(f"randperm: n cannot be negative: {n}")
+    return finish(apply(_RANDPERM[int(n), dtypes.dtype(dtype).name], (next_seed(generator),)), requires_grad)
+
+
+def normal(
+    mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, generator: Any = None, dtype: Any = None,
+    requires_grad: bool = False, **where: Any,
+) -> Tensor:  # fmt: skip
+    """Normal random numbers: of a size, or one for each element of mean and std."""
+    tensors = [x for x in (mean, std) if hasattr(x, "_v")]
+    if not tensors:
+        if size is None:
+            raise ArgumentError("normal: give a size, or tensors")
+        z = randn(size, generator=generator, dtype=dtype, **where)
+        return finish(ew.add(ew.mul(z, std), mean), requires_grad)
+    if size is not None:
+        raise ArgumentError("normal: a size goes with numbers; tensors have their own")
+    ignored("normal", where)
+    kind = tensors[0].dtype
+    if not kind.is_differentiable:
+        raise DTypeError(f"normal: needs floating types, not {kind.name}")
+    shape = broadcast_shapes(*(x.shape for x in tensors))
+    return ew.add(ew.mul(_drawn(_RANDN, shape, kind, generator), std), mean)
+
+
+def bernoulli(input: Any, p: float | None = None, *, generator: Any = None) -> Tensor:
+    """One with the probability that the tensor holds (or that is given), else zero."""
+    if p is None and not input.dtype.is_floating_point:
+        raise DTypeError(f"bernoulli: probabilities are floating, not {input.dtype.name}; pass p, or x.float()")
+    return _coins("bernoulli", input, input.detach() if p is None else p, generator)
+
+
+def _coins(op: str, x: Any, p: Any, generator: Any) -> Tensor:
+    """Ones with probability p, in the shape and dtype of x. Half types have too few digits for small p."""
+    if not hasattr(p, "_v"):
+        if not 0 <= p <= 1:
+            raise ArgumentError(f"{op}: p is a probability, not {p}")
+        wide = dtypes.float32
+    else:
+        wide = dtypes.float64 if p.dtype is dtypes.float64 else dtypes.float32
+    return ew.cast(ew.lt(_drawn(_RAND, x.shape, wide, generator), p), x.dtype)
+
+
+def multinomial(input: Any, num_samples: int, replacement: bool = False, *, generator: Any = None) -> Tensor:
+    """Category numbers, drawn with the weights in each row, with or without putting them back."""
+    if input.ndim not in (1, 2):
+        raise ShapeError(f"multinomial: weights have one or two dimensions, not the shape {input.shape}")
+    if not input.dtype.is_floating_point:
+        raise DTypeError(f"multinomial: weights are floating, not {input.dtype.name}")
+    k = input.shape[-1]
+    if num_samples <= 0:
+        raise ArgumentError(f"multinomial: the number of samples must be positive, not {num_samples}")
+    if not replacement and num_samples > k:
+        raise ArgumentError(f"multinomial: {num_samples} different samples of {k} categories; pass replacement=True")
+    weights = ew.cast(input.detach(), dtypes.float64)
+    if replacement and num_samples > 1:
+        from gt.client.functions.sorting import searchsorted
+
+        limits = weights.cumsum(-1)
+        u = _drawn(_RAND, (*input.shape[:-1], num_samples), dtypes.float64, generator)
+        places = searchsorted(limits, ew.mul(u, limits.narrow(-1, k - 1, 1)), right=True)
+        return ew.clamp(places, max=k - 1)
+    # The smallest of exponential times, each with its own rate, come in the order of drawing without putting back.
+    race = ew.div(weights, _exponential(weights.shape, dtypes.float64, generator))
+    return race.topk(num_samples, -1)[1]
+
+
+def poisson(input: Any, generator: Any = None) -> Tensor:
+    """Counts of events that happen at the rates that the tensor holds."""
+    return apply(_POISSON, (input, next_seed(generator)))
+
+
+# --- in place ----------------------------------------------------------------------------------------
+
+
+def _floating(op: str, x: Any) -> DType:
+    kind: DType = x.dtype
+    if not kind.is_floating_point:
+        raise DTypeError(f"{op}: needs a floating type, not {kind.name}")
+    return kind
+
+
+def _exponential(shape: tuple[int, ...], dtype: DType, generator: Any) -> Tensor:
+    """Waiting times at a rate of one, none of them zero."""
+    wide = dtypes.float64 if dtype is dtypes.float64 else dtypes.float32
+    u = _drawn(_RAND, shape, wide, generator)
+    return ew.neg(ew.log1p(ew.neg(ew.clamp(u, min=2.0**-54 if wide is dtypes.float64 else 2.0**-25))))
+
+
+def normal_(self: Any, mean: Any = 0.0, std: Any = 1.0, *, generator: Any = None) -> Tensor:
+    """Overwrite with normally distributed random numbers."""
+    z = _drawn(_RANDN, self.shape, self.dtype, generator)
+    return replace("normal_", self, ew.add(ew.mul(z, std), mean))
+
+
+def uniform_(self: Any, a: Any = 0.0, b: Any = 1.0, *, generator: Any = None, **bounds: Any) -> Tensor:
+    """Overwrite with random numbers, uniform in [a, b); torch calls these `from` and `to`."""
+    a, b = bounds.pop("from", a), bounds.pop("to", b)
+    if bounds:
+        raise ArgumentError(f"uniform_: does not take {', '.join(bounds)}")
+    if a > b:
+        raise ArgumentError(f"uniform_: from {a} to {b} there is no number")
+    u = _drawn(_RAND, self.shape, _floating("uniform_", self), generator)
+    return replace("uniform_", self, ew.add(ew.mul(u, b - a), a))
+
+
+def bernoulli_(self: Any, p: Any = 0.5, *, generator: Any = None) -> Tensor:
+    """Overwrite with ones, with probability p (a number or a tensor), and zeros."""
+    return replace("bernoulli_", self, _coins("bernoulli_", self, p, generator))
+
+
+def exponential_(self: Any, lambd: float = 1.0, *, generator: Any = None) -> Tensor:
+    """Overwrite with waiting times for events that happen at a rate."""
+    if lambd <= 0:
+        raise ArgumentError(f"exponential_: the rate must be positive, not {lambd}")
+    times = _exponential(self.shape, _floating("exponential_", self), generator)
+    return replace("exponential_", self, ew.cast(ew.div(times, lambd), self.dtype))
+
+
+def geometric_(self: Any, p: float, *, generator: Any = None) -> Tensor:
+    """Overwrite with how many tries it takes until one with probability p succeeds."""
+    if not 0 < p < 1:
+        raise ArgumentError(f"geometric_: p lies between 0 and 1, not at {p}")
+    times = _exponential(self.shape, dtypes.float64, generator)
+    return replace("geometric_", self, ew.cast(ew.ceil(ew.div(times, -math.log1p(-p))), self.dtype))
+
+
+def cauchy_(self: Any, median: float = 0.0, sigma: float = 1.0, *, generator: Any = None) -> Tensor:
+    """Overwrite with random numbers of the Cauchy distribution."""
+    kind = _floating("cauchy_", self)
+    u = _drawn(_RAND, self.shape, dtypes.float64 if kind is dtypes.float64 else dtypes.float32, generator)
+    angle = ew.mul(ew.sub(u, 0.5), math.pi)
+    tangent = ew.div(ew.sin(angle), ew.cos(angle))
+    return replace("cauchy_", self, ew.cast(ew.add(ew.mul(tangent, sigma), median), kind))
+
+
+def log_normal_(self: Any, mean: float = 1.0, std: float = 2.0, *, generator: Any = None) -> Tensor:
+    """Overwrite with numbers whose logarithms are normally distributed."""
+    z = _drawn(_RANDN, self.shape, _floating("log_normal_", self), generator)
+    return replace("log_normal_", self, ew.exp(ew.add(ew.mul(z, std), mean)))
+
+
+#: How many integers, from 0 on, a type holds without gaps.
+_WHOLE = {"float64": 2**53, "float32": 2**24, "float16": 2**11, "bfloat16": 2**8, "bool": 1}
+
+
+def random_(self: Any, *bounds: Any, generator: Any = None, **named: Any) -> Tensor:
+    """Overwrite with random integers: from 0 to below a bound, between two, or all that the type holds."""
+    low, high = named.pop("from", 0), named.pop("to", None)
+    if named or len(bounds) > 2:
+        raise ArgumentError("random_: takes from and to, and a generator")
+    if len(bounds) == 2:
+        low, high = bounds
+    elif bounds:
+        high = bounds[0]
+    if high is None:
+        kind = self.dtype
+        high = (_WHOLE[kind.name] if kind.name in _WHOLE else int(np.iinfo(kind.numpy).max)) + 1
+    drawn = _integers("random_", low, min(high, 2**63 - 1), self.shape, self.dtype, generator)
+    return replace("random_", self, drawn)

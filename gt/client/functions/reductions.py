@@ -1,0 +1,282 @@
+"""Sums, means, extremes, norms, softmax. `axis` and `keepdims` are other names of dim and keepdim."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gt import dtypes
+from gt.client.compat.arguments import shown
+from gt.client.compat.dims import one_dim, some_dims
+from gt.client.functions import elementwise as ew
+from gt.client.functions import shapes
+from gt.client.record.recorder import apply, unary
+from gt.client.record.tree import Kinds
+from gt.errors import ArgumentError, DTypeError
+from gt.ops import TABLE
+
+if TYPE_CHECKING:
+    from gt.client.tensor import Tensor
+
+__all__ = [
+    "all", "amax", "amin", "aminmax", "any", "argmax", "argmin", "count_nonzero", "log_softmax", "logsumexp", "max",
+    "mean", "min", "nanmean", "nansum", "norm", "prod", "softmax", "std", "std_mean", "sum", "var", "var_mean",
+]  # fmt: skip
+METHODS = [*{*__all__} - {"var_mean", "std_mean"}]
+INPLACE: list[str] = []
+
+_MISSING: Any = object()
+
+
+class Chosen(NamedTuple):
+    """Elements, and where they stand along the dimension."""
+
+    values: Tensor
+    indices: Tensor
+
+
+class MinMax(NamedTuple):
+    """What aminmax returns."""
+
+    min: Tensor
+    max: Tensor
+
+
+def _renamed(op: str, dim: Any, keepdim: Any, names: dict[str, Any]) -> tuple[Any, Any]:
+    for name in names:
+        if name not in ("axis", "keepdims"):
+            raise TypeError(f"{op}() got an unexpected keyword argument {name!r}")
+    return names.get("axis", dim), names.get("keepdims", keepdim)
+
+
+def _reduction(name: str) -> Callable[..., Tensor]:
+    kinds = Kinds(TABLE[name], "dims", "keepdim")
+
+    def function(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, **names: Any) -> Tensor:
+        if names:
+            dim, keepdim = _renamed(name, dim, keepdim, names)
+        if dtype is not None:
+            input = ew.cast(input, dtype)
+        out = unary(kinds[some_dims(name, dim, input.ndim), bool(keepdim)], input)
+        return out if dtype is None else ew.cast(out, dtype)  # integers come out as int64
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = TABLE[name].doc
+    return function
+
+
+sum = _reduction("sum")
+mean = _reduction("mean")
+prod = _reduction("prod")
+
+
+def _plain_reduction(name: str, none_for_all: bool) -> Callable[..., Tensor]:
+    """`none_for_all`: no dimensions, written (), means all of them."""
+    kinds = Kinds(TABLE[name], "dims", "keepdim")
+
+    def function(input: Any, dim: Any = None, keepdim: bool = False, **names: Any) -> Tensor:
+        if names:
+            dim, keepdim = _renamed(name, dim, keepdim, names)
+        dims = () if not none_for_all and dim == () else some_dims(name, dim, input.ndim)
+        return unary(kinds[dims, bool(keepdim)], input)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = TABLE[name].doc
+    return function
+
+
+amax = _plain_reduction("amax", True)
+amin = _plain_reduction("amin", True)
+any = _plain_reduction("any", False)
+all = _plain_reduction("all", False)
+
+_SPREAD = {name: Kinds(TABLE[name], "dims", "correction", "keepdim") for name in ("var", "std")}
+_LOGSUMEXP = Kinds(TABLE["logsumexp"], "dims", "keepdim")
+_NORM = Kinds(TABLE["vector_norm"], "ord", "dims", "keepdim")
+_ARG = {name: Kinds(TABLE[name], "dim", "keepdim") for name in ("argmax", "argmin")}
+_CHOICE = {name: Kinds(TABLE[name], "dim", "keepdim") for name in ("max", "min")}
+_SOFTMAX, _LOG_SOFTMAX = Kinds(TABLE["softmax"], "dim"), Kinds(TABLE["log_softmax"], "dim")
+
+
+def lifted(x: Any, f: Callable[[Any], Any]) -> Any:
+    """f of x, where f needs a dimension to walk along: a tensor without one counts as one of size 1."""
+    if x.ndim:
+        return f(x)
+    out = f(shapes.reshape(x, (1,)))
+    if isinstance(out, tuple):
+        return tuple(shapes.reshape(y, ()) if y.shape == (1,) else y for y in out)
+    return shapes.reshape(out, ()) if out.shape == (1,) else out
+
+
+# --- sums --------------------------------------------------------------------------------------------
+
+
+def nansum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """The sum of those that are numbers."""
+    if input.dtype.is_differentiable:
+        input = ew.where(ew.isnan(input), 0.0, input)
+    return sum(input, dim, keepdim, dtype=dtype)
+
+
+def nanmean(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """The mean of those that are numbers."""
+    kept = sum(ew.logical_not(ew.isnan(input)), dim, keepdim)
+    return ew.div(nansum(input, dim, keepdim, dtype=dtype), kept)
+
+
+def count_nonzero(input: Any, dim: Any = None) -> Tensor:
+    """How many are not zero."""
+    return sum(ew.ne(input, 0), dim)
+
+
+def _spread(
+    name: str, input: Any, dim: Any, unbiased: Any, keepdim: bool, correction: Any, names: dict[str, Any]
+) -> Tensor:
+    if names:
+        dim, keepdim = _renamed(name, dim, keepdim, names)
+    if isinstance(dim, bool):  # var(x, False): there is no dimension False
+        dim, unbiased = None, dim
+    if unbiased is not None:
+        correction = int(unbiased)
+    dims = some_dims(name, dim, input.ndim)
+    return unary(_SPREAD[name][dims, 1 if correction is None else correction, bool(keepdim)], input)
+
+
+def var(
+    input: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = 1, **names: Any
+) -> Tensor:
+    """Variance; divides by n - correction."""
+    return _spread("var", input, dim, unbiased, keepdim, correction, names)
+
+
+def std(
+    input: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = 1, **names: Any
+) -> Tensor:
+    """Standard deviation; divides by n - correction."""
+    return _spread("std", input, dim, unbiased, keepdim, correction, names)
+
+
+def _with_mean(
+    name: str, input: Any, dim: Any, unbiased: Any, keepdim: bool, correction: Any, names: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
+    spread = _spread(name, input, dim, unbiased, keepdim, correction, names)
+    if names:
+        dim, keepdim = _renamed(name, dim, keepdim, names)
+    return spread, mean(input, None if isinstance(dim, bool) else dim, keepdim)
+
+
+def var_mean(
+    input: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = 1, **names: Any
+) -> tuple[Tensor, Tensor]:
+    """Variance and mean."""
+    return _with_mean("var", input, dim, unbiased, keepdim, correction, names)
+
+
+def std_mean(
+    input: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = 1, **names: Any
+) -> tuple[Tensor, Tensor]:
+    """Standard deviation and mean."""
+    return _with_mean("std", input, dim, unbiased, keepdim, correction, names)
+
+
+# --- extremes ----------------------------------------------------------------------------------------
+
+
+def aminmax(input: Any, *, dim: Any = None, keepdim: bool = False) -> MinMax:
+    """The smallest and the largest."""
+    return MinMax(amin(input, dim, keepdim), amax(input, dim, keepdim))
+
+
+def _arg(name: str, input: Any, dim: Any, keepdim: bool, names: dict[str, Any]) -> Tensor:
+    if names:
+        dim, keepdim = _renamed(name, dim, keepdim, names)
+    if dim is not None:
+        dim = one_dim(name, dim, input.ndim)
+    return unary(_ARG[name][dim if input.ndim else None, bool(keepdim)], input)
+
+
+def argmax(input: Any, dim: Any = None, keepdim: bool = False, **names: Any) -> Tensor:
+    """Where the largest element is."""
+    return _arg("argmax", input, dim, keepdim, names)
+
+
+def argmin(input: Any, dim: Any = None, keepdim: bool = False, **names: Any) -> Tensor:
+    """Where the smallest element is."""
+    return _arg("argmin", input, dim, keepdim, names)
+
+
+def _extreme(name: str, input: Any, dim: Any, keepdim: bool, names: dict[str, Any]) -> Any:
+    if "other" in names:
+        dim = names.pop("other")
+    if names:
+        dim, keepdim = _renamed(name, dim, keepdim, names)
+    if dim is _MISSING or dim is None:
+        return (amax if name == "max" else amin)(input)
+    if hasattr(dim, "_v"):
+        return (ew.maximum if name == "max" else ew.minimum)(input, dim)
+    kind = _CHOICE[name][one_dim(name, dim, input.ndim), bool(keepdim)]
+    return Chosen(*lifted(input, lambda x: apply(kind, (x,))))
+
+
+def max(input: Any, dim: Any = _MISSING, keepdim: bool = False, **names: Any) -> Any:
+    """The largest element; with dim, the largest along it and where they are; with a tensor, maximum."""
+    return _extreme("max", input, dim, keepdim, names)
+
+
+def min(input: Any, dim: Any = _MISSING, keepdim: bool = False, **names: Any) -> Any:
+    """The smallest element; with dim, the smallest along it and where they are; with a tensor, minimum."""
+    return _extreme("min", input, dim, keepdim, names)
+
+
+# --- norms, softmax ----------------------------------------------------------------------------------
+
+
+def norm(input: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False, dtype: Any = None, **names: Any) -> Tensor:
+    """The p-norm over dims: 'fro' (2), any number, inf, -inf, or 'nuc' of matrices."""
+    if names:
+        dim, keepdim = _renamed("norm", dim, keepdim, names)
+    if dtype is not None:
+        input = ew.cast(input, dtype)
+    if p == "nuc":
+        from gt.client.functions.linalg import namespace as linalg
+
+        return linalg.matrix_norm(input, "nuc", (0, 1) if dim is None else dim, keepdim)
+    if p is None or p == "fro":
+        p = 2
+    if isinstance(p, str):
+        raise ArgumentError(f"norm: p is a number, 'fro' or 'nuc', not {p!r}")
+    p = p if isinstance(p, (int, float)) and not math.isinf(p) else float(p)
+    return unary(_NORM[p, some_dims("norm", dim, input.ndim), bool(keepdim)], input)
+
+
+def logsumexp(input: Any, dim: Any, keepdim: bool = False, **names: Any) -> Tensor:
+    """log(sum(exp(input))), without overflow."""
+    if names:
+        dim, keepdim = _renamed("logsumexp", dim, keepdim, names)
+    if not input.dtype.is_differentiable:
+        input = ew.cast(input, dtypes.float32)
+    return unary(_LOGSUMEXP[some_dims("logsumexp", dim, input.ndim), bool(keepdim)], input)
+
+
+def _along(kinds: Kinds, input: Any, dim: Any, dtype: Any) -> Tensor:
+    x = input if dtype is None else ew.cast(input, dtype)
+    if not hasattr(x, "ndim"):
+        raise DTypeError(f"{kinds.op.name}: expected a tensor, got {shown(x)}")
+    kind = kinds[one_dim(kinds.op.name, dim, x.ndim)]
+    return unary(kind, x) if x.ndim else lifted(x, lambda x: unary(kind, x))
+
+
+def softmax(input: Any, dim: int, dtype: Any = None) -> Tensor:
+    """exp(input), scaled to sum to one along dim."""
+    return _along(_SOFTMAX, input, dim, dtype)
+
+
+def log_softmax(input: Any, dim: int, dtype: Any = None) -> Tensor:
+    """The logarithm of softmax, without overflow."""
+    return _along(_LOG_SOFTMAX, input, dim, dtype)
+
+
+def softmin(input: Any, dim: int, dtype: Any = None) -> Tensor:
+    """softmax of -input; torch has it in nn.functional only."""
+    return softmax(ew.neg(input), dim, dtype)

@@ -1,0 +1,148 @@
+"""Windows for signals: torch.signal.windows, and the older forms at the top level (`hann_window`).
+
+They are computed here, in float64, and sent: a window is small.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gt.client.compat.arguments import shown
+from gt.client.functions.creation import finish, float_dtype, from_numpy, ignored
+from gt.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from gt.client.tensor import Tensor
+
+__all__ = [
+    "bartlett", "blackman", "cosine", "exponential", "gaussian", "general_cosine", "general_hamming", "hamming", "hann",
+    "kaiser", "nuttall",
+]  # fmt: skip
+
+
+def _made(op: str, M: int, sym: bool, shape: Any, options: dict[str, Any]) -> Tensor:
+    """A window of M points; `shape(n, last)` is its value at n, where a symmetric one has its end at `last`."""
+    dtype, requires_grad = float_dtype(options.pop("dtype", None)), options.pop("requires_grad", False)
+    ignored(op, options)
+    if not isinstance(M, int) or M < 0:
+        raise ArgumentError(f"{op}: a window has a number of points, not {shown(M)}")
+    if not dtype.is_floating_point:
+        raise ArgumentError(f"{op}: a window holds floats, not {dtype.name}")
+    n = np.arange(M, dtype=np.float64)
+    values = np.ones(M) if M <= 1 else shape(n, M - 1 if sym else M)
+    return finish(from_numpy(np.asarray(values).astype(dtype.numpy)), requires_grad)
+
+
+def general_cosine(M: int, *, a: Any, sym: bool = True, **options: Any) -> Tensor:
+    """A sum of cosines with these weights, of alternating sign."""
+    if not len(a):
+        raise ArgumentError("general_cosine: give at least one weight")
+
+    def shape(n: Any, last: int) -> Any:
+        return sum((-1) ** i * w * np.cos(2 * math.pi * i * n / last) for i, w in enumerate(a))
+
+    return _made("general_cosine", M, sym, shape, options)
+
+
+def general_hamming(M: int, *, alpha: float = 0.54, sym: bool = True, **options: Any) -> Tensor:
+    """alpha minus (1 - alpha) times a cosine."""
+    return general_cosine(M, a=[alpha, 1 - alpha], sym=sym, **options)
+
+
+def hamming(M: int, *, sym: bool = True, **options: Any) -> Tensor:
+    """The Hamming window."""
+    return general_hamming(M, sym=sym, **options)
+
+
+def hann(M: int, *, sym: bool = True, **options: Any) -> Tensor:
+    """The Hann window.
+
+    >>> import gt
+    >>> gt.signal.windows.hann(5)
+    tensor([0.0000, 0.5000, 1.0000, 0.5000, 0.0000])
+    """
+    return general_hamming(M, alpha=0.5, sym=sym, **options)
+
+
+def blackman(M: int, *, sym: bool = True, **options: Any) -> Tensor:
+    """The Blackman window."""
+    return general_cosine(M, a=[0.42, 0.5, 0.08], sym=sym, **options)
+
+
+def nuttall(M: int, *, sym: bool = True, **options: Any) -> Tensor:
+    """The window of Nuttall with the least side lobes of four terms."""
+    return general_cosine(M, a=[0.3635819, 0.4891775, 0.1365995, 0.0106411], sym=sym, **options)
+
+
+def bartlett(M: int, *, sym: bool = True, **options: Any) -> Tensor:
+    """A triangle."""
+    return _made("bartlett", M, sym, lambda n, last: 1 - np.abs(2 * n / last - 1), options)
+
+
+def cosine(M: int, *, sym: bool = True, **options: Any) -> Tensor:
+    """Half a wave."""
+    return _made("cosine", M, sym, lambda n, last: np.sin(math.pi * (n + 0.5) / (last + 1)), options)
+
+
+def exponential(M: int, *, center: float | None = None, tau: float = 1.0, sym: bool = True, **options: Any) -> Tensor:
+    """Falling off to both sides of its centre, by a factor of e with every tau points."""
+    if tau <= 0:
+        raise ArgumentError(f"exponential: tau must be positive, not {tau}")
+    if sym and center is not None:
+        raise ArgumentError("exponential: a symmetric window has its centre in the middle")
+
+    def shape(n: Any, last: int) -> Any:
+        return np.exp(-np.abs(n - (last / 2 if center is None else center)) / tau)
+
+    return _made("exponential", M, sym, shape, options)
+
+
+def gaussian(M: int, *, std: float = 1.0, sym: bool = True, **options: Any) -> Tensor:
+    """The normal distribution's curve, one in the middle."""
+    if std <= 0:
+        raise ArgumentError(f"gaussian: std must be positive, not {std}")
+    return _made("gaussian", M, sym, lambda n, last: np.exp(-(((n - last / 2) / std) ** 2) / 2), options)
+
+
+def kaiser(M: int, *, beta: float = 12.0, sym: bool = True, **options: Any) -> Tensor:
+    """The Kaiser window."""
+    if beta < 0:
+        raise ArgumentError(f"kaiser: beta cannot be negative: {beta}")
+
+    def shape(n: Any, last: int) -> Any:
+        return np.i0(beta * np.sqrt(np.maximum(1 - (2 * n / last - 1) ** 2, 0))) / np.i0(beta)
+
+    return _made("kaiser", M, sym, shape, options)
+
+
+# --- the older forms, at the top level: periodic unless said otherwise -------------------------------
+
+
+def hann_window(window_length: int, periodic: bool = True, **options: Any) -> Tensor:
+    """The Hann window."""
+    return hann(window_length, sym=not periodic, **options)
+
+
+def hamming_window(
+    window_length: int, periodic: bool = True, alpha: float = 0.54, beta: float = 0.46, **options: Any
+) -> Tensor:
+    """The Hamming window: alpha minus beta times a cosine."""
+    return general_cosine(window_length, a=[alpha, beta], sym=not periodic, **options)
+
+
+def blackman_window(window_length: int, periodic: bool = True, **options: Any) -> Tensor:
+    """The Blackman window."""
+    return blackman(window_length, sym=not periodic, **options)
+
+
+def bartlett_window(window_length: int, periodic: bool = True, **options: Any) -> Tensor:
+    """A triangle."""
+    return bartlett(window_length, sym=not periodic, **options)
+
+
+def kaiser_window(window_length: int, periodic: bool = True, beta: float = 12.0, **options: Any) -> Tensor:
+    """The Kaiser window."""
+    return kaiser(window_length, beta=beta, sym=not periodic, **options)

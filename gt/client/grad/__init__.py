@@ -1,0 +1,1 @@
+"""Gradients: backward, modes, custom functions, transforms, checkpoints."""

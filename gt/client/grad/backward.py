@@ -1,0 +1,281 @@
+"""Backward: gradients sent down the graph, from results to leaves.
+
+Mostly that is a walk over what is known: a node's pullback says which ops its gradient is, and they are recorded on
+values, with no tensor made for any of them. Where the gradients shall have a history themselves, are looked at or
+cast (create_graph, anomaly mode, autocast), or a function is traced, each op's VJP is run on tensors instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from gt.client.compat.arguments import shown
+from gt.client.record import recorder as recording
+from gt.client.record.graph import Edge, GradNode, Leaf, Part
+from gt.client.record.pending import Value
+from gt.client.record.recorder import Recorder, record_code, recorder
+from gt.client.record.tree import Kind
+from gt.errors import ArgumentError, AutogradError, DTypeError, ShapeError
+from gt.ops import TABLE
+
+if TYPE_CHECKING:
+    from gt.client.tensor import Tensor
+
+_ADD = ((Kind(TABLE["add"], {}), (0, 1)),)  #: The code of a sum.
+
+
+def run(
+    roots: Sequence[tuple[Edge, Tensor]], retain_graph: bool, create_graph: bool, wanted: Sequence[Edge] | None = None
+) -> list[Any]:
+    """Send gradients from the roots down the graph. With `wanted`, return the gradients that arrive
+    there instead of adding them to the leaves."""
+    rec = recorder()
+    order = order_of([whole(e) for e, _ in roots])
+    #: By node, for each result: a tensor, a value, or None as long as there is no gradient.
+    grads: dict[Any, list[Any]] = {}
+    for edge, g in roots:
+        _add(rec, grads, edge, g)
+    caught: dict[tuple[Any, int], Any] = {}
+    keys = {(whole(e), getattr(e, "index", 0)) for e in wanted or ()}
+    plain = not create_graph and rec.policy is None and rec.trace is None
+    before, rec.grad = rec.grad, create_graph
+    try:
+        while order:
+            fn = order.pop()
+            gs = grads.pop(fn, None)
+            if gs is None:
+                continue
+            if fn.hooks:
+                _run_hooks(fn, gs)
+            if keys:
+                for i, g in enumerate(gs):
+                    if g is not None and (fn, i) in keys:
+                        caught[fn, i] = g
+            if type(fn) is Leaf:
+                if wanted is None:
+                    accumulate(rec, fn, gs[0], create_graph)
+                continue
+            if not (plain and type(fn) is GradNode and _record(rec, grads, fn, gs)):
+                found = fn.backward(_tensors(gs), create_graph)
+                if rec.anomaly is not None:
+                    rec.anomaly.gradients(fn, [d for _, d in found])
+                for edge, d in found:
+                    _add(rec, grads, edge, d)
+            if not retain_graph:
+                fn.saved = None
+    finally:
+        rec.grad = before
+    if wanted is None:
+        return []
+    return _tensors([caught.get((whole(e), getattr(e, "index", 0))) for e in wanted])
+
+
+def _record(rec: Recorder, grads: dict[Any, list[Any]], fn: GradNode, gs: list[Any]) -> bool:
+    """Record what a node's pullback says, and add what that makes to the gradients below. False if it says nothing."""
+    pull, specs = fn.pull, fn.node.specs
+    code = pull.of(tuple([g is not None for g in gs])) if None in gs else pull.whole
+    if code is None:
+        return False
+    values: list[Any] = []
+    for g, spec in zip(gs, specs, strict=True):
+        if g is not None and type(g) is not Value:
+            g = g._v or g._read()
+        if g is not None and g.spec is not spec:
+            return False  # one that was given, or a hook changed it
+        values.append(g)
+    saved = fn.saved
+    if type(saved) is not tuple:
+        saved = fn.values()
+    if len(specs) == 1:
+        values += saved
+    else:
+        values += saved[:-1]
+        values += saved[-1] or (None,) * len(specs)
+    constants, steps, found = code
+    values += constants
+    if steps:
+        record_code(rec, steps, values)
+    edges = fn.edges
+    for operand, place in found:
+        edge, d = edges[operand], values[place]
+        if type(edge) is not Part and edge not in grads:
+            grads[edge] = [d]
+        else:
+            _add(rec, grads, edge, d)
+    return True
+
+
+def _add(rec: Recorder, grads: dict[Any, list[Any]], edge: Edge, g: Any) -> None:
+    index, count = 0, 1
+    if type(edge) is Part:
+        edge, index = edge.whole, edge.index
+        count = edge.count
+    have = grads.get(edge)
+    if have is None:
+        have = grads[edge] = [None] * count
+    there = have[index]
+    if there is None:
+        have[index] = g
+    elif type(there) is Value and type(g) is Value:
+        values = [there, g]
+        record_code(rec, _ADD, values)
+        have[index] = values[2]
+    else:
+        a, b = _tensors([there, g])
+        have[index] = a + b
+
+
+def _tensors(gs: list[Any]) -> list[Any]:
+    """Values as tensors; the others as they are."""
+    return [recording.make(g, None) if type(g) is Value else g for g in gs]
+
+
+def accumulate(rec: Recorder, leaf: Leaf, g: Any, create_graph: bool) -> None:
+    """Add a gradient, a tensor or value, to what the leaf has."""
+    if rec.trace is not None:
+        rec.trace.touch(leaf)
+    if leaf.grad is None:
+        # A tensor of its own: several leaves may get the same g, and each may be written in place.
+        if type(g) is Value:
+            leaf.grad = recording.make(g, None)
+        else:
+            leaf.grad = recording.make(g._v or g._read(), g._fn if create_graph else None)
+    else:
+        total = leaf.grad + (recording.make(g, None) if type(g) is Value else g)
+        if create_graph:
+            leaf.grad = total
+        else:
+            leaf.grad._write(total)
+    if leaf.after:
+        for hook in list(leaf.after):
+            hook()
+
+
+def _run_hooks(fn: Any, gs: list[Any]) -> None:
+    gs[:] = _tensors(gs)
+    by_result: dict[int, Any] = {0: fn.hooks} if type(fn) is Leaf else fn.hooks
+    for i, hooks in by_result.items():
+        for hook in sorted(hooks, key=lambda h: hasattr(h, "keeps")):  # what retain_grad() keeps is what they leave
+            if gs[i] is not None:
+                changed = hook(gs[i])
+                if changed is None:
+                    continue
+                if not hasattr(changed, "_v"):
+                    raise DTypeError(f"a hook of a gradient returned {shown(changed)}; it returns a tensor or None")
+                gs[i] = changed
+
+
+def whole(edge: Edge) -> Any:
+    """The node that an edge leads to."""
+    return edge.whole if type(edge) is Part else edge
+
+
+def order_of(roots: list[Any]) -> list[Any]:
+    """Every graph node below the roots, each after all that it depends on."""
+    order: list[Any] = []
+    seen: set[Any] = set()
+    stack = [r for r in roots if r is not None]
+    while stack:
+        fn = stack.pop()
+        if fn is None:  # all below it are done
+            order.append(stack.pop())
+        elif fn not in seen:
+            seen.add(fn)
+            if type(fn) is Leaf:
+                order.append(fn)
+                continue
+            stack += (fn, None)
+            for edge in fn.edges:
+                if edge is not None:
+                    below = edge.whole if type(edge) is Part else edge
+                    if below not in seen:
+                        stack.append(below)
+    return order
+
+
+def seed_gradient(t: Tensor, gradient: Tensor | None) -> Tensor:
+    """What backward starts from: the gradient given, or one for a tensor of one element."""
+    if gradient is None:
+        if math.prod(t.shape) != 1:
+            raise AutogradError(
+                f"backward: a tensor of shape {t.shape} needs backward(gradient); only one element needs none"
+            )
+        if t.dtype.is_complex:
+            raise AutogradError(
+                f"backward: a {t.dtype.name} tensor needs backward(gradient); only a real one needs none"
+            )
+        from gt.client.functions.creation import full
+
+        return full(t.shape, 1.0, dtype=t.dtype)
+    if gradient.shape != t.shape:
+        raise ShapeError(f"backward: a gradient of shape {gradient.shape} for a tensor of shape {t.shape}")
+    return gradient
+
+
+def grad(
+    outputs: Tensor | Sequence[Tensor],
+    inputs: Tensor | Sequence[Tensor],
+    grad_outputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    only_inputs: bool = True,
+    allow_unused: bool | None = None,
+    is_grads_batched: bool = False,
+    materialize_grads: bool = False,
+) -> tuple[Tensor | None, ...]:
+    """The gradients of the outputs with respect to the inputs; nothing is added to `.grad`."""
+    from gt.client.tensor import Tensor
+
+    if is_grads_batched:
+        raise ArgumentError("grad: is_grads_batched is not supported; call grad once per gradient, or gt.func.jacrev")
+    if materialize_grads and allow_unused is False:
+        raise ArgumentError("grad: materialize_grads=True makes zeros of what allow_unused=False forbids")
+
+    outs = (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
+    ins = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+    seeds = (grad_outputs,) if hasattr(grad_outputs, "_v") else grad_outputs or (None,) * len(outs)
+    for t in (*outs, *ins):
+        if not t.requires_grad:
+            raise AutogradError("grad: one of the tensors does not require grad and has no history")
+    roots = [(t._fn, seed_gradient(t, s)) for t, s in zip(outs, seeds, strict=True)]
+    retain = create_graph if retain_graph is None else retain_graph
+    found = run(roots, retain, create_graph, [t._fn for t in ins])
+    if materialize_grads:
+        from gt.client.functions.creation import zeros_like
+
+        return tuple([zeros_like(t) if g is None else g for g, t in zip(found, ins, strict=True)])
+    if not allow_unused and any(g is None for g in found):
+        raise AutogradError("grad: an input was not used for the outputs; pass allow_unused=True if that is meant")
+    return tuple(found)
+
+
+def backward(
+    tensors: Tensor | Sequence[Tensor],
+    grad_tensors: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Any = None,
+) -> None:
+    """Add the gradients of several tensors to the `.grad` of the leaves they came from, in one pass."""
+    from gt.client.tensor import Tensor
+
+    outs = (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
+    seeds = (grad_tensors,) if isinstance(grad_tensors, Tensor) else grad_tensors or (None,) * len(outs)
+    for t in outs:
+        if not t.requires_grad:
+            raise AutogradError("backward: this tensor does not require grad and has no history")
+    roots = [(t._fn, seed_gradient(t, s)) for t, s in zip(outs, seeds, strict=True)]
+    retain = create_graph if retain_graph is None else retain_graph
+    if inputs is None:
+        run(roots, retain, create_graph)
+        return
+    leaves = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    if not all(t.requires_grad for t in leaves):
+        raise AutogradError("backward: one of the inputs does not require grad and has no history")
+    for t, g in zip(leaves, run(roots, retain, create_graph, [t._fn for t in leaves]), strict=True):
+        if g is not None and type(t._fn) is Leaf:
+            accumulate(recorder(), t._fn, g, create_graph)
+        elif g is not None:
+            t.grad = g if t.grad is None else t.grad + g

@@ -1,0 +1,147 @@
+"""`checkpoint`: values that a function saved for its gradient are dropped, and computed again in backward.
+
+The graph stays as it was recorded; only what its nodes saved goes. When backward first asks one of them, the
+function runs once more on the same inputs, with the same random numbers, autocast and signals, and every node takes
+what its twin saved. Being ops in a program like any other, the second run costs time and no memory in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from threading import get_ident
+from typing import Any
+
+from gt.client.grad.modes import set_grad
+from gt.client.record import graph as autograd
+from gt.client.record.graph import GradNode, Later
+from gt.client.record.recorder import recorder
+from gt.client.tensor import Tensor
+from gt.errors import AutogradError
+
+__all__ = ["checkpoint", "checkpoint_sequential"]
+
+
+class Tape:
+    """The seeds that a function drew, to be drawn again."""
+
+    def __init__(self, seeds: list[Any] | None, outer: Tape | None) -> None:
+        self.seeds: list[Any] = []
+        self._again = None if seeds is None else iter(seeds)
+        self._outer = outer
+
+    def next(self, draw: Callable[[], Any]) -> Any:
+        """A seed: a new one the first time, the same one the second."""
+        if self._again is None:
+            seed = draw() if self._outer is None else self._outer.next(draw)
+        else:
+            seed = next(self._again, None)
+            if seed is None:
+                raise AutogradError("checkpoint: the function drew more random numbers the second time")
+        self.seeds.append(seed)
+        return seed
+
+
+class Kept:
+    """A tensor among the arguments, as it is now: the tensor itself may be written to before backward."""
+
+    __slots__ = ("fn", "value")
+
+    def __init__(self, t: Tensor) -> None:
+        self.value = t._v or t._read()
+        self.fn = t._fn
+
+
+def _keep(x: Any) -> Any:
+    return Kept(x) if isinstance(x, Tensor) else x
+
+
+def _give(x: Any) -> Any:
+    return Tensor(x.value, x.fn) if type(x) is Kept else x
+
+
+class Region:
+    """One run of a checkpointed function."""
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.function = function
+        self.args = [_keep(a) for a in args]
+        self.kwargs = {k: _keep(a) for k, a in kwargs.items()}
+        self.policy, self.pin = recorder().policy, recorder().pin
+        self.seeds: list[Any] | None = None  #: Those of the first run, once it is over.
+        self.kinds: list[Any] = []
+        self.saved: list[Any] | None = None
+
+    def run(self) -> tuple[Any, list[GradNode], list[Any]]:
+        """The function's result, the graph nodes it made, the seeds it drew."""
+        rec, me = recorder(), get_ident()
+        before, tape, policy, pin = autograd.watchers.get(me), rec.tape, rec.policy, rec.pin
+        nodes: list[GradNode] = []
+        autograd.watchers[me] = nodes
+        rec.tape = drawn = Tape(self.seeds, tape)
+        rec.policy, rec.pin = self.policy, self.pin
+        try:
+            with set_grad(True):
+                out = self.function(*map(_give, self.args), **{k: _give(a) for k, a in self.kwargs.items()})
+            return out, nodes, drawn.seeds
+        finally:
+            rec.tape, rec.policy, rec.pin = tape, policy, pin
+            if before is None:
+                del autograd.watchers[me]
+            else:
+                autograd.watchers[me] = before
+                before.extend(nodes)
+
+    def values(self, index: int) -> tuple[Any, ...]:
+        """What node `index` saved, computed again if need be."""
+        if self.saved is None:
+            _, nodes, _ = self.run()
+            if [n.node.kind for n in nodes] != self.kinds:
+                raise AutogradError("checkpoint: the function did other things when it ran a second time")
+            self.saved = [n.saved for n in nodes]
+        value = self.saved[index]
+        if isinstance(value, Later):
+            value = value.values()
+        return value
+
+
+def checkpoint(
+    function: Callable[..., Any], *args: Any, use_reentrant: bool | None = None, preserve_rng_state: bool = True,
+    **kwargs: Any,
+) -> Any:  # fmt: skip
+    """Run the function now, and again in backward instead of keeping what its gradient needs.
+
+    >>> import gt
+    >>> x = gt.ones(2, requires_grad=True)
+    >>> gt.checkpoint(lambda t: t.exp().log() * 3, x).sum().backward()
+    >>> x.grad
+    tensor([3., 3.])
+    """
+    if not recorder().grad:
+        return function(*args, **kwargs)
+    region = Region(function, args, kwargs)
+    out, nodes, region.seeds = region.run()
+    region.kinds = [n.node.kind for n in nodes]
+    for i, node in enumerate(nodes):
+        node.saved = Later(partial(region.values, i))
+    return out
+
+
+def checkpoint_sequential(functions: Any, segments: int, input: Any, **kwargs: Any) -> Any:
+    """Run a Sequential (or a list of functions) in so many checkpointed segments; the last is not."""
+    steps = list(functions)
+    size = max(1, len(steps) // segments)
+
+    def segment(part: list[Any]) -> Callable[[Any], Any]:
+        def run(x: Any) -> Any:
+            for f in part:
+                x = f(x)
+            return x
+
+        return run
+
+    start = 0
+    for _ in range(segments - 1):
+        input = checkpoint(segment(steps[start : start + size]), input, **kwargs)
+        start += size
+    return segment(steps[start:])(input)

@@ -1,0 +1,1 @@
+"""Meshes and layouts, as users set them."""

@@ -1,0 +1,221 @@
+"""A checkpoint as a folder: each worker's shards in a safetensors file of their own, and an index.
+
+    index.json                      how every tensor lies in the files, and how they lie in what was saved
+    3f2a-worker1.safetensors        what was taken from worker 1, under the tensors' names
+    3f2a-whole.safetensors          what was on one worker, or in this process
+
+Law 1: one tensor at a time is in this process's memory.
+Law 2: the index is replaced last, and as a whole. So a folder always holds one whole checkpoint, also while the next is
+       written into it; the files of the one before go afterwards.
+Law 3: how many workers read it does not matter: shards are put together to tensors, which are laid out anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from gt import layout
+from gt.client.functions.save import begin, entry, read_array, read_header, write_whole
+from gt.client.record.recorder import recorder
+from gt.client.session.gathering import assemble
+from gt.client.tensor import Tensor
+from gt.errors import ArgumentError, GTError
+from gt.layout import Layout
+
+INDEX = "index.json"
+VERSION = 1
+
+Array = np.ndarray[Any, Any]
+Place = tuple[layout.Runs, ...]
+
+
+class _Written:
+    """One file, while it is written."""
+
+    def __init__(self) -> None:
+        self.header: dict[str, Any] = {}
+        self.nbytes = 0
+
+    def reserve(self, name: str, dtype: str, shape: tuple[int, ...]) -> None:
+        row = self.header[name] = entry(name, dtype, shape, self.nbytes)
+        self.nbytes = row["data_offsets"][1]
+
+
+def write_folder(folder: Path, tensors: dict[str, Any], form: Any) -> None:
+    """Write tensors and arrays, by name, as a checkpoint in this folder; `form` is how they lie in what was saved."""
+    folder.mkdir(parents=True, exist_ok=True)
+    token = os.urandom(4).hex()
+    files: dict[str, _Written] = {}
+    index: dict[str, Any] = {}
+    #: By tensor, and by place in it: the file that a shard goes to.
+    places: dict[str, dict[Place, str]] = {}
+    for name, t in tensors.items():
+        lay = _layout(t)
+        dtype = t.dtype.name
+        row = index[name] = {"dtype": dtype, "shape": list(t.shape)}
+        if lay is None:
+            whole = f"{token}-whole.safetensors"
+            files.setdefault(whole, _Written()).reserve(name, dtype, tuple(t.shape))
+            row["file"] = whole
+            continue
+        mesh = lay.mesh
+        row |= {"mesh": _mesh_name(lay), "axes": dict(mesh.axes), "layout": repr(lay), "files": {}}
+        places[name] = {}
+        for k, at in enumerate(mesh.coordinates):
+            place = _place(lay, t.shape, at)
+            if place in places[name]:
+                continue  # a copy of another one
+            file = places[name][place] = f"{token}-worker{mesh.workers[k]}.safetensors"
+            files.setdefault(file, _Written()).reserve(name, dtype, layout.local_shape(lay, t.shape, at))
+            row["files"][str(k)] = file
+    try:
+        _fill(folder, files, tensors, places)
+        text = json.dumps({"gt": VERSION, "structure": form, "tensors": index}).encode()
+        before = _files_of(folder)
+        write_whole(folder / INDEX, [text])
+    except BaseException:
+        for file in files:
+            (folder / file).unlink(missing_ok=True)
+        raise
+    for file in before - files.keys():
+        (folder / file).unlink(missing_ok=True)
+
+
+def _fill(
+    folder: Path, files: dict[str, _Written], tensors: dict[str, Any], places: dict[str, dict[Place, str]]
+) -> None:
+    with ExitStack() as opened:
+        out: dict[str, IO[bytes]] = {}
+        for file, written in files.items():
+            out[file] = opened.enter_context(open(folder / file, "wb"))
+            out[file].write(begin(written.header))
+        # Every file takes its tensors in the order of its header, which is theirs.
+        for name, t in tensors.items():
+            if name not in places:
+                array = t.detach().numpy() if isinstance(t, Tensor) else t
+                (file,) = (f for f, w in files.items() if name in w.header)
+                out[file].write(np.ascontiguousarray(array).tobytes())
+                continue
+            for place, shard in _shards(t):
+                out[places[name][place]].write(np.ascontiguousarray(shard).tobytes())
+
+
+def _layout(t: Any) -> Layout | None:
+    """How a tensor is split; None: it is in one piece, here or on a worker, or has yet to be reduced."""
+    if not isinstance(t, Tensor) or not recorder().session.meshes.several:
+        return None
+    lay: Layout = t.layout
+    return lay if lay.dims and not lay.partial else None
+
+
+def _mesh_name(lay: Layout) -> str:
+    meshes = recorder().session.meshes.by_name
+    return next((name for name, m in meshes.items() if m.grid is lay.mesh), "")
+
+
+def _place(lay: Layout, shape: tuple[int, ...], at: tuple[int, ...]) -> Place:
+    return tuple(layout.held(lay.pieces(d), n, lay.mesh, at) for d, n in enumerate(shape))
+
+
+def _shards(t: Tensor) -> list[tuple[Place, Array]]:
+    """The shards of a tensor with their places in it, fetched. Those without elements need not come."""
+    parts = recorder().session.download(t._v or t._read()).parts
+    assert parts is not None
+    lay = parts.layout
+    return [(_place(lay, t.shape, lay.mesh.coordinates[k]), shard) for k, shard in parts.by_position().items()]
+
+
+# --- reading ------------------------------------------------------------------------------------------
+
+
+def read_folder(folder: Path) -> tuple[dict[str, Callable[[], Array]], Any, dict[str, str]]:
+    """What reads each tensor, by name; how they lie in what was saved; and the layouts that they can have again."""
+    index = _index(folder)
+    arrays: dict[str, Callable[[], Array]] = {}
+    laid: dict[str, str] = {}
+    try:
+        for name, row in index["tensors"].items():
+            shape = tuple(row["shape"])
+            if "file" in row:
+                arrays[name] = partial(_read_one, folder, row["file"], name, row["dtype"], shape)
+                continue
+            lay = layout.parse(row["layout"], layout.mesh(**row["axes"]))
+            layout.fits(lay, shape)
+            files = {int(k): str(file) for k, file in row["files"].items()}
+            arrays[name] = partial(_read_parts, folder, files, name, row["dtype"], shape, lay)
+            text = _again(row["mesh"], row["layout"], shape)
+            if text is not None:
+                laid[name] = text
+        return arrays, index["structure"], laid
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise ArgumentError(f"load: the index of {folder} is not one of a sharded checkpoint ({e})") from None
+
+
+def _again(mesh: str, text: str, shape: tuple[int, ...]) -> str | None:
+    """The layout that a tensor had, if there is a mesh here that it can have it on."""
+    made = recorder().session.meshes.by_name.get(mesh)
+    try:
+        if made is not None:
+            layout.fits(layout.parse(text, made.grid), shape)
+            return f"{mesh}: {text}" if mesh else text
+    except GTError:
+        pass
+    return None
+
+
+def _index(folder: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((folder / INDEX).read_text())
+        if found["gt"] != VERSION:
+            raise ArgumentError(f"load: {folder} was written by another version of GT ({found['gt']})")
+    except OSError:
+        raise ArgumentError(f"load: {folder} is a folder without {INDEX}: not a sharded checkpoint") from None
+    except (ValueError, KeyError, TypeError, RecursionError) as e:
+        if isinstance(e, GTError):
+            raise
+        raise ArgumentError(f"load: the index of {folder} is not one of a sharded checkpoint") from None
+    index: dict[str, Any] = found
+    return index
+
+
+def _files_of(folder: Path) -> set[str]:
+    """The files of the checkpoint that is in a folder, if there is one."""
+    try:
+        rows = _index(folder)["tensors"].values()
+        named = {f for row in rows for f in (row.get("files") or {"": row["file"]}).values()}
+    except (GTError, KeyError, AttributeError):
+        return set()
+    return {f for f in named if isinstance(f, str) and os.path.basename(f) == f}
+
+
+def _read_one(folder: Path, file: str, name: str, dtype: str, shape: tuple[int, ...]) -> Array:
+    """What a file has under this name, if it is that."""
+    if os.path.basename(file) != file:
+        raise ArgumentError(f"load: the index of {folder} names a file elsewhere: {file!r}")
+    try:
+        with open(folder / file, "rb") as opened:
+            rows, _ = read_header(opened, folder / file)
+            if name not in rows or rows[name][:2] != (dtype, shape):
+                raise ArgumentError(f"load: {folder / file} does not have the part of {name} that the index says")
+            return read_array(opened, rows[name])
+    except OSError as e:
+        raise ArgumentError(f"load: {folder / file}: {e.strerror}") from None
+
+
+def _read_parts(
+    folder: Path, files: dict[int, str], name: str, dtype: str, shape: tuple[int, ...], lay: Layout
+) -> Array:
+    coordinates = lay.mesh.coordinates
+    shards = {
+        k: _read_one(folder, file, name, dtype, layout.local_shape(lay, shape, coordinates[k]))
+        for k, file in files.items()
+    }
+    return assemble(lay, shape, shards)

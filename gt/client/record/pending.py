@@ -1,0 +1,216 @@
+"""A program that is being recorded, and the values in it.
+
+Law: which values are alive is exact: it is read off CPython's reference counts when the program settles. So nothing
+     that holds a value, the autograd graph neither, may be part of a reference cycle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from sys import getrefcount
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gt.client.record.tree import Kind, Node, Tree, Variant, users_line
+from gt.errors import ArgumentError, ShapeError
+from gt.ops.check import misfit
+from gt.ops.record import as_tuple
+from gt.program import SCALARS, Spec
+
+if TYPE_CHECKING:
+    from gt.client.record.recorder import Recorder
+    from gt.client.session.session import Session
+
+
+class Value(msgspec.Struct, eq=False, gc=False):
+    """One immutable value. Tensors, cells and the autograd graph share it.
+
+    A struct that the collector does not look at, because one is made by every op: it costs a third so. The only
+    cycle it is ever in is that with a pending program, which lets go of its values when it ends.
+    """
+
+    owner: Pending | None  #: The pending program that will make it; None once it has an id.
+    num: int  #: Its number among the results of that program.
+    spec: Spec
+    handle: Handle | None = None
+    replaces: int | None = None  #: The input of its program that it was written over.
+    copied: bool = False  #: A second tensor has had it that does not share memory with the first; see views.py.
+
+
+class Handle:
+    """A value's name at the dispatcher. When it dies, the id is appended to a deque and that is all:
+    no lock, no send, since this may run in any thread, inside anything."""
+
+    __slots__ = ("dead", "id")
+
+    def __init__(self, id: int, session: Session) -> None:
+        self.id = id
+        self.dead = session.dead
+
+    def __del__(self) -> None:
+        if self.id:
+            self.dead.append(self.id)
+
+
+class Pending:
+    """A program that is being recorded."""
+
+    __slots__ = (
+        "compile",
+        "end",
+        "grown_to",
+        "held",
+        "inputs",
+        "marked_s",
+        "node",
+        "pins",
+        "rec",
+        "scalars",
+        "shared",
+        "sources",
+        "undo",
+        "values",
+    )
+
+    def __init__(self, rec: Recorder, node: Node) -> None:
+        self.rec = rec
+        self.node = node
+        self.values: list[Value] = []  #: Every result so far, by number.
+        self.inputs: dict[Value, int] = {}  #: What it takes, in order; the k-th as ~k, its number in a key.
+        self.scalars: list[Any] = []
+        #: A Number or Shared that was passed: its scalar k as a later op's key has it ("f3"), and itself, to keep its
+        #: id() its own. In the order of k.
+        self.shared: dict[int, tuple[str, Any]] = {}
+        self.pins: dict[int, str] = {}  #: Of results that were told how to lie on several workers: their layouts.
+        self.sources: dict[int, Any] = {}  #: In a trace: where scalar k comes from, see function.py.
+        self.undo: list[Callable[[], None]] = []  #: What to take back on the host if the call fails.
+        self.compile = 0  #: What the user chose: see messages.Define.
+        self.end: Node | None = None  #: Once marked: the node it ends at. `node` then has no children.
+        self.marked_s = 0.0
+        self.held = 0  #: Bytes of the inputs, as far as they are large; see `held_alone`.
+        self.grown_to = 0  #: Length at which the cap asked to go on to a period's edge.
+
+    def let_go(self) -> None:
+        """It is over. Its values name it as their owner: without this it would live in a cycle, and they with it."""
+        self.values.clear()
+        self.inputs.clear()
+
+
+#: What a number is in a key, by its type.
+LETTERS: dict[type, str] = {float: "f", int: "i", bool: "b", bytes: "d"}
+LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1  #: The ints that a program can be passed.
+
+NOWHERE = Node(None, None)  #: Has no children: an op recorded there always misses.
+
+
+def too_long(kind: Kind, number: int) -> ArgumentError:
+    """The error for an int outside of that. No call could carry it: it is refused where it is recorded."""
+    return ArgumentError(f"{kind.op.name}: a number of {number.bit_length()} bits does not fit into int64")
+
+
+def grow(tree: Tree, p: Pending, kind: Kind, args: tuple[Any, ...]) -> None:
+    """Add the node of an op to the tree, below the one that the program is at; or raise the user's error."""
+    key: list[Any] = [kind]
+    refs: list[int | None] = []
+    specs: list[Spec] = []
+    fresh: dict[Value, int] = {}  # inputs that this op is the first to use
+    again: dict[int, str] = {}  # and numbers
+    n_inputs = n_scalars = 0
+    for a in args:
+        letter = LETTERS.get(type(a))
+        if letter is None and hasattr(a, "_letter"):
+            letter, known = a._letter, p.shared.get(id(a))
+            if known is not None or id(a) in again:
+                key.append(again[id(a)] if known is None else known[0])
+                refs.append(None)
+                specs.append(SCALARS[letter])
+                continue
+            again[id(a)] = f"{letter}{len(p.scalars) + n_scalars}"
+        if letter is not None:
+            key.append(letter)
+            refs.append(None)
+            specs.append(SCALARS[letter])
+            n_scalars += 1
+            continue
+        v = a._v or a._read()
+        specs.append(v.spec)
+        if v.owner is p:
+            key.append(v.num)
+            refs.append(v.num)
+            continue
+        ref = p.inputs.get(v, fresh.get(v))
+        if ref is None:
+            ref = fresh[v] = ~(len(p.inputs) + n_inputs)
+            n_inputs += 1
+            key.append((ref, v.spec))
+        else:
+            key.append(ref)
+        refs.append(ref)
+    if tuple(key) in p.node.kids:
+        return  # only an operand had to be brought here
+    node = Node(p.node, tuple(key))
+    node.kind = kind
+    node.operands = tuple(specs)
+    node.refs = tuple(refs)
+    try:
+        node.specs = as_tuple(kind.op.infer(*specs, **kind.attrs))
+        if problem := next(filter(None, map(misfit, node.specs)), ""):
+            raise ShapeError(f"{kind.op.name}: {problem}")  # here, with the user's line: the server would refuse it
+    except Exception:
+        kind.refused()
+        raise
+    node.spec = node.specs[0]
+    parent = p.node
+    node.n_inputs = parent.n_inputs + n_inputs
+    node.n_scalars = parent.n_scalars + n_scalars
+    node.n_values = parent.n_values + len(node.specs)
+    node.where = users_line()
+    parent.kids[node.key] = node
+    tree.nodes += 1
+
+
+def roll_back(p: Pending) -> None:
+    """Undo what an op that missed had already added."""
+    node = p.end or p.node
+    while len(p.inputs) > node.n_inputs:
+        p.inputs.popitem()
+    while p.shared and int(next(reversed(p.shared.values()))[0][1:]) >= node.n_scalars:
+        p.shared.popitem()
+    for k in [k for k in p.sources if k >= node.n_scalars]:
+        del p.sources[k]
+    del p.scalars[node.n_scalars :]
+    del p.values[node.n_values :]
+
+
+def held_alone(p: Pending) -> int:
+    """The bytes of inputs that nobody else holds. One that was written over does not count: the new value takes its
+    memory, and a step of an optimizer shall stay one program, however large the model."""
+    replaced = {v.replaces for v in p.values}
+    sizes = [v.spec.nbytes if getrefcount(v) <= ALONE else 0 for v in p.inputs]
+    return sum([nbytes for k, nbytes in enumerate(sizes) if k not in replaced])
+
+
+def alone(values: Iterable[Value]) -> list[int]:
+    """Which of these values nobody holds but what they are in. (Not with enumerate: its tuple would hold one.)"""
+    return [k for k, n in enumerate([getrefcount(v) for v in values]) if n <= ALONE]
+
+
+def _alone() -> int:
+    """What getrefcount says of an object that is only in a list that is being iterated over."""
+    values = [Value(None, 0, SCALARS["f"])]
+    return [getrefcount(v) for v in values][0]  # noqa: RUF015 - exactly this form is measured
+
+
+ALONE = _alone()
+
+
+def close(p: Pending, end: Node, tree: Tree) -> tuple[Variant, set[int]] | None:
+    """Which program this is: by what is alive now. None if nothing of it is."""
+    live = [v.num for v in p.values if getrefcount(v) > ALONE]
+    if not live:
+        return None
+    dead = frozenset(alone(p.inputs))
+    values = p.values
+    updates = tuple([(n, k) for n in live if (k := values[n].replaces) is not None])
+    return tree.variant(end, tuple(live), dead, updates), set(live)

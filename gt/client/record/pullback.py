@@ -1,0 +1,216 @@
+"""The gradient of an op, written down: which ops it records, on which values.
+
+A VJP is a pure function of specs, attributes and ops (gt/ops). So it is run once, on symbols, for all uses of the op
+that are alike: of one kind, on operands of the same specs, with a gradient for the same operands. That says which
+values it reads, which is what a graph node keeps, and what it does with them, which backward records without running
+the VJP again.
+
+Not every gradient can be written down: one may look at a number among its operands. Then `whole` is None, and backward
+runs the VJP itself.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from gt.client.record.tree import Kind, kind_of
+from gt.errors import AutogradError
+from gt.ops.record import TABLE
+from gt.ops.trace import Symbol, Trace, scalar_kind
+from gt.program import SCALAR_TYPES, Spec
+
+
+class Code(NamedTuple):
+    """What a gradient records. Its values have places: the gradients of the results, the operands, the results, the
+    constants, and then what it computes, in order."""
+
+    constants: tuple[Any, ...]
+    steps: tuple[tuple[Kind, tuple[int, ...]], ...]  #: ops, and the places of their operands
+    gradients: tuple[tuple[int, int], ...]  #: (operand, place of its gradient)
+
+
+class Pullback:
+    """What is known of the gradient of an op for some of its operands."""
+
+    __slots__ = ("_codes", "_use", "pick", "saves", "whole")
+
+    def __init__(self, kind: Kind, operands: tuple[Spec, ...], results: tuple[Spec, ...], mask: int) -> None:
+        self._use = kind, operands, results, mask
+        #: Which values the VJP reads, as bits: operands, then the result. -1: there is no gradient.
+        self.saves = -1
+        self.whole: Code | None = None  #: if every result has a gradient
+        self._codes: dict[tuple[bool, ...], Code | None] = {}  #: if those do
+        if _flows(kind, operands, results, mask):
+            self.saves = _reads(kind, operands, results, mask)
+            self.whole = _write(kind, operands, results, mask, (True,) * len(results))
+        n = len(operands)
+        #: Of operands, result and None: what a graph node keeps.
+        self.pick: Callable[[tuple[Any, ...]], tuple[Any, ...]] = itemgetter(
+            *[i if self.saves >> i & 1 else n + 1 for i in range(n + 1)]
+        )
+
+    def of(self, given: tuple[bool, ...]) -> Code | None:
+        """The gradient where only those results have one."""
+        try:
+            return self._codes[given]
+        except KeyError:
+            code = self._codes[given] = _write(*self._use, given)
+            return code
+
+
+#: Uses that are alike share one: layers of a model, and the tree's branches.
+pullback = functools.lru_cache(maxsize=4096)(Pullback)
+
+
+def fit(d: Any, spec: Spec) -> Any:
+    """A gradient in its operand's shape and dtype: summed over broadcast dimensions, cast; of a real
+    operand, the real part."""
+    if d.shape != spec.shape:
+        d = TABLE["sum_to"](d, shape=spec.shape)
+    if d.dtype.is_complex and not spec.dtype.is_complex:
+        d = TABLE["real"](d)
+    if d.dtype is not spec.dtype:
+        d = TABLE["cast"](d, dtype=spec.dtype.name)
+    return d
+
+
+def _flows(kind: Kind, operands: Sequence[Spec], results: Sequence[Spec], mask: int) -> bool:
+    """Whether any gradient passes through."""
+    op = kind.op
+    assert op.vjp is not None or op.compose is None, (
+        f"{op.name}: record its parts (Tensor._apply), they have the gradient"
+    )
+    if op.vjp is None or not any(s.dtype.is_differentiable for s in results):
+        return False
+    if not any(mask >> i & 1 and s.dtype.is_differentiable for i, s in enumerate(operands)):
+        return False
+    return callable(op.vjp) or any(mask >> i & 1 and f is not None for i, f in enumerate(op.vjp))
+
+
+def gradients(
+    kind: Kind, mask: int, g: Any, y: Any, args: Sequence[Any], operands: Sequence[Spec]
+) -> list[tuple[int, Any]]:
+    """What the VJP makes of these: (operand, its gradient), for operands in the mask."""
+    vjp, attrs, found = kind.op.vjp, kind.attrs, []
+    if callable(vjp):
+        for i, d in enumerate(vjp(g, y, *args, **attrs)):
+            if d is not None and mask >> i & 1:
+                found.append((i, fit(d, operands[i])))
+        return found
+    for i, f in enumerate(vjp[: len(args)] if vjp else ()):
+        if f is not None and mask >> i & 1:
+            d = f(g, y, *args, **attrs)
+            if d is not None:
+                found.append((i, fit(d, operands[i])))
+    return found
+
+
+def _run(
+    kind: Kind, operands: Sequence[Spec], results: Sequence[Spec], mask: int, given: Sequence[bool], args: Sequence[Any]
+) -> tuple[Trace, list[tuple[int, Symbol]]]:
+    """The VJP on symbols, whose numbers are: those of the results' gradients, of the operands that are no numbers
+    themselves, of the results. With the gradients it made."""
+    trace = Trace()
+    g = [trace.symbol(s) for s in results]
+    tensors = [trace.symbol(a) if type(a) is Spec else a for a in args]
+    y = [trace.symbol(s) for s in results]
+    gs = [s if has else None for s, has in zip(g, given, strict=True)]
+    if len(results) == 1:
+        return trace, gradients(kind, mask, gs[0], y[0], tensors, operands)
+    return trace, gradients(kind, mask, tuple(gs), tuple(y), tensors, operands)
+
+
+def _reads(kind: Kind, operands: Sequence[Spec], results: Sequence[Spec], mask: int) -> int:
+    """Which values the VJP reads, as bits: found by looking at what it does with symbols."""
+    args = [_STAND_INS[s.dtype.name][0] if s.weak else s for s in operands]
+    try:
+        trace, found = _run(kind, operands, results, mask, (True,) * len(results), args)
+    except AutogradError:
+        return 0  # there is no gradient in this case: which backward will say, if it comes here
+    reads = trace.reads() | {d.number for _, d in found}
+    number, bits = len(results), 0
+    for i, a in enumerate(args):
+        if type(a) is not Spec:
+            bits |= 1 << i
+        else:
+            bits |= (number in reads) << i
+            number += 1
+    return bits | any(number + i in reads for i in range(len(results))) << len(args)
+
+
+class _LookedAt(Exception):
+    """A gradient depends on a number among its operands."""
+
+
+def _look(self: Any, *others: Any) -> Any:
+    raise _LookedAt
+
+
+_LOOKS = (
+    "abs add and bool ceil contains divmod eq float floor floordiv ge getitem gt hash index int invert iter le len "
+    "lshift lt mod mul ne neg or pos pow radd rand rdivmod rfloordiv rlshift rmod rmul ror round rpow rrshift rshift "
+    "rsub rtruediv rxor str sub truediv trunc xor"
+)
+_HOLES: dict[type, Any] = {
+    kind: type("Hole", (kind,), {f"__{name}__": _look for name in _LOOKS.split()}) for kind in (float, int, bytes)
+}
+#: Numbers to run a VJP with, by dtype. Two: what C code made of one differs from what it makes of the other.
+_STAND_INS: dict[str, tuple[Any, Any]] = {
+    "float32": (1.5, 2.5), "int64": (2, 3), "bool": (True, False), "uint8": (b"", b"\0")
+}  # fmt: skip
+
+
+def _write(
+    kind: Kind, operands: Sequence[Spec], results: Sequence[Spec], mask: int, given: tuple[bool, ...]
+) -> Code | None:
+    """The gradient written down; None where that cannot be done."""
+    numbers = [s.dtype.name for s in operands if s.weak]
+    if "bool" in numbers:
+        return None
+    try:
+        codes = [_written(kind, operands, results, mask, given, k) for k in (0, 1)[: 1 + bool(numbers)]]
+    except (AutogradError, _LookedAt):
+        return None
+    return codes[0] if codes[0] == codes[-1] else None
+
+
+def _written(
+    kind: Kind, operands: Sequence[Spec], results: Sequence[Spec], mask: int, given: tuple[bool, ...], k: int
+) -> Code:
+    args = [_HOLES[type(x := _STAND_INS[s.dtype.name][k])](x) if s.weak else s for s in operands]
+    trace, found = _run(kind, operands, results, mask, given, args)
+    n, count = len(results), 2 * len(results) + len(args)
+    tensors = [*range(n), *[n + i for i, s in enumerate(operands) if not s.weak], *range(n + len(args), count)]
+    place = dict(enumerate(tensors))  # of a symbol, by its number
+    number_place = {id(a): n + i for i, a in enumerate(args) if type(a) is not Spec}  # trace.code keeps the ids theirs
+    needed = _needed(trace, {d.number for _, d in found})
+    constants: list[Any] = []
+    for _, takes, _, _ in needed:
+        for a in takes:
+            if not isinstance(a, Symbol) and id(a) not in number_place:
+                number_place[id(a)] = count + len(constants)
+                constants.append(SCALAR_TYPES[scalar_kind(a)](a))
+    count += len(constants)
+    steps: list[tuple[Kind, tuple[int, ...]]] = []
+    for op, takes, attrs, makes in needed:
+        places = [place[a.number] if isinstance(a, Symbol) else number_place[id(a)] for a in takes]
+        steps.append((kind_of(op, attrs), tuple(places)))
+        for number in makes:
+            place[number] = count
+            count += 1
+    return Code(tuple(constants), tuple(steps), tuple([(i, place[d.number]) for i, d in found]))
+
+
+def _needed(trace: Trace, wanted: set[int]) -> list[Any]:
+    """The instructions that the gradients are made of, in order."""
+    kept = []
+    for instruction in reversed(trace.code):
+        _, takes, _, makes = instruction
+        if not wanted.isdisjoint(makes):
+            wanted.update([a.number for a in takes if isinstance(a, Symbol)])
+            kept.append(instruction)
+    kept.reverse()
+    return kept

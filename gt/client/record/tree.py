@@ -1,0 +1,302 @@
+"""The tree of everything this session has recorded.
+
+A node is "this op, these attributes, these operands" below its parent. It knows what follows from
+that: the result's shape and dtype, what the gradient will read, and the user's line. A loop's
+second pass walks known nodes, one dictionary look-up per op, and infers nothing.
+
+A program is named by the node where it ends, the results that are kept and the inputs given away. Its precision
+is its root's: there is one root for each.
+
+The tree is bounded: ends of programs are kept in the order of their last use, and the branches of
+those longest unused are cut.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gt.client.record import precision
+from gt.ops.record import Op
+from gt.program import Instruction, Precision, Program, Spec
+
+if TYPE_CHECKING:
+    from gt.client.record.pullback import Pullback
+
+NODE_NBYTES = 700  #: What a node costs in memory, its share of dictionaries included.
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+class Kind:
+    """An op with its attributes: the part of an instruction that is not an operand. Interned."""
+
+    __slots__ = ("attrs", "differentiable", "home", "op")
+
+    def __init__(self, op: Op, attrs: dict[str, Any], home: Kinds | None = None) -> None:
+        self.op = op
+        self.attrs = attrs
+        self.home = home
+        self.differentiable = op.vjp is not None or op.compose is not None
+
+    def refused(self) -> None:
+        """Inference refused these attributes: forget them, since others may be equal to them (True == 1 == 1.0)."""
+        if self.home is not None:
+            for values in [v for v, kind in self.home.items() if kind is self]:
+                del self.home[values]
+
+    def __repr__(self) -> str:
+        return f"{self.op.name}{self.attrs or ''}"
+
+
+class Kinds(dict[Any, Kind]):
+    """All kinds of one op, by the values of its attributes: `SUM[(0, 1), False]`."""
+
+    __slots__ = ("names", "op")
+    LIMIT = 10_000
+
+    def __init__(self, op: Op, *names: str) -> None:
+        self.op = op
+        self.names = names
+
+    def __missing__(self, values: Any) -> Kind:
+        if len(self) >= self.LIMIT:
+            self.clear()  # the tree grows its branches anew; nothing is lost but time
+        row = values if len(self.names) != 1 else (values,)
+        kind = self[values] = Kind(self.op, dict(zip(self.names, row, strict=True)), self)
+        return kind
+
+
+_KINDS: dict[tuple[Op, tuple[str, ...]], Kinds] = {}  #: of ops called from a gradient or a composition
+
+
+def kind_of(op: Op, attrs: dict[str, Any]) -> Kind:
+    """The kind of an op with these attributes."""
+    names = (*attrs,)
+    kinds = _KINDS.get((op, names))
+    if kinds is None:
+        kinds = _KINDS[op, names] = Kinds(op, *names)
+    values = (*attrs.values(),)
+    return kinds[values if len(values) != 1 else values[0]]
+
+
+class Node:
+    """A place in the tree; see the file's header."""
+
+    __slots__ = (
+        "depth", "ends", "key", "kids", "kind", "n_inputs", "n_scalars", "n_values", "operands", "parent",
+        "programs", "pulls", "refs", "spec", "specs", "where",
+    )  # fmt: skip
+
+    def __init__(self, parent: Node | None, key: Any) -> None:
+        self.parent = parent
+        self.key = key
+        self.kids: dict[Any, Node] = {}
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        #: Counts along the path from the root, this node included.
+        self.n_inputs = self.n_scalars = self.n_values = 0
+        self.kind: Kind | None = None
+        self.refs: tuple[int | None, ...] = ()  #: operands: result number, ~k for input k, None for a scalar
+        self.operands: tuple[Spec, ...] = ()
+        self.specs: tuple[Spec, ...] = ()
+        self.spec: Spec | None = None  #: of the first result
+        self.pulls: dict[int, Pullback] = {}  #: The gradient, by which operands need one, as bits.
+        self.where: tuple[str, int] = ("", 0)
+        self.programs: dict[Any, Variant] = {}
+        self.ends = False  #: A program that gets here ends here: at the cap, or at a period's edge.
+
+    def path(self) -> list[Node]:
+        """The nodes from the first op to this one."""
+        nodes: list[Node] = []
+        node = self
+        while node.parent is not None:
+            nodes.append(node)
+            node = node.parent
+        nodes.reverse()
+        return nodes
+
+
+@dataclass(slots=True)
+class Variant:
+    """A program that ends at some node, ready to be called."""
+
+    program: Program
+    hash: bytes
+    outputs: tuple[int, ...]  #: result numbers (of the path), in the program's order
+    inputs: tuple[int, ...]  #: which of the path's inputs the program takes
+    scalars: tuple[int, ...]  #: which of the path's scalars
+    dead: frozenset[int]  #: path inputs that the program may overwrite
+    updates: tuple[tuple[int, int], ...]  #: (result number, path input)
+    where: list[tuple[str, int]]  #: the user's line for each instruction
+    timed: bool = False
+    compile: int = 0  #: see Define
+
+
+def build(end: Node, live: tuple[int, ...], dead: frozenset[int], updates: tuple[tuple[int, int], ...]) -> Variant:
+    """The program of the path to `end` that keeps `live`. What nothing needs is left out."""
+    path = end.path()
+    needed = set(live)
+    keep: list[tuple[int, Node]] = []  # (number of its first result, node), last first
+    first = end.n_values
+    for node in reversed(path):
+        first -= len(node.specs)
+        if any(first + i in needed for i in range(len(node.specs))):
+            keep.append((first, node))
+            needed.update(r for r in node.refs if r is not None and r >= 0)
+    keep.reverse()
+
+    used_inputs = {~r for _, node in keep for r in node.refs if r is not None and r < 0}
+    used_inputs |= {source for _, source in updates}
+    inputs = tuple(sorted(used_inputs))
+    input_number = {source: i for i, source in enumerate(inputs)}
+    input_specs = _input_specs(path)
+
+    letters = {k: part[0] for _, node in keep for part, k in _scalars(node)}
+    scalars = tuple(sorted(letters))
+    scalar_number = {k: i for i, k in enumerate(scalars)}
+
+    value_number: dict[int, int] = {}  # of the path -> of the program
+    code: list[Instruction] = []
+    count = len(inputs)
+    for first, node in keep:
+        assert node.kind is not None
+        taken = iter([~scalar_number[k] for _, k in _scalars(node)])
+        args = [next(taken) if r is None else value_number[r] if r >= 0 else input_number[~r] for r in node.refs]
+        for i in range(len(node.specs)):
+            value_number[first + i] = count + i
+        count += len(node.specs)
+        code.append(Instruction(node.kind.op.name, tuple(args), node.kind.attrs, len(node.specs)))
+
+    program = Program(
+        inputs=tuple((input_specs[i].shape, input_specs[i].dtype.name) for i in inputs),
+        scalars="".join([letters[k] for k in scalars]),
+        code=tuple(code),
+        outputs=tuple(value_number[v] for v in live),
+        donate=tuple(input_number[d] for d in sorted(dead) if d in input_number),
+        updates=tuple((live.index(v), input_number[source]) for v, source in updates),
+        precision=path[0].parent.key,  # type: ignore[union-attr]  # the root
+    )
+    where = [node.where for _, node in keep]
+    return Variant(program, program.hash(), live, inputs, scalars, dead, updates, where)
+
+
+def _scalars(node: Node) -> list[tuple[str, int]]:
+    """The scalars a node takes: their parts of its key, and which of the path's they are. A part is the letter of a new
+    one ("f"), or the letter and number of one that the path has had ("f3")."""
+    assert node.parent is not None
+    count = node.parent.n_scalars
+    found: list[tuple[str, int]] = []
+    for part in node.key[1:]:
+        if type(part) is str:
+            new = len(part) == 1
+            found.append((part, count if new else int(part[1:])))
+            count += new
+    return found
+
+
+def _input_specs(path: list[Node]) -> list[Spec]:
+    """The specs of the inputs, in the order in which the path meets them."""
+    specs: list[Spec] = []
+    for node in path:
+        specs.extend(part[1] for part in node.key[1:] if type(part) is tuple)
+    return specs
+
+
+class Tree:
+    """The roots, and the bound on what hangs from them."""
+
+    VARIANTS = 4  #: Programs of one node before they are joined into one.
+
+    def __init__(self, limit_nbytes: int) -> None:
+        self._roots: dict[Precision, Node] = {}  #: Each has its precision for a key.
+        self.limit = max(1, limit_nbytes // NODE_NBYTES)
+        self.nodes = 0
+        #: Nodes where a pending program ended or was dropped, least recently used first.
+        self.ends: OrderedDict[Node, None] = OrderedDict()
+
+    @property
+    def root(self) -> Node:
+        """Where a program begins now."""
+        chosen = precision.current()
+        found = self._roots.get(chosen)
+        return self._roots.setdefault(chosen, Node(None, chosen)) if found is None else found
+
+    def variant(
+        self, end: Node, live: tuple[int, ...], dead: frozenset[int], updates: tuple[tuple[int, int], ...]
+    ) -> Variant:
+        """A program for this end: one that exists and serves (keeps at least what is live, gives
+        away no more than what is dead), or a new one."""
+        exact = (live, dead, updates)
+        found = end.programs.get(exact)
+        if found is not None:
+            return found
+        alive = set(live)
+        for v in end.programs.values():
+            if v.updates == updates and v.dead <= dead and alive.issubset(v.outputs):
+                return v
+        if len(end.programs) >= self.VARIANTS:
+            # The code keeps now this, now that. One program that keeps all of it serves every case.
+            for v in end.programs.values():
+                alive.update(v.outputs)
+                dead = dead & v.dead
+            live = tuple(sorted(alive))
+            end.programs.clear()
+        made = build(end, live, dead, updates)
+        end.programs[live, dead, updates] = made
+        return made
+
+    def touch(self, end: Node, pinned: Callable[[], set[Node]]) -> None:
+        """A pending program ended here. Cut what was longest unused, but not what is `pinned`, if the tree is too
+        large."""
+        self.ends[end] = None
+        self.ends.move_to_end(end)
+        while self.nodes > self.limit and len(self.ends) > 1:
+            oldest = next(iter(self.ends))
+            if oldest is end:
+                break
+            del self.ends[oldest]
+            oldest.programs.clear()
+            self._cut(oldest, pinned())
+
+    def _cut(self, node: Node, pinned: set[Node]) -> None:
+        while node.parent is not None and not node.kids and not node.programs and node not in pinned:
+            if node in self.ends:
+                return
+            del node.parent.kids[node.key]
+            self.nodes -= 1
+            node = node.parent
+
+
+def users_line() -> tuple[str, int]:
+    """File and line of the innermost frame that is not GT's own."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+def find_period(path: list[Node], repeats: int = 8) -> int:
+    """The shortest period with which the path ends at least `repeats` times; 0 if there is none.
+
+    Two ops are equal here if they are of one kind and take their operands from equally far back.
+    """
+    shapes = []
+    first = 0
+    for node in path:
+        refs = tuple(
+            part[0] if type(part) is str else "new" if type(part) is tuple else part - first if part >= 0 else "input"
+            for part in node.key[1:]
+        )
+        shapes.append((node.kind, refs, node.specs))
+        first += len(node.specs)
+    n = len(shapes)
+    for p in range(1, n // repeats + 1):
+        if shapes[n - 1] == shapes[n - 1 - p] and shapes[n - repeats * p : n - p] == shapes[n - (repeats - 1) * p :]:
+            return p
+    return 0

@@ -1,0 +1,540 @@
+"""A session: this client's world at a dispatcher. Its tree of programs, its ids, its connection.
+
+Law 1: the channel is used under `lock` only. A thread that waits for a value sleeps outside it, and is
+       woken by the channel or by whoever took its message off the channel. One that has run its window
+       ahead waits with the lock: no other thread comes between the two halves of its op.
+Law 2: ids grow and are never used twice.
+Law 3: a failed call is raised once, at the next sync or program end. Calls that were under way by then
+       and had used its results failed with it and are not raised again; later ones are.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+
+from gt import config, errors
+from gt.client.compat import autocast as policy
+from gt.client.mesh.meshes import Meshes
+from gt.client.record import recorder as recording
+from gt.client.record.pending import Handle, Pending, Value
+from gt.client.record.recorder import Recorder
+from gt.client.record.tree import Node, Tree, Variant
+from gt.client.session import waiting
+from gt.client.session.gathering import layout_of
+from gt.client.session.interrupts import SessionLock
+from gt.client.session.transfers import Download, Transfers
+from gt.client.session.waiting import Sleeper
+from gt.errors import ForkError, GTError, ServerError
+from gt.layout import Layout
+from gt.program import Spec
+from gt.transport.channel import Channel
+from gt.transport.codec import Buffer
+from gt.transport.messages import (
+    VERSION,
+    WINDOW,
+    Call,
+    CallDone,
+    CallFailed,
+    Chunk,
+    ChunkAck,
+    Define,
+    Failure,
+    Fetch,
+    FetchFailed,
+    Free,
+    GetStats,
+    Goodbye,
+    Hello,
+    MeshSet,
+    Need,
+    Refused,
+    Rejected,
+    Sharded,
+    Shared,
+    Stats,
+    Welcome,
+    pack_ids,
+)  # fmt: skip
+
+
+class Session:
+    """See the file's header."""
+
+    def __init__(self, channel: Channel, settings: config.Config, private: Any = None, timer: bool = True) -> None:
+        self.channel = channel
+        self.config = settings
+        self.private = private  #: The server that was started for this session, if one was.
+        self.lock = SessionLock()
+        self.closed = False
+        self.forked = False
+        self.broken: str = ""  #: Why the connection is of no more use.
+        self.number = 0
+        self.window = WINDOW
+        self.tree = Tree(settings.cache_bytes)
+        self.recorders: list[Recorder] = []
+        self.dead: deque[int] = deque()  #: Ids whose values are gone; appended to by finalizers.
+        self.next_id = 1
+        self.seq = 0  #: Calls sent.
+        self.done = 0  #: Calls finished: all up to this one.
+        self.unproven = 0  #: The last call of a program that was new then.
+        self.acked = 0  #: Failures up to this call were raised.
+        self.failures: deque[CallFailed] = deque()
+        self._raised: dict[int, int] = {}  #: Raised failures, by root: how many calls had been sent by then.
+        self._undo: dict[int, list[Callable[[], None]]] = {}  #: By call, as long as it may fail.
+        self.variants: OrderedDict[bytes, Variant] = OrderedDict()  #: Programs that were sent, latest last.
+        self.defined = 0  #: Program texts sent, for those who count.
+        self.transfers = Transfers(self)
+        self.meshes = Meshes(self)
+        self.signals: Any = None  #: Where ops in named contexts run, if that was configured: see signals.py.
+        self._answers: dict[int, Any] = {}  #: To the questions under way; None until there is one.
+        self._request = 0
+        self._out: list[tuple[Any, Buffer | None]] = []  #: Messages held back while `_holds`, to go out as one.
+        self._holds = 0
+        self._threads = threading.local()  #: Each thread's `sleeper`.
+        self.waiters: set[int] = set()  #: Event descriptors of the threads that sleep in `wait`.
+        self.sent_s = 0.0
+        self.seed = int.from_bytes(os.urandom(8), "little") >> 1
+        self.draws = 0
+        self.asleep = self.dozing = False  #: the timer
+        self.wake = threading.Event()
+        self._hello()
+        if timer:
+            threading.Thread(target=waiting.run_timer, args=(self,), name="gt-timer", daemon=True).start()
+            waiting.watch_cells(self)
+
+    def _hello(self) -> None:
+        name = f"{os.path.basename(sys.argv[0]) or 'python'}-{os.getpid()}"
+        self.channel.send(Hello(VERSION, self.config.token, name))
+        deadline = time.monotonic() + self.config.connect_timeout_s
+        self.wait(lambda: self.number > 0 or time.monotonic() > deadline)
+        if not self.number:
+            raise ServerError(f"no GT server answered within {self.config.connect_timeout_s:g} s")
+
+    # --- recorders ---
+
+    def new_recorder(self) -> Recorder:
+        with self.lock:
+            self.recorders = [r for r in self.recorders if r.thread.is_alive() or r.pending.node.depth]
+            rec = Recorder(self)
+            rec.policy = policy.current()
+            self.recorders.append(rec)
+            return rec
+
+    def pinned(self) -> set[Node]:
+        """Nodes that the tree must not lose now."""
+        return {r.pending.node for r in self.recorders} | {r.pending.end for r in self.recorders if r.pending.end}
+
+    def check_usable(self) -> None:
+        if self.forked:
+            raise ForkError(
+                "GT cannot be used in a forked child: the connection belongs to the parent process "
+                "(use the 'spawn' start method, or hand numpy arrays to the child)"
+            )
+        if self.broken:
+            raise ServerError(self.broken)
+
+    def next_seed(self) -> int:
+        """The seed of the next random op: 63 bits, a hash of the session's seed and a count."""
+        self.draws += 1
+        x = (self.seed + self.draws * 0x9E3779B97F4A7C15) & (2**64 - 1)
+        x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
+        x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
+        return (x ^ (x >> 31)) >> 1
+
+    # --- sending ---
+
+    def make_room(self) -> None:
+        """Wait while this session has run its whole window ahead. The only wait that needs no value."""
+        self.check_usable()
+        if self.full:
+            self.wait(lambda: not self.full)
+
+    def hear_of_new(self) -> None:
+        """Wait for the outcome of the last program that was called for the first time. What a program cannot do (it
+        needs more memory than there is, say) it mostly cannot do from the start: so a training loop hears of it by
+        the end of its next step. What has gone well before is not waited for."""
+        if self.unproven > self.done:
+            self.wait(lambda: self.done >= self.unproven)
+
+    @property
+    def full(self) -> bool:
+        """As many calls are under way as may be."""
+        return self.seq - self.done >= self.window
+
+    def send_call(self, p: Pending, variant: Variant, live: set[int]) -> None:
+        """Send a settled program; give its live values their ids. The caller has the lock."""
+        inputs = [v.handle for v in p.inputs]
+        ids = [inputs[k].id for k in variant.inputs]  # type: ignore[union-attr]  # inputs have handles
+        scalars = p.scalars if len(variant.scalars) == len(p.scalars) else [p.scalars[k] for k in variant.scalars]
+        for i in variant.program.donate:
+            inputs[variant.inputs[i]].id = 0  # type: ignore[union-attr]  # likewise; the call itself drops it
+        first = self.call(variant, ids, tuple(scalars), p.undo, p.compile)
+        for i, num in enumerate(variant.outputs):
+            if num in live:
+                v = p.values[num]
+                v.owner = None
+                v.handle = Handle(first + i, self)
+            else:
+                self.dead.append(first + i)  # kept by the program for other callers, not for this one
+
+    def call(
+        self, variant: Variant, ids: list[int], scalars: tuple[Any, ...], undo: list[Callable[[], None]], compile: int
+    ) -> int:
+        """Send one call; returns the id of its first output. If it fails, `undo` is done. `compile`: see Define."""
+        frees = self._take_dead()
+        sent = self.variants.get(variant.hash)
+        if sent is None or compile > sent.compile:
+            variant.compile = compile
+            self.variants[variant.hash] = variant
+            self.defined += 1
+            self._out.append((Define(variant.program, variant.timed, compile), None))
+            if len(self.variants) > 10 * self.window and self.tree.nodes > self.tree.limit // 2:
+                self.variants.popitem(last=False)
+        else:
+            self.variants.move_to_end(variant.hash)
+        first = self.next_id
+        self.next_id += len(variant.outputs)
+        self.seq += 1
+        if sent is None:
+            self.unproven = self.seq
+        if undo:
+            self._undo[self.seq] = undo
+        self.send(Call(0, self.seq, variant.hash, pack_ids(ids), scalars, first, frees, self.acked))
+        if self.config.debug_client:
+            self.say(f"call {self.seq} {variant.hash.hex()[:8]}: {len(variant.program.code)} instructions")
+        return first
+
+    def send(self, message: Any, payload: Buffer | None = None) -> None:
+        """Send it, or keep it for the `_flush` of whoever holds it back. The caller has the lock."""
+        self._out.append((message, payload))
+        if not self._holds:
+            self._flush()
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        try:
+            self.channel.send_all(out)
+        except ServerError as e:
+            self.give_up(str(e))
+        self.sent_s = time.monotonic()
+        if self.waiters and not self.channel.local:
+            # Sending may swallow the channel's signal that something came; a local one has it as long as it is true.
+            self._wake_waiters()
+
+    def _take_dead(self) -> bytes:
+        dead = self.dead
+        if not dead:
+            return b""
+        ids: list[int] = []
+        later: list[int] = []  # an upload is freed when it has arrived
+        while dead:
+            i = dead.popleft()
+            (later if i in self.transfers.uploads else ids).append(i)
+        dead.extend(later)
+        return pack_ids(ids)
+
+    def flush_frees(self) -> None:
+        if self.dead and not self.broken:
+            ids = self._take_dead()
+            if ids:
+                self.send(Free(0, ids))
+
+    def upload(self, array: np.ndarray[Any, Any], spec: Spec, layout: str = "") -> Value:
+        """A value with the bytes of this array. They have been copied when this returns. `layout`: see Chunk."""
+        with self.lock:
+            v = self.transfers.upload(array, spec, layout)
+            if self.asleep:
+                self.wake_timer()
+            return v
+
+    # --- receiving ---
+
+    def process(self, me: int = -1) -> None:
+        """Take every message that is there. The caller has the lock; `me` is its place among the waiters."""
+        if self.closed or self.forked:
+            return
+        came = False
+        while True:
+            try:
+                item = self.channel.receive(0)
+            except ServerError as e:
+                self.give_up(str(e))
+                break
+            if item is None:
+                break
+            came = True
+            self._handle(*item)
+        if came and self._out:
+            self._flush()  # what was asked for is never held back: the server may wait for it
+        if came and len(self.waiters) > (me in self.waiters):
+            self._wake_waiters(me)
+
+    def _handle(self, m: Any, payload: Buffer | None) -> None:
+        kind = type(m)
+        if kind is CallDone:
+            self.done = max(self.done, m.seq)
+            while self._undo and next(iter(self._undo)) <= m.seq:
+                del self._undo[next(iter(self._undo))]
+        elif kind is Chunk:
+            self.transfers.came(m, payload)
+        elif isinstance(m, ChunkAck):
+            self.transfers.acknowledged(m)
+        elif isinstance(m, CallFailed):
+            for take_back in self._undo.pop(m.seq, ()):
+                take_back()
+            # Of calls that were under way when the root was raised the user knows; of later ones not.
+            if m.seq > self._raised.get(m.root, 0) and all(f.root != m.root for f in self.failures):
+                self.failures.append(m)
+        elif isinstance(m, (FetchFailed, Sharded, Stats, MeshSet)):
+            if m.request in self._answers:
+                self._answers[m.request] = m
+            elif isinstance(m, FetchFailed):
+                self.transfers.failed(m)
+            elif isinstance(m, Sharded):
+                self.transfers.sharded(m)
+        elif isinstance(m, Shared):
+            self.transfers.shared(m)
+        elif isinstance(m, Need):
+            variant = self.variants.get(m.program)
+            if variant is None:
+                self.give_up("the server asked for a program that this client has forgotten")
+            else:
+                self.send(Define(variant.program, variant.timed, variant.compile))
+        elif isinstance(m, Welcome):
+            self.number, self.window = m.session, min(m.window, WINDOW)
+        elif isinstance(m, (Refused, Rejected)):
+            self.give_up(m.text)
+
+    def give_up(self, why: str) -> None:
+        """The connection is of no more use."""
+        if not self.broken:
+            if self.private is not None and not self.private.alive():
+                why = f"GT's private server is gone ({why})"
+            self.broken = why
+
+    # --- waiting ---
+
+    def wait(self, ready: Callable[[], bool], look: bool = False) -> None:
+        """Sleep until `ready()`. Raises if the connection breaks; Ctrl-C leaves everything usable. With `look` that may
+        come true without a message, and is looked for before the sleep."""
+        sleeper = self._sleeper()
+        try:
+            with self.lock:
+                if not self.channel.local:  # what has come to a local one is seen by whoever sleeps on it
+                    if self._out:
+                        self._flush()
+                    self.process()
+                done = ready()
+                if not done:
+                    self.check_usable()
+                    self.waiters.add(sleeper.fd)
+                if self._out:
+                    self._flush()  # last: whoever answers may need this very CPU, which is free once this one sleeps
+                if done:
+                    return
+            if look and sleeper.look(self, ready):
+                return
+            while True:
+                with self.lock.asleep():
+                    sleeper.sleep(self.channel)
+                with self.lock:
+                    self.process(sleeper.fd)
+                    if ready():
+                        return
+                    self.check_usable()
+        finally:
+            with self.lock:
+                self.waiters.discard(sleeper.fd)
+                if self.dozing:
+                    self.wake_timer()
+
+    def _sleeper(self) -> Sleeper:
+        found: Sleeper | None = getattr(self._threads, "sleeper", None)
+        if found is None:
+            found = self._threads.sleeper = Sleeper()
+        return found
+
+    def _wake_waiters(self, me: int = -1) -> None:
+        for fd in self.waiters:
+            if fd != me:
+                os.eventfd_write(fd, 1)
+
+    def fetch(self, v: Value) -> np.ndarray[Any, Any]:
+        """The value's data, in host memory that the caller may write to."""
+        t = self.download(v)
+        if t.parts is not None:
+            return t.parts.whole()
+        data: np.ndarray[Any, Any] = t.buffer.view(v.spec.dtype.numpy).reshape(v.spec.shape)
+        return data
+
+    def download(self, v: Value) -> Download:
+        """The value's data as it comes: in one buffer, or in parts."""
+        request = 0
+        try:
+            with self.lock:
+                self._holds += 1  # the call and the fetch go out as one: one way to the server, not two
+                try:
+                    self.bring_out(v)
+                    self.check_usable()
+                    assert v.handle is not None
+                    self.flush_frees()
+                    self._request += 1
+                    request = self._request
+                    t = self.transfers.fetch(request, v.handle.id, v.spec)
+                except BaseException:
+                    if self._out and self._holds == 1:
+                        self._flush()
+                    raise
+                finally:
+                    self._holds -= 1
+            self.wait(t.arrived, t.box >= 0)  # which sends what was held back
+        finally:
+            with self.lock:
+                self.transfers.end(request)
+        if self.failures:
+            self.raise_failures()
+        if t.error is not None:
+            self._raise_fetch(t.error)
+        return t
+
+    def _raise_fetch(self, error: Failure) -> NoReturn:
+        """A fetch failed. If that is because a call did, it is one error: the call's, which may be told of later."""
+        self.wait(lambda: self.done >= self.seq)
+        self.raise_failures()
+        raise self._error(error)
+
+    def layout_of(self, v: Value) -> Layout:
+        """How a value lies on the session's workers."""
+        with self.lock:
+            self.bring_out(v)
+            assert v.handle is not None
+            id = v.handle.id
+        answer = self.ask(lambda request: Fetch(0, request, id, layout=True))
+        if self.failures:
+            self.raise_failures()
+        if isinstance(answer, FetchFailed):
+            self._raise_fetch(answer.error)
+        return layout_of(answer)
+
+    def bring_out(self, v: Value) -> None:
+        """If the value is pending, end its program. It is one of this session: others have the same ids."""
+        while True:
+            owner = v.owner
+            if owner is None:
+                if v.handle is None or v.handle.dead is not self.dead:
+                    raise ServerError(recording.ELSEWHERE)
+                return
+            if owner.rec.session is not self:
+                raise ServerError(recording.ELSEWHERE)
+            if owner.rec.trace is not None:
+                owner.rec.trace.refuse_sync()
+            self.end(owner.rec)
+
+    def end(self, rec: Recorder) -> bool:
+        """End what a thread has pending; False if it must be tried again."""
+        if rec is recording.in_use():
+            rec.settle()
+        elif not rec.steal():
+            if self.full:
+                self.make_room()
+            else:
+                time.sleep(0)  # inside an op of its own thread, which is a matter of microseconds
+            return False
+        return True
+
+    def ask(self, question: Callable[[int], Any]) -> Any:
+        """Send the question with a number of its own, and wait for the answer that has it."""
+        request = 0
+        try:
+            with self.lock:
+                self.check_usable()
+                self._request += 1
+                request = self._request
+                self._answers[request] = None
+                self.send(question(request))
+            self.wait(lambda: self._answers[request] is not None)
+            return self._answers[request]
+        finally:
+            with self.lock:
+                self._answers.pop(request, None)
+
+    def stats(self) -> dict[str, Any]:
+        """What dispatcher and workers say about themselves and this session."""
+        data: dict[str, Any] = self.ask(GetStats).data
+        return data
+
+    # --- failures ---
+
+    def raise_failures(self) -> None:
+        """Raise the oldest failure that was not raised yet, if there is one."""
+        with self.lock:
+            self.process()
+            if not self.failures:
+                return
+            rec = recording.recorder()
+            if rec.trace is None:
+                # What is recorded was meant to follow what failed: it fails with it, and is not done without it.
+                rec.settle()
+            # So do the calls under way that used its results. Then all is as it was before it.
+            self.wait(lambda: self.done >= self.seq)
+            failed = self.failures.popleft()
+            self._raised = {root: seq for root, seq in self._raised.items() if seq > self.done}
+            self._raised[failed.root] = self.acked = self.seq
+        raise self._error(failed.error)
+
+    def _error(self, failure: Failure) -> GTError:
+        kind = errors.BY_NAME.get(failure.kind, errors.WorkerError)
+        text = failure.text
+        variant = self.variants.get(failure.program)
+        if variant is not None and 0 <= failure.instruction < len(variant.where):
+            file, line = variant.where[failure.instruction]
+            op = variant.program.code[failure.instruction].op
+            text += f"\n  made by {op} at {file}:{line}"
+        return kind(text)
+
+    # --- the timer ---
+
+    def wake_timer(self) -> None:
+        self.asleep = self.dozing = False
+        self.wake.set()
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the server has something to say about calls or uploads of ours."""
+        return bool(self.transfers.uploads) or self.seq > self.done
+
+    def tick(self, now: float) -> bool:
+        """What is due at this time. False if there was nothing to look after."""
+        return waiting.tick(self, now)
+
+    # --- the end ---
+
+    def close(self) -> None:
+        """Leave the server. Values of this session cannot be used any more."""
+        with self.lock:
+            if self.closed:
+                return
+            self.closed = True
+            if not self.forked:
+                for rec in self.recorders:
+                    ended, rec.pending = rec.pending, rec.blocked
+                    ended.let_go()
+                if not self.broken:
+                    self.channel.send(Goodbye())
+                self.broken = self.broken or "this session is closed"
+                self.channel.close()
+                self.transfers.ring = None
+        self.wake_timer()
+        if self.private is not None and not self.forked:
+            self.private.close()
+
+    def say(self, text: str) -> None:
+        print(f"gt client: {text}", file=sys.stderr, flush=True)

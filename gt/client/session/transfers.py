@@ -1,0 +1,352 @@
+"""Tensors on their way to or from the server: in chunks that bring their bytes, or through the session's ring.
+
+Law 1: when `upload` returns, the user's bytes have been copied: into slots of the ring, or into memory of ours.
+Law 2: the chunks of a transfer go out in order, and are taken in order: after a chunk that lies in the ring one that
+       brings its bytes goes out only when all before it were acknowledged.
+       What was in the ring when it was withdrawn, with the worker that had it, is sent again.
+Law 3: a slot is free again when its chunk was acknowledged, or when the fetch it was lent for has ended. A fetch that
+       was given up may still be written to: then so is its ring.
+Law 4: what lies in a mailbox is the answer to a fetch before its message is here. So mailboxes are lent only when the
+       worker is known to have the ring: all that the server had to say before that has been heard.
+
+A tensor of several workers comes in parts, one transfer for each; gathering.py puts them together.
+
+The ring is memory that this process shares with its worker (gt/transport/shared.py). It is made for the first large
+tensor, or for small ones that are fetched often, where the server is on this machine; if the worker cannot have it,
+nothing is different but the speed. A session of several workers has none.
+All of this is used with the session's lock held.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gt.client.record.pending import Handle, Value
+from gt.client.session.gathering import Parts
+from gt.program import Spec
+from gt.transport.codec import Buffer
+from gt.transport.messages import (
+    CHUNK,
+    CHUNKS_IN_FLIGHT,
+    UPLOADS,
+    Cancel,
+    Chunk,
+    ChunkAck,
+    Failure,
+    Fetch,
+    FetchFailed,
+    Sharded,
+    Share,
+    Shared,
+)
+from gt.transport.shared import LARGE, LENT, PIECE, SLOTS, SMALL, Ring, make_ring, nbytes_of
+
+if TYPE_CHECKING:
+    from gt.client.session.session import Session
+
+QUEUED_NBYTES = 256 << 20  #: Upload bytes held for sending before from_numpy waits.
+ANSWER_S = 0.2  #: How long a very large upload waits to learn whether the worker has the ring.
+OFTEN = 8  #: Small fetches after which a ring is made for them.
+REST_S = 5.0  #: How long a ring keeps its memory after it was last used.
+
+Bytes = np.ndarray[Any, Any]
+
+
+class Download:
+    """A fetch under way."""
+
+    __slots__ = ("box", "buffer", "done", "error", "got", "nbytes", "parts", "request", "ring", "slots")
+
+    def __init__(self, request: int, nbytes: int) -> None:
+        self.request = request
+        self.nbytes = nbytes
+        self.buffer: Any = None
+        self.got = 0
+        self.done = False
+        self.error: Failure | None = None
+        self.ring: Ring | None = None
+        self.slots: tuple[int, ...] = ()  #: of that ring, lent to the worker
+        self.box = -1  #: The mailbox of that ring that was lent instead.
+        self.parts: Parts | None = None  #: Of a tensor of several workers: its shards, instead of `buffer`.
+
+    def arrived(self) -> bool:
+        """Whether it is done: its messages have come, or the answer lies in its mailbox. Needs no lock: whoever
+        takes the message off the channel at the same time finds the same bytes in it."""
+        if self.done:
+            return True
+        if self.box < 0 or self.ring is None:
+            return False
+        found = self.ring.answer(self.box, self.request, self.nbytes)
+        if found is None:
+            return False
+        self.buffer, self.done = found, True
+        return True
+
+
+class Upload:
+    """Host data on its way to a worker."""
+
+    __slots__ = ("data", "flying", "layout", "owned", "sent", "spec", "start", "total")
+
+    def __init__(self, data: Bytes, spec: Spec, layout: str) -> None:
+        self.data = data  #: the bytes from `start` on
+        self.start = 0
+        self.owned = False  #: nobody else can change them
+        self.spec = spec
+        self.layout = layout  #: how it shall lie on the session's workers; "": as the session likes
+        self.total = len(data)
+        self.sent = -1  #: bytes sent; -1: not even the first chunk, which an empty tensor has too
+        #: Chunks not acknowledged. Those that lie in a ring: where, and from which byte on.
+        self.flying: deque[tuple[Ring, int, int] | None] = deque()
+
+    def own(self) -> None:
+        """Copy what is left to send."""
+        self.start = max(self.sent, 0)
+        self.data = self.data[self.start :].copy()
+        self.owned = True
+
+    def take_back(self, number: int) -> None:
+        """What lies in this ring and was not acknowledged counts as not sent."""
+        parts = []
+        while self.flying and (last := self.flying[-1]) is not None and last[0].number == number:
+            ring, slot, offset = last
+            parts.append(ring.slot(slot, self.sent - offset))
+            self.sent = offset
+            self.flying.pop()
+        if parts:
+            rest = self.data[self.sent + sum(map(len, parts)) - self.start :]
+            self.data = np.concatenate([*reversed(parts), rest])
+            self.start, self.owned = self.sent, True
+
+    def piece(self, nbytes: int) -> Bytes:
+        """The next so many bytes."""
+        at = max(self.sent, 0) - self.start
+        return self.data[at : at + nbytes]
+
+
+class Transfers:
+    """The uploads and fetches of one session, and its ring."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.uploads: dict[int, Upload] = {}
+        self.fetches: dict[int, Download] = {}
+        self.queued_nbytes = 0
+        self.ring: Ring | None = None
+        self.sharing = False  #: The worker has the ring.
+        self.may_share = session.config.share_memory and getattr(session.channel, "local", False)
+        self._rings = 0
+        self._small = 0  #: Small fetches so far.
+        self._used_s = 0.0  #: When the ring was last used; 0: not since it gave its memory back.
+
+    # --- uploads ---
+
+    def upload(self, array: Bytes, spec: Spec, layout: str) -> Value:
+        """A value with the bytes of this array, which may change afterwards; see Chunk for `layout`."""
+        session = self.session
+        session.check_usable()
+        if self._full():
+            session.wait(lambda: not self._full())
+        v = Value(None, -1, spec)
+        v.handle = Handle(session.next_id, session)
+        session.next_id += 1
+        key = v.handle.id
+        up = self.uploads[key] = Upload(np.ascontiguousarray(array).reshape(-1).view(np.uint8), spec, layout)
+        self.queued_nbytes += up.total
+        try:
+            if up.total > LARGE:
+                self._offer()
+                self._pump(key, up)  # into the ring, as far as there is one
+                if up.total > QUEUED_NBYTES and self.ring is not None:
+                    # It would wait anyway: here for the ring, if the worker takes it, and for all of it to get in.
+                    soon_s = time.monotonic() + ANSWER_S
+                    session.wait(lambda: self.sharing or self.ring is None or time.monotonic() > soon_s)
+                    self._pump(key, up)
+                    session.wait(lambda: up.sent == up.total or not self.sharing)
+        finally:
+            if up.sent < up.total:
+                up.own()
+                self._pump(key, up)
+        return v
+
+    def _full(self) -> bool:
+        return self.queued_nbytes > QUEUED_NBYTES or len(self.uploads) >= UPLOADS
+
+    def _pump(self, key: int, up: Upload) -> None:
+        """Send the chunks that may be sent now."""
+        while up.sent < up.total:
+            slot = -1
+            if up.total > LARGE and self.sharing and self.ring is not None:
+                if self.ring.free and len(up.flying) < SLOTS:
+                    slot = self._take(self.ring.free)
+                elif up.sent >= 0:
+                    return  # until one comes back. Only the first chunk cannot wait: it makes the tensor known
+            if slot < 0 and (not up.owned or len(up.flying) >= CHUNKS_IN_FLIGHT or any(up.flying)):
+                return
+            at = max(up.sent, 0)
+            first = at == 0
+            shape, dtype = (up.spec.shape, up.spec.dtype.name) if first else ((), "")
+            chunk = Chunk(0, key, at, up.total, shape, dtype, slot, layout=up.layout if first else "")
+            if slot < 0:
+                piece = up.piece(CHUNK)
+                self.session.send(chunk, piece.data)
+                up.flying.append(None)
+            else:
+                assert self.ring is not None
+                piece = up.piece(nbytes_of(chunk))
+                self.ring.put(slot, piece)
+                self.session.send(chunk)
+                up.flying.append((self.ring, slot, at))
+            up.sent = at + len(piece)
+
+    def acknowledged(self, ack: ChunkAck) -> None:
+        """The server has taken a chunk of an upload."""
+        up = self.uploads.get(ack.key)
+        if up is None or not up.flying:
+            return
+        lent = up.flying.popleft()
+        if lent is not None:
+            lent[0].free.append(lent[1])
+        if up.sent == up.total and not up.flying:
+            del self.uploads[ack.key]
+            self.queued_nbytes -= up.total
+        elif up.sent < up.total:
+            self._pump(ack.key, up)
+        if lent is not None:
+            self._pump_all()
+
+    def _pump_all(self) -> None:
+        for key, up in self.uploads.items():
+            self._pump(key, up)
+
+    # --- fetches ---
+
+    def fetch(self, request: int, id: int, spec: Spec) -> Download:
+        """Ask for a tensor."""
+        nbytes = spec.nbytes
+        t = self.fetches[request] = Download(request, nbytes)
+        if nbytes <= SMALL:
+            self._small += 1
+            if self._small >= OFTEN:
+                self._offer()
+            if self.sharing and self.ring is not None and self.ring.boxes:
+                t.ring, t.box = self.ring, self._take(self.ring.boxes)
+                t.ring.clear(t.box)
+                self.session.send(Fetch(0, request, id, t.ring.number, (t.box,)))
+                return t
+        elif nbytes > LARGE:
+            self._offer()
+            if self.ring is not None and self.ring.to_lend:
+                # The worker may not have the ring yet, or ever. It will, or will not, before it answers.
+                t.ring, there = self.ring, self.ring.to_lend
+                t.slots = tuple(self._take(there) for _ in range(min(LENT, len(there), -(-nbytes // PIECE))))
+        self.session.send(Fetch(0, request, id, t.ring.number if t.ring is not None else 0, t.slots))
+        return t
+
+    def came(self, m: Chunk, payload: Buffer | None) -> None:
+        """A piece of what was asked for."""
+        t = self.fetches.get(m.key)
+        if t is None:
+            return  # cancelled, or found in its mailbox
+        piece: Bytes
+        if m.slot < 0 and payload is not None:
+            piece = np.frombuffer(payload, np.uint8)
+        elif t.ring is not None and m.slot in t.slots:
+            piece = t.ring.slot(m.slot, nbytes_of(m))
+        else:
+            return
+        if t.parts is not None:
+            if t.parts.take(m.part, m.offset, m.total, piece):
+                self.session.send(ChunkAck(0, m.key, False, m.part))
+            t.done = t.parts.done
+            return
+        nbytes = len(piece)
+        if nbytes == m.total:  # all of it at once, as most are
+            t.buffer, t.done = piece.copy(), True
+            return
+        if m.offset == 0:
+            t.buffer = np.empty(m.total, np.uint8)
+        t.buffer[m.offset : m.offset + nbytes] = piece
+        t.got += nbytes
+        if t.got >= m.total:
+            t.done = True
+        else:
+            self.session.send(ChunkAck(0, m.key, False))
+
+    def sharded(self, m: Sharded) -> None:
+        """What was asked for lies on several workers: its parts follow."""
+        t = self.fetches.get(m.request)
+        if t is not None:
+            t.parts = Parts(m)
+
+    def failed(self, m: FetchFailed) -> None:
+        """What was asked for cannot be had, or a part of it."""
+        t = self.fetches.get(m.request)
+        if t is not None:
+            t.error, t.done = m.error, True
+
+    def end(self, request: int) -> None:
+        """A fetch has been answered, or is not waited for any more."""
+        t = self.fetches.pop(request, None)
+        if t is None:
+            return
+        if not t.done and not self.session.broken:
+            self.session.send(Cancel(0, request))
+        if t.ring is None:
+            return
+        if t.done:
+            t.ring.to_lend.extend(t.slots)
+            if t.box >= 0:
+                t.ring.boxes.append(t.box)
+        elif t.ring is self.ring:
+            self._give_up()
+            self._pump_all()
+
+    # --- the ring ---
+
+    def _offer(self) -> None:
+        """Make a ring, if there may be one and there is none."""
+        if self.ring is None and self.may_share:
+            self._rings += 1
+            ring = self.ring = make_ring(self._rings)
+            if ring is None:
+                self.may_share = False
+            else:
+                self.session.send(Share(0, ring.number, ring.fd, ring.name))
+
+    def shared(self, m: Shared) -> None:
+        """The worker has the ring, or cannot have it, or is gone."""
+        now = self.ring is not None and m.ring == self.ring.number  # or it is one that was given up
+        if now and m.ok:
+            self.sharing = True
+        elif now:
+            self.may_share = self.sharing  # refused once is refused for good
+            self._give_up()
+        if not m.ok:
+            for up in self.uploads.values():
+                up.take_back(m.ring)
+        self._pump_all()
+
+    def stop_sharing(self) -> None:
+        """The session lives on several workers now: tensors go by messages alone."""
+        self.may_share = False
+        self._give_up()
+        self._pump_all()
+
+    def _give_up(self) -> None:
+        """Use this ring no more. What lies in it can still be read by whoever has it."""
+        self.ring, self.sharing = None, False
+
+    def _take(self, free: list[int]) -> int:
+        self._used_s = time.monotonic()
+        return free.pop()
+
+    def rest(self, now_s: float) -> None:
+        """Give back the memory of a ring that is not used."""
+        if self._used_s and now_s - self._used_s > REST_S and self.ring is not None and self.ring.idle:
+            self._used_s = 0.0
+            self.ring.rest()

@@ -1,0 +1,1 @@
+"""Aliasing: views, in-place writes, strides."""

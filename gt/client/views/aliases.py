@@ -1,0 +1,278 @@
+"""Aliasing as torch has it, on values that never change.
+
+A tensor points to a cell, the cell to a value; `detach()` and `.data` share the cell, in-place ops
+rebind it. (A tensor that shares with nobody keeps its value itself, `_v`, and has no cell yet.)
+A view remembers its base and how it was taken. Writing to it records the write into the base;
+reading a view whose base has changed takes it again. So users see shared memory and programs stay pure.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gt.client.grad.modes import set_grad
+from gt.client.record import recorder as recording
+from gt.client.record.graph import Leaf
+from gt.client.record.pending import Pending, Value
+from gt.client.record.recorder import Recorder, apply, recorder, unary
+from gt.client.record.tree import Kind, Kinds
+from gt.errors import AutogradError, ShapeError
+from gt.ops import TABLE
+
+if TYPE_CHECKING:
+    from gt.client.tensor import Tensor
+
+
+ASSIGN = Kind(TABLE["assign"], {})
+_RESHAPE = Kinds(TABLE["reshape"], "shape")
+
+
+class Cell:
+    """Where tensors that share memory find their value."""
+
+    __slots__ = ("value", "version")
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+        self.version = 0  #: Grows with every write.
+
+
+class Alias(msgspec.Struct, eq=False):  # a struct, because every view has one
+    """What a tensor that shares memory has instead of a value of its own."""
+
+    cell: Cell
+    base: Tensor | None = None  #: For a view: what it is a view of ...
+    under: Alias | None = None  #: ... and where that lay: it may be moved, see `adopt` ...
+    seen: int = 0  #: ... at which version of the base's cell it was taken ...
+    kind: Kind | None = None  #: ... and how: this op, these numbers, that one of its results.
+    args: tuple[Any, ...] = ()
+    part: int = 0
+    grad: bool = False  #: Whether it was taken with history, and so is taken again.
+
+
+def copied(t: Tensor) -> Value:
+    """The tensor's value, for a copy of it: values never change, so nothing need be computed."""
+    value = t._v or read(t)
+    value.copied = True
+    return value
+
+
+def cells_of(value: Value) -> int:
+    """In how many cells a value is now."""
+    if not value.copied:
+        return 1
+    holders = gc.get_referrers(value)
+    return sum(h.value is value if type(h) is Cell else getattr(h, "_v", None) is value for h in holders)
+
+
+def cell_of(t: Tensor) -> Cell:
+    """The tensor's cell, up to date; it gets one if it had none."""
+    alias = t._x
+    if alias is None:
+        assert t._v is not None
+        t._x = alias = Alias(Cell(t._v))
+        t._v = None
+    elif alias.base is not None:
+        read(t)
+    return alias.cell
+
+
+def root_cell(t: Tensor) -> Cell:
+    """The cell of what this tensor is a view of, or its own."""
+    while t._x is not None and t._x.base is not None:
+        t = t._x.base
+    return cell_of(t)
+
+
+def take(kind: Kind, base: Tensor, args: tuple[Any, ...] = (), several: bool = False) -> Any:
+    """Record a view op; its results (`several`: more than one) are views of `base`."""
+    version, grad = cell_of(base).version, recorder().grad
+    out: Any = apply(kind, (base, *args)) if args or several else unary(kind, base)
+    under = base._x
+    for i, t in enumerate(out if type(out) is tuple else (out,)):
+        t._x = Alias(Cell(t._v), base, under, version, kind, args, i, grad)
+        t._v = None
+    return out
+
+
+def reshaped(base: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A view in another shape, also where torch's reshape would copy because of strides."""
+    view: Tensor = take(_RESHAPE[shape], base)
+    return view
+
+
+def read(t: Tensor) -> Value:
+    """The value of a tensor that has an Alias."""
+    alias: Alias = t._x  # type: ignore[assignment]  # asked for only where `_v` is None
+    base = alias.base
+    if base is not None:
+        if base._x is not alias.under:
+            base = _stay(alias)
+        version = cell_of(base).version
+        if version != alias.seen:
+            assert alias.kind is not None
+            with set_grad(alias.grad):
+                again = apply(alias.kind, (base, *alias.args))
+            if type(again) is tuple:
+                again = again[alias.part]
+            if version != alias.seen:  # or another thread has taken it meanwhile
+                alias.cell.value = again._v
+                alias.cell.version += 1
+                alias.seen = version
+                if type(t._fn) is not Leaf:  # a parameter on the memory of a larger tensor stays a leaf
+                    t._fn = again._fn
+    return alias.cell.value
+
+
+def _stay(alias: Alias) -> Tensor:
+    """The base of a view has moved to other memory; the view stays, and its base is now a tensor that does."""
+    from gt.client.tensor import Tensor
+
+    assert alias.under is not None
+    alias.base = base = Tensor(alias.under.cell.value, None)
+    base._v, base._x = None, alias.under
+    return base
+
+
+def write(t: Tensor, new: Tensor) -> None:
+    """Rebind the tensor, in place, to `new`, which has its shape and dtype."""
+    rec = recorder()
+    if rec.grad:
+        if type(t._fn) is Leaf:
+            raise AutogradError(
+                "a leaf tensor that requires grad was written in place; do it under gt.no_grad(), or on .data"
+            )
+    old = t._v or read(t)
+    alias = t._x
+    # As in torch, what was written over still requires grad, with a gradient of zeros.
+    bare = rec.grad and t._fn is not None and new._fn is None
+    if (bare or _lies_elsewhere(rec, old)) and (alias is None or alias.base is None):
+        new = apply(ASSIGN, (t, new))
+    if rec.pending.pins:
+        new = _as_told(rec.pending, old, new)
+    value = new._v or read(new)
+    _note_replaced(rec.pending, old, value)
+    if rec.trace is not None and (alias is None or alias.base is None):
+        rec.trace.wrote(t, old)
+    if alias is None:
+        t._v = value
+    else:
+        base = alias.base
+        if base is not None:
+            write(base, _put(alias, base, new))
+            alias.seen = cell_of(base).version
+            if bare:
+                alias.seen, alias.grad = -1, True  # its history is the base's: take it again when it is read
+        alias.cell.value = value
+        alias.cell.version += 1
+    if rec.grad:
+        t._fn = new._fn
+
+
+def replace(rec: Recorder, t: Tensor, value: Value) -> None:
+    """`write`, of a value without history, while none is recorded."""
+    alias = t._x
+    if rec.session.meshes.several or rec.trace is not None or (alias is not None and alias.base is not None):
+        write(t, recording.make(value))
+        return
+    if alias is None:
+        old: Any = t._v
+        t._v = value
+    else:
+        cell = alias.cell
+        old, cell.value = cell.value, value
+        cell.version += 1
+    _note_replaced(rec.pending, old, value)
+
+
+def _lies_elsewhere(rec: Recorder, old: Value) -> bool:
+    """Whether what is written was not made of `old` by the last op. On several workers it may then lie in another way;
+    but a tensor that is written to shall lie as before, so `old` has to be part of the program."""
+    if not rec.session.meshes.several:
+        return False
+    p = rec.pending
+    ref = old.num if old.owner is p else p.inputs.get(old)
+    return ref is None or ref not in p.node.refs
+
+
+def _as_told(p: Pending, old: Value, new: Tensor) -> Tensor:
+    """What is written over a value that this program itself told how to lie, and does not take as an input that lies
+    so: it is told the same, unless it was told something else."""
+    told = p.pins.get(old.num) if old.owner is p else None
+    value = new._v or read(new)
+    if told is None or (value.owner is p and value.num in p.pins):
+        return new
+    from gt.client.mesh.sharding import pinned
+
+    made: Tensor = pinned(new, told)
+    return made
+
+
+def _put(alias: Alias, base: Tensor, new: Tensor) -> Tensor:
+    """The base of a view after `new` was written to it."""
+    assert alias.kind is not None
+    op = alias.kind.op
+    if op.put is not None:
+        made: Tensor = op.put(base, new, alias.part, *alias.args, **alias.kind.attrs)
+        return made
+    if new.numel() != base.numel():
+        raise ShapeError(
+            f"a tensor of shape {new.shape}, expanded from {base.shape}, was written in place: "
+            "several of its elements are one in memory; write to a clone() of it"
+        )
+    whole: Tensor = TABLE["reshape"](new, shape=base.shape)
+    return whole
+
+
+def _note_replaced(p: Pending, old: Value, new: Value) -> None:
+    """If the call fails, `new` shall keep what `old` was: remember which input that is."""
+    if new.owner is not p or old.spec is not new.spec:
+        return
+    if old.owner is p:
+        new.replaces = old.replaces
+    else:
+        ref = p.inputs.get(old)
+        new.replaces = None if ref is None else ~ref
+
+
+def share(t: Tensor) -> Tensor:
+    """Another tensor on the same memory, without history: what detach() returns."""
+    from gt.client.tensor import Tensor
+
+    cell = cell_of(t)
+    alias = t._x
+    assert alias is not None
+    twin = Tensor(cell.value, None)
+    twin._v = None
+    if alias.base is None:
+        twin._x = Alias(cell)
+    else:
+        base = share(alias.base)
+        version = cell_of(base).version
+        twin._x = Alias(Cell(cell.value), base, base._x, version, alias.kind, alias.args, alias.part)
+    return twin
+
+
+def adopt(t: Tensor, other: Tensor) -> None:
+    """`t.data = other`: t is on that memory now. What shared memory with it stays where it is."""
+    if recorder().trace is not None:
+        rebind(t, copied(other))  # a replay sets values, not who shares with whom
+        return
+    t._x = share(other)._x
+    t._v = None
+
+
+def rebind(t: Tensor, value: Value) -> None:
+    """Point the tensor, and all that share its cell, to another value."""
+    rec = recorder()
+    if rec.trace is not None:
+        rec.trace.wrote(t, t._v or read(t))
+    if t._x is None:
+        t._v = value
+    else:
+        t._x.base = None
+        t._x.cell.value = value
+        t._x.cell.version += 1

@@ -1,0 +1,174 @@
+"""Methods that write into their tensor. Each records the new value and rebinds the tensor to it."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gt.client.compat.arguments import RAW, explain
+from gt.client.functions import elementwise as ew
+from gt.client.functions import shapes
+from gt.client.record import recorder as recording
+from gt.client.record.graph import Leaf
+from gt.client.record.recorder import apply
+from gt.client.views.aliases import ASSIGN, Alias, cell_of, reshaped, write
+from gt.errors import ArgumentError, AutogradError, DTypeError, ShapeError
+
+if TYPE_CHECKING:
+    from gt.client.tensor import Tensor
+
+__all__ = ["fill"]
+METHODS = [
+    "apply_", "copy_", "fill_", "fill_diagonal_", "map_", "squeeze_", "swapaxes_", "swapdims_", "t_",
+    "transpose_", "unsqueeze_", "zero_",
+]  # fmt: skip
+
+
+def assign(x: Tensor, value: Any) -> Tensor:
+    """Overwrite with a tensor or number, broadcast and cast."""
+    base = None if x._x is None else x._x.base
+    if base is not None and base.numel() != x.numel():
+        # A part of its base: what is written there comes from the base by itself, and the part's old
+        # value is of no use.
+        new = _like(x, value)
+        # A value is in one cell only; what is written as it is becomes one of its own.
+        write(x, new if new is not value else apply(ASSIGN, (x, value)))
+    else:
+        write(x, apply(ASSIGN, (x, value)))
+    return x
+
+
+def _like(x: Tensor, value: Any) -> Tensor:
+    """The value as a tensor of x's shape and dtype."""
+    if not hasattr(value, "_v"):
+        from gt.client.functions.creation import full
+
+        return full(x.shape, value, dtype=x.dtype)
+    value = ew.cast(value, x.dtype)
+    if value.shape == x.shape:
+        return value
+    try:
+        return shapes.expand(value, x.shape)
+    except ShapeError:
+        raise ShapeError(f"assignment: a value of shape {value.shape} does not fit into {x.shape}") from None
+
+
+def copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
+    """Overwrite with src, broadcast and cast."""
+    return assign(self, src if hasattr(src, "_v") else recording.coerce("copy_", np.asarray(src)))
+
+
+def fill_(self: Tensor, value: Any) -> Tensor:
+    """Overwrite with one number."""
+    return assign(self, _number("fill_", value))
+
+
+def fill(input: Tensor, value: Any) -> Tensor:
+    """A tensor like the input with one number everywhere."""
+    return apply(ASSIGN, (input, _number("fill", value)))
+
+
+def _number(op: str, value: Any) -> Any:
+    if hasattr(value, "_v"):
+        if value.ndim:
+            raise ShapeError(f"{op}: a tensor to fill with has no dimensions, not the shape {value.shape}")
+        return value
+    return recording.coerce(op, value)
+
+
+def zero_(self: Tensor) -> Tensor:
+    """Overwrite with zeros."""
+    return assign(self, 0)
+
+
+def fill_diagonal_(self: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
+    """Overwrite the diagonal with one number; with wrap, a tall matrix has it again after each gap of a row."""
+    if self.ndim < 2:
+        raise ShapeError(f"fill_diagonal_: needs at least 2 dimensions, not the shape {self.shape}")
+    if self.ndim > 2 and len(set(self.shape)) > 1:
+        raise ShapeError(f"fill_diagonal_: all sizes must be equal where there are more than 2, not {self.shape}")
+    rows, columns = self.shape[0], self.shape[1]
+    step = 1 + sum(columns**k for k in range(1, self.ndim))
+    flat = reshaped(self, (self.numel(),))
+    if self.ndim == 2 and rows > columns and not wrap:
+        flat = flat[: columns * columns]
+    fill_(flat[::step], fill_value)
+    return self
+
+
+def apply_(self: Tensor, callable: Callable[[Any], Any]) -> Tensor:
+    """Overwrite each element with a Python function of it. Waits for the data."""
+    if not builtins.callable(callable):
+        raise ArgumentError(f"apply_: takes a function of one number, not {type(callable).__name__}")
+    return map_(self, self, lambda x, _: callable(x))
+
+
+def map_(self: Tensor, tensor: Tensor, callable: Callable[[Any, Any], Any]) -> Tensor:
+    """Overwrite each element with a Python function of it and of the element in `tensor`. Waits for the data."""
+    mine, theirs = self._fetch(), np.broadcast_to(tensor._fetch(), self.shape)
+    made = [callable(a.item(), b.item()) for a, b in zip(mine.flat, theirs.flat, strict=True)]
+    return copy_(self, np.array(made, self.dtype.numpy).reshape(self.shape))
+
+
+def replace(name: str, x: Tensor, new: Tensor) -> Tensor:
+    """Rebind x to a result, which must fit into it."""
+    if new.shape != x.shape:
+        raise ShapeError(f"{name}: a result of shape {new.shape} does not fit in place into {x.shape}")
+    if new.dtype is not x.dtype:
+        if new.dtype.category > x.dtype.category:
+            raise DTypeError(f"{name}: a {new.dtype.name} result does not fit in place into {x.dtype.name}")
+        new = ew.cast(new, x.dtype)
+    old, p = x._v or x._read(), recording.recorder().pending
+    if old.owner is not p and old not in p.inputs:
+        # The new value does not come from the old one; make it depend on it, so that a failed
+        # call knows what to keep.
+        return assign(x, new)
+    write(x, new)
+    return x
+
+
+def method(function: Callable[..., Tensor], name: str) -> Callable[..., Tensor]:
+    """The in-place form of a function: `add_` of `add`."""
+
+    def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        try:
+            made = function(self, *args, **kwargs)
+        except RAW as e:
+            said = explain(function, (self, *args), kwargs, e, method=True)
+            if said is None:
+                raise
+            raise DTypeError(said) from None
+        return replace(name, self, made)
+
+    method.__name__ = method.__qualname__ = name
+    method.__doc__ = f"{name[:-1]}, in place."
+    return method
+
+
+def _turned(function: Callable[..., Tensor], name: str) -> Callable[..., Tensor]:
+    """A method that makes the tensor a view of what it was: its memory stays, its shape changes."""
+
+    def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if recording.recorder().grad and type(self._fn) is Leaf:
+            raise AutogradError(f"{name}: a leaf tensor that requires grad cannot change its shape in place")
+        before = recording.make(cell_of(self).value, self._fn)
+        assert self._x is not None
+        before._v, before._x = None, self._x
+        view = function(before, *args, **kwargs)
+        self._v, self._x, self._fn = None, view._x or Alias(cell_of(view)), view._fn
+        return self
+
+    method.__name__ = method.__qualname__ = name
+    method.__doc__ = f"{name[:-1]}, in place."
+    return method
+
+
+squeeze_ = _turned(shapes.squeeze, "squeeze_")
+unsqueeze_ = _turned(shapes.unsqueeze, "unsqueeze_")
+transpose_ = _turned(shapes.transpose, "transpose_")
+swapaxes_ = _turned(shapes.transpose, "swapaxes_")
+swapdims_ = _turned(shapes.transpose, "swapdims_")
+t_ = _turned(shapes.t, "t_")

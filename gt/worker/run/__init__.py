@@ -1,0 +1,1 @@
+"""What runs programs on a worker: lowering, generated code, tiers, compiling, the store."""

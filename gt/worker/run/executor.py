@@ -1,0 +1,473 @@
+"""A program as straight-line Python: tier 1, and what is left of it around a compiled program.
+
+Law 1: nothing is looked up while a program runs. Kernels are bound as defaults of the function, one line
+       is one step, and a value is deleted at its last use (inputs too, for which the caller lets go).
+Law 2: inputs are untouched until the commit. In-place steps run last, after everything that can fail or
+       allocate, and only into donated inputs that nothing else still reads.
+Law 3: no two results share memory, and none shares memory with an input that outlives the call.
+Law 4: where checks are deferred to the device, a result that replaces an input is selected by the flag:
+       the input's own value if the flag is up. A donated input is selected in place, in the commit.
+Law 5: where workers run a program together, the code is a generator. A collective is started where it stands and its
+       result is taken right before it is first read, so that it overlaps with what lies between; before the commit
+       all workers agree that they have come this far.
+
+Which instruction failed costs nothing to know: the line number in the traceback names it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from gt.errors import OutOfMemory
+from gt.ops.check import Checked
+from gt.program import Spec, spec
+from gt.worker.engines import Engine
+from gt.worker.run.lowering import Literal, Lowered, Operand, Step, Whole, lower
+from gt.worker.run.store import Entry
+
+#: (inputs, scalars) -> (results, flag). The list of inputs is emptied at once. Of a program that workers run together:
+#: (inputs, scalars, together) -> a generator of handles that returns the same; see together.py.
+Run = Callable[..., Any]
+
+
+class Runnable:
+    """A program that was made ready for an engine. It is a Form: see tiers.py."""
+
+    __slots__ = (
+        "_code", "_commit_line", "_instructions", "checks", "lends", "needs", "ran", "run", "source", "takes", "whole",
+    )  # fmt: skip
+
+    def __init__(self, lowered: Lowered, writer: _Writer, run: Run, engine: Engine) -> None:
+        self.run: Run = run if lowered.program.workers else engine.whole(run, lowered.steps)
+        self.ran, self.lends = 1, False
+        self._code = run.__code__
+        self.source: str = writer.source
+        #: Inputs whose memory becomes that of a result. An array that others hold must be copied before.
+        self.takes: tuple[int, ...] = tuple(sorted(writer.takes))
+        #: (instruction, op) of the checks whose outcome is in the flag.
+        self.checks: tuple[tuple[int, str], ...] = tuple((s.instruction, s.op.name) for s in lowered.checks)
+        #: (input, n): what must be known of an index that is not checked: its elements lie in [0, n).
+        self.needs: tuple[tuple[int, int], ...] = tuple(lowered.needs.items())
+        self.whole: dict[int, Whole] = {}  #: Steps that are many instructions, by their places.
+        self._instructions: list[int] = writer.instructions
+        self._commit_line: int = writer.commit_line
+
+    def where(self, error: BaseException) -> tuple[int, bool]:
+        """The instruction that raised this error (-1: none), and whether the commit had begun."""
+        tb = error.__traceback__
+        while tb is not None:
+            if tb.tb_frame.f_code is self._code:
+                line = tb.tb_lineno
+                instruction = self._instructions[line - 1]
+                if instruction in self.whole:
+                    instruction = self.whole[instruction].where(error)
+                return instruction, line >= self._commit_line
+            tb = tb.tb_next
+        return -1, False
+
+    def lend(self, entries: Sequence[Entry]) -> None:
+        pass
+
+
+def compile_program(
+    checked: Checked, engine: Engine, fake_memory: int = 0, trusted: bool = False, whole: Sequence[Whole] = ()
+) -> Runnable:
+    """Generate the code of a program.
+
+    With `fake_memory`, a run fails at the first instruction where its results exceed that many bytes. With `trusted`,
+    the code is for inputs that are known to be what it `needs`. With `whole`, these instructions are one step each.
+    """
+    lowered = lower(checked, engine, trusted, whole)
+    writer = _Writer(lowered, engine, fake_memory)
+    writer.write()
+    made = _finish(lowered, writer, engine)
+    made.whole = {w.place: w for w in whole}
+    return made
+
+
+def split(checked: Checked, engine: Engine) -> list[int]:
+    """What a pure function must make so that the commit can do the rest: see `compile_around`."""
+    writer = _Writer(lower(checked, engine), engine, 0)
+    return writer.wants(writer.choose_commit())
+
+
+def compile_around(checked: Checked, engine: Engine, pure: Callable[..., Any]) -> Runnable:
+    """The code of a program whose steps before the commit are one function, pure(inputs, scalars), which returns
+    the values that `split` names, each in memory of its own."""
+    lowered = lower(checked, engine)
+    writer = _Writer(lowered, engine, 0)
+    writer.write_around(pure)
+    return _finish(lowered, writer, engine)
+
+
+def _finish(lowered: Lowered, writer: _Writer, engine: Engine) -> Runnable:
+    code = compile(writer.source, f"<program {lowered.program.hash().hex()[:8]}>", "exec")
+    namespace: dict[str, Any] = dict(writer.bound)
+    exec(code, namespace)
+    return Runnable(lowered, writer, namespace["run"], engine)
+
+
+def fail_fake_memory(nbytes: int, limit: int) -> NoReturn:
+    """What the generated code calls where the faked limit is passed."""
+    raise OutOfMemory(f"{nbytes} bytes of results are alive; the limit is {limit} bytes (GT_FAKE_MEMORY)")
+
+
+class _Writer:
+    """Writes the function `run`, line by line; `write()` is the order of things in it."""
+
+    def __init__(self, lowered: Lowered, engine: Engine, fake_memory: int) -> None:
+        self.low = lowered
+        self.engine = engine
+        self.limit = fake_memory
+        self.n_inputs = len(lowered.program.inputs)
+        self.bound: dict[str, Any] = {}  #: name -> kernel or number
+        self.names: dict[int, str] = {}  #: id of a bound object -> its name
+        self.lines: list[str] = []
+        self.instructions: list[int] = []  #: of each line
+        self.commit_line = 1 << 60
+        self.takes: set[int] = set()
+        self.outputs = tuple(spec(s.shape, s.dtype) for s in map(lowered.spec, lowered.outputs))
+        # A result that does not look like the input it claims to replace cannot stand in for it.
+        self.updates = {o: i for o, i in lowered.program.updates if self.outputs[o] is _plain(lowered.specs[i])}
+        self.together = bool(lowered.program.workers)
+        self.watched = engine.deferred and bool(lowered.checks)  #: What checks have seen is gathered in a flag,
+        self.flagged = self.watched and not self.together  #: which nobody on the host looks at before the call is done.
+        self.started: dict[int, Step] = {}  #: Results of collectives that were not yet taken.
+        self.own, self.dense, self.select = engine.own, engine.dense, engine.select
+        self.into: set[int] = set()  #: Outputs that are selected into the donated input they replace.
+        self.counted: dict[int, int] = {}  #: bytes of the results that are alive, for the faked limit
+
+    @property
+    def source(self) -> str:
+        return "\n".join(self.lines) + "\n"
+
+    def write(self) -> None:
+        commit = self.choose_commit()
+        owned = self.choose_owned({r for s in commit for r in s.results})
+        uses = self.count_uses(commit, owned)
+
+        self.begin()
+        if self.watched:
+            self.line("f = None")
+        self.drop_unused(uses)
+        for step in self.in_order():
+            if step.check is None and not self.allocate(step.instruction, *step.results):
+                break
+            self.step(step, self.bind(step.kernel), uses)
+        else:
+            self.take_up(list(self.started), uses)
+            if self.write_owned(owned, uses):
+                self.write_commit(commit, owned, uses)
+        self.name_bound()
+
+    def in_order(self) -> list[Step]:
+        """The steps. Views of what a collective makes come right before whoever reads them: while nobody does, it is
+        not waited for."""
+        if not self.together:
+            return self.low.steps
+        order: list[Step] = []
+        late: set[int] = set()  #: What collectives make, and views of it.
+        waiting: dict[int, Step] = {}  #: Value -> the view that it is.
+
+        def place(step: Step) -> None:
+            for a in step.args:
+                if isinstance(a, int) and a in waiting:
+                    place(waiting[a])
+            for r in step.results:
+                waiting.pop(r, None)
+            order.append(step)
+
+        for step in self.low.steps:
+            view = step.check is None and all(self.low.base[r] != r for r in step.results)
+            if view and not late.isdisjoint(a for a in step.args if isinstance(a, int)):
+                late.update(step.results)
+                waiting.update(dict.fromkeys(step.results, step))
+                continue
+            place(step)
+            if step.together:
+                late.update(step.results)
+        while waiting:
+            place(next(iter(waiting.values())))
+        return order
+
+    def write_around(self, pure: Callable[..., Any]) -> None:
+        """The same, with one function in place of all steps before the commit."""
+        commit = self.choose_commit()
+        wants = self.wants(commit)
+        self.low.steps = []
+        uses = self.count_uses(commit, {})
+        self.begin()
+        inputs = "".join(f"v{i}, " for i in range(self.n_inputs))
+        made = "".join(f"v{v}, " for v in wants)
+        self.line(f"{made + '= ' if made else ''}{self.bind(pure)}([{inputs}], s)")
+        self.drop_unused(uses)
+        self.write_commit(commit, {}, uses)
+        self.name_bound()
+
+    def alike(self, commit: list[Step]) -> list[list[Step]]:
+        """Steps that one kernel could do: the same op on other arrays of the same dtype, with the same numbers."""
+        groups: dict[Any, list[Step]] = {}
+        for s in commit:
+            numbers = tuple(a for a in s.args if isinstance(a, Literal) or a < 0)
+            first = self.low.specs[s.results[0]]
+            key = (s.op.name, repr(s.attrs), repr(numbers), first.dtype, first.size > 0)
+            groups.setdefault(key, []).append(s)
+        return list(groups.values())
+
+    def wants(self, commit: list[Step]) -> list[int]:
+        """The values that the commit reads and the results that it does not make, in order."""
+        committed = {r for s in commit for r in s.results}
+        read = {a for s in commit for a in s.args if isinstance(a, int) and a >= self.n_inputs}
+        return sorted(read | set(self.low.outputs) - committed)
+
+    # --- decisions -----------------------------------------------------------------------
+
+    def choose_commit(self) -> list[Step]:
+        """The steps that may overwrite donated inputs, with their kernels exchanged for in-place ones."""
+        if self.flagged:
+            return []  # whether the call succeeds is known on the device only: results are selected instead
+        low, donated = self.low, set(self.low.program.donate)
+        read = {a for s in low.steps for a in s.args if isinstance(a, int)}
+        times = Counter(low.outputs)
+        written: set[int] = set()
+        read_late: set[int] = set()  # memory that the commit reads
+        chosen: list[Step] = []
+        for s in low.steps:
+            targets = [a for p in s.op.inplace if isinstance(a := s.args[p], int)] if s.check is None else []
+            pairs = list(zip(targets, s.results, strict=False))
+            others = {
+                low.base[a] for i, a in enumerate(s.args) if i not in s.op.inplace and isinstance(a, int) and a >= 0
+            }
+            if not (
+                targets
+                and len(pairs) == len(s.op.inplace) == len(s.results) == len(set(targets))
+                and donated.issuperset(targets)
+                and all(low.specs[t] is _plain(low.specs[r]) for t, r in pairs)
+                and read.isdisjoint(s.results)  # a reader would have to run after the commit
+                and all(times[r] < 2 for r in s.results)  # or two results would be one array
+                and written.isdisjoint(targets)
+                and read_late.isdisjoint(targets)
+                and others.isdisjoint(targets)
+                and others.isdisjoint(written)
+            ):
+                continue
+            kernel = self.engine.kernel(s.op, s.attrs, [low.spec(a) for a in s.args], inplace=True)
+            if kernel is None:
+                continue
+            written.update(targets)
+            read_late |= others
+            chosen.append(Step(s.instruction, s.op, kernel, s.args, s.results, s.attrs))
+        replaced = {s.results for s in chosen}
+        low.steps = [s for s in low.steps if s.results not in replaced]
+        self.takes |= written
+        return chosen
+
+    def choose_owned(self, committed: set[int]) -> dict[int, int]:
+        """Position of an output -> what it is copied (or selected) from, where it may share memory."""
+        low = self.low
+        groups: dict[int, list[int]] = {}
+        for k, o in enumerate(low.outputs):
+            if o not in committed:
+                groups.setdefault(low.base[o], []).append(k)
+        owned = {k: low.outputs[k] for k in self.updates} if self.flagged else {}
+        self.choose_into(owned)
+        for base, members in groups.items():
+            keeper = next((k for k in members if low.outputs[k] == base >= self.n_inputs), -1)
+            if keeper < 0 and len(members) == 1 and low.whole[low.outputs[members[0]]]:
+                if base >= self.n_inputs:
+                    keeper = members[0]
+                elif base in low.program.donate and base not in self.takes:
+                    keeper = members[0]
+                    self.takes.add(base)
+            owned.update({k: low.outputs[k] for k in members if k != keeper})
+        return owned
+
+    def choose_into(self, selected: dict[int, int]) -> None:
+        """Which outputs may be selected into the memory of the input they replace."""
+        low = self.low
+        lies_in = Counter(low.base[o] for o in low.outputs)
+        for k, i in self.updates.items():
+            if k in selected and i in low.program.donate and i not in self.takes and not lies_in[i]:
+                self.into.add(k)
+                self.takes.add(i)
+
+    def count_uses(self, commit: list[Step], owned: dict[int, int]) -> dict[int, int]:
+        """How many lines still read each value; a result kept under its own name is never used up."""
+        uses: dict[int, int] = {}
+        lines: list[set[Operand]] = [set(s.args) for s in (*self.low.steps, *commit)]
+        lines += [self.reads_of_owned(k, o) for k, o in owned.items()]
+        lines += [{o} for k, o in enumerate(self.low.outputs) if k not in owned]
+        for line in lines:
+            for a in line:
+                if isinstance(a, int) and a >= 0:
+                    uses[a] = uses.get(a, 0) + 1
+        return uses
+
+    def reads_of_owned(self, position: int, operand: int) -> set[Operand]:
+        selected = self.flagged and position in self.updates
+        return {operand, self.updates[position]} if selected else {operand}
+
+    # --- lines ---------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """The def (written last: it names what was bound), and the operands by name."""
+        self.line("")
+        self.line("".join(f"v{i}, " for i in range(self.n_inputs)) + "= a; a.clear()" if self.n_inputs else "pass")
+        if self.low.program.scalars:
+            self.line("".join(f"s{k}, " for k in range(len(self.low.program.scalars))) + "= s")
+
+    def name_bound(self) -> None:
+        given = "a, s, c" if self.together else "a, s"
+        self.lines[0] = f"def run({given}{''.join(f', {n}={n}' for n in self.bound)}):"
+
+    def drop_unused(self, uses: dict[int, int]) -> None:
+        unused = [f"v{i}" for i in range(self.n_inputs) if not uses.get(i)]
+        if unused:
+            self.line("del " + ", ".join(unused))
+
+    def write_commit(self, commit: list[Step], owned: dict[int, int], uses: dict[int, int]) -> None:
+        """What writes into inputs, and the results."""
+        for step in commit:
+            self.make_dense(step)
+        if self.together:
+            self.line(f"c.agreed((yield c.agree({'f' if self.watched else None})))")
+        self.commit_line = min(self.commit_line, len(self.lines) + 1)
+        for group in self.alike(commit):
+            many = self.engine.many(group[0].op, group[0].attrs) if len(group) > 1 else None
+            if many is not None:
+                self.steps_at_once(group, self.bind(many), uses)
+                continue
+            for step in group:
+                self.step(step, self.bind(step.kernel), uses)
+        results = [f"o{k}" if k in owned else f"v{o}" for k, o in enumerate(self.low.outputs)]
+        self.line(f"return ({''.join(r + ', ' for r in results)}), {'f' if self.flagged else None}")
+
+    def line(self, text: str, instruction: int = -1) -> None:
+        self.lines.append(" " + text if self.lines else text)
+        self.instructions.append(instruction)
+
+    def bind(self, thing: Any) -> str:
+        name = self.names.get(id(thing))
+        if name is None:
+            name = self.names[id(thing)] = f"k{len(self.bound)}"
+            self.bound[name] = thing  # also keeps it alive, so that its id stays its own
+        return name
+
+    def operand(self, a: Operand) -> str:
+        if not isinstance(a, Literal):
+            return f"v{a}" if a >= 0 else f"s{~a}"
+        plain = isinstance(a.value, int) or (isinstance(a.value, float) and math.isfinite(a.value))
+        return repr(a.value) if plain else self.bind(a.value)
+
+    def step(self, step: Step, kernel: str, uses: dict[int, int]) -> None:
+        self.take_up([a for a in step.args if isinstance(a, int)], uses)
+        if step.together:
+            self.start(step, kernel, uses)
+            return
+        args = ", ".join(map(self.operand, step.args))
+        left = "".join(f"v{r}, " for r in step.results) if len(step.results) > 1 else f"v{step.results[0]}"
+        if step.check is None:
+            text = f"{left} = {kernel}({args})"
+        else:
+            op, n, extra, number = step.check
+            if number:
+                text = f"{left} = {kernel}({op!r}, {args}, {n}, {extra})"
+            elif self.watched:
+                text = f"{left}, f = {kernel}({op!r}, {args}, {n}, {extra}, f)"
+            else:
+                text = f"{left} = {kernel}({op!r}, {args}, {n}, {extra}, None)[0]"
+        dead = self.use(set(step.args), uses) + [r for r in step.results if not uses.get(r)]
+        self.line(text + self.delete(dead) + f"  # {step.instruction} {step.op.name}", step.instruction)
+
+    def start(self, step: Step, kernel: str, uses: dict[int, int]) -> None:
+        """Begin a collective. It may overwrite what nobody else reads."""
+        (a,), (r,) = step.args, step.results
+        assert isinstance(a, int)
+        dead = self.use({a}, uses)
+        text = f"h{r} = c.start({kernel}, v{a}, {self.private(a, uses)})"
+        self.line(text + self.delete(dead) + f"  # {step.instruction} {step.op.name}", step.instruction)
+        self.started[r] = step
+
+    def private(self, a: int, uses: dict[int, int]) -> bool:
+        """Whether a value that has been read for the last time has its memory for itself."""
+        low, base = self.low, self.low.base[a]
+        others = (v for v, b in enumerate(low.base) if b == base)
+        return base >= self.n_inputs and low.whole[a] and not any(uses.get(v) for v in others)
+
+    def take_up(self, operands: list[int], uses: dict[int, int]) -> None:
+        """The results of those operands that were started and not yet taken."""
+        for a in operands:
+            step = self.started.pop(a, None)
+            if step is not None:
+                dead = self.delete([] if uses.get(a) else [a])
+                self.line(f"v{a} = yield h{a}; del h{a}{dead}", step.instruction)
+
+    def steps_at_once(self, steps: list[Step], kernel: str, uses: dict[int, int]) -> None:
+        """One line for steps that are alike."""
+        rows = [[a for a in s.args if isinstance(a, int) and a >= 0] for s in steps]
+        numbers = [self.operand(a) for a in steps[0].args if isinstance(a, Literal) or a < 0]
+        left = "".join(f"v{r}, " for s in steps for r in s.results)
+        right = "".join(f"({''.join(f'v{a}, ' for a in row)}), " for row in rows)
+        dead = self.use({a for row in rows for a in row}, uses)
+        text = f"{left}= {kernel}(({right}), {', '.join(numbers)})"
+        what = f"  # {steps[0].instruction}.. {len(steps)} {steps[0].op.name}"
+        self.line(text + self.delete(dead) + what, steps[0].instruction)
+
+    def write_owned(self, owned: dict[int, int], uses: dict[int, int]) -> bool:
+        """Copy what may share memory; False if the faked limit is reached."""
+        maker = {r: s.instruction for s in self.low.steps for r in s.results}
+        for k, o in sorted(owned.items(), key=lambda item: (item[0] in self.into, item[0])):
+            instruction = maker.get(o, -1)
+            copy = ~k  # a number for the copy that no value has
+            if k in self.into:  # no failure from here on
+                self.commit_line = min(self.commit_line, len(self.lines) + 1)
+            elif not self.allocate(instruction, copy):
+                return False
+            if self.flagged and k in self.updates:
+                text = f"o{k} = {self.bind(self.select)}(f, v{self.updates[k]}, v{o}, {k in self.into})"
+            else:
+                text = f"o{k} = {self.bind(self.own)}(v{o})"
+            self.line(text + self.delete(self.use(self.reads_of_owned(k, o), uses)), instruction)
+        return True
+
+    def make_dense(self, step: Step) -> None:
+        """In-place kernels may allocate nothing: what they need in order is put in order before."""
+        operands = sorted({a for a in step.args if isinstance(a, int) and a >= 0})
+        dense = self.bind(self.dense)
+        left = ", ".join(f"v{a}" for a in operands)
+        self.line(f"{left} = {', '.join(f'{dense}(v{a})' for a in operands)}", step.instruction)
+
+    def use(self, operands: set[Operand], uses: dict[int, int]) -> list[int]:
+        """Count one line's reads; the values that nobody reads after it."""
+        dead = []
+        for a in operands:
+            if isinstance(a, int) and a >= 0:
+                uses[a] -= 1
+                if not uses[a]:
+                    dead.append(a)
+        return sorted(dead)
+
+    def delete(self, dead: list[int]) -> str:
+        for d in dead:
+            self.counted.pop(d, 0)
+        return "; del " + ", ".join(f"v{d}" for d in dead) if dead else ""
+
+    def allocate(self, instruction: int, *results: int) -> bool:
+        """Count what a line makes; False if the faked limit is reached there (then the code ends)."""
+        if not self.limit:
+            return True
+        for r in results:
+            self.counted[r] = (self.low.specs[r] if r >= 0 else self.outputs[~r]).nbytes
+        total = sum(self.counted.values())
+        if total <= self.limit:
+            return True
+        self.line(f"{self.bind(fail_fake_memory)}({total}, {self.limit})", instruction)
+        return False
+
+
+def _plain(s: Spec) -> Spec:
+    """The spec of a value once it has left the program: nothing in a store is a Python number."""
+    return spec(s.shape, s.dtype)

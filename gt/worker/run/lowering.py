@@ -1,0 +1,275 @@
+"""From a program to the steps that an engine runs.
+
+Law 1: a step is one kernel, or one check of an index. Compositions without a kernel of their own are
+       expanded; of what nobody reads nothing is left (ops are pure).
+Law 2: before a kernel reads an index its check has run. One index is checked once. Where inputs are trusted, one that
+       is a part of an input needs no check: `needs` says what must be known of that input instead.
+Law 3: `base` tells whose memory a value may lie in: its own, or that of an earlier value.
+Law 4: what workers run together is never left out and never changes places: the others count on it.
+
+Values are numbered anew: the inputs first, as in the program, then the results of the steps. This is
+decided once per program; executor.py turns it into code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from gt.errors import IndexOutOfRange, ProgramError
+from gt.ops.check import Checked
+from gt.ops.record import TABLE, Op
+from gt.ops.trace import Symbol, Trace, scalar_kind
+from gt.program import SCALARS, Instruction, Program, Spec
+from gt.worker.engines import Engine
+from gt.worker.run.collectives import Collective, collective
+
+
+class Literal(NamedTuple):
+    """A number that a composition wrote down; it is the same in every call."""
+
+    value: Any
+
+
+#: A value's number, ~k for scalar k, or a number.
+Operand = int | Literal
+
+HIDDEN = Literal(None)  #: A value that a whole step keeps to itself, or a view of it.
+
+
+class Check(NamedTuple):
+    """Every element of the step's operand must lie in [0, n), or be `extra`."""
+
+    op: str
+    n: int
+    extra: int | None
+    number: bool  #: the index came by value: it is checked here, not by the engine
+
+
+@dataclass(slots=True)
+class Step:
+    """One line of generated code."""
+
+    instruction: int  #: of the program; several steps may come from one
+    op: Op
+    kernel: Any  #: a function of the operands; of what is run together, a Collective
+    args: tuple[Operand, ...]
+    results: tuple[int, ...]
+    attrs: dict[str, Any]
+    check: Check | None = None
+
+    @property
+    def together(self) -> bool:
+        """Whether other workers take part in it."""
+        return isinstance(self.kernel, Collective)
+
+
+class Whole(Protocol):
+    """Instructions that are one step together: a part of a program, compiled. See parts.py."""
+
+    op: Op
+    kernel: Callable[..., Any]
+    replaces: frozenset[int]  #: the instructions, which nobody else has to run
+    failed: str  #: why they had to run one by one after all, if they had
+    place: int  #: the one of them where the step is
+    args: tuple[int, ...]  #: values of the program, and ~k for scalar k
+    results: tuple[int, ...]  #: and the values that it makes
+    specs: tuple[Spec, ...]  #: of these
+
+    def where(self, error: BaseException) -> int:
+        """The instruction that raised this error; -1: none."""
+
+
+@dataclass(slots=True)
+class Lowered:
+    """A program as steps."""
+
+    program: Program
+    steps: list[Step]
+    specs: list[Spec]  #: of every value
+    base: list[int]  #: of every value: the value whose memory it may lie in, itself if none
+    whole: list[bool]  #: of every value: it covers its base's memory exactly, each element once
+    outputs: list[int]
+    checks: list[Step] = field(default_factory=list)  #: those of the steps that the engine checks
+    needs: dict[int, int] = field(default_factory=dict)  #: input -> n: all its elements must lie in [0, n)
+
+    def spec(self, operand: Operand) -> Spec:
+        return operand_spec(operand, self.specs, self.program.scalars)
+
+
+def operand_spec(operand: Operand, specs: Sequence[Spec], scalars: str) -> Spec:
+    """What inference sees of an operand."""
+    if isinstance(operand, Literal):
+        return SCALARS[scalar_kind(operand.value)]
+    return specs[operand] if operand >= 0 else SCALARS[scalars[~operand]]
+
+
+def check_number(op: str, index: int, n: int, extra: int | None) -> int:
+    """The check of an index that came by value."""
+    if not 0 <= index < n and (extra is None or index != extra):
+        raise IndexOutOfRange(f"{op}: index {index} is out of range for a dimension of size {n}")
+    return index
+
+
+class _Lowering:
+    def __init__(self, checked: Checked, engine: Engine, trusted: bool, whole: Sequence[Whole]) -> None:
+        self.program = checked.program
+        self.places = {w.place: w for w in whole}
+        self.replaced = {i for w in whole for i in w.replaces}
+        self.trusted = trusted
+        self.needs: dict[int, int] = {}
+        self.engine = engine
+        self.specs: list[Spec] = list(checked.specs[: len(self.program.inputs)])
+        self.base: list[int] = list(range(len(self.specs)))
+        self.whole: list[bool] = [True] * len(self.specs)
+        self.steps: list[Step] = []
+        self.instruction = -1
+        self.check = engine.check
+        #: Layers repeat: equal uses of an op share one kernel.
+        self.kernels: dict[Any, Any] = {}
+        self.checked: dict[tuple[Operand, int, int | None], Operand] = {}
+        self.below: dict[Operand, int] = {}  #: values known to hold indices in [0, n) only
+
+    def spec(self, operand: Operand) -> Spec:
+        return operand_spec(operand, self.specs, self.program.scalars)
+
+    def new(self, spec: Spec, base: int | None = None) -> int:
+        """A value; with `base`, one that may lie in the memory of that one."""
+        number = len(self.specs)
+        self.specs.append(spec)
+        if base is None:
+            self.base.append(number)
+            self.whole.append(True)
+        else:
+            self.base.append(self.base[base])
+            # Views of equal size that lie in each other reach every element once.
+            self.whole.append(self.whole[base] and self.specs[base].nbytes == spec.nbytes)
+        return number
+
+    def run(self) -> Lowered:
+        env: list[Operand] = list(range(len(self.specs)))
+        waiting: list[tuple[int, Instruction, int]] = []  #: for a whole step, with the number of the first result
+        for i, ins in enumerate(self.program.code):
+            first = len(env)
+            env.extend([HIDDEN] * ins.results)
+            if i not in self.replaced and not self.emit_at(i, ins, first, env):
+                waiting.append((i, ins, first))
+            if i in self.places:
+                self.instruction = i
+                self.emit_whole(self.places[i], env)
+                waiting = [each for each in waiting if not self.emit_at(*each, env)]
+        outputs = [o for o in (env[k] for k in self.program.outputs) if isinstance(o, int) and o >= 0]
+        if len(outputs) != len(self.program.outputs):
+            raise ProgramError("an output is a number that was passed in")
+        steps = self.live(outputs)
+        lowered = Lowered(self.program, steps, self.specs, self.base, self.whole, outputs)
+        lowered.checks = [s for s in steps if s.check is not None and not s.check.number]
+        lowered.needs = self.needs
+        return lowered
+
+    def emit_at(self, i: int, ins: Instruction, first: int, env: list[Operand]) -> bool:
+        """Write down an instruction; False if there is something that it reads, which is not there (yet)."""
+        args = [env[a] if a >= 0 else a for a in ins.args]
+        if HIDDEN in args:
+            return False
+        self.instruction = i
+        env[first : first + ins.results] = self.emit(TABLE[ins.op], args, ins.attrs)
+        return True
+
+    def emit(self, op: Op, args: list[Operand], attrs: dict[str, Any]) -> list[Operand]:
+        """Write down one use of an op; the operands that hold its results."""
+        specs = [self.spec(a) for a in args]
+        if op.indices is not None:
+            for position, (n, extra) in op.indices(*specs, **attrs).items():
+                args[position] = self.emit_check(op, args[position], n, extra)
+        kernel = self.kernel(op, attrs, specs)
+        if kernel is None:
+            return self.expand(op, args, attrs)
+        results = op.infer(*specs, **attrs)
+        shared = args[0] if op.aliases and isinstance(args[0], int) and args[0] >= 0 else None
+        made = tuple(self.new(s, shared) for s in (results if isinstance(results, tuple) else (results,)))
+        self.steps.append(Step(self.instruction, op, kernel, tuple(args), made, attrs))
+        if op.ranges is not None:
+            self.below.update({made[k]: n for k, n in op.ranges(*specs, **attrs).items()})
+        elif shared in self.below and self.specs[made[0]].dtype is specs[0].dtype:
+            self.below.update(dict.fromkeys(made, self.below[shared]))  # a view of indices
+        return list(made)
+
+    def emit_whole(self, whole: Whole, env: list[Operand]) -> None:
+        """Write down a step that stands for many instructions."""
+        args = tuple([env[a] if a >= 0 else a for a in whole.args])
+        made = tuple([self.new(s) for s in whole.specs])
+        self.steps.append(Step(self.instruction, whole.op, whole.kernel, args, made, {}))
+        for v, number in zip(whole.results, made, strict=True):
+            env[v] = number
+
+    def emit_check(self, op: Op, index: Operand, n: int, extra: int | None) -> Operand:
+        known = self.checked.get((index, n, extra))
+        if known is not None:
+            return known
+        if not self.spec(index).size or self.below.get(index, n + 1) <= n:
+            return index
+        by_value = isinstance(index, Literal) or index < 0
+        if self.trusted and isinstance(index, int) and index >= 0 and self.base[index] < len(self.program.inputs):
+            source = self.base[index]
+            if self.spec(index).dtype is self.specs[source].dtype:
+                self.needs[source] = min(n, self.needs.get(source, n))
+                return index
+        kernel = check_number if by_value else self.check
+        base = index if isinstance(index, int) and index >= 0 else None
+        result = self.new(self.spec(index), base)
+        check = Check(op.name, n, extra, by_value)
+        self.steps.append(Step(self.instruction, op, kernel, (index,), (result,), {}, check))
+        # What passed need not be checked again, under its old name or its new one.
+        self.checked[index, n, extra] = self.checked[result, n, extra] = result
+        return result
+
+    def kernel(self, op: Op, attrs: dict[str, Any], specs: list[Spec]) -> Callable[..., Any] | Collective | None:
+        key = (op.name, repr(attrs), *specs)
+        if key not in self.kernels:
+            shared = op.collective and len(attrs["workers"]) > 1
+            self.kernels[key] = self.shared(op, attrs, specs) if shared else self.engine.kernel(op, attrs, specs)
+        return self.kernels[key]
+
+    def shared(self, op: Op, attrs: dict[str, Any], specs: list[Spec]) -> Collective:
+        made = op.infer(*specs, **attrs)
+        if isinstance(made, tuple) or not set(attrs["workers"]) <= set(self.program.workers):
+            raise ProgramError(f"{op.name}: its workers {list(attrs['workers'])} do not all run this call")
+        return collective(op, attrs, specs[0], made)
+
+    def expand(self, op: Op, args: list[Operand], attrs: dict[str, Any]) -> list[Operand]:
+        """The composition of an op, as if the program had spelled it out."""
+        if op.compose is None:
+            raise ProgramError(f"{op.name}: the {self.engine.name} engine has no kernel for it")
+        trace = Trace()
+        env: dict[int, Operand] = {}
+        operands: list[Any] = []
+        for a in args:
+            if isinstance(a, Literal):
+                operands.append(a.value)
+            else:
+                symbol = trace.symbol(self.spec(a))
+                env[symbol.number] = a
+                operands.append(symbol)
+        out = op.compose(*operands, **attrs)
+        for part, part_args, part_attrs, numbers in trace.code:
+            inner = [env[a.number] if isinstance(a, Symbol) else Literal(a) for a in part_args]
+            env.update(zip(numbers, self.emit(part, inner, part_attrs), strict=True))
+        return [env[s.number] for s in (out if isinstance(out, tuple) else (out,))]
+
+    def live(self, outputs: list[int]) -> list[Step]:
+        """The steps that some output needs, or some other worker."""
+        needed = set(outputs)
+        kept = []
+        for step in reversed(self.steps):
+            if step.together or not needed.isdisjoint(step.results):
+                needed.update(a for a in step.args if isinstance(a, int))
+                kept.append(step)
+        return kept[::-1]
+
+
+def lower(checked: Checked, engine: Engine, trusted: bool = False, whole: Sequence[Whole] = ()) -> Lowered:
+    """The steps of a program on an engine; with `trusted` for inputs of which it is known what they `need` to be; with
+    some instructions as `whole` steps."""
+    return _Lowering(checked, engine, trusted, whole).run()

@@ -1,0 +1,67 @@
+"""The same call again: a session's graph on the arrays that its last replay left behind.
+
+A training loop calls one program, each time on what the call before made of parameters and state. When that call was
+a replay in place, nothing has to be looked at anew: the entries in the store are the same objects under new ids. So
+most of what a call costs the host is left out.
+
+Law 1: it is the same call only if every input that the graph reads where it lies is the very array that the last replay
+       left there, and nothing in the session's store has been tainted or shared since.
+Law 2: no array is kept alive for it. One that is gone makes its graph stale, so that no other is taken for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any
+
+from gt.worker.run.programs import Known
+from gt.worker.run.store import Entry, Store
+
+_array = attrgetter("array")
+
+
+class Replay:
+    """What the next call of a program should find."""
+
+    __slots__ = ("_arrays", "_loose", "_version", "capture", "captured", "dropped", "moved", "new", "tier")
+
+    def __init__(self, capture: Any, known: Known) -> None:
+        form = capture.form
+        self.capture, self.captured, self.tier = capture, capture.captured, capture.tier
+        source = {value: i for i, value in form.writes}
+        #: (input, output): the entry of that input becomes that of the output.
+        self.moved = [(source[o], k) for k, o in enumerate(form.outputs) if o in source]
+        #: The outputs that get a new entry, and their specs: in this order they are the graph's results.
+        self.new = [(k, known.outputs[k]) for k, o in enumerate(form.outputs) if o not in source]
+        taken = {i for i, _ in self.moved}
+        self.dropped = [i for i in known.donate if i not in taken]
+        self._loose: list[int] = self.captured.copied  #: Inputs that are copied in: any array will do.
+        self._arrays: list[int] = []
+        self._version = -1
+
+    def expect(self, entries: Sequence[Entry | None], made: Sequence[Entry], store: Store) -> bool:
+        """Note what a call leaves behind that had these entries and made those; False if that is of no use."""
+        after = list(entries)
+        for i, k in self.moved:
+            after[i] = made[k]
+        kept = [e for i, e in enumerate(after) if i not in self._loose]
+        if any(e is None or e.taint or e.shared for e in kept):
+            return False
+        self._arrays, self._version = [*map(id, map(_array, kept))], store.version
+        return True
+
+    def fits(self, entries: Sequence[Entry | None], store: Store, known: Known) -> bool:
+        """Whether a call with these entries is the same call again."""
+        if store.version != self._version or self.captured is not self.capture.captured or self.captured.stale:
+            return False
+        if self._loose:
+            for i in self._loose:
+                entry = entries[i] if i < len(entries) else None
+                if entry is None or entry.taint or entry.spec is not known.inputs[i]:
+                    return False
+            entries = [e for i, e in enumerate(entries) if i not in self._loose]
+        try:
+            return [*map(id, map(_array, entries))] == self._arrays
+        except AttributeError:  # one of them does not exist
+            return False
