@@ -1,4 +1,4 @@
-"""torch.linalg's names; those that GT has no record of, torch runs on the worker."""
+"""The names of torch.linalg; a name that GT does not have is run by torch on the worker."""
 
 from gt.client.functions.linalg.namespace import *
 from gt.client.functions.linalg.namespace import __all__ as _names

@@ -113,9 +113,7 @@ class PoissonNLLLoss(_Loss):
     reduction: str = "mean"
 
     def forward(self, log_input: Tensor, target: Tensor) -> Tensor:
-        return F.poisson_nll_loss(
-            log_input, target, self.log_input, self.full, eps=self.eps, reduction=self.reduction
-        )  # fmt: skip
+        return F.poisson_nll_loss(log_input, target, self.log_input, self.full, eps=self.eps, reduction=self.reduction)
 
 
 @settings

@@ -98,12 +98,9 @@ def _count(state: dict[str, Any], name: str, by: int) -> None:
 
 
 def take_step(
-    kind: Kind,
-    tensors: tuple[Tensor, ...],
-    numbers: Callable[[], tuple[Any, ...]],
-    written: tuple[Tensor, ...],
+    kind: Kind, tensors: tuple[Tensor, ...], numbers: Callable[[], tuple[Any, ...]], written: tuple[Tensor, ...],
     move: Move | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Record the op, and write its results to `written`. The move happens before the numbers are read."""
     rec = recorder()
     # Without history, casts and trace the results need not become tensors first.

@@ -110,8 +110,6 @@ class Adadelta(Optimizer):
 
         def update(p: Tensor, g: Tensor, state: State) -> None:
             square, delta = state["square_avg"], state["acc_delta"]
-            take_step(
-                _ADADELTA, (p, own(p, g), square, delta), lambda: numbers, (p, square, delta), counting(state)
-            )  # fmt: skip
+            take_step(_ADADELTA, (p, own(p, g), square, delta), lambda: numbers, (p, square, delta), counting(state))
 
         return update

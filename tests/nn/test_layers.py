@@ -250,7 +250,7 @@ def test_running_values_move_and_are_forgotten() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     for make, message in (
-        (lambda: gt.nn.Conv2d(3, 4, 3, groups=2), "3 and 4 channels cannot be in 2 equal groups"),
+        (lambda: gt.nn.Conv2d(3, 4, 3, groups=2), "3 and 4 channels must be multiples of 2 groups"),
         (lambda: gt.nn.Conv2d(3, 4, 3, padding="full"), "padding is numbers, 'same' or 'valid', not 'full'"),
         (lambda: gt.nn.Conv2d(3, 4, 3, stride=2, padding="same"), "which a stride of"),
         (lambda: gt.nn.Conv2d(3, 4, 3, padding_mode="zero"), "padding_mode is one of zeros, reflect"),

@@ -159,7 +159,7 @@ def test_a_state_that_does_not_fit_changes_nothing() -> None:
     model = gt.nn.Sequential(gt.nn.Linear(3, 2), gt.nn.Linear(2, 2))
     before = arrays(list(model.state_dict().values()))
     state = {k: v * 0.0 for k, v in model.state_dict().items()}
-    with pytest.raises(StateError, match=r"missing \['1.bias'\], not known \['2.bias', 'x'\]") as caught:
+    with pytest.raises(StateError, match=r"missing \['1.bias'\], unexpected \['2.bias', 'x'\]") as caught:
         model.load_state_dict({"0.weight": state["0.weight"], "0.bias": state["0.bias"], "1.weight": state["1.weight"],
                                "2.bias": state["1.bias"], "x": state["1.bias"]})  # fmt: skip
     assert isinstance(caught.value, RuntimeError)
@@ -331,7 +331,7 @@ def test_to_and_type() -> None:
     assert model.to("cpu", dtype=gt.float64).weight.dtype is gt.float64
     assert model.to(gt.ones(1)).weight.dtype is gt.float32
     assert model.type(gt.float64).bias.dtype is gt.float64
-    with pytest.raises(DTypeError, match="parameters are floating or complex, not int64"):
+    with pytest.raises(DTypeError, match="parameters must be floating point or complex, got int64"):
         model.to(gt.int64)
     y = model(gt.ones(1, 2, dtype=gt.float64)).sum()
     y.backward()
@@ -346,7 +346,7 @@ def test_modes_reach_down_through_methods() -> None:
     model = gt.nn.Sequential(Frozen(1, 1), gt.nn.Dropout())
     model.train()
     assert [m.training for m in model.modules()] == [True, False, True]
-    with pytest.raises(ArgumentError, match="the mode is True or False, not 1"):
+    with pytest.raises(ArgumentError, match="train: mode must be a bool, got 1"):
         model.train(1)
     with pytest.raises(NotImplementedError, match=r"Module has no forward\(\)"):
         gt.nn.Module()(1)
@@ -448,7 +448,7 @@ def test_containers_are_torchs(script: Callable[[Any], list[Any]]) -> None:
 
 def test_containers_refuse_what_does_not_fit() -> None:
     s = gt.nn.Sequential(gt.nn.ReLU())
-    with pytest.raises(IndexError, match="index 3 is out of range: there are 1"):
+    with pytest.raises(IndexError, match="index 3 is out of range for 1 elements"):
         s[3]
     with pytest.raises(IndexError):
         s.insert(3, gt.nn.ReLU())
