@@ -85,6 +85,10 @@ class Bilinear(Module):
         )
 
 
+#: The defaults that the repr of an embedding does not show.
+_HIDDEN = {"padding_idx": None, "max_norm": None, "norm_type": 2, "scale_grad_by_freq": False, "sparse": False}
+
+
 class _Table(Module):
     """A table of embeddings; one row may be padding."""
 
@@ -125,10 +129,11 @@ class _Table(Module):
         made.weight.requires_grad_(not freeze)
         return made
 
-    def _extra(self, *parts: tuple[str, Any, Any]) -> str:
+    def _extra(self, *names: str) -> str:
         """The sizes, and the settings that differ from their defaults."""
-        said = [f"{name}={value}" for name, value, default in parts if value != default]
-        return ", ".join([str(self.num_embeddings), str(self.embedding_dim), *said])
+        values = {name: getattr(self, name) for name in names}
+        shown = [f"{name}={value!r}" for name, value in values.items() if value != _HIDDEN.get(name, ...)]
+        return ", ".join([str(self.num_embeddings), str(self.embedding_dim), *shown])
 
 
 class Embedding(_Table):
@@ -150,11 +155,7 @@ class Embedding(_Table):
         )
 
     def extra_repr(self) -> str:
-        return self._extra(
-            ("padding_idx", self.padding_idx, None), ("max_norm", self.max_norm, None),
-            ("norm_type", self.norm_type, 2), ("scale_grad_by_freq", self.scale_grad_by_freq, False),
-            ("sparse", self.sparse, False),
-        )  # fmt: skip
+        return self._extra("padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
 
 
 class EmbeddingBag(_Table):
@@ -177,11 +178,7 @@ class EmbeddingBag(_Table):
         )  # fmt: skip
 
     def extra_repr(self) -> str:
-        return self._extra(
-            ("max_norm", self.max_norm, None), ("norm_type", self.norm_type, 2),
-            ("scale_grad_by_freq", self.scale_grad_by_freq, False), ("mode", repr(self.mode), None),
-            ("padding_idx", self.padding_idx, None),
-        )  # fmt: skip
+        return self._extra("max_norm", "norm_type", "scale_grad_by_freq", "mode", "padding_idx")
 
 
 @settings

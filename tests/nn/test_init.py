@@ -31,7 +31,7 @@ def test_gains(name: str, param: Any) -> None:
 def test_gains_that_are_not_known() -> None:
     with pytest.raises(ArgumentError, match="unknown nonlinearity 'cube'; expected one of linear,"):
         gt.nn.init.calculate_gain("cube")
-    with pytest.raises(ArgumentError, match="the slope of leaky_relu is a number, not 'a'"):
+    with pytest.raises(ArgumentError, match="the slope of leaky_relu must be a number, got 'a'"):
         gt.nn.init.calculate_gain("leaky_relu", "a")
 
 

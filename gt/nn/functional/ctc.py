@@ -50,7 +50,7 @@ def ctc_loss(
 
 
 def _lengths(name: str, x: Any, n: int) -> Tensor:
-    made: Tensor = x.long() if hasattr(x, "_v") else creation.tensor(np.asarray(x, np.int64))
+    made: Tensor = x.long() if isinstance(x, Tensor) else creation.tensor(np.asarray(x, np.int64))
     made = made.reshape(-1) if made.ndim == 0 else made
     if tuple(made.shape) != (n,):
         raise ShapeError(f"ctc_loss: {name}_lengths must have shape {(n,)}, one per sample, got {tuple(made.shape)}")
@@ -59,7 +59,7 @@ def _lengths(name: str, x: Any, n: int) -> Tensor:
 
 def _rows(targets: Any, lengths: Tensor, n: int, alone: bool) -> Tensor:
     """The targets as a matrix (batch, labels)."""
-    targets = targets if hasattr(targets, "_v") else creation.tensor(targets)
+    targets = targets if isinstance(targets, Tensor) else creation.tensor(targets)
     if targets.ndim == 2 or alone:
         rows = targets if targets.ndim == 2 else targets.unsqueeze(0)
         if rows.shape[0] != n:

@@ -94,7 +94,7 @@ def batch_norm(
             raise ArgumentError(
                 "batch_norm: momentum must be a number, got None; for a cumulative average pass 1 / number of batches"
             )
-        step = momentum if hasattr(momentum, "_v") else float(momentum)
+        step = momentum if isinstance(momentum, Tensor) else float(momentum)
         y, _, _, mean, var = apply(_BATCH[True, eps], (input, running_mean, running_var, step, *affine))
         with set_grad(False):  # buffers have no history
             views.write(running_mean, mean)
