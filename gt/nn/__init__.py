@@ -19,5 +19,5 @@ from gt.nn.recurrent import *
 from gt.nn.shaping import *
 from gt.nn.transformer import *
 
-# Every class above: the families say in their own __all__ which these are.
+# Every class imported above: the __all__ of each file lists its own.
 __all__ = [*sorted(name for name, value in globals().items() if isinstance(value, type)), "functional", "init", "utils"]

@@ -1,4 +1,4 @@
-"""Modules that are one function: the class states its settings once, as a dataclass does.
+"""Modules that call one function: the class declares its settings once, as the fields of a dataclass.
 
     @settings
     class LeakyReLU(Functional, function=F.leaky_relu):
@@ -7,10 +7,10 @@
         negative_slope: float = 0.01
         inplace: bool = False
 
-Of these lines come `__init__`, with torch's order and defaults; `forward(input)`, which is
-`F.leaky_relu(input, negative_slope=self.negative_slope, inplace=self.inplace)`; and `extra_repr`. Type checkers and
-`help()` see the constructor. A class that differs in one of the three defines that one. `__post_init__` checks and
-converts settings, as in a dataclass. Subclasses that users write are ordinary subclasses of Module.
+This declares three things. The constructor `LeakyReLU(negative_slope=0.01, inplace=False)`, which type checkers and
+`help()` show. `forward(input)`, which calls `F.leaky_relu(input, negative_slope=..., inplace=...)` with the attributes
+of these names. And `extra_repr()`. A class that needs another forward or extra_repr defines it; `__post_init__` checks
+and converts settings, as in a dataclass. A user's subclass is an ordinary Module: its annotations are not settings.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ C = TypeVar("C", bound="type[Functional]")
 
 
 class Functional(Module):
-    """A module that is one function with settings."""
+    """A module that calls one function with its settings."""
 
     _function: ClassVar[Callable[..., Any]]
     _settings: ClassVar[tuple[str, ...]] = ()  #: The names of the settings, which are attributes.
-    _shown: ClassVar[tuple[str, ...] | None] = None  #: The settings that extra_repr shows; None: all, as a rule.
+    _shown: ClassVar[tuple[str, ...] | None] = None  #: The settings that extra_repr shows; None shows all.
     _dims: ClassVar[int]  #: The number of spatial dimensions, in families of 1d, 2d and 3d.
 
     def __init_subclass__(
-        cls, function: Callable[..., Any] | None = None, shown: tuple[str, ...] | None = None, dims: int | None = None
-    ) -> None:
-        super().__init_subclass__()
+        cls, function: Callable[..., Any] | None = None, shown: tuple[str, ...] | None = None, dims: int | None = None,
+        **kwargs: Any,
+    ) -> None:  # fmt: skip
+        super().__init_subclass__(**kwargs)
         if function is not None:
             cls._function = staticmethod(function)
         if shown is not None:
@@ -54,7 +55,7 @@ class Functional(Module):
 
     def extra_repr(self) -> str:
         names = self._shown
-        if names is None:  # torch shows inplace where it is set
+        if names is None:  # as in torch, inplace is shown only if it is True
             names = tuple(name for name in self._settings if name != "inplace" or getattr(self, name))
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
@@ -70,7 +71,7 @@ def settings(cls: C) -> C:
     dataclass(eq=False, repr=False, match_args=False)(cls)
     cls._settings = tuple(f.name for f in fields(cls))  # type: ignore[arg-type]  # it is a dataclass now
     for name in cls.__annotations__:
-        # A default that stayed in the class would hide the buffer of that name.
+        # As a class attribute, a default would hide the buffer or parameter of the same name.
         if name in cls.__dict__ and name in cls.__dataclass_fields__:  # type: ignore[attr-defined]
             delattr(cls, name)
     return cls
