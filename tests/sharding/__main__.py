@@ -18,7 +18,7 @@ from gt.layout import Mesh
 from gt.ops import TABLE
 from tests.sharding import real, real_training, timing
 from tests.sharding.cases import OPS
-from tests.sharding.checking import Use, mistakes, mistakes_anyhow, sweep
+from tests.sharding.checking import Example, mistakes, mistakes_anyhow, sweep
 from tests.sharding.layouts import MESHES
 from tests.sharding.planned import mistakes_planned
 from tests.sharding.table import EXPECTED, table
@@ -47,8 +47,10 @@ def main(arguments: list[str]) -> int:
     return int(wrong > 0)
 
 
-def look(use: Use, m: Mesh, rng: random.Random) -> list[str]:
-    return mistakes(use, m, rng) + mistakes_anyhow(use, m, rng, DRAWS) + mistakes_planned(use, m, rng, DRAWS)
+def look(example: Example, m: Mesh, rng: random.Random) -> list[str]:
+    return (
+        mistakes(example, m, rng) + mistakes_anyhow(example, m, rng, DRAWS) + mistakes_planned(example, m, rng, DRAWS)
+    )
 
 
 def through_processes(names: list[str]) -> int:

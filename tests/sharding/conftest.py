@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gt.dispatcher.planner.program import forget
+from gt.dispatcher.planner.memo import forget
 from tests.sharding import simulate
 
 

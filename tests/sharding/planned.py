@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from gt.dispatcher.planner.program import Planned, plan_program
+from gt.dispatcher.planner.plan import Planned, plan_program
+from gt.dispatcher.planner.ways import all_ways
 from gt.layout import Layout, Mesh
 from gt.ops import TABLE, check
 from gt.ops.check import Checked
@@ -19,7 +20,7 @@ from gt.ops.evaluate import KernelOf, apply, evaluate
 from gt.ops.record import Op
 from gt.ops.trace import Symbol, Trace, scalar_kind
 from gt.program import SCALARS, Instruction, Program, Spec
-from tests.sharding.checking import Use, kinds_of, ways
+from tests.sharding.checking import Example, kinds_of
 from tests.sharding.layouts import drawn
 from tests.sharding.simulate import COMBINE, ENGINE, Value, place, spec_of
 
@@ -215,11 +216,11 @@ def unsharded(checked: Checked, arrays: Sequence[Any], numbers: Sequence[Any]) -
     return [np.asarray(a) for a in evaluate(checked, arrays, numbers, ENGINE.kernel)]
 
 
-def mistakes_planned(use: Use, m: Mesh, rng: random.Random, count: int = 1) -> list[str]:
+def mistakes_planned(example: Example, m: Mesh, rng: random.Random, count: int = 1) -> list[str]:
     """What went wrong with a program of this one instruction: on inputs in layouts drawn at random, and as often on
     inputs that lie as one of the op's ways wants them."""
-    checked, arrays, numbers = one_op(use.op, use.args, use.attrs)
-    every, found = list(ways(use.op, use.specs, use.attrs, m)), []
+    checked, arrays, numbers = one_op(example.op, example.args, example.attrs)
+    every, found = list(all_ways(example.use, m)), []
     draws = np.random.default_rng(rng.randrange(1 << 30))
     for i in range(2 * count):
         if i % 2:
@@ -227,9 +228,9 @@ def mistakes_planned(use: Use, m: Mesh, rng: random.Random, count: int = 1) -> l
         else:
             layouts = [drawn(rng, m, a.shape, kinds_of(a)) for a in arrays]
         try:
-            said: list[Any] = use.wrong(planned_values(checked, arrays, numbers, layouts, m, draws)[1])
+            said: list[Any] = example.wrong(planned_values(checked, arrays, numbers, layouts, m, draws)[1])
         except Exception as e:  # whatever a wrong plan leads to is a finding
             said = [f"{type(e).__name__}: {str(e)[:200]}"]
         if said:
-            found.append(f"planned {use!r} on {m!r}: {layouts}: {said}")
+            found.append(f"planned {example!r} on {m!r}: {layouts}: {said}")
     return found

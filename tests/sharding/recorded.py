@@ -17,7 +17,7 @@ import numpy as np
 
 import gt
 from gt import config, dtypes
-from gt.dispatcher.planner.program import Planned, plan_program
+from gt.dispatcher.planner.plan import Planned, plan_program
 from gt.layout import Layout, Mesh
 from gt.ops import TABLE, check
 from gt.ops.check import Checked

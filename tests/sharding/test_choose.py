@@ -10,9 +10,9 @@ import pytest
 
 from gt.dispatcher import planner
 from gt.dispatcher.planner.choose import Choice, choose
-from gt.layout import Layout, layout, mesh, parse, split
+from gt.dispatcher.planner.ways import use_of
+from gt.layout import layout, mesh, parse, split
 from gt.ops import TABLE
-from gt.ops.record import as_tuple
 from tests.sharding.simulate import Log, Value, apply, collectives, moved, place, read, spec_of
 
 RNG = np.random.default_rng(0)
@@ -40,11 +40,10 @@ class Machine:
 
 
 def chosen(
-    name: str, have: list[str], args: list[np.ndarray], m: Any, again: tuple[int, ...] = (), **attrs: Any
+    name: str, have: list[str], args: list[np.ndarray], m: Any, reread: tuple[int, ...] = (), **attrs: Any
 ) -> Choice:
-    specs = [spec_of(a) for a in args]
-    layouts: list[Layout | None] = [parse(text, m) for text in have]
-    made = choose(TABLE[name], specs, as_tuple(TABLE[name].infer(*specs, **attrs)), attrs, layouts, again=again)
+    use = use_of(TABLE[name], [spec_of(a) for a in args], attrs)
+    made = choose(use, [(parse(text, m),) for text in have], reread=reread)
     assert made is not None
     return made
 
@@ -53,15 +52,15 @@ def test_a_partial_operand_that_others_read_too() -> None:
     """It is reduced for all of them, unless what comes of it is small."""
     m, x, y = mesh(x=2), RNG.normal(size=(64, 96)), RNG.normal(size=(64, 96))
     have = ["[] sum x", "[]"]
-    assert chosen("sub", have, [x, y], m).sharding.gives[0].kind == "sum"
-    for again in [(0,), (0, 1)]:
-        made = chosen("sub", have, [x, y], m, again)
-        assert made.sharding.gives[0].kind is None
+    assert chosen("sub", have, [x, y], m).way.gives[0].kind == "sum"
+    for reread in [(0,), (0, 1)]:
+        made = chosen("sub", have, [x, y], m, reread)
+        assert made.way.gives[0].kind is None
         assert [step.kind for step in made.steps[0]] == ["reduce_scatter"]
     small = chosen("sum", have[:1], [x], m, (0,), dims=(0, 1), keepdim=False)
-    assert small.sharding.gives[0].kind == "sum"
+    assert small.way.gives[0].kind == "sum"
     # Both partial: the sum of both is reduced once, in any case.
-    assert chosen("add", ["[] sum x", "[] sum x"], [x, y], m, (0,)).sharding.gives[0].kind == "sum"
+    assert chosen("add", ["[] sum x", "[] sum x"], [x, y], m, (0,)).way.gives[0].kind == "sum"
 
 
 def test_column_then_row_split() -> None:
@@ -214,18 +213,18 @@ def test_the_dearer_operand_stays() -> None:
     big, small = np.zeros((400, 16)), np.zeros((16, 8))
     made = chosen("matmul", ["[400@x]", "[. 8@x]"], [big, small], m)
     assert [len(steps) for steps in made.steps] == [0, 1]
-    assert repr(made.sharding.gives[0]) == "[400@x]"
+    assert repr(made.way.gives[0]) == "[400@x]"
     other = chosen("matmul", ["[8@x]", "[. 400@x]"], [small.T.copy(), np.zeros((16, 400))], m)
-    assert repr(other.sharding.gives[0]) == "[. 400@x]"
+    assert repr(other.way.gives[0]) == "[. 400@x]"
 
 
 def test_what_no_rule_covers_is_gathered_and_said() -> None:
     m = mesh(x=2)
     x = np.zeros((8, 6))
     made = chosen("sort", ["[. 6@x]"], [x], m, dim=1, descending=False, stable=True)
-    assert made.gathered
+    assert made.blocked
     assert [s.kind for s in made.steps[0]] == ["all_gather"]
-    assert not chosen("sort", ["[8@x]"], [x], m, dim=1, descending=False, stable=True).gathered
+    assert not chosen("sort", ["[8@x]"], [x], m, dim=1, descending=False, stable=True).blocked
 
 
 def test_a_window_of_a_whole_operand_is_cut_out_here() -> None:
@@ -248,7 +247,7 @@ def test_an_operand_on_another_mesh_comes_over() -> None:
 
 
 def test_no_op_is_named() -> None:
-    """Law 1 of choose.py: the algorithm looks at records, not at names."""
+    """Law 1 of ways.py: the algorithm looks at records, not at names."""
     for file in Path(planner.__file__).parent.glob("*.py"):
         text = file.read_text()
         assert "TABLE" not in text
@@ -262,5 +261,5 @@ def test_every_worker_agrees_on_a_plan(axes: dict[str, int]) -> None:
     m = mesh(**axes)
     a, b = np.zeros((7, 10)), np.zeros((10, 11))
     first, second = (chosen("matmul", ["[7@x]", "[10@x]"], [a, b], m) for _ in range(2))
-    assert first.sharding.gives == second.sharding.gives
+    assert first.way.gives == second.way.gives
     assert first.steps == second.steps

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gt.dispatcher.planner import effects
-from gt.dispatcher.planner.actions import BUCKET_NBYTES
-from gt.dispatcher.planner.program import Planned, plan_program
+from gt.dispatcher.planner import decide
+from gt.dispatcher.planner.order import BUCKET_NBYTES
+from gt.dispatcher.planner.plan import Planned, plan_program
 from gt.errors import ArgumentError, GTError, IndexOutOfRange
 from gt.layout import Layout, Mesh, layout, mesh, parse, split
 from gt.ops import TABLE, check
@@ -402,14 +402,14 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     _, m, layouts = next(iter(cases(checked)))
     forget()
     first = hashes(plan_program(checked, layouts, m, {}))
-    count = len(effects.known)
+    count = len(decide.decisions)
     assert count > 10
-    monkeypatch.setattr(effects, "LIMIT", count - 1)
+    monkeypatch.setattr(decide, "LIMIT", count - 1)
     assert hashes(plan_program(checked, layouts, m, {})) == first
-    assert len(effects.known) == count, "it was forgotten, and found anew"
+    assert len(decide.decisions) == count, "it was forgotten, and found anew"
     other = [layout(m) for _ in layouts]
     plan_program(checked, other, m, {})
-    assert 0 < len(effects.known) < 2 * count
+    assert 0 < len(decide.decisions) < 2 * count
 
 
 def hashes(planned: Planned) -> list[bytes]:
@@ -497,7 +497,7 @@ def test_sizes_that_do_not_agree_are_seen() -> None:
     """The proof of what workers do together is not for show."""
     import msgspec
 
-    from gt.dispatcher.planner.proof import prove
+    from gt.dispatcher.planner.work import prove
 
     m = mesh(x=2)
     checked, _, _ = one_op(TABLE["sort"], [normal(7, 4)], {"dim": 0, "descending": False, "stable": True})

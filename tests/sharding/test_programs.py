@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gt.dispatcher.planner.program import plan_program
+from gt.dispatcher.planner.plan import plan_program
 from gt.layout import Layout, Mesh, layout, mesh, split
 from gt.ops import check
 from gt.ops.evaluate import run

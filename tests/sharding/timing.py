@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gt.dispatcher.planner.program import forget, plan_program
+from gt.dispatcher.planner.memo import forget
+from gt.dispatcher.planner.plan import plan_program
 from gt.layout import Layout, Mesh, layout, mesh, split
 from gt.ops.check import Checked
 from tests.sharding.recorded import is_update, record

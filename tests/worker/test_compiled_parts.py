@@ -11,7 +11,7 @@ from many_workers import Many, Part, together
 from worker_building import Broken, Builder, Faulty, Wrapped
 
 from gt.config import Config, replace
-from gt.dispatcher.planner.program import plan_program
+from gt.dispatcher.planner.plan import plan_program
 from gt.layout import mesh
 from gt.ops.check import Checked, check
 from gt.ops.record import TABLE

@@ -1,6 +1,19 @@
-"""From a program to what each worker does (program.py): which layouts an op wants and gives (choose.py), how a tensor
-gets from one layout to another (redistribute.py), what is done for one use of an op after the other (deciding.py) and
-remembered of it (effects.py), what workers run for that (running.py, moving.py, blocks.py, template.py), in which order
-(actions.py), as programs of their own (local.py) that fit together (proof.py) and take some memory (memory.py). Pure
-functions of records, specs and layouts.
+"""The planner: from a program and the layouts of its inputs to one local program per worker.
+
+Pure functions of op records, specs and layouts. `plan.plan_program` is the way in. The files, in the order in which a
+plan is made:
+
+    plan.py          walks over the program, instruction by instruction, and collects the outputs
+    decide.py        what is done for an instruction, decided once for all that are alike
+    values.py        the layouts that each value of the program has, and its slots there
+    ways.py          the ways to run one op on shards: the layouts that it wants and gives
+    choose.py        the cheapest of them
+    redistribute.py  the cheapest steps (collectives) from one layout to another
+    op_work.py       what each worker runs for an op
+    step_work.py     what each worker runs for a step between layouts
+    blocks.py        cutting and joining arrays, for both
+    work.py          templates, works and actions, and the proof that the workers' collectives match
+    order.py         which actions are needed and their order; which reductions travel together
+    emit.py          the local programs, and the memory that they take
+    memo.py          what is remembered between plans
 """
