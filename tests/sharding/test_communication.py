@@ -337,8 +337,8 @@ def test_pins() -> None:
     for value, want in zip(made, unsharded(checked, [w.arrays["x"]], scalars), strict=True):
         assert close(read(value), want, value.spec.dtype)
     assert planned.workers == (0, 1, 2, 3)
-    for text, said in [("[9@x]", "none of a tensor"), ("[8@q]", "no axis"), ("[8@x,x]", "twice"),
-                       ("here: []", "no mesh 'here'; it has stage"), ("8@x", "is not like")]:  # fmt: skip
+    for text, said in [("[9@x]", "does not fit a tensor"), ("[8@q]", "no axis"), ("[8@x,x]", "twice"),
+                       ("here: []", "no mesh 'here'; it has stage"), ("8@x", "expected text like")]:  # fmt: skip
         bad, _, _ = one_op(TABLE["shard"], [w.arrays["x"]], {"layout": text})
         with pytest.raises(GTError, match=said):
             plan_program(bad, [layout(m)], m, {"stage": stage})
