@@ -4,8 +4,7 @@ Pure functions of op records, specs and layouts. `plan.plan_program` is the way 
 plan is made:
 
     plan.py          walks over the program, instruction by instruction, and collects the outputs
-    decide.py        what is done for an instruction, decided once for all that are alike
-    values.py        the layouts that each value of the program has, and its slots there
+    decide.py        the layouts of each value; what is done for an instruction, decided once for all that are alike
     ways.py          the ways to run one op on shards: the layouts that it wants and gives
     choose.py        the cheapest of them
     redistribute.py  the cheapest steps (collectives) from one layout to another

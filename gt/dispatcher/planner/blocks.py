@@ -65,7 +65,7 @@ def positions_in(part: Runs, whole: Runs) -> Runs:
 
 def reshape(x: Symbol, shape: Shape) -> Symbol:
     """x in another shape; x itself if it has it."""
-    return x if x.shape == shape else _one(ops.reshape(x, shape=shape))
+    return x if x.shape == shape else only(ops.reshape(x, shape=shape))
 
 
 def flat(x: Symbol) -> Symbol:
@@ -73,7 +73,7 @@ def flat(x: Symbol) -> Symbol:
 
 
 def cat(parts: Sequence[Symbol], dim: int) -> Symbol:
-    return parts[0] if len(parts) == 1 else _one(ops.cat(*parts, dim=dim))
+    return parts[0] if len(parts) == 1 else only(ops.cat(*parts, dim=dim))
 
 
 def narrow(x: Symbol, cuts: dict[int, tuple[int, int]], always: Collection[int] = ()) -> Symbol:
@@ -95,7 +95,8 @@ def split(x: Symbol, sizes: Sequence[int], dim: int) -> list[Symbol]:
     return list(made)
 
 
-def _one(made: Any) -> Symbol:
+def only(made: Any) -> Symbol:
+    """The result of an op that has one."""
     assert isinstance(made, Symbol)
     return made
 
@@ -103,7 +104,7 @@ def _one(made: Any) -> Symbol:
 def empty(trace: Trace, dtype: str, shape: Shape = (0,)) -> Symbol:
     """An array without elements, or one of zeros."""
     zero = False if dtype == "bool" else 0
-    return _one(trace.add(ops.full, (zero,), {"shape": shape, "dtype": dtype}))
+    return only(trace.add(ops.full, (zero,), {"shape": shape, "dtype": dtype}))
 
 
 def select(x: Symbol, dim: int, runs: Runs) -> Symbol:
@@ -181,7 +182,7 @@ class Interleaved:
             return flat(x)
         if self._even():
             x = reshape(x, (self.before, len(self.sizes), self.sizes[0], self.after))
-            return flat(_one(ops.permute(x, dims=(1, 0, 2, 3))))
+            return flat(only(ops.permute(x, dims=(1, 0, 2, 3))))
         x = reshape(x, (self.before, sum(self.sizes), self.after))
         return cat([flat(part) for part in split(x, [n for n in self.sizes if n], 1)], 0)
 
@@ -191,7 +192,7 @@ class Interleaved:
             return reshape(x, self.shape)
         if self._even():
             x = reshape(x, (len(self.sizes), self.before, self.sizes[0], self.after))
-            return reshape(_one(ops.permute(x, dims=(1, 0, 2, 3))), self.shape)
+            return reshape(only(ops.permute(x, dims=(1, 0, 2, 3))), self.shape)
         sizes = [n for n in self.sizes if n]
         parts = split(x, [self.before * n * self.after for n in sizes], 0)
         shapes = [(self.before, n, self.after) for n in sizes]

@@ -1,16 +1,17 @@
 """What is done for each instruction of a program: which way it runs, and how its operands get there.
 
-Law 1: a conversion is done once, from the layout where it is cheapest. All later readers use its result.
+Law 1: a value may have several layouts at once. A conversion is done once, from the layout where it is cheapest, and
+       adds a layout that all later readers use.
 Law 2: a partial value that several ops read is reduced once, for all of them, unless what an op makes of it is so much
        smaller that this is reduced instead (`Reread` in choose.py).
-Law 3: deferred values (values.py) are made where they are used, in the layout that their user wants. Random numbers do
-       not depend on the layout.
+Law 3: a value made of numbers alone (zeros, a range, random numbers) is deferred: it is made where it is used, in the
+       layout that its user wants. So is a value made of deferred values only. Random numbers are the same in any layout.
 Law 4: what is done for an instruction depends only on its op and attributes, the states of its operands, which of them
        are the same value, which are read again, and the goals of its results.
 
-A `Decider` appends actions to a plan, one use of an op after the other. Because of Law 4 it decides once and remembers:
-a `Decision` is a piece of a plan whose slots are not filled in yet, and `apply` fills them in for every instruction
-that is alike. Layers repeat, and so do programs.
+A `Value` is a value of the program, and its `State` lists its layouts. A `Decider` appends actions to a plan, one use of
+an op after the other. Because of Law 4 it decides once: a `Decision` is a piece of a plan whose slots are not filled in
+yet, and `apply` fills them in for every instruction that is alike. Layers repeat, and so do programs.
 
 To run an op in a way that was chosen elsewhere, call `Decider.run_way` in place of `Decider.run`.
 """
@@ -26,71 +27,125 @@ from gt.dispatcher.planner.memo import memo, table
 from gt.dispatcher.planner.op_work import op_work
 from gt.dispatcher.planner.redistribute import LOCAL, Step, cheapest
 from gt.dispatcher.planner.step_work import step_work
-from gt.dispatcher.planner.values import Deferred, State, Value, Windowed, from_recipe, number, state_of
-from gt.dispatcher.planner.ways import Attrs, Layouts, Use, Way
-from gt.dispatcher.planner.work import Action, Pick, Sketch, Work, picking
+from gt.dispatcher.planner.ways import Constant, Frame, Layouts, Use, Way, expansion_of
+from gt.dispatcher.planner.work import Action, Pick, Work, picking
 from gt.errors import ArgumentError, GTError
 from gt.layout import Layout, Mesh, fits, layout, parse
-from gt.ops.trace import Symbol, scalar_kind
-from gt.program import SCALARS, Spec
+from gt.program import Spec
 
 #: At most this many ops in a row are deferred.
 DEPTH = 8
+
+
+# -- values ----------------------------------------------------------------------------------
+
+
+class Windowed(NamedTuple):
+    """Windows of what the workers hold in a layout."""
+
+    layout: Layout
+    frames: tuple[Frame, ...]  #: of every worker of the mesh
+
+
+Place = Layout | Windowed
+
+
+class State:
+    """What is known of a value beside its slots. Made by `state_of`. That of a number has no places."""
+
+    __slots__ = ("index", "is_partial", "layouts", "numbers", "places", "recipe", "spec")
+
+    def __init__(self, spec: Spec, places: tuple[Place, ...], recipe: Use | None = None) -> None:
+        self.spec = spec
+        self.places = places  #: in the order in which the value got there
+        #: How it is made, if it is deferred and made of numbers alone.
+        self.recipe = recipe
+        self.numbers = 0 if recipe is None else len(recipe.specs)  #: how many numbers it is made of
+        self.layouts = tuple([p for p in places if isinstance(p, Layout)])
+        #: Where in `Value.slots` a place has its slot.
+        self.index = {p: i for i, p in enumerate(places, self.numbers)}
+        #: Whether it is partial in all its layouts: an op that wants it reduced has to reduce it.
+        self.is_partial = bool(self.layouts) and all(one.partial for one in self.layouts)
+
+
+@memo(1 << 15)
+def state_of(spec: Spec, places: tuple[Place, ...], recipe: Use | None = None) -> State:
+    """The one state of these."""
+    return State(spec, places, recipe)
+
+
+class Value:
+    """A value of the program, or a number that an op takes."""
+
+    __slots__ = ("deferred", "slots", "state")
+
+    def __init__(self, state: State, slots: tuple[int, ...], deferred: Deferred | None = None) -> None:
+        self.state = state
+        #: The slots of the numbers that it is made of, if its state has a recipe; then one for each of the state's
+        #: places. A number has one slot.
+        self.slots = slots
+        #: How it is made, if that can be done in any layout. Then its state has a recipe, or is its own.
+        self.deferred = deferred
+
+    @property
+    def spec(self) -> Spec:
+        return self.state.spec
+
+    @property
+    def is_number(self) -> bool:
+        return self.state.spec.weak
+
+    def at(self, place: Place) -> int | None:
+        """The slot that it has in a place."""
+        i = self.state.index.get(place)
+        return None if i is None else self.slots[i]
+
+    def add(self, place: Place, slot: int) -> None:
+        """Note one more place; nothing if it was there."""
+        if place not in self.state.index:
+            places = (*self.state.places, place)
+            recipe = self.state.recipe
+            shared = self.deferred is None or recipe is not None
+            self.state = state_of(self.spec, places, recipe) if shared else State(self.spec, places)
+            self.slots = (*self.slots, slot)
+
+    def settle(self) -> None:
+        """It is deferred no longer: it has the places where it was made, and no others."""
+        self.slots = self.slots[self.state.numbers :]
+        self.deferred, self.state = None, state_of(self.spec, self.state.places)
+
+
+def number(spec: Spec, slot: int) -> Value:
+    """A scalar of the program, or a constant."""
+    return Value(state_of(spec, ()), (slot,))
+
+
+class Deferred:
+    """How deferred values are made: an op of numbers and other deferred values, and its results."""
+
+    __slots__ = ("depth", "operands", "results", "use")
+
+    def __init__(self, use: Use, operands: tuple[Value, ...], results: list[Value], depth: int) -> None:
+        self.use, self.operands, self.results = use, operands, results
+        self.depth = depth  #: how many ops in a row are deferred, with this one
+
+
+def from_recipe(state: State, slots: tuple[int, ...]) -> Value:
+    """A deferred value whose state has a recipe."""
+    assert state.recipe is not None
+    value = Value(state, slots)
+    numbers = tuple([number(s, slot) for s, slot in zip(state.recipe.specs, slots, strict=False)])
+    value.deferred = Deferred(state.recipe, numbers, [value], 1)
+    return value
+
+
+# -- deciding --------------------------------------------------------------------------------
 
 
 @memo(1 << 15)
 def choice_of(use: Use, have: tuple[Layouts, ...], goals: Goals, reread: Reread) -> Choice | None:
     """The planner's choice, remembered; None if the op is expanded."""
     return choose(use, have, goals, reread)
-
-
-# -- expansions ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """A number in an expansion."""
-
-    value: Any
-
-
-@dataclass(frozen=True, slots=True)
-class InnerUse:
-    """One op of an expansion. Its values are numbered: the operands of the expanded op come first."""
-
-    use: Use
-    args: tuple[int | Constant, ...]
-    numbers: tuple[int, ...]  #: of its results
-    last: tuple[bool, ...]  #: of each operand: whether no op after this one reads it
-
-
-class Expansion(NamedTuple):
-    """An op written in other ops."""
-
-    code: tuple[InnerUse, ...]
-    results: tuple[int, ...]
-
-
-@memo(1 << 12)
-def expansion_of(use: Use) -> Expansion:
-    """The op in other ops, as its record has it."""
-    sketch = Sketch()
-    form = use.op.parts or use.op.compose
-    assert form is not None
-    made = form(*[sketch.symbol(s) for s in use.specs], **use.attrs.value)
-    code = []
-    reads = [{a.number for a in args if isinstance(a, Symbol)} for _, args, _, _ in sketch.code]
-    for i, (op, args, attrs, numbers) in enumerate(sketch.code):
-        operands = tuple(a.number if isinstance(a, Symbol) else Constant(a) for a in args)
-        specs = tuple(a.spec if isinstance(a, Symbol) else SCALARS[scalar_kind(a)] for a in args)
-        results = tuple(sketch.specs[n] for n in numbers)
-        read_later = set().union(*reads[i + 1 :])
-        last = tuple(a not in read_later for a in operands)
-        code.append(InnerUse(Use(op, Attrs.of(attrs), specs, results), operands, numbers, last))
-    return Expansion(tuple(code), tuple(r.number for r in (made if isinstance(made, tuple) else (made,))))
-
-
-# -- deciding --------------------------------------------------------------------------------
 
 
 class Decider:

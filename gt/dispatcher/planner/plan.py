@@ -13,11 +13,10 @@ from dataclasses import dataclass
 
 from gt.dispatcher.planner import decide
 from gt.dispatcher.planner.choose import Goals, Reread
-from gt.dispatcher.planner.decide import Decider
+from gt.dispatcher.planner.decide import Decider, State, Value, number, state_of
 from gt.dispatcher.planner.emit import Local, Output, emit
 from gt.dispatcher.planner.memo import forget, memo
 from gt.dispatcher.planner.order import needed, ordered
-from gt.dispatcher.planner.values import State, Value, number, state_of
 from gt.dispatcher.planner.ways import Attrs, Use, encode_attrs
 from gt.dispatcher.planner.work import Action, Placed, op_named
 from gt.layout import Layout, Mesh, fits, layout

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gt import dtypes
 from gt.dispatcher.planner.blocks import (
@@ -25,6 +25,7 @@ from gt.dispatcher.planner.blocks import (
     empty,
     flat,
     interleaved,
+    only,
     reshape,
     sizes_of,
     split,
@@ -94,7 +95,7 @@ def _step(x: Symbol, source: Layout, step: Step, at: Coordinate, have: Block, wa
             new = [a for a in step.to.pending if a not in source.pending]
             first = step.to.kind != "sum" or all(at[m.place[a]] == 0 for a in new)
             # A view, where returning x would do, so that all workers number their values alike.
-            return _symbol(ops.reshape(x, shape=x.shape)) if first else empty(x.trace, s.dtype.name, x.shape)
+            return only(ops.reshape(x, shape=x.shape)) if first else empty(x.trace, s.dtype.name, x.shape)
         case "all_reduce":
             assert source.kind is not None
             form = wire_form(source.kind, s.dtype)
@@ -156,37 +157,32 @@ def wire_form(kind: str, dtype: DType) -> WireForm:
     width = wire_dtype(dtype)
     if dtype.is_complex:
         return WireForm(
-            lambda x: flat(ops.view_as_real(x)), lambda y, shape: _symbol(ops.view_as_complex(reshape(y, (*shape, 2))))
+            lambda x: flat(ops.view_as_real(x)), lambda y, shape: only(ops.view_as_complex(reshape(y, (*shape, 2))))
         )
     if dtype.is_floating_point and kind != "sum":
         neutral = -math.inf if kind == "max" else math.inf
 
         def flagged(x: Symbol) -> Symbol:
             x = cast(flat(x), width)
-            nan = _symbol(ops.isnan(x))
+            nan = only(ops.isnan(x))
             flag = cast(nan, width)
-            return cat([_symbol(ops.where(nan, neutral, x)), flag if kind == "max" else _symbol(ops.neg(flag))], 0)
+            return cat([only(ops.where(nan, neutral, x)), flag if kind == "max" else only(ops.neg(flag))], 0)
 
         def unflagged(y: Symbol, shape: Shape) -> Symbol:
             values, flags = split(y, [y.spec.size // 2] * 2, 0)
-            nan = _symbol(ops.ne(flags, 0.0))
-            return cast(reshape(_symbol(ops.where(nan, math.nan, values)), shape), dtype)
+            nan = only(ops.ne(flags, 0.0))
+            return cast(reshape(only(ops.where(nan, math.nan, values)), shape), dtype)
 
         return WireForm(flagged, unflagged)
     return WireForm(lambda x: cast(flat(x), width), lambda y, shape: cast(reshape(y, shape), dtype))
 
 
 def cast(x: Symbol, dtype: DType) -> Symbol:
-    return x if x.dtype is dtype else _symbol(ops.cast(x, dtype=dtype.name))
-
-
-def _symbol(made: Any) -> Symbol:
-    assert isinstance(made, Symbol)
-    return made
+    return x if x.dtype is dtype else only(ops.cast(x, dtype=dtype.name))
 
 
 def _all_reduced(x: Symbol, kind: str, group: Group) -> Symbol:
-    return _symbol(ops.all_reduce(x, workers=group.workers, rank=group.rank, kind=kind)) if x.spec.size else x
+    return only(ops.all_reduce(x, workers=group.workers, rank=group.rank, kind=kind)) if x.spec.size else x
 
 
 def _reduce_scattered(x: Symbol, kind: str, have: Block, want: Block, parts: Sequence[Block], group: Group) -> Symbol:
@@ -201,15 +197,15 @@ def _reduce_scattered(x: Symbol, kind: str, have: Block, want: Block, parts: Seq
         sends, array = order.lengths(), order.to_parts(x)
     mine, count = elements(want), len(parts)
     takes = (mine,) * count
-    got = _symbol(ops.all_to_all(array, workers=group.workers, rank=group.rank, sends=tuple(sends), takes=takes))
+    got = only(ops.all_to_all(array, workers=group.workers, rank=group.rank, sends=tuple(sends), takes=takes))
     rows = reshape(got, (count, mine))
     dtype = x.dtype
     if kind == "sum":
         rows = cast(rows, dtypes.float32) if dtype.is_floating_point and dtype.itemsize == 2 else rows
-        total = _symbol(ops.sum(rows, dims=(0,), keepdim=False))
+        total = only(ops.sum(rows, dims=(0,), keepdim=False))
     else:
         rows = cast(rows, dtypes.uint8) if dtype is dtypes.bool_ else rows
-        total = _symbol((ops.amax if kind == "max" else ops.amin)(rows, dims=(0,), keepdim=False))
+        total = only((ops.amax if kind == "max" else ops.amin)(rows, dims=(0,), keepdim=False))
     return reshape(cast(total, dtype), sizes_of(want))
 
 
@@ -220,7 +216,7 @@ def _all_gathered(x: Symbol, want: Block, parts: Sequence[Block], group: Group) 
     sizes = tuple(elements(p) for p in parts)
     if not sum(sizes):
         return reshape(x, sizes_of(want))
-    got = _symbol(ops.all_gather(flat(x), workers=group.workers, rank=group.rank, sizes=sizes))
+    got = only(ops.all_gather(flat(x), workers=group.workers, rank=group.rank, sizes=sizes))
     order = interleaved(want, parts)
     if order is not None:
         return order.from_parts(got)
@@ -250,13 +246,13 @@ def exchanged(
         got = ops.all_to_all(
             out.to_parts(x), workers=workers, rank=rank, sends=tuple(out.lengths()), takes=tuple(back.lengths())
         )
-        return back.from_parts(_symbol(got))
+        return back.from_parts(only(got))
     # What stays here does not go through the collective.
     away, come = ([None if j == rank else p for j, p in enumerate(side)] for side in (sends, takes))
     lengths = [tuple(elements(p) for p in side) for side in (away, come)]
     parts = [flat(take(x, have, p)) for p in away if p is not None and have is not None and elements(p)]
     array = cat(parts, 0) if parts else empty(x.trace, x.dtype.name)
-    got = _symbol(ops.all_to_all(array, workers=workers, rank=rank, sends=lengths[0], takes=lengths[1]))
+    got = only(ops.all_to_all(array, workers=workers, rank=rank, sends=lengths[0], takes=lengths[1]))
     if want is None:
         return got
     if not elements(want):

@@ -35,11 +35,13 @@ import msgspec
 
 from gt.dispatcher.planner.memo import memo
 from gt.dispatcher.planner.redistribute import Step, count, largest_shard, overlap, shape_at
+from gt.dispatcher.planner.work import Sketch
 from gt.layout import KINDS, Axes, Layout, Mesh, Pieces, bounds, canonical, held, joined, layout
 from gt.ops.record import Op, as_tuple
 from gt.ops.shard import first_phase, parts_at, shard_spec
 from gt.ops.sharding import Bound, Dim, added, bind, groups, has
-from gt.program import Spec
+from gt.ops.trace import Symbol, scalar_kind
+from gt.program import SCALARS, Spec
 
 # -- uses of ops -----------------------------------------------------------------------------
 
@@ -353,3 +355,49 @@ def all_splits(over: Mapping[str, list[str]], sizes: Mapping[str, int], pieces: 
         forms.append(mine)
     for each in itertools.product(*forms):
         yield dict(zip(over, each, strict=True))
+
+
+# -- expansions ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A number in an expansion."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class InnerUse:
+    """One op of an expansion. Its values are numbered: the operands of the expanded op come first."""
+
+    use: Use
+    args: tuple[int | Constant, ...]
+    numbers: tuple[int, ...]  #: of its results
+    last: tuple[bool, ...]  #: of each operand: whether no op after this one reads it
+
+
+class Expansion(NamedTuple):
+    """An op written in other ops."""
+
+    code: tuple[InnerUse, ...]
+    results: tuple[int, ...]
+
+
+@memo(1 << 12)
+def expansion_of(use: Use) -> Expansion:
+    """The op in other ops, as its record has it."""
+    sketch = Sketch()
+    form = use.op.parts or use.op.compose
+    assert form is not None
+    made = form(*[sketch.symbol(s) for s in use.specs], **use.attrs.value)
+    code = []
+    reads = [{a.number for a in args if isinstance(a, Symbol)} for _, args, _, _ in sketch.code]
+    for i, (op, args, attrs, numbers) in enumerate(sketch.code):
+        operands = tuple(a.number if isinstance(a, Symbol) else Constant(a) for a in args)
+        specs = tuple(a.spec if isinstance(a, Symbol) else SCALARS[scalar_kind(a)] for a in args)
+        results = tuple(sketch.specs[n] for n in numbers)
+        read_later = set().union(*reads[i + 1 :])
+        last = tuple(a not in read_later for a in operands)
+        code.append(InnerUse(Use(op, Attrs.of(attrs), specs, results), operands, numbers, last))
+    return Expansion(tuple(code), tuple(r.number for r in (made if isinstance(made, tuple) else (made,))))
