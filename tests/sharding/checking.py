@@ -59,7 +59,7 @@ def mistakes(example: Example, m: Mesh, rng: random.Random) -> list[str]:
     return found
 
 
-def mistakes_anyhow(example: Example, m: Mesh, rng: random.Random, count: int = 1) -> list[str]:
+def mistakes_from_any_layout(example: Example, m: Mesh, rng: random.Random, count: int = 1) -> list[str]:
     """What went wrong with operands in layouts drawn at random, redistributed as the algorithm chooses."""
     found = []
     draws = np.random.default_rng(rng.randrange(1 << 30))

@@ -1,6 +1,7 @@
 """All workers' local programs together, in one process: each worker is a generator that stops at its collectives.
 
-The collectives are numpy on a table of what has come; the engine is numpy. Indices are checked as a worker does it.
+Collectives are done in numpy on what the workers of a group bring. The engine is numpy. Indices are checked as on a
+worker.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Worker = Generator[tuple[str, dict[str, Any], np.ndarray], np.ndarray, list[np.n
 
 
 def checked_kernel(op: Op, attrs: dict[str, Any], specs: Sequence[Spec]) -> Any:
-    """The engine's kernel, behind the check of its indices."""
+    """The engine's kernel, after a check of its indices."""
     kernel = ENGINE.kernel(op, attrs, specs)
     if op.indices is None or kernel is None:
         return kernel
@@ -58,7 +59,7 @@ def working(checked: Checked, inputs: Sequence[np.ndarray], scalars: Sequence[An
 
 
 def met(name: str, rows: list[tuple[dict[str, Any], np.ndarray]]) -> list[np.ndarray]:
-    """What a collective gives to each member of a group."""
+    """The result of a collective for each member of its group."""
     arrays = [a for _, a in rows]
     assert len({a.dtype for a in arrays}) == 1
     if name == "all_reduce":
@@ -78,7 +79,7 @@ def met(name: str, rows: list[tuple[dict[str, Any], np.ndarray]]) -> list[np.nda
 
 
 def run_together(workers: Mapping[int, Worker]) -> dict[int, list[np.ndarray]]:
-    """Until all have returned. Raises if some wait for ever."""
+    """Run until all have returned. Raises if some would wait for ever."""
     done: dict[int, list[np.ndarray]] = {}
     asks: dict[int, tuple[str, dict[str, Any], np.ndarray]] = {}
 
@@ -109,7 +110,7 @@ def run_together(workers: Mapping[int, Worker]) -> dict[int, list[np.ndarray]]:
 
 
 def run_planned(planned: Planned, checked: Checked, inputs: Sequence[Value], scalars: Sequence[Any]) -> list[Value]:
-    """The outputs of a plan on values that lie as it expects."""
+    """The outputs of a plan on values in the layouts that it was made for."""
     workers = {}
     for worker, local in planned.locals.items():
         mine = check(local.program)
@@ -156,7 +157,7 @@ def one_op(op: Op, args: Sequence[Any], attrs: dict[str, Any]) -> tuple[Checked,
 def written_down(
     trace: Trace, inputs: Sequence[Symbol], results: Sequence[Symbol], updates: Mapping[int, int] | None = None
 ) -> tuple[Checked, list[Any]]:
-    """What a trace says as a program, and its scalars. `updates`: place among the results -> the input it replaces."""
+    """A trace as a program, and its scalars. `updates`: place among the results -> the input it replaces."""
     numbers: dict[int, int] = {s.number: i for i, s in enumerate(inputs)}
     scalars: list[Any] = []
     code, count = [], len(inputs)
@@ -181,13 +182,13 @@ def written_down(
 
 
 def collectives(planned: Planned, worker: int | None = None) -> list[str]:
-    """What a worker does together with others, in order."""
+    """The collectives that a worker runs, in order."""
     code = planned.locals[planned.workers[0] if worker is None else worker].program.code
     return [ins.op for ins in code if TABLE[ins.op].collective]
 
 
 def received_nbytes(planned: Planned, worker: int) -> float:
-    """What a worker receives, if each collective is done as well as it can be."""
+    """The bytes that a worker receives, if each collective is implemented optimally."""
     checked, total = check(planned.locals[worker].program), 0.0
     number = len(checked.program.inputs)
     for ins in checked.program.code:
@@ -218,7 +219,7 @@ def unsharded(checked: Checked, arrays: Sequence[Any], numbers: Sequence[Any]) -
 
 def mistakes_planned(example: Example, m: Mesh, rng: random.Random, count: int = 1) -> list[str]:
     """What went wrong with a program of this one instruction: on inputs in layouts drawn at random, and as often on
-    inputs that lie as one of the op's ways wants them."""
+    inputs in the layouts that one of the op's ways wants."""
     checked, arrays, numbers = one_op(example.op, example.args, example.attrs)
     every, found = list(all_ways(example.use, m)), []
     draws = np.random.default_rng(rng.randrange(1 << 30))

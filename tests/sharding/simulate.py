@@ -83,7 +83,7 @@ def runs_of(sorted_places: np.ndarray) -> Runs:
 
 @lru_cache(1 << 15)
 def index(block: Block) -> Index:
-    """A block as an index: of slices, which are fast, unless some dimension lies in several runs."""
+    """A block as an index: of slices, which are fast, unless some dimension has several runs."""
     if all(len(runs) <= 1 for runs in block):
         return tuple(slice(*runs[0]) if runs else slice(0) for runs in block)
     return np.ix_(*map(places, block))

@@ -1,4 +1,4 @@
-"""What the algorithm chooses: the communication that well-known ways to train need, and no more."""
+"""What the planner chooses: the communication that well-known ways to train need, and no more."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_elementwise_chains_need_nothing() -> None:
 
 @pytest.mark.parametrize(("rows", "kind"), [(8, "all_reduce"), (8192, "reduce_scatter")])
 def test_a_nonlinear_op_reduces_first(rows: int, kind: str) -> None:
-    """On the way to a split if it is large: half the bytes. A small one everywhere, so that nobody gathers it again."""
+    """On the way to a split if it is large: half the bytes. A small one everywhere: no gather follows."""
     run = Machine(x=2)
     x = RNG.normal(size=(rows, 6))
     v = run.put(x, {}, {"x": "sum"})
@@ -236,7 +236,7 @@ def test_a_window_of_a_whole_operand_is_cut_out_here() -> None:
 
 
 def test_an_operand_on_another_mesh_comes_over() -> None:
-    """The op runs where its largest operand lies."""
+    """The op runs on the mesh of its largest operand."""
     run, other = Machine(x=3), mesh([5, 6], y=2)
     x, w = RNG.normal(size=(70, 10)), RNG.normal(size=(10, 11))
     away = place(w, split(other, w.shape, {1: "y"}), RNG)

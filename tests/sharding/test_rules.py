@@ -1,6 +1,6 @@
 """The language of rules, which ops have one, which ways are tried; and that mistakes planted in a rule are caught.
 
-Whether the rules of all ops are right is for test_ways_lines.py and test_ways_grids.py to say.
+Whether the rules of all ops are right is tested in test_ways.py.
 """
 
 from __future__ import annotations

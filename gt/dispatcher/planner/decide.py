@@ -5,13 +5,13 @@ Law 1: a value may have several layouts at once. A conversion is done once, from
 Law 2: a partial value that several ops read is reduced once, for all of them, unless what an op makes of it is so much
        smaller that this is reduced instead (`Reread` in choose.py).
 Law 3: a value made of numbers alone (zeros, a range, random numbers) is deferred: it is made where it is used, in the
-       layout that its user wants. So is a value made of deferred values only. Random numbers are the same in any layout.
+       layout that its user wants. So is a value made of deferred values only. Random numbers do not depend on it.
 Law 4: what is done for an instruction depends only on its op and attributes, the states of its operands, which of them
        are the same value, which are read again, and the goals of its results.
 
-A `Value` is a value of the program, and its `State` lists its layouts. A `Decider` appends actions to a plan, one use of
-an op after the other. Because of Law 4 it decides once: a `Decision` is a piece of a plan whose slots are not filled in
-yet, and `apply` fills them in for every instruction that is alike. Layers repeat, and so do programs.
+A `Value` is a value of the program, and its `State` lists its layouts. A `Decider` appends actions to a plan, one use
+of an op after the other. Because of Law 4 it decides once: a `Decision` is a piece of a plan whose slots are not filled
+in yet, and `apply` fills them in for every instruction that is alike. Layers repeat, and so do programs.
 
 To run an op in a way that was chosen elsewhere, call `Decider.run_way` in place of `Decider.run`.
 """
