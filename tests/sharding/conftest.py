@@ -1,5 +1,5 @@
-"""After each file, forget what the planner and the simulation remember of thousands of small plans. Otherwise the garbage
-collector would look at all of it during later tests."""
+"""After each file, forget what the planner and the simulation remember of thousands of small plans. Otherwise the
+garbage collector would look at all of it during later tests."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -253,6 +254,12 @@ def test_no_op_is_named() -> None:
         assert "TABLE" not in text
         assert "op.name ==" not in text
         assert "op.name in" not in text
+
+
+def test_the_table_of_files_is_true() -> None:
+    """The package's docstring names every file of the planner, once."""
+    named = re.findall(r"^ +\d+\. (\w+\.py) ", planner.__doc__ or "", re.M)
+    assert sorted(named) == sorted({f.name for f in Path(planner.__file__).parent.glob("*.py")} - {"__init__.py"})
 
 
 @pytest.mark.parametrize("axes", [{"x": 2}, {"x": 2, "y": 2}])

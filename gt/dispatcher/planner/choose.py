@@ -71,6 +71,7 @@ class Choice:
     starts: tuple[Layout | None, ...]  #: of each operand: the one of its layouts that it comes from
     steps: tuple[tuple[Step, ...], ...]  #: of each operand; the exchange of an op in two phases is with the first
     cost: float
+    is_free: bool  #: nothing moves, and nothing is still to be paid for the results
     blocked: Axes  #: axes that are gathered because they split what must be whole
 
 
@@ -97,8 +98,8 @@ def choose(use: Use, have: Sequence[Layouts], goals: Goals = (), reread: Reread 
             continue
         if best is None or found.cost < best.cost:
             best = found
-        if found.cost <= options.floor:
-            break  # nothing moves and nothing is still to be paid: no other way is cheaper
+        if found.is_free:
+            break  # no other way is cheaper
     assert best is not None  # a way in which no axis has a role is always possible
     if expands and options.moves_blocked(best):
         return None
@@ -138,7 +139,6 @@ class _Options:
         self.splits: set[tuple[str, str]] = set()  #: (factor, axis) that operands and goals have
         self.stuck: set[tuple[int, str]] = set()  #: (operand, axis): the axis splits what must be whole of it
         self.read, self.flops = _flops(bound)
-        self.floor = -1.0  #: of the way that was priced last: its cost if nothing moves, else -1
         for k in sorted(range(len(use.specs)), key=lambda k: -use.specs[k].size):
             for one in have[k] or ():
                 if one.mesh is mesh:  # an operand from another mesh arrives in the layout that is wanted
@@ -289,8 +289,7 @@ class _Options:
         if self.flops:
             axes = [a for f, pieces in way.split.items() if f in self.read for a in axes_of(pieces)]
             memory += self.flops / self.mesh.size(axes) / FLOPS_PER_BYTE
-        self.floor = memory if total == 0 else -1.0
-        return Choice(way, tuple(starts), tuple(every), total + memory, blocked)
+        return Choice(way, tuple(starts), tuple(every), total + memory, total == 0, blocked)
 
 
 def _is_partial(one: Layout | None) -> bool:

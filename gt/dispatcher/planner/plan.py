@@ -40,7 +40,18 @@ class Planned:
 
 def plan_program(checked: Checked, inputs: Sequence[Layout], home: Mesh, meshes: Mapping[str, Mesh]) -> Planned:
     """The plan of a program whose inputs have these layouts. `home` is the session's mesh, where results go if nothing
-    else decides; `meshes` are others, by name."""
+    else decides; `meshes` are others, by name.
+
+    >>> from gt.layout import mesh, split
+    >>> from gt.ops.check import check
+    >>> from gt.program import Program
+    >>> product = Instruction("matmul", (0, 1), {})
+    >>> program = Program((((8, 6), "float32"), ((6, 4), "float32")), "", (product,), (2,), (), ())
+    >>> two = mesh(x=2)
+    >>> plan = plan_program(check(program), [split(two, (8, 6), {1: "x"}), split(two, (6, 4), {0: "x"})], two, {})
+    >>> [ins.op for ins in plan.locals[0].program.code], plan.outputs
+    (['matmul', 'reshape', 'all_reduce', 'reshape'], ([],))
+    """
     if len(decide.decisions) > decide.LIMIT:
         forget()
     return _Planner(checked, inputs, home, meshes).run()

@@ -26,7 +26,6 @@ what there is to choose from:
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -168,6 +167,40 @@ def make_way(
     bound, specs = bound_of(use), use.specs
     contiguous = bound.contiguous
     split = {f: (((bound.sizes[f], axes_of(p)),) if f in contiguous else p) for f, p in split.items()}
+    partial = _partial(use, bound, split, keep)
+    if partial is None:
+        return None
+    partial_in, partial_out = partial
+    wants: list[Layout | None] = []
+    halos: list[tuple[Halo, ...]] = []
+    made = _Layouts(bound, split, mesh)
+    windowed = {k for k, d in bound.rule.windows if bound.inputs[k][d][0] in split}
+    for k, s in enumerate(specs):
+        if k not in windowed:
+            halos.append(())
+            wants.append(None if s.weak else made.of(bound.inputs[k], partial_in[k]))
+            continue
+        given = have[k] if have is not None else None
+        mine = [
+            Halo(d, dim[0], axes_of(split[dim[0]]))
+            for d, dim in enumerate(bound.inputs[k])
+            if (k, d) in bound.rule.windows and dim[0] in split
+        ]
+        halos.append(tuple(mine))
+        dims = [_pieces(bound, dim, split, mesh) for dim in bound.inputs[k]]
+        for halo in mine:
+            is_whole = given == () or any(one.mesh is mesh and not one.pieces(halo.dim) for one in given or ())
+            dims[halo.dim] = () if is_whole else ((s.shape[halo.dim], halo.axes),)
+        wants.append(layout(mesh, dims, partial_in[k]))
+    gives = [made.of(value, kinds) for value, kinds in zip(bound.outputs, partial_out, strict=True)]
+    return Way(use, bound, mesh, split, tuple(wants), tuple(halos), tuple(gives))
+
+
+def _partial(
+    use: Use, bound: Bound, split: dict[str, Pieces], keep: Mapping[str, Keep]
+) -> tuple[list[dict[str, str]], list[dict[str, str]]] | None:
+    """The partial axes and their kinds, of each operand and of each result; None if the op cannot do it."""
+    specs = use.specs
     partial_in: list[dict[str, str]] = [{} for _ in specs]
     partial_out: list[dict[str, str]] = [{} for _ in bound.outputs]
     for a, (operands, kind) in keep.items():
@@ -192,29 +225,7 @@ def make_way(
     for kinds in (*partial_in, *partial_out):
         if len(kinds) > 1 and len(set(kinds.values())) > 1:
             return None
-    wants: list[Layout | None] = []
-    halos: list[tuple[Halo, ...]] = []
-    made = _Layouts(bound, split, mesh)
-    windowed = {k for k, d in bound.rule.windows if bound.inputs[k][d][0] in split}
-    for k, s in enumerate(specs):
-        if k not in windowed:
-            halos.append(())
-            wants.append(None if s.weak else made.of(bound.inputs[k], partial_in[k]))
-            continue
-        given = have[k] if have is not None else None
-        mine = [
-            Halo(d, dim[0], axes_of(split[dim[0]]))
-            for d, dim in enumerate(bound.inputs[k])
-            if (k, d) in bound.rule.windows and dim[0] in split
-        ]
-        halos.append(tuple(mine))
-        dims = [_pieces(bound, dim, split, mesh) for dim in bound.inputs[k]]
-        for halo in mine:
-            is_whole = given == () or any(one.mesh is mesh and not one.pieces(halo.dim) for one in given or ())
-            dims[halo.dim] = () if is_whole else ((s.shape[halo.dim], halo.axes),)
-        wants.append(layout(mesh, dims, partial_in[k]))
-    gives = [made.of(value, kinds) for value, kinds in zip(bound.outputs, partial_out, strict=True)]
-    return Way(use, bound, mesh, split, tuple(wants), tuple(halos), tuple(gives))
+    return partial_in, partial_out
 
 
 class _Layouts:
@@ -283,7 +294,7 @@ def halo_steps(way: Way, k: int) -> Iterator[Step]:
             mine = held(want.pieces(halo.dim), n, m, at)
             most = max(most, len(places) - count(overlap(tuple((i, i + 1) for i in places), mine)))
         rest = largest_shard(want, s.shape) // max(-(-n // m.size(halo.axes)), 1)
-        yield Step("halo", halo.axes, want, math.ceil(most * rest) * s.dtype.itemsize)
+        yield Step("halo", halo.axes, want, most * rest * s.dtype.itemsize)
 
 
 # -- two phases ------------------------------------------------------------------------------

@@ -70,6 +70,13 @@ class Template:
 
     A constant is a number that the planner writes down: the start of a shard, a fill value. It may differ between
     workers, so it becomes a scalar of the local program and not a part of its text.
+
+    >>> from gt.program import dtypes, spec
+    >>> sketch = Sketch()
+    >>> x = sketch.symbol(spec((4,), dtypes.float32))
+    >>> made = sketch.finish(ops.relu(ops.mul(x, 2.0)))
+    >>> [(ins.op, ins.args) for ins in made.code], made.constants, made.results
+    ([('mul', (0, 3)), ('relu', (1,))], (2.0,), (2,))
     """
 
     operands: int  #: how many it takes
