@@ -9,9 +9,9 @@ Law 3: a value made of numbers alone (zeros, a range, random numbers) is deferre
 Law 4: what is done for an instruction depends only on its op and attributes, the states of its operands, which of them
        are the same value, which are read again, and the goals of its results.
 
-A `Value` is a value of the program, and its `State` lists its layouts. A `Decider` appends actions to a plan, one use
-of an op after the other. Because of Law 4 it decides once: a `Decision` is a piece of a plan whose slots are not filled
-in yet, and `apply` fills them in for every instruction that is alike. Layers repeat, and so do programs.
+A `Value` is a value of the program, and its `ValueState` lists its layouts. A `Decider` appends actions to a plan, one
+use of an op after the other. Because of Law 4 it decides once: a `Decision` is a piece of a plan whose slots are not
+filled in yet, and `apply` fills them in for every instruction that is alike. Layers repeat, and so do programs.
 
 To run an op in a way that was chosen elsewhere, call `Decider.run_way` in place of `Decider.run`.
 """
@@ -50,7 +50,7 @@ class Windowed(NamedTuple):
 Place = Layout | Windowed
 
 
-class State:
+class ValueState:
     """What is known of a value beside its slots. Made by `state_of`. That of a number has no places."""
 
     __slots__ = ("index", "is_partial", "layouts", "numbers", "places", "recipe", "spec")
@@ -69,9 +69,9 @@ class State:
 
 
 @memo(1 << 15)
-def state_of(spec: Spec, places: tuple[Place, ...], recipe: Use | None = None) -> State:
+def state_of(spec: Spec, places: tuple[Place, ...], recipe: Use | None = None) -> ValueState:
     """The one state of these."""
-    return State(spec, places, recipe)
+    return ValueState(spec, places, recipe)
 
 
 class Value:
@@ -79,7 +79,7 @@ class Value:
 
     __slots__ = ("deferred", "slots", "state")
 
-    def __init__(self, state: State, slots: tuple[int, ...], deferred: Deferred | None = None) -> None:
+    def __init__(self, state: ValueState, slots: tuple[int, ...], deferred: Deferred | None = None) -> None:
         self.state = state
         #: The slots of the numbers that it is made of, if its state has a recipe; then one for each of the state's
         #: places. A number has one slot.
@@ -106,7 +106,7 @@ class Value:
             places = (*self.state.places, place)
             recipe = self.state.recipe
             shared = self.deferred is None or recipe is not None
-            self.state = state_of(self.spec, places, recipe) if shared else State(self.spec, places)
+            self.state = state_of(self.spec, places, recipe) if shared else ValueState(self.spec, places)
             self.slots = (*self.slots, slot)
 
     def settle(self) -> None:
@@ -130,7 +130,7 @@ class Deferred:
         self.depth = depth  #: how many ops in a row are deferred, with this one
 
 
-def from_recipe(state: State, slots: tuple[int, ...]) -> Value:
+def from_recipe(state: ValueState, slots: tuple[int, ...]) -> Value:
     """A deferred value whose state has a recipe."""
     assert state.recipe is not None
     value = Value(state, slots)
@@ -332,7 +332,7 @@ class Decider:
             return [from_recipe(state_of(use.results[0], (), use), tuple([v.slots[0] for v in operands]))]
         made: list[Value] = []
         deferred = Deferred(use, tuple(operands), made, depth)
-        made += [Value(State(s, ()), (), deferred) for s in use.results]
+        made += [Value(ValueState(s, ()), (), deferred) for s in use.results]
         return made
 
     def make(self, value: Value, deferred: Deferred, want: Layout) -> None:
@@ -369,7 +369,7 @@ class DecidedAction(NamedTuple):
 class DecidedValue(NamedTuple):
     """The state of a value after a decision, and its slots."""
 
-    state: State
+    state: ValueState
     slots: Pick
 
 
@@ -377,7 +377,7 @@ class OneAction(NamedTuple):
     """A decision that is a single action: on slots of the operands, and making the results in order."""
 
     work: Work
-    states: tuple[State, ...]  #: of the results
+    states: tuple[ValueState, ...]  #: of the results
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,7 +424,7 @@ class Decision:
 
 
 def decide(
-    use: Use, home: Mesh, goals: Goals, same: Sequence[int], reread: Reread, states: Sequence[State]
+    use: Use, home: Mesh, goals: Goals, same: Sequence[int], reread: Reread, states: Sequence[ValueState]
 ) -> Decision | None:
     """The decision about a use of an op on operands in these states; None if a result is made of deferred values: when
     it is made depends on who uses it. `same`: for each operand, the first one that is the same value."""

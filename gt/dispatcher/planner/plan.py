@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gt.dispatcher.planner import decide
 from gt.dispatcher.planner.choose import Goals, Reread
-from gt.dispatcher.planner.decide import Decider, State, Value, number, state_of
+from gt.dispatcher.planner.decide import Decider, Value, ValueState, number, state_of
 from gt.dispatcher.planner.emit import Local, Output, emit
 from gt.dispatcher.planner.memo import forget, memo
 from gt.dispatcher.planner.order import needed, ordered
@@ -58,7 +58,7 @@ def plan_program(checked: Checked, inputs: Sequence[Layout], home: Mesh, meshes:
 
 
 @memo(1 << 12)
-def input_state(s: Spec, one: Layout) -> State:
+def input_state(s: Spec, one: Layout) -> ValueState:
     """The state of an input."""
     fits(one, s.shape)
     return state_of(s, (one,))
