@@ -14,7 +14,7 @@ import pytest
 
 import gt
 from gt.errors import ArgumentError, GTError, LostError, OutOfMemory, StateError
-from tests.client.sharded_training import WAYS, train
+from tests.client.mesh.sharded_training import WAYS, train
 
 from .running import DEADLINE_S, Process, environment
 

@@ -1,4 +1,4 @@
-"""A small network, and ways to lay it and its data out over a mesh with axes x and y."""
+"""Ways to shard a small network and its data over a mesh with axes x and y, and how it is trained."""
 
 from __future__ import annotations
 
@@ -7,19 +7,7 @@ from typing import Any
 import numpy as np
 
 import gt
-
-
-class Net(gt.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = gt.nn.LayerNorm(10)
-        self.up, self.down = gt.nn.Linear(10, 30), gt.nn.Linear(30, 10)
-        self.head = gt.nn.Linear(10, 3)
-
-    def forward(self, x: Any) -> Any:
-        x = x + self.down(gt.nn.functional.gelu(self.up(self.norm(x))))
-        return self.head(x)
-
+from benchmarks import zoo
 
 WAYS: dict[str, tuple[dict[int, Any], dict[str, Any]]] = {
     "data": ({0: "x"}, {}),
@@ -32,7 +20,7 @@ WAYS: dict[str, tuple[dict[int, Any], dict[str, Any]]] = {
 def train(steps: int, batch: dict[int, Any] | None, layouts: dict[str, Any], checkpoint: bool = False) -> Any:
     """Losses and the model, after steps of accumulated and clipped gradients."""
     gt.manual_seed(1)
-    model = Net().double()
+    model = zoo.residual(gt).double()
     if layouts:
         gt.shard_(model, layouts)
     optimizer = gt.optim.AdamW(model.parameters(), lr=1e-2)

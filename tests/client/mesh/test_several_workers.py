@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 import gt
+from benchmarks import zoo
 from gt import config
 from gt.client.session.session import Session
 from gt.errors import OutOfMemory
-from tests.client.sharded_training import WAYS, Net, train
+from tests.client.mesh.sharded_training import WAYS, train
 from tests.sim.cluster import Cluster, using
 
 ROWS = np.random.default_rng(0).normal(size=(101, 40))
@@ -97,13 +98,15 @@ def test_three_workers_and_uneven_shards(session: Session, expected: list[float]
 
 def test_what_is_written_in_place_keeps_its_layout(session: Session) -> None:
     gt.mesh(x=2)
-    model = gt.shard_(Net(), {"up.weight": {0: "x"}})
+    model = gt.shard_(zoo.residual(gt), {"up.weight": {0: "x"}})
     w = model.up.weight
     state = {k: v.numpy() * 0 + 2 for k, v in model.state_dict().items()}
     model.load_state_dict({k: gt.from_numpy(v) for k, v in state.items()})
     assert repr(w.layout) == "[30@x]"
     np.testing.assert_array_equal(w.detach().numpy(), state["up.weight"])
-    other = gt.shard_(Net(), {"up.weight": {0: "x"}})  # all of it in one program, and what is loaded lies otherwise
+    other = gt.shard_(
+        zoo.residual(gt), {"up.weight": {0: "x"}}
+    )  # all of it in one program, and what is loaded lies otherwise
     other.load_state_dict({k: gt.from_numpy(v, layout={0: "x"} if v.ndim == 1 else {1: "x"}) for k, v in state.items()})
     assert repr(other.up.weight.layout) == "[30@x]"
     gt.nn.init.normal_(w)
@@ -126,7 +129,7 @@ def test_checkpoints_move_between_numbers_of_workers(cluster: Cluster, session: 
         with using(cluster.client()) as other:
             other.meshes.set("", mesh) if mesh is not None else None
             got = gt.load(tmp_path / "c")
-            twin = Net().double()
+            twin = zoo.residual(gt).double()
             if mesh is not None:
                 assert repr(got["model"]["up.weight"].layout) == "[30@x]"
                 gt.shard_(twin, {"up.weight": {1: "x"}})
@@ -143,7 +146,7 @@ def test_checkpoints_move_between_numbers_of_workers(cluster: Cluster, session: 
 def test_signals_place_a_model_on_sub_meshes(session: Session) -> None:
     gt.mesh(x=4)
     gt.manual_seed(0)
-    model = gt.nn.Sequential(Net(), gt.nn.Linear(3, 5)).double()
+    model = gt.nn.Sequential(zoo.residual(gt), gt.nn.Linear(3, 5)).double()
     x = gt.from_numpy(np.random.default_rng(0).normal(size=(13, 10)))
     loss = model(x).square().mean()
     loss.backward()
@@ -170,7 +173,7 @@ def test_signals_place_a_model_on_sub_meshes(session: Session) -> None:
 
 def test_a_traced_function_is_replayed_on_shards(session: Session) -> None:
     gt.mesh(x=2)
-    model = gt.shard_(Net().double(), {"up.*": {0: "x"}})
+    model = gt.shard_(zoo.residual(gt).double(), {"up.*": {0: "x"}})
     optimizer = gt.optim.SGD(model.parameters(), lr=0.1)
 
     @gt.function

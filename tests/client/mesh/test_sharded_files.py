@@ -17,7 +17,7 @@ from gt import config
 from gt.client.functions.save import begin, entry
 from gt.client.session.session import Session
 from gt.errors import ArgumentError, GTError
-from tests.client.scripting import Array, Store
+from tests.client.mesh.scripting import Array, Store
 from tests.sim.cluster import using
 
 RNG = np.random.default_rng(0)

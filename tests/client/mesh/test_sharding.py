@@ -6,14 +6,13 @@ by itself; whole clusters are in tests/sim, real processes in tests/processes/te
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 import gt
-from gt import config, dtypes, layout
+from gt import dtypes, layout
 from gt.client.mesh.drawing import drawing
 from gt.client.session.gathering import assemble
 from gt.client.session.session import Session
@@ -38,20 +37,8 @@ from gt.transport.messages import (
     Share,
     Stats,
 )
-from tests.client.scripting import Script, pins, serve
-from tests.sim.cluster import recorder_of, using
-
-
-@pytest.fixture
-def script() -> Script:
-    return Script()
-
-
-@pytest.fixture
-def session(script: Script) -> Iterator[Session]:
-    with using(Session(script, config.load(), timer=False)) as session:
-        yield session
-
+from tests.client.mesh.scripting import Script, pins, serve
+from tests.sim.cluster import recorder_of
 
 # --- meshes -------------------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +17,8 @@ from gt.client.session import connecting
 from gt.client.session.session import Session
 from gt.errors import ArgumentError, DTypeError
 from gt.transport.messages import Define, MeshSet, SetMesh
-from tests.client.scripting import Script
+from tests.client.mesh.scripting import Script
 from tests.sim.cluster import Cluster, recorder_of, using
-
-
-@pytest.fixture
-def script() -> Script:
-    return Script()
-
-
-@pytest.fixture
-def session(script: Script) -> Iterator[Session]:
-    with using(Session(script, config.load(), timer=False)) as session:
-        yield session
 
 
 def code(script: Script, session: Session) -> list[str]:
