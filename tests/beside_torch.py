@@ -135,15 +135,16 @@ def with_gradients(lib: Any, f: Story, given: tuple[Any, ...], second: bool) -> 
 
 
 def _gradients(lib: Any, outs: list[Any], wanted: list[Any], rng: np.random.Generator, again: bool) -> list[Any]:
-    """The gradients of a real number that depends on every element of the results."""
-    kept = [y for y in outs if getattr(y, "requires_grad", False)]
+    """The gradients of a real number that depends on every element of the results. One that is missing is zero."""
     parts = []
-    for y in kept:
-        made = y * lib.tensor(np.asarray(rng.normal(size=tuple(y.shape))))
-        parts.append((made.real + made.imag * 2 if made.dtype.is_complex else made).sum())
+    for y in outs:
+        if getattr(y, "requires_grad", False):
+            made = (y + y * y) * lib.tensor(np.asarray(rng.normal(size=tuple(y.shape))))
+            parts.append((made.real + made.imag * 2 if made.dtype.is_complex else made).sum())
     if not wanted or not parts:
         return []
-    return list(lib.autograd.grad(sum(parts[1:], parts[0]), wanted, create_graph=again, allow_unused=True))
+    found = lib.autograd.grad(sum(parts[1:], parts[0]), wanted, create_graph=again, allow_unused=True)
+    return [lib.zeros_like(x) if g is None else g for x, g in zip(wanted, found, strict=True)]
 
 
 def detached(x: Any) -> Any:

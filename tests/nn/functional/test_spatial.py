@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import gt
 from gt.client.session.session import Session
 from gt.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError
+from tests.beside_torch import agree, compare
 
 _rng = np.random.default_rng(4)
 IMAGES = _rng.normal(size=(2, 4, 6, 7))
@@ -78,39 +78,19 @@ CASES: dict[str, Case] = {
 }  # fmt: skip
 
 
-def tensors(lib: Any) -> list[Any]:
-    return [lib.from_numpy(a.copy()).requires_grad_() for a in (IMAGES, W)]
-
-
 @pytest.mark.filterwarnings("ignore:Using padding='same'")  # torch's own
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_values_and_gradients_are_torchs(case: Case, session: Session) -> None:
-    results = []
-    for lib, grad in ((torch, torch.autograd.grad), (gt, gt.grad)):
-        leaves = tensors(lib)
-        y = case(lib.nn.functional, *leaves)
-        first = grad((y * y * y).sum(), leaves, create_graph=True, allow_unused=True)
-        total = sum(((g * g).sum() for g in first if g is not None), y.sum() * 0)
-        second = grad(total, leaves, allow_unused=True)
-        results.append([None if t is None else t.detach().numpy() for t in (y, *first, *second)])
-    for got, want in zip(results[1], results[0], strict=True):
-        assert (got is None) == (want is None)
-        if got is not None:
-            np.testing.assert_allclose(got, want, rtol=1e-7, atol=1e-9)
+def test_values_and_gradients_are_as_in_torch(case: Case, session: Session) -> None:
+    compare(lambda lib, x, w: case(lib.nn.functional, x, w), IMAGES, W, second=True, atol=1e-9)
 
 
 @pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
 @pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])
-@pytest.mark.parametrize("align", [False, True])
-def test_sampling_is_torchs(mode: str, padding_mode: str, align: bool, session: Session) -> None:
-    results = []
-    for lib in (torch, gt):
-        x, grid = (lib.from_numpy(a.copy()).requires_grad_() for a in (IMAGES, GRID))
-        y = lib.nn.functional.grid_sample(x, grid, mode, padding_mode, align)
-        (y * y).sum().backward()
-        results.append([y.detach().numpy(), x.grad.numpy(), 0.0 if grid.grad is None else grid.grad.numpy()])
-    for got, want in zip(results[1], results[0], strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-7, atol=1e-9)
+@pytest.mark.parametrize("align", [False, True], ids=["", "aligned"])
+def test_sampling_is_as_in_torch(mode: str, padding_mode: str, align: bool, session: Session) -> None:
+    compare(
+        lambda lib, x, grid: lib.nn.functional.grid_sample(x, grid, mode, padding_mode, align), IMAGES, GRID, atol=1e-9
+    )
 
 
 def test_a_place_that_is_no_number_is_outside(session: Session) -> None:
@@ -122,28 +102,21 @@ def test_a_place_that_is_no_number_is_outside(session: Session) -> None:
 def test_fractional_pools_by_given_numbers(n: int, session: Session) -> None:
     data = IMAGES if n == 2 else VOLUME
     samples = _rng.uniform(size=(data.shape[0], data.shape[1], n))
-    f = f"fractional_max_pool{n}d"
-    out = (3, 4) if n == 2 else (2, 3, 1)
-    want = getattr(torch.nn.functional, f)(
-        torch.from_numpy(data), 2, out, return_indices=True, _random_samples=torch.from_numpy(samples)
-    )
-    got = getattr(gt.nn.functional, f)(
-        gt.from_numpy(data), 2, out, return_indices=True, _random_samples=gt.from_numpy(samples)
-    )
-    for a, b in zip(got, want, strict=True):
-        np.testing.assert_array_equal(a.numpy(), b.numpy())
-    assert getattr(gt.nn.functional, f)(gt.from_numpy(data), 2, output_ratio=0.5).shape[2:] == tuple(
-        m // 2 for m in data.shape[2:]
-    )
+    name, out = f"fractional_max_pool{n}d", (3, 4) if n == 2 else (2, 3, 1)
+
+    def pool(lib: Any) -> Any:
+        x, given = lib.from_numpy(data), lib.from_numpy(samples)
+        return getattr(lib.nn.functional, name)(x, 2, out, return_indices=True, _random_samples=given)
+
+    agree(pool, rtol=0)
+    halved = getattr(gt.nn.functional, name)(gt.from_numpy(data), 2, output_ratio=0.5)
+    assert halved.shape[2:] == tuple(m // 2 for m in data.shape[2:])
 
 
 def test_positions_of_the_largest(session: Session) -> None:
     x = np.full((1, 1, 4, 4), -np.inf)  # padding is as low, and yet never chosen
-    for kernel, pad in ((2, 1), (3, 1)):
-        want = torch.nn.functional.max_pool2d(torch.from_numpy(x), kernel, 2, pad, return_indices=True)
-        got = gt.nn.functional.max_pool2d(gt.from_numpy(x), kernel, 2, pad, return_indices=True)
-        for a, b in zip(got, want, strict=True):
-            np.testing.assert_array_equal(a.numpy(), b.numpy())
+    for kernel in (2, 3):
+        agree(lambda lib, k=kernel: lib.nn.functional.max_pool2d(lib.from_numpy(x), k, 2, 1, return_indices=True))
 
 
 def test_torchs_other_names(session: Session) -> None:

@@ -97,7 +97,7 @@ EQUATIONS = [
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products(name: str) -> None:
     f, arrays = PRODUCTS[name]
-    compare(f, *arrays, second=True)
+    compare(f, *arrays, second=name != "beta 0")  # of which torch's second gradient is nan
 
 
 @pytest.mark.parametrize("name", DIAGONALS)
