@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import gt
-from gt.errors import ArgumentError, DTypeError, GTError
+from gt.errors import ArgumentError, DTypeError
 from tests.beside_torch import agree, same
+from tests.client.mistakes import Mistakes, refused
 
 pytestmark = pytest.mark.usefixtures("session")
 
@@ -140,7 +141,7 @@ def test_a_tensor_is_a_copy_and_as_tensor_is_not() -> None:
     assert gt.tensor([1.0], requires_grad=True).requires_grad
 
 
-ERRORS: dict[str, tuple[Callable[[], Any], type[GTError], str]] = {
+ERRORS: Mistakes = {
     "ragged": (lambda: gt.tensor([[1], [1, 2]]), ArgumentError, "the rows of the data have different lengths"),
     "text": (lambda: gt.tensor("ab"), DTypeError, "tensor: a tensor cannot hold elements like 'ab'"),
     "none": (lambda: gt.tensor(None), DTypeError, "tensor: a tensor cannot hold elements like None"),
@@ -155,8 +156,4 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[GTError], str]] = {
 }
 
 
-@pytest.mark.parametrize("mistake", ERRORS)
-def test_mistakes_are_told_at_once(mistake: str) -> None:
-    f, kind, text = ERRORS[mistake]
-    with pytest.raises(kind, match=text):
-        f()
+test_mistakes = refused(ERRORS)
