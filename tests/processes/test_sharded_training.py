@@ -24,15 +24,7 @@ from tests.sharding.real import MESHES, Server, check_ops, joined, serving
 from tests.sharding.real_training import MODELS, WAYS, Script, both_split, losses, placed, same, uploader, weights_split
 from tests.training.recipes import RECIPES
 
-pytestmark = pytest.mark.processes
-
-
-@pytest.fixture(autouse=True)
-def _own_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for variable in [v for v in os.environ if v.startswith("GT_")]:
-        monkeypatch.delenv(variable)
-    yield
-    gt.disconnect()
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("own_settings")]
 
 
 @pytest.fixture(scope="module")
