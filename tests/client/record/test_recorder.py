@@ -23,7 +23,7 @@ from gt.errors import GTError, ShapeError
 from gt.ops import TABLE
 from gt.program import Program
 from gt.transport.messages import WINDOW, Call, Define, Fetch, Free, GetStats, unpack_ids
-from tests.client.conftest import in_turn
+from tests.client.conftest import in_turn, run_threads
 from tests.sim.cluster import Cluster, using
 
 
@@ -33,6 +33,12 @@ def settle() -> None:
 
 def last_program(session: Session) -> Program:
     return next(reversed(session.variants.values())).program
+
+
+def sent_program(session: Session) -> Program:
+    """The program of what was recorded so far."""
+    settle()
+    return last_program(session)
 
 
 def ops(program: Program) -> list[str]:
@@ -45,10 +51,11 @@ def outputs(program: Program) -> list[str]:
     return [names[o - len(program.inputs)] for o in program.outputs]
 
 
-def made(*tensors: Any) -> None:
-    """Have these tensors outside any pending program."""
+def made(*tensors: Any) -> Any:
+    """These tensors, outside any pending program."""
     settle()
     assert all((t._v or t._read()).owner is None for t in tensors)
+    return tensors[0] if len(tensors) == 1 else tensors
 
 
 def store(cluster: Cluster) -> dict[int, Any]:
@@ -76,32 +83,29 @@ def sent(session: Session, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_dead_values_are_no_outputs(session: Session) -> None:
-    x = gt.ones(3)
-    made(x)
+    x = made(gt.ones(3))
     y = (x * 2.0 + 1.0).exp()
     z = y.sum()
     del y
-    settle()
-    assert ops(last_program(session)) == ["mul", "add", "exp", "sum"]
-    assert outputs(last_program(session)) == ["sum"]
+    program = sent_program(session)
+    assert ops(program) == ["mul", "add", "exp", "sum"]
+    assert outputs(program) == ["sum"]
     assert z.item() == pytest.approx(3 * np.exp(3.0), rel=1e-6)
 
 
 def test_what_nothing_needs_is_left_out(session: Session) -> None:
-    x = gt.ones(3)
-    made(x)
+    x = made(gt.ones(3))
     gt.randn(100)
     x.exp()
     y = x + 1.0
-    settle()
-    assert ops(last_program(session)) == ["add"]
-    assert last_program(session).scalars == "f"
+    program = sent_program(session)
+    assert ops(program) == ["add"]
+    assert program.scalars == "f"
     assert y.tolist() == [2.0, 2.0, 2.0]
 
 
 def test_a_program_without_live_values_is_dropped(session: Session) -> None:
-    x = gt.ones(3)
-    made(x)
+    x = made(gt.ones(3))
     calls = session.seq
     for _ in range(5):
         (x * 2.0).sum()
@@ -120,19 +124,16 @@ def test_gradients_that_die_after_step_are_no_outputs(session: Session) -> None:
         opt.step()
         opt.zero_grad()
         del loss
-    settle()
-    assert outputs(last_program(session)) == ["sgd"]
+    assert outputs(sent_program(session)) == ["sgd"]
 
 
 # --- what it gives away ----------------------------------------------------------------------------------------
 
 
 def test_an_input_that_dies_is_donated(session: Session) -> None:
-    x, y = gt.ones(3), gt.ones(3)
-    made(x, y)
+    x, y = made(gt.ones(3), gt.ones(3))
     x = x + y
-    settle()
-    program = last_program(session)
+    program = sent_program(session)
     assert program.donate == (0,)  # the old x, not y
     assert (x + y).tolist() == [3.0, 3.0, 3.0]
 
@@ -155,18 +156,15 @@ def test_what_somebody_holds_is_not_donated(session: Session) -> None:
             keep.backward()
             continue
         y = keep.detach() * 2.0
-        settle()
-        assert last_program(session).donate == (), name
+        assert sent_program(session).donate == (), name
         del y
 
 
 def test_in_place_updates_name_what_they_replace(session: Session) -> None:
-    w = gt.ones(3)
-    made(w)
+    w = made(gt.ones(3))
     w.mul_(2.0)
     w.add_(1.0)
-    settle()
-    program = last_program(session)
+    program = sent_program(session)
     assert program.donate == (0,)
     assert program.updates == ((0, 0),)
     assert w.tolist() == [3.0, 3.0, 3.0]
@@ -174,8 +172,7 @@ def test_in_place_updates_name_what_they_replace(session: Session) -> None:
 
 def test_a_copy_made_between_two_updates_is_its_own(session: Session) -> None:
     """Both the copy and the final value come out of one input; only the last may overwrite it."""
-    w = gt.ones(3)
-    made(w)
+    w = made(gt.ones(3))
     w.mul_(2.0)
     between = w.clone()
     w.add_(1.0)
@@ -185,8 +182,7 @@ def test_a_copy_made_between_two_updates_is_its_own(session: Session) -> None:
 
 
 def test_donated_inputs_leave_the_store_with_the_call(cluster: Cluster, session: Session, sent: list[Any]) -> None:
-    x = gt.ones(3)
-    made(x)
+    x = made(gt.ones(3))
     for _ in range(5):
         x = x * 2.0
         settle()
@@ -208,8 +204,7 @@ AT_ONE = [float(f(1.0)) for f in (np.exp, np.tanh, np.cos, np.sqrt, np.negative,
 
 
 def test_a_program_that_keeps_more_serves(cluster: Cluster, session: Session) -> None:
-    x = gt.ones(2)
-    made(x)
+    x = made(gt.ones(2))
     both = keep_some(x, {0, 1, 2})
     settle()
     defined = session.defined
@@ -223,8 +218,7 @@ def test_a_program_that_keeps_more_serves(cluster: Cluster, session: Session) ->
 
 
 def test_after_four_variants_there_is_one_for_all(session: Session) -> None:
-    x = gt.ones(2)
-    made(x)
+    x = made(gt.ones(2))
     start = session.defined
     for k in range(6):
         assert keep_some(x, {k})[0].tolist() == pytest.approx([AT_ONE[k]] * 2)
@@ -237,8 +231,7 @@ def test_after_four_variants_there_is_one_for_all(session: Session) -> None:
 
 
 def test_numbers_are_no_structure(session: Session) -> None:
-    x = gt.ones(2)
-    made(x)
+    x = made(gt.ones(2))
     start = session.defined
     for k in range(10):
         assert (x * (0.5 * k) + k).tolist() == [1.5 * k] * 2
@@ -268,8 +261,7 @@ def test_small_data_travels_by_value_and_is_copied(session: Session, sent: list[
 
 
 def test_a_long_loop_without_reads_is_few_programs(session: Session) -> None:
-    x = gt.ones(2, dtype=gt.float64)
-    made(x)
+    x = made(gt.ones(2, dtype=gt.float64))
     start, calls = session.defined, session.seq
     for _ in range(5_000):
         x = x * 1.001
@@ -344,14 +336,20 @@ def test_inputs_that_others_hold_do_not_count(session: Session, monkeypatch: pyt
     assert total.item() == 8 * (1 << 15)
 
 
-# --- ends: marks and time ----------------------------------------------------------------------------------------
-
-
-def test_a_marked_program_settles_by_the_timer(session: Session) -> None:
+def stepped() -> tuple[Any, Any]:
+    """A parameter and its optimizer, which has taken a step: the program is marked to end."""
     w = gt.ones(3, requires_grad=True)
     opt = gt.optim.SGD([w], lr=0.1)
     (w * w).sum().backward()
     opt.step()
+    return w, opt
+
+
+# --- ends: marks and time ----------------------------------------------------------------------------------------
+
+
+def test_a_marked_program_settles_by_the_timer(session: Session) -> None:
+    w, _ = stepped()
     p = recorder().pending
     calls = session.seq
     session.tick(p.marked_s + MARK_S / 2)
@@ -363,10 +361,7 @@ def test_a_marked_program_settles_by_the_timer(session: Session) -> None:
 
 
 def test_the_timer_dozes_only_while_every_thread_waits_and_nothing_is_marked(session: Session) -> None:
-    w = gt.ones(3, requires_grad=True)
-    opt = gt.optim.SGD([w], lr=0.1)
-    (w * w).sum().backward()
-    opt.step()
+    w, _ = stepped()
     marked = recorder().pending
     session.waiters.add(-1)
     assert not may_doze(session)
@@ -379,11 +374,7 @@ def test_the_timer_dozes_only_while_every_thread_waits_and_nothing_is_marked(ses
 
 
 def test_the_next_op_settles_a_mark(session: Session) -> None:
-    w = gt.ones(3, requires_grad=True)
-    opt = gt.optim.SGD([w], lr=0.1)
-    calls = session.seq  # making the state ended the first program
-    (w * w).sum().backward()
-    opt.step()
+    w, _ = stepped()
     calls = session.seq
     w.detach() * 2.0
     assert session.seq == calls + 1
@@ -391,8 +382,7 @@ def test_the_next_op_settles_a_mark(session: Session) -> None:
 
 
 def test_an_unfinished_program_is_cut_only_when_left_lying(session: Session) -> None:
-    x = gt.ones(3)
-    made(x)
+    x = made(gt.ones(3))
     y = x * 2.0
     calls, now = session.seq, 100.0
     session.tick(now)
@@ -410,8 +400,7 @@ def test_an_unfinished_program_is_cut_only_when_left_lying(session: Session) -> 
 
 
 def test_a_program_cut_by_time_and_then_ended_is_no_longer_timed(session: Session) -> None:
-    x = gt.ones(3)
-    made(x)
+    x = made(gt.ones(3))
     for timed in (True, False):
         y = x * 2.0
         recorder().settle(timed)
@@ -420,8 +409,7 @@ def test_a_program_cut_by_time_and_then_ended_is_no_longer_timed(session: Sessio
 
 
 def test_the_timer_sends_frees_when_nothing_else_goes(cluster: Cluster, session: Session, sent: list[Any]) -> None:
-    x = gt.ones(3)
-    made(x)
+    x = made(gt.ones(3))
     cluster.run()
     del x
     del sent[:]
@@ -433,8 +421,7 @@ def test_the_timer_sends_frees_when_nothing_else_goes(cluster: Cluster, session:
 
 
 def test_frees_travel_with_the_next_call(session: Session, sent: list[Any]) -> None:
-    x, y = gt.ones(3), gt.ones(3)
-    made(x, y)
+    x, y = made(gt.ones(3), gt.ones(3))
     (dead,) = [x._v.handle.id]
     del x
     del sent[:]
@@ -448,8 +435,7 @@ def test_frees_travel_with_the_next_call(session: Session, sent: list[Any]) -> N
 
 def test_nothing_waits_inside_the_window(cluster: Cluster, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """64 calls can be under way before anything has moved; the next one waits for the first."""
-    x = gt.ones(2)
-    made(x)
+    x = made(gt.ones(2))
     cluster.run()
     session.process()
     moves = cluster.moves
@@ -529,9 +515,7 @@ def in_thread(session: Session, work: Callable[[], Any]) -> Any:
         except BaseException as e:
             box.append(e)
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
+    run_threads(run)
     if isinstance(box[0], BaseException):
         raise box[0]
     return box[0]
@@ -572,11 +556,7 @@ def test_many_threads_share_one_value(session: Session) -> None:
         except BaseException as e:
             errors.append(e)
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    run_threads(work, work, work)
     assert errors == []
     assert shared[0].tolist() == [1.0, 1.0]
 
@@ -584,28 +564,32 @@ def test_many_threads_share_one_value(session: Session) -> None:
 # --- interrupted ops -------------------------------------------------------------------------------------------------
 
 
+def content(p: Any) -> Any:
+    """What a pending program has recorded."""
+    return p.node, list(p.values), dict(p.inputs), list(p.scalars)
+
+
+def interrupt(*args: Any) -> Any:
+    raise KeyboardInterrupt
+
+
 def test_an_op_that_is_refused_leaves_the_program_as_it_was(session: Session) -> None:
-    x, y = gt.ones(2, 3), gt.ones(4)
-    made(x, y)
+    x, y = made(gt.ones(2, 3), gt.ones(4))
     a = x * 2.0
     mask = a > 0.0
     p = recorder().pending
-    before = (p.node, list(p.values), dict(p.inputs), list(p.scalars))
+    before = content(p)
     for bad in (lambda: x + y, lambda: a @ y, lambda: gt.cat([a, y]), lambda: a + "text", lambda: gt.where(mask, y, a)):
         with pytest.raises((ShapeError, TypeError, IndexError)):
             bad()
-        assert (p.node, p.values, p.inputs, p.scalars) == before
+        assert content(p) == before
         assert not recorder().busy
     assert (a + 1.0).tolist() == [[3.0] * 3] * 2
 
 
 def test_ctrl_c_inside_an_op_leaves_the_program_as_it_was(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    x, y = gt.ones(2), gt.ones(2)
-    made(x, y)
+    x, y = made(gt.ones(2), gt.ones(2))
     a = x * 2.0
-
-    def interrupt(*args: Any) -> Any:
-        raise KeyboardInterrupt
 
     for place in (
         "gt.client.record.recorder._input",
@@ -614,13 +598,13 @@ def test_ctrl_c_inside_an_op_leaves_the_program_as_it_was(session: Session, monk
     ):
         for op in (lambda: a + y, lambda: y.exp(), lambda: gt.where(y > 0.0, a, y), lambda: a * 3.0):
             p = recorder().pending
-            before = (p.node, list(p.values), dict(p.inputs), list(p.scalars))
+            before = content(p)
             with monkeypatch.context() as patch:
                 patch.setattr(place, interrupt)
                 try:
                     op()
                 except KeyboardInterrupt:
-                    assert (p.node, p.values, p.inputs, p.scalars) == before, place
+                    assert content(p) == before, place
                     assert not recorder().busy
     assert (a + y).tolist() == [3.0, 3.0]
     assert (y.exp() * 0.0 + a * 3.0).tolist() == [6.0, 6.0]
@@ -630,9 +614,6 @@ def test_ctrl_c_while_waiting_leaves_the_session_usable(
     cluster: Cluster, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = gt.ones(3) * 2.0
-
-    def interrupt() -> None:
-        raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(cluster, "move_or_hang", interrupt)
@@ -695,8 +676,7 @@ def test_a_program_that_is_over_is_held_by_nobody(
     session: Session, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
     """The collector does not look at values: what they form a cycle with has to let go of them by itself."""
-    x = gt.ones(2)
-    made(x)
+    x = made(gt.ones(2))
     y = x + 1.0
     z = y * 2.0
     p = recorder().pending
@@ -722,13 +702,9 @@ def test_a_program_that_is_over_is_held_by_nobody(
 def test_a_fetch_that_is_interrupted_sends_the_call_that_it_held_back(
     session: Session, sent: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    x = gt.ones(3)
-    made(x)
+    x = made(gt.ones(3))
     y = x * 2.0
     before = len(sent)
-
-    def interrupt(*args: Any) -> Any:
-        raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(session.transfers, "fetch", interrupt)
@@ -756,8 +732,7 @@ def test_a_call_and_its_fetch_travel_as_one(session: Session, monkeypatch: pytes
         send_all(messages)
 
     monkeypatch.setattr(session.channel, "send_all", noting)
-    x = gt.ones(3)
-    made(x)
+    x = made(gt.ones(3))
     together.clear()
     assert (x * 2.0).tolist() == [2.0] * 3
     assert together == [[Define, Call, Fetch]]

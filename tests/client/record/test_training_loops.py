@@ -7,7 +7,6 @@ step is exactly one call. The loops are in the loops_*.py beside this file.
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ import gt
 from gt.client.record import recorder as recording
 from gt.client.session.session import Session
 from tests.beside_torch import Story, arrays, each, same, stories
+from tests.client.conftest import run_threads
 from tests.client.record import loops_with_reads, loops_without_reads
 from tests.client.record.loops_with_reads import item_after_step
 from tests.client.record.loops_without_reads import (
@@ -203,11 +203,7 @@ def test_two_threads_train_at_once(session: Session) -> None:
         recording.use(session.new_recorder())
         results[k] = arrays(item_after_step(Kit(gt, session)))
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(2)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    run_threads(lambda: work(0), lambda: work(1))
     assert session.defined == alone
     same(results[0], results[1], rtol=0)
     same(results[0], arrays(item_after_step(Kit(gt, session))), rtol=1e-7)
@@ -227,9 +223,7 @@ def test_loader_thread_hands_batches_over(session: Session) -> None:
             x, y = kit.batch(step)
             box.append((x * 2.0 - 1.0, y))
 
-        loader = threading.Thread(target=load)
-        loader.start()
-        loader.join()
+        run_threads(load)
         ((x, y),) = box
         opt.zero_grad()
         kit.F.cross_entropy(model(x), y).backward()
