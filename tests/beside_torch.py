@@ -109,11 +109,6 @@ def each(found: list[Story]) -> Any:
     return pytest.mark.parametrize("story", found, ids=lambda story: story.__name__)
 
 
-def called(f: Story) -> str:
-    """A name for a test of a lambda: the functions and attributes that it uses."""
-    return ", ".join(dict.fromkeys(f.__code__.co_names))
-
-
 # --- functions and their gradients ------------------------------------------------------------------------
 
 

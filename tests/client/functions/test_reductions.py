@@ -10,7 +10,7 @@ import pytest
 
 import gt
 from gt.errors import ArgumentError, DimError, DTypeError, ShapeError
-from tests.beside_torch import agree, called, compare
+from tests.beside_torch import agree, compare
 from tests.client.mistakes import Mistakes, refused
 
 pytestmark = pytest.mark.usefixtures("session")
@@ -68,7 +68,7 @@ FORMS: list[tuple[Any, Callable[[Any, Any], Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("data", "f"), FORMS, ids=[called(f) for _, f in FORMS])
+@pytest.mark.parametrize(("data", "f"), FORMS)
 def test_forms(data: Any, f: Any) -> None:
     agree(lambda lib: f(lib, lib.tensor(data)), rtol=1e-5, atol=1e-6)
 
@@ -95,7 +95,7 @@ GRADIENTS: list[tuple[Any, Callable[[Any, Any], Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("data", "f"), GRADIENTS, ids=[called(f) for _, f in GRADIENTS])
+@pytest.mark.parametrize(("data", "f"), GRADIENTS)
 def test_gradients(data: Any, f: Any) -> None:
     # torch's second derivatives at 0 of a norm and of a standard deviation are nan.
     compare(f, data, second=not (data == data.flat[0]).all(), rtol=1e-3)

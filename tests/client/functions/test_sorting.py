@@ -10,7 +10,7 @@ import pytest
 
 import gt
 from gt.errors import ArgumentError, DTypeError, ShapeError
-from tests.beside_torch import agree, called, compare
+from tests.beside_torch import agree, compare
 from tests.client.mistakes import Mistakes, refused
 
 pytestmark = pytest.mark.usefixtures("session")
@@ -63,7 +63,7 @@ FORMS: list[tuple[Any, Callable[[Any, Any], Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("data", "f"), FORMS, ids=[called(f) for _, f in FORMS])
+@pytest.mark.parametrize(("data", "f"), FORMS)
 def test_forms(data: Any, f: Any) -> None:
     agree(lambda lib: f(lib, lib.tensor(data)), rtol=1e-5, atol=1e-6)
 
@@ -79,7 +79,7 @@ GRADIENTS: list[Callable[[Any, Any], Any]] = [
 ]
 
 
-@pytest.mark.parametrize("f", GRADIENTS, ids=called)
+@pytest.mark.parametrize("f", GRADIENTS)
 def test_gradients(f: Any) -> None:
     compare(f, X, rtol=1e-4)
 

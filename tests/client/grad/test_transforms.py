@@ -10,7 +10,7 @@ import torch
 
 import gt
 from gt.errors import ArgumentError, AutogradError
-from tests.beside_torch import called, same
+from tests.beside_torch import same
 
 pytestmark = pytest.mark.usefixtures("session")
 
@@ -37,7 +37,7 @@ USES = [
 ]
 
 
-@pytest.mark.parametrize("use", USES, ids=called)
+@pytest.mark.parametrize("use", USES)
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # torch.func's own
 def test_func_is_torchs(use: Any) -> None:
     same(use(gt.func, gt.tensor(X)), use(torch.func, torch.tensor(X)), rtol=1e-9)

@@ -114,13 +114,13 @@ def test_a_gradient_that_looks_at_a_number_is_run(session: Session, run_vjps: li
         assert gt.autograd.grad(x**k, x)[0].tolist() == pytest.approx([k * 2.0 ** (k - 1)])
 
 
-@pytest.mark.parametrize(
-    "looks",
-    [
-        lambda b: b == 0, lambda b: b + 1, lambda b: 1 / b, lambda b: bool(b), lambda b: float(b), lambda b: -b,
-        lambda b: hash(b), lambda b: {b: 1}, lambda b: str(b),
-    ],
-)  # fmt: skip
+LOOKS: dict[str, Any] = {
+    "==": lambda b: b == 0, "+": lambda b: b + 1, "/": lambda b: 1 / b, "bool": bool, "float": float,
+    "-": lambda b: -b, "hash": hash, "in a dict": lambda b: {b: 1}, "str": str,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("looks", LOOKS.values(), ids=LOOKS)
 def test_a_hole_shows_that_it_was_looked_at(looks: Any) -> None:
     for kind in (float, int):
         with pytest.raises(pullback._LookedAt):

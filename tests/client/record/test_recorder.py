@@ -361,7 +361,7 @@ def test_a_marked_program_settles_by_the_timer(session: Session) -> None:
 
 
 def test_the_timer_dozes_only_while_every_thread_waits_and_nothing_is_marked(session: Session) -> None:
-    w, _ = stepped()
+    stepped()
     marked = recorder().pending
     session.waiters.add(-1)
     assert not may_doze(session)

@@ -16,7 +16,7 @@ import torch
 import gt
 from gt.client.session.session import Session
 from gt.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError
-from tests.beside_torch import agree, called, compare
+from tests.beside_torch import agree, compare
 from tests.sim.cluster import Cluster, using
 
 rng = np.random.default_rng(4)
@@ -344,7 +344,7 @@ ERRORS: list[tuple[type[Exception], str, Callable[[Any], Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("error", "text", "f"), ERRORS, ids=[called(f) for _, _, f in ERRORS])
+@pytest.mark.parametrize(("error", "text", "f"), ERRORS)
 def test_errors_are_raised_where_they_are_made(error: Any, text: str, f: Any, session: Session) -> None:
     with pytest.raises(error, match=text):
         f(gt.nn.functional)
