@@ -16,7 +16,7 @@ import numpy as np
 import gt
 from gt.client.mesh.sharding import lay_out, layout_text
 from tests.sharding.layouts import drawn
-from tests.training.models import RECIPES, train
+from tests.training.recipes import RECIPES, train
 
 MODELS = ["mlp", "cnn", "unet", "gpt", "lstm"]
 

@@ -25,7 +25,7 @@ from gt.transport.messages import Call, Chunk, Define, unpack_ids
 from tests.sharding.planned import run_planned, unsharded
 from tests.sharding.simulate import Value, close, place, read
 from tests.sim.cluster import Cluster, using
-from tests.training.models import RECIPES, train
+from tests.training.recipes import RECIPES, train
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from many_workers import Many, Part, together
 from worker_building import Broken, Builder, Faulty, Wrapped
 
 from gt.config import Config, replace
@@ -23,6 +22,7 @@ from gt.worker.run.executor import Runnable, compile_program
 from gt.worker.run.parts import Ready, cut
 from tests.sharding.recorded import is_update, record
 from tests.sharding.timing import cases
+from tests.workers_here import Many, Part, together
 
 TORCH = load("torch", "cpu", 1)
 MODELS = ["mlp", "cnn", "unet", "gpt", "lstm"]
