@@ -19,16 +19,16 @@ from threading import Lock
 from typing import Any
 
 from gt.config import Config
-from gt.errors import BY_NAME
+from gt.errors import BY_NAME, IndexOutOfRange
 from gt.program import Precision
 from gt.transport.codec import Buffer
 from gt.transport.messages import Call, CallDone, CallFailed, Failure, Message, unpack_ids
-from gt.worker.engines import Array, Engine
+from gt.worker.run.engine import Engine
 from gt.worker.run.programs import Known
 from gt.worker.run.replays import Replay
-from gt.worker.run.store import Entry
-from gt.worker.run.tiers import Form, Tiers
-from gt.worker.session import Session
+from gt.worker.run.store import Array, Entry
+from gt.worker.run.tiers import Tiers
+from gt.worker.session import Running, Session
 
 Out = list[tuple[Message, Buffer | None]]
 
@@ -38,22 +38,6 @@ MAX_TEXT = 2_000  #: Characters of an error's text that travel.
 
 class EngineLost(Exception):
     """The engine itself is broken (a sticky device error): this worker is of no more use."""
-
-
-class Started:
-    """A call that the engine was given and may not have finished."""
-
-    __slots__ = ("call", "flag", "issue_us", "known", "mark", "session", "start_ns", "tier")
-
-    def __init__(self, session: Session, call: Call, known: Known, start_ns: int) -> None:
-        self.session = session
-        self.call = call
-        self.known = known
-        self.start_ns = start_ns
-        self.mark: Any = None
-        self.flag: Any = None
-        self.tier = 1
-        self.issue_us = 0  #: What it took the host, from which the device may have been at work too.
 
 
 class Calls:
@@ -72,41 +56,26 @@ class Calls:
         self._precision: Precision | None = None  #: The engine's, as the last call left it.
 
     def run(self, session: Session, call: Call, known: Known, out: Out) -> None:
-        """Run a call, as far as the host is concerned; `look` reports the rest."""
+        """Run a call that this worker runs alone, as far as the host is concerned; `look` reports the rest."""
         ids, entries = self.read(session, call)
         if (replay := session.replays.get(known.hash)) is not None:
             if self._run_again(replay, session, call, known, ids, entries, out):
                 return
             del session.replays[known.hash]
-        form, trouble = self.begin(session, call, known, entries)
-        if trouble is not None or form is None:
-            failure, root = trouble or (_NO_CODE, call.seq)
-            self.fail(session, call, known, ids, failure, root, (), out)
+        running = self.begin(session, call, known, ids, entries, out)
+        if running is None:
             return
-        started = Started(session, call, known, time.perf_counter_ns())
-        touched: tuple[int, ...] = ()
-        error: Failure | None = None
+        failure: Failure | None = None
         try:
             self.use(session, known)
-            arrays = self.take(session, form, known, ids, entries)
-            results, started.flag = form.run(arrays, call.scalars)
-            started.tier = form.ran
-            started.issue_us = (time.perf_counter_ns() - started.start_ns) // 1000
+            results, running.flag = running.form.run(self.take(running), call.scalars)
         except Exception as e:
-            instruction, committing = form.where(e)
-            error = self.failure(e, known.hash, instruction)
-            touched = form.takes if committing else ()
-        if error is not None:  # here and not in the except clause: the exception's frames held arrays
-            arrays = []
-            self.fail(session, call, known, ids, error, call.seq, touched, out)
-            self.recover(error)
+            failure = self.stopped(running, e)
+        if failure is not None:  # here and not in the except clause: the exception's frames held arrays
+            self.fail(running, failure, call.seq, out)
+            self.recover(failure)
             return
-        made = self.put(session, call, known, ids, results)
-        if form.lends:
-            form.lend(made)
-            self._expect(form, session, known, ids, entries, made)
-        del made, results  # what is lent must be held by the store alone
-        self.launched(started, out)
+        self.end(running, results, out)
 
     def read(self, session: Session, call: Call) -> tuple[Sequence[int], list[Entry | None]]:
         """The ids and entries of a call's inputs."""
@@ -115,41 +84,80 @@ class Calls:
             return ids, [*map(session.store.entries.get, ids)]
 
     def begin(
-        self, session: Session, call: Call, known: Known, entries: list[Entry | None]
-    ) -> tuple[Form | None, tuple[Failure, int] | None]:
-        """The code for a call, and why it cannot run, if it cannot."""
-        form = self.tiers.choose(session, known, entries)
-        trouble = _trouble(known, call, entries)
-        return form, (_NO_CODE, call.seq) if trouble is None and form is None else trouble
+        self, session: Session, call: Call, known: Known, ids: Sequence[int], entries: list[Entry | None], out: Out,
+        alone: Failure | None = None,
+    ) -> Running | None:  # fmt: skip
+        """Choose the code for a call; None if the call cannot run, which is then reported. `alone`: why the other
+        workers of the call cannot be reached."""
+        running = Running(session, call, known, ids, entries)
+        form = self.tiers.choose(known, entries, session.captures)
+        # What is wrong with this worker's part says more than that another worker is gone.
+        failure, root = _trouble(known, call, entries) or (alone if form is not None else _NO_CODE, call.seq)
+        if failure is not None or form is None:
+            assert failure is not None
+            self.fail(running, failure, root, out)
+            return None
+        running.form = form
+        running.start_ns = time.perf_counter_ns()
+        return running
 
     def use(self, session: Session, known: Known) -> None:
-        """What follows is work of this session, done as exactly as its program says."""
+        """What follows is work of this session, with the precision that its program says."""
         self.engine.use(session.number)
         if known.precision != self._precision:
             self._precision = known.precision
             self.engine.set_precision(known.precision)
 
-    def put(
-        self, session: Session, call: Call, known: Known, ids: Sequence[int], results: Sequence[Array]
-    ) -> list[Entry]:
-        """A call has run, as far as the host is concerned: its results take their places."""
+    def take(self, running: Running) -> list[Array]:
+        """The arrays that a program may consume. The store drops those whose value no failed call keeps."""
+        ids, entries, takes, early = running.ids, running.entries, running.form.takes, running.known.early
+        arrays = [e.array for e in entries if e is not None]
+        if takes or early:
+            named = [i for i in ids if i]
+            twice = len(set(named)) < len(named)
+            for i in takes:
+                if twice or entries[i].shared:  # type: ignore[union-attr]  # none is missing
+                    arrays[i] = self.engine.own(arrays[i])
+            with self._lock:
+                running.session.store.drop([ids[i] for i in early])
+            for i in early:
+                entries[i] = None  # or this list would keep it alive while the program runs
+        return arrays
+
+    def stopped(self, running: Running, error: Exception) -> Failure:
+        """The failure of a call whose code raised this error."""
+        form = running.form
+        instruction, committing = form.where(error)
+        if instruction < 0 and isinstance(error, IndexOutOfRange):
+            instruction = _only_check(form.checks)
+        running.touched = form.takes if committing else ()
+        return self.failure(error, running.known.hash, instruction)
+
+    def end(self, running: Running, results: Sequence[Array], out: Out) -> None:
+        """A call has run, as far as the host is concerned: put its results into the store."""
+        session, known, ids, form = running.session, running.known, running.ids, running.form
+        running.tier = form.ran
+        running.issue_us = (time.perf_counter_ns() - running.start_ns) // 1000
         made = [Entry(spec, array) for spec, array in zip(known.outputs, results, strict=True)]
         with self._lock:
             session.store.drop([ids[i] for i in known.donate])
             if not session.closed:
-                first = call.outputs
-                for k, entry in enumerate(made):
-                    session.store.entries[first + k] = entry
-        return made
+                session.store.entries.update(enumerate(made, running.call.outputs))
+        if form.lends:
+            form.lend(made)
+            self._expect(running, made)
+        del made  # what is lent must be held by the store alone
+        self.launched(running, out)
 
-    def _expect(
-        self, form: Any, session: Session, known: Known, ids: Sequence[int], entries: list[Entry | None],
-        made: list[Entry],
-    ) -> None:  # fmt: skip
+    def _expect(self, running: Running, made: list[Entry]) -> None:
         """The next call of this program may be the same again."""
-        if form.ran == form.tier and self.tiers.settled(known, form.tier) and len(set(ids)) == len(ids):
-            replay = Replay(form, known)
-            if replay.expect(entries, made, session.store):
+        session, known, ids = running.session, running.known, running.ids
+        capture = session.captures.get(known.hash)
+        if capture is not running.form or capture.captured is None or capture.ran != capture.tier:
+            return
+        if self.tiers.settled(known, capture.tier) and len(set(ids)) == len(ids):
+            replay = Replay(capture, capture.captured, known)
+            if replay.expect(running.entries, made, session.store):
                 session.replays[known.hash] = replay
 
     def _run_again(
@@ -165,7 +173,8 @@ class Calls:
             or not self.tiers.settled(known, replay.tier)
         ):
             return False
-        started = Started(session, call, known, time.perf_counter_ns())
+        running = Running(session, call, known, ids, entries)
+        running.start_ns = time.perf_counter_ns()
         capture = replay.capture
         self.engine.use(session.number)
         try:
@@ -175,8 +184,8 @@ class Calls:
             raise EngineLost(str(e)) from None  # a launch that worked before
         if made is None:
             return False
-        started.flag = made.pop() if capture.form.flagged else None
-        started.tier = replay.tier
+        running.flag = made.pop() if capture.form.flagged else None
+        running.tier = replay.tier
         first, held = call.outputs, store.entries
         new = [Entry(spec, array) for (_, spec), array in zip(replay.new, made, strict=True)]
         with self._lock:
@@ -190,39 +199,22 @@ class Calls:
             capture.lent(new)
             del entry  # what is lent must be held by the store alone
         del made, new
-        self.launched(started, out)
+        self.launched(running, out)
         return True
 
-    def take(
-        self, session: Session, form: Form, known: Known, ids: Sequence[int], entries: list[Entry | None]
-    ) -> list[Array]:
-        """The arrays a program may consume. The store lets go of those that no failure brings back."""
-        arrays = [e.array for e in entries if e is not None]
-        if form.takes or known.early:
-            named = [i for i in ids if i]
-            twice = len(set(named)) < len(named)
-            for i in form.takes:
-                if twice or entries[i].shared:  # type: ignore[union-attr]  # none is missing
-                    arrays[i] = self.engine.own(arrays[i])
-            with self._lock:
-                session.store.drop([ids[i] for i in known.early])
-            for i in known.early:
-                entries[i] = None  # or this list would keep it alive while the program runs
-        return arrays
-
-    def launched(self, started: Started, out: Out) -> None:
+    def launched(self, running: Running, out: Out) -> None:
         try:
-            if started.flag is not None:
-                started.flag = self.engine.send_flag(started.flag)
-                started.session.flagged = started
-            started.mark = self.engine.mark()
+            if running.flag is not None:
+                running.flag = self.engine.send_flag(running.flag)
+                running.session.flagged = running
+            running.mark = self.engine.mark()
         except Exception as e:
             raise EngineLost(str(e)) from None
-        session = started.session
-        if not session.flying and self.passed(started.mark):
-            self._done(started, _since_us(started, time.perf_counter_ns()), out)
+        session = running.session
+        if not session.flying and self.passed(running.mark):
+            self._done(running, _since_us(running, time.perf_counter_ns()), out)
             return
-        session.flying.append(started)
+        session.flying.append(running)
         self._flying[session.number] = session
 
     def look(self, out: Out, in_a_hurry: bool = True) -> None:
@@ -257,37 +249,28 @@ class Calls:
         except Exception as e:
             raise EngineLost(str(e)) from None
 
-    def _done(self, started: Started, run_us: int, out: Out) -> None:
-        session, call, known = started.session, started.call, started.known
+    def _done(self, running: Running, run_us: int, out: Out) -> None:
+        session, call, known = running.session, running.call, running.known
         session.last_done_ns = time.perf_counter_ns()
         self.count += 1
         self.run_us += run_us
         known.hits += 1
         known.run_us += run_us
-        self.tiers.note(known, started.tier, run_us, started.issue_us)
+        self.tiers.note(known, running.tier, run_us, running.issue_us)
         if self.config.debug_worker:
             self.log(f"session {session.number} call {call.seq}: {known.hash.hex()[:8]} {run_us} us")
-        if session.flagged is started:
+        if session.flagged is running:
             session.flagged = None
         if session.closed:
             return
-        if started.flag is not None and self.engine.raised(started.flag):
-            self._fail_late(started, out)
+        if running.flag is not None and self.engine.raised(running.flag):
+            self._fail_late(running, out)
         else:
             out.append((CallDone(call.session, call.seq, run_us), None))
 
-    def fail(
-        self,
-        session: Session,
-        call: Call,
-        known: Known,
-        ids: Sequence[int],
-        failure: Failure,
-        root: int,
-        touched: tuple[int, ...],
-        out: Out,
-    ) -> None:
-        """A call failed on the host. `touched` are inputs that it may have begun to overwrite."""
+    def fail(self, running: Running, failure: Failure, root: int, out: Out) -> None:
+        """A call failed on the host."""
+        session, call, known, ids, touched = running.session, running.call, running.known, running.ids, running.touched
         with self._lock:
             store = session.store
             old = {k: store.entries.get(ids[i]) for k, i in known.updates.items() if i < len(ids) and i not in touched}
@@ -307,14 +290,11 @@ class Calls:
         if not session.closed:
             self._report(session, call, root, failure, out)
 
-    def _fail_late(self, started: Started, out: Out) -> None:
+    def _fail_late(self, running: Running, out: Out) -> None:
         """A call failed on the device: what it replaces holds the old values already."""
-        session, call, known = started.session, started.call, started.known
+        session, call, known = running.session, running.call, running.known
         checks = known.runnable.checks if known.runnable is not None else ()
-        instructions = {i for i, _ in checks}
-        names = ", ".join(sorted({name for _, name in checks}))
-        instruction = instructions.pop() if len(instructions) == 1 else -1
-        failure = Failure("IndexOutOfRange", f"{names}: an index is out of range", known.hash, instruction)
+        failure = Failure("IndexOutOfRange", out_of_range(checks), known.hash, _only_check(checks))
         with self._lock:
             for k, spec in enumerate(known.outputs):
                 if k in known.updates:
@@ -349,9 +329,9 @@ class Calls:
                 raise EngineLost(str(e)) from None
 
 
-def _since_us(started: Started, now_ns: int) -> int:
+def _since_us(running: Running, now_ns: int) -> int:
     """The time since this call began: when it was given to the device, or when that was done with the one before."""
-    return (now_ns - max(started.start_ns, started.session.last_done_ns)) // 1000
+    return (now_ns - max(running.start_ns, running.session.last_done_ns)) // 1000
 
 
 _NO_CODE = Failure("WorkerError", "the program could not be made ready")
@@ -375,6 +355,20 @@ def _trouble(known: Known, call: Call, entries: list[Entry | None]) -> tuple[Fai
         if entry.spec is not want:
             return _wrong(known, f"input {i} is {entry.spec!r}, not {want!r}"), call.seq
     return None
+
+
+Checks = tuple[tuple[int, str], ...]  #: (instruction, op) of index checks.
+
+
+def out_of_range(checks: Checks) -> str:
+    """The message of a failed check, of which only the device knows which one it was."""
+    return f"{', '.join(sorted({name for _, name in checks}))}: an index is out of range"
+
+
+def _only_check(checks: Checks) -> int:
+    """The instruction of these checks; -1 if they are of several."""
+    instructions = {i for i, _ in checks}
+    return instructions.pop() if len(instructions) == 1 else -1
 
 
 def _wrong(known: Known, text: str) -> Failure:

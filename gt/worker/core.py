@@ -49,9 +49,9 @@ from gt.transport.messages import (
 )  # fmt: skip
 from gt.transport.shared import SLOTS, Ring, nbytes_of, open_ring
 from gt.worker.calls import Calls, Out, unpack
-from gt.worker.engines import Engine
 from gt.worker.fetches import Fetches
 from gt.worker.run.collectives import Groups, Network
+from gt.worker.run.engine import Engine
 from gt.worker.run.programs import Known, Programs
 from gt.worker.run.store import NOTHING
 from gt.worker.session import Session, Work

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 from threading import Lock
-from typing import Any
 
 from gt.transport.messages import CHUNK, Cancel, Chunk, ChunkAck, Failure, Fetch, FetchFailed
 from gt.transport.shared import LARGE, SLOTS
 from gt.worker.calls import Calls, Out
-from gt.worker.engines import Engine
+from gt.worker.run.engine import Coming, Engine
 from gt.worker.run.store import Entry
 from gt.worker.session import Session, Work
 from gt.worker.transfers import Outgoing, Pieces
@@ -28,7 +27,7 @@ class Fetches:
         self._calls = calls
         self._lock = lock
         self._urgent = urgent
-        self._coming: deque[tuple[Work, Session, Entry, Any]] = deque()  #: Those that come from the device.
+        self._coming: deque[tuple[Work, Session, Entry, Coming]] = deque()  #: Those that come from the device.
 
     def __len__(self) -> int:
         """How many are on their way from the device."""
@@ -106,7 +105,7 @@ class Fetches:
         """Answer the fetches whose values have come from the device."""
         for _ in range(len(self._coming)):
             work, session, entry, coming = self._coming.popleft()
-            if not self._calls.passed(coming[1]):
+            if not self._calls.passed(coming.mark):
                 self._coming.append((work, session, entry, coming))
             elif not session.closed:
                 self._answer(work, session, entry, self.engine.end_fetch(coming), None, out)

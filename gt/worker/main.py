@@ -35,8 +35,8 @@ from gt.transport.sockets import endpoint
 from gt.worker import engines
 from gt.worker.calls import EngineLost
 from gt.worker.core import POLL_S, WorkerCore
-from gt.worker.engines import Engine
 from gt.worker.heap import keep_freed_memory
+from gt.worker.run.engine import Engine
 
 TICK_S = 0.25  #: How often an idle thread looks whether its parent and its connection are still there.
 LOOK_S = 0.002  #: How often the reader looks whether it is needed, while the runner has work,

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
 
-from gt.transport.messages import Message
+from gt.transport.messages import Call, Message
 from gt.transport.shared import Ring
-from gt.worker.run.store import Entry, Store
+from gt.worker.run.engine import CaptureForm, Form, Mark
+from gt.worker.run.programs import Known
+from gt.worker.run.replays import Replay
+from gt.worker.run.store import Array, Entry, Store
 from gt.worker.transfers import Arrived, Outgoing, Upload
-
-if TYPE_CHECKING:
-    from gt.worker.calls import Started
-    from gt.worker.run.replays import Replay
 
 IN_FLIGHT = 8  #: Calls of one session that a device has at once.
 SENDING_NBYTES = 64 << 20  #: Copies made for fetches of one session, beyond which further fetches wait.
@@ -33,6 +32,31 @@ class Work:
         self.box: Ring | None = None  #: or the one with a mailbox for it.
 
 
+class Running:
+    """A call that has begun, until it is reported as done."""
+
+    __slots__ = (
+        "call", "entries", "flag", "form", "ids", "issue_us", "known", "mark", "session", "start_ns", "tier", "touched",
+    )  # fmt: skip
+
+    form: Form  #: What runs it; not set for a replay.
+
+    def __init__(
+        self, session: Session, call: Call, known: Known, ids: Sequence[int], entries: list[Entry | None]
+    ) -> None:
+        self.session = session
+        self.call = call
+        self.known = known
+        self.ids = ids  #: Of its inputs,
+        self.entries = entries  #: and their entries in the store.
+        self.touched: tuple[int, ...] = ()  #: Of one that failed: inputs that it may have begun to overwrite.
+        self.start_ns = 0
+        self.issue_us = 0  #: What it took the host; the device may have been at work at the same time.
+        self.mark: Mark = None
+        self.flag: Array | None = None
+        self.tier = 1
+
+
 class Session:
     """See the file's header."""
 
@@ -42,12 +66,12 @@ class Session:
         self.store = Store()
         self.waits_for = b""  #: The program whose text was asked for; all work is held until it comes.
         self.held: deque[Work] = deque()
-        self.flagged: Started | None = None  #: A call in flight whose outcome is on the device.
+        self.flagged: Running | None = None  #: A call in flight whose outcome is on the device.
         self.paused = False  #: A call has begun and waits for other workers.
-        self.flying: deque[Started] = deque()  #: Calls that the device has, oldest first.
+        self.flying: deque[Running] = deque()  #: Calls that the device has, oldest first.
         self.last_done_ns = 0  #: When the latest of them came to its end.
         self.behind: deque[Work] = deque()  #: Work that waits for one of them.
-        self.captures: dict[bytes, Any] = {}  #: Its graphs on a device, by program; see engines/captures.py.
+        self.captures: dict[bytes, CaptureForm] = {}  #: Its graphs on a device, by program; see engines/captures.py.
         self.replays: dict[bytes, Replay] = {}  #: What their next calls should find, by program; see replays.py.
         self.failed = 0  #: The latest call that failed,
         self.acked = 0  #: and up to which call the client is known to have heard of failures.

@@ -12,18 +12,16 @@ simulator) `go` returns while a handle is not ready, and other work may be done 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Generator
 from typing import Any
 
 from gt.errors import IndexOutOfRange
 from gt.transport.messages import Call, Failure
-from gt.worker.calls import Calls, Out, Started
-from gt.worker.engines import Array
+from gt.worker.calls import Calls, Out, out_of_range
 from gt.worker.run.collectives import Collective, Done, Group, Groups, Handle, agree, start
 from gt.worker.run.programs import Known
-from gt.worker.run.store import NOTHING
-from gt.worker.session import Session, Work
+from gt.worker.run.store import NOTHING, Array
+from gt.worker.session import Running, Session, Work
 
 
 class Together:
@@ -34,7 +32,7 @@ class Together:
         self.session = session
         self._calls, self._groups, self._call, self._known = calls, groups, call, known
         self._joined: dict[tuple[int, ...], Group] = {}
-        self._checks: tuple[tuple[int, str], ...] = ()
+        self._running: Running | None = None
         self._handle: Handle | None = None  #: What it waits for.
         self._out: Out = []
         self._steps = self._run()
@@ -82,8 +80,8 @@ class Together:
             # A device cannot get past a collective that another worker has failed to begin: ask before waiting for it.
             agree(self._joined[self._known.workers]).result()
         if flag is not None and bool(flag):
-            names = ", ".join(sorted({name for _, name in self._checks}))
-            raise IndexOutOfRange(f"{names}: an index is out of range")
+            assert self._running is not None
+            raise IndexOutOfRange(out_of_range(self._running.form.checks))
         group = self._joined.get(self._known.workers)
         said = self._calls.tiers.say(self._known)
         return Done(said) if group is None else agree(group, said)
@@ -96,43 +94,25 @@ class Together:
 
     def _run(self) -> Generator[Handle, Any, None]:
         calls, session, call, known = self._calls, self.session, self._call, self._known
-        error = yield from self._join()
+        alone = yield from self._join()
         if 0 not in session.store.entries:
             session.store.put_nothing(calls.engine.from_bytes(b"", NOTHING))
-        ids, entries = calls.read(session, call)
-        form, trouble = calls.begin(session, call, known, entries)
-        failure, root = trouble or (error, call.seq)
-        if failure is not None or form is None:
-            # What is wrong with this worker's part says more than that another one is gone.
-            assert failure is not None
+        running = calls.begin(session, call, known, *calls.read(session, call), self._out, alone)
+        if running is None:
             self._leave()
-            calls.fail(session, call, known, ids, failure, root, (), self._out)
             return
-        self._checks = form.checks
-        started = Started(session, call, known, time.perf_counter_ns())
-        touched: tuple[int, ...] = ()
+        self._running = running
+        failure: Failure | None = None
         try:
-            arrays = calls.take(session, form, known, ids, entries)
-            run: Any = form.run  # a generator, for the program says who takes part
-            results, _ = yield from run(arrays, call.scalars, self)
-            started.tier = form.ran
+            results, _ = yield from running.form.run(calls.take(running), call.scalars, self)
         except Exception as e:
-            instruction, committing = form.where(e)
-            checked = {i for i, _ in form.checks}
-            if instruction < 0 and isinstance(e, IndexOutOfRange) and len(checked) == 1:
-                (instruction,) = checked
-            error = calls.failure(e, known.hash, instruction)
-            touched = form.takes if committing else ()
-        if error is not None:  # here and not in the except clause: the exception's frames held arrays
-            arrays = []
+            failure = calls.stopped(running, e)
+        if failure is not None:  # here and not in the except clause: the exception's frames held arrays
             self._leave()
-            calls.fail(session, call, known, ids, error, call.seq, touched, self._out)
-            calls.recover(error)
+            calls.fail(running, failure, call.seq, self._out)
+            calls.recover(failure)
             return
-        started.issue_us = (time.perf_counter_ns() - started.start_ns) // 1000
-        calls.put(session, call, known, ids, results)
-        del results
-        calls.launched(started, self._out)
+        calls.end(running, results, self._out)
 
     def _join(self) -> Generator[Handle, Any, Failure | None]:
         """Meet the others; why that was not possible."""

@@ -29,8 +29,7 @@ import torch
 
 from gt import dtypes
 from gt.program import Spec
-from gt.worker.engines.graph_program import GraphProgram
-from gt.worker.run.executor import Runnable
+from gt.worker.run.engine import Form, Graph, Scalars
 from gt.worker.run.store import Entry
 
 WATCHED = 3  #: Calls before a program is rehearsed.
@@ -47,8 +46,8 @@ ROUND = {dtypes.float32, dtypes.float64, dtypes.float16, dtypes.bfloat16, dtypes
 Function = Callable[[Sequence[Any], Any], list[Any]]
 
 
-class Graph(Protocol):
-    """What a capture gives."""
+class CudaGraph(Protocol):
+    """What a capture returns."""
 
     def replay(self) -> None: ...
 
@@ -58,7 +57,7 @@ class Device(Protocol):
 
     device: str
 
-    def capture(self, f: Callable[[], list[Any]], changed: list[Any]) -> tuple[Graph, list[Any]]:
+    def capture(self, f: Callable[[], list[Any]], changed: list[Any]) -> tuple[CudaGraph, list[Any]]:
         """Note what f does to the device, without doing it; its results have no values yet. `changed`: what f writes
         to that was there before."""
 
@@ -74,7 +73,7 @@ class Device(Protocol):
 class Captured:
     """A program of one session, as it can be replayed."""
 
-    def __init__(self, device: Device, form: GraphProgram, f: Function, arrays: list[Any], same: list[bool]) -> None:
+    def __init__(self, device: Device, form: Graph, f: Function, arrays: list[Any], same: list[bool]) -> None:
         written = {i for i, _ in form.writes}
         if not all(arrays[i].is_contiguous() for i in written):
             raise ValueError("an array that is written to has gaps")
@@ -132,7 +131,7 @@ class Captured:
         """Which inputs do not fit."""
         return [i for i, ref in zip(self._kept, self._alive, strict=True) if ref() is not arrays[i]]
 
-    def prepare(self, scalars: tuple[Any, ...]) -> None:
+    def prepare(self, scalars: Scalars) -> None:
         """Look at a call's numbers. Raises what is wrong with them."""
         self._form.pack(scalars, self._views[(self._turn + 1) % ROWS])
 
@@ -179,7 +178,7 @@ class Capture:
 
     lends = True
 
-    def __init__(self, captures: Captures, form: GraphProgram, f: Function, plain: Runnable, tier: int) -> None:
+    def __init__(self, captures: Captures, form: Graph, f: Function, plain: Form, tier: int) -> None:
         self.tier = tier  #: What the function is, once captured.
         self.ran = 1  #: The tier that the last call ran on.
         self.form, self.plain = form, plain
@@ -201,7 +200,7 @@ class Capture:
     def where(self, error: BaseException) -> tuple[int, bool]:
         return self.plain.where(error)
 
-    def run(self, arrays: list[Any], scalars: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
+    def run(self, arrays: list[Any], scalars: Scalars) -> tuple[tuple[Any, ...], Any]:
         self.ran = 1
         captured = self.captured
         if captured is not None and captured.fits(arrays):
@@ -231,11 +230,11 @@ class Capture:
             return self.plain.run(arrays, scalars)
         return self._replay(arrays, scalars)
 
-    def _replay(self, arrays: list[Any], scalars: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
+    def _replay(self, arrays: list[Any], scalars: Scalars) -> tuple[tuple[Any, ...], Any]:
         made = self.again(arrays, scalars)
         return self.plain.run(arrays, scalars) if made is None else self._results(arrays, made)
 
-    def again(self, arrays: Sequence[Any], scalars: tuple[Any, ...]) -> list[Any] | None:
+    def again(self, arrays: Sequence[Any], scalars: Scalars) -> list[Any] | None:
         """Replay it on arrays that are known to fit; what the function returns. None if the numbers are wrong."""
         captured = self.captured
         assert captured is not None
@@ -341,9 +340,8 @@ class Captures:
     def used(self, capture: Capture) -> None:
         self._used[id(capture)] = capture
         self._used.move_to_end(id(capture))
-        if (
-            len(self._used) > GRAPHS
-        ):  # of the same stream: what is moved of another one's results would not wait for them
+        if len(self._used) > GRAPHS:
+            # One of the same stream: moving results of another stream would not wait for them.
             here = self.device.pool()
             oldest = next((c for c in self._used.values() if c.captured is not None and c.captured.pool == here), None)
             if oldest is not None and oldest is not capture:

@@ -20,7 +20,7 @@ import torch
 from gt import dtypes
 from gt.ops.record import Op, Prepared, Site, as_tuple
 from gt.program import Spec, spec
-from gt.worker.engines import Engine
+from gt.worker.run.engine import Engine
 
 _NARROW = (dtypes.float16, dtypes.bfloat16)
 #: Ops whose results jump at some numbers, and the operands that torch rounds to a narrow type if they are numbers.

@@ -24,8 +24,8 @@ from gt.errors import ProgramError
 from gt.ops.check import Checked
 from gt.ops.record import Op, Prepared
 from gt.program import Spec
-from gt.worker.engines import Engine
 from gt.worker.engines.graph_kernels import Unfit, graph_kernel
+from gt.worker.run.engine import Engine
 from gt.worker.run.executor import split
 from gt.worker.run.lowering import Literal, Lowered, Operand, Step, check_number, lower
 

@@ -29,8 +29,8 @@ from gt.ops.record import Op, as_tuple
 from gt.program import Spec
 from gt.transport.codec import Buffer
 from gt.worker.engines.borrowing import borrow
-from gt.worker.engines.host import HostEngine
 from gt.worker.engines.numpy import casts
+from gt.worker.run.engine import Engine
 
 HOT = 3  #: The run of a program that has it compiled as a whole.
 KERNELS = 2048  #: Kernels that are kept for other programs.
@@ -39,7 +39,7 @@ KERNELS = 2048  #: Kernels that are kept for other programs.
 _LOOKED = (jax.errors.JAXTypeError, jax.errors.JAXIndexError, TypeError)
 
 
-class JaxEngine(HostEngine):
+class JaxEngine(Engine):
     """See `gt.worker.engines.Engine`."""
 
     name = "jax"

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from gt.errors import IndexOutOfRange
-from gt.worker.engines.graph_program import GraphProgram
+from gt.worker.run.engine import Graph
 
 
-def load(folder: str, graph: GraphProgram, device: str) -> Callable[..., Any]:
+def load(folder: str, graph: Graph, device: str) -> Callable[..., Any]:
     """Its function. On a CPU of inputs and scalars, as compile_around wants it; else of inputs and the buffer of
     numbers, as it is captured. Nothing of the compiler is imported for it."""
     runners: Any = torch._C._aoti
@@ -33,7 +33,7 @@ def load(folder: str, graph: GraphProgram, device: str) -> Callable[..., Any]:
     return pure
 
 
-def load_part(folder: str, graph: GraphProgram, device: str) -> Callable[..., list[Any]]:
+def load_segment(folder: str, graph: Graph, device: str) -> Callable[..., list[Any]]:
     """Its function of inputs and scalars, on any device."""
     f = load(folder, graph, device)
     if device == "cpu":

@@ -23,9 +23,10 @@ from gt.program import Precision, Spec
 from gt.transport.codec import Buffer
 from gt.worker.engines.captures import Capture, Captures
 from gt.worker.engines.graph_program import GraphProgram
-from gt.worker.engines.library import load, load_part
+from gt.worker.engines.library import load, load_segment
 from gt.worker.engines.pinned import Pinned
 from gt.worker.engines.streams import Streams
+from gt.worker.run.engine import Coming, Engine, Form, Graph
 
 
 def as_bytes(array: Any) -> Any:
@@ -36,7 +37,7 @@ def as_bytes(array: Any) -> Any:
     return array.contiguous().as_strided((array.numel(),), (1,)).view(torch.uint8)
 
 
-class TorchEngine:
+class TorchEngine(Engine):
     """See `gt.worker.engines.Engine`."""
 
     name = "torch"
@@ -88,19 +89,16 @@ class TorchEngine:
         make = op.kernels.get("torch_many")
         return None if make is None else make(torch, self.device, **attrs)
 
-    def whole(self, run: Callable[..., Any], steps: Sequence[Any]) -> Callable[..., Any]:
-        return run
-
-    def graph(self, checked: Checked, trusted: bool) -> Any:
+    def graph(self, checked: Checked, trusted: bool) -> GraphProgram:
         return GraphProgram(checked, self, trusted)
 
-    def load_library(self, folder: str, graph: Any) -> Callable[..., Any]:
+    def load_library(self, folder: str, graph: Graph) -> Callable[..., Any]:
         return load(folder, graph, self.device)
 
-    def load_part(self, folder: str, graph: Any) -> Callable[..., list[Any]]:
-        return load_part(folder, graph, self.device)
+    def load_segment(self, folder: str, graph: Graph) -> Callable[..., list[Any]]:
+        return load_segment(folder, graph, self.device)
 
-    def new_capture(self, graph: Any, f: Callable[..., Any], plain: Any, tier: int) -> Any:
+    def new_capture(self, graph: Graph, f: Callable[..., Any], plain: Form, tier: int) -> Capture:
         return Capture(self.captures, graph, f, plain, tier)
 
     def capture(self, f: Callable[[], list[Any]], changed: list[Any]) -> tuple[Any, list[Any]]:
@@ -157,13 +155,13 @@ class TorchEngine:
         host = array.cpu() if self.deferred else array.clone(memory_format=torch.contiguous_format)
         return memoryview(as_bytes(host).numpy())
 
-    def start_fetch(self, array: Any) -> tuple[Any, Any]:
+    def start_fetch(self, array: Any) -> Coming:
         # Into pinned memory: the device copies by itself, and programs of others go on meanwhile.
         host = torch.empty(array.shape, dtype=array.dtype, pin_memory=self.cuda is not None)
-        return host.copy_(array, non_blocking=True), self.mark()
+        return Coming(host.copy_(array, non_blocking=True), self.mark())
 
-    def end_fetch(self, coming: tuple[Any, Any]) -> memoryview:
-        host = coming[0]
+    def end_fetch(self, coming: Coming) -> memoryview:
+        host = coming.host
         return memoryview(host.reshape(-1).view(torch.uint8).numpy()) if host.numel() else memoryview(b"")
 
     def own(self, array: Any) -> Any:

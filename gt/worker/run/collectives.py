@@ -26,7 +26,8 @@ from gt import dtypes
 from gt.errors import PeerFailed, ProgramError, WorkerError
 from gt.ops.record import Op
 from gt.program import Spec, spec
-from gt.worker.engines import Array, Engine
+from gt.worker.run.engine import Engine
+from gt.worker.run.store import Array
 
 IDLE = 10_000  #: Calls of a session after which a group that none of them used is made anew.
 GROUPS = 128  #: Groups of all sessions: each takes a few threads and sockets.
@@ -166,9 +167,8 @@ class Groups:
         self._addresses: Mapping[int, str] = {}
         self._lock = threading.Lock()
         self._of: dict[int, dict[tuple[int, ...], _Membership]] = {}
-        self._closed: deque[int] = deque(
-            maxlen=256
-        )  #: Sessions that have ended of late; a call may still be under way.
+        #: Sessions that ended recently; a call of theirs may still be running.
+        self._closed: deque[int] = deque(maxlen=256)
 
     def __len__(self) -> int:
         with self._lock:
@@ -301,7 +301,7 @@ def _to_host(engine: Engine, array: Array) -> Bytes:
     if not engine.deferred:
         return np.frombuffer(engine.to_bytes(array, borrow=True), np.uint8)
     coming = engine.start_fetch(array)
-    engine.passed(coming[1], wait=True)  # for the session's stream, and for nothing else
+    engine.passed(coming.mark, wait=True)  # for the session's stream, and for nothing else
     return np.frombuffer(engine.end_fetch(coming), np.uint8)
 
 

@@ -21,6 +21,7 @@ from queue import SimpleQueue
 
 import msgspec
 
+import gt.program
 from gt.config import compiler_environment
 from gt.program import Program
 
@@ -212,8 +213,8 @@ def _ours(path: Path) -> bool:
 
 def _hash_of_code() -> str:
     """A hash of all that decides what a program compiles to: the ops, and how graphs are made of them."""
-    package = Path(__file__).parent.parent
-    files = [*(package / "ops").glob("*.py"), *(package / "worker").rglob("*.py"), package / "program.py"]
+    package = Path(gt.program.__file__).parent
+    files = [*(package / "ops").rglob("*.py"), *(package / "worker").rglob("*.py"), package / "program.py"]
     digest = hashlib.sha256()
     for file in sorted(files):
         digest.update(file.read_bytes())
