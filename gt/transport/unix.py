@@ -117,8 +117,8 @@ def _parse(data: bytes, at: int, end: int) -> tuple[int, list[Buffer] | None]:
     return need, frames
 
 
-class Outgoing:
-    """What was to be sent on a socket and did not fit yet."""
+class SendBuffer:
+    """What was sent on a socket and did not fit yet."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -186,7 +186,7 @@ class UnixChannel:
         self._socket.setblocking(False)
         widen(self._socket)
         self._stream = Stream()
-        self._out = Outgoing(self._socket)
+        self._out = SendBuffer(self._socket)
         self._came: deque[tuple[Message, Buffer | None]] = deque()
         self._drained = False
         self._poll = select.poll()
@@ -279,7 +279,7 @@ class UnixChannel:
         self._broken = self._broken or "the connection to the server is closed"
 
 
-class _Peer:
+class _Connection:
     """A connection, as the server sees it."""
 
     __slots__ = ("closing_s", "name", "out", "pid", "socket", "stream")
@@ -288,7 +288,7 @@ class _Peer:
         self.name = name
         self.socket = sock
         self.stream = Stream()
-        self.out = Outgoing(sock)
+        self.out = SendBuffer(sock)
         self.pid = _pid_of(sock)
         self.closing_s = 0.0  #: Cut off: nothing more is read; closed then, or when all was sent.
 
@@ -300,12 +300,12 @@ class UnixRouter:
         self.address = address
         self._path = address.removeprefix("ipc://")
         self._max_queued = max_queued
-        self._peers: dict[int, _Peer] = {}  #: by descriptor
-        self._by_name: dict[bytes, _Peer] = {}
+        self._peers: dict[int, _Connection] = {}  #: by descriptor
+        self._by_name: dict[bytes, _Connection] = {}
         self._count = 0
         self._came: deque[tuple[bytes, list[Buffer]]] = deque()
         self._lost: list[bytes] = []
-        self._closing: list[_Peer] = []
+        self._closing: list[_Connection] = []
         self._watched: set[int] = set()
         self._patience = Patience()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -372,11 +372,11 @@ class UnixRouter:
         sock.setblocking(False)
         widen(sock)
         self._count += 1
-        peer = _Peer(b"\0" + self._count.to_bytes(8, "big"), sock)
+        peer = _Connection(b"\0" + self._count.to_bytes(8, "big"), sock)
         self._peers[sock.fileno()] = self._by_name[peer.name] = peer
         self._epoll.register(sock, select.EPOLLIN)
 
-    def _read(self, peer: _Peer) -> None:
+    def _read(self, peer: _Connection) -> None:
         try:
             data = peer.socket.recv(peer.stream.room)
         except BlockingIOError:
@@ -416,7 +416,7 @@ class UnixRouter:
             if to.out.nbytes > self._max_queued:
                 self._drop(to)
 
-    def _flush(self, peer: _Peer) -> None:
+    def _flush(self, peer: _Connection) -> None:
         try:
             if peer.out.flush():
                 self._epoll.modify(peer.socket, select.EPOLLIN)
@@ -445,7 +445,7 @@ class UnixRouter:
         lost, self._lost = self._lost, []
         return lost
 
-    def _drop(self, peer: _Peer) -> None:
+    def _drop(self, peer: _Connection) -> None:
         fd = peer.socket.fileno()
         if fd < 0:
             return

@@ -1,14 +1,15 @@
 """Running calls: what a call reads from the store, what it leaves there, and how it fails.
 
-Law 1: a failed call changes nothing. Each result that was to replace an input keeps that input's value
+Law 1: a failed call changes nothing. Each result that should replace an input keeps that input's value
        under its new id; the other results are poisoned; donated inputs are gone either way.
 Law 2: a call that uses a poisoned value, or a kept one before the client knows of that failure, fails
        the same way: same failure, same root.
 Law 3: completion is reported when the device is done. A call whose outcome is on the device (a flag) is
-       finished before its session's next work begins (core.py), so nobody ever reads a result that is not one.
-Law 4: nothing a program does ends the worker, except what leaves the engine itself of no use.
+       finished before its session's next work begins (core.py), so no call reads a result of one that failed.
+Law 4: nothing a program does ends the worker, except a device error after which the engine is unusable.
 
-Calls that several workers run together are in together.py; they begin and end as here.
+A call begins (`begin`), runs, and ends (`end`, `fail`), whether this worker runs it alone (`run`) or with others:
+together.py only adds how workers wait for each other in between.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from gt.worker.run.programs import Known
 from gt.worker.run.replays import Replay
 from gt.worker.run.store import Array, Entry
 from gt.worker.run.tiers import Tiers
-from gt.worker.session import Running, Session
+from gt.worker.session import Running, WorkerSession
 
 Out = list[tuple[Message, Buffer | None]]
 
-LOOK_NS = 150_000  #: How often the device is asked what is done, while there is work to give it.
-MAX_TEXT = 2_000  #: Characters of an error's text that travel.
+LOOK_NS = 150_000  #: How often the device is asked what is done, while there is more work for it.
+MAX_TEXT = 2_000  #: Characters of an error's text that are sent.
 
 
 class EngineLost(Exception):
-    """The engine itself is broken (a sticky device error): this worker is of no more use."""
+    """The engine itself is broken (a sticky device error): this worker cannot go on."""
 
 
 class Calls:
@@ -49,13 +50,13 @@ class Calls:
         self.log = log
         self.count = 0
         self.run_us = 0
-        self._flying: dict[int, Session] = {}  #: Sessions with calls on the device.
+        self._flying: dict[int, WorkerSession] = {}  #: Sessions with calls on the device.
         self.tiers = Tiers(engine, config, log)
         self._lock = lock
         self._looked_ns = 0
-        self._precision: Precision | None = None  #: The engine's, as the last call left it.
+        self._precision: Precision | None = None  #: The engine's, as the last call set it.
 
-    def run(self, session: Session, call: Call, known: Known, out: Out) -> None:
+    def run(self, session: WorkerSession, call: Call, known: Known, out: Out) -> None:
         """Run a call that this worker runs alone, as far as the host is concerned; `look` reports the rest."""
         ids, entries = self.read(session, call)
         if (replay := session.replays.get(known.hash)) is not None:
@@ -77,15 +78,15 @@ class Calls:
             return
         self.end(running, results, out)
 
-    def read(self, session: Session, call: Call) -> tuple[Sequence[int], list[Entry | None]]:
+    def read(self, session: WorkerSession, call: Call) -> tuple[Sequence[int], list[Entry | None]]:
         """The ids and entries of a call's inputs."""
         ids = unpack(call.inputs)
         with self._lock:
             return ids, [*map(session.store.entries.get, ids)]
 
     def begin(
-        self, session: Session, call: Call, known: Known, ids: Sequence[int], entries: list[Entry | None], out: Out,
-        alone: Failure | None = None,
+        self, session: WorkerSession, call: Call, known: Known, ids: Sequence[int], entries: list[Entry | None],
+        out: Out, alone: Failure | None = None,
     ) -> Running | None:  # fmt: skip
         """Choose the code for a call; None if the call cannot run, which is then reported. `alone`: why the other
         workers of the call cannot be reached."""
@@ -101,7 +102,7 @@ class Calls:
         running.start_ns = time.perf_counter_ns()
         return running
 
-    def use(self, session: Session, known: Known) -> None:
+    def use(self, session: WorkerSession, known: Known) -> None:
         """What follows is work of this session, with the precision that its program says."""
         self.engine.use(session.number)
         if known.precision != self._precision:
@@ -161,10 +162,10 @@ class Calls:
                 session.replays[known.hash] = replay
 
     def _run_again(
-        self, replay: Replay, session: Session, call: Call, known: Known, ids: Sequence[int],
+        self, replay: Replay, session: WorkerSession, call: Call, known: Known, ids: Sequence[int],
         entries: list[Entry | None], out: Out,
     ) -> bool:  # fmt: skip
-        """Run a call that is the same again; False if it is not."""
+        """Run a call that is the same again, by a replay; False if it is not."""
         store = session.store
         if (
             call.refused is not None
@@ -181,7 +182,7 @@ class Calls:
             arrays = [None if e is None else e.array for e in entries] if replay.captured.copied else ()
             made = capture.again(arrays, call.scalars)
         except Exception as e:
-            raise EngineLost(str(e)) from None  # a launch that worked before
+            raise EngineLost(str(e)) from None  # it was launched successfully before
         if made is None:
             return False
         running.flag = made.pop() if capture.form.flagged else None
@@ -218,8 +219,8 @@ class Calls:
         self._flying[session.number] = session
 
     def look(self, out: Out, in_a_hurry: bool = True) -> None:
-        """Report the calls that are done: of each session in its order, whatever others have on the device. While
-        there is other work, not more often than every LOOK_NS: asking a device costs as much as giving it work."""
+        """Report the calls that are done, in order within each session. Unless `in_a_hurry`, ask the device only every
+        LOOK_NS: asking costs as much as launching work."""
         if not self._flying:
             return
         now_ns = time.perf_counter_ns()
@@ -230,7 +231,7 @@ class Calls:
             flying, done = session.flying, 0
             while done < len(flying) and self.passed(flying[done].mark):
                 done += 1
-            if done:  # when each of them was, nobody has seen
+            if done:  # when each of them was is not known
                 each_us = _since_us(flying[0], time.perf_counter_ns()) // done
                 for _ in range(done):
                     self._done(flying.popleft(), each_us, out)
@@ -239,11 +240,11 @@ class Calls:
 
     @property
     def in_flight(self) -> int:
-        """Calls that the device has."""
+        """Calls on the device."""
         return sum(len(s.flying) for s in self._flying.values())
 
     def passed(self, mark: Any) -> bool:
-        """Whether the device has got there."""
+        """Whether the device has reached this point of its work."""
         try:
             return self.engine.passed(mark)
         except Exception as e:
@@ -291,7 +292,7 @@ class Calls:
             self._report(session, call, root, failure, out)
 
     def _fail_late(self, running: Running, out: Out) -> None:
-        """A call failed on the device: what it replaces holds the old values already."""
+        """A call failed on the device: the results that replace inputs hold the old values already."""
         session, call, known = running.session, running.call, running.known
         checks = known.runnable.checks if known.runnable is not None else ()
         failure = Failure("IndexOutOfRange", out_of_range(checks), known.hash, _only_check(checks))
@@ -303,14 +304,14 @@ class Calls:
                     session.store.poison(call.outputs + k, spec, failure, call.seq)
         self._report(session, call, call.seq, failure, out)
 
-    def _report(self, session: Session, call: Call, root: int, failure: Failure, out: Out) -> None:
+    def _report(self, session: WorkerSession, call: Call, root: int, failure: Failure, out: Out) -> None:
         session.failed = call.seq
         if self.config.debug_worker:
             self.log(f"session {call.session} call {call.seq} failed: {failure.kind}: {failure.text}")
         out.append((CallFailed(call.session, call.seq, root, failure), None))
 
     def failure(self, error: Exception, program: bytes = b"", instruction: int = -1) -> Failure:
-        """An error as it travels."""
+        """An error as it is sent."""
         name = type(error).__name__
         if isinstance(error, MemoryError) or self.engine.out_of_memory(error):
             return Failure("OutOfMemory", str(error)[:MAX_TEXT] or "out of memory", program, instruction)
@@ -319,7 +320,7 @@ class Calls:
         return Failure("WorkerError", f"{name}: {error}"[:MAX_TEXT], program, instruction)
 
     def recover(self, failure: Failure) -> None:
-        """After a failure on the engine: give memory back, or find out that nothing works any more."""
+        """After a failure in the engine: free cached memory, or find out that the engine is broken."""
         if failure.kind == "OutOfMemory":
             self.engine.release()
         elif failure.kind == "WorkerError":
@@ -330,30 +331,30 @@ class Calls:
 
 
 def _since_us(running: Running, now_ns: int) -> int:
-    """The time since this call began: when it was given to the device, or when that was done with the one before."""
+    """The time since the device could start this call: when it was launched, or when the one before was done."""
     return (now_ns - max(running.start_ns, running.session.last_done_ns)) // 1000
 
 
-_NO_CODE = Failure("WorkerError", "the program could not be made ready")
+_NO_CODE = Failure("WorkerError", "no code could be generated for the program")
 
 
 def _trouble(known: Known, call: Call, entries: list[Entry | None]) -> tuple[Failure, int] | None:
-    """Why a call cannot run, and the call where that began."""
+    """Why a call cannot run, and the call that failed first."""
     failure = call.refused or known.failure
     if failure is not None:
         return failure, call.root or call.seq
     if len(entries) != len(known.inputs):
-        return _wrong(known, f"{len(entries)} inputs given, {len(known.inputs)} needed"), call.seq
+        return _wrong(known, f"got {len(entries)} inputs, expected {len(known.inputs)}"), call.seq
     if tuple(map(type, call.scalars)) != known.scalars:
-        return _wrong(known, f"scalars {call.scalars} are not of the program's kinds"), call.seq
+        return _wrong(known, f"scalars {call.scalars} do not have the program's types"), call.seq
     acked = call.acked
     for i, (entry, want) in enumerate(zip(entries, known.inputs, strict=True)):
         if entry is None:
-            return _wrong(known, f"input {i}: there is no such tensor"), call.seq
+            return _wrong(known, f"input {i} is not a tensor of this session"), call.seq
         if entry.taint > acked and entry.failure is not None:
             return entry.failure, entry.root or call.seq
         if entry.spec is not want:
-            return _wrong(known, f"input {i} is {entry.spec!r}, not {want!r}"), call.seq
+            return _wrong(known, f"input {i} is {entry.spec!r}, expected {want!r}"), call.seq
     return None
 
 
@@ -376,5 +377,5 @@ def _wrong(known: Known, text: str) -> Failure:
 
 
 def unpack(packed: bytes) -> Sequence[int]:
-    """The ids in a packed list; one that is broken holds none."""
+    """The ids in a packed list; none if its length is not a multiple of 8."""
     return unpack_ids(packed) if len(packed) % 8 == 0 else ()

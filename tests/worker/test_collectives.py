@@ -203,7 +203,7 @@ def test_an_upload_of_which_a_part_is_kept() -> None:
     many.work()
     np.testing.assert_array_equal(many.fetch(1, 1), whole[1:3][:, [0, 1, 4]])
     assert many.fetch(1, 2).shape == (4, 0)
-    assert "not positions" in many.fetch(1, 3).text
+    assert "ranges in order" in many.fetch(1, 3).text
 
 
 # --- failures --------------------------------------------------------------------------------------------------------

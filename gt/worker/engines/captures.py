@@ -52,7 +52,7 @@ class CudaGraph(Protocol):
     def replay(self) -> None: ...
 
 
-class Device(Protocol):
+class CaptureDevice(Protocol):
     """What this file asks of an engine."""
 
     device: str
@@ -73,7 +73,7 @@ class Device(Protocol):
 class Captured:
     """A program of one session, as it can be replayed."""
 
-    def __init__(self, device: Device, form: Graph, f: Function, arrays: list[Any], same: list[bool]) -> None:
+    def __init__(self, device: CaptureDevice, form: Graph, f: Function, arrays: list[Any], same: list[bool]) -> None:
         written = {i for i, _ in form.writes}
         if not all(arrays[i].is_contiguous() for i in written):
             raise ValueError("an array that is written to has gaps")
@@ -315,7 +315,7 @@ class Capture:
 class Captures:
     """All graphs of a worker, those longest unused first."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: CaptureDevice) -> None:
         self.device = device
         self._used: OrderedDict[int, Capture] = OrderedDict()
         #: By pool: graphs whose results may still be held. (Weakly: of a session that has ended nobody holds any.)

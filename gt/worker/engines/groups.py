@@ -29,7 +29,7 @@ import torch.distributed as dist
 from gt.errors import PeerFailed
 from gt.worker.engines.nccl import on_devices
 from gt.worker.engines.reducing import narrowed, reduce_op, widened
-from gt.worker.run.collectives import Bytes, Collective, Devices, Group, Handle, Key
+from gt.worker.run.collectives import Bytes, Collective, Devices, Group, Key, PeerResult
 
 MEETING = timedelta(seconds=5)  #: For the sockets, when all are known to be there.
 POLL_S = 0.001  #: How often a worker that has come first looks whether the others are there.
@@ -51,8 +51,8 @@ class Sockets:
     def know(self, addresses: Mapping[int, str]) -> None:
         self._addresses = dict(addresses)
 
-    def join(self, key: Key, rank: int) -> Handle:
-        return _Joining(self, key, rank)
+    def join(self, key: Key, rank: int) -> PeerResult:
+        return _GlooJoining(self, key, rank)
 
     def give_up(self, key: Key) -> None:
         self._given_up.append(key)
@@ -112,7 +112,9 @@ class Sockets:
         options._timeout = min(self._timeout, MEETING)
         gloo = dist.ProcessGroupGloo(store, rank, len(key.workers), options)
         gloo._set_default_timeout(self._timeout)
-        return _Group(key, gloo, on_devices(store, gloo, rank, len(key.workers), self._engine_device, self._timeout))
+        return _GlooGroup(
+            key, gloo, on_devices(store, gloo, rank, len(key.workers), self._engine_device, self._timeout)
+        )
 
 
 def name(key: Key) -> str:
@@ -120,7 +122,7 @@ def name(key: Key) -> str:
     return f"{key.session}/{'-'.join(map(str, key.workers))}/{key.generation}"
 
 
-class _Joining:
+class _GlooJoining:
     def __init__(self, network: Sockets, key: Key, rank: int) -> None:
         self._network, self._key, self._rank = network, key, rank
 
@@ -138,18 +140,18 @@ class _Joining:
             raise PeerFailed(f"the workers {list(self._key.workers)} cannot meet: {_first_line(e)}") from None
 
 
-class _Group:
+class _GlooGroup:
     def __init__(self, key: Key, gloo: Any, devices: Devices | None) -> None:
         self._key = key
         self._gloo = gloo
         self.devices = devices
-        self._under_way: set[_Flying] = set()
+        self._under_way: set[_GlooWork] = set()
 
-    def start(self, what: Collective, data: Bytes, out: Bytes) -> Handle:
+    def start(self, what: Collective, data: Bytes, out: Bytes) -> PeerResult:
         gloo = self._gloo
         if gloo is None:
             raise PeerFailed(f"this worker has left the group of {list(self._key.workers)}")
-        flying = _Flying(self, what, data, out)
+        flying = _GlooWork(self, what, data, out)
         self._under_way.add(flying)
         try:
             flying.begin(gloo)
@@ -163,7 +165,7 @@ class _Group:
             return PeerFailed(f"a worker of {workers} did not answer in time (GT_PEER_TIMEOUT)")
         return PeerFailed(f"a worker of {workers} failed in the same call, or is gone")
 
-    def over(self, flying: _Flying) -> None:
+    def over(self, flying: _GlooWork) -> None:
         self._under_way.discard(flying)
 
     def drop(self) -> None:
@@ -179,10 +181,10 @@ class _Group:
         threading.Thread(target=holds.clear, name="leaving a group", daemon=True).start()
 
 
-class _Flying:
+class _GlooWork:
     """A collective that was started."""
 
-    def __init__(self, group: _Group, what: Collective, data: Bytes, out: Bytes) -> None:
+    def __init__(self, group: _GlooGroup, what: Collective, data: Bytes, out: Bytes) -> None:
         self._group, self._what, self._data, self._out = group, what, data, out
         self._work: Any = None
         self._reduced: Any = None

@@ -77,7 +77,7 @@ class JaxEngine(Engine):
         return self._kernels[key]
 
     def whole(self, run: Callable[..., Any], steps: Sequence[Any]) -> Callable[..., Any]:
-        return Whole(self, run, steps)
+        return WholeProgram(self, run, steps)
 
     def trace(self, run: Callable[..., Any], arrays: Sequence[Any], scalars: Sequence[Any]) -> tuple[Any, Any]:
         """A program's results, and whether an index in it is bad. For jax to follow, with no arrays yet."""
@@ -191,7 +191,7 @@ class Numbered:
 # --- programs --------------------------------------------------------------------------------------------------------
 
 
-class Whole:
+class WholeProgram:
     """A program: step by step at first, and as one function of XLA's when it has been run a few times.
 
     Whatever goes wrong in the one function, the steps are run instead: their lines tell which one it was.

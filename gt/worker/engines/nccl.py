@@ -20,7 +20,7 @@ import torch.distributed as dist
 from gt.config import nccl_host
 from gt.worker.engines.reducing import narrowed, reduce_op, widened
 from gt.worker.engines.torch import as_bytes
-from gt.worker.run.collectives import Collective, Devices, Handle
+from gt.worker.run.collectives import Collective, Devices, PeerResult
 
 POLL_S = 0.001  #: How often a worker looks whether the GPUs have met.
 
@@ -44,9 +44,9 @@ def on_devices(store: Any, gloo: Any, rank: int, size: int, device: str, timeout
     lowest.reduceOp = dist.ReduceOp.MIN
     gloo.allreduce([works], lowest).wait()
     if works.item():
-        return _Nccl(made)
+        return _NcclGroup(made)
     if made is not None:
-        _Nccl(made).drop()
+        _NcclGroup(made).drop()
     return None
 
 
@@ -70,24 +70,24 @@ def _identity(device: str) -> Any:
     return torch.tensor(list(name), dtype=torch.uint8)
 
 
-class _Nccl:
+class _NcclGroup:
     def __init__(self, group: Any) -> None:
         self._group = group
 
-    def start(self, what: Collective, array: Any, private: bool) -> Handle:
+    def start(self, what: Collective, array: Any, private: bool) -> PeerResult:
         data = as_bytes(array)
         if what.name == "all_reduce":
             out = data if private else data.clone()
             reduced = widened(out, what)
             options = dist.AllreduceOptions()
             options.reduceOp = reduce_op(what)
-            return _Flying(self._group.allreduce([reduced], options), what, out, reduced)
+            return _NcclWork(self._group.allreduce([reduced], options), what, out, reduced)
         out = torch.empty(what.made.nbytes, dtype=torch.uint8, device=array.device)
         if what.name == "all_gather" and len(set(what.takes)) == 1:
-            return _Flying(self._group._allgather_base(out, data), what, out, None)
+            return _NcclWork(self._group._allgather_base(out, data), what, out, None)
         sent = data.repeat(len(what.workers)) if what.name == "all_gather" else data
         takes, sends = what.nbytes(what.takes), what.nbytes(what.sends)
-        return _Flying(self._group.alltoall_base(out, sent, takes, sends), what, out, None)
+        return _NcclWork(self._group.alltoall_base(out, sent, takes, sends), what, out, None)
 
     def drop(self) -> None:
         group, self._group = self._group, None
@@ -99,7 +99,7 @@ class _Nccl:
         threading.Thread(target=end, name="leaving GPUs", daemon=True).start()
 
 
-class _Flying:
+class _NcclWork:
     def __init__(self, work: Any, what: Collective, out: Any, reduced: Any) -> None:
         self._work, self._what, self._out, self._reduced = work, what, out, reduced
 

@@ -75,7 +75,7 @@ def collective(op: Op, attrs: Mapping[str, Any], given: Spec, made: Spec) -> Col
     return Collective(op.name, workers, rank, given, made, attrs.get("kind", ""), sends, takes)
 
 
-class Handle(Protocol):
+class PeerResult(Protocol):
     """Something that others take part in."""
 
     def ready(self) -> bool:
@@ -101,7 +101,7 @@ class Done:
 class Devices(Protocol):
     """Collectives on arrays that lie on devices. They are done in the order of the device's work: nobody waits."""
 
-    def start(self, what: Collective, array: Array, private: bool) -> Handle: ...
+    def start(self, what: Collective, array: Array, private: bool) -> PeerResult: ...
 
     def drop(self) -> None: ...
 
@@ -112,7 +112,7 @@ class Group(Protocol):
     #: Where all of them have a GPU of their own: how arrays go from one to the other without the host. See nccl.py.
     devices: Devices | None
 
-    def start(self, what: Collective, data: Bytes, out: Bytes) -> Handle:
+    def start(self, what: Collective, data: Bytes, out: Bytes) -> PeerResult:
         """Begin. `data` may be read and `out` written until it is over. Of an all_reduce `data` is also the result: it
         is overwritten, and `out` is the same memory."""
 
@@ -129,7 +129,7 @@ class Key(NamedTuple):
 class Network(Protocol):
     """How a worker meets others."""
 
-    def join(self, key: Key, rank: int) -> Handle:
+    def join(self, key: Key, rank: int) -> PeerResult:
         """Meet the other workers of a group; the result is the Group."""
 
     def give_up(self, key: Key) -> None:
@@ -198,7 +198,7 @@ class Groups:
             network.know(self._addresses)  # they may have changed in between
         return self._network
 
-    def join(self, session: int, workers: tuple[int, ...], seq: int) -> Handle:
+    def join(self, session: int, workers: tuple[int, ...], seq: int) -> PeerResult:
         """The group of these workers for call `seq`. What the handle gives must be handed to `joined`."""
         if self.me not in workers:
             raise ProgramError(f"worker {self.me} is not one of the workers {list(workers)}")
@@ -271,7 +271,7 @@ class Groups:
 class _Arriving:
     """A collective whose result becomes an array."""
 
-    def __init__(self, handle: Handle, engine: Engine, out: Bytes, spec: Spec) -> None:
+    def __init__(self, handle: PeerResult, engine: Engine, out: Bytes, spec: Spec) -> None:
         self._handle, self._engine, self._out, self._spec = handle, engine, out, spec
 
     def ready(self) -> bool:
@@ -282,7 +282,7 @@ class _Arriving:
         return self._engine.from_bytes(self._out.data, self._spec, given=True)
 
 
-def start(engine: Engine, group: Group, what: Collective, array: Array, private: bool) -> Handle:
+def start(engine: Engine, group: Group, what: Collective, array: Array, private: bool) -> PeerResult:
     """Begin a collective on an engine's array. If it is `private`, nobody reads it again."""
     data = _to_host(engine, array)
     if data.nbytes != what.given.nbytes:
@@ -308,7 +308,7 @@ def _to_host(engine: Engine, array: Array) -> Bytes:
 class _Agreed:
     """The most that any of them has said."""
 
-    def __init__(self, handle: Handle, word: Bytes) -> None:
+    def __init__(self, handle: PeerResult, word: Bytes) -> None:
         self._handle, self._word = handle, word
 
     def ready(self) -> bool:
@@ -319,7 +319,7 @@ class _Agreed:
         return int(self._word[0])
 
 
-def agree(group: Group, said: int = 0) -> Handle:
+def agree(group: Group, said: int = 0) -> PeerResult:
     """Meet the others once more: when this is over they all have come this far. The result is the largest number that
     any of them has said."""
     word = np.full(1, said, np.uint8)

@@ -14,7 +14,7 @@ import numpy as np
 
 from gt import dtypes
 from gt.errors import PeerFailed, ProgramError
-from gt.worker.run.collectives import AGREE, Bytes, Collective, Devices, Group, Handle, Key
+from gt.worker.run.collectives import AGREE, Bytes, Collective, Devices, Group, Key, PeerResult
 
 
 class Hall:
@@ -101,10 +101,10 @@ class Door:
     def __init__(self, hall: Hall) -> None:
         self._hall = hall
 
-    def join(self, key: Key, rank: int) -> Handle:
+    def join(self, key: Key, rank: int) -> PeerResult:
         table = self._hall.table(key)
         table.here.add(rank)
-        return _Joining(table, rank)
+        return _MemoryJoining(table, rank)
 
     def give_up(self, key: Key) -> None:
         self._hall.table(key).break_up()
@@ -113,7 +113,7 @@ class Door:
         pass
 
 
-class _Joining:
+class _MemoryJoining:
     def __init__(self, table: Table, rank: int) -> None:
         self._table, self._rank = table, rank
 
@@ -122,24 +122,24 @@ class _Joining:
 
     def result(self) -> Group:
         self._table.check()
-        return _Group(self._table, self._rank)
+        return _MemoryGroup(self._table, self._rank)
 
 
-class _Group:
+class _MemoryGroup:
     devices: Devices | None = None
 
     def __init__(self, table: Table, rank: int) -> None:
         self._table, self._rank = table, rank
 
-    def start(self, what: Collective, data: Bytes, out: Bytes) -> Handle:
+    def start(self, what: Collective, data: Bytes, out: Bytes) -> PeerResult:
         self._table.check()
-        return _Flying(self._table, self._rank, self._table.bring(self._rank, what, data), out)
+        return _MemoryWork(self._table, self._rank, self._table.bring(self._rank, what, data), out)
 
     def drop(self) -> None:
         self._table.break_up()
 
 
-class _Flying:
+class _MemoryWork:
     def __init__(self, table: Table, rank: int, number: int, out: Bytes) -> None:
         self._table, self._rank, self._number, self._out = table, rank, number, out
 
