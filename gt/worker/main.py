@@ -27,10 +27,9 @@ from gt.command_line import Parser
 from gt.config import Config, load, prepare_torch
 from gt.errors import GTError, ServerError, StartError
 from gt.transport import connect
-from gt.transport.channel import Channel
+from gt.transport.channel import Channel, Patience
 from gt.transport.codec import Buffer
 from gt.transport.messages import VERSION, Goodbye, Message, Refused, WorkerHello, WorkerWelcome
-from gt.transport.patience import Patience
 from gt.transport.sockets import endpoint
 from gt.worker import engines
 from gt.worker.calls import EngineLost
