@@ -19,7 +19,7 @@ from typing import Any
 from gt.errors import IndexOutOfRange
 from gt.transport.messages import Call, Failure
 from gt.worker.calls import Calls, Out, out_of_range
-from gt.worker.run.collectives import Collective, Done, Group, Groups, PeerResult, agree, start
+from gt.worker.run.collectives import Collective, Group, Groups, PeerResult, agree, start
 from gt.worker.run.programs import Known
 from gt.worker.run.store import NOTHING, Array
 from gt.worker.session import Running, Work, WorkerSession
@@ -87,7 +87,7 @@ class Together:
             raise IndexOutOfRange(out_of_range(self._running.form.checks))
         group = self._joined.get(self._known.workers)
         said = self._calls.tiers.say(self._known)
-        return Done(said) if group is None else agree(group, said)
+        return PeerResult(lambda: said) if group is None else agree(group, said)
 
     def agreed(self, said: int) -> None:
         """All workers have agreed; `said` is the largest number that one of them said."""

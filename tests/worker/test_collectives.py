@@ -387,7 +387,7 @@ def test_a_group_that_was_long_unused_is_made_anew(monkeypatch: pytest.MonkeyPat
         seq = many.call(sums(workers, [1]), 10)
         many.work()
         assert set(many.kinds(seq).values()) == {""}
-    generations = {key.workers: key.generation for key in many.hall.tables}
+    generations = {key.workers: key.generation for key in many.hall.meetings}
     assert generations == {(1, 2): 1, (1, 3): 0, (2, 3): 0}
 
 

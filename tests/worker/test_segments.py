@@ -18,7 +18,7 @@ from gt.ops.record import TABLE
 from gt.program import Program, Spec
 from gt.worker.engines import load
 from gt.worker.run import programs, segments, tiers
-from gt.worker.run.collectives import Collective, Done
+from gt.worker.run.collectives import Collective, PeerResult
 from gt.worker.run.executor import Runnable, compile_program
 from gt.worker.run.segments import CompiledSegment, cut
 from tests.sharding.recorded import is_update, record
@@ -37,12 +37,13 @@ class Alone:
     def __init__(self) -> None:
         self.met: list[tuple[Any, ...]] = []  #: What was sent, in order.
 
-    def start(self, what: Collective, array: Any, private: bool) -> Done:
+    def start(self, what: Collective, array: Any, private: bool) -> PeerResult:
         self.met.append((what.name, what.workers, array.numpy().tobytes()))
-        return Done(some(what.made, len(self.met)))
+        made = some(what.made, len(self.met))
+        return PeerResult(lambda: made)
 
-    def agree(self, flag: Any) -> Done:
-        return Done(0)
+    def agree(self, flag: Any) -> PeerResult:
+        return PeerResult(lambda: 0)
 
     def agreed(self, said: int) -> None:
         self.met.append(("end",))

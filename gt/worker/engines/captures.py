@@ -4,9 +4,9 @@ Law 1: a replay reads and writes fixed memory. An input is *kept* (the session's
        call because results are written into what they replace) or *copied in*. A call whose arrays are not the
        captured ones is never replayed on the wrong memory: it runs as plain code, and if that happens again the
        program is captured anew.
-Law 2: results lie in the graph's memory and are lent: before the next replay each that is still held is moved to
-       memory of its own. Graphs of one stream share their memory, so this goes for the results of the others there
-       too. Small results go round: a replay leaves them in the next of ROWS places, so that a loss which is held
+Law 2: results are in the graph's memory and are lent: before the next replay each that is still held is moved to
+       memory of its own. Graphs of one stream share their memory, so this includes the results of the other graphs
+       there. Small results rotate: a replay leaves them in the next of ROWS places, so that a loss that is held
        until the next one is there need not be moved.
 Law 3: a call that could not be rehearsed or captured has changed nothing, and runs as plain code.
 Law 4: a graph keeps no array of a session alive.
@@ -14,7 +14,7 @@ Law 5: a replay is one launch. The numbers of a call are written to the next of 
        itself fetches them, and counts the rows. No more calls of a session are on the device than there are rows.
 
 A program is watched for a few calls, rehearsed once (as a plain function: kernels are loaded, and its results are the
-call's), then captured. All is done by the thread that runs programs.
+call's), then captured. All of this happens in the thread that runs programs.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from gt.worker.run.engine import Form, Graph, Scalars
 from gt.worker.run.store import Entry
 
 WATCHED = 3  #: Calls before a program is rehearsed.
-AGAIN = 4  #: Times a program is captured anew before it is left alone.
-ROWS = 16  #: Calls whose numbers are on their way to the device at once, at most. A power of two.
-SMALL = 64  #: Bytes of a result that goes round, as losses do,
-FEW = 4  #: and how many of a program's do: each is one more kernel.
-GRAPHS = 256  #: Graphs that are kept; those longest unused go.
+AGAIN = 4  #: Times a program is captured anew before that is given up.
+ROWS = 16  #: Calls whose numbers may be on their way to the device at once. A power of two.
+SMALL = 64  #: Bytes of a result that rotates, as losses do,
+FEW = 4  #: and how many results of a program do: each is one more kernel.
+GRAPHS = 256  #: Graphs that are kept; the least recently used one is dropped first.
 
-#: What goes round: torch's kernel for it knows no other dtypes.
+#: Dtypes of results that rotate: torch's kernel for it has no others.
 ROUND = {dtypes.float32, dtypes.float64, dtypes.float16, dtypes.bfloat16, dtypes.int64, dtypes.int32, dtypes.bool_}
 
 #: The function that is captured: inputs and a buffer of numbers -> results.
@@ -58,14 +58,14 @@ class CaptureDevice(Protocol):
     device: str
 
     def capture(self, f: Callable[[], list[Any]], changed: list[Any]) -> tuple[CudaGraph, list[Any]]:
-        """Note what f does to the device, without doing it; its results have no values yet. `changed`: what f writes
-        to that was there before."""
+        """Capture what f does on the device, without running it; its results have no values yet. `changed`: arrays
+        from before the capture that f writes to."""
 
     def staging(self, slots: int) -> Any:
-        """Host memory of so many slots of int64 that the device can read while the host goes on."""
+        """Host memory of so many slots of int64 that the device can read asynchronously."""
 
     def pool(self) -> int:
-        """Which memory a graph that is captured now shares with others."""
+        """The memory pool that a graph captured now shares with others."""
 
     def own(self, array: Any) -> Any: ...
 
@@ -76,7 +76,7 @@ class Captured:
     def __init__(self, device: CaptureDevice, form: Graph, f: Function, arrays: list[Any], same: list[bool]) -> None:
         written = {i for i, _ in form.writes}
         if not all(arrays[i].is_contiguous() for i in written):
-            raise ValueError("an array that is written to has gaps")
+            raise ValueError("an array that is written to is not contiguous")
         self._form = form
         self._copies: list[tuple[int, Any]] = []  #: Inputs that are copied in, and where to.
         inputs: list[Any] = []
@@ -95,12 +95,12 @@ class Captured:
         self._rows = device.staging(ROWS * slots).view(ROWS, slots)
         self._views = [row.numpy().data.cast("B") for row in self._rows]
         self._turn = 0  #: The row of the last replay,
-        # and the same on the device. What the graph uses is kept here: it knows addresses only.
+        # and the same on the device. What the graph uses is held here: the graph itself knows addresses only.
         self._row_there = torch.zeros(1, dtype=torch.int64, device=device.device)
         self._rows_there = torch.zeros(ROWS, slots, dtype=torch.int64, device=device.device)
         specs = [form.spec(v) for v in form.wants]
         small = [k for k, s in enumerate(specs) if 0 < s.nbytes <= SMALL and s.dtype in ROUND][:FEW]
-        #: Of each small result: ROWS places for it, in memory that no other graph uses.
+        #: For each small result: ROWS places, in memory that no other graph uses.
         self._rounds = [_places(specs[k], device.device) for k in small]
         self._places = [(k, list(places.unbind(0))) for k, places in zip(small, self._rounds, strict=True)]
         self._large = [k for k in range(len(form.wants)) if k not in small]
@@ -108,7 +108,7 @@ class Captured:
         changed = [*inputs, self._row_there, self._rows_there, *self._rounds]
         self._graph, self._results = device.capture(lambda: self._step(f, inputs), changed)
         self._lent: list[Entry | None] = [None] * len(form.wants)
-        self._round: list[list[Entry | None]] = [[None] * ROWS for _ in small]  #: Who holds what goes round.
+        self._round: list[list[Entry | None]] = [[None] * ROWS for _ in small]  #: The entries that hold small results.
 
     def _step(self, f: Function, inputs: list[Any]) -> list[Any]:
         """What the graph does: fetch the numbers of this call, run the function, put small results in their places."""
@@ -132,18 +132,18 @@ class Captured:
         return [i for i, ref in zip(self._kept, self._alive, strict=True) if ref() is not arrays[i]]
 
     def prepare(self, scalars: Scalars) -> None:
-        """Look at a call's numbers. Raises what is wrong with them."""
+        """Check a call's numbers and write them to the next row. Raises if they are wrong."""
         self._form.pack(scalars, self._views[(self._turn + 1) % ROWS])
 
     def replay(self, arrays: Sequence[Any]) -> list[Any]:
-        """Run it, with the numbers that were prepared, and when nobody's results lie in its memory any more."""
+        """Run it with the numbers that were prepared, after its memory was taken back."""
         for i, static in self._copies:
             static.copy_(arrays[i], non_blocking=True)
         turn = self._turn = (self._turn + 1) % ROWS
         for (_, places), lent in zip(self._places, self._round, strict=True):
             entry, lent[turn] = lent[turn], None
             if entry is not None and getrefcount(entry) > 2 and entry.array is places[turn]:
-                entry.array = entry.array.clone()  # held since ROWS calls
+                entry.array = entry.array.clone()  # held for ROWS calls
         self._graph.replay()
         made = list(self._results)
         for k, places in self._places:
@@ -151,7 +151,7 @@ class Captured:
         return made
 
     def lend(self, entries: Sequence[Entry]) -> bool:
-        """Under which entries the results of the last replay are held. Whether any of them is in the graph's memory."""
+        """Note which entries hold the results of the last replay; whether any of them is in the graph's memory."""
         for (k, _), lent in zip(self._places, self._round, strict=True):
             lent[self._turn] = entries[k]
         for k in self._large:
@@ -159,7 +159,7 @@ class Captured:
         return bool(self._large)
 
     def take_back(self) -> None:
-        """Have the graph's memory to itself: results that somebody still holds are moved."""
+        """Move results that are still held out of the graph's memory."""
         for k in self._large:
             entry = self._lent[k]
             if entry is None:
@@ -174,18 +174,18 @@ def _places(spec: Spec, device: str) -> Any:
 
 
 class Capture:
-    """A program of one session on its way to being captured, and then as a graph. It is a Form: see tiers.py."""
+    """A program of one session that will be captured, and then its graph. It is a CaptureForm: see run/engine.py."""
 
     lends = True
 
     def __init__(self, captures: Captures, form: Graph, f: Function, plain: Form, tier: int) -> None:
-        self.tier = tier  #: What the function is, once captured.
+        self.tier = tier  #: The tier of the captured function.
         self.ran = 1  #: The tier that the last call ran on.
         self.form, self.plain = form, plain
         self.takes = tuple({*plain.takes, *(i for i, _ in form.writes)})
         self.checks = plain.checks
         self.captured: Captured | None = None
-        self.why = ""  #: Why it is left alone.
+        self.why = ""  #: Why it is not captured any more.
         self._captures = captures
         self._f = f
         self._seen: list[Any] = [lambda: None] * len(form.inputs)  #: The last call's arrays, as weak references.
@@ -208,7 +208,7 @@ class Capture:
         if captured is not None:
             self._others = captured.others(arrays)
         if self.why or (captured is not None and not self._missed):
-            self._missed = True  # once is no habit
+            self._missed = True  # the next call may fit again
             return self.plain.run(arrays, scalars)
         same = [seen() is a for seen, a in zip(self._seen, arrays, strict=True)]
         self._seen = [weakref.ref(a) for a in arrays]
@@ -221,7 +221,7 @@ class Capture:
                 try:
                     self.form.pack(scalars, buffer.numpy().data.cast("B"))
                 except Exception:
-                    return self.plain.run(arrays, scalars)  # which fails likewise, and knows the instruction
+                    return self.plain.run(arrays, scalars)  # which raises too, and knows the instruction
                 return self._results(arrays, self._rehearse(arrays, buffer))
             self._capture(arrays, same)
         except Exception as e:
@@ -250,7 +250,7 @@ class Capture:
         return made
 
     def lend(self, entries: Sequence[Entry]) -> None:
-        """Under which entries the results of the last call are held, in the program's order."""
+        """Note which entries hold the results of the last call, in the program's order."""
         if self.captured is not None and self.ran == self.tier:
             self.lent([entries[k] for k in self._lent])
 
@@ -261,7 +261,7 @@ class Capture:
             self._captures.lends(self.captured)
 
     def _rehearse(self, arrays: list[Any], buffer: Any) -> list[Any]:
-        """Run the function as it is, on copies of what it would overwrite, which are the call's from then on."""
+        """Run the function eagerly, on copies of what it overwrites; the copies replace the call's arrays."""
         device = self._captures.device
         inputs = [a.contiguous() for a in arrays]
         for i, _ in self.form.writes:
@@ -276,7 +276,7 @@ class Capture:
         self._drop()
         self._again += 1
         if self._again > AGAIN:
-            self.give_up(f"its inputs are others at every call, such as {self._others[:8]}")
+            self.give_up(f"its inputs are different arrays at every call, such as inputs {self._others[:8]}")
             return
         given_away = set(self.form.donate)
         kept = [alike and i not in given_away for i, alike in enumerate(same)]
@@ -292,46 +292,46 @@ class Capture:
         return tuple([values[o] for o in form.outputs]), flag
 
     def give_up(self, why: str) -> None:
-        """Run it as plain code from here on."""
+        """Run it as plain code from now on."""
         self.why = why or "no reason given"
         self._drop()
 
     def hurry(self) -> None:
-        """It need not be watched: it is known to be called again and again."""
+        """Skip the watched calls: it is known to be called again and again."""
         self._calls = WATCHED
 
     def let_go(self) -> None:
-        """Give its memory back; it is captured again if it is called on."""
+        """Free its memory; it is captured again if it is called again."""
         self._drop()
         self._calls = 0
 
     def _drop(self) -> None:
         if self.captured is not None:
-            self.captured.take_back()  # or the next graph in that memory would write over what somebody holds
+            self.captured.take_back()  # or the next graph in that memory would overwrite results that are held
         self.captured = None
         self._captures.forget(self)
 
 
 class Captures:
-    """All graphs of a worker, those longest unused first."""
+    """All graphs of a worker, the least recently used first."""
 
     def __init__(self, device: CaptureDevice) -> None:
         self.device = device
         self._used: OrderedDict[int, Capture] = OrderedDict()
-        #: By pool: graphs whose results may still be held. (Weakly: of a session that has ended nobody holds any.)
+        #: By pool: graphs whose results may still be held. (Weakly: those of a session that has ended are not.)
         self._lending: dict[int, list[weakref.ref[Captured]]] = {}
 
     def __len__(self) -> int:
         return len(self._used)
 
     def lends(self, captured: Captured) -> None:
-        """Results of this graph lie in its memory."""
+        """Results of this graph are in its memory."""
         lending, ref = self._lending.setdefault(captured.pool, []), weakref.ref(captured)
         if ref not in lending:
             lending.append(ref)
 
     def take_back(self, pool: int) -> None:
-        """A graph is about to use this memory: what somebody holds of it is moved."""
+        """A graph is about to use this memory: move the results that are still held."""
         lending = self._lending.get(pool)
         while lending:
             if (captured := lending.pop()()) is not None:
@@ -351,7 +351,7 @@ class Captures:
         self._used.pop(id(capture), None)
 
     def let_go(self) -> None:
-        """Give all graphs' memory back. What is held of it stays: there is no graph left that could write over it."""
+        """Free all graphs' memory. Results that are held stay: no graph is left that could overwrite them."""
         for capture in list(self._used.values()):
             capture.captured = None
             capture.let_go()

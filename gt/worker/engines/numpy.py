@@ -1,4 +1,4 @@
-"""The engine that needs nothing but numpy: for machines without torch, and for tests."""
+"""The engine on numpy: for machines without torch, and for tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NARROW = (dtypes.float16, dtypes.bfloat16)  #: computed in float32, as torch do
 
 
 class NumpyEngine(Engine):
-    """See `gt.worker.engines.Engine`."""
+    """See `gt.worker.run.engine.Engine`."""
 
     name = "numpy"
     device = "cpu"

@@ -1,7 +1,7 @@
-"""The engine on torch, on a CPU or a GPU. Only it and the files it is made of import torch.
+"""The engine on torch, on a CPU or a GPU. Only this file and the files that it imports import torch.
 
 Law 1: nothing here waits for the whole device: only for the current stream, or for an event.
-Law 2: on CUDA no kernel meets a bad index. `check` clamps it there, and raises a flag on the device.
+Law 2: on CUDA no kernel gets a bad index. `check` replaces it by 0 and sets a flag, on the device.
 
 No tensor here ever requires a gradient, so torch's autograd records nothing, in any thread.
 """
@@ -30,15 +30,15 @@ from gt.worker.run.engine import Coming, Engine, Form, Graph
 
 
 def as_bytes(array: Any) -> Any:
-    """The same memory as bytes, or a copy if it does not lie in one piece."""
+    """The same memory as bytes, or a copy if it is not contiguous."""
     if array.numel() == 0:
-        return torch.empty(0, dtype=torch.uint8, device=array.device)  # an empty view may begin anywhere
-    # A single element is in one piece whatever its stride, and `view` would look at the stride.
+        return torch.empty(0, dtype=torch.uint8, device=array.device)  # an empty view may start at any offset
+    # A single element is contiguous whatever its stride, but `view` would look at the stride.
     return array.contiguous().as_strided((array.numel(),), (1,)).view(torch.uint8)
 
 
 class TorchEngine(Engine):
-    """See `gt.worker.engines.Engine`."""
+    """See `gt.worker.run.engine.Engine`."""
 
     name = "torch"
 
@@ -55,10 +55,10 @@ class TorchEngine(Engine):
         self.cuda: Streams | None = None
         if self.deferred:
             if not torch.cuda.is_available():
-                raise StartError(f"device {device}: torch sees no GPU; use --device cpu")
+                raise StartError(f"device {device}: torch finds no GPU; use --device cpu")
             where = torch.device(device)
             if where.index >= torch.cuda.device_count():
-                raise StartError(f"device {device}: there are {torch.cuda.device_count()} GPUs")
+                raise StartError(f"device {device}: torch finds {torch.cuda.device_count()} GPUs")
             torch.cuda.set_device(where)
             about = torch.cuda.get_device_properties(where)
             self.memory: int = about.total_memory
@@ -68,7 +68,7 @@ class TorchEngine(Engine):
             self.memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
             on = f"{torch.backends.cpu.get_cpu_capability()} {torch.get_num_threads()} threads"
         else:
-            raise StartError(f"device {device!r} is not cpu, cuda or cuda:N")
+            raise StartError(f"unknown device {device!r}; expected cpu, cuda or cuda:N")
         self.captures = Captures(self)
         self.compiles_with: tuple[str, str] | None = ("gt.worker.engines.inductor", f"torch {torch.__version__} {on}")
 
@@ -127,7 +127,7 @@ class TorchEngine(Engine):
         return flag if self.cuda is None else self.cuda.send_flag(flag)
 
     def set_precision(self, precision: Precision) -> None:
-        # As torch's own users do: this also sets what the flags for single libraries say.
+        # This also sets the flags of single libraries, as it does for torch's own users.
         torch.set_float32_matmul_precision(precision.product)
         torch.backends.cudnn.allow_tf32 = precision.conv_tf32
 
@@ -142,21 +142,21 @@ class TorchEngine(Engine):
             host = torch.from_numpy(source).view(dtype).reshape(spec.shape)
             return host if self._pinned is None else self._pinned.copy(host, self.device)
         array = torch.empty(spec.shape, dtype=dtype)
-        # Through numpy: torch itself wants buffers it could write to.
+        # Through numpy: torch itself needs writable buffers.
         array.reshape(-1).view(torch.uint8).numpy()[:] = source
         return array.to(self.device)
 
     def to_bytes(self, array: Any, borrow: bool = False) -> memoryview:
         if borrow and not self.deferred:
             return memoryview(as_bytes(array).numpy())
-        if not self.deferred and array.dtype is not torch.bfloat16:  # which numpy does not know
+        if not self.deferred and array.dtype is not torch.bfloat16:  # numpy has no bfloat16
             return memoryview(array.numpy().tobytes())
-        # A copy to the host waits for the current stream, and for nothing else.
+        # A copy to the host waits for the current stream alone.
         host = array.cpu() if self.deferred else array.clone(memory_format=torch.contiguous_format)
         return memoryview(as_bytes(host).numpy())
 
     def start_fetch(self, array: Any) -> Coming:
-        # Into pinned memory: the device copies by itself, and programs of others go on meanwhile.
+        # Into pinned memory: the copy is asynchronous, and programs of other sessions go on meanwhile.
         host = torch.empty(array.shape, dtype=array.dtype, pin_memory=self.cuda is not None)
         return Coming(host.copy_(array, non_blocking=True), self.mark())
 
@@ -188,7 +188,7 @@ class TorchEngine(Engine):
             bad &= index != extra
         if not bad.any():
             return index, flag
-        # On CUDA only where n is 0: known here, and rare, so it may wait.
+        # On CUDA only where n is 0, which is rare: it may wait for the device.
         raise IndexOutOfRange(f"{op}: index {index[bad][0].item()} is out of range for size {n}")
 
     def select(self, flag: Any, old: Any, new: Any, into: bool = False) -> Any:
