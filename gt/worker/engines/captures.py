@@ -8,7 +8,8 @@ Law 2: results are in the graph's memory and are lent: before the next replay ea
        memory of its own. Graphs of one stream share their memory, so this includes the results of the other graphs
        there. Small results rotate: a replay leaves them in the next of ROWS places, so that a loss that is held
        until the next one is there need not be moved.
-Law 3: a call that could not be rehearsed or captured has changed nothing, and runs as plain code.
+Law 3: a call that could not be rehearsed or captured has changed nothing, and runs as plain code. What failed is told
+       to tiers.py (`why`), which tries it again later; other programs, sessions and tiers do not notice.
 Law 4: a graph keeps no array of a session alive.
 Law 5: a replay is one launch. The numbers of a call are written to the next of ROWS rows of host memory; the graph
        itself fetches them, and counts the rows. No more calls of a session are on the device than there are rows.
@@ -29,7 +30,7 @@ import torch
 
 from gt import dtypes
 from gt.program import Spec
-from gt.worker.run.engine import Form, Graph, Scalars
+from gt.worker.run.engine import Form, Graph, Rest, Scalars
 from gt.worker.run.store import Entry
 
 WATCHED = 3  #: Calls before a program is rehearsed.
@@ -186,6 +187,8 @@ class Capture:
         self.checks = plain.checks
         self.captured: Captured | None = None
         self.why = ""  #: Why it is not captured any more.
+        self.noted = False  #: tiers.py knows why.
+        self.rests: dict[int, Rest] = {}  #: Tiers that could not be captured in this session; see tiers.py.
         self._captures = captures
         self._f = f
         self._seen: list[Any] = [lambda: None] * len(form.inputs)  #: The last call's arrays, as weak references.
@@ -193,7 +196,7 @@ class Capture:
         self._again = 0
         self._rehearsed = False
         self._missed = False
-        self._others: list[int] = []  #: Inputs that were not the captured ones.
+        self._changing: set[int] = set()  #: Inputs that were other arrays once: they are copied in.
         wanted = set(form.wants)
         self._lent = [k for k, o in enumerate(form.outputs) if o in wanted]
 
@@ -206,7 +209,7 @@ class Capture:
         if captured is not None and captured.fits(arrays):
             return self._replay(arrays, scalars)
         if captured is not None:
-            self._others = captured.others(arrays)
+            self._changing.update(captured.others(arrays))
         if self.why or (captured is not None and not self._missed):
             self._missed = True  # the next call may fit again
             return self.plain.run(arrays, scalars)
@@ -276,10 +279,11 @@ class Capture:
         self._drop()
         self._again += 1
         if self._again > AGAIN:
-            self.give_up(f"its inputs are different arrays at every call, such as inputs {self._others[:8]}")
+            changing = sorted(self._changing)[:8]
+            self.give_up(f"its inputs are different arrays at every call, such as inputs {changing}")
             return
-        given_away = set(self.form.donate)
-        kept = [alike and i not in given_away for i, alike in enumerate(same)]
+        copied = {*self.form.donate, *self._changing}
+        kept = [alike and i not in copied for i, alike in enumerate(same)]
         self.captured = Captured(self._captures.device, self.form, self._f, arrays, kept)
 
     def _results(self, arrays: list[Any], made: list[Any]) -> tuple[tuple[Any, ...], Any]:
