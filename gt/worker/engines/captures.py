@@ -34,7 +34,8 @@ from gt.worker.run.engine import Form, Graph, Rest, Scalars
 from gt.worker.run.store import Entry
 
 WATCHED = 3  #: Calls before a program is rehearsed.
-AGAIN = 4  #: Times a program is captured anew before that is given up.
+AGAIN = 4  #: Times a program is captured anew before that is given up,
+WORTH = 50  #: unless it was replayed this often in between.
 ROWS = 16  #: Calls whose numbers may be on their way to the device at once. A power of two.
 SMALL = 64  #: Bytes of a result that rotates, as losses do,
 FEW = 4  #: and how many results of a program do: each is one more kernel.
@@ -195,7 +196,8 @@ class Capture:
         self._calls = 0
         self._again = 0
         self._rehearsed = False
-        self._missed = False
+        self._misses = 0  #: Since it was captured: calls that it did not fit,
+        self._replays = 0  #: and calls that it did.
         self._changing: set[int] = set()  #: Inputs that were other arrays once: they are copied in.
         wanted = set(form.wants)
         self._lent = [k for k, o in enumerate(form.outputs) if o in wanted]
@@ -210,8 +212,8 @@ class Capture:
             return self._replay(arrays, scalars)
         if captured is not None:
             self._changing.update(captured.others(arrays))
-        if self.why or (captured is not None and not self._missed):
-            self._missed = True  # the next call may fit again
+        if self.why or (captured is not None and not self._misses):
+            self._misses += 1  # the next call may fit again
             return self.plain.run(arrays, scalars)
         same = [seen() is a for seen, a in zip(self._seen, arrays, strict=True)]
         self._seen = [weakref.ref(a) for a in arrays]
@@ -248,7 +250,7 @@ class Capture:
         self._captures.take_back(captured.pool)
         made = captured.replay(arrays)
         self.ran = self.tier
-        self._missed = False
+        self._replays += 1
         self._captures.used(self)
         return made
 
@@ -277,7 +279,8 @@ class Capture:
 
     def _capture(self, arrays: list[Any], same: list[bool]) -> None:
         self._drop()
-        self._again += 1
+        self._again = 1 if self._replays > WORTH else self._again + 1
+        self._misses = self._replays = 0
         if self._again > AGAIN:
             changing = sorted(self._changing)[:8]
             self.give_up(f"its inputs are different arrays at every call, such as inputs {changing}")
