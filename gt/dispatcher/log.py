@@ -4,8 +4,8 @@
 
 Columns: time, running number, direction, who, what, size in bytes, details. RECV and SEND are the client
 side, WORKER_RECV and WORKER_SEND the workers'. When a program passes for the first time its instructions
-are listed below the line. PLAN is a plan for several workers: who runs which local program, how the results lie, and
-below it what no rule covers.
+are listed below the line. PLAN is a plan for several workers: who runs which local program, the layouts of the
+results, and below it what no rule covers.
 
 Law 1: it only looks. It formats what the machine took in and gave out, and keeps nothing but names.
 Law 2: a line is a line, whatever a stranger wrote into a name; tokens and tensor bytes are never written.
@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from gt.dispatcher.events import Action, BadFramesCame, Disconnect, Event, MessageCame, Peer, PeerLost, PlanMade, Send
+from gt.dispatcher.events import Action, BadFramesCame, Disconnect, Event, MessageCame, Peer, PeerLost, PlanReady, Send
 from gt.program import Program
 from gt.transport import codec
 from gt.transport.codec import Buffer
@@ -85,7 +85,7 @@ class InstructionLog:
                 self._line("CONNECT", what.peer, "worker", 0, "")
         elif isinstance(what, BadFramesCame):
             self._line("RECV", what.peer, "(not a message)", 0, clean(what.text))
-        elif isinstance(what, PlanMade):
+        elif isinstance(what, PlanReady):
             self._plan(what)
         elif isinstance(what, PeerLost | Disconnect):
             self._line("DISCONNECT", what.peer, "lost" if isinstance(what, PeerLost) else "closed", 0, "")
@@ -106,15 +106,16 @@ class InstructionLog:
         if program is not None and new:
             self._write("".join(f"    | {clean(line, 1000)}\n" for line in program_text(program)))
 
-    def _plan(self, made: PlanMade) -> None:
+    def _plan(self, made: PlanReady) -> None:
         planned = made.planned
         if planned is None:
             text = "" if made.failure is None else f"{made.failure.kind}: {made.failure.text}"
             self._line("PLAN", b"", "Plan", 0, clean(f"{self._program(made.program)} {text}"))
             return
         who = " ".join(f"{n}:{planned.locals[n].program.hash().hex()[:8]}" for n in planned.workers)
-        lie = " ".join(map(repr, planned.outputs))
-        self._line("PLAN", b"", "Plan", 0, clean(f"{self._program(made.program)} workers {who} results {lie}", 1000))
+        layouts = " ".join(map(repr, planned.outputs))
+        text = f"{self._program(made.program)} workers {who} results {layouts}"
+        self._line("PLAN", b"", "Plan", 0, clean(text, 1000))
         self._write("".join(f"    | {clean(note, 1000)}\n" for note in planned.notes))
 
     def _line(self, way: str, peer: Peer, what: str, nbytes: int, details: str) -> None:

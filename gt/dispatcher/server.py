@@ -28,19 +28,19 @@ import msgspec
 from gt.dispatcher.events import (
     Action,
     BadFramesCame,
-    Check,
+    CheckProgram,
     Disconnect,
     Event,
     MakePlan,
     MessageCame,
     Peer,
     PeerLost,
-    PlanMade,
     PlanReady,
+    ProgramChecked,
     Send,
     TimePassed,
 )
-from gt.dispatcher.planning import work_off
+from gt.dispatcher.plans import work_off
 from gt.transport import codec
 from gt.transport.messages import Goodbye, Refused, Share, Welcome, WorkerWelcome
 from gt.transport.router import Router
@@ -80,8 +80,8 @@ class Server:
         self._observers = observers or []
         self._stopping = False
         self._out: dict[Peer, list[Any]] = {}  #: Frames to send, by peer; see `_flush`.
-        self._to_check: SimpleQueue[Check | MakePlan | None] = SimpleQueue()
-        self._ready: deque[PlanReady | PlanMade] = deque()  #: Written by the checking thread, read by the loop.
+        self._to_check: SimpleQueue[CheckProgram | MakePlan | None] = SimpleQueue()
+        self._ready: deque[ProgramChecked | PlanReady] = deque()  #: Written by the checking thread, read by the loop.
         self._woken = False
         self._wake_r, self._wake_w = os.pipe()
         os.set_blocking(self._wake_r, False)
@@ -210,7 +210,7 @@ class Server:
                 held += frames
                 if len(held) > codec.MAX_FRAMES - 2:
                     self._flush()
-        elif type(action) is Check or type(action) is MakePlan:
+        elif type(action) is CheckProgram or type(action) is MakePlan:
             self._to_check.put(action)
         elif type(action) is Disconnect:
             self._flush()

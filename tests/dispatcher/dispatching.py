@@ -11,21 +11,22 @@ from gt import dtypes
 from gt.dispatcher.events import (
     Action,
     BadFramesCame,
-    Check,
+    CheckProgram,
     Disconnect,
     Event,
     MakePlan,
     MessageCame,
     Peer,
     PeerLost,
-    PlanMade,
     PlanReady,
+    ProgramChecked,
     Send,
     TimePassed,
 )
 from gt.dispatcher.machine import Machine
 from gt.dispatcher.planner.program import Local, Planned
-from gt.dispatcher.planning import Planner, work_off
+from gt.dispatcher.plans import Planner, work_off
+from gt.dispatcher.session import Lost
 from gt.layout import layout
 from gt.program import Instruction, Program, spec
 from gt.transport.messages import (
@@ -81,7 +82,7 @@ class Hand:
     """A machine whose invariants are looked at after each event, and the record of what went in and out."""
 
     settings: Settings = field(default_factory=Settings)
-    checking: bool = True  #: answer each Check at once
+    checking: bool = True  #: answer each CheckProgram at once
     looking: bool = True  #: look at the invariants
     events: list[Event] = field(default_factory=list)
     actions: list[list[Action]] = field(default_factory=list)
@@ -90,7 +91,7 @@ class Hand:
     def __post_init__(self) -> None:
         self.machine = Machine(self.settings, TOKEN, "gt worker --host here -p 1")
         self.state = self.machine.state
-        self.pending: list[Check | MakePlan] = []
+        self.pending: list[CheckProgram | MakePlan] = []
         self.planner: Planner = copies
         self.peers = 0
         self.pass_time(0.0)
@@ -99,7 +100,7 @@ class Hand:
         """Handle an event and, unless told otherwise, the checks it asks for."""
         out = self.handle(event)
         for action in list(out):
-            if isinstance(action, Check | MakePlan):
+            if isinstance(action, CheckProgram | MakePlan):
                 if self.checking:
                     out = out + self.feed(self.ready(action))
                 else:
@@ -135,7 +136,7 @@ class Hand:
         """Workers that can work together."""
         return [FakeWorker(self, memory, f"there:{k}") for k in range(1, count + 1)]
 
-    def ready(self, job: Check | MakePlan) -> PlanReady | PlanMade:
+    def ready(self, job: CheckProgram | MakePlan) -> ProgramChecked | PlanReady:
         return work_off(job, self.planner)
 
 
@@ -187,6 +188,11 @@ class Client:
     @property
     def session(self) -> Any:
         return self.hand.state.sessions[self.number]
+
+    def lost(self, id: int) -> Failure | None:
+        """Why a tensor is lost; None if it is not."""
+        tensor = self.session.tensors[id]
+        return tensor.failure if isinstance(tensor, Lost) else None
 
     def define(self, what: Program, timed: bool = False) -> list[Action]:
         return self.say(Define(what, timed))

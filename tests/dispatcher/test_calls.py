@@ -74,8 +74,8 @@ def test_done_is_cumulative_and_in_order(client, worker):
     client.define(PLAIN)
     for _ in range(3):
         client.call(PLAIN, [x])
-    assert client.hears(worker.done(client, 2)) == []
-    assert client.hears(worker.done(client, 1, 70)) == [CallDone(0, 2, 70)]
+    assert client.hears(worker.done(client, 2, 80)) == []
+    assert client.hears(worker.done(client, 1, 70)) == [CallDone(0, 2, 80)]
     assert client.hears(worker.done(client, 3, 90)) == [CallDone(0, 3, 90)]
 
 
@@ -326,11 +326,9 @@ def test_a_chain_of_failed_updates_without_a_value_counts_nothing(hand):
     second = hand.worker(memory=40)
     client.define(STEP)
     for _ in range(3):
-        out = client.call(STEP, [x], (1.0,))
-        (call,) = calls(second.hears(out))
-        assert call.refused is None or call.refused.kind == "LostError"
-        second.failed(client, client.seq)
+        failed, _ = client.hears(client.call(STEP, [x], (1.0,)))
+        assert failed.error.kind == "LostError"
         x = client.next_id - 1
     assert client.session.nbytes == 0
     y = client.upload(second)  # there is room for a new model
-    assert client.session.tensors[y].lost is None
+    assert client.lost(y) is None

@@ -178,7 +178,7 @@ def test_a_failed_step_keeps_what_it_was_to_replace(hand):
     for worker in workers:
         worker.failed(client, 1)
     assert client.session.tensors[x + 1].parts == {1: 32, 2: 32}
-    assert client.session.tensors[x + 1].lost is None
+    assert client.lost(x + 1) is None
     assert x not in client.session.tensors
 
 
@@ -188,7 +188,7 @@ def test_a_torn_call_keeps_nothing(hand):
     client.call(STEP, [x], (0.5,))
     workers[0].done(client, 1)
     out = workers[1].failed(client, 1)
-    assert client.session.tensors[x + 1].lost
+    assert client.lost(x + 1)
     assert [unpack_ids(m.ids) for m in workers[0].hears(out) if isinstance(m, Free)] == [[x + 1]]
     assert [w.state.nbytes for w in workers] == [0, 0]
 
@@ -272,7 +272,7 @@ def test_lost_inputs_are_known_here_and_the_rest_is_kept(hand):
         assert unpack_ids(worker.hears(out)[-1].ids) == [x + 3]
         worker.failed(client, 2, root=1)
     assert client.session.tensors[x + 2].parts == {1: 32, 2: 32}
-    assert client.session.tensors[x + 3].lost.text == "no"
+    assert client.lost(x + 3).text == "no"
     assert client.session.done == 2
 
 
@@ -370,7 +370,6 @@ def test_plans_with_a_lost_worker_go(hand):
     assert client.hears(out) == []
     assert workers[0].hears(out) == [Forget(call.program)]
     assert not entry.plans
-    assert not entry.uses
 
 
 # --- turns -----------------------------------------------------------------------------------

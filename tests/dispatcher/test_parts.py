@@ -90,7 +90,7 @@ def test_an_upload_that_has_no_room_on_one_worker_is_lost(hand):
     chunk = client.chunk(16)
     out = client.say(chunk, bytes(64))
     assert client.hears(out) == [ChunkAck(0, chunk.key, True)]
-    assert "worker 2, which has 40 bytes free" in client.session.tensors[chunk.key].lost.text
+    assert "worker 2, which has 40 bytes free" in client.lost(chunk.key).text
     assert [w.state.nbytes for w in workers] == [0, 0]
     half = client.upload(workers[0], 16, workers[1], layout="[16@x]")
     assert client.session.tensors[half].parts == {1: 32, 2: 32}

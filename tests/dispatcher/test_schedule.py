@@ -136,7 +136,7 @@ def lane_with(*deficits):
     for session, deficit in zip(sessions, deficits, strict=True):
         session.deficit_us = deficit
         lane.ring.append(session)
-        session.enlisted = True
+        session.ring = lane
     return lane, sessions
 
 
