@@ -15,7 +15,7 @@ Every worker of a session may have something under an id, an empty array if noth
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from gt.dispatcher import transfers
 from gt.dispatcher.events import MakePlan, PlanReady
@@ -77,41 +77,61 @@ def _added(state: State, key: tuple[object, ...], made: Plan) -> Plan:
 # --- sending ---------------------------------------------------------------------------------
 
 
-def send(state: State, session: Session, ready: ReadyCall) -> bool:
-    """Send a call to all its workers, if all have room; else it waits for that."""
-    _look_again(state, session, ready)
-    plan = ready.plan
-    if plan.locals and not _take_credit(state, session, plan):
+def send(state: State, session: Session) -> bool:
+    """Send the call at the head of a session's queue to all its workers, if all have room; else it waits for that."""
+    ready = session.head
+    assert ready is not None
+    if session.hollow and not ready.root:
+        _look_for_lost(state, session, ready)
+    if ready.refused is None:
+        for number, local in ready.plan.locals.items():
+            worker = state.workers[number]
+            if worker.memory and worker.nbytes + local.need_nbytes > worker.memory:
+                _look_for_memory(state, session, ready)
+                break
+    call, plan, refused, ring = ready.call, ready.plan, ready.refused, session.ring
+    entry, locals_ = plan.entry, plan.locals
+    if ring is not None and len(locals_) == 1 and ring.number in locals_:
+        if not ring.take_own(entry.cost_us):
+            return False  # it stays in the ring
+    elif not _take_all(state, session, plan):
         return False
-    call, entry, refused, tensors = ready.call, plan.entry, ready.refused, session.tensors
-    freed = drop(state, session, ready.frees) if ready.frees else ready.frees
-    frees = call.frees if len(freed) == len(ready.frees) else pack_ids(freed)
-    donated = [ready.inputs[d] for d in entry.program.donate]
-    lost: list[int] = []
+    session.deficit_us -= entry.cost_us
+    freed: Sequence[int] = ()
+    frees = call.frees
+    if ready.frees:
+        freed = drop(state, session, ready.frees)
+        if len(freed) < len(ready.frees):
+            frees = pack_ids(freed)
+    donated = [ready.inputs[d] for d in entry.program.donate] if entry.program.donate else ()
+    lost: Sequence[int] = ()
     if refused is None:
+        tensors = session.tensors
         for i in donated:
             del tensors[i]
-        session.nbytes += plan.change_nbytes
         tensors.update(zip(range(call.outputs, call.outputs + len(plan.outputs)), plan.outputs, strict=True))
+        session.nbytes += plan.change_nbytes
     else:
         lost = _put_refused(state, session, ready, donated)
     if entry.outputs:
         session.call_mark = call.outputs + len(entry.outputs) - 1
     session.seq = call.seq
-    left, root = [*plan.locals], ready.root or call.seq
-    sent = session.sent[call.seq] = SentCall(call.seq, plan, call.outputs, entry.cost_us, left, refused, root)
-    for number, local in plan.locals.items():
+    session.sent[call.seq] = SentCall(
+        call.seq, plan, call.outputs, entry.cost_us, [*locals_], refused, ready.root or call.seq
+    )
+    for number, local in locals_.items():
         worker = state.workers[number]
         if refused is None:
             worker.nbytes += local.change_nbytes
         if local.hash not in worker.programs:
             worker.programs.add(local.hash)
             state.send(worker.control, Define(local.program, entry.timed, entry.compile))
-        inputs, gone = call.inputs, frees
+        inputs, gone, scalars = call.inputs, frees, call.scalars
+        if local.constants:
+            scalars = (*scalars, *local.constants)
         if local.absent:  # what it has of such an input, an empty array, it is not given: so it would not drop it
             inputs = pack_ids(0 if i in local.absent else each for i, each in enumerate(ready.inputs))
             gone += pack_ids(ready.inputs[d] for d in entry.program.donate if d in local.absent)
-        scalars = (*call.scalars, *local.constants) if local.constants else call.scalars
         state.send(
             worker.control,
             Call(
@@ -119,32 +139,31 @@ def send(state: State, session: Session, ready: ReadyCall) -> bool:
                 refused, ready.root,
             ),
         )  # fmt: skip
-    if len(session.workers) > len(plan.locals):
-        free(state, session, [*freed, *donated], [w for n, w in session.workers.items() if n not in plan.locals])
+    if len(session.workers) > len(locals_):
+        free(state, session, [*freed, *donated], [w for n, w in session.workers.items() if n not in locals_])
     if lost:
         free(state, session, lost, session.workers.values())
-    if not left:
-        _finish(state, session, sent)
+    if not locals_:
+        retire(state, session)
     return True
 
 
-def _look_again(state: State, session: Session, ready: ReadyCall) -> None:
-    """Whether a call may run, now that its turn has come: an input may be lost by now, memory may be short."""
-    if session.hollow and not ready.root:
-        lost = lost_of(map(session.tensors.__getitem__, ready.inputs))
-        if lost is not None:
-            _refuse(state, session, ready, lost.failure, lost.root)
-    if ready.refused is None:
-        ready.refused = ready.plan.refused
-    if ready.refused is None:
-        for number, local in ready.plan.locals.items():
-            worker = state.workers[number]
-            if worker.memory and worker.nbytes + local.need_nbytes > worker.memory:
-                freed = sum(session.tensors[i].parts.get(number, 0) for i in ready.frees)
-                if not worker.has_room(local.need_nbytes - freed):
-                    text = f"the call needs {memory_text(session, worker, local.need_nbytes)}"
-                    _refuse(state, session, ready, Failure("OutOfMemory", text, ready.call.program), 0)
-                    return
+def _look_for_lost(state: State, session: Session, ready: ReadyCall) -> None:
+    """An input may have been lost while a call waited for its turn."""
+    lost = lost_of(map(session.tensors.__getitem__, ready.inputs))
+    if lost is not None:
+        _refuse(state, session, ready, lost.failure, lost.root)
+
+
+def _look_for_memory(state: State, session: Session, ready: ReadyCall) -> None:
+    """A call may have room if what it frees is counted."""
+    for number, local in ready.plan.locals.items():
+        worker = state.workers[number]
+        freed = sum(session.tensors[i].parts.get(number, 0) for i in ready.frees)
+        if not worker.has_room(local.need_nbytes - freed):
+            text = f"the call needs {memory_text(session, worker, local.need_nbytes)}"
+            _refuse(state, session, ready, Failure("OutOfMemory", text, ready.call.program), 0)
+            return
 
 
 def _refuse(state: State, session: Session, ready: ReadyCall, failure: Failure, root: int) -> None:
@@ -159,28 +178,23 @@ def _refuse(state: State, session: Session, ready: ReadyCall, failure: Failure, 
         ready.plan = plan
 
 
-def _take_credit(state: State, session: Session, plan: Plan) -> bool:
-    """Take a call's credit on all its workers. If one has no room, it claims room on all of them; a call for the
-    worker in whose ring it stands just stays there."""
-    lanes = [state.workers[number].lane for number in plan.locals]
+def _take_all(state: State, session: Session, plan: Plan) -> bool:
+    """Take a call's credit on all its workers; if one has no room, claim room on all of them."""
     cost_us = plan.entry.cost_us
-    alone = len(lanes) == 1 and lanes[0] is session.ring
-    for lane in lanes:
-        if not lane.admits(session, cost_us, alone):
-            before = session.claims
-            if not alone and claim(session, tuple(lanes), state.now_s):
-                state.touch((*before, *lanes))
-            return False
-    if not alone:
-        # Who claims room there next may be in another ring. (A call that is refused meanwhile may need fewer workers.)
-        state.touch((*unclaim(session), *lanes))
+    lanes = tuple(state.workers[number].lane for number in plan.locals)
+    if not all(lane.admits(session, cost_us) for lane in lanes):
+        before = session.claims
+        if claim(session, lanes, state.now_s):
+            state.touch((*before, *lanes))
+        return False
+    # Who claims room there next may be in another ring. (A call that is refused meanwhile may need fewer workers.)
+    state.touch((*unclaim(session), *lanes))
     for lane in lanes:
         lane.take(session, cost_us)
-    session.deficit_us -= cost_us
     return True
 
 
-def _put_refused(state: State, session: Session, ready: ReadyCall, donated: list[int]) -> list[int]:
+def _put_refused(state: State, session: Session, ready: ReadyCall, donated: Iterable[int]) -> list[int]:
     """The results of a call that will not run: what replaces an input has its value, the rest is lost, and returned."""
     call, plan, tensors = ready.call, ready.plan, session.tensors
     assert ready.refused is not None
@@ -200,10 +214,12 @@ def _put_refused(state: State, session: Session, ready: ReadyCall, donated: list
 
 def drop(state: State, session: Session, ids: Iterable[int]) -> list[int]:
     """Forget these tensors; returns those that workers have."""
-    held = []
+    held, workers, tensors = [], state.workers, session.tensors
     for i in ids:
-        tensor = session.tensors.pop(i)
-        state.count(session, tensor, -1)
+        tensor = tensors.pop(i)
+        for number, nbytes in tensor.parts.items():
+            session.nbytes -= nbytes
+            workers[number].nbytes -= nbytes
         if tensor.layout is not None:
             held.append(i)
     return held
@@ -241,8 +257,15 @@ def answered(state: State, worker: Worker, answer: CallDone | CallFailed, _: Buf
         if _says_more(sent, answer, root):
             sent.failure = _as_recorded(sent, worker.number, answer.error)
             sent.root = min(root, sent.root)
-    if not sent.left:
-        _finish(state, session, sent)
+    if sent.left:
+        return
+    if sent.failure is None:
+        entry = sent.plan.entry
+        entry.runs += 1
+        entry.cost_us = max(1, estimate(entry.cost_us, sent.run_us, entry.runs))
+        settle(session, sent.cost_us, sent.run_us)
+        session.total_us += sent.run_us
+    retire(state, session)
 
 
 def _says_more(sent: SentCall, answer: CallFailed, root: int) -> bool:
@@ -277,45 +300,33 @@ def _orphan_answered(state: State, session: Session, worker: Worker, seq: int) -
             state.forget(name)
 
 
-def _finish(state: State, session: Session, sent: SentCall) -> None:
-    """All workers of a call have answered. Calls leave in order: those with only finished ones before them."""
-    session.calls += 1
-    state.calls += 1
-    if sent.failure is None:
-        entry = sent.plan.entry
-        entry.runs += 1
-        entry.cost_us = max(1, estimate(entry.cost_us, sent.run_us, entry.runs))
-        settle(session, sent.cost_us, sent.run_us)
-        session.total_us += sent.run_us
+def retire(state: State, session: Session) -> None:
+    """Calls leave in order: those that are finished and have only finished ones before them."""
     while session.sent:
         oldest = next(iter(session.sent.values()))
         if oldest.left:
             break
-        retire(state, session, oldest)
+        del session.sent[oldest.seq]
+        session.done = oldest.seq
+        session.run_us = oldest.run_us or session.run_us
+        session.calls += 1
+        state.calls += 1
+        oldest.plan.uses -= 1
+        if oldest.failure is not None:
+            _tell_failed(state, session, oldest, oldest.failure)
     state.news[session.number] = session
 
 
-def retire(state: State, session: Session, sent: SentCall) -> None:
-    """The oldest call is finished. If it has failed the client hears of it, and what it does not keep is lost."""
-    del session.sent[sent.seq]
-    session.done = sent.seq
-    session.run_us = sent.run_us or session.run_us
-    sent.plan.uses -= 1
-    if sent.failure is None:
-        return
-    state.send(session.peer, CallFailed(0, sent.seq, sent.root, sent.failure))
+def _tell_failed(state: State, session: Session, sent: SentCall, failure: Failure) -> None:
+    """The client hears that a call has failed; what the call does not keep is lost."""
+    state.send(session.peer, CallFailed(0, sent.seq, sent.root, failure))
     session.hollow = True
-    lose_results(state, session, sent, {} if sent.good else sent.plan.kept)
-
-
-def lose_results(state: State, session: Session, sent: SentCall, kept: Collection[int]) -> None:
-    """A call has failed: its results are lost, but for these."""
-    assert sent.failure is not None
+    kept = {} if sent.good else sent.plan.kept
     lost = []
     for o, good in enumerate(sent.plan.outputs):
         i = sent.outputs + o
         if o not in kept and session.tensors.get(i) is good:
-            state.put_lost(session, i, sent.failure, sent.root)
+            state.put_lost(session, i, failure, sent.root)
             lost.append(i)
     free(state, session, lost, session.workers.values())
 

@@ -206,8 +206,7 @@ def _define(state: State, session: Session, define: Define, _: Buffer | None) ->
         state.out.append(CheckProgram(name, define.program))
         queues.check_queue(state, session)
         return
-    if not define.timed:
-        state.programs.keep(entry)
+    entry.timed = entry.timed and define.timed
     if compile > entry.compile:
         entry.compile = compile
         locals_ = [local for plan in entry.plans.values() for local in plan.locals.values()]

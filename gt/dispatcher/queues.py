@@ -115,26 +115,20 @@ def drain(state: State, worker: Worker) -> None:
     """Send to this worker what has its turn."""
     lane = worker.lane
     while True:
-        if lane.claims and _send_head(state, lane.claims[0]):
-            continue
-        session = lane.next()
-        if session is None:
-            return
-        if not _send_head(state, session) and session.ring is lane:
-            return  # it waits here for room; else it claims room, and the next one has its turn
-
-
-def _send_head(state: State, session: Session) -> bool:
-    """Send the call at the head of a queue, if there is room for it, and bring the next one there."""
-    assert session.head is not None
-    if not calls.send(state, session, session.head):
-        return False
-    session.head = None
-    session.unqueue()
-    advance(state, session)
-    if session.head is None and session.ring is not None:
-        session.ring.leave(session, state.now_s)
-    return True
+        session = lane.claims[0] if lane.claims else None
+        if session is None or not calls.send(state, session):
+            session = lane.next()
+            if session is None:
+                return
+            if not calls.send(state, session):
+                if session.ring is lane:
+                    return  # it waits here for room
+                continue  # it claims room, and the next one has its turn
+        session.head = None
+        session.unqueue()
+        advance(state, session)
+        if session.head is None and session.ring is not None:
+            session.ring.leave(session, state.now_s)
 
 
 # --- the head of the queue: each returns whether the item is dealt with ----------------------
@@ -158,7 +152,7 @@ def _advance_call(state: State, session: Session, call: Call) -> bool:
         state.cut_off(session, f"call {call.seq} of a program that was rejected: {entry.error}")
         return False
     try:
-        inputs, frees = unpack_ids(call.inputs), unpack_ids(call.frees)
+        inputs, frees = unpack_ids(call.inputs), unpack_ids(call.frees) if call.frees else []
     except ValueError:
         state.reject(session, f"call {call.seq}: a list of ids is not a multiple of 8 bytes")
         return True
@@ -177,13 +171,15 @@ def _advance_call(state: State, session: Session, call: Call) -> bool:
         lost = lost_of(tensors)
         assert lost is not None
         refused, root = lost.failure, lost.root
-    if frees and _uploading(session, frees):
+    if frees and session.uploads and _uploading(session, frees):
         return False
     if not session.workers:
         if session.no_worker is None and None not in layouts:
             state.await_worker(session)
             return False
-        calls.send(state, session, ReadyCall(call, plan_nowhere(entry), inputs, frees, refused, root))
+        session.head = ReadyCall(call, plan_nowhere(entry), inputs, frees, refused, root)
+        calls.send(state, session)
+        session.head = None
         return True
     plan = entry.plans.get((*session.place, *layouts))
     if plan is None or refused is not None:
@@ -193,12 +189,13 @@ def _advance_call(state: State, session: Session, call: Call) -> bool:
         if plan is None:
             state.programs.wait(session, call.program)
             return False
-    session.head = ReadyCall(call, plan, inputs, frees, refused, root)
+    session.head = ReadyCall(call, plan, inputs, frees, refused or plan.refused, root)
     plan.uses += 1
     entry.users.add(session.number)
-    worker = next(iter(session.workers.values()))
-    worker.lane.enlist(session, state.now_s)
-    state.touched[worker.number] = worker
+    for worker in session.workers.values():
+        worker.lane.enlist(session, state.now_s)
+        state.touched[worker.number] = worker
+        break  # in the ring of the first
     return False
 
 
@@ -259,7 +256,7 @@ def _free_problem(session: Session, ids: list[int]) -> str:
 
 
 def _uploading(session: Session, ids: list[int]) -> bool:
-    return bool(session.uploads) and any(i in session.uploads and not session.uploads[i].sink for i in ids)
+    return any(i in session.uploads and not session.uploads[i].sink for i in ids)
 
 
 def _advance_fetch(state: State, session: Session, fetch: Fetch) -> bool:

@@ -89,24 +89,29 @@ class Lane:
             ring.rotate(-1)
         return ring[0]
 
-    def admits(self, session: Session, cost_us: int, alone: bool) -> bool:
-        """Whether a call may take credit here now. `alone`: it needs no other worker, and waits in this ring."""
-        if not self.has_room(cost_us):
+    def take_own(self, cost_us: int) -> bool:
+        """Take credit for a call to this worker alone, of a session in its ring, if there is room."""
+        if not self.has_room(cost_us) or (self.claims and not self.owed_us):
             return False
-        if alone:
-            return not self.claims or self.owed_us > 0
-        if self.claims and self.claims[0] is not session:
+        self.calls += 1
+        self.ahead_us += cost_us
+        if self.owed_us:
+            self.owed_us = max(0, self.owed_us - cost_us)
+        return True
+
+    def admits(self, session: Session, cost_us: int) -> bool:
+        """Whether any other call may take credit here now."""
+        if not self.has_room(cost_us) or (self.claims and self.claims[0] is not session):
             return False
         return self._has(session) or not (self.ring and self.owed_us > 0)
 
     def take(self, session: Session, cost_us: int) -> None:
-        """A call goes to this worker."""
+        """Take credit for such a call. If it came from another ring, this one may now use as much."""
         self.calls += 1
         self.ahead_us += cost_us
-        if session.ring is self or self._has(session):
-            if self.owed_us:
-                self.owed_us = max(0, self.owed_us - cost_us)
-        else:  # it came from another ring: this one may now use as much
+        if self._has(session):
+            self.owed_us = max(0, self.owed_us - cost_us)
+        else:
             self.owed_us = cost_us if self.ring else 0
 
     def _has(self, session: Session) -> bool:

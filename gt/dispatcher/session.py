@@ -143,8 +143,7 @@ def lost_of(tensors: Iterable[AnyTensor]) -> Lost | None:
 # --- fetches, calls --------------------------------------------------------------------------
 
 
-@dataclass(slots=True, eq=False)
-class ShardDownload:
+class ShardDownload(msgspec.Struct, eq=False):  # structs, as events are: these are made for every fetch and call
     """What one worker sends of a value."""
 
     part: int  #: as the client knows it
@@ -153,17 +152,16 @@ class ShardDownload:
     whole: bool = False  #: all of it has come
 
 
-@dataclass(slots=True, eq=False)
-class Download:
+class Download(msgspec.Struct, eq=False):
     """A fetch that workers answer."""
 
     id: int  #: the tensor
     after: int  #: the call that makes the value: nothing is passed on before the client knows how that ended
-    shards: dict[int, ShardDownload] = field(default_factory=dict)  #: by worker
-    held: list[tuple[Message, Buffer | None]] = field(default_factory=list)  #: what waits for `after`
+    shards: dict[int, ShardDownload] = {}  #: by worker
+    held: list[tuple[Message, Buffer | None]] = []  #: what waits for `after`
 
 
-class ReadyCall(msgspec.Struct, eq=False):  # a struct, as events are: one is made for every call
+class ReadyCall(msgspec.Struct, eq=False):
     """The call at the head of a queue: checked, planned, its inputs there; it only waits for its turn."""
 
     call: Call

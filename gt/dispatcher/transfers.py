@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 from gt import dtypes
 from gt.dispatcher.plans import plain_layout
@@ -354,15 +355,15 @@ def fetch(state: State, session: Session, fetch: Fetch, tensor: Tensor, again: b
     """Ask the workers that hold a tensor together for their shards; `again` where one that was asked is gone."""
     at = tensor.layout
     positions = fewest(at, tensor.spec.shape) if len(at.mesh.workers) > 1 else (0,)
-    numbers = [at.mesh.workers[k] for k in positions]
     download = session.fetches[fetch.request] = Download(fetch.id, _maker(session, fetch.id))
-    download.shards = {n: ShardDownload(part) for part, n in enumerate(numbers)}
     if len(at.mesh.workers) > 1 or again:
         _pass_on(state, session, download, describe(session, fetch.request, tensor, positions))
     ring, slots = fetch.ring, fetch.slots
     if slots and not (session.offer is not None and session.offer.taken and session.offer.share.ring == ring):
         ring, slots = 0, ()  # of a ring that the worker does not have: it sends the bytes themselves
-    for number in numbers:
+    for part, k in enumerate(positions):
+        number = at.mesh.workers[k]
+        download.shards[number] = ShardDownload(part)
         state.send(state.workers[number].control, Fetch(session.number, fetch.request, fetch.id, ring, slots))
 
 
@@ -381,6 +382,7 @@ def _maker(session: Session, id: int) -> int:
     return 0
 
 
+@lru_cache(1 << 12)
 def fewest(at: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The positions in the mesh of as few workers as hold a tensor together.
 
@@ -470,8 +472,12 @@ def _pass_on(
 
 
 def _end_if_over(session: Session, request: int, download: Download) -> None:
-    if not download.held and all(shard.whole for shard in download.shards.values()):
-        del session.fetches[request]
+    if download.held:
+        return
+    for shard in download.shards.values():
+        if not shard.whole:
+            return
+    del session.fetches[request]
 
 
 # --- losing a worker -------------------------------------------------------------------------

@@ -108,23 +108,21 @@ def _whole_on(numbers: list[int]) -> Layout:
 
 
 def _fail_calls(state: State, session: Session, failure: Failure) -> int:
-    """Everything under way fails: who is left may or may not have done its part. One loss is one error: the first call
-    that fails by it is to blame for all of it, and is returned."""
+    """Everything under way fails. One loss is one error: the first call that fails by it is to blame for all of it, and
+    is returned."""
     under_way = [sent for sent in session.sent.values() if sent.left]
     root = next((sent.seq for sent in under_way if not _failed_anyway(sent)), 0)
-    for sent in list(session.sent.values()):
+    for sent in under_way:
+        state.give_back(sent)
         for number in sent.left:
             if state.workers[number].usable:
                 session.orphans[number, sent.seq] = sent.plan
                 sent.plan.uses += 1
-        if sent.left:
-            session.calls += 1
-            sent.good = True  # maybe: nothing of it is kept
-            state.give_back(sent)
-            if not _failed_anyway(sent):
-                sent.failure, sent.root = failure, root
-        calls.retire(state, session, sent)
-    state.news[session.number] = session
+        sent.left.clear()
+        sent.good = True  # who is left may have done its part: nothing of it is kept
+        if not _failed_anyway(sent):
+            sent.failure, sent.root = failure, root
+    calls.retire(state, session)
     return root
 
 
