@@ -109,7 +109,8 @@ def send(state: State, session: Session) -> bool:
         tensors = session.tensors
         for i in donated:
             del tensors[i]
-        tensors.update(zip(range(call.outputs, call.outputs + len(plan.outputs)), plan.outputs, strict=True))
+        for i, tensor in enumerate(plan.outputs, call.outputs):
+            tensors[i] = tensor
         session.nbytes += plan.change_nbytes
     else:
         lost = _put_refused(state, session, ready, donated)

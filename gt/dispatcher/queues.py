@@ -12,6 +12,7 @@ callers, so the stack does not grow with the queue.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 from gt.dispatcher import calls, transfers
@@ -164,7 +165,7 @@ def _advance_call(state: State, session: Session, call: Call) -> bool:
 
     tensors: list[AnyTensor] = found  # type: ignore[assignment]  # none is missing: that would have been a problem
     layouts = [t.layout for t in tensors]
-    refused, root = session.no_worker or session.broken, 0
+    refused, root = session.broken, 0
     if None in layouts:
         if any(type(t) is Upload for t in tensors):
             return False
@@ -174,9 +175,11 @@ def _advance_call(state: State, session: Session, call: Call) -> bool:
     if frees and session.uploads and _uploading(session, frees):
         return False
     if not session.workers:
-        if session.no_worker is None and None not in layouts:
-            state.await_worker(session)
-            return False
+        if None not in layouts:
+            if session.no_worker is None:
+                state.await_worker(session)
+                return False
+            refused = session.no_worker
         session.head = ReadyCall(call, plan_nowhere(entry), inputs, frees, refused, root)
         calls.send(state, session)
         session.head = None
@@ -234,25 +237,21 @@ def _problem(
                 return f"tensor {i} exists already"
     if not 0 <= call.acked < call.seq:
         return f"it acknowledges call {call.acked}"
-    if frees:
-        problem = _free_problem(session, frees)
-        if problem:
-            return problem
-        if not set(frees).isdisjoint(inputs):
-            return "it frees one of its inputs"
     donate = entry.program.donate
     if donate and len(set(inputs)) != len(inputs) and any(inputs.count(inputs[d]) > 1 for d in donate):
         return "a donated tensor is given twice"
-    return ""
+    return _free_problem(session, frees, inputs) if frees else ""
 
 
-def _free_problem(session: Session, ids: list[int]) -> str:
-    if len(set(ids)) != len(ids):
+def _free_problem(session: Session, ids: list[int], inputs: Sequence[int] = ()) -> str:
+    """Why these tensors cannot be freed, by a call with these inputs; empty if they can."""
+    named = set(ids)
+    if len(named) != len(ids):
         return "a tensor is freed twice"
     for i in ids:
         if i not in session.tensors:
             return f"tensor {i} does not exist"
-    return ""
+    return "" if named.isdisjoint(inputs) else "it frees one of its inputs"
 
 
 def _uploading(session: Session, ids: list[int]) -> bool:
