@@ -73,7 +73,7 @@ def program(
 
 
 PLAIN = program()
-STEP = program(donate=True, update=True, scalars="f")  #: a training step: its input is replaced
+STEP = program(donate=True, update=True, scalars="f")  #: a training step: its input is replace
 BROKEN = Program((((8,), "float32"),), "", (Instruction("nonsense", (0,), {}),), (1,), (), ())
 
 
@@ -158,6 +158,15 @@ def copies(checked: Any, inputs: Any, home: Any, meshes: Any) -> Planned:
     updates = dict(checked.program.updates)
     outputs = tuple(inputs[updates[o]] if o in updates else layout(home) for o in range(len(checked.program.outputs)))
     return Planned(workers, dict.fromkeys(workers, local), outputs, need, ("a note",), ())
+
+
+def calls(worker: FakeWorker, out: list[Action]) -> list[Call]:
+    return [m for m in worker.hears(out) if isinstance(m, Call)]
+
+
+def finish(client: Client, workers: list[FakeWorker], seq: int) -> list[Action]:
+    """All workers of a call say that it went well."""
+    return [action for w in workers for action in w.done(client, seq)]
 
 
 def sent_to(peer: Peer | tuple[Peer, ...], actions: list[Action]) -> list[Any]:
