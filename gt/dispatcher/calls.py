@@ -1,12 +1,12 @@
 """A call on its workers: its plan, how it is sent, what becomes of it.
 
 Law 1: all workers of a call get it in one event. So every two workers get the calls they share in the same order,
-       whoever's they are, and never wait for each other in a ring.
+       in whatever session, and never wait for each other in a circle.
 Law 2: a call is finished when all its workers have answered, and has failed if one of them says so. What the client
        hears of the calls, it hears in their order.
 Law 3: a call that may not run (no memory, lost inputs, no plan, no mesh) is sent all the same, marked as refused: the
        workers compute nothing, and keep what it was to replace as after any failed call. On several workers its plan is
-       a refusal (plans.py), so that nobody waits for anybody. Without a worker it fails here, the same way.
+       a refusal (plans.py), so that no worker waits for another. Without a worker it fails here, the same way.
 Law 4: results that a failed call does not keep are lost here and freed on the workers; where one worker says that a
        call went well and another that it failed, nothing of it is kept.
 
@@ -34,22 +34,19 @@ PEER_FAILED = "PeerFailed"  #: The failure of a worker that only saw another one
 
 def plan_for(state: State, session: Session, entry: Entry, layouts: Sequence[Layout], refused: bool) -> Plan | None:
     """The plan of a call whose inputs have these layouts; None if it is being made."""
-    key = (*session.place, *layouts)
-    if len(session.workers) > 1 and refused:
-        key = ("refused", session.home, *layouts)
+    alone = len(session.workers) == 1
+    key = ("refused", session.home, *layouts) if refused and not alone else (*session.place, *layouts)
     found = entry.plans.get(key)
-    if found is not None:
-        return found
-    if len(session.workers) == 1:
-        return _added(state, key, plan_alone(entry, session.home))
-    if refused:
-        return _added(state, key, plan_refusal(entry, layouts, session.home))
-    if key not in entry.planning:
+    if found is None and alone:
+        found = _added(state, key, plan_alone(entry, session.home))
+    elif found is None and refused:
+        found = _added(state, key, plan_refusal(entry, layouts, session.home))
+    elif found is None and key not in entry.planning:
         assert entry.checked is not None
         entry.planning[key] = None
         home = session.meshes.get("", session.home.mesh)
         state.out.append(MakePlan(entry.hash, key, entry.checked, tuple(layouts), home, dict(session.meshes)))
-    return None
+    return found
 
 
 def plan_ready(state: State, event: PlanReady) -> None:
@@ -81,12 +78,11 @@ def send(state: State, session: Session) -> bool:
     """Send the call at the head of a session's queue to all its workers, if all have room; else it waits for that."""
     ready = session.head
     assert ready is not None
-    if session.hollow and not ready.root:
+    if session.may_have_lost and not ready.root:
         _look_for_lost(state, session, ready)
     if ready.refused is None:
         for number, local in ready.plan.locals.items():
-            worker = state.workers[number]
-            if worker.memory and worker.nbytes + local.need_nbytes > worker.memory:
+            if not state.workers[number].has_room(local.need_nbytes):
                 _look_for_memory(state, session, ready)
                 break
     call, plan, refused, ring = ready.call, ready.plan, ready.refused, session.ring
@@ -209,7 +205,7 @@ def _put_refused(state: State, session: Session, ready: ReadyCall, donated: Iter
         else:
             tensors[call.outputs + o] = Lost(spec, ready.refused, ready.root or call.seq)
             lost.append(call.outputs + o)
-    session.hollow = True
+    session.may_have_lost = True
     return lost
 
 
@@ -321,7 +317,7 @@ def retire(state: State, session: Session) -> None:
 def _tell_failed(state: State, session: Session, sent: SentCall, failure: Failure) -> None:
     """The client hears that a call has failed; what the call does not keep is lost."""
     state.send(session.peer, CallFailed(0, sent.seq, sent.root, failure))
-    session.hollow = True
+    session.may_have_lost = True
     kept = {} if sent.good else sent.plan.kept
     lost = []
     for o, good in enumerate(sent.plan.outputs):

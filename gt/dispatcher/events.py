@@ -95,4 +95,4 @@ class Disconnect(msgspec.Struct, frozen=True):
     peer: Peer
 
 
-Action = Send | CheckProgram | MakePlan | Disconnect
+Effect = Send | CheckProgram | MakePlan | Disconnect

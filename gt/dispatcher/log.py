@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from gt.dispatcher.events import Action, BadFramesCame, Disconnect, Event, MessageCame, Peer, PeerLost, PlanReady, Send
+from gt.dispatcher.events import BadFramesCame, Disconnect, Effect, Event, MessageCame, Peer, PeerLost, PlanReady, Send
 from gt.program import Program
 from gt.transport import codec
 from gt.transport.codec import Buffer
@@ -66,7 +66,7 @@ class InstructionLog:
         self._workers: set[Peer] = set()
         self._lengths: dict[bytes, int] = {}  #: program -> its number of instructions
 
-    def __call__(self, what: Event | Action) -> None:
+    def __call__(self, what: Event | Effect) -> None:
         if isinstance(what, MessageCame):
             message = what.message
             if isinstance(message, Hello):

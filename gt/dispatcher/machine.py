@@ -24,9 +24,9 @@ from typing import Any
 
 from gt.dispatcher import calls, meshes, queues, stats, transfers, workers
 from gt.dispatcher.events import (
-    Action,
     BadFramesCame,
     CheckProgram,
+    Effect,
     Event,
     MessageCame,
     Peer,
@@ -74,7 +74,7 @@ class Machine:
     def __init__(self, settings: Settings, token: str = "", join: str = "gt worker --host HOST -p PORT") -> None:
         self.state = State(settings, token, join)
 
-    def handle(self, event: Event) -> list[Action]:
+    def handle(self, event: Event) -> list[Effect]:
         """Take in what happened; returns what is to be done about it, in order."""
         state = self.state
         if isinstance(event, MessageCame):

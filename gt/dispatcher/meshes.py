@@ -58,7 +58,7 @@ def settle(state: State, session: Session, worker: Worker) -> None:
 
 
 def set_mesh(state: State, session: Session, wish: SetMesh, _: Buffer | None = None) -> None:
-    """A client wants to live on several workers."""
+    """A client wants to run on several workers."""
     problem = _problem(session, wish)
     if not problem and session.wish is not None:
         problem = "another mesh is waiting for workers"
@@ -102,16 +102,16 @@ def _problem(session: Session, wish: SetMesh) -> str:
     names = [name for name, _ in wish.axes]
     sizes = [n for _, n in wish.axes]
     if wish.name and not NAME.fullmatch(wish.name):
-        return "a mesh is named like a variable"
+        return f"mesh name {wish.name[:80]!r} must be a valid variable name"
     if wish.name not in session.meshes and len(session.meshes) >= MESHES:
-        return f"more than {MESHES} meshes"
+        return f"a session can have at most {MESHES} meshes"
     if not 1 <= len(names) <= AXES or len(set(names)) != len(names) or not all(NAME.fullmatch(a) for a in names):
-        return f"a mesh has 1 to {AXES} axes, named like variables"
+        return f"a mesh must have 1 to {AXES} different axes whose names are valid variable names"
     if any(n < 1 for n in sizes):
-        return "an axis has at least one worker"
+        return "every axis must have at least one worker"
     members = wish.members
     if members and (len(set(members)) != len(members) or min(members) < 0 or math.prod(sizes) != len(members)):
-        return "the members are not as many different positions as the axes have"
+        return f"members must be {math.prod(sizes)} different positions >= 0, got {len(members)}"
     return ""
 
 

@@ -142,8 +142,6 @@ def plan_refusal(entry: Entry, layouts: Sequence[Layout], home: Layout) -> Plan:
     """What is sent of a call that may not run: local programs that compute nothing and say only which results replace
     which inputs. It needs no planner, and no worker waits for another because of it."""
     workers = tuple(sorted({n for at in (home, *layouts) for n in at.mesh.workers}))
-    if len(workers) == 1:
-        return plan_alone(entry, home)
     sources = {o: i for o, i in entry.program.updates if entry.outputs[o] is entry.inputs[i]}
     outputs = [tensor_at(s, layouts[sources[o]] if o in sources else home) for o, s in enumerate(entry.outputs)]
     change = _change_nbytes(entry, layouts, outputs)

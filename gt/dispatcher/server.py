@@ -26,10 +26,10 @@ from typing import Any, Protocol
 import msgspec
 
 from gt.dispatcher.events import (
-    Action,
     BadFramesCame,
     CheckProgram,
     Disconnect,
+    Effect,
     Event,
     MakePlan,
     MessageCame,
@@ -58,14 +58,14 @@ SPIN_S = 80e-6 if len(os.sched_getaffinity(0)) > 1 else 0.0
 class Handler(Protocol):
     """The state machine, as the loop sees it: `gt.dispatcher.machine.Machine`."""
 
-    def handle(self, event: Event) -> list[Action]: ...
+    def handle(self, event: Event) -> list[Effect]: ...
 
     def busy(self) -> bool:
         """Whether a worker has calls that are not done."""
 
 
 #: Sees every event and every action, for the instruction log and for debugging.
-Observer = Callable[[Event | Action], None]
+Observer = Callable[[Event | Effect], None]
 
 
 class Server:
@@ -174,7 +174,7 @@ class Server:
         for action in actions:
             self._act(action)
 
-    def _observe(self, what: Event | Action) -> None:
+    def _observe(self, what: Event | Effect) -> None:
         for observe in list(self._observers):
             try:
                 observe(what)
@@ -186,7 +186,7 @@ class Server:
         self.workers.pop(peer, None)
         self._feed(PeerLost(peer))
 
-    def _act(self, action: Action) -> None:
+    def _act(self, action: Effect) -> None:
         if self._observers:
             self._observe(action)
         if type(action) is Send:
@@ -241,13 +241,13 @@ def _say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def print_event(what: Event | Action) -> None:
+def print_event(what: Event | Effect) -> None:
     """The observer of GT_DEBUG_DISPATCHER."""
     if type(what) is not TimePassed:
         print(f"gt dispatcher: {what!r:.1000}", file=sys.stderr, flush=True)
 
 
-def print_arrivals(what: Event | Action) -> None:
+def print_arrivals(what: Event | Effect) -> None:
     """The observer of GT_VERBOSE: who joins and who leaves."""
     if type(what) is PeerLost:
         print(f"gt: connection {what.peer.hex()} ended", file=sys.stderr, flush=True)

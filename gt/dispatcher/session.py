@@ -92,7 +92,7 @@ class Upload:
     key: int
     spec: Spec
     total: int
-    wish: str  #: the layout that the client wrote; "": as the session likes
+    layout_text: str  #: the layout that the client asks for; "": the session's choice
     #: What it will be, counted from the start; None while the session has no worker, or when it is lost.
     becomes: Tensor | None = None
     shards: dict[int, ShardUpload] = field(default_factory=dict)  #: by worker
@@ -214,7 +214,7 @@ class Session:
 
     tensors: dict[int, AnyTensor] = field(default_factory=dict)
     nbytes: int = 0  #: the sum over `tensors`
-    hollow: bool = False  #: something failed: there may be lost tensors
+    may_have_lost: bool = False  #: something failed: there may be lost tensors
     call_mark: int = 0  #: the highest id a call has made
     upload_mark: int = 0  #: the highest id an upload has made
 

@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gt.dispatcher.events import Action, Disconnect, Peer, Send
+from gt.dispatcher.events import Disconnect, Effect, Peer, Send
 from gt.dispatcher.plans import Programs
 from gt.dispatcher.schedule import Lane, unclaim
 from gt.dispatcher.session import AnyTensor, Lost, SentCall, Session, Upload, show_nbytes
 from gt.layout import Layout
 from gt.transport.codec import Buffer
-from gt.transport.messages import ChunkAck, CloseSession, Failure, Forget, Message, Refused, Rejected, Shared
+from gt.transport.messages import ChunkAck, CloseSession, Failure, Forget, Message, Refused, Rejected
 
 SESSIONS = 1024
 HELD_NBYTES = 1 << 30  #: Chunks of all sessions kept here while there is no worker.
@@ -45,7 +45,7 @@ class Worker:
     memory: int = 0  #: bytes it may use; 0: it does not say
     host: str = ""
     pid: int = 0
-    peers: str = ""  #: where other workers meet it; "": it runs nothing together with others
+    peers: str = ""  #: where other workers connect to it; "": it cannot run calls together with others
     control: Peer | None = None  #: takes commands
     results: Peer | None = None
     lane: Lane = field(init=False)
@@ -87,7 +87,7 @@ class State:
         self.token = token
         self.join = join  #: the command that starts a worker, for the message that there is none; empty: nobody can
         self.now_s = 0.0
-        self.out: list[Action] = []
+        self.out: list[Effect] = []
         self.peers: dict[Peer, Session | Worker] = {}
         self.sessions: dict[int, Session] = {}
         self.workers: dict[int, Worker] = {}
@@ -130,7 +130,7 @@ class State:
     # --- counting ------------------------------------------------------------------------
 
     def count(self, session: Session, tensor: AnyTensor, sign: int = 1) -> None:
-        """The session has this tensor more on its workers; with sign -1, less."""
+        """Add a tensor's bytes to what the session has on its workers; with sign -1, take them off."""
         for number, nbytes in tensor.parts.items():
             session.nbytes += sign * nbytes
             self.workers[number].nbytes += sign * nbytes
@@ -140,7 +140,7 @@ class State:
         old = session.tensors[id]
         self.count(session, old, -1)
         session.tensors[id] = Lost(old.spec, failure, root)
-        session.hollow = True
+        session.may_have_lost = True
 
     def give_back(self, sent: SentCall) -> None:
         """A call's credit, on all its workers that still have it."""
@@ -208,13 +208,6 @@ class State:
         self.homeless.pop(session.number, None)
 
     # --- endings -------------------------------------------------------------------------
-
-    def stop_sharing(self, session: Session) -> None:
-        """Its ring is used no longer."""
-        if session.offer is not None:
-            if not session.closed:
-                self.send(session.peer, Shared(0, session.offer.share.ring, False))
-            session.offer = None
 
     def drop_head(self, session: Session) -> None:
         """The head is no longer ready; it stays in the queue."""

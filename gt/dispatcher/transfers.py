@@ -165,13 +165,13 @@ def _begin_problem(session: Session, chunk: Chunk, nbytes: int) -> str:
     return ""
 
 
-def _upload_layout(session: Session, wish: str, what: Spec) -> Layout:
-    """The layout that an upload will have. On one worker there is one, whatever the client wishes."""
+def _upload_layout(session: Session, text: str, what: Spec) -> Layout:
+    """The layout that an upload will have. On one worker there is only one, whatever the client asks for."""
     home = session.home
     if len(session.workers) == 1:
         return home
-    if wish:
-        meant = parse_layout(wish, what.shape, session.meshes)
+    if text:
+        meant = parse_layout(text, what.shape, session.meshes)
         if meant.partial:
             raise ArgumentError(f"layout: {meant!r} is partial; an upload has all of its values")
         return plain_layout(meant)
@@ -206,7 +206,7 @@ def _begin(state: State, session: Session, upload: Upload) -> None:
     if session.broken is not None:
         state.lose_upload(session, upload, session.broken)
         return
-    tensor = tensor_at(upload.spec, _upload_layout(session, upload.wish, upload.spec))
+    tensor = tensor_at(upload.spec, _upload_layout(session, upload.layout_text, upload.spec))
     for number, nbytes in tensor.parts.items():
         worker = state.workers[number]
         if not worker.has_room(nbytes):

@@ -17,7 +17,7 @@ from gt.dispatcher.session import SentCall, Session, tensor_at
 from gt.dispatcher.state import State, Worker
 from gt.dispatcher.stats import worker_lost
 from gt.layout import Layout, layout, mesh, whole
-from gt.transport.messages import VERSION, Define, Failure, Need, WorkerHello, WorkerWelcome
+from gt.transport.messages import VERSION, Define, Failure, Need, Shared, WorkerHello, WorkerWelcome
 
 #: Its socket and its secret are no one else's: nobody can start a worker for it.
 PRIVATE = "GT's private server has lost its worker; gt.disconnect() ends it, and the next tensor starts a new one"
@@ -76,8 +76,9 @@ def _lose(state: State, session: Session, worker: Worker) -> None:
     transfers.lose_uploads(state, session, worker, held)
     again = transfers.lose_fetches(state, session, worker, held)
     root = _fail_calls(state, session, ran)
-    for key in [k for k in session.orphans if k[0] == worker.number]:
-        session.orphans.pop(key).uses -= 1
+    for number, seq in list(session.orphans):
+        if number == worker.number:
+            session.orphans.pop((number, seq)).uses -= 1
     gone = []
     for i, tensor in session.tensors.items():
         if worker.number not in tensor.parts:
@@ -93,13 +94,15 @@ def _lose(state: State, session: Session, worker: Worker) -> None:
     del session.workers[worker.number], worker.sessions[session.number]
     calls.free(state, session, gone, session.workers.values())
     transfers.fetch_again(state, session, again, held)
-    session.hollow = True
+    session.may_have_lost = True
     for name in [name for name, m in session.meshes.items() if worker.number in m.workers]:
         m = session.meshes.pop(name)
         if not name and several:
             text = f"this session's mesh ({m!r}) has lost a worker ({worker}); set one anew: gt.mesh(...)"
             session.broken = Failure("LostError", text)
-    state.stop_sharing(session)
+    if session.offer is not None:
+        state.send(session.peer, Shared(0, session.offer.share.ring, False))
+        session.offer = None
     meshes.set_home(session)
 
 

@@ -9,10 +9,10 @@ import pytest
 import zmq
 
 from gt.dispatcher.events import (
-    Action,
     BadFramesCame,
     CheckProgram,
     Disconnect,
+    Effect,
     Event,
     MessageCame,
     PeerLost,
@@ -42,7 +42,7 @@ class Machine:
     def busy(self) -> bool:
         return False
 
-    def handle(self, event: Event) -> list[Action]:
+    def handle(self, event: Event) -> list[Effect]:
         with self.changed:
             self.events.append(event)
             self.changed.notify_all()
