@@ -1,4 +1,4 @@
-"""What can happen to the dispatcher, and what it can ask for. Events are past facts.
+"""What can happen to the dispatcher (events: past facts), and what it asks its surroundings to do (effects).
 
 Structs, because one is made for every message that passes: a frozen dataclass takes five times as long.
 """
@@ -50,7 +50,7 @@ class ProgramChecked(msgspec.Struct, frozen=True):
 
 
 class PlanReady(msgspec.Struct, frozen=True):
-    """A plan for several workers, asked for with `MakePlan`, is there, or there is a reason why not."""
+    """A plan for several workers, asked for with `MakePlan`, was made, or could not be made for a reason."""
 
     program: bytes
     key: tuple[object, ...]

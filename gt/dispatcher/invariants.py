@@ -1,7 +1,7 @@
-"""What must be true of the dispatcher's state between two events. Tests ask after each step.
+"""What must be true of the dispatcher's state between two events. Tests check it after each event.
 
-Each line is one law: a count that is kept equals the sum it stands for, a bound holds, and whoever waits
-waits for something that is there to come.
+Each line is one law: a count equals the sum that it stands for, a bound holds, and what waits waits for something that
+will happen.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def check_state(state: State) -> None:
     assert state.held_nbytes == held <= HELD_NBYTES
     _check_programs(state)
     for question in state.questions.values():
-        assert question.waiting, "a question that nobody has to answer"
+        assert question.waiting, "a question that no worker has to answer"
         assert not question.session.closed
         assert all(state.workers.get(n) is w for n, w in question.waiting.items())
 
@@ -71,7 +71,7 @@ def _check_worker(state: State, worker: Worker) -> None:
     assert sorted(s.number for s in lane.claims) == sorted(claims)
     assert lane.number == worker.number
     # (A program's estimate may have changed since, so there may be room; the next answer finds it.)
-    assert not lane.ring or lane.calls >= 2 or lane.claims, "somebody waits for a worker that has nothing to do"
+    assert not lane.ring or lane.calls >= 2 or lane.claims, "a session waits for a worker that has nothing to do"
 
 
 def _check_claims(state: State) -> None:
@@ -84,7 +84,7 @@ def _check_claims(state: State) -> None:
     firsts = [s for s in claiming if all(lane.claims[0] is s for lane in s.claims)]
     assert bool(firsts) == bool(claiming), "claims wait for each other in a ring"
     for s in firsts:
-        assert any(lane.calls >= 2 for lane in s.claims), "somebody claims room that there is"
+        assert any(lane.calls >= 2 for lane in s.claims), "a session claims room on workers that have room"
 
 
 def _check_meshes(state: State, s: Session) -> None:
@@ -96,7 +96,7 @@ def _check_meshes(state: State, s: Session) -> None:
         assert set(m.workers) <= numbers
     assert bool(s.place) == bool(numbers)
     assert not numbers or set(s.home.mesh.workers) <= numbers
-    assert len(numbers) != 1 or s.home is next(iter(s.workers.values())).layout, "one worker, and another layout"
+    assert len(numbers) != 1 or (s.first is not None and s.home is s.first.layout)
     assert (s.wish is not None) == (s.number in state.wishes)
     assert len(numbers) <= 1 or s.offer is None
 
@@ -108,12 +108,12 @@ def _check_session(state: State, s: Session) -> None:
     for i, t in s.tensors.items():
         assert 0 < i <= max(s.call_mark, s.upload_mark)
         assert t.nbytes == sum(t.parts.values())
-        assert set(t.parts) <= set(s.workers), "a tensor is on a worker that the session has not"
+        assert set(t.parts) <= set(s.workers), "a tensor is on a worker that is not its session's"
         if type(t) is Tensor:
             assert tuple(t.parts) == t.layout.mesh.workers
             assert t.parts == tensor_at(t.spec, t.layout).parts
         elif type(t) is Upload:
-            assert s.uploads[i] is t, f"tensor {i} is nowhere and nobody brings it"
+            assert s.uploads[i] is t, f"tensor {i} has no value, and there is no upload of it"
             assert not t.sink
         else:
             assert type(t) is Lost
@@ -125,7 +125,7 @@ def _check_session(state: State, s: Session) -> None:
         assert not u.held or (not s.workers and s.waiting_since_s is not None)
         assert u.sink or s.tensors[key] is u
         assert (u.becomes is not None) == (bool(s.workers) and not u.sink)
-        assert tuple(u.shards) == tuple(u.parts), "who gets the bytes, and who was counted for them"
+        assert tuple(u.shards) == tuple(u.parts), "bytes are counted for other workers than those that get them"
         waiting = {id(chunk): chunk.left for shard in u.shards.values() for chunk in shard.unacked}
         assert u.sink or u.unacked == len(waiting) + len(u.held)
         assert sum(waiting.values()) == sum(len(shard.unacked) for shard in u.shards.values())
@@ -136,7 +136,8 @@ def _check_session(state: State, s: Session) -> None:
     _check_meshes(state, s)
     assert len(s.uploads) <= UPLOADS
     assert not s.workers or s.waiting_since_s is None
-    assert s.waiting_since_s is None or not any(w.usable for w in state.workers.values()), "a worker, and it waits"
+    usable = [w for w in state.workers.values() if w.usable]
+    assert s.waiting_since_s is None or not usable, "a session waits for a worker though there is one"
     assert not s.shares_ring or len(s.workers) == 1
 
     assert list(s.sizes) == [*map(item_nbytes, s.queue)]

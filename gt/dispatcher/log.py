@@ -7,8 +7,8 @@ side, WORKER_RECV and WORKER_SEND the workers'. When a program passes for the fi
 are listed below the line. PLAN is a plan for several workers: who runs which local program, the layouts of the
 results, and below it what no rule covers.
 
-Law 1: it only looks. It formats what the machine took in and gave out, and keeps nothing but names.
-Law 2: a line is a line, whatever a stranger wrote into a name; tokens and tensor bytes are never written.
+Law 1: it only reads. It formats what the machine took in and gave out, and keeps nothing but names.
+Law 2: a message is one line, whatever a client wrote into its name; tokens and tensor bytes are never written.
 """
 
 from __future__ import annotations
@@ -210,14 +210,14 @@ def clean(text: str, limit: int = 300) -> str:
 def program_hash(program: Program) -> bytes:
     try:
         return program.hash()
-    except Exception:  # it comes from a stranger and was not checked yet
+    except Exception:  # it was not checked yet
         return b""
 
 
 def program_text(program: Program) -> list[str]:
-    """The lines of a program, whoever wrote it."""
+    """The lines of a program, which may not be a valid one."""
     if any(ins.results > RESULTS for ins in program.code):
-        return ["(not readable: too many results)"]  # a stranger may write down any number
+        return ["(not readable: too many results)"]  # a client may declare any number
     try:
         return program.text().split("\n")
     except Exception as e:

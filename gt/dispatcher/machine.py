@@ -150,7 +150,7 @@ def _message_came(state: State, peer: Peer, message: Any, payload: Buffer | None
 def _not_allowed(state: State, peer: Peer, text: str) -> None:
     who = state.peers.get(peer)
     if isinstance(who, Worker):
-        # What a worker garbles may have been the answer that somebody waits for.
+        # It may have been an answer that a client waits for.
         state.refuse(peer, text)
         workers.lost(state, who, said=peer)
     elif isinstance(who, Session):
@@ -194,7 +194,7 @@ def _peer_lost(state: State, peer: Peer) -> None:
 def _define(state: State, session: Session, define: Define, _: Buffer | None) -> None:
     try:
         name = define.program.hash()
-    except Exception as e:  # a stranger's attributes may break the encoder in any way
+    except Exception as e:  # attributes that were not checked may break the encoder in any way
         state.reject(session, f"define: not a program: {type(e).__name__}")
         return
     compile = max(-1, min(1, define.compile))

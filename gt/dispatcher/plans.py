@@ -93,7 +93,7 @@ class Entry:
 
     @property
     def spare(self) -> bool:
-        """Nobody would miss it now."""
+        """No call needs it now."""
         return self.finished and not self.planning and not any(plan.uses for plan in self.plans.values())
 
     def accept(self, checked: Checked) -> None:
@@ -189,7 +189,7 @@ def plain_layout(at: Layout) -> Layout:
 
 
 def plain(s: Spec) -> Spec:
-    """The spec of a value outside its program: a tensor that somebody holds is no Python number."""
+    """The spec of a value outside its program: a tensor is never a Python number."""
     return spec(s.shape, s.dtype) if s.weak else s
 
 
@@ -324,7 +324,7 @@ class Programs:
         return gone
 
     def drop_plans(self, entry: Entry, worker: int = 0) -> list[bytes]:
-        """Forget a program's plans, or those with this worker; returns local programs that nobody has any more."""
+        """Forget a program's plans, or those with this worker; returns local programs that no plan has any more."""
         chosen = [k for k, p in entry.plans.items() if not p.uses and (not worker or worker in p.locals)]
         return [name for key in chosen for name in self._drop_plan(entry, key)]
 

@@ -4,7 +4,7 @@ Law 1: a call is checked when it reaches the head, against what is true then: al
        sent. It is sent whole, or answered and forgotten; a rejected one changes nothing.
 Law 2: it leaves when its program is checked and planned, its inputs have arrived, and it is its session's turn;
        then it takes credit on all its workers or on none (calls.py).
-Law 3: a fetch of a value that is there does not wait for the calls before it.
+Law 3: a fetch of a value that exists does not wait for the calls before it.
 
 `advance` brings the head as far as it can, `drain` sends what has its turn. They never call each other's
 callers, so the stack does not grow with the queue.
@@ -81,7 +81,7 @@ def fetch_came(state: State, session: Session, fetch: Fetch, _: Buffer | None = 
 
 
 def cancel_came(state: State, session: Session, cancel: Cancel, _: Buffer | None = None) -> None:
-    """Not an error if there is no such fetch: its end may have crossed this message."""
+    """Not an error if there is no such fetch: it may have ended while this message was on its way."""
     download = session.fetches.pop(cancel.request, None)
     if download is not None:
         transfers.cancel(state, session, cancel.request, download)
@@ -141,7 +141,7 @@ def _advance_call(state: State, session: Session, call: Call) -> bool:
         return True
     entry = state.programs.get(call.program)
     if entry is None and len(call.program) != HASH_NBYTES:
-        state.reject(session, f"call {call.seq}: that is not a program's name")
+        state.reject(session, f"call {call.seq}: a program is named by {HASH_NBYTES} bytes, got {len(call.program)}")
         return True
     if entry is None or not entry.finished:
         _await_program(state, session, call.program, known=entry is not None)
@@ -155,7 +155,7 @@ def _advance_call(state: State, session: Session, call: Call) -> bool:
     try:
         inputs, frees = unpack_ids(call.inputs), unpack_ids(call.frees) if call.frees else []
     except ValueError:
-        state.reject(session, f"call {call.seq}: a list of ids is not a multiple of 8 bytes")
+        state.reject(session, f"call {call.seq}: a list of ids must be a multiple of 8 bytes long")
         return True
     found = list(map(session.tensors.get, inputs))
     problem = _problem(session, call, entry, inputs, found, frees)
@@ -213,9 +213,9 @@ def _await_program(state: State, session: Session, program: bytes, known: bool) 
 def _problem(
     session: Session, call: Call, entry: Entry, inputs: list[int], found: list[AnyTensor | None], frees: list[int]
 ) -> str:
-    """Why this call cannot be understood; empty if it can."""
+    """What is wrong with a call; empty if nothing is."""
     if len(inputs) != len(entry.inputs):
-        return f"{len(inputs)} inputs; the program takes {len(entry.inputs)}"
+        return f"got {len(inputs)} inputs; the program takes {len(entry.inputs)}"
     if None in found:
         return f"tensor {inputs[found.index(None)]} does not exist"
     specs = [t.spec for t in found]  # type: ignore[union-attr]  # none is missing
@@ -224,19 +224,19 @@ def _problem(
         return f"tensor {i} is {have!r}; the program takes {want!r}"
     if tuple(map(type, call.scalars)) != entry.scalar_types:
         kinds = ", ".join(t.__name__ for t in entry.scalar_types) or "none"
-        return f"its scalars are not what the program takes: {kinds}"
+        return f"the program takes scalars of these types: {kinds}"
     for scalar in call.scalars:
         if type(scalar) is int and not -MAX_ID - 1 <= scalar <= MAX_ID:
             return f"scalar {scalar} is not a 64-bit integer"
     n = len(entry.outputs)
     if n and not session.call_mark < call.outputs <= MAX_ID - n:
-        return f"results from id {call.outputs}; the last id that a call made is {session.call_mark}"
+        return f"ids of results must be above {session.call_mark}, got {call.outputs}"
     if session.upload_mark >= call.outputs:
         for i in range(call.outputs, call.outputs + n):
             if i in session.tensors:
                 return f"tensor {i} exists already"
     if not 0 <= call.acked < call.seq:
-        return f"it acknowledges call {call.acked}"
+        return f"acked must be in [0, {call.seq}), got {call.acked}"
     donate = entry.program.donate
     if donate and len(set(inputs)) != len(inputs) and any(inputs.count(inputs[d]) > 1 for d in donate):
         return "a donated tensor is given twice"
@@ -278,7 +278,7 @@ def _advance_free(state: State, session: Session, free: Free) -> bool:
     try:
         ids = unpack_ids(free.ids)
     except ValueError:
-        state.reject(session, "free: the list of ids is not a multiple of 8 bytes")
+        state.reject(session, "free: a list of ids must be a multiple of 8 bytes long")
         return True
     problem = _free_problem(session, ids)
     if problem:

@@ -1,16 +1,16 @@
 """Whose call goes to a worker next: deficit round-robin over measured run time.
 
 Law 1: at most CREDITS calls are on a worker, and beyond two of them no more than AHEAD_US of
-       estimated work: whoever comes next never stands behind more than that.
+       estimated work: the next call never waits behind more than that.
 Law 2: while sessions compete, each is given the same run time, whatever the number or length of
        its calls.
-Law 3: a worker is never idle while somebody has a call for it alone.
-Law 4: a call for several workers takes credit on all of them or on none, and nobody waits for ever.
+Law 3: a worker is never idle while a session has a call for it alone.
+Law 4: a call for several workers takes credit on all of them or on none, and no call waits for ever.
 
 Each session has a deficit: run time it may still use. A session with some left may send; the call's
-estimated time is taken off, and corrected when the worker reports what it was. When nobody has any left,
-everybody waiting is given as many quanta as it takes for one of them to go on. A debt outlives a pause,
-less the time that passed: one who waits for each result cannot escape the account. One that is alone
+estimated time is taken off, and corrected when the worker reports the real time. When no session has any left,
+all that wait are given as many quanta as it takes for one of them to go on. A debt outlives a pause,
+less the time that passed: a session that waits for each result is charged too. A session that is alone
 always goes on.
 
 A session waits in the ring of its first worker. A call for that worker alone stays there until there is room. A call
@@ -76,7 +76,7 @@ class Lane:
             return None
         first = ring[0]
         if len(ring) == 1:
-            # Nobody to be fair to: it owes no more than what is still on the worker.
+            # There is no other session: it owes no more than what is still on the worker.
             first.deficit_us = -self.ahead_us
             return first
         if first.deficit_us > 0:
@@ -145,7 +145,7 @@ def claim(session: Session, lanes: tuple[Lane, ...], now_s: float) -> bool:
 
 
 def unclaim(session: Session) -> tuple[Lane, ...]:
-    """It waits no longer; returns the lanes that may now have room for others."""
+    """A session gives up its claims; returns the lanes that may now have room for others."""
     lanes, session.claims = session.claims, ()
     for lane in lanes:
         lane.claims.remove(session)

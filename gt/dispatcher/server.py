@@ -114,7 +114,7 @@ class Server:
             checker.join(1.0)
             os.close(self._wake_r)
             if not checker.is_alive():  # else it may still write there; the process ends now anyway
-                wake_w, self._wake_w = self._wake_w, -1  # a late `stop` must not write to a stranger's file
+                wake_w, self._wake_w = self._wake_w, -1  # a late `stop` must not write to another file with this number
                 os.close(wake_w)
 
     def _loop(self) -> None:
@@ -237,7 +237,7 @@ class Server:
 
 
 def _say(text: str) -> None:
-    with suppress(OSError):  # whoever read our lines may be gone: a closed terminal, a pipe's other end
+    with suppress(OSError):  # the reader may be gone: a closed terminal, the other end of a pipe
         print(text, file=sys.stderr, flush=True)
 
 

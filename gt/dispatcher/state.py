@@ -85,7 +85,7 @@ class State:
     def __init__(self, settings: Settings, token: str, join: str) -> None:
         self.settings = settings
         self.token = token
-        self.join = join  #: the command that starts a worker, for the message that there is none; empty: nobody can
+        self.join = join  #: the command that starts a worker, for an error; empty: there is none
         self.now_s = 0.0
         self.out: list[Effect] = []
         self.peers: dict[Peer, Session | Worker] = {}
@@ -115,7 +115,7 @@ class State:
         self.send(session.peer, Rejected(text))
 
     def refuse(self, peer: Peer, text: str) -> None:
-        """The last word to a connection."""
+        """The last message to a connection."""
         self.send(peer, Refused(text))
         self.disconnect(peer)
 
@@ -167,7 +167,7 @@ class State:
                 self.forget(name)
 
     def forget(self, name: bytes) -> None:
-        """The workers need this program no longer, unless somebody else does."""
+        """Tell the workers to forget this program, unless an entry or a plan has it."""
         if name in self.programs:
             return
         for worker in self.workers.values():
@@ -252,7 +252,7 @@ class State:
 
 
 def memory_text(session: Session, worker: Worker, nbytes: int) -> str:
-    """That there is no room for so many bytes, as far as it is this session's business."""
+    """What is missing, for an error: so many bytes do not fit there. Says nothing of other sessions."""
     free = max(0, worker.memory - worker.nbytes)
     return (
         f"{show_nbytes(nbytes)} on worker {worker.number}, which has {show_nbytes(free)} free of "

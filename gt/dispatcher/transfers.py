@@ -4,7 +4,7 @@ Law 1: chunks of an upload come in order and sum to what the first one declared;
        when its workers have acknowledged them all.
 Law 2: at most CHUNKS_IN_FLIGHT chunks of an upload that bring their bytes are unacknowledged, at most SLOTS that
        name a slot, at most UPLOADS uploads under way.
-Law 3: a chunk is always acknowledged in the end, also where its tensor is lost: a client's pump never sticks.
+Law 3: a chunk is always acknowledged in the end, also where its tensor is lost: a client never waits for ever.
 Law 4: a worker gets the bytes of its shard where they are in one piece: to it that is an upload like any other. Else
        it gets all bytes, and which positions to keep. A chunk is acknowledged to the client when every worker that got
        some of it has acknowledged it.
@@ -13,8 +13,8 @@ Law 5: a fetch asks as few workers as hold the tensor together: one of those wit
 Law 6: what a fetch brings is passed on when the client has heard how the call ended that made the value: workers
        answer apart, and one may be quick to answer where another has yet to say that the call failed.
 Law 7: a ring is offered to the only worker of its session, with the process that the sockets say it is of, and is used
-       while that worker, having answered, is there. A chunk that names a slot at any other time counts as not sent: its
-       client did not know yet, and will send it again.
+       while that worker, having accepted it, is connected. A chunk that names a slot at any other time counts as not
+       sent: its client did not know yet, and will send it again.
 
 On one worker an upload and a fetch have one shard, which is all of the tensor.
 """
@@ -114,9 +114,9 @@ def _chunk_problem(session: Session, upload: Upload | None, chunk: Chunk, payloa
     """Why this chunk cannot be taken; empty if it can."""
     if chunk.slot >= 0 and payload is None:
         if chunk.slot >= SLOTS:
-            return f"slot {chunk.slot}; a ring has {SLOTS}"
+            return f"slot must be < {SLOTS}, got {chunk.slot}"
     elif payload is None or len(payload) > CHUNK:
-        return f"a chunk brings 0 to {CHUNK} bytes"
+        return f"a chunk must have 0 to {CHUNK} bytes"
     nbytes = _nbytes(chunk, payload)
     if nbytes <= 0 and chunk.total:
         return "an empty chunk"
@@ -128,7 +128,7 @@ def _chunk_problem(session: Session, upload: Upload | None, chunk: Chunk, payloa
         return "more bytes than declared"
     most = most_unacked(chunk)
     if upload.unacked >= most:
-        return f"more than {most} chunks that are not acknowledged"
+        return f"at most {most} chunks may be unacknowledged"
     return ""
 
 
@@ -144,13 +144,13 @@ def most_unacked(chunk: Chunk) -> int:
 
 def _begin_problem(session: Session, chunk: Chunk, nbytes: int) -> str:
     if not session.upload_mark < chunk.key <= MAX_ID or chunk.key in session.tensors:
-        return f"not a new id; the last id that was uploaded is {session.upload_mark}"
+        return f"the id must be new and above {session.upload_mark}, the last one that was uploaded"
     if chunk.offset:
-        return f"begins at byte {chunk.offset}"
+        return f"the first chunk must begin at byte 0, got {chunk.offset}"
     if len(session.uploads) >= UPLOADS:
-        return f"more than {UPLOADS} uploads at once"
+        return f"at most {UPLOADS} uploads at once"
     if chunk.dtype not in dtypes.BY_NAME:
-        return f"dtype {chunk.dtype!r} is not known"
+        return f"unknown dtype {chunk.dtype!r}"
     what = spec(chunk.shape, dtypes.BY_NAME[chunk.dtype])
     problem = misfit(what)
     if problem:
@@ -160,7 +160,7 @@ def _begin_problem(session: Session, chunk: Chunk, nbytes: int) -> str:
     try:
         if session.workers and session.broken is None:  # else it waits, or will be lost
             _upload_layout(session, chunk.layout, what)
-    except (GTError, ValueError, RecursionError) as e:  # a stranger's text may hold any number
+    except (GTError, ValueError, RecursionError) as e:  # a client may write any text
         return str(e)[:200]
     return ""
 
@@ -313,7 +313,7 @@ def upload_acked(state: State, worker: Worker, ack: ChunkAck) -> Session | None:
 
 
 def share_came(state: State, session: Session, share: Share, _: Buffer | None = None) -> None:
-    """A client offers its ring; `pid` is the sockets' word. The worker hears of it when there is one."""
+    """A client offers its ring. `pid` comes from the socket, not from the client. The worker hears of it in time."""
     session.offer = None
     if share.pid <= 0 or len(session.workers) > 1:
         state.send(session.peer, Shared(0, share.ring, False))
@@ -440,7 +440,7 @@ def cancel(state: State, session: Session, request: int, download: Download) -> 
 
 
 def ack_came(state: State, session: Session, ack: ChunkAck, _: Buffer | None = None) -> None:
-    """A client has taken a chunk of a fetch. Late ones, after a cancel, are nobody's business."""
+    """A client has taken a chunk of a fetch. After a cancel this means nothing."""
     if ack.upload:
         state.reject(session, "only a worker acknowledges uploads")
         return
@@ -490,7 +490,7 @@ def lose_uploads(state: State, session: Session, worker: Worker, failure: Failur
             continue
         for number, shard in upload.shards.items():
             if number != worker.number and shard.begun:
-                # It shall not wait for more: a chunk that does not fit ends an upload.
+                # It must not wait for more: a chunk at a wrong offset ends an upload.
                 control = state.workers[number].control
                 state.send(control, Chunk(session.number, upload.key, -1, shard.stop - shard.start), b"")
                 state.send(control, Free(session.number, pack_ids([upload.key])))
@@ -516,7 +516,7 @@ def lose_fetches(state: State, session: Session, worker: Worker, failure: Failur
 
 
 def fetch_again(state: State, session: Session, fetches: list[Fetch], failure: Failure) -> None:
-    """Of those that are left, somebody may have all of it."""
+    """Ask the workers that are left, if they still have all of the value."""
     for each in fetches:
         tensor = session.tensors.get(each.id)
         if type(tensor) is Tensor:

@@ -2,7 +2,7 @@
 
 Law 1: a worker has two connections and is usable once both are there; losing either loses it.
 Law 2: with a worker go the values that it had a part in, unless others have all of them, and what every call under way
-       of its sessions was to make. All that was under way is answered: nobody waits for a worker that is gone.
+       of its sessions was to make. All that was under way is answered: nothing waits for a worker that is gone.
 Law 3: meshes that it was in are gone. A session that has other workers, but has lost its mesh "", has every call
        refused, with a line that says so, until one is set; fetches and frees go on.
 Law 4: a wait for a first worker ends after `worker_timeout_s`, with one line that says what to do.
@@ -19,7 +19,7 @@ from gt.dispatcher.stats import worker_lost
 from gt.layout import Layout, layout, mesh, whole
 from gt.transport.messages import VERSION, Define, Failure, Need, Shared, WorkerHello, WorkerWelcome
 
-#: Its socket and its secret are no one else's: nobody can start a worker for it.
+#: For a server that only its client can reach: no worker can be started by hand for it.
 PRIVATE = "GT's private server has lost its worker; gt.disconnect() ends it, and the next tensor starts a new one"
 
 

@@ -70,8 +70,8 @@ def test_a_fetch_of_nothing_fails(client, worker):
     [
         ({"seq": 3}, "the next call is 1"),
         ({"seq": 0}, "the next call is 1"),
-        ({"program": b""}, "not a program's name"),
-        ({"program": b"x" * 17}, "not a program's name"),
+        ({"program": b""}, "named by 16 bytes"),
+        ({"program": b"x" * 17}, "named by 16 bytes"),
         ({"inputs": b"1234567"}, "multiple of 8"),
         ({"frees": b"1"}, "multiple of 8"),
         ({"inputs": b""}, "0 inputs"),
@@ -83,15 +83,15 @@ def test_a_fetch_of_nothing_fails(client, worker):
         ({"scalars": (True,)}, "scalars"),
         ({"scalars": (b"x",)}, "scalars"),
         ({"scalars": (1.0, 1.0)}, "scalars"),
-        ({"outputs": 0}, "results from id"),
-        ({"outputs": -5}, "results from id"),
-        ({"outputs": 2**63 - 1}, "results from id"),
+        ({"outputs": 0}, "ids of results"),
+        ({"outputs": -5}, "ids of results"),
+        ({"outputs": 2**63 - 1}, "ids of results"),
         ({"outputs": 2}, "exists already"),
         ({"frees": pack_ids([1])}, "frees one of its inputs"),
         ({"frees": pack_ids([2, 2])}, "twice"),
         ({"frees": pack_ids([98])}, "tensor 98 does not exist"),
-        ({"acked": 1}, "acknowledges"),
-        ({"acked": -1}, "acknowledges"),
+        ({"acked": 1}, "acked must be"),
+        ({"acked": -1}, "acked must be"),
     ],
 )
 def test_a_bad_call_is_rejected_and_changes_nothing(client, worker, change, reason):
@@ -129,7 +129,7 @@ def test_ids_of_calls_grow(client, worker):
     client.call(PLAIN, [x])
     client.free(x + 1)
     (rejected,) = client.hears(client.call(PLAIN, [x], outputs=x + 1))
-    assert "results from id" in rejected.text
+    assert "ids of results" in rejected.text
 
 
 def test_the_calls_behind_a_rejected_one_are_rejected_too(hand, client, worker):
