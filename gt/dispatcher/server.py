@@ -80,8 +80,8 @@ class Server:
         self._observers = observers or []
         self._stopping = False
         self._out: dict[Peer, list[Any]] = {}  #: Frames to send, by peer; see `_flush`.
-        self._to_check: SimpleQueue[CheckProgram | MakePlan | None] = SimpleQueue()
-        self._ready: deque[ProgramChecked | PlanReady] = deque()  #: Written by the checking thread, read by the loop.
+        self._jobs: SimpleQueue[CheckProgram | MakePlan | None] = SimpleQueue()
+        self._ready: deque[ProgramChecked | PlanReady] = deque()  #: Written by the background thread, read by the loop.
         self._woken = False
         self._wake_r, self._wake_w = os.pipe()
         os.set_blocking(self._wake_r, False)
@@ -101,19 +101,19 @@ class Server:
         """Serve until `stop`; then tell the workers and close the sockets."""
         switch_s = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_S)
-        checker = Thread(target=self._check_programs, name="gt-check", daemon=True)
-        checker.start()
+        background = Thread(target=self._work_off_jobs, name="gt-plan", daemon=True)
+        background.start()
         try:
             self._loop()
         finally:
             sys.setswitchinterval(switch_s)
-            self._to_check.put(None)
+            self._jobs.put(None)
             for peer in self.workers:
                 self.router.send(peer, codec.encode(Goodbye()))
             self.router.close()
-            checker.join(1.0)
+            background.join(1.0)
             os.close(self._wake_r)
-            if not checker.is_alive():  # else it may still write there; the process ends now anyway
+            if not background.is_alive():  # else it may still write there; the process ends now anyway
                 wake_w, self._wake_w = self._wake_w, -1  # a late `stop` must not write to another file with this number
                 os.close(wake_w)
 
@@ -211,7 +211,7 @@ class Server:
                 if len(held) > codec.MAX_FRAMES - 2:
                     self._flush()
         elif type(action) is CheckProgram or type(action) is MakePlan:
-            self._to_check.put(action)
+            self._jobs.put(action)
         elif type(action) is Disconnect:
             self._flush()
             self.workers.pop(action.peer, None)
@@ -224,9 +224,9 @@ class Server:
             for peer, frames in out.items():
                 self.router.send(peer, frames)
 
-    def _check_programs(self) -> None:
+    def _work_off_jobs(self) -> None:
         """The background thread."""
-        while (job := self._to_check.get()) is not None:
+        while (job := self._jobs.get()) is not None:
             self._ready.append(work_off(job))
             self._wake()
 

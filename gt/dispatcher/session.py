@@ -156,9 +156,9 @@ class Download(msgspec.Struct, eq=False):
     """A fetch that workers answer."""
 
     id: int  #: the tensor
-    after: int  #: the call that makes the value: nothing is passed on before the client knows how that ended
+    after: int  #: the call under way that makes the value; 0: none
     shards: dict[int, ShardDownload] = {}  #: by worker
-    held: list[tuple[Message, Buffer | None]] = []  #: what waits for `after`
+    held: list[tuple[Message, Buffer | None]] = []  #: what is passed on once `after` is done
 
 
 class ReadyCall(msgspec.Struct, eq=False):

@@ -10,8 +10,9 @@ Law 4: a worker gets the bytes of its shard where they are in one piece: to it t
        some of it has acknowledged it.
 Law 5: a fetch asks as few workers as hold the tensor together: one of those with the same shard, all over which it is
        partial. They answer the client, each with its shard, and never each other.
-Law 6: what a fetch brings is passed on when the client has heard how the call ended that made the value: workers
-       answer apart, and one may be quick to answer where another has yet to say that the call failed.
+Law 6: what a fetch brings is passed on when the client has heard how the call ended that made the value: one worker
+       may be quick to answer where another has yet to say that the call failed. A value from the only worker of a
+       session is passed on at once: that worker knows that the call went well.
 Law 7: a ring is offered to the only worker of its session, with the process that the sockets say it is of, and is used
        while that worker, having accepted it, is connected. A chunk that names a slot at any other time counts as not
        sent: its client did not know yet, and will send it again.
@@ -465,7 +466,7 @@ def pass_on_held(state: State, session: Session) -> None:
 def _pass_on(
     state: State, session: Session, download: Download, message: Message, payload: Buffer | None = None
 ) -> None:
-    if download.after > session.done:
+    if download.after > session.done and (len(session.workers) > 1 or type(message) is FetchFailed):
         download.held.append((message, payload))
     else:
         state.send(session.peer, message, payload)

@@ -13,6 +13,7 @@ from gt.transport.messages import (
     UPLOADS,
     Call,
     CallDone,
+    CallFailed,
     Cancel,
     Chunk,
     ChunkAck,
@@ -377,6 +378,24 @@ def test_what_is_fetched_comes_behind_the_outcome_of_its_call(hand):
     heard = client.hears(workers[1].done(client, 1))
     assert [type(m) for m in heard] == [CallDone, Sharded, Chunk]
     assert not client.session.fetches
+
+
+def test_a_value_from_the_only_worker_is_passed_on_at_once(client, worker):
+    client.define(PLAIN)
+    client.call(PLAIN, [client.upload(worker)])
+    client.fetch(5, 2)
+    assert [type(m) for m in client.hears(worker.say(Chunk(client.number, 5, 0, 32, (8,), "float32"), bytes(32)))] == [
+        Chunk
+    ]
+    assert not client.session.fetches
+
+
+def test_that_a_value_is_lost_is_told_behind_the_outcome_of_its_call(hand):
+    worker, client = hand.worker(memory=40), hand.client()
+    client.define(PLAIN)
+    client.call(PLAIN, [client.upload(worker)])  # it has no room for the result
+    assert client.hears(client.fetch(5, 2)) == []
+    assert [type(m) for m in client.hears(worker.failed(client, 1))] == [CallFailed, CallDone, FetchFailed]
 
 
 def test_a_layout_can_be_asked_for_alone(hand):
