@@ -105,6 +105,7 @@ def _check_session(state: State, s: Session) -> None:
     assert not s.closed
     assert state.peers[s.peer] is s
     assert s.nbytes == sum(t.nbytes for t in s.tensors.values()) >= 0
+    assert s.lost == sum(type(t) is Lost for t in s.tensors.values())
     for i, t in s.tensors.items():
         assert 0 < i <= max(s.call_mark, s.upload_mark)
         assert t.nbytes == sum(t.parts.values())
@@ -117,7 +118,6 @@ def _check_session(state: State, s: Session) -> None:
             assert not t.sink
         else:
             assert type(t) is Lost
-            assert s.may_have_lost
     for key, u in s.uploads.items():
         assert 0 <= u.unacked <= SLOTS
         assert u.received <= u.total

@@ -214,7 +214,7 @@ class Session:
 
     tensors: dict[int, AnyTensor] = field(default_factory=dict)
     nbytes: int = 0  #: the sum over `tensors`
-    may_have_lost: bool = False  #: something failed: there may be lost tensors
+    lost: int = 0  #: how many of `tensors` are lost
     call_mark: int = 0  #: the highest id a call has made
     upload_mark: int = 0  #: the highest id an upload has made
 
