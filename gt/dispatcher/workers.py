@@ -97,7 +97,7 @@ def _lose(state: State, session: Session, worker: Worker) -> None:
     for name in [name for name, m in session.meshes.items() if worker.number in m.workers]:
         m = session.meshes.pop(name)
         if not name and several:
-            text = f"this session's mesh ({m!r}) has lost a worker ({worker}); set one anew: gt.mesh(...)"
+            text = f"this session's mesh ({m!r}) has lost a worker ({worker}); set a new one: gt.mesh(...)"
             session.broken = Failure("LostError", text)
     if session.offer is not None:
         state.send(session.peer, Shared(0, session.offer.share.ring, False))
