@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from gt.dispatcher.events import CheckProgram, MakePlan, PlanReady, ProgramChecked
-from gt.dispatcher.planner.program import Planned, plan_program
+from gt.dispatcher.planner.plan import Planned, plan_program
 from gt.dispatcher.schedule import UNKNOWN_US
 from gt.dispatcher.session import Session, Tensor, tensor_at
 from gt.errors import BY_NAME

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from dispatching import PLAIN, STEP, FakeWorker, Hand, calls, copies, floats, program, start
 
-from gt.dispatcher.planner.local import Local
+from gt.dispatcher.planner.emit import Local
 from gt.layout import split
 from gt.program import Instruction, Program
 from gt.transport.messages import Call, CallDone, CallFailed, Define, Failure, Free, pack_ids, unpack_ids
