@@ -183,7 +183,8 @@ def _define(state: State, session: Session, define: messages.Define, _: Buffer |
         state.out.append(CheckProgram(name, define.program))
         queues.check_queue(state, session)
         return
-    entry.timed = entry.timed and define.timed
+    if not define.timed:
+        state.programs.keep(entry)
     if compile > entry.compile:
         entry.compile = compile
         locals_ = [local for plan in entry.plans.values() for local in plan.locals.values()]
