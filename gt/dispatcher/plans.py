@@ -160,8 +160,9 @@ def plan_refusal(entry: Entry, layouts: Sequence[Layout], home: Layout) -> Plan:
 
 
 def _plan(entry: Entry, layouts: Sequence[Layout], outputs: Sequence[Tensor], locals_: Mapping[int, LocalPlan]) -> Plan:
-    same = [outputs[o].spec is entry.inputs[i] and outputs[o].layout is layouts[i] for o, i in entry.program.updates]
-    kept = {o: i for (o, i), is_same in zip(entry.program.updates, same, strict=True) if is_same}
+    kept = {
+        o: i for o, i in entry.program.updates if outputs[o].spec is entry.inputs[i] and outputs[o].layout is layouts[i]
+    }
     return Plan(entry, locals_, tuple(outputs), kept, sum(local.change_nbytes for local in locals_.values()))
 
 
