@@ -112,6 +112,7 @@ def _check_session(state: State, s: Session) -> None:
         assert set(t.parts) <= set(s.workers), "a tensor is on a worker that is not its session's"
         if type(t) is Tensor:
             assert tuple(t.parts) == t.layout.mesh.workers
+            assert len(s.workers) > 1 or t.layout is s.home, "on one worker there is one layout"
             assert t.parts == tensor_at(t.spec, t.layout).parts
         elif type(t) is Upload:
             assert s.uploads[i] is t, f"tensor {i} has no value, and there is no upload of it"
