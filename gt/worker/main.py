@@ -83,7 +83,7 @@ class Runner(threading.Thread):
         self.begin: SimpleQueue[tuple[Commands, Channel]] = SimpleQueue()
         self.idle = False
         self.turns = 0  #: Pieces of work done.
-        self.sending = threading.Lock()  #: Held by whoever uses the connection for results.
+        self.sending = threading.Lock()  #: Held while the connection for results is used.
         self._wanted = (engine, device, threads)
         self._engine: Engine | None = None
         self._error = ""
