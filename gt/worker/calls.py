@@ -156,7 +156,7 @@ class Calls:
         capture = session.captures.get(known.hash)
         if capture is not running.form or capture.captured is None or capture.ran != capture.tier:
             return
-        if self.tiers.settled(known, capture.tier) and len(set(ids)) == len(ids):
+        if self.tiers.settled(known, capture) and len(set(ids)) == len(ids):
             replay = Replay(capture, capture.captured, known)
             if replay.expect(running.entries, made, session.store):
                 session.replays[known.hash] = replay
@@ -171,7 +171,7 @@ class Calls:
             call.refused is not None
             or not replay.fits(entries, store, known)
             or tuple(map(type, call.scalars)) != known.scalars
-            or not self.tiers.settled(known, replay.tier)
+            or not self.tiers.settled(known, replay.capture)
         ):
             return False
         running = Running(session, call, known, ids, [])

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from many_workers import Many, Part, together
 from worker_building import Broken, Builder, Faulty, Wrapped
 
 from gt.config import Config, replace
-from gt.dispatcher.planner.program import plan_program
+from gt.dispatcher.planner.plan import plan_program
 from gt.layout import mesh
 from gt.ops.check import Checked, check
 from gt.ops.record import TABLE
@@ -23,6 +22,7 @@ from gt.worker.run.executor import Runnable, compile_program
 from gt.worker.run.segments import CompiledSegment, cut
 from tests.sharding.recorded import is_update, record
 from tests.sharding.timing import cases
+from tests.workers_here import Many, Part, together
 
 TORCH = load("torch", "cpu", 1)
 MODELS = ["mlp", "cnn", "unet", "gpt", "lstm"]

@@ -8,7 +8,8 @@ Law 2: results are in the graph's memory and are lent: before the next replay ea
        memory of its own. Graphs of one stream share their memory, so this includes the results of the other graphs
        there. Small results rotate: a replay leaves them in the next of ROWS places, so that a loss that is held
        until the next one is there need not be moved.
-Law 3: a call that could not be rehearsed or captured has changed nothing, and runs as plain code.
+Law 3: a call that could not be rehearsed or captured has changed nothing, and runs as plain code. What failed is told
+       to tiers.py (`why`), which tries it again later; other programs, sessions and tiers do not notice.
 Law 4: a graph keeps no array of a session alive.
 Law 5: a replay is one launch. The numbers of a call are written to the next of ROWS rows of host memory; the graph
        itself fetches them, and counts the rows. No more calls of a session are on the device than there are rows.
@@ -29,11 +30,12 @@ import torch
 
 from gt import dtypes
 from gt.program import Spec
-from gt.worker.run.engine import Form, Graph, Scalars
+from gt.worker.run.engine import Form, Graph, Rest, Scalars
 from gt.worker.run.store import Entry
 
 WATCHED = 3  #: Calls before a program is rehearsed.
-AGAIN = 4  #: Times a program is captured anew before that is given up.
+AGAIN = 4  #: Times a program is captured anew before that is given up,
+WORTH = 50  #: unless it was replayed this often in between.
 ROWS = 16  #: Calls whose numbers may be on their way to the device at once. A power of two.
 SMALL = 64  #: Bytes of a result that rotates, as losses do,
 FEW = 4  #: and how many results of a program do: each is one more kernel.
@@ -186,14 +188,17 @@ class Capture:
         self.checks = plain.checks
         self.captured: Captured | None = None
         self.why = ""  #: Why it is not captured any more.
+        self.noted = False  #: tiers.py knows why.
+        self.rests: dict[int, Rest] = {}  #: Tiers that could not be captured in this session; see tiers.py.
         self._captures = captures
         self._f = f
         self._seen: list[Any] = [lambda: None] * len(form.inputs)  #: The last call's arrays, as weak references.
         self._calls = 0
         self._again = 0
         self._rehearsed = False
-        self._missed = False
-        self._others: list[int] = []  #: Inputs that were not the captured ones.
+        self._misses = 0  #: Since it was captured: calls that it did not fit,
+        self._replays = 0  #: and calls that it did.
+        self._changing: set[int] = set()  #: Inputs that were other arrays once: they are copied in.
         wanted = set(form.wants)
         self._lent = [k for k, o in enumerate(form.outputs) if o in wanted]
 
@@ -206,9 +211,9 @@ class Capture:
         if captured is not None and captured.fits(arrays):
             return self._replay(arrays, scalars)
         if captured is not None:
-            self._others = captured.others(arrays)
-        if self.why or (captured is not None and not self._missed):
-            self._missed = True  # the next call may fit again
+            self._changing.update(captured.others(arrays))
+        if self.why or (captured is not None and not self._misses):
+            self._misses += 1  # the next call may fit again
             return self.plain.run(arrays, scalars)
         same = [seen() is a for seen, a in zip(self._seen, arrays, strict=True)]
         self._seen = [weakref.ref(a) for a in arrays]
@@ -245,7 +250,7 @@ class Capture:
         self._captures.take_back(captured.pool)
         made = captured.replay(arrays)
         self.ran = self.tier
-        self._missed = False
+        self._replays += 1
         self._captures.used(self)
         return made
 
@@ -274,12 +279,14 @@ class Capture:
 
     def _capture(self, arrays: list[Any], same: list[bool]) -> None:
         self._drop()
-        self._again += 1
+        self._again = 1 if self._replays > WORTH else self._again + 1
+        self._misses = self._replays = 0
         if self._again > AGAIN:
-            self.give_up(f"its inputs are different arrays at every call, such as inputs {self._others[:8]}")
+            changing = sorted(self._changing)[:8]
+            self.give_up(f"its inputs are different arrays at every call, such as inputs {changing}")
             return
-        given_away = set(self.form.donate)
-        kept = [alike and i not in given_away for i, alike in enumerate(same)]
+        copied = {*self.form.donate, *self._changing}
+        kept = [alike and i not in copied for i, alike in enumerate(same)]
         self.captured = Captured(self._captures.device, self.form, self._f, arrays, kept)
 
     def _results(self, arrays: list[Any], made: list[Any]) -> tuple[tuple[Any, ...], Any]:

@@ -70,12 +70,22 @@ class CapturedProgram(Protocol):
     stale: bool  #: An array that is part of the graph is gone.
 
 
+class Rest(NamedTuple):
+    """A tier that could not be captured in a session, and is not used there for a while."""
+
+    why: str
+    times: int  #: How often it has failed.
+    again_us: int  #: The program's run time from which on it is tried again.
+
+
 class CaptureForm(Form, Protocol):
     """The form of a program that is captured as a graph; see engines/captures.py."""
 
     tier: int
     form: Graph
     why: str  #: Why the program is not captured any more; "": it is, or will be.
+    noted: bool  #: tiers.py knows.
+    rests: dict[int, Rest]  #: Tiers of the program that could not be captured in this session.
 
     @property
     def captured(self) -> CapturedProgram | None: ...

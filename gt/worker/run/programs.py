@@ -53,6 +53,7 @@ class Standing:
         self.joint: Runnable | None = None  #: Of a program that several workers run: the code with compiled segments,
         self.agreed = False  #: and whether all workers have it and want it.
         self.refused: dict[int, str] = {}  #: Tiers that were given up, and why.
+        self.uncaptured: dict[int, str] = {}  #: Tiers whose capture failed in a session since they last ran, and why.
         self.rests: dict[int, int] = {}  #: How often a tier was given up for being slower,
         self.again_us: dict[int, int] = {}  #: and the program's run time from which on it is tried again.
         self.trial: dict[int, int] = {}  #: By tier: its calls since it was last tried.
@@ -92,6 +93,8 @@ class Standing:
         times = self.times.get(tier)
         if times is None:
             times = self.times[tier] = deque(maxlen=TRIAL)
+        if self.uncaptured:
+            self.uncaptured.pop(tier, None)
         times.append(run_us)
         return tried
 
@@ -105,7 +108,7 @@ class Standing:
     def stats(self) -> dict[str, Any]:
         """For `gt.debug.get_worker_stats()`."""
         tiers = {str(t): {"hits": n, "run_us": self.run_us[t]} for t, n in sorted(self.hits.items())}
-        given_up = {str(t): why for t, why in self.refused.items()}
+        given_up = {str(t): why for t, why in {**self.uncaptured, **self.refused}.items()}
         waiting = self.asked and self.library is None and self.joint is None and 3 not in self.refused
         return {"tier": self.tier, "tiers": tiers, "compiling": waiting, "given_up": given_up}
 

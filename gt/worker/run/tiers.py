@@ -3,7 +3,8 @@
 Law 1: a program moves up when it has proved hot, and no call waits for that: it runs as before until the next tier is
        ready.
 Law 2: a tier that fails is given up for that program, and the call that found out runs on tier 1. Before its commit
-       a call has changed nothing, on any tier.
+       a call has changed nothing, on any tier. A capture that fails concerns its own session only: there the program
+       runs on the next lower tier, and the capture is tried again later.
 Law 3: a tier that turns out slower than the one below is given up. It is tried again later, ever more rarely, because
        other programs may have slowed it down.
 Law 4: which tier a program runs on depends on the program alone, never on the numbers of a call.
@@ -21,7 +22,7 @@ from typing import Any
 
 from gt.config import Config
 from gt.worker.run.compiling import Compiler
-from gt.worker.run.engine import CaptureForm, Engine, Form, Graph, Scalars
+from gt.worker.run.engine import CaptureForm, Engine, Form, Graph, Rest, Scalars
 from gt.worker.run.executor import Runnable, compile_around, compile_program
 from gt.worker.run.programs import TRIAL, Job, Known, Standing
 from gt.worker.run.segments import CompiledSegment, Segment, cut
@@ -33,6 +34,8 @@ SEEN = 3  #: Calls before the cache is searched, where that takes time.
 HITS = 10  #: Calls of a program before it may be compiled,
 HOT_US = 300_000  #: and the time they took together.
 BUSY = 1.5  #: Where a device takes so much longer than the host, launching kernels one by one costs nothing.
+FAILED_US = 2_000_000  #: What a program runs before a capture that failed is tried again; twice that the next time,
+FAILED_TIMES = 7  #: and so on, up to this many times.
 SLOWER = 1.08  #: How much slower than the tier below it may be: clocks are not exact.
 
 
@@ -123,13 +126,16 @@ class Tiers:
         if tier > 1 and tried == 2 * TRIAL:  # the first ones warm up
             self._judge(known, standing, tier)
 
-    def settled(self, known: Known, tier: int) -> bool:
-        """Whether a program that runs on that tier will go on doing so: it is not about to move to a higher one."""
-        standing = known.standing
+    def settled(self, known: Known, capture: CaptureForm) -> bool:
+        """Whether a program that runs in this form will go on doing so: it is not about to move to another tier."""
+        standing, tier = known.standing, capture.tier
         assert standing is not None
         if standing.again_us and standing.rested(known.run_us):
             return False
-        return tier not in standing.refused and (tier == 3 or self.compiler is None or 3 in standing.refused)
+        if capture.rests and any(known.run_us >= rest.again_us for rest in capture.rests.values()):
+            return False
+        highest = tier == 3 or self.compiler is None or 3 in standing.refused or 3 in capture.rests
+        return tier not in standing.refused and highest
 
     # --- together --------------------------------------------------------------------------------------------
 
@@ -248,13 +254,17 @@ class Tiers:
 
     def _captured(self, captures: dict[bytes, CaptureForm], known: Known, standing: Standing) -> Form:
         """The session's graph of the program."""
-        tier = 2 if standing.library is None or 3 in standing.refused else 3
-        if tier == 2 and 2 in standing.refused:
-            return standing.code
         capture = captures.get(known.hash)
+        rests: dict[int, Rest] = {} if capture is None else capture.rests
+        if capture is not None and capture.why and not capture.noted:
+            self._rest(known, standing, capture)
+        possible = [t for t in (3, 2) if t not in standing.refused and (t == 2 or standing.library is not None)]
+        tier = next((t for t in possible if t not in rests or known.run_us >= rests[t].again_us), 1)
+        if tier == 1:
+            return standing.code
         if tier == 2 and (capture is None or capture.captured is None) and self._busy(standing):
             return standing.code
-        if capture is None or capture.tier != tier:
+        if capture is None or capture.tier != tier or capture.why:
             graph = self._graph(known, standing)
             if graph is None:
                 standing.give_up(standing.unfit, 2)
@@ -263,12 +273,20 @@ class Tiers:
             if capture is not None:
                 capture.let_go()  # or both would have memory for all that the program makes
             capture = captures[known.hash] = self.engine.new_capture(graph, f, standing.code, tier)
+            capture.rests = rests
             if standing.hits.get(1, 0) > TRIAL or tier == 3:
                 capture.hurry()
-        if capture.why and tier not in standing.refused:
-            standing.give_up(capture.why, tier)
-            self._say(known, f"cannot be captured on tier {tier}: {capture.why}")
         return capture
+
+    def _rest(self, known: Known, standing: Standing, capture: CaptureForm) -> None:
+        """Note that a capture has failed: its tier rests in this session."""
+        capture.noted = True
+        before = capture.rests.get(capture.tier)
+        times = 1 if before is None else before.times + 1
+        again_us = known.run_us + (FAILED_US << min(times, FAILED_TIMES) - 1)
+        capture.rests[capture.tier] = Rest(capture.why, times, again_us)
+        standing.uncaptured[capture.tier] = capture.why
+        self._say(known, f"cannot be captured on tier {capture.tier}: {capture.why}")
 
     def _busy(self, standing: Standing) -> bool:
         """Whether the device has so much to do that launching its kernels one by one costs nothing."""
