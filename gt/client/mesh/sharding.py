@@ -82,9 +82,7 @@ def layout_text(op: str, shape: tuple[int, ...], wish: Any, on: Any = None) -> s
         found = layouts.parse(match[2] or "[]", meshes.find(name))
         text = meshes.text(found)
     else:
-        raise DTypeError(
-            f"{op}: layout must be a string like '[100@x .]' or a dict like {{0: 'x'}}, got {shown(wish)}"
-        )
+        raise DTypeError(f"{op}: layout must be a string like '[100@x .]' or a dict like {{0: 'x'}}, got {shown(wish)}")
     if found.partial:
         raise ArgumentError(f"{op}: {found!r} is the layout of a partial result; a tensor cannot be given that layout")
     layouts.fits(found, shape)
@@ -129,7 +127,7 @@ def pinned(tensor: Any, text: str) -> Any:
 
 
 def replicate(tensor: Any, mesh: Any = None) -> Any:
-    """The same tensor, replicated on every worker of the session's mesh or of `mesh`; its gradient is replicated too."""
+    """The same tensor, replicated on every worker of the session's mesh or of `mesh`; its gradient likewise."""
     return shard(tensor, "", mesh)
 
 

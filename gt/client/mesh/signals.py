@@ -71,7 +71,7 @@ class Signals:
 
     def __init__(self, given: Any) -> None:
         if not isinstance(given, Mapping):
-            raise DTypeError(f"signal: a configuration must be a mapping with {', '.join(SECTIONS)}, got {shown(given)}")
+            raise DTypeError(f"signal: a configuration must be a mapping of {', '.join(SECTIONS)}, got {shown(given)}")
         for key, value in given.items():
             if key not in SECTIONS:
                 raise ArgumentError(f"signal: unknown section {key!r}; expected one of {', '.join(SECTIONS)}")
@@ -119,7 +119,7 @@ def _placement(where: str, given: Any) -> Placement:
 
 
 def _is_dim(key: Any) -> bool:
-    return type(key) is int or (isinstance(key, str) and key.lstrip("-").isdecimal())  # keys of JSON and TOML are strings
+    return type(key) is int or (isinstance(key, str) and key.lstrip("-").isdecimal())  # JSON has no int keys
 
 
 # --- configuring --------------------------------------------------------------------------------------
