@@ -147,16 +147,16 @@ def test_indices_have_no_gradient() -> None:
     ("f", "error", "line"),
     [
         (lambda x: x.sum(2), DimError, "sum: dim 2 is out of range"),
-        (lambda x: x.sum((0, 0)), DimError, "names a dimension twice"),
+        (lambda x: x.sum((0, 0)), DimError, r"sum: dimensions \(0, 0\) contain a dimension twice"),
         (lambda x: x.long().mean(), DTypeError, "mean: needs a floating type, not int64"),
         (lambda x: x[:0].max(), DimError, "no largest or smallest of no elements"),
         (lambda x: x[:0].max(0), DimError, "no largest or smallest of no elements"),
         (lambda x: x.bool().argmax(), DTypeError, "argmax: is not defined for bool"),
-        (lambda x: x.norm("large"), ArgumentError, "norm: p is a number, 'fro' or 'nuc', not 'large'"),
+        (lambda x: x.norm("large"), ArgumentError, "norm: p must be a number, 'fro' or 'nuc', got 'large'"),
         (lambda x: gt.complex(x, x).amax(), DTypeError, "amax: complex numbers have no order"),
-        (lambda x: gt.trapezoid(x, gt.ones(2)), ShapeError, "trapezoid: 2 points for 3 values along dim 1"),
+        (lambda x: gt.trapezoid(x, gt.ones(2)), ShapeError, "trapezoid: x must have 3 points, the size of dim 1 of y,"),
         (lambda x: x.sum(over=1), TypeError, "unexpected keyword argument 'over'"),
-        (lambda x: x.softmax(0.5), ArgumentError, "softmax: dim must be an int, not 0.5"),
+        (lambda x: x.softmax(0.5), ArgumentError, r"softmax: dim must be an int, got 0\.5"),
     ],
 )
 def test_errors(session: Session, f: Any, error: Any, line: str) -> None:

@@ -129,7 +129,7 @@ def test_no_mesh_is_made_inside_of_a_traced_function(session: Session) -> None:
         gt.mesh(x=2)
         return x * 2
 
-    with pytest.raises(FunctionError, match="f: gt.mesh\\(\\) cannot be called inside"):
+    with pytest.raises(FunctionError, match=r"f: call gt\.mesh\(\) outside"):
         f(gt.ones(2))
 
 
@@ -279,7 +279,7 @@ def test_what_travels_by_value_is_pinned_instead(script: Script, session: Sessio
 
 
 def test_other_creations_name_the_cure(session: Session) -> None:
-    with pytest.raises(ArgumentError, match=r"zeros: is laid out over workers by gt\.shard\(zeros"):
+    with pytest.raises(ArgumentError, match=r"zeros\(\) takes no layout="):
         gt.zeros(3, layout="[3@x]")
     assert gt.zeros(3, layout=gt.strided).shape == (3,)
 
