@@ -41,7 +41,6 @@ from gt.client.functions.save import load, save
 from gt.client.functions.scans import *
 from gt.client.functions.scatter import *
 from gt.client.functions.shapes import *
-from gt.client.functions.slices import *
 from gt.client.functions.sorting import *
 from gt.client.functions.spectra import *
 from gt.client.functions.statistics import *

@@ -56,12 +56,3 @@ def sizes(op: str, args: tuple[Any, ...]) -> tuple[int, ...]:
         return tuple([int(a.__index__()) for a in given])
     except (AttributeError, TypeError):
         raise ArgumentError(f"{op}: sizes must be ints, got {shown(given)}") from None
-
-
-def alias(op: str, name: str, value: Any, other_name: str, kwargs: dict[str, Any], default: Any) -> Any:
-    """The argument `name`, which may also be given as `other_name`, as in NumPy."""
-    if other_name not in kwargs:
-        return value
-    if value is not default:
-        raise ArgumentError(f"{op}: got both {name} and {other_name}; pass one of them")
-    return kwargs[other_name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gt.client.compat.checks import at_least, floating
 from gt.client.compat.dims import one_dim
@@ -13,12 +13,10 @@ from gt.client.functions.randoms import rand
 from gt.client.functions.shapes import chunk
 from gt.client.record.recorder import unary
 from gt.client.record.tree import Kind, Kinds
+from gt.client.tensor import Tensor
 from gt.client.views.inplace import replace
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import TABLE
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = [
     "celu", "celu_", "hardshrink", "prelu", "relu", "relu_", "rrelu", "rrelu_", "selu", "selu_", "threshold",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,11 +14,9 @@ from gt.client.functions.scatter import index_select
 from gt.client.functions.shapes import expand, flatten, flip, given, permute, reshape
 from gt.client.record.recorder import unary
 from gt.client.record.tree import Kinds
+from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, DimError, DTypeError, ShapeError
 from gt.ops import TABLE
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = ["fliplr", "flipud", "repeat_interleave", "roll", "rot90", "tile", "unravel_index"]
 METHODS = [*{*__all__} - {"unravel_index"}, "repeat"]

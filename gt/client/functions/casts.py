@@ -9,7 +9,7 @@ import builtins
 import re
 from collections.abc import Callable
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -19,12 +19,10 @@ from gt.client.compat.arguments import shown
 from gt.client.compat.autocast import default_dtype
 from gt.client.functions.elementwise import cast
 from gt.client.functions.shapes import clone
+from gt.client.tensor import Tensor
 from gt.dtypes import DType
 from gt.errors import ArgumentError, DTypeError
 from gt.program import spec
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 #: The methods that cast, with their dtypes.
 _CASTS = {

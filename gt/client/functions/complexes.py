@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gt.client.functions import shapes
 from gt.client.record.recorder import apply, unary
 from gt.client.record.tree import Kind
+from gt.client.tensor import Tensor
 from gt.client.views.aliases import take
 from gt.errors import DTypeError, ShapeError
 from gt.ops import TABLE
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = [
     "adjoint", "angle", "complex", "conj", "conj_physical", "imag", "is_complex", "is_conj", "is_neg", "polar",
@@ -33,23 +31,16 @@ def is_complex(input: Tensor) -> bool:
 
 
 def is_conj(input: Tensor) -> bool:
-    """Always False: conj() computes the conjugate, there is no conjugate bit."""
-    return False
-
-
-def is_neg(input: Tensor) -> bool:
-    """Always False: there is no negative bit."""
+    """Always False: conj() and neg() compute their results, there are no conjugate and negative bits."""
     return False
 
 
 def resolve_conj(input: Tensor) -> Tensor:
-    """Return the tensor itself: there is no conjugate bit."""
+    """Return the tensor itself: there are no conjugate and negative bits."""
     return input
 
 
-def resolve_neg(input: Tensor) -> Tensor:
-    """Return the tensor itself: there is no negative bit."""
-    return input
+is_neg, resolve_neg = is_conj, resolve_conj
 
 
 def conj(input: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gt import dtypes
 from gt.client.compat.checks import matrices
@@ -13,12 +13,10 @@ from gt.client.functions import shapes
 from gt.client.functions.creation import zeros
 from gt.client.record.recorder import apply
 from gt.client.record.tree import Kinds
+from gt.client.tensor import Tensor
 from gt.client.views.aliases import take
 from gt.errors import DimError, ShapeError
 from gt.ops import TABLE
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = [
     "block_diag", "diag", "diag_embed", "diagflat", "diagonal", "diagonal_copy", "diagonal_scatter", "trace"

@@ -7,7 +7,7 @@ operands have are batch dimensions if they are needed later, and are summed over
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gt.client.compat.arguments import shown
 from gt.client.functions import elementwise as ew
@@ -15,10 +15,8 @@ from gt.client.functions import reductions as red
 from gt.client.functions import shapes
 from gt.client.functions.diagonals import diagonal
 from gt.client.functions.linalg.matrices import matmul
+from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = ["einsum"]
 

@@ -49,7 +49,8 @@ _PLAIN = {
 INPLACE = [*{*__all__} - _PLAIN]
 
 
-def _unary(name: str) -> Callable[[Any], Tensor]:
+def unary_function(name: str) -> Callable[[Any], Tensor]:
+    """The function of one tensor that records this op."""
     kind = Kind(TABLE[name], {})
 
     def function(input: Any) -> Tensor:
@@ -60,7 +61,8 @@ def _unary(name: str) -> Callable[[Any], Tensor]:
     return recorded(function)
 
 
-def _binary(name: str) -> Callable[[Any, Any], Tensor]:
+def binary_function(name: str) -> Callable[[Any, Any], Tensor]:
+    """The function of two tensors that records this op."""
     kind = Kind(TABLE[name], {})
 
     def function(input: Any, other: Any) -> Tensor:
@@ -73,19 +75,20 @@ def _binary(name: str) -> Callable[[Any, Any], Tensor]:
 
 # -- of one tensor ---------------------------------------------------------------------------
 
-abs = absolute = _unary("abs")
-neg = negative = _unary("neg")
-trunc = fix = _unary("trunc")
-sign, sgn, signbit, reciprocal = map(_unary, ("sign", "sgn", "signbit", "reciprocal"))
-exp, exp2, expm1, log, log2, log10, log1p = map(_unary, ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p"))
-sqrt, rsqrt, square, floor, ceil = map(_unary, ("sqrt", "rsqrt", "square", "floor", "ceil"))
-sin, cos, tan, sinh, cosh, tanh = map(_unary, ("sin", "cos", "tan", "sinh", "cosh", "tanh"))
-asin, acos, atan, asinh, acosh, atanh = map(_unary, ("asin", "acos", "atan", "asinh", "acosh", "atanh"))
+abs = absolute = unary_function("abs")
+neg = negative = unary_function("neg")
+trunc = fix = unary_function("trunc")
+sign, sgn, signbit, reciprocal = map(unary_function, ("sign", "sgn", "signbit", "reciprocal"))
+exp, exp2, expm1 = map(unary_function, ("exp", "exp2", "expm1"))
+log, log2, log10, log1p = map(unary_function, ("log", "log2", "log10", "log1p"))
+sqrt, rsqrt, square, floor, ceil = map(unary_function, ("sqrt", "rsqrt", "square", "floor", "ceil"))
+sin, cos, tan, sinh, cosh, tanh = map(unary_function, ("sin", "cos", "tan", "sinh", "cosh", "tanh"))
+asin, acos, atan, asinh, acosh, atanh = map(unary_function, ("asin", "acos", "atan", "asinh", "acosh", "atanh"))
 arcsin, arccos, arctan, arcsinh, arccosh, arctanh = asin, acos, atan, asinh, acosh, atanh
-sigmoid, sinc, erf, erfc, erfinv = map(_unary, ("sigmoid", "sinc", "erf", "erfc", "erfinv"))
-lgamma, digamma, i0 = map(_unary, ("lgamma", "digamma", "i0"))
-logical_not, bitwise_not = map(_unary, ("logical_not", "bitwise_not"))
-isnan, isinf, isfinite = map(_unary, ("isnan", "isinf", "isfinite"))
+sigmoid, sinc, erf, erfc, erfinv = map(unary_function, ("sigmoid", "sinc", "erf", "erfc", "erfinv"))
+lgamma, digamma, i0 = map(unary_function, ("lgamma", "digamma", "i0"))
+logical_not, bitwise_not = map(unary_function, ("logical_not", "bitwise_not"))
+isnan, isinf, isfinite = map(unary_function, ("isnan", "isinf", "isfinite"))
 
 _CAST = Kinds(TABLE["cast"], "dtype")
 _ROUND = Kind(TABLE["round"], {})
@@ -203,18 +206,18 @@ def nan_to_num(input: Any, nan: Any = None, posinf: Any = None, neginf: Any = No
 
 # -- of two tensors --------------------------------------------------------------------------
 
-mul = multiply = _binary("mul")
-_add, _sub, _div, _pow = map(_binary, ("add", "sub", "div", "pow"))
-atan2 = arctan2 = _binary("atan2")
-maximum, minimum, fmax, fmin = map(_binary, ("maximum", "minimum", "fmax", "fmin"))
-fmod, remainder, floor_divide, gcd, lcm = map(_binary, ("fmod", "remainder", "floor_divide", "gcd", "lcm"))
-hypot, copysign, nextafter, xlogy = map(_binary, ("hypot", "copysign", "nextafter", "xlogy"))
-logaddexp, logaddexp2 = map(_binary, ("logaddexp", "logaddexp2"))
-eq, ne, lt, le, gt, ge = map(_binary, ("eq", "ne", "lt", "le", "gt", "ge"))
+mul = multiply = binary_function("mul")
+_add, _sub, _div, _pow = map(binary_function, ("add", "sub", "div", "pow"))
+atan2 = arctan2 = binary_function("atan2")
+maximum, minimum, fmax, fmin = map(binary_function, ("maximum", "minimum", "fmax", "fmin"))
+fmod, remainder, floor_divide, gcd, lcm = map(binary_function, ("fmod", "remainder", "floor_divide", "gcd", "lcm"))
+hypot, copysign, nextafter, xlogy = map(binary_function, ("hypot", "copysign", "nextafter", "xlogy"))
+logaddexp, logaddexp2 = map(binary_function, ("logaddexp", "logaddexp2"))
+eq, ne, lt, le, gt, ge = map(binary_function, ("eq", "ne", "lt", "le", "gt", "ge"))
 not_equal, less, less_equal, greater, greater_equal = ne, lt, le, gt, ge
-logical_and, logical_or, logical_xor = map(_binary, ("logical_and", "logical_or", "logical_xor"))
-bitwise_and, bitwise_or, bitwise_xor = map(_binary, ("bitwise_and", "bitwise_or", "bitwise_xor"))
-bitwise_left_shift, bitwise_right_shift = map(_binary, ("bitwise_left_shift", "bitwise_right_shift"))
+logical_and, logical_or, logical_xor = map(binary_function, ("logical_and", "logical_or", "logical_xor"))
+bitwise_and, bitwise_or, bitwise_xor = map(binary_function, ("bitwise_and", "bitwise_or", "bitwise_xor"))
+bitwise_left_shift, bitwise_right_shift = map(binary_function, ("bitwise_left_shift", "bitwise_right_shift"))
 
 
 def _scaled(name: str, other: Any, alpha: Any, *operands: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gt import dtypes
 from gt.client.compat.checks import one_of
@@ -12,11 +12,9 @@ from gt.client.functions.creation import arange, ones, zeros
 from gt.client.grad.modes import set_grad
 from gt.client.record.recorder import apply, unary
 from gt.client.record.tree import Kinds
+from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import TABLE
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 _EMBEDDING = Kinds(TABLE["embedding"], "padding_idx", "scale_grad_by_freq")
 _ONE_HOT = Kinds(TABLE["one_hot"], "n")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from gt.client.compat import arguments as _arguments
 from gt.client.compat.autocast import default_dtype
@@ -16,11 +16,9 @@ from gt.client.functions.complexes import conj_physical
 from gt.client.functions.creation import arange, finish, float_dtype, zeros
 from gt.client.record.recorder import unary
 from gt.client.record.tree import Kinds
+from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import TABLE
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = [
     "fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "hfft2", "hfftn", "ifft", "ifft2", "ifftn", "ifftshift",
@@ -85,12 +83,16 @@ def _fitted(x: Any, dims: Dims, sizes: Sequence[int | None]) -> Any:
     return x
 
 
-def _c2c(op: str, x: Any, s: Any, dim: Any, norm: str | None, forward: bool) -> Tensor:
+def _forward(op: str, x: Any, s: Any, dim: Any, norm: str | None, forward: bool = True) -> Tensor:
     x = _complex(x)
     dims, sizes = _axes(op, x, s, dim)
     scale = _norm(op, norm, forward)
     x = _fitted(x, dims, sizes)
     return unary(_C2C[dims, scale, forward], x) if dims else x
+
+
+def _inverse(op: str, x: Any, s: Any, dim: Any, norm: str | None) -> Tensor:
+    return _forward(op, x, s, dim, norm, False)
 
 
 def _r2c(op: str, x: Any, s: Any, dim: Any, norm: str | None) -> Tensor:
@@ -139,101 +141,50 @@ def _to_hermitian(op: str, x: Any, s: Any, dim: Any, norm: str | None) -> Tensor
     return unary(_C2C[dims[:-1], scale, False], half) if len(dims) > 1 else half
 
 
-# --- one dimension -------------------------------------------------------------------------------------
+# --- transforms ----------------------------------------------------------------------------------------
 
 
-def fft(input: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-    """The discrete Fourier transform along a dimension."""
-    return _c2c("fft.fft", input, n, dim, norm, True)
+def _of_one_dim(name: str, transform: Callable[..., Tensor], doc: str) -> Callable[..., Tensor]:
+    def function(input: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
+        return transform(f"fft.{name}", input, n, dim, norm)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return function
 
 
-def ifft(input: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-    """The inverse discrete Fourier transform along a dimension."""
-    return _c2c("fft.ifft", input, n, dim, norm, False)
+def _of_dims(name: str, transform: Callable[..., Tensor], dims: Dims | None, doc: str) -> Callable[..., Tensor]:
+    def function(input: Any, s: Any = None, dim: Any = dims, norm: str | None = None) -> Tensor:
+        return transform(f"fft.{name}", input, s, dim, norm)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return function
 
 
-def rfft(input: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-    """The discrete Fourier transform of real input; returns the non-negative frequencies."""
-    return _r2c("fft.rfft", input, n, dim, norm)
+fft = _of_one_dim("fft", _forward, "The discrete Fourier transform along a dimension.")
+ifft = _of_one_dim("ifft", _inverse, "The inverse discrete Fourier transform along a dimension.")
+rfft = _of_one_dim("rfft", _r2c, "fft() of real input; returns the non-negative frequencies.")
+irfft = _of_one_dim("irfft", _c2r, "The inverse of rfft(); n is the size of the result.")
+hfft = _of_one_dim("hfft", _hermitian, "fft() of a Hermitian signal given by one half; n is the size of the result.")
+ihfft = _of_one_dim("ihfft", _to_hermitian, "The inverse of hfft().")
 
+fft2 = _of_dims("fft2", _forward, (-2, -1), "The discrete Fourier transform along two dimensions.")
+ifft2 = _of_dims("ifft2", _inverse, (-2, -1), "The inverse of fft2().")
+fftn = _of_dims("fftn", _forward, None, "The discrete Fourier transform along several dimensions, by default all.")
+ifftn = _of_dims("ifftn", _inverse, None, "The inverse of fftn().")
 
-def irfft(input: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-    """The inverse of rfft(); n is the number of points of the result."""
-    return _c2r("fft.irfft", input, n, dim, norm)
+_HALF = "of real input; returns the non-negative frequencies of the last dimension."
+rfft2 = _of_dims("rfft2", _r2c, (-2, -1), f"fft2() {_HALF}")
+irfft2 = _of_dims("irfft2", _c2r, (-2, -1), "The inverse of rfft2(); s are the sizes of the result.")
+rfftn = _of_dims("rfftn", _r2c, None, f"fftn() {_HALF}")
+irfftn = _of_dims("irfftn", _c2r, None, "The inverse of rfftn(); s are the sizes of the result.")
 
-
-def hfft(input: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-    """The discrete Fourier transform of a Hermitian signal given by one half; n is the size of the result."""
-    return _hermitian("fft.hfft", input, n, dim, norm)
-
-
-def ihfft(input: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-    """The inverse of hfft()."""
-    return _to_hermitian("fft.ihfft", input, n, dim, norm)
-
-
-# --- several dimensions --------------------------------------------------------------------------------
-
-
-def fftn(input: Any, s: Any = None, dim: Any = None, norm: str | None = None) -> Tensor:
-    """The discrete Fourier transform along several dimensions, by default all."""
-    return _c2c("fft.fftn", input, s, dim, norm, True)
-
-
-def ifftn(input: Any, s: Any = None, dim: Any = None, norm: str | None = None) -> Tensor:
-    """The inverse of fftn()."""
-    return _c2c("fft.ifftn", input, s, dim, norm, False)
-
-
-def rfftn(input: Any, s: Any = None, dim: Any = None, norm: str | None = None) -> Tensor:
-    """fftn() of real input; returns the non-negative frequencies of the last dimension."""
-    return _r2c("fft.rfftn", input, s, dim, norm)
-
-
-def irfftn(input: Any, s: Any = None, dim: Any = None, norm: str | None = None) -> Tensor:
-    """The inverse of rfftn(); s are the sizes of the result."""
-    return _c2r("fft.irfftn", input, s, dim, norm)
-
-
-def hfftn(input: Any, s: Any = None, dim: Any = None, norm: str | None = None) -> Tensor:
-    """fftn() of a Hermitian signal given by one half; s are the sizes of the result."""
-    return _hermitian("fft.hfftn", input, s, dim, norm)
-
-
-def ihfftn(input: Any, s: Any = None, dim: Any = None, norm: str | None = None) -> Tensor:
-    """The inverse of hfftn()."""
-    return _to_hermitian("fft.ihfftn", input, s, dim, norm)
-
-
-def fft2(input: Any, s: Any = None, dim: Any = (-2, -1), norm: str | None = None) -> Tensor:
-    """The discrete Fourier transform along two dimensions."""
-    return _c2c("fft.fft2", input, s, dim, norm, True)
-
-
-def ifft2(input: Any, s: Any = None, dim: Any = (-2, -1), norm: str | None = None) -> Tensor:
-    """The inverse of fft2()."""
-    return _c2c("fft.ifft2", input, s, dim, norm, False)
-
-
-def rfft2(input: Any, s: Any = None, dim: Any = (-2, -1), norm: str | None = None) -> Tensor:
-    """fft2() of real input; returns the non-negative frequencies of the last dimension."""
-    return _r2c("fft.rfft2", input, s, dim, norm)
-
-
-def irfft2(input: Any, s: Any = None, dim: Any = (-2, -1), norm: str | None = None) -> Tensor:
-    """The inverse of rfft2(); s are the sizes of the result."""
-    return _c2r("fft.irfft2", input, s, dim, norm)
-
-
-def hfft2(input: Any, s: Any = None, dim: Any = (-2, -1), norm: str | None = None) -> Tensor:
-    """fft2() of a Hermitian signal given by one half; s are the sizes of the result."""
-    return _hermitian("fft.hfft2", input, s, dim, norm)
-
-
-def ihfft2(input: Any, s: Any = None, dim: Any = (-2, -1), norm: str | None = None) -> Tensor:
-    """The inverse of hfft2()."""
-    return _to_hermitian("fft.ihfft2", input, s, dim, norm)
-
+_HERMITIAN = "of a Hermitian signal given by one half; s are the sizes of the result."
+hfft2 = _of_dims("hfft2", _hermitian, (-2, -1), f"fft2() {_HERMITIAN}")
+ihfft2 = _of_dims("ihfft2", _to_hermitian, (-2, -1), "The inverse of hfft2().")
+hfftn = _of_dims("hfftn", _hermitian, None, f"fftn() {_HERMITIAN}")
+ihfftn = _of_dims("ihfftn", _to_hermitian, None, "The inverse of hfftn().")
 
 # --- frequencies ---------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Indexing: `x[...]` and `x[...] = y` with torch's rules, and `select`.
+"""Indexing and slicing: `x[...]` and `x[...] = y` with torch's rules, `narrow`, `select`.
 
 Ints and slices become one `slice` op, which is a view; its start is passed by value, so a changing start makes no new
 program. A 0-dimensional index tensor is a view too (`select_at`) and need not be fetched. Other index tensors become
@@ -15,10 +15,11 @@ import numpy as np
 
 from gt import dtypes
 from gt.client.compat.arguments import shown
+from gt.client.compat.checks import positive
+from gt.client.compat.dims import one_dim
 from gt.client.functions import elementwise as ew
 from gt.client.functions import masks, shapes
 from gt.client.functions.constants import filled
-from gt.client.functions.slices import SLICE, dim_of
 from gt.client.record import recorder as recording
 from gt.client.record.recorder import apply, unary
 from gt.client.record.tree import Kinds
@@ -31,10 +32,12 @@ from gt.ops.rules import broadcast
 if TYPE_CHECKING:
     from gt.client.tensor import Tensor
 
-__all__ = ["index_put", "select"]
+__all__ = ["index_put", "narrow", "select", "select_scatter", "slice_scatter"]
 METHODS = [*__all__]
 INPLACE = ["index_put"]
 
+_SLICE = Kinds(TABLE["slice"], "dims", "lengths", "steps", "drop")
+_SLICE_PUT = Kinds(TABLE["slice_put"], "dims", "lengths", "steps", "drop")
 _SELECT_AT = Kinds(TABLE["select_at"], "dim")
 _INDEX = Kinds(TABLE["index"], "dims")
 _INDEX_PUT = Kinds(TABLE["index_put"], "dims", "accumulate")
@@ -66,11 +69,6 @@ def getitem(x: Tensor, key: Any) -> Tensor:
     return apply(_INDEX[place.dims], (place.view, *place.indices)) if place.dims else place.view
 
 
-def select(input: Any, dim: int, index: Any) -> Tensor:
-    """The slice at an index along dim, as a view without that dimension."""
-    return getitem(input, (slice(None),) * dim_of("select", dim, input.ndim) + (index,))
-
-
 def setitem(x: Tensor, key: Any, value: Any) -> None:
     """x[key] = value."""
     mask = _alone(key)
@@ -99,6 +97,56 @@ def index_put(input: Any, indices: Any, values: Any, accumulate: bool = False) -
     values = _fitted(values, place.shape, "index_put") if hasattr(values, "_v") else values
     made = apply(_INDEX_PUT[place.dims, bool(accumulate)], (place.view, values, *place.indices))
     return made if made.shape == input.shape else shapes.reshape(made, input.shape)
+
+
+# --- slices along one dimension ----------------------------------------------------------------------
+
+
+def _dim_of(op: str, dim: int, ndim: int) -> int:
+    """The dimension as a non-negative number; the tensor must have at least one."""
+    if not ndim:
+        raise DimError(f"{op}: expected at least one dimension, got shape ()")
+    return one_dim(op, dim, ndim)
+
+
+def narrow(input: Any, dim: int, start: Any, length: int) -> Tensor:
+    """A view of `length` elements along dim, from `start` on."""
+    d = _dim_of("narrow", dim, input.ndim)
+    n = input.shape[d]
+    start = start if hasattr(start, "_letter") else int(start)
+    start = start + n if start < 0 else start
+    if length < 0 or not 0 <= start <= n - length:
+        raise DimError(f"narrow: start {start} and length {length} are out of range for dimension {d} of size {n}")
+    return take(_SLICE[(d,), (length,), (1,), ()], input, (start,))
+
+
+def select(input: Any, dim: int, index: Any) -> Tensor:
+    """The slice at an index along dim, as a view without that dimension."""
+    return getitem(input, (slice(None),) * _dim_of("select", dim, input.ndim) + (index,))
+
+
+def select_scatter(input: Any, src: Any, dim: int, index: int) -> Tensor:
+    """A copy of the tensor with the slice at an index along dim replaced by src."""
+    d = _dim_of("select_scatter", dim, input.ndim)
+    n = input.shape[d]
+    if not -n <= index < n:
+        raise DimError(f"select_scatter: index {index} is out of range for dimension {d} of size {n}")
+    return _put("select_scatter", input, src, d, index + n if index < 0 else index, 1, 1, (d,))
+
+
+def slice_scatter(input: Any, src: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Tensor:
+    """A copy of the tensor with the slice start:end:step along dim replaced by src."""
+    d = _dim_of("slice_scatter", dim, input.ndim)
+    positive("slice_scatter", "step", step)
+    a, b, _ = slice(start, end, step).indices(input.shape[d])
+    return _put("slice_scatter", input, src, d, a, len(range(a, b, step)), step, ())
+
+
+def _put(op: str, input: Any, src: Any, dim: int, start: int, length: int, step: int, drop: tuple[int, ...]) -> Tensor:
+    shape = (*input.shape[:dim], *(() if drop else (length,)), *input.shape[dim + 1 :])
+    if src.shape != shape:
+        raise ShapeError(f"{op}: src must have shape {shape}, got {tuple(src.shape)}")
+    return apply(_SLICE_PUT[(dim,), (length,), (step,), drop], (input, ew.cast(src, input.dtype), start))
 
 
 # --- values ------------------------------------------------------------------------------------------
@@ -230,7 +278,7 @@ def _find(x: Any, key: Any, views: bool = True) -> Place:
     view = x
     if sliced:
         at_, starts, lengths, steps = zip(*sliced, strict=True)
-        view = take(SLICE[at_, lengths, steps, tuple(drop)], x, starts)
+        view = take(_SLICE[at_, lengths, steps, tuple(drop)], x, starts)
     for d, i in reversed(picked):
         view = take(_SELECT_AT[d], view, (i,))
     if other:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import warnings
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gt.client.compat.checks import one_of, positive, same_dtype
 from gt.client.compat.dims import one_dim, sizes
+from gt.client.functions.indexing import narrow
 from gt.client.functions.shapes import cat, chunk, expand, reshape, sequence, split
-from gt.client.functions.slices import narrow
+from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = [
     "atleast_1d", "atleast_2d", "atleast_3d", "column_stack", "dsplit", "dstack", "hsplit", "hstack", "meshgrid",

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gt import dtypes
 from gt.client.compat.checks import one_of
 from gt.client.compat.dims import sizes
 from gt.client.functions import elementwise as ew
 from gt.client.functions.creation import full, ones_like
+from gt.client.functions.indexing import narrow
 from gt.client.functions.shapes import cat, expand, flip
-from gt.client.functions.slices import narrow
 from gt.client.record.recorder import apply
 from gt.client.record.tree import Kinds
+from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import TABLE
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = ["constant_pad_nd"]
 METHODS: list[str] = []

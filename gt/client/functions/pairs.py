@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,11 +16,9 @@ from gt.client.functions.creation import empty, from_numpy
 from gt.client.functions.linalg.matrices import matmul
 from gt.client.record.recorder import unary
 from gt.client.record.tree import Kinds
+from gt.client.tensor import Tensor
 from gt.errors import ShapeError
 from gt.ops import TABLE
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = ["cartesian_prod", "cdist", "combinations", "pdist"]
 

@@ -10,7 +10,7 @@ import contextlib
 import math
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,14 +24,12 @@ from gt.client.functions.sorting import searchsorted
 from gt.client.record import recorder as recording
 from gt.client.record.recorder import apply
 from gt.client.record.tree import Kind, Kinds
+from gt.client.tensor import Tensor
 from gt.client.views.inplace import replace
 from gt.dtypes import DType
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import TABLE
 from gt.ops.families.bits import mix64
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = [
     "Generator", "bernoulli", "default_generator", "get_rng_state", "initial_seed", "manual_seed", "multinomial",

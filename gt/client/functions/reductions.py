@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from gt import dtypes
 from gt.client.compat.arguments import shown
@@ -12,11 +12,9 @@ from gt.client.functions import elementwise as ew
 from gt.client.functions import shapes
 from gt.client.record.recorder import apply, unary
 from gt.client.record.tree import Kinds
+from gt.client.tensor import Tensor
 from gt.errors import DTypeError
 from gt.ops import TABLE
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = [
     "all", "amax", "amin", "aminmax", "any", "argmax", "argmin", "count_nonzero", "log_softmax", "logsumexp", "max",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gt import dtypes
 from gt.client.compat.checks import at_least
@@ -12,11 +12,9 @@ from gt.client.functions import shapes
 from gt.client.functions.reductions import Chosen, lifted, sum
 from gt.client.record.recorder import apply, unary
 from gt.client.record.tree import Kinds
+from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, DimError, ShapeError
 from gt.ops import TABLE
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = [
     "cummax", "cummin", "cumprod", "cumsum", "cumulative_trapezoid", "diff", "logcumsumexp", "trapezoid", "trapz",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gt.client.compat.checks import one_of, same_dtype
 from gt.client.compat.dims import one_dim
@@ -12,12 +12,10 @@ from gt.client.functions import shapes
 from gt.client.functions.creation import full
 from gt.client.record.recorder import apply, unary
 from gt.client.record.tree import Kinds
+from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import TABLE
 from gt.ops.rules import broadcast
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = [
     "gather", "index_add", "index_copy", "index_fill", "index_reduce", "index_select", "put", "scatter", "scatter_add",

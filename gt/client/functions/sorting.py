@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gt import dtypes
 from gt.client.compat.checks import one_of, vectors
@@ -15,11 +15,9 @@ from gt.client.functions.reductions import Chosen, amax, any, lifted, sum
 from gt.client.functions.scans import cumsum
 from gt.client.record.recorder import apply, binary, unary
 from gt.client.record.tree import Kind, Kinds
+from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import TABLE
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = [
     "argsort", "bucketize", "isin", "kthvalue", "median", "mode", "msort", "nanmedian", "searchsorted", "sort", "topk",

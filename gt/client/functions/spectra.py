@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gt.client.compat.checks import positive
 from gt.client.functions import elementwise as ew
@@ -12,12 +12,10 @@ from gt.client.functions.complexes import view_as_real
 from gt.client.functions.creation import ones
 from gt.client.functions.padding import pad
 from gt.client.record.graph import Ghost
+from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import TABLE
 from gt.program import spec
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = ["istft", "stft"]
 METHODS = __all__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from gt import dtypes
 from gt.client.compat.checks import at_least, floating, one_of, positive
@@ -16,10 +16,8 @@ from gt.client.functions.creation import arange, full, ones, zeros
 from gt.client.functions.linalg.norms import norm
 from gt.client.functions.reductions import amax, amin, any, sum
 from gt.client.functions.sorting import added_at, searchsorted, sort
+from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, DTypeError, ShapeError
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = [
     "bincount", "corrcoef", "cov", "histc", "histogram", "histogramdd", "nanquantile", "quantile", "renorm",

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gt.client.functions import shapes
-from gt.client.functions.indexing import select
+from gt.client.functions.indexing import narrow, select
 from gt.client.functions.joining import split_with_sizes
-from gt.client.functions.slices import narrow
 
 __all__ = [
     "alias_copy", "detach_copy", "expand_copy", "narrow_copy", "permute_copy", "select_copy", "split_copy",

@@ -6,17 +6,15 @@ Windows are small, so they are computed in this process, in float64, and uploade
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from gt.client.compat.arguments import shown
 from gt.client.compat.checks import at_least, positive
 from gt.client.functions.creation import finish, float_dtype, from_numpy, ignored
+from gt.client.tensor import Tensor
 from gt.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = [
     "bartlett", "blackman", "cosine", "exponential", "gaussian", "general_cosine", "general_hamming", "hamming", "hann",

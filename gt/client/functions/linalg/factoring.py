@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from gt import dtypes
 from gt.client.compat.checks import batches, one_of
@@ -15,11 +15,9 @@ from gt.client.functions.linalg.matrices import matmul, nothing_of
 from gt.client.functions.linalg.solving import epsilon, is_vector, pinv, solve_triangular, tolerances
 from gt.client.record.recorder import apply, unary
 from gt.client.record.tree import Kind, Kinds
+from gt.client.tensor import Tensor
 from gt.errors import ShapeError
 from gt.ops import TABLE
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = ["lu", "lu_solve", "lu_unpack", "orgqr", "qr", "svd"]
 METHODS = ["lu", "lu_solve", "orgqr", "qr", "svd"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gt.client.compat import checks
 from gt.client.compat.dims import different_dims, one_dim
@@ -16,11 +16,9 @@ from gt.client.functions.complexes import conj
 from gt.client.functions.creation import full
 from gt.client.record.recorder import binary
 from gt.client.record.tree import Kind
+from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import TABLE
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = [
     "addbmm", "addmm", "addmv", "addr", "baddbmm", "bmm", "chain_matmul", "cross", "dot", "ger", "inner", "kron",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gt.client.compat.checks import batches, one_of, square
 from gt.client.compat.dims import one_dim, some_dims
@@ -14,11 +14,9 @@ from gt.client.functions.linalg.factoring import svdvals
 from gt.client.functions.linalg.solving import inv_ex
 from gt.client.record.recorder import unary
 from gt.client.record.tree import Kinds
+from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, DimError, DTypeError
 from gt.ops import TABLE
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = ["dist", "norm"]
 METHODS = [*__all__]

@@ -7,7 +7,7 @@ it has none. The `_ex` forms never fail; they return `info`, which is 0 where th
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,11 +20,9 @@ from gt.client.functions.creation import arange, eye
 from gt.client.functions.linalg.matrices import matmul, multiply_chain, nothing_of
 from gt.client.record.recorder import apply, unary
 from gt.client.record.tree import Kind, Kinds
+from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import TABLE
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = [
     "cholesky", "cholesky_inverse", "cholesky_solve", "det", "inverse", "logdet", "matrix_exp", "matrix_power",
