@@ -38,7 +38,7 @@ _ARANGE = Kinds(TABLE["arange"], "n", "dtype")
 _IGNORED = {"device", "layout", "memory_format", "pin_memory"}
 
 
-def wished(where: dict[str, Any]) -> Any:
+def worker_layout(where: dict[str, Any]) -> Any:
     """The layout over workers that was passed as `layout`, if any; torch.strided is not one."""
     layout = where.get("layout")
     return None if layout is None or str(layout).endswith("strided") else layout
@@ -46,7 +46,7 @@ def wished(where: dict[str, Any]) -> Any:
 
 def ignored(op: str, where: dict[str, Any]) -> None:
     """Raise an error for unknown keywords, and for a layout over workers."""
-    if isinstance(wished(where), (str, dict)):
+    if isinstance(worker_layout(where), (str, dict)):
         raise ArgumentError(f"{op}() takes no layout=; use gt.shard(gt.{op}(...), {where['layout']!r})")
     if not _IGNORED.issuperset(where):
         unknown = ", ".join(sorted(where.keys() - _IGNORED))
@@ -65,7 +65,7 @@ def tensor(data: Any, *, dtype: Any = None, requires_grad: bool = False, **where
     tensor([[1, 2],
             [3, 4]])
     """
-    layout = wished(where)
+    layout = worker_layout(where)
     where.pop("layout", None)
     ignored("tensor", where)
     if hasattr(data, "_v"):

@@ -285,7 +285,7 @@ def place(model: Any) -> Any:
         found = _find(signals.parameters, name)
         text = None if found is None else found.text(session, t.shape)
         if text is not None:
-            sharding.lay_out(t, text)
+            sharding.set_layout(t, text)
     for name, module in model.named_modules():
         if name and signals.find(name) is not None:
             enter = _Named(name)
