@@ -18,6 +18,7 @@ import pytest
 
 import gt
 from gt import config, nn, optim
+from gt.client.compat import arguments
 from gt.nn import functional
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -133,6 +134,12 @@ def test_the_core_is_light() -> None:
             foreign -= {"yaml"}  # optional: imported where a YAML file is read
         if not within(name, "gt.worker.engines", "gt.client.compat.interop"):
             assert foreign == set(), name
+
+
+def test_hot_names_are_functions_and_methods() -> None:
+    """The lists in compat/arguments.py name nothing that does not exist."""
+    assert [n for n in arguments.HOT if not (hasattr(gt, n) or hasattr(functional, n))] == []
+    assert [n for n in arguments.HOT_METHODS - arguments.HOT if n not in vars(gt.Tensor)] == []
 
 
 def test_import_gt_loads_no_engine_and_starts_nothing() -> None:
