@@ -117,14 +117,7 @@ def is_pinned(input: Any, device: Any = None) -> bool:
     return False
 
 
-def share_memory_(self: Any) -> Any:
-    """Return the tensor itself: its data is not in this process's memory."""
-    return self
-
-
-def is_shared(self: Any) -> bool:
-    """Always False: the data is not in this process's memory."""
-    return False
+share_memory_, is_shared = pin_memory, is_pinned
 
 
 def _never(what: str) -> property:

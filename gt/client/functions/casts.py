@@ -17,6 +17,7 @@ import numpy as np
 from gt import dtypes
 from gt.client.compat.arguments import shown
 from gt.client.compat.autocast import default_dtype
+from gt.client.functions.creation import number_dtype
 from gt.client.functions.elementwise import cast
 from gt.client.functions.shapes import clone
 from gt.client.tensor import Tensor
@@ -127,18 +128,10 @@ def is_nonzero(input: Any) -> Any:
 def result_type(tensor1: Any, tensor2: Any) -> DType:
     """The dtype of an arithmetic operation on two tensors or numbers."""
     both = (tensor1, tensor2)
-    return dtypes.promote([x._spec if is_tensor(x) else spec((), _number_type(x), weak=True) for x in both])
-
-
-def _number_type(x: Any) -> DType:
-    usual = default_dtype()
-    types = {
-        builtins.bool: dtypes.bool_, builtins.int: dtypes.int64, builtins.float: usual, complex: usual.to_complex(),
-    }  # fmt: skip
-    for kind, made in types.items():
-        if isinstance(x, kind):
-            return made
-    raise DTypeError(f"result_type: expected a tensor or a number, got {shown(x)}")
+    for x in both:
+        if not is_tensor(x) and not isinstance(x, (builtins.bool, builtins.int, builtins.float, complex)):
+            raise DTypeError(f"result_type: expected a tensor or a number, got {shown(x)}")
+    return dtypes.promote([x._spec if is_tensor(x) else spec((), number_dtype(x), weak=True) for x in both])
 
 
 def can_cast(from_: Any, to: Any) -> Any:

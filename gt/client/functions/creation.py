@@ -135,7 +135,7 @@ def _array(op: str, data: Any, dtype: Any) -> np.ndarray[Any, Any]:
 def _bare(op: str, data: Any, kinds: set[DType]) -> Any:
     """The data in a form that NumPy understands. The dtypes of its elements are added to `kinds`."""
     if isinstance(data, (bool, int, float, complex)) and not isinstance(data, np.generic):
-        kinds.add(_number_type(data))
+        kinds.add(number_dtype(data))
         return data
     if hasattr(data, "_letter"):
         return _bare(op, data.fixed(), kinds)
@@ -156,12 +156,13 @@ def _bare(op: str, data: Any, kinds: set[DType]) -> Any:
         raise DTypeError(f"{op}: expected numbers or nested lists of numbers, got {shown(data)}")
     found = set(map(type, data))
     if found <= {bool, int, float, complex}:
-        kinds.update(_number_type(kind()) for kind in found)
+        kinds.update(number_dtype(kind()) for kind in found)
         return list(data)
     return [_bare(op, x, kinds) for x in data]
 
 
-def _number_type(x: Any) -> DType:
+def number_dtype(x: Any) -> DType:
+    """The dtype that torch gives to a Python number."""
     if isinstance(x, bool):
         return dtypes.bool_
     if isinstance(x, int):

@@ -9,6 +9,7 @@ from gt.client.compat.checks import one_of
 from gt.client.functions import elementwise as ew
 from gt.client.functions import shapes
 from gt.client.functions.creation import arange, ones, zeros
+from gt.client.functions.linalg.norms import vector_norm
 from gt.client.grad.modes import set_grad
 from gt.client.record.recorder import apply, unary
 from gt.client.record.tree import Kinds
@@ -55,18 +56,9 @@ def _renormalize(weight: Any, input: Any, max_norm: float, norm_type: float) -> 
         table = weight.detach()
         flat = shapes.reshape(input, (input.numel(),))
         used = zeros(table.shape[0], dtype=dtypes.bool_).index_fill(0, flat, True)
-        norm = _norm(table, float(norm_type))
+        norm = vector_norm(table, norm_type, 1)
         scale = ew.where(ew.logical_and(used, norm > max_norm), max_norm / (norm + 1e-7), 1.0)
         table.mul_(shapes.unsqueeze(scale, 1))
-
-
-def _norm(x: Any, p: float) -> Any:
-    """The p-norm of each row."""
-    if p == 2.0:
-        return (x * x).sum(1).sqrt()
-    if p == float("inf"):
-        return x.abs().amax(1)
-    return (x.abs() ** p).sum(1) ** (1.0 / p)
 
 
 def embedding_bag(

@@ -171,14 +171,12 @@ def transpose(input: Any, dim0: int, dim1: int) -> Tensor:
     return take(_PERMUTE[tuple(order)], input)
 
 
+swapdims = transpose
+
+
 def swapaxes(input: Any, axis0: int, axis1: int) -> Tensor:
     """A view with two dimensions exchanged."""
     return transpose(input, axis0, axis1)
-
-
-def swapdims(input: Any, dim0: int, dim1: int) -> Tensor:
-    """A view with two dimensions exchanged."""
-    return transpose(input, dim0, dim1)
 
 
 def movedim(input: Any, source: Any, destination: Any) -> Tensor:
