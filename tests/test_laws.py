@@ -114,6 +114,20 @@ def test_what_is_built_on_the_client_needs_the_client_alone() -> None:
         assert reaches(part, "gt.dispatcher", "gt.worker", "gt.transport", "gt.server", "gt.cli") == []
 
 
+@pytest.mark.parametrize("part", ["functions", "compat", "mesh"])
+def test_function_families_import_each_other_at_the_top(part: str) -> None:
+    """An import of GT inside a function would hide a cycle."""
+    for file in sorted((PACKAGE / "client" / part).rglob("*.py")):
+        inside = {
+            ast.unparse(node)
+            for function in ast.walk(ast.parse(file.read_text()))
+            if isinstance(function, ast.FunctionDef)
+            for node in ast.walk(function)
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gt")
+        }
+        assert inside == set(), file
+
+
 def test_transport_knows_no_part() -> None:
     assert reaches("gt.transport", "gt.client", "gt.dispatcher", "gt.worker", "gt.nn", "gt.optim", "gt.server") == []
 

@@ -140,8 +140,10 @@ def unflatten(input: Any, dim: int, sizes: Sequence[int]) -> Tensor:
 def squeeze(input: Any, dim: Any = None) -> Tensor:
     """A view without the dimensions of size 1: all of them, or those in dim."""
     n = input.ndim
-    named = range(n) if dim is None else dim if isinstance(dim, (tuple, list)) else (dim,)
-    dims = different_dims("squeeze", named, n)
+    if isinstance(dim, (tuple, list)):
+        dims = different_dims("squeeze", dim, n)
+    else:
+        dims = tuple(range(n)) if dim is None else (one_dim("squeeze", dim, n),)
     return take(_RESHAPE[tuple(k for i, k in enumerate(input.shape) if k != 1 or i not in dims)], input)
 
 
