@@ -16,7 +16,7 @@ from gt.transport.codec import Buffer
 from gt.transport.messages import Failure, Message
 
 if TYPE_CHECKING:
-    from gt.dispatcher.planner.program import Planned
+    from gt.dispatcher.planner.plan import Planned
 
 Peer = bytes  #: A connection, as the sockets name it. Never an identity: sessions are.
 

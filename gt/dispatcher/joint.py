@@ -28,7 +28,7 @@ from gt.program import Instruction, Program, Spec
 from gt.transport.messages import Call, CallDone, CallFailed, Define, Failure, Free, pack_ids
 
 if TYPE_CHECKING:
-    from gt.dispatcher.planner.program import Planned
+    from gt.dispatcher.planner.plan import Planned
 
 NOTHING: tuple[tuple[int, ...], str] = ((0,), "uint8")  #: What a worker has of a tensor that lies elsewhere.
 PEER_FAILED = "PeerFailed"  #: The failure of a worker that only saw another one fail.

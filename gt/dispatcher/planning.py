@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from gt.dispatcher.events import Check, MakePlan, PlanMade, PlanReady
-from gt.dispatcher.planner.program import Planned, plan_program
+from gt.dispatcher.planner.plan import Planned, plan_program
 from gt.errors import BY_NAME
 from gt.layout import Layout, Mesh
 from gt.ops.check import Checked, check_client

@@ -24,7 +24,8 @@ from gt.dispatcher.events import (
     TimePassed,
 )
 from gt.dispatcher.machine import Machine
-from gt.dispatcher.planner.program import Local, Planned
+from gt.dispatcher.planner.emit import Local
+from gt.dispatcher.planner.plan import Planned
 from gt.dispatcher.planning import Planner, work_off
 from gt.layout import layout
 from gt.program import Instruction, Program, spec

@@ -11,7 +11,7 @@ from dispatching import PLAIN, STEP, Client, FakeWorker, Hand, Settings, copies,
 from gt.dispatcher import plans
 from gt.dispatcher.events import MakePlan
 from gt.dispatcher.log import InstructionLog
-from gt.dispatcher.planner.local import Local
+from gt.dispatcher.planner.emit import Local
 from gt.errors import ArgumentError
 from gt.layout import split
 from gt.program import Instruction, Program

@@ -29,7 +29,7 @@ from gt.transport import codec
 from gt.transport.messages import VERSION, Refused, Share, WorkerHello, WorkerWelcome
 from gt.worker import engines
 from gt.worker.core import WorkerCore
-from gt.worker.run.memory_groups import Hall
+from gt.worker.run.memory_groups import MemoryHub
 
 TICK_S = 0.1
 
@@ -87,7 +87,7 @@ class SimWorker:
 
     def __init__(self, cluster: Cluster, number: int, settings: config.Config, engine: Any) -> None:
         self.engine = engines.load(engine, "cpu" if engine == "torch" else "") if isinstance(engine, str) else engine
-        self.core = WorkerCore(self.engine, settings, network=cluster.hall.door)
+        self.core = WorkerCore(self.engine, settings, network=cluster.hall.network)
         self.control = cluster.link(f"w{number}c".encode())
         self.results = cluster.link(f"w{number}r".encode())
         self.dead = False
@@ -138,7 +138,7 @@ class Cluster:
         self.machine = Machine(self.settings, self.settings.token)
         self.links: dict[bytes, Link] = {}
         self.workers: list[SimWorker] = []
-        self.hall = Hall()  #: where workers run collectives
+        self.hall = MemoryHub()  #: where workers run collectives
         self.checks: deque[Check | MakePlan] = deque()
         self.now_s = 0.0
         self.moves = 0

@@ -22,13 +22,12 @@ import gt.dispatcher.calls
 import gt.dispatcher.invariants
 import gt.dispatcher.machine
 import gt.dispatcher.transfers
+import gt.transport.chunks
 import gt.transport.shared
 import gt.worker.calls
 import gt.worker.core
 import gt.worker.fetches
 import gt.worker.session
-import gt.worker.together
-import gt.worker.transfers
 from gt import config
 from gt.client.session.transfers import Download
 from gt.dispatcher.events import PeerLost, Send, TimePassed
@@ -54,18 +53,12 @@ LIMITS = {
     gt.worker.fetches: {"CHUNK": 48, "SLOTS": 5, "LARGE": 80},
     gt.dispatcher.machine: {"WINDOW": 6},
     gt.dispatcher.calls: {"WINDOW": 6},
-    gt.worker.transfers: {"CHUNK": 48},
+    gt.transport.chunks: {"CHUNK": 48},
     gt.worker.session: {"SENDING_NBYTES": 500},
     gt.client.functions.constants: {"BY_VALUE_NBYTES": 64},
 }  # fmt: skip
 #: They ask for the time.
-CLOCKED = (
-    gt.client.session.session,
-    gt.client.session.transfers,
-    gt.client.record.recorder,
-    gt.worker.calls,
-    gt.worker.together,
-)
+CLOCKED = (gt.client.session.session, gt.client.session.transfers, gt.client.record.recorder, gt.worker.calls)
 FAULTS = 0.03  #: Turns in which something goes wrong or a worker joins.
 TORCH = find_spec("torch") is not None
 for engine in ["numpy", "torch"] if TORCH else ["numpy"]:
