@@ -339,15 +339,8 @@ def test_a_group_that_was_long_unused_is_made_anew(monkeypatch: pytest.MonkeyPat
     many = Many([NUMPY] * 3, 0)
     fill(many, 1)
     for workers in ((1, 2), (1, 3), (1, 3), (1, 3), (1, 3), (2, 3), (1, 2)):
-<<<<<<< HEAD
         assert set(many.run(sums(workers, [1]), 10).values()) == {""}
-    generations = {key.workers: key.generation for key in many.hall.tables}
-=======
-        seq = many.call(sums(workers, [1]), 10)
-        many.work()
-        assert set(many.kinds(seq).values()) == {""}
     generations = {key.workers: key.generation for key in many.hall.meetings}
->>>>>>> captures
     assert generations == {(1, 2): 1, (1, 3): 0, (2, 3): 0}
 
 
