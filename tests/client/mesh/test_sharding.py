@@ -211,7 +211,7 @@ def test_a_parameter_is_laid_out_in_place(script: Script, session: Session) -> N
     assert sorted(pins(script)) == ["[6@x]"] * 6
     with pytest.raises(ArgumentError, match=r"shard_: no parameter matches '2\.\*'"):
         gt.shard_(model, {"2.*": {0: "x"}})
-    with pytest.raises(DTypeError, match="takes a tensor or a module"):
+    with pytest.raises(DTypeError, match="expected a tensor or a module"):
         gt.shard_(3, {0: "x"})
 
 
