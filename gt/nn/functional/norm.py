@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gt.client.functions import reductions
+from gt.client.functions.linalg.norms import norm as p_norm
 from gt.client.grad.modes import set_grad
 from gt.client.record.recorder import apply
 from gt.client.record.tree import Kinds
@@ -150,4 +150,4 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
 
 def normalize(input: Tensor, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Tensor:
     """input / max(norm(input, p, dim), eps)."""
-    return input / reductions.norm(input, p, dim, True).clamp(min=eps)
+    return input / p_norm(input, p, dim, True).clamp(min=eps)
