@@ -65,7 +65,7 @@ def plain(pieces: Pieces, m: Mesh, at: tuple[int, ...]) -> list[int]:
 
 
 def test_a_minor_axis_refines_for_every_size() -> None:
-    """Law 1: what (x, y) holds lies within what x holds, for all sizes, also below the mesh."""
+    """Law 1: what (x, y) holds is part of what x holds, for all sizes, also below the mesh."""
     for n, p, q in itertools.product(range(40), (1, 2, 3, 5, 8), (1, 2, 3, 4)):
         for i in range(p):
             lo, hi = bounds(i, n, p)
@@ -142,7 +142,7 @@ def test_text() -> None:
             parse(text, m)
 
 
-def test_what_is_none() -> None:
+def test_layouts_that_are_refused() -> None:
     m = mesh(x=2, y=2)
     with pytest.raises(ArgumentError, match="'x' is used twice"):
         split(m, (4, 4), {0: "x", 1: "x"})

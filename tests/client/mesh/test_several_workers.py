@@ -96,7 +96,7 @@ def test_three_workers_and_uneven_shards(session: Session, expected: list[float]
     np.testing.assert_allclose(losses, expected, rtol=1e-9)
 
 
-def test_what_is_written_in_place_keeps_its_layout(session: Session) -> None:
+def test_a_tensor_that_is_written_in_place_keeps_its_layout(session: Session) -> None:
     gt.mesh(x=2)
     model = gt.shard_(zoo.residual(gt), {"up.weight": {0: "x"}})
     w = model.up.weight
@@ -106,7 +106,7 @@ def test_what_is_written_in_place_keeps_its_layout(session: Session) -> None:
     np.testing.assert_array_equal(w.detach().numpy(), state["up.weight"])
     other = gt.shard_(
         zoo.residual(gt), {"up.weight": {0: "x"}}
-    )  # all of it in one program, and what is loaded lies otherwise
+    )  # all of it in one program, and what is loaded has another layout
     other.load_state_dict({k: gt.from_numpy(v, layout={0: "x"} if v.ndim == 1 else {1: "x"}) for k, v in state.items()})
     assert repr(other.up.weight.layout) == "[30@x]"
     gt.nn.init.normal_(w)

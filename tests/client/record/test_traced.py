@@ -222,7 +222,7 @@ def arguments_that_share_memory(function: Decorator) -> Any:
 
 @scenario(replays=0)
 def views_written_as_arguments(function: Decorator) -> Any:
-    """Where the base lies is not known: such a function runs as Python."""
+    """The base of the view is not known: such a function runs as Python."""
 
     @function
     def f(row: Any) -> None:

@@ -317,7 +317,7 @@ def test_deepcopy(session: Session) -> None:
         copy.deepcopy(w * 2.0)
 
 
-def test_a_forked_child_is_told(session: Session) -> None:
+def test_a_forked_child_gets_an_error(session: Session) -> None:
     """The child's first use raises one clear line, and its finalizers do nothing."""
     x = gt.ones(3)
     x.numpy()
@@ -377,7 +377,7 @@ def test_a_closed_session(cluster: Cluster) -> None:
             session.fetch(x._v)
 
 
-def test_a_lost_server_is_told(cluster: Cluster) -> None:
+def test_a_lost_server_is_reported(cluster: Cluster) -> None:
     with using(cluster.client()) as session:
         x = gt.ones(2)
         x.numpy()

@@ -134,7 +134,7 @@ def test_values_and_gradients(name: str) -> None:
     compare(f, *arrays, second=name not in ONCE, rtol=1e-6)
 
 
-def test_what_has_no_gradient() -> None:
+def test_results_without_a_gradient() -> None:
     for kwargs in ({}, {"atol": 1.0}, {"rtol": 0.5}, {"hermitian": True}):
         a = well(2, 3, 3) + well(2, 3, 3).swapaxes(-1, -2)
         ours = gt.linalg.matrix_rank(gt.tensor(a), **kwargs)

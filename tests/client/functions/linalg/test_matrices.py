@@ -223,7 +223,7 @@ def test_complex_tensors_print_as_in_torch(data: Any) -> None:
     assert repr(ours) == repr(theirs).replace("torch.", "gt.")
 
 
-def test_what_is_complex_needs_a_gradient_to_go_back() -> None:
+def test_backward_of_a_complex_tensor_needs_a_gradient() -> None:
     z = gt.tensor([1 + 2j], requires_grad=True)
     with pytest.raises(AutogradError, match=r"complex64 tensor needs backward\(gradient\)"):
         (z * z).sum().backward()
