@@ -10,7 +10,7 @@ import torch
 
 import gt
 from gt.errors import ArgumentError, ShapeError
-from tests.beside_torch import Build, arrays, compare_modules, nn_twins
+from tests.beside_torch import Build, arrays, compare_modules, nn_twins, same
 
 _rng = np.random.default_rng(2)
 
@@ -69,8 +69,7 @@ def test_packed_sequences(name: str, sorted_: bool) -> None:
         padded, sizes = rnn.pad_packed_sequence(y, padding_value=-1.0, total_length=6)
         (padded * padded).sum().backward()
         results.append(arrays([packed.data, packed.batch_sizes, padded, sizes, last, t.grad, h.grad]))
-    for got, want in zip(results[1], results[0], strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-9)
+    same(results[1], results[0], rtol=1e-6, atol=1e-9)
 
 
 def test_sequences_are_padded_and_packed() -> None:
@@ -148,8 +147,7 @@ def test_attention_to_oneself() -> None:
         theirs, ours = nn_twins(lambda nn, first=first: nn.MultiheadAttention(8, 2, batch_first=first))
         want = theirs(*[torch.from_numpy(Q)] * 3)
         got = ours(*[gt.from_numpy(Q)] * 3)
-        for a, b in zip(arrays(got), arrays(want), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9)
+        same(got, want, rtol=1e-6, atol=1e-9)
     with pytest.raises(ArgumentError, match="cannot be in 3 equal heads"):
         gt.nn.MultiheadAttention(8, 3)
     layer = gt.nn.MultiheadAttention(64, 4)

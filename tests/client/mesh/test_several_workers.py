@@ -17,6 +17,7 @@ from benchmarks import zoo
 from gt import config
 from gt.client.session.session import Session
 from gt.errors import OutOfMemory
+from tests.beside_torch import same
 from tests.client.mesh.sharded_training import WAYS, train
 from tests.sim.cluster import Cluster, using
 
@@ -166,8 +167,7 @@ def test_signals_place_a_model_on_sub_meshes(session: Session) -> None:
     loss = out.square().mean()
     loss.backward()
     got = [loss.item(), *(p.grad.numpy() for p in model.parameters())]
-    for a, b in zip(got, expected, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+    same(got, expected, rtol=1e-9, atol=1e-12)
     assert {p.layout.mesh for p in model[0].parameters()} == {gt.mesh("first").grid}
 
 
