@@ -38,7 +38,7 @@ from gt.transport.messages import (
 )
 from gt.worker import engines
 from gt.worker.core import WorkerCore
-from gt.worker.run.memory_groups import Hall
+from gt.worker.run.memory_groups import MemoryHub
 from tests.worker.worker_building import Builder
 
 DEADLINE_S = 60.0  #: For a loaded machine; nothing takes that long when all is well.
@@ -175,12 +175,12 @@ class Many(Workers):
 
     def __init__(self, engines: Sequence[Any], seed: int | None = None, **settings: Any) -> None:
         super().__init__(range(1, 1 + len(engines)))
-        self.hall = Hall()
+        self.hall = MemoryHub()
         self.random = random.Random(seed) if seed is not None else None
         self.cores: dict[int, WorkerCore] = {}
         for number, engine in enumerate(engines, 1):
             mine = {k: v[number - 1] if isinstance(v, list) else v for k, v in settings.items()}
-            core = WorkerCore(engine, config.replace(config.load(), **mine), network=self.hall.door)
+            core = WorkerCore(engine, config.replace(config.load(), **mine), network=self.hall.network)
             core.receive(WorkerWelcome(1, number))
             self.cores[number] = core
 

@@ -61,7 +61,7 @@ def test_in_single_precision(server: Server) -> None:
     same(losses(server.address, "gpt", {"x": 3}, "both", dtype=np.float32), expected, 1e-4)
 
 
-@pytest.mark.parametrize(("axes", "way"), [({"x": 3}, "both"), ({"x": 2, "y": 2}, "anyhow"), ({"x": 4}, "data")])
+@pytest.mark.parametrize(("axes", "way"), [({"x": 3}, "both"), ({"x": 2, "y": 2}, "drawn"), ({"x": 4}, "data")])
 def test_all_that_a_script_does(server: Server, scripted: list[float], axes: dict[str, int], way: str) -> None:
     """A sliced positional embedding, concatenation, transposes, norms, a deep backward, dropout and noise, checkpoints
     of activations, accumulation, clipping, momentum, `item()` and an evaluation between steps."""

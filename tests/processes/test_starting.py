@@ -205,5 +205,5 @@ def test_a_local_worker_that_cannot_start_ends_the_server(start: Start) -> None:
     server = start("-m", "gt.server", "-p", "0", "--workers", "1", "--engine", "abacus")
     code, out, said = server.end()
     assert (code, out) == (2, "")
-    assert "engine 'abacus' is not one of: torch, numpy" in said
+    assert "unknown engine 'abacus'; expected one of: torch, numpy" in said
     assert not children(server.pid)

@@ -174,7 +174,7 @@ def test_an_upload_of_which_a_part_is_kept() -> None:
     many.work()
     np.testing.assert_array_equal(many.fetch(1, 1), whole[1:3][:, [0, 1, 4]])
     assert many.fetch(1, 2).shape == (4, 0)
-    assert "not positions" in many.fetch(1, 3).text
+    assert "ranges in order" in many.fetch(1, 3).text
 
 
 # --- failures --------------------------------------------------------------------------------------------------------
@@ -340,7 +340,7 @@ def test_a_group_that_was_long_unused_is_made_anew(monkeypatch: pytest.MonkeyPat
     fill(many, 1)
     for workers in ((1, 2), (1, 3), (1, 3), (1, 3), (1, 3), (2, 3), (1, 2)):
         assert set(many.run(sums(workers, [1]), 10).values()) == {""}
-    generations = {key.workers: key.generation for key in many.hall.tables}
+    generations = {key.workers: key.generation for key in many.hall.meetings}
     assert generations == {(1, 2): 1, (1, 3): 0, (2, 3): 0}
 
 

@@ -137,7 +137,7 @@ def test_a_failed_one_leaves_the_old_one_whole(tmp_path: Path, monkeypatch: pyte
 
 #: What is done to an index, and to one of its rows; and what is said of it.
 WRONG: dict[Callable[[Any, Any], Any], str] = {
-    lambda index, row: row.update(layout="[99@x]"): "none of a tensor",
+    lambda index, row: row.update(layout="[99@x]"): "does not fit a tensor",
     lambda index, row: row.update(dtype="float32"): "does not have the part of model.rows",
     lambda index, row: row["files"].update({"0": "../secret"}): "a file elsewhere",
     lambda index, row: row["files"].pop("0"): "without all of its parts",

@@ -169,7 +169,7 @@ def test_layouts_are_text_axes_or_another_layout(script: Script, session: Sessio
         ({0: "x", -2: "y"}, ArgumentError, "a dimension twice"),
         ({0: 1}, DTypeError, "over an axis"),
         ({"x": 0}, DTypeError, "a dimension is an int, not 'x'"),
-        ("[11@x]", ShapeError, r"none of a tensor of shape \(10, 4\)"),
+        ("[11@x]", ShapeError, r"does not fit a tensor of shape \(10, 4\)"),
         ("[10@x] sum y", ArgumentError, "left|leaves to be reduced"),
         ("10@x", ArgumentError, "is not a layout like"),
         ("stage9: [10@x]", ArgumentError, "there is no mesh 'stage9'"),

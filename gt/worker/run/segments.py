@@ -1,11 +1,11 @@
-"""A program that workers run together, cut into parts that can be compiled.
+"""A program that several workers run together, cut into segments that can be compiled.
 
-Law 1: a part is what lies between collectives. Nothing in it meets others, checks indices or overwrites an input; all
-       that stays where it is, as plain code between the parts.
-Law 2: where a collective's result is read for the first time a new part begins: what lies before does not wait for it.
-Law 3: views cost nothing and copies do. A view belongs to whoever reads it, again in each part; what leaves a part is
-       what it is a view of.
-Law 4: parts depend on the program alone, and are numbered by what is in them: layers that are alike have one library.
+Law 1: a segment is a run of instructions between collectives. No instruction of it is a collective, checks an index on
+       the device or overwrites an input; those stay where they are, as plain code between the segments.
+Law 2: where a collective's result is first read a new segment begins: what comes before does not wait for it.
+Law 3: views cost nothing and copies do. Each segment makes again the views that it reads; it returns what they are
+       views of.
+Law 4: segments depend on the program alone, and are named by their content: layers that are alike share one library.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from typing import Any
 from gt.ops.check import Checked, check
 from gt.ops.record import TABLE, Op
 from gt.program import SCALARS, Instruction, Program
-from gt.worker.engines import Array
 from gt.worker.run.executor import Runnable
+from gt.worker.run.store import Array
 
-LEAST = 8  #: Instructions of a part, views not counted: in fewer there is nothing to fuse.
-PARTS = 32  #: Parts of one program, the largest ones: each is a library.
+LEAST = 8  #: Instructions of a segment, views not counted: in fewer there is nothing to fuse.
+SEGMENTS = 32  #: Segments of one program, the largest ones: each is a library.
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Segment:
     """Some instructions of a program, as a program."""
 
     checked: Checked
-    instructions: tuple[int, ...]  #: what each of its own instructions is in the whole program
-    replaces: frozenset[int]  #: instructions that need not be run where the part is; its place is that of the last
-    args: tuple[int, ...]  #: the whole program's values that are its inputs, and then ~k for its scalars
-    results: tuple[int, ...]  #: what its outputs are in the whole program
+    instructions: tuple[int, ...]  #: The number of each of its instructions in the whole program.
+    replaces: frozenset[int]  #: The instructions that the segment stands for; its place is that of the last.
+    args: tuple[int, ...]  #: The whole program's values that are its inputs, and then ~k for its scalars.
+    results: tuple[int, ...]  #: The whole program's values that are its outputs.
 
 
-def cut(checked: Checked) -> list[Part]:
-    """The parts of a program, in order."""
-    found = list(_Cutting(checked).parts())
-    largest = sorted(range(len(found)), key=lambda k: -len(found[k].replaces))[:PARTS]
+def cut(checked: Checked) -> list[Segment]:
+    """The segments of a program, in order."""
+    found = list(_Cutting(checked).segments())
+    largest = sorted(range(len(found)), key=lambda k: -len(found[k].replaces))[:SEGMENTS]
     return [found[k] for k in sorted(largest)]
 
 
@@ -46,15 +46,16 @@ class _Cutting:
     def __init__(self, checked: Checked) -> None:
         self.checked, self.program = checked, checked.program
         self.donated = set(self.program.donate)
-        self.first: list[int] = []  #: of every instruction: the number of its first result
-        self.maker: list[int] = [-1] * len(self.program.inputs)  #: of every value: the instruction that makes it
-        self.source: list[int] = list(range(len(self.program.inputs)))  #: of every value: what it is a view of
+        self.first: list[int] = []  #: Of every instruction: the number of its first result.
+        self.maker: list[int] = [-1] * len(self.program.inputs)  #: Of every value: the instruction that makes it.
+        self.source: list[int] = list(range(len(self.program.inputs)))  #: Of every value: what it is a view of.
         for i, ins in enumerate(self.program.code):
             self.first.append(len(self.maker))
             for _ in range(ins.results):
                 self.maker.append(i)
                 self.source.append(self.source[ins.args[0]] if self.is_view(i) else len(self.source))
-        self.readers: dict[int, set[int]] = {}  #: of what is no view: who reads it, or a view of it; -1: the caller
+        #: Of a value that is not a view: who reads it or a view of it; -1: the caller.
+        self.readers: dict[int, set[int]] = {}
         for i, ins in enumerate(self.program.code):
             if not self.is_view(i):
                 for v in self.reads(ins):
@@ -70,7 +71,7 @@ class _Cutting:
         return {self.source[a] for a in ins.args if a >= 0}
 
     def looks(self, ins: Instruction) -> bool:
-        """Whether it needs indices to be checked that come from a device."""
+        """Whether it reads indices that have to be checked on the device."""
         op = TABLE[ins.op]
         if op.indices is None:
             return False
@@ -79,17 +80,17 @@ class _Cutting:
         return any(ins.args[k] >= 0 for k in op.indices(*specs, **ins.attrs))
 
     def writes(self, i: int) -> bool:
-        """Whether it may overwrite inputs: that is left to the commit, the last of all."""
+        """Whether it may overwrite inputs: that is left to the commit, at the end."""
         ins = self.program.code[i]
         targets = [ins.args[k] for k in TABLE[ins.op].inplace]
         results = range(self.first[i], self.first[i] + ins.results)
         unread = all(self.readers.get(v, set()) <= {-1} for v in results)
         return bool(targets) and unread and self.donated.issuperset(targets)
 
-    def parts(self) -> Iterator[Part]:
-        here: list[int] = []  #: the instructions of the part that grows
-        made: set[int] = set()  #: and the values
-        coming: set[int] = set()  #: results of collectives that nobody has waited for
+    def segments(self) -> Iterator[Segment]:
+        here: list[int] = []  # the instructions of the segment that grows,
+        made: set[int] = set()  # and the values they make
+        coming: set[int] = set()  # results of collectives that have not been waited for
         for i, ins in enumerate(self.program.code):
             if self.is_view(i):
                 continue
@@ -109,14 +110,14 @@ class _Cutting:
                 made.update(results)
         yield from self.closed(here)
 
-    def closed(self, here: list[int]) -> list[Part]:
-        """The part of these instructions, unless there is little in it."""
+    def closed(self, here: list[int]) -> list[Segment]:
+        """The segment of these instructions, unless they are few."""
         if len(here) < LEAST:
             return []
         code, members = self.program.code, set(here)
         order = sorted(members.union(*[self.views(code[i]) for i in here]))
         inside = set(order)
-        env: dict[int, int] = {}  #: the whole program's value -> the part's
+        env: dict[int, int] = {}  # the whole program's value -> the segment's
         scalars: dict[int, int] = {}
         for i in order:
             for a in code[i].args:
@@ -148,8 +149,8 @@ class _Cutting:
             )
         )
         if not results or any(checked.specs[k] is not specs[v] for v, k in env.items()):
-            return []  # an input of it was a Python number once, and it would be none here
-        return [Part(checked, tuple(order), frozenset(here), (*inputs, *(~k for k in scalars)), results)]
+            return []  # one of its inputs has a Python number's type, which an input cannot have
+        return [Segment(checked, tuple(order), frozenset(here), (*inputs, *(~k for k in scalars)), results)]
 
     def views(self, ins: Instruction) -> set[int]:
         """The views through which an instruction reads."""
@@ -163,35 +164,37 @@ class _Cutting:
 
 
 def _no_shape(*operands: Any) -> Any:
-    raise AssertionError("a part is inferred as the program that it is")
+    raise AssertionError("a segment is inferred instruction by instruction")
 
 
-#: What stands for a part among the steps of a program.
-PART = Op(name="part", doc="", infer=_no_shape, vjp=None, samples=lambda rng: [])
+#: The op of a segment, as a step of the whole program.
+SEGMENT = Op(name="segment", doc="", infer=_no_shape, vjp=None, samples=lambda rng: [])
 
 
-class Ready:
-    """A part that was compiled: a step of the whole program. And its plain code, for when that fails."""
+class CompiledSegment:
+    """A compiled segment, as a step of the whole program (lowering.Whole), with plain code to fall back to."""
 
-    op = PART
+    op = SEGMENT
 
-    def __init__(self, part: Part, library: Callable[..., list[Array]], order: list[int], plain: Runnable) -> None:
+    def __init__(
+        self, segment: Segment, library: Callable[..., list[Array]], order: list[int], plain: Runnable
+    ) -> None:
         self.kernel = self._run
-        self.replaces, self.place = part.replaces, max(part.replaces)
-        self.args, self.results = part.args, part.results
-        self.specs = tuple([part.checked.specs[o] for o in part.checked.program.outputs])
+        self.replaces, self.place = segment.replaces, max(segment.replaces)
+        self.args, self.results = segment.args, segment.results
+        self.specs = tuple([segment.checked.specs[o] for o in segment.checked.program.outputs])
         self.failed = ""  #: Why the plain code had to run.
         self._library, self._plain = library, plain
-        self._order = order  #: of its results, among those of the library
-        self._instructions = part.instructions
-        self._count = len(part.checked.program.inputs)
+        self._order = order  #: Of its results among those of the library.
+        self._instructions = segment.instructions
+        self._count = len(segment.checked.program.inputs)
 
     def _run(self, *operands: Any) -> Any:
         arrays, scalars = list(operands[: self._count]), operands[self._count :]
         try:
             made = self._library(arrays, scalars)
         except Exception as e:
-            results, _ = self._plain.run(arrays, scalars)  # a bad number fails here too
+            results, _ = self._plain.run(arrays, scalars)  # which raises too if a number of the call is bad
             self.failed = str(e) or type(e).__name__
         else:
             results = [made[k] for k in self._order]

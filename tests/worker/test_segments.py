@@ -10,16 +10,16 @@ import pytest
 from worker_building import Broken, Builder, Faulty, Wrapped
 
 from gt.config import Config, replace
-from gt.dispatcher.planner.program import plan_program
+from gt.dispatcher.planner.plan import plan_program
 from gt.layout import mesh
 from gt.ops.check import Checked, check
 from gt.ops.record import TABLE
 from gt.program import Program, Spec
 from gt.worker.engines import load
-from gt.worker.run import parts, tiers
-from gt.worker.run.collectives import Collective, Done
+from gt.worker.run import programs, segments, tiers
+from gt.worker.run.collectives import Collective, PeerResult
 from gt.worker.run.executor import Runnable, compile_program
-from gt.worker.run.parts import Ready, cut
+from gt.worker.run.segments import CompiledSegment, cut
 from tests.sharding.recorded import is_update, record
 from tests.sharding.timing import cases
 from tests.workers_here import Many, Part, together
@@ -37,12 +37,13 @@ class Alone:
     def __init__(self) -> None:
         self.met: list[tuple[Any, ...]] = []  #: What was sent, in order.
 
-    def start(self, what: Collective, array: Any, private: bool) -> Done:
+    def start(self, what: Collective, array: Any, private: bool) -> PeerResult:
         self.met.append((what.name, what.workers, array.numpy().tobytes()))
-        return Done(some(what.made, len(self.met)))
+        made = some(what.made, len(self.met))
+        return PeerResult(lambda: made)
 
-    def agree(self, flag: Any) -> Done:
-        return Done(0)
+    def agree(self, flag: Any) -> PeerResult:
+        return PeerResult(lambda: 0)
 
     def agreed(self, said: int) -> None:
         self.met.append(("end",))
@@ -68,11 +69,11 @@ def run(code: Runnable, checked: Checked, scalars: tuple[Any, ...]) -> tuple[lis
             return list(end.value[0]), peers.met
 
 
-def plainly(part: parts.Part) -> Ready:
+def plainly(part: segments.Segment) -> CompiledSegment:
     """A part that stands for what it was cut of, but was not compiled."""
     plain = compile_program(part.checked, TORCH)
     own = [lambda a, s: [x.clone() for x in plain.run(list(a), s)[0]]]
-    return Ready(part, own[0], list(range(len(part.results))), plain)
+    return CompiledSegment(part, own[0], list(range(len(part.results))), plain)
 
 
 def locals_of(name: str, way: str, m: Any) -> Iterator[tuple[Checked, tuple[Any, ...]]]:
@@ -87,8 +88,8 @@ def locals_of(name: str, way: str, m: Any) -> Iterator[tuple[Checked, tuple[Any,
 @pytest.mark.parametrize("name", MODELS)
 def test_a_step_in_parts_is_the_step(name: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same results, and the same things sent in the same order, to the last bit."""
-    monkeypatch.setattr(parts, "LEAST", 2)
-    monkeypatch.setattr(parts, "PARTS", 1000)
+    monkeypatch.setattr(segments, "LEAST", 2)
+    monkeypatch.setattr(segments, "SEGMENTS", 1000)
     for checked, scalars in locals_of(name, way, mesh(x=2)):
         found = cut(checked)
         assert found
@@ -119,7 +120,7 @@ def test_most_of_a_data_parallel_step_is_in_parts(name: str) -> None:
 # --- small ones -----------------------------------------------------------------------------
 
 
-def chain(b: Builder, x: int, times: int = parts.LEAST) -> int:
+def chain(b: Builder, x: int, times: int = segments.LEAST) -> int:
     """x + x + ... of so many instructions."""
     for _ in range(times):
         x = b.add("add", x, x)
@@ -131,7 +132,7 @@ def reduce(b: Builder, x: int, rank: int = 0) -> int:
     return reduced
 
 
-def cut_of(b: Builder, outputs: list[int], **ends: Any) -> list[parts.Part]:
+def cut_of(b: Builder, outputs: list[int], **ends: Any) -> list[segments.Segment]:
     return cut(check(together(b, (1, 2), outputs, **ends)))
 
 
@@ -144,7 +145,7 @@ def test_a_part_ends_where_a_collective_reads_it_and_begins_where_one_is_read() 
     found = cut_of(b, [last])
     assert [part.results for part in found] == [(first,), (beside,), (last,)]
     assert [part.args for part in found] == [(0,), (1,), (total, beside)]
-    n = parts.LEAST
+    n = segments.LEAST
     assert found[0].replaces == set(range(n))
     assert found[1].replaces == set(range(n + 1, 2 * n + 1))
 
@@ -168,18 +169,18 @@ def test_views_are_seen_through() -> None:
     (part,) = cut_of(b, [total, back])
     assert part.args == (0,)
     assert part.results == (y,)
-    assert [ins.op for ins in part.checked.program.code] == ["permute", *["add"] * parts.LEAST]
+    assert [ins.op for ins in part.checked.program.code] == ["permute", *["add"] * segments.LEAST]
 
 
 def test_little_is_left_as_it_is() -> None:
     b = Builder((2,))
-    assert cut_of(b, [reduce(b, chain(b, 0, parts.LEAST - 1))]) == []
+    assert cut_of(b, [reduce(b, chain(b, 0, segments.LEAST - 1))]) == []
 
 
 def test_only_so_many_and_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "PARTS", 2)
+    monkeypatch.setattr(segments, "SEGMENTS", 2)
     b = Builder((2,))
-    x, sizes = 0, [parts.LEAST, parts.LEAST + 3, parts.LEAST + 1]
+    x, sizes = 0, [segments.LEAST, segments.LEAST + 3, segments.LEAST + 1]
     for times in sizes:
         x = reduce(b, chain(b, x, times))
     assert [len(part.replaces) for part in cut_of(b, [x])] == sizes[1:]
@@ -209,7 +210,7 @@ def test_an_error_in_a_part_has_its_instruction() -> None:
         raise RuntimeError("it has got lost")
 
     engine: Any = Faulty(TORCH)
-    ready = Ready(part, library, [0], compile_program(part.checked, engine))
+    ready = CompiledSegment(part, library, [0], compile_program(part.checked, engine))
     code = compile_program(checked, TORCH, whole=[ready])
     (got,), _ = run(code, checked, ())
     (want,), _ = run(compile_program(checked, TORCH), checked, ())
@@ -237,7 +238,7 @@ class Compiles(Wrapped):
     def graph(self, checked: Checked, trusted: bool) -> Any:
         return Graph(checked)
 
-    def load_part(self, folder: str, graph: Any) -> Any:
+    def load_segment(self, folder: str, graph: Any) -> Any:
         plain = compile_program(graph.checked, TORCH)
 
         def pure(inputs: Any, scalars: Any) -> Any:
@@ -275,7 +276,7 @@ class Compiler:
     def waits(self, folder: str) -> bool:
         return folder in self.asked and not self.there and folder not in self.failed
 
-    def request(self, folder: str, program: Program) -> None:
+    def request(self, folder: str, program: Program, trusted: bool) -> None:
         self.asked.append(folder)
 
 
@@ -306,7 +307,7 @@ class Pair:
             self.many.work()
             assert self.many.kinds(seq) == {1: "", 2: ""}
             for worker in (1, 2):
-                want = np.full(2, 3 * 4.0**parts.LEAST)
+                want = np.full(2, 3 * 4.0**segments.LEAST)
                 np.testing.assert_array_equal(self.many.fetch(worker, self.made), want)
         return [engine.ran - was for engine, was in zip(self.engines, before, strict=True)]
 
@@ -377,7 +378,7 @@ def test_one_that_is_slower_for_somebody_is_left_by_all_for_a_while(pair: Pair) 
     known.standing.rest("it was slower", 3, known.run_us)
     assert pair.call() == [2, 2], "they go together"
     assert pair.call(2) == [0, 0]
-    known.run_us += tiers.REST_US
+    known.run_us += programs.REST_US
     assert pair.call() == [0, 0]
     assert pair.call() == [2, 2]
 
