@@ -12,20 +12,12 @@ import torch
 import gt
 from gt.errors import ArgumentError, AutogradError, DimError, DTypeError, ShapeError
 from tests.beside_torch import compare
+from tests.client.functions.linalg.drawing import draws
 from tests.client.mistakes import Mistakes, refused
 
 pytestmark = pytest.mark.usefixtures("session")
 
-RNG = np.random.default_rng(0)
-
-
-def real(*size: int) -> Any:
-    return RNG.normal(size=size)
-
-
-def turning(*size: int) -> Any:
-    return real(*size) + 1j * real(*size)
-
+real, turning = draws(0)
 
 Case = tuple[Callable[..., Any], tuple[Any, ...]]
 
