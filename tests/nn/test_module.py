@@ -15,7 +15,7 @@ import torch
 
 import gt
 from gt.errors import ArgumentError, DTypeError, ShapeError, StateError
-from tests.beside_torch import arrays, nn_twins
+from tests.beside_torch import arrays, nn_twins, same
 
 _rng = np.random.default_rng(3)
 X = _rng.normal(size=(3, 4))
@@ -169,8 +169,7 @@ def test_a_state_that_does_not_fit_changes_nothing() -> None:
         model.load_state_dict({**state, "1.weight": [[1.0]]})
     with pytest.raises(DTypeError, match="expected a dict of tensors by name, got list"):
         model.load_state_dict([])
-    for got, want in zip(arrays(list(model.state_dict().values())), before, strict=True):
-        np.testing.assert_array_equal(got, want)
+    same(arrays(list(model.state_dict().values())), before, rtol=0)
 
 
 def test_extra_state_and_hooks_of_states() -> None:
@@ -231,8 +230,7 @@ def test_forward_hooks() -> None:
         results.append(arrays(out))
         logs.append(log)
     assert logs[0] == logs[1] == ["pre", "first", ("post", 1)]
-    for got, want in zip(results[1], results[0], strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-6)
+    same(results[1], results[0], rtol=1e-6, atol=0)
 
 
 def _watching(lib: Any, module: Any, log: list[Any]) -> None:
@@ -278,8 +276,7 @@ def test_backward_hooks(register: Callable[..., None], graded: bool) -> None:
         ((y * y).sum() + (s * 2 if graded else 0)).backward()
         results.append(arrays([y, a.grad, *[p.grad for p in module.parameters()]]))
         logs.append(log)
-    for got, want in zip(results[1], results[0], strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-6)
+    same(results[1], results[0], rtol=1e-6, atol=0)
     assert [k for k, _ in logs[0]] == [k for k, _ in logs[1]] == ["pre", "post"]
     for (_, ours), (_, theirs) in zip(logs[1], logs[0], strict=True):
         for gs, ws in zip(ours, theirs, strict=True):

@@ -10,7 +10,7 @@ import torch
 
 import gt
 from gt.errors import ArgumentError, ShapeError
-from tests.beside_torch import Build, arrays, compare_modules, nn_twins
+from tests.beside_torch import Build, arrays, compare_modules, nn_twins, same
 
 _rng = np.random.default_rng(2)
 
@@ -69,8 +69,7 @@ def test_packed_sequences(name: str, sorted_: bool) -> None:
         padded, sizes = rnn.pad_packed_sequence(y, padding_value=-1.0, total_length=6)
         (padded * padded).sum().backward()
         results.append(arrays([packed.data, packed.batch_sizes, padded, sizes, last, t.grad, h.grad]))
-    for got, want in zip(results[1], results[0], strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-9)
+    same(results[1], results[0], rtol=1e-6, atol=1e-9)
 
 
 def test_sequences_are_padded_and_packed() -> None:

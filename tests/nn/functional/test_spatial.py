@@ -119,7 +119,7 @@ def test_positions_of_the_largest(session: Session) -> None:
         agree(lambda lib, k=kernel: lib.nn.functional.max_pool2d(lib.from_numpy(x), k, 2, 1, return_indices=True))
 
 
-def test_torchs_other_names(session: Session) -> None:
+def test_other_names_of_torch(session: Session) -> None:
     x, w = (gt.from_numpy(a) for a in (IMAGES, W))
     values, places = gt.adaptive_max_pool1d(x[0], 3)
     assert values.shape == places.shape == (4, 6, 3)
@@ -174,6 +174,8 @@ WRONG: dict[str, tuple[Callable[[Any, Any], Any], type[Exception], str]] = {
 
 
 @pytest.mark.parametrize(("call", "error", "text"), WRONG.values(), ids=WRONG.keys())
-def test_what_does_not_fit(call: Callable[..., Any], error: type[Exception], text: str, session: Session) -> None:
+def test_arguments_that_do_not_fit_are_refused(
+    call: Callable[..., Any], error: type[Exception], text: str, session: Session
+) -> None:
     with pytest.raises(error, match=text):
         call(gt.nn.functional, gt.from_numpy(IMAGES.astype(np.float32)))
