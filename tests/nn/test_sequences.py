@@ -147,8 +147,7 @@ def test_attention_to_oneself() -> None:
         theirs, ours = nn_twins(lambda nn, first=first: nn.MultiheadAttention(8, 2, batch_first=first))
         want = theirs(*[torch.from_numpy(Q)] * 3)
         got = ours(*[gt.from_numpy(Q)] * 3)
-        for a, b in zip(arrays(got), arrays(want), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9)
+        same(got, want, rtol=1e-6, atol=1e-9)
     with pytest.raises(ArgumentError, match="embed_dim must be a multiple of 3, got 8"):
         gt.nn.MultiheadAttention(8, 3)
     layer = gt.nn.MultiheadAttention(64, 4)
