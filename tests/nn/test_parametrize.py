@@ -101,7 +101,7 @@ def test_parametrizations_that_do_not_fit_are_refused() -> None:
             return x[:1]
 
     register, layer = gt.nn.utils.parametrize.register_parametrization, gt.nn.Linear(4, 3)
-    with pytest.raises(ShapeError, match=r"made gt.float32 of shape \(1, 4\) of gt.float32 of shape \(3, 4\)"):
+    with pytest.raises(ShapeError, match=r"a parametrization must keep gt.float32 and shape \(3,"):
         register(layer, "weight", Half())
     with pytest.raises(ArgumentError, match="has no parameter or buffer 'w'"):
         register(layer, "w", Half())

@@ -136,7 +136,7 @@ def test_names_and_signatures_are_torchs() -> None:
 
 def test_what_is_refused(session: Session) -> None:
     utils = gt.optim.swa_utils
-    with pytest.raises(ValueError, match="between 0 and 1, not"):
+    with pytest.raises(ValueError, match="decay must be between 0 and 1"):
         utils.get_ema_avg_fn(1.5)
-    with pytest.raises(ValueError, match="avg_fn or multi_avg_fn, not both"):
+    with pytest.raises(ValueError, match="AveragedModel: expected avg_fn or multi_avg_fn, got both"):
         utils.AveragedModel(make(gt), avg_fn=utils.get_swa_avg_fn(), multi_avg_fn=utils.get_swa_multi_avg_fn())

@@ -131,7 +131,7 @@ def test_bad_host_and_port(start: Start) -> None:
     code, said = one_line(bad_port)
     assert (code, "70000" in said) == (2, True)
     code, said = one_line(bad_host)
-    assert (code, "host 'no such host' is not known" in said) == (2, True)
+    assert (code, "unknown host 'no such host'" in said) == (2, True)
     assert one_line(foreign) == (2, "gt: host 192.0.2.1 is not an address of this machine")
 
 

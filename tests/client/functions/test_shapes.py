@@ -174,23 +174,23 @@ def test_an_array_without_history_is_cloned_for_nothing(session: Session) -> Non
 
 
 ERRORS: Mistakes = {
-    "reshape": (lambda: gt.ones(2, 3).reshape(4, -1), ShapeError, r"reshape: \(2, 3\) with 6 elements cannot become"),
-    "view": (lambda: gt.ones(2, 3).view(5), ShapeError, r"view: \(2, 3\) has 6 elements, which do not make \(5,\)"),
+    "reshape": (lambda: gt.ones(2, 3).reshape(4, -1), ShapeError, r"reshape: a tensor of shape \(2, 3\) \(6"),
+    "view": (lambda: gt.ones(2, 3).view(5), ShapeError, r"view: a tensor of shape \(2, 3\) \(6 elements\) cannot have"),
     "cat": (lambda: gt.cat([]), ArgumentError, "cat: expected at least one tensor"),
-    "cat of one": (lambda: gt.cat(gt.ones(2)), ArgumentError, "cat: takes a list or tuple of tensors"),
-    "cat of numbers": (lambda: gt.cat([gt.tensor(1.0)]), ShapeError, "cat: tensors without dimensions"),
-    "cat of others": (lambda: gt.cat([1, 2]), ArgumentError, "cat: takes tensors, not 1"),
+    "cat of one": (lambda: gt.cat(gt.ones(2)), ArgumentError, "cat: expected a list or tuple of tensors, got one"),
+    "cat of numbers": (lambda: gt.cat([gt.tensor(1.0)]), ShapeError, "cat: 0-dimensional tensors cannot be"),
+    "cat of others": (lambda: gt.cat([1, 2]), ArgumentError, "cat: expected tensors, got 1"),
     "stack": (lambda: gt.stack([gt.ones(2), gt.ones(3)]), ShapeError, "stack: every tensor must have one shape"),
-    "split": (lambda: gt.ones(4).split([1, 2]), ShapeError, r"split: sizes \(1, 2\) do not add up to 4"),
+    "split": (lambda: gt.ones(4).split([1, 2]), ShapeError, r"split: sizes \(1, 2\) must sum to 4, the size of dim 0"),
     "unfold": (lambda: gt.ones(4).unfold(0, 5, 1), ShapeError, "unfold: windows of 5 do not fit"),
-    "movedim": (lambda: gt.ones(2, 3).movedim((0, 1), 0), DimError, "movedim: .* does not say once"),
-    "repeat": (lambda: gt.ones(2, 3).repeat(2), ShapeError, "repeat: 1 repeats for a tensor of 2 dimensions"),
-    "pad": (lambda: gt.nn.functional.pad(gt.ones(2), (1, 2, 3, 4)), ArgumentError, "pad is two sizes for each"),
-    "mirror": (lambda: gt.nn.functional.pad(gt.ones(1, 2), (2, 0), "reflect"), ShapeError, "reflect cannot take 2"),
-    "pad mode": (lambda: gt.nn.functional.pad(gt.ones(2), (1, 0), "fold"), ArgumentError, "pad: mode is 'constant'"),
+    "movedim": (lambda: gt.ones(2, 3).movedim((0, 1), 0), DimError, "movedim: expected as many different dimensions"),
+    "repeat": (lambda: gt.ones(2, 3).repeat(2), ShapeError, "repeat: expected at least 2 repeats, one per dimension,"),
+    "pad": (lambda: gt.nn.functional.pad(gt.ones(2), (1, 2, 3, 4)), ArgumentError, "pad must have two sizes for each"),
+    "mirror": (lambda: gt.nn.functional.pad(gt.ones(1, 2), (2, 0), "reflect"), ShapeError, "pad: reflect cannot pad"),
+    "pad mode": (lambda: gt.nn.functional.pad(gt.ones(2), (1, 0), "fold"), ArgumentError, "pad: mode must be one of"),
     "view type": (lambda: gt.ones(3).view(gt.float64), ShapeError, "cannot be read as float64"),
-    "named": (lambda: gt.ones(3).reshape(size=(3,)), ArgumentError, "reshape: takes shape and nothing else"),
-    "hsplit": (lambda: gt.ones(2, 3).hsplit(2), ArgumentError, "hsplit: dimension 1 of size 3 is no multiple of 2"),
+    "named": (lambda: gt.ones(3).reshape(size=(3,)), ArgumentError, "reshape: expected only shape, got size"),
+    "hsplit": (lambda: gt.ones(2, 3).hsplit(2), ArgumentError, "hsplit: the size of dimension 1, 3, must be a"),
 }
 
 
