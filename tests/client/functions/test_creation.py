@@ -98,7 +98,7 @@ FORMS: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("what", FORMS)
-def test_forms_are_torchs(what: str) -> None:
+def test_forms_are_as_in_torch(what: str) -> None:
     agree(FORMS[what], rtol=0)
 
 
@@ -109,13 +109,13 @@ def test_the_default_dtype_is_kept(what: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["bartlett", "blackman", "hamming", "hann", "kaiser"])
-def test_windows_are_torchs(name: str) -> None:
+def test_windows_are_as_in_torch(name: str) -> None:
     f, g = (getattr(lib, f"{name}_window") for lib in (gt, torch))
     for n, options in ((8, {}), (7, {"periodic": False}), (1, {}), (0, {})):
         np.testing.assert_allclose(f(n, **options).numpy(), g(n, **options).numpy(), atol=1e-6)
 
 
-def test_logspace_is_torchs() -> None:
+def test_logspace_is_as_in_torch() -> None:
     np.testing.assert_allclose(gt.logspace(-1, 2, 7).numpy(), torch.logspace(-1, 2, 7).numpy(), rtol=1e-6)
     np.testing.assert_allclose(gt.logspace(0, 3, 4, base=2).numpy(), [1, 2, 4, 8], rtol=1e-6)
 

@@ -127,7 +127,7 @@ CASES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_as_torch(name: str) -> None:
+def test_results_are_as_in_torch(name: str) -> None:
     agree(CASES[name], rtol=1e-6, atol=1e-7)
 
 
@@ -268,7 +268,7 @@ def test_names_are_where_torch_has_them() -> None:
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_signatures_are_torchs(name: str) -> None:
+def test_signatures_are_as_in_torch(name: str) -> None:
     try:
         theirs = inspect.signature(getattr(torch.nn.functional, name)).parameters.values()
     except ValueError:

@@ -95,7 +95,7 @@ def test_a_plain_file_is_read_into_any_layout(tmp_path: Path) -> None:
 
 
 def test_a_layout_for_all_that_is_in_a_file(tmp_path: Path) -> None:
-    """What has no dimensions, such as an optimizer's count of steps, stays whole; what cannot lie so is named."""
+    """A number, such as an optimizer's count of steps, stays whole; a tensor that cannot have the layout is named."""
     path, step = tmp_path / "state.safetensors", np.array(7.0)
     header = {"rows": entry("rows", "float64", ROWS.shape, 0), "step": entry("step", "float64", (), ROWS.nbytes)}
     path.write_bytes(begin(header) + ROWS.tobytes() + step.tobytes())
@@ -147,7 +147,7 @@ WRONG: dict[Callable[[Any, Any], Any], str] = {
 }
 
 
-def test_what_is_no_checkpoint(tmp_path: Path) -> None:
+def test_folders_that_are_not_checkpoints(tmp_path: Path) -> None:
     with using(on(Store())):
         with pytest.raises(ArgumentError, match=r"has no index\.json"):
             gt.load(tmp_path)

@@ -54,7 +54,7 @@ def test_a_mesh_is_asked_for_and_says_its_workers(script: Script, session: Sessi
     assert repr(stage) == "<mesh 'stage1' x=2: workers 3 4>"
 
 
-def test_what_was_recorded_before_a_mesh_is_sent_before_it(script: Script, session: Session) -> None:
+def test_programs_recorded_before_a_mesh_are_sent_before_it(script: Script, session: Session) -> None:
     x = gt.ones(3)
     gt.mesh(x=2)
     assert [type(m) for m, _ in script.sent] == [Hello, Define, Call, SetMesh]
@@ -215,8 +215,8 @@ def test_a_parameter_is_laid_out_in_place(script: Script, session: Session) -> N
         gt.shard_(3, {0: "x"})
 
 
-def test_what_is_written_to_at_once_lies_as_it_was_told(script: Script, session: Session) -> None:
-    """Before it is an input of a program that lies so."""
+def test_a_tensor_that_is_written_at_once_has_the_layout_it_was_given(script: Script, session: Session) -> None:
+    """Before it is an input of a program in that layout."""
     gt.mesh(x=2)
     w = gt.nn.Parameter(gt.ones(4, 2))
     optimizer = gt.optim.SGD([w], lr=0.1)
@@ -231,7 +231,7 @@ def test_what_is_written_to_at_once_lies_as_it_was_told(script: Script, session:
     assert [ins.attrs["layout"] for ins in made if ins.op == "shard"] == ["[4@x]", "[. 2@x]"]
 
 
-def test_the_state_of_an_optimizer_lies_as_the_parameter(script: Script, session: Session) -> None:
+def test_the_state_of_an_optimizer_has_the_layout_of_its_parameter(script: Script, session: Session) -> None:
     gt.mesh(x=2)
     w = gt.shard_(gt.nn.Parameter(gt.ones(4, 2)), {0: "x"})
     session.end(recorder_of(session))
@@ -240,7 +240,7 @@ def test_the_state_of_an_optimizer_lies_as_the_parameter(script: Script, session
     session.end(recorder_of(session))
     (define,) = script.of(Define)
     assert len(optimizer.state[w]) == 3
-    assert define.program.inputs == (((4, 2), "float32"),), "it is made of the parameter, and so lies as it does"
+    assert define.program.inputs == (((4, 2), "float32"),), "it is made of the parameter, and so has its layout"
 
 
 # --- uploads ------------------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ def test_an_upload_brings_its_wish_with_the_first_chunk(script: Script, session:
     assert b"".join(data for m, data in script.sent if isinstance(m, Chunk) and m.key == 1 and data) == a.tobytes()
 
 
-def test_what_travels_by_value_is_pinned_instead(script: Script, session: Session) -> None:
+def test_a_small_upload_is_sent_by_value_and_pinned(script: Script, session: Session) -> None:
     gt.mesh(x=2)
     session.bring_out(gt.tensor([1.0, 2.0], layout={0: "x"})._v)
     assert pins(script) == ["[2@x]"]
@@ -393,7 +393,7 @@ def test_narrow_floats_are_added_wide() -> None:
         assert got[0] == np.float32(1 + 4 * 2.0**-11).astype(dtype)
 
 
-def test_what_is_missing_is_noticed() -> None:
+def test_a_missing_part_is_noticed() -> None:
     with pytest.raises(ServerError, match="without all of its parts"):
         assemble(layout.parse("[4@x]", layout.mesh(x=2)), (4,), {0: np.ones(2)})
     with pytest.raises(ServerError, match="without all of its parts"):
@@ -441,7 +441,7 @@ def test_drawings(text: str, shape: tuple[int, ...]) -> None:
     assert "\n" + drawing(lay, spec(shape, dtypes.float32)) == DRAWN[text, shape]
 
 
-def test_what_is_cut_finely_is_listed() -> None:
+def test_a_layout_of_many_pieces_is_listed() -> None:
     lay = layout.parse("[(20)(2@x)]", layout.mesh(x=2))
     lines = drawing(lay, spec((40,), dtypes.float32)).splitlines()
     assert len(lines) == 3

@@ -28,7 +28,7 @@ from gt.errors import (
     ServerError,
     ShapeError,
 )  # fmt: skip
-from tests.beside_torch import arrays
+from tests.beside_torch import arrays, same
 from tests.client.conftest import in_turn
 from tests.client.mistakes import Mistakes, refused
 from tests.sim.cluster import Cluster, using
@@ -251,13 +251,11 @@ def test_out_of_memory_keeps_the_model_and_the_session(k: int, scarce: Session) 
         raised = e
     assert raised is not None
     assert "test_errors.py:" in str(raised)
-    for got, expected in zip(run.state(), want, strict=True):
-        np.testing.assert_array_equal(got, expected)
+    same(run.state(), want, rtol=0)
     assert [s["step"] for s in run.opt.state.values()] == [k] * 4  # what failed was not counted either
     for i in range(3):
         run.step(32, 32 * i)
-    for got, expected in zip(run.state(), after, strict=True):
-        np.testing.assert_array_equal(got, expected)
+    same(run.state(), after, rtol=0)
 
 
 def test_out_of_memory_arrives_by_the_end_of_the_next_step(scarce: Session) -> None:
@@ -268,8 +266,7 @@ def test_out_of_memory_arrives_by_the_end_of_the_next_step(scarce: Session) -> N
     run.step(2048)
     with pytest.raises(OutOfMemory, match=r"bytes.*\n  made by \w+ at .*test_errors\.py:\d+"):
         run.step(64)
-    for got, expected in zip(run.state(), good, strict=True):
-        np.testing.assert_array_equal(got, expected)
+    same(run.state(), good, rtol=0)
 
 
 def test_a_step_that_was_marked_before_the_failure_is_known_fails_too(scarce: Session) -> None:
@@ -284,8 +281,7 @@ def test_a_step_that_was_marked_before_the_failure_is_known_fails_too(scarce: Se
     scarce.channel.cluster.run()
     with pytest.raises(IndexOutOfRange):
         old.numpy()
-    for got, expected in zip(run.state(), good, strict=True):
-        np.testing.assert_array_equal(got, expected)
+    same(run.state(), good, rtol=0)
     run.y = labels
     run.step(64)
     assert all((a != b).any() for a, b in zip(run.state(), good, strict=True))
@@ -317,7 +313,7 @@ def test_deepcopy(session: Session) -> None:
         copy.deepcopy(w * 2.0)
 
 
-def test_a_forked_child_is_told(session: Session) -> None:
+def test_a_forked_child_gets_an_error(session: Session) -> None:
     """The child's first use raises one clear line, and its finalizers do nothing."""
     x = gt.ones(3)
     x.numpy()
@@ -377,7 +373,7 @@ def test_a_closed_session(cluster: Cluster) -> None:
             session.fetch(x._v)
 
 
-def test_a_lost_server_is_told(cluster: Cluster) -> None:
+def test_a_lost_server_is_reported(cluster: Cluster) -> None:
     with using(cluster.client()) as session:
         x = gt.ones(2)
         x.numpy()

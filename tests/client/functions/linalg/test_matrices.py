@@ -12,20 +12,12 @@ import torch
 import gt
 from gt.errors import ArgumentError, AutogradError, DimError, DTypeError, ShapeError
 from tests.beside_torch import compare
+from tests.client.functions.linalg.drawing import draws
 from tests.client.mistakes import Mistakes, refused
 
 pytestmark = pytest.mark.usefixtures("session")
 
-RNG = np.random.default_rng(0)
-
-
-def real(*size: int) -> Any:
-    return RNG.normal(size=size)
-
-
-def turning(*size: int) -> Any:
-    return real(*size) + 1j * real(*size)
-
+real, turning = draws(0)
 
 Case = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -223,7 +215,7 @@ def test_complex_tensors_print_as_in_torch(data: Any) -> None:
     assert repr(ours) == repr(theirs).replace("torch.", "gt.")
 
 
-def test_what_is_complex_needs_a_gradient_to_go_back() -> None:
+def test_backward_of_a_complex_tensor_needs_a_gradient() -> None:
     z = gt.tensor([1 + 2j], requires_grad=True)
     with pytest.raises(AutogradError, match=r"complex64 tensor needs backward\(gradient\)"):
         (z * z).sum().backward()
