@@ -17,7 +17,6 @@ from gt.client.grad.backward import grad
 from gt.client.grad.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from gt.client.functions.casts import *
 from gt.client.grad.checkpoint import checkpoint, checkpoint_sequential
-from gt.client.record.compiling import *
 from gt.client.functions.complexes import *
 from gt.client.functions.copies import *
 from gt.client.functions.creation import *
@@ -27,9 +26,9 @@ from gt.client.functions.einsum import *
 from gt.client.functions.elementwise import *
 from gt.client.functions.linalg.factoring import *
 from gt.client.compat.fallback import torch_op
-from gt.client.record.traced import function
+from gt.client.record.traced import *
 from gt.client.functions.indexing import *
-from gt.client.views.inplace import *
+from gt.client.functions.inplace import *
 from gt.client.functions.joining import *
 from gt.client.compat.legacy import *
 from gt.client.functions.masks import *

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from gt.client.record import precision
+from gt.client.session.connecting import choose_precision
 from gt.errors import ArgumentError
 
 
@@ -22,7 +23,7 @@ class _Matmul:
 
     @allow_tf32.setter
     def allow_tf32(self, allow: bool) -> None:
-        precision.choose(product="high" if allow else "highest")
+        choose_precision(product="high" if allow else "highest")
 
     @property
     def fp32_precision(self) -> str:

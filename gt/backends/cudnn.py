@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from gt.client.record import precision
+from gt.client.session.connecting import choose_precision
 
 enabled, benchmark, deterministic = True, False, False
 benchmark_limit: int | None = 10
@@ -23,7 +24,7 @@ class _Flags(ModuleType):
 
     @allow_tf32.setter
     def allow_tf32(self, allow: bool) -> None:
-        precision.choose(conv_tf32=bool(allow))
+        choose_precision(conv_tf32=bool(allow))
 
 
 sys.modules[__name__].__class__ = _Flags
@@ -49,8 +50,8 @@ def flags(
 ) -> Iterator[Any]:
     """Settings for a while. `allow_tf32` counts."""
     before = precision.current().conv_tf32
-    precision.choose(conv_tf32=bool(allow_tf32))
+    choose_precision(conv_tf32=bool(allow_tf32))
     try:
         yield
     finally:
-        precision.choose(conv_tf32=before)
+        choose_precision(conv_tf32=before)

@@ -11,9 +11,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from gt.client.grad.custom import Function
-from gt.client.record.graph import Handle
 from gt.client.record.recorder import recorder
-from gt.client.tensor import Tensor
+from gt.client.tensor import RemovableHandle, Tensor
 from gt.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -47,9 +46,11 @@ class Hooks:
         self.load_post: list[Hook] = []
 
 
-def add(hooks: list[Hook], call: Callable[..., Any], with_kwargs: bool = False, prepend: bool = False) -> Handle:
+def add(
+    hooks: list[Hook], call: Callable[..., Any], with_kwargs: bool = False, prepend: bool = False
+) -> RemovableHandle:
     """One more hook, as the last or the first; `remove()` of what is returned takes it away."""
-    handle = Handle(hooks, Hook(call, with_kwargs))
+    handle = RemovableHandle(hooks, Hook(call, with_kwargs))
     if prepend:
         hooks.insert(0, hooks.pop())
     return handle

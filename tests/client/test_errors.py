@@ -17,6 +17,7 @@ import pytest
 import gt
 from gt import config
 from gt.client.record import recorder as recording
+from gt.client.record.pending import use
 from gt.client.session.session import Session
 from gt.errors import (
     ArgumentError,
@@ -410,7 +411,7 @@ def test_errors_of_a_thread_stay_usable(session: Session) -> None:
     said: list[str] = []
 
     def work() -> None:
-        recording.use(session.new_recorder())
+        use(recording.new_recorder(session))
         y = x * 2.0
         try:
             y @ gt.ones(5, 5)

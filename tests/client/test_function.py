@@ -16,7 +16,7 @@ import pytest
 
 import gt
 from gt.client.record.recorder import recorder
-from gt.client.session import waiting
+from gt.client.session import timer
 from gt.client.session.session import Session
 from gt.errors import ArgumentError, FunctionError, ShapeError
 from tests.client.training import numbers
@@ -744,7 +744,7 @@ def test_the_timer_leaves_a_trace_alone(session: Session, monkeypatch: pytest.Mo
 
     @gt.function
     def f(x: Any) -> Any:
-        waiting._fall_asleep(session)
+        timer._fall_asleep(session)
         y = x * 2
         late()
         return y + 1
@@ -754,11 +754,11 @@ def test_the_timer_leaves_a_trace_alone(session: Session, monkeypatch: pytest.Mo
         monkeypatch.setitem(globals(), "late", late)
         f(x)
 
-    steal = waiting._steal
-    monkeypatch.setattr(waiting, "_steal", trace_first)
+    steal = timer._steal
+    monkeypatch.setattr(timer, "_steal", trace_first)
     before = x + 1
     rec.seen = (id(rec.pending), rec.pending.node.depth, 0.0)
-    waiting.tick(session, 10.0)
+    timer.tick(session, 10.0)
     assert f(x).tolist() == [3.0, 3.0]
     assert f.replays == 1
     assert before.tolist() == [2.0, 2.0]

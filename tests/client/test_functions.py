@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gt
-from gt.client.record.graph import Later
+from gt.client.tensor import Later
 from gt.errors import ArgumentError, AutogradError
 
 pytestmark = pytest.mark.usefixtures("session")

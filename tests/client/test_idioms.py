@@ -17,6 +17,7 @@ import pytest
 
 import gt
 from gt.client.record import recorder as recording
+from gt.client.record.pending import use
 from gt.client.session.session import Session
 from tests.client.training import BATCH, FEATURES, STEPS, TARGETS, Kit, compare, numbers
 from tests.sim.cluster import Cluster, using
@@ -778,7 +779,7 @@ def test_two_threads_train_at_once(session: Session) -> None:
     results: dict[int, Any] = {}
 
     def work(k: int) -> None:
-        recording.use(session.new_recorder())
+        use(recording.new_recorder(session))
         results[k] = numbers(item_after_step(Kit(gt, session)))
 
     threads = [threading.Thread(target=work, args=(k,)) for k in range(2)]
@@ -802,7 +803,7 @@ def test_loader_thread_hands_batches_over(session: Session) -> None:
         box: list[Any] = []
 
         def load(step: int = step, box: list[Any] = box) -> None:
-            recording.use(session.new_recorder())
+            use(recording.new_recorder(session))
             x, y = kit.batch(step)
             box.append((x * 2.0 - 1.0, y))
 

@@ -11,11 +11,10 @@ import pytest
 import gt
 from gt.client.grad import backward
 from gt.client.record import pullback
-from gt.client.record.graph import GradNode
 from gt.client.record.pullback import Pullback
 from gt.client.record.recorder import recorder
 from gt.client.session.session import Session
-from gt.client.tensor import Tensor
+from gt.client.tensor import GradNode, Tensor
 from gt.errors import AutogradError
 from gt.ops import TABLE, Op
 from tests.ops.cases import ops, samples, trying
@@ -209,5 +208,5 @@ def test_a_backward_that_is_cut_in_two_goes_on(session: Session, monkeypatch: py
         return w.grad.tolist()
 
     whole = grad()
-    monkeypatch.setattr("gt.client.record.recorder.CAP", 1)
+    monkeypatch.setattr("gt.client.record.thread.CAP", 1)
     assert grad() == grad() == whole

@@ -14,10 +14,12 @@ import pytest
 import gt
 from gt import config
 from gt.client.record import recorder as recording
-from gt.client.record.recorder import IDLE_S, MARK_S, recorder
+from gt.client.record import thread
+from gt.client.record.pending import use
+from gt.client.record.recorder import recorder
 from gt.client.record.tree import NODE_NBYTES, Tree
 from gt.client.session.session import Session
-from gt.client.session.waiting import may_doze
+from gt.client.session.timer import IDLE_S, MARK_S, may_doze, tick
 from gt.client.tensor import Tensor
 from gt.errors import GTError, ShapeError
 from gt.ops import TABLE
@@ -277,7 +279,7 @@ def test_a_long_loop_without_reads_is_few_programs(session: Session) -> None:
     assert x.tolist() == pytest.approx([_recurrence(5_000)] * 2)
     assert session.defined - start <= 3
     assert session.seq - calls >= 2
-    assert session.tree.nodes <= 2 * recording.CAP + 100
+    assert session.tree.nodes <= 2 * thread.CAP + 100
 
 
 def _recurrence(n: int) -> float:
@@ -318,7 +320,7 @@ def test_a_loop_over_layers_below_the_cap_is_not_cut(session: Session) -> None:
 
 def test_held_inputs_end_the_program(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """Data that only the pending program holds does not pile up."""
-    assert recording.HELD_NBYTES == 64 << 20
+    assert thread.HELD_NBYTES == 64 << 20
     monkeypatch.setattr(recording, "HELD_NBYTES", 1 << 20)
     total = gt.zeros((), dtype=gt.float64)
     made(total)
@@ -354,9 +356,9 @@ def test_a_marked_program_settles_by_the_timer(session: Session) -> None:
     opt.step()
     p = recorder().pending
     calls = session.seq
-    session.tick(p.marked_s + MARK_S / 2)
+    tick(session, p.marked_s + MARK_S / 2)
     assert session.seq == calls
-    session.tick(p.marked_s + MARK_S)
+    tick(session, p.marked_s + MARK_S)
     assert session.seq == calls + 1
     assert recorder().pending is not p
     assert w.tolist() == pytest.approx([0.8] * 3)
@@ -371,7 +373,7 @@ def test_the_timer_dozes_only_while_every_thread_waits_and_nothing_is_marked(ses
     session.waiters.add(-1)
     assert not may_doze(session)
     session.waiters.clear()
-    session.tick(marked.marked_s + MARK_S)
+    tick(session, marked.marked_s + MARK_S)
     assert not may_doze(session)
     session.waiters.add(-1)
     assert may_doze(session)
@@ -395,14 +397,14 @@ def test_an_unfinished_program_is_cut_only_when_left_lying(session: Session) -> 
     made(x)
     y = x * 2.0
     calls, now = session.seq, 100.0
-    session.tick(now)
-    session.tick(now + IDLE_S * 0.9)
+    tick(session, now)
+    tick(session, now + IDLE_S * 0.9)
     assert session.seq == calls
     z = y + 1.0  # still at work: the clock starts again
-    session.tick(now + IDLE_S)
-    session.tick(now + IDLE_S * 1.9)
+    tick(session, now + IDLE_S)
+    tick(session, now + IDLE_S * 1.9)
     assert session.seq == calls
-    session.tick(now + IDLE_S * 2.1)
+    tick(session, now + IDLE_S * 2.1)
     assert session.seq == calls + 1
     assert next(reversed(session.variants.values())).timed
     assert (y + z).tolist() == [5.0, 5.0, 5.0]
@@ -425,9 +427,9 @@ def test_the_timer_sends_frees_when_nothing_else_goes(cluster: Cluster, session:
     cluster.run()
     del x
     del sent[:]
-    session.tick(session.sent_s + 0.01)
+    tick(session, session.sent_s + 0.01)
     assert sent == []
-    session.tick(session.sent_s + 1.0)
+    tick(session, session.sent_s + 1.0)
     assert [type(m) for m in sent] == [Free]
     assert store(cluster) == {}
 
@@ -523,7 +525,7 @@ def in_thread(session: Session, work: Callable[[], Any]) -> Any:
     box: list[Any] = []
 
     def run() -> None:
-        recording.use(session.new_recorder())
+        use(recording.new_recorder(session))
         try:
             box.append(work())
         except BaseException as e:
@@ -564,7 +566,7 @@ def test_many_threads_share_one_value(session: Session) -> None:
 
     def work() -> None:
         try:
-            recording.use(session.new_recorder())
+            use(recording.new_recorder(session))
             for _ in range(40):
                 with lock:
                     shared[0] = shared[0] * 2.0 - 1.0

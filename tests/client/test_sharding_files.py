@@ -15,6 +15,7 @@ import pytest
 import gt
 from gt import config
 from gt.client.functions.save import begin, entry
+from gt.client.session.placing import set_mesh
 from gt.client.session.session import Session
 from gt.errors import ArgumentError, GTError
 from tests.client.scripting import Array, Store
@@ -27,9 +28,9 @@ ARRAYS: dict[str, Array] = {"rows": ROWS, "columns": COLUMNS, "whole": WHOLE}
 
 
 def on(store: Store) -> Session:
-    session = Session(store, config.load(), timer=False)
+    session = Session(store, config.load())
     if store.axes:
-        session.meshes.set("", store.axes)
+        set_mesh(session, "", store.axes)
     return session
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gt.client.mesh.signal_files import parse, read
 
 import gt
 from gt import config
-from gt.client.mesh.signal_files import parse, read
 from gt.client.session import connecting
 from gt.client.session.session import Session
 from gt.errors import ArgumentError, DTypeError
@@ -29,13 +29,13 @@ def script() -> Script:
 
 @pytest.fixture
 def session(script: Script) -> Iterator[Session]:
-    with using(Session(script, config.load(), timer=False)) as session:
+    with using(Session(script, config.load())) as session:
         yield session
 
 
 def code(script: Script, session: Session) -> list[str]:
     """Everything that was recorded so far: ops, and pins as their layouts."""
-    session.end(recorder_of(session))
+    session.settle(recorder_of(session).pending)
     found = [ins.attrs["layout"] if ins.op == "shard" else ins.op for d in script.of(Define) for ins in d.program.code]
     script.sent.clear()
     return found
@@ -283,11 +283,11 @@ def test_every_session_reads_the_file_of_the_settings(tmp_path: Path, monkeypatc
     file = tmp_path / "s.yaml"
     monkeypatch.setenv("GT_SIGNALS", str(file))
     file.write_text("mesh: {x: 2}\nsignals: {a: {split: {0: x}}}")
-    session = connecting.begin(Session(Script(), config.load(), timer=False))
+    session = connecting.begin(Session(Script(), config.load()))
     assert session.signals.find("a") is not None
     assert session.meshes.several
     file.write_text("nonsense")
-    other = Session(Script(), config.load(), timer=False)
+    other = Session(Script(), config.load())
     with pytest.raises(ArgumentError, match="line 1"):
         connecting.begin(other)
     assert other.closed, "nobody else knows of it"

@@ -16,6 +16,7 @@ from typing import Any
 
 import gt.client.functions.creation
 import gt.client.record.recorder
+import gt.client.record.thread
 import gt.client.session.session
 import gt.client.session.transfers
 import gt.dispatcher.calls
@@ -30,6 +31,7 @@ import gt.worker.session
 import gt.worker.together
 import gt.worker.transfers
 from gt import config
+from gt.client.session.timer import tick
 from gt.client.session.transfers import Download
 from gt.dispatcher.events import PeerLost, Send, TimePassed
 from gt.errors import GTError
@@ -62,7 +64,7 @@ LIMITS = {
 CLOCKED = (
     gt.client.session.session,
     gt.client.session.transfers,
-    gt.client.record.recorder,
+    gt.client.record.thread,
     gt.worker.calls,
     gt.worker.together,
 )
@@ -246,7 +248,7 @@ class World:
             session = client.session
             if not client.dead and not session.closed and not session.lock._is_owned():
                 with suppress(Died), using(session, client.threads[0].recorder):
-                    session.tick(self.cluster.now_s)
+                    tick(session, self.cluster.now_s)
         self.ticking = False
 
     def kill(self, client: Client) -> None:

@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from gt.client.record import precision as precisions
+from gt.client.session.connecting import choose_precision
 from gt.errors import ArgumentError
 from gt.errors import OutOfMemory as OutOfMemoryError
 from gt.program import PRODUCTS
@@ -55,7 +56,7 @@ def set_float32_matmul_precision(precision: str) -> None:
     it) or "medium" (TF32, or bfloat16 on CPUs that have it)."""
     if precision not in PRODUCTS:
         raise ArgumentError(f"set_float32_matmul_precision: 'highest', 'high' or 'medium', not {precision!r}")
-    precisions.choose(product=precision)
+    choose_precision(product=precision)
 
 
 def get_float32_matmul_precision() -> str:

@@ -44,7 +44,7 @@ def _placed(name: str, input: Any, y: Tensor, inplace: bool) -> Tensor:
     """The result; written into the input if asked for."""
     if not inplace:
         return y
-    from gt.client.views.inplace import replace
+    from gt.client.functions.inplace import replace
 
     return replace(name, input, y)
 

@@ -19,6 +19,7 @@ from gt.client.record import recorder as recording
 from gt.client.record.recorder import apply
 from gt.client.record.tree import Kinds
 from gt.client.tensor import Tensor
+from gt.client.views.aliases import pinned
 from gt.dtypes import DType
 from gt.errors import ArgumentError, DTypeError
 from gt.ops import TABLE
@@ -115,7 +116,7 @@ def from_numpy(array: np.ndarray[Any, Any], *, layout: Any = None) -> Tensor:
     wish = "" if layout is None else sharding.layout_text("from_numpy", shape, layout)
     if array.nbytes <= BY_VALUE_NBYTES:
         made: Tensor = apply(_DATA[shape, kind.name], (array.tobytes(),))
-        return made if layout is None else sharding.pinned(made, wish)
+        return made if layout is None else pinned(made, wish)
     return Tensor(recording.recorder().session.upload(array, spec(shape, kind), wish))
 
 
@@ -432,8 +433,9 @@ def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = dtypes.int
 def next_seed(generator: Any = None) -> Any:
     """The seed of a random op; in a traced function, one that a replay draws anew."""
     rec = recording.recorder()
+    trace = rec.trace
     if generator is not None:
-        draw = generator.next_seed if rec.trace is None else lambda: rec.trace.live(generator.next_seed)
+        draw = generator.next_seed if trace is None else lambda: trace.live(generator.next_seed)
     else:
-        draw = rec.session.next_seed if rec.trace is None else rec.trace.seed
+        draw = rec.session.next_seed if trace is None else trace.seed
     return draw() if rec.tape is None else rec.tape.next(draw)

@@ -15,14 +15,14 @@ import numpy as np
 
 from gt import dtypes
 from gt.client.compat.arguments import shown
+from gt.client.compat.operands import coerce
 from gt.client.functions import elementwise as ew
 from gt.client.functions import masks, shapes
+from gt.client.functions.inplace import assign
 from gt.client.functions.slices import SLICE
-from gt.client.record import recorder as recording
 from gt.client.record.recorder import apply, unary
 from gt.client.record.tree import Kinds
 from gt.client.views.aliases import reshaped, take, write
-from gt.client.views.inplace import assign
 from gt.errors import ArgumentError, DimError, DTypeError, ShapeError
 from gt.ops import TABLE
 from gt.ops.rules import broadcast
@@ -101,7 +101,7 @@ def index_put(input: Any, indices: Any, values: Any, accumulate: bool = False) -
 def _fitted(value: Any, shape: tuple[int, ...], op: str = "assignment") -> Any:
     """The value as a tensor that broadcasts to `shape`; torch ignores leading ones that are too many."""
     if not hasattr(value, "_v"):
-        value = recording.coerce(op, value if hasattr(value, "_letter") else np.asarray(value))
+        value = coerce(op, value if hasattr(value, "_letter") else np.asarray(value))
         if not hasattr(value, "_v"):
             return value  # a number
     have = tuple(value.shape)
@@ -140,7 +140,7 @@ def _fill_where(x: Any, mask: Any, value: Any) -> bool:
     if n > x.ndim or mask.shape != x.shape[:n]:
         return False  # the error is raised where others are
     if not hasattr(value, "_v"):
-        value = recording.coerce("assignment", value if hasattr(value, "_letter") else np.asarray(value))
+        value = coerce("assignment", value if hasattr(value, "_letter") else np.asarray(value))
     if not hasattr(value, "_v"):
         from gt.client.functions.creation import full
 
@@ -269,7 +269,7 @@ def _part(k: Any) -> Any:
             return _part(array.item())
         if array.dtype.kind not in "biu":
             raise DTypeError(f"index: an index must hold ints or bools, not {array.dtype}")
-        k = recording.coerce("index", array)
+        k = coerce("index", array)
     if hasattr(k, "_v"):
         if k.dtype.is_differentiable:
             raise DTypeError(f"index: an index tensor must hold ints, not {k.dtype.name}")

@@ -13,9 +13,9 @@ from gt import dtypes
 from gt.client.compat.arguments import shown
 from gt.client.compat.dims import one_dim, sizes
 from gt.client.compat.interop import from_torch, is_torch
+from gt.client.compat.operands import coerce
 from gt.client.functions import elementwise as ew
-from gt.client.record import recorder as recording
-from gt.client.record.recorder import apply, unary
+from gt.client.record.recorder import apply, recorder, unary
 from gt.client.record.tree import Kind, Kinds
 from gt.client.views import aliases as views
 from gt.client.views import strides
@@ -85,7 +85,7 @@ def view(input: Any, *shape: Any, **named: Any) -> Tensor:
 def _reshape(op: str, x: Any, shape: tuple[int, ...]) -> Tensor:
     shape = _filled(op, x.shape, shape)
     if not hasattr(x, "_v"):
-        x = recording.coerce(op, x)
+        x = coerce(op, x)
     kind = _RESHAPE[shape]
     return take(kind, x) if x._x is None or strides.reshapes_in_place(x, shape) else unary(kind, x)
 
@@ -296,10 +296,10 @@ def flip(input: Any, *dims: Any, **named: Any) -> Tensor:
 
 def clone(input: Any, *, memory_format: Any = None) -> Tensor:
     """A copy in memory of its own, with history."""
-    rec = recording.recorder()
+    rec = recorder()
     if rec.trace is not None or (input._fn is not None and rec.grad):
         return unary(_CLONE, input)  # in a trace, a value has one owner
-    return recording.make(views.copied(input))
+    return Tensor(views.copied(input))
 
 
 def contiguous(input: Any, memory_format: Any = None) -> Tensor:

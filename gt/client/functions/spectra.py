@@ -128,7 +128,7 @@ def _cut(y: Any, weights: Any, edge: int, total: int, length: int | None) -> tup
 
 def _overlapped(frames: Any, total: int, hop: int) -> Any:
     """Frames added up where they overlap: what the gradient of `unfold` does."""
-    from gt.client.record.graph import Ghost
+    from gt.client.grad.backward import Ghost
 
     whole = Ghost(spec((frames.shape[0], total), frames.dtype))
     vjp: Any = TABLE["unfold"].vjp

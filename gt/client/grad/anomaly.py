@@ -7,28 +7,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from gt.client.compat import autocast as policy
 from gt.client.grad.modes import set_grad
-from gt.client.record import graph as autograd
 from gt.client.record.recorder import recorder
+from gt.client.record.thread import NanWatch, choose_policy, policy
 from gt.client.record.tree import Kind
+from gt.client.tensor import GradFn, Leaf, Part, Tensor
 from gt.errors import AutogradError
 
 __all__ = ["detect_anomaly", "set_detect_anomaly"]
 
 
-def _has_nan(t: Any) -> bool:
+def _has_nan(t: Tensor) -> bool:
     rec = recorder()
-    policy, rec.policy = rec.policy, None
+    before, rec.policy = rec.policy, None
     try:
         with set_grad(False):
             return t.dtype.is_floating_point and bool(t.detach().isnan().any().item())
     finally:
-        rec.policy = policy
+        rec.policy = before
 
 
 def _line(fn: Any) -> str:
-    whole = fn.whole if type(fn) is autograd.Part else fn
+    whole = fn.whole if type(fn) is Part else fn
     file, line = getattr(whole, "where", ("?", 0))
     return f"{file}:{line}: {whole.name()}"
 
@@ -40,24 +40,24 @@ class Watch:
 
     def __call__(self, kind: Kind, args: tuple[Any, ...]) -> tuple[Any, ...]:
         for a in args:
-            if hasattr(a, "_v") and a._fn is not None and type(a._fn) is not autograd.Leaf and _has_nan(a):
+            if isinstance(a, Tensor) and a._fn is not None and type(a._fn) is not Leaf and _has_nan(a):
                 raise AutogradError(
                     f"{_line(a._fn).removesuffix('0').removesuffix('Backward')} made a nan (found by anomaly detection)"
                 )
-        below = policy.current()
+        below = policy()
         return args if below is None else below(kind, args)
 
-    def gradients(self, fn: Any, grads: list[Any]) -> None:
+    def gradients(self, fn: GradFn, grads: list[Tensor]) -> None:
         """The gradients that one node of the graph made."""
         if any(_has_nan(g) for g in grads):
             raise AutogradError(f"{_line(fn)} made a nan in backward (found by anomaly detection)")
 
 
-def _switch(watch: Watch | None) -> Watch | None:
+def _switch(watch: NanWatch | None) -> NanWatch | None:
     """This thread's watch from now on; returns the one before."""
     rec = recorder()
     before, rec.anomaly = rec.anomaly, watch
-    policy.enforce()
+    choose_policy(policy())
     return before
 
 
@@ -75,7 +75,7 @@ class detect_anomaly:
 
     def __init__(self, check_nan: bool = True) -> None:
         self._watch = Watch() if check_nan else None
-        self._before: list[Watch | None] = []
+        self._before: list[NanWatch | None] = []
 
     def __enter__(self) -> None:
         self._before.append(_switch(self._watch))

@@ -9,25 +9,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gt.client.compat.arguments import shown
-from gt.client.record import recorder as recording
-from gt.client.record.graph import Edge, GradNode, Leaf, Part
 from gt.client.record.pending import Value
-from gt.client.record.recorder import Recorder, record_code, recorder
-from gt.client.record.tree import Kind
+from gt.client.record.pullback import code_for, gradients
+from gt.client.record.recorder import apply, record_code, recorder
+from gt.client.record.thread import Recorder
+from gt.client.record.tree import Kind, Kinds
+from gt.client.tensor import Edge, GradNode, Leaf, Part, Tensor
+from gt.dtypes import DType
 from gt.errors import ArgumentError, AutogradError, DTypeError, ShapeError
 from gt.ops import TABLE
+from gt.program import Spec
 
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
-
+_FULL = Kinds(TABLE["full"], "shape", "dtype")
 _ADD = ((Kind(TABLE["add"], {}), (0, 1)),)  #: The code of a sum.
 
 
 def run(
-    roots: Sequence[tuple[Edge, Tensor]], retain_graph: bool, create_graph: bool, wanted: Sequence[Edge] | None = None
+    roots: Sequence[tuple[Edge | None, Tensor]],
+    retain_graph: bool,
+    create_graph: bool,
+    wanted: Sequence[Edge | None] | None = None,
 ) -> list[Any]:
     """Send gradients from the roots down the graph. With `wanted`, return the gradients that arrive
     there instead of adding them to the leaves."""
@@ -58,7 +62,7 @@ def run(
                     accumulate(rec, fn, gs[0], create_graph)
                 continue
             if not (plain and type(fn) is GradNode and _record(rec, grads, fn, gs)):
-                found = fn.backward(_tensors(gs), create_graph)
+                found = (_run_vjp if type(fn) is GradNode else type(fn).backward)(fn, _tensors(gs), create_graph)
                 if rec.anomaly is not None:
                     rec.anomaly.gradients(fn, [d for _, d in found])
                 for edge, d in found:
@@ -75,7 +79,7 @@ def run(
 def _record(rec: Recorder, grads: dict[Any, list[Any]], fn: GradNode, gs: list[Any]) -> bool:
     """Record what a node's pullback says, and add what that makes to the gradients below. False if it says nothing."""
     pull, specs = fn.pull, fn.node.specs
-    code = pull.of(tuple([g is not None for g in gs])) if None in gs else pull.whole
+    code = code_for(pull, tuple([g is not None for g in gs])) if None in gs else pull.whole
     if code is None:
         return False
     values: list[Any] = []
@@ -107,14 +111,59 @@ def _record(rec: Recorder, grads: dict[Any, list[Any]], fn: GradNode, gs: list[A
     return True
 
 
-def _add(rec: Recorder, grads: dict[Any, list[Any]], edge: Edge, g: Any) -> None:
-    index, count = 0, 1
-    if type(edge) is Part:
-        edge, index = edge.whole, edge.index
-        count = edge.count
-    have = grads.get(edge)
+class Ghost:
+    """An operand of a gradient whose value nobody kept, since only its shape and dtype are asked for."""
+
+    __slots__ = ("spec",)
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.spec.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.spec.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.spec.shape)
+
+
+def _run_vjp(fn: GradNode, gs: list[Any], create_graph: bool) -> list[tuple[Edge | None, Any]]:
+    """The gradients of the operands, given those of the results (None: not used), by running the VJP on tensors."""
+    node, saved = fn.node, fn.values()
+    assert node.kind is not None
+    args: list[Any] = []
+    for value, spec, edge in zip(saved, node.operands, fn.edges, strict=False):
+        if value is None:
+            args.append(Ghost(spec))
+        elif type(value) is Value:
+            args.append(Tensor(value, edge if create_graph else None))
+        else:
+            args.append(value)  # a number
+    y: Any = saved[-1]
+    single = len(node.specs) == 1
+    if single:
+        y = Ghost(node.specs[0]) if y is None else Tensor(y, fn if create_graph else None)
+    elif y is None:
+        y = tuple(Ghost(s) for s in node.specs)
+    else:
+        y = tuple(Tensor(v, fn.part(i) if create_graph else None) for i, v in enumerate(y))
+    g = gs[0] if single else tuple(gs)
+    mask = sum([1 << i for i, e in enumerate(fn.edges) if e is not None])
+    return [(fn.edges[i], d) for i, d in gradients(node.kind, mask, g, y, args, node.operands)]
+
+
+def _add(rec: Recorder, grads: dict[Any, list[Any]], edge: Edge | None, g: Any) -> None:
+    index, count, node = 0, 1, edge
+    if isinstance(edge, Part):
+        node, index, count = edge.whole, edge.index, edge.whole.count
+    have = grads.get(node)
     if have is None:
-        have = grads[edge] = [None] * count
+        have = grads[node] = [None] * count
     there = have[index]
     if there is None:
         have[index] = g
@@ -129,7 +178,7 @@ def _add(rec: Recorder, grads: dict[Any, list[Any]], edge: Edge, g: Any) -> None
 
 def _tensors(gs: list[Any]) -> list[Any]:
     """Values as tensors; the others as they are."""
-    return [recording.make(g, None) if type(g) is Value else g for g in gs]
+    return [Tensor(g, None) if type(g) is Value else g for g in gs]
 
 
 def accumulate(rec: Recorder, leaf: Leaf, g: Any, create_graph: bool) -> None:
@@ -139,11 +188,11 @@ def accumulate(rec: Recorder, leaf: Leaf, g: Any, create_graph: bool) -> None:
     if leaf.grad is None:
         # A tensor of its own: several leaves may get the same g, and each may be written in place.
         if type(g) is Value:
-            leaf.grad = recording.make(g, None)
+            leaf.grad = Tensor(g, None)
         else:
-            leaf.grad = recording.make(g._v or g._read(), g._fn if create_graph else None)
+            leaf.grad = Tensor(g._v or g._read(), g._fn if create_graph else None)
     else:
-        total = leaf.grad + (recording.make(g, None) if type(g) is Value else g)
+        total = leaf.grad + (Tensor(g, None) if type(g) is Value else g)
         if create_graph:
             leaf.grad = total
         else:
@@ -162,12 +211,12 @@ def _run_hooks(fn: Any, gs: list[Any]) -> None:
                 changed = hook(gs[i])
                 if changed is None:
                     continue
-                if not hasattr(changed, "_v"):
+                if not isinstance(changed, Tensor):
                     raise DTypeError(f"a hook of a gradient returned {shown(changed)}; it returns a tensor or None")
                 gs[i] = changed
 
 
-def whole(edge: Edge) -> Any:
+def whole(edge: Edge | None) -> Any:
     """The node that an edge leads to."""
     return edge.whole if type(edge) is Part else edge
 
@@ -195,6 +244,12 @@ def order_of(roots: list[Any]) -> list[Any]:
     return order
 
 
+def filled(shape: tuple[int, ...], value: float, dtype: DType) -> Tensor:
+    """A new tensor with one number everywhere."""
+    made: Tensor = apply(_FULL[shape, dtype.name], (value,))
+    return made
+
+
 def seed_gradient(t: Tensor, gradient: Tensor | None) -> Tensor:
     """What backward starts from: the gradient given, or one for a tensor of one element."""
     if gradient is None:
@@ -206,9 +261,7 @@ def seed_gradient(t: Tensor, gradient: Tensor | None) -> Tensor:
             raise AutogradError(
                 f"backward: a {t.dtype.name} tensor needs backward(gradient); only a real one needs none"
             )
-        from gt.client.functions.creation import full
-
-        return full(t.shape, 1.0, dtype=t.dtype)
+        return filled(t.shape, 1.0, t.dtype)
     if gradient.shape != t.shape:
         raise ShapeError(f"backward: a gradient of shape {gradient.shape} for a tensor of shape {t.shape}")
     return gradient
@@ -226,8 +279,6 @@ def grad(
     materialize_grads: bool = False,
 ) -> tuple[Tensor | None, ...]:
     """The gradients of the outputs with respect to the inputs; nothing is added to `.grad`."""
-    from gt.client.tensor import Tensor
-
     if is_grads_batched:
         raise ArgumentError("grad: is_grads_batched is not supported; call grad once per gradient, or gt.func.jacrev")
     if materialize_grads and allow_unused is False:
@@ -235,7 +286,7 @@ def grad(
 
     outs = (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
     ins = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
-    seeds = (grad_outputs,) if hasattr(grad_outputs, "_v") else grad_outputs or (None,) * len(outs)
+    seeds = (grad_outputs,) if isinstance(grad_outputs, Tensor) else grad_outputs or (None,) * len(outs)
     for t in (*outs, *ins):
         if not t.requires_grad:
             raise AutogradError("grad: one of the tensors does not require grad and has no history")
@@ -243,9 +294,7 @@ def grad(
     retain = create_graph if retain_graph is None else retain_graph
     found = run(roots, retain, create_graph, [t._fn for t in ins])
     if materialize_grads:
-        from gt.client.functions.creation import zeros_like
-
-        return tuple([zeros_like(t) if g is None else g for g, t in zip(found, ins, strict=True)])
+        return tuple([filled(t.shape, 0.0, t.dtype) if g is None else g for g, t in zip(found, ins, strict=True)])
     if not allow_unused and any(g is None for g in found):
         raise AutogradError("grad: an input was not used for the outputs; pass allow_unused=True if that is meant")
     return tuple(found)
@@ -259,8 +308,6 @@ def backward(
     inputs: Any = None,
 ) -> None:
     """Add the gradients of several tensors to the `.grad` of the leaves they came from, in one pass."""
-    from gt.client.tensor import Tensor
-
     outs = (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
     seeds = (grad_tensors,) if isinstance(grad_tensors, Tensor) else grad_tensors or (None,) * len(outs)
     for t in outs:

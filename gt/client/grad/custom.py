@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gt.client.grad.backward import filled
 from gt.client.grad.modes import set_grad
-from gt.client.record.graph import Edge, Hook, Leaf, Part, followers, shown
 from gt.client.record.pending import Value
 from gt.client.record.pullback import fit
 from gt.client.record.recorder import recorder
 from gt.client.record.tree import users_line
-from gt.client.tensor import Tensor
+from gt.client.tensor import Edge, Hook, Leaf, Part, Tensor, followers, node_text
 from gt.errors import AutogradError
 
 __all__ = ["Function"]
@@ -70,7 +70,7 @@ class FunctionNode:
     def __init__(self, function: type[Function], context: Context, args: tuple[Any, ...]) -> None:
         self.function = function
         self.context = context
-        self.edges: tuple[Edge, ...] = tuple(a._fn if isinstance(a, Tensor) else None for a in args)
+        self.edges: tuple[Edge | None, ...] = tuple(a._fn if isinstance(a, Tensor) else None for a in args)
         self.inputs = tuple(a._spec if isinstance(a, Tensor) else None for a in args)
         self.results: list[Any] = []  #: specs; None for what is no tensor
         self.count = 1
@@ -95,14 +95,14 @@ class FunctionNode:
         return followers(self.edges)
 
     def __repr__(self) -> str:
-        return shown(self)
+        return node_text(self)
 
     def name(self) -> str:
         """As torch calls it."""
         return f"{self.function.__name__}Backward"
 
     def part(self, index: int) -> Part:
-        return Part(self, index)  # type: ignore[arg-type]  # a node of another kind
+        return Part(self, index)
 
     def edge(self, index: int) -> Edge:
         """Where the gradient of a result goes."""
@@ -113,10 +113,8 @@ class FunctionNode:
         if self.saved is None:
             raise AutogradError(f"{name}: backward a second time; call backward(retain_graph=True) the first time")
         if ctx._materialize:
-            from gt.client.functions.creation import full
-
             results = zip(gs, self.results, strict=True)  # of what is no tensor there is no gradient
-            gs = [full(s.shape, 0.0, dtype=s.dtype) if g is None and s is not None else g for g, s in results]
+            gs = [filled(s.shape, 0.0, s.dtype) if g is None and s is not None else g for g, s in results]
         if create_graph:
             _current[id(ctx)] = self
         try:

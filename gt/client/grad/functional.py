@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gt.client.functions.creation import zeros_like
-from gt.client.functions.elementwise import mul
-from gt.client.functions.shapes import stack
 from gt.client.grad import backward
+from gt.client.grad.backward import filled
 from gt.client.grad.modes import set_grad
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, AutogradError
+from gt.ops import TABLE
 
 __all__ = ["hessian", "hvp", "jacobian", "jvp", "vhp", "vjp"]
 
@@ -35,6 +34,10 @@ def _run(
     return ins, outs, isinstance(made, (tuple, list))
 
 
+def _zeros(like: Tensor) -> Tensor:
+    return filled(like.shape, 0.0, like.dtype)
+
+
 def _pull(outs: Any, ins: Any, seeds: Any, graph: bool, strict: bool) -> tuple[Any, ...]:
     """The gradients of the results; zeros where there are none."""
     rows = [(y, s) for y, s in zip(outs, seeds, strict=True) if y.requires_grad]
@@ -43,7 +46,7 @@ def _pull(outs: Any, ins: Any, seeds: Any, graph: bool, strict: bool) -> tuple[A
         found = backward.grad([y for y, _ in rows], ins, [s for _, s in rows], True, graph, allow_unused=True)
     if strict and any(g is None for g in found):
         raise AutogradError("a result does not depend on one of the inputs, which strict=True does not allow")
-    return tuple([zeros_like(x) if g is None else g for g, x in zip(found, ins, strict=True)])
+    return tuple([_zeros(x) if g is None else g for g, x in zip(found, ins, strict=True)])
 
 
 def _seeds(name: str, v: Any, like: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -51,7 +54,7 @@ def _seeds(name: str, v: Any, like: tuple[Any, ...]) -> tuple[Any, ...]:
     if v is None:
         if len(like) != 1 or like[0].numel() != 1:
             raise AutogradError(f"{name}: v may be left out only where there is one number")
-        return (zeros_like(like[0]) + 1,)
+        return (filled(like[0].shape, 1.0, like[0].dtype),)
     given = tuple(v) if isinstance(v, (tuple, list)) else (v,)
     if [x.shape for x in given] != [x.shape for x in like]:
         raise AutogradError(f"{name}: v has the sizes {[x.shape for x in given]}, not {[x.shape for x in like]}")
@@ -78,7 +81,9 @@ def jacobian(
             columns = []
             for i, x in enumerate(ins):
                 sizes = (*y.shape, *x.shape)
-                columns.append(stack([r[i] for r in rows]).reshape(sizes) if rows else x.new_zeros(sizes))
+                columns.append(
+                    TABLE["stack"](*[r[i] for r in rows], dim=0).reshape(sizes) if rows else x.new_zeros(sizes)
+                )
             table.append(_shown(tuple(columns), several, create_graph))
     return tuple(table) if many else table[0]
 
@@ -113,7 +118,7 @@ def jvp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool
     with set_grad(True):
         ins, outs, many = _run("jvp", func, inputs, create_graph)
         along = _seeds("jvp", v, ins)
-        probes = tuple([zeros_like(y).requires_grad_() for y in outs])
+        probes = tuple([_zeros(y).requires_grad_() for y in outs])
         pulled = _pull(outs, ins, probes, True, strict)
         found = _pull(pulled, probes, along, create_graph, False)
     return _shown(outs, many, create_graph), _shown(found, many, create_graph)
@@ -127,7 +132,7 @@ def vhp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool
             raise AutogradError("vhp: the function must return a tensor of one element")
         along = _seeds("vhp", v, ins)
         first = _pull((outs[0].reshape(()),), ins, (None,), True, strict)
-        products = [mul(g, a).sum() for g, a in zip(first, along, strict=True)]
+        products = [(g * a).sum() for g, a in zip(first, along, strict=True)]
         found = _pull(products, ins, [None] * len(products), create_graph, False)
     return _shown(outs, many, create_graph), _shown(found, isinstance(inputs, (tuple, list)), create_graph)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from gt.client.compat.arguments import shown
+from gt.client.record.recorder import recorder
 from gt.errors import ArgumentError
 
 
@@ -21,15 +22,11 @@ class set_grad:
         self._before: list[bool] = []
 
     def __enter__(self) -> None:
-        from gt.client.record.recorder import recorder  # which is built on this
-
         rec = recorder()
         self._before.append(rec.grad)
         rec.grad = self._mode
 
     def __exit__(self, *exc: object) -> None:
-        from gt.client.record.recorder import recorder
-
         recorder().grad = self._before.pop()
 
     def __call__(self, f: Callable[..., Any]) -> Callable[..., Any]:
@@ -85,8 +82,6 @@ class set_grad_enabled(set_grad):
     __slots__ = ("_was",)
 
     def __init__(self, mode: bool) -> None:
-        from gt.client.record.recorder import recorder
-
         super().__init__(mode)
         self._was = recorder().grad
         recorder().grad = mode
@@ -95,8 +90,6 @@ class set_grad_enabled(set_grad):
         pass
 
     def __exit__(self, *exc: object) -> None:
-        from gt.client.record.recorder import recorder
-
         recorder().grad = self._was
 
     def __call__(self, f: Callable[..., Any]) -> Callable[..., Any]:
@@ -106,6 +99,4 @@ class set_grad_enabled(set_grad):
 
 def is_grad_enabled() -> bool:
     """Whether ops record history in this thread."""
-    from gt.client.record.recorder import recorder
-
     return recorder().grad

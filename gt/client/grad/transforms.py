@@ -8,13 +8,15 @@ from typing import Any
 
 from gt.client.grad import backward
 from gt.client.grad.modes import set_grad
-from gt.client.record.graph import Leaf
-from gt.client.record.recorder import recorder
-from gt.client.tensor import Tensor
+from gt.client.record.recorder import apply, recorder
+from gt.client.record.tree import Kinds
+from gt.client.tensor import Leaf, Tensor
 from gt.errors import ArgumentError, AutogradError
 from gt.ops import TABLE
 
 __all__ = ["functional_call", "grad", "grad_and_value", "hessian", "jacrev", "jvp", "value_and_grad", "vjp"]
+
+_ARANGE = Kinds(TABLE["arange"], "n", "dtype")
 
 
 def _fresh(x: Any, nested: bool) -> Any:
@@ -46,9 +48,7 @@ def _like(x: Any, found: Any) -> Any:
 
 
 def _zeros(t: Tensor) -> Tensor:
-    from gt.client.functions.creation import full
-
-    return full(t.shape, 0.0, dtype=t.dtype)
+    return backward.filled(t.shape, 0.0, t.dtype)
 
 
 def _grads(outputs: list[Tensor], inputs: list[Tensor], seeds: list[Tensor | None], graph: bool) -> list[Tensor]:
@@ -167,16 +167,15 @@ def jacrev(func: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
 
     @functools.wraps(func)
     def jacobian(*args: Any) -> Any:
-        from gt.client.functions.creation import eye
-
         def one(x: Any) -> Any:
             return func(*args[:argnums], x, *args[argnums + 1 :])
 
         recorder().transforms += 1
         try:
             out, pull = vjp(one, args[argnums])
-            rows = eye(out.numel(), dtype=out.dtype).unbind(0)
-            grads = [pull(row.reshape(out.shape))[0].unsqueeze(0) for row in rows]
+            steps = apply(_ARANGE[out.numel(), "int64"], (0, 1))
+            identity = (steps.unsqueeze(1) == steps).to(out.dtype)
+            grads = [pull(row.reshape(out.shape))[0].unsqueeze(0) for row in identity.unbind(0)]
         finally:
             recorder().transforms -= 1
         made = TABLE["cat"](*grads, dim=0).reshape(*out.shape, *args[argnums].shape)

@@ -1,12 +1,16 @@
 """`@gt.function`: a known call is replayed without running its Python again.
 
-The first call with arguments of some form runs the Python and watches (a Trace): which tensors it
+The first call with arguments of some form runs the Python and watches (trace.py): which tensors it
 reads, which it writes, where its numbers come from. That gives one program and a recipe to call it: the
 inputs are read anew from the same tensors, numbers given as arguments, optimizer settings, step
 counts and seeds are read anew too, and the tensors that were written get the new values.
 
 What cannot be replayed is run as plain Python every time, which is correct and only slower: a function
 that returns tensors with a history. Reading a value inside is an error.
+
+Here is also which programs are compiled at once, or never: the user's choice. Without one a worker compiles what proves
+hot. The choice travels with a program's text (messages.Define) and is not part of its hash: the same program does the
+same.
 """
 
 from __future__ import annotations
@@ -20,128 +24,20 @@ from typing import Any
 import numpy as np
 
 from gt.client.record import precision
-from gt.client.record.compiling import CHOICES, begins, ends
-from gt.client.record.graph import Leaf
-from gt.client.record.numbers import Number
-from gt.client.record.pending import HIGHEST, LOWEST, Handle, Value, alone
-from gt.client.record.recorder import Recorder, recorder
-from gt.client.record.tree import Node, users_line
+from gt.client.record.numbers import Finder, Number
+from gt.client.record.pending import HIGHEST, LOWEST, RemoteId, Value, alone
+from gt.client.record.recorder import recorder
+from gt.client.record.thread import Recorder
+from gt.client.record.trace import Trace
+from gt.client.record.tree import Node
 from gt.client.tensor import Tensor
 from gt.client.views import aliases as views
-from gt.errors import FunctionError
+from gt.errors import ArgumentError
 from gt.program import Spec
 
+__all__ = ["compile", "function"]
+
 LIMIT = 64  #: Recipes of one function; those longest unused are forgotten.
-
-
-#: Where a replay finds something, given the call's arguments.
-Finder = Callable[[list[Any]], Any]
-
-
-class Trace:
-    """What is seen while a function's Python runs."""
-
-    def __init__(self, rec: Recorder, name: str, arguments: list[Any]) -> None:
-        self.rec = rec
-        self.name = name
-        self.replayable = True
-        #: False after a deepcopy: two tensors have one value, and a program that read it for either cannot
-        #: tell which of them a replay must ask. The next trace may.
-        self.clear = True
-        self.guards: list[tuple[Finder, Any]] = []  #: What must be as it was for a replay to be right.
-        self.effects: list[tuple[Callable[[], None], Callable[[], None]]] = []  #: What to do, how to take it back.
-        self.seeds: list[int] = []  #: Those of the latest run.
-        # What follows is known by id(), kept alive by `kept`, and forgotten when the trace ends.
-        self.arguments = arguments
-        self.owners: dict[int, Finder] = {}  #: Input values: the value for another call.
-        self.homes: dict[int, Finder] = {}  #: Arguments' leaves: that argument's leaf.
-        self.leaves: dict[int, tuple[Leaf, Finder, Tensor | None, Value | None]] = {}  #: With the gradient it had.
-        self.grads: set[int] = set()  #: Cells of those gradients.
-        self.cells: dict[int, Finder | None] = {}  #: Arguments' cells; None: an argument is a view of it.
-        self.written: dict[int, tuple[Tensor, Finder]] = {}  #: Cells, or tensors that have none.
-        self.kept: list[Any] = []
-        for place, x in enumerate(arguments):
-            if isinstance(x, Tensor):
-                self._argument(place, x)
-
-    def _argument(self, place: int, t: Tensor) -> None:
-        if type(t._fn) is Leaf:
-            self.homes[id(t._fn)] = lambda args: args[place]._fn
-        self.learn(t, lambda args: args[place])
-        cell, root = views.cell_of(t), views.root_cell(t)
-        self.cells[id(root)] = (lambda args: args[place]) if root is cell else None
-
-    def learn(self, t: Any, find: Finder | None = None) -> None:
-        """An operand from outside: remember where a replay finds it."""
-        value = t._v or t._read()
-        if id(value) in self.owners:
-            return
-        if views.cells_of(value) > 1:
-            self.clear = False
-        self.kept.append(value)
-        if type(t._fn) is Leaf:
-            self.touch(t._fn)
-        elif t._fn is not None and self.rec.grad:
-            self.replayable = False  # backward would walk a graph that a replay does not have
-        where: Finder = find or (lambda args: t)
-        self.owners[id(value)] = lambda args: where(args)._v or where(args)._read()
-
-    def touch(self, leaf: Leaf) -> None:
-        """A leaf whose gradient is read or written here."""
-        if id(leaf) in self.leaves:
-            return
-        find: Finder = self.homes.get(id(leaf)) or (lambda args: leaf)
-        g = leaf.grad
-        value = None if g is None else g._v or g._read()
-        if g is not None:
-            self.grads.add(id(views.cell_of(g)))
-            if id(value) in self.owners:
-                self.clear = False
-            self.owners[id(value)] = lambda args: find(args).grad._v or find(args).grad._read()
-        self.leaves[id(leaf)] = (leaf, find, g, value)
-        self.kept.append((leaf, g))
-
-    def wrote(self, t: Tensor, old: Value) -> None:
-        """A tensor that is no view was written to; it was `old`."""
-        key = id(t if t._x is None else t._x.cell)
-        if key in self.written or key in self.grads or old.owner is self.rec.pending:
-            return  # known, or made in here
-        find = self.cells.get(key, lambda args: t)
-        if find is None:
-            self.replayable = False
-        else:
-            self.written[key] = (t, find)
-        self.kept.append((t, t._x))
-
-    def end(self) -> None:
-        """Let go of the values that were met: the call may give their memory away."""
-        self.arguments = []
-        for seen in (self.owners, self.homes, self.leaves, self.grads, self.cells, self.written, self.kept):
-            seen.clear()
-
-    def seed(self) -> Number:
-        k = len(self.seeds)
-        self.seeds.append(self.rec.session.next_seed())
-        return Number(self, self.seeds[k], lambda args: self.seeds[k])
-
-    def live(self, read: Callable[[], Any]) -> Number:
-        """A number that a replay reads again: an optimizer's setting, a step count."""
-        return Number(self, read(), lambda args: read())
-
-    def effect(self, do: Callable[[], None], undo: Callable[[], None]) -> None:
-        """Something a replay does first (counting a step), and takes back if its call fails."""
-        self.effects.append((do, undo))
-
-    def mode(self, module: Any) -> None:
-        """Whether a module trains is part of what was traced."""
-        self.guards.append((lambda args: module.training, module.training))
-
-    def refuse_sync(self) -> None:
-        file, line = users_line()
-        raise FunctionError(
-            f"{self.name}: {file}:{line} reads a value inside a @gt.function, which cannot be replayed; "
-            "return the tensor and read it outside"
-        )
 
 
 @dataclass
@@ -183,7 +79,7 @@ class Recipe:
                 scalars[k] = number.now(args)
             inputs = [source(args) for source in self.inputs]
             for k in range(len(inputs)):
-                session.bring_out(inputs[k])
+                session.settle_value(inputs[k])
             outputs = {num: Value(None, -1, self.specs[num]) for num in self.live}
             for find, num in self.written:
                 views.rebind(find(args), outputs[num])
@@ -205,7 +101,7 @@ class Recipe:
             first = session.call(variant, ids, tuple([scalars[k] for k in variant.scalars]), undo, self.compile)
             for i, num in enumerate(variant.outputs):
                 if num in outputs:
-                    outputs[num].handle = Handle(first + i, session)
+                    outputs[num].handle = RemoteId(first + i, session.dead)
                 else:
                     session.dead.append(first + i)
         session.raise_failures()
@@ -282,7 +178,7 @@ class Function:
 
 def _wrap(trace: Trace, x: Any, place: int) -> Any:
     if _is_number(x):
-        return Number(trace, _plain(x), lambda args: _plain(args[place]))
+        return Number(trace.guards, _plain(x), lambda args: _plain(args[place]))
     return x
 
 
@@ -451,3 +347,68 @@ def function(f: Callable[..., Any] | None = None, *, compile: bool | None = None
     tensor([2., 2.])
     """
     return Function(f, compile) if f is not None else functools.partial(Function, compile=compile)
+
+
+# --- compiling ---------------------------------------------------------------------------------------
+
+CHOICES = {True: 1, None: 0, False: -1}  #: As messages.Define has them.
+
+
+def compile(model: Any = None, *, disable: bool = False, **options: Any) -> Any:
+    """Have workers compile at once what this module or function computes, instead of when it proves hot.
+
+    GT compiles whole programs, mostly whole training steps: those in which a call of it begins or ends are marked.
+    The work is done in the background, and nothing waits for it. A module is returned itself, a function wrapped.
+    Options are taken and change nothing.
+
+    >>> import gt
+    >>> model = gt.compile(gt.nn.Linear(2, 3))
+    >>> model(gt.ones(1, 2)).shape
+    (1, 3)
+    """
+    if model is None:
+        return lambda f: compile(f, disable=disable)
+    if not callable(model):
+        raise ArgumentError(f"compile: takes a module or a function, not {type(model).__name__}")
+    if disable:
+        return model
+    if isinstance(model, Function):
+        model.compile = True
+        return model
+    if hasattr(model, "register_forward_pre_hook"):
+        model.register_forward_pre_hook(_module_begins)
+        model.register_forward_hook(_module_ends)
+        return model
+
+    @functools.wraps(model)
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        begins(1)
+        result = model(*args, **kwargs)
+        ends(1)
+        return result
+
+    return compiled
+
+
+def begins(choice: int) -> None:
+    """Something of which the user chose so records its first op next."""
+    if choice:
+        rec = recorder()
+        if rec.pending.end is not None:
+            rec.settle()  # as the next op would
+        rec.pending.compile = choice
+
+
+def ends(choice: int) -> None:
+    """It has recorded its last."""
+    p = recorder().pending
+    if choice and (p.end is not None or p.node.depth):
+        p.compile = choice
+
+
+def _module_begins(module: Any, args: Any) -> None:
+    begins(1)
+
+
+def _module_ends(module: Any, args: Any, out: Any) -> None:
+    ends(1)

@@ -18,18 +18,16 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
+from gt import program as programs
 from gt.client.record import precision
 from gt.ops.record import Op
 from gt.program import Instruction, Precision, Program, Spec
 
-if TYPE_CHECKING:
-    from gt.client.record.pullback import Pullback
-
 NODE_NBYTES = 700  #: What a node costs in memory, its share of dictionaries included.
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_PACKAGE = os.path.dirname(os.path.abspath(programs.__file__)) + os.sep  #: GT itself: users' lines are outside of it.
 
 
 class Kind:
@@ -82,6 +80,26 @@ def kind_of(op: Op, attrs: dict[str, Any]) -> Kind:
         kinds = _KINDS[op, names] = Kinds(op, *names)
     values = (*attrs.values(),)
     return kinds[values if len(values) != 1 else values[0]]
+
+
+class Code(NamedTuple):
+    """What a gradient records. Its values have places: the gradients of the results, the operands, the results, the
+    constants, and then what it computes, in order."""
+
+    constants: tuple[Any, ...]
+    steps: tuple[tuple[Kind, tuple[int, ...]], ...]  #: ops, and the places of their operands
+    gradients: tuple[tuple[int, int], ...]  #: (operand, place of its gradient)
+
+
+@dataclass(slots=True, eq=False)
+class Pullback:
+    """What is known of the gradient of an op for some of its operands. pullback.py works it out."""
+
+    use: tuple[Kind, tuple[Spec, ...], tuple[Spec, ...], int]  #: the op, its operands and results, which operands
+    saves: int  #: Which values the VJP reads, as bits: operands, then the result. -1: there is no gradient.
+    pick: Callable[[tuple[Any, ...]], tuple[Any, ...]]  #: Of operands, result and None: what a graph node keeps.
+    whole: Code | None  #: If every result has a gradient; None: the VJP itself must be run.
+    codes: dict[tuple[bool, ...], Code | None]  #: If only those results have one.
 
 
 class Node:

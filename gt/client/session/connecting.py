@@ -1,23 +1,56 @@
-"""How a process comes to its session: it joins a running server, or starts a private one.
+"""The session of this process: one at a time, made when it is first needed, gone with the process.
 
-A session begins with the workers that the settings or the user ask for: one, some as a mesh, or all there are.
+A process joins a running server, or starts a private one. A session begins with the workers that the settings or the
+user ask for: one, some as a mesh, or all there are.
 """
 
 from __future__ import annotations
 
+import atexit
+import os
+import threading
 from collections.abc import Mapping
 from typing import Any
 
 from gt import config, transport
 from gt.client.compat.arguments import shown
-from gt.client.record import recorder as recording
-from gt.client.session import current as sessions
+from gt.client.record import precision
+from gt.client.record.pending import NOWHERE, Pending, use
+from gt.client.session import timer
+from gt.client.session.placing import configure_session, set_mesh, take_all
 from gt.client.session.session import Session
 from gt.errors import ArgumentError, ServerError, StateError
 
 __all__ = ["connect", "disconnect", "gpu_workers"]
 
+_current: Session | None = None
+_starting = threading.Lock()
 _wanted: dict[str, Any] = {}  #: Settings of the next private server that the user has changed.
+
+
+def current() -> Session:
+    """The session of this process; the first use connects to GT_SERVER or starts a private server."""
+    global _current
+    if _current is None or _current.closed:
+        with _starting:
+            if _current is None or _current.closed:
+                _current = join_or_start()
+    return _current
+
+
+def adopt(session: Session | None) -> Session | None:
+    """Make this the current session (the simulator has many); returns the one before."""
+    global _current
+    before, _current = _current, session
+    return before
+
+
+def choose_precision(product: str | None = None, conv_tf32: bool | None = None) -> None:
+    """Compute what is recorded from here on so; what is not given stays. Programs that are pending end before it."""
+    session = _current
+    if precision.change(product, conv_tf32) and session is not None and not (session.forked or session.broken):
+        for rec in list(session.recorders):
+            session.settle(rec.pending)
 
 
 def connect(address: str, token: str | None = None, mesh: Mapping[str, int] | None = None) -> Session:
@@ -30,17 +63,17 @@ def connect(address: str, token: str | None = None, mesh: Mapping[str, int] | No
         settings = config.replace(settings, token=token)
     new = _join(address, settings, mesh)
     disconnect()
-    sessions.adopt(new)
-    recording.use(None)
+    adopt(new)
+    use(None)
     return new
 
 
 def disconnect() -> None:
     """Leave the server. The next tensor starts or joins one again."""
-    old = sessions.adopt(None)
+    old = adopt(None)
     if old is not None:
         old.close()
-    recording.use(None)
+    use(None)
 
 
 def gpu_workers(n: int) -> None:
@@ -50,7 +83,7 @@ def gpu_workers(n: int) -> None:
     """
     if type(n) is not int or n < 1:
         raise ArgumentError(f"gpu_workers: 1 or more, not {shown(n)}")
-    if sessions.is_open():
+    if _current is not None and not _current.closed:
         raise StateError("gpu_workers: this process has a server already; call it before the first tensor is made")
     _wanted["workers"] = n
 
@@ -68,11 +101,12 @@ def _join(address: str, settings: config.Config, mesh: Mapping[str, int] | None 
     except ServerError as e:
         channel.close()
         raise ServerError(f"{address}: {e}") from None
+    timer.start(session)
     return begin(session, mesh)
 
 
 def _start(settings: config.Config) -> Session:
-    from gt.server.local import start_private
+    from gt.server.local import start_private  # only here: a client that joins a server needs nothing of it
 
     private = start_private(settings)
     try:
@@ -81,6 +115,7 @@ def _start(settings: config.Config) -> Session:
     except BaseException:
         private.close()
         raise
+    timer.start(session)
     return begin(session)
 
 
@@ -89,14 +124,28 @@ def begin(session: Session, mesh: Mapping[str, int] | None = None) -> Session:
     settings = session.config
     try:
         if mesh is not None:
-            session.meshes.set("", mesh, split=settings.auto_shard)
+            set_mesh(session, "", mesh, split=settings.auto_shard)
         elif settings.auto_shard:
-            session.meshes.take_all(settings.worker_timeout_s)
+            take_all(session, settings.worker_timeout_s)
         if settings.signals:
-            from gt.client.mesh.signals import configure_session
-
             configure_session(session, settings.signals)
     except BaseException:
         session.close()
         raise
     return session
+
+
+def _after_fork() -> None:
+    if _current is not None:
+        _current.forked = True
+        for rec in _current.recorders:
+            rec.pending = Pending(rec, NOWHERE)
+
+
+def _at_exit() -> None:
+    if _current is not None and not _current.forked:
+        _current.close()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)

@@ -21,17 +21,12 @@ from typing import Any, NoReturn
 import numpy as np
 
 from gt import config, errors
-from gt.client.compat import autocast as policy
-from gt.client.mesh.meshes import Meshes
-from gt.client.record import recorder as recording
-from gt.client.record.pending import Handle, Pending, Value
-from gt.client.record.recorder import Recorder
+from gt.client.record.pending import Pending, RemoteId, ThreadRecorder, Value, in_use
 from gt.client.record.tree import Node, Tree, Variant
-from gt.client.session import waiting
 from gt.client.session.gathering import layout_of
-from gt.client.session.interrupts import SessionLock
+from gt.client.session.meshes import Meshes
 from gt.client.session.transfers import Download, Transfers
-from gt.client.session.waiting import Sleeper
+from gt.client.session.waiting import SessionLock, Sleeper
 from gt.errors import ForkError, GTError, ServerError
 from gt.layout import Layout
 from gt.program import Spec
@@ -64,11 +59,13 @@ from gt.transport.messages import (
     pack_ids,
 )  # fmt: skip
 
+ELSEWHERE = "this tensor belongs to a session that is closed, or is not this thread's"
+
 
 class Session:
     """See the file's header."""
 
-    def __init__(self, channel: Channel, settings: config.Config, private: Any = None, timer: bool = True) -> None:
+    def __init__(self, channel: Channel, settings: config.Config, private: Any = None) -> None:
         self.channel = channel
         self.config = settings
         self.private = private  #: The server that was started for this session, if one was.
@@ -79,7 +76,7 @@ class Session:
         self.number = 0
         self.window = WINDOW
         self.tree = Tree(settings.cache_bytes)
-        self.recorders: list[Recorder] = []
+        self.recorders: list[ThreadRecorder] = []
         self.dead: deque[int] = deque()  #: Ids whose values are gone; appended to by finalizers.
         self.next_id = 1
         self.seq = 0  #: Calls sent.
@@ -92,8 +89,8 @@ class Session:
         self.variants: OrderedDict[bytes, Variant] = OrderedDict()  #: Programs that were sent, latest last.
         self.defined = 0  #: Program texts sent, for those who count.
         self.transfers = Transfers(self)
-        self.meshes = Meshes(self)
-        self.signals: Any = None  #: Where ops in named contexts run, if that was configured: see signals.py.
+        self.meshes = Meshes()
+        self.signals: Any = None  #: Where ops in named contexts run, if that was configured: see placing.py.
         self._answers: dict[int, Any] = {}  #: To the questions under way; None until there is one.
         self._request = 0
         self._out: list[tuple[Any, Buffer | None]] = []  #: Messages held back while `_holds`, to go out as one.
@@ -106,9 +103,6 @@ class Session:
         self.asleep = self.dozing = False  #: the timer
         self.wake = threading.Event()
         self._hello()
-        if timer:
-            threading.Thread(target=waiting.run_timer, args=(self,), name="gt-timer", daemon=True).start()
-            waiting.watch_cells(self)
 
     def _hello(self) -> None:
         name = f"{os.path.basename(sys.argv[0]) or 'python'}-{os.getpid()}"
@@ -120,13 +114,11 @@ class Session:
 
     # --- recorders ---
 
-    def new_recorder(self) -> Recorder:
+    def add_recorder(self, rec: ThreadRecorder) -> None:
+        """A thread records here from now on."""
         with self.lock:
             self.recorders = [r for r in self.recorders if r.thread.is_alive() or r.pending.node.depth]
-            rec = Recorder(self)
-            rec.policy = policy.current()
             self.recorders.append(rec)
-            return rec
 
     def pinned(self) -> set[Node]:
         """Nodes that the tree must not lose now."""
@@ -181,7 +173,7 @@ class Session:
             if num in live:
                 v = p.values[num]
                 v.owner = None
-                v.handle = Handle(first + i, self)
+                v.handle = RemoteId(first + i, self.dead)
             else:
                 self.dead.append(first + i)  # kept by the program for other callers, not for this one
 
@@ -340,7 +332,7 @@ class Session:
                     self._flush()  # last: whoever answers may need this very CPU, which is free once this one sleeps
                 if done:
                     return
-            if look and sleeper.look(self, ready):
+            if look and sleeper.look(lambda: self._hear(sleeper.fd), ready):
                 return
             while True:
                 with self.lock.asleep():
@@ -355,6 +347,11 @@ class Session:
                 self.waiters.discard(sleeper.fd)
                 if self.dozing:
                     self.wake_timer()
+
+    def _hear(self, me: int) -> None:
+        with self.lock:
+            self.process(me)
+            self.check_usable()
 
     def _sleeper(self) -> Sleeper:
         found: Sleeper | None = getattr(self._threads, "sleeper", None)
@@ -382,7 +379,7 @@ class Session:
             with self.lock:
                 self._holds += 1  # the call and the fetch go out as one: one way to the server, not two
                 try:
-                    self.bring_out(v)
+                    self.settle_value(v)
                     self.check_usable()
                     assert v.handle is not None
                     self.flush_frees()
@@ -414,7 +411,7 @@ class Session:
     def layout_of(self, v: Value) -> Layout:
         """How a value lies on the session's workers."""
         with self.lock:
-            self.bring_out(v)
+            self.settle_value(v)
             assert v.handle is not None
             id = v.handle.id
         answer = self.ask(lambda request: Fetch(0, request, id, layout=True))
@@ -424,31 +421,28 @@ class Session:
             self._raise_fetch(answer.error)
         return layout_of(answer)
 
-    def bring_out(self, v: Value) -> None:
-        """If the value is pending, end its program. It is one of this session: others have the same ids."""
-        while True:
-            owner = v.owner
-            if owner is None:
-                if v.handle is None or v.handle.dead is not self.dead:
-                    raise ServerError(recording.ELSEWHERE)
-                return
+    def settle_value(self, v: Value) -> None:
+        """If the value is pending, settle its program. It is one of this session: others have the same ids."""
+        while (owner := v.owner) is not None:
             if owner.rec.session is not self:
-                raise ServerError(recording.ELSEWHERE)
-            if owner.rec.trace is not None:
-                owner.rec.trace.refuse_sync()
-            self.end(owner.rec)
+                raise ServerError(ELSEWHERE)
+            owner.rec.refuse_sync()
+            self.settle(owner)
+        if v.handle is None or v.handle.dead is not self.dead:
+            raise ServerError(ELSEWHERE)
 
-    def end(self, rec: Recorder) -> bool:
-        """End what a thread has pending; False if it must be tried again."""
-        if rec is recording.in_use():
-            rec.settle()
-        elif not rec.steal():
+    def settle(self, p: Pending) -> None:
+        """Settle a program of this session, whichever thread records it."""
+        rec = p.rec
+        if rec is in_use():
+            if rec.pending is p:
+                rec.settle()
+            return
+        while not rec.steal(p):
             if self.full:
                 self.make_room()
             else:
                 time.sleep(0)  # inside an op of its own thread, which is a matter of microseconds
-            return False
-        return True
 
     def ask(self, question: Callable[[int], Any]) -> Any:
         """Send the question with a number of its own, and wait for the answer that has it."""
@@ -479,8 +473,8 @@ class Session:
             self.process()
             if not self.failures:
                 return
-            rec = recording.recorder()
-            if rec.trace is None:
+            rec = in_use()
+            if rec is not None and rec.session is self and not rec.tracing:
                 # What is recorded was meant to follow what failed: it fails with it, and is not done without it.
                 rec.settle()
             # So do the calls under way that used its results. Then all is as it was before it.
@@ -511,10 +505,6 @@ class Session:
         """Whether the server has something to say about calls or uploads of ours."""
         return bool(self.transfers.uploads) or self.seq > self.done
 
-    def tick(self, now: float) -> bool:
-        """What is due at this time. False if there was nothing to look after."""
-        return waiting.tick(self, now)
-
     # --- the end ---
 
     def close(self) -> None:
@@ -526,7 +516,7 @@ class Session:
             if not self.forked:
                 for rec in self.recorders:
                     ended, rec.pending = rec.pending, rec.blocked
-                    ended.let_go()
+                    ended.clear()
                 if not self.broken:
                     self.channel.send(Goodbye())
                 self.broken = self.broken or "this session is closed"

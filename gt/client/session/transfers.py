@@ -21,13 +21,16 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import numpy as np
 
-from gt.client.record.pending import Handle, Value
+from gt import config
+from gt.client.record.pending import RemoteId, Value
 from gt.client.session.gathering import Parts
 from gt.program import Spec
+from gt.transport.channel import Channel
 from gt.transport.codec import Buffer
 from gt.transport.messages import (
     CHUNK,
@@ -44,9 +47,6 @@ from gt.transport.messages import (
     Shared,
 )
 from gt.transport.shared import LARGE, LENT, PIECE, SLOTS, SMALL, Ring, make_ring, nbytes_of
-
-if TYPE_CHECKING:
-    from gt.client.session.session import Session
 
 QUEUED_NBYTES = 256 << 20  #: Upload bytes held for sending before from_numpy waits.
 ANSWER_S = 0.2  #: How long a very large upload waits to learn whether the worker has the ring.
@@ -128,10 +128,26 @@ class Upload:
         return self.data[at : at + nbytes]
 
 
+class Connection(Protocol):
+    """What transfers need of their session."""
+
+    channel: Channel
+    config: config.Config
+    dead: deque[int]
+    next_id: int
+    broken: str
+
+    def check_usable(self) -> None: ...
+
+    def wait(self, ready: Callable[[], bool], look: bool = False) -> None: ...
+
+    def send(self, message: Any, payload: Buffer | None = None) -> None: ...
+
+
 class Transfers:
     """The uploads and fetches of one session, and its ring."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Connection) -> None:
         self.session = session
         self.uploads: dict[int, Upload] = {}
         self.fetches: dict[int, Download] = {}
@@ -152,7 +168,7 @@ class Transfers:
         if self._full():
             session.wait(lambda: not self._full())
         v = Value(None, -1, spec)
-        v.handle = Handle(session.next_id, session)
+        v.handle = RemoteId(session.next_id, session.dead)
         session.next_id += 1
         key = v.handle.id
         up = self.uploads[key] = Upload(np.ascontiguousarray(array).reshape(-1).view(np.uint8), spec, layout)

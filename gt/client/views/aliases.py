@@ -9,48 +9,20 @@ reading a view whose base has changed takes it again. So users see shared memory
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import Any
 
 from gt.client.grad.modes import set_grad
-from gt.client.record import recorder as recording
-from gt.client.record.graph import Leaf
 from gt.client.record.pending import Pending, Value
-from gt.client.record.recorder import Recorder, apply, recorder, unary
+from gt.client.record.recorder import apply, recorder, unary
+from gt.client.record.thread import Recorder
 from gt.client.record.tree import Kind, Kinds
+from gt.client.tensor import Alias, Cell, Leaf, Tensor
 from gt.errors import AutogradError, ShapeError
 from gt.ops import TABLE
 
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
-
-
 ASSIGN = Kind(TABLE["assign"], {})
 _RESHAPE = Kinds(TABLE["reshape"], "shape")
-
-
-class Cell:
-    """Where tensors that share memory find their value."""
-
-    __slots__ = ("value", "version")
-
-    def __init__(self, value: Value) -> None:
-        self.value = value
-        self.version = 0  #: Grows with every write.
-
-
-class Alias(msgspec.Struct, eq=False):  # a struct, because every view has one
-    """What a tensor that shares memory has instead of a value of its own."""
-
-    cell: Cell
-    base: Tensor | None = None  #: For a view: what it is a view of ...
-    under: Alias | None = None  #: ... and where that lay: it may be moved, see `adopt` ...
-    seen: int = 0  #: ... at which version of the base's cell it was taken ...
-    kind: Kind | None = None  #: ... and how: this op, these numbers, that one of its results.
-    args: tuple[Any, ...] = ()
-    part: int = 0
-    grad: bool = False  #: Whether it was taken with history, and so is taken again.
+_SHARD = Kinds(TABLE["shard"], "layout")
 
 
 def copied(t: Tensor) -> Value:
@@ -65,7 +37,7 @@ def cells_of(value: Value) -> int:
     if not value.copied:
         return 1
     holders = gc.get_referrers(value)
-    return sum(h.value is value if type(h) is Cell else getattr(h, "_v", None) is value for h in holders)
+    return sum(h.value is value if type(h) is Cell else isinstance(h, Tensor) and h._v is value for h in holders)
 
 
 def cell_of(t: Tensor) -> Cell:
@@ -129,8 +101,6 @@ def read(t: Tensor) -> Value:
 
 def _stay(alias: Alias) -> Tensor:
     """The base of a view has moved to other memory; the view stays, and its base is now a tensor that does."""
-    from gt.client.tensor import Tensor
-
     assert alias.under is not None
     alias.base = base = Tensor(alias.under.cell.value, None)
     base._v, base._x = None, alias.under
@@ -149,10 +119,10 @@ def write(t: Tensor, new: Tensor) -> None:
     alias = t._x
     # As in torch, what was written over still requires grad, with a gradient of zeros.
     bare = rec.grad and t._fn is not None and new._fn is None
-    if (bare or _lies_elsewhere(rec, old)) and (alias is None or alias.base is None):
+    if (bare or _may_change_layout(rec, old)) and (alias is None or alias.base is None):
         new = apply(ASSIGN, (t, new))
     if rec.pending.pins:
-        new = _as_told(rec.pending, old, new)
+        new = _keep_layout(rec.pending, old, new)
     value = new._v or read(new)
     _note_replaced(rec.pending, old, value)
     if rec.trace is not None and (alias is None or alias.base is None):
@@ -176,7 +146,7 @@ def replace(rec: Recorder, t: Tensor, value: Value) -> None:
     """`write`, of a value without history, while none is recorded."""
     alias = t._x
     if rec.session.meshes.several or rec.trace is not None or (alias is not None and alias.base is not None):
-        write(t, recording.make(value))
+        write(t, Tensor(value))
         return
     if alias is None:
         old: Any = t._v
@@ -188,9 +158,9 @@ def replace(rec: Recorder, t: Tensor, value: Value) -> None:
     _note_replaced(rec.pending, old, value)
 
 
-def _lies_elsewhere(rec: Recorder, old: Value) -> bool:
-    """Whether what is written was not made of `old` by the last op. On several workers it may then lie in another way;
-    but a tensor that is written to shall lie as before, so `old` has to be part of the program."""
+def _may_change_layout(rec: Recorder, old: Value) -> bool:
+    """Whether what is written was not made of `old` by the last op. On several workers it may then have another layout;
+    but a tensor that is written to keeps its layout, so `old` has to be part of the program."""
     if not rec.session.meshes.several:
         return False
     p = rec.pending
@@ -198,16 +168,22 @@ def _lies_elsewhere(rec: Recorder, old: Value) -> bool:
     return ref is None or ref not in p.node.refs
 
 
-def _as_told(p: Pending, old: Value, new: Tensor) -> Tensor:
-    """What is written over a value that this program itself told how to lie, and does not take as an input that lies
-    so: it is told the same, unless it was told something else."""
+def _keep_layout(p: Pending, old: Value, new: Tensor) -> Tensor:
+    """`new`, which is written over `old`, with the layout that the user gave to `old` in this very program. (An input
+    of the program has its layout already.) If the user gave a layout to `new`, that one holds."""
     told = p.pins.get(old.num) if old.owner is p else None
     value = new._v or read(new)
     if told is None or (value.owner is p and value.num in p.pins):
         return new
-    from gt.client.mesh.sharding import pinned
+    return pinned(new, told)
 
-    made: Tensor = pinned(new, told)
+
+def pinned(t: Tensor, layout: str) -> Tensor:
+    """The same tensor with a layout that `sharding.layout_text` returned."""
+    made = unary(_SHARD[layout], t)
+    value = made._v or read(made)
+    if layout and value.owner is not None:
+        value.owner.pins[value.num] = layout
     return made
 
 
@@ -240,8 +216,6 @@ def _note_replaced(p: Pending, old: Value, new: Value) -> None:
 
 def share(t: Tensor) -> Tensor:
     """Another tensor on the same memory, without history: what detach() returns."""
-    from gt.client.tensor import Tensor
-
     cell = cell_of(t)
     alias = t._x
     assert alias is not None

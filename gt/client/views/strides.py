@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gt.client.record.tree import Kind
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
+from gt.client.tensor import Tensor
 
 Shape = tuple[int, ...]
 

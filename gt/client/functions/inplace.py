@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from gt.client.compat.arguments import RAW, explain
+from gt.client.compat.operands import coerce
 from gt.client.functions import elementwise as ew
 from gt.client.functions import shapes
-from gt.client.record import recorder as recording
-from gt.client.record.graph import Leaf
-from gt.client.record.recorder import apply
-from gt.client.views.aliases import ASSIGN, Alias, cell_of, reshaped, write
+from gt.client.record.recorder import apply, recorder
+from gt.client.tensor import Alias, Leaf, Tensor
+from gt.client.views.aliases import ASSIGN, cell_of, reshaped, write
 from gt.errors import ArgumentError, AutogradError, DTypeError, ShapeError
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = ["fill"]
 METHODS = [
@@ -43,7 +40,7 @@ def assign(x: Tensor, value: Any) -> Tensor:
 
 def _like(x: Tensor, value: Any) -> Tensor:
     """The value as a tensor of x's shape and dtype."""
-    if not hasattr(value, "_v"):
+    if not isinstance(value, Tensor):
         from gt.client.functions.creation import full
 
         return full(x.shape, value, dtype=x.dtype)
@@ -58,7 +55,7 @@ def _like(x: Tensor, value: Any) -> Tensor:
 
 def copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
     """Overwrite with src, broadcast and cast."""
-    return assign(self, src if hasattr(src, "_v") else recording.coerce("copy_", np.asarray(src)))
+    return assign(self, src if isinstance(src, Tensor) else coerce("copy_", np.asarray(src)))
 
 
 def fill_(self: Tensor, value: Any) -> Tensor:
@@ -72,11 +69,11 @@ def fill(input: Tensor, value: Any) -> Tensor:
 
 
 def _number(op: str, value: Any) -> Any:
-    if hasattr(value, "_v"):
+    if isinstance(value, Tensor):
         if value.ndim:
             raise ShapeError(f"{op}: a tensor to fill with has no dimensions, not the shape {value.shape}")
         return value
-    return recording.coerce(op, value)
+    return coerce(op, value)
 
 
 def zero_(self: Tensor) -> Tensor:
@@ -121,7 +118,7 @@ def replace(name: str, x: Tensor, new: Tensor) -> Tensor:
         if new.dtype.category > x.dtype.category:
             raise DTypeError(f"{name}: a {new.dtype.name} result does not fit in place into {x.dtype.name}")
         new = ew.cast(new, x.dtype)
-    old, p = x._v or x._read(), recording.recorder().pending
+    old, p = x._v or x._read(), recorder().pending
     if old.owner is not p and old not in p.inputs:
         # The new value does not come from the old one; make it depend on it, so that a failed
         # call knows what to keep.
@@ -152,9 +149,9 @@ def _turned(function: Callable[..., Tensor], name: str) -> Callable[..., Tensor]
     """A method that makes the tensor a view of what it was: its memory stays, its shape changes."""
 
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        if recording.recorder().grad and type(self._fn) is Leaf:
+        if recorder().grad and type(self._fn) is Leaf:
             raise AutogradError(f"{name}: a leaf tensor that requires grad cannot change its shape in place")
-        before = recording.make(cell_of(self).value, self._fn)
+        before = Tensor(cell_of(self).value, self._fn)
         assert self._x is not None
         before._v, before._x = None, self._x
         view = function(before, *args, **kwargs)
