@@ -11,8 +11,8 @@ import pytest
 import gt
 from gt.client.grad import backward
 from gt.client.record import pullback
-from gt.client.record.pullback import Pullback
 from gt.client.record.recorder import recorder
+from gt.client.record.tree import Pullback
 from gt.client.session.session import Session
 from gt.client.tensor import GradNode, Tensor
 from gt.errors import AutogradError
@@ -136,7 +136,7 @@ def test_numbers_that_c_code_reads_are_seen_too(session: Session, monkeypatch: p
         kind = gt.client.record.tree.Kind(Op(**{**fields, "vjp": (f, None)}), {})
         x = gt.ones(2)._spec
         number = gt.program.SCALARS["f"]
-        assert (Pullback(kind, (x, number), (x,), 1).whole is not None) == known
+        assert (pullback.pullback(kind, (x, number), (x,), 1).whole is not None) == known
 
 
 def test_what_no_gradient_needs_is_not_recorded(session: Session) -> None:

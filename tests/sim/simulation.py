@@ -15,7 +15,6 @@ from importlib.util import find_spec
 from typing import Any
 
 import gt.client.functions.creation
-import gt.client.record.recorder
 import gt.client.record.thread
 import gt.client.session.session
 import gt.client.session.transfers

@@ -20,14 +20,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gt import program as programs
 from gt.client.record import precision
+from gt.config import PACKAGE
 from gt.ops.record import Op
 from gt.program import Instruction, Precision, Program, Spec
 
 NODE_NBYTES = 700  #: What a node costs in memory, its share of dictionaries included.
 
-_PACKAGE = os.path.dirname(os.path.abspath(programs.__file__)) + os.sep  #: GT itself: users' lines are outside of it.
+_GT = str(PACKAGE) + os.sep  #: Frames of GT's own files are not the user's line.
 
 
 class Kind:
@@ -292,7 +292,7 @@ class Tree:
 def users_line() -> tuple[str, int]:
     """File and line of the innermost frame that is not GT's own."""
     frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame is not None and frame.f_code.co_filename.startswith(_GT):
         if frame.f_back is None:
             break
         frame = frame.f_back
