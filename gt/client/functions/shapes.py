@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gt import dtypes
 from gt.client.compat.arguments import shown
@@ -17,6 +17,7 @@ from gt.client.compat.operands import coerce
 from gt.client.functions import elementwise as ew
 from gt.client.record.recorder import apply, recorder, unary
 from gt.client.record.tree import Kind, Kinds
+from gt.client.tensor import Tensor
 from gt.client.views import aliases as views
 from gt.client.views import strides
 from gt.client.views.aliases import take
@@ -24,9 +25,6 @@ from gt.dtypes import DType
 from gt.errors import ArgumentError, DimError, DTypeError, ShapeError
 from gt.ops import TABLE, rules
 from gt.program import spec
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = [
     "broadcast_shapes", "broadcast_tensors", "broadcast_to", "cat", "chunk", "clone", "concat", "concatenate",
