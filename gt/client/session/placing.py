@@ -40,8 +40,8 @@ def set_mesh(
     checked = _checked(name, axes, workers)
     rec = in_use()
     if rec is not None and rec.session is session:
-        if rec.tracing:
-            raise FunctionError("gt.mesh() cannot be called inside a @gt.function; call it before")
+        if rec.trace is not None:
+            raise FunctionError(f"{rec.trace.name}: gt.mesh() cannot be called inside a @gt.function; call it before")
         rec.settle()  # what was recorded so far runs on the old mesh,
     sent = session.seq
     session.wait(lambda: session.done >= sent)  # and has finished before the axes of that mesh are gone
