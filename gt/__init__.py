@@ -37,7 +37,7 @@ from gt.client.functions.linalg.matrices import *
 from gt.client.functions.padding import *
 from gt.client.functions.pairs import *
 from gt.client.compat.autocast import *
-from gt.client.functions.printing import *
+from gt.client.functions.reading import *
 from gt.client.functions.randoms import *
 from gt.client.functions.reductions import *
 from gt.client.functions.save import load, save

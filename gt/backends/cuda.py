@@ -6,7 +6,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from gt.client.record import precision
+from gt.client.record.tree import current_precision
 from gt.client.session.connecting import choose_precision
 from gt.errors import ArgumentError
 
@@ -19,7 +19,7 @@ class _Matmul:
 
     @property
     def allow_tf32(self) -> bool:
-        return precision.current().product != "highest"
+        return current_precision().product != "highest"
 
     @allow_tf32.setter
     def allow_tf32(self, allow: bool) -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from gt.client.record import precision
+from gt.client.record.tree import current_precision
 from gt.client.session.connecting import choose_precision
 
 enabled, benchmark, deterministic = True, False, False
@@ -20,7 +20,7 @@ class _Flags(ModuleType):
 
     @property
     def allow_tf32(self) -> bool:
-        return precision.current().conv_tf32
+        return current_precision().conv_tf32
 
     @allow_tf32.setter
     def allow_tf32(self, allow: bool) -> None:
@@ -49,7 +49,7 @@ def flags(
     fp32_precision: str = "none",
 ) -> Iterator[Any]:
     """Settings for a while. `allow_tf32` counts."""
-    before = precision.current().conv_tf32
+    before = current_precision().conv_tf32
     choose_precision(conv_tf32=bool(allow_tf32))
     try:
         yield

@@ -236,7 +236,6 @@ class Tensor:
     if TYPE_CHECKING:  # Attached by methods.py. Other methods are of type Any, see __getattr__.
         data: Tensor
         grad: Tensor | None
-        requires_grad: bool
 
         # fmt: off
         def _read(self) -> Value: ...
@@ -340,9 +339,35 @@ class Tensor:
         return self.shape[0]
 
     @property
+    def requires_grad(self) -> bool:
+        """Whether gradients flow to it or through it."""
+        if self._x is not None:
+            self._read()
+        return self._fn is not None
+
+    @requires_grad.setter
+    def requires_grad(self, on: bool) -> None:
+        self.requires_grad_(on)
+
+    @property
     def is_leaf(self) -> bool:
         """Whether it has no history: it was made by the user, or requires no gradient."""
         return self._fn is None or type(self._fn) is Leaf
+
+    @property
+    def grad_fn(self) -> GradFn | None:
+        """The op that made it, in the graph of gradients; None of a leaf."""
+        if self._x is not None:
+            self._read()
+        fn = self._fn
+        if fn is None or isinstance(fn, Leaf):
+            return None
+        return fn.whole if isinstance(fn, Part) else fn
+
+    @property
+    def retains_grad(self) -> bool:
+        """Whether retain_grad() was called for this tensor, which is not a leaf."""
+        return not self.is_leaf and "_retains" in self.__dict__
 
 
 class _Counted:

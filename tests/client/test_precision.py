@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import gt
-from gt.client.record import precision
 from gt.client.record.recorder import recorder
+from gt.client.record.tree import current_precision
 from gt.client.session.connecting import choose_precision
 from gt.client.session.session import Session
 from gt.errors import ArgumentError
@@ -66,7 +66,7 @@ def test_other_words_are_refused() -> None:
         gt.set_float32_matmul_precision("low")
     with pytest.raises(ArgumentError, match="not 'exact'"):
         gt.backends.cuda.matmul.fp32_precision = "exact"
-    assert precision.current() == DEFAULT_PRECISION
+    assert current_precision() == DEFAULT_PRECISION
 
 
 def test_what_is_recorded_afterwards_carries_it(session: Session) -> None:

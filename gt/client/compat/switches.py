@@ -6,7 +6,7 @@ import math
 import os
 from typing import Any
 
-from gt.client.record import precision as precisions
+from gt.client.record.tree import current_precision
 from gt.client.session.connecting import choose_precision
 from gt.errors import ArgumentError
 from gt.errors import OutOfMemory as OutOfMemoryError
@@ -61,7 +61,7 @@ def set_float32_matmul_precision(precision: str) -> None:
 
 def get_float32_matmul_precision() -> str:
     """What was set last; "highest" if nothing was."""
-    return precisions.current().product
+    return current_precision().product
 
 
 def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from gt.client.compat.arguments import shown
 from gt.client.grad import backward as gradients
 from gt.client.record.recorder import recorder
-from gt.client.tensor import GradFn, Leaf, Parameter, Part, RemovableHandle, Tensor
+from gt.client.tensor import Leaf, Parameter, Part, RemovableHandle, Tensor
 from gt.client.views import aliases as views
 from gt.errors import AutogradError, DTypeError, ShapeError
 
@@ -18,19 +18,6 @@ METHODS = [
     "__copy__", "__deepcopy__", "backward", "detach", "detach_", "register_hook", "register_post_accumulate_grad_hook",
     "requires_grad_", "retain_grad",
 ]  # fmt: skip
-
-
-# --- whether it has one ------------------------------------------------------------------------------
-
-
-def _requires_grad(self: Tensor) -> bool:
-    if self._x is not None:
-        self._read()
-    return self._fn is not None
-
-
-def _set_requires_grad(self: Tensor, on: bool) -> None:
-    requires_grad_(self, on)
 
 
 def requires_grad_(self: Tensor, requires_grad: bool = True) -> Tensor:
@@ -44,15 +31,6 @@ def requires_grad_(self: Tensor, requires_grad: bool = True) -> Tensor:
             raise AutogradError("requires_grad can be switched off only for leaves; use detach()")
         self._fn = None
     return self
-
-
-def _grad_fn(self: Tensor) -> GradFn | None:
-    if self._x is not None:
-        self._read()
-    fn = self._fn
-    if fn is None or isinstance(fn, Leaf):
-        return None
-    return fn.whole if isinstance(fn, Part) else fn
 
 
 # --- gradients ---------------------------------------------------------------------------------------
@@ -183,14 +161,8 @@ def __deepcopy__(self: Tensor, memo: dict[int, Any]) -> Tensor:
 
 
 PROPERTIES = {
-    "requires_grad": property(_requires_grad, _set_requires_grad, doc="Whether gradients flow to it or through it."),
-    "grad_fn": property(_grad_fn, doc="The op that made it, in the graph of gradients; None of a leaf."),
     "grad": property(
         _grad, _set_grad, doc="What backward() has added up for this leaf, or for a tensor after retain_grad()."
-    ),
-    "retains_grad": property(
-        lambda self: not self.is_leaf and "_retains" in self.__dict__,
-        doc="Whether retain_grad() was called for this tensor, which is not a leaf.",
     ),
     "data": property(
         views.share, _set_data, doc="A tensor on the same memory, without history; set it to point to another's memory."

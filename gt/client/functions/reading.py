@@ -1,16 +1,19 @@
-"""Reading a tensor: as numpy, as Python numbers, as text. All of this waits for the data."""
+"""Reading a tensor: as numpy, as Python numbers, and as text in torch's format. All of this waits for the data."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import numpy as np
 
-from gt.client.functions import printing
+from gt.client.compat.autocast import default_dtype
 from gt.client.record.recorder import recorder
 from gt.client.tensor import Tensor
-from gt.errors import AutogradError, GTError, ShapeError
+from gt.errors import ArgumentError, AutogradError, GTError, ShapeError
 
+__all__ = ["set_printoptions"]
 METHODS = [
     "__array__", "__bool__", "__complex__", "__float__", "__format__", "__index__", "__int__", "__reduce_ex__",
     "__repr__", "_fetch", "item", "numpy", "tolist",
@@ -84,7 +87,7 @@ def __repr__(self: Tensor) -> str:
         suffixes.append(f"grad_fn=<{self.grad_fn.name()}>")
     elif self.requires_grad:
         suffixes.append("requires_grad=True")
-    return printing.tensor_text(data, self.dtype.name, suffixes)
+    return tensor_text(data, self.dtype.name, suffixes)
 
 
 def __format__(self: Tensor, form: str) -> str:
@@ -94,3 +97,150 @@ def __format__(self: Tensor, form: str) -> str:
 
 def __reduce_ex__(self: Tensor, protocol: Any) -> NoReturn:
     raise TypeError("a GT tensor cannot be pickled; use gt.save(), or pickle tensor.numpy()")
+
+
+# --- as text -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Options:
+    """How tensors are written."""
+
+    precision: int = 4  #: digits after the point
+    threshold: int = 1000  #: tensors of more elements are shortened
+    edgeitems: int = 3  #: what a shortened one shows at each end
+    linewidth: int = 80
+    sci_mode: bool | None = None  #: whether as in 1e-3; None: where numbers are far apart
+
+
+_PROFILES = {"default": Options(), "short": Options(precision=2, edgeitems=2), "full": Options(threshold=2**63)}
+_set = [Options()]  #: one entry: what is in force
+
+
+def set_printoptions(
+    precision: int | None = None,
+    threshold: int | None = None,
+    edgeitems: int | None = None,
+    linewidth: int | None = None,
+    profile: str | None = None,
+    sci_mode: bool | None = None,
+) -> None:
+    """How tensors are written from now on; what is not given stays, except that sci_mode=None is a choice."""
+    if profile is not None and profile not in _PROFILES:
+        raise ArgumentError(f"set_printoptions: the profiles are {', '.join(_PROFILES)}, not {profile!r}")
+    given = {"precision": precision, "threshold": threshold, "edgeitems": edgeitems, "linewidth": linewidth}
+    options = _PROFILES[profile] if profile is not None else _set[0]
+    threshold = given["threshold"] = None if threshold is None else int(min(threshold, 2**63))
+    _set[0] = replace(options, sci_mode=sci_mode, **{k: v for k, v in given.items() if v is not None})
+
+
+def tensor_text(data: np.ndarray[Any, Any], dtype: str, suffixes: list[str]) -> str:
+    """`tensor([1., 2.])`, with what follows the numbers.
+
+    >>> tensor_text(np.array([1.0, 2.5]), "float32", [])
+    'tensor([1.0000, 2.5000])'
+    """
+    prefix = "tensor("
+    usual = default_dtype()
+    if dtype not in ((usual.name,) if data.size == 0 else (usual.name, usual.to_complex().name, "int64", "bool")):
+        suffixes = [f"dtype=gt.{dtype}", *suffixes]
+    if data.size == 0:
+        text = "[]"
+        if data.ndim != 1:
+            suffixes = [f"size={tuple(data.shape)}", *suffixes]
+    else:
+        wide = data.astype(np.float64) if dtype in ("bfloat16", "float16") else data
+        shown = _edges(wide) if data.size > _set[0].threshold else wide
+        form = _ComplexFormat(shown) if data.dtype.kind == "c" else _Format(shown)
+        text = _block(wide, form, len(prefix), data.size > _set[0].threshold)
+    text = prefix + text
+    last = len(text) - text.rfind("\n") - 1
+    for suffix in suffixes:
+        if last + len(suffix) + 2 > _set[0].linewidth:
+            text += ",\n" + " " * len(prefix) + suffix
+            last = len(prefix) + len(suffix)
+        else:
+            text += ", " + suffix
+            last += len(suffix) + 2
+    return text + ")"
+
+
+class _Format:
+    """How to write the numbers of one tensor: all in one way, all of one width."""
+
+    def __init__(self, data: np.ndarray[Any, Any]) -> None:
+        self.real = data.dtype.kind not in "iub"
+        self.whole = self.scientific = False
+        flat = data.reshape(-1)
+        if self.real:
+            flat = flat[np.isfinite(flat) & (flat != 0)]  # what the format and the width are chosen by
+            sizes = np.abs(flat.astype(np.float64))
+            if sizes.size:
+                self.whole = bool(np.all(sizes == np.ceil(sizes)))
+                big, small = float(sizes.max()), float(sizes.min())
+                self.scientific = big / small > 1000.0 or big > 1e8 or (not self.whole and small < 1e-4)
+                if _set[0].sci_mode is not None:
+                    self.scientific = _set[0].sci_mode
+            else:
+                self.whole = True
+        self.width = max((len(self._bare(x)) for x in flat.tolist()), default=1)
+
+    def _bare(self, x: Any) -> str:
+        if not self.real or not math.isfinite(x):
+            return str(x)
+        if self.scientific:
+            return f"{x:.{_set[0].precision}e}"
+        return f"{x:.0f}." if self.whole else f"{x:.{_set[0].precision}f}"
+
+    def __call__(self, x: Any) -> str:
+        return self._bare(x).rjust(self.width)
+
+
+class _ComplexFormat:
+    """The same for complex numbers: the parts are written in a way each."""
+
+    def __init__(self, data: np.ndarray[Any, Any]) -> None:
+        self.real, self.imag = _Format(data.real), _Format(data.imag)
+        self.width = self.real.width + self.imag.width + 1
+
+    def __call__(self, x: Any) -> str:
+        imag = self.imag(x.imag).lstrip() + "j"
+        return self.real(x.real) + (imag if imag[0] in "+-" else "+" + imag)
+
+
+_AnyFormat = _Format | _ComplexFormat
+
+
+def _edges(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The elements that a shortened tensor shows."""
+    edge = _set[0].edgeitems
+    for d in range(x.ndim):
+        if x.shape[d] > 2 * edge:
+            x = np.concatenate([x.take(range(edge), d), x.take(range(x.shape[d] - edge, x.shape[d]), d)], d)
+    return x
+
+
+def _block(x: np.ndarray[Any, Any], form: _AnyFormat, indent: int, short: bool) -> str:
+    if x.ndim == 0:
+        return form(x.item())
+    if x.ndim == 1:
+        return _row(x, form, indent, short)
+    edge = _set[0].edgeitems
+    if short and x.shape[0] > 2 * edge:
+        parts = [_block(r, form, indent + 1, short) for r in x[:edge]]
+        parts += ["..."]
+        parts += [_block(r, form, indent + 1, short) for r in x[-edge:]]
+    else:
+        parts = [_block(r, form, indent + 1, short) for r in x]
+    return "[" + ("," + "\n" * (x.ndim - 1) + " " * (indent + 1)).join(parts) + "]"
+
+
+def _row(x: np.ndarray[Any, Any], form: _AnyFormat, indent: int, short: bool) -> str:
+    per_line = max(1, (_set[0].linewidth - indent) // (form.width + 2))
+    edge = _set[0].edgeitems
+    if short and x.size > 2 * edge:
+        words = [form(v) for v in x[:edge].tolist()] + [" ..."] + [form(v) for v in x[-edge:].tolist()]
+    else:
+        words = [form(v) for v in x.tolist()]
+    lines = [", ".join(words[i : i + per_line]) for i in range(0, len(words), per_line)]
+    return "[" + (",\n" + " " * (indent + 1)).join(lines) + "]"

@@ -62,7 +62,8 @@ def run(
                     accumulate(rec, fn, gs[0], create_graph)
                 continue
             if not (plain and type(fn) is GradNode and _record(rec, grads, fn, gs)):
-                found = (_run_vjp if type(fn) is GradNode else type(fn).backward)(fn, _tensors(gs), create_graph)
+                run_node = run_vjp if type(fn) is GradNode else type(fn).backward
+                found = run_node(fn, _tensors(gs), create_graph)
                 if rec.anomaly is not None:
                     rec.anomaly.gradients(fn, [d for _, d in found])
                 for edge, d in found:
@@ -132,7 +133,7 @@ class Ghost:
         return len(self.spec.shape)
 
 
-def _run_vjp(fn: GradNode, gs: list[Any], create_graph: bool) -> list[tuple[Edge | None, Any]]:
+def run_vjp(fn: GradNode, gs: list[Any], create_graph: bool) -> list[tuple[Edge | None, Any]]:
     """The gradients of the operands, given those of the results (None: not used), by running the VJP on tensors."""
     node, saved = fn.node, fn.values()
     assert node.kind is not None

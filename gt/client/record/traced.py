@@ -23,13 +23,12 @@ from typing import Any
 
 import numpy as np
 
-from gt.client.record import precision
 from gt.client.record.numbers import Finder, Number
 from gt.client.record.pending import HIGHEST, LOWEST, RemoteId, Value, alone
 from gt.client.record.recorder import recorder
 from gt.client.record.thread import Recorder
 from gt.client.record.trace import Trace
-from gt.client.record.tree import Node
+from gt.client.record.tree import Node, current_precision
 from gt.client.tensor import Tensor
 from gt.client.views import aliases as views
 from gt.errors import ArgumentError
@@ -129,7 +128,7 @@ class Function:
         shape = _flatten((args, kwargs), leaves)
         if any(isinstance(x, np.ndarray) for x in leaves):
             return self._run(args, kwargs)  # its content may be anything at the next call
-        key = (id(rec.session), rec.grad, rec.policy, rec.pin, precision.current(), shape, _sharing(leaves))
+        key = (id(rec.session), rec.grad, rec.policy, rec.pin, current_precision(), shape, _sharing(leaves))
         recipes = self._recipes.setdefault(key, [])
         self._recipes.move_to_end(key)
         if len(self._recipes) > LIMIT:

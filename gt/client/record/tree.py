@@ -20,14 +20,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gt.client.record import precision
 from gt.config import PACKAGE
 from gt.ops.record import Op
-from gt.program import Instruction, Precision, Program, Spec
+from gt.program import DEFAULT_PRECISION, Instruction, Precision, Program, Spec
 
 NODE_NBYTES = 700  #: What a node costs in memory, its share of dictionaries included.
 
 _GT = str(PACKAGE) + os.sep  #: Frames of GT's own files are not the user's line.
+
+
+_precision: list[Precision] = [DEFAULT_PRECISION]  #: One entry: how exactly this process computes float32.
 
 
 class Kind:
@@ -224,6 +226,23 @@ def _input_specs(path: list[Node]) -> list[Spec]:
     return specs
 
 
+def current_precision() -> Precision:
+    """The precision of programs that begin now."""
+    return _precision[0]
+
+
+def change_precision(product: str | None, conv_tf32: bool | None) -> bool:
+    """Change the precision of programs that begin later; None leaves a field as it is. Returns whether it changed.
+
+    A program has one precision (program.py says why it is part of it), so whoever calls this ends what is pending:
+    recording an op never asks for it."""
+    before = _precision[0]
+    _precision[0] = Precision(
+        before.product if product is None else product, before.conv_tf32 if conv_tf32 is None else conv_tf32
+    )
+    return _precision[0] != before
+
+
 class Tree:
     """The roots, and the bound on what hangs from them."""
 
@@ -239,7 +258,7 @@ class Tree:
     @property
     def root(self) -> Node:
         """Where a program begins now."""
-        chosen = precision.current()
+        chosen = _precision[0]
         found = self._roots.get(chosen)
         return self._roots.setdefault(chosen, Node(None, chosen)) if found is None else found
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from gt import config, transport
 from gt.client.compat.arguments import shown
-from gt.client.record import precision
 from gt.client.record.pending import NOWHERE, Pending, use
+from gt.client.record.tree import change_precision
 from gt.client.session import timer
 from gt.client.session.placing import configure_session, set_mesh, take_all
 from gt.client.session.session import Session
@@ -48,7 +48,7 @@ def adopt(session: Session | None) -> Session | None:
 def choose_precision(product: str | None = None, conv_tf32: bool | None = None) -> None:
     """Compute what is recorded from here on so; what is not given stays. Programs that are pending end before it."""
     session = _current
-    if precision.change(product, conv_tf32) and session is not None and not (session.forked or session.broken):
+    if change_precision(product, conv_tf32) and session is not None and not (session.forked or session.broken):
         for rec in list(session.recorders):
             session.settle(rec.pending)
 

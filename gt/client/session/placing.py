@@ -229,7 +229,7 @@ def read(path: str) -> Any:
 
 def _yaml(path: str, text: str) -> Any:
     try:
-        import yaml  # type: ignore[import-untyped]  # optional
+        import yaml
     except ImportError:
         raise ArgumentError(
             f"{path}: reading YAML needs PyYAML, which is not installed; `pip install pyyaml`, or use JSON or TOML"
