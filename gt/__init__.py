@@ -26,7 +26,7 @@ from gt.client.functions.einsum import *
 from gt.client.functions.elementwise import *
 from gt.client.functions.linalg.factoring import *
 from gt.client.compat.fallback import torch_op
-from gt.client.record.traced import *
+from gt.client.replay.traced import *
 from gt.client.functions.indexing import *
 from gt.client.functions.inplace import *
 from gt.client.functions.joining import *

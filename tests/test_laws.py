@@ -143,7 +143,7 @@ def test_import_gt_loads_no_engine_and_starts_nothing() -> None:
 # --- the engine room of the client -----------------------------------------------------------------------------------
 
 #: What records, sends and differentiates; the function library is built on it.
-ROOM = tuple(f"gt.client.{part}" for part in ("record", "session", "grad", "views", "tensor"))
+ROOM = tuple(f"gt.client.{part}" for part in "programs tensor session record grad views replay".split())
 #: Files of the library that it may use: they know nothing of tensors.
 FOUNDATIONS = ("gt.client.compat.arguments", "gt.client.compat.dims")
 #: Imported where it is used, of all of GT: a client that joins a running server needs nothing of it.
@@ -182,6 +182,11 @@ def test_the_engine_room_has_no_cycle() -> None:
     assert packages.cycles({name: GRAPH[name] & found for name in found if within(name, "gt.client")}) == []
 
 
+def test_the_packages_of_the_engine_room_have_no_cycle() -> None:
+    part = {name: ".".join(name.split(".")[:3]) for name in room(TEXTS)}
+    assert packages.cycles(packages.grouped(GRAPH, part)) == []
+
+
 def test_the_engine_room_imports_at_the_top() -> None:
     assert set(local_imports(TEXTS)) == WHERE_USED
 
@@ -192,7 +197,7 @@ def test_the_engine_room_imports_at_the_top() -> None:
 )
 def test_the_law_of_the_engine_room_is_not_blind(form: str, line: str) -> None:
     """A violation that is planted in its lowest file is found, in whatever form it is written."""
-    name = "gt.client.record.numbers"
+    name = "gt.client.programs.numbers"
     planted = {**TEXTS, name: TEXTS[name] + "\n" + form.format(line) + "\n"}
     assert strangers(planted) != []
     assert packages.cycles(packages.graph(planted)) != packages.cycles(GRAPH)
@@ -210,6 +215,23 @@ def test_what_an_op_is_knows_no_op() -> None:
 def test_what_runs_programs_knows_no_messages() -> None:
     handling = "core calls together fetches transfers session main".split()
     assert reaches("gt.worker.run", *[f"gt.worker.{part}" for part in handling]) == []
+
+
+# --- the picture -----------------------------------------------------------------------------------------------------
+
+
+def test_the_picture_of_the_packages_is_current() -> None:
+    """`python -m tests.packages` draws it anew."""
+    assert packages.PICTURE.read_text() == packages.picture(TEXTS)
+
+
+def test_arrows_in_the_picture_lead_down() -> None:
+    edges = {"a": {"b", "c"}, "b": {"c"}, "c": {"d"}, "d": {"c", "e"}, "e": set()}
+    assert packages.reduced(edges) == {"a": {"b"}, "b": {"c"}, "c": set(), "d": {"e"}, "e": set()}
+    assert packages.layers(edges) == {"a": 0, "b": 1, "c": 2, "d": 2, "e": 3}
+    real = packages.grouped(GRAPH, packages.box_of(TEXTS))
+    layer = packages.layers(real)
+    assert all(layer[a] < layer[b] for a, targets in packages.reduced(real).items() for b in targets)
 
 
 # --- settings --------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from gt.client.record.tree import current_precision
+from gt.client.programs.tree import current_precision
 from gt.client.session.connecting import choose_precision
 
 enabled, benchmark, deterministic = True, False, False

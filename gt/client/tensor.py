@@ -21,8 +21,8 @@ import msgspec
 import numpy as np
 
 from gt.client.compat.dims import one_dim
-from gt.client.record.pending import Value
-from gt.client.record.tree import Kind, Node, Pullback
+from gt.client.programs.pending import Value
+from gt.client.programs.tree import Kind, Node, Pullback
 from gt.dtypes import DType
 from gt.errors import AutogradError, DTypeError
 from gt.ops.record import Op

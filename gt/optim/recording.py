@@ -12,9 +12,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gt.client.record.numbers import Shared
+from gt.client.programs.numbers import Shared
+from gt.client.programs.tree import Kind
 from gt.client.record.recorder import apply, record, recorder
-from gt.client.record.tree import Kind
 from gt.client.tensor import Tensor
 from gt.client.views.aliases import replace
 from gt.errors import ArgumentError

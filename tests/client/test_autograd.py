@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import gt
-from gt.client.record.pending import alone
+from gt.client.programs.pending import alone
 from gt.client.record.recorder import recorder
 from gt.client.session.session import Session
 from gt.errors import AutogradError, DTypeError, ShapeError

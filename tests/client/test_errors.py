@@ -16,8 +16,8 @@ import pytest
 
 import gt
 from gt import config
+from gt.client.programs.pending import use
 from gt.client.record import recorder as recording
-from gt.client.record.pending import use
 from gt.client.session.session import Session
 from gt.errors import (
     ArgumentError,

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 import gt
+from gt.client.programs.pending import use
 from gt.client.record import recorder as recording
 from gt.client.record import thread
-from gt.client.record.pending import use
 from gt.client.session.session import Session
 from tests.client.training import BATCH, FEATURES, STEPS, TARGETS, Kit, compare, numbers
 from tests.sim.cluster import Cluster, using

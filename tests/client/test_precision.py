@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import gt
+from gt.client.programs.tree import current_precision
 from gt.client.record.recorder import recorder
-from gt.client.record.tree import current_precision
 from gt.client.session.connecting import choose_precision
 from gt.client.session.session import Session
 from gt.errors import ArgumentError

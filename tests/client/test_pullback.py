@@ -10,9 +10,9 @@ import pytest
 
 import gt
 from gt.client.grad import backward
-from gt.client.record import pullback
+from gt.client.programs import pullback
+from gt.client.programs.tree import Pullback
 from gt.client.record.recorder import recorder
-from gt.client.record.tree import Pullback
 from gt.client.session.session import Session
 from gt.client.tensor import GradNode, Tensor
 from gt.errors import AutogradError
@@ -133,7 +133,7 @@ def test_numbers_that_c_code_reads_are_seen_too(session: Session, monkeypatch: p
     op = TABLE["mul"]
     fields = {name: getattr(op, name) for name in op.__slots__}
     for f, known in ((lambda g, y, a, b: g * math.sqrt(b), False), (lambda g, y, a, b: g * b, True)):
-        kind = gt.client.record.tree.Kind(Op(**{**fields, "vjp": (f, None)}), {})
+        kind = gt.client.programs.tree.Kind(Op(**{**fields, "vjp": (f, None)}), {})
         x = gt.ones(2)._spec
         number = gt.program.SCALARS["f"]
         assert (pullback.pullback(kind, (x, number), (x,), 1).whole is not None) == known

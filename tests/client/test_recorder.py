@@ -13,11 +13,11 @@ import pytest
 
 import gt
 from gt import config
+from gt.client.programs.pending import use
+from gt.client.programs.tree import NODE_NBYTES, Tree
 from gt.client.record import recorder as recording
 from gt.client.record import thread
-from gt.client.record.pending import use
 from gt.client.record.recorder import recorder
-from gt.client.record.tree import NODE_NBYTES, Tree
 from gt.client.session.session import Session
 from gt.client.session.timer import IDLE_S, MARK_S, may_doze, tick
 from gt.client.tensor import Tensor
@@ -612,7 +612,7 @@ def test_ctrl_c_inside_an_op_leaves_the_program_as_it_was(session: Session, monk
     for place in (
         "gt.client.record.recorder._input",
         "gt.client.record.recorder.Value",
-        "gt.client.record.pending.users_line",
+        "gt.client.programs.pending.users_line",
     ):
         for op in (lambda: a + y, lambda: y.exp(), lambda: gt.where(y > 0.0, a, y), lambda: a * 3.0):
             p = recorder().pending

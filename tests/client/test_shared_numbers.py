@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import gt
-from gt.client.record.numbers import Shared
+from gt.client.programs.numbers import Shared
+from gt.client.programs.tree import Kind, find_period
 from gt.client.record.recorder import apply, recorder
-from gt.client.record.tree import Kind, find_period
 from gt.client.session.session import Session
 from gt.errors import ShapeError
 from gt.ops import TABLE

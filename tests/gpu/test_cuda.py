@@ -12,8 +12,8 @@ import torch
 
 import gt
 from gt import errors, nn, optim
+from gt.client.programs.pending import use
 from gt.client.record import recorder
-from gt.client.record.pending import use
 from gt.client.session import connecting
 from gt.client.session import connecting as sessions
 from gt.errors import IndexOutOfRange

@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 
 from gt import config
+from gt.client.programs.pending import use
 from gt.client.record import recorder as recording
-from gt.client.record.pending import use
 from gt.client.session import connecting
 from gt.client.session import session as sessions
 from gt.dispatcher.events import BadFramesCame, Check, Disconnect, MakePlan, MessageCame, PeerLost, Send, TimePassed

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from gt import dtypes
+from gt.client.programs.tree import Kind
 from gt.client.record.recorder import unary
 from gt.client.record.thread import choose_default_policy, choose_policy
-from gt.client.record.tree import Kind
 from gt.dtypes import DType
 from gt.errors import ArgumentError, DTypeError
 from gt.ops import TABLE

@@ -17,8 +17,8 @@ import numpy as np
 from gt import dtypes
 from gt.client.compat.operands import coerce
 from gt.client.grad.modes import set_grad
+from gt.client.programs.tree import Kinds
 from gt.client.record.recorder import apply, recorder
-from gt.client.record.tree import Kinds
 from gt.client.session.session import Session
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError

@@ -6,7 +6,7 @@ import math
 import os
 from typing import Any
 
-from gt.client.record.tree import current_precision
+from gt.client.programs.tree import current_precision
 from gt.client.session.connecting import choose_precision
 from gt.errors import ArgumentError
 from gt.errors import OutOfMemory as OutOfMemoryError

@@ -10,8 +10,8 @@ from gt.client.functions.elementwise import abs, le, logical_and, mul, sigmoid, 
 from gt.client.functions.elementwise import ge as _ge
 from gt.client.functions.elementwise import gt as _gt
 from gt.client.functions.elementwise import lt as _lt
+from gt.client.programs.tree import Kind, Kinds
 from gt.client.record.recorder import unary
-from gt.client.record.tree import Kind, Kinds
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import TABLE
 

@@ -15,9 +15,9 @@ from gt.client.compat.interop import is_torch, torch_array
 from gt.client.functions import elementwise as ew
 from gt.client.functions.shapes import expand
 from gt.client.mesh import sharding
+from gt.client.programs.tree import Kinds
 from gt.client.record import recorder as recording
 from gt.client.record.recorder import apply
-from gt.client.record.tree import Kinds
 from gt.client.tensor import Tensor
 from gt.client.views.aliases import pinned
 from gt.dtypes import DType

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import ml_dtypes
 
 from gt import dtypes
+from gt.client.programs.tree import Kind, Kinds
 from gt.client.record.recorder import apply, binary, unary
-from gt.client.record.tree import Kind, Kinds
 from gt.errors import ArgumentError, DTypeError
 from gt.ops import TABLE
 

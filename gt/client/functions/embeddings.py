@@ -8,8 +8,8 @@ from gt import dtypes
 from gt.client.functions import elementwise as ew
 from gt.client.functions import shapes
 from gt.client.grad.modes import set_grad
+from gt.client.programs.tree import Kinds
 from gt.client.record.recorder import apply, unary
-from gt.client.record.tree import Kinds
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import TABLE
 

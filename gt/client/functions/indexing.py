@@ -20,8 +20,8 @@ from gt.client.functions import elementwise as ew
 from gt.client.functions import masks, shapes
 from gt.client.functions.inplace import assign
 from gt.client.functions.slices import SLICE
+from gt.client.programs.tree import Kinds
 from gt.client.record.recorder import apply, unary
-from gt.client.record.tree import Kinds
 from gt.client.views.aliases import reshaped, take, write
 from gt.errors import ArgumentError, DimError, DTypeError, ShapeError
 from gt.ops import TABLE

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from gt import dtypes
 from gt.client.functions import elementwise as ew
 from gt.client.functions import shapes
+from gt.client.programs.tree import Kinds
 from gt.client.record.recorder import apply, unary
-from gt.client.record.tree import Kinds
 from gt.errors import ArgumentError, DTypeError
 from gt.ops import TABLE
 from gt.ops.rules import broadcast

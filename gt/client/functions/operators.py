@@ -12,8 +12,8 @@ from gt.client.compat.arguments import shown
 from gt.client.compat.operands import comparable
 from gt.client.functions import elementwise as ew
 from gt.client.functions import indexing, shapes
+from gt.client.programs.tree import Kind
 from gt.client.record.recorder import apply, binary, unary
-from gt.client.record.tree import Kind
 from gt.client.tensor import Tensor
 from gt.errors import DTypeError
 from gt.ops import TABLE

@@ -12,8 +12,8 @@ from gt.client.functions import elementwise as ew
 from gt.client.functions import reductions as red
 from gt.client.functions import shapes
 from gt.client.functions.linalg.matrices import matmul
+from gt.client.programs.tree import Kinds
 from gt.client.record.recorder import unary
-from gt.client.record.tree import Kinds
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import TABLE
 

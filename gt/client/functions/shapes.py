@@ -15,8 +15,8 @@ from gt.client.compat.dims import one_dim, sizes
 from gt.client.compat.interop import from_torch, is_torch
 from gt.client.compat.operands import coerce
 from gt.client.functions import elementwise as ew
+from gt.client.programs.tree import Kind, Kinds
 from gt.client.record.recorder import apply, recorder, unary
-from gt.client.record.tree import Kind, Kinds
 from gt.client.tensor import Tensor
 from gt.client.views import aliases as views
 from gt.client.views import strides

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from gt.client.compat.dims import one_dim
 from gt.client.functions import elementwise as ew
+from gt.client.programs.tree import Kinds
 from gt.client.record.recorder import apply
-from gt.client.record.tree import Kinds
 from gt.client.views.aliases import take
 from gt.errors import ArgumentError, DimError, ShapeError
 from gt.ops import TABLE

@@ -11,8 +11,8 @@ from gt.client.functions import elementwise as ew
 from gt.client.functions import scatter, shapes
 from gt.client.functions.reductions import Chosen, amax, any, lifted, sum
 from gt.client.functions.scans import cumsum
+from gt.client.programs.tree import Kind, Kinds
 from gt.client.record.recorder import apply, binary, unary
-from gt.client.record.tree import Kind, Kinds
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import TABLE
 

@@ -23,8 +23,8 @@ from gt.client.functions.elementwise import (
     xlogy,
 )
 from gt.client.functions.reductions import log_softmax, logsumexp, softmax
+from gt.client.programs.tree import Kind
 from gt.client.record.recorder import binary, unary
-from gt.client.record.tree import Kind
 from gt.ops import TABLE
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from gt.client.compat.arguments import shown
-from gt.client.record.pending import Value
-from gt.client.record.pullback import code_for, gradients
+from gt.client.programs.pending import Value
+from gt.client.programs.pullback import code_for, gradients
+from gt.client.programs.tree import Kind, Kinds
 from gt.client.record.recorder import apply, record_code, recorder
 from gt.client.record.thread import Recorder
-from gt.client.record.tree import Kind, Kinds
 from gt.client.tensor import Edge, GradNode, Leaf, Part, Tensor
 from gt.dtypes import DType
 from gt.errors import ArgumentError, AutogradError, DTypeError, ShapeError

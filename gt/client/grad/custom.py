@@ -11,10 +11,10 @@ from typing import Any
 
 from gt.client.grad.backward import filled
 from gt.client.grad.modes import set_grad
-from gt.client.record.pending import Value
-from gt.client.record.pullback import fit
+from gt.client.programs.pending import Value
+from gt.client.programs.pullback import fit
+from gt.client.programs.tree import users_line
 from gt.client.record.recorder import recorder
-from gt.client.record.tree import users_line
 from gt.client.tensor import Edge, Hook, Leaf, Part, Tensor, followers, node_text
 from gt.errors import AutogradError
 

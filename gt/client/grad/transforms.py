@@ -8,8 +8,8 @@ from typing import Any
 
 from gt.client.grad import backward
 from gt.client.grad.modes import set_grad
+from gt.client.programs.tree import Kinds
 from gt.client.record.recorder import apply, recorder
-from gt.client.record.tree import Kinds
 from gt.client.tensor import Leaf, Tensor
 from gt.errors import ArgumentError, AutogradError
 from gt.ops import TABLE

@@ -16,8 +16,8 @@ from gt import layout as layouts
 from gt.client.compat.arguments import shown
 from gt.client.grad.modes import set_grad
 from gt.client.mesh.drawing import drawing
+from gt.client.programs.tree import Kind, Kinds
 from gt.client.record.recorder import apply, recorder
-from gt.client.record.tree import Kind, Kinds
 from gt.client.session.meshes import Mesh
 from gt.client.session.placing import axes_of, layout_alone, set_mesh
 from gt.client.views import aliases as views

@@ -26,8 +26,8 @@ from typing import Any
 from gt.client.compat import autocast as policy
 from gt.client.compat.arguments import shown
 from gt.client.mesh import sharding
+from gt.client.programs.tree import Kind
 from gt.client.record.recorder import apply, recorder
-from gt.client.record.tree import Kind
 from gt.client.session.placing import Placement, Signals, configure_session, placement_for
 from gt.client.session.session import Session
 from gt.client.views.aliases import pinned

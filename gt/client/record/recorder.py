@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Sequence
 from threading import get_ident
 from typing import Any
 
-from gt.client.record.numbers import Number, Shared
-from gt.client.record.pending import HIGHEST, LETTERS, LOWEST, Pending, Value, in_use, local, roll_back, too_long
-from gt.client.record.pullback import pullback
+from gt.client.programs.numbers import Number, Shared
+from gt.client.programs.pending import HIGHEST, LETTERS, LOWEST, Pending, Value, in_use, local, roll_back, too_long
+from gt.client.programs.pullback import pullback
+from gt.client.programs.tree import Kind, Node, kind_of
 from gt.client.record.thread import Recorder, policy
-from gt.client.record.tree import Kind, Node, kind_of
 from gt.client.session.connecting import current
 from gt.client.session.session import Session
 from gt.client.tensor import Edge, GradNode, Tensor

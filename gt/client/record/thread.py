@@ -23,9 +23,9 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
 
-from gt.client.record.numbers import Finder, Guards, Number
-from gt.client.record.pending import NOWHERE, Pending, Value, grow, held_alone, in_use, local, program_of, roll_back
-from gt.client.record.tree import Kind, Node, find_period
+from gt.client.programs.numbers import Finder, Guards, Number
+from gt.client.programs.pending import NOWHERE, Pending, Value, grow, held_alone, in_use, local, program_of, roll_back
+from gt.client.programs.tree import Kind, Node, find_period
 from gt.client.session.session import ELSEWHERE, Session
 from gt.client.tensor import GradFn, Leaf, Tensor
 from gt.errors import ServerError

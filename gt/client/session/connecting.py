@@ -14,8 +14,8 @@ from typing import Any
 
 from gt import config, transport
 from gt.client.compat.arguments import shown
-from gt.client.record.pending import NOWHERE, Pending, use
-from gt.client.record.tree import change_precision
+from gt.client.programs.pending import NOWHERE, Pending, use
+from gt.client.programs.tree import change_precision
 from gt.client.session import timer
 from gt.client.session.placing import configure_session, set_mesh, take_all
 from gt.client.session.session import Session

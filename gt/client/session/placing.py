@@ -19,8 +19,8 @@ from typing import Any
 
 from gt import layout as layouts
 from gt.client.compat.arguments import shown
-from gt.client.record.pending import in_use
-from gt.client.record.tree import Kind
+from gt.client.programs.pending import in_use
+from gt.client.programs.tree import Kind
 from gt.client.session.meshes import Mesh
 from gt.client.session.session import Session
 from gt.errors import ArgumentError, DTypeError, FunctionError

@@ -21,8 +21,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from gt import config, errors
-from gt.client.record.pending import Pending, RemoteId, ThreadRecorder, Value, in_use
-from gt.client.record.tree import Node, Tree, Variant
+from gt.client.programs.pending import Pending, RemoteId, ThreadRecorder, Value, in_use
+from gt.client.programs.tree import Node, Tree, Variant
 from gt.client.session.gathering import layout_of
 from gt.client.session.meshes import Meshes
 from gt.client.session.transfers import Download, Transfers

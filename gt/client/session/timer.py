@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any
 
-from gt.client.record.pending import NOWHERE, Pending
+from gt.client.programs.pending import NOWHERE, Pending
 from gt.client.session.session import Session
 from gt.errors import GTError
 

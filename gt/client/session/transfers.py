@@ -27,7 +27,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gt import config
-from gt.client.record.pending import RemoteId, Value
+from gt.client.programs.pending import RemoteId, Value
 from gt.client.session.gathering import Parts
 from gt.program import Spec
 from gt.transport.channel import Channel

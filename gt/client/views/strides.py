@@ -10,7 +10,7 @@ import functools
 import math
 from typing import Any
 
-from gt.client.record.tree import Kind
+from gt.client.programs.tree import Kind
 from gt.client.tensor import Tensor
 
 Shape = tuple[int, ...]

@@ -12,8 +12,8 @@ from gt.client.functions import elementwise as ew
 from gt.client.functions import reductions as red
 from gt.client.functions import shapes
 from gt.client.functions.complexes import conj
+from gt.client.programs.tree import Kind
 from gt.client.record.recorder import binary
-from gt.client.record.tree import Kind
 from gt.errors import ArgumentError, DimError, DTypeError, ShapeError
 from gt.ops import TABLE
 

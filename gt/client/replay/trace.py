@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from gt.client.record.numbers import Finder, Guards, Number
-from gt.client.record.pending import Value
+from gt.client.programs.numbers import Finder, Guards, Number
+from gt.client.programs.pending import Value
+from gt.client.programs.tree import users_line
 from gt.client.record.thread import Recorder
-from gt.client.record.tree import users_line
 from gt.client.tensor import Leaf, Tensor
 from gt.client.views import aliases as views
 from gt.errors import FunctionError

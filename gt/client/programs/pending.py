@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from gt.client.record.numbers import Number, Shared
-from gt.client.record.tree import Kind, Node, Tree, Variant, users_line
+from gt.client.programs.numbers import Number, Shared
+from gt.client.programs.tree import Kind, Node, Tree, Variant, users_line
 from gt.errors import ArgumentError, ShapeError
 from gt.ops.check import misfit
 from gt.ops.record import as_tuple

@@ -23,12 +23,12 @@ from typing import Any
 
 import numpy as np
 
-from gt.client.record.numbers import Finder, Number
-from gt.client.record.pending import HIGHEST, LOWEST, RemoteId, Value, alone
+from gt.client.programs.numbers import Finder, Number
+from gt.client.programs.pending import HIGHEST, LOWEST, RemoteId, Value, alone
+from gt.client.programs.tree import Node, current_precision
 from gt.client.record.recorder import recorder
 from gt.client.record.thread import Recorder
-from gt.client.record.trace import Trace
-from gt.client.record.tree import Node, current_precision
+from gt.client.replay.trace import Trace
 from gt.client.tensor import Tensor
 from gt.client.views import aliases as views
 from gt.errors import ArgumentError

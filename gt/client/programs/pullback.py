@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
 
-from gt.client.record.tree import Code, Kind, Pullback, kind_of
+from gt.client.programs.tree import Code, Kind, Pullback, kind_of
 from gt.errors import AutogradError
 from gt.ops.record import TABLE
 from gt.ops.trace import Symbol, Trace, scalar_kind
