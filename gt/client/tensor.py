@@ -5,7 +5,7 @@ tensors; so nothing here records, waits or reads data. What a tensor can do are 
 methods.py attaches them to the class. Those that GT's files or a type checker need to know are declared in it.
 
 A tensor's `_fn` is where its gradient goes: a GradNode (it was computed), a Leaf (it was made with requires_grad), a
-Part (one of several results), or None. A user's own function (grad/custom.py) has a node of its own kind.
+NodeResult (one of several results), or None. A user's own function (grad/custom.py) has a node of its own kind.
 
 Law 1: the graph dies with the tensors; it has no reference cycles.
 Law 2: a node keeps only the values its VJP reads; shapes are not values.
@@ -56,7 +56,7 @@ class GradFn(Protocol):
 
     def name(self) -> str: ...
 
-    def part(self, index: int) -> Part: ...
+    def part(self, index: int) -> NodeResult: ...
 
 
 class RemovableHandle:
@@ -100,8 +100,8 @@ class GradNode(msgspec.Struct, eq=False):  # a struct, because most ops make one
     saved: tuple[Any, ...] | Later | None
     hooks: dict[int, list[Hook]] | None = None  #: by result
 
-    def part(self, index: int) -> Part:
-        return Part(self, index)
+    def part(self, index: int) -> NodeResult:
+        return NodeResult(self, index)
 
     @property
     def count(self) -> int:
@@ -140,7 +140,7 @@ class GradNode(msgspec.Struct, eq=False):  # a struct, because most ops make one
         return saved
 
 
-class Part:
+class NodeResult:
     """One of several results of a graph node."""
 
     __slots__ = ("index", "whole")
@@ -171,12 +171,12 @@ class Leaf:
 
 
 #: Where a gradient goes.
-Edge = GradFn | Leaf | Part
+Edge = GradFn | Leaf | NodeResult
 
 
 def followers(edges: tuple[Edge | None, ...]) -> tuple[tuple[Any, int], ...]:
     """The nodes behind edges, each with the number of its result; (None, 0) where no gradient goes."""
-    return tuple((e.whole, e.index) if isinstance(e, Part) else (e, 0) for e in edges)
+    return tuple((e.whole, e.index) if isinstance(e, NodeResult) else (e, 0) for e in edges)
 
 
 def node_text(fn: GradFn | Leaf) -> str:
@@ -362,7 +362,7 @@ class Tensor:
         fn = self._fn
         if fn is None or isinstance(fn, Leaf):
             return None
-        return fn.whole if isinstance(fn, Part) else fn
+        return fn.whole if isinstance(fn, NodeResult) else fn
 
     @property
     def retains_grad(self) -> bool:

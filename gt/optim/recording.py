@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gt.client.programs.numbers import Shared
+from gt.client.programs.numbers import SharedNumber
 from gt.client.programs.tree import Kind
 from gt.client.record.recorder import apply, record, recorder
 from gt.client.tensor import Tensor
@@ -37,7 +37,7 @@ def live(read: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
 
 def shared(read: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
     """Numbers that all parameters of a group have in common, as operands."""
-    return tuple([Shared(x) for x in read()]) if recorder().trace is None else live(read)
+    return tuple([SharedNumber(x) for x in read()]) if recorder().trace is None else live(read)
 
 
 def settings(group: dict[str, Any], *names: str) -> tuple[Any, ...]:

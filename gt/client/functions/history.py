@@ -10,7 +10,7 @@ from typing import Any
 from gt.client.compat.arguments import shown
 from gt.client.grad import backward as gradients
 from gt.client.record.recorder import recorder
-from gt.client.tensor import Leaf, Parameter, Part, RemovableHandle, Tensor
+from gt.client.tensor import Leaf, NodeResult, Parameter, RemovableHandle, Tensor
 from gt.client.views import aliases as views
 from gt.errors import AutogradError, DTypeError, ShapeError
 
@@ -82,7 +82,7 @@ def register_hook(self: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Remo
     if isinstance(fn, Leaf):
         fn.hooks = hooks = fn.hooks or []
     else:
-        whole, index = (fn.whole, fn.index) if isinstance(fn, Part) else (fn, 0)
+        whole, index = (fn.whole, fn.index) if isinstance(fn, NodeResult) else (fn, 0)
         whole.hooks = by_result = whole.hooks or {}
         hooks = by_result.setdefault(index, [])
     return RemovableHandle(hooks, hook)

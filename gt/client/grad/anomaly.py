@@ -11,7 +11,7 @@ from gt.client.grad.modes import set_grad
 from gt.client.programs.tree import Kind
 from gt.client.record.recorder import recorder
 from gt.client.record.thread import NanWatch, choose_policy, policy
-from gt.client.tensor import GradFn, Leaf, Part, Tensor
+from gt.client.tensor import GradFn, Leaf, NodeResult, Tensor
 from gt.errors import AutogradError
 
 __all__ = ["detect_anomaly", "set_detect_anomaly"]
@@ -28,7 +28,7 @@ def _has_nan(t: Tensor) -> bool:
 
 
 def _line(fn: Any) -> str:
-    whole = fn.whole if type(fn) is Part else fn
+    whole = fn.whole if type(fn) is NodeResult else fn
     file, line = getattr(whole, "where", ("?", 0))
     return f"{file}:{line}: {whole.name()}"
 

@@ -17,7 +17,7 @@ from gt.client.programs.pullback import code_for, gradients
 from gt.client.programs.tree import Kind, Kinds
 from gt.client.record.recorder import apply, record_code, recorder
 from gt.client.record.thread import Recorder
-from gt.client.tensor import Edge, GradNode, Leaf, Part, Tensor
+from gt.client.tensor import Edge, GradNode, Leaf, NodeResult, Tensor
 from gt.dtypes import DType
 from gt.errors import ArgumentError, AutogradError, DTypeError, ShapeError
 from gt.ops import TABLE
@@ -105,7 +105,7 @@ def _record(rec: Recorder, grads: dict[Any, list[Any]], fn: GradNode, gs: list[A
     edges = fn.edges
     for operand, place in found:
         edge, d = edges[operand], values[place]
-        if type(edge) is not Part and edge not in grads:
+        if type(edge) is not NodeResult and edge not in grads:
             grads[edge] = [d]
         else:
             _add(rec, grads, edge, d)
@@ -160,7 +160,7 @@ def run_vjp(fn: GradNode, gs: list[Any], create_graph: bool) -> list[tuple[Edge 
 
 def _add(rec: Recorder, grads: dict[Any, list[Any]], edge: Edge | None, g: Any) -> None:
     index, count, node = 0, 1, edge
-    if isinstance(edge, Part):
+    if isinstance(edge, NodeResult):
         node, index, count = edge.whole, edge.index, edge.whole.count
     have = grads.get(node)
     if have is None:
@@ -219,7 +219,7 @@ def _run_hooks(fn: Any, gs: list[Any]) -> None:
 
 def whole(edge: Edge | None) -> Any:
     """The node that an edge leads to."""
-    return edge.whole if type(edge) is Part else edge
+    return edge.whole if type(edge) is NodeResult else edge
 
 
 def order_of(roots: list[Any]) -> list[Any]:
@@ -239,7 +239,7 @@ def order_of(roots: list[Any]) -> list[Any]:
             stack += (fn, None)
             for edge in fn.edges:
                 if edge is not None:
-                    below = edge.whole if type(edge) is Part else edge
+                    below = edge.whole if type(edge) is NodeResult else edge
                     if below not in seen:
                         stack.append(below)
     return order

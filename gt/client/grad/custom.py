@@ -15,7 +15,7 @@ from gt.client.programs.pending import Value
 from gt.client.programs.pullback import fit
 from gt.client.programs.tree import users_line
 from gt.client.record.recorder import recorder
-from gt.client.tensor import Edge, Hook, Leaf, Part, Tensor, followers, node_text
+from gt.client.tensor import Edge, Hook, Leaf, NodeResult, Tensor, followers, node_text
 from gt.errors import AutogradError
 
 __all__ = ["Function"]
@@ -101,8 +101,8 @@ class FunctionNode:
         """As torch calls it."""
         return f"{self.function.__name__}Backward"
 
-    def part(self, index: int) -> Part:
-        return Part(self, index)
+    def part(self, index: int) -> NodeResult:
+        return NodeResult(self, index)
 
     def edge(self, index: int) -> Edge:
         """Where the gradient of a result goes."""

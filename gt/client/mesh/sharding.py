@@ -18,7 +18,7 @@ from gt.client.grad.modes import set_grad
 from gt.client.mesh.drawing import drawing
 from gt.client.programs.tree import Kind, Kinds
 from gt.client.record.recorder import apply, recorder
-from gt.client.session.meshes import Mesh
+from gt.client.session.meshes import SessionMesh
 from gt.client.session.placing import axes_of, layout_alone, set_mesh
 from gt.client.views import aliases as views
 from gt.client.views.aliases import pinned
@@ -33,7 +33,7 @@ _NEVER, _CAST, _ADD = Kind(TABLE["lt"], {}), Kinds(TABLE["cast"], "dtype"), Kind
 _TEXT = re.compile(r"(?:(\w+): ?)?(\[.*)?", re.DOTALL)
 
 
-def mesh(name: str = "", /, *, workers: Sequence[int] | None = None, **axes: int) -> Mesh:
+def mesh(name: str = "", /, *, workers: Sequence[int] | None = None, **axes: int) -> SessionMesh:
     """Run this session on several workers, arranged in a grid with these axes: `gt.mesh(x=2, y=2)`.
 
     New tensors are placed on the mesh. Existing tensors stay on their worker until an op uses them together with
@@ -57,7 +57,7 @@ def layout_text(op: str, shape: tuple[int, ...], wish: Any, on: Any = None) -> s
     Returns "" in a session without a mesh: with one worker, no layout changes anything.
     """
     meshes = recorder().session.meshes
-    name = on.name if isinstance(on, Mesh) else "" if on is None else on
+    name = on.name if isinstance(on, SessionMesh) else "" if on is None else on
     if not isinstance(name, str):
         raise DTypeError(f"{op}: mesh must be a mesh or the name of one, got {shown(name)}")
     if isinstance(wish, Layout):

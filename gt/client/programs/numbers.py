@@ -17,7 +17,7 @@ Finder = Callable[[list[Any]], Any]
 Guards = list[tuple[Finder, Any]]
 
 
-class Shared:
+class SharedNumber:
     """A number that several instructions of a program take, outside of a trace."""
 
     __slots__ = ("_letter", "value")

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from gt.client.programs.numbers import Number, Shared
+from gt.client.programs.numbers import Number, SharedNumber
 from gt.client.programs.tree import Kind, Node, Tree, Variant, users_line
 from gt.errors import ArgumentError, ShapeError
 from gt.ops.check import misfit
@@ -107,7 +107,7 @@ class Pending:
         self.values: list[Value] = []  #: Every result so far, by number.
         self.inputs: dict[Value, int] = {}  #: What it takes, in order; the k-th as ~k, its number in a key.
         self.scalars: list[Any] = []
-        #: A Number or Shared that was passed: its scalar k as a later op's key has it ("f3"), and itself, to keep its
+        #: A Number or SharedNumber that was passed: its scalar k as a later op's key has it ("f3"), and itself, to keep its
         #: id() its own. In the order of k.
         self.shared: dict[int, tuple[str, Any]] = {}
         self.pins: dict[int, str] = {}  #: The layouts that the user gave to some results, by their numbers.
@@ -148,7 +148,7 @@ def grow(tree: Tree, p: Pending, kind: Kind, operands: Iterable[Any]) -> None:
     n_inputs = n_scalars = 0
     for a in operands:
         letter = LETTERS.get(type(a))
-        if isinstance(a, (Number, Shared)):
+        if isinstance(a, (Number, SharedNumber)):
             letter, known = a._letter, p.shared.get(id(a))
             if known is not None or id(a) in again:
                 key.append(again[id(a)] if known is None else known[0])

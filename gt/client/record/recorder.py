@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from threading import get_ident
 from typing import Any
 
-from gt.client.programs.numbers import Number, Shared
+from gt.client.programs.numbers import Number, SharedNumber
 from gt.client.programs.pending import HIGHEST, LETTERS, LOWEST, Pending, Value, in_use, local, roll_back, too_long
 from gt.client.programs.pullback import pullback
 from gt.client.programs.tree import Kind, Node, kind_of
@@ -70,7 +70,7 @@ def attach(node: Node, edges: tuple[Edge | None, ...], values: tuple[Any, ...], 
 
 # --- recording an op ---------------------------------------------------------------------------------
 
-_NUMBERS = frozenset([*LETTERS, Number, Shared])
+_NUMBERS = frozenset([*LETTERS, Number, SharedNumber])
 
 
 def _input(rec: Recorder, p: Pending, v: Value) -> Any:
@@ -254,7 +254,7 @@ def record(rec: Recorder, kind: Kind, args: Sequence[Any]) -> tuple[Node, list[A
                     key.append(x.num if x.owner is p else p.inputs.get(x) or _input(rec, p, x))
                     continue
                 letter = LETTERS.get(type(x))
-                if letter is None:  # a Number or Shared: the same one is passed once
+                if letter is None:  # a Number or SharedNumber: the same one is passed once
                     known = p.shared.get(id(x))
                     if known is not None:
                         key.append(known[0])

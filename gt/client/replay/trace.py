@@ -17,7 +17,7 @@ from gt.client.views import aliases as views
 from gt.errors import FunctionError
 
 
-class Trace:
+class FunctionTrace:
     """What is seen while a function's Python runs."""
 
     def __init__(self, rec: Recorder, name: str, arguments: list[Any]) -> None:

@@ -28,7 +28,7 @@ from gt.client.programs.pending import HIGHEST, LOWEST, RemoteId, Value, alone
 from gt.client.programs.tree import Node, current_precision
 from gt.client.record.recorder import recorder
 from gt.client.record.thread import Recorder
-from gt.client.replay.trace import Trace
+from gt.client.replay.trace import FunctionTrace
 from gt.client.tensor import Tensor
 from gt.client.views import aliases as views
 from gt.errors import ArgumentError
@@ -43,7 +43,7 @@ LIMIT = 64  #: Recipes of one function; those longest unused are forgotten.
 class Recipe:
     """How to call what a trace recorded."""
 
-    trace: Trace
+    trace: FunctionTrace
     leaves: list[tuple[Finder, bool]]  #: whether each has a gradient when the function is called
     end: Node
     inputs: list[Finder]
@@ -107,7 +107,7 @@ class Recipe:
         return self.result(outputs, args)
 
 
-class Function:
+class TracedFunction:
     """A Python function whose known calls are replayed."""
 
     def __init__(self, f: Callable[..., Any], compile: bool | None = None) -> None:
@@ -153,7 +153,7 @@ class Function:
         """Run the Python, watch it, and add a recipe for the next time if there is one."""
         rec.settle()
         rec.pending.compile = CHOICES[self.compile]
-        trace = Trace(rec, getattr(self._f, "__name__", "function"), leaves)
+        trace = FunctionTrace(rec, getattr(self._f, "__name__", "function"), leaves)
         numbered = iter(range(len(leaves)))
         targs, tkwargs = _map((args, kwargs), lambda x: _wrap(trace, x, next(numbered)))
         with rec.session.lock:  # the timer may just have its hands on the program
@@ -175,7 +175,7 @@ class Function:
         return _map(result, lambda x: x.value if isinstance(x, Number) else x)
 
 
-def _wrap(trace: Trace, x: Any, place: int) -> Any:
+def _wrap(trace: FunctionTrace, x: Any, place: int) -> Any:
     if _is_number(x):
         return Number(trace.guards, _plain(x), lambda args: _plain(args[place]))
     return x
@@ -201,7 +201,7 @@ def _sharing(leaves: list[Any]) -> tuple[int, ...]:
     )
 
 
-def _recipe(trace: Trace, result: Any, out_leaves: list[Any]) -> Recipe | None:
+def _recipe(trace: FunctionTrace, result: Any, out_leaves: list[Any]) -> Recipe | None:
     p = trace.rec.pending
     end = p.end or p.node
     if any(isinstance(x, Tensor) and not x.is_leaf for x in out_leaves):
@@ -261,7 +261,7 @@ def _recipe(trace: Trace, result: Any, out_leaves: list[Any]) -> Recipe | None:
 Maker = Callable[[dict[int, Value], list[Any], list[Any]], Any]
 
 
-def _maker(trace: Trace, x: Any, num: int | None, before: list[Any]) -> Maker | None:
+def _maker(trace: FunctionTrace, x: Any, num: int | None, before: list[Any]) -> Maker | None:
     """How a replay makes this leaf of the result; None: it cannot."""
     if isinstance(x, Number):
         return lambda outputs, args, made: x.now(args)
@@ -345,7 +345,7 @@ def function(f: Callable[..., Any] | None = None, *, compile: bool | None = None
     >>> double(gt.ones(2))
     tensor([2., 2.])
     """
-    return Function(f, compile) if f is not None else functools.partial(Function, compile=compile)
+    return TracedFunction(f, compile) if f is not None else functools.partial(TracedFunction, compile=compile)
 
 
 # --- compiling ---------------------------------------------------------------------------------------
@@ -371,7 +371,7 @@ def compile(model: Any = None, *, disable: bool = False, **options: Any) -> Any:
         raise ArgumentError(f"compile: takes a module or a function, not {type(model).__name__}")
     if disable:
         return model
-    if isinstance(model, Function):
+    if isinstance(model, TracedFunction):
         model.compile = True
         return model
     if hasattr(model, "register_forward_pre_hook"):

@@ -15,7 +15,7 @@ from gt.layout import Layout
 
 
 @dataclass(frozen=True)
-class Mesh:
+class SessionMesh:
     """A grid of workers that a session runs on."""
 
     name: str
@@ -45,7 +45,7 @@ class Meshes:
     """The meshes of one session, by name. placing.py makes them."""
 
     def __init__(self) -> None:
-        self.by_name: dict[str, Mesh] = {}
+        self.by_name: dict[str, SessionMesh] = {}
         self.several = False  #: Whether the session runs on more than one worker.
         self.alone: Layout | None = None  #: Without a mesh: the layout of every tensor, once the server was asked.
 

@@ -21,7 +21,7 @@ from gt import layout as layouts
 from gt.client.compat.arguments import shown
 from gt.client.programs.pending import in_use
 from gt.client.programs.tree import Kind
-from gt.client.session.meshes import Mesh
+from gt.client.session.meshes import SessionMesh
 from gt.client.session.session import Session
 from gt.errors import ArgumentError, DTypeError, FunctionError
 from gt.layout import Layout
@@ -35,7 +35,7 @@ LOOK_S = 0.1  #: How often take_all() asks whether the server has a worker yet.
 
 def set_mesh(
     session: Session, name: str, axes: Mapping[str, int], workers: Sequence[int] | None = None, split: bool = False
-) -> Mesh:
+) -> SessionMesh:
     """Create a mesh. `workers` are positions among the session's workers."""
     checked = _checked(name, axes, workers)
     rec = in_use()
@@ -59,7 +59,7 @@ def set_mesh(
     if answer.error:
         cure = _cure(session, needed) if needed > len(session.stats()["workers"]) else ""
         raise ArgumentError(f"mesh: {answer.error}{cure}")
-    made = session.meshes.by_name[name] = Mesh(name, layouts.mesh(answer.workers, **checked))
+    made = session.meshes.by_name[name] = SessionMesh(name, layouts.mesh(answer.workers, **checked))
     if len(made.workers) > 1:
         session.meshes.several = True
     return made
