@@ -132,7 +132,7 @@ class GradNode(msgspec.Struct, eq=False):  # a struct, because most ops make one
         saved = self.saved
         if saved is None:
             raise AutogradError(
-                f"{self.where[0]}:{self.where[1]}: backward a second time through a graph whose values are gone; "
+                f"{self.where[0]}:{self.where[1]}: backward a second time, but the values of the graph were freed; "
                 "call backward(retain_graph=True) the first time"
             )
         if isinstance(saved, Later):
@@ -335,7 +335,7 @@ class Tensor:
 
     def __len__(self) -> int:
         if not self.shape:
-            raise TypeError("len() of a tensor without dimensions")
+            raise TypeError("len() of a tensor of 0 dimensions")
         return self.shape[0]
 
     @property

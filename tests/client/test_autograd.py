@@ -386,9 +386,9 @@ def test_refusals(session: Session) -> None:
     x = leaf(gt, A)
     with pytest.raises(AutogradError, match="does not require grad"):
         gt.ones(3).sum().backward()
-    with pytest.raises(AutogradError, match=r"shape \(4, 5\) needs backward\(gradient\)"):
+    with pytest.raises(AutogradError, match=r"shape \(4, 5\) needs backward\(gradient="):
         (x * 2.0).backward()
-    with pytest.raises(ShapeError, match=r"gradient of shape \(5,\) for a tensor of shape \(4, 5\)"):
+    with pytest.raises(ShapeError, match=r"gradient must have the shape \(4, 5\) of the tensor, got \(5,\)"):
         (x * 2.0).backward(gt.ones(5))
     with pytest.raises(AutogradError, match="allow_unused=True"):
         gt.grad((x * 2.0).sum(), [x, leaf(gt, B)])
@@ -473,7 +473,7 @@ def test_a_deep_graph(session: Session) -> None:
 def test_a_hook_that_returns_no_tensor(session: Session) -> None:
     y = gt.ones(2, requires_grad=True) * 2
     y.register_hook(lambda g: 5)  # type: ignore[arg-type, return-value]
-    with pytest.raises(TypeError, match="a hook of a gradient returned 5; it returns a tensor or None"):
+    with pytest.raises(TypeError, match="a hook must return a tensor or None, got 5"):
         y.sum().backward()
 
 

@@ -331,7 +331,7 @@ def test_deepcopy(session: Session) -> None:
     assert w.grad.tolist() == [3.0, 3.0]
     w.tag = "mine"
     assert copy.deepcopy(w).tag == "mine"
-    with pytest.raises(AutogradError, match=r"deepcopy of a tensor with a history; copy tensor\.detach\(\) instead"):
+    with pytest.raises(AutogradError, match=r"deepcopy: the tensor must be a leaf; copy tensor\.detach\(\) instead"):
         copy.deepcopy(w * 2.0)
 
 

@@ -632,7 +632,7 @@ def test_an_error_inside_leaves_everything_usable(session: Session) -> None:
 def test_a_number_that_no_call_could_carry_is_refused_in_a_replay_too(session: Session) -> None:
     f = gt.function(lambda x, k: x * k)
     assert [f(gt.arange(3), k).tolist() for k in (2, 3)] == [[0, 2, 4], [0, 3, 6]]
-    with pytest.raises(ArgumentError, match="mul: a number of 71 bits does not fit into int64"):
+    with pytest.raises(ArgumentError, match="mul: the number does not fit into int64; it has 71 bits"):
         f(gt.arange(3), 2**70)
     assert f(gt.arange(3), 4).tolist() == [0, 4, 8]
     assert f.replays == 2

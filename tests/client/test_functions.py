@@ -225,7 +225,7 @@ def test_checkpoint_of_a_function_that_changes_its_mind() -> None:
         return t.exp() if len(times) == 1 else t.sin().exp()
 
     y = gt.checkpoint(f, x)
-    with pytest.raises(AutogradError, match="did other things when it ran a second time"):
+    with pytest.raises(AutogradError, match="recorded other ops in its second run"):
         y.sum().backward()
 
 
@@ -296,7 +296,7 @@ def test_func_adds_nothing_to_grad_and_goes_through_outer_history() -> None:
 def test_func_refuses_what_has_no_one_value() -> None:
     with pytest.raises(AutogradError, match="one element"):
         gt.func.grad(lambda a: a)(gt.ones(2))
-    with pytest.raises(ArgumentError, match="argnums 3 for 1 arguments"):
+    with pytest.raises(ArgumentError, match="argnums 3 is out of range for 1 arguments"):
         gt.func.grad(lambda a: a.sum(), argnums=3)(gt.ones(2))
 
 
@@ -357,7 +357,7 @@ def test_hooks_after_accumulation_see_the_gradient() -> None:
     (x * 3).sum().backward()
     (x * 3).sum().backward()
     assert sums == [6.0, 12.0]
-    with pytest.raises(AutogradError, match="only a leaf"):
+    with pytest.raises(AutogradError, match="must be a leaf"):
         (x * 2).register_post_accumulate_grad_hook(print)
 
 

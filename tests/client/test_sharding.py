@@ -407,9 +407,9 @@ def test_narrow_floats_are_added_wide() -> None:
 
 
 def test_what_is_missing_is_noticed() -> None:
-    with pytest.raises(ServerError, match="without all of its parts"):
+    with pytest.raises(ServerError, match="shards are missing"):
         assemble(layout.parse("[4@x]", layout.mesh(x=2)), (4,), {0: np.ones(2)})
-    with pytest.raises(ServerError, match="without all of its parts"):
+    with pytest.raises(ServerError, match="shards are missing"):
         assemble(layout.parse("[] sum x", layout.mesh(x=2)), (4,), {0: np.ones(4)})
 
 

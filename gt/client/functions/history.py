@@ -28,7 +28,7 @@ def requires_grad_(self: Tensor, requires_grad: bool = True) -> Tensor:
         self._fn = Leaf()
     elif not requires_grad:
         if not self.is_leaf:
-            raise AutogradError("requires_grad can be switched off only for leaves; use detach()")
+            raise AutogradError("requires_grad can be set to False for leaf tensors only; use detach()")
         self._fn = None
     return self
 
@@ -45,9 +45,9 @@ def _grad(self: Tensor) -> Tensor | None:
 
 def _set_grad(self: Tensor, g: Tensor | None) -> None:
     if g is not None and not isinstance(g, Tensor):
-        raise DTypeError(f"grad: takes a tensor or None, not {shown(g)}")
+        raise DTypeError(f"grad: expected a tensor or None, got {shown(g)}")
     if g is not None and g.shape != self.shape:
-        raise ShapeError(f"grad: a gradient of shape {g.shape} for a tensor of shape {self.shape}")
+        raise ShapeError(f"grad: expected a gradient of shape {self.shape}, got {g.shape}")
     if type(self._fn) is Leaf:
         _touch(self._fn)
         self._fn.grad = g
@@ -92,7 +92,7 @@ def register_post_accumulate_grad_hook(self: Tensor, hook: Callable[[Tensor], No
     """Call `hook(tensor)` each time a gradient has been added to this leaf's `.grad`."""
     fn = self._fn
     if type(fn) is not Leaf:
-        raise AutogradError("register_post_accumulate_grad_hook: only a leaf that requires grad has one")
+        raise AutogradError("register_post_accumulate_grad_hook: the tensor must be a leaf that requires grad")
     fn.after = hooks = fn.after or []
     me = weakref.ref(self)  # the leaf is the tensor's own: a cycle would keep both alive
 
@@ -134,7 +134,7 @@ def detach_(self: Tensor) -> Tensor:
 
 def _set_data(self: Tensor, other: Tensor) -> None:
     if not isinstance(other, Tensor):
-        raise DTypeError(f"data: takes a tensor, not {shown(other)}")
+        raise DTypeError(f"data: expected a tensor, got {shown(other)}")
     views.adopt(self, other)
 
 
@@ -148,7 +148,7 @@ def __copy__(self: Tensor) -> Tensor:
 def __deepcopy__(self: Tensor, memo: dict[int, Any]) -> Tensor:
     fn = self._fn
     if fn is not None and not isinstance(fn, Leaf):
-        raise AutogradError("deepcopy of a tensor with a history; copy tensor.detach() instead")
+        raise AutogradError("deepcopy: the tensor must be a leaf; copy tensor.detach() instead")
     twin: Tensor = object.__new__(type(self))
     leaf = None if fn is None else Leaf()
     twin._v, twin._x, twin._fn = views.copied(self), None, leaf

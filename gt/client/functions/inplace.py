@@ -50,7 +50,7 @@ def _like(x: Tensor, value: Any) -> Tensor:
     try:
         return shapes.expand(value, x.shape)
     except ShapeError:
-        raise ShapeError(f"assignment: a value of shape {value.shape} does not fit into {x.shape}") from None
+        raise ShapeError(f"assignment: cannot broadcast a value of shape {value.shape} to {x.shape}") from None
 
 
 def copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
@@ -71,7 +71,7 @@ def fill(input: Tensor, value: Any) -> Tensor:
 def _number(op: str, value: Any) -> Any:
     if isinstance(value, Tensor):
         if value.ndim:
-            raise ShapeError(f"{op}: a tensor to fill with has no dimensions, not the shape {value.shape}")
+            raise ShapeError(f"{op}: value must be a number or a tensor of 0 dimensions, got shape {value.shape}")
         return value
     return coerce(op, value)
 
@@ -84,9 +84,9 @@ def zero_(self: Tensor) -> Tensor:
 def fill_diagonal_(self: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
     """Overwrite the diagonal with one number; with wrap, a tall matrix has it again after each gap of a row."""
     if self.ndim < 2:
-        raise ShapeError(f"fill_diagonal_: needs at least 2 dimensions, not the shape {self.shape}")
+        raise ShapeError(f"fill_diagonal_: expected at least 2 dimensions, got shape {self.shape}")
     if self.ndim > 2 and len(set(self.shape)) > 1:
-        raise ShapeError(f"fill_diagonal_: all sizes must be equal where there are more than 2, not {self.shape}")
+        raise ShapeError(f"fill_diagonal_: with more than 2 dimensions all sizes must be equal, got {self.shape}")
     rows, columns = self.shape[0], self.shape[1]
     step = 1 + sum(columns**k for k in range(1, self.ndim))
     flat = reshaped(self, (self.numel(),))
@@ -99,7 +99,7 @@ def fill_diagonal_(self: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
 def apply_(self: Tensor, callable: Callable[[Any], Any]) -> Tensor:
     """Overwrite each element with a Python function of it. Waits for the data."""
     if not builtins.callable(callable):
-        raise ArgumentError(f"apply_: takes a function of one number, not {type(callable).__name__}")
+        raise ArgumentError(f"apply_: expected a function of one number, got {type(callable).__name__}")
     return map_(self, self, lambda x, _: callable(x))
 
 
@@ -113,10 +113,14 @@ def map_(self: Tensor, tensor: Tensor, callable: Callable[[Any, Any], Any]) -> T
 def replace(name: str, x: Tensor, new: Tensor) -> Tensor:
     """Rebind x to a result, which must fit into it."""
     if new.shape != x.shape:
-        raise ShapeError(f"{name}: a result of shape {new.shape} does not fit in place into {x.shape}")
+        raise ShapeError(
+            f"{name}: the result has shape {new.shape}, but the tensor written in place has shape {x.shape}"
+        )
     if new.dtype is not x.dtype:
         if new.dtype.category > x.dtype.category:
-            raise DTypeError(f"{name}: a {new.dtype.name} result does not fit in place into {x.dtype.name}")
+            raise DTypeError(
+                f"{name}: the result is {new.dtype.name} and cannot be written in place to a {x.dtype.name} tensor"
+            )
         new = ew.cast(new, x.dtype)
     old, p = x._v or x._read(), recorder().pending
     if old.owner is not p and old not in p.inputs:

@@ -176,11 +176,11 @@ def where(self: Tensor, condition: Any, other: Any) -> Tensor:
 
 def __iter__(self: Tensor) -> Iterator[Tensor]:
     if not self.shape:
-        raise TypeError("iteration over a tensor without dimensions")
+        raise TypeError("iteration over a tensor of 0 dimensions")
     return iter(shapes.unbind(self))
 
 
 def __contains__(self: Tensor, element: Any) -> bool:
     if not comparable(element):
-        raise DTypeError(f"in: a tensor holds numbers, not {shown(element)}")
+        raise DTypeError(f"in: expected a number or a tensor, got {shown(element)}")
     return bool((self == element).any())

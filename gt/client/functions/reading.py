@@ -36,7 +36,7 @@ def _fetch(self: Tensor) -> np.ndarray[Any, Any]:
 def item(self: Tensor) -> Any:
     """The only element, as a Python number. Waits for it."""
     if self._spec.size != 1:
-        raise ShapeError(f"item: a tensor of one element, not {self.shape}")
+        raise ShapeError(f"item: expected a tensor of one element, got shape {self.shape}")
     return self._fetch().reshape(()).item()
 
 
@@ -47,7 +47,7 @@ def tolist(self: Tensor) -> Any:
 
 def __array__(self: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
     if copy is False:
-        raise ValueError("a tensor's data is on a worker: an array of it is always a copy")
+        raise ValueError("copy=False: the data of a tensor is on a worker, so an array of it is always a copy")
     data = self.numpy()
     return data if dtype is None else data.astype(dtype)
 
@@ -127,7 +127,7 @@ def set_printoptions(
 ) -> None:
     """How tensors are written from now on; what is not given stays, except that sci_mode=None is a choice."""
     if profile is not None and profile not in _PROFILES:
-        raise ArgumentError(f"set_printoptions: the profiles are {', '.join(_PROFILES)}, not {profile!r}")
+        raise ArgumentError(f"set_printoptions: unknown profile {profile!r}; expected one of {', '.join(_PROFILES)}")
     given = {"precision": precision, "threshold": threshold, "edgeitems": edgeitems, "linewidth": linewidth}
     options = _PROFILES[profile] if profile is not None else _set[0]
     threshold = given["threshold"] = None if threshold is None else int(min(threshold, 2**63))

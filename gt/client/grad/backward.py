@@ -213,7 +213,7 @@ def _run_hooks(fn: Any, gs: list[Any]) -> None:
                 if changed is None:
                     continue
                 if not isinstance(changed, Tensor):
-                    raise DTypeError(f"a hook of a gradient returned {shown(changed)}; it returns a tensor or None")
+                    raise DTypeError(f"register_hook: a hook must return a tensor or None, got {shown(changed)}")
                 gs[i] = changed
 
 
@@ -256,15 +256,15 @@ def seed_gradient(t: Tensor, gradient: Tensor | None) -> Tensor:
     if gradient is None:
         if math.prod(t.shape) != 1:
             raise AutogradError(
-                f"backward: a tensor of shape {t.shape} needs backward(gradient); only one element needs none"
+                f"backward: a tensor of shape {t.shape} needs backward(gradient=...); one of one element needs none"
             )
         if t.dtype.is_complex:
             raise AutogradError(
-                f"backward: a {t.dtype.name} tensor needs backward(gradient); only a real one needs none"
+                f"backward: a {t.dtype.name} tensor needs backward(gradient=...); only a real tensor needs none"
             )
         return filled(t.shape, 1.0, t.dtype)
     if gradient.shape != t.shape:
-        raise ShapeError(f"backward: a gradient of shape {gradient.shape} for a tensor of shape {t.shape}")
+        raise ShapeError(f"backward: gradient must have the shape {t.shape} of the tensor, got {gradient.shape}")
     return gradient
 
 
@@ -283,7 +283,7 @@ def grad(
     if is_grads_batched:
         raise ArgumentError("grad: is_grads_batched is not supported; call grad once per gradient, or gt.func.jacrev")
     if materialize_grads and allow_unused is False:
-        raise ArgumentError("grad: materialize_grads=True makes zeros of what allow_unused=False forbids")
+        raise ArgumentError("grad: materialize_grads=True needs allow_unused=True or None, got False")
 
     outs = (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
     ins = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
@@ -297,7 +297,7 @@ def grad(
     if materialize_grads:
         return tuple([filled(t.shape, 0.0, t.dtype) if g is None else g for g, t in zip(found, ins, strict=True)])
     if not allow_unused and any(g is None for g in found):
-        raise AutogradError("grad: an input was not used for the outputs; pass allow_unused=True if that is meant")
+        raise AutogradError("grad: the outputs do not depend on one of the inputs; allow_unused=True returns None")
     return tuple(found)
 
 

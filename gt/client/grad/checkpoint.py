@@ -36,7 +36,7 @@ class Tape:
         else:
             seed = next(self._again, None)
             if seed is None:
-                raise AutogradError("checkpoint: the function drew more random numbers the second time")
+                raise AutogradError("checkpoint: the function drew more random numbers in its second run")
         self.seeds.append(seed)
         return seed
 
@@ -96,7 +96,7 @@ class Region:
         if self.saved is None:
             _, nodes, _ = self.run()
             if [n.node.kind for n in nodes] != self.kinds:
-                raise AutogradError("checkpoint: the function did other things when it ran a second time")
+                raise AutogradError("checkpoint: the function recorded other ops in its second run than in its first")
             self.saved = [n.saved for n in nodes]
         value = self.saved[index]
         if isinstance(value, Later):

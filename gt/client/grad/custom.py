@@ -131,7 +131,7 @@ class FunctionNode:
                 continue
             assert spec is not None
             if not isinstance(d, Tensor):
-                raise AutogradError(f"{name}.backward returned a {type(d).__name__} where a tensor was expected")
+                raise AutogradError(f"{name}.backward must return tensors or None, got {type(d).__name__}")
             found.append((edge, fit(d, spec)))
         return found
 
@@ -156,12 +156,12 @@ class Function:
     @staticmethod
     def forward(ctx: Any, *args: Any) -> Any:
         """What the function computes."""
-        raise AutogradError("a Function needs a forward()")
+        raise AutogradError("autograd.Function: forward() is not defined")
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """The gradient of every input of forward, given those of its results."""
-        raise AutogradError("this Function has no backward()")
+        raise AutogradError("autograd.Function: backward() is not defined")
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -25,7 +25,7 @@ def _run(
     """The inputs to differentiate by, the results, and whether they are a tuple."""
     given = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
     if not all(isinstance(x, Tensor) for x in given):
-        raise ArgumentError(f"{name}: the inputs are a tensor or a tuple of tensors")
+        raise ArgumentError(f"{name}: inputs must be a tensor or a tuple of tensors")
     ins = tuple([x.view_as(x) if graph and x.requires_grad else x.detach().requires_grad_() for x in given])
     made = func(*ins)
     outs = tuple(made) if isinstance(made, (tuple, list)) else (made,)
@@ -45,7 +45,7 @@ def _pull(outs: Any, ins: Any, seeds: Any, graph: bool, strict: bool) -> tuple[A
     if rows:
         found = backward.grad([y for y, _ in rows], ins, [s for _, s in rows], True, graph, allow_unused=True)
     if strict and any(g is None for g in found):
-        raise AutogradError("a result does not depend on one of the inputs, which strict=True does not allow")
+        raise AutogradError("strict=True: a result does not depend on one of the inputs")
     return tuple([_zeros(x) if g is None else g for g, x in zip(found, ins, strict=True)])
 
 
@@ -53,11 +53,11 @@ def _seeds(name: str, v: Any, like: tuple[Any, ...]) -> tuple[Any, ...]:
     """What a gradient begins with: v, or one for a single number."""
     if v is None:
         if len(like) != 1 or like[0].numel() != 1:
-            raise AutogradError(f"{name}: v may be left out only where there is one number")
+            raise AutogradError(f"{name}: v is needed, except for a single tensor of one element")
         return (filled(like[0].shape, 1.0, like[0].dtype),)
     given = tuple(v) if isinstance(v, (tuple, list)) else (v,)
     if [x.shape for x in given] != [x.shape for x in like]:
-        raise AutogradError(f"{name}: v has the sizes {[x.shape for x in given]}, not {[x.shape for x in like]}")
+        raise AutogradError(f"{name}: v must have the shapes {[x.shape for x in like]}, got {[x.shape for x in given]}")
     return given
 
 

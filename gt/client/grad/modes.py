@@ -31,7 +31,7 @@ class set_grad:
 
     def __call__(self, f: Callable[..., Any]) -> Callable[..., Any]:
         if not callable(f):
-            raise ArgumentError(f"gradients are switched for a function, or in a with statement, not for {shown(f)}")
+            raise ArgumentError(f"as a decorator it takes a function, got {shown(f)}")
         if inspect.isgeneratorfunction(f):
             return functools.wraps(f)(lambda *args, **kwargs: self._each_turn(f(*args, **kwargs)))
 

@@ -71,7 +71,7 @@ def grad_and_value(func: Callable[..., Any], argnums: int | Sequence[int] = 0, h
     def both(*args: Any, **kwargs: Any) -> Any:
         numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
         if any(not -len(args) <= n < len(args) for n in numbers):
-            raise ArgumentError(f"grad: argnums {argnums} for {len(args)} arguments")
+            raise ArgumentError(f"grad: argnums {argnums} is out of range for {len(args)} arguments")
         numbers = tuple(n % len(args) for n in numbers)
         nested = bool(recorder().transforms) or any(t.requires_grad for t in _tensors(args))
         recorder().transforms += 1
@@ -141,7 +141,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         seeds = _tensors(cotangents if len(cotangents) > 1 or not isinstance(value, Tensor) else cotangents[0])
         outs = _tensors(value)
         if len(seeds) != len(outs):
-            raise ArgumentError(f"vjp: {len(seeds)} gradients for {len(outs)} results")
+            raise ArgumentError(f"vjp: expected {len(outs)} gradients, one per result, got {len(seeds)}")
         found = iter(_grads(outs, _tensors(given), list(seeds), bool(nested or recorder().transforms)))
         return tuple(_like(g, found) for g in given)
 

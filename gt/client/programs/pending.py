@@ -34,7 +34,7 @@ class Value(msgspec.Struct, eq=False, gc=False):
     spec: Spec
     handle: RemoteId | None = None
     replaces: int | None = None  #: The input of its program that it was written over.
-    copied: bool = False  #: A second tensor has had it that does not share memory with the first; see views/aliases.py.
+    copied: bool = False  #: Tensors that do not share memory have had it; see views/aliases.py.
 
 
 class RemoteId:
@@ -107,8 +107,8 @@ class Pending:
         self.values: list[Value] = []  #: Every result so far, by number.
         self.inputs: dict[Value, int] = {}  #: What it takes, in order; the k-th as ~k, its number in a key.
         self.scalars: list[Any] = []
-        #: A Number or SharedNumber that was passed: its scalar k as a later op's key has it ("f3"), and itself, to keep its
-        #: id() its own. In the order of k.
+        #: A Number or SharedNumber that was passed: its scalar k as a later op's key has it ("f3"), and itself, to keep
+        #: its id() its own. In the order of k.
         self.shared: dict[int, tuple[str, Any]] = {}
         self.pins: dict[int, str] = {}  #: The layouts that the user gave to some results, by their numbers.
         self.sources: dict[int, Number] = {}  #: In a trace: where scalar k comes from; see traced.py.
@@ -134,7 +134,7 @@ NOWHERE = Node(None, None)  #: Has no children: an op recorded there always miss
 
 def too_long(kind: Kind, number: int) -> ArgumentError:
     """The error for an int outside of that. No call could carry it: it is refused where it is recorded."""
-    return ArgumentError(f"{kind.op.name}: a number of {number.bit_length()} bits does not fit into int64")
+    return ArgumentError(f"{kind.op.name}: the number does not fit into int64; it has {number.bit_length()} bits")
 
 
 def grow(tree: Tree, p: Pending, kind: Kind, operands: Iterable[Any]) -> None:

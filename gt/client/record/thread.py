@@ -167,7 +167,7 @@ class Recorder:
         owner = v.owner
         if owner is not None and owner.rec is not self:
             if owner.rec.session is not self.session:
-                raise ServerError("a tensor of another session cannot be used here; pass its .numpy()")
+                raise ServerError("this tensor belongs to another session; pass tensor.numpy() instead")
             self.session.settle(owner)
         elif owner is None and v.handle is not None and v.handle.dead is not self.session.dead:
             raise ServerError(ELSEWHERE)

@@ -118,6 +118,6 @@ class FunctionTrace:
     def refuse_sync(self) -> NoReturn:
         file, line = users_line()
         raise FunctionError(
-            f"{self.name}: {file}:{line} reads a value inside a @gt.function, which cannot be replayed; "
-            "return the tensor and read it outside"
+            f"{self.name}: {file}:{line} reads a value inside a @gt.function; "
+            "return the tensor and read it outside of the function"
         )

@@ -368,7 +368,7 @@ def compile(model: Any = None, *, disable: bool = False, **options: Any) -> Any:
     if model is None:
         return lambda f: compile(f, disable=disable)
     if not callable(model):
-        raise ArgumentError(f"compile: takes a module or a function, not {type(model).__name__}")
+        raise ArgumentError(f"compile: expected a module or a function, got {type(model).__name__}")
     if disable:
         return model
     if isinstance(model, TracedFunction):

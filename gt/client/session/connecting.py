@@ -82,9 +82,9 @@ def gpu_workers(n: int) -> None:
     To be called before the first tensor. A session still lives on one of them, until `gt.mesh` says otherwise.
     """
     if type(n) is not int or n < 1:
-        raise ArgumentError(f"gpu_workers: 1 or more, not {shown(n)}")
+        raise ArgumentError(f"gpu_workers: n must be an int >= 1, got {shown(n)}")
     if _current is not None and not _current.closed:
-        raise StateError("gpu_workers: this process has a server already; call it before the first tensor is made")
+        raise StateError("gpu_workers: the server is running already; call it before creating the first tensor")
     _wanted["workers"] = n
 
 

@@ -23,7 +23,7 @@ _NARROW = (dtypes.float16.numpy, dtypes.bfloat16.numpy)
 
 
 def layout_of(m: Sharded) -> Layout:
-    """How the server says that a tensor lies."""
+    """The layout of a tensor, from the server's message."""
     return layout.parse(m.layout, layout.mesh(m.workers, **dict(m.axes)))
 
 
@@ -63,7 +63,9 @@ class Parts:
             shape = layout.local_shape(self.layout, self.shape, self.layout.mesh.coordinates[k])
             assert buffer is not None
             if buffer.size != int(np.prod(shape)) * self.dtype.itemsize:
-                raise ServerError(f"the shard {k} of a tensor of shape {self.shape} came with {buffer.size} bytes")
+                raise ServerError(
+                    f"shard {k} of a tensor of shape {self.shape} has {buffer.size} bytes, which is the wrong size"
+                )
             found[k] = buffer.view(self.dtype).reshape(shape)
         return found
 
@@ -94,12 +96,12 @@ def assemble(lay: Layout, shape: tuple[int, ...], shards: Mapping[int, Array]) -
     count = 0
     for runs, addends in places.items():
         if len(addends) != mesh.size(pending):
-            raise ServerError(f"a tensor that lies as {lay!r} came without all of its parts over {used}")
+            raise ServerError(f"shards are missing over {used} of a tensor with layout {lay!r}")
         value = _reduced(lay.kind, [addends[i] for i in sorted(addends)])
         whole[_index(runs)] = value
         count += value.size
     if count != whole.size:
-        raise ServerError(f"a tensor of shape {shape} that lies as {lay!r} came without all of its parts")
+        raise ServerError(f"shards are missing of a tensor of shape {shape} with layout {lay!r}")
     return whole
 
 

@@ -59,7 +59,7 @@ from gt.transport.messages import (
     pack_ids,
 )  # fmt: skip
 
-ELSEWHERE = "this tensor belongs to a session that is closed, or is not this thread's"
+ELSEWHERE = "this tensor belongs to another session, or to one that is closed"
 
 
 class Session:
@@ -128,7 +128,7 @@ class Session:
         if self.forked:
             raise ForkError(
                 "GT cannot be used in a forked child: the connection belongs to the parent process "
-                "(use the 'spawn' start method, or hand numpy arrays to the child)"
+                "(use the 'spawn' start method, or pass numpy arrays to the child)"
             )
         if self.broken:
             raise ServerError(self.broken)
@@ -409,7 +409,7 @@ class Session:
         raise self._error(error)
 
     def layout_of(self, v: Value) -> Layout:
-        """How a value lies on the session's workers."""
+        """The layout of a value over the session's workers."""
         with self.lock:
             self.settle_value(v)
             assert v.handle is not None

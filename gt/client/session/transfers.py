@@ -1,12 +1,12 @@
 """Tensors on their way to or from the server: in chunks that bring their bytes, or through the session's ring.
 
 Law 1: when `upload` returns, the user's bytes have been copied: into slots of the ring, or into memory of ours.
-Law 2: the chunks of a transfer go out in order, and are taken in order: after a chunk that lies in the ring one that
+Law 2: the chunks of a transfer go out in order, and are taken in order: after a chunk in the ring one that
        brings its bytes goes out only when all before it were acknowledged.
        What was in the ring when it was withdrawn, with the worker that had it, is sent again.
 Law 3: a slot is free again when its chunk was acknowledged, or when the fetch it was lent for has ended. A fetch that
        was given up may still be written to: then so is its ring.
-Law 4: what lies in a mailbox is the answer to a fetch before its message is here. So mailboxes are lent only when the
+Law 4: what is in a mailbox is the answer to a fetch before its message is here. So mailboxes are lent only when the
        worker is known to have the ring: all that the server had to say before that has been heard.
 
 A tensor of several workers comes in parts, one transfer for each; gathering.py puts them together.
@@ -74,7 +74,7 @@ class Download:
         self.parts: Parts | None = None  #: Of a tensor of several workers: its shards, instead of `buffer`.
 
     def arrived(self) -> bool:
-        """Whether it is done: its messages have come, or the answer lies in its mailbox. Needs no lock: whoever
+        """Whether it is done: its messages have come, or the answer is in its mailbox. Needs no lock: whoever
         takes the message off the channel at the same time finds the same bytes in it."""
         if self.done:
             return True
@@ -97,10 +97,10 @@ class Upload:
         self.start = 0
         self.owned = False  #: nobody else can change them
         self.spec = spec
-        self.layout = layout  #: how it shall lie on the session's workers; "": as the session likes
+        self.layout = layout  #: the layout to give it; "": the session's default
         self.total = len(data)
         self.sent = -1  #: bytes sent; -1: not even the first chunk, which an empty tensor has too
-        #: Chunks not acknowledged. Those that lie in a ring: where, and from which byte on.
+        #: Chunks not acknowledged. Of those in a ring: the ring, the slot, and the first byte.
         self.flying: deque[tuple[Ring, int, int] | None] = deque()
 
     def own(self) -> None:
@@ -110,7 +110,7 @@ class Upload:
         self.owned = True
 
     def take_back(self, number: int) -> None:
-        """What lies in this ring and was not acknowledged counts as not sent."""
+        """What is in this ring and was not acknowledged counts as not sent."""
         parts = []
         while self.flying and (last := self.flying[-1]) is not None and last[0].number == number:
             ring, slot, offset = last
@@ -294,7 +294,7 @@ class Transfers:
             self.session.send(ChunkAck(0, m.key, False))
 
     def sharded(self, m: Sharded) -> None:
-        """What was asked for lies on several workers: its parts follow."""
+        """The tensor is sharded over several workers: its shards follow."""
         t = self.fetches.get(m.request)
         if t is not None:
             t.parts = Parts(m)
@@ -348,13 +348,13 @@ class Transfers:
         self._pump_all()
 
     def stop_sharing(self) -> None:
-        """The session lives on several workers now: tensors go by messages alone."""
+        """The session runs on several workers now: tensors are sent in messages only."""
         self.may_share = False
         self._give_up()
         self._pump_all()
 
     def _give_up(self) -> None:
-        """Use this ring no more. What lies in it can still be read by whoever has it."""
+        """Use this ring no more. Whoever has it can still read what is in it."""
         self.ring, self.sharing = None, False
 
     def _take(self, free: list[int]) -> int:

@@ -113,7 +113,7 @@ def write(t: Tensor, new: Tensor) -> None:
     if rec.grad:
         if type(t._fn) is Leaf:
             raise AutogradError(
-                "a leaf tensor that requires grad was written in place; do it under gt.no_grad(), or on .data"
+                "a leaf tensor that requires grad cannot be written in place; use gt.no_grad(), or write to .data"
             )
     old = t._v or read(t)
     alias = t._x
@@ -196,8 +196,8 @@ def _put(alias: Alias, base: Tensor, new: Tensor) -> Tensor:
         return made
     if new.numel() != base.numel():
         raise ShapeError(
-            f"a tensor of shape {new.shape}, expanded from {base.shape}, was written in place: "
-            "several of its elements are one in memory; write to a clone() of it"
+            f"a tensor of shape {new.shape}, expanded from {base.shape}, cannot be written in place: "
+            "several of its elements share memory; write to a clone() of it"
         )
     whole: Tensor = TABLE["reshape"](new, shape=base.shape)
     return whole

@@ -1,7 +1,7 @@
-"""How a tensor would lie in torch's memory: its strides, and whether a new shape of it is a view or a copy.
+"""The strides that a tensor would have in torch, and whether a new shape of it is a view or a copy.
 
 Here values have no strides; what a user can see of them is which tensors share memory. So they are
-worked out from how a view was taken: a tensor that is no view lies in order.
+worked out from how a view was taken: a tensor that is not a view is contiguous.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Shape = tuple[int, ...]
 
 
 def in_order(shape: Shape) -> Shape:
-    """The strides of a tensor that lies in order.
+    """The strides of a contiguous tensor.
 
     >>> in_order((2, 3, 4))
     (12, 4, 1)
@@ -39,7 +39,7 @@ def strides(t: Tensor) -> Shape:
 
 
 def is_contiguous(t: Tensor) -> bool:
-    """Whether the elements lie in order, without gaps."""
+    """Whether the elements are in order in memory, without gaps."""
     alias = t._x
     if alias is None or alias.base is None:
         return True
@@ -88,7 +88,7 @@ def _through(kind: Kind, shape: Shape, old: Shape, result: Shape) -> Shape:
 def _viewed(shape: Shape, old: Shape, new: Shape) -> Shape | None:
     """The strides of a new shape on the same memory; None if there are none.
 
-    Dimensions that lie in memory as one would (a chunk) can be divided anew; a new dimension cannot
+    Dimensions that are one dimension in memory (a chunk) can be divided anew; a new dimension cannot
     cross from one chunk to another.
     """
     if 0 in shape:
