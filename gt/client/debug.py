@@ -64,7 +64,7 @@ def _pending() -> str:
 
 
 def get_worker_stats() -> dict[str, Any]:
-    """What the dispatcher and its workers say about themselves and this session."""
+    """Statistics of the dispatcher, its workers and this session."""
     return recorder().session.stats()
 
 

@@ -28,10 +28,9 @@ def assign(x: Tensor, value: Any) -> Tensor:
     """Overwrite with a tensor or number, broadcast and cast."""
     base = None if x._x is None else x._x.base
     if base is not None and base.numel() != x.numel():
-        # A part of its base: what is written there comes from the base by itself, and the part's old
-        # value is of no use.
+        # A part of its base: the rest comes from the base, and the old value of the part is not needed.
         new = _like(x, value)
-        # A value is in one cell only; what is written as it is becomes one of its own.
+        # A value belongs to one cell: a tensor that is written unchanged gets a value of its own.
         write(x, new if new is not value else apply(ASSIGN, (x, value)))
     else:
         write(x, apply(ASSIGN, (x, value)))
@@ -111,7 +110,7 @@ def map_(self: Tensor, tensor: Tensor, callable: Callable[[Any, Any], Any]) -> T
 
 
 def replace(name: str, x: Tensor, new: Tensor) -> Tensor:
-    """Rebind x to a result, which must fit into it."""
+    """Rebind x to a result of the same shape."""
     if new.shape != x.shape:
         raise ShapeError(
             f"{name}: the result has shape {new.shape}, but the tensor written in place has shape {x.shape}"
@@ -124,8 +123,8 @@ def replace(name: str, x: Tensor, new: Tensor) -> Tensor:
         new = ew.cast(new, x.dtype)
     old, p = x._v or x._read(), recorder().pending
     if old.owner is not p and old not in p.inputs:
-        # The new value does not come from the old one; make it depend on it, so that a failed
-        # call knows what to keep.
+        # The new value was not computed from the old one. Make it depend on it, so that the old value is kept if the
+        # call fails.
         return assign(x, new)
     write(x, new)
     return x
@@ -150,7 +149,7 @@ def method(function: Callable[..., Tensor], name: str) -> Callable[..., Tensor]:
 
 
 def _turned(function: Callable[..., Tensor], name: str) -> Callable[..., Tensor]:
-    """A method that makes the tensor a view of what it was: its memory stays, its shape changes."""
+    """A method that makes the tensor a view of itself: its memory stays, its shape changes."""
 
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if recorder().grad and type(self._fn) is Leaf:

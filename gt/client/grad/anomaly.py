@@ -1,6 +1,6 @@
-"""Anomaly mode: the line that made a nan is named, at the first op that made one.
+"""Anomaly mode: an error at the first op whose result has a nan, with the line of that op.
 
-Every op's operands and every gradient are looked at, which waits for each of them: slow, for finding a fault only.
+The operands of every op and every gradient are checked, which waits for each of them: slow, for debugging only.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _line(fn: Any) -> str:
 
 
 class Watch:
-    """Stands before the thread's policy and looks at operands; looks at gradients in backward."""
+    """Checks operands before the thread's policy, and gradients in backward."""
 
     __slots__ = ()
 
@@ -48,13 +48,13 @@ class Watch:
         return args if below is None else below(kind, args)
 
     def gradients(self, fn: GradFn, grads: list[Tensor]) -> None:
-        """The gradients that one node of the graph made."""
+        """Check the gradients that a node of the graph computed."""
         if any(_has_nan(g) for g in grads):
             raise AutogradError(f"{_line(fn)} made a nan in backward (found by anomaly detection)")
 
 
 def _switch(watch: NanWatch | None) -> NanWatch | None:
-    """This thread's watch from now on; returns the one before."""
+    """Set the watch of this thread; returns the previous one."""
     rec = recorder()
     before, rec.anomaly = rec.anomaly, watch
     choose_policy(policy())
@@ -62,7 +62,7 @@ def _switch(watch: NanWatch | None) -> NanWatch | None:
 
 
 class detect_anomaly:
-    """Name the line that made a nan, in what is recorded and differentiated inside.
+    """Raise an error at the first nan in what is recorded and differentiated inside, with the line of its op.
 
     >>> import gt
     >>> x = gt.tensor([-1.0], requires_grad=True)
@@ -85,7 +85,7 @@ class detect_anomaly:
 
 
 class set_detect_anomaly:
-    """Switch anomaly mode on or off in this thread; in a with statement, until its end."""
+    """Turn anomaly mode on or off in this thread; in a with statement, until its end."""
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
         self._before = _switch(Watch() if mode and check_nan else None)

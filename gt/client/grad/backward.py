@@ -1,8 +1,10 @@
-"""Backward: gradients sent down the graph, from results to leaves.
+"""Backward: gradients are propagated through the graph, from results to leaves.
 
-Mostly that is a walk over what is known: a node's pullback says which ops its gradient is, and they are recorded on
-values, with no tensor made for any of them. Where the gradients shall have a history themselves, are looked at or
-cast (create_graph, anomaly mode, autocast), or a function is traced, each op's VJP is run on tensors instead.
+Law: backward never waits, locks or touches data. It records ops, like any other code.
+
+Usually the pullback of a node has the code of its gradient, and its ops are recorded on values, without a tensor for
+each. If the gradients need a history themselves, or are checked or cast (create_graph, anomaly mode, autocast), or a
+function is traced, the VJP of each op is run on tensors instead.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ def run(
     create_graph: bool,
     wanted: Sequence[Edge | None] | None = None,
 ) -> list[Any]:
-    """Send gradients from the roots down the graph. With `wanted`, return the gradients that arrive
-    there instead of adding them to the leaves."""
+    """Propagate gradients from the roots through the graph. With `wanted`, return the gradients of those edges instead
+    of adding gradients to the leaves."""
     rec = recorder()
     order = order_of([whole(e) for e, _ in roots])
     #: By node, for each result: a tensor, a value, or None as long as there is no gradient.
@@ -78,7 +80,7 @@ def run(
 
 
 def _record(rec: Recorder, grads: dict[Any, list[Any]], fn: GradNode, gs: list[Any]) -> bool:
-    """Record what a node's pullback says, and add what that makes to the gradients below. False if it says nothing."""
+    """Record the code of a node's gradient, and add the results to the gradients below. False if there is no code."""
     pull, specs = fn.pull, fn.node.specs
     code = code_for(pull, tuple([g is not None for g in gs])) if None in gs else pull.whole
     if code is None:
@@ -88,7 +90,7 @@ def _record(rec: Recorder, grads: dict[Any, list[Any]], fn: GradNode, gs: list[A
         if g is not None and type(g) is not Value:
             g = g._v or g._read()
         if g is not None and g.spec is not spec:
-            return False  # one that was given, or a hook changed it
+            return False  # it was given by the user, or changed by a hook
         values.append(g)
     saved = fn.saved
     if type(saved) is not tuple:
@@ -113,7 +115,7 @@ def _record(rec: Recorder, grads: dict[Any, list[Any]], fn: GradNode, gs: list[A
 
 
 class Ghost:
-    """An operand of a gradient whose value nobody kept, since only its shape and dtype are asked for."""
+    """An operand of a VJP that needs only its shape and dtype, so that its value was not kept."""
 
     __slots__ = ("spec",)
 
@@ -183,7 +185,7 @@ def _tensors(gs: list[Any]) -> list[Any]:
 
 
 def accumulate(rec: Recorder, leaf: Leaf, g: Any, create_graph: bool) -> None:
-    """Add a gradient, a tensor or value, to what the leaf has."""
+    """Add a gradient, a tensor or value, to the gradient of a leaf."""
     if rec.trace is not None:
         rec.trace.touch(leaf)
     if leaf.grad is None:
@@ -207,7 +209,7 @@ def _run_hooks(fn: Any, gs: list[Any]) -> None:
     gs[:] = _tensors(gs)
     by_result: dict[int, Any] = {0: fn.hooks} if type(fn) is Leaf else fn.hooks
     for i, hooks in by_result.items():
-        for hook in sorted(hooks, key=lambda h: hasattr(h, "keeps")):  # what retain_grad() keeps is what they leave
+        for hook in sorted(hooks, key=lambda h: hasattr(h, "keeps")):  # retain_grad() comes last
             if gs[i] is not None:
                 changed = hook(gs[i])
                 if changed is None:
@@ -223,7 +225,7 @@ def whole(edge: Edge | None) -> Any:
 
 
 def order_of(roots: list[Any]) -> list[Any]:
-    """Every graph node below the roots, each after all that it depends on."""
+    """Every graph node below the roots, each after those that it depends on."""
     order: list[Any] = []
     seen: set[Any] = set()
     stack = [r for r in roots if r is not None]
@@ -252,7 +254,7 @@ def filled(shape: tuple[int, ...], value: float, dtype: DType) -> Tensor:
 
 
 def seed_gradient(t: Tensor, gradient: Tensor | None) -> Tensor:
-    """What backward starts from: the gradient given, or one for a tensor of one element."""
+    """The gradient to start with: the one given, or 1 for a tensor of one element."""
     if gradient is None:
         if math.prod(t.shape) != 1:
             raise AutogradError(

@@ -42,7 +42,7 @@ class Tape:
 
 
 class Kept:
-    """A tensor among the arguments, as it is now: the tensor itself may be written to before backward."""
+    """The value and history of an argument now: the tensor itself may be written to before backward."""
 
     __slots__ = ("fn", "value")
 
@@ -92,7 +92,7 @@ class Region:
                 before.extend(nodes)
 
     def values(self, index: int) -> tuple[Any, ...]:
-        """What node `index` saved, computed again if need be."""
+        """What node `index` saved, computed again if it was dropped."""
         if self.saved is None:
             _, nodes, _ = self.run()
             if [n.node.kind for n in nodes] != self.kinds:
@@ -127,7 +127,7 @@ def checkpoint(
 
 
 def checkpoint_sequential(functions: Any, segments: int, input: Any, **kwargs: Any) -> Any:
-    """Run a Sequential (or a list of functions) in so many checkpointed segments; the last is not."""
+    """Run a Sequential (or a list of functions) in this many segments, all but the last checkpointed."""
     steps = list(functions)
     size = max(1, len(steps) // segments)
 

@@ -54,11 +54,11 @@ class Context:
         self._dirty |= {id(t) for t in tensors}
 
     def set_materialize_grads(self, value: bool) -> None:
-        """Whether gradients that did not arrive are given to backward as zeros (else as None)."""
+        """Whether backward gets zeros (or else None) for results without a gradient."""
         self._materialize = value
 
 
-#: Contexts whose backward is running, by id(): their results are remade with history.
+#: Contexts whose backward is running, by id(): saved results get their history there.
 _current: dict[int, FunctionNode] = {}
 
 
@@ -72,7 +72,7 @@ class FunctionNode:
         self.context = context
         self.edges: tuple[Edge | None, ...] = tuple(a._fn if isinstance(a, Tensor) else None for a in args)
         self.inputs = tuple(a._spec if isinstance(a, Tensor) else None for a in args)
-        self.results: list[Any] = []  #: specs; None for what is no tensor
+        self.results: list[Any] = []  #: specs; None for results that are not tensors
         self.count = 1
         self.passed = False  #: whether backward has passed, and dropped what was saved
         self.hooks: dict[int, list[Hook]] | None = None
@@ -113,7 +113,7 @@ class FunctionNode:
         if self.saved is None:
             raise AutogradError(f"{name}: backward a second time; call backward(retain_graph=True) the first time")
         if ctx._materialize:
-            results = zip(gs, self.results, strict=True)  # of what is no tensor there is no gradient
+            results = zip(gs, self.results, strict=True)  # results that are not tensors have no gradient
             gs = [filled(s.shape, 0.0, s.dtype) if g is None and s is not None else g for g, s in results]
         if create_graph:
             _current[id(ctx)] = self
@@ -126,7 +126,9 @@ class FunctionNode:
         if len(grads) != count and (len(grads) < count or any(d is not None for d in grads[count:])):
             raise AutogradError(f"{name}.backward returned {len(grads)} gradients for {len(self.edges)} inputs")
         found = []
-        for edge, spec, d in zip(self.edges, self.inputs, grads, strict=False):  # defaults of forward: None at the end
+        for edge, spec, d in zip(
+            self.edges, self.inputs, grads, strict=False
+        ):  # trailing None for arguments with defaults
             if edge is None or d is None:
                 continue
             assert spec is not None
@@ -213,5 +215,5 @@ def _with_history(cls: type[Function], ctx: Context, args: tuple[Any, ...], out:
 
 
 def once_differentiable(f: Callable[..., Any]) -> Callable[..., Any]:
-    """For a backward whose own gradient makes no sense: its results have no history."""
+    """Decorator for a backward that cannot be differentiated: its results have no history."""
     return set_grad(False)(f)

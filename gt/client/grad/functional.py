@@ -50,7 +50,7 @@ def _pull(outs: Any, ins: Any, seeds: Any, graph: bool, strict: bool) -> tuple[A
 
 
 def _seeds(name: str, v: Any, like: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What a gradient begins with: v, or one for a single number."""
+    """The gradients to start with: v, or 1 for a single element."""
     if v is None:
         if len(like) != 1 or like[0].numel() != 1:
             raise AutogradError(f"{name}: v is needed, except for a single tensor of one element")
@@ -70,7 +70,7 @@ def jacobian(
     func: Callable[..., Any], inputs: Any, create_graph: bool = False, strict: bool = False, vectorize: bool = False,
     strategy: str = "reverse-mode",
 ) -> Any:  # fmt: skip
-    """The derivative of every element of the result by every element of the inputs."""
+    """The derivatives of all elements of the result with respect to all elements of the inputs."""
     several = isinstance(inputs, (tuple, list))
     with set_grad(True):
         ins, outs, many = _run("jacobian", func, inputs, create_graph)
@@ -92,7 +92,7 @@ def hessian(
     func: Callable[..., Any], inputs: Any, create_graph: bool = False, strict: bool = False, vectorize: bool = False,
     outer_jacobian_strategy: str = "reverse-mode",
 ) -> Any:  # fmt: skip
-    """The second derivatives of a function with one number as its result."""
+    """The second derivatives of a function whose result has one element."""
     several = isinstance(inputs, (tuple, list))
 
     def slope(*ins: Any) -> Any:
@@ -106,7 +106,7 @@ def hessian(
 
 
 def vjp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> Any:
-    """The result, and the gradient of it times v."""
+    """The result, and v times the Jacobian."""
     with set_grad(True):
         ins, outs, many = _run("vjp", func, inputs, create_graph)
         found = _pull(outs, ins, _seeds("vjp", v, outs), create_graph, strict)
@@ -114,7 +114,7 @@ def vjp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool
 
 
 def jvp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> Any:
-    """The result, and how it changes as the inputs move along v (two gradients, one of the other)."""
+    """The result, and the Jacobian times v (as a gradient of a gradient)."""
     with set_grad(True):
         ins, outs, many = _run("jvp", func, inputs, create_graph)
         along = _seeds("jvp", v, ins)
@@ -125,7 +125,7 @@ def jvp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool
 
 
 def vhp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> Any:
-    """The result, one number, and v times its second derivatives."""
+    """The result, of one element, and v times its Hessian."""
     with set_grad(True):
         ins, outs, many = _run("vhp", func, inputs, create_graph)
         if len(outs) != 1 or outs[0].numel() != 1:

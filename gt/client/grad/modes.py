@@ -1,4 +1,4 @@
-"""Whether history is recorded: on or off, as context managers and decorators."""
+"""Turning gradients on and off: context managers and decorators."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class set_grad:
         return inner
 
     def _each_turn(self, generator: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-        """The generator, in this mode while it runs and in its caller's between."""
+        """Run the generator in this mode; between its turns the caller's mode is in effect."""
         turn = functools.partial(next, generator)
         while True:
             try:
@@ -77,7 +77,7 @@ def inference_mode(mode: Any = True) -> Any:
 
 
 class set_grad_enabled(set_grad):
-    """History on or off from now on; as a context manager, until its end."""
+    """Turn gradients on or off; as a context manager, until its end."""
 
     __slots__ = ("_was",)
 

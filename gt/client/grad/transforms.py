@@ -1,4 +1,4 @@
-"""Functions of functions: the gradient of f as a function, and its kin. Nothing is added to `.grad`."""
+"""Function transforms, as in torch.func: gradients, Jacobians, Hessians. Nothing is added to `.grad`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ARANGE = Kinds(TABLE["arange"], "n", "dtype")
 
 
 def _fresh(x: Any, nested: bool) -> Any:
-    """An argument to differentiate by: connected to what is outside only if somebody there may ask."""
+    """An argument to differentiate with respect to; if transforms are nested, with its history."""
     if isinstance(x, (list, tuple)):
         return type(x)(_fresh(y, nested) for y in x)
     if isinstance(x, dict):
@@ -130,7 +130,7 @@ def value_and_grad(func: Callable[..., Any], argnums: int | Sequence[int] = 0, h
 
 
 def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
-    """func's value, and a function from a gradient of it to the gradients of the primals."""
+    """The value of func, and a function from a gradient of it to the gradients of the primals."""
     nested = bool(recorder().transforms) or any(t.requires_grad for t in _tensors(primals))
     with set_grad(True):
         given = [_fresh(p, nested) for p in primals]
@@ -150,7 +150,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
 
 
 def jvp(func: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
-    """func's value, and how it changes along the tangents (two gradients, one of the other)."""
+    """The value of func, and its Jacobian times the tangents (as a gradient of a gradient)."""
     with set_grad(True):
         given = [_fresh(p, True) for p in primals]
         out = func(*given)

@@ -1,7 +1,7 @@
 """A program that is being recorded, and the values in it.
 
 Law: which values are alive is exact: it is read off CPython's reference counts when the program is sent. So nothing
-     that holds a value, the autograd graph neither, may be part of a reference cycle.
+     that holds a value may be part of a reference cycle; the autograd graph may not either.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from gt.program import SCALARS, Spec
 class Value(msgspec.Struct, eq=False, gc=False):
     """One immutable value. Tensors, cells and the autograd graph share it.
 
-    A struct that the collector does not look at, because one is made by every op: it costs a third so. The only
-    cycle it is ever in is that with a pending program, which drops its values when it ends.
+    A struct without garbage collection, because every op makes one: it costs a third of an object. The only cycle it
+    is ever part of is with its pending program, which drops its values when it ends.
     """
 
     owner: Pending | None  #: The pending program that will make it; None once it has an id.
@@ -38,8 +38,8 @@ class Value(msgspec.Struct, eq=False, gc=False):
 
 
 class RemoteId:
-    """The id of a value at the dispatcher. When it dies, the id is appended to the session's `dead` and that is all:
-    no lock, no send, since this may run in any thread, inside anything."""
+    """The id of a value at the dispatcher. When this object is freed, the id is appended to the session's
+    `dead` and nothing else happens: no lock, no message, since this may run in any thread, at any time."""
 
     __slots__ = ("dead", "id")
 
@@ -112,28 +112,28 @@ class Pending:
         self.shared: dict[int, tuple[str, Any]] = {}
         self.pins: dict[int, str] = {}  #: The layouts that the user gave to some results, by their numbers.
         self.sources: dict[int, Number] = {}  #: In a trace: where scalar k comes from; see traced.py.
-        self.undo: list[Callable[[], None]] = []  #: What to take back on the host if the call fails.
+        self.undo: list[Callable[[], None]] = []  #: What to undo on the host if the call fails.
         self.compile = 0  #: What the user chose: see messages.Define.
         self.end: Node | None = None  #: Once marked: the node it ends at. `node` then has no children.
         self.marked_s = 0.0
         self.held = 0  #: Bytes of the inputs, as far as they are large; see `held_alone`.
-        self.grown_to = 0  #: Length at which the cap asked to go on to a period's edge.
+        self.grown_to = 0  #: The length up to which the cap lets it grow: the end of a period.
 
     def clear(self) -> None:
-        """It is over. Its values name it as their owner: without this it would live in a cycle, and they with it."""
+        """Drop its values when it is over. They refer to it as their owner, and would keep each other alive."""
         self.values.clear()
         self.inputs.clear()
 
 
 #: What a number is in a key, by its type.
 LETTERS: dict[type, str] = {float: "f", int: "i", bool: "b", bytes: "d"}
-LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1  #: The ints that a program can be passed.
+LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1  #: The range of the ints that a call can carry.
 
 NOWHERE = Node(None, None)  #: Has no children: an op recorded there always misses.
 
 
 def too_long(kind: Kind, number: int) -> ArgumentError:
-    """The error for an int outside of that. No call could carry it: it is refused where it is recorded."""
+    """The error for an int outside of that range."""
     return ArgumentError(f"{kind.op.name}: the number does not fit into int64; it has {number.bit_length()} bits")
 
 
@@ -176,7 +176,7 @@ def grow(tree: Tree, p: Pending, kind: Kind, operands: Iterable[Any]) -> None:
             key.append(ref)
         refs.append(ref)
     if tuple(key) in p.node.kids:
-        return  # only an operand had to be brought here
+        return  # only an operand was missing
     node = Node(p.node, tuple(key))
     node.kind = kind
     node.operands = tuple(specs)
@@ -199,7 +199,7 @@ def grow(tree: Tree, p: Pending, kind: Kind, operands: Iterable[Any]) -> None:
 
 
 def roll_back(p: Pending) -> None:
-    """Undo what an op that missed had already added."""
+    """Remove what an op that was not recorded has already added."""
     node = p.end or p.node
     while len(p.inputs) > node.n_inputs:
         p.inputs.popitem()
@@ -212,15 +212,15 @@ def roll_back(p: Pending) -> None:
 
 
 def held_alone(p: Pending) -> int:
-    """The bytes of inputs that nobody else holds. One that was written over does not count: the new value takes its
-    memory, and a step of an optimizer shall stay one program, however large the model."""
+    """The bytes of inputs that nobody else holds. An input that was written over does not count: the new value takes
+    its memory, and the step of an optimizer must stay one program, however large the model is."""
     replaced = {v.replaces for v in p.values}
     sizes = [v.spec.nbytes if getrefcount(v) <= ALONE else 0 for v in p.inputs]
     return sum([nbytes for k, nbytes in enumerate(sizes) if k not in replaced])
 
 
 def alone(values: Iterable[Value]) -> list[int]:
-    """Which of these values nobody holds but what they are in. (Not with enumerate: its tuple would hold one.)"""
+    """Which of these values nobody else holds. (Not with enumerate: its tuple would hold one.)"""
     return [k for k, n in enumerate([getrefcount(v) for v in values]) if n <= ALONE]
 
 
@@ -234,7 +234,7 @@ ALONE = _alone()
 
 
 def program_of(p: Pending, end: Node, tree: Tree) -> tuple[Variant, set[int]] | None:
-    """Which program this is: by what is alive now. None if nothing of it is."""
+    """The program to call, and the results that are alive now. None if none is."""
     live = [v.num for v in p.values if getrefcount(v) > ALONE]
     if not live:
         return None

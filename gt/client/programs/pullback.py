@@ -1,4 +1,4 @@
-"""The gradient of an op, written down: which ops it records, on which values.
+"""The gradient of an op as code: which ops it records, on which values.
 
 A VJP is a pure function of specs, attributes and ops (gt/ops). So it is run once, on symbols, for all uses of the op
 that are alike: of one kind, on operands of the same specs, with a gradient for the same operands. That says which
@@ -73,7 +73,7 @@ def _flows(kind: Kind, operands: Sequence[Spec], results: Sequence[Spec], mask: 
 def gradients(
     kind: Kind, mask: int, g: Any, y: Any, args: Sequence[Any], operands: Sequence[Spec]
 ) -> list[tuple[int, Any]]:
-    """What the VJP makes of these: (operand, its gradient), for operands in the mask."""
+    """The results of the VJP: (operand, its gradient), for the operands in the mask."""
     vjp, attrs, found = kind.op.vjp, kind.attrs, []
     if callable(vjp):
         for i, d in enumerate(vjp(g, y, *args, **attrs)):
@@ -109,7 +109,7 @@ def _reads(kind: Kind, operands: Sequence[Spec], results: Sequence[Spec], mask: 
     try:
         trace, found = _run(kind, operands, results, mask, (True,) * len(results), args)
     except AutogradError:
-        return 0  # there is no gradient in this case: which backward will say, if it comes here
+        return 0  # there is no gradient in this case; backward raises the error if it gets here
     reads = trace.reads() | {d.number for _, d in found}
     number, bits = len(results), 0
     for i, a in enumerate(args):
@@ -146,7 +146,7 @@ _STAND_INS: dict[str, tuple[Any, Any]] = {
 def _write(
     kind: Kind, operands: Sequence[Spec], results: Sequence[Spec], mask: int, given: tuple[bool, ...]
 ) -> Code | None:
-    """The gradient written down; None where that cannot be done."""
+    """The gradient as code; None if it depends on a number."""
     numbers = [s.dtype.name for s in operands if s.weak]
     if "bool" in numbers:
         return None

@@ -44,7 +44,7 @@ class Kind:
         self.differentiable = op.vjp is not None or op.compose is not None
 
     def refused(self) -> None:
-        """Inference refused these attributes: forget them, since others may be equal to them (True == 1 == 1.0)."""
+        """Inference raised an error for these attributes. Forget them: others may equal them (True == 1 == 1.0)."""
         if self.home is not None:
             for values in [v for v, kind in self.home.items() if kind is self]:
                 del self.home[values]
@@ -65,7 +65,7 @@ class Kinds(dict[Any, Kind]):
 
     def __missing__(self, values: Any) -> Kind:
         if len(self) >= self.LIMIT:
-            self.clear()  # the tree grows its branches anew; nothing is lost but time
+            self.clear()  # the tree grows new branches; only time is lost
         row = values if len(self.names) != 1 else (values,)
         kind = self[values] = Kind(self.op, dict(zip(self.names, row, strict=True)), self)
         return kind
@@ -127,7 +127,7 @@ class Node:
         self.pulls: dict[int, Pullback] = {}  #: The gradient, by which operands need one, as bits.
         self.where: tuple[str, int] = ("", 0)
         self.programs: dict[Any, Variant] = {}
-        self.ends = False  #: A program that gets here ends here: at the cap, or at a period's edge.
+        self.ends = False  #: A program that reaches this node ends here: at the cap, or at the end of a period.
 
     def path(self) -> list[Node]:
         """The nodes from the first op to this one."""
@@ -157,7 +157,7 @@ class Variant:
 
 
 def build(end: Node, live: tuple[int, ...], dead: frozenset[int], updates: tuple[tuple[int, int], ...]) -> Variant:
-    """The program of the path to `end` that keeps `live`. What nothing needs is left out."""
+    """The program of the path to `end` with the results `live`. Instructions that they do not need are left out."""
     path = end.path()
     needed = set(live)
     keep: list[tuple[int, Node]] = []  # (number of its first result, node), last first
@@ -244,9 +244,9 @@ def change_precision(product: str | None, conv_tf32: bool | None) -> bool:
 
 
 class Tree:
-    """The roots, and the bound on what hangs from them."""
+    """The roots, and the bound on the number of nodes."""
 
-    VARIANTS = 4  #: Programs of one node before they are joined into one.
+    VARIANTS = 4  #: If one node has more programs, they are joined into one.
 
     def __init__(self, limit_nbytes: int) -> None:
         self._roots: dict[Precision, Node] = {}  #: Each has its precision for a key.
@@ -276,7 +276,7 @@ class Tree:
             if v.updates == updates and v.dead <= dead and alive.issubset(v.outputs):
                 return v
         if len(end.programs) >= self.VARIANTS:
-            # The code keeps now this, now that. One program that keeps all of it serves every case.
+            # The user's code keeps different results each time. One program that keeps all of them serves every case.
             for v in end.programs.values():
                 alive.update(v.outputs)
                 dead = dead & v.dead
@@ -287,8 +287,8 @@ class Tree:
         return made
 
     def touch(self, end: Node, pinned: Callable[[], set[Node]]) -> None:
-        """A pending program ended here. Cut what was longest unused, but not what is `pinned`, if the tree is too
-        large."""
+        """A pending program ended here. If the tree is too large, cut the least recently used branches, except those
+        that are `pinned`."""
         self.ends[end] = None
         self.ends.move_to_end(end)
         while self.nodes > self.limit and len(self.ends) > 1:

@@ -74,8 +74,8 @@ _NUMBERS = frozenset([*LETTERS, Number, SharedNumber])
 
 
 def _input(rec: Recorder, p: Pending, v: Value) -> Any:
-    """An operand that `p` meets for the first time, as it stands in a key: its number and spec; None, which is in
-    no key, if it must be brought here first."""
+    """An operand that is new to `p`, as part of a key: its number and spec. None, which is in no key, if the program
+    that makes it must be settled first."""
     handle = v.handle
     if handle is None or handle.dead is not rec.session.dead:
         return None
@@ -88,9 +88,9 @@ def _input(rec: Recorder, p: Pending, v: Value) -> Any:
     return ref, v.spec
 
 
-_new: Callable[[type[Tensor]], Tensor] = object.__new__  # spares the hot path the call of __init__
+_new: Callable[[type[Tensor]], Tensor] = object.__new__  # without a call of __init__, on the hot path
 
-# The functions below are the hot path, and the same thing four times: for one operand, for two (the second may be a
+# The functions below are the hot path, and do the same four times: for one operand, for two (the second may be a
 # number), for any (`record`), for several ops at once on values. Keep them equal.
 
 
@@ -287,7 +287,7 @@ def record(rec: Recorder, kind: Kind, args: Sequence[Any]) -> tuple[Node, list[A
 
 
 def _operands(kind: Kind, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Tensors and numbers out of whatever the user gave."""
+    """The operands as tensors and plain numbers."""
     name = kind.op.name
     return tuple([a if type(a) in _NUMBERS or isinstance(a, Tensor) else Tensor._coerce(name, a, args) for a in args])
 
@@ -329,6 +329,6 @@ def record_code(rec: Recorder, steps: Iterable[tuple[Kind, tuple[int, ...]]], va
 
 
 def _interrupted(rec: Recorder) -> None:
-    """An error or Ctrl-C inside an op: the pending program is as it was before the op."""
+    """After an error or Ctrl-C inside an op: restore the pending program as it was before the op."""
     roll_back(rec.pending)
     rec.busy = False

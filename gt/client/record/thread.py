@@ -32,14 +32,14 @@ from gt.errors import ServerError
 
 CAP = 4_000  #: Instructions after which a program ends in any case.
 TRACE_CAP = 50_000  #: The same for a traced function, which should stay one program.
-HELD_NBYTES = 64 << 20  #: Bytes of inputs that only a pending program holds before it ends.
+HELD_NBYTES = 64 << 20  #: A program ends when it alone holds inputs of more bytes than this.
 
 #: Changes the operands of an op before it is recorded: autocast, another default dtype, anomaly mode.
 Policy = Callable[[Kind, tuple[Any, ...]], tuple[Any, ...]]
 
 
 class Tracing(Protocol):
-    """What watches while the Python of a @gt.function runs; see traced.py."""
+    """What a recorder needs of the trace of a @gt.function; see replay/trace.py."""
 
     name: str
     clear: bool
@@ -64,7 +64,7 @@ class Tracing(Protocol):
 
 
 class NanWatch(Protocol):
-    """What looks for the first nan; see grad/anomaly.py."""
+    """What a recorder needs of anomaly mode; see grad/anomaly.py."""
 
     def __call__(self, kind: Kind, args: tuple[Any, ...]) -> tuple[Any, ...]: ...
 
@@ -72,7 +72,7 @@ class NanWatch(Protocol):
 
 
 class Pinning(Protocol):
-    """What gives results their layouts in a signal's context; see mesh/signals.py."""
+    """What a recorder needs of the context of a signal; see mesh/signals.py."""
 
     @property
     def placements(self) -> tuple[Any, ...]: ...
@@ -83,7 +83,7 @@ class Pinning(Protocol):
 
 
 class SeedTape(Protocol):
-    """What notes the seeds that are drawn, or has them drawn again; see grad/checkpoint.py."""
+    """What a recorder needs of a checkpointed function; see grad/checkpoint.py."""
 
     def next(self, draw: Callable[[], Any]) -> Any: ...
 
@@ -126,7 +126,7 @@ class Recorder:
     # --- the slow path ---
 
     def miss(self, p: Pending, kind: Kind, args: tuple[Any, ...]) -> None:
-        """Make it so that recording this op again finds a node, or raise the user's error."""
+        """Do what is needed so that recording this op again finds a node, or raise the user's error."""
         roll_back(p)
         self.busy = False
         session = self.session
@@ -163,7 +163,7 @@ class Recorder:
             grow(session.tree, p, kind, operands)
 
     def _bring_here(self, v: Value) -> None:
-        """An operand that is pending in another thread: end that program first."""
+        """If an operand is pending in another thread, settle its program first."""
         owner = v.owner
         if owner is not None and owner.rec is not self:
             if owner.rec.session is not self.session:
@@ -173,8 +173,8 @@ class Recorder:
             raise ServerError(ELSEWHERE)
 
     def _end_at_cap(self, p: Pending) -> bool:
-        """The program is as long as it may get. True if it ended, False if it goes on a little, to
-        the edge of the period that it repeats: then the next program starts where this one did."""
+        """The program has reached the cap. True if it was settled; False if it may grow to the end of the period that
+        it repeats: then the next program begins where this one did."""
         node = p.node
         if node.ends:
             self.settle()
@@ -195,7 +195,7 @@ class Recorder:
         """The program ends here; it settles when the next op is recorded, at a sync, or by the timer."""
         if self.trace is not None:
             return  # a traced function is one program
-        self.session.hear_of_new()  # first: what is marked settles soon, and would keep what the next op lets go of
+        self.session.hear_of_new()  # first: after the mark the timer may settle it at any time
         p = self.pending
         if p.end is None and p.node.depth:
             p.marked_s = time.monotonic()
@@ -252,7 +252,7 @@ class Recorder:
 
 
 def _repeats_from_start(node: Node, period: int) -> bool:
-    """Whether the whole path is that period over and over (its first round may name new inputs)."""
+    """Whether the whole path consists of this period (its first round may have new inputs)."""
     kinds = [(n.kind, n.specs) for n in node.path()]
     return kinds[period:] == kinds[: len(kinds) - period]
 

@@ -18,17 +18,19 @@ from gt.errors import FunctionError
 
 
 class FunctionTrace:
-    """What is seen while a function's Python runs."""
+    """What a function reads, writes and computes with while its Python runs."""
 
     def __init__(self, rec: Recorder, name: str, arguments: list[Any]) -> None:
         self.rec = rec
         self.name = name
         self.replayable = True
-        #: False after a deepcopy: two tensors have one value, and a program that read it for either cannot
-        #: tell which of them a replay must ask. The next trace may.
+        #: False after a deepcopy: two tensors have one value, and it is not known which of them a replay must read.
+        #: The next trace may know it.
         self.clear = True
         self.guards: Guards = []  #: What must be as it was for a replay to be right.
-        self.effects: list[tuple[Callable[[], None], Callable[[], None]]] = []  #: What to do, how to take it back.
+        self.effects: list[
+            tuple[Callable[[], None], Callable[[], None]]
+        ] = []  #: What a replay does, and how that is undone.
         self.seeds: list[int] = []  #: Those of the latest run.
         # What follows is known by id(), kept alive by `kept`, and forgotten when the trace ends.
         self.arguments = arguments
@@ -81,10 +83,10 @@ class FunctionTrace:
         self.kept.append((leaf, g))
 
     def wrote(self, t: Tensor, old: Value) -> None:
-        """A tensor that is no view was written to; it was `old`."""
+        """A tensor that is not a view was written to; its value was `old`."""
         key = id(t if t._x is None else t._x.cell)
         if key in self.written or key in self.grads or old.owner is self.rec.pending:
-            return  # known, or made in here
+            return  # known, or made inside of the function
         find = self.cells.get(key, lambda args: t)
         if find is None:
             self.replayable = False
@@ -93,7 +95,7 @@ class FunctionTrace:
         self.kept.append((t, t._x))
 
     def end(self) -> None:
-        """Let go of the values that were met: the call may give their memory away."""
+        """Drop all values, so that the call may donate their memory."""
         self.arguments = []
         for seen in (self.owners, self.homes, self.leaves, self.grads, self.cells, self.written, self.kept):
             seen.clear()
@@ -108,11 +110,11 @@ class FunctionTrace:
         return Number(self.guards, read(), lambda args: read())
 
     def effect(self, do: Callable[[], None], undo: Callable[[], None]) -> None:
-        """Something a replay does first (counting a step), and takes back if its call fails."""
+        """Something that a replay does first (counting a step), and undoes if its call fails."""
         self.effects.append((do, undo))
 
     def mode(self, module: Any) -> None:
-        """Whether a module trains is part of what was traced."""
+        """Whether a module is in training mode must be the same for a replay."""
         self.guards.append((lambda args: module.training, module.training))
 
     def refuse_sync(self) -> NoReturn:

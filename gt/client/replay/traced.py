@@ -36,7 +36,7 @@ from gt.program import Spec
 
 __all__ = ["compile", "function"]
 
-LIMIT = 64  #: Recipes of one function; those longest unused are forgotten.
+LIMIT = 64  #: Recipes of one function; the least recently used ones are forgotten.
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Recipe:
 
     def fits(self, args: list[Any]) -> bool:
         if not all(LOWEST <= a <= HIGHEST for a in args if type(a) is int):
-            return False  # no call could carry it: run as Python it may be refused, at its line
+            return False  # no call can carry it: the Python raises the error, at its line
         return all(had == (find(args).grad is not None) for find, had in self.leaves) and all(
             now(args) == was for now, was in self.trace.guards
         )
@@ -127,7 +127,7 @@ class TracedFunction:
         leaves: list[Any] = []
         shape = _flatten((args, kwargs), leaves)
         if any(isinstance(x, np.ndarray) for x in leaves):
-            return self._run(args, kwargs)  # its content may be anything at the next call
+            return self._run(args, kwargs)  # its content may differ at the next call
         key = (id(rec.session), rec.grad, rec.policy, rec.pin, current_precision(), shape, _sharing(leaves))
         recipes = self._recipes.setdefault(key, [])
         self._recipes.move_to_end(key)
@@ -142,7 +142,7 @@ class TracedFunction:
         return self._trace(rec, args, kwargs, leaves, recipes)
 
     def _run(self, args: Any, kwargs: Any) -> Any:
-        """Run the Python, and no more."""
+        """Run the Python without a trace."""
         choice = CHOICES[self.compile]
         begins(choice)
         result = self._f(*args, **kwargs)
@@ -150,13 +150,13 @@ class TracedFunction:
         return result
 
     def _trace(self, rec: Recorder, args: Any, kwargs: Any, leaves: list[Any], recipes: list[Recipe | None]) -> Any:
-        """Run the Python, watch it, and add a recipe for the next time if there is one."""
+        """Run the Python, trace it, and add a recipe for the next call if there is one."""
         rec.settle()
         rec.pending.compile = CHOICES[self.compile]
         trace = FunctionTrace(rec, getattr(self._f, "__name__", "function"), leaves)
         numbered = iter(range(len(leaves)))
         targs, tkwargs = _map((args, kwargs), lambda x: _wrap(trace, x, next(numbered)))
-        with rec.session.lock:  # the timer may just have its hands on the program
+        with rec.session.lock:  # the timer may be settling the program just now
             p, rec.trace = rec.pending, trace
         try:
             result = self._f(*targs, **tkwargs)
@@ -354,11 +354,11 @@ CHOICES = {True: 1, None: 0, False: -1}  #: As messages.Define has them.
 
 
 def compile(model: Any = None, *, disable: bool = False, **options: Any) -> Any:
-    """Have workers compile at once what this module or function computes, instead of when it proves hot.
+    """Have workers compile what this module or function computes at its first call, instead of when it is called often.
 
     GT compiles whole programs, mostly whole training steps: those in which a call of it begins or ends are marked.
-    The work is done in the background, and nothing waits for it. A module is returned itself, a function wrapped.
-    Options are taken and change nothing.
+    They compile in the background, and nothing waits for it. A module is returned itself, a function is wrapped.
+    Other options of torch.compile are accepted and ignored.
 
     >>> import gt
     >>> model = gt.compile(gt.nn.Linear(2, 3))
@@ -390,7 +390,7 @@ def compile(model: Any = None, *, disable: bool = False, **options: Any) -> Any:
 
 
 def begins(choice: int) -> None:
-    """Something of which the user chose so records its first op next."""
+    """A function or module with this choice records its first op next."""
     if choice:
         rec = recorder()
         if rec.pending.end is not None:
@@ -399,7 +399,7 @@ def begins(choice: int) -> None:
 
 
 def ends(choice: int) -> None:
-    """It has recorded its last."""
+    """A function or module with this choice has recorded its last op."""
     p = recorder().pending
     if choice and (p.end is not None or p.node.depth):
         p.compile = choice

@@ -1,7 +1,7 @@
-"""The session of this process: one at a time, made when it is first needed, gone with the process.
+"""The session of this process: one at a time, opened when it is first needed, closed when the process ends.
 
-A process joins a running server, or starts a private one. A session begins with the workers that the settings or the
-user ask for: one, some as a mesh, or all there are.
+A process joins a running server or starts a private one. A session begins with the workers that the settings or the
+user ask for: one, a mesh of some, or all.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["connect", "disconnect", "gpu_workers"]
 
 _current: Session | None = None
 _starting = threading.Lock()
-_wanted: dict[str, Any] = {}  #: Settings of the next private server that the user has changed.
+_wanted: dict[str, Any] = {}  #: Settings that the user has chosen for the next private server.
 
 
 def current() -> Session:
@@ -46,7 +46,7 @@ def adopt(session: Session | None) -> Session | None:
 
 
 def choose_precision(product: str | None = None, conv_tf32: bool | None = None) -> None:
-    """Compute what is recorded from here on so; what is not given stays. Programs that are pending end before it."""
+    """Set the precision of float32 for what is recorded from now on; pending programs keep theirs. See Precision."""
     session = _current
     if change_precision(product, conv_tf32) and session is not None and not (session.forked or session.broken):
         for rec in list(session.recorders):
@@ -56,7 +56,7 @@ def choose_precision(product: str | None = None, conv_tf32: bool | None = None) 
 def connect(address: str, token: str | None = None, mesh: Mapping[str, int] | None = None) -> Session:
     """Join a running server: `gt.connect("host:12345")`. Tensors made before belong to the old session.
 
-    With `mesh={"x": 4}` the session lives on four of its workers: see `gt.mesh`.
+    With `mesh={"x": 4}` the session runs on four of its workers: see `gt.mesh`.
     """
     settings = config.load()
     if token is not None:
@@ -69,7 +69,7 @@ def connect(address: str, token: str | None = None, mesh: Mapping[str, int] | No
 
 
 def disconnect() -> None:
-    """Leave the server. The next tensor starts or joins one again."""
+    """Close the session. The next tensor opens one again."""
     old = adopt(None)
     if old is not None:
         old.close()
@@ -77,9 +77,9 @@ def disconnect() -> None:
 
 
 def gpu_workers(n: int) -> None:
-    """Have the server that starts by itself run this many workers: on this machine's GPUs in turn, or else on its CPU.
+    """Set the number of workers of the private server. They run on this machine's GPUs in turn, or on its CPU.
 
-    To be called before the first tensor. A session still lives on one of them, until `gt.mesh` says otherwise.
+    Call it before creating the first tensor. A session runs on one of them until `gt.mesh` is called.
     """
     if type(n) is not int or n < 1:
         raise ArgumentError(f"gpu_workers: n must be an int >= 1, got {shown(n)}")

@@ -1,11 +1,11 @@
-"""A session: this client's world at a dispatcher. Its tree of programs, its ids, its connection.
+"""A session: the connection of this process to a dispatcher, with its ids and its tree of programs.
 
-Law 1: the channel is used under `lock` only. A thread that waits for a value sleeps outside it, and is
-       woken by the channel or by whoever took its message off the channel. One that has run its window
-       ahead waits with the lock: no other thread comes between the two halves of its op.
-Law 2: ids grow and are never used twice.
-Law 3: a failed call is raised once, at the next sync or program end. Calls that were under way by then
-       and had used its results failed with it and are not raised again; later ones are.
+Law 1: the channel is used under `lock` only. A thread that waits for a value sleeps without the lock. It is woken by
+       the channel, or by the thread that received its message. A thread whose window is full waits with the lock, so
+       that no other thread runs between the two halves of its op.
+Law 2: ids increase and are never used twice.
+Law 3: a failed call is raised once, at the next sync or program end. Calls that were in flight by then and used its
+       results failed with it and are not raised again. Calls that are sent later are.
 """
 
 from __future__ import annotations
@@ -68,32 +68,34 @@ class Session:
     def __init__(self, channel: Channel, settings: config.Config, private: Any = None) -> None:
         self.channel = channel
         self.config = settings
-        self.private = private  #: The server that was started for this session, if one was.
+        self.private = private  #: The private server that was started for this session, if any.
         self.lock = SessionLock()
         self.closed = False
         self.forked = False
-        self.broken: str = ""  #: Why the connection is of no more use.
+        self.broken: str = ""  #: Why the connection cannot be used any more; "" while it can.
         self.number = 0
         self.window = WINDOW
         self.tree = Tree(settings.cache_bytes)
         self.recorders: list[ThreadRecorder] = []
-        self.dead: deque[int] = deque()  #: Ids whose values are gone; appended to by finalizers.
+        self.dead: deque[int] = deque()  #: Ids of values that nobody holds any more; finalizers append to it.
         self.next_id = 1
         self.seq = 0  #: Calls sent.
-        self.done = 0  #: Calls finished: all up to this one.
-        self.unproven = 0  #: The last call of a program that was new then.
+        self.done = 0  #: All calls up to this one have finished.
+        self.unproven = 0  #: The latest call that was the first one of its program.
         self.acked = 0  #: Failures up to this call were raised.
         self.failures: deque[CallFailed] = deque()
         self._raised: dict[int, int] = {}  #: Raised failures, by root: how many calls had been sent by then.
-        self._undo: dict[int, list[Callable[[], None]]] = {}  #: By call, as long as it may fail.
-        self.variants: OrderedDict[bytes, Variant] = OrderedDict()  #: Programs that were sent, latest last.
-        self.defined = 0  #: Program texts sent, for those who count.
+        self._undo: dict[int, list[Callable[[], None]]] = {}  #: By call, as long as it can fail: what to undo then.
+        self.variants: OrderedDict[bytes, Variant] = OrderedDict()  #: Programs that were sent, the most recent last.
+        self.defined = 0  #: The number of program texts sent.
         self.transfers = Transfers(self)
         self.meshes = Meshes()
-        self.signals: Any = None  #: Where ops in named contexts run, if that was configured: see placing.py.
-        self._answers: dict[int, Any] = {}  #: To the questions under way; None until there is one.
+        self.signals: Any = None  #: The configuration of signals, if any: see placing.py.
+        self._answers: dict[int, Any] = {}  #: By request: the answer, or None until it has come.
         self._request = 0
-        self._out: list[tuple[Any, Buffer | None]] = []  #: Messages held back while `_holds`, to go out as one.
+        self._out: list[
+            tuple[Any, Buffer | None]
+        ] = []  #: Messages held back while `_holds` is not 0, to be sent together.
         self._holds = 0
         self._threads = threading.local()  #: Each thread's `sleeper`.
         self.waiters: set[int] = set()  #: Event descriptors of the threads that sleep in `wait`.
@@ -115,13 +117,13 @@ class Session:
     # --- recorders ---
 
     def add_recorder(self, rec: ThreadRecorder) -> None:
-        """A thread records here from now on."""
+        """Add the recorder of a thread; those of threads that have ended are removed."""
         with self.lock:
             self.recorders = [r for r in self.recorders if r.thread.is_alive() or r.pending.node.depth]
             self.recorders.append(rec)
 
     def pinned(self) -> set[Node]:
-        """Nodes that the tree must not lose now."""
+        """Nodes that the tree must keep, because a pending program is there."""
         return {r.pending.node for r in self.recorders} | {r.pending.end for r in self.recorders if r.pending.end}
 
     def check_usable(self) -> None:
@@ -144,25 +146,25 @@ class Session:
     # --- sending ---
 
     def make_room(self) -> None:
-        """Wait while this session has run its whole window ahead. The only wait that needs no value."""
+        """Wait while the window of calls in flight is full."""
         self.check_usable()
         if self.full:
             self.wait(lambda: not self.full)
 
     def hear_of_new(self) -> None:
-        """Wait for the outcome of the last program that was called for the first time. What a program cannot do (it
-        needs more memory than there is, say) it mostly cannot do from the start: so a training loop hears of it by
-        the end of its next step. What has gone well before is not waited for."""
+        """Wait for the outcome of the latest program that was called for the first time. A program that fails (because
+        it needs too much memory, for example) usually fails at its first call; so a training loop is told by the end
+        of its next step. Programs that have succeeded before are not waited for."""
         if self.unproven > self.done:
             self.wait(lambda: self.done >= self.unproven)
 
     @property
     def full(self) -> bool:
-        """As many calls are under way as may be."""
+        """Whether as many calls are in flight as the window allows."""
         return self.seq - self.done >= self.window
 
     def send_call(self, p: Pending, variant: Variant, live: set[int]) -> None:
-        """Send a settled program; give its live values their ids. The caller has the lock."""
+        """Send the call of a program, and give its live values their ids. The caller has the lock."""
         inputs = [v.handle for v in p.inputs]
         ids = [inputs[k].id for k in variant.inputs]  # type: ignore[union-attr]  # inputs have handles
         scalars = p.scalars if len(variant.scalars) == len(p.scalars) else [p.scalars[k] for k in variant.scalars]
@@ -175,12 +177,12 @@ class Session:
                 v.owner = None
                 v.handle = RemoteId(first + i, self.dead)
             else:
-                self.dead.append(first + i)  # kept by the program for other callers, not for this one
+                self.dead.append(first + i)  # an output for other callers; this one does not need it
 
     def call(
         self, variant: Variant, ids: list[int], scalars: tuple[Any, ...], undo: list[Callable[[], None]], compile: int
     ) -> int:
-        """Send one call; returns the id of its first output. If it fails, `undo` is done. `compile`: see Define."""
+        """Send one call; returns the id of its first output. `undo` is run if it fails. `compile`: see Define."""
         frees = self._take_dead()
         sent = self.variants.get(variant.hash)
         if sent is None or compile > sent.compile:
@@ -205,7 +207,7 @@ class Session:
         return first
 
     def send(self, message: Any, payload: Buffer | None = None) -> None:
-        """Send it, or keep it for the `_flush` of whoever holds it back. The caller has the lock."""
+        """Send a message now, or with the next `_flush` while messages are held back. The caller has the lock."""
         self._out.append((message, payload))
         if not self._holds:
             self._flush()
@@ -218,7 +220,7 @@ class Session:
             self.give_up(str(e))
         self.sent_s = time.monotonic()
         if self.waiters and not self.channel.local:
-            # Sending may swallow the channel's signal that something came; a local one has it as long as it is true.
+            # Sending may consume the channel's signal that a message came; a local channel keeps it.
             self._wake_waiters()
 
     def _take_dead(self) -> bytes:
@@ -226,7 +228,7 @@ class Session:
         if not dead:
             return b""
         ids: list[int] = []
-        later: list[int] = []  # an upload is freed when it has arrived
+        later: list[int] = []  # uploads that have not arrived yet
         while dead:
             i = dead.popleft()
             (later if i in self.transfers.uploads else ids).append(i)
@@ -240,7 +242,7 @@ class Session:
                 self.send(Free(0, ids))
 
     def upload(self, array: np.ndarray[Any, Any], spec: Spec, layout: str = "") -> Value:
-        """A value with the bytes of this array. They have been copied when this returns. `layout`: see Chunk."""
+        """A value with the data of this array, which may change when this returns. `layout`: see Chunk."""
         with self.lock:
             v = self.transfers.upload(array, spec, layout)
             if self.asleep:
@@ -250,7 +252,7 @@ class Session:
     # --- receiving ---
 
     def process(self, me: int = -1) -> None:
-        """Take every message that is there. The caller has the lock; `me` is its place among the waiters."""
+        """Handle every message that has come. The caller has the lock; `me` is its descriptor among the waiters."""
         if self.closed or self.forked:
             return
         came = False
@@ -265,7 +267,7 @@ class Session:
             came = True
             self._handle(*item)
         if came and self._out:
-            self._flush()  # what was asked for is never held back: the server may wait for it
+            self._flush()  # never held back: the server may wait for these
         if came and len(self.waiters) > (me in self.waiters):
             self._wake_waiters(me)
 
@@ -282,7 +284,7 @@ class Session:
         elif isinstance(m, CallFailed):
             for take_back in self._undo.pop(m.seq, ()):
                 take_back()
-            # Of calls that were under way when the root was raised the user knows; of later ones not.
+            # The user was told about calls that were in flight when their root was raised, not about later ones.
             if m.seq > self._raised.get(m.root, 0) and all(f.root != m.root for f in self.failures):
                 self.failures.append(m)
         elif isinstance(m, (FetchFailed, Sharded, Stats, MeshSet)):
@@ -306,7 +308,7 @@ class Session:
             self.give_up(m.text)
 
     def give_up(self, why: str) -> None:
-        """The connection is of no more use."""
+        """Mark the connection as broken, for this reason."""
         if not self.broken:
             if self.private is not None and not self.private.alive():
                 why = f"GT's private server is gone ({why})"
@@ -315,12 +317,12 @@ class Session:
     # --- waiting ---
 
     def wait(self, ready: Callable[[], bool], look: bool = False) -> None:
-        """Sleep until `ready()`. Raises if the connection breaks; Ctrl-C leaves everything usable. With `look` that may
-        come true without a message, and is looked for before the sleep."""
+        """Sleep until `ready()` is true. Raises if the connection breaks; after Ctrl-C the session can still be used.
+        With `look` it may become true without a message, and is polled for a moment before the sleep."""
         sleeper = self._sleeper()
         try:
             with self.lock:
-                if not self.channel.local:  # what has come to a local one is seen by whoever sleeps on it
+                if not self.channel.local:  # a thread that sleeps on a local channel sees what has come
                     if self._out:
                         self._flush()
                     self.process()
@@ -329,7 +331,7 @@ class Session:
                     self.check_usable()
                     self.waiters.add(sleeper.fd)
                 if self._out:
-                    self._flush()  # last: whoever answers may need this very CPU, which is free once this one sleeps
+                    self._flush()  # last: the process that answers may need this CPU
                 if done:
                     return
             if look and sleeper.look(lambda: self._hear(sleeper.fd), ready):
@@ -365,7 +367,7 @@ class Session:
                 os.eventfd_write(fd, 1)
 
     def fetch(self, v: Value) -> np.ndarray[Any, Any]:
-        """The value's data, in host memory that the caller may write to."""
+        """The data of a value, in memory that the caller may write to."""
         t = self.download(v)
         if t.parts is not None:
             return t.parts.whole()
@@ -373,11 +375,11 @@ class Session:
         return data
 
     def download(self, v: Value) -> Download:
-        """The value's data as it comes: in one buffer, or in parts."""
+        """The data of a value as it is sent: in one buffer, or in shards."""
         request = 0
         try:
             with self.lock:
-                self._holds += 1  # the call and the fetch go out as one: one way to the server, not two
+                self._holds += 1  # the call and the fetch are sent together
                 try:
                     self.settle_value(v)
                     self.check_usable()
@@ -403,7 +405,7 @@ class Session:
         return t
 
     def _raise_fetch(self, error: Failure) -> NoReturn:
-        """A fetch failed. If that is because a call did, it is one error: the call's, which may be told of later."""
+        """Raise the error of a fetch. If a call failed, its error is raised instead, even if it comes later."""
         self.wait(lambda: self.done >= self.seq)
         self.raise_failures()
         raise self._error(error)
@@ -422,7 +424,7 @@ class Session:
         return layout_of(answer)
 
     def settle_value(self, v: Value) -> None:
-        """If the value is pending, settle its program. It is one of this session: others have the same ids."""
+        """If the value is pending, settle its program. Raises if it belongs to another session, where ids differ."""
         while (owner := v.owner) is not None:
             if owner.rec.session is not self:
                 raise ServerError(ELSEWHERE)
@@ -442,10 +444,10 @@ class Session:
             if self.full:
                 self.make_room()
             else:
-                time.sleep(0)  # inside an op of its own thread, which is a matter of microseconds
+                time.sleep(0)  # its thread is inside an op, for a few microseconds
 
     def ask(self, question: Callable[[int], Any]) -> Any:
-        """Send the question with a number of its own, and wait for the answer that has it."""
+        """Send a question, made with a new request number, and wait for its answer."""
         request = 0
         try:
             with self.lock:
@@ -461,7 +463,7 @@ class Session:
                 self._answers.pop(request, None)
 
     def stats(self) -> dict[str, Any]:
-        """What dispatcher and workers say about themselves and this session."""
+        """Statistics of the dispatcher, the workers and this session."""
         data: dict[str, Any] = self.ask(GetStats).data
         return data
 
@@ -475,9 +477,9 @@ class Session:
                 return
             rec = in_use()
             if rec is not None and rec.session is self and not rec.tracing:
-                # What is recorded was meant to follow what failed: it fails with it, and is not done without it.
+                # What is recorded follows the failed call: it is sent now, so that it fails with it.
                 rec.settle()
-            # So do the calls under way that used its results. Then all is as it was before it.
+            # Calls in flight that used its results fail too. Then everything is as it was before the failed call.
             self.wait(lambda: self.done >= self.seq)
             failed = self.failures.popleft()
             self._raised = {root: seq for root, seq in self._raised.items() if seq > self.done}
@@ -502,7 +504,7 @@ class Session:
 
     @property
     def under_way(self) -> bool:
-        """Whether the server has something to say about calls or uploads of ours."""
+        """Whether calls or uploads are in flight."""
         return bool(self.transfers.uploads) or self.seq > self.done
 
     # --- the end ---

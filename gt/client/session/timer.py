@@ -1,8 +1,7 @@
-"""What is done while nobody does anything.
+"""The timer of a session: what is done while no thread of the user does it.
 
-The timer settles programs that were marked, settles those that the user seems to have left unfinished, sends frees
-when nothing else is sent, and keeps uploads going. It sleeps when there is nothing to look after, and the next op
-wakes it.
+It settles marked programs, settles programs to which nothing was added for a while, sends frees when no call is sent,
+and continues uploads. It sleeps while there is nothing to do, and the next op wakes it.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from gt.errors import GTError
 
 MARK_S = 0.002  #: A marked program settles after this time at the latest.
 IDLE_S = 0.2  #: An unfinished program settles after this long without a GT call.
-TICK_S = 0.005  #: How often the timer looks while there is something to look at,
-DOZE_S = 0.05  #: and while all threads wait for an answer: they look themselves, and leave nothing unsent.
-QUIET_S = 0.25  #: How long there is nothing before it falls asleep,
-ASLEEP_S = 1.0  #: and how often it looks even so.
-FREE_S = 0.05  #: How long frees wait for a call to travel with.
+TICK_S = 0.005  #: The timer's period while there is something to do,
+DOZE_S = 0.05  #: and while all threads wait for an answer: they handle messages themselves.
+QUIET_S = 0.25  #: It falls asleep after this long without anything to do,
+ASLEEP_S = 1.0  #: and still looks this often.
+FREE_S = 0.05  #: How long frees wait to be sent with a call.
 
 
 def start(session: Session) -> None:
-    """Look after a session from now on, until it is closed."""
+    """Start the timer of a session. It ends when the session is closed."""
     threading.Thread(target=run_timer, args=(session,), name="gt-timer", daemon=True).start()
     watch_cells(session)
 
@@ -52,12 +51,12 @@ def run_timer(session: Session) -> None:
 
 
 def may_doze(session: Session) -> bool:
-    """Whether every thread that records waits for an answer, with nothing marked: who goes on wakes the timer."""
+    """Whether every recording thread waits for an answer and nothing is marked. A thread that continues wakes it."""
     return 0 < len(session.recorders) <= len(session.waiters) and all(r.pending.end is None for r in session.recorders)
 
 
 def tick(session: Session, now: float) -> bool:
-    """What is due at this time. False if there was nothing to look after."""
+    """Do what is due at this time. False if there was nothing to do."""
     active = False
     for rec in session.recorders:
         p = rec.pending
@@ -88,11 +87,11 @@ def _steal(session: Session, p: Pending, timed: bool = False) -> None:
     try:
         p.rec.steal(p, timed)
     except GTError as e:
-        session.give_up(str(e))  # the owner meets the same trouble at its next op, where it can be raised
+        session.give_up(str(e))  # the owner gets the error at its next op
 
 
 def _fall_asleep(session: Session) -> None:
-    """Have the next op of every thread wake the timer."""
+    """Make the next op of every thread wake the timer."""
     with session.lock:
         session.asleep = True
         for rec in session.recorders:

@@ -1,4 +1,4 @@
-"""Tensors on their way to or from the server: in chunks that bring their bytes, or through the session's ring.
+"""Uploads and fetches: tensors are sent in chunks that contain their bytes, or through the session's ring.
 
 Law 1: when `upload` returns, the user's bytes have been copied: into slots of the ring, or into memory of ours.
 Law 2: the chunks of a transfer go out in order, and are taken in order: after a chunk in the ring one that
@@ -48,7 +48,7 @@ from gt.transport.messages import (
 )
 from gt.transport.shared import LARGE, LENT, PIECE, SLOTS, SMALL, Ring, make_ring, nbytes_of
 
-QUEUED_NBYTES = 256 << 20  #: Upload bytes held for sending before from_numpy waits.
+QUEUED_NBYTES = 256 << 20  #: Upload bytes that wait to be sent before from_numpy blocks.
 ANSWER_S = 0.2  #: How long a very large upload waits to learn whether the worker has the ring.
 OFTEN = 8  #: Small fetches after which a ring is made for them.
 REST_S = 5.0  #: How long a ring keeps its memory after it was last used.
@@ -57,7 +57,7 @@ Bytes = np.ndarray[Any, Any]
 
 
 class Download:
-    """A fetch under way."""
+    """A fetch in flight."""
 
     __slots__ = ("box", "buffer", "done", "error", "got", "nbytes", "parts", "request", "ring", "slots")
 
@@ -71,7 +71,7 @@ class Download:
         self.ring: Ring | None = None
         self.slots: tuple[int, ...] = ()  #: of that ring, lent to the worker
         self.box = -1  #: The mailbox of that ring that was lent instead.
-        self.parts: Parts | None = None  #: Of a tensor of several workers: its shards, instead of `buffer`.
+        self.parts: Parts | None = None  #: The shards of a tensor of several workers, instead of `buffer`.
 
     def arrived(self) -> bool:
         """Whether it is done: its messages have come, or the answer is in its mailbox. Needs no lock: whoever
@@ -88,7 +88,7 @@ class Download:
 
 
 class Upload:
-    """Host data on its way to a worker."""
+    """An upload in flight."""
 
     __slots__ = ("data", "flying", "layout", "owned", "sent", "spec", "start", "total")
 
@@ -123,7 +123,7 @@ class Upload:
             self.start, self.owned = self.sent, True
 
     def piece(self, nbytes: int) -> Bytes:
-        """The next so many bytes."""
+        """The next `nbytes` bytes, or what is left."""
         at = max(self.sent, 0) - self.start
         return self.data[at : at + nbytes]
 
@@ -178,7 +178,7 @@ class Transfers:
                 self._offer()
                 self._pump(key, up)  # into the ring, as far as there is one
                 if up.total > QUEUED_NBYTES and self.ring is not None:
-                    # It would wait anyway: here for the ring, if the worker takes it, and for all of it to get in.
+                    # It would wait anyway: here for the worker to accept the ring, and for all bytes to be in it.
                     soon_s = time.monotonic() + ANSWER_S
                     session.wait(lambda: self.sharing or self.ring is None or time.monotonic() > soon_s)
                     self._pump(key, up)
@@ -200,7 +200,7 @@ class Transfers:
                 if self.ring.free and len(up.flying) < SLOTS:
                     slot = self._take(self.ring.free)
                 elif up.sent >= 0:
-                    return  # until one comes back. Only the first chunk cannot wait: it makes the tensor known
+                    return  # until a slot is free. Only the first chunk cannot wait: it announces the tensor
             if slot < 0 and (not up.owned or len(up.flying) >= CHUNKS_IN_FLIGHT or any(up.flying)):
                 return
             at = max(up.sent, 0)
@@ -220,7 +220,7 @@ class Transfers:
             up.sent = at + len(piece)
 
     def acknowledged(self, ack: ChunkAck) -> None:
-        """The server has taken a chunk of an upload."""
+        """The server has received a chunk of an upload."""
         up = self.uploads.get(ack.key)
         if up is None or not up.flying:
             return
@@ -257,14 +257,14 @@ class Transfers:
         elif nbytes > LARGE:
             self._offer()
             if self.ring is not None and self.ring.to_lend:
-                # The worker may not have the ring yet, or ever. It will, or will not, before it answers.
+                # Whether the worker can use the ring may not be known yet; it is before the worker answers.
                 t.ring, there = self.ring, self.ring.to_lend
                 t.slots = tuple(self._take(there) for _ in range(min(LENT, len(there), -(-nbytes // PIECE))))
         self.session.send(Fetch(0, request, id, t.ring.number if t.ring is not None else 0, t.slots))
         return t
 
     def came(self, m: Chunk, payload: Buffer | None) -> None:
-        """A piece of what was asked for."""
+        """A chunk of a fetched tensor has come."""
         t = self.fetches.get(m.key)
         if t is None:
             return  # cancelled, or found in its mailbox
@@ -300,13 +300,13 @@ class Transfers:
             t.parts = Parts(m)
 
     def failed(self, m: FetchFailed) -> None:
-        """What was asked for cannot be had, or a part of it."""
+        """A fetch failed, or that of one of its shards."""
         t = self.fetches.get(m.request)
         if t is not None:
             t.error, t.done = m.error, True
 
     def end(self, request: int) -> None:
-        """A fetch has been answered, or is not waited for any more."""
+        """A fetch has been answered or given up."""
         t = self.fetches.pop(request, None)
         if t is None:
             return
@@ -325,7 +325,7 @@ class Transfers:
     # --- the ring ---
 
     def _offer(self) -> None:
-        """Make a ring, if there may be one and there is none."""
+        """Make a ring if there is none and one is allowed."""
         if self.ring is None and self.may_share:
             self._rings += 1
             ring = self.ring = make_ring(self._rings)
@@ -335,12 +335,12 @@ class Transfers:
                 self.session.send(Share(0, ring.number, ring.fd, ring.name))
 
     def shared(self, m: Shared) -> None:
-        """The worker has the ring, or cannot have it, or is gone."""
-        now = self.ring is not None and m.ring == self.ring.number  # or it is one that was given up
+        """The worker uses the ring, or cannot use it, or is gone."""
+        now = self.ring is not None and m.ring == self.ring.number  # or it is an earlier ring
         if now and m.ok:
             self.sharing = True
         elif now:
-            self.may_share = self.sharing  # refused once is refused for good
+            self.may_share = self.sharing  # a worker that refused it is not asked again
             self._give_up()
         if not m.ok:
             for up in self.uploads.values():

@@ -1,11 +1,11 @@
-"""How a thread waits: for the session's lock, and for the server.
+"""Waiting for the session's lock, and for the server.
 
-Python raises KeyboardInterrupt between any two steps of the main thread: between the sending of a call and the note
-that it was sent, say, after which the two sides would no longer agree and the session would be lost.
+Python raises KeyboardInterrupt between any two steps of the main thread. If that were between sending a call and
+counting it, client and server would no longer agree, and the session would be lost.
 
-Law 1: while the main thread has the lock, Ctrl-C is only remembered. It is raised when the lock is released, or where
-       the thread sleeps: with `asleep`, at which the state is whole.
-Law 2: what Ctrl-C does is the user's choice: the handler that was there is there again, and is called, afterwards.
+Law 1: while the main thread has the lock, Ctrl-C is only noted. It is raised when the lock is released, or where the
+       thread sleeps (`asleep`): there the state is consistent.
+Law 2: the user's own handler of Ctrl-C is restored, and called, afterwards.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from typing import Any
 
 from gt.transport.patience import Patience
 
-LOCK_S = 0.05  #: How often a thread that waits for the lock looks whether it was interrupted.
-#: How long an answer is looked for before the sleep. Where there is one CPU the server needs it.
+LOCK_S = 0.05  #: How often a thread that waits for the lock checks for Ctrl-C.
+#: How long an answer is polled for before the sleep. Not on a single CPU: the server needs it.
 LOOK_S = 400e-6 if len(os.sched_getaffinity(0)) > 1 else 0.0
-LISTEN = 8  #: Looks at a mailbox before the channel is asked too: that takes as long as so many looks.
-POLL_S = 0.25  #: The longest sleep of a waiting thread before it looks around.
+LISTEN = 8  #: Polls of a mailbox for each poll of the channel, which costs as much.
+POLL_S = 0.25  #: The longest sleep of a waiting thread.
 
 _MAIN = threading.main_thread().ident
 _number = int(SIGINT)
 
 
 class SessionLock(RLock):  # type: ignore[misc,unused-ignore]  # may be subclassed, whatever the stubs say
-    """See the file's header."""
+    """A reentrant lock that defers Ctrl-C; see the file's header."""
 
     def __init__(self) -> None:
-        self._depth = 0  #: How often the main thread has it, or is about to.
-        self._handler: Any = None  #: What Ctrl-C does otherwise; None: it is not held back.
-        self._came = False  #: It was remembered.
+        self._depth = 0  #: How many times the main thread has acquired it, or is about to.
+        self._handler: Any = None  #: The user's handler; None while Ctrl-C is not deferred.
+        self._came = False  #: Ctrl-C was pressed meanwhile.
 
     def __enter__(self) -> bool:  # type: ignore[override]
         if get_ident() != _MAIN:
@@ -51,7 +51,7 @@ class SessionLock(RLock):  # type: ignore[misc,unused-ignore]  # may be subclass
         while not self.acquire(timeout=LOCK_S):
             if self._came:
                 self._depth -= 1
-                self._let_come()  # which mostly raises
+                self._let_come()  # which usually raises
                 self._hold_back()
                 self._depth += 1
         return True
@@ -65,7 +65,7 @@ class SessionLock(RLock):  # type: ignore[misc,unused-ignore]  # may be subclass
 
     @contextmanager
     def asleep(self) -> Iterator[None]:
-        """Around a sleep of a thread that may have the lock: here it may be interrupted."""
+        """Allow Ctrl-C during a sleep, also of a thread that has the lock."""
         if not self._depth or get_ident() != _MAIN:
             yield
             return
@@ -78,8 +78,8 @@ class SessionLock(RLock):  # type: ignore[misc,unused-ignore]  # may be subclass
     def _hold_back(self) -> None:
         self._came = False
         handler = _signal.getsignal(_number)
-        if callable(handler):  # else it ends the process, or is ignored, or is another library's affair
-            with suppress(ValueError):  # an interpreter that gets no signals
+        if callable(handler):  # else Ctrl-C ends the process, or is ignored, or is handled in C
+            with suppress(ValueError):  # an interpreter that does not handle signals
                 _signal.signal(_number, self._remember)
                 self._handler = handler
 
@@ -106,20 +106,19 @@ class Sleeper:
         self._patience = Patience()
 
     def look(self, hear: Callable[[], None], ready: Callable[[], bool]) -> bool:
-        """Look for what may come without a message, for a moment: to be woken takes longer than most calls. The time is
-        used to `hear` what the server still has to say of what was answered before."""
+        """Poll `ready` for a moment: being woken takes longer than most calls. Meanwhile `hear` handles messages."""
         if self._channel_fd < 0 or not LOOK_S or not self._patience.wanted():
             return False
         found = False
         until_s = time.perf_counter() + LOOK_S
         while not found and time.perf_counter() < until_s:
-            os.sched_yield()  # whoever has work goes first: it may be the one that answers
+            os.sched_yield()  # other processes first: one of them may be the one that answers
             hear()
             for _ in range(LISTEN):
                 if found := ready():
                     break
                 os.sched_yield()
-        # Where others took this CPU meanwhile, to sleep is better: who is woken goes first.
+        # If others needed this CPU, sleeping is better: a thread that is woken goes first.
         self._patience.looked(found and time.perf_counter() < until_s)
         return found
 
@@ -127,7 +126,7 @@ class Sleeper:
         if self._channel_fd < 0:
             fileno = getattr(channel, "fileno", None)
             if fileno is None:
-                channel.wait(POLL_S)  # one in memory: whoever owns it knows what happens next
+                channel.wait(POLL_S)  # in memory, in tests
                 return
             self._channel_fd = fileno()
             self._poll.register(self._channel_fd, select.POLLIN)

@@ -1,4 +1,4 @@
-"""Aliasing as torch has it, on values that never change.
+"""Aliasing as in torch, on values that never change.
 
 A tensor points to a cell, the cell to a value; `detach()` and `.data` share the cell, in-place ops
 rebind it. (A tensor that shares with nobody keeps its value itself, `_v`, and has no cell yet.)
@@ -33,7 +33,7 @@ def copied(t: Tensor) -> Value:
 
 
 def cells_of(value: Value) -> int:
-    """In how many cells a value is now."""
+    """The number of tensors and cells that have this value now."""
     if not value.copied:
         return 1
     holders = gc.get_referrers(value)
@@ -100,7 +100,7 @@ def read(t: Tensor) -> Value:
 
 
 def _stay(alias: Alias) -> Tensor:
-    """The base of a view has moved to other memory; the view stays, and its base is now a tensor that does."""
+    """The base of a view was moved to other memory (`adopt`): give the view a base on the old memory."""
     assert alias.under is not None
     alias.base = base = Tensor(alias.under.cell.value, None)
     base._v, base._x = None, alias.under
@@ -204,7 +204,7 @@ def _put(alias: Alias, base: Tensor, new: Tensor) -> Tensor:
 
 
 def _note_replaced(p: Pending, old: Value, new: Value) -> None:
-    """If the call fails, `new` shall keep what `old` was: remember which input that is."""
+    """If the call fails, `new` gets the value of `old` again: note which input that is."""
     if new.owner is not p or old.spec is not new.spec:
         return
     if old.owner is p:
@@ -231,7 +231,7 @@ def share(t: Tensor) -> Tensor:
 
 
 def adopt(t: Tensor, other: Tensor) -> None:
-    """`t.data = other`: t is on that memory now. What shared memory with it stays where it is."""
+    """`t.data = other`: move t to the memory of other. Tensors that shared memory with t stay where they are."""
     if recorder().trace is not None:
         rebind(t, copied(other))  # a replay sets values, not who shares with whom
         return
