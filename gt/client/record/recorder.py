@@ -15,7 +15,7 @@ from threading import get_ident
 from typing import Any
 
 from gt.client.programs.numbers import Number, SharedNumber
-from gt.client.programs.pending import HIGHEST, LETTERS, LOWEST, Pending, Value, in_use, local, roll_back, too_long
+from gt.client.programs.pending import HIGHEST, LETTERS, LOWEST, Pending, Value, local, roll_back, too_long
 from gt.client.programs.pullback import pullback
 from gt.client.programs.tree import Kind, Node, kind_of
 from gt.client.record.thread import Recorder, policy
@@ -30,7 +30,7 @@ from gt.ops.record import Op
 
 def recorder() -> Recorder:
     """This thread's recorder, in the current session."""
-    rec: Recorder | None = in_use()
+    rec: Recorder | None = getattr(local, "recorder", None)
     if rec is None or rec.session.closed:
         rec = local.recorder = new_recorder(current())
     return rec
