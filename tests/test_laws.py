@@ -122,7 +122,7 @@ def test_the_core_is_light() -> None:
     allowed = {"gt", "numpy", "ml_dtypes", "msgspec", "zmq", *sys.stdlib_module_names}
     for name, modules in IMPORTS.items():
         foreign = {m.split(".")[0] for m in modules} - allowed
-        if name == "gt.client.session.placing":
+        if name == "gt.client.session.signals":
             foreign -= {"yaml"}  # optional: imported where a YAML file is read
         if not within(name, "gt.worker.engines", "gt.client.compat.interop"):
             assert foreign == set(), name

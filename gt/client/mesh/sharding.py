@@ -19,7 +19,8 @@ from gt.client.mesh.drawing import drawing
 from gt.client.programs.tree import Kind, Kinds
 from gt.client.record.recorder import apply, recorder
 from gt.client.session.meshes import SessionMesh
-from gt.client.session.placing import axes_of, layout_alone, set_mesh
+from gt.client.session.placing import layout_alone, set_mesh
+from gt.client.session.signals import axes_of
 from gt.client.views import aliases as views
 from gt.client.views.aliases import pinned
 from gt.errors import ArgumentError, DTypeError

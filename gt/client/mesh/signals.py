@@ -28,8 +28,9 @@ from gt.client.compat.arguments import shown
 from gt.client.mesh import sharding
 from gt.client.programs.tree import Kind
 from gt.client.record.recorder import apply, recorder
-from gt.client.session.placing import Placement, Signals, configure_session, placement_for
+from gt.client.session.placing import configure_session
 from gt.client.session.session import Session
+from gt.client.session.signals import Placement, placement_for
 from gt.client.views.aliases import pinned
 from gt.errors import ArgumentError, DTypeError
 
@@ -72,7 +73,7 @@ class Pin:
 
 
 def _pinned(session: Session, placement: Placement, t: Any) -> Any:
-    text = placement.text(session, t.shape)
+    text = placement.text(session.meshes, t.shape)
     return t if text is None else pinned(t, text)
 
 
@@ -93,7 +94,7 @@ class context:
 
     def __enter__(self) -> context:
         rec = recorder()
-        signals: Signals | None = rec.session.signals
+        signals = rec.session.signals
         if rec.trace is not None:
             session = rec.session
             rec.trace.guards.append((lambda args: session.signals, signals))  # traced again when the signals change
@@ -125,12 +126,12 @@ def place(model: Any) -> Any:
     """Place a model as configured: give its parameters and buffers their layouts, and run every module whose name
     matches a signal in the context of that name. Returns the model. Call it before creating the optimizer."""
     session = recorder().session
-    signals: Signals | None = session.signals
+    signals = session.signals
     if signals is None:
         raise ArgumentError("signal: no configuration; call gt.signal.configure() first, or set GT_SIGNALS")
     for name, t in [*model.named_buffers(), *model.named_parameters()]:
         found = placement_for(signals.parameters, name)
-        text = None if found is None else found.text(session, t.shape)
+        text = None if found is None else found.text(session.meshes, t.shape)
         if text is not None:
             sharding.lay_out(t, text)
     for name, module in model.named_modules():

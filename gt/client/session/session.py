@@ -25,6 +25,7 @@ from gt.client.programs.pending import Pending, RemoteId, ThreadRecorder, Value,
 from gt.client.programs.tree import Node, Tree, Variant
 from gt.client.session.gathering import layout_of
 from gt.client.session.meshes import Meshes
+from gt.client.session.signals import Signals
 from gt.client.session.transfers import Download, Transfers
 from gt.client.session.waiting import SessionLock, Sleeper
 from gt.errors import ForkError, GTError, ServerError
@@ -90,7 +91,7 @@ class Session:
         self.defined = 0  #: The number of program texts sent.
         self.transfers = Transfers(self)
         self.meshes = Meshes()
-        self.signals: Any = None  #: The configuration of signals, if any: see placing.py.
+        self.signals: Signals | None = None  #: The configuration of signals, if any: see placing.py.
         self._answers: dict[int, Any] = {}  #: By request: the answer, or None until it has come.
         self._request = 0
         self._out: list[
