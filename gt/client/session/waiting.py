@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from signal import SIGINT
 from typing import Any
 
-from gt.transport.patience import Patience
+from gt.transport.channel import Patience
 
 LOCK_S = 0.05  #: How often a thread that waits for the lock checks for Ctrl-C.
 #: How long an answer is polled for before the sleep. Not on a single CPU: the server needs it.
