@@ -14,7 +14,6 @@ from gt.client.functions import (
     arranging,
     casts,
     complexes,
-    copies,
     creation,
     diagonals,
     elementwise,
@@ -31,12 +30,12 @@ from gt.client.functions import (
     scans,
     scatter,
     shapes,
-    slices,
     sorting,
     spectra,
     statistics,
+    view_copies,
 )
-from gt.client.functions.linalg import factoring, matrices, solving
+from gt.client.functions.linalg import factoring, matrices, norms, solving
 from gt.client.mesh import sharding
 from gt.client.record.recorder import apply_op
 from gt.client.tensor import Tensor
@@ -66,6 +65,7 @@ FAMILIES = (
     diagonals,
     matrices,
     factoring,
+    norms,
     solving,
     spectra,
     elementwise,
@@ -78,11 +78,10 @@ FAMILIES = (
     arranging,
     joining,
     padding,
-    copies,
+    view_copies,
     indexing,
     masks,
     scatter,
-    slices,
     inplace,
     interop,
     casts,

@@ -57,7 +57,7 @@ LIMITS = {
     gt.dispatcher.queues: {"WINDOW": 6},
     gt.transport.chunks: {"CHUNK": 48},
     gt.worker.session: {"SENDING_NBYTES": 500},
-    gt.client.functions.creation: {"BY_VALUE_NBYTES": 64},
+    gt.client.functions.constants: {"BY_VALUE_NBYTES": 64},
 }  # fmt: skip
 #: They ask for the time.
 CLOCKED = (gt.client.session.session, gt.client.session.transfers, gt.client.record.thread, gt.worker.calls)

@@ -23,7 +23,7 @@ from typing import IO, Any
 import numpy as np
 
 from gt import layout
-from gt.client.functions.save import begin, entry, read_array, read_header, write_whole
+from gt.client.functions.safetensors import begin, entry, read_array, read_header, write_whole
 from gt.client.record.recorder import recorder
 from gt.client.session.gathering import assemble
 from gt.client.tensor import Tensor
@@ -137,7 +137,7 @@ def _shards(t: Tensor) -> list[tuple[Place, Array]]:
 
 
 def read_folder(folder: Path) -> tuple[dict[str, Callable[[], Array]], Any, dict[str, str]]:
-    """A reader for each tensor, by name; the structure of the saved object; the layouts that can be restored, by name."""
+    """Readers of the tensors, by name; the structure of the saved object; the layouts that can be restored, by name."""
     index = _index(folder)
     arrays: dict[str, Callable[[], Array]] = {}
     layouts: dict[str, str] = {}

@@ -112,7 +112,7 @@ def shard(tensor: Any, layout: Any, mesh: Any = None) -> Any:
 
 
 def replicate(tensor: Any, mesh: Any = None) -> Any:
-    """The same tensor, replicated on every worker of the session's mesh or of `mesh`; its gradient is replicated too."""
+    """The same tensor, replicated on every worker of the session's mesh or of `mesh`; its gradient likewise."""
     return shard(tensor, "", mesh)
 
 
@@ -128,7 +128,7 @@ def shard_(x: Any, layout: Any, mesh: Any = None) -> Any:
     >>> model = gt.shard_(model, {"0.*": {0: "x"}, "2.weight": {1: "x"}})
     """
     if hasattr(x, "_v"):
-        lay_out(x, layout_text("shard_", x.shape, layout, mesh))
+        set_layout(x, layout_text("shard_", x.shape, layout, mesh))
         return x
     if not hasattr(x, "named_parameters"):
         raise DTypeError(f"shard_: expected a tensor or a module, got {shown(x)}")
@@ -145,11 +145,11 @@ def shard_(x: Any, layout: Any, mesh: Any = None) -> Any:
     chosen = {name: p for name, p in wanted.items() if p is not None and named[name].shape}
     texts = {name: layout_text(f"shard_: {name}", named[name].shape, layout[p], mesh) for name, p in chosen.items()}
     for name, text in texts.items():
-        lay_out(named[name], text)
+        set_layout(named[name], text)
     return x
 
 
-def lay_out(t: Any, text: str) -> None:
+def set_layout(t: Any, text: str) -> None:
     """Give a tensor and its gradient a layout, in place."""
     with set_grad(False):
         grad = t.grad

@@ -133,7 +133,7 @@ def place(model: Any) -> Any:
         found = placement_for(signals.parameters, name)
         text = None if found is None else found.text(session.meshes, t.shape)
         if text is not None:
-            sharding.lay_out(t, text)
+            sharding.set_layout(t, text)
     for name, module in model.named_modules():
         if name and signals.find(name) is not None:
             enter = _Named(name)

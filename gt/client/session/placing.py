@@ -29,7 +29,7 @@ def set_mesh(
     rec = in_use()
     if rec is not None and rec.session is session:
         if rec.trace is not None:
-            raise FunctionError(f"{rec.trace.name}: gt.mesh() cannot be called inside a @gt.function; call it before")
+            raise FunctionError(f"{rec.trace.name}: call gt.mesh() outside of the @gt.function")
         rec.settle()  # what was recorded so far runs on the old mesh,
     sent = session.seq
     session.wait(lambda: session.done >= sent)  # and has finished before the axes of that mesh are gone

@@ -53,9 +53,7 @@ class Signals:
 
     def __init__(self, given: Any) -> None:
         if not isinstance(given, Mapping):
-            raise DTypeError(
-                f"signal: a configuration must be a mapping with {', '.join(SECTIONS)}, got {shown(given)}"
-            )
+            raise DTypeError(f"signal: a configuration must be a mapping of {', '.join(SECTIONS)}, got {shown(given)}")
         for key, value in given.items():
             if key not in SECTIONS:
                 raise ArgumentError(f"signal: unknown section {key!r}; expected one of {', '.join(SECTIONS)}")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from gt.client.functions.linalg.norms import norm
 from gt.client.functions.pairs import pdist
-from gt.client.functions.reductions import norm
 from gt.client.tensor import Tensor
 from gt.dtypes import promote_types
 from gt.errors import DTypeError

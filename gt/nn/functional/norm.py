@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gt.client.functions import reductions
+from gt.client.functions.linalg.norms import norm as p_norm
 from gt.client.grad.modes import set_grad
 from gt.client.programs.tree import Kinds
 from gt.client.record.recorder import apply
@@ -160,4 +160,4 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
 
 def normalize(input: Tensor, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Tensor:
     """The input over its p-norm along dim, or over eps where that is larger."""
-    return input / reductions.norm(input, p, dim, True).clamp(min=eps)
+    return input / p_norm(input, p, dim, True).clamp(min=eps)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gt.client.functions import randoms
-from gt.client.functions.reductions import norm
+from gt.client.functions.linalg.norms import norm
 from gt.client.grad.modes import set_grad
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, DimError

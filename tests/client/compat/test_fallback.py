@@ -64,7 +64,7 @@ def test_a_known_form_is_asked_for_once(session: Any, caplog: pytest.LogCaptureF
         for i in range(3):
             gt.torch_op("special.airy_ai", gt.full((2,), float(i))).numpy()
     assert [r.message for r in caplog.records] == [
-        "torch.special.airy_ai: GT has no record of it, so torch runs it on the worker"
+        "torch.special.airy_ai is not implemented in GT; torch runs it on the worker"
     ]
 
 
@@ -84,7 +84,7 @@ HARMFUL = [
 @pytest.mark.parametrize("name", HARMFUL)
 def test_nothing_else_can_be_named(session: Any, name: str) -> None:
     assert name not in NAMES
-    with pytest.raises(ArgumentError, match="that can be run on a worker"):
+    with pytest.raises(ArgumentError, match="torch_op: torch has no function '"):
         gt.torch_op(name, gt.ones(2))
     attrs = {"name": name, "call": "[[], {}]", "n": 1, "needs": (), "results": (((2,), "float32", False),), "order": 0}
     with pytest.raises(ArgumentError):

@@ -76,7 +76,7 @@ def test_a_mesh_is_not_changed_under_calls_that_name_its_axes(script: Script, se
 def test_a_refused_mesh_says_why_and_changes_nothing(script: Script, session: Session) -> None:
     script.rules[SetMesh] = lambda m: [(MeshSet(m.request, (), "4 workers are asked for, 1 has joined"), None)]
     script.rules[GetStats] = lambda m: [(Stats(m.request, {"workers": {"1": {}}}), None)]
-    with pytest.raises(ArgumentError, match="mesh: 4 workers are asked for, 1 has joined; start more with"):
+    with pytest.raises(ArgumentError, match="mesh: 4 workers are asked for, 1 has joined; more are started with"):
         gt.mesh(x=4)
     script.rules[SetMesh] = lambda m: [(MeshSet(m.request, (), "more than 16 meshes"), None)]
     with pytest.raises(ArgumentError, match=r"more than 16 meshes$"):  # more workers are no cure
@@ -87,7 +87,7 @@ def test_a_refused_mesh_says_why_and_changes_nothing(script: Script, session: Se
 def test_a_private_server_without_enough_workers_is_not_waited_for(script: Script, session: Session) -> None:
     session.private = object()
     script.rules[GetStats] = lambda m: [(Stats(m.request, {"workers": {"1": {}}}), None)]
-    with pytest.raises(ArgumentError, match=r"this server has 1; set GT_WORKERS=4, or call gt.gpu_workers\(4\)"):
+    with pytest.raises(ArgumentError, match=r"this server has 1; .* with GT_WORKERS=4, or gt.gpu_workers\(4\)"):
         gt.mesh(x=4)
     assert not script.of(SetMesh)
 
@@ -95,14 +95,14 @@ def test_a_private_server_without_enough_workers_is_not_waited_for(script: Scrip
 @pytest.mark.parametrize(
     ("arguments", "axes", "said"),
     [
-        ((), {"x": 0}, "the size of axis x must be an int >= 1, got 0"),
-        ((), {"x": 2.0}, "the size of axis x must be an int >= 1, got 2.0"),
-        (("a b",), {"x": 2}, "the name must be a valid identifier, got 'a b'"),
-        ((), {"x": 2, "workers": [0, 1]}, "workers= needs a named mesh"),
-        (("s",), {"x": 2, "workers": [0]}, r"need 2 different workers, got \[0\]"),
-        (("s",), {"workers": [0]}, "expected at least one axis"),
-        (("s",), {}, "unknown mesh 's'"),
-        ((), {}, "no default mesh"),
+        ((), {"x": 0}, "axis x has 1 or more workers, not 0"),
+        ((), {"x": 2.0}, "axis x has 1 or more workers, not 2.0"),
+        (("a b",), {"x": 2}, "a name is like that of a variable, not 'a b'"),
+        ((), {"x": 2, "workers": [0, 1]}, "which workers is said of a mesh with a name"),
+        (("s",), {"x": 2, "workers": [0]}, r"hold 2 different workers, not \[0\]"),
+        (("s",), {"workers": [0]}, "needs an axis"),
+        (("s",), {}, "there is no mesh 's'"),
+        ((), {}, "no mesh of its own"),
     ],
 )
 def test_wrong_meshes(session: Session, arguments: Any, axes: Any, said: str) -> None:
@@ -116,7 +116,7 @@ def test_no_mesh_is_made_inside_of_a_traced_function(session: Session) -> None:
         gt.mesh(x=2)
         return x * 2
 
-    with pytest.raises(FunctionError, match=r"f: gt\.mesh\(\) cannot be called inside"):
+    with pytest.raises(FunctionError, match="f: a mesh is made outside"):
         f(gt.ones(2))
 
 
@@ -163,17 +163,17 @@ def test_layouts_are_text_axes_or_another_layout(script: Script, session: Sessio
 @pytest.mark.parametrize(
     ("wish", "error", "said"),
     [
-        ({2: "x"}, ArgumentError, "dimension 2 is out of range for a tensor of 2 dimensions"),
+        ({2: "x"}, ArgumentError, "there is no dimension 2 in a tensor of 2"),
         ({0: "z"}, ArgumentError, "no axis 'z'"),
         ({0: "x", 1: "x"}, ArgumentError, "'x' is used twice"),
         ({0: "x", -2: "y"}, ArgumentError, "a dimension twice"),
-        ({0: 1}, DTypeError, "must be a name or a tuple of names"),
-        ({"x": 0}, DTypeError, "dimensions must be ints, got 'x'"),
+        ({0: 1}, DTypeError, "over an axis"),
+        ({"x": 0}, DTypeError, "a dimension is an int, not 'x'"),
         ("[11@x]", ShapeError, r"does not fit a tensor of shape \(10, 4\)"),
-        ("[10@x] sum y", ArgumentError, "the layout of a partial result"),
-        ("10@x", ArgumentError, "expected a layout like"),
-        ("stage9: [10@x]", ArgumentError, "unknown mesh 'stage9'"),
-        (7, DTypeError, "layout must be a string like"),
+        ("[10@x] sum y", ArgumentError, "left|leaves to be reduced"),
+        ("10@x", ArgumentError, "is not a layout like"),
+        ("stage9: [10@x]", ArgumentError, "there is no mesh 'stage9'"),
+        (7, DTypeError, "a layout is text like"),
     ],
 )
 def test_wrong_layouts(session: Session, wish: Any, error: type[Exception], said: str) -> None:
@@ -209,9 +209,9 @@ def test_a_parameter_is_laid_out_in_place(script: Script, session: Session) -> N
     session.settle(recorder_of(session).pending)
     # weight and its gradient; weight, bias, mean and variance of the norm, but not its count, which has no dimensions
     assert sorted(pins(script)) == ["[6@x]"] * 6
-    with pytest.raises(ArgumentError, match=r"no parameter matches '2\.\*'"):
+    with pytest.raises(ArgumentError, match=r"'2\.\*' is the name of no parameter"):
         gt.shard_(model, {"2.*": {0: "x"}})
-    with pytest.raises(DTypeError, match="expected a tensor or a module"):
+    with pytest.raises(DTypeError, match="takes a tensor or a module"):
         gt.shard_(3, {0: "x"})
 
 

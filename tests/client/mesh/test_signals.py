@@ -302,9 +302,7 @@ def test_every_session_reads_the_file_of_the_settings(tmp_path: Path, monkeypatc
         ("s.toml", "a", "Expected '=' after a key"),
     ],
 )
-def test_a_file_that_cannot_be_read_names_the_line(
-    name: str, text: str, said: str, tmp_path: Path, session: Session
-) -> None:
+def test_errors_of_files(name: str, text: str, said: str, tmp_path: Path, session: Session) -> None:
     file = tmp_path / name
     file.write_text(text)
     with pytest.raises(ArgumentError) as raised:

@@ -201,11 +201,11 @@ MISTAKES: Mistakes = {
     "integers": (lambda: gt.linalg.det(gt.eye(2).int()), DTypeError, "needs a floating or complex type, not int32"),
     "sizes": (lambda: gt.linalg.solve(gt.eye(2), gt.ones(3, 1)), ShapeError, r"\(2, 2\) and \(3, 1\): sizes 2 and 3"),
     "types": (lambda: gt.linalg.solve(gt.eye(2), gt.eye(2).double()), DTypeError, "float32 and float64 differ"),
-    "left": (lambda: gt.linalg.solve(gt.eye(2), gt.ones(2), left=False), ShapeError, "takes a matrix B"),
-    "mode": (lambda: gt.linalg.qr(gt.eye(2), mode="x"), ArgumentError, "mode='x' is not one of"),
-    "ord": (lambda: gt.linalg.matrix_norm(gt.eye(2), 7), ArgumentError, "ord=7 is not"),
-    "dim": (lambda: gt.linalg.norm(gt.ones(2, 2, 2), 1), IndexError, "needs dim to name 1 or 2"),
-    "driver": (lambda: gt.linalg.lstsq(gt.eye(2), gt.eye(2), driver="x"), ArgumentError, "driver='x' is not one of"),
+    "left": (lambda: gt.linalg.solve(gt.eye(2), gt.ones(2), left=False), ShapeError, "left=False needs a matrix B,"),
+    "mode": (lambda: gt.linalg.qr(gt.eye(2), mode="x"), ArgumentError, r"linalg\.qr: mode must be one of 'reduced',"),
+    "ord": (lambda: gt.linalg.matrix_norm(gt.eye(2), 7), ArgumentError, "ord must be one of 'fro', 'nuc', 1,"),
+    "dim": (lambda: gt.linalg.norm(gt.ones(2, 2, 2), 1), IndexError, r"linalg\.norm: ord=1 needs 1 or 2 dimensions"),
+    "driver": (lambda: gt.linalg.lstsq(gt.eye(2), gt.eye(2), driver="x"), ArgumentError, "driver must be one of"),
 }
 
 
