@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,14 +14,12 @@ from gt.client.mesh import sharding
 from gt.client.programs.tree import Kinds
 from gt.client.record import recorder as recording
 from gt.client.record.recorder import apply
+from gt.client.tensor import Tensor
 from gt.client.views.aliases import pinned
 from gt.dtypes import DType
 from gt.errors import DTypeError
 from gt.ops import TABLE
 from gt.program import spec
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 BY_VALUE_NBYTES = 1024  #: Host data up to this size is sent with the call that uses it.
 

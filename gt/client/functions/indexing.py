@@ -9,7 +9,7 @@ become one, and the worker is asked for the number of positions.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,13 +24,11 @@ from gt.client.functions.constants import filled
 from gt.client.functions.inplace import assign
 from gt.client.programs.tree import Kinds
 from gt.client.record.recorder import apply, unary
+from gt.client.tensor import Tensor
 from gt.client.views.aliases import reshaped, take, write
 from gt.errors import ArgumentError, DimError, DTypeError, ShapeError
 from gt.ops import TABLE
 from gt.ops.rules import broadcast
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = ["index_put", "narrow", "select", "select_scatter", "slice_scatter"]
 METHODS = [*__all__]

@@ -12,6 +12,7 @@ from gt.client.compat.arguments import RAW, explain
 from gt.client.compat.operands import coerce
 from gt.client.functions import elementwise as ew
 from gt.client.functions import shapes
+from gt.client.functions.constants import filled
 from gt.client.record.recorder import apply, recorder
 from gt.client.tensor import Alias, Leaf, Tensor
 from gt.client.views.aliases import ASSIGN, cell_of, reshaped, write
@@ -40,9 +41,7 @@ def assign(x: Tensor, value: Any) -> Tensor:
 def _like(x: Tensor, value: Any) -> Tensor:
     """The value as a tensor of x's shape and dtype."""
     if not isinstance(value, Tensor):
-        from gt.client.functions.creation import full
-
-        return full(x.shape, value, dtype=x.dtype)
+        return filled(x.shape, value, x.dtype)
     value = ew.cast(value, x.dtype)
     if value.shape == x.shape:
         return value
