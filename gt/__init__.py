@@ -27,6 +27,7 @@ from gt.client.functions.einsum import *
 from gt.client.functions.elementwise import *
 from gt.client.functions.indexing import *
 from gt.client.functions.inplace import *
+from gt.client.functions.inplace import *
 from gt.client.functions.joining import *
 from gt.client.functions.linalg.factoring import *
 from gt.client.functions.linalg.matrices import *
@@ -36,6 +37,7 @@ from gt.client.functions.masks import *
 from gt.client.functions.padding import *
 from gt.client.functions.pairs import *
 from gt.client.functions.randoms import *
+from gt.client.functions.reading import *
 from gt.client.functions.reading import *
 from gt.client.functions.reductions import *
 from gt.client.functions.save import load, save

@@ -13,9 +13,9 @@ import pytest
 
 import gt
 from gt import config
+from gt.client.mesh.signals import read
 from gt.client.session import connecting
 from gt.client.session.session import Session
-from gt.client.session.signals import read
 from gt.errors import ArgumentError, DTypeError
 from gt.transport.messages import Define, MeshSet, SetMesh
 from tests.client.mesh.scripting import Script
@@ -45,7 +45,7 @@ def test_results_inside_of_a_context_are_pinned(script: Script, session: Session
     assert [t.shape for t in kept] == [(8, 4), (8, 6), (8, 6)]
 
 
-def test_what_only_moves_elements_and_what_is_created_is_left(script: Script, session: Session) -> None:
+def test_views_and_new_tensors_are_not_pinned(script: Script, session: Session) -> None:
     gt.signal.configure({"mesh": {"x": 2}, "signals": {"a": {"split": {0: "x"}}}})
     x = gt.ones(8, 4)
     with gt.signal.context("a"):
@@ -74,7 +74,7 @@ def test_ops_can_be_named_and_dimensions_counted_from_the_end(script: Script, se
     assert code(script, session)[-3:] == ["linear", "[. 6@x]", "exp"]
 
 
-def test_a_mesh_takes_scalars_too_and_a_split_only_what_it_has(script: Script, session: Session) -> None:
+def test_a_mesh_pins_scalars_too_and_a_split_only_existing_dimensions(script: Script, session: Session) -> None:
     workers = {"": (1, 2), "s": (2,)}
     script.rules[SetMesh] = lambda m: [(MeshSet(m.request, workers[m.name]), None)]
     stages = {"m": "s", "whole": {"split": {}}, "deep": {"split": {2: "x"}}}
@@ -302,7 +302,7 @@ def test_every_session_reads_the_file_of_the_settings(tmp_path: Path, monkeypatc
         ("s.toml", "a", "Expected '=' after a key"),
     ],
 )
-def test_errors_of_files(name: str, text: str, said: str, tmp_path: Path, session: Session) -> None:
+def test_wrong_yaml_names_the_line(name: str, text: str, said: str, tmp_path: Path, session: Session) -> None:
     file = tmp_path / name
     file.write_text(text)
     with pytest.raises(ArgumentError) as raised:

@@ -12,6 +12,7 @@ import torch
 import gt
 from gt.errors import ArgumentError, AutogradError, DTypeError, LinAlgError, ShapeError
 from tests.beside_torch import compare
+from tests.client.functions.linalg.drawing import draws
 from tests.client.mistakes import Mistakes, refused
 from tests.sim.cluster import Cluster, using
 
@@ -20,15 +21,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:torch.cholesky is deprecated:UserWarning"),
 ]
 
-RNG = np.random.default_rng(3)
-
-
-def real(*size: int) -> Any:
-    return RNG.normal(size=size)
-
-
-def turning(*size: int) -> Any:
-    return real(*size) + 1j * real(*size)
+real, turning = draws(3)
 
 
 def well(*size: int) -> Any:
@@ -134,7 +127,7 @@ def test_values_and_gradients(name: str) -> None:
     compare(f, *arrays, second=name not in ONCE, rtol=1e-6)
 
 
-def test_what_has_no_gradient() -> None:
+def test_results_without_a_gradient() -> None:
     for kwargs in ({}, {"atol": 1.0}, {"rtol": 0.5}, {"hermitian": True}):
         a = well(2, 3, 3) + well(2, 3, 3).swapaxes(-1, -2)
         ours = gt.linalg.matrix_rank(gt.tensor(a), **kwargs)
