@@ -13,9 +13,9 @@ import pytest
 
 import gt
 from gt import config
-from gt.client.mesh.signals import read
 from gt.client.session import connecting
 from gt.client.session.session import Session
+from gt.client.session.signals import read
 from gt.errors import ArgumentError, DTypeError
 from gt.transport.messages import Define, MeshSet, SetMesh
 from tests.client.mesh.scripting import Script

@@ -33,7 +33,7 @@ def test_writing_to_a_leaf_is_refused_and_changes_nothing(write: Write, session:
     with pytest.raises(RuntimeError):
         write(base(torch, True))
     x = base(gt, True)
-    with pytest.raises(AutogradError, match=r"in place; do it under gt\.no_grad\(\)"):
+    with pytest.raises(AutogradError, match=r"in place; use gt\.no_grad\(\)"):
         write(x)
     np.testing.assert_array_equal(x.detach().numpy(), base(torch).numpy())
     (x * 2.0).sum().backward()
