@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from gt import dtypes
-from gt.client.record.recorder import in_use, unary
-from gt.client.record.tree import Kind
+from gt.client.programs.tree import Kind
+from gt.client.record.recorder import unary
+from gt.client.record.thread import choose_default_policy, choose_policy
 from gt.dtypes import DType
 from gt.errors import ArgumentError, DTypeError
 from gt.ops import TABLE
@@ -115,10 +116,8 @@ def _policy(default: DType, narrow: DType | None) -> Policy:
 
 
 def enforce() -> None:
-    """Have this thread's recorder follow what is in force now; anomaly mode looks first, and then asks `current`."""
-    rec = in_use()
-    if rec is not None:
-        rec.policy = rec.anomaly or current() or rec.pin
+    """Record with this thread's policy from now on."""
+    choose_policy(current())
 
 
 def default_dtype() -> DType:
@@ -137,6 +136,7 @@ def set_default_dtype(d: Any) -> None:
     if not d.is_floating_point:
         raise DTypeError(f"set_default_dtype: a floating type, not {d.name}")
     _defaults[0] = d
+    choose_default_policy(None if d is dtypes.float32 else _policy(d, None))
     enforce()
 
 
