@@ -21,6 +21,8 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy gt/client/tensor.py
+	$(BIN)/mypy --check-untyped-defs --allow-untyped-defs --allow-untyped-calls examples
 	$(BIN)/python tests/lines.py
 
 conformance: $(READY)

@@ -1,6 +1,6 @@
-"""Write docs/api.md: what is public, and the table of ops, as the package itself has it.
+"""Write docs/api.md (all public names and the table of ops) and the type stub of Tensor (stub.py), from the package.
 
-`python docs/generate.py` writes the page; `--check` only says whether it is up to date. Whether a function has a
+`python docs/generate.py` writes both; `--check` reports whether they are up to date. Whether a function has a
 gradient is tried out, with a sample of torch's operator database.
 """
 
@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import torch  # noqa: E402  # the package of this folder first
+from stub import STUB, stub  # noqa: E402
 
 import gt  # noqa: E402
 from gt.client.compat.arguments import bare  # noqa: E402
@@ -70,10 +71,10 @@ HEADINGS = {
     "Softmax": "softmax",
     "Loss functions": "loss margin ctc losses",
     "Serialization": "save",
-    "Printing": "printing",
+    "Printing": "reading",
     "Sessions and servers": "connecting",
     "Meshes and layouts": "sharding",
-    "Functions that are replayed or compiled": "traced compiling",
+    "Functions that are replayed or compiled": "traced",
     "Autocast and the default dtype": "autocast",
     "Devices": "devices",
     "Switches and constants": "switches",
@@ -399,13 +400,14 @@ def page() -> str:
 
 
 def main(argv: list[str]) -> int:
-    made = page()
-    if "--check" in argv:
-        fresh = PAGE.exists() and PAGE.read_text() == made
-        print("docs/api.md is up to date" if fresh else "docs/api.md is old; run: python docs/generate.py")
-        return not fresh
-    PAGE.write_text(made)
-    return 0
+    old = 0
+    for file, text in ((PAGE, page()), (STUB, stub())):
+        if "--check" not in argv:
+            file.write_text(text)
+        elif not file.exists() or file.read_text() != text:
+            print(f"{file.relative_to(ROOT)} is out of date; run: python docs/generate.py")
+            old = 1
+    return old
 
 
 if __name__ == "__main__":

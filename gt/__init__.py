@@ -13,8 +13,8 @@ from gt.client import debug, methods as _methods
 from gt.client.compat import arguments as _arguments, fallback as _fallback, switches as _switches
 from gt.client.compat.autocast import *
 from gt.client.compat.devices import *
-from gt.client.compat.fallback import torch_op
-from gt.client.compat.interop import from_dlpack, from_torch
+from gt.client.compat.fallback import *
+from gt.client.compat.interop import *
 from gt.client.compat.legacy import *
 from gt.client.compat.switches import *
 from gt.client.functions.activations import *
@@ -27,7 +27,6 @@ from gt.client.functions.einsum import *
 from gt.client.functions.elementwise import *
 from gt.client.functions.indexing import *
 from gt.client.functions.inplace import *
-from gt.client.functions.inplace import *
 from gt.client.functions.joining import *
 from gt.client.functions.linalg.factoring import *
 from gt.client.functions.linalg.matrices import *
@@ -38,9 +37,8 @@ from gt.client.functions.padding import *
 from gt.client.functions.pairs import *
 from gt.client.functions.randoms import *
 from gt.client.functions.reading import *
-from gt.client.functions.reading import *
 from gt.client.functions.reductions import *
-from gt.client.functions.save import load, save
+from gt.client.functions.save import *
 from gt.client.functions.scans import *
 from gt.client.functions.scatter import *
 from gt.client.functions.shapes import *
@@ -48,35 +46,28 @@ from gt.client.functions.sorting import *
 from gt.client.functions.spectra import *
 from gt.client.functions.statistics import *
 from gt.client.functions.view_copies import *
-from gt.client.functions.windows import bartlett_window, blackman_window, hamming_window, hann_window, kaiser_window
-from gt.client.grad.backward import grad
-from gt.client.grad.checkpoint import checkpoint, checkpoint_sequential
-from gt.client.grad.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
+from gt.client.functions.windows import (
+    bartlett_window as bartlett_window, blackman_window as blackman_window, hamming_window as hamming_window,
+    hann_window as hann_window, kaiser_window as kaiser_window,
+)  # fmt: skip
+from gt.client.grad.backward import grad as grad
+from gt.client.grad.checkpoint import *
+from gt.client.grad.modes import *
 from gt.client.mesh.sharding import *
 from gt.client.replay.traced import *
-from gt.client.session.connecting import connect, disconnect, gpu_workers
-from gt.client.tensor import Parameter, Tensor
-from gt.dtypes import (
-    DType, bfloat16, complex64, complex128, float16, float32, float64, int8, int16, int32, int64, promote_types, uint8,
-)  # fmt: skip
-from gt.dtypes import bool_ as bool
-from gt.errors import GTError
-from gt.nn.functional import (
-    adaptive_avg_pool1d, alpha_dropout, avg_pool1d, bilinear, channel_shuffle, conv1d, conv2d, conv3d, conv_tbc,
-    conv_transpose1d, conv_transpose2d, conv_transpose3d, cosine_similarity, dropout, feature_alpha_dropout, group_norm,
-    layer_norm, max_pool1d, max_pool1d_with_indices, max_pool2d, max_pool3d, native_channel_shuffle, pairwise_distance,
-    pixel_shuffle, pixel_unshuffle, rms_norm
-)  # fmt: skip
-from gt.nn.functional import adaptive_max_pool1d_with_indices as adaptive_max_pool1d
-from gt.nn.functional import affine_grid as affine_grid_generator
-from gt.nn.functional.resize import grid_sampler
+from gt.client.session.connecting import *
+from gt.client.tensor import Parameter as Parameter, Tensor as Tensor
+from gt.dtypes import *
+from gt.dtypes import bool_ as _bool
+from gt.errors import GTError as GTError
+from gt.nn.functional.toplevel import *
 from gt.ops import TABLE as _TABLE
 
 __version__ = "0.1.0"
 
+bool = _bool
 float, double, half, long, int = float32, float64, float16, int64, int32
 cfloat, cdouble, short, dtype = complex64, complex128, int16, DType
-grid_sampler_2d = grid_sampler_3d = grid_sampler
 _arguments.explain_all(globals())
 
 

@@ -14,6 +14,11 @@ import numpy as np
 
 from gt.errors import DTypeError
 
+__all__ = [
+    "DType", "bfloat16", "complex64", "complex128", "float16", "float32", "float64", "int8", "int16", "int32", "int64",
+    "promote_types", "uint8",
+]  # fmt: skip
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 

@@ -108,10 +108,18 @@ def _transposed(x: Any, op: str) -> Any:
     return adjoint(x)
 
 
+def _set_real(x: Tensor, value: Any) -> None:
+    real(x).copy_(value)
+
+
+def _set_imag(x: Tensor, value: Any) -> None:
+    imag(x).copy_(value)
+
+
 #: Properties of a tensor, by name.
 PROPERTIES: dict[str, Any] = {
-    "real": property(real, lambda x, value: real(x).copy_(value)),
-    "imag": property(imag, lambda x, value: imag(x).copy_(value)),
+    "real": property(real, _set_real),
+    "imag": property(imag, _set_imag),
     "H": property(lambda x: _transposed(x, "H"), doc="The conjugate transpose of a matrix."),
     "mH": property(adjoint),
 }

@@ -26,6 +26,8 @@ from gt.client.mesh.sharded_files import read_folder, write_folder
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, GTError
 
+__all__ = ["load", "save"]
+
 
 def save(
     obj: Any, f: str | os.PathLike[str] | IO[bytes], pickle_module: Any = None, pickle_protocol: Any = None,

@@ -11,6 +11,8 @@ from gt.client.compat.arguments import shown
 from gt.client.record.recorder import recorder
 from gt.errors import ArgumentError
 
+__all__ = ["enable_grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled"]
+
 
 class set_grad:
     """Gradients on or off, as a context manager or a decorator."""
