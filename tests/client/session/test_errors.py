@@ -67,8 +67,8 @@ MISTAKES: Mistakes = {
     "dtype": (lambda: x34().to(dtype="complex32"), DTypeError, "dtype 'complex32' is not one of GT's: float64"),
     "too many elements": (lambda: gt.ones(1 << 20, 1).expand(-1, 1 << 30) + 1, ShapeError, r"expand: .* has more than"),
     "too many dimensions": (lambda: gt.ones([1] * 65), ShapeError, "full: .* at most 64 sizes"),
-    "a long number": (lambda: gt.arange(3) + 2**63, ArgumentError, "add: the number does not fit into int64; it has 64 bits"),
-    "another": (lambda: x34().clamp(0, -(2**70)), ArgumentError, "clamp: the number does not fit into int64; it has 71 bits"),
+    "a long number": (lambda: gt.arange(3) + 2**63, ArgumentError, "add: the number does not fit .* 64 bits"),
+    "another": (lambda: x34().clamp(0, -(2**70)), ArgumentError, "clamp: the number does not fit .* 71 bits"),
     "float size": (lambda: gt.zeros(2, 2.5), ArgumentError, r"zeros: sizes must be ints, got \(2, 2\.5\)"),
     "text size": (lambda: gt.zeros("ab"), ArgumentError, "zeros: sizes must be ints"),
     "no size": (lambda: gt.zeros(2.5), ArgumentError, r"zeros: sizes must be ints, got 2\.5"),
@@ -76,7 +76,7 @@ MISTAKES: Mistakes = {
     "in place into ints": (lambda: gt.ones(4, dtype=gt.int64).add_(0.5), DTypeError, "add_: the result is float32"),
     "item": (lambda: x34().item(), ShapeError, r"item: expected a tensor of one element, got shape \(3, 4\)"),
     "truth": (lambda: bool(x34()), ShapeError, r"ambiguous; use any\(\) or all\(\)"),
-    "gradient": (lambda: setattr(x34().requires_grad_(), "grad", gt.ones(2)), ShapeError, r"expected a gradient of shape \(3, 4\), got \(2,\)"),
+    "gradient": (lambda: setattr(x34().requires_grad_(), "grad", gt.ones(2)), ShapeError, r"of shape \(3, 4\), got"),
 }  # fmt: skip
 
 
