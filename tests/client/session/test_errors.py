@@ -67,16 +67,16 @@ MISTAKES: Mistakes = {
     "dtype": (lambda: x34().to(dtype="complex32"), DTypeError, "dtype 'complex32' is not one of GT's: float64"),
     "too many elements": (lambda: gt.ones(1 << 20, 1).expand(-1, 1 << 30) + 1, ShapeError, r"expand: .* has more than"),
     "too many dimensions": (lambda: gt.ones([1] * 65), ShapeError, "full: .* at most 64 sizes"),
-    "a long number": (lambda: gt.arange(3) + 2**63, ArgumentError, "add: a number of 64 bits does not fit into int64"),
-    "another": (lambda: x34().clamp(0, -(2**70)), ArgumentError, "clamp: a number of 71 bits does not fit into int64"),
+    "a long number": (lambda: gt.arange(3) + 2**63, ArgumentError, "add: the number does not fit .* 64 bits"),
+    "another": (lambda: x34().clamp(0, -(2**70)), ArgumentError, "clamp: the number does not fit .* 71 bits"),
     "float size": (lambda: gt.zeros(2, 2.5), ArgumentError, r"zeros: sizes must be ints, got \(2, 2\.5\)"),
     "text size": (lambda: gt.zeros("ab"), ArgumentError, "zeros: sizes must be ints"),
     "no size": (lambda: gt.zeros(2.5), ArgumentError, r"zeros: sizes must be ints, got 2\.5"),
-    "in place too wide": (lambda: gt.ones(4).add_(x34()), ShapeError, r"add_: a result of shape \(3, 4\) does not fit"),
-    "in place into ints": (lambda: gt.ones(4, dtype=gt.int64).add_(0.5), DTypeError, "add_: a float32 result"),
-    "item": (lambda: x34().item(), ShapeError, r"item: a tensor of one element, not \(3, 4\)"),
+    "in place too wide": (lambda: gt.ones(4).add_(x34()), ShapeError, r"add_: the result has shape \(3, 4\)"),
+    "in place into ints": (lambda: gt.ones(4, dtype=gt.int64).add_(0.5), DTypeError, "add_: the result is float32"),
+    "item": (lambda: x34().item(), ShapeError, r"item: expected a tensor of one element, got shape \(3, 4\)"),
     "truth": (lambda: bool(x34()), ShapeError, r"ambiguous; use any\(\) or all\(\)"),
-    "gradient": (lambda: setattr(x34().requires_grad_(), "grad", gt.ones(2)), ShapeError, r"gradient of shape \(2,\)"),
+    "gradient": (lambda: setattr(x34().requires_grad_(), "grad", gt.ones(2)), ShapeError, r"of shape \(3, 4\), got"),
 }  # fmt: skip
 
 
@@ -360,7 +360,7 @@ def test_a_tensor_of_an_old_session_is_not_mistaken_for_one_of_the_new(cluster: 
         assert [twice(new).item() for _ in range(3)] == [0.0] * 3
         uses = (old.numpy, pending.numpy, old.tolist, lambda: new + old, lambda: twice(old), lambda: old.sum().item())
         for use in uses:
-            with pytest.raises(ServerError, match="belongs to a session that is closed"):
+            with pytest.raises(ServerError, match="belongs to another session, or to one that is closed"):
                 use()
         assert new.tolist() == [0.0] * 3
 
