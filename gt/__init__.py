@@ -79,18 +79,18 @@ _arguments.explain_all(globals())
 
 
 def __getattr__(name: str) -> object:
-    """Ops without a function written out are found in the table, by their plain form; torch's functions that GT has no
-    record for are run by torch, on the worker."""
+    """Public ops without a function of their own are found in the table. Functions of torch that GT does not have are
+    run by torch, on the worker."""
     from gt.client.compat.fallback import find
     from gt.ops import TABLE
 
     if name.endswith("_") and not name.startswith("_") and hasattr(Tensor, name):
         return getattr(Tensor, name)  # as torch has `torch.relu_(x)`
-    if name not in TABLE:
+    op = TABLE.get(name)
+    if op is None or not op.public:
         if name.startswith("_") or (found := find(name)) is None:
             raise _switches.absent(name)
         return found
-    op = TABLE[name]
 
     def plain(*args: object, **attrs: object) -> object:
         return Tensor._apply(op, args, attrs)

@@ -70,9 +70,9 @@ class Tensor:
         return apply(kind_of(op, attrs), args)
 
     def __getattr__(self, name: str) -> Any:
-        """Ops that have no method written out here are found in the table: `x.softplus()`."""
+        """Public ops without a method of their own are found in the table: `x.softplus(...)`."""
         op = TABLE.get(name)
-        if op is not None:
+        if op is not None and op.public:
             return lambda *args, **attrs: Tensor._apply(op, (self, *args), attrs)
         if not name.startswith("_"):
             from gt.client.compat.fallback import find

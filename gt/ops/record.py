@@ -32,6 +32,25 @@ Kernel = Callable[..., Any]
 ArgumentVJP = Callable[..., Any] | None
 
 
+@dataclass(frozen=True, slots=True)
+class Autocast:
+    """What autocast does with the floating-point operands of an op or function, by the kind of device it is on for.
+
+    "lower" casts them to autocast's dtype, "float32" to float32, "widest" to the widest dtype among them. "off" casts
+    nothing, and a composed function is then computed as without autocast. "" says nothing: the operands stay as they
+    are, and the parts of a composed function are treated one by one. PyTorch has a list for each kind of device.
+    """
+
+    cpu: str = ""
+    cuda: str = ""  #: for every other kind of device, too
+
+
+LOWER = Autocast("lower", "lower")
+FLOAT32 = Autocast("float32", "float32")
+FLOAT32_ON_CUDA = Autocast(cuda="float32")
+FLOAT32_ON_CPU = Autocast(cpu="float32")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Op:
     """See the file's header. Fields without a default cannot be forgotten."""
@@ -63,6 +82,12 @@ class Op:
     kernels: Mapping[str, Kernel] = field(default_factory=dict)
     #: The op written in other ops. Needs no kernels, no gradient of its own.
     compose: Callable[..., Any] | None = None
+    #: Users may call the record itself, by its name: `gt.softplus(x, ...)`, `x.softplus(...)`. False: the name is
+    #: public only if gt/client has a function or method of that name.
+    public: bool = False
+    autocast: Autocast = Autocast()
+    #: (*specs, **attrs) -> the floating-point operations of one use. None: derived from the record (work.py).
+    flops: Callable[..., int] | None = None
     #: Operands meet in their common dtype (dtypes.promote), or in the result's if only that is
     #: floating; array kernels get them cast to it, torch does it by itself.
     promote: bool = False

@@ -9,7 +9,7 @@ Attributes come from Python as tuples and from the wire as lists; both are taken
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gt import dtypes
@@ -187,3 +187,27 @@ def float_of(x: Spec) -> DType:
 def same(x: Spec) -> Spec:
     """A result like the operand."""
     return x if not x.weak else spec(x.shape, x.dtype)
+
+
+# -- inference that many ops share -----------------------------------------------------------
+
+
+def unary(
+    name: str, to: str = "same", bools: bool = True, complexes: bool = True, integers: bool = True
+) -> Callable[[Spec], Spec]:
+    """The inference of an op on one tensor whose result has its shape. The result's dtype is the "same", or "float"
+    (integers become float32), "real" or "bool". Without `bools`, `complexes` or `integers` such dtypes are refused."""
+
+    def infer(x: Spec) -> Spec:
+        tensor(name, x)
+        if not integers and not (complexes and x.dtype.is_complex):
+            floating(name, x)
+        if not bools:
+            not_bool(name, x.dtype)
+        if not complexes:
+            not_complex(name, x.dtype)
+        if to == "same":
+            return x
+        return spec(x.shape, float_of(x) if to == "float" else dtypes.bool_ if to == "bool" else x.dtype.to_real())
+
+    return infer

@@ -13,7 +13,7 @@ import numpy as np
 
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
-from gt.ops.record import TABLE, Op, Sample, conj, op, ops
+from gt.ops.record import FLOAT32_ON_CUDA, TABLE, Op, Sample, conj, op, ops
 from gt.ops.sharding import pointwise
 from gt.program import Spec
 
@@ -74,6 +74,7 @@ def _activation(
     attrs: tuple[dict[str, Any], ...] = ({},),
     forward: Any = None,
     infer: Any = None,
+    **more: Any,
 ) -> Op:
     """An activation and its gradient op. `attrs` has the attributes of each sample; `backward(torch)` is torch's
     kernel of (g, x, **attrs), None if it is no good; `second` is the gradient of the gradient by x, None where that
@@ -101,10 +102,12 @@ def _activation(
         doc,
         infer=infer or _infer(name, expected),
         factors=pointwise,
+        public=True,
         vjp=(lambda g, y, x, **a: TABLE[dx_name](g, x, **a),),
         compose=compose,
         kernels={"torch": kernel},
         samples=lambda rng: [(args, dict(a)) for args, _ in _reals(rng) for a in attrs],
+        **more,
     )
 
 
@@ -285,6 +288,7 @@ softplus = _activation(
     _softplus_second,
     lambda torch, *, beta, threshold: lambda g, x, f=torch.ops.aten.softplus_backward.default: f(g, x, beta, threshold),
     attrs=({"beta": 1.0, "threshold": 20.0}, {"beta": 1.5, "threshold": 1.0}),
+    autocast=FLOAT32_ON_CUDA,
 )
 
 logsigmoid = op(
@@ -296,6 +300,7 @@ logsigmoid = op(
     compose=lambda x: ops.clamp_max(x, 0.0) - ops.log1p(ops.exp(-ops.abs(x))),
     kernels={"torch": lambda torch, site: torch.nn.functional.logsigmoid},
     samples=_reals,
+    public=True,
 )
 
 # -- x times a gate --------------------------------------------------------------------------
@@ -310,6 +315,7 @@ silu = op(
     compose=lambda x: x * ops.sigmoid(x),
     kernels={"torch": lambda torch, site: torch.nn.functional.silu},
     samples=_reals,
+    public=True,
 )
 
 

@@ -19,7 +19,7 @@ from gt import dtypes
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import rules
 from gt.ops.families.norm import cast, wide_dtype
-from gt.ops.record import TABLE, Sample, Site, fill, op, ops
+from gt.ops.record import LOWER, TABLE, Sample, Site, fill, op, ops
 from gt.program import Spec, spec
 
 Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
@@ -342,6 +342,7 @@ attention = op(
     compose=_attention,
     kernels={"torch": _torch},
     samples=_cases,
+    autocast=LOWER,
 )
 
 attention_d = op(

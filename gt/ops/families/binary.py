@@ -16,7 +16,7 @@ from gt import dtypes
 from gt.dtypes import DType
 from gt.errors import DTypeError
 from gt.ops import rules
-from gt.ops.record import Op, Sample, Site, conj, fill, op, ops
+from gt.ops.record import FLOAT32_ON_CUDA, Autocast, Op, Sample, Site, conj, fill, op, ops
 from gt.ops.sharding import pointwise
 from gt.program import Spec, spec
 
@@ -116,18 +116,18 @@ def binary(
     number_right: bool = True,
     number_left: bool = False,
     infer: Any = None,
-    linear: tuple[tuple[int, ...], ...] = (),
+    **more: Any,
 ) -> Op:
     return op(
         name,
         doc,
         infer=infer or infer_pair(name, result),
         factors=pointwise,
-        linear=linear,
         vjp=vjp,
         kernels={"array": array, "torch": _torch(name, swapped, number_right, number_left)},
         promote=True,
         samples=samples,
+        **more,
     )
 
 
@@ -206,6 +206,7 @@ pow_ = binary(
         ((np.array([0.0, 0.0, 2.0]), np.array([0.0, 2.0, 0.0])), {}),
     ],
     number_left=True,
+    autocast=FLOAT32_ON_CUDA,
 )
 
 
@@ -374,6 +375,7 @@ atan2 = binary(
     (lambda g, y, a, b: g * (b / (a * a + b * b)), lambda g, y, a, b: -(g * (a / (a * a + b * b)))),
     result=to_floats("atan2"),
     number_right=False,
+    autocast=Autocast(cuda="widest"),
 )
 hypot = binary(
     "hypot",

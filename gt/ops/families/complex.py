@@ -15,7 +15,7 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import rules
-from gt.ops.record import Sample, Site, fill, op, ops
+from gt.ops.record import FLOAT32_ON_CPU, Sample, Site, fill, op, ops
 from gt.ops.sharding import letters, pointwise
 from gt.program import Spec, spec
 
@@ -252,6 +252,7 @@ view_as_complex = op(
         ((rng.normal(size=2).astype(np.float32),), {}),
         ((np.zeros((0, 2), np.float32),), {}),
     ],
+    autocast=FLOAT32_ON_CPU,
 )
 
 
@@ -270,4 +271,5 @@ polar = op(
     vjp=None,
     compose=lambda abs, angle: ops.complex(abs * ops.cos(angle), abs * ops.sin(angle)),
     samples=_pairs,
+    autocast=FLOAT32_ON_CPU,
 )

@@ -16,7 +16,7 @@ from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.families import windows
 from gt.ops.families.channels_last import FAST, choose, empty, order_of, put
-from gt.ops.record import Sample, Site, conj, op, ops
+from gt.ops.record import LOWER, Sample, Site, conj, op, ops
 from gt.program import Spec, spec
 
 Sizes = tuple[int, ...]
@@ -444,6 +444,7 @@ conv = op(
     ),
     kernels={"array": _conv_array, "jax_lib": _conv_jax, "torch": _conv_torch},
     samples=_conv_samples,
+    autocast=LOWER,
 )
 
 conv_dx = op(
@@ -461,6 +462,7 @@ conv_dx = op(
     ),
     kernels={"array": _dx_array, "jax_lib": _dx_jax, "torch": _dx_torch},
     samples=_dx_samples,
+    autocast=LOWER,
 )
 
 conv_dw = op(

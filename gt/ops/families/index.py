@@ -15,7 +15,7 @@ from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.families import index_shards
 from gt.ops.families.placing import add_at, put_at
-from gt.ops.record import Sample, Site, fill, op, ops
+from gt.ops.record import Autocast, Sample, Site, fill, op, ops
 from gt.ops.sharding import pointwise
 from gt.program import Spec, spec
 
@@ -299,6 +299,7 @@ index_put = op(
     kernels={"array": _index_put_array, "torch": _index_put_torch, "torch_graph": _index_put_graph},
     indices=lambda x, value, *indices, dims, accumulate: {2 + k: (x.shape[d], None) for k, d in enumerate(dims)},
     samples=_put_samples,
+    autocast=Autocast(cuda="widest"),
 )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
-from gt.ops.record import Site, fill, op, ops
+from gt.ops.record import Autocast, Site, fill, op, ops
 from gt.ops.sharding import letters
 from gt.program import Spec, spec
 
@@ -75,6 +75,7 @@ cat = op(
         ((rng.normal(size=(2,)),), {"dim": 0}),
         ((rng.normal(size=(2,)), rng.integers(0, 3, size=(2,))), {"dim": 0}),
     ],
+    autocast=Autocast(cpu="widest"),
 )
 
 
@@ -203,6 +204,7 @@ stack = op(
         ((rng.normal(size=(2,)),), {"dim": 1}),
         ((np.zeros((0, 3)), np.zeros((0, 3))), {"dim": 2}),
     ],
+    autocast=Autocast(cpu="widest"),
 )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.families.norm import NARROW
-from gt.ops.record import Sample, Site, op, ops
+from gt.ops.record import FLOAT32, Sample, Site, op, ops
 from gt.ops.sharding import letters, pointwise, within
 from gt.program import Spec, spec
 
@@ -191,6 +191,7 @@ nll_loss = op(
     kernels={"array": _nll_array, "torch": _nll_torch},
     indices=lambda logp, target, *, reduction, ignore_index: {1: (logp.shape[_class_dim(logp.shape)], ignore_index)},
     samples=lambda rng: [((x, t), a) for x, t, a in _cases(rng)],
+    autocast=FLOAT32,
 )
 
 
@@ -359,6 +360,7 @@ cross_entropy = op(
     kernels={"torch": _cross_entropy_torch},
     indices=lambda x, target, *, ignore_index, **attrs: {1: (x.shape[_class_dim(x.shape)], ignore_index)},
     samples=_cross_entropy_samples,
+    autocast=FLOAT32,
 )
 
 cross_entropy_dx = op(
@@ -424,6 +426,7 @@ mse_loss = op(
     samples=lambda rng: [
         ((rng.normal(size=s), rng.normal(size=s)), {"reduction": r}) for s in [(3, 4), (), (0, 2)] for r in _REDUCTIONS
     ],
+    autocast=FLOAT32,
 )
 
 # -- two classes -----------------------------------------------------------------------------
@@ -456,6 +459,7 @@ binary_cross_entropy = op(
     samples=lambda rng: [
         (tuple(np.asarray(rng.uniform(0.1, 0.9, size=s)) for _ in range(2)), {}) for s in [(3, 4), (), (0, 2)]
     ],
+    autocast=FLOAT32,
 )
 
 
@@ -479,4 +483,5 @@ binary_cross_entropy_with_logits = op(
     samples=lambda rng: [
         ((rng.normal(size=s), np.asarray(rng.uniform(0, 1, size=s))), {}) for s in [(3, 4), (), (0, 2)]
     ],
+    autocast=FLOAT32,
 )

@@ -8,7 +8,7 @@ import numpy as np
 
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
-from gt.ops.record import Sample, Site, conj, op, ops
+from gt.ops.record import LOWER, Sample, Site, conj, op, ops
 from gt.ops.sharding import letters
 from gt.program import Spec, spec
 
@@ -134,6 +134,7 @@ matmul = op(
     vjp=(_da, _db),
     kernels={"array": lambda xp, a, b: xp.matmul(a, b), "torch": _torch},
     samples=_samples,
+    autocast=LOWER,
 )
 
 # -- linear ----------------------------------------------------------------------------------
@@ -198,4 +199,5 @@ linear = op(
         for s in [(5, 4), (4,), (2, 5, 4), (0, 4)]
         for b in (0, 1)
     ],
+    autocast=LOWER,
 )

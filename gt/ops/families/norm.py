@@ -18,7 +18,7 @@ from gt.dtypes import DType
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.families.channels_last import BLOCK, order_of, put
-from gt.ops.record import Sample, Site, op, ops
+from gt.ops.record import FLOAT32_ON_CUDA, Sample, Site, op, ops
 from gt.ops.sharding import letters
 from gt.program import Spec, spec
 
@@ -306,6 +306,7 @@ layer_norm = op(
     compose=lambda x, *affine, n, eps: forward(x, affine, _last_dims(x.shape, n), eps),
     kernels={"torch": _layer_norm_torch},
     samples=_layer_norm_samples,
+    autocast=FLOAT32_ON_CUDA,
 )
 
 layer_norm_d = op(
@@ -361,6 +362,7 @@ rms_norm = op(
     compose=lambda x, *weight, n, eps: forward(x, weight, _last_dims(x.shape, n), eps, center=False),
     kernels={"torch": _rms_norm_torch},
     samples=_rms_norm_samples,
+    autocast=FLOAT32_ON_CUDA,
 )
 
 rms_norm_d = op(
@@ -439,6 +441,7 @@ group_norm = op(
     compose=lambda x, *affine, groups, eps: forward(x, affine, _grouped(x.shape, groups), eps),
     kernels={"torch": _group_norm_torch},
     samples=_group_norm_samples,
+    autocast=FLOAT32_ON_CUDA,
 )
 
 group_norm_d = op(

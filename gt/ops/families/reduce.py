@@ -14,7 +14,7 @@ from gt import dtypes
 from gt.dtypes import DType
 from gt.errors import ArgumentError, DimError, DTypeError
 from gt.ops import rules
-from gt.ops.record import Op, Sample, Site, conj, fill, op, ops
+from gt.ops.record import FLOAT32, FLOAT32_ON_CUDA, Op, Sample, Site, conj, fill, op, ops
 from gt.ops.sharding import letters, reducing
 from gt.program import Spec, spec
 
@@ -134,6 +134,7 @@ sum_ = op(
         "torch": _torch("sum"),
     },
     samples=lambda rng: [*_samples(rng), *_complex_samples(rng)],
+    autocast=FLOAT32_ON_CUDA,
 )
 
 
@@ -172,6 +173,7 @@ prod = op(
         *_complex_samples(rng),
         ((np.array([[0.0, 2.0, 3.0], [0.0, 0.0, 3.0]]),), {"dims": (1,), "keepdim": False}),
     ],
+    autocast=FLOAT32,
 )
 
 

@@ -15,7 +15,7 @@ from gt import dtypes
 from gt.errors import ShapeError
 from gt.ops import rules
 from gt.ops.families.reduce import some, wide
-from gt.ops.record import Op, Sample, Site, conj, fill, op, ops
+from gt.ops.record import FLOAT32_ON_CUDA, Op, Sample, Site, conj, fill, op, ops
 from gt.ops.sharding import along, letters
 from gt.program import Spec, spec
 
@@ -95,6 +95,7 @@ cumsum = op(
     vjp=(lambda g, y, x, *, dim: _reversed(ops.cumsum, g, dim),),
     kernels={"array": lambda xp, x, *, dim: xp.cumsum(wide(x), axis=dim), "torch": _torch("cumsum")},
     samples=lambda rng: [*_samples(rng), *_complex_and_integers(rng)],
+    autocast=FLOAT32_ON_CUDA,
 )
 
 
@@ -116,6 +117,7 @@ cumprod = op(
         *_complex_and_integers(rng),
         ((np.array([[2.0, 0.0, 3.0, 4.0], [0.0, 1.0, 0.0, 2.0]]),), {"dim": 1}),
     ],
+    autocast=FLOAT32_ON_CUDA,
 )
 
 

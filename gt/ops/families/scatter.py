@@ -15,7 +15,7 @@ from gt.errors import ShapeError
 from gt.ops import rules
 from gt.ops.families.index_shards import picked_local
 from gt.ops.families.placing import add_at, put_at
-from gt.ops.record import Sample, Site, fill, op, ops
+from gt.ops.record import Autocast, Sample, Site, fill, op, ops
 from gt.ops.sharding import letters, masked, within
 from gt.program import Spec, spec
 
@@ -263,6 +263,7 @@ scatter_add = op(
         *[((x, i, rng.normal(size=i.shape)), {"dim": d}) for x, i, d in _gather_samples(rng)],
         ((np.array([True, False, False]), np.array([1, 1, 2]), np.array([True, True, False])), {"dim": 0}),
     ],
+    autocast=Autocast(cuda="widest"),
 )
 
 # -- scatter_reduce --------------------------------------------------------------------------

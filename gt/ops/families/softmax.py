@@ -9,7 +9,7 @@ import numpy as np
 from gt.errors import ShapeError
 from gt.ops import rules
 from gt.ops.families.reduce import count, floating_or_complex, reduced, restore
-from gt.ops.record import Sample, Site, conj, op, ops
+from gt.ops.record import FLOAT32_ON_CUDA, Sample, Site, conj, op, ops
 from gt.ops.sharding import along, reducing
 from gt.program import Spec, spec
 
@@ -92,6 +92,7 @@ softmax = op(
     compose=_softmax,
     kernels={"torch": _torch("softmax")},
     samples=_samples,
+    autocast=FLOAT32_ON_CUDA,
 )
 
 softmax_dx = op(
@@ -118,6 +119,7 @@ log_softmax = op(
     compose=_log_softmax,
     kernels={"torch": _torch("log_softmax")},
     samples=_samples,
+    autocast=FLOAT32_ON_CUDA,
 )
 
 log_softmax_dx = op(
@@ -189,4 +191,5 @@ logsumexp = op(
     compose=_logsumexp,
     kernels={"torch": _logsumexp_torch},
     samples=_logsumexp_samples,
+    autocast=FLOAT32_ON_CUDA,
 )

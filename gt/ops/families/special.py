@@ -14,8 +14,7 @@ import numpy as np
 from gt.errors import ArgumentError
 from gt.ops import rules
 from gt.ops.families.binary import infer_pair, log_slope, to_floats
-from gt.ops.families.elementwise import to_float
-from gt.ops.record import Op, Sample, Site, op, ops
+from gt.ops.record import FLOAT32_ON_CUDA, Op, Sample, Site, op, ops
 from gt.ops.sharding import pointwise
 from gt.program import Spec, spec
 
@@ -60,12 +59,13 @@ def _torch(name: str, narrow: bool = True) -> Any:
 
 
 def _special(
-    name: str, doc: str, numpy: Any, vjp: Any, samples: Any, torch: str = "", narrow: bool = True, jax: Any = None
-) -> Op:
+    name: str, doc: str, numpy: Any, vjp: Any, samples: Any, torch: str = "", narrow: bool = True, jax: Any = None,
+    **more: Any,
+) -> Op:  # fmt: skip
     return op(
         name,
         doc,
-        infer=to_float(name, complexes=False),
+        infer=rules.unary(name, to="float", complexes=False),
         factors=pointwise,
         vjp=None if vjp is None else (vjp,),
         kernels={
@@ -74,7 +74,9 @@ def _special(
             "torch": _torch(torch or name, narrow),
         },
         promote=True,
+        public=True,
         samples=samples,
+        **more,
     )
 
 
@@ -134,6 +136,7 @@ erfinv = _special(
     _each(_erfinv),
     lambda g, y, x: g * ops.exp(y * y) * (_ROOT_PI / 2),
     _uniform(-0.9, 0.9),
+    autocast=FLOAT32_ON_CUDA,
 )
 erfcx = _special(
     "erfcx",
@@ -163,13 +166,14 @@ def _log_ndtr(x: Any) -> Any:
 log_ndtr = op(
     "log_ndtr",
     "The logarithm of the normal distribution function.",
-    infer=to_float("log_ndtr", complexes=False),
+    infer=rules.unary("log_ndtr", to="float", complexes=False),
     factors=pointwise,
     vjp=(lambda g, y, x: g / ops.erfcx(x * -_ROOT_HALF) * math.sqrt(2 / math.pi),),
     compose=lambda x: _log_ndtr(x if x.dtype.is_floating_point else x * 1.0),
     kernels={"torch": _torch("log_ndtr", narrow=False)},
     promote=True,
     samples=_uniform(-4, 3),
+    public=True,
 )
 
 
@@ -182,13 +186,14 @@ def _entr(x: Any) -> Any:
 entr = op(
     "entr",
     "-x * log(x); 0 at 0, -inf below.",
-    infer=to_float("entr", complexes=False),
+    infer=rules.unary("entr", to="float", complexes=False),
     factors=pointwise,
     vjp=(lambda g, y, x: g * (-1.0 - ops.log(x)),),
     compose=lambda x: _entr(x if x.dtype.is_floating_point else x * 1.0),
     kernels={"torch": _torch("entr")},
     promote=True,
     samples=_uniform(0.1, 3),
+    public=True,
 )
 
 
@@ -412,6 +417,7 @@ zeta = op(
         ((np.array([2, 4]), np.array([-1.5, -0.25])), {}),
         ((np.zeros((0, 2)), np.zeros(2)), {}),
     ],
+    public=True,
 )
 
 
@@ -428,4 +434,5 @@ xlog1py = op(
     kernels={"array": _xlog1py_array, "torch": _torch("xlog1py")},
     promote=True,
     samples=_pairs(0.5, 2),
+    public=True,
 )

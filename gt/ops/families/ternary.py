@@ -9,7 +9,7 @@ import numpy as np
 from gt import dtypes
 from gt.errors import DTypeError
 from gt.ops import rules
-from gt.ops.record import Sample, Site, conj, op, ops
+from gt.ops.record import Autocast, Sample, Site, conj, op, ops
 from gt.ops.sharding import pointwise
 from gt.program import Spec, spec
 
@@ -159,6 +159,7 @@ addcmul = op(
     kernels={"array": _addcmul, "torch": _torch_three("addcmul"), "torch_graph": _graph_three(_addcmul)},
     promote=True,
     samples=lambda rng: [*_triples(rng, 1.5), ((np.arange(3), np.arange(3), np.arange(3), 2), {})],
+    autocast=Autocast(cuda="widest"),
 )
 addcdiv = op(
     "addcdiv",
@@ -174,4 +175,5 @@ addcdiv = op(
     kernels={"array": _addcdiv, "torch": _torch_three("addcdiv"), "torch_graph": _graph_three(_addcdiv)},
     promote=True,
     samples=lambda rng: _triples(rng, 1.5),
+    autocast=Autocast(cuda="widest"),
 )

@@ -10,7 +10,7 @@ import numpy as np
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.families.reduce import count, floating_or_complex, reduced, restore
-from gt.ops.record import Sample, Site, op, ops
+from gt.ops.record import FLOAT32_ON_CUDA, Sample, Site, op, ops
 from gt.ops.sharding import reducing
 from gt.program import Spec, spec
 
@@ -109,4 +109,5 @@ vector_norm = op(
     compose=_vector_norm,
     kernels={"torch": _torch},
     samples=_samples,
+    autocast=FLOAT32_ON_CUDA,
 )
