@@ -58,7 +58,13 @@ CALLS: dict[str, tuple[Any, ...]] = {
 
 #: Files whose functions have to do with no op, and may change more than they return.
 APART = {
-    f"gt.client.{name}" for name in ("connecting", "devices", "function", "policy", "save", "sharding", "switches")
+    "gt.client.compat.autocast",
+    "gt.client.compat.devices",
+    "gt.client.compat.switches",
+    "gt.client.functions.save",
+    "gt.client.mesh.sharding",
+    "gt.client.record.traced",
+    "gt.client.session.connecting",
 }
 
 #: Title, module and torch's name of it in the database.

@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 import os
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
+
+PACKAGE = Path(__file__).resolve().parent  #: The folder of GT's own files.
 
 
 def _flag(text: str) -> bool:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gt.client.record import precision
+from gt.config import PACKAGE
 from gt.ops.record import Op
 from gt.program import Instruction, Precision, Program, Spec
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 NODE_NBYTES = 700  #: What a node costs in memory, its share of dictionaries included.
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_GT = str(PACKAGE) + os.sep  #: Frames of GT's own files are not the user's line.
 
 
 class Kind:
@@ -274,7 +275,7 @@ class Tree:
 def users_line() -> tuple[str, int]:
     """File and line of the innermost frame that is not GT's own."""
     frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame is not None and frame.f_code.co_filename.startswith(_GT):
         if frame.f_back is None:
             break
         frame = frame.f_back

@@ -21,7 +21,7 @@ from queue import SimpleQueue
 
 import msgspec
 
-from gt.config import compiler_environment
+from gt.config import PACKAGE, compiler_environment
 from gt.program import Program
 
 JOBS = 32  #: Programs that wait to be compiled.
@@ -212,8 +212,7 @@ def _ours(path: Path) -> bool:
 
 def _hash_of_code() -> str:
     """A hash of all that decides what a program compiles to: the ops, and how graphs are made of them."""
-    package = Path(__file__).parent.parent
-    files = [*(package / "ops").glob("*.py"), *(package / "worker").rglob("*.py"), package / "program.py"]
+    files = [*(PACKAGE / "ops").rglob("*.py"), *(PACKAGE / "worker").rglob("*.py"), PACKAGE / "program.py"]
     digest = hashlib.sha256()
     for file in sorted(files):
         digest.update(file.read_bytes())
