@@ -85,7 +85,7 @@ class Op:
     #: Users may call the record itself, by its name: `gt.softplus(x, ...)`, `x.softplus(...)`. False: the name is
     #: public only if gt/client has a function or method of that name.
     public: bool = False
-    autocast: Autocast = Autocast()
+    autocast: Autocast | Callable[..., Autocast] = Autocast()  #: or (**attrs) -> it
     #: (*specs, **attrs) -> the floating-point operations of one use. None: derived from the record (work.py).
     flops: Callable[..., int] | None = None
     #: Operands meet in their common dtype (dtypes.promote), or in the result's if only that is

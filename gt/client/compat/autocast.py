@@ -20,7 +20,7 @@ from gt.client.record.tree import Kind
 from gt.dtypes import DType
 from gt.errors import ArgumentError, DTypeError
 from gt.ops import TABLE
-from gt.ops.record import Autocast, Op
+from gt.ops.record import Autocast
 from gt.program import SCALARS
 
 __all__ = ["autocast", "get_default_dtype", "is_autocast_enabled", "set_default_dtype"]
@@ -35,21 +35,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Policy:
     """Which operands are cast, and to what."""
 
-    __slots__ = ("_rules", "default", "device", "narrow")
+    __slots__ = ("default", "device", "narrow")
 
     def __init__(self, default: DType, narrow: DType | None, device: str) -> None:
         self.default = default  #: The dtype of Python floats, and of functions of integers that return floats.
         self.narrow = narrow  #: autocast's dtype; None while it is off
         self.device = device  #: whose list autocast follows: "cpu" or "cuda"
-        self._rules: dict[Op, str] = {}  #: By op, once it was met: what autocast does with it.
 
     def __call__(self, kind: Kind, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The operands as the op shall see them."""
         op = kind.op
-        try:
-            rule = self._rules[op]
-        except KeyError:
-            rule = self._rules[op] = self.rule(op.autocast)
+        entry = op.autocast
+        rule = self.rule(entry if isinstance(entry, Autocast) else entry(**kind.attrs))
         if rule:
             to = self.target(rule, args)
             return tuple([cast_to(a, to) if hasattr(a, "_v") and a.dtype in _CAST else a for a in args])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from gt.client.compat.autocast import autocasts
 from gt.client.compat.dims import one_dim
 from gt.client.functions.elementwise import abs, le, logical_and, mul, sigmoid, sub, tanh, where
 from gt.client.functions.elementwise import ge as _ge
@@ -14,6 +15,7 @@ from gt.client.record.recorder import unary
 from gt.client.record.tree import Kind, Kinds
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import TABLE
+from gt.ops.record import LOWER
 
 if TYPE_CHECKING:
     from gt.client.tensor import Tensor
@@ -182,6 +184,7 @@ def glu(input: Any, dim: int = -1) -> Tensor:
     return mul(a, sigmoid(b))
 
 
+@autocasts(LOWER)
 def prelu(input: Any, weight: Any) -> Tensor:
     """The input where positive, else weight times it; one weight, or one for each channel (dimension 1)."""
     _floating("prelu", input)

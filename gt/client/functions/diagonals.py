@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gt import dtypes
+from gt.client.compat.autocast import autocasts
 from gt.client.compat.dims import one_dim
 from gt.client.functions import elementwise as ew
 from gt.client.functions import reductions as red
@@ -14,6 +15,7 @@ from gt.client.record.tree import Kinds
 from gt.client.views.aliases import take
 from gt.errors import DimError, ShapeError
 from gt.ops import TABLE
+from gt.ops.record import Autocast
 
 if TYPE_CHECKING:
     from gt.client.tensor import Tensor
@@ -87,6 +89,7 @@ def diagflat(input: Any, offset: int = 0) -> Tensor:
     return diag_embed(shapes.reshape(input, -1) if input.numel() else shapes.reshape(input, 0), offset)
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def trace(input: Any) -> Tensor:
     """The sum of a matrix's diagonal."""
     if input.ndim != 2:

@@ -10,12 +10,14 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from gt.client.compat.arguments import shown
+from gt.client.compat.autocast import autocasts
 from gt.client.functions import elementwise as ew
 from gt.client.functions import reductions as red
 from gt.client.functions import shapes
 from gt.client.functions.diagonals import diagonal
 from gt.client.functions.linalg.matrices import matmul
 from gt.errors import ArgumentError, ShapeError
+from gt.ops.record import Autocast
 
 if TYPE_CHECKING:
     from gt.client.tensor import Tensor
@@ -28,6 +30,7 @@ Label = str | int
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
+@autocasts(Autocast(cuda="lower"))
 def einsum(*args: Any) -> Tensor:
     """The sum of products that an equation names.
 

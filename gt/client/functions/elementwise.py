@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import ml_dtypes
 
 from gt import dtypes
+from gt.client.compat.autocast import autocasts
 from gt.client.record.recorder import apply, binary, unary
 from gt.client.record.tree import Kind, Kinds
 from gt.errors import ArgumentError, DTypeError
 from gt.ops import TABLE
+from gt.ops.record import FLOAT32_ON_CUDA, Autocast
 
 if TYPE_CHECKING:
     from gt.client.tensor import Tensor
@@ -351,6 +353,7 @@ def _is_complex(x: Any) -> bool:
     return x.dtype.is_complex if hasattr(x, "_v") else isinstance(x, complex)
 
 
+@autocasts(Autocast(cuda="off"))
 def ldexp(input: Any, other: Any) -> Tensor:
     """input * 2 ** other."""
     return mul(input, _pow(2.0, other))
@@ -391,6 +394,7 @@ def equal(input: Any, other: Any) -> bool:
     return input.shape == other.shape and bool(eq(input, other).all().item())
 
 
+@autocasts(FLOAT32_ON_CUDA)
 def dist(input: Any, other: Any, p: float = 2) -> Tensor:
     """The p-norm of input - other."""
     from gt.client.functions.reductions import norm

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gt import dtypes
+from gt.client.compat.autocast import autocasts
 from gt.client.compat.dims import sizes
 from gt.client.functions import elementwise as ew
 from gt.client.functions.creation import full, ones_like
@@ -14,6 +15,7 @@ from gt.client.record.recorder import apply
 from gt.client.record.tree import Kinds
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import TABLE
+from gt.ops.record import FLOAT32_ON_CPU
 
 if TYPE_CHECKING:
     from gt.client.tensor import Tensor
@@ -50,10 +52,19 @@ def pad(input: Any, pad: Any, mode: str = "constant", value: Any = None) -> Tens
         raise ArgumentError(f"pad: mode is 'constant', 'reflect', 'replicate' or 'circular', not {mode!r}")
     if value:
         raise ArgumentError(f"pad: mode {mode!r} takes no value")
+    in_float32 = mode == "replicate" or (mode == "reflect" and len(pad) <= 4)
+    return (_own_elements_float32 if in_float32 else _own_elements)(input, pad, mode)
+
+
+def _own_elements(input: Any, pad: Any, mode: str) -> Tensor:
+    """A tensor padded with its own elements."""
     x = input
     for d, (before, after) in enumerate(_sides("pad", input, pad)):
         x = _padded(x, d, before, after, mode)
     return x if x is not input else input.clone()
+
+
+_own_elements_float32 = autocasts(FLOAT32_ON_CPU)(_own_elements)
 
 
 def _padded(x: Any, d: int, before: int, after: int, mode: str) -> Any:

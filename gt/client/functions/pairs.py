@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gt.client.compat.autocast import autocasts
 from gt.client.functions import elementwise as ew
 from gt.client.functions import reductions as red
 from gt.client.functions import shapes
@@ -16,6 +17,7 @@ from gt.client.record.recorder import unary
 from gt.client.record.tree import Kinds
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import TABLE
+from gt.ops.record import FLOAT32, FLOAT32_ON_CUDA
 
 if TYPE_CHECKING:
     from gt.client.tensor import Tensor
@@ -58,6 +60,7 @@ def combinations(input: Any, r: int = 2, with_replacement: bool = False) -> Tens
     return input[from_numpy(places)]
 
 
+@autocasts(FLOAT32)
 def cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: str | None = _MODES[0]) -> Tensor:
     """The p-norm distance of every row of x1 to every row of x2; leading dimensions are batches."""
     if x1.ndim < 2 or x2.ndim < 2 or x1.shape[-1] != x2.shape[-1]:
@@ -76,6 +79,7 @@ def cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: str | None = _MODES[0]
     return _length(shapes.unsqueeze(x1, -2) - shapes.unsqueeze(x2, -3), p)
 
 
+@autocasts(FLOAT32_ON_CUDA)
 def pdist(input: Any, p: float = 2.0) -> Tensor:
     """The p-norm distance of every two rows of a matrix."""
     from gt.client.functions.creation import from_numpy

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gt import dtypes
 from gt.client.compat.arguments import shown
+from gt.client.compat.autocast import autocast, autocasts
 from gt.client.compat.dims import one_dim, some_dims
 from gt.client.functions import elementwise as ew
 from gt.client.functions import shapes
@@ -15,6 +16,7 @@ from gt.client.record.recorder import apply, unary
 from gt.client.record.tree import Kinds
 from gt.errors import ArgumentError, DTypeError
 from gt.ops import TABLE
+from gt.ops.record import FLOAT32_ON_CUDA, Autocast
 
 if TYPE_CHECKING:
     from gt.client.tensor import Tensor
@@ -112,6 +114,7 @@ def lifted(x: Any, f: Callable[[Any], Any]) -> Any:
 # --- sums --------------------------------------------------------------------------------------------
 
 
+@autocasts(Autocast(cuda="off"))
 def nansum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The sum of those that are numbers."""
     if input.dtype.is_differentiable:
@@ -119,6 +122,7 @@ def nansum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = N
     return sum(input, dim, keepdim, dtype=dtype)
 
 
+@autocasts(Autocast(cuda="off"))
 def nanmean(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The mean of those that are numbers."""
     kept = sum(ew.logical_not(ew.isnan(input)), dim, keepdim)
@@ -232,6 +236,7 @@ def min(input: Any, dim: Any = _MISSING, keepdim: bool = False, **names: Any) ->
 # --- norms, softmax ----------------------------------------------------------------------------------
 
 
+@autocasts(FLOAT32_ON_CUDA)
 def norm(input: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False, dtype: Any = None, **names: Any) -> Tensor:
     """The p-norm over dims: 'fro' (2), any number, inf, -inf, or 'nuc' of matrices."""
     if names:
@@ -260,11 +265,13 @@ def logsumexp(input: Any, dim: Any, keepdim: bool = False, **names: Any) -> Tens
 
 
 def _along(kinds: Kinds, input: Any, dim: Any, dtype: Any) -> Tensor:
-    x = input if dtype is None else ew.cast(input, dtype)
-    if not hasattr(x, "ndim"):
-        raise DTypeError(f"{kinds.op.name}: expected a tensor, got {shown(x)}")
-    kind = kinds[one_dim(kinds.op.name, dim, x.ndim)]
-    return unary(kind, x) if x.ndim else lifted(x, lambda x: unary(kind, x))
+    if dtype is not None:  # takes precedence over autocast
+        with autocast(enabled=False):
+            return _along(kinds, ew.cast(input, dtype), dim, None)
+    if not hasattr(input, "ndim"):
+        raise DTypeError(f"{kinds.op.name}: expected a tensor, got {shown(input)}")
+    kind = kinds[one_dim(kinds.op.name, dim, input.ndim)]
+    return unary(kind, input) if input.ndim else lifted(input, lambda x: unary(kind, x))
 
 
 def softmax(input: Any, dim: int, dtype: Any = None) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gt.client.compat.autocast import autocasts
 from gt.client.functions import elementwise as ew
 from gt.client.functions import fft as transforms
 from gt.client.functions import shapes
@@ -11,6 +12,7 @@ from gt.client.functions.complexes import view_as_real
 from gt.client.functions.padding import pad
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import TABLE
+from gt.ops.record import FLOAT32_ON_CPU
 from gt.program import spec
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ def _window(op: str, window: Any, win_length: int | None, n_fft: int, like: Any)
     return window if length == n_fft else pad(window, (left, n_fft - length - left))
 
 
+@autocasts(FLOAT32_ON_CPU)
 def stft(
     input: Any,
     n_fft: int,

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gt import dtypes
+from gt.client.compat.autocast import autocasts
 from gt.client.compat.dims import one_dim
 from gt.client.functions import elementwise as ew
 from gt.client.functions import scatter, shapes
 from gt.client.functions.reductions import amax, amin, any, norm, sum
 from gt.client.functions.sorting import added_at, searchsorted, sort
 from gt.errors import ArgumentError, DTypeError, ShapeError
+from gt.ops.record import FLOAT32_ON_CPU, FLOAT32_ON_CUDA
 
 if TYPE_CHECKING:
     from gt.client.tensor import Tensor
@@ -79,11 +81,13 @@ def _quantile(name: str, input: Any, q: Any, dim: Any, keepdim: bool, interpolat
     return shapes.reshape(shapes.movedim(values, -1, 0), (q.shape[0], *shape))
 
 
+@autocasts(FLOAT32_ON_CPU)
 def quantile(input: Any, q: Any, dim: Any = None, keepdim: bool = False, *, interpolation: str = "linear") -> Tensor:
     """The value below which a fraction q of the elements lies; nan if one is."""
     return _quantile("quantile", input, q, dim, keepdim, interpolation, False)
 
 
+@autocasts(FLOAT32_ON_CPU)
 def nanquantile(input: Any, q: Any, dim: Any = None, keepdim: bool = False, *, interpolation: str = "linear") -> Tensor:
     """The value below which a fraction q of the elements that are numbers lies."""
     return _quantile("nanquantile", input, q, dim, keepdim, interpolation, True)
@@ -245,6 +249,7 @@ def histogramdd(input: Any, bins: Any, *, range: Any = None, weight: Any = None,
 # --- renorm ------------------------------------------------------------------------------------------
 
 
+@autocasts(FLOAT32_ON_CUDA)
 def renorm(input: Any, p: float, dim: int, maxnorm: float) -> Tensor:
     """The slices along dim, each scaled down to a p-norm of at most maxnorm."""
     d = one_dim("renorm", dim, input.ndim)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from gt.client.compat.autocast import autocasts
 from gt.client.functions import elementwise as ew
 from gt.client.functions.reductions import log_softmax
 from gt.client.record.recorder import apply
@@ -16,6 +17,7 @@ from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
 from gt.nn.functional.linear import linear
 from gt.ops import TABLE, ops
+from gt.ops.record import FLOAT32
 
 __all__ = [
     "binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "gaussian_nll_loss", "huber_loss",
@@ -60,6 +62,7 @@ def _weighted(op: str, input: Tensor, loss: Tensor, weight: Any, reduction: str)
 # --- of numbers --------------------------------------------------------------------------------------
 
 
+@autocasts(FLOAT32)
 def mse_loss(
     input: Tensor,
     target: Tensor,
@@ -77,6 +80,7 @@ def mse_loss(
     return _weighted("mse_loss", input, d * d, weight, reduction)
 
 
+@autocasts(FLOAT32)
 def l1_loss(
     input: Tensor,
     target: Tensor,
@@ -90,6 +94,7 @@ def l1_loss(
     return _weighted("l1_loss", input, (input - target).abs(), weight, reduction)
 
 
+@autocasts(FLOAT32)
 def smooth_l1_loss(
     input: Tensor,
     target: Tensor,
@@ -108,6 +113,7 @@ def smooth_l1_loss(
     return reduced(ew.where(d < beta, d * d * (0.5 / beta), d - 0.5 * beta), reduction)
 
 
+@autocasts(FLOAT32)
 def huber_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Any = None
 ) -> Tensor:
@@ -124,6 +130,7 @@ def huber_loss(
     return reduced(loss * weight, reduction)
 
 
+@autocasts(FLOAT32)
 def poisson_nll_loss(
     input: Tensor,
     target: Tensor,
@@ -192,6 +199,7 @@ def _check_weight(op: str, input: Tensor, weight: Any) -> None:
         raise ShapeError(f"{op}: a weight of shape {tuple(weight.shape)} for {classes} classes")
 
 
+@autocasts(FLOAT32)
 def nll_loss(
     input: Tensor,
     target: Tensor,
@@ -210,6 +218,7 @@ def nll_loss(
     return _with_weight(apply(_NLL["none", ignore_index], (input, target)), target, weight, ignore_index, reduction)
 
 
+@autocasts(FLOAT32)
 def cross_entropy(
     input: Tensor,
     target: Tensor,
@@ -295,6 +304,7 @@ def _one_dtype(input: Tensor, target: Tensor) -> Tensor:
     return target if target.dtype is input.dtype else target.to(input.dtype)
 
 
+@autocasts(FLOAT32)
 def binary_cross_entropy(
     input: Tensor,
     target: Tensor,
@@ -310,6 +320,7 @@ def binary_cross_entropy(
     return reduced(loss if weight is None else loss * weight, reduction)
 
 
+@autocasts(FLOAT32)
 def binary_cross_entropy_with_logits(
     input: Tensor,
     target: Tensor,
@@ -330,6 +341,7 @@ def binary_cross_entropy_with_logits(
     return reduced(loss if weight is None else loss * weight, reduction)
 
 
+@autocasts(FLOAT32)
 def kl_div(
     input: Tensor,
     target: Tensor,

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from gt.client.compat.autocast import autocasts
 from gt.client.functions import creation, randoms
 from gt.client.functions import elementwise as ew
 from gt.client.record.recorder import apply, unary
@@ -15,6 +16,7 @@ from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
 from gt.nn.functional.spatial import Sizes, batched, called, per_dim
 from gt.ops import TABLE
+from gt.ops.record import FLOAT32_ON_CPU, Autocast
 
 __all__ = [
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
@@ -89,6 +91,7 @@ max_pool3d, max_pool3d_with_indices = _max_pool(3)
 def _unpool(n: int) -> Pool:
     op = f"max_unpool{n}d"
 
+    @autocasts(FLOAT32_ON_CPU)
     def function(
         input: Any, indices: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, output_size: Any = None
     ) -> Tensor:
@@ -149,7 +152,8 @@ def _fractional(n: int) -> tuple[Pool, Pool]:
         where = apply(_GATHER[n + 2], (position.reshape(each), best)).squeeze(-1)
         return (y, where) if had_batch else (y.squeeze(0), where.squeeze(0))
 
-    return _pair(function, op, "The largest element of windows that begin at random, in every channel elsewhere")
+    plain, both = _pair(function, op, "The largest element of windows that begin at random, in every channel elsewhere")
+    return autocasts(FLOAT32_ON_CPU)(plain), autocasts(FLOAT32_ON_CPU)(both)
 
 
 def _fractions(op: str, sizes: Sizes, kernel: Sizes, output_size: Any, ratio: Any) -> Sizes:
@@ -256,6 +260,7 @@ def _output_size(op: str, output_size: Any, x: Any, n: int) -> Sizes:
 def _shares(n: int) -> Pool:
     op = f"adaptive_avg_pool{n}d"
 
+    @autocasts(FLOAT32_ON_CPU if n == 3 else Autocast())
     def function(input: Any, output_size: Any) -> Tensor:
         x, had_batch = batched(op, input, n)
         sizes = _output_size(op, output_size, x, n)

@@ -14,7 +14,7 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ShapeError
 from gt.ops import rules
-from gt.ops.record import Site, op, ops
+from gt.ops.record import FLOAT32_ON_CPU, Autocast, Site, op, ops
 from gt.program import Spec, spec
 
 Sizes = tuple[int, ...]
@@ -88,4 +88,5 @@ adaptive_max_pool = op(
         ((rng.permutation(24).reshape(1, 1, 3, 2, 4) / 4.0,), {"sizes": (2, 2, 3)}),
         ((rng.normal(size=(0, 2, 5, 3)),), {"sizes": (3, 2)}),
     ],
+    autocast=lambda sizes: FLOAT32_ON_CPU if len(sizes) == 3 else Autocast(),
 )

@@ -185,6 +185,7 @@ square = op(
     vjp=(lambda g, y, x: g * (conj(x) * 2.0),),
     kernels={"array": lambda xp, x: x * x},
     samples=_and_complex(_reals),
+    autocast=FLOAT32_ON_CUDA,
 )
 
 

@@ -16,7 +16,7 @@ from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import rules
 from gt.ops.families import pool_shards, windows
 from gt.ops.families.channels_last import empty, order_of
-from gt.ops.record import Sample, Site, op, ops
+from gt.ops.record import FLOAT32_ON_CPU, Autocast, Sample, Site, op, ops
 from gt.program import Spec, spec
 
 Sizes = tuple[int, ...]
@@ -211,6 +211,7 @@ max_pool = op(
     ),
     kernels={"array": _max_array, "torch": _max_torch},
     samples=lambda rng: [((x,), a) for x, a in _max_cases(rng)],
+    autocast=lambda kernel, **attrs: FLOAT32_ON_CPU if len(kernel) == 3 else Autocast(),
 )
 
 max_pool_dx = op(
@@ -355,6 +356,7 @@ avg_pool = op(
     vjp=(lambda g, y, x, **attrs: ops.avg_pool_dx(g, sizes=x.shape[2:], **attrs),),
     kernels={"array": _avg_array, "torch": _avg_torch},
     samples=lambda rng: [((x,), a) for x, a in _avg_cases(rng)],
+    autocast=lambda kernel, **attrs: FLOAT32_ON_CPU if len(kernel) == 3 else Autocast(),
 )
 
 avg_pool_dx = op(

@@ -14,7 +14,7 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import rules
-from gt.ops.record import FLOAT32_ON_CUDA, Sample, Site, op, ops
+from gt.ops.record import FLOAT32_ON_CUDA, Autocast, Sample, Site, op, ops
 from gt.program import Spec, spec
 
 Sizes = tuple[int, ...]
@@ -246,7 +246,7 @@ interpolate = op(
     vjp=(lambda g, y, x, *, sizes, **attrs: ops.interpolate_dx(g, sizes=x.shape[2:], **attrs),),
     kernels={"array": _array, "torch": _torch},
     samples=lambda rng: [((x,), a) for x, a in _cases(rng)],
-    autocast=FLOAT32_ON_CUDA,
+    autocast=lambda mode, **attrs: Autocast() if mode == "area" else FLOAT32_ON_CUDA,
 )
 
 interpolate_dx = op(

@@ -9,7 +9,7 @@ import numpy as np
 from gt import dtypes
 from gt.errors import DTypeError, ShapeError
 from gt.ops import rules
-from gt.ops.record import Site, op, ops
+from gt.ops.record import FLOAT32_ON_CUDA, Site, op, ops
 from gt.ops.sharding import letters, same_shape
 from gt.program import Spec, spec
 
@@ -74,4 +74,5 @@ sum_to = op(
             ((rng.integers(0, 4, size=(2, 3), dtype=np.int32),), {"shape": (3,)}),
         ]
     ),
+    autocast=FLOAT32_ON_CUDA,
 )

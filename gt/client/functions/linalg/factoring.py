@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gt import dtypes
+from gt.client.compat.autocast import autocasts
 from gt.client.functions import elementwise as ew
 from gt.client.functions import reductions as red
 from gt.client.functions import shapes
@@ -16,6 +17,7 @@ from gt.client.record.recorder import apply, unary
 from gt.client.record.tree import Kind, Kinds
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import TABLE
+from gt.ops.record import FLOAT32_ON_CPU, Autocast
 
 if TYPE_CHECKING:
     from gt.client.tensor import Tensor
@@ -88,6 +90,7 @@ class LUFactorInfo(NamedTuple):
 # --- QR ------------------------------------------------------------------------------------------------
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def linalg_qr(A: Any, mode: str = "reduced") -> QR:
     """A matrix as orthonormal columns times a triangle. Mode 'r' computes the triangle only."""
     if mode not in ("reduced", "complete", "r"):
@@ -98,11 +101,13 @@ def linalg_qr(A: Any, mode: str = "reduced") -> QR:
     return QR(q, r)
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def qr(input: Any, some: bool = True) -> QR:
     """A matrix as orthonormal columns times a triangle; see linalg.qr."""
     return linalg_qr(input, "reduced" if some else "complete")
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def householder_product(A: Any, tau: Any) -> Tensor:
     """The first columns of a product of reflections: what geqrf leaves below the diagonal, and tau."""
     if A.ndim < 2 or A.shape[-1] > A.shape[-2] or tau.ndim != A.ndim - 1 or tau.shape[-1] > A.shape[-1]:
@@ -119,6 +124,7 @@ def householder_product(A: Any, tau: Any) -> Tensor:
     return made if k else ew.add(made, nothing_of(A))
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def orgqr(input: Any, tau: Any) -> Tensor:
     """See linalg.householder_product."""
     return householder_product(input, tau)
@@ -127,6 +133,7 @@ def orgqr(input: Any, tau: Any) -> Tensor:
 # --- eigenvectors --------------------------------------------------------------------------------------
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def eigh(A: Any, UPLO: str = "L") -> Eigen:
     """The eigenvalues, ascending, and eigenvectors of a symmetric or Hermitian matrix."""
     if UPLO not in ("L", "U", "l", "u"):
@@ -135,17 +142,20 @@ def eigh(A: Any, UPLO: str = "L") -> Eigen:
     return Eigen(values, vectors)
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def eigvalsh(A: Any, UPLO: str = "L") -> Tensor:
     """The eigenvalues, ascending, of a symmetric or Hermitian matrix."""
     return eigh(A, UPLO).eigenvalues
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def eig(A: Any) -> Eigen:
     """The eigenvalues and eigenvectors of a square matrix; complex."""
     values, vectors = apply(_EIG, (A,))
     return Eigen(values, vectors)
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def eigvals(A: Any) -> Tensor:
     """The eigenvalues of a square matrix; complex."""
     return eig(A).eigenvalues
@@ -154,12 +164,14 @@ def eigvals(A: Any) -> Tensor:
 # --- singular vectors ----------------------------------------------------------------------------------
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def linalg_svd(A: Any, full_matrices: bool = True, *, driver: str | None = None) -> SVD:
     """A matrix as U @ diag(S) @ Vh, with orthonormal U and Vh, and S descending."""
     u, s, vh = apply(_SVD[bool(full_matrices)], (A,))
     return SVD(u, s, vh)
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def svd(input: Any, some: bool = True, compute_uv: bool = True) -> OldSVD:
     """A matrix as U @ diag(S) @ V.mH; see linalg.svd."""
     if not compute_uv:
@@ -169,11 +181,13 @@ def svd(input: Any, some: bool = True, compute_uv: bool = True) -> OldSVD:
     return OldSVD(u, s, adjoint(vh))
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def svdvals(A: Any, *, driver: str | None = None) -> Tensor:
     """The singular values of a matrix, descending."""
     return linalg_svd(A, False).S
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def matrix_rank(A: Any, tol: Any = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None) -> Tensor:
     """How many singular values are larger than max(atol, rtol * the largest)."""
     if A.ndim < 2:
@@ -206,6 +220,7 @@ def lu_factor(A: Any, *, pivot: bool = True) -> LUFactor:
     return LUFactor(made.LU, made.pivots)
 
 
+@autocasts(FLOAT32_ON_CPU)
 def lu(A: Any, pivot: bool = True, get_infos: bool = False) -> tuple[Tensor, ...]:
     """linalg.lu_factor; with get_infos, also 0 where A is not singular."""
     made = lu_factor_ex(A, pivot=pivot)
@@ -236,6 +251,7 @@ def lu_unpack(LU_data: Any, LU_pivots: Any, unpack_data: bool = True, unpack_piv
     return Factors(p, low, shapes.triu(LU_data[..., :k, :]))
 
 
+@autocasts(Autocast(cpu="off", cuda="off"))
 def linalg_lu_solve(LU: Any, pivots: Any, B: Any, *, left: bool = True, adjoint: bool = False) -> Tensor:
     """The X of A @ X = B (X @ A = B unless left), given what lu_factor returned for A, or for A.mH."""
     n = LU.shape[-1] if LU.ndim > 1 else -1
@@ -263,6 +279,7 @@ def _flip(x: Any) -> Tensor:
     return conj(shapes.transpose(x, -2, -1))
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def lu_solve(b: Any, LU_data: Any, LU_pivots: Any) -> Tensor:
     """The X of A @ X = b, given what lu returned for A."""
     return linalg_lu_solve(LU_data, LU_pivots, b)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gt.client.compat.autocast import autocasts
 from gt.client.compat.dims import one_dim
 from gt.client.functions import elementwise as ew
 from gt.client.functions import reductions as red
@@ -16,6 +17,7 @@ from gt.client.record.recorder import binary
 from gt.client.record.tree import Kind
 from gt.errors import ArgumentError, DimError, DTypeError, ShapeError
 from gt.ops import TABLE
+from gt.ops.record import LOWER, Autocast
 
 if TYPE_CHECKING:
     from gt.client.tensor import Tensor
@@ -66,16 +68,19 @@ def bmm(input: Any, mat2: Any) -> Tensor:
     return _bmm(input, mat2)
 
 
+@autocasts(Autocast(cpu="off", cuda="lower"))
 def mv(input: Any, vec: Any) -> Tensor:
     """A matrix times a vector."""
     return _mv(input, vec)
 
 
+@autocasts(Autocast(cpu="off", cuda="widest"))
 def dot(input: Any, tensor: Any) -> Tensor:
     """The sum of the products of two vectors' elements."""
     return _dot(input, tensor)
 
 
+@autocasts(Autocast(cpu="off", cuda="widest"))
 def vdot(input: Any, other: Any) -> Tensor:
     """dot, with the first vector conjugated."""
     return _dot(conj(input), other)
@@ -129,6 +134,7 @@ def nothing_of(x: Any) -> Tensor:
     return ew.where(ew.eq(full((), 1), 0), x, 0)
 
 
+@autocasts(LOWER)
 def addmm(input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """beta * input + alpha * (mat1 @ mat2)."""
     if mat1.ndim != 2 or mat2.ndim != 2:
@@ -136,6 +142,7 @@ def addmm(input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) ->
     return _plus("addmm", input, matmul(mat1, mat2), beta, alpha)
 
 
+@autocasts(Autocast(cpu="off", cuda="lower"))
 def addmv(input: Any, mat: Any, vec: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """beta * input + alpha * (mat @ vec)."""
     if mat.ndim != 2 or vec.ndim != 1:
@@ -143,16 +150,19 @@ def addmv(input: Any, mat: Any, vec: Any, *, beta: Any = 1, alpha: Any = 1) -> T
     return _plus("addmv", input, matmul(mat, vec), beta, alpha)
 
 
+@autocasts(LOWER)
 def baddbmm(input: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """beta * input + alpha * (batch1 @ batch2)."""
     return _plus("baddbmm", input, _bmm(batch1, batch2), beta, alpha)
 
 
+@autocasts(LOWER)
 def addbmm(input: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """beta * input + alpha * the sum of a batch of products."""
     return _plus("addbmm", input, red.sum(_bmm(batch1, batch2), 0, dtype=batch1.dtype), beta, alpha)
 
 
+@autocasts(Autocast(cuda="lower"))
 def addr(input: Any, vec1: Any, vec2: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """beta * input + alpha * outer(vec1, vec2)."""
     if input.dtype.name == "bool" and outer(vec1, vec2).dtype.name == "bool":
@@ -164,6 +174,7 @@ def addr(input: Any, vec1: Any, vec2: Any, *, beta: Any = 1, alpha: Any = 1) -> 
 # --- of any number of dimensions -----------------------------------------------------------------------
 
 
+@autocasts(Autocast(cuda="widest"))
 def tensordot(a: Any, b: Any, dims: Any = 2) -> Tensor:
     """The sum of products over some dimensions of both: the last and first so many, or those named."""
     ours, theirs = _paired_dims(a, b, dims)
@@ -178,9 +189,10 @@ def tensordot(a: Any, b: Any, dims: Any = 2) -> Tensor:
     rows = [d for d in range(a.ndim) if d not in ours]
     columns = [d for d in range(b.ndim) if d not in theirs]
     inside = math.prod(a.shape[d] for d in ours)
-    left = shapes.reshape(shapes.permute(a, *rows, *ours), math.prod(a.shape[d] for d in rows), inside)
-    right = shapes.reshape(shapes.permute(b, *theirs, *columns), inside, math.prod(b.shape[d] for d in columns))
-    made = matmul(left, right)
+    height, width = math.prod(a.shape[d] for d in rows), math.prod(b.shape[d] for d in columns)
+    left = shapes.reshape(shapes.permute(a, *rows, *ours), height, inside)
+    right = shapes.reshape(shapes.permute(b, *theirs, *columns), inside, width)
+    made = matmul(left, right) if height != 1 or width != 1 else dot(left[0], right[:, 0])
     return shapes.reshape(made, (*(a.shape[d] for d in rows), *(b.shape[d] for d in columns)))
 
 
@@ -215,6 +227,7 @@ def kron(input: Any, other: Any) -> Tensor:
     return shapes.reshape(ew.mul(left, right), tuple(p * q for p, q in zip(a, b, strict=True)))
 
 
+@autocasts(Autocast(cuda="widest"))
 def cross(input: Any, other: Any, dim: int | None = None) -> Tensor:
     """The cross product of vectors of three elements along a dimension; by default, the first of size 3."""
     if dim is None:
@@ -239,6 +252,7 @@ def cross_along(op: str, a: Any, b: Any, dim: int) -> Tensor:
     return shapes.cat([a2 * b3 - a3 * b2, a3 * b1 - a1 * b3, a1 * b2 - a2 * b1], d)
 
 
+@autocasts(Autocast(cuda="lower"))
 def chain_matmul(*matrices: Any) -> Tensor:
     """The product of a chain of matrices, multiplied in the cheapest order."""
     chain = list(matrices[0]) if len(matrices) == 1 and isinstance(matrices[0], (list, tuple)) else list(matrices)

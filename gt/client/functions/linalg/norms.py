@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from gt.client.compat.autocast import autocasts
 from gt.client.compat.dims import one_dim, some_dims
 from gt.client.functions import elementwise as ew
 from gt.client.functions import reductions as red
@@ -15,6 +16,7 @@ from gt.client.record.recorder import unary
 from gt.client.record.tree import Kinds
 from gt.errors import ArgumentError, DimError, DTypeError, ShapeError
 from gt.ops import TABLE
+from gt.ops.record import FLOAT32_ON_CPU, FLOAT32_ON_CUDA
 
 if TYPE_CHECKING:
     from gt.client.tensor import Tensor
@@ -36,6 +38,7 @@ def vector_norm(x: Any, ord: float = 2, dim: Any = None, keepdim: bool = False, 
     return unary(_NORM[float(ord), some_dims("linalg.vector_norm", dim, x.ndim), bool(keepdim)], x)
 
 
+@autocasts(FLOAT32_ON_CUDA)
 def matrix_norm(A: Any, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The norm of matrices in two dimensions: 'fro', 'nuc', or 1, -1, 2, -2, inf, -inf."""
     A = _typed("linalg.matrix_norm", A, dtype)
@@ -77,6 +80,7 @@ def norm(A: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dty
     return matrix_norm(A, ord, (-2, -1) if dims is None else dims, keepdim, dtype=dtype)
 
 
+@autocasts(FLOAT32_ON_CPU)
 def cond(A: Any, p: Any = None) -> Tensor:
     """How much the solution of a linear equation may magnify an error: norm(A) * norm(inverse of A)."""
     if A.ndim < 2:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gt import dtypes
+from gt.client.compat.autocast import autocasts
 from gt.client.functions import elementwise as ew
 from gt.client.functions import reductions as red
 from gt.client.functions import shapes
@@ -22,6 +23,7 @@ from gt.client.record.recorder import apply, unary
 from gt.client.record.tree import Kind, Kinds
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import TABLE
+from gt.ops.record import FLOAT32_ON_CPU, LOWER, Autocast
 
 if TYPE_CHECKING:
     from gt.client.tensor import Tensor
@@ -96,18 +98,21 @@ def _checked(x: Tensor, info: Tensor, what: str) -> Tensor:
 _SINGULAR = "the matrix is singular, and has no inverse"
 
 
+@autocasts(FLOAT32_ON_CPU)
 def inv_ex(A: Any, *, check_errors: bool = False) -> Inverse:
     """The inverse of matrices, and 0 where there is one."""
     y, info = apply(_INV, (A,))
     return Inverse(_checked(y, info, f"linalg.inv_ex: {_SINGULAR}") if check_errors else y, info)
 
 
+@autocasts(FLOAT32_ON_CPU)
 def inv(A: Any) -> Tensor:
     """The inverse of matrices."""
     y, info = apply(_INV, (A,))
     return _checked(y, info, f"linalg.inv: {_SINGULAR}")
 
 
+@autocasts(FLOAT32_ON_CPU)
 def inverse(input: Any) -> Tensor:
     """The inverse of matrices; see linalg.inv."""
     return inv(input)
@@ -124,6 +129,7 @@ def solve_ex(A: Any, B: Any, *, left: bool = True, check_errors: bool = False) -
     return Solution(_checked(x, info, f"linalg.solve_ex: {_SINGULAR}") if check_errors else x, info)
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def solve(A: Any, B: Any, *, left: bool = True) -> Tensor:
     """The X of A @ X = B, or of X @ A = B unless left. B may be a vector."""
     x, info = _solve("linalg.solve", A, B, left)
@@ -147,6 +153,7 @@ def solve_triangular(A: Any, B: Any, *, upper: bool, left: bool = True, unitrian
     return made
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def triangular_solve(
     b: Any, A: Any, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> TriangularSolution:
@@ -158,6 +165,7 @@ def triangular_solve(
     return TriangularSolution(solve_triangular(A, b, upper=upper, unitriangular=unitriangular), clone)
 
 
+@autocasts(FLOAT32_ON_CPU)
 def tensorinv(A: Any, ind: int = 2) -> Tensor:
     """The inverse of a tensor whose first ind dimensions are the rows of a matrix."""
     if ind <= 0:
@@ -168,6 +176,7 @@ def tensorinv(A: Any, ind: int = 2) -> Tensor:
     return shapes.reshape(inv(shapes.reshape(A, (math.prod(rows), math.prod(columns)))), (*columns, *rows))
 
 
+@autocasts(FLOAT32_ON_CPU)
 def tensorsolve(A: Any, B: Any, dims: Any = None) -> Tensor:
     """The X of tensordot(A, X, X.ndim) = B."""
     if dims is not None:
@@ -184,23 +193,27 @@ def tensorsolve(A: Any, B: Any, dims: Any = None) -> Tensor:
 _INDEFINITE = "the matrix is not positive definite"
 
 
+@autocasts(FLOAT32_ON_CPU)
 def cholesky_ex(A: Any, *, upper: bool = False, check_errors: bool = False) -> Cholesky:
     """The triangle L with A = L @ L.mH, and 0 where there is one."""
     y, info = apply(_CHOLESKY[bool(upper)], (A,))
     return Cholesky(_checked(y, info, f"linalg.cholesky_ex: {_INDEFINITE}") if check_errors else y, info)
 
 
+@autocasts(FLOAT32_ON_CPU)
 def cholesky(input: Any, upper: bool = False) -> Tensor:
     """The triangle L with input = L @ L.mH; or its conjugate transpose, if upper."""
     y, info = apply(_CHOLESKY[bool(upper)], (input,))
     return _checked(y, info, f"linalg.cholesky: {_INDEFINITE}")
 
 
+@autocasts(FLOAT32_ON_CPU)
 def linalg_cholesky(A: Any, *, upper: bool = False) -> Tensor:
     """The triangle L with A = L @ L.mH; or its conjugate transpose, if upper."""
     return cholesky(A, upper)
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def cholesky_solve(B: Any, L: Any, upper: bool = False) -> Tensor:
     """The X of A @ X = B, given A's Cholesky factor."""
     if B.ndim < 2 or L.ndim < 2:
@@ -209,6 +222,7 @@ def cholesky_solve(B: Any, L: Any, upper: bool = False) -> Tensor:
     return made
 
 
+@autocasts(FLOAT32_ON_CPU)
 def cholesky_inverse(L: Any, upper: bool = False) -> Tensor:
     """The inverse of A, given its Cholesky factor."""
     if L.ndim < 2 or L.shape[-1] != L.shape[-2]:
@@ -261,6 +275,7 @@ def matrix_exp(A: Any) -> Tensor:
     return unary(_EXP, A)
 
 
+@autocasts(Autocast(cuda="lower"))
 def multi_dot(tensors: Any) -> Tensor:
     """A chain of matrices multiplied in the cheapest order; the first and the last may be vectors."""
     chain = list(tensors)
@@ -279,6 +294,7 @@ def multi_dot(tensors: Any) -> Tensor:
     return shapes.reshape(made, shape) if row or column else made
 
 
+@autocasts(LOWER)
 def vecdot(x: Any, y: Any, *, dim: int = -1) -> Tensor:
     """The dot products of vectors along a dimension; x is conjugated."""
     if x.dtype is not y.dtype:
@@ -334,11 +350,13 @@ def pinv(A: Any, rcond: Any = None, hermitian: bool = False, *, atol: Any = None
     return made
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def pinverse(input: Any, rcond: Any = 1e-15) -> Tensor:
     """The pseudo-inverse of matrices; see linalg.pinv."""
     return pinv(input, rcond)
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def lstsq(A: Any, B: Any, rcond: float | None = None, *, driver: str | None = None) -> LeastSquares:
     """The X that makes A @ X - B least in its 2-norm, and the smallest of those. Some drivers wait for the rank."""
     from gt.client.functions.linalg.factoring import matrix_rank, svdvals
