@@ -16,7 +16,7 @@ from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
 from gt.nn.functional.spatial import Sizes, batched, called, per_dim
 from gt.ops import TABLE
-from gt.ops.record import FLOAT32_ON_CPU, Autocast
+from gt.ops.record import FLOAT32_ON_CPU
 
 __all__ = [
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
@@ -91,7 +91,6 @@ max_pool3d, max_pool3d_with_indices = _max_pool(3)
 def _unpool(n: int) -> Pool:
     op = f"max_unpool{n}d"
 
-    @autocasts(FLOAT32_ON_CPU)
     def function(
         input: Any, indices: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, output_size: Any = None
     ) -> Tensor:
@@ -112,7 +111,9 @@ def _unpool(n: int) -> Pool:
         y = apply(_SCATTER[2], (empty, indices.reshape(flat), x.reshape(flat))).reshape((*x.shape[:2], *sizes))
         return y if had_batch else y.squeeze(0)
 
-    return called(function, op, f"What max_pool{n}d took, back at its position; zeros elsewhere.")
+    return autocasts(FLOAT32_ON_CPU)(
+        called(function, op, f"What max_pool{n}d took, back at its position; zeros elsewhere.")
+    )
 
 
 max_unpool1d, max_unpool2d, max_unpool3d = _unpool(1), _unpool(2), _unpool(3)
@@ -260,7 +261,6 @@ def _output_size(op: str, output_size: Any, x: Any, n: int) -> Sizes:
 def _shares(n: int) -> Pool:
     op = f"adaptive_avg_pool{n}d"
 
-    @autocasts(FLOAT32_ON_CPU if n == 3 else Autocast())
     def function(input: Any, output_size: Any) -> Tensor:
         x, had_batch = batched(op, input, n)
         sizes = _output_size(op, output_size, x, n)
@@ -269,7 +269,8 @@ def _shares(n: int) -> Pool:
         y = unary(_SHARES[sizes, "area", False, None], x)
         return y if had_batch else y.squeeze(0)
 
-    return called(function, op, "The mean of each of output_size equal shares.")
+    named = called(function, op, "The mean of each of output_size equal shares.")
+    return autocasts(FLOAT32_ON_CPU)(named) if n == 3 else named
 
 
 adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = _shares(1), _shares(2), _shares(3)

@@ -294,13 +294,13 @@ softplus = _activation(
 logsigmoid = op(
     "logsigmoid",
     "The logarithm of sigmoid(x), without overflow.",
+    public=True,
     infer=_infer("logsigmoid"),
     factors=pointwise,
     vjp=(lambda g, y, x: g * ops.sigmoid(-x),),
     compose=lambda x: ops.clamp_max(x, 0.0) - ops.log1p(ops.exp(-ops.abs(x))),
     kernels={"torch": lambda torch, site: torch.nn.functional.logsigmoid},
     samples=_reals,
-    public=True,
 )
 
 # -- x times a gate --------------------------------------------------------------------------
@@ -309,13 +309,13 @@ logsigmoid = op(
 silu = op(
     "silu",
     "x times sigmoid(x).",
+    public=True,
     infer=_infer("silu", complexes=True),
     factors=pointwise,
     vjp=(lambda g, y, x: ops.silu_dx(g, x),),
     compose=lambda x: x * ops.sigmoid(x),
     kernels={"torch": lambda torch, site: torch.nn.functional.silu},
     samples=_reals,
-    public=True,
 )
 
 
