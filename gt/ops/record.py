@@ -86,8 +86,9 @@ class Op:
     #: public only if gt/client has a function or method of that name.
     public: bool = False
     autocast: Autocast | Callable[..., Autocast] = Autocast()  #: or (**attrs) -> it
-    #: (*specs, **attrs) -> the floating-point operations of one use. None: derived from the record (work.py).
-    flops: Callable[..., int] | None = None
+    #: The floating-point operations of one use: (*specs, **attrs) -> their number, or how many for each element of the
+    #: largest operand or result. None: derived from the record (work.py).
+    flops: Callable[..., int] | int | None = None
     #: Operands meet in their common dtype (dtypes.promote), or in the result's if only that is
     #: floating; array kernels get them cast to it, torch does it by itself.
     promote: bool = False

@@ -73,7 +73,7 @@ def is_public(name: str) -> bool:
 
 
 def is_atens(name: str) -> bool:
-    import torch._inductor.inductor_prims  # noqa: F401  # registers the compiler's own; slow to import
+    import torch._inductor.inductor_prims  # registers the compiler's own; slow to import
 
     return any(hasattr(space, name) for space in (torch.ops.aten, torch.ops.prims))
 

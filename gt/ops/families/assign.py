@@ -61,4 +61,5 @@ assign = op(
         ((np.array(1.0), np.array(2.0)), {}),
         ((np.zeros((0, 3)), rng.normal(size=3)), {}),
     ],
+    flops=0,
 )

@@ -186,6 +186,7 @@ complex_ = op(
     vjp=(lambda g, y, real, imag: ops.real(g), lambda g, y, real, imag: ops.imag(g)),
     kernels={"numpy": _complex_numpy, "jax_lib": _complex_jax},
     samples=_pairs,
+    flops=0,
 )
 
 # -- complex numbers as pairs ----------------------------------------------------------------

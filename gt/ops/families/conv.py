@@ -429,6 +429,11 @@ def _dw_local(shard: Any, g: Any, x: Any, *, padding: Sizes, groups: int, **attr
     return shard.again(g, x, padding=_padded(shard, padding), groups=_in_group(shard, groups), **attrs)
 
 
+def _products(g: Spec, weight: Sizes, *bias: Spec) -> int:
+    """The work of a convolution, given its result (or the gradient of it) and the shape of its weight."""
+    return 2 * g.size * math.prod(weight[1:]) + sum(g.size for _ in bias)
+
+
 conv = op(
     "conv",
     "The correlation of an input (batch, channels, sizes ...) with a weight (outputs, channels, kernel ...).",
@@ -437,6 +442,7 @@ conv = op(
     linear=((0, 2), (1, 2)),
     window=_window,
     local=_local,
+    flops=lambda x, w, *b, **attrs: _products(_infer(x, w, *b, **attrs), w.shape, *b),
     vjp=(
         lambda g, y, x, w, *b, **attrs: ops.conv_dx(g, conj(w), sizes=x.shape[2:], **attrs),
         lambda g, y, x, w, *b, **attrs: ops.conv_dw(g, conj(x), kernel=w.shape[2:], **attrs),
@@ -455,6 +461,9 @@ conv_dx = op(
     linear=((0, 2), (1, 2)),
     window=_dx_window,
     local=_dx_local,
+    flops=lambda g, w, *b, sizes, groups, **attrs: (
+        _products(g, w.shape) + len(b) * g.shape[0] * w.shape[1] * groups * math.prod(sizes)
+    ),
     vjp=(
         lambda u, z, g, w, *b, **attrs: ops.conv(u, conj(w), **_without_sizes(attrs)),
         lambda u, z, g, w, *b, **attrs: ops.conv_dw(conj(g), u, kernel=w.shape[2:], **_without_sizes(attrs)),
@@ -473,6 +482,7 @@ conv_dw = op(
     linear=((0,), (1,)),
     window=lambda g, x, *, kernel, **attrs: _windows(kernel, **attrs),
     local=_dw_local,
+    flops=lambda g, x, *, kernel, groups, **attrs: _products(g, (g.shape[1], x.shape[1] // groups, *kernel)),
     vjp=(
         lambda u, z, g, x, *, kernel, **attrs: ops.conv(conj(x), u, **attrs),
         lambda u, z, g, x, *, kernel, **attrs: ops.conv_dx(conj(g), u, sizes=x.shape[2:], **attrs),

@@ -48,6 +48,7 @@ full = op(
         ((True,), {"shape": (0, 3), "dtype": "bool"}),
         ((0,), {"shape": (2,), "dtype": "bfloat16"}),
     ],
+    flops=0,
 )
 
 
@@ -106,6 +107,7 @@ arange = op(
         ((0.5, 0.1), {"n": 7, "dtype": "float32"}),
         ((0, 1), {"n": 0, "dtype": "float64"}),
     ],
+    flops=0,
 )
 
 
@@ -166,4 +168,5 @@ data = op(
         ((_bytes_of(np.array(True)),), {"shape": (), "dtype": "bool"}),
         ((b"",), {"shape": (0, 2), "dtype": "int64"}),
     ],
+    flops=0,
 )

@@ -117,6 +117,7 @@ embedding = op(
     indices=lambda weight, index, **attrs: {1: (weight.shape[0], None)},
     # Not the last: what it asks for is not the slope of the function.
     samples=lambda rng: [((w, i), attrs) for w, i, attrs in _embedding_samples(rng)[:-1]],
+    flops=0,
 )
 
 
@@ -148,4 +149,5 @@ embedding_dweight = op(
         ((rng.normal(size=(*i.shape, w.shape[1])), i), {"n": w.shape[0], **attrs})
         for w, i, attrs in _embedding_samples(rng)
     ],
+    flops=lambda g, index, **attrs: g.size,
 )

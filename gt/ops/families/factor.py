@@ -14,7 +14,7 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ArgumentError, AutogradError, ShapeError
 from gt.ops import rules
-from gt.ops.families.linalg import adjoint, as_diagonal, diagonal_of, in_float32, matrices, spread, well
+from gt.ops.families.linalg import adjoint, as_diagonal, cubes, diagonal_of, in_float32, matrices, spread, well
 from gt.ops.record import Sample, Site, conj, fill, op, ops, unfit
 from gt.ops.sharding import leading
 from gt.program import Spec, spec
@@ -107,6 +107,7 @@ linalg_qr = op(
         ((well(rng, 2, 3),), {"mode": "complete"}),
         ((np.zeros((2, 0, 3)),), {"mode": "reduced"}),
     ],
+    flops=lambda x, **attrs: cubes(x, 8 / 3),
 )
 
 # -- eigenvectors ----------------------------------------------------------------------------
@@ -176,6 +177,7 @@ linalg_eigh = op(
     vjp=(_eigh_dx,),
     kernels={"numpy": _eigh_numpy, "jax": _eigh_jax, "torch": _eigh_torch, "torch_graph": unfit},
     samples=_eigh_samples,
+    flops=lambda x, **attrs: cubes(x, 9),
 )
 
 
@@ -214,6 +216,7 @@ linalg_eig = op(
         ((np.array([[1.0, 2.0], [-3.0, 1.0]]),), {}),
         ((np.zeros((0, 2, 2)),), {}),
     ],
+    flops=lambda x, **attrs: cubes(x, 25),
 )
 
 # -- singular vectors ------------------------------------------------------------------------
@@ -286,6 +289,7 @@ linalg_svd = op(
         ((well(rng, 3, 2).astype(np.float32),), {"full_matrices": True}),
         ((np.zeros((0, 2, 3)),), {"full_matrices": False}),
     ],
+    flops=lambda x, **attrs: cubes(x, 21),
 )
 
 # -- LU --------------------------------------------------------------------------------------
@@ -368,6 +372,7 @@ linalg_lu_factor_ex = op(
     vjp=(_lu_dx,),
     kernels={"numpy": _lu_numpy, "jax_lib": _lu_jax, "torch": _lu_torch, "torch_graph": unfit},
     samples=lambda rng: [*[((rng.normal(size=s),), {"pivot": True}) for s in [(3, 3), (2, 2, 3), (4, 2), (0, 2, 2)]]],
+    flops=lambda x, **attrs: cubes(x, 2 / 3),
 )
 
 

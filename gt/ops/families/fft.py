@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -41,6 +42,13 @@ def _check(name: str, x: Spec, dims: Any, norm: Any, complex: bool) -> tuple[int
 
 def _resized(shape: tuple[int, ...], d: int, n: int) -> tuple[int, ...]:
     return (*shape[:d], n, *shape[d + 1 :])
+
+
+def _flops(x: Spec, *, dims: Any, n: int | None = None, **attrs: Any) -> int:
+    """Of the usual algorithm: 5 m log2(m) for m complex points; half of it for real ones."""
+    shape = x.shape if n is None else _resized(x.shape, dims[-1], n)
+    points, real = math.prod(shape[d] for d in dims), n is not None or not x.dtype.is_complex
+    return int((2.5 if real else 5) * math.prod(shape) * math.log2(max(points, 1)))
 
 
 def _infer_c2c(x: Spec, *, dims: Any, norm: Any, forward: Any) -> Spec:
@@ -170,6 +178,7 @@ fft_c2c = op(
     vjp=(lambda g, y, x, *, dims, norm, forward: ops.fft_c2c(g, dims=tuple(dims), norm=norm, forward=not forward),),
     kernels={"array": _c2c_array, "torch": _c2c_torch},
     samples=_c2c_samples,
+    flops=_flops,
 )
 
 fft_r2c = op(
@@ -181,6 +190,7 @@ fft_r2c = op(
     vjp=(_r2c_dx,),
     kernels={"array": _r2c_array, "torch": _r2c_torch},
     samples=_r2c_samples,
+    flops=_flops,
 )
 
 fft_c2r = op(
@@ -192,4 +202,5 @@ fft_c2r = op(
     vjp=(_c2r_dx,),
     kernels={"array": _c2r_array, "torch": _c2r_torch},
     samples=_c2r_samples,
+    flops=_flops,
 )

@@ -64,6 +64,7 @@ index_select = op(
     },
     indices=lambda x, index, *, dim: {1: (x.shape[dim], None)},
     samples=lambda rng: [((x, i), {"dim": d}) for x, i, d in _select_samples(rng)],
+    flops=0,
 )
 
 
@@ -100,6 +101,7 @@ index_add = op(
     },
     indices=lambda x, index, src, *, dim: {1: (x.shape[dim], None)},
     samples=lambda rng: [((x, i, rng.normal(size=_chosen(x, i, d))), {"dim": d}) for x, i, d in _select_samples(rng)],
+    flops=lambda x, index, src, **attrs: src.size,
 )
 
 
@@ -132,6 +134,7 @@ index_select_dx = op(
     samples=lambda rng: [
         ((rng.normal(size=_chosen(x, i, d)), i), {"shape": x.shape, "dim": d}) for x, i, d in _select_samples(rng)
     ],
+    flops=lambda g, index, **attrs: g.size,
 )
 
 # -- advanced indexing -----------------------------------------------------------------------
@@ -207,6 +210,7 @@ index = op(
     },
     indices=_index_indices,
     samples=lambda rng: [((x, *indices), {"dims": d}) for x, indices, d in _index_samples(rng)],
+    flops=0,
 )
 
 
@@ -248,6 +252,7 @@ index_dx = op(
         ((rng.normal(size=x[tuple(_places(x.ndim, i, d, slice(None)))].shape), *i), {"shape": x.shape, "dims": d})
         for x, i, d in _index_samples(rng)
     ],
+    flops=lambda g, *indices, **attrs: g.size,
 )
 
 
@@ -300,6 +305,7 @@ index_put = op(
     indices=lambda x, value, *indices, dims, accumulate: {2 + k: (x.shape[d], None) for k, d in enumerate(dims)},
     samples=_put_samples,
     autocast=Autocast(cuda="widest"),
+    flops=0,
 )
 
 
@@ -405,6 +411,7 @@ one_hot = op(
         ((np.array(1),), {"n": 3}),
         ((np.zeros((0, 2), np.int32),), {"n": 3}),
     ],
+    flops=0,
 )
 
 

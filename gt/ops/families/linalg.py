@@ -37,6 +37,11 @@ def matrices(name: str, x: Spec, square: bool = False) -> None:
         raise ShapeError(f"{name}: takes square matrices, not {x.shape}")
 
 
+def cubes(x: Spec, each: float) -> int:
+    """The work of an algorithm that takes each * m * n * min(m, n) operations for a matrix."""
+    return round(each * x.size * min(x.shape[-2:]))
+
+
 def in_float32(torch: Any, site: Site, f: Callable[..., Any]) -> Callable[..., Any]:
     """A torch function that knows no half precision, for operands that may have it."""
     if not any(s.dtype in (dtypes.float16, dtypes.bfloat16) for s in site.specs):
@@ -201,6 +206,7 @@ linalg_inv_ex = op(
         "torch_graph": unfit,
     },
     samples=_plain,
+    flops=lambda x: cubes(x, 2),
 )
 
 
@@ -259,6 +265,7 @@ linalg_solve_ex = op(
         ((well(rng, 0, 2, 2), np.zeros((0, 2, 3))), {}),
         ((well(rng, 2, 2) + 1j * well(rng, 2, 2), rng.normal(size=(2, 2)) + 0j), {}),
     ],
+    flops=lambda a, b: cubes(a, 2 / 3) + 2 * a.shape[-1] * b.size,
 )
 
 
@@ -326,6 +333,7 @@ linalg_solve_triangular = op(
     vjp=(_triangle_da, lambda g, y, a, b, **attrs: _triangle_db(g, a, **attrs)),
     kernels={"array": _triangle_array, "torch": _triangle_torch},
     samples=_triangle_samples,
+    flops=lambda a, b, **attrs: a.shape[-1] * b.size,
 )
 
 # -- Cholesky --------------------------------------------------------------------------------
@@ -388,6 +396,7 @@ linalg_cholesky_ex = op(
         "torch_graph": unfit,
     },
     samples=_cholesky_samples,
+    flops=lambda x, **attrs: cubes(x, 1 / 3),
 )
 
 

@@ -131,6 +131,7 @@ matmul = op(
     infer=_infer,
     factors=_rule,
     linear=((0,), (1,)),
+    flops=lambda a, b: 2 * a.shape[-1] * _infer(a, b).size,
     vjp=(_da, _db),
     kernels={"array": lambda xp, a, b: xp.matmul(a, b), "torch": _torch},
     samples=_samples,

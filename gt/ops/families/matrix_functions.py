@@ -8,7 +8,7 @@ import numpy as np
 
 from gt.errors import ArgumentError
 from gt.ops import rules
-from gt.ops.families.linalg import adjoint, as_diagonal, in_float32, matrices, spread, well
+from gt.ops.families.linalg import adjoint, as_diagonal, cubes, in_float32, matrices, spread, well
 from gt.ops.record import Sample, Site, conj, op, ops, unfit
 from gt.ops.sharding import leading
 from gt.program import Spec, spec
@@ -42,6 +42,7 @@ linalg_det = op(
     vjp=(lambda g, y, x: ops.linalg_cofactor(x) * spread(g, -1, -2),),
     kernels={"array": lambda xp, x: xp.linalg.det(x), "torch": _torch("det"), "torch_graph": unfit},
     samples=_samples,
+    flops=lambda x: cubes(x, 2 / 3),
 )
 
 
@@ -92,6 +93,7 @@ linalg_cofactor = op(
     vjp=(_cofactor_dx,),
     kernels={"array": _cofactor, "torch": _cofactor_torch, "torch_graph": unfit},
     samples=lambda rng: [*_samples(rng), ((np.ones((2, 2), np.float32),), {}), ((np.diag([1.0, 2.0, 0.0]),), {})][:6],
+    flops=lambda x: cubes(x, 23),
 )
 
 
@@ -126,6 +128,7 @@ linalg_slogdet = op(
         "torch_graph": unfit,
     },
     samples=_samples,
+    flops=lambda x: cubes(x, 2 / 3),
 )
 
 # -- pseudo-inverse --------------------------------------------------------------------------
@@ -189,6 +192,7 @@ linalg_pinv = op(
     vjp=(_pinv_dx,),
     kernels={"array": _pinv_array, "torch": _pinv_torch, "torch_graph": unfit},
     samples=_pinv_samples,
+    flops=lambda x, *rest, **attrs: cubes(x, 23),
 )
 
 # -- exponential -----------------------------------------------------------------------------
@@ -243,4 +247,5 @@ linalg_matrix_exp = op(
     vjp=(_exp_dx,),
     kernels={"numpy": _exp_numpy, "jax_lib": _exp_jax, "torch": _torch("matrix_exp"), "torch_graph": unfit},
     samples=_samples,
+    flops=lambda x: cubes(x, 30),
 )

@@ -212,6 +212,7 @@ max_pool = op(
     kernels={"array": _max_array, "torch": _max_torch},
     samples=lambda rng: [((x,), a) for x, a in _max_cases(rng)],
     autocast=lambda kernel, **attrs: FLOAT32_ON_CPU if len(kernel) == 3 else Autocast(),
+    flops=lambda x, *, kernel, **attrs: math.prod(kernel) * _infer_max(x, kernel=kernel, **attrs)[0].size,
 )
 
 max_pool_dx = op(
@@ -357,6 +358,7 @@ avg_pool = op(
     kernels={"array": _avg_array, "torch": _avg_torch},
     samples=lambda rng: [((x,), a) for x, a in _avg_cases(rng)],
     autocast=lambda kernel, **attrs: FLOAT32_ON_CPU if len(kernel) == 3 else Autocast(),
+    flops=lambda x, *, kernel, **attrs: (math.prod(kernel) + 1) * _infer_avg(x, kernel=kernel, **attrs).size,
 )
 
 avg_pool_dx = op(
@@ -369,4 +371,5 @@ avg_pool_dx = op(
     vjp=(lambda u, z, g, *, sizes, **attrs: ops.avg_pool(u, **attrs),),
     kernels={"array": _avg_dx_array, "torch": _avg_dx_torch},
     samples=_avg_dx_samples,
+    flops=lambda g, *, kernel, **attrs: (math.prod(kernel) + 1) * g.size,
 )

@@ -218,6 +218,7 @@ mean = op(
         "torch": _torch("mean"),
     },
     samples=lambda rng: [*_samples(rng, integers=False), *_complex_samples(rng)],
+    flops=lambda x, *, dims, **attrs: x.size + x.size // max(count(x.shape, dims), 1),
 )
 
 

@@ -107,6 +107,7 @@ gather = op(
     },
     indices=lambda x, index, *, dim: {1: (x.shape[dim], None)},
     samples=lambda rng: [((x, i), {"dim": d}) for x, i, d in _gather_samples(rng)],
+    flops=0,
 )
 
 
@@ -151,6 +152,7 @@ gather_dx = op(
     samples=lambda rng: [
         ((rng.normal(size=i.shape), i), {"shape": x.shape, "dim": d}) for x, i, d in _gather_samples(rng)
     ],
+    flops=lambda g, index, **attrs: g.size,
 )
 
 # -- scatter, scatter_add --------------------------------------------------------------------
@@ -221,6 +223,7 @@ scatter = op(
         *[((x, i, rng.normal(size=i.shape)), {"dim": d}) for x, i, d in _apart(rng)],
         *[((x, i, 1.5), {"dim": d}) for x, i, d in _apart(rng)],
     ],
+    flops=0,
 )
 
 
@@ -264,6 +267,7 @@ scatter_add = op(
         ((np.array([True, False, False]), np.array([1, 1, 2]), np.array([True, True, False])), {"dim": 0}),
     ],
     autocast=Autocast(cuda="widest"),
+    flops=lambda x, index, src, **attrs: index.size,
 )
 
 # -- scatter_reduce --------------------------------------------------------------------------
@@ -405,4 +409,5 @@ scatter_reduce = op(
     kernels={"numpy": _reduce_numpy, "jax": _reduce_jax, "torch": _reduce_torch},
     indices=lambda x, index, src, *, dim, reduce, include_self: {1: (x.shape[dim], None)},
     samples=_reduce_samples,
+    flops=lambda x, index, src, **attrs: index.size,
 )

@@ -399,6 +399,7 @@ def _triangle(name: str, doc: str) -> Op:
         factors=_triangle_rule,
         linear=((0,),),
         local=_triangle_local,
+        flops=0,
         vjp=(lambda g, y, x, *, diagonal: getattr(ops, name)(g, diagonal=diagonal),),
         kernels={"array": array, "torch": lambda torch, site, *, diagonal: lambda x: getattr(torch, name)(x, diagonal)},
         samples=lambda rng: [

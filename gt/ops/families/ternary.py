@@ -51,6 +51,7 @@ where = op(
     vjp=(None, lambda g, out, cond, x, y: ops.where(cond, g, 0.0), lambda g, out, cond, x, y: ops.where(cond, 0.0, g)),
     kernels={"array": lambda xp, cond, x, y: xp.where(cond, x, y), "torch_graph": _where_graph},
     samples=_sample_where,
+    flops=0,
 )
 
 
@@ -99,6 +100,7 @@ lerp = op(
     kernels={"array": _lerp},
     promote=True,
     samples=lambda rng: [*_triples(rng), ((rng.normal(size=3), rng.normal(size=3), 0.3), {})],
+    flops=3,
 )
 
 
@@ -160,6 +162,7 @@ addcmul = op(
     promote=True,
     samples=lambda rng: [*_triples(rng, 1.5), ((np.arange(3), np.arange(3), np.arange(3), 2), {})],
     autocast=Autocast(cuda="widest"),
+    flops=3,
 )
 addcdiv = op(
     "addcdiv",
@@ -176,4 +179,5 @@ addcdiv = op(
     promote=True,
     samples=lambda rng: _triples(rng, 1.5),
     autocast=Autocast(cuda="widest"),
+    flops=3,
 )

@@ -138,6 +138,7 @@ sgd = op(
     samples=lambda rng: [
         ((rng.normal(size=s), rng.normal(size=s), 0.1, wd), {}) for s in [(3, 4), (), (0, 2)] for wd in (0.0, 0.01)
     ],
+    flops=4,
 )
 
 
@@ -199,6 +200,7 @@ sgd_momentum = op(
         _momentum_array, _momentum_fused, 3, (0, 2), _graph(_momentum_numbers, 4, _momentum_graph), _momentum_many
     ),
     inplace=(0, 2),
+    flops=lambda p, *rest, nesterov: (9 if nesterov else 7) * p.size,
     samples=lambda rng: [
         ((*(rng.normal(size=s) for _ in range(3)), 0.1, 0.01, 0.9, d), {"nesterov": n})
         for s in [(3, 4), (), (0, 2)]
@@ -290,7 +292,17 @@ def _adam(name: str, doc: str, decoupled: bool, amsgrad: bool) -> Op:
 
     graph = _graph(partial(_adam_numbers, decoupled), 7, formula)
     kernels = _kernels(array, fused, tensors, written, graph, many)
-    return op(name, doc, infer=infer, factors=pointwise, vjp=None, kernels=kernels, inplace=written, samples=samples)
+    return op(
+        name,
+        doc,
+        infer=infer,
+        factors=pointwise,
+        vjp=None,
+        kernels=kernels,
+        inplace=written,
+        flops=14 + (not decoupled) + amsgrad,
+        samples=samples,
+    )
 
 
 adamw = _adam("adamw", "One step of AdamW: the new parameter, first and second moment.", True, False)
@@ -341,4 +353,5 @@ adagrad = op(
         for s in [(3, 4), (), (0, 2)]
         for wd in (0.0, 0.01)
     ],
+    flops=9,
 )
