@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from gt.dtypes import DType
 from gt.errors import ProgramError
 from gt.program import Spec
 
+Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 #: Operands and attributes of one test case: numpy arrays or Python numbers, then keywords.
 Sample = tuple[tuple[Any, ...], dict[str, Any]]
 Infer = Callable[..., Spec | tuple[Spec, ...]]
@@ -64,7 +65,7 @@ class Op:
     #: sums a gradient over broadcast dimensions and casts it to the operand's dtype. A tuple may
     #: leave out trailing operands that never have a gradient (numbers, indices), and name optional ones.
     vjp: tuple[ArgumentVJP, ...] | Callable[..., tuple[Any, ...]] | None
-    samples: Callable[[np.random.Generator], list[Sample]]
+    samples: Callable[[Rng], list[Sample]]
     #: By engine. "array" serves numpy and jax: f(xp, *operands, **attrs); "numpy" and "jax" have the
     #: same form and go before it; "jax_lib" is given the jax module itself. jax compiles them with numbers as
     #: operands: where numbers must be looked at, "numbers", f(specs, **attrs), returns a function of the numbers

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
-from gt.ops.record import FLOAT32_ON_CUDA, TABLE, Op, Sample, conj, op, ops
+from gt.ops.record import FLOAT32_ON_CUDA, TABLE, Op, Rng, Sample, conj, op, ops
 from gt.ops.sharding import pointwise
 from gt.program import Spec
 
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 _SIZES: list[tuple[int, ...]] = [(3, 4), (), (0, 2)]
 
 

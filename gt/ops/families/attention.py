@@ -11,7 +11,7 @@ A row whose every key is masked gives zeros.
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -19,10 +19,9 @@ from gt import dtypes
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import rules
 from gt.ops.families.norm import cast, wide_dtype
-from gt.ops.record import LOWER, TABLE, Sample, Site, fill, op, ops
+from gt.ops.record import LOWER, TABLE, Rng, Sample, Site, fill, op, ops
 from gt.program import Spec, spec
 
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 _HALVES = (dtypes.float16, dtypes.bfloat16)
 
 

@@ -7,7 +7,7 @@ running values are results: who calls it writes them over the old ones.
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -36,11 +36,9 @@ from gt.ops.families.norm import (
     torch_gradients,
     wide_dtype,
 )
-from gt.ops.record import Sample, Site, op, ops
+from gt.ops.record import Rng, Sample, Site, op, ops
 from gt.ops.sharding import letters
 from gt.program import Spec, spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 
 def _batched(shape: Shape) -> Form:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -16,11 +16,9 @@ from gt import dtypes
 from gt.dtypes import DType
 from gt.errors import DTypeError
 from gt.ops import rules
-from gt.ops.record import FLOAT32_ON_CUDA, Autocast, Op, Sample, Site, conj, fill, op, ops
+from gt.ops.record import FLOAT32_ON_CUDA, Autocast, Op, Rng, Sample, Site, conj, fill, op, ops
 from gt.ops.sharding import pointwise
 from gt.program import Spec, spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 
 def infer_pair(name: str, result: Callable[[DType], DType] = lambda d: d) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -11,11 +11,9 @@ from gt.dtypes import DType
 from gt.errors import DTypeError
 from gt.ops import rules
 from gt.ops.families.binary import binary
-from gt.ops.record import Op, Sample, op
+from gt.ops.record import Op, Rng, Sample, op
 from gt.ops.sharding import pointwise
 from gt.program import Spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 
 def _integers(name: str, bools: bool) -> Any:

@@ -11,7 +11,7 @@ declares are those that the others expect. The planner writes both ends, so they
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -21,8 +21,6 @@ from gt.ops import rules
 from gt.ops.record import Site, op, ops
 from gt.ops.sharding import pointwise
 from gt.program import Spec, spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 
 def _group(name: str, workers: Any, rank: Any) -> int:

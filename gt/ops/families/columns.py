@@ -11,7 +11,7 @@ from gt import dtypes
 from gt.errors import DTypeError, ShapeError
 from gt.ops import rules
 from gt.ops.families import windows
-from gt.ops.record import Sample, Site, op, ops
+from gt.ops.record import Rng, Sample, Site, op, ops
 from gt.program import Spec, spec
 
 Sizes = tuple[int, ...]
@@ -90,7 +90,7 @@ def _col2im_torch(torch: Any, site: Site, **attrs: Any) -> Any:
     return lambda x: f(x, *a)
 
 
-def _cases(rng: np.random.Generator) -> list[tuple[Any, dict[str, Any]]]:
+def _cases(rng: Rng) -> list[tuple[Any, dict[str, Any]]]:
     return [
         (rng.normal(size=(2, 3, 4, 5)), {"kernel": (2, 3), "dilation": (1, 1), "padding": (0, 0), "stride": (1, 1)}),
         (rng.normal(size=(1, 2, 5, 4)), {"kernel": (2, 2), "dilation": (2, 1), "padding": (1, 2), "stride": (2, 3)}),
@@ -98,7 +98,7 @@ def _cases(rng: np.random.Generator) -> list[tuple[Any, dict[str, Any]]]:
     ]
 
 
-def _col2im_samples(rng: np.random.Generator) -> list[Sample]:
+def _col2im_samples(rng: Rng) -> list[Sample]:
     samples: list[Sample] = []
     for x, a in _cases(rng):
         outs = windows.counts("fold", x.shape[2:], a["kernel"], a["stride"], a["padding"], a["dilation"])

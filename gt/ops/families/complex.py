@@ -8,18 +8,16 @@ conj, real, imag, view_as_real and view_as_complex are views: `put` says what th
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from gt import dtypes
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import rules
-from gt.ops.record import FLOAT32_ON_CPU, Sample, Site, fill, op, ops
+from gt.ops.record import FLOAT32_ON_CPU, Rng, Sample, Site, fill, op, ops
 from gt.ops.sharding import letters, pointwise
 from gt.program import Spec, spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 
 def _needs_complex(name: str, x: Spec) -> None:

@@ -16,7 +16,7 @@ from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.families import windows
 from gt.ops.families.channels_last import FAST, choose, empty, order_of, put
-from gt.ops.record import LOWER, Sample, Site, conj, op, ops
+from gt.ops.record import LOWER, Rng, Sample, Site, conj, op, ops
 from gt.program import Spec, spec
 
 Sizes = tuple[int, ...]
@@ -283,7 +283,7 @@ def _dw_torch(torch: Any, site: Site, *, kernel: Any, stride: Any, padding: Any,
 # -- samples ---------------------------------------------------------------------------------
 
 
-def _cases(rng: np.random.Generator) -> list[tuple[Any, Any, dict[str, Any]]]:
+def _cases(rng: Rng) -> list[tuple[Any, Any, dict[str, Any]]]:
     """(input, weight, attributes)."""
     rows: list[tuple[Sizes, Sizes, Sizes, Sizes, Sizes, int]] = [
         ((2, 3, 7), (4, 3, 3), (1,), (0,), (1,), 1),
@@ -302,13 +302,13 @@ def _cases(rng: np.random.Generator) -> list[tuple[Any, Any, dict[str, Any]]]:
     return [*cases, (x + 1j * rng.normal(size=x.shape), w - 1j * rng.normal(size=w.shape), a)]
 
 
-def _sample_g(rng: np.random.Generator, x: Any, w: Any, a: dict[str, Any]) -> Any:
+def _sample_g(rng: Rng, x: Any, w: Any, a: dict[str, Any]) -> Any:
     outs = windows.counts("conv", x.shape[2:], w.shape[2:], a["stride"], a["padding"], a["dilation"])
     g = rng.normal(size=(x.shape[0], w.shape[0], *outs))
     return g + 1j * rng.normal(size=g.shape) if np.iscomplexobj(x) else g
 
 
-def _conv_samples(rng: np.random.Generator) -> list[Sample]:
+def _conv_samples(rng: Rng) -> list[Sample]:
     return [
         ((x, w, *(rng.normal(size=w.shape[0]).astype(x.dtype) for _ in range(b))), a)
         for i, (x, w, a) in enumerate(_cases(rng))
@@ -316,7 +316,7 @@ def _conv_samples(rng: np.random.Generator) -> list[Sample]:
     ]
 
 
-def _dx_samples(rng: np.random.Generator) -> list[Sample]:
+def _dx_samples(rng: Rng) -> list[Sample]:
     return [
         (
             (_sample_g(rng, x, w, a), w, *(rng.normal(size=x.shape[1]).astype(x.dtype) for _ in range(b))),
@@ -327,7 +327,7 @@ def _dx_samples(rng: np.random.Generator) -> list[Sample]:
     ]
 
 
-def _dw_samples(rng: np.random.Generator) -> list[Sample]:
+def _dw_samples(rng: Rng) -> list[Sample]:
     return [((_sample_g(rng, x, w, a), x), {"kernel": w.shape[2:], **a}) for x, w, a in _cases(rng)]
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from gt.errors import ArgumentError
 from gt.ops import rules
 from gt.ops.families.update import same_tensors
-from gt.ops.record import Op, Sample, op, ops
+from gt.ops.record import Op, Rng, Sample, op, ops
 from gt.ops.sharding import pointwise
 from gt.program import Spec
 
@@ -30,7 +30,7 @@ def _step(name: str, doc: str, compose: Callable[..., Any], tensors: int, number
         _check(name, operands, tensors, count)
         return (operands[0], *operands[2:tensors])
 
-    def samples(rng: np.random.Generator) -> list[Sample]:
+    def samples(rng: Rng) -> list[Sample]:
         return [((*_arrays(rng, size, tensors), *numbers), {}) for size in [(3, 4), (), (0, 2)]]
 
     return op(name, doc, infer=infer, factors=pointwise, vjp=None, compose=compose, samples=samples)
@@ -45,7 +45,7 @@ def _check(name: str, operands: Sequence[Spec], tensors: int, count: int) -> Non
     rules.number(name, *operands[tensors:])
 
 
-def _arrays(rng: np.random.Generator, size: tuple[int, ...], tensors: int) -> list[Any]:
+def _arrays(rng: Rng, size: tuple[int, ...], tensors: int) -> list[Any]:
     """A parameter, a gradient, and a state that may be taken for sums of squares."""
     state = [np.asarray(rng.uniform(0.5, 1.0, size)) for _ in range(tensors - 2)]
     return [rng.normal(size=size), rng.normal(size=size), *state]
@@ -128,7 +128,7 @@ def _rmsprop(p: Any, g: Any, square: Any, *rest: Any, centered: bool, momentum: 
     return p - move * lr, *state
 
 
-def _rmsprop_samples(rng: np.random.Generator) -> list[Sample]:
+def _rmsprop_samples(rng: Rng) -> list[Sample]:
     cases: list[Sample] = []
     for size in [(3, 4), (), (0, 2)]:
         for centered in (False, True):

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from gt.errors import ArgumentError, DimError, ShapeError
 from gt.ops import rules
-from gt.ops.record import Sample, Site, fill, op, ops
+from gt.ops.record import Rng, Sample, Site, fill, op, ops
 from gt.ops.sharding import letters
 from gt.program import Spec, spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 
 def _infer_diagonal(x: Spec, *, offset: Any, dim1: Any, dim2: Any) -> Spec:

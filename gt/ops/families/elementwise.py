@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from gt import dtypes
 from gt.errors import ArgumentError, DTypeError
 from gt.ops import rules
-from gt.ops.record import FLOAT32_ON_CUDA, Op, Sample, Site, conj, fill, op, ops
+from gt.ops.record import FLOAT32_ON_CUDA, Op, Rng, Sample, Site, conj, fill, op, ops
 from gt.ops.sharding import pointwise
 from gt.program import Spec, spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 # -- samples ---------------------------------------------------------------------------------
 

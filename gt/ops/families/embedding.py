@@ -7,18 +7,16 @@ divided by how often it was used.
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from gt.errors import ShapeError
 from gt.ops import rules
 from gt.ops.families.placing import add_at
-from gt.ops.record import Site, fill, op, ops
+from gt.ops.record import Rng, Site, fill, op, ops
 from gt.ops.sharding import letters, masked, within
 from gt.program import Spec, spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 
 def _infer_embedding(weight: Spec, index: Spec, *, padding_idx: Any = -1, scale_grad_by_freq: Any = False) -> Spec:

@@ -7,7 +7,7 @@ library's. Their gradients are those of functions that do not depend on it, as i
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +15,9 @@ from gt import dtypes
 from gt.errors import ArgumentError, AutogradError, ShapeError
 from gt.ops import rules
 from gt.ops.families.linalg import adjoint, as_diagonal, cubes, diagonal_of, in_float32, matrices, spread, well
-from gt.ops.record import Sample, Site, conj, fill, op, ops, unfit
+from gt.ops.record import Rng, Sample, Site, conj, fill, op, ops, unfit
 from gt.ops.sharding import leading
 from gt.program import Spec, spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 
 def _cut(x: Any, dim: int, n: int) -> tuple[Any, Any]:

@@ -22,7 +22,7 @@ from gt.dtypes import BY_NAME
 from gt.errors import ArgumentError, ProgramError
 from gt.ops import rules
 from gt.ops.families.torch_names import NAMES
-from gt.ops.record import Op, Sample, Site, fill, op, unfit
+from gt.ops.record import Op, Rng, Sample, Site, fill, op, unfit
 from gt.program import Spec, spec
 
 PROBE_NBYTES = 16384  #: The answer of a probe: JSON, padded with spaces.
@@ -291,8 +291,8 @@ def _op_vjp(
     return tuple(next(made) if k in wanted else None for k in range(len(operands)))
 
 
-def _samples(order: int) -> Callable[[np.random.Generator], list[Sample]]:
-    def samples(rng: np.random.Generator) -> list[Sample]:
+def _samples(order: int) -> Callable[[Rng], list[Sample]]:
+    def samples(rng: Rng) -> list[Sample]:
         cases: list[Sample] = []
         for shape in ((2, 3), (), (0, 3)):
             # In float64 whatever it is given: what comes out is declared.

@@ -7,18 +7,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from gt import dtypes
 from gt.errors import DTypeError, ShapeError
 from gt.ops import rules
-from gt.ops.record import Sample, Site, fill, op, ops
+from gt.ops.record import Rng, Sample, Site, fill, op, ops
 from gt.ops.sharding import beside
 from gt.program import Spec, spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 _NORMS = ("none", "root", "n")  #: in torch's order
 _FORWARD = {"none": "backward", "root": "ortho", "n": "forward"}  #: numpy's names, for a forward transform

@@ -6,7 +6,7 @@ worker what to check before a kernel sees them. On a GPU a bad index would kill 
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +15,9 @@ from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.families import index_shards
 from gt.ops.families.placing import add_at, put_at
-from gt.ops.record import Autocast, Sample, Site, fill, op, ops
+from gt.ops.record import Autocast, Rng, Sample, Site, fill, op, ops
 from gt.ops.sharding import pointwise
 from gt.program import Spec, spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 # -- index_select, index_add -----------------------------------------------------------------
 

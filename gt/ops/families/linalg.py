@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from gt import dtypes
 from gt.errors import ArgumentError, DTypeError, LinAlgError, ShapeError
 from gt.ops import rules
-from gt.ops.record import Sample, Site, conj, fill, op, ops, unfit
+from gt.ops.record import Rng, Sample, Site, conj, fill, op, ops, unfit
 from gt.ops.sharding import leading
 from gt.program import Spec, spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 # -- what the ops share ----------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ import numpy as np
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.families.norm import NARROW
-from gt.ops.record import FLOAT32, Sample, Site, op, ops
+from gt.ops.record import FLOAT32, Rng, Sample, Site, op, ops
 from gt.ops.sharding import letters, pointwise, within
 from gt.program import Spec, spec
 
@@ -129,7 +129,7 @@ def _dlogp_graph(torch: Any, site: Site, *, shape: Any, reduction: str, ignore_i
     return kernel
 
 
-def _cases(rng: np.random.Generator) -> list[tuple[Any, Any, dict[str, Any]]]:
+def _cases(rng: Rng) -> list[tuple[Any, Any, dict[str, Any]]]:
     """(scores, targets, attributes)."""
     cases = []
     for shape in [(4, 3), (3,), (2, 3, 4), (0, 3)]:
@@ -146,7 +146,7 @@ def _gradient_shape(target: Any, attrs: dict[str, Any]) -> tuple[int, ...]:
     return target.shape if attrs["reduction"] == "none" else ()
 
 
-def _samples_dlogp(rng: np.random.Generator) -> list[Sample]:
+def _samples_dlogp(rng: Rng) -> list[Sample]:
     return [((rng.normal(size=_gradient_shape(t, a)), t), {"shape": x.shape, **a}) for x, t, a in _cases(rng)]
 
 
@@ -329,12 +329,12 @@ def _cross_entropy_dx_graph(torch: Any, site: Site, *, reduction: str, ignore_in
     return kernel
 
 
-def _cross_entropy_samples(rng: np.random.Generator) -> list[Sample]:
+def _cross_entropy_samples(rng: Rng) -> list[Sample]:
     cases = [(case, s) for case in _cases(rng) for s in (0.0, 0.2)]
     return [((x, t), {**a, "smoothing": s}) for (x, t, a), s in cases if not s or x.shape in ((4, 3), (2, 3, 4))]
 
 
-def _cross_entropy_dx_samples(rng: np.random.Generator) -> list[Sample]:
+def _cross_entropy_dx_samples(rng: Rng) -> list[Sample]:
     return [((rng.normal(size=_gradient_shape(t, a)), -np.abs(x), t), a) for (x, t), a in _cross_entropy_samples(rng)]
 
 

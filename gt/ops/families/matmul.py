@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
-from gt.ops.record import LOWER, Sample, Site, conj, op, ops
+from gt.ops.record import LOWER, Rng, Sample, Site, conj, op, ops
 from gt.ops.sharding import letters
 from gt.program import Spec, spec
 
@@ -90,7 +88,7 @@ def _torch(torch: Any, site: Site) -> Any:
     return torch.matmul
 
 
-def _samples(rng: np.random.Generator) -> list[Sample]:
+def _samples(rng: Rng) -> list[Sample]:
     shapes = [
         ((3, 4), (4, 2)),
         ((4,), (4,)),

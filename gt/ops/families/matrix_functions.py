@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from gt.errors import ArgumentError
 from gt.ops import rules
 from gt.ops.families.linalg import adjoint, as_diagonal, cubes, in_float32, matrices, spread, well
-from gt.ops.record import Sample, Site, conj, op, ops, unfit
+from gt.ops.record import Rng, Sample, Site, conj, op, ops, unfit
 from gt.ops.sharding import leading
 from gt.program import Spec, spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 
 def _torch(f: str) -> Any:

@@ -9,7 +9,7 @@ Their own gradients come from their compositions.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,11 +18,10 @@ from gt.dtypes import DType
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.families.channels_last import BLOCK, order_of, put
-from gt.ops.record import FLOAT32_ON_CUDA, Sample, Site, op, ops
+from gt.ops.record import FLOAT32_ON_CUDA, Rng, Sample, Site, op, ops
 from gt.ops.sharding import letters
 from gt.program import Spec, spec
 
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 Shape = tuple[int, ...]
 NARROW = (dtypes.float16, dtypes.bfloat16)
 

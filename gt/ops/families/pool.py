@@ -16,7 +16,7 @@ from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import rules
 from gt.ops.families import pool_shards, windows
 from gt.ops.families.channels_last import empty, order_of
-from gt.ops.record import FLOAT32_ON_CPU, Autocast, Sample, Site, op, ops
+from gt.ops.record import FLOAT32_ON_CPU, Autocast, Rng, Sample, Site, op, ops
 from gt.program import Spec, spec
 
 Sizes = tuple[int, ...]
@@ -158,7 +158,7 @@ def _pool_attrs(kernel: Sizes, stride: Sizes, padding: Sizes, ceil_mode: bool) -
     return {"kernel": kernel, "stride": stride, "padding": padding, "ceil_mode": ceil_mode}
 
 
-def _max_cases(rng: np.random.Generator) -> list[tuple[Any, dict[str, Any]]]:
+def _max_cases(rng: Rng) -> list[tuple[Any, dict[str, Any]]]:
     rows: list[tuple[Sizes, Sizes, Sizes, Sizes, Sizes, bool]] = [
         ((2, 2, 7), (3,), (2,), (1,), (1,), False),
         ((1, 2, 6), (2,), (3,), (0,), (2,), True),
@@ -174,7 +174,7 @@ def _max_cases(rng: np.random.Generator) -> list[tuple[Any, dict[str, Any]]]:
     ]
 
 
-def _max_dx_samples(rng: np.random.Generator) -> list[Sample]:
+def _max_dx_samples(rng: Rng) -> list[Sample]:
     samples: list[Sample] = []
     for x, a in _max_cases(rng):
         _, positions = _max_array(np, x, **a)
@@ -322,7 +322,7 @@ def _avg_dx_torch(torch: Any, site: Site, *, sizes: Any, **attrs: Any) -> Any:
     return _flat(lambda g: f(g, empty(torch, g, shape, order_of(torch, g)), *a), count)  # torch asks for x
 
 
-def _avg_cases(rng: np.random.Generator) -> list[tuple[Any, dict[str, Any]]]:
+def _avg_cases(rng: Rng) -> list[tuple[Any, dict[str, Any]]]:
     rows: list[tuple[Sizes, Sizes, Sizes, Sizes, bool, bool, int | None]] = [
         ((2, 2, 7), (3,), (2,), (1,), False, True, None),
         ((1, 2, 6), (2,), (3,), (1,), True, False, None),
@@ -338,7 +338,7 @@ def _avg_cases(rng: np.random.Generator) -> list[tuple[Any, dict[str, Any]]]:
     ]
 
 
-def _avg_dx_samples(rng: np.random.Generator) -> list[Sample]:
+def _avg_dx_samples(rng: Rng) -> list[Sample]:
     samples: list[Sample] = []
     for x, a in _avg_cases(rng):
         g = rng.normal(size=_infer_avg(spec(x.shape, dtypes.float64), **a).shape)

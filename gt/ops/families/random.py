@@ -32,7 +32,7 @@ from gt.ops.families.bits import (
     pieces_torch,
     uniform_streams,
 )  # fmt: skip
-from gt.ops.record import Op, Prepared, Sample, Site, fill, op, ops
+from gt.ops.record import Op, Prepared, Rng, Sample, Site, fill, op, ops
 from gt.ops.sharding import letters
 from gt.program import Spec, spec
 
@@ -144,7 +144,7 @@ def _randn_graph(torch: Any, site: Site, *, shape: Any, dtype: str) -> Prepared:
     return _seeded(even, uniform_streams(wide), kernel)
 
 
-def _float_samples(rng: np.random.Generator) -> list[Sample]:
+def _float_samples(rng: Rng) -> list[Sample]:
     return [
         ((7,), {"shape": (3, 5), "dtype": "float32"}),
         ((-(2**63),), {"shape": (4,), "dtype": "float64"}),

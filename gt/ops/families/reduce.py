@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -14,11 +14,10 @@ from gt import dtypes
 from gt.dtypes import DType
 from gt.errors import ArgumentError, DimError, DTypeError
 from gt.ops import rules
-from gt.ops.record import FLOAT32, FLOAT32_ON_CUDA, Op, Sample, Site, conj, fill, op, ops
+from gt.ops.record import FLOAT32, FLOAT32_ON_CUDA, Op, Rng, Sample, Site, conj, fill, op, ops
 from gt.ops.sharding import letters, reducing
 from gt.program import Spec, spec
 
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 Dims = tuple[int, ...]
 
 # -- shapes ----------------------------------------------------------------------------------

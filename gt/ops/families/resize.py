@@ -14,7 +14,7 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import rules
-from gt.ops.record import FLOAT32_ON_CUDA, Autocast, Sample, Site, op, ops
+from gt.ops.record import FLOAT32_ON_CUDA, Autocast, Rng, Sample, Site, op, ops
 from gt.program import Spec, spec
 
 Sizes = tuple[int, ...]
@@ -204,7 +204,7 @@ def _dx_torch(torch: Any, site: Site, *, sizes: Any, mode: str, align: bool, sca
 # -- records ---------------------------------------------------------------------------------
 
 
-def _cases(rng: np.random.Generator) -> list[tuple[Any, dict[str, Any]]]:
+def _cases(rng: Rng) -> list[tuple[Any, dict[str, Any]]]:
     rows: list[tuple[Sizes, Sizes, str, bool, tuple[float | None, ...] | None]] = [
         ((2, 1, 4), (7,), "nearest", False, None),
         ((1, 2, 3, 5), (6, 4), "nearest", False, (2.0, None)),
@@ -233,7 +233,7 @@ def _cases(rng: np.random.Generator) -> list[tuple[Any, dict[str, Any]]]:
     ]
 
 
-def _dx_samples(rng: np.random.Generator) -> list[Sample]:
+def _dx_samples(rng: Rng) -> list[Sample]:
     return [((rng.normal(size=(*x.shape[:2], *a["sizes"])),), {**a, "sizes": x.shape[2:]}) for x, a in _cases(rng)]
 
 

@@ -7,7 +7,7 @@ without a division, so that zeros and infinities need no cases of their own.
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +15,9 @@ from gt import dtypes
 from gt.errors import ShapeError
 from gt.ops import rules
 from gt.ops.families.reduce import some, wide
-from gt.ops.record import FLOAT32_ON_CUDA, Op, Sample, Site, conj, fill, op, ops
+from gt.ops.record import FLOAT32_ON_CUDA, Op, Rng, Sample, Site, conj, fill, op, ops
 from gt.ops.sharding import along, letters
 from gt.program import Spec, spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 
 def _shifted(x: Any, dim: int, by: int, value: float) -> Any:

@@ -6,7 +6,7 @@ never negative, as in torch, and never out of range: `indices` tells the worker 
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +15,9 @@ from gt.errors import ShapeError
 from gt.ops import rules
 from gt.ops.families.index_shards import picked_local
 from gt.ops.families.placing import add_at, put_at
-from gt.ops.record import Autocast, Sample, Site, fill, op, ops
+from gt.ops.record import Autocast, Rng, Sample, Site, fill, op, ops
 from gt.ops.sharding import letters, masked, within
 from gt.program import Spec, spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 REDUCTIONS = ("sum", "prod", "mean", "amax", "amin")
 

@@ -7,7 +7,7 @@ base becomes when the view is written to; an expanded tensor cannot be.
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -17,8 +17,6 @@ from gt.ops import rules
 from gt.ops.record import Op, Site, op, ops
 from gt.ops.sharding import letters, pointwise, reshaping, same_shape
 from gt.program import Spec, spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 
 def _whole(op: str, x: Spec) -> Spec:

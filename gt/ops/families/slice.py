@@ -6,18 +6,16 @@ program; its length and step are structure. A start is checked when the slice is
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from gt.errors import ArgumentError, IndexOutOfRange, ShapeError
 from gt.ops import rules
 from gt.ops.families.placing import put_at
-from gt.ops.record import Prepared, Site, fill, op, ops
+from gt.ops.record import Prepared, Rng, Site, fill, op, ops
 from gt.ops.sharding import letters, masked, within
 from gt.program import Spec, spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 
 class Cut:

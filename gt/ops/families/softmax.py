@@ -9,7 +9,7 @@ import numpy as np
 from gt.errors import ShapeError
 from gt.ops import rules
 from gt.ops.families.reduce import count, floating_or_complex, reduced, restore
-from gt.ops.record import FLOAT32_ON_CUDA, Sample, Site, conj, op, ops
+from gt.ops.record import FLOAT32_ON_CUDA, Rng, Sample, Site, conj, op, ops
 from gt.ops.sharding import along, reducing
 from gt.program import Spec, spec
 
@@ -56,7 +56,7 @@ def _log_softmax(x: Any, *, dim: int) -> Any:
     return c - ops.log(_total(ops.exp(c), dim))
 
 
-def _samples(rng: np.random.Generator) -> list[Sample]:
+def _samples(rng: Rng) -> list[Sample]:
     return [
         ((rng.normal(size=(3, 4)),), {"dim": 1}),
         ((rng.normal(size=(3, 4, 2)) * 10,), {"dim": 1}),
@@ -163,7 +163,7 @@ def _logsumexp_torch(torch: Any, site: Site, *, dims: Any, keepdim: bool) -> Any
     return lambda x: f(x, dims, keepdim)
 
 
-def _logsumexp_samples(rng: np.random.Generator) -> list[Sample]:
+def _logsumexp_samples(rng: Rng) -> list[Sample]:
     x = rng.normal(size=(2, 3, 4))
     return [
         ((x,), {"dims": (0, 1, 2), "keepdim": False}),

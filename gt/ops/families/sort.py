@@ -7,7 +7,7 @@ except for sort, which keeps their order. A nan is larger than everything.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +15,9 @@ from gt import dtypes
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.families.reduce import reduced, restore, some
-from gt.ops.record import Op, Sample, Site, op, ops
+from gt.ops.record import Op, Rng, Sample, Site, op, ops
 from gt.ops.sharding import along, beside, letters
 from gt.program import Spec, spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 # -- sort and topk ---------------------------------------------------------------------------
 

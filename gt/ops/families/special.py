@@ -7,18 +7,16 @@ no hurry. torch uses its own.
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from gt.errors import ArgumentError
 from gt.ops import rules
 from gt.ops.families.binary import infer_pair, log_slope, to_floats
-from gt.ops.record import FLOAT32_ON_CUDA, Op, Sample, Site, op, ops
+from gt.ops.record import FLOAT32_ON_CUDA, Op, Rng, Sample, Site, op, ops
 from gt.ops.sharding import pointwise
 from gt.program import Spec, spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 
 def _normal() -> Any:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from gt import dtypes
 from gt.errors import DTypeError
 from gt.ops import rules
-from gt.ops.record import Autocast, Sample, Site, conj, op, ops
+from gt.ops.record import Autocast, Rng, Sample, Site, conj, op, ops
 from gt.ops.sharding import pointwise
 from gt.program import Spec, spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 
 def _infer_where(cond: Spec, x: Spec, y: Spec) -> Spec:

@@ -13,18 +13,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from gt import dtypes
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
-from gt.ops.record import Op, Prepared, Sample, Site, op
+from gt.ops.record import Op, Prepared, Rng, Sample, Site, op
 from gt.ops.sharding import pointwise
 from gt.program import Spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 
 def same_tensors(name: str, p: Spec, *others: Spec) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.families.reduce import count, floating_or_complex, reduced, restore
-from gt.ops.record import FLOAT32_ON_CUDA, Sample, Site, op, ops
+from gt.ops.record import FLOAT32_ON_CUDA, Rng, Sample, Site, op, ops
 from gt.ops.sharding import reducing
 from gt.program import Spec, spec
 
@@ -86,7 +86,7 @@ def _torch(torch: Any, site: Site, *, ord: float, dims: Any, keepdim: bool) -> A
     return lambda x: f(x, ord, dims, keepdim)
 
 
-def _samples(rng: np.random.Generator) -> list[Sample]:
+def _samples(rng: Rng) -> list[Sample]:
     x = rng.normal(size=(2, 3, 4))
     z = rng.normal(size=(2, 3)) + 1j * rng.normal(size=(2, 3))
     orders = (0, 0.5, 1, 1.5, 2, 3, math.inf, -math.inf, -1.5)
