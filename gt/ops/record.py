@@ -139,7 +139,7 @@ class Op:
             maker = getattr(a, "_apply", None)
             if maker is not None:
                 return maker(self, args, attrs)
-        raise TypeError(f"{self.name}: no operand is a tensor")
+        raise TypeError(f"{self.name}: expected at least one tensor")
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"

@@ -106,20 +106,20 @@ def test_results_have_names() -> None:
 @pytest.mark.parametrize(
     ("f", "error", "line"),
     [
-        (lambda x: x.topk(9), ArgumentError, "topk: k=9 of a dimension of size 4"),
-        (lambda x: x.kthvalue(0), ArgumentError, "kthvalue: k=0 of a dimension of size 4"),
+        (lambda x: x.topk(9), ArgumentError, "topk: k must be from 0 to 4, got 9"),
+        (lambda x: x.kthvalue(0), ArgumentError, "kthvalue: k must be from 1 to 4, got 0"),
         (lambda x: x.bool().median(), DTypeError, "median: is not defined for bool"),
         (lambda x: x.quantile(2.0), ArgumentError, "quantile: q is between 0 and 1, not 2.0"),
         (lambda x: x.half().quantile(0.5), DTypeError, "quantile: needs float32 or float64, not float16"),
         (lambda x: x[:, :0].quantile(0.5), ShapeError, "no quantile of no elements"),
         (lambda x: gt.searchsorted(x, x[0]), ShapeError, "all sizes but the last must agree"),
         (lambda x: gt.searchsorted(x, x, side="up"), ArgumentError, "side is 'left' or 'right', not 'up'"),
-        (lambda x: gt.searchsorted(x, x.long()), DTypeError, "searchsorted: float32 and int64 differ"),
+        (lambda x: gt.searchsorted(x, x.long()), DTypeError, "searchsorted: expected one dtype, got float32 and int64"),
         (lambda x: x.bincount(), ArgumentError, "bincount: a row of integers, not float32"),
         (lambda x: gt.tensor([1, -2]).bincount(), ArgumentError, "bincount: -2 is negative"),
         (lambda x: x.long().histc(), DTypeError, "histc: needs a floating type, not int64"),
         (lambda x: gt.cov(x[None]), ShapeError, "cov: at most 2 dimensions"),
-        (lambda x: gt.complex(x, x).sort(), DTypeError, "sort: complex numbers have no order"),
+        (lambda x: gt.complex(x, x).sort(), DTypeError, "sort: complex numbers are not ordered"),
     ],
 )
 def test_errors(f: Any, error: Any, line: str) -> None:

@@ -41,7 +41,7 @@ def _assign_inplace(torch: Any, site: Site) -> Any:
 
 assign = op(
     "assign",
-    "`new` in place of `old`: expanded to its shape, cast to its dtype.",
+    "The tensor `new`, expanded to the shape and cast to the dtype of `old`, which it replaces.",
     infer=_infer_assign,
     factors=pointwise,
     linear=lambda old, new: ((1,),) if old.dtype is new.dtype else (),

@@ -36,7 +36,7 @@ def _infer_im2col(x: Spec, *, kernel: Any, dilation: Any, padding: Any, stride: 
     _dtype("unfold", x, dtypes.bool_)
     kernel, dilation, padding, stride = _attributes("unfold", kernel, dilation, padding, stride)
     if x.ndim != 4:
-        raise ShapeError(f"unfold: images are (batch, channels, height, width), not {x.shape}")
+        raise ShapeError(f"unfold: expected images (batch, channels, height, width), got shape {x.shape}")
     outs = windows.counts("unfold", x.shape[2:], kernel, stride, padding, dilation)
     return spec((x.shape[0], x.shape[1] * math.prod(kernel), math.prod(outs)), x.dtype)
 
@@ -47,9 +47,9 @@ def _infer_col2im(x: Spec, *, sizes: Any, kernel: Any, dilation: Any, padding: A
     kernel, dilation, padding, stride = _attributes("fold", kernel, dilation, padding, stride)
     sizes = windows.positive("fold", "output_size", sizes, 2)
     if x.ndim != 3:
-        raise ShapeError(f"fold: columns are (batch, channels * kernel, windows), not {x.shape}")
+        raise ShapeError(f"fold: expected columns (batch, channels * kernel, windows), got shape {x.shape}")
     if x.shape[1] % math.prod(kernel):
-        raise ShapeError(f"fold: columns of {x.shape[1]} elements are no multiple of a kernel of {kernel}")
+        raise ShapeError(f"fold: the size of columns must be a multiple of the kernel {kernel}, got {x.shape[1]}")
     outs = windows.counts("fold", sizes, kernel, stride, padding, dilation)
     if x.shape[2] != math.prod(outs):
         raise ShapeError(
@@ -121,7 +121,7 @@ im2col = op(
 
 col2im = op(
     "col2im",
-    "Images of the given sizes out of columns, added up where windows overlap.",
+    "Images of the given sizes from columns; where windows overlap, their elements are added.",
     infer=_infer_col2im,
     factors="n ... -> n ...",
     linear=((0,),),

@@ -28,7 +28,7 @@ def _names(x: Spec) -> str:
 
 def _attributes(name: str, n: int, stride: Any, padding: Any, dilation: Any, groups: Any) -> tuple[Sizes, Sizes, Sizes]:
     if type(groups) is not int or groups < 1:
-        raise ArgumentError(f"{name}: groups={rules.shown(groups)} is not a positive int")
+        raise ArgumentError(f"{name}: groups must be an int > 0, got {rules.shown(groups)}")
     return (
         windows.positive(name, "stride", stride, n),
         windows.padding(name, padding, n),
@@ -42,7 +42,7 @@ def _check(name: str, x: Spec, weight: Spec) -> int:
     rules.not_bool(name, x.dtype)
     rules.same_dtype(name, x, weight)
     if x.ndim < 3:
-        raise ShapeError(f"{name}: an input is (batch, channels, sizes ...), not {x.shape}")
+        raise ShapeError(f"{name}: expected an input (batch, channels, sizes...), got shape {x.shape}")
     if weight.ndim != x.ndim:
         raise ShapeError(f"{name}: weight {weight.shape} has {weight.ndim} dimensions, input {x.shape} has {x.ndim}")
     if any(k < 1 for k in weight.shape[2:]):
@@ -52,17 +52,17 @@ def _check(name: str, x: Spec, weight: Spec) -> int:
 
 def _groups(name: str, outputs: int, groups: int) -> None:
     if outputs % groups or not outputs:
-        raise ShapeError(f"{name}: {outputs} channels do not divide into {groups} groups")
+        raise ShapeError(f"{name}: {outputs} channels cannot be divided into {groups} groups")
 
 
 def _bias(name: str, bias: tuple[Spec, ...], x: Spec, channels: int) -> None:
     if len(bias) > 1:
-        raise ArgumentError(f"{name}: {len(bias)} biases")
+        raise ArgumentError(f"{name}: expected at most one bias, got {len(bias)}")
     for b in bias:
         rules.tensor(name, b)
         rules.same_dtype(name, x, b)
         if b.shape != (channels,):
-            raise ShapeError(f"{name}: {channels} output channels need a bias of shape ({channels},), not {b.shape}")
+            raise ShapeError(f"{name}: expected a bias of {channels} output channels, got shape {b.shape}")
 
 
 def _infer(x: Spec, weight: Spec, *bias: Spec, stride: Any, padding: Any, dilation: Any, groups: Any) -> Spec:
@@ -84,7 +84,7 @@ def _infer(x: Spec, weight: Spec, *bias: Spec, stride: Any, padding: Any, dilati
 def _fits(name: str, g: Spec, sizes: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> None:
     outs = windows.counts(name, sizes, kernel, stride, padding, dilation)
     if g.shape[2:] != outs:
-        raise ShapeError(f"{name}: {g.shape[2:]} is not what {sizes} is convolved to, {outs}")
+        raise ShapeError(f"{name}: a gradient of sizes {outs} belongs to an input of sizes {sizes}, got {g.shape[2:]}")
 
 
 def _infer_dx(
@@ -436,7 +436,7 @@ def _products(g: Spec, weight: Sizes, *bias: Spec) -> int:
 
 conv = op(
     "conv",
-    "The correlation of an input (batch, channels, sizes ...) with a weight (outputs, channels, kernel ...).",
+    "The convolution of an input (batch, channels, sizes...) with a weight (outputs, channels, kernel...).",
     infer=_infer,
     factors=lambda x, w, *b, groups, **attrs: _rule("n {c} h~, {o} c !k", "n {o} h", x.ndim - 2, groups, len(b), "{o}"),
     linear=((0, 2), (1, 2)),
@@ -455,7 +455,7 @@ conv = op(
 
 conv_dx = op(
     "conv_dx",
-    "The gradient of conv by an input of the given sizes (a transposed convolution), plus a bias if there is one.",
+    "A transposed convolution, the gradient of conv with respect to its input; plus an optional bias.",
     infer=_infer_dx,
     factors=lambda g, w, *b, groups, **attrs: _rule("n {o} h~, {o} c !k", "n {c} h", g.ndim - 2, groups, len(b), "{c}"),
     linear=((0, 2), (1, 2)),
@@ -476,7 +476,7 @@ conv_dx = op(
 
 conv_dw = op(
     "conv_dw",
-    "The gradient of conv by a weight with a kernel of the given sizes.",
+    "The gradient of conv with respect to a weight with a kernel of the given sizes.",
     infer=_infer_dw,
     factors=lambda g, x, *, groups, **attrs: _rule("n {o} h, n {c} h~", "{o} c !k", x.ndim - 2, groups),
     linear=((0,), (1,)),

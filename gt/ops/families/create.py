@@ -32,7 +32,7 @@ def _full_graph(torch: Any, site: Site, *, shape: Any, dtype: str) -> Any:
 
 full = op(
     "full",
-    "One number everywhere.",
+    "A tensor filled with one number.",
     infer=_infer_full,
     factors=created,
     local=same_shape,
@@ -95,7 +95,7 @@ def _arange_local(shard: Any, start: Any, step: Any, *, n: int, dtype: str) -> A
 
 arange = op(
     "arange",
-    "start, start + step, ...: n numbers.",
+    "n numbers: start, start + step, start + 2 * step, ...",
     infer=_infer_arange,
     factors=", -> n@",
     local=_arange_local,
@@ -113,14 +113,14 @@ arange = op(
 
 def _infer_data(data: Spec, *, shape: Any, dtype: Any) -> Spec:
     if data is not SCALARS["d"]:
-        raise ArgumentError("data: takes bytes")
+        raise ArgumentError("data: expected bytes")
     return spec(rules.shape("data", shape), rules.dtype("data", dtype))
 
 
 def _measured(data: bytes, shape: Any, dtype: str) -> bytes:
     wanted = math.prod(shape) * dtypes.BY_NAME[dtype].itemsize
     if len(data) != wanted:
-        raise ArgumentError(f"data: {len(data)} bytes for {dtype} of shape {tuple(shape)}, which has {wanted}")
+        raise ArgumentError(f"data: {dtype} of shape {tuple(shape)} needs {wanted} bytes, got {len(data)}")
     return data
 
 
@@ -158,7 +158,7 @@ def _bytes_of(x: Any) -> bytes:
 
 data = op(
     "data",
-    "Small host data, passed by value with the call.",
+    "A small tensor of host data that is sent with the call.",
     infer=_infer_data,
     vjp=None,
     kernels={"array": _data_array, "jax": _data_jax, "torch": _data_torch, "torch_graph": _data_graph},

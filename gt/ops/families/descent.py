@@ -39,7 +39,7 @@ def _step(name: str, doc: str, compose: Callable[..., Any], tensors: int, number
 def _check(name: str, operands: Sequence[Spec], tensors: int, count: int) -> None:
     if len(operands) != count:
         raise ArgumentError(
-            f"{name}: takes {tensors} tensors and {count - tensors} numbers, not {len(operands)} operands"
+            f"{name}: expected {tensors} tensors and {count - tensors} numbers, got {len(operands)} operands"
         )
     same_tensors(name, *operands[:tensors])
     rules.number(name, *operands[tensors:])
@@ -102,7 +102,7 @@ def _adadelta(p: Any, g: Any, square: Any, delta: Any, lr: Any, rho: Any, rest: 
 
 
 adadelta = _step(
-    "adadelta", "One step of Adadelta: the new parameter, mean square gradient and mean square move.", _adadelta, 4,
+    "adadelta", "One step of Adadelta: the new parameter, mean square gradient and mean square update.", _adadelta, 4,
     (0.5, 0.9, 0.1, 1e-6),
 )  # fmt: skip
 
@@ -145,7 +145,7 @@ def _rmsprop_samples(rng: Rng) -> list[Sample]:
 
 rmsprop = op(
     "rmsprop",
-    "One step of RMSprop: the new parameter, mean square, and where asked for the mean and the momentum.",
+    "One step of RMSprop: the new parameter and mean square; optionally the mean and the momentum buffer.",
     infer=_infer_rmsprop,
     factors=pointwise,
     vjp=None,
@@ -177,6 +177,6 @@ asgd = _step(
     (0.999, 0.01, 0.5),
 )  # fmt: skip
 rprop = _step(
-    "rprop", "One step of Rprop: the new parameter, gradient that counted, and step sizes.", _rprop, 4,
+    "rprop", "One step of Rprop: the new parameter, previous gradient and step sizes.", _rprop, 4,
     (0.0, 0.5, 1.2, 1e-6, 50.0),
 )  # fmt: skip

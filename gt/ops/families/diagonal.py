@@ -21,7 +21,7 @@ def _infer(name: str, x: Spec, offset: Any, dim1: Any, dim2: Any) -> Spec:
     rules.tensor(name, x)
     rules.ints(name, "offset", (offset,))
     if abs(offset) >= 1 << 62:
-        raise ArgumentError(f"{name}: offset {rules.shown(offset)} is out of reach")
+        raise ArgumentError(f"{name}: offset must be an int of less than 64 bits, got {rules.shown(offset)}")
     a, b = rules.dim(name, dim1, x.ndim), rules.dim(name, dim2, x.ndim)
     if a == b:
         raise DimError(f"{name}: dim1 and dim2 are both {a}; a diagonal needs two dimensions")
@@ -93,7 +93,7 @@ def _scatter_rule(base: Spec, src: Spec, *, dim1: int, dim2: int, **attrs: Any) 
 
 diagonal = op(
     "diagonal",
-    "A diagonal of two dimensions, as a new last one.",
+    "A diagonal of two dimensions, as a new last dimension.",
     infer=_infer_diagonal,
     factors=lambda x, *, dim1, dim2, **attrs: " -> ".join(_names(x, dim1, dim2)),
     moves=True,

@@ -65,11 +65,11 @@ _steep = partial(_smooth, autocast=FLOAT32_ON_CUDA)
 _positives = _between(0.5, 3)
 _inside = _between(-0.9, 0.9)
 
-exp = _steep("exp", "e to the power x.", lambda g, y, x: g * conj(y))
+exp = _steep("exp", "The exponential function.", lambda g, y, x: g * conj(y))
 exp2 = _smooth("exp2", "2 to the power x.", lambda g, y, x: g * conj(y) * math.log(2))
-expm1 = _steep("expm1", "exp(x) - 1, exact near 0.", lambda g, y, x: g * (conj(y) + 1.0))
+expm1 = _steep("expm1", "exp(x) - 1, accurate near 0.", lambda g, y, x: g * (conj(y) + 1.0))
 log = _steep("log", "The natural logarithm.", lambda g, y, x: g / conj(x), _positives)
-log1p = _steep("log1p", "log(1 + x), exact near 0.", lambda g, y, x: g / (conj(x) + 1.0), _positives)
+log1p = _steep("log1p", "log(1 + x), accurate near 0.", lambda g, y, x: g / (conj(x) + 1.0), _positives)
 
 
 def _log_to(base: int) -> Any:
@@ -177,7 +177,7 @@ def _infer_square(x: Spec) -> Spec:
 
 square = op(
     "square",
-    "x times x; of bools in int64.",
+    "x * x; bools give int64.",
     infer=_infer_square,
     factors=pointwise,
     vjp=(lambda g, y, x: g * (conj(x) * 2.0),),
@@ -223,7 +223,7 @@ sign = op(
 )
 sgn = op(
     "sgn",
-    "The sign; of complex numbers x / abs(x), and 0 at 0.",
+    "The sign; x / abs(x) for complex numbers, and 0 at 0.",
     infer=rules.unary("sgn"),
     factors=pointwise,
     vjp=(_sgn_dx,),
@@ -254,7 +254,7 @@ def _infer_round(x: Spec, *, decimals: int = 0) -> Spec:
     rules.not_bool("round", x.dtype)
     rules.not_complex("round", x.dtype)
     if type(decimals) is not int:
-        raise ArgumentError(f"round: decimals is an int, not {rules.shown(decimals)}")
+        raise ArgumentError(f"round: decimals must be an int, got {rules.shown(decimals)}")
     if decimals:
         rules.floating("round", x)
     return x
@@ -262,7 +262,7 @@ def _infer_round(x: Spec, *, decimals: int = 0) -> Spec:
 
 round_ = op(
     "round",
-    "The nearest number of so many decimals, halves to the even one.",
+    "x rounded to a number of decimals; halves are rounded to even.",
     infer=_infer_round,
     factors=pointwise,
     vjp=(_zero,),
@@ -367,14 +367,14 @@ def _infer_clamp(name: str) -> Any:
         rules.tensor(name, x)
         rules.either(name, x, *limits)
         if len(limits) != (2 if name == "clamp" else 1):
-            raise ArgumentError(f"{name}: {len(limits)} limits")
+            raise ArgumentError(f"{name}: wrong number of limits, got {len(limits)}")
         if len({s.weak for s in limits}) > 1:
-            raise ArgumentError(f"{name}: the limits are both numbers or both tensors")
+            raise ArgumentError(f"{name}: the limits must be both numbers or both tensors")
         common = dtypes.promote((x, *limits))
         if name == "clamp":
             rules.not_bool(name, common)
         if common.is_complex:
-            raise DTypeError(f"{name}: complex numbers have no order")
+            raise DTypeError(f"{name}: complex numbers are not ordered")
         return spec(rules.broadcast(name, x.shape, *[s.shape for s in limits]), common)
 
     return infer
@@ -400,7 +400,7 @@ def _within(x: Any, g: Any, lo: Any = None, hi: Any = None) -> Any:
 
 clamp = op(
     "clamp",
-    "x, but not below lo and not above hi.",
+    "x limited to the range from lo to hi.",
     infer=_infer_clamp("clamp"),
     factors=pointwise,
     vjp=(
@@ -414,7 +414,7 @@ clamp = op(
 )
 clamp_min = op(
     "clamp_min",
-    "x, but not below lo.",
+    "The larger of x and lo.",
     infer=_infer_clamp("clamp_min"),
     factors=pointwise,
     vjp=(lambda g, y, x, lo: _within(x, g, lo=lo), lambda g, y, x, lo: ops.where(ops.lt(x, lo), g, 0.0)),
@@ -424,7 +424,7 @@ clamp_min = op(
 )
 clamp_max = op(
     "clamp_max",
-    "x, but not above hi.",
+    "The smaller of x and hi.",
     infer=_infer_clamp("clamp_max"),
     factors=pointwise,
     vjp=(lambda g, y, x, hi: _within(x, g, hi=hi), lambda g, y, x, hi: ops.where(ops.gt(x, hi), g, 0.0)),

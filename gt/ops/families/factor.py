@@ -92,7 +92,7 @@ def _qr_torch(torch: Any, site: Site, *, mode: str) -> Any:
 
 linalg_qr = op(
     "linalg_qr",
-    "Matrices as a product of orthonormal columns and a triangle.",
+    "The QR decomposition of matrices.",
     infer=_infer_qr,
     factors=leading(2),
     vjp=(_qr_dx,),
@@ -275,7 +275,7 @@ def _svd_dx(g: Any, y: Any, x: Any, *, full_matrices: bool) -> Any:
 
 linalg_svd = op(
     "linalg_svd",
-    "Matrices as u @ diag(s) @ vh with orthonormal u and vh, and s in descending order.",
+    "The singular value decomposition u @ diag(s) @ vh of matrices, with s in descending order.",
     infer=_infer_svd,
     factors=leading(2),
     vjp=(_svd_dx,),
@@ -364,7 +364,7 @@ def _lu_dx(g: Any, y: Any, x: Any, *, pivot: bool) -> Any:
 
 linalg_lu_factor_ex = op(
     "linalg_lu_factor_ex",
-    "Two triangles in one matrix, the exchanges of rows before their product, and 0 where it is not singular.",
+    "The LU factors of matrices in one matrix, the pivots, and an info that is 0 where the matrix is not singular.",
     infer=_infer_lu,
     factors=leading(2),
     vjp=(_lu_dx,),
@@ -411,7 +411,7 @@ def _permutation_torch(torch: Any, site: Site, *, m: int, dtype: str) -> Any:
 
 lu_permutation = op(
     "lu_permutation",
-    "The permutation matrix that LU's exchanges of rows, counted from 0, come to.",
+    "The permutation matrix of an LU decomposition, given its pivots counted from 0.",
     infer=_infer_permutation,
     factors=leading(1),
     vjp=None,

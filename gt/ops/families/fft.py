@@ -27,14 +27,14 @@ def _check(name: str, x: Spec, dims: Any, norm: Any, complex: bool) -> tuple[int
     rules.tensor(name, x)
     if x.dtype.is_complex is not complex or not x.dtype.is_differentiable:
         kind = "complex" if complex else "real floating"
-        raise DTypeError(f"{name}: takes a {kind} type, not {x.dtype.name}")
+        raise DTypeError(f"{name}: expected a {kind} dtype, got {x.dtype.name}")
     rules.choice(name, "norm", norm, _NORMS)
     checked = rules.dims(name, dims, x.ndim)
     if not checked:
-        raise ShapeError(f"{name}: no dimension is transformed")
+        raise ShapeError(f"{name}: expected at least one dimension to transform")
     for d in checked:
         if not x.shape[d]:
-            raise ShapeError(f"{name}: dimension {d} of {x.shape} has no points to transform")
+            raise ShapeError(f"{name}: dimension {d} of shape {x.shape} must have size > 0")
     return checked
 
 
@@ -64,7 +64,7 @@ def _infer_c2r(x: Spec, *, dims: Any, norm: Any, n: Any) -> Spec:
     last = _check("fft_c2r", x, dims, norm, complex=True)[-1]
     size = rules.size("fft_c2r", "n", n)
     if size < 1 or x.shape[last] != size // 2 + 1:
-        raise ShapeError(f"fft_c2r: {n} points need {size // 2 + 1} in dimension {last}, {x.shape} has {x.shape[last]}")
+        raise ShapeError(f"fft_c2r: n={n} needs size {size // 2 + 1} in dimension {last}, got shape {x.shape}")
     return spec(_resized(x.shape, last, size), x.dtype.to_real())
 
 
@@ -181,7 +181,7 @@ fft_c2c = op(
 
 fft_r2c = op(
     "fft_r2c",
-    "The Fourier transform of real numbers: the half that determines the other.",
+    "The Fourier transform of real numbers; only the half of the result that determines the other is returned.",
     infer=_infer_r2c,
     factors=beside("dims"),
     linear=((0,),),
@@ -193,7 +193,7 @@ fft_r2c = op(
 
 fft_c2r = op(
     "fft_c2r",
-    "The inverse Fourier transform of half of the transform of n real numbers.",
+    "The inverse of fft_r2c: n real numbers from half of their Fourier transform.",
     infer=_infer_c2r,
     factors=beside("dims"),
     linear=((0,),),

@@ -26,12 +26,12 @@ def _targets(name: str, shape: tuple[int, ...], target: Spec, reduction: Any, ig
     rules.index(name, target)
     rules.choice(name, "reduction", reduction, _REDUCTIONS)
     if type(ignore_index) is not int or abs(ignore_index) >= 1 << 31:
-        raise ArgumentError(f"{name}: ignore_index={rules.shown(ignore_index)} is not a small int")
+        raise ArgumentError(f"{name}: ignore_index must be an int of 32 bits, got {rules.shown(ignore_index)}")
     if not shape:
-        raise ShapeError(f"{name}: scores need a dimension of classes")
+        raise ShapeError(f"{name}: expected scores with a dimension of classes, got none")
     wanted = () if len(shape) == 1 else (shape[0], *shape[2:])
     if target.shape != wanted:
-        raise ShapeError(f"{name}: scores {shape} take targets of shape {wanted}, not {target.shape}")
+        raise ShapeError(f"{name}: scores {shape} need targets of shape {wanted}, got {target.shape}")
     return wanted
 
 
@@ -55,7 +55,7 @@ def _infer_dlogp(g: Spec, target: Spec, *, shape: Any, reduction: Any, ignore_in
     shape = rules.shape("nll_loss_dlogp", shape)
     wanted = _targets("nll_loss_dlogp", shape, target, reduction, ignore_index)
     if g.shape != (wanted if reduction == "none" else ()):
-        raise ShapeError(f"nll_loss_dlogp: gradient {g.shape} is not that of reduction {reduction!r}")
+        raise ShapeError(f"nll_loss_dlogp: gradient {g.shape} does not fit reduction {reduction!r}")
     return spec(shape, g.dtype)
 
 
@@ -181,7 +181,7 @@ def _nll_parts(logp: Any, target: Any, *, reduction: str, ignore_index: int) -> 
 
 nll_loss = op(
     "nll_loss",
-    "Minus the log-probability of each target class; the mean leaves out targets of ignore_index.",
+    "The negative log-probability of each target class; targets equal to ignore_index do not count in the mean.",
     infer=_infer,
     factors=_nll_rule,
     linear=((0,),),
@@ -213,7 +213,7 @@ def _dlogp_parts(g: Any, target: Any, *, shape: Any, reduction: str, ignore_inde
 
 nll_loss_dlogp = op(
     "nll_loss_dlogp",
-    "The gradient of nll_loss: minus g at each target, divided by their number for the mean.",
+    "The gradient of nll_loss: -g at each target, divided by the number of targets for the mean.",
     infer=_infer_dlogp,
     factors=_dlogp_rule,
     linear=((0,),),
@@ -236,7 +236,7 @@ def _infer_cross_entropy(
     rules.floating("cross_entropy", x)
     shape = _targets("cross_entropy", x.shape, target, reduction, ignore_index)
     if type(smoothing) not in (int, float) or not 0 <= smoothing <= 1:
-        raise ArgumentError(f"cross_entropy: label_smoothing={rules.shown(smoothing)} is not between 0 and 1")
+        raise ArgumentError(f"cross_entropy: label_smoothing must be from 0 to 1, got {rules.shown(smoothing)}")
     return spec(shape if reduction == "none" else (), x.dtype), x
 
 
@@ -247,7 +247,7 @@ def _infer_cross_entropy_dx(
     rules.tensor("cross_entropy_dx", g)
     rules.same_dtype("cross_entropy_dx", g, logp)
     if g.shape != loss.shape:
-        raise ShapeError(f"cross_entropy_dx: gradient {g.shape} is not that of reduction {reduction!r}")
+        raise ShapeError(f"cross_entropy_dx: gradient {g.shape} does not fit reduction {reduction!r}")
     return logp
 
 
@@ -354,7 +354,7 @@ def _cross_entropy_dx_rule(g: Spec, logp: Spec, target: Spec, *, reduction: str,
 
 cross_entropy = op(
     "cross_entropy",
-    "nll_loss of log_softmax(x), smoothed by `smoothing` towards all classes; and that log_softmax.",
+    "nll_loss of log_softmax(x), with label smoothing; and that log_softmax.",
     infer=_infer_cross_entropy,
     factors=_cross_entropy_rule,
     vjp=_cross_entropy_vjp,
@@ -386,7 +386,7 @@ def _pair(name: str, x: Spec, target: Spec) -> None:
     rules.floating(name, x)
     rules.same_dtype(name, x, target)
     if x.shape != target.shape:
-        raise ShapeError(f"{name}: input {x.shape} and target {target.shape} must have one shape")
+        raise ShapeError(f"{name}: input and target must have one shape, got {x.shape} and {target.shape}")
 
 
 def _infer_mse(x: Spec, target: Spec, *, reduction: Any) -> Spec:
@@ -413,7 +413,7 @@ def _mse_torch(torch: Any, site: Site, *, reduction: str) -> Any:
 
 mse_loss = op(
     "mse_loss",
-    "Squared differences.",
+    "The squared differences, or their mean or sum.",
     infer=_infer_mse,
     factors=lambda x, target, *, reduction: (
         pointwise(x, target)
@@ -449,7 +449,7 @@ def _log(x: Any) -> Any:
 
 binary_cross_entropy = op(
     "binary_cross_entropy",
-    "Cross-entropy of probabilities x and targets; logarithms are kept above -100.",
+    "The binary cross-entropy of probabilities x and targets; logarithms are limited to >= -100.",
     infer=_infer_two("binary_cross_entropy"),
     factors=pointwise,
     vjp=(
@@ -476,7 +476,7 @@ def _logits_torch(torch: Any, site: Site) -> Any:
 
 binary_cross_entropy_with_logits = op(
     "binary_cross_entropy_with_logits",
-    "Cross-entropy of sigmoid(x) and targets, without overflow.",
+    "The binary cross-entropy of sigmoid(x) and targets, without overflow.",
     infer=_infer_two("binary_cross_entropy_with_logits"),
     factors=pointwise,
     vjp=(lambda g, y, x, target: g * (ops.sigmoid(x) - target), lambda g, y, x, target: -(g * x)),

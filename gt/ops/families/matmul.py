@@ -145,13 +145,13 @@ def _infer_linear(x: Spec, weight: Spec, *bias: Spec) -> Spec:
     for other in (weight, *bias):
         rules.same_dtype("linear", x, other)
     if len(bias) > 1:
-        raise ArgumentError(f"linear: {len(bias)} biases")
+        raise ArgumentError(f"linear: expected at most one bias, got {len(bias)}")
     if weight.ndim != 2:
-        raise ShapeError(f"linear: the weight is a matrix, not of shape {weight.shape}")
+        raise ShapeError(f"linear: the weight must be a matrix, got shape {weight.shape}")
     if not x.shape or x.shape[-1] != weight.shape[1]:
-        raise ShapeError(f"linear: input {x.shape} and weight {weight.shape}: last sizes differ")
+        raise ShapeError(f"linear: the last sizes of input {x.shape} and weight {weight.shape} must be equal")
     if bias and bias[0].shape != weight.shape[:1]:
-        raise ShapeError(f"linear: bias {bias[0].shape} and weight {weight.shape}: first sizes differ")
+        raise ShapeError(f"linear: the first sizes of bias {bias[0].shape} and weight {weight.shape} must be equal")
     return spec((*x.shape[:-1], weight.shape[0]), x.dtype)
 
 
@@ -181,7 +181,7 @@ def _linear_rule(x: Spec, weight: Spec, *bias: Spec) -> str:
 
 linear = op(
     "linear",
-    "x @ weight.T, plus a bias if there is one.",
+    "x @ weight.T, plus an optional bias.",
     infer=_infer_linear,
     factors=_linear_rule,
     linear=((0, 2), (1, 2)),

@@ -85,7 +85,7 @@ def _cofactor_dx(u: Any, z: Any, x: Any) -> Any:
 
 linalg_cofactor = op(
     "linalg_cofactor",
-    "The conjugate gradient of the determinant of matrices.",
+    "The conjugated gradient of the determinant of matrices: the cofactor matrix.",
     infer=_infer_cofactor,
     factors=leading(2),
     vjp=(_cofactor_dx,),
@@ -137,7 +137,7 @@ def _infer_pinv(x: Spec, atol: Spec, rtol: Spec, *, hermitian: Any) -> Spec:
     rules.flag("linalg.pinv", "hermitian", hermitian)
     for name, t in (("atol", atol), ("rtol", rtol)):
         if t.dtype.is_complex:
-            raise ArgumentError(f"linalg.pinv: {name} is a real number, or a tensor of them")
+            raise ArgumentError(f"linalg.pinv: {name} must be a real number, or a tensor of real numbers")
         if not t.weak:
             rules.expands("linalg.pinv", name, t.shape, x.shape[:-2])
     return spec((*x.shape[:-2], x.shape[-1], x.shape[-2]), x.dtype)
@@ -184,7 +184,7 @@ def _pinv_samples(rng: Rng) -> list[Sample]:
 
 linalg_pinv = op(
     "linalg_pinv",
-    "The pseudo-inverse of matrices; singular values up to max(atol, rtol * the largest) count as zero.",
+    "The pseudo-inverse of matrices; singular values <= max(atol, rtol * the largest) count as zero.",
     infer=_infer_pinv,
     factors=leading(2),
     vjp=(_pinv_dx,),
@@ -239,7 +239,7 @@ def _exp_dx(g: Any, y: Any, x: Any) -> Any:
 
 linalg_matrix_exp = op(
     "linalg_matrix_exp",
-    "The exponential of matrices.",
+    "The matrix exponential.",
     infer=_infer_exp,
     factors=leading(2),
     vjp=(_exp_dx,),

@@ -85,7 +85,7 @@ def _cumsum_last(shard: Any, kept: Any, gathered: Any, *, dim: int) -> Any:
 
 cumsum = op(
     "cumsum",
-    "The sum of all elements up to each, along dim.",
+    "The cumulative sum along dim.",
     infer=_infer_wide("cumsum"),
     merge=lambda x, *, dim: (letters(x.ndim)[dim], _cumsum_first, _cumsum_last) if x.ndim else None,
     factors=along("dim"),
@@ -105,7 +105,7 @@ def _cumprod_dx(g: Any, y: Any, x: Any, *, dim: int) -> Any:
 
 cumprod = op(
     "cumprod",
-    "The product of all elements up to each, along dim.",
+    "The cumulative product along dim.",
     infer=_infer_wide("cumprod"),
     factors=along("dim"),
     vjp=(_cumprod_dx,),
@@ -125,7 +125,7 @@ def _infer_linear_scan(a: Spec, b: Spec, *, dim: Any, reverse: Any) -> Spec:
     rules.dim("linear_scan", dim, a.ndim)
     rules.flag("linear_scan", "reverse", reverse)
     if a.shape != b.shape:
-        raise ShapeError(f"linear_scan: {a.shape} and {b.shape} differ")
+        raise ShapeError(f"linear_scan: expected operands of one shape, got {a.shape} and {b.shape}")
     return b
 
 
@@ -151,7 +151,7 @@ def _linear_scan_da(g: Any, y: Any, a: Any, dim: int, reverse: bool) -> Any:
 
 linear_scan = op(
     "linear_scan",
-    "y[t] = a[t] * y[t - 1] + b[t] along dim (of y[t + 1], in reverse); nothing comes before the first.",
+    "The recurrence y[t] = a[t] * y[t - 1] + b[t] along dim, with y = 0 before the first element; or in reverse.",
     infer=_infer_linear_scan,
     factors=along("dim"),
     linear=((1,),),
@@ -239,5 +239,5 @@ def _extreme(name: str, doc: str, better: str) -> Op:
     )
 
 
-cummax = _extreme("cummax", "The largest up to each element, along dim, and where it is.", "maximum")
-cummin = _extreme("cummin", "The smallest up to each element, along dim, and where it is.", "minimum")
+cummax = _extreme("cummax", "The cumulative maximum along dim, and its indices.", "maximum")
+cummin = _extreme("cummin", "The cumulative minimum along dim, and its indices.", "minimum")

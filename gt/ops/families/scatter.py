@@ -27,7 +27,7 @@ REDUCTIONS = ("sum", "prod", "mean", "amax", "amin")
 def _fits(name: str, shape: tuple[int, ...], index: Spec, dim: Any) -> None:
     rules.dim(name, dim, len(shape))
     if index.ndim != len(shape):
-        raise ShapeError(f"{name}: index {index.shape} has {index.ndim} dimensions, the tensor has {len(shape)}")
+        raise ShapeError(f"{name}: index {index.shape} must have as many dimensions as the tensor, {len(shape)}")
     if not index.size:
         return
     for d, n in enumerate(index.shape):
@@ -115,7 +115,7 @@ def _infer_gather_dx(g: Spec, index: Spec, *, shape: Any, dim: Any) -> Spec:
     shape = rules.shape("gather_dx", shape)
     _fits("gather_dx", shape, index, dim)
     if g.shape != index.shape:
-        raise ShapeError(f"gather_dx: gradient {g.shape} and index {index.shape} differ")
+        raise ShapeError(f"gather_dx: gradient must have the shape of the index, got {g.shape} and {index.shape}")
     return spec(shape, g.dtype)
 
 
@@ -136,7 +136,7 @@ def _gather_dx_local(shard: Any, g: Any, index: Any, *, shape: Any, dim: int) ->
 
 gather_dx = op(
     "gather_dx",
-    "The gradient of gather: g added up at `index` along dim.",
+    "The gradient of gather: g is added at `index` along dim.",
     infer=_infer_gather_dx,
     factors=_gather_dx_rule,
     linear=((0,),),
@@ -162,7 +162,7 @@ def _check_scatter(name: str, x: Spec, index: Spec, src: Spec, dim: Any) -> None
     rules.index(name, index)
     _fits(name, x.shape, index, dim)
     if src.shape != index.shape:
-        raise ShapeError(f"{name}: src {src.shape} and index {index.shape} differ; slice src first")
+        raise ShapeError(f"{name}: src {src.shape} must have the shape of the index, {index.shape}; slice src first")
 
 
 def _infer_scatter(x: Spec, index: Spec, src: Spec, *, dim: Any) -> Spec:
@@ -207,7 +207,7 @@ def _scatter_rule(x: Spec, index: Spec, src: Spec, *, dim: int, **attrs: Any) ->
 
 scatter = op(
     "scatter",
-    "x with src, or one number, written at `index` along dim.",
+    "x with src, a tensor or a number, written at `index` along dim.",
     infer=_infer_scatter,
     factors=_scatter_rule,
     vjp=(_scatter_dx, None, lambda g, y, x, index, src, *, dim: ops.gather(g, index, dim=dim)),
@@ -400,7 +400,7 @@ def _reduce_samples(rng: Rng) -> list[Sample]:
 
 scatter_reduce = op(
     "scatter_reduce",
-    "x with src combined at `index` along dim, with what was there or (include_self false) without it.",
+    "x with src reduced at `index` along dim, together with x or (include_self=False) without it.",
     infer=_infer_scatter_reduce,
     factors=_scatter_rule,
     vjp=_reduce_vjp,

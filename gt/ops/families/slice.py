@@ -34,7 +34,7 @@ class Cut:
         for d, length, step in zip(self.dims, self.lengths, self.steps, strict=True):
             last = (length - 1) * step if length else 0
             if step < 1 or length < 0 or last >= max(full[d], 1):
-                raise ShapeError(f"{op}: {length} elements, {step} apart, do not fit in size {full[d]}")
+                raise ShapeError(f"{op}: {length} elements, step {step}, do not fit into size {full[d]}")
             limits.append(full[d] - last + (length == 0))
             full[d] = length
             spans[d] = last + 1 if length else 0
@@ -59,7 +59,7 @@ class Cut:
         if not 0 <= start < self.limits[i]:
             d = self.dims[i]
             raise IndexOutOfRange(
-                f"slice: start {start} with {self.lengths[i]} elements leaves dimension {d} of size {self.shape[d]}"
+                f"slice: {self.lengths[i]} elements from {start} exceed dimension {d} of size {self.shape[d]}"
             )
 
 
@@ -276,7 +276,7 @@ def _slice_local(shard: Any, x: Any, *starts: Any, dims: Any, lengths: Any, step
 
 slice_ = op(
     "slice",
-    "A part of x: some dimensions from a start, with a length and a step; dropped ones have length 1.",
+    "A slice of x: a start, length and step in some dimensions, of which those of length 1 may be dropped.",
     infer=_infer_slice,
     factors=_slice_rule,
     linear=((0,),),
@@ -302,7 +302,7 @@ def _infer_slice_put(x: Spec, new: Spec, *starts: Spec, dims: Any, lengths: Any,
     cut = Cut("slice_put", x.shape, dims, lengths, steps, drop)
     _starts("slice_put", cut, starts)
     if new.shape != cut.result:
-        raise ShapeError(f"slice_put: {new.shape} does not fill the slice's {cut.result}")
+        raise ShapeError(f"slice_put: expected a value of the slice's shape {cut.result}, got {new.shape}")
     return x
 
 
@@ -394,7 +394,7 @@ def _infer_slice_dx(g: Spec, *starts: Spec, shape: Any, dims: Any, lengths: Any,
     cut = Cut("slice_dx", rules.shape("slice_dx", shape), dims, lengths, steps, drop)
     _starts("slice_dx", cut, starts)
     if g.shape != cut.result:
-        raise ShapeError(f"slice_dx: {g.shape} does not fill the slice's {cut.result}")
+        raise ShapeError(f"slice_dx: expected a gradient of the slice's shape {cut.result}, got {g.shape}")
     return spec(cut.shape, g.dtype)
 
 
@@ -432,7 +432,7 @@ def _slice_dx_local(
 
 slice_dx = op(
     "slice_dx",
-    "The gradient of slice: zeros of the base's shape with g in the slice's place.",
+    "The gradient of slice: zeros of the base's shape, with g at the slice.",
     infer=_infer_slice_dx,
     factors=_slice_dx_rule,
     linear=((0,),),

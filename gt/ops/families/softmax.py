@@ -31,7 +31,7 @@ def _infer_dx(name: str) -> Any:
         rules.same_dtype(name, g, y)
         rules.dim(name, dim, y.ndim)
         if g.shape != y.shape:
-            raise ShapeError(f"{name}: gradient {g.shape} and result {y.shape} differ")
+            raise ShapeError(f"{name}: gradient and result must have one shape, got {g.shape} and {y.shape}")
         return y
 
     return infer
@@ -85,7 +85,7 @@ def _torch_dx(name: str) -> Any:
 
 softmax = op(
     "softmax",
-    "exp(x) over its sum along dim.",
+    "exp(x) divided by its sum along dim.",
     infer=_infer("softmax"),
     factors=along("dim"),
     vjp=(lambda g, y, x, *, dim: ops.softmax_dx(g, y, dim=dim),),
@@ -112,7 +112,7 @@ softmax_dx = op(
 
 log_softmax = op(
     "log_softmax",
-    "The logarithm of softmax along dim, without loss where that is tiny.",
+    "The logarithm of softmax along dim, accurate where softmax is tiny.",
     infer=_infer("log_softmax"),
     factors=along("dim"),
     vjp=(lambda g, y, x, *, dim: ops.log_softmax_dx(g, y, dim=dim),),

@@ -123,7 +123,7 @@ erf = _special(
 )
 erfc = _special(
     "erfc",
-    "1 - erf(x), exact where that is small.",
+    "1 - erf(x), accurate where it is small.",
     _each(math.erfc),
     lambda g, y, x: g * ops.exp(-(x * x)) * (-2 / _ROOT_PI),
     _uniform(-2, 2),
@@ -199,7 +199,7 @@ def _infer_logit(x: Spec, *, eps: float | None) -> Spec:
     rules.tensor("logit", x)
     rules.not_complex("logit", x.dtype)
     if eps is not None and type(eps) not in (int, float):
-        raise ArgumentError(f"logit: eps is a number or None, not {rules.shown(eps)}")
+        raise ArgumentError(f"logit: eps must be a number or None, got {rules.shown(eps)}")
     return spec(x.shape, rules.float_of(x))
 
 
@@ -215,7 +215,7 @@ def _logit_dx(g: Any, y: Any, x: Any, *, eps: float | None) -> Any:
 
 logit = op(
     "logit",
-    "log(x / (1 - x)), the inverse of sigmoid; x is kept eps away from 0 and 1.",
+    "log(x / (1 - x)), the inverse of sigmoid; with eps, x is limited to the range from eps to 1 - eps.",
     infer=_infer_logit,
     factors=pointwise,
     vjp=(_logit_dx,),
@@ -285,7 +285,7 @@ def _infer_polygamma(x: Spec, *, n: int) -> Spec:
     rules.tensor("polygamma", x)
     rules.not_complex("polygamma", x.dtype)
     if type(n) is not int or not 0 <= n < 1000:
-        raise ArgumentError(f"polygamma: n is an int from 0 on, not {rules.shown(n)}")
+        raise ArgumentError(f"polygamma: n must be an int >= 0, got {rules.shown(n)}")
     return spec(x.shape, rules.float_of(x))
 
 
@@ -401,7 +401,7 @@ def _pairs(low: float, high: float) -> Any:
 
 zeta = op(
     "zeta",
-    "Hurwitz' zeta function: the sum over k of (other + k) ** -input.",
+    "The Hurwitz zeta function: the sum over k of (other + k) ** -input.",
     infer=infer_pair("zeta", to_floats("zeta")),
     factors=pointwise,
     vjp=(None, lambda g, y, s, q: g * (ops.zeta(s + 1.0, q) * -s)),

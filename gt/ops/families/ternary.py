@@ -18,7 +18,7 @@ def _infer_where(cond: Spec, x: Spec, y: Spec) -> Spec:
     rules.tensor("where", cond)
     rules.either("where", cond, x, y)
     if cond.dtype is not dtypes.bool_:
-        raise DTypeError(f"where: the condition is bool, not {cond.dtype.name}; compare first, as in x > 0")
+        raise DTypeError(f"where: the condition must be bool, got {cond.dtype.name}; compare first, as in x > 0")
     return spec(rules.broadcast("where", cond.shape, x.shape, y.shape), dtypes.promote((x, y)))
 
 
@@ -42,7 +42,7 @@ def _sample_where(rng: Rng) -> list[Sample]:
 
 where = op(
     "where",
-    "x where the condition holds, else y.",
+    "x where the condition is True, else y.",
     infer=_infer_where,
     factors=pointwise,
     linear=((1, 2),),
@@ -72,7 +72,7 @@ def _triples(rng: Rng, last: Any = None) -> list[Sample]:
 def _infer_lerp(start: Spec, end: Spec, weight: Spec) -> Spec:
     rules.tensor("lerp", start, end)
     if not start.dtype.is_differentiable:
-        raise DTypeError(f"lerp: needs a floating type, not {start.dtype.name}; cast first, as in x.float()")
+        raise DTypeError(f"lerp: expected a floating-point dtype, got {start.dtype.name}; cast first, as in x.float()")
     rules.same_dtype("lerp", start, end)
     if not weight.weak:
         rules.same_dtype("lerp", start, weight)
@@ -109,9 +109,9 @@ def _infer_three(name: str, integers: bool) -> Any:
         common = dtypes.promote((x, a, b))
         rules.not_bool(name, common)
         if not integers and not common.is_differentiable:
-            raise DTypeError(f"{name}: needs a floating type, not {common.name}; cast first, as in x.float()")
+            raise DTypeError(f"{name}: expected a floating-point dtype, got {common.name}; cast first, as in x.float()")
         if value.dtype.category > common.category:
-            raise DTypeError(f"{name}: value is an int where the tensors are {common.name}")
+            raise DTypeError(f"{name}: value must be an int for tensors of dtype {common.name}")
         return spec(rules.broadcast(name, x.shape, a.shape, b.shape), common)
 
     return infer

@@ -32,7 +32,7 @@ def same_tensors(name: str, p: Spec, *others: Spec) -> None:
     for x in others:
         rules.same_dtype(name, p, x)
         if x.shape != p.shape:
-            raise ShapeError(f"{name}: parameter {p.shape} and its gradient or state {x.shape} differ")
+            raise ShapeError(f"{name}: parameter, gradient and state must have one shape, got {p.shape} and {x.shape}")
 
 
 def _inplace(fused: Any, written: tuple[int, ...]) -> Any:
@@ -230,7 +230,7 @@ def _adam(name: str, doc: str, decoupled: bool, amsgrad: bool) -> Op:
 
     def infer(*operands: Spec) -> tuple[Spec, ...]:
         if len(operands) != tensors + 6:
-            raise ArgumentError(f"{name}: takes {tensors} tensors and 6 numbers, not {len(operands)} operands")
+            raise ArgumentError(f"{name}: expected {tensors} tensors and 6 numbers, got {len(operands)} operands")
         same_tensors(name, *operands[:tensors])
         rules.number(name, *operands[tensors:])
         return tuple(operands[k] for k in written)
@@ -305,11 +305,17 @@ def _adam(name: str, doc: str, decoupled: bool, amsgrad: bool) -> Op:
 
 adamw = _adam("adamw", "One step of AdamW: the new parameter, first and second moment.", True, False)
 adamw_amsgrad = _adam(
-    "adamw_amsgrad", "One step of AdamW by the largest second moment so far: also the new one of these.", True, True
+    "adamw_amsgrad",
+    "One step of AdamW with AMSGrad: the new parameter, first and second moment, and largest second moment.",
+    True,
+    True,
 )
 adam = _adam("adam", "One step of Adam: the new parameter, first and second moment.", False, False)
 adam_amsgrad = _adam(
-    "adam_amsgrad", "One step of Adam by the largest second moment so far: also the new one of these.", False, True
+    "adam_amsgrad",
+    "One step of Adam with AMSGrad: the new parameter, first and second moment, and largest second moment.",
+    False,
+    True,
 )
 
 # -- adagrad ---------------------------------------------------------------------------------

@@ -19,10 +19,10 @@ def _infer(x: Spec, *, ord: Any, dims: Any, keepdim: Any) -> Spec:
     rules.tensor("vector_norm", x)
     floating_or_complex("vector_norm", x)
     if type(ord) not in (int, float) or math.isnan(ord):
-        raise ArgumentError(f"vector_norm: ord is a number, not {rules.shown(ord)}")
+        raise ArgumentError(f"vector_norm: ord must be a number, got {rules.shown(ord)}")
     dims = rules.dims("vector_norm", dims, x.ndim)
     if (ord < 0 or ord == math.inf) and not count(x.shape, dims):
-        raise ShapeError(f"vector_norm: {x.shape}: the norm of order {ord} of no elements is not defined")
+        raise ShapeError(f"vector_norm: the norm of order {ord} is not defined for no elements, got shape {x.shape}")
     return spec(reduced(x.shape, dims, rules.flag("vector_norm", "keepdim", keepdim)), x.dtype.to_real())
 
 
@@ -102,7 +102,7 @@ def _samples(rng: Rng) -> list[Sample]:
 
 vector_norm = op(
     "vector_norm",
-    "(sum(abs(x) ** ord)) ** (1 / ord) over dims, with its limits at 0 and infinity.",
+    "sum(abs(x) ** ord) ** (1 / ord) over dims, and its limits for ord 0 and infinity.",
     infer=_infer,
     factors=reducing("whole"),
     vjp=(_dx,),

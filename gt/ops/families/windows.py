@@ -21,14 +21,14 @@ def positive(op: str, name: str, value: Any, count: int) -> Sizes:
     """An attribute of one number per dimension, all at least 1."""
     sizes = rules.ints(op, name, value, count)
     if any(not 1 <= n <= rules.MAX_SIZE for n in sizes):
-        raise ArgumentError(f"{op}: {name}={sizes} must be positive")
+        raise ArgumentError(f"{op}: {name} must be positive, got {sizes}")
     return sizes
 
 
 def padding(op: str, value: Any, count: int) -> Sizes:
     sizes = rules.ints(op, "padding", value, count)
     if any(not 0 <= n <= rules.MAX_SIZE for n in sizes):
-        raise ArgumentError(f"{op}: padding={sizes} must not be negative")
+        raise ArgumentError(f"{op}: padding must be >= 0, got {sizes}")
     return sizes
 
 
