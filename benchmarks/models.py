@@ -1,8 +1,8 @@
-"""The models that are trained: each one function of a library, torch or gt, and the same text for both.
+"""The models that the benchmarks train: networks of zoo.py in the sizes that are measured.
 
 `model("cnn", "cuda")` says what is trained there: the network, its data, its loss. Sizes for the CPU are small, so that
-a step takes 1 to 30 ms on one thread. `Trainer` is the usual loop: AdamW, and batches cut out of arrays that lie on the
-device, by a start that changes from step to step.
+a step takes 1 to 30 ms on one thread. `Trainer` is the usual loop: AdamW, and batches that are slices of arrays on the
+device. The start of the slice changes from step to step.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
+import zoo
 
 NAMES = ("mlp", "cnn", "gpt-char", "gpt2-124m", "unet")
 CUDA_ONLY = ("gpt2-124m",)
 BATCHES = 32  #: There are so many before they come again.
 LR = 3e-4
-
-Arrays = tuple[np.ndarray[Any, Any], ...]
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Model:
     text: str  #: its size, for a reader
     batch: int
     build: Callable[[Any], Any]  #: library -> network
-    data: Callable[[np.random.Generator, int], Arrays]  #: so many rows of everything the loss reads
-    loss: Callable[..., Any]  #: (library, network, *batch)
+    data: zoo.Data
+    loss: zoo.Loss
     bf16: bool = False  #: computes under autocast
     rtol: float = 1e-3  #: how far two libraries' losses may be apart in the first steps
 
@@ -42,27 +42,46 @@ def model(name: str, device: str) -> Model:
     cuda = device == "cuda"
     match name:
         case "mlp":
-            return Model(name, "784-256-256-10, batch 64", 64, mlp, pictures(784, classes=10), classify)
+            build = partial(zoo.mlp, sizes=(784, 256, 256, 10))
+            return Model(name, "784-256-256-10, batch 64", 64, build, zoo.labelled(784, classes=10), zoo.classify)
         case "cnn" if cuda:
             # Convolutions round to tf32 there, in torch as in GT: the losses agree in fewer digits.
-            widths = (64, 64, 128, 128, 256, 256)
-            text = "6 conv+bn, 64 to 256 wide, 3x32x32, batch 128"
-            return Model(name, text, 128, cnn(widths), pictures(3, 32, 32, classes=10), classify, rtol=1e-2)
+            return _cnn(name, 128, widths=(64, 64, 128, 128, 256, 256), rtol=1e-2)
         case "cnn":
-            text = "6 conv+bn, 8 to 32 wide, 3x32x32, batch 16"
-            return Model(name, text, 16, cnn((8, 8, 16, 16, 32, 32)), pictures(3, 32, 32, classes=10), classify)
+            return _cnn(name, 16, widths=(8, 8, 16, 16, 32, 32))
         case "gpt-char" if cuda:
-            return gpt_of(name, batch=64, bf16=True, layers=6, width=384, heads=6, length=256, vocabulary=65)
+            return _gpt(name, batch=64, bf16=True, layers=6, width=384, heads=6, length=256, vocabulary=65)
         case "gpt-char":
-            return gpt_of(name, batch=8, layers=2, width=64, heads=4, length=64, vocabulary=65)
+            return _gpt(name, batch=8, layers=2, width=64, heads=4, length=64, vocabulary=65)
         case "gpt2-124m" if cuda:
-            return gpt_of(name, batch=16, bf16=True, layers=12, width=768, heads=12, length=1024, vocabulary=50304)
+            return _gpt(name, batch=16, bf16=True, layers=12, width=768, heads=12, length=1024, vocabulary=50304)
         case "unet" if cuda:
-            text = "3x32x32, 64 and 128 wide, batch 64"
-            return Model(name, text, 64, unet(3, 64), noisy(3, 32), predict_noise, rtol=1e-2)
+            return _unet(name, 64, channels=3, size=32, width=64, rtol=1e-2)
         case "unet":
-            return Model(name, "1x16x16, 16 and 32 wide, batch 8", 8, unet(1, 16), noisy(1, 16), predict_noise)
+            return _unet(name, 8, channels=1, size=16, width=16)
     raise ValueError(f"no model {name!r} on {device}")
+
+
+def _cnn(name: str, batch: int, widths: tuple[int, ...], rtol: float = 1e-3) -> Model:
+    text = f"6 conv+bn, {widths[0]} to {widths[-1]} wide, 3x32x32, batch {batch}"
+    data = zoo.labelled(3, 32, 32, classes=10)
+    return Model(name, text, batch, partial(zoo.cnn, widths=widths), data, zoo.classify, rtol=rtol)
+
+
+def _gpt(
+    name: str, batch: int, layers: int, width: int, heads: int, length: int, vocabulary: int, bf16: bool = False
+) -> Model:
+    """A GPT of this size, and text for it in which letters come by chance."""
+    text = f"{layers} layers, {width} wide, T={length}, batch {batch}" + (", bf16" if bf16 else "")
+    build = partial(zoo.gpt, layers=layers, width=width, length=length, heads=heads, vocabulary=vocabulary)
+    data, rtol = zoo.letters(vocabulary, length), 2e-2 if bf16 else 1e-3
+    return Model(name, text, batch, build, data, zoo.next_letter, bf16, rtol)
+
+
+def _unet(name: str, batch: int, channels: int, size: int, width: int, rtol: float = 1e-3) -> Model:
+    text = f"{channels}x{size}x{size}, {width} and {2 * width} wide, batch {batch}"
+    build = partial(zoo.unet, channels=channels, width=width)
+    return Model(name, text, batch, build, zoo.noisy(channels, size), zoo.predict_noise, rtol=rtol)
 
 
 def names(device: str) -> list[str]:
@@ -129,7 +148,7 @@ def gt_trainer(what: Model, replayed: bool = False) -> Trainer:
     return trainer
 
 
-def _start(lib: Any, what: Model) -> tuple[Any, Arrays]:
+def _start(lib: Any, what: Model) -> tuple[Any, zoo.Arrays]:
     """The network with its starting weights, and the data: the same for all sides. A client of GT needs no torch."""
     rng = np.random.default_rng(0)
     network = what.build(lib)
@@ -141,161 +160,3 @@ def _start(lib: Any, what: Model) -> tuple[Any, Arrays]:
             elif name.endswith("bias"):
                 p.zero_()
     return network, what.data(rng, BATCHES * what.batch)
-
-
-# --- classifiers -------------------------------------------------------------------------------------
-
-
-def pictures(*shape: int, classes: int) -> Callable[[np.random.Generator, int], Arrays]:
-    def data(rng: np.random.Generator, rows: int) -> Arrays:
-        return rng.normal(size=(rows, *shape)).astype(np.float32), rng.integers(0, classes, size=rows)
-
-    return data
-
-
-def classify(lib: Any, network: Any, x: Any, y: Any) -> Any:
-    return lib.nn.functional.cross_entropy(network(x), y)
-
-
-def mlp(lib: Any) -> Any:
-    nn = lib.nn
-    return nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
-
-
-def cnn(widths: tuple[int, ...]) -> Callable[[Any], Any]:
-    def build(lib: Any) -> Any:
-        nn = lib.nn
-        layers = []
-        for k, (before, after) in enumerate(zip((3, *widths), widths, strict=False)):
-            layers += [nn.Conv2d(before, after, 3, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
-            if k % 2:
-                layers.append(nn.MaxPool2d(2))  # 32, 16, 8, 4
-        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], 10))
-
-    return build
-
-
-# --- GPTs --------------------------------------------------------------------------------------------
-
-
-def gpt_of(
-    name: str, batch: int, layers: int, width: int, heads: int, length: int, vocabulary: int, bf16: bool = False
-) -> Model:
-    """A GPT of this size, and text for it in which letters come by chance."""
-
-    def data(rng: np.random.Generator, rows: int) -> Arrays:
-        text = rng.integers(0, vocabulary, size=(rows, length + 1))
-        return np.ascontiguousarray(text[:, :-1]), np.ascontiguousarray(text[:, 1:])
-
-    def next_letter(lib: Any, network: Any, x: Any, y: Any) -> Any:
-        return lib.nn.functional.cross_entropy(network(x).view(-1, vocabulary), y.view(-1))
-
-    text = f"{layers} layers, {width} wide, T={length}, batch {batch}" + (", bf16" if bf16 else "")
-    build = gpt(layers, width, heads, length, vocabulary)
-    return Model(name, text, batch, build, data, next_letter, bf16, rtol=2e-2 if bf16 else 1e-3)
-
-
-def gpt(layers: int, width: int, heads: int, length: int, vocabulary: int) -> Callable[[Any], Any]:
-    def build(lib: Any) -> Any:
-        nn, F = lib.nn, lib.nn.functional
-
-        class Block(nn.Module):  # type: ignore[misc]  # nn is torch's or GT's: Any
-            def __init__(self) -> None:
-                super().__init__()
-                self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-                self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-                self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-            def forward(self, x: Any) -> Any:
-                B, T, C = x.shape
-                q, k, v = self.qkv(self.norm1(x)).chunk(3, dim=-1)  # (B, T, C) each
-                q, k, v = (t.view(B, T, heads, C // heads).transpose(1, 2) for t in (q, k, v))  # (B, heads, T, C/heads)
-                y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-                x = x + self.out(y.transpose(1, 2).contiguous().view(B, T, C))
-                return x + self.down(F.gelu(self.up(self.norm2(x))))
-
-        class GPT(nn.Module):  # type: ignore[misc]  # nn is torch's or GT's: Any
-            def __init__(self) -> None:
-                super().__init__()
-                self.tokens = nn.Embedding(vocabulary, width)
-                self.positions = nn.Parameter(lib.randn(length, width) * 0.02)
-                self.blocks = nn.ModuleList([Block() for _ in range(layers)])
-                self.norm = nn.LayerNorm(width)
-                self.head = nn.Linear(width, vocabulary, bias=False)
-                self.head.weight = self.tokens.weight  # tied, as in GPT-2
-
-            def forward(self, i: Any) -> Any:
-                x = self.tokens(i) + self.positions  # (B, T, C)
-                for block in self.blocks:
-                    x = block(x)
-                return self.head(self.norm(x))  # (B, T, vocabulary)
-
-        return GPT()
-
-    return build
-
-
-# --- a diffusion U-Net -------------------------------------------------------------------------------
-
-TIMES = 100
-
-
-def noisy(channels: int, size: int) -> Callable[[np.random.Generator, int], Arrays]:
-    """Pictures of a wave, the noise to add to each, and how much of it."""
-
-    def data(rng: np.random.Generator, rows: int) -> Arrays:
-        phase = rng.uniform(0, 6, size=(rows, channels, 1, 1))
-        x = np.sin(np.arange(size) + phase) * np.ones((rows, channels, size, 1))
-        noise = rng.normal(size=x.shape)
-        return x.astype(np.float32), noise.astype(np.float32), rng.integers(0, TIMES, size=rows)
-
-    return data
-
-
-def predict_noise(lib: Any, network: Any, x: Any, noise: Any, t: Any) -> Any:
-    left = network.left[t].view(-1, 1, 1, 1)
-    return lib.nn.functional.mse_loss(network(x * left.sqrt() + noise * (1 - left).sqrt(), t), noise)
-
-
-def unet(channels: int, width: int) -> Callable[[Any], Any]:
-    def build(lib: Any) -> Any:
-        nn, F = lib.nn, lib.nn.functional
-
-        class Stage(nn.Module):  # type: ignore[misc]  # nn is torch's or GT's: Any
-            """Two convolutions beside a shortcut, told the time in between."""
-
-            def __init__(self, before: int, after: int) -> None:
-                super().__init__()
-                self.conv1 = nn.Conv2d(before, after, 3, padding=1)
-                self.conv2 = nn.Conv2d(after, after, 3, padding=1)
-                self.norm1, self.norm2 = nn.GroupNorm(4, after), nn.GroupNorm(4, after)
-                self.time = nn.Linear(width, after)
-                self.short = nn.Conv2d(before, after, 1)
-
-            def forward(self, x: Any, t: Any) -> Any:
-                h = F.silu(self.norm1(self.conv1(x)) + self.time(t)[:, :, None, None])
-                return F.silu(self.norm2(self.conv2(h))) + self.short(x)
-
-        class UNet(nn.Module):  # type: ignore[misc]  # nn is torch's or GT's: Any
-            def __init__(self) -> None:
-                super().__init__()
-                self.register_buffer("left", (1 - lib.linspace(1e-3, 0.12, TIMES)).cumprod(0))
-                self.time = nn.Sequential(nn.Embedding(TIMES, width), nn.Linear(width, width), nn.SiLU())
-                self.down1, self.down2 = Stage(channels, width), Stage(width, 2 * width)
-                self.middle = Stage(2 * width, 2 * width)
-                self.grow2 = nn.ConvTranspose2d(2 * width, 2 * width, 2, stride=2)
-                self.grow1 = nn.ConvTranspose2d(width, width, 2, stride=2)
-                self.up2, self.up1 = Stage(4 * width, width), Stage(2 * width, width)
-                self.out = nn.Conv2d(width, channels, 1)
-
-            def forward(self, x: Any, t: Any) -> Any:
-                t = self.time(t)
-                a = self.down1(x, t)  # (B, width, S, S)
-                b = self.down2(F.avg_pool2d(a, 2), t)  # (B, 2 width, S/2, S/2)
-                c = self.middle(F.avg_pool2d(b, 2), t)  # (B, 2 width, S/4, S/4)
-                d = self.up2(lib.cat([self.grow2(c), b], dim=1), t)  # (B, width, S/2, S/2)
-                return self.out(self.up1(lib.cat([self.grow1(d), a], dim=1), t))
-
-        return UNet()
-
-    return build

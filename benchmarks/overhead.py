@@ -26,7 +26,7 @@ os.environ["GT_AUTO_COMPILE"] = "0"
 
 import gt
 from gt.client.record.recorder import recorder
-from gt.dispatcher.events import MessageCame, PlanReady, Send
+from gt.dispatcher.events import MessageCame, ProgramChecked, Send
 from gt.dispatcher.machine import Machine
 from gt.ops.check import check
 from gt.program import Instruction, Program
@@ -213,7 +213,7 @@ class Dispatching:
             self.take(b"c" if control else b"r", WorkerHello(VERSION, "", "link", control, memory=1 << 40))
         self.take(b"k", Hello(VERSION, "", "client"))
         self.take(b"k", Define(program))
-        self.machine.handle(PlanReady(program.hash(), check(program)))
+        self.machine.handle(ProgramChecked(program.hash(), check(program)))
         for i in range(1, inputs + 1):
             self.take(b"k", Chunk(0, i, 0, 16, (4,), "float32"), bytes(16))
             self.take(b"r", ChunkAck(1, i, True))

@@ -17,10 +17,12 @@ import statistics
 import sys
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import zoo
 from measuring import arguments, print_table, write
 from processes import Failed, Rival, serving
 
@@ -38,52 +40,15 @@ COLUMNS = {"mlp": ["0", "4"], "gpt": ["q", "k", "v", "up"]}
 ROWS = {"mlp": ["2", "6"], "gpt": ["out", "down"]}
 
 
-# --- the models: `lib` is torch or gt ---------------------------------------------------------------------------------
+# --- the models -------------------------------------------------------------------------------------------------------
 
-
-def mlp(lib: Any) -> Any:
-    nn = lib.nn
-    layers = [layer for _ in range(LAYERS) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU())]
-    return nn.Sequential(*layers[:-1])
-
-
-def gpt(lib: Any) -> Any:
-    nn, F = lib.nn, lib.nn.functional
-
-    def heads(a: Any) -> Any:
-        """Their number is left open: a rank of DTensor has some of them."""
-        return a.view(-1, LENGTH, a.shape[-1] * HEADS // GPT_WIDTH, GPT_WIDTH // HEADS).transpose(1, 2)
-
-    class Block(nn.Module):  # type: ignore[misc]  # nn is torch's or GT's: Any
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm1, self.norm2 = nn.LayerNorm(GPT_WIDTH), nn.LayerNorm(GPT_WIDTH)
-            self.q, self.k, self.v = (nn.Linear(GPT_WIDTH, GPT_WIDTH) for _ in range(3))
-            self.out = nn.Linear(GPT_WIDTH, GPT_WIDTH)
-            self.up, self.down = nn.Linear(GPT_WIDTH, 4 * GPT_WIDTH), nn.Linear(4 * GPT_WIDTH, GPT_WIDTH)
-
-        def forward(self, x: Any) -> Any:
-            h = self.norm1(x)
-            q, k, v = (heads(f(h)) for f in (self.q, self.k, self.v))
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
-            x = x + self.out(y.reshape(-1, LENGTH, y.shape[2] * y.shape[3]))
-            return x + self.down(F.gelu(self.up(self.norm2(x))))
-
-    class GPT(nn.Module):  # type: ignore[misc]  # nn is torch's or GT's: Any
-        def __init__(self) -> None:
-            super().__init__()
-            self.letters = nn.Embedding(LETTERS, GPT_WIDTH)
-            self.places = nn.Parameter(lib.zeros(LENGTH, GPT_WIDTH))
-            self.blocks = nn.ModuleList([Block() for _ in range(LAYERS)])
-            self.norm, self.head = nn.LayerNorm(GPT_WIDTH), nn.Linear(GPT_WIDTH, LETTERS, bias=False)
-
-        def forward(self, x: Any) -> Any:
-            x = self.letters(x) + self.places
-            for block in self.blocks:
-                x = block(x)
-            return self.head(self.norm(x))
-
-    return GPT()
+NETWORKS = {
+    "mlp": partial(zoo.mlp, sizes=(WIDTH,) * (LAYERS + 1)),
+    "gpt": partial(
+        zoo.gpt, layers=LAYERS, width=GPT_WIDTH, heads=HEADS, length=LENGTH, vocabulary=LETTERS, tied=False, fused=False
+    ),
+}
+LOSSES = {"mlp": zoo.squared_error, "gpt": zoo.next_letter}
 
 
 def data(name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -91,20 +56,13 @@ def data(name: str) -> tuple[np.ndarray, np.ndarray]:
     if name == "mlp":
         x, y = rng.normal(size=(2, BATCH[name], WIDTH)).astype(np.float32)
         return x, y
-    text = rng.integers(0, LETTERS, size=(BATCH[name], LENGTH + 1))
-    return np.ascontiguousarray(text[:, :-1]), np.ascontiguousarray(text[:, 1:])
-
-
-def loss_of(lib: Any, name: str, network: Any, x: Any, y: Any) -> Any:
-    F = lib.nn.functional
-    if name == "mlp":
-        return F.mse_loss(network(x), y)
-    return F.cross_entropy(network(x).view(-1, LETTERS), y.view(-1))
+    x, y = zoo.letters(LETTERS, LENGTH)(rng, BATCH[name])
+    return x, y
 
 
 def start(lib: Any, name: str) -> Any:
     """The model with its starting weights, the same for all."""
-    network = {"mlp": mlp, "gpt": gpt}[name](lib)
+    network = NETWORKS[name](lib)
     rng = np.random.default_rng(1)
     with lib.no_grad():
         for p in network.parameters():
@@ -136,7 +94,7 @@ class GTSide:
         self.losses(3)
 
     def step(self) -> Any:
-        loss = loss_of(self.gt, self.name, self.network, self.x, self.y)
+        loss = LOSSES[self.name](self.gt, self.network, self.x, self.y)
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
@@ -214,7 +172,7 @@ class TorchRank:
         self.losses(3)
 
     def step(self) -> Any:
-        loss = loss_of(self.torch, self.name, self.network, self.x, self.y)
+        loss = LOSSES[self.name](self.torch, self.network, self.x, self.y)
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()

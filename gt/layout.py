@@ -1,15 +1,16 @@
-"""Where a tensor's shards lie: meshes, layouts, and who holds what.
+"""Meshes and layouts: how a tensor is spread over workers, and which worker holds what.
 
-A mesh is a named grid of workers. A layout says, for each dimension of a tensor, how it is split: as a row-major
-product of pieces `(size, axes)`, each split over some axes of the mesh, major axis first; and for which axes a sum,
-max or min over the workers is still to be taken (`partial`). What a layout does not name is whole on every worker.
+A mesh is a named grid of workers. A layout says for each dimension of a tensor how it is split: as a row-major product
+of pieces `(size, axes)`, each split over some axes of the mesh, major axis first. It also says over which axes the
+tensor is partial: its value is a sum, max or min over the workers of the axis that has not been taken yet. Along an
+axis that a layout does not name, the tensor is replicated.
 
 Law 1: shard i of p of n elements is [i * n // p, (i + 1) * n // p). No other formula splits anything. With it, for
-       every size, a split over (x, y) refines the split over x: adding a minor axis is a local slice, dropping it an
-       all-gather over that axis alone.
-Law 2: an axis stands at most once in a layout, as a split or as a partial; all partials are of one kind.
-Law 3: equal layouts are the same object. Adjacent pieces merge where their bounds coincide, axes of one worker and
-       whole dimensions are left out, so that there is one way to write a layout.
+       every size, a split over (x, y) refines the split over x: adding a minor axis is a local slice, and dropping it
+       is an all-gather over that axis alone.
+Law 2: an axis is used at most once in a layout, to split or as a partial axis. All partial axes are of one kind.
+Law 3: equal layouts are the same object. Adjacent pieces merge where their bounds coincide, and axes of one worker and
+       trailing whole dimensions are left out, so that there is one way to write a layout.
 
     [100@x . (3)(512@y)] sum z      100 rows over x; a whole dimension; 3 times 512, each 512 over y; a sum over z
 """
@@ -26,7 +27,7 @@ from gt.errors import ArgumentError, ShapeError
 
 Axes = tuple[str, ...]
 Piece = tuple[int, Axes]
-#: One dimension, major piece first; () is a whole dimension of any size.
+#: One dimension, major piece first. () is a whole dimension of any size.
 Pieces = tuple[Piece, ...]
 #: Positions [start, stop) along one dimension, in order, none empty.
 Runs = tuple[tuple[int, int], ...]
@@ -36,7 +37,7 @@ KINDS = ("sum", "max", "min")
 
 
 def bounds(i: int, n: int, p: int) -> tuple[int, int]:
-    """The shard i of p of n elements: Law 1.
+    """The positions of shard i of p of n elements: Law 1.
 
     >>> [bounds(i, 10, 4) for i in range(4)]
     [(0, 2), (2, 5), (5, 7), (7, 10)]
@@ -56,27 +57,27 @@ class Mesh:
         self.axes = axes
         self.workers = workers
         self.sizes: dict[str, int] = dict(axes)
-        self.place: dict[str, int] = {name: k for k, (name, _) in enumerate(axes)}
+        self.place: dict[str, int] = {name: k for k, (name, _) in enumerate(axes)}  #: of each axis in a coordinate
         #: Of each worker, in the order of `workers`: its index along every axis.
         self.coordinates: tuple[Coordinate, ...] = tuple(itertools.product(*(range(n) for _, n in axes)))
-        self._groups: dict[tuple[tuple[str, ...], Coordinate], tuple[int, ...]] = {}  # that were asked for
+        self._groups: dict[tuple[tuple[str, ...], Coordinate], tuple[int, ...]] = {}
 
     def size(self, axes: Iterable[str]) -> int:
-        """How many workers these axes span."""
+        """The number of workers along these axes."""
         n = 1
         for a in axes:
             n *= self.sizes[a]
         return n
 
     def index(self, axes: Iterable[str], at: Coordinate) -> int:
-        """Which shard over these axes lies at a coordinate; the first axis is the major one."""
+        """The index of the shard that the worker at a coordinate has over these axes, the first axis major."""
         i = 0
         for a in axes:
             i = i * self.sizes[a] + at[self.place[a]]
         return i
 
     def group(self, axes: Iterable[str], at: Coordinate) -> tuple[int, ...]:
-        """The positions in `workers` of those that differ from a coordinate along these axes only, in order."""
+        """The workers that differ from a coordinate along these axes only, as positions in `workers`, in order."""
         key = (tuple(axes), at)
         found = self._groups.get(key)
         if found is None:
@@ -96,7 +97,7 @@ _MESHES: WeakValueDictionary[tuple[object, ...], Mesh] = WeakValueDictionary()
 
 
 def mesh(workers: Sequence[int] | None = None, **axes: int) -> Mesh:
-    """The grid of these workers (0, 1, ... if none are named) with these axes, the first one major.
+    """The mesh of these workers (0, 1, ... by default) with these axes, the first one major.
 
     >>> mesh(x=2, y=3).coordinates[4], mesh(x=2) is mesh(x=2)
     ((1, 1), True)
@@ -104,9 +105,9 @@ def mesh(workers: Sequence[int] | None = None, **axes: int) -> Mesh:
     count = math.prod(axes.values())
     names = tuple(range(count)) if workers is None else tuple(workers)
     if any(n < 1 for n in axes.values()) or len(names) != count or len(set(names)) != count:
-        raise ArgumentError(f"mesh: axes {axes} do not hold the workers {names}")
+        raise ArgumentError(f"mesh: axes {axes} need {count} different workers, got {names}")
     if any(not re.fullmatch(r"[a-zA-Z_]\w*", a) for a in axes):
-        raise ArgumentError(f"mesh: the axes {list(axes)} need names like those of variables")
+        raise ArgumentError(f"mesh: axis names must be identifiers, got {list(axes)}")
     key = (tuple(axes.items()), names)
     found = _MESHES.get(key)
     return found if found is not None else _MESHES.setdefault(key, Mesh(*key))
@@ -116,20 +117,21 @@ def mesh(workers: Sequence[int] | None = None, **axes: int) -> Mesh:
 
 
 class Layout:
-    """How one tensor lies on a mesh. Made by `layout()`: equal layouts are the same object."""
+    """How a tensor is spread over a mesh. Made by `layout()`: equal layouts are the same object."""
 
     __slots__ = ("__weakref__", "_axes", "dims", "kind", "mesh", "partial", "pending")
 
     def __init__(self, mesh: Mesh, dims: tuple[Pieces, ...], partial: tuple[tuple[str, str], ...]) -> None:
         self.mesh = mesh
-        #: Without whole dimensions at the end: use `pieces()`.
+        #: Whole dimensions at the end are left out: use `pieces()`.
         self.dims = dims
         self.partial = partial  #: (axis, kind), in the mesh's order
         self.pending: Axes = tuple([a for a, _ in partial])  #: the partial axes
-        self.kind: str | None = partial[0][1] if partial else None  #: what is still to be taken over them
+        self.kind: str | None = partial[0][1] if partial else None  #: the reduction over them: sum, max or min
         self._axes = frozenset([a for d in dims for _, axes in d for a in axes]).union(self.pending)
 
     def pieces(self, dim: int) -> Pieces:
+        """How a dimension is split; () if it is whole."""
         return self.dims[dim] if dim < len(self.dims) else ()
 
     @property
@@ -138,7 +140,7 @@ class Layout:
         return not self.dims and not self.partial
 
     def axes(self) -> frozenset[str]:
-        """Every axis that the layout uses."""
+        """The axes that the layout uses."""
         return self._axes
 
     def __repr__(self) -> str:
@@ -157,7 +159,7 @@ _LAYOUTS: WeakValueDictionary[tuple[object, ...], Layout] = WeakValueDictionary(
 
 
 def layout(mesh: Mesh, dims: Iterable[Pieces] = (), partial: Mapping[str, str] | None = None) -> Layout:
-    """The one layout of these pieces per dimension and these partial axes.
+    """The layout of these pieces per dimension, and these partial axes with their kinds.
 
     >>> layout(mesh(x=2, y=2), [((2, ("x",)), (6, ("y",)))])
     [12@x,y]
@@ -184,13 +186,17 @@ def _check(mesh: Mesh, dims: tuple[Pieces, ...], kinds: Mapping[str, str]) -> No
         if a not in mesh.sizes:
             raise ArgumentError(f"layout: the mesh {mesh!r} has no axis '{a}'")
         if used.count(a) > 1:
-            raise ArgumentError(f"layout: the axis {a!r} is used twice; it splits, or reduces, one thing only")
+            raise ArgumentError(f"layout: axis {a!r} is used twice; it can split one dimension, or be partial")
     if len(set(kinds.values())) > 1 or not set(kinds.values()) <= set(KINDS):
-        raise ArgumentError(f"layout: partials are all of one kind of {', '.join(KINDS)}, not {dict(kinds)}")
+        raise ArgumentError(f"layout: partial axes must all be of one kind ({', '.join(KINDS)}), got {dict(kinds)}")
 
 
 def canonical(pieces: Iterable[Piece], mesh: Mesh) -> Pieces:
-    """The same pieces in the one way to write them: Law 3."""
+    """The same pieces, merged where possible: Law 3.
+
+    >>> canonical([(4, ("x",)), (3, ())], mesh(x=2))
+    ((12, ('x',)),)
+    """
     out: list[Piece] = []
     for n, given in pieces:
         if n == 0:
@@ -222,7 +228,7 @@ def whole(worker: int) -> Layout:
 def split(
     mesh: Mesh, shape: Sequence[int], dims: Mapping[int, str | Axes], partial: Mapping[str, str] | None = None
 ) -> Layout:
-    """The layout of a tensor whose named dimensions are split over these axes.
+    """The layout of a tensor of which these dimensions are split over these axes.
 
     >>> split(mesh(x=4, y=2), (100, 7, 6), {0: "x", 2: ("y",)})
     [100@x . 6@y]
@@ -241,12 +247,12 @@ def parse(text: str, mesh: Mesh) -> Layout:
     """
     found = re.fullmatch(r"\[([^\]]*)\](?: (\w+) ([\w,]+))?", text)
     if found is None:
-        raise ArgumentError(f"layout: {text!r} is not like '[100@x . (3)(512@y)] sum z'")
+        raise ArgumentError(f"layout: expected text like '[100@x . (3)(512@y)] sum z', got {text!r}")
     dims = []
     for token in found[1].split():
         pieces = re.findall(r"(\d+)(?:@([\w,]+))?", token)
         if token != "." and re.sub(r"[()]|\d+(?:@[\w,]+)?", "", token):
-            raise ArgumentError(f"layout: {token!r} is not a dimension like '.', '100@x' or '(3)(512@y)'")
+            raise ArgumentError(f"layout: expected a dimension like '.', '100@x' or '(3)(512@y)', got {token!r}")
         dims.append(tuple((int(n), tuple(axes.split(",")) if axes else ()) for n, axes in pieces))
     return layout(mesh, dims, dict.fromkeys(found[3].split(","), found[2]) if found[2] else None)
 
@@ -275,7 +281,7 @@ def held(pieces: Pieces, n: int, mesh: Mesh, at: Coordinate) -> Runs:
 
 
 def local_size(pieces: Pieces, n: int, mesh: Mesh, at: Coordinate) -> int:
-    """How many positions of a dimension the worker at a coordinate holds."""
+    """The number of positions of a dimension that the worker at a coordinate holds."""
     size = 1 if pieces else n
     for k, axes in pieces:
         lo, hi = bounds(mesh.index(axes, at), k, mesh.size(axes))
@@ -294,7 +300,7 @@ def local_shape(layout: Layout, shape: Sequence[int], at: Coordinate) -> tuple[i
 
 
 def shards(layout: Layout, shape: Sequence[int]) -> dict[int, tuple[Runs, ...]]:
-    """By worker, the positions of each dimension that it holds.
+    """The positions of each dimension that each worker holds.
 
     >>> shards(split(mesh(x=2), (5, 3), {0: "x"}), (5, 3))
     {0: (((0, 2),), ((0, 3),)), 1: (((2, 5),), ((0, 3),))}
@@ -308,7 +314,11 @@ def shards(layout: Layout, shape: Sequence[int]) -> dict[int, tuple[Runs, ...]]:
 
 
 def largest(layout: Layout, shape: Sequence[int]) -> int:
-    """The number of elements in the largest shard: what a collective that pads moves."""
+    """The number of elements in the largest shard.
+
+    >>> largest(split(mesh(x=3), (7, 2), {0: "x"}), (7, 2))
+    6
+    """
     count = 1
     for d, n in enumerate(shape):
         pieces = layout.pieces(d)
@@ -317,18 +327,18 @@ def largest(layout: Layout, shape: Sequence[int]) -> int:
 
 
 def fits(layout: Layout, shape: Sequence[int]) -> None:
-    """Raises if the layout is none of a tensor of this shape."""
+    """Raise ShapeError if a tensor of this shape cannot have the layout."""
     sizes = [math.prod(n for n, _ in d) if d else None for d in layout.dims]
     if len(sizes) > len(shape) or any(k not in (None, n) for k, n in zip(sizes, shape, strict=False)):
-        raise ShapeError(f"layout: {layout!r} is none of a tensor of shape {tuple(shape)}")
+        raise ShapeError(f"layout: {layout!r} does not fit a tensor of shape {tuple(shape)}")
 
 
 # -- pieces ----------------------------------------------------------------------------------
 
 
 def cut(pieces: Pieces, sizes: Sequence[int], mesh: Mesh) -> list[Pieces] | None:
-    """The pieces of one dimension, handed out to the factors of these sizes that it is the row-major product of;
-    None if a bound between factors falls into a shard.
+    """The pieces of a dimension, cut up among the factors of these sizes whose row-major product it is. None if a
+    shard ends in the middle of a factor.
 
     >>> cut(((12, ("x",)),), (4, 3), mesh(x=2))
     [((4, ('x',)),), ()]
@@ -356,13 +366,13 @@ def cut(pieces: Pieces, sizes: Sequence[int], mesh: Mesh) -> list[Pieces] | None
         if need > 1:
             return None
         result.append(tuple(mine))
-    if rest and result:  # of size 1, but with axes
+    if rest and result:  # pieces of size 1 that have axes
         result[-1] += tuple(rest)
     return [canonical(p, mesh) for p in result]
 
 
 def _halves(k: int, axes: Axes, major: int, mesh: Mesh) -> tuple[Piece, Piece] | None:
-    """A piece of size k as (major)(k // major), if a shard ends wherever the minor part begins anew."""
+    """A piece of size k as (major)(k // major), if the bounds of its shards allow it."""
     if major % mesh.size(axes) == 0:
         return (major, axes), (k // major, ())
     for j in range(len(axes)):
@@ -372,7 +382,7 @@ def _halves(k: int, axes: Axes, major: int, mesh: Mesh) -> tuple[Piece, Piece] |
 
 
 def joined(parts: Iterable[tuple[int, Pieces]], mesh: Mesh) -> Pieces:
-    """The pieces of a dimension that is the row-major product of factors: (size, pieces) of each.
+    """The pieces of a dimension that is the row-major product of factors, given (size, pieces) of each.
 
     >>> joined([(4, ((4, ("x",)),)), (3, ())], mesh(x=2))
     ((12, ('x',)),)

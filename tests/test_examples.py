@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.processes.running import DEADLINE_S, environment
+from tests.processes.running import output_of
 
 pytestmark = pytest.mark.processes
 
@@ -19,17 +17,10 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 def run(example: str, steps: int, tmp_path: Path, *more: str, engine: str = "numpy") -> str:
     """What the example prints with so few steps."""
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / example), str(steps), *more],
-        env=environment(GT_ENGINE=engine, GT_THREADS="1", TMPDIR=str(tmp_path)),
-        capture_output=True,
-        text=True,
-        timeout=2 * DEADLINE_S,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    arguments = [str(EXAMPLES / example), str(steps), *more]
+    output = output_of(arguments, GT_ENGINE=engine, GT_THREADS="1", TMPDIR=str(tmp_path))
     assert not list(tmp_path.iterdir()), "a private server left its directory"
-    return done.stdout
+    return output
 
 
 def losses(output: str) -> list[float]:

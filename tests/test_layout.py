@@ -1,4 +1,4 @@
-"""Meshes and layouts: the one split formula, the one way to write a layout, and who holds what."""
+"""Meshes and layouts: the one split formula, the one way to write a layout, and which worker holds what."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def plain(pieces: Pieces, m: Mesh, at: tuple[int, ...]) -> list[int]:
 
 
 def test_a_minor_axis_refines_for_every_size() -> None:
-    """Law 1: what (x, y) holds lies within what x holds, for all sizes, also below the mesh."""
+    """Law 1: a shard over (x, y) is within the shard over x, for all sizes, also below that of the mesh."""
     for n, p, q in itertools.product(range(40), (1, 2, 3, 5, 8), (1, 2, 3, 4)):
         for i in range(p):
             lo, hi = bounds(i, n, p)
@@ -75,7 +75,7 @@ def test_a_minor_axis_refines_for_every_size() -> None:
             assert all(a[1] == b[0] for a, b in itertools.pairwise(parts))
 
 
-def test_sizes_are_as_even_as_can_be() -> None:
+def test_sizes_of_shards_differ_by_at_most_one() -> None:
     sizes = [b - a for a, b in (bounds(i, 100, 8) for i in range(8))]
     assert sum(sizes) == 100
     assert set(sizes) == {12, 13}
@@ -142,7 +142,7 @@ def test_text() -> None:
             parse(text, m)
 
 
-def test_what_is_none() -> None:
+def test_invalid_layouts_are_refused() -> None:
     m = mesh(x=2, y=2)
     with pytest.raises(ArgumentError, match="'x' is used twice"):
         split(m, (4, 4), {0: "x", 1: "x"})
@@ -156,9 +156,9 @@ def test_what_is_none() -> None:
         layout(m, (), {"x": "mean"})
     with pytest.raises(ShapeError, match="no dimensions"):
         split(m, (4,), {1: "x"})
-    with pytest.raises(ShapeError, match="none of a tensor"):
+    with pytest.raises(ShapeError, match="does not fit a tensor"):
         shards(split(m, (4,), {0: "x"}), (5,))
-    with pytest.raises(ArgumentError, match="do not hold"):
+    with pytest.raises(ArgumentError, match="need 2 different workers"):
         mesh([0, 0], x=2)
 
 

@@ -1,461 +1,331 @@
-"""A session's queue: calls, fetches and frees leave it in order.
+"""A call on its workers: its plan, how it is sent, what becomes of it.
 
-Law 1: a call is checked when it reaches the head, against what is true then: all before it has been
-       sent. It is sent whole, or answered and forgotten; a rejected one changes nothing.
-Law 2: it leaves when its program is checked, its inputs are on its worker, and it is its session's turn;
-       then it takes credit on all its workers or on none.
-Law 3: a call that may not run (no memory, lost inputs) is sent all the same, marked as refused: one
-       place, the worker, knows what a failed call leaves behind. Only where there is no worker do
-       its results become lost tensors here.
+Law 1: all workers of a call get it in one event. So every two workers get the calls they share in the same order,
+       in whatever session, and never wait for each other in a circle.
+Law 2: a call is finished when all its workers have answered, and has failed if one of them says so. What the client
+       hears of the calls, it hears in their order.
+Law 3: a call that may not run (no memory, lost inputs, no plan, no mesh) is sent all the same, marked as refused: the
+       workers compute nothing, and keep what it was to replace as after any failed call. On several workers its plan is
+       a refusal (plans.py), so that no worker waits for another. Without a worker it fails here, the same way.
+Law 4: results that a failed call does not keep are lost here and freed on the workers; where one worker says that a
+       call went well and another that it failed, nothing of it is kept.
 
-A wide session's calls take the same way; where they differ, joint.py says how.
-
-`advance` brings the head as far as it can, `drain` sends what has its turn. They never call each other's
-callers, so the stack does not grow with the queue.
+Every worker of a session may have something under an id, an empty array if nothing else. So frees go to all of them.
 """
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Iterable, Sequence
 
-from gt.dispatcher import joint, parts
-from gt.dispatcher.placement import await_worker, memory_text, place
-from gt.dispatcher.plans import Entry
-from gt.dispatcher.schedule import MAX_RUN_US, estimate
-from gt.dispatcher.session import (
-    HASH_NBYTES,
-    MAX_ID,
-    QUEUE_ITEMS,
-    QUEUE_NBYTES,
-    Download,
-    Head,
-    Item,
-    Sent,
-    Session,
-    Tensor,
-    item_nbytes,
-    lost_of,
-    show_nbytes,
-)
-from gt.dispatcher.state import State, Worker
+from gt.dispatcher import transfers
+from gt.dispatcher.events import MakePlan, PlanReady
+from gt.dispatcher.plans import Entry, Plan, plan_alone, plan_refusal, plan_together
+from gt.dispatcher.schedule import MAX_RUN_US, claim, estimate, settle, unclaim
+from gt.dispatcher.session import Lost, ReadyCall, SentCall, Session, lost_of
+from gt.dispatcher.state import State, Worker, memory_text
 from gt.layout import Layout
 from gt.transport.codec import Buffer
-from gt.transport.messages import (
-    WINDOW,
-    Call,
-    CallDone,
-    CallFailed,
-    Define,
-    Failure,
-    Fetch,
-    FetchFailed,
-    Free,
-    Need,
-    pack_ids,
-    unpack_ids,
-)
+from gt.transport.messages import Call, CallDone, CallFailed, Define, Failure, Free, pack_ids
+
+PEER_FAILED = "PeerFailed"  #: The failure of a worker that only saw another one fail.
+
+# --- plans -----------------------------------------------------------------------------------
 
 
-def enqueue(state: State, session: Session, item: Item, _: Buffer | None = None) -> None:
-    """A call, fetch or free came from the client."""
-    if type(item) is Call:
-        if session.queued_calls + len(session.sent) >= WINDOW:
-            state.reject(session, f"call {item.seq}: more than {WINDOW} calls that are not done")
-            return
-        session.queued_calls += 1
-    nbytes = item_nbytes(item)
-    session.queue.append(item)
-    session.sizes.append(nbytes)
-    session.queue_nbytes += nbytes
-    if len(session.queue) == 1:
-        advance(state, session)
-    check_queue(state, session)
+def plan_for(state: State, session: Session, entry: Entry, layouts: Sequence[Layout], refused: bool) -> Plan | None:
+    """The plan of a call whose inputs have these layouts; None if it is being made."""
+    alone = len(session.workers) == 1
+    key = ("refused", session.home, *layouts) if refused and not alone else (*session.place, *layouts)
+    found = entry.plans.get(key)
+    if found is None and alone:
+        found = _added(state, key, plan_alone(entry, session.home))
+    elif found is None and refused:
+        found = _added(state, key, plan_refusal(entry, layouts, session.home))
+    elif found is None and key not in entry.planning:
+        assert entry.checked is not None
+        entry.planning[key] = None
+        home = session.meshes.get("", session.home.mesh)
+        state.out.append(MakePlan(entry.hash, key, entry.checked, tuple(layouts), home, dict(session.meshes)))
+    return found
 
 
-def check_queue(state: State, session: Session) -> None:
-    """Cut off a client that makes the dispatcher hold too much for it."""
-    if session.closed:
+def plan_ready(state: State, event: PlanReady) -> None:
+    """A plan that was asked for; sessions that wait for it look for it themselves."""
+    entry = state.programs.get(event.program)
+    if entry is None or event.key not in entry.planning:
         return
-    if len(session.queue) + len(session.fetches) > QUEUE_ITEMS:
-        state.cut_off(session, f"too much queued: more than {QUEUE_ITEMS} messages")
-    elif session.queue_nbytes > QUEUE_NBYTES:
-        state.cut_off(session, f"too much queued: more than {show_nbytes(QUEUE_NBYTES)}")
-
-
-def advance(state: State, session: Session) -> None:
-    """Handle the queue up to the first item that has to wait."""
-    while session.queue and session.head is None:
-        item = session.queue[0]
-        if type(item) is Call:
-            passed = _advance_call(state, session, item)
-        elif type(item) is Fetch:
-            passed = advance_fetch(state, session, item)
-        else:
-            passed = _advance_free(state, session, cast("Free", item))
-        if not passed or session.closed:
-            return
-        session.unqueue()
-
-
-def drain(state: State, worker: Worker) -> None:
-    """Send to this worker what has its turn."""
-    lane = worker.lane
-    while True:
-        if lane.claims and _send_claimed(state, lane.claims[0]):
-            continue
-        session = lane.next()
-        if session is None:
-            return
-        head = session.head
-        assert head is not None
-        if head.plan.parts is None:
-            cost_us = head.entry.cost_us
-            if not lane.has_room(cost_us) or (lane.claims and not lane.owed_us):
-                return
-            lane.take(cost_us)
-            if lane.owed_us:
-                lane.owed_us = max(0, lane.owed_us - cost_us)
-            session.deficit_us -= cost_us
-            _send(state, session, worker, head)
-        elif not joint.send(state, session, head):
-            lane.leave(session, state.now_s)  # its turn comes with its claim
-            continue
-        session.head = None
-        session.unqueue()
-        advance(state, session)
-        if session.head is None and session.enlisted:
-            lane.leave(session, state.now_s)
-
-
-def _send_claimed(state: State, session: Session) -> bool:
-    """Send the call of a session that has claimed room, if it now has it."""
-    assert session.head is not None
-    if not joint.send(state, session, session.head):
-        return False
-    session.head = None
-    session.unqueue()
-    advance(state, session)
-    return True
-
-
-# --- the head of the queue: each returns whether the item is dealt with ----------------------
-
-
-def _advance_call(state: State, session: Session, call: Call) -> bool:
-    if call.seq != session.seq + 1:
-        state.reject(session, f"call {call.seq}: the next call is {session.seq + 1}")
-        return True
-    entry = state.programs.get(call.program)
-    if entry is None and len(call.program) != HASH_NBYTES:
-        state.reject(session, f"call {call.seq}: that is not a program's name")
-        return True
-    if entry is None or not entry.finished:
-        _await_program(state, session, call.program, known=entry is not None)
-        return False
-    if session.blocked_on:
-        state.programs.stop_waiting(session)
-    if entry.error:
-        # How many results it was to have is not known, so nothing after it could be understood.
-        state.cut_off(session, f"call {call.seq} of a program that was rejected: {entry.error}")
-        return False
-    try:
-        inputs, frees = unpack_ids(call.inputs), unpack_ids(call.frees)
-    except ValueError:
-        state.reject(session, f"call {call.seq}: a list of ids is not a multiple of 8 bytes")
-        return True
-    found = list(map(session.tensors.get, inputs))
-    problem = _problem(session, call, entry, inputs, found, frees)
-    if problem:
-        state.reject(session, f"call {call.seq}: {problem}")
-        return True
-
-    tensors: list[Tensor] = found  # type: ignore[assignment]  # none is missing: that would have been a problem
-    layouts = [t.layout for t in tensors]
-    lost = None
-    if None in layouts:
-        lost = lost_of(tensors)
-        if any(t.layout is None and t.lost is None for t in tensors):
-            return False  # an upload is still under way
-    if frees and _uploading(session, frees):
-        return False
-    worker = session.worker or place(state, session)
-    if worker is None:
-        if session.no_worker is None and lost is None:
-            await_worker(state, session)
-            return False
-        _fail_here(state, session, call, entry, lost)
-        return True
-    # Where an input is lost the call will be refused; its results go where the session lives.
-    home = worker.layout if not session.wide else cast("Layout", session.home)
-    if lost is not None:
-        layouts = [each or home for each in layouts]
-    if session.wide:
-        made = joint.plan_for(state, session, entry, cast("list[Layout]", layouts), lost)
-        if made is None:
-            state.programs.wait(session, call.program)
-            return False
-        plan = made
+    del entry.planning[event.key]
+    home, *layouts = [each for each in event.key if isinstance(each, Layout)]
+    if event.planned is not None:
+        made = plan_together(entry, layouts, event.planned)
     else:
-        plan = entry.plan((home, *layouts))  # type: ignore[arg-type]  # none is missing by now
-    session.head = Head(call, entry, plan, inputs, frees, lost, session.broken)
-    entry.uses += 1
-    plan.uses += 1
-    entry.users.add(session.number)
-    worker.lane.enlist(session, state.now_s)
-    state.touched[worker.number] = worker
-    return False
+        made = plan_refusal(entry, layouts, home)
+        made.refused = event.failure
+    if all(number in state.workers for number in made.locals):  # else it is of no use any more
+        _added(state, event.key, made)
 
 
-def _await_program(state: State, session: Session, program: bytes, known: bool) -> None:
-    if not session.blocked_on:
-        state.programs.wait(session, program)
-    if not known and not session.asked:
-        session.asked = True
-        state.send(session.peer, Need(program))
+def _added(state: State, key: tuple[object, ...], made: Plan) -> Plan:
+    for name in state.programs.add_plan(key, made):
+        state.forget(name)
+    return made
 
 
-def _problem(
-    session: Session, call: Call, entry: Entry, inputs: list[int], found: list[Tensor | None], frees: list[int]
-) -> str:
-    """Why this call cannot be understood; empty if it can."""
-    if len(inputs) != len(entry.inputs):
-        return f"{len(inputs)} inputs; the program takes {len(entry.inputs)}"
-    if None in found:
-        return f"tensor {inputs[found.index(None)]} does not exist"
-    specs = [t.spec for t in found]  # type: ignore[union-attr]  # none is missing
-    if specs != entry.inputs:  # specs are interned: this compares identities
-        i, have, want = next(each for each in zip(inputs, specs, entry.inputs, strict=True) if each[1] is not each[2])
-        return f"tensor {i} is {have!r}; the program takes {want!r}"
-    if tuple(map(type, call.scalars)) != entry.scalar_types:
-        kinds = ", ".join(t.__name__ for t in entry.scalar_types) or "none"
-        return f"its scalars are not what the program takes: {kinds}"
-    for scalar in call.scalars:
-        if type(scalar) is int and not -MAX_ID - 1 <= scalar <= MAX_ID:
-            return f"scalar {scalar} is not a 64-bit integer"
-    n = len(entry.outputs)
-    if n and not session.call_mark < call.outputs <= MAX_ID - n:
-        return f"results from id {call.outputs}; the last id that a call made is {session.call_mark}"
-    if session.upload_mark >= call.outputs:
-        for i in range(call.outputs, call.outputs + n):
-            if i in session.tensors:
-                return f"tensor {i} exists already"
-    if not 0 <= call.acked < call.seq:
-        return f"it acknowledges call {call.acked}"
-    if frees:
-        problem = _free_problem(session, frees)
-        if problem:
-            return problem
-        if not set(frees).isdisjoint(inputs):
-            return "it frees one of its inputs"
-    donate = entry.program.donate
-    if donate and len(set(inputs)) != len(inputs) and any(inputs.count(inputs[d]) > 1 for d in donate):
-        return "a donated tensor is given twice"
-    return ""
+# --- sending ---------------------------------------------------------------------------------
 
 
-def _free_problem(session: Session, ids: list[int]) -> str:
-    if len(set(ids)) != len(ids):
-        return "a tensor is freed twice"
-    for i in ids:
-        if i not in session.tensors:
-            return f"tensor {i} does not exist"
-    return ""
-
-
-def _uploading(session: Session, ids: list[int]) -> bool:
-    return bool(session.uploads) and any(i in session.uploads and not session.uploads[i].sink for i in ids)
-
-
-def advance_fetch(state: State, session: Session, fetch: Fetch) -> bool:
-    tensor = session.tensors.get(fetch.id)
-    if tensor is None:
-        error = Failure("ServerError", f"tensor {fetch.id} does not exist")
-        state.send(session.peer, FetchFailed(0, fetch.request, error))
-    elif tensor.lost is not None:
-        if session.wide:
-            parts.fetch_lost(state, session, fetch, tensor.lost)
-        else:
-            state.send(session.peer, FetchFailed(0, fetch.request, tensor.lost))
-    elif tensor.layout is None:
+def send(state: State, session: Session) -> bool:
+    """Send the call at the head of a session's queue to all its workers, if all have room; else it waits for that."""
+    ready = session.head
+    assert ready is not None
+    if session.may_have_lost and not ready.root:
+        _look_for_lost(state, session, ready)
+    if ready.refused is None:
+        for number, local in ready.plan.locals.items():
+            if not state.workers[number].has_room(local.need_nbytes):
+                _look_for_memory(state, session, ready)
+                break
+    call, plan, refused, ring = ready.call, ready.plan, ready.refused, session.ring
+    entry, locals_ = plan.entry, plan.locals
+    if ring is not None and len(locals_) == 1 and ring.number in locals_:
+        if not ring.take_own(entry.cost_us):
+            return False  # it stays in the ring
+    elif not _take_all(state, session, plan):
         return False
-    elif fetch.layout:
-        state.send(session.peer, parts.describe(session, fetch.request, tensor))
-    elif session.wide:
-        parts.fetch(state, session, fetch, tensor)
+    session.deficit_us -= entry.cost_us
+    freed: Sequence[int] = ()
+    frees = call.frees
+    if ready.frees:
+        freed = drop(state, session, ready.frees)
+        if len(freed) < len(ready.frees):
+            frees = pack_ids(freed)
+    donated = [ready.inputs[d] for d in entry.program.donate] if entry.program.donate else ()
+    lost: Sequence[int] = ()
+    if refused is None:
+        tensors = session.tensors
+        for i in donated:
+            del tensors[i]
+        for i, tensor in enumerate(plan.outputs, call.outputs):
+            tensors[i] = tensor
+        session.nbytes += plan.change_nbytes
     else:
-        assert session.worker is not None
-        session.fetches[fetch.request] = Download(id=fetch.id)
-        ring, slots = fetch.ring, fetch.slots
-        if slots and not (session.sharing and session.share is not None and session.share.ring == ring):
-            ring, slots = 0, ()  # of a ring that the worker does not have: it sends the bytes themselves
-        state.send(session.worker.control, Fetch(session.number, fetch.request, fetch.id, ring, slots))
-    return True
-
-
-def _advance_free(state: State, session: Session, free: Free) -> bool:
-    try:
-        ids = unpack_ids(free.ids)
-    except ValueError:
-        state.reject(session, "free: the list of ids is not a multiple of 8 bytes")
-        return True
-    problem = _free_problem(session, ids)
-    if problem:
-        state.reject(session, f"free: {problem}")
-        return True
-    if _uploading(session, ids):
-        return False
-    if session.wide:
-        joint.free(state, session, joint.drop(state, session, ids), session.workers.values())
-        return True
-    there = drop(state, session, ids)
-    if there:
-        assert session.worker is not None
-        state.send(session.worker.control, Free(session.number, there))
-    return True
-
-
-def drop(state: State, session: Session, ids: list[int]) -> bytes:
-    """Forget these tensors; returns those of them that the worker knows, packed."""
-    nbytes, there = 0, []
-    for i in ids:
-        tensor = session.tensors.pop(i)
-        nbytes += tensor.nbytes
-        if tensor.layout is not None:
-            there.append(i)
-    state.charge(session, -nbytes)
-    return pack_ids(there)
-
-
-def _free_everywhere(state: State, session: Session, ids: list[int]) -> bytes:
-    """The same for a session that may have several workers: all but its first are told at once."""
-    there = joint.drop(state, session, ids)
-    joint.free(state, session, there, [w for w in session.workers.values() if w is not session.worker])
-    return pack_ids(there)
-
-
-# --- sending a call, and what becomes of it --------------------------------------------------
-
-
-def _send(state: State, session: Session, worker: Worker, head: Head) -> None:
-    call, entry, plan = head.call, head.entry, head.plan
-    frees = b""
-    if head.frees:
-        let_go = _free_everywhere if session.wide else drop
-        frees = let_go(state, session, head.frees)
-    refused, root = None, 0
-    if head.lost is not None:
-        refused, root = head.lost.lost, head.lost.root
-    elif worker.memory and worker.nbytes + entry.need_nbytes > worker.memory:
-        text = f"the call needs {show_nbytes(entry.need_nbytes)}: {memory_text(session, worker)}"
-        refused = Failure("OutOfMemory", text, call.program)
-
-    tensors = session.tensors
-    failed = plan.failed if not session.hollow else _failed_results(session, head)
-    results = plan.outputs if refused is None else failed
-    delta = plan.output_nbytes if refused is None else sum(t.nbytes for t in failed)
-    inputs, take = head.inputs, tensors.pop
-    for d in entry.program.donate:
-        delta -= take(inputs[d]).nbytes
-    if results:
-        session.call_mark = call.outputs + len(results) - 1
-        tensors.update(zip(range(call.outputs, call.outputs + len(results)), results, strict=True))
-    state.charge(session, delta)
-    if refused is not None:
-        session.hollow = True
-
+        lost = _put_refused(state, session, ready, donated)
+    if entry.outputs:
+        session.call_mark = call.outputs + len(entry.outputs) - 1
     session.seq = call.seq
-    session.sent[call.seq] = Sent(call.seq, entry, plan, call.outputs, failed, entry.cost_us, root or call.seq)
-    if call.program not in worker.programs:
-        worker.programs.add(call.program)
-        state.send(worker.control, Define(entry.program, entry.timed, entry.compile))
-    state.send(
-        worker.control,
-        Call(
-            session.number, call.seq, call.program, call.inputs, call.scalars,
-            call.outputs, frees, call.acked, refused, root,
-        ),
-    )  # fmt: skip
+    session.sent[call.seq] = SentCall(
+        call.seq, plan, call.outputs, entry.cost_us, [*locals_], refused, ready.root or call.seq
+    )
+    for number, local in locals_.items():
+        worker = state.workers[number]
+        if refused is None:
+            worker.nbytes += local.change_nbytes
+        if local.hash not in worker.programs:
+            worker.programs.add(local.hash)
+            state.send(worker.control, Define(local.program, entry.timed, entry.compile))
+        inputs, gone, scalars = call.inputs, frees, call.scalars
+        if local.constants:
+            scalars = (*scalars, *local.constants)
+        if local.absent:  # what it has of such an input, an empty array, it is not given: so it would not drop it
+            inputs = pack_ids(0 if i in local.absent else each for i, each in enumerate(ready.inputs))
+            gone += pack_ids(ready.inputs[d] for d in entry.program.donate if d in local.absent)
+        state.send(
+            worker.control,
+            Call(
+                session.number, call.seq, local.hash, inputs, scalars, call.outputs, gone, call.acked,
+                refused, ready.root,
+            ),
+        )  # fmt: skip
+    if len(session.workers) > len(locals_):
+        free(state, session, [*freed, *donated], [w for n, w in session.workers.items() if n not in locals_])
+    if lost:
+        free(state, session, lost, session.workers.values())
+    if not locals_:
+        retire(state, session)
+    return True
 
 
-def _failed_results(session: Session, head: Head) -> tuple[Tensor, ...]:
-    """The results if the call fails, where some inputs may have no value that could be kept."""
-    source = dict(head.entry.program.updates)
-    inputs, tensors = head.inputs, session.tensors
-
-    def has_value(output: int) -> bool:
-        return output not in source or tensors[inputs[source[output]]].nbytes > 0
-
-    return tuple(t if has_value(o) else Tensor(t.spec, 0, t.layout) for o, t in enumerate(head.plan.failed))
+def _look_for_lost(state: State, session: Session, ready: ReadyCall) -> None:
+    """An input may have been lost while a call waited for its turn."""
+    lost = lost_of(map(session.tensors.__getitem__, ready.inputs))
+    if lost is not None:
+        _refuse(state, session, ready, lost.failure, lost.root)
 
 
-def _fail_here(state: State, session: Session, call: Call, entry: Entry, lost: Tensor | None) -> None:
-    """There is no worker: the call fails, and its results are lost."""
-    failure = session.no_worker if lost is None else lost.lost
-    assert failure is not None
-    root = lost.root if lost is not None and lost.root else call.seq
-    inputs = unpack_ids(call.inputs)
-    joint.drop(state, session, [*unpack_ids(call.frees), *(inputs[d] for d in entry.program.donate)])
-    for i, spec in enumerate(entry.outputs, call.outputs):
-        session.tensors[i] = Tensor(spec, 0, None, failure, root)
-        session.call_mark = i
-    session.seq = session.done = call.seq
-    session.calls += 1
-    session.hollow = True
-    state.send(session.peer, CallFailed(0, call.seq, root, failure))
+def _look_for_memory(state: State, session: Session, ready: ReadyCall) -> None:
+    """A call may have room if what it frees is counted."""
+    for number, local in ready.plan.locals.items():
+        worker = state.workers[number]
+        freed = sum(session.tensors[i].parts.get(number, 0) for i in ready.frees)
+        if not worker.has_room(local.need_nbytes - freed):
+            text = f"the call needs {memory_text(session, worker, local.need_nbytes)}"
+            _refuse(state, session, ready, Failure("OutOfMemory", text, ready.call.program), 0)
+            return
+
+
+def _refuse(state: State, session: Session, ready: ReadyCall, failure: Failure, root: int) -> None:
+    """A call may not run."""
+    ready.refused, ready.root = failure, root
+    if session.workers:
+        layouts = [session.tensors[i].layout or session.home for i in ready.inputs]
+        plan = plan_for(state, session, ready.plan.entry, layouts, refused=True)
+        assert plan is not None
+        ready.plan.uses -= 1
+        plan.uses += 1
+        ready.plan = plan
+
+
+def _take_all(state: State, session: Session, plan: Plan) -> bool:
+    """Take a call's credit on all its workers; if one has no room, claim room on all of them."""
+    cost_us = plan.entry.cost_us
+    lanes = tuple(state.workers[number].lane for number in plan.locals)
+    if not all(lane.admits(session, cost_us) for lane in lanes):
+        before = session.claims
+        if claim(session, lanes, state.now_s):
+            state.touch((*before, *lanes))
+        return False
+    # Who claims room there next may be in another ring. (A call that is refused meanwhile may need fewer workers.)
+    state.touch((*unclaim(session), *lanes))
+    for lane in lanes:
+        lane.take(session, cost_us)
+    return True
+
+
+def _put_refused(state: State, session: Session, ready: ReadyCall, donated: Iterable[int]) -> list[int]:
+    """The results of a call that will not run: what replaces an input has its value, the rest is lost, and returned."""
+    call, plan, tensors = ready.call, ready.plan, session.tensors
+    assert ready.refused is not None
+    kept = {o for o, i in plan.kept.items() if tensors[ready.inputs[i]].layout is not None}
+    drop(state, session, donated)
+    lost = []
+    for o, spec in enumerate(plan.entry.outputs):
+        if o in kept:
+            tensors[call.outputs + o] = plan.outputs[o]
+            state.count(session, plan.outputs[o])
+        else:
+            tensors[call.outputs + o] = Lost(spec, ready.refused, ready.root or call.seq)
+            lost.append(call.outputs + o)
+    session.may_have_lost = True
+    return lost
+
+
+def drop(state: State, session: Session, ids: Iterable[int]) -> list[int]:
+    """Forget these tensors; returns those that workers have."""
+    held, workers, tensors = [], state.workers, session.tensors
+    for i in ids:
+        tensor = tensors.pop(i)
+        for number, nbytes in tensor.parts.items():
+            session.nbytes -= nbytes
+            workers[number].nbytes -= nbytes
+        if tensor.layout is not None:
+            held.append(i)
+    return held
+
+
+def free(state: State, session: Session, ids: Sequence[int], workers: Iterable[Worker]) -> None:
+    """These workers may drop what they have under these ids."""
+    if ids:
+        packed = pack_ids(ids)
+        for worker in workers:
+            state.send(worker.control, Free(session.number, packed))
+
+
+# --- what becomes of it ----------------------------------------------------------------------
+
+
+def answered(state: State, worker: Worker, answer: CallDone | CallFailed, _: Buffer | None = None) -> None:
+    """A worker says how a call went."""
+    session = worker.sessions.get(answer.session)
+    if session is None:
+        return
+    sent = session.sent.get(answer.seq)
+    if sent is None or worker.number not in sent.left:
+        _orphan_answered(state, session, worker, answer.seq)
+        return
+    sent.left.remove(worker.number)
+    worker.lane.give_back(sent.cost_us)
+    worker.calls += 1
+    state.touched[worker.number] = worker
+    if type(answer) is CallDone:
+        sent.good = True
+        sent.run_us = max(sent.run_us, min(max(answer.run_us, 0), MAX_RUN_US))
+    elif type(answer) is CallFailed:
+        root = answer.root if 0 < answer.root < answer.seq else answer.seq
+        if _says_more(sent, answer, root):
+            sent.failure = _as_recorded(sent, worker.number, answer.error)
+            sent.root = min(root, sent.root)
+    if sent.left:
+        return
+    if sent.failure is None:
+        entry = sent.plan.entry
+        entry.runs += 1
+        entry.cost_us = max(1, estimate(entry.cost_us, sent.run_us, entry.runs))
+        settle(session, sent.cost_us, sent.run_us)
+        session.total_us += sent.run_us
+    retire(state, session)
+
+
+def _says_more(sent: SentCall, answer: CallFailed, root: int) -> bool:
+    """Whether this tells more than what is known: an earlier call with which it began; or, of the same, the reason. In
+    whatever order workers answer, one of them is believed."""
+    if sent.failure is None or root < sent.root:
+        return True
+    return root == sent.root and sent.failure.kind == PEER_FAILED != answer.error.kind
+
+
+def _as_recorded(sent: SentCall, worker: int, failure: Failure) -> Failure:
+    """What went wrong in a local program, said of the client's: users know the ops and lines of that one."""
+    local, entry = sent.plan.locals[worker], sent.plan.entry
+    if failure.program != local.hash or not 0 <= failure.instruction < len(local.origins):
+        return failure
+    origin, text = local.origins[failure.instruction], failure.text
+    here = local.program.code[failure.instruction].op
+    if origin >= 0 and text.startswith(f"{here}: "):
+        text = f"{entry.program.code[origin].op}{text.removeprefix(here)}"
+    return Failure(failure.kind, text, entry.hash, origin)
+
+
+def _orphan_answered(state: State, session: Session, worker: Worker, seq: int) -> None:
+    """A worker has done with a call that failed long ago, with another worker."""
+    plan = session.orphans.pop((worker.number, seq), None)
+    if plan is None:
+        return
+    plan.uses -= 1
+    gone = next((n for n in plan.locals if n not in state.workers), 0)
+    if gone:
+        for name in state.programs.drop_plans(plan.entry, gone):
+            state.forget(name)
+
+
+def retire(state: State, session: Session) -> None:
+    """Calls leave in order: those that are finished and have only finished ones before them."""
+    while session.sent:
+        oldest = next(iter(session.sent.values()))
+        if oldest.left:
+            break
+        del session.sent[oldest.seq]
+        session.done = oldest.seq
+        session.run_us = oldest.run_us or session.run_us
+        session.calls += 1
+        state.calls += 1
+        oldest.plan.uses -= 1
+        if oldest.failure is not None:
+            _tell_failed(state, session, oldest, oldest.failure)
     state.news[session.number] = session
 
 
-def call_done(state: State, worker: Worker, message: CallDone, _: Buffer | None = None) -> None:
-    """A worker has run a call."""
-    found = _finish(state, worker, message)
-    if found is None:
-        return
-    session, sent = found
-    run_us = min(max(message.run_us, 0), MAX_RUN_US)
-    entry = sent.entry
-    entry.runs += 1
-    entry.cost_us = max(1, estimate(entry.cost_us, run_us, entry.runs))
-    worker.lane.settle(session, sent.cost_us, run_us)
-    session.run_us = run_us
-    session.total_us += run_us
-
-
-def call_failed(state: State, worker: Worker, message: CallFailed, _: Buffer | None = None) -> None:
-    """A call failed on a worker, which has dealt with its results."""
-    found = _finish(state, worker, message)
-    if found is None:
-        return
-    session, sent = found
-    root = message.root if 0 < message.root < message.seq else sent.root
-    state.send(session.peer, CallFailed(0, message.seq, root, message.error))
-    session.hollow = True
-    saved = 0
-    for i, (good, bad) in enumerate(zip(sent.plan.outputs, sent.failed, strict=True), sent.outputs):
-        if session.tensors.get(i) is good and good is not bad:
-            session.tensors[i] = bad
-            saved += good.nbytes - bad.nbytes
-    state.charge(session, -saved)
-
-
-def _finish(state: State, worker: Worker, answer: CallDone | CallFailed) -> tuple[Session, Sent] | None:
-    """A call is off its worker. None if it is not known: the session has ended, say; or if it is not only its own."""
-    session = worker.sessions.get(answer.session)
-    sent = session.sent.get(answer.seq) if session is not None else None
-    if session is None or sent is None or sent.finished:
-        if session is not None and session.orphans:
-            joint.orphan_answered(state, worker, session, answer)
-        return None
-    if sent.left is not None:
-        joint.answered(state, worker, session, sent, answer)
-        return None
-    sent.finished = True
-    session.calls += 1
-    worker.calls += 1
-    state.calls += 1
-    worker.lane.give_back(sent.cost_us)
-    joint.retire(state, session)
-    state.touched[worker.number] = worker
-    return session, sent
+def _tell_failed(state: State, session: Session, sent: SentCall, failure: Failure) -> None:
+    """The client hears that a call has failed; what the call does not keep is lost."""
+    state.send(session.peer, CallFailed(0, sent.seq, sent.root, failure))
+    session.may_have_lost = True
+    kept = {} if sent.good else sent.plan.kept
+    lost = []
+    for o, good in enumerate(sent.plan.outputs):
+        i = sent.outputs + o
+        if o not in kept and session.tensors.get(i) is good:
+            state.put_lost(session, i, failure, sent.root)
+            lost.append(i)
+    free(state, session, lost, session.workers.values())
 
 
 def tell(state: State) -> None:
@@ -464,6 +334,6 @@ def tell(state: State) -> None:
         if session.done > session.told:
             session.told = session.done
             state.send(session.peer, CallDone(0, session.done, session.run_us))
-        if session.wide and session.fetches:
-            parts.pass_on_held(state, session)
+        if session.fetches:
+            transfers.pass_on_held(state, session)
     state.news.clear()

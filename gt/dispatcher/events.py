@@ -1,4 +1,4 @@
-"""What can happen to the dispatcher, and what it can ask for. Events are past facts.
+"""What can happen to the dispatcher (events: past facts), and what it asks its surroundings to do (effects).
 
 Structs, because one is made for every message that passes: a frozen dataclass takes five times as long.
 """
@@ -12,11 +12,12 @@ import msgspec
 
 from gt.layout import Layout, Mesh
 from gt.ops.check import Checked
+from gt.program import Program
 from gt.transport.codec import Buffer
 from gt.transport.messages import Failure, Message
 
 if TYPE_CHECKING:
-    from gt.dispatcher.planner.program import Planned
+    from gt.dispatcher.planner.plan import Planned
 
 Peer = bytes  #: A connection, as the sockets name it. Never an identity: sessions are.
 
@@ -40,16 +41,16 @@ class PeerLost(msgspec.Struct, frozen=True):
     peer: Peer
 
 
-class PlanReady(msgspec.Struct, frozen=True):
-    """The check of a program, asked for with `Check`, is finished."""
+class ProgramChecked(msgspec.Struct, frozen=True):
+    """The check of a program, asked for with `CheckProgram`, is finished."""
 
     program: bytes
     checked: Checked | None
     error: str = ""
 
 
-class PlanMade(msgspec.Struct, frozen=True):
-    """A plan for several workers, asked for with `MakePlan`, is there, or there is a reason why not."""
+class PlanReady(msgspec.Struct, frozen=True):
+    """A plan for several workers, asked for with `MakePlan`, was made, or could not be made for a reason."""
 
     program: bytes
     key: tuple[object, ...]
@@ -61,7 +62,7 @@ class TimePassed(msgspec.Struct, frozen=True):
     now_s: float
 
 
-Event = MessageCame | BadFramesCame | PeerLost | PlanReady | PlanMade | TimePassed
+Event = MessageCame | BadFramesCame | PeerLost | ProgramChecked | PlanReady | TimePassed
 
 
 class Send(msgspec.Struct, frozen=True):
@@ -70,15 +71,15 @@ class Send(msgspec.Struct, frozen=True):
     payload: Buffer | None = None
 
 
-class Check(msgspec.Struct, frozen=True):
-    """Please check this program outside the event loop and come back with PlanReady."""
+class CheckProgram(msgspec.Struct, frozen=True):
+    """Please check this program outside the event loop and come back with ProgramChecked."""
 
     program: bytes
-    text: object  #: the Program
+    text: Program
 
 
 class MakePlan(msgspec.Struct, frozen=True):
-    """Please plan this program for several workers outside the event loop and come back with PlanMade."""
+    """Please plan this program for several workers outside the event loop and come back with PlanReady."""
 
     program: bytes
     key: tuple[object, ...]  #: the plan's name among those of the program
@@ -94,4 +95,4 @@ class Disconnect(msgspec.Struct, frozen=True):
     peer: Peer
 
 
-Action = Send | Check | MakePlan | Disconnect
+Effect = Send | CheckProgram | MakePlan | Disconnect

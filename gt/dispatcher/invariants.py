@@ -1,17 +1,25 @@
-"""What must be true of the dispatcher's state between two events. Tests ask after each step.
+"""What must be true of the dispatcher's state between two events. Tests check it after each event.
 
-Each line is one law: a count that is kept equals the sum it stands for, a bound holds, and whoever waits
-waits for something that is there to come.
+Each line is one law: a count equals the sum that it stands for, a bound holds, and what waits waits for something that
+will happen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from gt.dispatcher.events import Peer
 from gt.dispatcher.meshes import MESHES
 from gt.dispatcher.schedule import CREDITS
-from gt.dispatcher.session import QUEUE_ITEMS, QUEUE_NBYTES, STATS, Sent, Session, item_nbytes
+from gt.dispatcher.session import (
+    QUEUE_ITEMS,
+    QUEUE_NBYTES,
+    STATS,
+    Lost,
+    Session,
+    Tensor,
+    Upload,
+    item_nbytes,
+    tensor_at,
+)
 from gt.dispatcher.state import HELD_NBYTES, SESSIONS, State, Worker
 from gt.transport.messages import UPLOADS, WINDOW, Call, Fetch, Free, unpack_ids
 from gt.transport.shared import SLOTS
@@ -39,7 +47,7 @@ def check_state(state: State) -> None:
     assert state.held_nbytes == held <= HELD_NBYTES
     _check_programs(state)
     for question in state.questions.values():
-        assert question.waiting, "a question that nobody has to answer"
+        assert question.waiting, "a question that no worker has to answer"
         assert not question.session.closed
         assert all(state.workers.get(n) is w for n, w in question.waiting.items())
 
@@ -47,40 +55,23 @@ def check_state(state: State) -> None:
 def _check_worker(state: State, worker: Worker) -> None:
     assert state.workers[worker.number] is worker
     lane = worker.lane
-    sent = [c for s in worker.sessions.values() for c in s.sent.values() if worker.number in _still_on(c)]
+    sent = [c for s in worker.sessions.values() for c in s.sent.values() if worker.number in c.left]
     assert lane.calls == len(sent) <= CREDITS
     assert lane.ahead_us == sum(c.cost_us for c in sent)
-    assert worker.nbytes == sum(_nbytes_on(s, worker) for s in worker.sessions.values()) >= 0
+    held = [t.parts.get(worker.number, 0) for s in worker.sessions.values() for t in s.tensors.values()]
+    assert worker.nbytes == sum(held) >= 0
     assert not worker.memory or worker.nbytes <= worker.memory
     for session in worker.sessions.values():
         assert session.workers[worker.number] is worker
         assert state.sessions[session.number] is session
-    ready = {s.number for s in worker.sessions.values() if s.worker is worker and s.head is not None and not s.claims}
-    assert {s.number for s in lane.ring} == ready
+    ready = {s.number for s in worker.sessions.values() if s.first is worker and s.head is not None and not s.claims}
+    assert {s.number for s in lane.ring} == ready == {s.number for s in worker.sessions.values() if s.ring is lane}
     assert len(lane.ring) == len(ready), "a session stands in the ring twice"
     claims = [s.number for s in worker.sessions.values() if lane in s.claims]
     assert sorted(s.number for s in lane.claims) == sorted(claims)
     assert lane.number == worker.number
     # (A program's estimate may have changed since, so there may be room; the next answer finds it.)
-    assert not lane.ring or lane.calls >= 2 or lane.claims, "somebody waits for a worker that has nothing to do"
-
-
-def _still_on(sent: Sent) -> Iterable[int]:
-    """The workers that have this call."""
-    if sent.left is not None:
-        return sent.left
-    return () if sent.finished else sent.plan.workers
-
-
-def _nbytes_on(session: Session, worker: Worker) -> int:
-    """What a session's tensors take on a worker."""
-    count = 0
-    for tensor in session.tensors.values():
-        if tensor.parts is not None:
-            count += tensor.parts.get(worker.number, 0)
-        elif session.worker is worker:
-            count += tensor.nbytes
-    return count
+    assert not lane.ring or lane.calls >= 2 or lane.claims, "a session waits for a worker that has nothing to do"
 
 
 def _check_claims(state: State) -> None:
@@ -88,28 +79,26 @@ def _check_claims(state: State) -> None:
     claiming = [s for s in state.sessions.values() if s.claims]
     for s in claiming:
         assert s.head is not None
-        assert not s.enlisted
-        assert [lane.number for lane in s.claims] == list(s.head.plan.workers)
+        assert s.ring is None
+        assert [lane.number for lane in s.claims] == list(s.head.plan.locals)
     firsts = [s for s in claiming if all(lane.claims[0] is s for lane in s.claims)]
     assert bool(firsts) == bool(claiming), "claims wait for each other in a ring"
     for s in firsts:
-        assert any(lane.calls >= 2 for lane in s.claims), "somebody claims room that there is"
+        assert any(lane.calls >= 2 for lane in s.claims), "a session claims room on workers that have room"
 
 
 def _check_meshes(state: State, s: Session) -> None:
-    numbers = list(s.workers)
-    assert (s.worker is None) == (not numbers)
+    numbers = set(s.workers)
     assert all(state.workers[n] is w and s.number in w.sessions for n, w in s.workers.items())
-    assert s.worker is None or s.workers[s.worker.number] is s.worker
-    assert all(number in s.workers for number, _ in s.orphans)
-    assert s.wide or (len(numbers) <= 1 and s.broken is None and not s.claims)
+    assert all(number in numbers for number, _ in s.orphans)
     assert len(s.meshes) <= MESHES
     for m in s.meshes.values():
-        assert set(m.workers) <= set(numbers) or not s.wide
-    assert not s.wide or s.place[0] is s.home
-    assert not (s.wide and numbers) or (s.home is not None and set(s.home.mesh.workers) <= set(numbers))
+        assert set(m.workers) <= numbers
+    assert bool(s.place) == bool(numbers)
+    assert not numbers or set(s.home.mesh.workers) <= numbers
+    assert len(numbers) != 1 or (s.first is not None and s.home is s.first.layout)
     assert (s.wish is not None) == (s.number in state.wishes)
-    assert not s.wide or s.share is None
+    assert len(numbers) <= 1 or s.offer is None
 
 
 def _check_session(state: State, s: Session) -> None:
@@ -118,33 +107,38 @@ def _check_session(state: State, s: Session) -> None:
     assert s.nbytes == sum(t.nbytes for t in s.tensors.values()) >= 0
     for i, t in s.tensors.items():
         assert 0 < i <= max(s.call_mark, s.upload_mark)
-        assert t.nbytes == sum(t.parts.values()) if t.parts is not None else t.nbytes in (0, t.spec.nbytes)
-        if t.lost is not None:
-            assert t.layout is None
-            assert t.nbytes == 0
-        elif t.layout is None:
-            assert i in s.uploads, f"tensor {i} is nowhere and nobody brings it"
+        assert t.nbytes == sum(t.parts.values())
+        assert set(t.parts) <= set(s.workers), "a tensor is on a worker that is not its session's"
+        if type(t) is Tensor:
+            assert tuple(t.parts) == t.layout.mesh.workers
+            assert t.parts == tensor_at(t.spec, t.layout).parts
+        elif type(t) is Upload:
+            assert s.uploads[i] is t, f"tensor {i} has no value, and there is no upload of it"
+            assert not t.sink
         else:
-            assert s.worker is not None
-            assert t.layout is s.worker.layout if t.parts is None else set(t.parts) == set(t.layout.mesh.workers)
-            assert set(t.layout.mesh.workers) <= set(s.workers), "a tensor lies on a worker that the session has not"
+            assert type(t) is Lost
+            assert s.may_have_lost
     for key, u in s.uploads.items():
         assert 0 <= u.unacked <= SLOTS
         assert u.received <= u.total
         assert not u.complete
-        assert not u.held or (s.worker is None and s.waiting_since_s is not None)
-        assert u.sink or key in s.tensors
-        assert u.sink or u.unacked == len({id(w) for t in u.targets.values() for w in t.unacked}) or not u.targets
-        assert set(u.targets) <= set(s.workers) or u.sink
+        assert not u.held or (not s.workers and s.waiting_since_s is not None)
+        assert u.sink or s.tensors[key] is u
+        assert (u.becomes is not None) == (bool(s.workers) and not u.sink)
+        assert tuple(u.shards) == tuple(u.parts), "bytes are counted for other workers than those that get them"
+        waiting = {id(chunk): chunk.left for shard in u.shards.values() for chunk in shard.unacked}
+        assert u.sink or u.unacked == len(waiting) + len(u.held)
+        assert sum(waiting.values()) == sum(len(shard.unacked) for shard in u.shards.values())
     for d in s.fetches.values():
-        if d.pieces is not None:
-            assert set(d.pieces) <= set(s.workers)
-            assert d.held or not all(p.whole for p in d.pieces.values()), "a fetch that is over"
-            assert not d.held or d.after > s.done, "a fetch waits for a call that is done"
+        assert set(d.shards) <= set(s.workers)
+        assert d.held or not all(shard.whole for shard in d.shards.values()), "a fetch that is over"
+        assert not d.held or d.after > s.done, "a fetch waits for a call that is done"
     _check_meshes(state, s)
     assert len(s.uploads) <= UPLOADS
-    assert s.worker is None or s.waiting_since_s is None
-    assert not s.sharing or (s.worker is not None and s.share is not None)
+    assert not s.workers or s.waiting_since_s is None
+    usable = [w for w in state.workers.values() if w.usable]
+    assert s.waiting_since_s is None or not usable, "a session waits for a worker though there is one"
+    assert not s.shares_ring or len(s.workers) == 1
 
     assert list(s.sizes) == [*map(item_nbytes, s.queue)]
     assert s.queue_nbytes == sum(s.sizes) + sum(s.checking.values()) <= QUEUE_NBYTES
@@ -153,9 +147,9 @@ def _check_session(state: State, s: Session) -> None:
     assert s.queued_calls + len(s.sent) <= WINDOW
     assert list(s.sent) == sorted(s.sent)
     assert s.told == s.done == s.seq - len(s.sent)
-    assert not s.sent or (s.worker is not None and not next(iter(s.sent.values())).finished)
-    assert not s.fetches or s.worker is not None
-    assert (s.enlisted or bool(s.claims)) == (s.head is not None)
+    assert not s.sent or next(iter(s.sent.values())).left
+    assert all(set(c.left) <= set(s.workers) for c in s.sent.values())
+    assert (s.ring is not None or bool(s.claims)) == (s.head is not None)
     assert s.no_worker is None
     assert 0 <= s.stats == sum(q.session is s for q in state.questions.values()) <= STATS
     if s.queue:
@@ -175,7 +169,8 @@ def _check_wait(state: State, s: Session) -> None:
         assert s.asked or any(e.hash == s.blocked_on and (not e.finished or e.planning) for e in state.programs)
     elif s.head is not None:
         assert s.head.call is item
-        assert s.worker is not None
+        assert set(s.head.plan.locals) <= set(s.workers)
+        assert s.head.plan.locals
     elif s.waiting_since_s is None:
         named = [item.id] if type(item) is Fetch else []
         if type(item) is Free:
@@ -189,23 +184,20 @@ def _check_programs(state: State) -> None:
     programs = state.programs
     entries = list(programs)
     assert programs.nbytes == sum(e.nbytes for e in entries)
-    uses: dict[bytes, int] = {}
-    for s in state.sessions.values():
-        heads = [s.head.entry] if s.head is not None else []
-        for entry in [*heads, *(c.entry for c in s.sent.values()), *(entry for entry, _ in s.orphans.values())]:
-            uses[entry.hash] = uses.get(entry.hash, 0) + 1
-    assert {e.hash: e.uses for e in entries if e.uses} == uses, "a program in use was forgotten"
-    plans: dict[int, int] = {}
+    uses: dict[int, int] = {}
     texts: dict[bytes, int] = {}
     for s in state.sessions.values():
-        planned = [s.head.plan] if s.head is not None else []
-        for plan in [*planned, *(c.plan for c in s.sent.values()), *(plan for _, plan in s.orphans.values())]:
-            plans[id(plan)] = plans.get(id(plan), 0) + 1
+        heads = [s.head.plan] if s.head is not None else []
+        for plan in [*heads, *(c.plan for c in s.sent.values()), *s.orphans.values()]:
+            uses[id(plan)] = uses.get(id(plan), 0) + 1
     for entry in entries:
         for plan in entry.plans.values():
-            assert plan.uses == plans.get(id(plan), 0)
-            for part in plan.all_parts():
-                texts[part.hash] = texts.get(part.hash, 0) + 1
+            assert plan.entry is entry
+            assert plan.uses == uses.pop(id(plan), 0)
+            for local in plan.locals.values():
+                if local.hash != entry.hash:
+                    texts[local.hash] = texts.get(local.hash, 0) + 1
+    assert not uses, "a plan in use was forgotten"
     assert programs.local_counts() == texts
     if programs.nbytes > programs.limit_nbytes:
         spare = [e for e in entries if e.spare and e.hash != programs.last_used]

@@ -4,11 +4,11 @@
 
 Columns: time, running number, direction, who, what, size in bytes, details. RECV and SEND are the client
 side, WORKER_RECV and WORKER_SEND the workers'. When a program passes for the first time its instructions
-are listed below the line. PLAN is a plan for several workers: who runs which local program, how the results lie, and
-below it what no rule covers.
+are listed below the line. PLAN is a plan for several workers: who runs which local program, the layouts of the
+results, and below it what no rule covers.
 
-Law 1: it only looks. It formats what the machine took in and gave out, and keeps nothing but names.
-Law 2: a line is a line, whatever a stranger wrote into a name; tokens and tensor bytes are never written.
+Law 1: it only reads. It formats what the machine took in and gave out, and keeps nothing but names.
+Law 2: a message is one line, whatever a client wrote into its name; tokens and tensor bytes are never written.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from gt.dispatcher.events import Action, BadFramesCame, Disconnect, Event, MessageCame, Peer, PeerLost, PlanMade, Send
+from gt.dispatcher.events import BadFramesCame, Disconnect, Effect, Event, MessageCame, Peer, PeerLost, PlanReady, Send
 from gt.program import Program
 from gt.transport import codec
 from gt.transport.codec import Buffer
@@ -66,7 +66,7 @@ class InstructionLog:
         self._workers: set[Peer] = set()
         self._lengths: dict[bytes, int] = {}  #: program -> its number of instructions
 
-    def __call__(self, what: Event | Action) -> None:
+    def __call__(self, what: Event | Effect) -> None:
         if isinstance(what, MessageCame):
             message = what.message
             if isinstance(message, Hello):
@@ -85,7 +85,7 @@ class InstructionLog:
                 self._line("CONNECT", what.peer, "worker", 0, "")
         elif isinstance(what, BadFramesCame):
             self._line("RECV", what.peer, "(not a message)", 0, clean(what.text))
-        elif isinstance(what, PlanMade):
+        elif isinstance(what, PlanReady):
             self._plan(what)
         elif isinstance(what, PeerLost | Disconnect):
             self._line("DISCONNECT", what.peer, "lost" if isinstance(what, PeerLost) else "closed", 0, "")
@@ -106,15 +106,16 @@ class InstructionLog:
         if program is not None and new:
             self._write("".join(f"    | {clean(line, 1000)}\n" for line in program_text(program)))
 
-    def _plan(self, made: PlanMade) -> None:
+    def _plan(self, made: PlanReady) -> None:
         planned = made.planned
         if planned is None:
             text = "" if made.failure is None else f"{made.failure.kind}: {made.failure.text}"
             self._line("PLAN", b"", "Plan", 0, clean(f"{self._program(made.program)} {text}"))
             return
         who = " ".join(f"{n}:{planned.locals[n].program.hash().hex()[:8]}" for n in planned.workers)
-        lie = " ".join(map(repr, planned.outputs))
-        self._line("PLAN", b"", "Plan", 0, clean(f"{self._program(made.program)} workers {who} results {lie}", 1000))
+        layouts = " ".join(map(repr, planned.outputs))
+        text = f"{self._program(made.program)} workers {who} results {layouts}"
+        self._line("PLAN", b"", "Plan", 0, clean(text, 1000))
         self._write("".join(f"    | {clean(note, 1000)}\n" for note in planned.notes))
 
     def _line(self, way: str, peer: Peer, what: str, nbytes: int, details: str) -> None:
@@ -209,14 +210,14 @@ def clean(text: str, limit: int = 300) -> str:
 def program_hash(program: Program) -> bytes:
     try:
         return program.hash()
-    except Exception:  # it comes from a stranger and was not checked yet
+    except Exception:  # it was not checked yet
         return b""
 
 
 def program_text(program: Program) -> list[str]:
-    """The lines of a program, whoever wrote it."""
+    """The lines of a program, which may not be a valid one."""
     if any(ins.results > RESULTS for ins in program.code):
-        return ["(not readable: too many results)"]  # a stranger may write down any number
+        return ["(not readable: too many results)"]  # a client may declare any number
     try:
         return program.text().split("\n")
     except Exception as e:

@@ -9,14 +9,11 @@ handle(event) updates the state and returns what to do, in order. The same event
 again: tests, the simulator and the log rely on it.
 
     machine.py     who may say what (this file)
-    session.py     a client's world      state.py       everything, and the counting
-    calls.py       a session's queue     schedule.py    whose turn it is
-    transfers.py   tensor bytes          plans.py       programs and plans
-    workers.py     coming and going      placement.py   which worker a session lives on
-
-and for sessions on several workers:
-
-    meshes.py      which they are        joint.py       their calls        parts.py   their tensors' bytes
+    session.py     a client's world           state.py       everything, and the counting
+    queues.py      a session's queue          schedule.py    whose turn it is
+    calls.py       a call on its workers      plans.py       programs and plans
+    transfers.py   tensor bytes               meshes.py      which workers a session runs on
+    workers.py     coming and going           stats.py       numbers for those who ask
 """
 
 from __future__ import annotations
@@ -25,8 +22,18 @@ import hmac
 from collections.abc import Callable
 from typing import Any
 
-from gt.dispatcher import calls, joint, meshes, stats, transfers, workers
-from gt.dispatcher.events import Action, BadFramesCame, Check, Event, MessageCame, Peer, PeerLost, PlanMade, PlanReady
+from gt.dispatcher import calls, meshes, queues, stats, transfers, workers
+from gt.dispatcher.events import (
+    BadFramesCame,
+    CheckProgram,
+    Effect,
+    Event,
+    MessageCame,
+    Peer,
+    PeerLost,
+    PlanReady,
+    ProgramChecked,
+)
 from gt.dispatcher.invariants import check_state
 from gt.dispatcher.session import Session
 from gt.dispatcher.state import SESSIONS, Settings, State, Worker
@@ -67,22 +74,22 @@ class Machine:
     def __init__(self, settings: Settings, token: str = "", join: str = "gt worker --host HOST -p PORT") -> None:
         self.state = State(settings, token, join)
 
-    def handle(self, event: Event) -> list[Action]:
+    def handle(self, event: Event) -> list[Effect]:
         """Take in what happened; returns what is to be done about it, in order."""
         state = self.state
         if isinstance(event, MessageCame):
             _message_came(state, event.peer, event.message, event.payload)
+        elif isinstance(event, ProgramChecked):
+            _program_checked(state, event)
         elif isinstance(event, PlanReady):
             _plan_ready(state, event)
-        elif isinstance(event, PlanMade):
-            _plan_made(state, event)
         elif isinstance(event, PeerLost):
             _peer_lost(state, event.peer)
         elif isinstance(event, BadFramesCame):
             _not_allowed(state, event.peer, event.text)
         else:
             _time_passed(state, event.now_s)
-        if state.touched or state.news or state.programs.nbytes > state.programs.limit_nbytes:
+        if state.touched or state.news or state.homeless or state.programs.nbytes > state.programs.limit_nbytes:
             _settle(state)
         out, state.out = state.out, []
         return out
@@ -101,9 +108,11 @@ class Machine:
 
 def _settle(state: State) -> None:
     """Send what can be sent now, and say what was finished."""
+    if state.homeless:
+        meshes.place_homeless(state)
     while state.touched:
         _, worker = state.touched.popitem()
-        calls.drain(state, worker)
+        queues.drain(state, worker)
     if state.news:
         calls.tell(state)
     if state.programs.nbytes > state.programs.limit_nbytes:
@@ -141,7 +150,7 @@ def _message_came(state: State, peer: Peer, message: Any, payload: Buffer | None
 def _not_allowed(state: State, peer: Peer, text: str) -> None:
     who = state.peers.get(peer)
     if isinstance(who, Worker):
-        # What a worker garbles may have been the answer that somebody waits for.
+        # It may have been an answer that a client waits for.
         state.refuse(peer, text)
         workers.lost(state, who, said=peer)
     elif isinstance(who, Session):
@@ -185,7 +194,7 @@ def _peer_lost(state: State, peer: Peer) -> None:
 def _define(state: State, session: Session, define: Define, _: Buffer | None) -> None:
     try:
         name = define.program.hash()
-    except Exception as e:  # a stranger's attributes may break the encoder in any way
+    except Exception as e:  # attributes that were not checked may break the encoder in any way
         state.reject(session, f"define: not a program: {type(e).__name__}")
         return
     compile = max(-1, min(1, define.compile))
@@ -194,14 +203,14 @@ def _define(state: State, session: Session, define: Define, _: Buffer | None) ->
         entry = state.programs.add(name, define.program, define.timed, compile)
         session.checking[name] = entry.nbytes
         session.queue_nbytes += entry.nbytes
-        state.out.append(Check(name, define.program))
-        calls.check_queue(state, session)
+        state.out.append(CheckProgram(name, define.program))
+        queues.check_queue(state, session)
         return
-    if not define.timed:
-        state.programs.keep(entry)
+    entry.timed = entry.timed and define.timed
     if compile > entry.compile:
         entry.compile = compile
-        texts = {name: entry.program, **{p.hash: p.program for plan in entry.plans.values() for p in plan.all_parts()}}
+        locals_ = [local for plan in entry.plans.values() for local in plan.locals.values()]
+        texts = {name: entry.program, **{local.hash: local.program for local in locals_}}
         for worker in state.workers.values():
             for each, text in texts.items():
                 if each in worker.programs:
@@ -212,7 +221,7 @@ def _define(state: State, session: Session, define: Define, _: Buffer | None) ->
         session.checking.setdefault(name, 0)  # it is told too if the check fails
 
 
-def _plan_ready(state: State, event: PlanReady) -> None:
+def _program_checked(state: State, event: ProgramChecked) -> None:
     entry = state.programs.get(event.program)
     if entry is None or entry.finished:
         return
@@ -222,14 +231,18 @@ def _plan_ready(state: State, event: PlanReady) -> None:
             session.queue_nbytes -= session.checking.pop(event.program)
             if entry.error:
                 _reject_program(state, session, event.program, entry.error)
-    for session in list(state.programs.waiting.get(event.program, {}).values()):
-        calls.advance(state, session)
+    _go_on(state, event.program)
 
 
-def _plan_made(state: State, event: PlanMade) -> None:
-    joint.plan_made(state, event)
-    for session in list(state.programs.waiting.get(event.program, {}).values()):
-        calls.advance(state, session)
+def _plan_ready(state: State, event: PlanReady) -> None:
+    calls.plan_ready(state, event)
+    _go_on(state, event.program)
+
+
+def _go_on(state: State, program: bytes) -> None:
+    """Sessions may have waited for this program, or a plan of it."""
+    for session in list(state.programs.waiting.get(program, {}).values()):
+        queues.advance(state, session)
 
 
 def _reject_program(state: State, session: Session, name: bytes, error: str) -> None:
@@ -239,30 +252,36 @@ def _reject_program(state: State, session: Session, name: bytes, error: str) -> 
 # --- the rules: kind of message -> what is done about it -------------------------------------
 
 
+def _upload_acked(state: State, worker: Worker, ack: ChunkAck, _: Buffer | None) -> None:
+    session = transfers.upload_acked(state, worker, ack)
+    if session is not None:
+        queues.advance(state, session)
+
+
 def _goodbye(state: State, session: Session, _: Goodbye, __: Buffer | None) -> None:
     state.close(session)
     state.disconnect(session.peer)
 
 
 CLIENT_RULES: dict[type, ClientRule] = {
-    Call: calls.enqueue,
-    Free: calls.enqueue,
+    Call: queues.enqueue,
+    Free: queues.enqueue,
     Define: _define,
     Chunk: transfers.chunk_came,
     ChunkAck: transfers.ack_came,
     SetMesh: meshes.set_mesh,
     Share: transfers.share_came,
-    Fetch: transfers.fetch_came,
-    Cancel: transfers.cancel_came,
+    Fetch: queues.fetch_came,
+    Cancel: queues.cancel_came,
     GetStats: lambda state, session, m, _: stats.asked(state, session, m.request),
     Goodbye: _goodbye,
 }
 
 WORKER_RULES: dict[type, WorkerRule] = {
-    CallDone: calls.call_done,
-    CallFailed: calls.call_failed,
+    CallDone: calls.answered,
+    CallFailed: calls.answered,
     Chunk: transfers.fetched,
-    ChunkAck: transfers.upload_acked,
+    ChunkAck: _upload_acked,
     Shared: transfers.share_answered,
     FetchFailed: transfers.fetch_failed,
     Need: lambda state, worker, m, _: workers.needed(state, worker, m),

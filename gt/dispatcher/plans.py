@@ -1,45 +1,53 @@
-"""Programs the dispatcher knows, and the plans made from them.
+"""Programs the dispatcher knows, the plans made from them, and the work on both that is done outside the event loop.
 
 Law 1: a program is believed only after its check, which happens outside the event loop.
-Law 2: `plan(entry, layouts)` is a pure function. It runs once per (program, layouts of the inputs);
-       after that a call is a look-up. A plan for several workers takes longer, and is made outside the event loop.
+Law 2: a plan is a pure function of the program, the layouts of its inputs and the session's meshes, and is made once
+       for them; after that a call is a look-up. On one worker the plan is the client's own program (`plan_alone`). A
+       plan for several workers takes longer, and is made outside the event loop (`work_off`, planner/).
 Law 3: the cache is bounded in bytes. What a timer cut goes first, then the least recently used; what a
        call under way needs, and what was used last, stays.
 
-Programs are shared by all sessions: one that knows the hash has the text. The local programs of a joint plan, one per
-worker, belong to their plan; the text of one that two plans have is kept until both are gone.
+Programs are shared by all sessions: one that knows the hash has the text. Local programs that the planner wrote belong
+to their plan; the text of one that two plans have is kept until both are gone.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
+from gt.dispatcher.events import CheckProgram, MakePlan, PlanReady, ProgramChecked
+from gt.dispatcher.planner.plan import Planned, plan_program
 from gt.dispatcher.schedule import UNKNOWN_US
-from gt.dispatcher.session import Session, Tensor
-from gt.layout import Layout
-from gt.ops.check import Checked
+from gt.dispatcher.session import Session, Tensor, tensor_at
+from gt.errors import BY_NAME
+from gt.layout import Layout, Mesh, local_shape, whole
+from gt.ops.check import Checked, check_client
 from gt.ops.record import TABLE
-from gt.program import SCALAR_TYPES, Program, Spec, spec
+from gt.program import SCALAR_TYPES, Instruction, Program, Spec, spec
 from gt.transport.messages import Failure
 
 PLANS_PER_PROGRAM = 64
+EMPTY: tuple[tuple[int, ...], str] = ((0,), "uint8")  #: What a worker has of a tensor that it holds no part of.
+
+PlanKey = tuple[object, ...]  #: A session's `place`, then the layout of each input.
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
-    """What one worker does of a joint plan."""
+class LocalPlan:
+    """What one worker does of a plan."""
 
     program: Program
     hash: bytes
-    constants: tuple[bool | int | float | bytes, ...]  #: scalars of its own, behind those of the call
-    absent: tuple[int, ...]  #: inputs that it holds nothing of: it is given id 0 for them
     need_nbytes: int  #: memory a call takes there beside its inputs, at least
+    change_nbytes: int  #: bytes of tensors that it has more after a call: results, less donated inputs
+    constants: tuple[bool | int | float | bytes, ...] = ()  #: scalars of its own, behind those of the call
+    absent: tuple[int, ...] = ()  #: inputs that it holds no part of: it is given id 0 for them
     origins: Sequence[int] = ()  #: the instruction of the client's program that each one of it is of; -1: of none
 
 
@@ -47,21 +55,14 @@ class Part:
 class Plan:
     """A program made ready for given layouts of its inputs."""
 
-    workers: tuple[int, ...]  #: who runs it: it takes credit on all of them or on none
+    entry: Entry
+    locals: Mapping[int, LocalPlan]  #: by worker: who runs it. It takes credit on all of them or on none
     outputs: tuple[Tensor, ...]  #: the results if it succeeds
-    output_nbytes: int
-    #: Of a plan for one worker, the results if it fails: what replaces an input keeps its value, the rest has none.
-    failed: tuple[Tensor, ...] = ()
-    uses: int = 0  #: calls that are at the head of a queue or on workers
-    parts: dict[int, Part] | None = None  #: of a joint plan: by worker
-    kept: tuple[
-        tuple[int, int], ...
-    ] = ()  #: of a joint plan: (output, input) where a failed call keeps the input's value
+    kept: Mapping[int, int]  #: output -> input: if the call fails, that output has that input's value
+    change_nbytes: int  #: the sum over `locals`
     refused: Failure | None = None  #: there is no way to run it
+    uses: int = 0  #: calls that are at the head of a queue or on workers
     nbytes: int = 0  #: what it adds to its program's in the cache
-
-    def all_parts(self) -> Iterable[Part]:
-        return self.parts.values() if self.parts is not None else ()
 
 
 @dataclass(slots=True, eq=False)
@@ -78,10 +79,9 @@ class Entry:
     inputs: list[Spec] = field(default_factory=list)
     outputs: list[Spec] = field(default_factory=list)
     scalar_types: tuple[type, ...] = ()
-    need_nbytes: int = 0  #: memory a call takes beside its inputs, at least
-    plans: dict[tuple[object, ...], Plan] = field(default_factory=dict)
-    planning: dict[tuple[object, ...], None] = field(default_factory=dict)  #: plans that were asked for
-    uses: int = 0  #: calls that are at the head of a queue or on a worker
+    need_nbytes: int = 0  #: memory a call takes beside its inputs, at least, where one worker runs it
+    plans: dict[PlanKey, Plan] = field(default_factory=dict)  #: all that are in use are here
+    planning: dict[PlanKey, None] = field(default_factory=dict)  #: plans that were asked for
     cost_us: int = UNKNOWN_US
     runs: int = 0
     users: set[int] = field(default_factory=set)  #: sessions that called it; only membership is asked
@@ -93,8 +93,8 @@ class Entry:
 
     @property
     def spare(self) -> bool:
-        """Nobody would miss it now."""
-        return self.finished and not self.uses and not self.planning
+        """No call needs it now."""
+        return self.finished and not self.planning and not any(plan.uses for plan in self.plans.values())
 
     def accept(self, checked: Checked) -> None:
         self.checked = checked
@@ -104,28 +104,92 @@ class Entry:
         self.scalar_types = tuple(SCALAR_TYPES[k] for k in self.program.scalars)
         self.need_nbytes = max(0, checked.peak_nbytes - _in_place_nbytes(checked))
 
-    def plan(self, layouts: tuple[Layout, ...]) -> Plan:
-        """The plan for these layouts: first the one where results go, then one per input."""
-        found = self.plans.get(layouts)
-        if found is None:
-            if len(self.plans) >= PLANS_PER_PROGRAM:
-                for key in [k for k, p in self.plans.items() if p.parts is None]:
-                    del self.plans[key]  # layouts of workers that are gone, most likely
-            found = self.plans[layouts] = plan(self, layouts)
-        return found
+
+# --- making plans ----------------------------------------------------------------------------
 
 
-def plan(entry: Entry, layouts: tuple[Layout, ...]) -> Plan:
-    """One worker holds all inputs, runs the program and holds the results."""
-    home = layouts[0]
-    kept = {o for o, i in entry.program.updates if entry.outputs[o] is entry.inputs[i]}
-    outputs = tuple(Tensor(s, s.nbytes, home) for s in entry.outputs)
-    failed = tuple(t if o in kept else Tensor(t.spec, 0, home) for o, t in enumerate(outputs))
-    return Plan(home.mesh.workers, outputs, sum(t.nbytes for t in outputs), failed)
+def plan_alone(entry: Entry, at: Layout) -> Plan:
+    """One worker holds all inputs, runs the client's program and holds the results."""
+    outputs = [tensor_at(s, at) for s in entry.outputs]
+    layouts = [at] * len(entry.inputs)
+    (number,) = at.mesh.workers
+    change = _change_nbytes(entry, layouts, outputs)
+    local = LocalPlan(entry.program, entry.hash, entry.need_nbytes, change.get(number, 0))
+    return _plan(entry, layouts, outputs, {number: local})
+
+
+def plan_nowhere(entry: Entry) -> Plan:
+    """What becomes of a call while there is no worker: nothing."""
+    return Plan(entry, {}, (), {}, 0)
+
+
+def plan_together(entry: Entry, layouts: Sequence[Layout], planned: Planned) -> Plan:
+    """What the planner made, for several workers."""
+    outputs = [tensor_at(s, plain_layout(at)) for s, at in zip(entry.outputs, planned.outputs, strict=True)]
+    change = _change_nbytes(entry, layouts, outputs)
+    locals_ = {}
+    for number in planned.workers:
+        local = planned.locals[number]
+        absent = tuple(i for i, at in enumerate(layouts) if number not in at.mesh.workers)
+        locals_[number] = LocalPlan(
+            local.program, local.program.hash(), planned.nbytes.get(number, 0), change.get(number, 0),
+            local.constants, absent, local.origins,
+        )  # fmt: skip
+    return _plan(entry, layouts, outputs, locals_)
+
+
+def plan_refusal(entry: Entry, layouts: Sequence[Layout], home: Layout) -> Plan:
+    """What is sent of a call that may not run: local programs that compute nothing and say only which results replace
+    which inputs. It needs no planner, and no worker waits for another because of it."""
+    workers = tuple(sorted({n for at in (home, *layouts) for n in at.mesh.workers}))
+    sources = {o: i for o, i in entry.program.updates if entry.outputs[o] is entry.inputs[i]}
+    outputs = [tensor_at(s, layouts[sources[o]] if o in sources else home) for o, s in enumerate(entry.outputs)]
+    change = _change_nbytes(entry, layouts, outputs)
+    locals_ = {}
+    for number in workers:
+        inputs = tuple(_held(s, at, number) for s, at in zip(entry.inputs, layouts, strict=True))
+        absent = tuple(i for i, at in enumerate(layouts) if number not in at.mesh.workers)
+        made = [inputs[sources[o]] if o in sources else EMPTY for o in range(len(entry.outputs))]
+        code = tuple(Instruction("full", (~0,), {"shape": list(shape), "dtype": dtype}) for shape, dtype in made)
+        results = tuple(range(len(inputs), len(inputs) + len(made)))
+        updates = tuple((o, i) for o, i in sources.items() if i not in absent)
+        donate = tuple(d for d in entry.program.donate if d not in absent)
+        program = Program(inputs, "i", code, results, donate, updates)
+        locals_[number] = LocalPlan(program, program.hash(), 0, change.get(number, 0), absent=absent)
+    return _plan(entry, layouts, outputs, locals_)
+
+
+def _plan(entry: Entry, layouts: Sequence[Layout], outputs: Sequence[Tensor], locals_: Mapping[int, LocalPlan]) -> Plan:
+    same = [outputs[o].spec is entry.inputs[i] and outputs[o].layout is layouts[i] for o, i in entry.program.updates]
+    kept = {o: i for (o, i), is_same in zip(entry.program.updates, same, strict=True) if is_same}
+    return Plan(entry, locals_, tuple(outputs), kept, sum(local.change_nbytes for local in locals_.values()))
+
+
+def _change_nbytes(entry: Entry, layouts: Sequence[Layout], outputs: Iterable[Tensor]) -> dict[int, int]:
+    """By worker: the bytes of the results, less those of the donated inputs."""
+    change: dict[int, int] = {}
+    donated = [tensor_at(entry.inputs[d], layouts[d]) for d in entry.program.donate]
+    for sign, tensors in ((1, outputs), (-1, donated)):
+        for tensor in tensors:
+            for number, nbytes in tensor.parts.items():
+                change[number] = change.get(number, 0) + sign * nbytes
+    return change
+
+
+def _held(s: Spec, at: Layout, worker: int) -> tuple[tuple[int, ...], str]:
+    """What a worker has of a tensor, as a program's input."""
+    if worker not in at.mesh.workers:
+        return EMPTY
+    return local_shape(at, s.shape, at.mesh.coordinates[at.mesh.workers.index(worker)]), s.dtype.name
+
+
+def plain_layout(at: Layout) -> Layout:
+    """On one worker there is one layout, whatever the axes of its mesh."""
+    return whole(at.mesh.workers[0]) if len(at.mesh.workers) == 1 else at
 
 
 def plain(s: Spec) -> Spec:
-    """The spec of a value outside its program: a tensor that somebody holds is no Python number."""
+    """The spec of a value outside its program: a tensor is never a Python number."""
     return spec(s.shape, s.dtype) if s.weak else s
 
 
@@ -149,52 +213,74 @@ def _in_place_nbytes(checked: Checked) -> int:
     return saved
 
 
+# --- outside the event loop ------------------------------------------------------------------
+
+Planner = Callable[[Checked, Sequence[Layout], Mesh, Mapping[str, Mesh]], Planned]
+
+
+def work_off(job: CheckProgram | MakePlan, planner: Planner = plan_program) -> ProgramChecked | PlanReady:
+    """The answer to what the machine asks for. Nothing that a program does to it comes out as an exception; tests may
+    bring a planner of their own."""
+    if isinstance(job, CheckProgram):
+        try:
+            return ProgramChecked(job.program, check_client(job.text))
+        except Exception as e:
+            return ProgramChecked(job.program, None, str(e) or type(e).__name__)
+    try:
+        return PlanReady(job.program, job.key, planner(job.checked, job.inputs, job.home, job.meshes))
+    except Exception as e:
+        kind = type(e).__name__
+        text = str(e) if kind in BY_NAME else f"the program could not be planned: {kind}: {e}"
+        failure = Failure(kind if kind in BY_NAME else "ServerError", text, job.program)
+        return PlanReady(job.program, job.key, None, failure)
+
+
+# --- the cache -------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class LocalText:
+    """A local program that the planner wrote."""
+
+    program: Program
+    count: int = 0  #: local plans that have it
+
+
 class Programs:
     """The cache, and who waits for what to arrive in it."""
 
     def __init__(self, limit_nbytes: int) -> None:
         self.limit_nbytes = limit_nbytes
         self.nbytes = 0  #: the sum over all entries
-        self._kept: OrderedDict[bytes, Entry] = OrderedDict()  #: least recently used first
-        self._timed: OrderedDict[bytes, Entry] = OrderedDict()
+        self._entries: OrderedDict[bytes, Entry] = OrderedDict()  #: least recently used first
         self.last_used = b""  #: stays: one program over the limit would else be asked for for ever
         #: Program -> the sessions, by number, whose head waits for it to be sent, checked or planned.
         self.waiting: dict[bytes, dict[int, Session]] = {}
-        self._locals: dict[bytes, tuple[Program, int]] = {}  #: texts of joint plans, and how many parts have them
+        self._locals: dict[bytes, LocalText] = {}
 
     def __len__(self) -> int:
-        return len(self._kept) + len(self._timed)
+        return len(self._entries)
 
     def __contains__(self, name: bytes) -> bool:
-        return name in self._kept or name in self._timed or name in self._locals
+        return name in self._entries or name in self._locals
 
     def __iter__(self) -> Iterator[Entry]:
-        yield from self._timed.values()
-        yield from self._kept.values()
+        return iter(self._entries.values())
 
     def get(self, program: bytes) -> Entry | None:
         """The entry of this hash, which thereby is the last used."""
-        for shelf in (self._kept, self._timed):
-            entry = shelf.get(program)
-            if entry is not None:
-                shelf.move_to_end(program)
-                self.last_used = program
-                return entry
-        return None
+        entry = self._entries.get(program)
+        if entry is not None:
+            self._entries.move_to_end(program)
+            self.last_used = program
+        return entry
 
     def add(self, program_hash: bytes, program: Program, timed: bool, compile: int = 0) -> Entry:
         entry = Entry(program_hash, program, len(_encode(program)), timed, compile)
-        (self._timed if timed else self._kept)[program_hash] = entry
+        self._entries[program_hash] = entry
         self.nbytes += entry.nbytes
         self.last_used = program_hash
         return entry
-
-    def keep(self, entry: Entry) -> None:
-        """It was cut by a timer once, now it ended by itself: it no longer goes first."""
-        if entry.timed:
-            entry.timed = False
-            del self._timed[entry.hash]
-            self._kept[entry.hash] = entry
 
     def finish(self, entry: Entry, checked: Checked | None, error: str) -> None:
         """The check is done."""
@@ -206,24 +292,22 @@ class Programs:
         self.nbytes += entry.nbytes - before
 
     def evict(self) -> list[Entry]:
-        """Forget what is over the limit; returns it."""
+        """Forget what is over the limit, what a timer cut first; returns it."""
         gone: list[Entry] = []
-        for shelf in (self._timed, self._kept):
+        for entry in sorted(self._entries.values(), key=lambda entry: not entry.timed):
             if self.nbytes <= self.limit_nbytes:
                 break
-            for entry in list(shelf.values()):
-                if self.nbytes <= self.limit_nbytes:
-                    break
-                if entry.spare and entry.hash != self.last_used:
-                    del shelf[entry.hash]
-                    self.nbytes -= entry.nbytes
-                    gone.append(entry)
+            if entry.spare and entry.hash != self.last_used:
+                del self._entries[entry.hash]
+                self.nbytes -= entry.nbytes
+                gone.append(entry)
         return gone
 
-    # --- joint plans ---
+    # --- plans ---
 
-    def add_plan(self, entry: Entry, key: tuple[object, ...], made: Plan) -> list[bytes]:
-        """Enter a joint plan; returns local programs that went for it."""
+    def add_plan(self, key: PlanKey, made: Plan) -> list[bytes]:
+        """Enter a plan; returns local programs that went for it."""
+        entry = made.entry
         gone: list[bytes] = []
         for old in list(entry.plans):
             if len(entry.plans) < PLANS_PER_PROGRAM:
@@ -231,44 +315,43 @@ class Programs:
             if not entry.plans[old].uses:
                 gone += self._drop_plan(entry, old)
         entry.plans[key] = made
-        assert made.parts is not None
-        for part in made.parts.values():
-            text, count = self._locals.get(part.hash, (part.program, 0))
-            self._locals[part.hash] = text, count + 1
-            made.nbytes += len(_encode(text)) + 300 * len(text.code)
+        for local in _written(made):
+            text = self._locals.setdefault(local.hash, LocalText(local.program))
+            text.count += 1
+            made.nbytes += len(_encode(text.program)) + 300 * len(text.program.code)
         entry.nbytes += made.nbytes
         self.nbytes += made.nbytes
         return gone
 
     def drop_plans(self, entry: Entry, worker: int = 0) -> list[bytes]:
-        """Forget a program's plans, or those with this worker; returns local programs that nobody has any more."""
-        chosen = [k for k, p in entry.plans.items() if not p.uses and (not worker or worker in p.workers)]
+        """Forget a program's plans, or those with this worker; returns local programs that no plan has any more."""
+        chosen = [k for k, p in entry.plans.items() if not p.uses and (not worker or worker in p.locals)]
         return [name for key in chosen for name in self._drop_plan(entry, key)]
 
-    def _drop_plan(self, entry: Entry, key: tuple[object, ...]) -> list[bytes]:
+    def _drop_plan(self, entry: Entry, key: PlanKey) -> list[bytes]:
         old = entry.plans.pop(key)
         gone: list[bytes] = []
-        for part in old.all_parts():
-            text, count = self._locals[part.hash]
-            self._locals[part.hash] = text, count - 1
-            if count == 1:
-                del self._locals[part.hash]
-                gone.append(part.hash)
+        for local in _written(old):
+            text = self._locals[local.hash]
+            text.count -= 1
+            if not text.count:
+                del self._locals[local.hash]
+                gone.append(local.hash)
         entry.nbytes -= old.nbytes
-        if entry.hash in self._kept or entry.hash in self._timed:
+        if entry.hash in self._entries:
             self.nbytes -= old.nbytes
         return gone
 
     def text(self, name: bytes) -> Program | None:
-        """The program of this hash: a client's that was checked, or one of a joint plan."""
+        """The program of this hash: a client's that was checked, or one that the planner wrote."""
         entry = self.get(name)
         if entry is not None and entry.checked is not None:
             return entry.program
-        return self._locals[name][0] if name in self._locals else None
+        return self._locals[name].program if name in self._locals else None
 
     def local_counts(self) -> dict[bytes, int]:
-        """How many parts of plans have each local program."""
-        return {name: count for name, (_, count) in self._locals.items()}
+        """How many local plans have each program that the planner wrote."""
+        return {name: text.count for name, text in self._locals.items()}
 
     def wait(self, session: Session, program: bytes) -> None:
         session.blocked_on = program
@@ -281,3 +364,8 @@ class Programs:
             if not waiters:
                 del self.waiting[session.blocked_on]
             session.blocked_on, session.asked = b"", False
+
+
+def _written(plan: Plan) -> list[LocalPlan]:
+    """The local plans whose programs are not the client's own."""
+    return [local for local in plan.locals.values() if local.hash != plan.entry.hash]

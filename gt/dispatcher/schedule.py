@@ -1,30 +1,32 @@
 """Whose call goes to a worker next: deficit round-robin over measured run time.
 
 Law 1: at most CREDITS calls are on a worker, and beyond two of them no more than AHEAD_US of
-       estimated work: whoever comes next never stands behind more than that.
+       estimated work: the next call never waits behind more than that.
 Law 2: while sessions compete, each is given the same run time, whatever the number or length of
        its calls.
-Law 3: a worker is never idle while somebody has a call for it alone.
-Law 4: a call for several workers takes credit on all of them or on none, and nobody waits for ever.
+Law 3: a worker is never idle while a session has a call for it alone.
+Law 4: a call for several workers takes credit on all of them or on none, and no call waits for ever.
 
 Each session has a deficit: run time it may still use. A session with some left may send; the call's
-estimated time is taken off, and corrected when the worker reports what it was. When nobody has any left,
-everybody waiting is given as many quanta as it takes for one of them to go on. A debt outlives a pause,
-less the time that passed: one who waits for each result cannot escape the account. One that is alone
+estimated time is taken off, and corrected when the worker reports the real time. When no session has any left,
+all that wait are given as many quanta as it takes for one of them to go on. A debt outlives a pause,
+less the time that passed: a session that waits for each result is charged too. A session that is alone
 always goes on.
 
-A session on several workers stands in the ring of one of them. If its call finds no room on some, it leaves the ring
-and claims room on all of them: from then on only who claimed before it goes first there. Claims are made on all lanes
-at once and served in the order they were made, so the oldest is first on each of its lanes, and calls under way come to
-an end: it never waits for one that waits for it. Between two calls from other rings, a lane's own ring may use as much
-time as they do.
+A session waits in the ring of its first worker. A call for that worker alone stays there until there is room. A call
+that needs others too, and finds no room on some, leaves the ring and claims room on all of them: from then on only who
+claimed before it goes first there. Claims are made on all lanes at once and served in the order they were made, so the
+oldest is first on each of its lanes, and calls under way come to an end: it never waits for one that waits for it.
+Between two calls from other rings, a lane's own ring may use as much time as they do.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from typing import TYPE_CHECKING
 
-from gt.dispatcher.session import Session
+if TYPE_CHECKING:
+    from gt.dispatcher.session import Session
 
 CREDITS = 16
 AHEAD_US = 20_000
@@ -49,17 +51,17 @@ class Lane:
 
     def enlist(self, session: Session, now_s: float) -> None:
         """The session has a call that is ready."""
-        if session.enlisted:
+        if session.ring is not None:
             return
         if session.deficit_us < 0:
             forgiven_us = int((now_s - session.left_s) * 1e6)
             session.deficit_us = min(0, session.deficit_us + max(0, forgiven_us))
-        session.enlisted = True
+        session.ring = self
         self.ring.append(session)
 
     def leave(self, session: Session, now_s: float) -> None:
         """It has none any more. What it was given and did not use is not saved up."""
-        session.enlisted = False
+        session.ring = None
         self.ring.remove(session)
         session.deficit_us = min(0, session.deficit_us)
         session.left_s = now_s
@@ -74,7 +76,7 @@ class Lane:
             return None
         first = ring[0]
         if len(ring) == 1:
-            # Nobody to be fair to: it owes no more than what is still on the worker.
+            # There is no other session: it owes no more than what is still on the worker.
             first.deficit_us = -self.ahead_us
             return first
         if first.deficit_us > 0:
@@ -87,40 +89,52 @@ class Lane:
             ring.rotate(-1)
         return ring[0]
 
+    def take_own(self, cost_us: int) -> bool:
+        """Take credit for a call to this worker alone, of a session in its ring, if there is room."""
+        if not self.has_room(cost_us) or (self.claims and not self.owed_us):
+            return False
+        self.calls += 1
+        self.ahead_us += cost_us
+        if self.owed_us:
+            self.owed_us = max(0, self.owed_us - cost_us)
+        return True
+
     def admits(self, session: Session, cost_us: int) -> bool:
-        """Whether a joint call may take credit here now."""
+        """Whether any other call may take credit here now."""
         if not self.has_room(cost_us) or (self.claims and self.claims[0] is not session):
             return False
         return self._has(session) or not (self.ring and self.owed_us > 0)
 
-    def take(self, cost_us: int) -> None:
+    def take(self, session: Session, cost_us: int) -> None:
+        """Take credit for such a call. If it came from another ring, this one may now use as much."""
         self.calls += 1
         self.ahead_us += cost_us
-
-    def _has(self, session: Session) -> bool:
-        """Whether this is where it stands when it has a call that is ready."""
-        return session.worker is not None and session.worker.lane is self
-
-    def owe(self, session: Session, cost_us: int) -> None:
-        """A joint call went: if it is not the ring's own, the ring may now use as much."""
         if self._has(session):
             self.owed_us = max(0, self.owed_us - cost_us)
         else:
             self.owed_us = cost_us if self.ring else 0
 
+    def _has(self, session: Session) -> bool:
+        """Whether the session waits for its turns in this ring."""
+        first = session.first
+        return first is not None and first.lane is self
+
     def give_back(self, cost_us: int) -> None:
         self.calls -= 1
         self.ahead_us -= cost_us
 
-    def settle(self, session: Session, cost_us: int, run_us: int) -> None:
-        """A call that was charged `cost_us` took `run_us`."""
-        session.deficit_us += cost_us - run_us
-        if not session.enlisted:
-            session.deficit_us = min(0, session.deficit_us)
+
+def settle(session: Session, cost_us: int, run_us: int) -> None:
+    """A call that was charged `cost_us` took `run_us`."""
+    session.deficit_us += cost_us - run_us
+    if session.ring is None:
+        session.deficit_us = min(0, session.deficit_us)
 
 
-def claim(session: Session, lanes: tuple[Lane, ...]) -> bool:
-    """A session's call waits for room on these lanes; whether that is new."""
+def claim(session: Session, lanes: tuple[Lane, ...], now_s: float) -> bool:
+    """A session's call waits for room on these lanes, and in no ring; whether that is new."""
+    if session.ring is not None:
+        session.ring.leave(session, now_s)
     if session.claims == lanes:
         return False
     unclaim(session)
@@ -131,7 +145,7 @@ def claim(session: Session, lanes: tuple[Lane, ...]) -> bool:
 
 
 def unclaim(session: Session) -> tuple[Lane, ...]:
-    """It waits no longer; returns the lanes that may now have room for others."""
+    """A session gives up its claims; returns the lanes that may now have room for others."""
     lanes, session.claims = session.claims, ()
     for lane in lanes:
         lane.claims.remove(session)

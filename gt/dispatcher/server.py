@@ -26,21 +26,21 @@ from typing import Any, Protocol
 import msgspec
 
 from gt.dispatcher.events import (
-    Action,
     BadFramesCame,
-    Check,
+    CheckProgram,
     Disconnect,
+    Effect,
     Event,
     MakePlan,
     MessageCame,
     Peer,
     PeerLost,
-    PlanMade,
     PlanReady,
+    ProgramChecked,
     Send,
     TimePassed,
 )
-from gt.dispatcher.planning import work_off
+from gt.dispatcher.plans import work_off
 from gt.transport import codec
 from gt.transport.messages import Goodbye, Refused, Share, Welcome, WorkerWelcome
 from gt.transport.router import Router
@@ -58,14 +58,14 @@ SPIN_S = 80e-6 if len(os.sched_getaffinity(0)) > 1 else 0.0
 class Handler(Protocol):
     """The state machine, as the loop sees it: `gt.dispatcher.machine.Machine`."""
 
-    def handle(self, event: Event) -> list[Action]: ...
+    def handle(self, event: Event) -> list[Effect]: ...
 
     def busy(self) -> bool:
         """Whether a worker has calls that are not done."""
 
 
 #: Sees every event and every action, for the instruction log and for debugging.
-Observer = Callable[[Event | Action], None]
+Observer = Callable[[Event | Effect], None]
 
 
 class Server:
@@ -80,8 +80,8 @@ class Server:
         self._observers = observers or []
         self._stopping = False
         self._out: dict[Peer, list[Any]] = {}  #: Frames to send, by peer; see `_flush`.
-        self._to_check: SimpleQueue[Check | MakePlan | None] = SimpleQueue()
-        self._ready: deque[PlanReady | PlanMade] = deque()  #: Written by the checking thread, read by the loop.
+        self._jobs: SimpleQueue[CheckProgram | MakePlan | None] = SimpleQueue()
+        self._ready: deque[ProgramChecked | PlanReady] = deque()  #: Written by the background thread, read by the loop.
         self._woken = False
         self._wake_r, self._wake_w = os.pipe()
         os.set_blocking(self._wake_r, False)
@@ -101,20 +101,20 @@ class Server:
         """Serve until `stop`; then tell the workers and close the sockets."""
         switch_s = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_S)
-        checker = Thread(target=self._check_programs, name="gt-check", daemon=True)
-        checker.start()
+        background = Thread(target=self._work_off_jobs, name="gt-plan", daemon=True)
+        background.start()
         try:
             self._loop()
         finally:
             sys.setswitchinterval(switch_s)
-            self._to_check.put(None)
+            self._jobs.put(None)
             for peer in self.workers:
                 self.router.send(peer, codec.encode(Goodbye()))
             self.router.close()
-            checker.join(1.0)
+            background.join(1.0)
             os.close(self._wake_r)
-            if not checker.is_alive():  # else it may still write there; the process ends now anyway
-                wake_w, self._wake_w = self._wake_w, -1  # a late `stop` must not write to a stranger's file
+            if not background.is_alive():  # else it may still write there; the process ends now anyway
+                wake_w, self._wake_w = self._wake_w, -1  # a late `stop` must not write to another file with this number
                 os.close(wake_w)
 
     def _loop(self) -> None:
@@ -174,7 +174,7 @@ class Server:
         for action in actions:
             self._act(action)
 
-    def _observe(self, what: Event | Action) -> None:
+    def _observe(self, what: Event | Effect) -> None:
         for observe in list(self._observers):
             try:
                 observe(what)
@@ -186,7 +186,7 @@ class Server:
         self.workers.pop(peer, None)
         self._feed(PeerLost(peer))
 
-    def _act(self, action: Action) -> None:
+    def _act(self, action: Effect) -> None:
         if self._observers:
             self._observe(action)
         if type(action) is Send:
@@ -210,8 +210,8 @@ class Server:
                 held += frames
                 if len(held) > codec.MAX_FRAMES - 2:
                     self._flush()
-        elif type(action) is Check or type(action) is MakePlan:
-            self._to_check.put(action)
+        elif type(action) is CheckProgram or type(action) is MakePlan:
+            self._jobs.put(action)
         elif type(action) is Disconnect:
             self._flush()
             self.workers.pop(action.peer, None)
@@ -224,9 +224,9 @@ class Server:
             for peer, frames in out.items():
                 self.router.send(peer, frames)
 
-    def _check_programs(self) -> None:
+    def _work_off_jobs(self) -> None:
         """The background thread."""
-        while (job := self._to_check.get()) is not None:
+        while (job := self._jobs.get()) is not None:
             self._ready.append(work_off(job))
             self._wake()
 
@@ -237,17 +237,17 @@ class Server:
 
 
 def _say(text: str) -> None:
-    with suppress(OSError):  # whoever read our lines may be gone: a closed terminal, a pipe's other end
+    with suppress(OSError):  # the reader may be gone: a closed terminal, the other end of a pipe
         print(text, file=sys.stderr, flush=True)
 
 
-def print_event(what: Event | Action) -> None:
+def print_event(what: Event | Effect) -> None:
     """The observer of GT_DEBUG_DISPATCHER."""
     if type(what) is not TimePassed:
         print(f"gt dispatcher: {what!r:.1000}", file=sys.stderr, flush=True)
 
 
-def print_arrivals(what: Event | Action) -> None:
+def print_arrivals(what: Event | Effect) -> None:
     """The observer of GT_VERBOSE: who joins and who leaves."""
     if type(what) is PeerLost:
         print(f"gt: connection {what.peer.hex()} ended", file=sys.stderr, flush=True)

@@ -1,33 +1,33 @@
-"""One client's world: its tensors, its queue, what it waits for.
+"""One client's world: its tensors, its queue, what it waits for, the workers it runs on.
 
 Law 1: ids belong to a session. Nothing outside it is reachable from it.
 Law 2: calls, frees and fetches leave the queue in the order they came; only the head may wait, and
-       it always waits for something nameable: a program, an upload, a worker, a turn.
+       it always waits for something nameable: a program, a plan, an upload, a worker, a turn.
 Law 3: what a session can make the dispatcher hold is bounded, by the numbers below.
+Law 4: a session has any number of workers, and there is one way for all numbers. Most sessions have one: then every
+       layout is `Worker.layout`, every plan has one local program, every transfer has one shard.
 
-Most sessions live on one worker. One that set a mesh is *wide*: it may have several, and its calls, uploads and fetches
-go through joint.py and parts.py.
-
-These are records; calls.py, transfers.py and placement.py move them.
+These are records. queues.py, calls.py, transfers.py, meshes.py and workers.py change them.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import msgspec
 
 from gt.dispatcher.events import Peer
-from gt.layout import Layout, Mesh
+from gt.layout import Layout, Mesh, local_shape
 from gt.program import Spec
 from gt.transport.codec import Buffer
 from gt.transport.messages import Call, Chunk, Failure, Fetch, Free, Message, SetMesh, Share
 
 if TYPE_CHECKING:
-    from gt.dispatcher.plans import Entry, Plan
+    from gt.dispatcher.plans import Plan
     from gt.dispatcher.schedule import Lane
     from gt.dispatcher.state import Worker
 
@@ -40,114 +40,169 @@ STATS = 16  #: Questions for statistics of one session under way.
 Item = Call | Fetch | Free
 
 
+# --- tensors ---------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """What is known of one tensor. Immutable: a change of state is another record under the same id.
-
-    On a worker if `layout` is given; gone for good if `lost` is; else still being uploaded.
-    """
+    """A tensor that workers hold. Immutable, and shared by all tensors of its spec and layout: see `tensor_at`."""
 
     spec: Spec
-    nbytes: int  #: it takes on all its workers; 0 where it holds no value
-    layout: Layout | None
-    lost: Failure | None = None
-    root: int = 0  #: of a lost tensor: the failed call to blame, 0 if none
-    #: Bytes by worker; None: all of them lie on the session's `worker`.
-    parts: dict[int, int] | None = None
+    layout: Layout
+    parts: Mapping[int, int]  #: bytes by worker
+    nbytes: int  #: the sum over `parts`
 
 
-@dataclass(slots=True)
-class Target:
-    """A worker that gets its part of an upload: a range of its bytes, or all of them, to cut the part out itself."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Lost:
+    """A tensor that is gone for good."""
+
+    spec: Spec
+    failure: Failure  #: why
+    root: int = 0  #: the failed call to blame; 0: none
+    layout: ClassVar[None] = None
+    parts: ClassVar[Mapping[int, int]] = {}
+    nbytes: ClassVar[int] = 0
+
+
+@dataclass(slots=True, eq=False)
+class ShardUpload:
+    """What one worker gets of an upload: a range of its bytes, or all of them, to cut the shard out itself."""
 
     start: int
     stop: int
     shape: tuple[int, ...]
     keep: tuple[tuple[tuple[int, int], ...], ...]  #: see Chunk
     begun: bool = False
-    #: Of each chunk it has not acknowledged, oldest first: how many workers have yet to, shared by all that got it.
-    unacked: deque[list[int]] = field(default_factory=deque)
+    #: The chunks it has not acknowledged, oldest first.
+    unacked: deque[SentChunk] = field(default_factory=deque)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
+class SentChunk:
+    """A chunk of an upload on its way to workers."""
+
+    left: int = 0  #: workers that have yet to acknowledge it
+
+
+@dataclass(slots=True, eq=False)
 class Upload:
-    """A tensor on its way in. Its chunks come in order."""
+    """A tensor on its way in: it stands among the session's tensors until it has arrived. Its chunks come in order."""
 
     key: int
     spec: Spec
     total: int
+    layout_text: str  #: the layout that the client asks for; "": the session's choice
+    #: What it will be, counted from the start; None while the session has no worker, or when it is lost.
+    becomes: Tensor | None = None
+    shards: dict[int, ShardUpload] = field(default_factory=dict)  #: by worker
     begun: bool = False  #: a chunk was taken; tells an empty tensor that came from one that did not
     received: int = 0
     unacked: int = 0  #: chunks the client may not yet count as taken; see `most_unacked`
     #: Chunks kept here because there is no worker yet.
     held: list[tuple[Chunk, Buffer]] = field(default_factory=list)
     sink: bool = False  #: the tensor is lost: chunks are acknowledged and dropped
-    layout: Layout | None = None  #: the one it will have, where several workers get their parts of it
-    targets: dict[int, Target] = field(
-        default_factory=dict
-    )  #: by worker; none: all of it goes to the session's `worker`
+    layout: ClassVar[None] = None
+
+    @property
+    def parts(self) -> Mapping[int, int]:
+        return self.becomes.parts if self.becomes is not None else {}
+
+    @property
+    def nbytes(self) -> int:
+        return self.becomes.nbytes if self.becomes is not None else 0
 
     @property
     def complete(self) -> bool:
         return self.begun and self.received == self.total and not self.unacked
 
 
-@dataclass(slots=True)
-class Download:
-    """A fetch that the worker answers."""
-
-    received: int = 0
-    unacked: int = 0  #: chunks that the client has not acknowledged
-    #: Of a wide session: by worker, what is still to come from it; None: the session's `worker` answers alone.
-    pieces: dict[int, Piece] | None = None
-    id: int = 0  #: the tensor
-    after: int = 0  #: the call that makes the value: nothing is passed on before the client knows how that ended
-    held: list[tuple[Message, Buffer | None]] = field(default_factory=list)  #: what waits for that
+#: What is known of one tensor: its value is on workers exactly if it has a layout.
+AnyTensor = Tensor | Upload | Lost
 
 
-@dataclass(slots=True)
-class Piece:
+@lru_cache(1 << 14)
+def tensor_at(spec: Spec, at: Layout) -> Tensor:
+    """The record of a tensor with this layout."""
+    m = at.mesh
+    parts: dict[int, int] = {}
+    for worker, where in zip(m.workers, m.coordinates, strict=True):
+        count = spec.dtype.itemsize
+        for n in local_shape(at, spec.shape, where):
+            count *= n
+        parts[worker] = count
+    return Tensor(spec, at, parts, sum(parts.values()))
+
+
+def lost_of(tensors: Iterable[AnyTensor]) -> Lost | None:
+    """Of a call's inputs the lost one that says best why it fails: where others failed before it, the first to blame,
+    so that all calls that fail for one reason are one error to the client."""
+    return min((t for t in tensors if type(t) is Lost), key=lambda t: (not t.root, t.root), default=None)
+
+
+# --- fetches, calls --------------------------------------------------------------------------
+
+
+class ShardDownload(msgspec.Struct, eq=False):  # structs, as events are: these are made for every fetch and call
     """What one worker sends of a value."""
 
     part: int  #: as the client knows it
     received: int = 0
-    unacked: int = 0
+    unacked: int = 0  #: chunks that the client has not acknowledged
     whole: bool = False  #: all of it has come
 
 
-class Head(msgspec.Struct, eq=False):  # a struct, as events are: one is made for every call
-    """The call at the head of a queue: checked, its inputs there; it only waits for its turn."""
+class Download(msgspec.Struct, eq=False):
+    """A fetch that workers answer."""
+
+    id: int  #: the tensor
+    after: int  #: the call under way that makes the value; 0: none
+    shards: dict[int, ShardDownload] = {}  #: by worker
+    held: list[tuple[Message, Buffer | None]] = []  #: what is passed on once `after` is done
+
+
+class ReadyCall(msgspec.Struct, eq=False):
+    """The call at the head of a queue: checked, planned, its inputs there; it only waits for its turn."""
 
     call: Call
-    entry: Entry
     plan: Plan
     inputs: list[int]
     frees: list[int]
-    lost: Tensor | None  #: an input that is gone, if one is
-    refused: Failure | None = None  #: of a wide session: there is no mesh, or was no memory
+    refused: Failure | None  #: why it may not run
+    root: int  #: the call where that began; 0: this one
 
 
-class Sent(msgspec.Struct, eq=False):
-    """A call that a worker has."""
+class SentCall(msgspec.Struct, eq=False):
+    """A call that was sent to its workers."""
 
     seq: int
-    entry: Entry
     plan: Plan
     outputs: int
-    failed: tuple[Tensor, ...]  #: its results if it fails
     cost_us: int  #: what the schedule charged for it
+    left: list[int]  #: the workers that have not answered; it is finished when there is none
+    failure: Failure | None  #: why it was refused, or what a worker said
     root: int  #: the call to blame if it fails: itself, or an earlier one whose results are lost
-    finished: bool = False
-    #: Of a joint call: the workers that have not answered; None: it is one worker's.
-    left: list[int] | None = None
-    kept: tuple[int, ...] = ()  #: of a joint call: those of its results that keep a value if it fails
     run_us: int = 0
     good: bool = False  #: a worker said that it went well
-    failure: Failure | None = None  #: what the others said, or why it was refused
 
-    @property
-    def ids(self) -> range:
-        return range(self.outputs, self.outputs + len(self.failed))
+
+# --- the session -----------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class RingOffer:
+    """A client's ring, offered to the only worker of its session."""
+
+    share: Share
+    taken: bool = False  #: the worker has opened it
+
+
+@dataclass(slots=True)
+class MeshWish:
+    """A mesh that waits for workers to join."""
+
+    asked: SetMesh
+    since_s: float
 
 
 @dataclass(slots=True, eq=False)
@@ -157,9 +212,9 @@ class Session:
     name: str
     closed: bool = False
 
-    tensors: dict[int, Tensor] = field(default_factory=dict)
-    nbytes: int = 0  #: the sum over `tensors`; all of it lies on `worker`, unless it is wide
-    hollow: bool = False  #: something failed: there may be tensors without a value
+    tensors: dict[int, AnyTensor] = field(default_factory=dict)
+    nbytes: int = 0  #: the sum over `tensors`
+    may_have_lost: bool = False  #: something failed: there may be lost tensors
     call_mark: int = 0  #: the highest id a call has made
     upload_mark: int = 0  #: the highest id an upload has made
 
@@ -167,46 +222,56 @@ class Session:
     sizes: deque[int] = field(default_factory=deque)  #: of each item in `queue`: what it keeps in memory
     queue_nbytes: int = 0  #: the sum over `sizes`, plus `checking`
     checking: dict[bytes, int] = field(default_factory=dict)  #: its programs being checked, and their bytes
-    head: Head | None = None  #: of queue[0], once it is ready
-    enlisted: bool = False  #: it stands in its worker's ring; exactly while it has a head
+    head: ReadyCall | None = None  #: of queue[0], once it is ready
+    ring: Lane | None = None  #: where it waits for its turn; it has a head exactly while it waits there or has claims
+    claims: tuple[Lane, ...] = ()  #: where its head waits for room; see schedule.py
     blocked_on: bytes = b""  #: the program that the head waits for
     asked: bool = False  #: the client was asked for that program
 
     queued_calls: int = 0  #: calls in `queue`
     seq: int = 0  #: the last call that left the queue
-    #: Calls on the worker, oldest first; a finished one stays until all before it are finished.
-    sent: dict[int, Sent] = field(default_factory=dict)
+    #: Calls on workers, oldest first; a finished one stays until all before it are finished.
+    sent: dict[int, SentCall] = field(default_factory=dict)
     done: int = 0  #: all calls up to here are finished
     run_us: int = 0  #: run time of the last one of them
     told: int = 0  #: `done` as the client knows it
 
     uploads: dict[int, Upload] = field(default_factory=dict)
-    share: Share | None = None  #: the ring that it offers to its worker
-    sharing: bool = False  #: the worker has that ring; never without a worker
-    fetches: dict[int, Download] = field(default_factory=dict)  #: by request, those that the worker has
+    fetches: dict[int, Download] = field(default_factory=dict)  #: by request, those that workers answer
+    offer: RingOffer | None = None  #: never with several workers
     stats: int = 0  #: questions for statistics under way
 
-    worker: Worker | None = None  #: in whose ring it stands; the only one, unless it is wide
-    workers: dict[int, Worker] = field(default_factory=dict)  #: all that it has, `worker` among them
-    wide: bool = False  #: it has set a mesh
-    home: Layout | None = None  #: of a wide one: results that nothing else decides lie there
-    meshes: dict[str, Mesh] = field(default_factory=dict)  #: by name; "" is the one of `home`
-    place: tuple[object, ...] = ()  #: home and meshes, as they stand in the keys of plans
+    workers: dict[int, Worker] = field(default_factory=dict)  #: the first is the one in whose ring it waits
+    meshes: dict[str, Mesh] = field(default_factory=dict)  #: by name; results go to the one named ""
+    place: tuple[object, ...] = ()  #: `home`, then its other meshes, as plans are keyed; () without a worker
     split: bool = False  #: see SetMesh
     broken: Failure | None = None  #: why calls and uploads fail until a mesh is set anew
     #: Calls that failed with one worker of several, by another that still has them, and their number: it may yet ask
     #: for their programs.
-    orphans: dict[tuple[int, int], tuple[Entry, Plan]] = field(default_factory=dict)
-    wish: SetMesh | None = None  #: a mesh that waits for workers to join
-    wish_since_s: float = 0.0
-    claims: tuple[Lane, ...] = ()  #: where its head waits for room; see schedule.py
-    waiting_since_s: float | None = None  #: set while it needs a worker and there is none
+    orphans: dict[tuple[int, int], Plan] = field(default_factory=dict)
+    wish: MeshWish | None = None
+    waiting_since_s: float | None = None  #: set while it needs a worker and has none
     no_worker: Failure | None = None  #: set while what waited too long for a worker is failed
 
     deficit_us: int = 0  #: run time it may still use in this round; see schedule.py
-    left_s: float = 0.0  #: when it last left its worker's ring
+    left_s: float = 0.0  #: when it last left a ring
     calls: int = 0
     total_us: int = 0
+
+    @property
+    def home(self) -> Layout:
+        """The layout of results that nothing else decides. Only with a worker."""
+        return cast("Layout", self.place[0])
+
+    @property
+    def first(self) -> Worker | None:
+        """The worker in whose ring it waits for its turn."""
+        return next(iter(self.workers.values()), None)
+
+    @property
+    def shares_ring(self) -> bool:
+        """Whether chunks may travel in its ring now."""
+        return self.offer is not None and self.offer.taken
 
     def unqueue(self, position: int = 0) -> None:
         """Take an item out of the queue: its head, or a cancelled fetch further back."""
@@ -216,12 +281,6 @@ class Session:
         del self.sizes[position]
         if type(item) is Call:
             self.queued_calls -= 1
-
-
-def lost_of(tensors: Iterable[Tensor]) -> Tensor | None:
-    """Of a call's inputs the lost one that says best why it fails: where others failed before it, the first to blame,
-    so that all calls that fail for one reason are one error to the client."""
-    return min((t for t in tensors if t.lost is not None), key=lambda t: (not t.root, t.root), default=None)
 
 
 def item_nbytes(item: Item) -> int:

@@ -1,6 +1,6 @@
 """All that the dispatcher knows, and the few changes that every part of it makes.
 
-Law 1: bytes are counted twice, per session and per worker, and always together (`charge`).
+Law 1: bytes are counted twice, per session and per worker, and always together (`count`).
 Law 2: whatever is to be sent goes through `send`, in order; nothing else has an effect outside.
 Law 3: containers whose order is visible in what is sent are lists and dictionaries, never sets, so that
        the same events give the same messages.
@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gt.dispatcher.events import Action, Disconnect, Peer, Send
-from gt.dispatcher.plans import Entry, Plan, Programs
+from gt.dispatcher.events import Disconnect, Effect, Peer, Send
+from gt.dispatcher.plans import Programs
 from gt.dispatcher.schedule import Lane, unclaim
-from gt.dispatcher.session import Sent, Session, Tensor, Upload
+from gt.dispatcher.session import AnyTensor, Lost, SentCall, Session, Upload, show_nbytes
 from gt.layout import Layout
 from gt.transport.codec import Buffer
-from gt.transport.messages import ChunkAck, CloseSession, Failure, Forget, Message, Refused, Rejected, Shared
+from gt.transport.messages import ChunkAck, CloseSession, Failure, Forget, Message, Refused, Rejected
 
 SESSIONS = 1024
 HELD_NBYTES = 1 << 30  #: Chunks of all sessions kept here while there is no worker.
@@ -39,13 +39,13 @@ class Worker:
 
     number: int
     link: str
-    layout: Layout  #: of a tensor that lies whole on it
+    layout: Layout  #: of a tensor that it holds alone
     engine: str = ""
     device: str = ""
     memory: int = 0  #: bytes it may use; 0: it does not say
     host: str = ""
     pid: int = 0
-    peers: str = ""  #: where other workers meet it; "": it runs nothing together with others
+    peers: str = ""  #: where other workers connect to it; "": it cannot run calls together with others
     control: Peer | None = None  #: takes commands
     results: Peer | None = None
     lane: Lane = field(init=False)
@@ -56,6 +56,9 @@ class Worker:
 
     def __post_init__(self) -> None:
         self.lane = Lane(self.number)
+
+    def has_room(self, nbytes: int) -> bool:
+        return not self.memory or self.nbytes + nbytes <= self.memory
 
     @property
     def usable(self) -> bool:
@@ -82,15 +85,15 @@ class State:
     def __init__(self, settings: Settings, token: str, join: str) -> None:
         self.settings = settings
         self.token = token
-        self.join = join  #: the command that starts a worker, for the message that there is none; empty: nobody can
+        self.join = join  #: the command that starts a worker, for an error; empty: there is none
         self.now_s = 0.0
-        self.out: list[Action] = []
+        self.out: list[Effect] = []
         self.peers: dict[Peer, Session | Worker] = {}
         self.sessions: dict[int, Session] = {}
         self.workers: dict[int, Worker] = {}
         self.links: dict[str, Worker] = {}
         self.programs = Programs(settings.cache_bytes)
-        self.homeless: dict[int, Session] = {}  #: sessions that wait for a worker to join
+        self.homeless: dict[int, Session] = {}  #: sessions that need a worker and have none
         self.wishes: dict[int, Session] = {}  #: sessions that wait for more, for a mesh
         self.held_nbytes = 0  #: the sum over all uploads' `held`
         self.questions: dict[int, Question] = {}
@@ -112,7 +115,7 @@ class State:
         self.send(session.peer, Rejected(text))
 
     def refuse(self, peer: Peer, text: str) -> None:
-        """The last word to a connection."""
+        """The last message to a connection."""
         self.send(peer, Refused(text))
         self.disconnect(peer)
 
@@ -126,36 +129,25 @@ class State:
 
     # --- counting ------------------------------------------------------------------------
 
-    def charge(self, session: Session, nbytes: int) -> None:
-        """The session's tensors take so many bytes more on its worker."""
-        session.nbytes += nbytes
-        if session.worker is not None:
-            session.worker.nbytes += nbytes
-
-    def spread(self, session: Session, parts: dict[int, int], sign: int = 1) -> None:
-        """The same for a wide session: bytes by worker."""
-        for number, nbytes in parts.items():
+    def count(self, session: Session, tensor: AnyTensor, sign: int = 1) -> None:
+        """Add a tensor's bytes to what the session has on its workers; with sign -1, take them off."""
+        for number, nbytes in tensor.parts.items():
             session.nbytes += sign * nbytes
             self.workers[number].nbytes += sign * nbytes
 
-    def uncount(self, session: Session, tensor: Tensor) -> None:
-        """This tensor's bytes are not taken any more."""
-        if tensor.parts is None:
-            self.charge(session, -tensor.nbytes)
-        else:
-            self.spread(session, tensor.parts, -1)
+    def put_lost(self, session: Session, id: int, failure: Failure, root: int = 0) -> None:
+        """The value of this tensor is gone for good."""
+        old = session.tensors[id]
+        self.count(session, old, -1)
+        session.tensors[id] = Lost(old.spec, failure, root)
+        session.may_have_lost = True
 
-    def give_back(self, sent: Sent) -> None:
+    def give_back(self, sent: SentCall) -> None:
         """A call's credit, on all its workers that still have it."""
-        for number in sent.plan.workers if sent.left is None else sent.left:
+        for number in sent.left:
             worker = self.workers[number]
             worker.lane.give_back(sent.cost_us)
             self.touched[number] = worker
-
-    def release(self, entry: Entry, plan: Plan) -> None:
-        """A call does not need its program and plan any more."""
-        entry.uses -= 1
-        plan.uses -= 1
 
     def touch(self, lanes: Iterable[Lane]) -> None:
         """Look at these workers before the event is over."""
@@ -165,8 +157,7 @@ class State:
     def forget_programs(self) -> None:
         """Keep the cache within its limit, and the workers' with it."""
         for entry in self.programs.evict():
-            self.forget(entry.hash)
-            for name in self.programs.drop_plans(entry):
+            for name in (entry.hash, *self.programs.drop_plans(entry)):
                 self.forget(name)
 
     def forget_plans(self, worker: Worker) -> None:
@@ -176,7 +167,7 @@ class State:
                 self.forget(name)
 
     def forget(self, name: bytes) -> None:
-        """The workers need this program no longer, unless somebody else does."""
+        """Tell the workers to forget this program, unless an entry or a plan has it."""
         if name in self.programs:
             return
         for worker in self.workers.values():
@@ -186,9 +177,11 @@ class State:
 
     # --- uploads that will never arrive --------------------------------------------------
 
-    def sink(self, session: Session, upload: Upload) -> None:
-        """Take an upload's chunks from now on, and drop them: its tensor is lost."""
-        upload.sink = True
+    def lose_upload(self, session: Session, upload: Upload, failure: Failure) -> None:
+        """This tensor will never arrive. Its chunks are taken from now on, and dropped."""
+        self.put_lost(session, upload.key, failure)
+        upload.sink, upload.becomes = True, None
+        upload.shards.clear()
         self.let_go(upload)
         for _ in range(upload.unacked):
             self.send(session.peer, ChunkAck(0, upload.key, True))
@@ -201,60 +194,49 @@ class State:
         self.held_nbytes -= sum(len(payload) for _, payload in upload.held)
         upload.held.clear()
 
+    # --- waiting for a worker ------------------------------------------------------------
+
+    def await_worker(self, session: Session) -> None:
+        """The session needs a worker and has none; before the event is over it gets one, if there is one (meshes.py).
+        The wait counts from the first need."""
+        if session.waiting_since_s is None:
+            session.waiting_since_s = self.now_s
+            self.homeless[session.number] = session
+
+    def stop_waiting(self, session: Session) -> None:
+        session.waiting_since_s = None
+        self.homeless.pop(session.number, None)
+
     # --- endings -------------------------------------------------------------------------
-
-    def unplace(self, session: Session) -> None:
-        """Take a session off its workers, with its calls and its bytes."""
-        if session.worker is None:
-            return
-        self.drop_head(session)
-        for sent in session.sent.values():
-            self.release(sent.entry, sent.plan)
-            if not sent.finished:
-                self.give_back(sent)
-        session.sent.clear()
-        if session.wide:
-            for key in list(session.orphans):
-                self.release(*session.orphans.pop(key))
-            for tensor in session.tensors.values():
-                self.uncount(session, tensor)
-        else:
-            self.charge(session, -session.nbytes)
-        self.stop_sharing(session)
-        for worker in session.workers.values():
-            del worker.sessions[session.number]
-            self.touched[worker.number] = worker
-        session.workers.clear()
-        session.meshes.clear()
-        session.worker = None
-
-    def stop_sharing(self, session: Session) -> None:
-        """Its ring is used no longer."""
-        if session.share is not None:
-            if not session.closed:
-                self.send(session.peer, Shared(0, session.share.ring, False))
-            session.share, session.sharing = None, False
 
     def drop_head(self, session: Session) -> None:
         """The head is no longer ready; it stays in the queue."""
         if session.head is not None:
-            self.release(session.head.entry, session.head.plan)
+            session.head.plan.uses -= 1
             session.head = None
         if session.claims:
             self.touch(unclaim(session))
-        if session.enlisted:
-            assert session.worker is not None
-            session.worker.lane.leave(session, self.now_s)
-            self.touched[session.worker.number] = session.worker
+        if session.ring is not None:
+            self.touch((session.ring,))
+            session.ring.leave(session, self.now_s)
 
     def close(self, session: Session) -> None:
         """A session ends, however it ends. Nothing of it is left."""
         session.closed = True
         del self.peers[session.peer]
         del self.sessions[session.number]
+        self.drop_head(session)
+        for sent in session.sent.values():
+            sent.plan.uses -= 1
+            self.give_back(sent)
+        for plan in session.orphans.values():
+            plan.uses -= 1
+        for tensor in session.tensors.values():
+            self.count(session, tensor, -1)
         for worker in session.workers.values():
             self.send(worker.control, CloseSession(session.number))
-        self.unplace(session)
+            del worker.sessions[session.number]
+            self.touched[worker.number] = worker
         self.homeless.pop(session.number, None)
         self.wishes.pop(session.number, None)
         self.news.pop(session.number, None)
@@ -265,11 +247,14 @@ class State:
             self.let_go(upload)
         for number in [n for n, q in self.questions.items() if q.session is session]:
             del self.questions[number]
-        session.queue.clear()
-        session.sizes.clear()
-        session.tensors.clear()
-        session.uploads.clear()
+        for kept in (session.queue, session.sizes, session.tensors, session.uploads, session.sent, session.workers):
+            kept.clear()
 
 
-def lost_error(text: str) -> Failure:
-    return Failure("LostError", text)
+def memory_text(session: Session, worker: Worker, nbytes: int) -> str:
+    """What is missing, for an error: so many bytes do not fit there. Says nothing of other sessions."""
+    free = max(0, worker.memory - worker.nbytes)
+    return (
+        f"{show_nbytes(nbytes)} on worker {worker.number}, which has {show_nbytes(free)} free of "
+        f"{show_nbytes(worker.memory)}; this session holds {show_nbytes(session.nbytes)}"
+    )

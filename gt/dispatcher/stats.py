@@ -79,7 +79,7 @@ def _answer(state: State, number: int, question: Question) -> None:
         "session": {
             "number": session.number,
             "name": session.name,
-            "worker": session.worker.number if session.worker is not None else 0,
+            "worker": next(iter(session.workers), 0),
             "workers": list(session.workers),
             "meshes": {name: {"axes": m.sizes, "workers": list(m.workers)} for name, m in session.meshes.items()},
             "tensors": len(session.tensors),
@@ -106,6 +106,6 @@ def _mine(state: State, session: Session, data: dict[str, Any]) -> dict[str, Any
         elif key == "programs" and isinstance(value, dict):
             own_programs = [e for e in state.programs if session.number in e.users]
             hashes = {e.hash.hex() for e in own_programs}
-            hashes |= {p.hash.hex() for e in own_programs for plan in e.plans.values() for p in plan.all_parts()}
+            hashes |= {p.hash.hex() for e in own_programs for plan in e.plans.values() for p in plan.locals.values()}
             mine["programs"] = {name: row for name, row in value.items() if name in hashes}
     return mine

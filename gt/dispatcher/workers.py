@@ -1,24 +1,25 @@
 """Workers come and go.
 
 Law 1: a worker has two connections and is usable once both are there; losing either loses it.
-Law 2: what a lost worker held is lost with a reason, and every call, fetch and upload that was under way
-       there is answered: nobody waits for a worker that is gone.
-Law 3: a wait for a first worker ends after `worker_timeout_s`, with one line that says what to do.
+Law 2: with a worker go the values that it had a part in, unless others have all of them, and what every call under way
+       of its sessions was to make. All that was under way is answered: nothing waits for a worker that is gone.
+Law 3: meshes that it was in are gone. A session that has other workers, but has lost its mesh "", has every call
+       refused, with a line that says so, until one is set; fetches and frees go on.
+Law 4: a wait for a first worker ends after `worker_timeout_s`, with one line that says what to do.
 """
 
 from __future__ import annotations
 
-from gt.dispatcher import meshes
-from gt.dispatcher.calls import advance
+from gt.dispatcher import calls, meshes, transfers
 from gt.dispatcher.events import Peer
-from gt.dispatcher.placement import lose, place, stop_waiting
-from gt.dispatcher.session import Session, Tensor
+from gt.dispatcher.queues import advance
+from gt.dispatcher.session import SentCall, Session, tensor_at
 from gt.dispatcher.state import State, Worker
 from gt.dispatcher.stats import worker_lost
-from gt.layout import whole
-from gt.transport.messages import VERSION, CallFailed, Define, Failure, FetchFailed, Need, WorkerHello, WorkerWelcome
+from gt.layout import Layout, layout, mesh, whole
+from gt.transport.messages import VERSION, Define, Failure, Need, Shared, WorkerHello, WorkerWelcome
 
-#: Its socket and its secret are no one else's: nobody can start a worker for it.
+#: For a server that only its client can reach: no worker can be started by hand for it.
 PRIVATE = "GT's private server has lost its worker; gt.disconnect() ends it, and the next tensor starts a new one"
 
 
@@ -43,9 +44,6 @@ def joined(state: State, peer: Peer, hello: WorkerHello) -> None:
     state.send(peer, WorkerWelcome(VERSION, worker.number))
     if worker.usable:
         meshes.workers_changed(state)
-        for session in list(state.homeless.values()):
-            place(state, session)
-            advance(state, session)
 
 
 def lost(state: State, worker: Worker, said: Peer | None = None) -> None:
@@ -59,11 +57,7 @@ def lost(state: State, worker: Worker, said: Peer | None = None) -> None:
     del state.links[worker.link]
     orphans = list(worker.sessions.values())
     for session in orphans:
-        if session.wide:
-            meshes.lose_worker(state, session, worker)
-        else:
-            _lose_values(state, session, worker)
-            state.unplace(session)
+        _lose(state, session, worker)
     del state.workers[worker.number]
     state.touched.pop(worker.number, None)
     state.forget_plans(worker)
@@ -73,31 +67,71 @@ def lost(state: State, worker: Worker, said: Peer | None = None) -> None:
         advance(state, session)
 
 
-def _lose_values(state: State, session: Session, worker: Worker) -> None:
+def _lose(state: State, session: Session, worker: Worker) -> None:
+    """A session has lost a worker, maybe its only one; it goes on on the others."""
     held = Failure("LostError", f"the worker that held it ({worker}) is gone")
     ran = Failure("LostError", f"the worker that ran it ({worker}) is gone")
-    for upload in list(session.uploads.values()):
-        if not upload.sink:
-            lose(state, session, upload, held)
-    for request in session.fetches:
-        state.send(session.peer, FetchFailed(0, request, held))
-    session.fetches.clear()
+    several = len(session.workers) > 1
+    state.drop_head(session)
+    transfers.lose_uploads(state, session, worker, held)
+    again = transfers.lose_fetches(state, session, worker, held)
+    root = _fail_calls(state, session, ran)
+    for number, seq in list(session.orphans):
+        if number == worker.number:
+            session.orphans.pop((number, seq)).uses -= 1
+    gone = []
+    for i, tensor in session.tensors.items():
+        if worker.number not in tensor.parts:
+            continue
+        left = [n for n in tensor.parts if n != worker.number]
+        if tensor.layout is not None and tensor.layout.is_whole and left:
+            state.count(session, tensor, -1)
+            session.tensors[i] = kept = tensor_at(tensor.spec, _whole_on(left))
+            state.count(session, kept)
+        else:
+            state.put_lost(session, i, held, root)
+            gone.append(i)
+    del session.workers[worker.number], worker.sessions[session.number]
+    calls.free(state, session, gone, session.workers.values())
+    transfers.fetch_again(state, session, again, held)
+    session.may_have_lost = True
+    for name in [name for name, m in session.meshes.items() if worker.number in m.workers]:
+        m = session.meshes.pop(name)
+        if not name and several:
+            text = f"this session's mesh ({m!r}) has lost a worker ({worker}); set one anew: gt.mesh(...)"
+            session.broken = Failure("LostError", text)
+    if session.offer is not None:
+        state.send(session.peer, Shared(0, session.offer.share.ring, False))
+        session.offer = None
+    meshes.set_home(session)
 
-    # One loss is one error: the first call that ran there is to blame for all of it.
-    root = next((sent.seq for sent in session.sent.values() if not sent.finished), 0)
-    nbytes = 0
-    for i, t in session.tensors.items():
-        if t.lost is None:
-            nbytes += t.nbytes
-            session.tensors[i] = Tensor(t.spec, 0, None, held, root)
-    state.charge(session, -nbytes)
-    session.hollow = True
-    for sent in session.sent.values():
-        if not sent.finished:
-            session.calls += 1
-            state.send(session.peer, CallFailed(0, sent.seq, root, ran))
-        session.done = sent.seq
-    state.news[session.number] = session
+
+def _whole_on(numbers: list[int]) -> Layout:
+    return whole(numbers[0]) if len(numbers) == 1 else layout(mesh(numbers, copies=len(numbers)))
+
+
+def _fail_calls(state: State, session: Session, failure: Failure) -> int:
+    """Everything under way fails. One loss is one error: the first call that fails by it is to blame for all of it, and
+    is returned."""
+    under_way = [sent for sent in session.sent.values() if sent.left]
+    root = next((sent.seq for sent in under_way if not _failed_anyway(sent)), 0)
+    for sent in under_way:
+        state.give_back(sent)
+        for number in sent.left:
+            if state.workers[number].usable:
+                session.orphans[number, sent.seq] = sent.plan
+                sent.plan.uses += 1
+        sent.left.clear()
+        sent.good = True  # who is left may have done its part: nothing of it is kept
+        if not _failed_anyway(sent):
+            sent.failure, sent.root = failure, root
+    calls.retire(state, session)
+    return root
+
+
+def _failed_anyway(sent: SentCall) -> bool:
+    """Whether a call was refused, or failed on another worker for a reason of its own."""
+    return sent.failure is not None and sent.failure.kind != calls.PEER_FAILED
 
 
 def needed(state: State, worker: Worker, need: Need) -> None:
@@ -122,9 +156,9 @@ def _fail_homeless(state: State) -> None:
         if state.now_s - session.waiting_since_s >= state.settings.worker_timeout_s:
             text = f"no worker has joined this server; start one with: {state.join}" if state.join else PRIVATE
             session.no_worker = Failure("LostError", text)
-            stop_waiting(state, session)
+            state.stop_waiting(session)
             for upload in list(session.uploads.values()):
                 if not upload.sink:
-                    lose(state, session, upload, session.no_worker)
+                    state.lose_upload(session, upload, session.no_worker)
             advance(state, session)
             session.no_worker = None

@@ -1,7 +1,7 @@
-"""How messages travel: their structs, their bytes, sockets, and an in-memory channel.
+"""How messages are sent: their structs, their bytes, and connections.
 
-On one machine they travel over Unix sockets (unix.py), between machines over ZeroMQ (sockets.py and
-router.py). `connect` and `listen` choose by the address.
+On one machine they go over Unix sockets (unix.py), between machines over ZeroMQ (sockets.py and router.py).
+`connect` and `listen` choose by the address.
 """
 
 from __future__ import annotations

@@ -1,29 +1,27 @@
-"""A channel: what a client or worker sees of the dispatcher, whatever carries it.
+"""A channel: a connection of a client or worker to the dispatcher, as both of them use it; and how to wait on one.
 
-`sockets.py` has the one on ZeroMQ. The one here lives in memory: tests and the simulator run a
-whole cluster in one process on it. It passes every message through the codec, like the wire.
+unix.py has the channel for one machine, sockets.py the one between machines. The simulator has its own, in memory
+(tests/sim/cluster.py).
 """
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Protocol
 
-from gt.transport import codec
 from gt.transport.codec import Buffer
 from gt.transport.messages import Message
 
 
 class Channel(Protocol):
-    """Ordered, reliable until it breaks; never blocks to send."""
+    """Ordered, and reliable until it breaks."""
 
     local: bool  #: The dispatcher is on this machine and knows which process this is.
 
     def send(self, message: Message, payload: Buffer | None = None) -> None:
-        """Queue a message. The payload is copied or never changed afterwards."""
+        """Send a message. The payload must not change afterwards."""
 
     def send_all(self, messages: list[tuple[Message, Buffer | None]]) -> None:
-        """Queue several messages; they travel together."""
+        """Send several messages together."""
 
     def receive(self, timeout_s: float = 0.0) -> tuple[Message, Buffer | None] | None:
         """The next message, or None if none came in time. Raises ServerError once broken."""
@@ -31,29 +29,27 @@ class Channel(Protocol):
     def close(self) -> None: ...
 
 
-class MemoryChannel:
-    """One end of a pair of queues."""
+class Patience:
+    """Decides whether to poll for a moment before sleeping. Polling pays where the other side answers at once, on
+    another CPU. Where the other side waits for this CPU, polling only delays it. So: always while polling finds
+    something, else ever more rarely, but never not at all."""
 
-    local = False
+    MOST = 31  #: Turns to skip at most after one that found nothing.
 
     def __init__(self) -> None:
-        self.inbox: deque[list[Buffer]] = deque()
-        self.outbox: deque[list[Buffer]] = deque()
+        self._pass = 0  #: Turns to skip now,
+        self._next = 1  #: and after the next one that finds nothing.
 
-    def send(self, message: Message, payload: Buffer | None = None) -> None:
-        self.outbox.append(codec.encode(message, None if payload is None else bytes(payload)))
+    def wanted(self) -> bool:
+        """Whether to poll this time."""
+        if self._pass:
+            self._pass -= 1
+            return False
+        return True
 
-    def send_all(self, messages: list[tuple[Message, Buffer | None]]) -> None:
-        for message, payload in messages:
-            self.send(message, payload)
-
-    def receive(self, timeout_s: float = 0.0) -> tuple[Message, Buffer | None] | None:
-        return codec.decode(self.inbox.popleft()) if self.inbox else None
-
-    def close(self) -> None:
-        self.inbox.clear()
-
-    def other_end(self) -> MemoryChannel:
-        other = MemoryChannel()
-        other.inbox, other.outbox = self.outbox, self.inbox
-        return other
+    def looked(self, found: bool) -> None:
+        """Whether polling found something."""
+        if found:
+            self._next = 1
+        else:
+            self._pass, self._next = self._next, min(2 * self._next + 1, self.MOST)

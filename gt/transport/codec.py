@@ -1,4 +1,4 @@
-"""Messages to frames and back. Whatever does not decode raises BadMessage, and only that."""
+"""Messages to frames and back. What cannot be decoded raises BadMessage, and no other error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from gt.transport.messages import CHUNK, MAX_FRAME, Chunk, Message
 
-MAX_FRAMES = 512  #: Frames that may travel as one.
+MAX_FRAMES = 512  #: Frames that may be sent as one.
 
 #: Anything with bytes in it; payloads are passed along without copying where possible.
 Buffer = bytes | bytearray | memoryview
@@ -19,7 +19,7 @@ _decode = msgspec.msgpack.Decoder(Message).decode
 
 
 class BadMessage(ValueError):
-    """Bytes that are no message of ours. Nothing may change because of them."""
+    """Bytes that are not a message. The receiver must not change any state because of them."""
 
 
 def encode(message: Message, payload: Buffer | None = None) -> list[Any]:
@@ -34,7 +34,7 @@ def encode(message: Message, payload: Buffer | None = None) -> list[Any]:
 
 
 def encode_all(messages: Iterable[tuple[Message, Buffer | None]]) -> list[list[Any]]:
-    """The frames of several messages: one list, or as many as the limit of what may travel as one asks for."""
+    """The frames of several messages: one list, or several of at most MAX_FRAMES frames."""
     frames: list[Any] = []
     found = [frames]
     for message, payload in messages:
@@ -51,12 +51,12 @@ def decode(frames: Sequence[Buffer]) -> tuple[Message, Buffer | None]:
     """The one message in these frames, and its payload."""
     found = decode_all(frames)
     if len(found) != 1:
-        raise BadMessage(f"{len(found)} messages where one was expected")
+        raise BadMessage(f"got {len(found)} messages, expected one")
     return found[0]
 
 
 def decode_all(frames: Sequence[Buffer]) -> list[tuple[Message, Buffer | None]]:
-    """The messages in these frames, with their payloads: all of them, or none."""
+    """The messages in these frames, with their payloads. If one is bad, none is returned."""
     found: list[tuple[Message, Buffer | None]] = []
     if len(frames) > MAX_FRAMES:
         raise BadMessage(f"{len(frames)} frames in one message; the limit is {MAX_FRAMES}")
@@ -73,6 +73,6 @@ def decode_all(frames: Sequence[Buffer]) -> list[tuple[Message, Buffer | None]]:
             continue
         payload = next(rest, None)
         if payload is None or len(payload) > CHUNK:
-            raise BadMessage(f"a Chunk comes with a payload of at most {CHUNK} bytes")
+            raise BadMessage(f"a Chunk must have a payload of at most {CHUNK} bytes")
         found.append((message, payload))
     return found

@@ -1,12 +1,12 @@
-"""Every message that travels between client, dispatcher and worker.
+"""Every message between client, dispatcher and worker.
 
 Law 1: a message is a tagged struct; nothing else is ever decoded.
 Law 2: tensor bytes are never inside a struct. They are the second frame ("payload") of Chunk,
-       at most CHUNK bytes, and are relayed without being looked at; or they lie in shared memory.
+       at most CHUNK bytes, and are relayed unread; or they are in shared memory (shared.py).
 Law 3: ids belong to a session. A client never says which session it is; the dispatcher knows
        from the connection, and adds it for the worker.
 
-Lists of tensor ids are packed (`pack_ids`): a call with 450 ids costs 30 us so, and 200 us as
+Lists of tensor ids are packed (`pack_ids`): a call with 450 ids costs 30 us that way, and 200 us as
 MessagePack integers.
 """
 
@@ -21,7 +21,7 @@ import msgspec
 from gt.program import Program
 
 VERSION = 4
-CHUNK = 1 << 18  #: Tensor bytes in one message, at most. Larger ones keep others waiting, and fall out of caches.
+CHUNK = 1 << 18  #: Tensor bytes in one message, at most. Larger ones delay other messages, and do not fit caches.
 MAX_FRAME = 16 << 20  #: Bytes in one frame; the longest is a program's text.
 CHUNKS_IN_FLIGHT = 4  #: Chunks of one transfer sent and not yet acknowledged.
 UPLOADS = 64  #: Uploads of one session begun and not yet acknowledged to the end.
@@ -31,7 +31,7 @@ Scalar = bool | int | float | bytes
 
 
 class Struct(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """The root of all messages."""
+    """The base class of all messages."""
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True):
@@ -51,11 +51,11 @@ class Chunk(Struct, frozen=True):
 
     From a client or to a worker it uploads tensor `key`; the other way it answers fetch `key`.
     Pieces of one transfer come in order. `total` is the tensor's size in bytes; an empty tensor
-    is one empty chunk. With a `slot` there is no payload: the bytes lie in that slot of the client's
+    is one empty chunk. With a `slot` there is no payload: the bytes are in that slot of the client's
     ring (shared.py), as many as a slot holds or the tensor still has.
 
-    A tensor of several workers is fetched in parts: one transfer per worker, each of that worker's shard
-    (see Sharded). An upload is one transfer of the whole tensor; the dispatcher sends each worker its part.
+    A sharded tensor is fetched as one transfer per worker, each of that worker's shard (see Sharded). An upload is
+    one transfer of the whole tensor; the dispatcher sends each worker its shard.
     """
 
     session: int  #: 0 between client and dispatcher
@@ -65,15 +65,15 @@ class Chunk(Struct, frozen=True):
     shape: tuple[int, ...] = ()  #: with the first chunk (offset 0) only
     dtype: str = ""
     slot: int = -1
-    part: int = 0  #: of a fetch in parts: which of them
-    #: From a client, with the first chunk: the layout that the tensor shall have ("": as the session likes).
+    part: int = 0  #: of a fetch of shards: which of them
+    #: From a client, with the first chunk: the layout of the tensor ("": the session's default).
     layout: str = ""
-    #: To a worker, with the first chunk: for each dimension the positions that it shall keep; () keeps all.
+    #: To a worker, with the first chunk: for each dimension the positions to keep; () keeps all.
     keep: tuple[tuple[tuple[int, int], ...], ...] = ()
 
 
 class ChunkAck(Struct, frozen=True):
-    """A chunk was taken; one more may be sent. Same meaning of `key` as the chunk's."""
+    """A chunk was taken; one more may be sent. `key` has the same meaning as in the chunk."""
 
     session: int
     key: int
@@ -88,11 +88,11 @@ class Share(Struct, frozen=True):
     ring: int  #: numbers the rings of a session
     fd: int  #: the file, as the client's process numbers it,
     name: str  #: and as it is named
-    pid: int = 0  #: the client's process; what a client says is overwritten by what the system says of it
+    pid: int = 0  #: the client's process; the dispatcher overwrites it with what the system says
 
 
 class Shared(Struct, frozen=True):
-    """Whether chunks may now travel in this ring. False: not yet, or not any more."""
+    """Whether chunks may now use this ring. False: not yet, or not any more."""
 
     session: int
     ring: int
@@ -104,13 +104,13 @@ class Define(Struct, frozen=True):
 
     program: Program
     timed: bool = False  #: cut by a timer: forgotten first, never compiled
-    #: 1: compile it at its first call, 0: when it proves hot, -1: never. Programs are shared: of several
-    #: who define it, the one who wants most counts.
+    #: 1: compile it at its first call, 0: when it proves hot, -1: never. Programs are shared: if several clients
+    #: define one, the largest number counts.
     compile: int = 0
 
 
 class Need(Struct, frozen=True):
-    """Please send (again) the text of this program; calls of it wait until then."""
+    """Send the text of this program (again); calls of it wait until then."""
 
     program: bytes
 
@@ -129,12 +129,12 @@ class Call(Struct, frozen=True):
     scalars: tuple[Scalar, ...]
     outputs: int
     frees: bytes
-    #: Failures of calls up to this one are known to the client: values that were kept when such
-    #: a call failed may be used again. Before, using them fails too.
+    #: The client knows of failures of calls up to this one: values that were kept when such
+    #: a call failed may be used again. Before, a call that uses them fails too.
     acked: int
     #: To a worker only: the dispatcher refuses this call; treat it as failed for this reason.
     refused: Failure | None = None
-    root: int = 0  #: of a refused one: the call where the trouble began
+    root: int = 0  #: of a refused one: the call that failed first
 
 
 class Free(Struct, frozen=True):
@@ -145,22 +145,22 @@ class Free(Struct, frozen=True):
 
 
 class Fetch(Struct, frozen=True):
-    """Send me tensor `id`; the answer is Chunks (or FetchFailed) with this `request`."""
+    """Send tensor `id`; the answer is Chunks (or FetchFailed) with this `request`."""
 
     session: int
     request: int
     id: int
     ring: int = 0  #: the ring that the slots are in
-    #: Lent for the answer, in turn; one that was acknowledged may be used again. Or one mailbox (shared.py), for an
-    #: answer of one chunk that is sent as well.
+    #: Lent for the answer, used in turn; one that was acknowledged may be used again. Or one mailbox (shared.py), for
+    #: an answer of one chunk that is sent as well.
     slots: tuple[int, ...] = ()
-    #: Only how the tensor lies is asked for: the answer is Sharded alone, also where it lies on one worker.
+    #: Only the tensor's layout is asked for: the answer is Sharded alone, also for a tensor on one worker.
     layout: bool = False
 
 
 class Sharded(Struct, frozen=True):
-    """How a tensor that is fetched lies on workers. Its parts follow as transfers, one per entry of `parts`: the shard
-    at that position of the mesh. What is partial has to be reduced by whoever fetches."""
+    """The layout of a tensor that is fetched. Its shards follow as transfers, one per entry of `parts`: the shard
+    at that position of the mesh. The client has to reduce what is partial."""
 
     request: int
     mesh: str  #: the mesh's name; "" is the session's own
@@ -194,7 +194,7 @@ class CallDone(Struct, frozen=True):
 
 
 class CallFailed(Struct, frozen=True):
-    """Call `seq` failed. `root` is the call where the trouble began: `seq` itself, or an earlier
+    """Call `seq` failed. `root` is the call that failed first: `seq` itself, or an earlier
     failed call whose results this one used."""
 
     session: int
@@ -222,17 +222,17 @@ class Hello(Struct, frozen=True):
 
 
 class SetMesh(Struct, frozen=True):
-    """Let this session live on several workers: those that it has and, if that is not enough, more.
+    """Let this session use several workers: those that it has and, if that is not enough, more.
 
-    Results go to the mesh "" unless something says otherwise; others are named in layouts. What lies elsewhere stays
-    there until it is used. The answer is MeshSet.
+    Results go to the mesh "" by default; other meshes are named in layouts. Tensors on other workers stay
+    there until they are used. The answer is MeshSet.
     """
 
     request: int
     name: str
     axes: tuple[tuple[str, int], ...]
     members: tuple[int, ...] = ()  #: of a mesh with a name: positions among the session's workers; (): the first ones
-    split: bool = False  #: uploads of the session that say nothing are split over the first axis, if they are large
+    split: bool = False  #: large uploads without a layout are sharded over the first axis
 
 
 class MeshSet(Struct, frozen=True):
@@ -248,7 +248,7 @@ class Welcome(Struct, frozen=True):
 
 
 class Refused(Struct, frozen=True):
-    """The connection is of no use (version, token, too many sessions); nothing more follows."""
+    """The connection is refused (version, token, too many sessions); nothing more follows."""
 
     text: str
 
@@ -260,7 +260,7 @@ class Rejected(Struct, frozen=True):
 
 
 class Goodbye(Struct, frozen=True):
-    """A client or worker leaves in good order."""
+    """A client or worker is about to disconnect."""
 
 
 # --- worker to dispatcher, and back ----------------------------------------------------------
@@ -272,13 +272,13 @@ class WorkerHello(Struct, frozen=True):
     version: int
     token: str
     link: str
-    control: bool  #: True on the connection that takes commands, False on the one for results
+    control: bool  #: True on the connection for commands, False on the one for results
     engine: str = ""
     device: str = ""
     memory: int = 0  #: bytes it may use
     host: str = ""
     pid: int = 0
-    peers: str = ""  #: host:port where other workers meet it; "": it cannot run anything with others
+    peers: str = ""  #: host:port where other workers meet it; "": it cannot run calls with others
 
 
 class WorkerWelcome(Struct, frozen=True):
@@ -293,13 +293,13 @@ class CloseSession(Struct, frozen=True):
 
 
 class Peers(Struct, frozen=True):
-    """Where the workers of this server meet each other. It replaces what was said before."""
+    """The addresses at which the workers of this server meet. They replace those sent before."""
 
     addresses: dict[int, str]  #: by worker
 
 
 class Forget(Struct, frozen=True):
-    """This program's text and code may go."""
+    """Forget this program's text and code."""
 
     program: bytes
 
@@ -314,11 +314,7 @@ ToWorker = (
     WorkerWelcome | Refused | Define | Call | Free | Chunk | ChunkAck | Share | Fetch | Cancel | GetStats
     | CloseSession | Forget | Peers | Goodbye
 )  # fmt: skip
-Message = (
-    Hello | Welcome | Refused | Rejected | Goodbye | Define | Need | Call | Free | Chunk | ChunkAck | Share | Shared
-    | Fetch | Cancel | FetchFailed | CallDone | CallFailed | GetStats | Stats | WorkerHello | WorkerWelcome
-    | CloseSession | Forget | SetMesh | MeshSet | Sharded | Peers
-)  # fmt: skip
+Message = FromClient | ToClient | FromWorker | ToWorker
 
 
 def pack_ids(ids: Iterable[int]) -> bytes:

@@ -1,9 +1,9 @@
-"""The dispatcher's socket: one for all clients and workers.
+"""The dispatcher's ZeroMQ socket: one for all clients and workers.
 
 Law 1: sending never blocks, never drops silently and never raises. A peer that cannot be reached, or does
-       not read, is lost, and `lost()` says so.
+       not read, is lost, and `lost()` returns it.
 Law 2: what a peer has not read yet is counted in bytes, and a peer that stops reading is cut off.
-Law 3: a peer is a connection, named by the bytes ZeroMQ gave it. It is never an identity.
+Law 3: a peer is a connection, named by bytes that ZeroMQ chose. The name says nothing about who it is.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Peer:
     __slots__ = ("cut", "fd", "queued")
 
     def __init__(self, fd: int) -> None:
-        self.fd = fd  #: Its descriptor in this process. Certain once it has been there for SETTLE_S.
+        self.fd = fd  #: Its descriptor in this process. Certain after SETTLE_S.
         self.queued = 0  #: Bytes sent that it has not reported as read.
         self.cut = False  #: Nothing is read from it or sent to it any more.
 
@@ -55,9 +55,9 @@ class _Peer:
 class Router:
     """The dispatcher's socket: many peers, each named by the bytes ZeroMQ gave it.
 
-    How a loss is noticed: the monitor says which descriptor was closed, and a probe then says whether
-    that was this peer, for a descriptor may be in use again already. A peer may also have ended before
-    its first message was read, so each newcomer is probed once after SETTLE_S.
+    How a loss is noticed: the monitor says which descriptor was closed, and a probe then tells whether
+    that was this peer, because the descriptor may already be in use again. A peer may also have ended before
+    its first message was read, so each new peer is probed once after SETTLE_S.
     """
 
     def __init__(self, address: str, max_queued: int = MAX_QUEUED) -> None:
@@ -68,14 +68,14 @@ class Router:
         self._by_fd: dict[int, bytes] = {}
         self._lost: list[bytes] = []  #: Found lost, not yet reported.
         self._new: deque[tuple[float, bytes]] = deque()  #: (when to probe it, peer), soonest first.
-        self._doubtful: dict[bytes, float] = {}  #: Peer whose descriptor was closed: when to stop doubting.
+        self._doubtful: dict[bytes, float] = {}  #: Peer whose descriptor was closed: until when to probe it.
         self._to_close: deque[tuple[float, bytes]] = deque()  #: (when to close its connection, cut peer).
         self._context = zmq.Context()
         self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
         self._send, self._there = raw_send(self._socket), raw_events(self._socket)
         set_common(self._socket)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        # With a domain ZeroMQ refuses its old protocols, as which it takes whatever a browser or a scanner says.
+        # With a domain ZeroMQ refuses its old protocols, for which it would take what a browser or a scanner sends.
         self._socket.setsockopt(zmq.ZAP_DOMAIN, b"gt")
         self._socket.sndhwm = MAX_QUEUED_MESSAGES
         self._monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
@@ -91,9 +91,6 @@ class Router:
         self.address = bound.removeprefix("tcp://")
 
     def _bind(self, where: str) -> None:
-        if where.startswith("ipc://") and _listens(where.removeprefix("ipc://")):
-            # ZeroMQ would take the path away from the server that listens there.
-            raise StartError(f"{where} is in use; choose another address")
         try:
             self._socket.bind(where)
         except zmq.ZMQError as e:
@@ -109,8 +106,8 @@ class Router:
         self._poller.register(fd, zmq.POLLIN)
 
     def wait(self, timeout_s: float, spin_s: float = 0.0) -> bool:
-        """Sleep until a message, a lost peer, or a watched descriptor may be there; whether it is worth
-        asking `lost()` now. Nothing is gained by looking for it first: ZeroMQ's own thread has to be woken."""
+        """Sleep until there may be a message, a lost peer, or a readable watched descriptor; whether to call `lost()`
+        now. `spin_s` is ignored: ZeroMQ's own thread has to be woken anyway."""
         if self._doubtful or self._lost:
             timeout_s = min(timeout_s, 0.005)
         ready = self._poller.poll(max(0, math.ceil(timeout_s * 1000)))
@@ -119,7 +116,7 @@ class Router:
     def receive(self) -> tuple[bytes, list[Buffer]] | None:
         """The next message as (peer, frames), or None."""
         recv = self._socket.recv
-        for _ in range(64):  # bounds how long a peer that was cut off can keep us busy
+        for _ in range(64):  # limits how long a peer that was cut off can keep us busy
             if not self._there():
                 return None
             peer: bytes = recv(NOBLOCK)
@@ -128,8 +125,8 @@ class Router:
             frames: list[Buffer] = [frame.bytes]
             while frame.more:
                 frame = recv(NOBLOCK, copy=False)
-                if len(frames) <= codec.MAX_FRAMES:  # one more is enough to refuse it
-                    # Heads are short and are decoded at once; payloads are only passed on.
+                if len(frames) <= codec.MAX_FRAMES:  # one more than allowed is enough to refuse it
+                    # Heads are short and decoded at once; payloads are only passed on.
                     frames.append(frame.bytes if len(frame) < COPIED_NBYTES else frame.buffer)
             if state.cut:
                 continue
@@ -138,7 +135,7 @@ class Router:
             if len(frames) == 2 and len(frames[1]) == 8:
                 state.queued = max(0, state.queued - int.from_bytes(frames[1], "little"))
             elif len(frames) > 1:
-                return peer, frames  # an empty head is no message: let the decoder say so
+                return peer, frames  # not a message: the decoder refuses it
         return None
 
     def _meet(self, peer: bytes, frame: zmq.Frame) -> _Peer:
@@ -151,12 +148,12 @@ class Router:
         self._by_fd[fd] = peer
         self._new.append((now + SETTLE_S, peer))
         if not peer.startswith(b"\0"):
-            # It chose its own name. Ours begin with a zero byte; a stranger's could be made to clash.
+            # It chose its own name, which could be that of another peer. Names from ZeroMQ begin with a zero byte.
             self.disconnect(peer)
         return state
 
     def pid(self, peer: bytes) -> int:
-        """See UnixRouter. Here it may be on any machine."""
+        """See UnixRouter. Not known here: the process may be on any machine."""
         return 0
 
     def send(self, peer: bytes, frames: list[Any]) -> None:
@@ -185,7 +182,7 @@ class Router:
             self._to_close.append((time.monotonic() + SETTLE_S, peer))
 
     def lost(self) -> list[bytes]:
-        """The peers found lost since the last time. To be asked at least every 100 ms or so."""
+        """The peers found lost since the last call. To be called at least every 100 ms or so."""
         now = time.monotonic()
         self._drain_monitor(now)
         for peer, until in list(self._doubtful.items()):
@@ -199,14 +196,11 @@ class Router:
         return lost
 
     def close(self) -> None:
-        """Give what was sent a moment to get out, then close everything."""
+        """Wait a moment for queued messages to be sent, then close everything."""
         self._socket.disable_monitor()
         self._monitor.close(0)
         self._socket.close(LINGER_MS)
         self._context.term()
-        if self.address.startswith("ipc://"):
-            with suppress(OSError):
-                os.unlink(self.address.removeprefix("ipc://"))
 
     def _drain_monitor(self, now: float) -> None:
         for event, fd in monitor_events(self._monitor):
@@ -214,7 +208,7 @@ class Router:
                 self._doubtful[self._by_fd[fd]] = now + SETTLE_S
 
     def _probe(self, peer: bytes) -> bool:
-        """Whether the peer is still there; if not, it is lost."""
+        """Whether the peer is still there; if not, it counts as lost."""
         if peer not in self._peers:
             return False
         try:
@@ -241,8 +235,8 @@ class Router:
             self._lost.append(peer)
 
     def _close_connection(self, peer: bytes, now: float) -> None:
-        """ZeroMQ cannot close one connection of many, so this shuts its descriptor down; ZeroMQ then
-        sees the end as if the peer had closed."""
+        """Close one connection. ZeroMQ cannot, so this shuts down its descriptor, which looks to ZeroMQ as if the peer
+        had closed it."""
         state = self._peers.get(peer)
         if state is None or self._by_fd.get(state.fd) != peer:
             return
@@ -251,19 +245,9 @@ class Router:
         except OSError:
             return  # closed a moment ago
         with copy:
-            # The end of a connection is announced before its descriptor is closed: with no news of it
-            # after the copy was made, the copy is of this peer's connection and of no other.
+            # ZeroMQ announces the end of a connection before it closes the descriptor. If there is no such event after
+            # the copy was made, the copy is of this peer's connection.
             self._drain_monitor(now)
             if peer not in self._doubtful:
                 with suppress(OSError):
                     copy.shutdown(socket.SHUT_RDWR)
-
-
-def _listens(path: str) -> bool:
-    """Whether a process accepts connections at this Unix socket."""
-    with socket.socket(socket.AF_UNIX) as s:
-        try:
-            s.connect(path)
-        except OSError:
-            return False
-        return True

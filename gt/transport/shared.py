@@ -1,26 +1,26 @@
-"""Memory that a client shares with its worker on one machine: large tensors travel through it, not through sockets,
+"""Memory that a client shares with its worker on one machine: large tensors go through it, not through sockets,
 and the answer to a small fetch is there before its message is.
 
 A client makes one anonymous file in memory, its ring: SLOTS pieces of PIECE bytes, then BOXES mailboxes. It offers the
 ring (`Share`), and the dispatcher adds which process that client is. The worker opens the file as /proc/<pid>/fd/<fd>
-and says that it has it (`Shared`). From then on a chunk may name a slot of the ring instead of bringing its bytes: of
-an upload the client has filled it, for a fetch it lends slots that the worker fills. For a small fetch it lends a
-mailbox, and looks there while it waits: the worker puts the answer in, and sends it as ever. Mailboxes are numbered on
-from the slots.
+and confirms (`Shared`). From then on a chunk may name a slot of the ring instead of bringing its bytes. For an upload
+the client has filled the slot; for a fetch the client lends slots that the worker fills. For a small fetch it lends a
+mailbox, and polls it while it waits: the worker puts the answer there, and sends it as well. The numbers of mailboxes
+follow those of the slots.
 
-Law 1: a worker opens what the dispatcher vouches for: the process at the other end of the client's socket, as the
-       system tells it, and a file that is a memfd, of the ring's size, with the random name that was announced.
-       A process that got the number of one that ended has no file of that name.
-Law 2: the ring's size is sealed. Who could shrink it would kill a reader. Its content may change at any time: what
-       is read from it is copied first and looked at then.
-Law 3: a ring belongs to one session, so nothing of another can be in it.
-Law 4: nothing is left behind: the memory goes when the last process that has it open goes, however it goes.
-Law 5: where any of this cannot be had (another user, no /proc, no memfd), the ring is refused and chunks bring
+Law 1: a worker opens only what the dispatcher has confirmed: the process at the other end of the client's socket,
+       from the system, and a file that is a memfd, of the ring's size, with the random name that was announced.
+       A process that reuses the number of one that ended has no file of that name.
+Law 2: the ring's size is sealed, because shrinking it would kill a reader. Its content may change at any time: what
+       is read from it is copied first and checked then.
+Law 3: a ring belongs to one session, so it never holds data of another.
+Law 4: nothing is left behind: the memory is freed when the last process that has it open ends, however it ends.
+Law 5: where any of this is not possible (another user, no /proc, no memfd), the ring is refused and chunks bring
        their bytes.
-Law 6: a mailbox is written once for each time it is lent: the bytes, their number, and last the request. Who reads that
-       request there finds the bytes complete, because x86 shows stores to others in the order they were made, and
-       because it was cleared before: a request that is half written is none. Other processors promise no
-       order; there no mailbox is lent.
+Law 6: a mailbox is written once each time it is lent: the bytes, their number, and last the request. A reader that
+       finds the request there finds the bytes complete, because x86 makes stores visible in the order in which they
+       were made, and because the request was cleared before. Other processors promise no order; there no mailbox
+       is lent.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from gt.transport.messages import Chunk, Share
 
 PIECE = 2 << 20  #: Tensor bytes in one slot.
 SLOTS = 32  #: Slots of a ring.
-UPLOAD_SLOTS = 24  #: Those for uploads: the first. The others are lent for fetches, which may wait for uploads.
+UPLOAD_SLOTS = 24  #: The first ones, for uploads. The others are lent for fetches, which may wait for uploads.
 LENT = 4  #: Slots lent for one fetch, at most.
-LARGE = 1 << 20  #: Tensors with more bytes than this are worth a ring.
+LARGE = 1 << 20  #: Tensors with more bytes than this go through a ring.
 SMALL = 4096  #: Tensor bytes in one mailbox.
 BOXES = 64  #: Mailboxes of a ring.
-ORDERED = os.uname().machine == "x86_64"  #: Whether they may be used; see law 6.
+ORDERED = os.uname().machine == "x86_64"  #: Whether mailboxes may be used; see law 6.
 
 _HEAD = 64  # bytes before those of a mailbox: two words of 8, the request and the number of bytes
 
@@ -59,21 +59,21 @@ def ring_nbytes() -> int:
 
 
 def nbytes_of(chunk: Chunk) -> int:
-    """How many bytes lie in the slot that this chunk names."""
+    """How many bytes of the tensor are in the slot that this chunk names."""
     return min(PIECE, chunk.total - chunk.offset)
 
 
 class Ring:
-    """The shared memory, in the process that made it or in one that was let in."""
+    """The shared memory, in the process that made it or in one that opened it."""
 
     def __init__(self, number: int, fd: int, name: str = "") -> None:
-        self.number = number  #: Rings of a session are told apart by it.
+        self.number = number  #: Among the rings of a session.
         self.name = name
-        #: Slots nobody uses, for uploads and for fetches; the one that was used last comes first.
+        #: Unused slots, for uploads and for fetches; the one that was used last is taken first.
         self.free, self.to_lend = [*range(UPLOAD_SLOTS)][::-1], [*range(UPLOAD_SLOTS, SLOTS)][::-1]
-        #: Mailboxes nobody uses, in the same order.
+        #: Unused mailboxes, in the same order.
         self.boxes = [*range(SLOTS, SLOTS + BOXES)][::-1] if ORDERED else []
-        self._touched: set[int] = set()  #: Slots that this process has filled since the ring last had no memory.
+        self._touched: set[int] = set()  #: Slots whose memory this process has allocated by filling them.
         self._map = mmap.mmap(fd, ring_nbytes())
         self._bytes: np.ndarray[Any, Any] = np.frombuffer(self._map, np.uint8)
         self._words = memoryview(self._map).cast("Q")
@@ -86,7 +86,7 @@ class Ring:
     def put(self, k: int, data: np.ndarray[Any, Any]) -> None:
         """Fill slot k, from its beginning."""
         if k not in self._touched:
-            # All its pages at once: a fault for each would cost more than the copy.
+            # All its pages at once: a page fault for each would cost more than the copy.
             self._touched.add(k)
             with suppress(OSError, ValueError):
                 self._map.madvise(_POPULATE_WRITE, k * PIECE, len(data))
@@ -97,17 +97,17 @@ class Ring:
         self._words[_start(box) // 8] = 0
 
     def post(self, box: int, request: int, data: memoryview) -> None:
-        """Put the answer to a request into a mailbox, if there is such a one and it fits."""
+        """Put the answer to a request into a mailbox, if there is such a mailbox and the answer fits."""
         nbytes = len(data)
         if not SLOTS <= box < SLOTS + BOXES or nbytes > SMALL or request <= 0:
-            return  # a client may ask for anything
+            return  # a client may send any number
         at = _start(box)
         self._bytes[at + _HEAD : at + _HEAD + nbytes] = np.frombuffer(data, np.uint8)
         self._words[at // 8 + 1] = nbytes
         self._words[at // 8] = request  # last: see law 6
 
     def answer(self, box: int, request: int, nbytes: int) -> np.ndarray[Any, Any] | None:
-        """A copy of the answer to this request, of so many bytes; None if it is not there."""
+        """A copy of the answer to this request, of `nbytes` bytes; None if it is not there."""
         at = _start(box)
         if self._words[at // 8] != request or self._words[at // 8 + 1] != nbytes:
             return None
@@ -118,13 +118,13 @@ class Ring:
         return len(self.free) + len(self.to_lend) == SLOTS and len(self.boxes) == BOXES * ORDERED
 
     def rest(self) -> None:
-        """Give the memory back for now; the ring stays."""
+        """Free the memory for now; the ring stays usable."""
         with suppress(OSError):
             self._map.madvise(mmap.MADV_REMOVE)
             self._touched.clear()
 
     def __del__(self) -> None:
-        # The mapping goes with the last array that reads it.
+        # The mapping is freed with the last array that uses it.
         if getattr(self, "fd", -1) >= 0:
             os.close(self.fd)
 
@@ -135,7 +135,7 @@ def _start(box: int) -> int:
 
 
 def make_ring(number: int) -> Ring | None:
-    """A new ring of this process; None where there is no such thing."""
+    """A new ring of this process; None where that is not possible."""
     name = f"gt-{secrets.token_hex(16)}"
     fd = -1
     try:
@@ -150,12 +150,12 @@ def make_ring(number: int) -> Ring | None:
 
 
 def open_ring(share: Share) -> Ring | None:
-    """The ring of another process that the dispatcher vouches for; None if it is not to be had, or not one."""
+    """The ring of another process that the dispatcher has confirmed; None if it cannot be opened or is not a ring."""
     if share.pid <= 0 or share.fd < 0 or not _NAME.fullmatch(share.name):
         return None
     held = opened = -1
     try:
-        # First as a mere place: what is there may be anything, and may be exchanged while we look.
+        # Without opening it for reading: it may be any file, and may be replaced while we check.
         held = os.open(f"/proc/{share.pid}/fd/{share.fd}", os.O_PATH | os.O_CLOEXEC)
         place = f"/proc/self/fd/{held}"
         if os.readlink(place) != f"/memfd:{share.name} (deleted)" or not _is_ring(os.fstat(held)):
@@ -176,7 +176,7 @@ def open_ring(share: Share) -> Ring | None:
 
 
 def _is_ring(what: os.stat_result) -> bool:
-    """A file in memory, where all memfds are (those of huge pages are elsewhere, and may run out), of a ring's size."""
+    """Whether this is a memfd (not one of huge pages, which may run out) of a ring's size."""
     own = os.memfd_create("gt-own", os.MFD_CLOEXEC)
     try:
         there = os.fstat(own).st_dev

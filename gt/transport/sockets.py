@@ -1,14 +1,13 @@
-"""The wire: ZeroMQ sockets. `SocketChannel` here is a client's or worker's end; router.py has the dispatcher's.
+"""Connections between machines: ZeroMQ. `SocketChannel` is a client's or worker's end; router.py has the dispatcher's.
 
 Law 1: sending never blocks and never drops silently. What cannot be sent breaks the connection, and
-       a broken connection is told to its owner.
-Law 2: a connection lives once. Nothing reconnects behind anyone's back: the other side has forgotten
-       this session, so going on would be wrong.
-Law 3: a channel says how much it has read, so that the other end can count what it has not.
+       the next call on a broken connection raises.
+Law 2: a connection is never made again behind the owner's back: the dispatcher has forgotten its session.
+Law 3: a channel reports how much it has read, so that the other end can count what it has not.
 
-Two things travel besides messages, both beginning with an empty frame: `[""]` is a probe (a send tells
+Two things are sent besides messages, both beginning with an empty frame: `[""]` is a probe (sending it tells
 whether a peer is still there; the receiver ignores it), `["", n]` says that the channel has read n more
-bytes. ZeroMQ itself can tell neither.
+bytes. ZeroMQ itself can do neither.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ from gt.transport.codec import Buffer
 from gt.transport.messages import MAX_FRAME, Message
 
 COPIED_NBYTES = 64 << 10  #: A payload shorter than this is copied when sent.
-MESSAGE_OVERHEAD = 64  #: What a message costs in a queue besides its bytes.
-ACK_EVERY = 1 << 20  #: A channel says how much it has read each time this many bytes came.
-LINGER_MS = 500  #: How long a closing socket may take to get its last words out.
+MESSAGE_OVERHEAD = 64  #: Bytes that a message takes in a queue besides its own.
+ACK_EVERY = 1 << 20  #: A channel reports what it has read after so many bytes.
+LINGER_MS = 500  #: How long a closing socket may take to send what is queued.
 _NEVER_MS = 86_400_000
 
 NOBLOCK = int(zmq.NOBLOCK)
@@ -47,23 +46,18 @@ _HANDSHAKE_FAILED = (
 def endpoint(address: str) -> str:
     """The address as ZeroMQ writes it, with the host's name looked up.
 
-    >>> endpoint("127.0.0.1:12345"), endpoint("ipc:///tmp/gt/s")
-    ('tcp://127.0.0.1:12345', 'ipc:///tmp/gt/s')
+    >>> endpoint("127.0.0.1:12345")
+    'tcp://127.0.0.1:12345'
     """
-    if address.startswith("ipc://"):
-        path = address.removeprefix("ipc://")
-        if not path or len(os.fsencode(path)) > 107:
-            raise ServerError(f"address {address!r}: a socket's path has 1 to 107 bytes")
-        return address
     host, colon, port = address.removeprefix("tcp://").rpartition(":")
     if "://" in host or not colon or not host:
-        raise ServerError(f"address {address!r} is not of the form host:port or ipc:///path")
+        raise ServerError(f"address {address!r} must have the form host:port or ipc:///path")
     if not port.isdecimal() or not port.isascii() or int(port) > 65535:
-        raise ServerError(f"address {address!r}: port {port!r} is not a number from 0 to 65535")
+        raise ServerError(f"address {address!r}: port must be a number from 0 to 65535, got {port!r}")
     try:
         found = socket.getaddrinfo(host, int(port), socket.AF_INET, socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        raise ServerError(f"address {address!r}: host {host!r} is not known") from None
+        raise ServerError(f"address {address!r}: unknown host {host!r}") from None
     return f"tcp://{found[0][4][0]}:{int(port)}"
 
 
@@ -71,26 +65,26 @@ def set_common(s: zmq.Socket[bytes]) -> None:
     s.linger = LINGER_MS
     s.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME)
     s.setsockopt(zmq.HANDSHAKE_IVL, 5_000)
-    # Finds a machine that vanished without closing its connections. The answer comes from ZeroMQ's own
-    # thread, so a peer that is busy computing stays.
+    # Finds a machine that vanished without closing its connections. ZeroMQ's own thread answers, so a peer that is
+    # busy computing is not lost.
     s.setsockopt(zmq.HEARTBEAT_IVL, 5_000)
     s.setsockopt(zmq.HEARTBEAT_TIMEOUT, 20_000)
 
 
 def raw_send(s: zmq.Socket[bytes]) -> Callable[..., Any]:
-    """`s.send(frame, flags, copy)` without pyzmq's layer of Python, which costs as much as the send."""
+    """`s.send(frame, flags, copy)` without pyzmq's Python layer, which costs as much as the send."""
     return cast(Callable[..., Any], zmq.backend.Socket.send.__get__(s))
 
 
 def raw_events(s: zmq.Socket[bytes]) -> Callable[[], bool]:
-    """Whether there is something to receive. Asked before receiving: the exception that says there is
-    nothing costs more than a whole receive."""
+    """A function that tells whether there is something to receive. The exception that `recv` raises otherwise costs
+    more than a whole receive."""
     get, events, there = zmq.backend.Socket.get.__get__(s), int(zmq.EVENTS), int(zmq.POLLIN)
     return lambda: bool(get(events) & there)
 
 
 def send_body(send: Callable[..., Any], frames: list[Any]) -> int:
-    """Send the frames as one; what they take in a queue."""
+    """Send the frames as one message; returns the bytes that they take in a queue."""
     total = MESSAGE_OVERHEAD
     last = len(frames) - 1
     for i, frame in enumerate(frames):
@@ -118,33 +112,30 @@ class SocketChannel:
 
     local = False
 
-    def __init__(self, address: str, monitor: bool = True) -> None:
+    def __init__(self, address: str) -> None:
         self.address = address
         where = endpoint(address)
         self._pid = os.getpid()
         self._closed = False
         self._connected = self._answered = False
-        self._broken = ""  #: Why the connection is of no use any more; empty while it is.
-        self._news = False  #: The monitor has something to say.
-        self._empty = 0  #: How often there was nothing to receive. The monitor is asked every 16th time.
+        self._broken = ""  #: Why the connection cannot be used any more; "": it can.
+        self._news = False  #: The monitor has events.
+        self._empty = 0  #: How often there was nothing to receive. Every 16th time the monitor is read.
         self._came: deque[tuple[Message, Buffer | None]] = deque()  #: Read, not yet received.
-        self._unreported = 0  #: Bytes read that the dispatcher has not been told of.
+        self._unreported = 0  #: Bytes read and not yet reported.
         self._context = zmq.Context()
         self._socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
         self._send, self._there = raw_send(self._socket), raw_events(self._socket)
         set_common(self._socket)
         self._socket.sndhwm = 0
-        # Not -1: with it ZeroMQ throws away the server's last words when the connection ends.
+        # Not -1: with it ZeroMQ drops the server's last messages when the connection ends.
         self._socket.setsockopt(zmq.RECONNECT_IVL, _NEVER_MS)
-        self._monitor: zmq.Socket[bytes] | None = None
+        self._monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(
+            zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | _HANDSHAKE_FAILED
+        )
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
-        if monitor:
-            self._monitor = self._socket.get_monitor_socket(
-                zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | _HANDSHAKE_FAILED
-            )
-            self._poller.register(self._monitor, zmq.POLLIN)
-        self._extra_poller: tuple[int, zmq.Poller] | None = None
+        self._poller.register(self._monitor, zmq.POLLIN)
         try:
             self._socket.connect(where)
         except zmq.ZMQError as e:
@@ -180,7 +171,7 @@ class SocketChannel:
                 raise ServerError(self._broken)
             self._empty += 1
             if (self._news or self._empty & 15 == 0) and self._look_at_monitor():
-                # The last words may become readable just after the news of the end.
+                # The last messages may become readable just after the event of the end.
                 self._socket.poll(20)
                 continue
             if timeout_s <= 0:
@@ -190,66 +181,38 @@ class SocketChannel:
                 deadline = now + timeout_s
             elif now >= deadline:
                 return None
-            self._poll(self._poller, deadline - now)
-
-    def wait(self, timeout_s: float, extra_fd: int | None = None) -> bool:
-        """Wait until `receive` may have something to say, or `extra_fd` is readable; False: neither."""
-        poller = self._poller
-        if extra_fd is not None:
-            if self._extra_poller is None or self._extra_poller[0] != extra_fd:
-                poller = zmq.Poller()
-                for s, flags in self._poller.sockets:
-                    poller.register(s, flags)
-                poller.register(extra_fd, zmq.POLLIN)
-                self._extra_poller = (extra_fd, poller)
-            poller = self._extra_poller[1]
-        if self._came:
-            return True
-        deadline = time.monotonic() + timeout_s
-        while not (self._broken or self._closed):
-            ready = self._poll(poller, deadline - time.monotonic())
-            if not self._news:
-                return ready
-            self._look_at_monitor()  # it may only say that the connection was made
-        return True
+            ready = self._poller.poll(max(0, math.ceil((deadline - now) * 1000)))
+            self._news = self._news or any(s is self._monitor for s, _ in ready)
 
     def fileno(self) -> int:
-        """A descriptor that becomes readable when something may have come. It is edge-triggered: ask
-        `wait(0)` before sleeping on it."""
+        """A descriptor that becomes readable when something may have come. It is edge-triggered: call
+        `receive()` until it returns None before sleeping on it."""
         return int(self._socket.getsockopt(zmq.FD))
 
     def close(self) -> None:
-        """Get the last words out, then close. In a forked child: nothing, the socket is the parent's."""
+        """Send what is queued, then close. Does nothing in a forked child: the socket is the parent's."""
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
-        if self._monitor is not None:
-            self._socket.disable_monitor()
-            self._monitor.close(0)
+        self._socket.disable_monitor()
+        self._monitor.close(0)
         self._socket.close(0 if self._broken else LINGER_MS)
         self._context.term()
-
-    def _poll(self, poller: zmq.Poller, timeout_s: float) -> bool:
-        ready = poller.poll(max(0, math.ceil(timeout_s * 1000)))
-        for s, _ in ready:
-            if s is self._monitor:
-                self._news = True
-        return bool(ready)
 
     def _decode(self, frames: list[Buffer]) -> list[tuple[Message, Buffer | None]]:
         try:
             decoded = codec.decode_all(frames)
         except codec.BadMessage as e:
-            # ZeroMQ takes some other protocols for an old form of its own.
+            # ZeroMQ takes some other protocols for an old version of its own.
             self._broken = (
-                f"the server at {self.address} sent what is no message: {e}" if self._answered else self._not_gt()
+                f"the server at {self.address} sent an invalid message: {e}" if self._answered else self._not_gt()
             )
             raise ServerError(self._broken) from None
         self._answered = True
         return decoded
 
     def _not_gt(self) -> str:
-        return f"what listens at {self.address} is not a GT server"
+        return f"the process that listens at {self.address} is not a GT server"
 
     def _receive_now(self) -> list[Buffer] | None:
         try:
@@ -268,16 +231,14 @@ class SocketChannel:
             size += len(frame)
         self._unreported += size
         if self._unreported >= ACK_EVERY and not self._broken:
-            with suppress(zmq.ZMQError):  # a connection that ended is found by the monitor
+            with suppress(zmq.ZMQError):  # the monitor reports a connection that ended
                 self._socket.send(b"", SNDMORE)
                 self._socket.send(self._unreported.to_bytes(8, "little"), NOBLOCK)
             self._unreported = 0
         return frames
 
     def _look_at_monitor(self) -> bool:
-        """Whether the connection is found to be broken now."""
-        if self._monitor is None:
-            return False
+        """Read the monitor's events; whether the connection is broken."""
         self._news = False
         for event, _ in monitor_events(self._monitor):
             if event == zmq.EVENT_CONNECTED:
@@ -294,7 +255,7 @@ class SocketChannel:
 
 
 def monitor_events(monitor: zmq.Socket[bytes]) -> list[tuple[int, int]]:
-    """The (event, value) pairs that are there."""
+    """The (event, value) pairs that have come."""
     events = []
     with suppress(zmq.Again):
         while True:

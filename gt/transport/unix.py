@@ -1,12 +1,12 @@
-"""The wire on one machine: Unix sockets, with the same interface as ZeroMQ's in sockets.py and router.py.
+"""Connections on one machine: Unix sockets, with the same interface as ZeroMQ's in sockets.py and router.py.
 
 ZeroMQ hands every message to a thread of its own on both sides. Between processes of one machine that
-costs more than everything else: on the way of a call and its fetch 12 threads wake with it, and 4 without.
+costs more than everything else: for a call and its fetch 12 threads are woken with ZeroMQ, and 4 without.
 
 Law 1: sending never drops silently. The server's side never blocks: it queues, and a peer that does not
-       read is cut off. A client's side may wait for the server to read, and not for longer than STALL_S.
-Law 2: whatever interrupts a send (Ctrl-C), the stream stays whole: what is left is sent first next time.
-Law 3: a connection that ends is seen as such by the other side at once, after all that was sent on it.
+       read is cut off. A client's side may wait for the server to read, at most STALL_S.
+Law 2: if a send is interrupted (Ctrl-C), the stream stays intact: what is left is sent first next time.
+Law 3: the other side sees the end of a connection at once, after everything that was sent on it.
 
 On the wire: the number of frames, their sizes, the frames.
 """
@@ -25,22 +25,22 @@ from typing import Any
 
 from gt.errors import ServerError, StartError
 from gt.transport import codec
+from gt.transport.channel import Patience
 from gt.transport.codec import Buffer
 from gt.transport.messages import MAX_FRAME, Message
-from gt.transport.patience import Patience
 
 MAX_QUEUED = 512 << 20  #: Bytes sent to a peer and not read by it; beyond this it is cut off.
-MAX_MESSAGE = 4 * MAX_FRAME  #: Bytes that travel as one: what a peer can make us hold before it is heard.
+MAX_MESSAGE = 4 * MAX_FRAME  #: Bytes of one message: what a peer can make us hold before the message is complete.
 STALL_S = 30.0  #: How long a client waits for a server that does not read.
-BUFFER = 1 << 18  #: Bytes read at once, from one peer before the next.
-SMALL = 1 << 14  #: The same while nothing larger is known to come: most messages are tiny, and room costs time.
+BUFFER = 1 << 18  #: Bytes read at once from one peer.
+SMALL = 1 << 14  #: The same while no large message is known to come: most are tiny, and a large buffer costs time.
 _WORD = 4
 _COUNT = struct.Struct("<I").unpack_from
-_CLOSE_S = 0.5  #: How long a connection that is cut off may take to read its last words.
+_CLOSE_S = 0.5  #: How long a connection that is cut off may take to read what was sent.
 
 
 def head_of(sizes: list[int]) -> bytes:
-    """What goes before frames of these sizes."""
+    """The bytes that precede frames of these sizes."""
     return struct.pack(f"<{len(sizes) + 1}I", len(sizes), *sizes)
 
 
@@ -50,18 +50,18 @@ def size_of(frame: Any) -> int:
 
 
 def widen(sock: socket.socket) -> None:
-    """Room for a few chunks: else a large transfer is as many wake-ups as the system's default buffer allows."""
+    """Make room for a few chunks. With the system's default buffer a large transfer takes many more wake-ups."""
     with suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
 
 
 class Stream:
-    """Bytes in, messages out: takes a stream apart into lists of frames."""
+    """Bytes in, messages out: splits a stream into lists of frames."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []  #: Bytes of a message that is not complete.
         self._have = 0
-        self._need = _WORD  #: Bytes needed before it is worth looking again.
+        self._need = _WORD  #: Bytes needed before it is parsed again.
 
     @property
     def room(self) -> int:
@@ -69,7 +69,7 @@ class Stream:
         return SMALL if self._need - self._have <= SMALL else BUFFER
 
     def feed(self, data: bytes) -> list[list[Buffer]]:
-        """The messages that are complete now. Raises BadMessage for what can be none."""
+        """The messages that are complete now. Raises BadMessage if the bytes cannot be a message."""
         if self._parts:
             self._parts.append(data)
             self._have += len(data)
@@ -92,7 +92,7 @@ class Stream:
 
 
 def _parse(data: bytes, at: int, end: int) -> tuple[int, list[Buffer] | None]:
-    """One message from `at` on: its size and its frames; None and what is needed if it is not all there."""
+    """One message from `at` on: its size and its frames; or the bytes needed and None if it is not complete."""
     if end - at < _WORD:
         return _WORD, None
     (count,) = _COUNT(data, at)
@@ -117,8 +117,8 @@ def _parse(data: bytes, at: int, end: int) -> tuple[int, list[Buffer] | None]:
     return need, frames
 
 
-class Outgoing:
-    """What was to be sent on a socket and did not fit yet."""
+class SendBuffer:
+    """What was sent on a socket and did not fit yet."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -126,13 +126,13 @@ class Outgoing:
         self.nbytes = 0
 
     def send(self, frames: list[Any]) -> None:
-        """Send at once what the socket takes; the rest is kept."""
+        """Send what the socket takes at once; keep the rest."""
         sizes = [size_of(f) for f in frames]
         total = _WORD * (len(sizes) + 1) + sum(sizes)
         parts = [head_of(sizes), *frames]
         sent = 0
         if total <= SMALL:
-            parts = [b"".join(parts)]  # one buffer is sent sooner than a list of them
+            parts = [b"".join(parts)]  # one buffer is faster to send than a list of them
         if not self.left:
             try:
                 sent = self._socket.send(parts[0]) if len(parts) == 1 else self._socket.sendmsg(parts)
@@ -145,7 +145,7 @@ class Outgoing:
             if sent >= view.nbytes:
                 sent -= view.nbytes
                 continue
-            # Payloads do not change after they were sent; only their order matters here.
+            # No copy: payloads do not change after they were sent.
             self.left.append(view[sent:])
             self.nbytes += view.nbytes - sent
             sent = 0
@@ -186,7 +186,7 @@ class UnixChannel:
         self._socket.setblocking(False)
         widen(self._socket)
         self._stream = Stream()
-        self._out = Outgoing(self._socket)
+        self._out = SendBuffer(self._socket)
         self._came: deque[tuple[Message, Buffer | None]] = deque()
         self._drained = False
         self._poll = select.poll()
@@ -204,7 +204,7 @@ class UnixChannel:
             if self._out.left:
                 self._drain()
         except OSError as e:
-            # Its last words may be there to be read: `receive` says what became of the connection.
+            # Its last messages may still be readable: `receive` reports the end of the connection.
             if not isinstance(e, BrokenPipeError | ConnectionResetError):
                 self._break(f"cannot send to the server at {self.address}: {e}")
 
@@ -223,7 +223,7 @@ class UnixChannel:
         if self._broken:
             raise ServerError(self._broken)
         if self._drained:
-            # The last read took all there was. Whoever comes again soon need not ask the socket for that.
+            # The last read took all there was: no need to ask the socket again.
             self._drained = False
             if timeout_s <= 0:
                 return None
@@ -239,7 +239,7 @@ class UnixChannel:
         return None
 
     def _read(self) -> bool:
-        """Take what is there; whether a message came of it, or the end."""
+        """Read what has come; whether a message is complete, or the connection has ended."""
         while True:
             room = self._stream.room
             try:
@@ -255,7 +255,7 @@ class UnixChannel:
                 for frames in self._stream.feed(data):
                     self._came.extend(codec.decode_all(frames))
             except codec.BadMessage as e:
-                self._break(f"the server at {self.address} sent what is no message: {e}")
+                self._break(f"the server at {self.address} sent an invalid message: {e}")
                 return True
             if self._came:
                 self._drained = len(data) < room
@@ -269,7 +269,7 @@ class UnixChannel:
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Get the last words out, then close. In a forked child: nothing, the socket is the parent's."""
+        """Send what is queued, then close. Does nothing in a forked child: the socket is the parent's."""
         if os.getpid() != self._pid or self._socket.fileno() < 0:
             return
         with suppress(OSError, ServerError):
@@ -279,7 +279,7 @@ class UnixChannel:
         self._broken = self._broken or "the connection to the server is closed"
 
 
-class _Peer:
+class _Connection:
     """A connection, as the server sees it."""
 
     __slots__ = ("closing_s", "name", "out", "pid", "socket", "stream")
@@ -288,9 +288,9 @@ class _Peer:
         self.name = name
         self.socket = sock
         self.stream = Stream()
-        self.out = Outgoing(sock)
+        self.out = SendBuffer(sock)
         self.pid = _pid_of(sock)
-        self.closing_s = 0.0  #: Cut off: nothing more is read; closed then, or when all was sent.
+        self.closing_s = 0.0  #: Not 0: cut off, nothing more is read. It is closed then, or when everything was sent.
 
 
 class UnixRouter:
@@ -300,21 +300,21 @@ class UnixRouter:
         self.address = address
         self._path = address.removeprefix("ipc://")
         self._max_queued = max_queued
-        self._peers: dict[int, _Peer] = {}  #: by descriptor
-        self._by_name: dict[bytes, _Peer] = {}
+        self._peers: dict[int, _Connection] = {}  #: by descriptor
+        self._by_name: dict[bytes, _Connection] = {}
         self._count = 0
         self._came: deque[tuple[bytes, list[Buffer]]] = deque()
         self._lost: list[bytes] = []
-        self._closing: list[_Peer] = []
+        self._closing: list[_Connection] = []
         self._watched: set[int] = set()
         self._patience = Patience()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with suppress(OSError):
             if stat.S_ISSOCK(os.stat(self._path).st_mode) and not _listens(self._path):
-                os.unlink(self._path)  # what a server left that did not end well
+                os.unlink(self._path)  # left by a server that was killed
         try:
             if not self._path:  # the system would choose a name
-                raise FileNotFoundError("it names no file")
+                raise FileNotFoundError("the path is empty")
             self._listener.bind(self._path)
         except OSError as e:
             self._listener.close()
@@ -330,13 +330,13 @@ class UnixRouter:
         self._epoll.register(fd, select.EPOLLIN)
 
     def wait(self, timeout_s: float, spin_s: float = 0.0) -> bool:
-        """Sleep until something happens, and take it in; whether it is worth asking `lost()` now. For `spin_s`
-        it is looked for first, without sleeping, if that has paid of late."""
+        """Sleep until something happens, and take it in; whether to call `lost()` now. Polls for `spin_s` first,
+        without sleeping, if that has paid recently."""
         found = False
         if spin_s and self._patience.wanted():
             until_s = time.perf_counter() + spin_s
             while not (found := self._take_in(0.0)) and time.perf_counter() < until_s:
-                os.sched_yield()  # whoever has work goes first
+                os.sched_yield()  # processes that have work go first
             self._patience.looked(found)
         if not found:
             self._take_in(max(0.0, timeout_s))
@@ -347,7 +347,7 @@ class UnixRouter:
         return self._came.popleft() if self._came else None
 
     def _take_in(self, timeout_s: float) -> bool:
-        """Take in what is there or comes in time; whether anything was."""
+        """Take in what has come or comes in time; whether anything did."""
         ready = self._epoll.poll(timeout_s)
         for fd, events in ready:
             peer = self._peers.get(fd)
@@ -368,15 +368,15 @@ class UnixRouter:
         try:
             sock, _ = self._listener.accept()
         except OSError:
-            return  # gone again, or no descriptors left: it may try later
+            return  # it is gone again, or there are no descriptors left: it may try later
         sock.setblocking(False)
         widen(sock)
         self._count += 1
-        peer = _Peer(b"\0" + self._count.to_bytes(8, "big"), sock)
+        peer = _Connection(b"\0" + self._count.to_bytes(8, "big"), sock)
         self._peers[sock.fileno()] = self._by_name[peer.name] = peer
         self._epoll.register(sock, select.EPOLLIN)
 
-    def _read(self, peer: _Peer) -> None:
+    def _read(self, peer: _Connection) -> None:
         try:
             data = peer.socket.recv(peer.stream.room)
         except BlockingIOError:
@@ -395,7 +395,7 @@ class UnixRouter:
             self._drop(peer)
 
     def pid(self, peer: bytes) -> int:
-        """The process that made this connection, as the system says; 0 if that is not known here."""
+        """The process that made this connection, from the system; 0 if that is not known."""
         found = self._by_name.get(peer)
         return found.pid if found is not None else 0
 
@@ -416,7 +416,7 @@ class UnixRouter:
             if to.out.nbytes > self._max_queued:
                 self._drop(to)
 
-    def _flush(self, peer: _Peer) -> None:
+    def _flush(self, peer: _Connection) -> None:
         try:
             if peer.out.flush():
                 self._epoll.modify(peer.socket, select.EPOLLIN)
@@ -432,20 +432,20 @@ class UnixRouter:
             self._closing.append(found)
 
     def lost(self) -> list[bytes]:
-        """The peers found lost since the last time."""
+        """The peers found lost since the last call."""
         if self._closing:
             now = time.monotonic()
             for peer in list(self._closing):
                 if not peer.out.left or now >= peer.closing_s:
                     self._closing.remove(peer)
                     self._drop(peer)
-        # Their last messages come first: whoever asks has received all that is there.
+        # Their last messages come first: a peer is reported as lost when everything it sent was received.
         if self._came:
             return []
         lost, self._lost = self._lost, []
         return lost
 
-    def _drop(self, peer: _Peer) -> None:
+    def _drop(self, peer: _Connection) -> None:
         fd = peer.socket.fileno()
         if fd < 0:
             return
@@ -458,7 +458,7 @@ class UnixRouter:
             self._lost.append(peer.name)
 
     def close(self) -> None:
-        """Give what was sent a moment to get out, then close everything."""
+        """Wait a moment for queued messages to be sent, then close everything."""
         deadline_s = time.monotonic() + _CLOSE_S
         for peer in list(self._peers.values()):
             with suppress(OSError):

@@ -1,14 +1,15 @@
 """Running calls: what a call reads from the store, what it leaves there, and how it fails.
 
-Law 1: a failed call changes nothing. Each result that was to replace an input keeps that input's value
+Law 1: a failed call changes nothing. Each result that should replace an input keeps that input's value
        under its new id; the other results are poisoned; donated inputs are gone either way.
 Law 2: a call that uses a poisoned value, or a kept one before the client knows of that failure, fails
        the same way: same failure, same root.
 Law 3: completion is reported when the device is done. A call whose outcome is on the device (a flag) is
-       finished before its session's next work begins (core.py), so nobody ever reads a result that is not one.
-Law 4: nothing a program does ends the worker, except what leaves the engine itself of no use.
+       finished before its session's next work begins (core.py), so no call reads a result of one that failed.
+Law 4: nothing a program does ends the worker, except a device error after which the engine is unusable.
 
-Calls that several workers run together are in together.py; they begin and end as here.
+A call begins (`begin`), runs, and ends (`end`, `fail`), whether this worker runs it alone (`run`) or with others:
+together.py only adds how workers wait for each other in between.
 """
 
 from __future__ import annotations
@@ -19,41 +20,25 @@ from threading import Lock
 from typing import Any
 
 from gt.config import Config
-from gt.errors import BY_NAME
+from gt.errors import BY_NAME, IndexOutOfRange
 from gt.program import Precision
 from gt.transport.codec import Buffer
 from gt.transport.messages import Call, CallDone, CallFailed, Failure, Message, unpack_ids
-from gt.worker.engines import Array, Engine
+from gt.worker.run.engine import Engine
 from gt.worker.run.programs import Known
 from gt.worker.run.replays import Replay
-from gt.worker.run.store import Entry
-from gt.worker.run.tiers import Form, Tiers
-from gt.worker.session import Session
+from gt.worker.run.store import Array, Entry
+from gt.worker.run.tiers import Tiers
+from gt.worker.session import Running, WorkerSession
 
 Out = list[tuple[Message, Buffer | None]]
 
-LOOK_NS = 150_000  #: How often the device is asked what is done, while there is work to give it.
-MAX_TEXT = 2_000  #: Characters of an error's text that travel.
+LOOK_NS = 150_000  #: How often the device is asked what is done, while there is more work for it.
+MAX_TEXT = 2_000  #: Characters of an error's text that are sent.
 
 
 class EngineLost(Exception):
-    """The engine itself is broken (a sticky device error): this worker is of no more use."""
-
-
-class Started:
-    """A call that the engine was given and may not have finished."""
-
-    __slots__ = ("call", "flag", "issue_us", "known", "mark", "session", "start_ns", "tier")
-
-    def __init__(self, session: Session, call: Call, known: Known, start_ns: int) -> None:
-        self.session = session
-        self.call = call
-        self.known = known
-        self.start_ns = start_ns
-        self.mark: Any = None
-        self.flag: Any = None
-        self.tier = 1
-        self.issue_us = 0  #: What it took the host, from which the device may have been at work too.
+    """The engine itself is broken (a sticky device error): this worker cannot go on."""
 
 
 class Calls:
@@ -65,118 +50,143 @@ class Calls:
         self.log = log
         self.count = 0
         self.run_us = 0
-        self._flying: dict[int, Session] = {}  #: Sessions with calls on the device.
+        self._flying: dict[int, WorkerSession] = {}  #: Sessions with calls on the device.
         self.tiers = Tiers(engine, config, log)
         self._lock = lock
         self._looked_ns = 0
-        self._precision: Precision | None = None  #: The engine's, as the last call left it.
+        self._precision: Precision | None = None  #: The engine's, as the last call set it.
 
-    def run(self, session: Session, call: Call, known: Known, out: Out) -> None:
-        """Run a call, as far as the host is concerned; `look` reports the rest."""
+    def run(self, session: WorkerSession, call: Call, known: Known, out: Out) -> None:
+        """Run a call that this worker runs alone, as far as the host is concerned; `look` reports the rest."""
         ids, entries = self.read(session, call)
         if (replay := session.replays.get(known.hash)) is not None:
             if self._run_again(replay, session, call, known, ids, entries, out):
                 return
             del session.replays[known.hash]
-        form, trouble = self.begin(session, call, known, entries)
-        if trouble is not None or form is None:
-            failure, root = trouble or (_NO_CODE, call.seq)
-            self.fail(session, call, known, ids, failure, root, (), out)
+        running = self.begin(session, call, known, ids, entries, out)
+        if running is None:
             return
-        started = Started(session, call, known, time.perf_counter_ns())
-        touched: tuple[int, ...] = ()
-        error: Failure | None = None
+        failure: Failure | None = None
         try:
             self.use(session, known)
-            arrays = self.take(session, form, known, ids, entries)
-            results, started.flag = form.run(arrays, call.scalars)
-            started.tier = form.ran
-            started.issue_us = (time.perf_counter_ns() - started.start_ns) // 1000
+            results, running.flag = running.form.run(self.take(running), call.scalars)
         except Exception as e:
-            instruction, committing = form.where(e)
-            error = self.failure(e, known.hash, instruction)
-            touched = form.takes if committing else ()
-        if error is not None:  # here and not in the except clause: the exception's frames held arrays
-            arrays = []
-            self.fail(session, call, known, ids, error, call.seq, touched, out)
-            self.recover(error)
+            failure = self.stopped(running, e)
+        if failure is not None:  # here and not in the except clause: the exception's frames held arrays
+            self.fail(running, failure, call.seq, out)
+            self.recover(failure)
             return
-        made = self.put(session, call, known, ids, results)
-        if form.lends:
-            form.lend(made)
-            self._expect(form, session, known, ids, entries, made)
-        del made, results  # what is lent must be held by the store alone
-        self.launched(started, out)
+        self.end(running, results, out)
 
-    def read(self, session: Session, call: Call) -> tuple[Sequence[int], list[Entry | None]]:
+    def read(self, session: WorkerSession, call: Call) -> tuple[Sequence[int], list[Entry | None]]:
         """The ids and entries of a call's inputs."""
         ids = unpack(call.inputs)
         with self._lock:
             return ids, [*map(session.store.entries.get, ids)]
 
     def begin(
-        self, session: Session, call: Call, known: Known, entries: list[Entry | None]
-    ) -> tuple[Form | None, tuple[Failure, int] | None]:
-        """The code for a call, and why it cannot run, if it cannot."""
-        form = self.tiers.choose(session, known, entries)
-        trouble = _trouble(known, call, entries)
-        return form, (_NO_CODE, call.seq) if trouble is None and form is None else trouble
+        self, session: WorkerSession, call: Call, known: Known, ids: Sequence[int], entries: list[Entry | None],
+        out: Out, alone: Failure | None = None,
+    ) -> Running | None:  # fmt: skip
+        """Choose the code for a call; None if the call cannot run, which is then reported. `alone`: why the other
+        workers of the call cannot be reached."""
+        running = Running(session, call, known, ids, entries)
+        form = self.tiers.choose(known, entries, session.captures)
+        # What is wrong with this worker's part says more than that another worker is gone.
+        failure, root = _trouble(known, call, entries) or (alone if form is not None else _NO_CODE, call.seq)
+        if failure is not None or form is None:
+            assert failure is not None
+            self.fail(running, failure, root, out)
+            return None
+        running.form = form
+        running.start_ns = time.perf_counter_ns()
+        return running
 
-    def use(self, session: Session, known: Known) -> None:
-        """What follows is work of this session, done as exactly as its program says."""
+    def use(self, session: WorkerSession, known: Known) -> None:
+        """What follows is work of this session, with the precision that its program says."""
         self.engine.use(session.number)
         if known.precision != self._precision:
             self._precision = known.precision
             self.engine.set_precision(known.precision)
 
-    def put(
-        self, session: Session, call: Call, known: Known, ids: Sequence[int], results: Sequence[Array]
-    ) -> list[Entry]:
-        """A call has run, as far as the host is concerned: its results take their places."""
+    def take(self, running: Running) -> list[Array]:
+        """The arrays that a program may consume. The store drops those whose value no failed call keeps."""
+        ids, entries, takes, early = running.ids, running.entries, running.form.takes, running.known.early
+        arrays = [e.array for e in entries if e is not None]
+        if takes or early:
+            named = [i for i in ids if i]
+            twice = len(set(named)) < len(named)
+            for i in takes:
+                if twice or entries[i].shared:  # type: ignore[union-attr]  # none is missing
+                    arrays[i] = self.engine.own(arrays[i])
+            with self._lock:
+                running.session.store.drop([ids[i] for i in early])
+            for i in early:
+                entries[i] = None  # or this list would keep it alive while the program runs
+        return arrays
+
+    def stopped(self, running: Running, error: Exception) -> Failure:
+        """The failure of a call whose code raised this error."""
+        form = running.form
+        instruction, committing = form.where(error)
+        if instruction < 0 and isinstance(error, IndexOutOfRange):
+            instruction = _only_check(form.checks)
+        running.touched = form.takes if committing else ()
+        return self.failure(error, running.known.hash, instruction)
+
+    def end(self, running: Running, results: Sequence[Array], out: Out) -> None:
+        """A call has run, as far as the host is concerned: put its results into the store."""
+        session, known, ids, form = running.session, running.known, running.ids, running.form
+        running.tier = form.ran
+        running.issue_us = (time.perf_counter_ns() - running.start_ns) // 1000
         made = [Entry(spec, array) for spec, array in zip(known.outputs, results, strict=True)]
         with self._lock:
             session.store.drop([ids[i] for i in known.donate])
             if not session.closed:
-                first = call.outputs
-                for k, entry in enumerate(made):
-                    session.store.entries[first + k] = entry
-        return made
+                session.store.entries.update(enumerate(made, running.call.outputs))
+        if form.lends:
+            form.lend(made)
+            self._expect(running, made)
+        del made  # what is lent must be held by the store alone
+        self.launched(running, out)
 
-    def _expect(
-        self, form: Any, session: Session, known: Known, ids: Sequence[int], entries: list[Entry | None],
-        made: list[Entry],
-    ) -> None:  # fmt: skip
+    def _expect(self, running: Running, made: list[Entry]) -> None:
         """The next call of this program may be the same again."""
-        if form.ran == form.tier and self.tiers.settled(known, form.tier) and len(set(ids)) == len(ids):
-            replay = Replay(form, known)
-            if replay.expect(entries, made, session.store):
+        session, known, ids = running.session, running.known, running.ids
+        capture = session.captures.get(known.hash)
+        if capture is not running.form or capture.captured is None or capture.ran != capture.tier:
+            return
+        if self.tiers.settled(known, capture) and len(set(ids)) == len(ids):
+            replay = Replay(capture, capture.captured, known)
+            if replay.expect(running.entries, made, session.store):
                 session.replays[known.hash] = replay
 
     def _run_again(
-        self, replay: Replay, session: Session, call: Call, known: Known, ids: Sequence[int],
+        self, replay: Replay, session: WorkerSession, call: Call, known: Known, ids: Sequence[int],
         entries: list[Entry | None], out: Out,
     ) -> bool:  # fmt: skip
-        """Run a call that is the same again; False if it is not."""
+        """Run a call that is the same again, by a replay; False if it is not."""
         store = session.store
         if (
             call.refused is not None
             or not replay.fits(entries, store, known)
             or tuple(map(type, call.scalars)) != known.scalars
-            or not self.tiers.settled(known, replay.tier)
+            or not self.tiers.settled(known, replay.capture)
         ):
             return False
-        started = Started(session, call, known, time.perf_counter_ns())
+        running = Running(session, call, known, ids, entries)
+        running.start_ns = time.perf_counter_ns()
         capture = replay.capture
         self.engine.use(session.number)
         try:
             arrays = [None if e is None else e.array for e in entries] if replay.captured.copied else ()
             made = capture.again(arrays, call.scalars)
         except Exception as e:
-            raise EngineLost(str(e)) from None  # a launch that worked before
+            raise EngineLost(str(e)) from None  # it was launched successfully before
         if made is None:
             return False
-        started.flag = made.pop() if capture.form.flagged else None
-        started.tier = replay.tier
+        running.flag = made.pop() if capture.form.flagged else None
+        running.tier = replay.tier
         first, held = call.outputs, store.entries
         new = [Entry(spec, array) for (_, spec), array in zip(replay.new, made, strict=True)]
         with self._lock:
@@ -190,44 +200,27 @@ class Calls:
             capture.lent(new)
             del entry  # what is lent must be held by the store alone
         del made, new
-        self.launched(started, out)
+        self.launched(running, out)
         return True
 
-    def take(
-        self, session: Session, form: Form, known: Known, ids: Sequence[int], entries: list[Entry | None]
-    ) -> list[Array]:
-        """The arrays a program may consume. The store lets go of those that no failure brings back."""
-        arrays = [e.array for e in entries if e is not None]
-        if form.takes or known.early:
-            named = [i for i in ids if i]
-            twice = len(set(named)) < len(named)
-            for i in form.takes:
-                if twice or entries[i].shared:  # type: ignore[union-attr]  # none is missing
-                    arrays[i] = self.engine.own(arrays[i])
-            with self._lock:
-                session.store.drop([ids[i] for i in known.early])
-            for i in known.early:
-                entries[i] = None  # or this list would keep it alive while the program runs
-        return arrays
-
-    def launched(self, started: Started, out: Out) -> None:
+    def launched(self, running: Running, out: Out) -> None:
         try:
-            if started.flag is not None:
-                started.flag = self.engine.send_flag(started.flag)
-                started.session.flagged = started
-            started.mark = self.engine.mark()
+            if running.flag is not None:
+                running.flag = self.engine.send_flag(running.flag)
+                running.session.flagged = running
+            running.mark = self.engine.mark()
         except Exception as e:
             raise EngineLost(str(e)) from None
-        session = started.session
-        if not session.flying and self.passed(started.mark):
-            self._done(started, _since_us(started, time.perf_counter_ns()), out)
+        session = running.session
+        if not session.flying and self.passed(running.mark):
+            self._done(running, _since_us(running, time.perf_counter_ns()), out)
             return
-        session.flying.append(started)
+        session.flying.append(running)
         self._flying[session.number] = session
 
     def look(self, out: Out, in_a_hurry: bool = True) -> None:
-        """Report the calls that are done: of each session in its order, whatever others have on the device. While
-        there is other work, not more often than every LOOK_NS: asking a device costs as much as giving it work."""
+        """Report the calls that are done, in order within each session. Unless `in_a_hurry`, ask the device only every
+        LOOK_NS: asking costs as much as launching work."""
         if not self._flying:
             return
         now_ns = time.perf_counter_ns()
@@ -238,7 +231,7 @@ class Calls:
             flying, done = session.flying, 0
             while done < len(flying) and self.passed(flying[done].mark):
                 done += 1
-            if done:  # when each of them was, nobody has seen
+            if done:  # when each of them was is not known
                 each_us = _since_us(flying[0], time.perf_counter_ns()) // done
                 for _ in range(done):
                     self._done(flying.popleft(), each_us, out)
@@ -247,47 +240,38 @@ class Calls:
 
     @property
     def in_flight(self) -> int:
-        """Calls that the device has."""
+        """Calls on the device."""
         return sum(len(s.flying) for s in self._flying.values())
 
     def passed(self, mark: Any) -> bool:
-        """Whether the device has got there."""
+        """Whether the device has reached this point of its work."""
         try:
             return self.engine.passed(mark)
         except Exception as e:
             raise EngineLost(str(e)) from None
 
-    def _done(self, started: Started, run_us: int, out: Out) -> None:
-        session, call, known = started.session, started.call, started.known
+    def _done(self, running: Running, run_us: int, out: Out) -> None:
+        session, call, known = running.session, running.call, running.known
         session.last_done_ns = time.perf_counter_ns()
         self.count += 1
         self.run_us += run_us
         known.hits += 1
         known.run_us += run_us
-        self.tiers.note(known, started.tier, run_us, started.issue_us)
+        self.tiers.note(known, running.tier, run_us, running.issue_us)
         if self.config.debug_worker:
             self.log(f"session {session.number} call {call.seq}: {known.hash.hex()[:8]} {run_us} us")
-        if session.flagged is started:
+        if session.flagged is running:
             session.flagged = None
         if session.closed:
             return
-        if started.flag is not None and self.engine.raised(started.flag):
-            self._fail_late(started, out)
+        if running.flag is not None and self.engine.raised(running.flag):
+            self._fail_late(running, out)
         else:
             out.append((CallDone(call.session, call.seq, run_us), None))
 
-    def fail(
-        self,
-        session: Session,
-        call: Call,
-        known: Known,
-        ids: Sequence[int],
-        failure: Failure,
-        root: int,
-        touched: tuple[int, ...],
-        out: Out,
-    ) -> None:
-        """A call failed on the host. `touched` are inputs that it may have begun to overwrite."""
+    def fail(self, running: Running, failure: Failure, root: int, out: Out) -> None:
+        """A call failed on the host."""
+        session, call, known, ids, touched = running.session, running.call, running.known, running.ids, running.touched
         with self._lock:
             store = session.store
             old = {k: store.entries.get(ids[i]) for k, i in known.updates.items() if i < len(ids) and i not in touched}
@@ -307,14 +291,11 @@ class Calls:
         if not session.closed:
             self._report(session, call, root, failure, out)
 
-    def _fail_late(self, started: Started, out: Out) -> None:
-        """A call failed on the device: what it replaces holds the old values already."""
-        session, call, known = started.session, started.call, started.known
+    def _fail_late(self, running: Running, out: Out) -> None:
+        """A call failed on the device: the results that replace inputs hold the old values already."""
+        session, call, known = running.session, running.call, running.known
         checks = known.runnable.checks if known.runnable is not None else ()
-        instructions = {i for i, _ in checks}
-        names = ", ".join(sorted({name for _, name in checks}))
-        instruction = instructions.pop() if len(instructions) == 1 else -1
-        failure = Failure("IndexOutOfRange", f"{names}: an index is out of range", known.hash, instruction)
+        failure = Failure("IndexOutOfRange", out_of_range(checks), known.hash, _only_check(checks))
         with self._lock:
             for k, spec in enumerate(known.outputs):
                 if k in known.updates:
@@ -323,14 +304,14 @@ class Calls:
                     session.store.poison(call.outputs + k, spec, failure, call.seq)
         self._report(session, call, call.seq, failure, out)
 
-    def _report(self, session: Session, call: Call, root: int, failure: Failure, out: Out) -> None:
+    def _report(self, session: WorkerSession, call: Call, root: int, failure: Failure, out: Out) -> None:
         session.failed = call.seq
         if self.config.debug_worker:
             self.log(f"session {call.session} call {call.seq} failed: {failure.kind}: {failure.text}")
         out.append((CallFailed(call.session, call.seq, root, failure), None))
 
     def failure(self, error: Exception, program: bytes = b"", instruction: int = -1) -> Failure:
-        """An error as it travels."""
+        """An error as it is sent."""
         name = type(error).__name__
         if isinstance(error, MemoryError) or self.engine.out_of_memory(error):
             return Failure("OutOfMemory", str(error)[:MAX_TEXT] or "out of memory", program, instruction)
@@ -339,7 +320,7 @@ class Calls:
         return Failure("WorkerError", f"{name}: {error}"[:MAX_TEXT], program, instruction)
 
     def recover(self, failure: Failure) -> None:
-        """After a failure on the engine: give memory back, or find out that nothing works any more."""
+        """After a failure in the engine: free cached memory, or find out that the engine is broken."""
         if failure.kind == "OutOfMemory":
             self.engine.release()
         elif failure.kind == "WorkerError":
@@ -349,32 +330,46 @@ class Calls:
                 raise EngineLost(str(e)) from None
 
 
-def _since_us(started: Started, now_ns: int) -> int:
-    """The time since this call began: when it was given to the device, or when that was done with the one before."""
-    return (now_ns - max(started.start_ns, started.session.last_done_ns)) // 1000
+def _since_us(running: Running, now_ns: int) -> int:
+    """The time since the device could start this call: when it was launched, or when the one before was done."""
+    return (now_ns - max(running.start_ns, running.session.last_done_ns)) // 1000
 
 
-_NO_CODE = Failure("WorkerError", "the program could not be made ready")
+_NO_CODE = Failure("WorkerError", "no code could be generated for the program")
 
 
 def _trouble(known: Known, call: Call, entries: list[Entry | None]) -> tuple[Failure, int] | None:
-    """Why a call cannot run, and the call where that began."""
+    """Why a call cannot run, and the call that failed first."""
     failure = call.refused or known.failure
     if failure is not None:
         return failure, call.root or call.seq
     if len(entries) != len(known.inputs):
-        return _wrong(known, f"{len(entries)} inputs given, {len(known.inputs)} needed"), call.seq
+        return _wrong(known, f"got {len(entries)} inputs, expected {len(known.inputs)}"), call.seq
     if tuple(map(type, call.scalars)) != known.scalars:
-        return _wrong(known, f"scalars {call.scalars} are not of the program's kinds"), call.seq
+        return _wrong(known, f"scalars {call.scalars} do not have the program's types"), call.seq
     acked = call.acked
     for i, (entry, want) in enumerate(zip(entries, known.inputs, strict=True)):
         if entry is None:
-            return _wrong(known, f"input {i}: there is no such tensor"), call.seq
+            return _wrong(known, f"input {i} is not a tensor of this session"), call.seq
         if entry.taint > acked and entry.failure is not None:
             return entry.failure, entry.root or call.seq
         if entry.spec is not want:
-            return _wrong(known, f"input {i} is {entry.spec!r}, not {want!r}"), call.seq
+            return _wrong(known, f"input {i} is {entry.spec!r}, expected {want!r}"), call.seq
     return None
+
+
+Checks = tuple[tuple[int, str], ...]  #: (instruction, op) of index checks.
+
+
+def out_of_range(checks: Checks) -> str:
+    """The message of a failed check, of which only the device knows which one it was."""
+    return f"{', '.join(sorted({name for _, name in checks}))}: an index is out of range"
+
+
+def _only_check(checks: Checks) -> int:
+    """The instruction of these checks; -1 if they are of several."""
+    instructions = {i for i, _ in checks}
+    return instructions.pop() if len(instructions) == 1 else -1
 
 
 def _wrong(known: Known, text: str) -> Failure:
@@ -382,5 +377,5 @@ def _wrong(known: Known, text: str) -> Failure:
 
 
 def unpack(packed: bytes) -> Sequence[int]:
-    """The ids in a packed list; one that is broken holds none."""
+    """The ids in a packed list; none if its length is not a multiple of 8."""
     return unpack_ids(packed) if len(packed) % 8 == 0 else ()

@@ -1,12 +1,12 @@
 """The worker as a state machine: messages in, messages out, an engine in between.
 
-Law 1: `receive` only queues work or answers what needs no array; `step` does the next piece of work and
-       is the only one to touch the engine; `copy` takes in bytes that lie in shared memory, so that nobody else
-       stands behind a large upload. Each may run in a thread of its own.
+Law 1: `receive` only queues work or answers what needs no array. `step` does the next piece of work and
+       is the only one to use the engine. `copy` copies uploaded bytes out of shared memory, so that no other work
+       waits behind a large upload. Each may run in a thread of its own.
 Law 2: the lock is held for bookkeeping only, never while a kernel runs.
-Law 3: work is done in the order it came, except that a fetch is served as soon as its value is there:
-       at once, or right behind the call that makes the value, never behind later calls.
-Law 4: a call of an unknown program, and all work of its session behind it, is held until the text comes;
+Law 3: work is done in the order it came, except that a fetch is served as soon as its value exists:
+       at once, or right after the call that makes the value, never after later calls.
+Law 4: a call of an unknown program, and all later work of its session, is held until the program's text comes;
        other sessions go on.
 Law 5: calls that several workers run together begin in the order in which they came, over all sessions, and each is
        over before the next begins: so two workers never wait for each other in different calls.
@@ -49,17 +49,17 @@ from gt.transport.messages import (
 )  # fmt: skip
 from gt.transport.shared import SLOTS, Ring, nbytes_of, open_ring
 from gt.worker.calls import Calls, Out, unpack
-from gt.worker.engines import Engine
 from gt.worker.fetches import Fetches
 from gt.worker.run.collectives import Groups, Network
+from gt.worker.run.engine import Engine
 from gt.worker.run.programs import Known, Programs
 from gt.worker.run.store import NOTHING
-from gt.worker.session import Session, Work
+from gt.worker.session import Work, WorkerSession
 from gt.worker.together import Together
-from gt.worker.transfers import Arrived, Outgoing, Pieces, Upload, below
+from gt.worker.transfers import Arrived, Incoming, Outgoing, Pieces, below
 
-RINGS = 256  #: Rings of clients that are open here: each takes a file descriptor.
-POLL_S = 50e-6  #: How often a device that is at work is asked whether it is done.
+RINGS = 256  #: Rings of clients that may be open here: each takes a file descriptor.
+POLL_S = 50e-6  #: How often a busy device is asked whether it is done.
 
 
 class WorkerCore:
@@ -76,27 +76,28 @@ class WorkerCore:
         self.config = config
         self.log = log
         self.programs = Programs(config.cache_bytes)
-        self.sessions: dict[int, Session] = {}
+        self.sessions: dict[int, WorkerSession] = {}
         self._lock = threading.Lock()
         self._bell = threading.Lock()  #: Free while there may be something to do; see `wait`.
         self._calls = Calls(engine, config, self._lock, log)
         self._urgent: deque[Work] = deque()  #: Goes before the queue.
         self._fetches = Fetches(engine, self._calls, self._lock, self._urgent)
         self._queue: deque[Work] = deque()
-        self._behind: dict[int, Session] = {}  #: Sessions with work that waits for the outcome of a call.
+        self._behind: dict[int, WorkerSession] = {}  #: Sessions with work that waits for a call to be done.
         self._running: Work | None = None
         self._groups = Groups(network)
         self._shared: set[bytes] = set()  #: Programs that several workers run together,
         self._order: deque[Work] = deque()  #: their calls, in the order in which they came,
         self._together: Together | None = None  #: and the one that has begun: the first of them.
         self._needed: set[bytes] = set()  #: Programs that were asked for.
-        self.copying = False  #: A large upload is coming in: whoever only looks for work takes time from it.
-        self._copies: SimpleQueue[tuple[Session, Chunk, Ring]] = SimpleQueue()  #: Chunks whose bytes lie in a ring.
+        self.copying = False  #: A large upload is being copied: polling for work would slow it down.
+        #: Chunks whose bytes are in a ring.
+        self._copies: SimpleQueue[tuple[WorkerSession, Chunk, Ring]] = SimpleQueue()
 
     # --- the reader's side ---------------------------------------------------------------
 
     def receive(self, message: Message, payload: Buffer | None = None) -> Out:
-        """Take in a message; what can be answered at once."""
+        """Take in a message; returns what can be answered at once."""
         out: Out = []
         if isinstance(message, Chunk):
             return self._chunk_came(message, payload)
@@ -133,14 +134,14 @@ class WorkerCore:
                 case Peers():
                     self._groups.know(message.addresses)
                 case _:
-                    pass  # other greetings are the process's business (main.py)
+                    pass  # other greetings are handled in main.py
         if going is not None:
             out.extend(going.fill(pieces))
         self.ring()
         return out
 
     def copy(self, wait: bool = False) -> Out | None:
-        """Take in the next chunk that lies in a ring; what to answer. None: there is none."""
+        """Copy the next chunk out of a ring; returns what to answer. None: there is none."""
         try:
             session, chunk, ring = self._copies.get(wait)
         except Empty:
@@ -152,45 +153,45 @@ class WorkerCore:
         return [(ChunkAck(chunk.session, chunk.key, upload=True), None)]
 
     def ring(self) -> None:
-        """Wake whoever is in `wait`."""
+        """Wake the thread in `wait`."""
         if self._bell.locked():
-            with suppress(RuntimeError):  # somebody else was quicker
+            with suppress(RuntimeError):  # another thread has released it
                 self._bell.release()
 
     @property
     def number(self) -> int:
-        """What the dispatcher calls this worker; 0: not known yet."""
+        """The number that the dispatcher gave this worker; 0: not known yet."""
         return self._groups.me
 
     @property
     def in_flight(self) -> int:
-        """Calls and fetches that a device has; `step` has to be asked again to learn that they are done."""
+        """Calls and fetches on the device; `step` has to be called again to learn that they are done."""
         return self._calls.in_flight + len(self._fetches)
 
     @property
     def waiting(self) -> bool:
-        """Whether somebody waits for the device: a fetch, or work behind a call whose outcome is there."""
+        """Whether something waits for the device: a fetch, or work behind a call whose outcome is on the device."""
         return bool(self._behind or self._fetches)
 
     @property
     def busy(self) -> bool:
-        """Whether `step` would do something now. For whoever has many workers in one thread; calls and fetches that a
-        device has are not counted."""
+        """Whether `step` would do something now. For tests with many workers in one thread; calls and fetches on a
+        device are not counted."""
         if self._queue or self._urgent or (self._together is not None and self._together.ready):
             return True
         return any(self._may_begin(s.behind[0]) for s in self._behind.values())
 
     def wait(self, timeout_s: float) -> bool:
-        """Sleep until there may be something to do; False if that was not so in time."""
-        if self.in_flight:  # the device does not ring: look again very soon
+        """Sleep until there may be something to do; False if nothing came in time."""
+        if self.in_flight:  # the device does not wake us: poll
             self._bell.acquire(timeout=POLL_S)
             return True
         return self._bell.acquire(timeout=timeout_s)
 
-    def _session(self, number: int) -> Session:
+    def _session(self, number: int) -> WorkerSession:
         session = self.sessions.get(number)
         if session is None:
-            session = self.sessions[number] = Session(number)
+            session = self.sessions[number] = WorkerSession(number)
         return session
 
     def _place_fetch(self, fetch: Fetch) -> None:
@@ -203,11 +204,11 @@ class WorkerCore:
         elif session.uploads.get(fetch.id) is not None:
             session.upload_fetches.setdefault(fetch.id, []).append(work)
         else:
-            self._urgent.append(work)  # nothing will ever make it: it fails
+            self._urgent.append(work)  # nothing will make it: the fetch fails
 
-    def _maker(self, session: Session, id: int) -> Work | None:
-        """The work that will make this value. How many results a call has is not known before its
-        program is: without a better one, the nearest such call is taken."""
+    def _maker(self, session: WorkerSession, id: int) -> Work | None:
+        """The work that will make this value. How many results a call has is only known with its program:
+        for lack of a better one, the last call of an unknown program that may make it is taken."""
         guess: Work | None = None
         running = [self._running] if self._running is not None else []
         if self._together is not None:
@@ -227,7 +228,7 @@ class WorkerCore:
         return guess
 
     def _share(self, share: Share) -> Shared:
-        """Open a client's ring, in place of the one before."""
+        """Open a client's ring; it replaces the one before."""
         ring = open_ring(share)
         with self._lock:
             session = self._session(share.session)
@@ -246,18 +247,18 @@ class WorkerCore:
         self.ring()
         return [(ChunkAck(chunk.session, chunk.key, upload=True), None)]
 
-    def _take_chunk(self, session: Session, chunk: Chunk, data: Any) -> None:
-        """Copy a chunk in. The lock is not held: an upload's chunks come from one thread after the other."""
+    def _take_chunk(self, session: WorkerSession, chunk: Chunk, data: Any) -> None:
+        """Copy a chunk in. The lock is not held: only one thread at a time handles the chunks of an upload."""
         key = chunk.key
         try:
             upload = session.uploads.get(key)
             if chunk.offset == 0:
                 limit = self.config.worker_memory or self.engine.memory
-                upload = session.uploads[key] = Upload(chunk, limit, self.engine.host_buffer)
+                upload = session.uploads[key] = Incoming(chunk, limit, self.engine.host_buffer)
             if upload is None or not upload.take(chunk, data):
-                return  # more is to come; or it is the rest of one that failed
+                return  # more will come; or it is the rest of an upload that failed
             upload.cut()
-            # On a device it costs a wait to find out whether an index is in range; here it costs a look.
+            # To check an index on a device costs a wait; on the host it costs little.
             limit = below(upload.data, upload.spec) if self.engine.deferred else -1
             arrived = Arrived(key, upload.spec, upload.data.data, None, limit)
         except (ProgramError, MemoryError) as e:
@@ -273,7 +274,7 @@ class WorkerCore:
         session = self.sessions.pop(number, None)
         if session is not None:
             if all(s.waits_for != session.waits_for for s in self.sessions.values()):
-                self._needed.discard(session.waits_for)  # whoever wants it next asks again
+                self._needed.discard(session.waits_for)  # the next call of it asks again
             self._behind.pop(number, None)
             self._order = deque(w for w in self._order if w.session is not session)
             self.engine.leave(number)
@@ -306,13 +307,13 @@ class WorkerCore:
             "sessions": sessions,
             "programs": programs,
             "programs_nbytes": self.programs.nbytes,
-            **self.engine.usage(),  # bytes; "memory" is what the device has, and the dispatcher says that
+            **self.engine.usage(),  # bytes; "memory" is what the device has, which the dispatcher adds
         }
 
     # --- the runner's side ---------------------------------------------------------------
 
     def step(self) -> Out | None:
-        """Do the next piece of work; what to send because of it. None: there is nothing to do now."""
+        """Do the next piece of work; returns what to send. None: there is nothing to do now."""
         out: Out = []
         self._calls.look(out, in_a_hurry=not (self._queue or self._urgent))
         self._fetches.look(out)
@@ -353,7 +354,7 @@ class WorkerCore:
         return out
 
     def _go_on(self, together: Together, out: Out) -> bool:
-        """Run a call that others take part in, as far as they have come; whether it is over."""
+        """Run a call that several workers run together as far as possible; whether it is over."""
         if not together.go(out):
             return False
         with self._lock:
@@ -372,12 +373,12 @@ class WorkerCore:
             self._order.popleft()
 
     def _may_begin(self, work: Work) -> bool:
-        """Whether it is this work's turn: within its session, and among the calls that others take part in."""
+        """Whether it is this work's turn: within its session, and among the calls that several workers run."""
         session = work.session
         return (session is None or not session.must_wait) and (not work.together or self._order[0] is work)
 
     def _serve_fetches(self, work: Work, out: Out) -> None:
-        """Those of what this work has made, at once: their answers travel with the call's."""
+        """Serve the fetches of what this work has made, at once: their answers are sent with the call's."""
         with self._lock:
             fetches, work.fetches = work.fetches, []
         for fetch in fetches:
@@ -389,21 +390,21 @@ class WorkerCore:
                 self._fetches.serve(fetch, fetch.session, fetch.message, out)
 
     def _put_behind(self, work: Work) -> None:
-        """Its session has to wait: for the device, or for other workers."""
+        """Queue work of a session that has to wait: for the device, or for other workers."""
         session = work.session
         assert session is not None
-        # A fetch is of something that is there, or comes with the call that is waited for: it goes before later calls.
+        # The value of a fetch exists, or is made by the call that is waited for: it goes before later calls.
         session.behind.appendleft(work) if isinstance(work.message, Fetch) else session.behind.append(work)
         self._behind[session.number] = session
 
     def _first_behind(self) -> Work | None:
-        """Work that has waited, of a session that need not wait any more."""
+        """Work of a session that had to wait and need not any more."""
         for session in self._behind.values():
             if self._may_begin(session.behind[0]):
                 work = session.behind.popleft()
                 del self._behind[session.number]
                 if session.behind:
-                    self._behind[session.number] = session  # as the last: others have their turn
+                    self._behind[session.number] = session  # at the end: other sessions have their turn
                 return work
         return None
 
@@ -426,14 +427,14 @@ class WorkerCore:
                 return work
         return None
 
-    def _do_call(self, work: Work, session: Session, call: Call, out: Out) -> bool:
-        """Run a call; True if it is held instead, for lack of its program."""
+    def _do_call(self, work: Work, session: WorkerSession, call: Call, out: Out) -> bool:
+        """Run a call; True if it has not ended: its program is missing, or other workers are waited for."""
         with self._lock:
             if call.frees:
                 session.store.drop(unpack(call.frees))
             session.acked = call.acked
             known = self.programs.get(call.program)
-            # One that was refused for being no program will never be sent: it fails without being known.
+            # A program that was refused as invalid will never be sent: the call fails without it.
             if known is None and (call.refused is None or call.refused.kind != "ProgramError"):
                 if call.program not in self._needed:
                     self._needed.add(call.program)
@@ -441,7 +442,7 @@ class WorkerCore:
                 session.waits_for = call.program
                 session.held.append(work)
                 return True
-            if known is not None and known.workers and not work.together:  # its text came after it
+            if known is not None and known.workers and not work.together:  # its text came after the call
                 self._give_turn(work)
                 if not self._may_begin(work):
                     self._put_behind(work)
@@ -465,7 +466,7 @@ class WorkerCore:
             before = self.programs.peek(known.hash)
             if before is None:
                 self.programs.add(known)
-            else:  # somebody wants more of it than those before
+            else:  # a client may ask for more than those before
                 before.compile = max(before.compile, define.compile)
             self._needed.discard(known.hash)
             freed: list[Work] = []
@@ -476,7 +477,7 @@ class WorkerCore:
                     session.held.clear()
             self._queue.extendleft(reversed(freed))
 
-    def _do_arrived(self, session: Session, arrived: Arrived) -> None:
+    def _do_arrived(self, session: WorkerSession, arrived: Arrived) -> None:
         failure, array = arrived.failure, None
         if arrived.data is not None:
             try:

@@ -1,7 +1,7 @@
-"""Values on their way out: a fetch becomes chunks, at once or when the device has brought its bytes.
+"""Fetches: a value becomes chunks, at once or when the device has copied its bytes to the host.
 
 Law 1: a fetch is answered once, unless it is cancelled.
-Law 2: what is sent from where it lies is shared from then on: whoever replaces it leaves that array alone.
+Law 2: an array that is sent without a copy is marked as shared: a call that replaces the value does not write to it.
 Law 3: a session that reads slowly holds a bounded number of copies; its further fetches wait.
 """
 
@@ -9,26 +9,25 @@ from __future__ import annotations
 
 from collections import deque
 from threading import Lock
-from typing import Any
 
 from gt.transport.messages import CHUNK, Cancel, Chunk, ChunkAck, Failure, Fetch, FetchFailed
 from gt.transport.shared import LARGE, SLOTS
 from gt.worker.calls import Calls, Out
-from gt.worker.engines import Engine
+from gt.worker.run.engine import Coming, Engine
 from gt.worker.run.store import Entry
-from gt.worker.session import Session, Work
+from gt.worker.session import Work, WorkerSession
 from gt.worker.transfers import Outgoing, Pieces
 
 
 class Fetches:
-    """The fetches of all sessions. `urgent` takes those whose turn has come; `lock` guards it and the sessions."""
+    """The fetches of all sessions. `urgent` gets those whose turn has come; `lock` guards it and the sessions."""
 
     def __init__(self, engine: Engine, calls: Calls, lock: Lock, urgent: deque[Work]) -> None:
         self.engine = engine
         self._calls = calls
         self._lock = lock
         self._urgent = urgent
-        self._coming: deque[tuple[Work, Session, Entry, Any]] = deque()  #: Those that come from the device.
+        self._coming: deque[tuple[Work, WorkerSession, Entry, Coming]] = deque()  #: Those on their way from the device.
 
     def __len__(self) -> int:
         """How many are on their way from the device."""
@@ -36,8 +35,8 @@ class Fetches:
 
     # --- the reader's side: the caller has the lock --------------------------------------------------------
 
-    def take_in(self, session: Session, fetch: Fetch) -> Work:
-        """A fetch that has come, with the memory that was lent for its answer."""
+    def take_in(self, session: WorkerSession, fetch: Fetch) -> Work:
+        """The work of a fetch that has come, with the memory that was lent for its answer."""
         work = session.fetches[fetch.request] = Work(session, fetch)
         ring = session.ring
         if fetch.slots and ring is not None and ring.number == fetch.ring:
@@ -47,7 +46,7 @@ class Fetches:
                 work.box = ring
         return work
 
-    def send_more(self, session: Session | None, ack: ChunkAck) -> tuple[Outgoing | None, Pieces]:
+    def send_more(self, session: WorkerSession | None, ack: ChunkAck) -> tuple[Outgoing | None, Pieces]:
         going = session.sending.get(ack.key) if session is not None else None
         if session is None or going is None:
             return None, []
@@ -57,12 +56,12 @@ class Fetches:
             self._end(session, ack.key)
         return going, pieces
 
-    def cancel(self, session: Session | None, cancel: Cancel) -> None:
+    def cancel(self, session: WorkerSession | None, cancel: Cancel) -> None:
         if session is not None:
             self._end(session, cancel.request)
 
-    def _end(self, session: Session, request: int) -> None:
-        """A fetch was answered or given up: one that waits for that may try again."""
+    def _end(self, session: WorkerSession, request: int) -> None:
+        """A fetch was answered or cancelled: one that waits for that may try again."""
         session.fetches.pop(request, None)
         session.sending.pop(request, None)
         if session.backlog:
@@ -70,8 +69,8 @@ class Fetches:
 
     # --- the runner's side ---------------------------------------------------------------------------------
 
-    def serve(self, work: Work, session: Session, fetch: Fetch, out: Out) -> None:
-        """Send a value, or have it brought from the device first."""
+    def serve(self, work: Work, session: WorkerSession, fetch: Fetch, out: Out) -> None:
+        """Send a value, or start copying it from the device first."""
         failure: Failure | None = None
         data = memoryview(b"")
         borrow = False
@@ -83,14 +82,14 @@ class Fetches:
             elif entry.failure is not None and entry.poisoned:
                 failure = entry.failure
             elif wanted and not session.may_send(entry.spec.nbytes):
-                # Whoever replaces it must leave this array alone until it was sent.
+                # A call that replaces the value must not write to this array until it was sent.
                 session.store.share(entry)
                 first = work.entry is not None  # it had its turn before, so it is still the first
                 work.entry = entry
                 session.backlog.appendleft(work) if first else session.backlog.append(work)
                 return
             elif wanted and entry.spec.nbytes > LARGE and not self.engine.deferred:
-                session.store.share(entry)  # sent from where it lies
+                session.store.share(entry)  # sent without a copy
                 borrow = True
         if wanted and failure is None and entry is not None:
             try:
@@ -103,16 +102,22 @@ class Fetches:
         self._answer(work, session, entry, data, failure, out)
 
     def look(self, out: Out) -> None:
-        """Answer the fetches whose values have come from the device."""
+        """Answer the fetches whose values have arrived from the device."""
         for _ in range(len(self._coming)):
             work, session, entry, coming = self._coming.popleft()
-            if not self._calls.passed(coming[1]):
+            if not self._calls.passed(coming.mark):
                 self._coming.append((work, session, entry, coming))
             elif not session.closed:
                 self._answer(work, session, entry, self.engine.end_fetch(coming), None, out)
 
     def _answer(
-        self, work: Work, session: Session, entry: Entry | None, data: memoryview, failure: Failure | None, out: Out
+        self,
+        work: Work,
+        session: WorkerSession,
+        entry: Entry | None,
+        data: memoryview,
+        failure: Failure | None,
+        out: Out,
     ) -> None:
         fetch = work.message
         assert isinstance(fetch, Fetch)
@@ -135,10 +140,10 @@ class Fetches:
             out.extend(going.fill(pieces))
 
     def _answer_whole(
-        self, work: Work, session: Session, fetch: Fetch, entry: Entry, data: memoryview, out: Out
+        self, work: Work, session: WorkerSession, fetch: Fetch, entry: Entry, data: memoryview, out: Out
     ) -> None:
         """All of it in one chunk, as most are. The caller has the lock."""
-        # In a mailbox it is at once, also before a failure that was sent earlier: then the client must not find it.
+        # What is in a mailbox is seen at once, even before a failure that was sent earlier. Then it must not be there.
         if work.box is not None and session.failed <= session.acked:
             work.box.post(fetch.slots[0], fetch.request, data)
         shape, dtype = entry.spec.shape, entry.spec.dtype.name

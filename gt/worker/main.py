@@ -27,16 +27,15 @@ from gt.command_line import Parser
 from gt.config import Config, load, prepare_torch
 from gt.errors import GTError, ServerError, StartError
 from gt.transport import connect
-from gt.transport.channel import Channel
+from gt.transport.channel import Channel, Patience
 from gt.transport.codec import Buffer
 from gt.transport.messages import VERSION, Goodbye, Message, Refused, WorkerHello, WorkerWelcome
-from gt.transport.patience import Patience
 from gt.transport.sockets import endpoint
 from gt.worker import engines
 from gt.worker.calls import EngineLost
 from gt.worker.core import POLL_S, WorkerCore
-from gt.worker.engines import Engine
 from gt.worker.heap import keep_freed_memory
+from gt.worker.run.engine import Engine
 
 TICK_S = 0.25  #: How often an idle thread looks whether its parent and its connection are still there.
 LOOK_S = 0.002  #: How often the reader looks whether it is needed, while the runner has work,

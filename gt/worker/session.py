@@ -1,20 +1,19 @@
-"""What a worker has of one session: its store, its work in waiting, its transfers. Pure data."""
+"""What a worker has of one session: its store, its waiting work, its calls, its transfers. Pure data."""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
 
-from gt.transport.messages import Message
+from gt.transport.messages import Call, Message
 from gt.transport.shared import Ring
-from gt.worker.run.store import Entry, Store
-from gt.worker.transfers import Arrived, Outgoing, Upload
+from gt.worker.run.engine import CaptureForm, Form, Mark
+from gt.worker.run.programs import Known
+from gt.worker.run.replays import Replay
+from gt.worker.run.store import Array, Entry, Store
+from gt.worker.transfers import Arrived, Incoming, Outgoing
 
-if TYPE_CHECKING:
-    from gt.worker.calls import Started
-    from gt.worker.run.replays import Replay
-
-IN_FLIGHT = 8  #: Calls of one session that a device has at once.
+IN_FLIGHT = 8  #: Calls of one session that may be on a device at once.
 SENDING_NBYTES = 64 << 20  #: Copies made for fetches of one session, beyond which further fetches wait.
 
 
@@ -23,17 +22,42 @@ class Work:
 
     __slots__ = ("box", "entry", "fetches", "message", "ring", "session", "together")
 
-    def __init__(self, session: Session | None, message: Message | Arrived) -> None:
-        self.session = session  #: None: it belongs to nobody (a program's text).
+    def __init__(self, session: WorkerSession | None, message: Message | Arrived) -> None:
+        self.session = session  #: None: it belongs to no session (a program's text).
         self.message = message
-        self.fetches: list[Work] = []  #: Fetches of what this makes, to be served right behind it.
+        self.fetches: list[Work] = []  #: Fetches of what this makes, to be served right after it.
         self.entry: Entry | None = None  #: Of a fetch that had to wait: what it will send.
-        self.together = False  #: A call that other workers take part in.
+        self.together = False  #: A call that several workers run together.
         self.ring: Ring | None = None  #: Of a fetch: the memory that was lent for its answer,
         self.box: Ring | None = None  #: or the one with a mailbox for it.
 
 
-class Session:
+class Running:
+    """A call that has begun, until it is reported as done."""
+
+    __slots__ = (
+        "call", "entries", "flag", "form", "ids", "issue_us", "known", "mark", "session", "start_ns", "tier", "touched",
+    )  # fmt: skip
+
+    form: Form  #: What runs it; not set for a replay.
+
+    def __init__(
+        self, session: WorkerSession, call: Call, known: Known, ids: Sequence[int], entries: list[Entry | None]
+    ) -> None:
+        self.session = session
+        self.call = call
+        self.known = known
+        self.ids = ids  #: Of its inputs,
+        self.entries = entries  #: and their entries in the store.
+        self.touched: tuple[int, ...] = ()  #: Of one that failed: inputs that it may have begun to overwrite.
+        self.start_ns = 0
+        self.issue_us = 0  #: What it took the host; the device may have been at work at the same time.
+        self.mark: Mark = None
+        self.flag: Array | None = None
+        self.tier = 1
+
+
+class WorkerSession:
     """See the file's header."""
 
     def __init__(self, number: int) -> None:
@@ -42,17 +66,17 @@ class Session:
         self.store = Store()
         self.waits_for = b""  #: The program whose text was asked for; all work is held until it comes.
         self.held: deque[Work] = deque()
-        self.flagged: Started | None = None  #: A call in flight whose outcome is on the device.
+        self.flagged: Running | None = None  #: A call in flight whose outcome is on the device.
         self.paused = False  #: A call has begun and waits for other workers.
-        self.flying: deque[Started] = deque()  #: Calls that the device has, oldest first.
-        self.last_done_ns = 0  #: When the latest of them came to its end.
+        self.flying: deque[Running] = deque()  #: Calls on the device, oldest first.
+        self.last_done_ns = 0  #: When the latest of them was done.
         self.behind: deque[Work] = deque()  #: Work that waits for one of them.
-        self.captures: dict[bytes, Any] = {}  #: Its graphs on a device, by program; see engines/captures.py.
+        self.captures: dict[bytes, CaptureForm] = {}  #: Its graphs on a device, by program; see engines/captures.py.
         self.replays: dict[bytes, Replay] = {}  #: What their next calls should find, by program; see replays.py.
         self.failed = 0  #: The latest call that failed,
         self.acked = 0  #: and up to which call the client is known to have heard of failures.
-        self.ring: Ring | None = None  #: Memory shared with the client, if it has any to share.
-        self.uploads: dict[int, Upload] = {}  #: By id; chunks of others are ignored.
+        self.ring: Ring | None = None  #: Memory shared with the client, if there is any.
+        self.uploads: dict[int, Incoming] = {}  #: By id; chunks of others are ignored.
         self.upload_fetches: dict[int, list[Work]] = {}  #: Fetches of what is still being uploaded.
         self.fetches: dict[int, Work] = {}  #: By request, until answered. A cancelled one is not in here.
         self.sending: dict[int, Outgoing] = {}  #: By request; those with chunks left to send.
@@ -60,7 +84,7 @@ class Session:
 
     @property
     def must_wait(self) -> bool:
-        """Whether its next work has to wait: for the outcome of a call, or because the device is far behind."""
+        """Whether its next work has to wait: for the outcome of a call, or because the device has enough to do."""
         return self.flagged is not None or self.paused or len(self.flying) >= IN_FLIGHT
 
     def may_send(self, nbytes: int) -> bool:
@@ -69,7 +93,7 @@ class Session:
         return not going or going + nbytes <= SENDING_NBYTES
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Drop everything."""
         self.closed = True
         self.ring = None
         self.store = Store()

@@ -1,41 +1,42 @@
-"""Calls that several workers run together, each its part.
+"""Calls that several workers run together, each its own program: how they wait for each other.
 
-Law 1: all of them succeed or all fail. Results are put and inputs overwritten only after every worker has said that
-       its part went well; whoever fails before leaves the groups of the call, and so the others fail.
-Law 2: the groups of a call are joined before anything of it can fail; so a failure always reaches those who wait.
+Law 1: all workers succeed or all fail. Results are stored and inputs overwritten only after every worker has said that
+       its program succeeded. A worker that fails before leaves the groups of the call, and so the others fail.
+Law 2: the groups of a call are joined before anything of it can fail, so a failure always reaches those who wait.
 Law 3: such calls run in the order in which they came, over all sessions (core.py): two workers never wait for each
        other in different calls.
 
-A call is a generator of handles. Between processes a handle waits, so `go` runs to the end; in one process (the
-simulator) `go` returns while a handle is not ready, and other work may be done in between.
+A call begins, ends and fails as in calls.py. In between its code is a generator of PeerResults. Between processes a
+result is waited for, so `go` runs to the end. In one process (the simulator) `go` returns while a result is not ready,
+and other work may be done in the meantime.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Generator
 from typing import Any
 
 from gt.errors import IndexOutOfRange
 from gt.transport.messages import Call, Failure
-from gt.worker.calls import Calls, Out, Started
-from gt.worker.engines import Array
-from gt.worker.run.collectives import Collective, Done, Group, Groups, Handle, agree, start
+from gt.worker.calls import Calls, Out, out_of_range
+from gt.worker.run.collectives import Collective, Group, Groups, PeerResult, agree, start
 from gt.worker.run.programs import Known
-from gt.worker.run.store import NOTHING
-from gt.worker.session import Session, Work
+from gt.worker.run.store import NOTHING, Array
+from gt.worker.session import Running, Work, WorkerSession
 
 
 class Together:
-    """One such call, as far as it has come."""
+    """One such call, from its beginning to its end."""
 
-    def __init__(self, calls: Calls, groups: Groups, work: Work, session: Session, call: Call, known: Known) -> None:
+    def __init__(
+        self, calls: Calls, groups: Groups, work: Work, session: WorkerSession, call: Call, known: Known
+    ) -> None:
         self.work = work
         self.session = session
         self._calls, self._groups, self._call, self._known = calls, groups, call, known
         self._joined: dict[tuple[int, ...], Group] = {}
-        self._checks: tuple[tuple[int, str], ...] = ()
-        self._handle: Handle | None = None  #: What it waits for.
+        self._running: Running | None = None
+        self._handle: PeerResult | None = None  #: What it waits for.
         self._out: Out = []
         self._steps = self._run()
 
@@ -63,7 +64,7 @@ class Together:
 
     # --- what the generated code calls ---------------------------------------------------------------------
 
-    def start(self, what: Collective, array: Array, private: bool) -> Handle:
+    def start(self, what: Collective, array: Array, private: bool) -> PeerResult:
         group = self._joined[what.workers]
         self._groups.sent_nbytes += what.sent_nbytes
         if group.devices is not None and self._on_devices:
@@ -72,70 +73,52 @@ class Together:
 
     @property
     def _on_devices(self) -> bool:
-        """Whether all workers of the call have a GPU of their own: what all of them see alike."""
+        """Whether each worker of the call has a GPU of its own. All workers get the same answer."""
         group = self._joined.get(self._known.workers)
         return group is not None and group.devices is not None
 
-    def agree(self, flag: Array | None) -> Handle:
-        """The end of what can fail. On a device it is here that the host learns whether an index was bad."""
+    def agree(self, flag: Array | None) -> PeerResult:
+        """Everything that can fail has run. Here the host learns from the device whether an index was bad."""
         if self._on_devices:
-            # A device cannot get past a collective that another worker has failed to begin: ask before waiting for it.
+            # A device cannot finish a collective that another worker did not start: ask before waiting for the device.
             agree(self._joined[self._known.workers]).result()
         if flag is not None and bool(flag):
-            names = ", ".join(sorted({name for _, name in self._checks}))
-            raise IndexOutOfRange(f"{names}: an index is out of range")
+            assert self._running is not None
+            raise IndexOutOfRange(out_of_range(self._running.form.checks))
         group = self._joined.get(self._known.workers)
         said = self._calls.tiers.say(self._known)
-        return Done(said) if group is None else agree(group, said)
+        return PeerResult(lambda: said) if group is None else agree(group, said)
 
     def agreed(self, said: int) -> None:
-        """All have come to the end, and this is what they have said."""
+        """All workers have agreed; `said` is the largest number that one of them said."""
         self._calls.tiers.hear(self._known, said)
 
-    # --- the whole of it -----------------------------------------------------------------------------------
+    # --- the call -----------------------------------------------------------------------------------
 
-    def _run(self) -> Generator[Handle, Any, None]:
+    def _run(self) -> Generator[PeerResult, Any, None]:
         calls, session, call, known = self._calls, self.session, self._call, self._known
-        error = yield from self._join()
+        alone = yield from self._join()
         if 0 not in session.store.entries:
             session.store.put_nothing(calls.engine.from_bytes(b"", NOTHING))
-        ids, entries = calls.read(session, call)
-        form, trouble = calls.begin(session, call, known, entries)
-        failure, root = trouble or (error, call.seq)
-        if failure is not None or form is None:
-            # What is wrong with this worker's part says more than that another one is gone.
-            assert failure is not None
+        running = calls.begin(session, call, known, *calls.read(session, call), self._out, alone)
+        if running is None:
             self._leave()
-            calls.fail(session, call, known, ids, failure, root, (), self._out)
             return
-        self._checks = form.checks
-        started = Started(session, call, known, time.perf_counter_ns())
-        touched: tuple[int, ...] = ()
+        self._running = running
+        failure: Failure | None = None
         try:
-            arrays = calls.take(session, form, known, ids, entries)
-            run: Any = form.run  # a generator, for the program says who takes part
-            results, _ = yield from run(arrays, call.scalars, self)
-            started.tier = form.ran
+            results, _ = yield from running.form.run(calls.take(running), call.scalars, self)
         except Exception as e:
-            instruction, committing = form.where(e)
-            checked = {i for i, _ in form.checks}
-            if instruction < 0 and isinstance(e, IndexOutOfRange) and len(checked) == 1:
-                (instruction,) = checked
-            error = calls.failure(e, known.hash, instruction)
-            touched = form.takes if committing else ()
-        if error is not None:  # here and not in the except clause: the exception's frames held arrays
-            arrays = []
+            failure = calls.stopped(running, e)
+        if failure is not None:  # here and not in the except clause: the exception's frames held arrays
             self._leave()
-            calls.fail(session, call, known, ids, error, call.seq, touched, self._out)
-            calls.recover(error)
+            calls.fail(running, failure, call.seq, self._out)
+            calls.recover(failure)
             return
-        started.issue_us = (time.perf_counter_ns() - started.start_ns) // 1000
-        calls.put(session, call, known, ids, results)
-        del results
-        calls.launched(started, self._out)
+        calls.end(running, results, self._out)
 
-    def _join(self) -> Generator[Handle, Any, Failure | None]:
-        """Meet the others; why that was not possible."""
+    def _join(self) -> Generator[PeerResult, Any, Failure | None]:
+        """Meet the other workers; returns why that was not possible."""
         session, known = self.session, self._known
         try:
             for workers in known.groups:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -22,6 +22,15 @@ def in_turn(cluster: Cluster) -> Cluster:
 
     cluster.move_or_hang = move_alone  # type: ignore[method-assign]
     return cluster
+
+
+def run_threads(*work: Callable[[], object]) -> None:
+    """Do these in threads of their own, until all have ended."""
+    threads = [threading.Thread(target=f) for f in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 @pytest.fixture

@@ -9,23 +9,25 @@ import msgspec
 
 from gt import dtypes
 from gt.dispatcher.events import (
-    Action,
     BadFramesCame,
-    Check,
+    CheckProgram,
     Disconnect,
+    Effect,
     Event,
     MakePlan,
     MessageCame,
     Peer,
     PeerLost,
-    PlanMade,
     PlanReady,
+    ProgramChecked,
     Send,
     TimePassed,
 )
 from gt.dispatcher.machine import Machine
-from gt.dispatcher.planner.program import Local, Planned
-from gt.dispatcher.planning import Planner, work_off
+from gt.dispatcher.planner.emit import Local
+from gt.dispatcher.planner.plan import Planned
+from gt.dispatcher.plans import Planner, work_off
+from gt.dispatcher.session import Lost
 from gt.layout import layout
 from gt.program import Instruction, Program, spec
 from gt.transport.messages import (
@@ -72,7 +74,7 @@ def program(
 
 
 PLAIN = program()
-STEP = program(donate=True, update=True, scalars="f")  #: a training step: its input is replaced
+STEP = program(donate=True, update=True, scalars="f")  #: a training step: its input is replace
 BROKEN = Program((((8,), "float32"),), "", (Instruction("nonsense", (0,), {}),), (1,), (), ())
 
 
@@ -81,32 +83,32 @@ class Hand:
     """A machine whose invariants are looked at after each event, and the record of what went in and out."""
 
     settings: Settings = field(default_factory=Settings)
-    checking: bool = True  #: answer each Check at once
+    checking: bool = True  #: answer each CheckProgram at once
     looking: bool = True  #: look at the invariants
     events: list[Event] = field(default_factory=list)
-    actions: list[list[Action]] = field(default_factory=list)
+    actions: list[list[Effect]] = field(default_factory=list)
     now_s: float = 100.0
 
     def __post_init__(self) -> None:
         self.machine = Machine(self.settings, TOKEN, "gt worker --host here -p 1")
         self.state = self.machine.state
-        self.pending: list[Check | MakePlan] = []
+        self.pending: list[CheckProgram | MakePlan] = []
         self.planner: Planner = copies
         self.peers = 0
         self.pass_time(0.0)
 
-    def feed(self, event: Event) -> list[Action]:
+    def feed(self, event: Event) -> list[Effect]:
         """Handle an event and, unless told otherwise, the checks it asks for."""
         out = self.handle(event)
         for action in list(out):
-            if isinstance(action, Check | MakePlan):
+            if isinstance(action, CheckProgram | MakePlan):
                 if self.checking:
                     out = out + self.feed(self.ready(action))
                 else:
                     self.pending.append(action)
         return out
 
-    def handle(self, event: Event) -> list[Action]:
+    def handle(self, event: Event) -> list[Effect]:
         self.events.append(event)
         out = self.machine.handle(event)
         if self.looking:
@@ -114,7 +116,7 @@ class Hand:
         self.actions.append(out)
         return out
 
-    def pass_time(self, seconds: float) -> list[Action]:
+    def pass_time(self, seconds: float) -> list[Effect]:
         self.now_s += seconds
         return self.feed(TimePassed(self.now_s))
 
@@ -122,7 +124,7 @@ class Hand:
         self.peers += 1
         return b"peer%d" % self.peers
 
-    def say(self, peer: Peer, message: Message, payload: bytes | None = None) -> list[Action]:
+    def say(self, peer: Peer, message: Message, payload: bytes | None = None) -> list[Effect]:
         return self.feed(MessageCame(peer, message, payload))
 
     def client(self, name: str = "somebody") -> Client:
@@ -135,7 +137,7 @@ class Hand:
         """Workers that can work together."""
         return [FakeWorker(self, memory, f"there:{k}") for k in range(1, count + 1)]
 
-    def ready(self, job: Check | MakePlan) -> PlanReady | PlanMade:
+    def ready(self, job: CheckProgram | MakePlan) -> ProgramChecked | PlanReady:
         return work_off(job, self.planner)
 
 
@@ -159,12 +161,21 @@ def copies(checked: Any, inputs: Any, home: Any, meshes: Any) -> Planned:
     return Planned(workers, dict.fromkeys(workers, local), outputs, need, ("a note",), ())
 
 
-def sent_to(peer: Peer | tuple[Peer, ...], actions: list[Action]) -> list[Any]:
+def calls(worker: FakeWorker, out: list[Effect]) -> list[Call]:
+    return [m for m in worker.hears(out) if isinstance(m, Call)]
+
+
+def finish(client: Client, workers: list[FakeWorker], seq: int) -> list[Effect]:
+    """All workers of a call say that it went well."""
+    return [action for w in workers for action in w.done(client, seq)]
+
+
+def sent_to(peer: Peer | tuple[Peer, ...], actions: list[Effect]) -> list[Any]:
     peers = (peer,) if isinstance(peer, bytes) else peer
     return [a.message for a in actions if isinstance(a, Send) and a.peer in peers]
 
 
-def disconnected(actions: list[Action]) -> list[Peer]:
+def disconnected(actions: list[Effect]) -> list[Peer]:
     return [a.peer for a in actions if isinstance(a, Disconnect)]
 
 
@@ -178,17 +189,22 @@ class Client:
         self.seq = 0
         self.next_id = 1
 
-    def say(self, message: Message, payload: bytes | None = None) -> list[Action]:
+    def say(self, message: Message, payload: bytes | None = None) -> list[Effect]:
         return self.hand.say(self.peer, message, payload)
 
-    def hears(self, actions: list[Action]) -> list[Any]:
+    def hears(self, actions: list[Effect]) -> list[Any]:
         return sent_to(self.peer, actions)
 
     @property
     def session(self) -> Any:
         return self.hand.state.sessions[self.number]
 
-    def define(self, what: Program, timed: bool = False) -> list[Action]:
+    def lost(self, id: int) -> Failure | None:
+        """Why a tensor is lost; None if it is not."""
+        tensor = self.session.tensors[id]
+        return tensor.failure if isinstance(tensor, Lost) else None
+
+    def define(self, what: Program, timed: bool = False) -> list[Effect]:
         return self.say(Define(what, timed))
 
     def make_call(self, what: Program, inputs: list[int], scalars: tuple[Any, ...] = (), **fields: Any) -> Call:
@@ -201,7 +217,7 @@ class Client:
         self.next_id += len(what.outputs)
         return Call(**{**call, **fields})
 
-    def call(self, what: Program, inputs: list[int], scalars: tuple[Any, ...] = (), **fields: Any) -> list[Action]:
+    def call(self, what: Program, inputs: list[int], scalars: tuple[Any, ...] = (), **fields: Any) -> list[Effect]:
         return self.say(self.make_call(what, inputs, scalars, **fields))
 
     def chunk(self, n: int = 8) -> Chunk:
@@ -224,16 +240,16 @@ class Client:
         assert isinstance(answer, MeshSet)
         return answer
 
-    def fetch(self, request: int, id: int) -> list[Action]:
+    def fetch(self, request: int, id: int) -> list[Effect]:
         return self.say(Fetch(0, request, id))
 
-    def free(self, *ids: int) -> list[Action]:
+    def free(self, *ids: int) -> list[Effect]:
         return self.say(Free(0, pack_ids(ids)))
 
-    def leave(self) -> list[Action]:
+    def leave(self) -> list[Effect]:
         return self.hand.feed(PeerLost(self.peer))
 
-    def garble(self) -> list[Action]:
+    def garble(self) -> list[Effect]:
         return self.hand.feed(BadFramesCame(self.peer, "not a message"))
 
 
@@ -249,31 +265,31 @@ class FakeWorker:
         self.joined = hand.say(self.results, results)  #: what its arrival led to
         assert self.hears(self.joined)[0] == welcome
 
-    def hears(self, actions: list[Action]) -> list[Any]:
+    def hears(self, actions: list[Effect]) -> list[Any]:
         return sent_to((self.control, self.results), actions)
 
     @property
     def state(self) -> Any:
         return self.hand.state.workers[self.number]
 
-    def say(self, message: Message, payload: bytes | None = None) -> list[Action]:
+    def say(self, message: Message, payload: bytes | None = None) -> list[Effect]:
         return self.hand.say(self.results, message, payload)
 
-    def ack(self, client: Client, key: int) -> list[Action]:
+    def ack(self, client: Client, key: int) -> list[Effect]:
         return self.hand.say(self.control, ChunkAck(client.number, key, True))
 
-    def done(self, client: Client, seq: int, run_us: int = 100) -> list[Action]:
+    def done(self, client: Client, seq: int, run_us: int = 100) -> list[Effect]:
         return self.say(CallDone(client.number, seq, run_us))
 
     def failed(
         self, client: Client, seq: int, root: int = 0, text: str = "no", kind: str = "WorkerError"
-    ) -> list[Action]:
+    ) -> list[Effect]:
         return self.say(CallFailed(client.number, seq, root or seq, Failure(kind, text)))
 
-    def fetch_failed(self, client: Client, request: int) -> list[Action]:
+    def fetch_failed(self, client: Client, request: int) -> list[Effect]:
         return self.say(FetchFailed(client.number, request, Failure("WorkerError", "no")))
 
-    def die(self) -> list[Action]:
+    def die(self) -> list[Effect]:
         return self.hand.feed(PeerLost(self.results))
 
 

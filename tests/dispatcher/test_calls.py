@@ -1,30 +1,24 @@
-"""The queue of a session: what a call must be, when it leaves, what it changes, how it fails."""
+"""Calls on their workers, one or several: how they are sent, counted, refused, and how they fail."""
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+
+import msgspec
 import pytest
-from dispatching import PLAIN, STEP, Hand, disconnected, floats, program
+from dispatching import PLAIN, STEP, FakeWorker, Hand, calls, copies, floats, program, start
 
+from gt.dispatcher.planner.emit import Local
+from gt.layout import split
 from gt.program import Instruction, Program
-from gt.transport.messages import (
-    WINDOW,
-    Call,
-    CallDone,
-    CallFailed,
-    Define,
-    Fetch,
-    FetchFailed,
-    Free,
-    Refused,
-    Rejected,
-    pack_ids,
-)
+from gt.transport.messages import Call, CallDone, CallFailed, Define, Failure, Free, pack_ids, unpack_ids
 
-TWO_INPUTS = Program((((8,), "float32"), ((8,), "float32")), "", (Instruction("add", (0, 1), {}),), (2,), (0,), ())
+COUNTS = pytest.mark.parametrize("count", [1, 2, 3])  #: of workers
 
 
 @pytest.fixture
-def hand():
+def hand() -> Hand:
     return Hand()
 
 
@@ -36,10 +30,6 @@ def worker(hand):
 @pytest.fixture
 def client(hand, worker):
     return hand.client()
-
-
-def calls(messages):
-    return [m for m in messages if isinstance(m, Call)]
 
 
 # --- what a call does ------------------------------------------------------------------------
@@ -56,223 +46,226 @@ def test_a_call_is_sent_with_its_session_and_its_program_once(client, worker):
     assert client.session.tensors[x + 2].spec is floats(8)
 
 
-def test_results_donations_and_frees_are_counted(client, worker):
-    x = client.upload(worker, 8)
-    y = client.upload(worker, 8)
-    assert client.session.nbytes == 64
-    client.define(STEP)
-    (call,) = calls(worker.hears(client.call(STEP, [x], (1.0,), frees=pack_ids([y]))))
-    assert call.frees == pack_ids([y])
+@COUNTS
+def test_results_donations_and_frees_are_counted(hand, count):
+    client, workers = start(hand, count)
+    x, y = (client.upload(workers[0], 8, *workers[1:]) for _ in range(2))
+    assert client.session.nbytes == 64 * count
+    out = client.call(STEP, [x], (1.0,), frees=pack_ids([y]))
+    assert [call.frees for w in workers for call in calls(w, out)] == [pack_ids([y])] * count
     assert set(client.session.tensors) == {y + 1}
-    assert client.session.nbytes == worker.state.nbytes == 32
-    assert worker.hears(client.free(y + 1)) == [Free(client.number, pack_ids([y + 1]))]
-    assert client.session.nbytes == worker.state.nbytes == 0
+    assert client.session.nbytes == 32 * count
+    assert [w.state.nbytes for w in workers] == [32] * count
+    out = client.free(y + 1)
+    assert all(w.hears(out) == [Free(client.number, pack_ids([y + 1]))] for w in workers)
+    assert [w.state.nbytes for w in workers] == [0] * count
 
 
-def test_done_is_cumulative_and_in_order(client, worker):
-    x = client.upload(worker)
-    client.define(PLAIN)
-    for _ in range(3):
-        client.call(PLAIN, [x])
-    assert client.hears(worker.done(client, 2)) == []
-    assert client.hears(worker.done(client, 1, 70)) == [CallDone(0, 2, 70)]
-    assert client.hears(worker.done(client, 3, 90)) == [CallDone(0, 3, 90)]
+def test_a_call_goes_to_all_workers_at_once_with_a_program_of_its_own(hand):
+    client, workers = start(hand)
+    x = client.upload(workers[0], 8, workers[1])
+    out = client.call(STEP, [x], (0.5,))
+    for worker in workers:
+        define, call = worker.hears(out)
+        assert isinstance(define, Define)
+        assert define.program.workers == (1, 2)
+        assert call.program == define.program.hash() != STEP.hash()
+        assert (unpack_ids(call.inputs), call.scalars, call.refused) == ([x], (0.5,), None)
+    assert client.hears(workers[0].done(client, 1)) == []
+    assert client.hears(workers[1].done(client, 1, run_us=300)) == [CallDone(0, 1, 300)]
+    again = client.call(STEP, [client.next_id - 1], (0.5,))
+    assert [type(m) for m in workers[0].hears(again)] == [Call]
 
 
-def test_a_fetch_does_not_wait_behind_calls_that_its_value_does_not_need(hand, client, worker):
-    x = client.upload(worker)
-    hand.checking = False
-    client.define(PLAIN)
+def test_constants_stand_behind_the_calls_scalars(hand):
+    client, workers = start(hand)
+
+    def planner(checked, inputs, home, meshes):
+        made = copies(checked, inputs, home, meshes)
+        locals_ = {n: replace(made.locals[n], constants=(n, 0.25)) for n in made.workers}
+        return replace(made, locals=locals_)
+
+    hand.planner = planner
+    x = client.upload(workers[0], 8, workers[1])
+    out = client.call(STEP, [x], (0.5,))
+    assert [call.scalars for w in workers for call in calls(w, out)] == [(0.5, 1, 0.25), (0.5, 2, 0.25)]
+
+
+def test_results_have_the_layouts_that_the_plan_says(hand):
+    client, workers = start(hand, 2)
+
+    def planner(checked, inputs, home, meshes):
+        return replace(copies(checked, inputs, home, meshes), outputs=(split(home, (8,), {0: "x"}),))
+
+    hand.planner = planner
+    x = client.upload(workers[0], 8, workers[1])
     client.call(PLAIN, [x])
-    assert worker.hears(client.fetch(1, x)) == [Fetch(client.number, 1, x)]
-    assert worker.hears(client.fetch(2, x + 1)) == []  # waits for the call that makes it
+    y = client.session.tensors[client.next_id - 1]
+    assert (repr(y.layout), y.parts, y.nbytes) == ("[8@x]", {1: 16, 2: 16}, 32)
+    assert [w.state.nbytes for w in workers] == [48, 48]
+    out = client.free(x)
+    assert all([type(m) for m in w.hears(out)] == [Free] for w in workers)
+    assert [w.state.nbytes for w in workers] == [16, 16]
 
 
-def test_a_fetch_of_nothing_fails(client, worker):
-    (failed,) = client.hears(client.fetch(3, 77))
-    assert (failed.request, failed.error.kind) == (3, "ServerError")
-    assert "77" in failed.error.text
+def test_calls_of_other_workers_are_told_in_order(hand):
+    client, workers = start(hand, 2)
+    client.set_mesh("a", (0,), x=1)
+    client.set_mesh("b", (1,), x=1)
+
+    def planner(checked, inputs, home, meshes):
+        made = copies(checked, inputs, home, meshes)
+        (at,) = {i.mesh.workers for i in inputs}
+        return replace(made, workers=at, outputs=tuple(inputs))
+
+    hand.planner = planner
+    x = client.upload(workers[0], layout="a: []")
+    y = client.upload(workers[1], layout="b: []")
+    out = client.call(PLAIN, [x])
+    assert [len(calls(w, out)) for w in workers] == [1, 0]
+    out = client.call(PLAIN, [y])
+    assert [len(calls(w, out)) for w in workers] == [0, 1]
+    assert client.hears(workers[1].failed(client, 2)) == []
+    assert [type(m) for m in client.hears(workers[0].done(client, 1))] == [CallFailed, CallDone]
 
 
-# --- what is not a call ----------------------------------------------------------------------
+def test_frees_and_donations_reach_workers_that_do_not_run_the_call(hand):
+    client, workers = start(hand, 2)
+    client.set_mesh("a", (0,), x=1)
+    x = client.upload(workers[0], layout="a: []")
+    z = client.upload(workers[0], 8, workers[1])
 
+    def planner(checked, inputs, home, meshes):
+        return replace(copies(checked, inputs, home, meshes), workers=(1,), outputs=tuple(inputs))
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"seq": 3}, "the next call is 1"),
-        ({"seq": 0}, "the next call is 1"),
-        ({"program": b""}, "not a program's name"),
-        ({"program": b"x" * 17}, "not a program's name"),
-        ({"inputs": b"1234567"}, "multiple of 8"),
-        ({"frees": b"1"}, "multiple of 8"),
-        ({"inputs": b""}, "0 inputs"),
-        ({"inputs": pack_ids([99])}, "tensor 99 does not exist"),
-        ({"inputs": pack_ids([-1])}, "tensor -1 does not exist"),
-        ({"inputs": pack_ids([2])}, "f32[4]"),
-        ({"scalars": ()}, "scalars"),
-        ({"scalars": (1,)}, "scalars"),
-        ({"scalars": (True,)}, "scalars"),
-        ({"scalars": (b"x",)}, "scalars"),
-        ({"scalars": (1.0, 1.0)}, "scalars"),
-        ({"outputs": 0}, "results from id"),
-        ({"outputs": -5}, "results from id"),
-        ({"outputs": 2**63 - 1}, "results from id"),
-        ({"outputs": 2}, "exists already"),
-        ({"frees": pack_ids([1])}, "frees one of its inputs"),
-        ({"frees": pack_ids([2, 2])}, "twice"),
-        ({"frees": pack_ids([98])}, "tensor 98 does not exist"),
-        ({"acked": 1}, "acknowledges"),
-        ({"acked": -1}, "acknowledges"),
-    ],
-)
-def test_a_bad_call_is_rejected_and_changes_nothing(client, worker, change, reason):
-    assert (client.upload(worker, 8), client.upload(worker, 4)) == (1, 2)
-    client.define(STEP)
-    good = client.make_call(STEP, [1], (1.0,))
-    before = (dict(client.session.tensors), client.session.nbytes, client.session.seq)
-    fields = {name: getattr(good, name) for name in good.__struct_fields__}
-    out = client.say(Call(**{**fields, **change}))
-    (rejected,) = client.hears(out)
-    assert isinstance(rejected, Rejected)
-    assert reason in rejected.text
-    assert worker.hears(out) == []
-    assert (dict(client.session.tensors), client.session.nbytes, client.session.seq) == before
-    assert calls(worker.hears(client.say(good)))  # and the session goes on
-
-
-def test_integers_by_value_have_64_bits(client, worker):
-    x = client.upload(worker)
-    client.define(program(scalars="i"))
-    (rejected,) = client.hears(client.call(program(scalars="i"), [x], (2**63,)))
-    assert "64-bit" in rejected.text
-
-
-def test_a_donated_tensor_cannot_be_given_twice(client, worker):
-    x = client.upload(worker)
-    client.define(TWO_INPUTS)
-    (rejected,) = client.hears(client.call(TWO_INPUTS, [x, x]))
-    assert "given twice" in rejected.text
-
-
-def test_ids_of_calls_grow(client, worker):
-    x = client.upload(worker)
-    client.define(PLAIN)
-    client.call(PLAIN, [x])
-    client.free(x + 1)
-    (rejected,) = client.hears(client.call(PLAIN, [x], outputs=x + 1))
-    assert "results from id" in rejected.text
-
-
-def test_the_calls_behind_a_rejected_one_are_rejected_too(hand, client, worker):
-    x = client.upload(worker)
-    hand.checking = False
-    client.define(PLAIN)
-    client.call(PLAIN, [99])
-    client.call(PLAIN, [x])
-    out = hand.feed(hand.ready(hand.pending[0]))
-    assert [type(m) for m in client.hears(out)] == [Rejected, Rejected]
-    assert worker.hears(out) == []
-
-
-@pytest.mark.parametrize("ids", [[5], [1, 1], [-3]])
-def test_a_bad_free_is_rejected(client, worker, ids):
-    client.upload(worker)
-    assert [type(m) for m in client.hears(client.free(*ids))] == [Rejected]
-    assert 1 in client.session.tensors
-    assert [type(m) for m in client.hears(client.say(Free(0, b"xyz")))] == [Rejected]
-
-
-def test_the_window_is_kept(client, worker):
-    x = client.upload(worker)
-    client.define(PLAIN)
-    for _ in range(WINDOW):
-        assert client.hears(client.call(PLAIN, [x])) == []
-    (rejected,) = client.hears(client.call(PLAIN, [x]))
-    assert str(WINDOW) in rejected.text
-    worker.done(client, 1)
-    client.seq -= 1
-    client.next_id -= 1
-    assert client.hears(client.call(PLAIN, [x])) == []
-
-
-def test_a_client_that_queues_too_much_is_cut_off(client, worker):
-    client.call(PLAIN, [1])  # an unknown program: all behind it waits
-    for request in range(1, 3000):
-        out = client.fetch(request, 50)
-        if disconnected(out):
-            break
-    assert request == 1024
-    assert isinstance(client.hears(out)[0], Refused)
-    assert "too much" in client.hears(out)[0].text
-
-
-def test_queued_bytes_are_bounded(client, worker):
-    client.call(PLAIN, [1])
-    for _ in range(70):
-        out = client.say(Free(0, bytes(1 << 20)))
-        if disconnected(out):
-            break
-    assert isinstance(client.hears(out)[0], Refused)
-
-
-# --- isolation -------------------------------------------------------------------------------
-
-
-def test_a_session_cannot_name_anothers_tensors(hand, worker):
-    one, two = hand.client(), hand.client()
-    two.upload(worker)
-    one.define(PLAIN)
-    x = one.upload(worker)
-    one.call(PLAIN, [x])
-    secret = one.next_id - 1
-    two.next_id = 1000
-    two.define(PLAIN)
-    assert [type(m) for m in two.hears(two.call(PLAIN, [secret]))] == [Rejected]
-    assert [type(m) for m in two.hears(two.free(secret))] == [Rejected]
-    assert [type(m) for m in two.hears(two.fetch(1, secret))] == [FetchFailed]
-    # The session in a client's message means nothing.
-    two.seq = 0
-    (call,) = calls(worker.hears(two.call(PLAIN, [1], session=one.number)))
-    assert call.session == two.number
-    assert set(one.session.tensors) == {x, secret}
-
-
-def test_a_failure_goes_to_its_own_session_only(hand, worker):
-    one, two = hand.client(), hand.client()
-    for client in (one, two):
-        client.define(PLAIN)
-        client.call(PLAIN, [client.upload(worker)])
-    out = worker.failed(one, 1, text="private matters")
-    assert [type(m) for m in one.hears(out)] == [CallFailed, CallDone]
-    assert two.hears(out) == []
+    hand.planner = planner
+    out = client.call(STEP, [x], (0.5,), frees=pack_ids([z]))
+    (call,) = calls(workers[0], out)
+    assert unpack_ids(call.frees) == [z]
+    (free,) = workers[1].hears(out)
+    assert unpack_ids(free.ids) == [z, x]
 
 
 # --- failures --------------------------------------------------------------------------------
 
 
-def test_a_failed_call_is_relayed_counts_as_done_and_holds_no_bytes(client, worker):
-    x = client.upload(worker)
-    client.define(PLAIN)
+@COUNTS
+def test_a_failed_call_is_relayed_counts_as_done_and_holds_no_bytes(hand, count):
+    client, workers = start(hand, count)
+    x = client.upload(workers[0], 8, *workers[1:])
     client.call(PLAIN, [x])
     client.call(PLAIN, [x + 1])
-    assert client.session.nbytes == 96
-    failed, done = client.hears(worker.failed(client, 1))
+    assert client.session.nbytes == 96 * count
+    failed, done = client.hears([action for w in workers for action in w.failed(client, 1)])
     assert (failed.session, failed.seq, failed.root) == (0, 1, 1)
     assert done.seq == 1
-    assert client.session.nbytes == worker.state.nbytes == 64
-    failed, _ = client.hears(worker.failed(client, 2, root=1))
+    assert [w.state.nbytes for w in workers] == [64] * count
+    failed, _ = client.hears([action for w in workers for action in w.failed(client, 2, root=1)])
     assert (failed.seq, failed.root) == (2, 1)
-    assert client.session.nbytes == 32
-    assert worker.state.lane.calls == 0
+    assert client.session.nbytes == 32 * count
+    assert all(w.state.lane.calls == 0 for w in workers)
 
 
-def test_a_failed_update_keeps_its_bytes(client, worker):
-    x = client.upload(worker)
+def test_one_failure_fails_the_call_and_is_told_when_all_have_answered(hand):
+    client, workers = start(hand, 3)
+    x = client.upload(workers[0], 8, *workers[1:])
+    client.call(program(), [x])
+    assert client.hears(workers[0].failed(client, 1, kind="PeerFailed", text="another")) == []
+    assert client.hears(workers[1].failed(client, 1, kind="IndexOutOfRange", text="this")) == []
+    out = workers[2].failed(client, 1, kind="PeerFailed", text="another")
+    assert client.hears(out) == [CallFailed(0, 1, 1, Failure("IndexOutOfRange", "this")), CallDone(0, 1, 0)]
+    for worker in workers:  # its result is of no use to anybody
+        assert [unpack_ids(m.ids) for m in worker.hears(out) if isinstance(m, Free)] == [[x + 1]]
+    (failed,) = client.hears(client.fetch(1, x + 1))
+    assert failed.error.text == "this"
+    assert [w.state.nbytes for w in workers] == [32] * 3
+
+
+def test_a_failure_is_told_of_the_clients_program(hand):
+    """Its op and instruction, whatever the worker's own program runs for it."""
+    client, workers = start(hand)
+
+    def planner(checked, inputs, home, meshes):
+        made = copies(checked, inputs, home, meshes)
+        code = (Instruction("neg", (0,), {}), *checked.program.code)
+        local = msgspec.structs.replace(checked.program, code=code, outputs=(2,), workers=made.workers)
+        return replace(made, locals=dict.fromkeys(made.workers, Local(local, (), (0, 0))))
+
+    hand.planner = planner
+    x = client.upload(workers[0], 8, workers[1])
+    (call,) = calls(workers[0], client.call(PLAIN, [x]))
+    error = Failure("IndexOutOfRange", "neg: 9 is too much", call.program, 0)
+    workers[0].say(CallFailed(client.number, 1, 1, error))
+    failed, _ = client.hears(workers[1].failed(client, 1, kind="PeerFailed"))
+    assert failed.error == Failure("IndexOutOfRange", f"{PLAIN.code[0].op}: 9 is too much", PLAIN.hash(), 0)
+
+
+def test_if_all_only_saw_others_fail_that_is_told(hand):
+    client, workers = start(hand)
+    x = client.upload(workers[0], 8, workers[1])
+    client.call(PLAIN, [x])
+    workers[0].failed(client, 1, kind="PeerFailed", text="in time")
+    failed, _ = client.hears(workers[1].failed(client, 1, kind="PeerFailed", text="in time"))
+    assert failed.error.kind == "PeerFailed"
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_of_several_failures_the_one_with_the_earliest_root_is_told(hand, order):
+    """In whatever order the workers answer: one has a result of call 1, which failed; one fails by itself."""
+    client, workers = start(hand, 3)
+    x = client.upload(workers[0], 8, *workers[1:])
+    client.call(PLAIN, [x])
+    for worker in workers:
+        worker.failed(client, 1, kind="PeerFailed")
+    client.call(PLAIN, [x])
+    answers = [("PeerFailed", 2), ("PeerFailed", 1), ("IndexOutOfRange", 2)]
+    for k in order:
+        kind, root = answers[k]
+        out = workers[k].failed(client, 2, kind=kind, root=root)
+    failed, *_ = client.hears(out)
+    assert (failed.seq, failed.root, failed.error.kind) == (2, 1, "PeerFailed")
+
+
+@COUNTS
+def test_a_failed_step_keeps_what_it_was_to_replace(hand, count):
+    client, workers = start(hand, count)
+    x = client.upload(workers[0], 8, *workers[1:])
+    client.call(STEP, [x], (0.5,))
+    for worker in workers:
+        worker.failed(client, 1)
+    assert client.session.tensors[x + 1].parts == {w.number: 32 for w in workers}
+    assert client.lost(x + 1) is None
+    assert x not in client.session.tensors
+
+
+def test_a_torn_call_keeps_nothing(hand):
+    client, workers = start(hand)
+    x = client.upload(workers[0], 8, workers[1])
+    client.call(STEP, [x], (0.5,))
+    workers[0].done(client, 1)
+    out = workers[1].failed(client, 1)
+    assert client.lost(x + 1)
+    assert [unpack_ids(m.ids) for m in workers[0].hears(out) if isinstance(m, Free)] == [[x + 1]]
+    assert [w.state.nbytes for w in workers] == [0, 0]
+
+
+def test_a_chain_of_failed_updates_without_a_value_counts_nothing(hand):
+    """A model that was lost with its worker must not fill the next one with bytes that are not there."""
+    first, client = hand.worker(memory=40), hand.client()
+    x = client.upload(first)
+    first.die()
+    second = hand.worker(memory=40)
     client.define(STEP)
-    client.call(STEP, [x], (1.0,))
-    worker.failed(client, 1)
-    assert client.session.nbytes == 32
+    for _ in range(3):
+        failed, _ = client.hears(client.call(STEP, [x], (1.0,)))
+        assert failed.error.kind == "LostError"
+        x = client.next_id - 1
+    assert client.session.nbytes == 0
+    y = client.upload(second)  # there is room for a new model
+    assert client.lost(y) is None
+
+
+# --- calls that may not run ------------------------------------------------------------------
 
 
 def test_a_call_over_the_memory_is_refused_in_order(hand):
@@ -280,7 +273,7 @@ def test_a_call_over_the_memory_is_refused_in_order(hand):
     client, other = hand.client(), hand.client()
     x, y = client.upload(worker, 8), other.upload(worker, 8)
     client.define(program(outputs=2))
-    (call,) = calls(worker.hears(client.call(program(outputs=2), [x])))
+    (call,) = calls(worker, client.call(program(outputs=2), [x]))
     assert call.refused is not None
     assert call.refused.kind == "OutOfMemory"
     assert "64 bytes" in call.refused.text  # what it needs
@@ -290,7 +283,7 @@ def test_a_call_over_the_memory_is_refused_in_order(hand):
     assert (failed.seq, done.seq) == (1, 1)
     # With room, it runs.
     other.free(y)
-    (call,) = calls(worker.hears(client.call(program(outputs=2), [x])))
+    (call,) = calls(worker, client.call(program(outputs=2), [x]))
     assert call.refused is None
 
 
@@ -299,7 +292,7 @@ def test_a_refused_update_keeps_its_value(hand):
     client = hand.client()
     x = client.upload(worker, 8)
     client.define(STEP)
-    (call,) = calls(worker.hears(client.call(STEP, [x], (1.0,))))
+    (call,) = calls(worker, client.call(STEP, [x], (1.0,)))
     assert call.refused is not None
     assert client.session.nbytes == 32
     assert set(client.session.tensors) == {x + 1}
@@ -313,24 +306,58 @@ def test_results_that_overwrite_donated_inputs_need_no_memory(hand):
     client = hand.client()
     x, y = client.upload(worker), client.upload(worker)
     client.define(overwrite)
-    (call,) = calls(worker.hears(client.call(overwrite, [x, y])))
+    (call,) = calls(worker, client.call(overwrite, [x, y]))
     assert call.refused is None
     assert client.session.nbytes == 64
 
 
-def test_a_chain_of_failed_updates_without_a_value_counts_nothing(hand):
-    """A model that was lost with its worker must not fill the next one with bytes that are not there."""
-    first, client = hand.worker(memory=40), hand.client()
-    x = client.upload(first)
-    first.die()
-    second = hand.worker(memory=40)
+def test_what_a_call_frees_is_room_for_it(hand):
+    worker = hand.worker(memory=96)
+    client = hand.client()
+    x, y = client.upload(worker), client.upload(worker)
+    client.define(program(outputs=2))
+    (call,) = calls(worker, client.call(program(outputs=2), [x], frees=pack_ids([y])))
+    assert call.refused is None
+    assert client.session.nbytes == 96
+
+
+def test_a_call_that_finds_no_memory_somewhere_is_refused_everywhere(hand):
+    workers = [FakeWorker(hand, 1000, "a"), FakeWorker(hand, 40, "b")]
+    client = hand.client()
+    client.set_mesh(x=2)
     client.define(STEP)
-    for _ in range(3):
-        out = client.call(STEP, [x], (1.0,))
-        (call,) = calls(second.hears(out))
-        assert call.refused is None or call.refused.kind == "LostError"
-        second.failed(client, client.seq)
-        x = client.next_id - 1
-    assert client.session.nbytes == 0
-    y = client.upload(second)  # there is room for a new model
-    assert client.session.tensors[y].lost is None
+    x = client.upload(workers[0], 8, workers[1])
+    out = client.call(STEP, [x], (0.5,))
+    for worker in workers:
+        (call,) = calls(worker, out)
+        assert call.refused.kind == "OutOfMemory"
+        assert "32 bytes on worker 2, which has 8 bytes free of 40 bytes" in call.refused.text
+        (define,) = [m for m in worker.hears(out) if isinstance(m, Define)]
+        assert define.program.workers == ()  # nobody has to wait for anybody
+        assert define.program.updates == ((0, 0),)
+        assert define.program.hash() == call.program
+    for worker in workers:
+        worker.failed(client, 1, kind="OutOfMemory")
+    assert client.session.tensors[x + 1].parts == {1: 32, 2: 32}
+
+
+def test_lost_inputs_are_known_here_and_the_rest_is_kept(hand):
+    client, workers = start(hand)
+    both = Program(
+        (((8,), "float32"), ((8,), "float32")), "",
+        (Instruction("add", (0, 1), {}), Instruction("mul", (0, 1), {})), (2, 3), (0,), ((0, 0),),
+    )  # fmt: skip
+    client.define(both)
+    x = client.upload(workers[0], 8, workers[1])
+    client.call(PLAIN, [x])
+    for worker in workers:
+        worker.failed(client, 1)
+    out = client.call(both, [x, x + 1])
+    for worker in workers:
+        (call,) = calls(worker, out)
+        assert (call.refused.text, call.root) == ("no", 1)
+        assert unpack_ids(worker.hears(out)[-1].ids) == [x + 3]
+        worker.failed(client, 2, root=1)
+    assert client.session.tensors[x + 2].parts == {1: 32, 2: 32}
+    assert client.lost(x + 3).text == "no"
+    assert client.session.done == 2

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dispatching import BROKEN, PLAIN, TOKEN, Hand
+from dispatching import BROKEN, PLAIN, TOKEN, Hand, start
 from msgspec import structs
 
 from gt.dispatcher.events import BadFramesCame, MessageCame, PeerLost
 from gt.dispatcher.log import InstructionLog
 from gt.program import Instruction, Precision
-from gt.transport.messages import VERSION, Define, Hello, WorkerHello
+from gt.transport.messages import VERSION, Call, Define, Hello, WorkerHello
 
 
 def logged(hand):
@@ -116,3 +116,22 @@ def test_a_strangers_precision_cannot_write_lines():
     InstructionLog(lines.append)(MessageCame(b"p", Define(bad)))
     assert "\x1b" not in "".join(lines)
     assert not any(line.startswith("00:00") for line in "".join(lines).splitlines())
+
+
+def test_the_log_shows_plans_for_several_workers():
+    hand = Hand()
+    client, workers = start(hand)
+    lines: list[str] = []
+    log = InstructionLog(lines.append, clock=lambda: 0.0)
+    x = client.upload(workers[0], 8, workers[1])
+    client.call(PLAIN, [x])
+    for event, actions in zip(hand.events, hand.actions, strict=True):
+        log(event)
+        for action in actions:
+            log(action)
+    text = "".join(lines)
+    (call,) = [m for m in workers[0].hears([a for each in hand.actions for a in each]) if isinstance(m, Call)]
+    name = call.program.hex()[:8]
+    assert f"{PLAIN.hash().hex()[:8]} (1 instructions) workers 1:{name} 2:{name} results []" in text
+    assert "    | a note\n" in text
+    assert "its own x=2" in text

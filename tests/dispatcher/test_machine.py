@@ -7,7 +7,7 @@ from dispatching import BROKEN, PLAIN, STEP, TOKEN, Hand, Settings, disconnected
 from msgspec import structs
 
 from gt.dispatcher import state as state_module
-from gt.dispatcher.events import Check, PeerLost, PlanReady
+from gt.dispatcher.events import CheckProgram, PeerLost, ProgramChecked
 from gt.dispatcher.machine import Machine
 from gt.program import Precision
 from gt.transport.messages import (
@@ -102,7 +102,7 @@ def test_a_program_is_checked_once_and_calls_of_it_wait_in_order():
     hand = Hand(checking=False)
     worker, one, two = hand.worker(), hand.client(), hand.client()
     x, y = one.upload(worker), two.upload(worker)
-    assert [type(a) for a in one.define(PLAIN)] == [Check]
+    assert [type(a) for a in one.define(PLAIN)] == [CheckProgram]
     assert two.define(PLAIN) == []
     assert one.call(PLAIN, [x]) == []
     assert one.free(x) == []
@@ -117,7 +117,7 @@ def test_a_program_is_checked_once_and_calls_of_it_wait_in_order():
     names = [type(m).__name__ for m in heard]
     assert names.index("Free") > names.index("Call")
     assert hand.feed(hand.ready(asked)) == []  # a second result changes nothing
-    assert hand.feed(PlanReady(b"never asked for", None, "x")) == []
+    assert hand.feed(ProgramChecked(b"never asked for", None, "x")) == []
 
 
 def test_others_go_on_while_a_program_is_checked():
@@ -266,7 +266,7 @@ def test_a_worker_that_forgot_a_program_gets_it_again():
 
 
 def test_programs_being_checked_count_as_queued(monkeypatch):
-    monkeypatch.setattr("gt.dispatcher.calls.QUEUE_NBYTES", 3000)
+    monkeypatch.setattr("gt.dispatcher.queues.QUEUE_NBYTES", 3000)
     monkeypatch.setattr("gt.dispatcher.invariants.QUEUE_NBYTES", 3000)
     hand = Hand(checking=False)
     client = hand.client()

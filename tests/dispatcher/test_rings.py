@@ -52,9 +52,9 @@ def test_a_ring_is_offered_to_the_worker_and_answered(client, worker):
     out = share(client)
     assert worker.hears(out) == [Share(client.number, 1, 9, NAME, 4242)]
     assert client.hears(out) == []
-    assert not client.session.sharing
+    assert not client.session.shares_ring
     assert client.hears(accept(client, worker)) == [Shared(0, 1, True)]
-    assert client.session.sharing
+    assert client.session.shares_ring
 
 
 def test_a_ring_waits_for_a_worker(hand):
@@ -76,7 +76,7 @@ def test_a_worker_that_cannot_have_it(client, worker):
     client.upload(worker)
     share(client)
     assert client.hears(accept(client, worker, ok=False)) == [Shared(0, 1, False)]
-    assert client.session.share is None
+    assert client.session.offer is None
 
 
 def test_an_answer_about_the_ring_before_is_nobodys_business(client, worker):
@@ -84,7 +84,7 @@ def test_an_answer_about_the_ring_before_is_nobodys_business(client, worker):
     share(client, 1)
     share(client, 2)
     assert accept(client, worker, 1) == []
-    assert not client.session.sharing
+    assert not client.session.shares_ring
     assert client.hears(accept(client, worker, 2)) == [Shared(0, 2, True)]
     assert worker.say(Shared(99, 2, True)) == []
 
@@ -125,7 +125,7 @@ def test_a_tensor_that_does_not_fit_is_lost_in_a_ring_too(hand):
     out = piece(client, 5)
     assert client.hears(out) == [ChunkAck(0, 5, True)]
     assert worker.hears(out) == []
-    assert client.session.tensors[5].lost.kind == "OutOfMemory"
+    assert client.lost(5).kind == "OutOfMemory"
 
 
 def test_what_names_a_slot_while_nobody_has_the_ring_counts_as_not_sent(client, worker):
@@ -148,7 +148,7 @@ def test_a_lost_worker_takes_the_ring_with_it(hand, client, worker):
     heard = client.hears(out)
     assert ChunkAck(0, 5, True) in heard
     assert heard.index(ChunkAck(0, 5, True)) < heard.index(Shared(0, 1, False))
-    assert not client.session.sharing
+    assert not client.session.shares_ring
     other = hand.worker()
     # On their way when it happened: of a tensor that is lost, and of one that is not.
     assert piece(client, 5, PIECE, 1) == []
@@ -169,7 +169,7 @@ def test_slots_are_lent_for_fetches(client, worker):
     assert worker.hears(out) == [Fetch(client.number, 1, 1, 1, (30, 31))]
     got = worker.say(Chunk(client.number, 1, 0, TOTAL, (8,), "float32", 30))
     assert client.hears(got) == [Chunk(0, 1, 0, TOTAL, (8,), "float32", 30)]
-    assert client.session.fetches[1].received == PIECE
+    assert client.session.fetches[1].shards[1].received == PIECE
     assert worker.say(Chunk(client.number, 1, PIECE, PIECE - 9, slot=30)) == []  # past its own end
     for ring in (0, 2):  # not the one that the worker has
         out = client.say(Fetch(0, 10 + ring, 1, ring, (30, 31)))

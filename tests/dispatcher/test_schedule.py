@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 
-from dispatching import PLAIN, Hand, program
+from dispatching import PLAIN, Hand, calls, copies, program
 
 from gt.dispatcher.schedule import AHEAD_US, CREDITS, Lane, estimate
 from gt.dispatcher.session import Session
-from gt.transport.messages import Call
+from gt.transport.messages import Call, CallDone
 
 OTHER = program(length=2)
 
@@ -136,7 +137,7 @@ def lane_with(*deficits):
     for session, deficit in zip(sessions, deficits, strict=True):
         session.deficit_us = deficit
         lane.ring.append(session)
-        session.enlisted = True
+        session.ring = lane
     return lane, sessions
 
 
@@ -185,3 +186,71 @@ def test_estimates_follow_what_was_measured():
     assert estimate(1000, 50_000, 1) == 50_000  # the first run replaces the guess,
     assert estimate(50_000, 100, 2) == 100  # the second the first, which paid for getting ready,
     assert estimate(100, 180, 3) == 110  # later ones count for an eighth
+
+
+# --- calls for several workers ---------------------------------------------------------------
+
+
+def test_sessions_that_share_some_workers_never_wait_for_each_other():
+    """1 2, 2 3 and 3 1: each worker gets the calls it shares with another in the same order."""
+    hand = Hand()
+    workers = hand.workers(3)
+    order: dict[int, list[tuple[int, int]]] = {w.number: [] for w in workers}
+    clients = []
+    for k in range(3):
+        client = hand.client()
+        client.set_mesh(x=3)
+        mine = list(client.session.workers)
+        pair = client.set_mesh("pair", (mine.index(k + 1), mine.index((k + 1) % 3 + 1)), x=2).workers
+        client.define(PLAIN)
+        a, b = (workers[n - 1] for n in pair)
+        clients.append((client, client.upload(a, 8, b, layout="pair: []")))
+
+    def planner(checked, inputs, home, meshes):
+        return replace(copies(checked, inputs, home, meshes), workers=inputs[0].mesh.workers, outputs=tuple(inputs))
+
+    hand.planner = planner
+
+    def note(out: list) -> None:
+        for w in workers:
+            order[w.number] += [(c.session, c.seq) for c in calls(w, out)]
+
+    for _ in range(20):
+        for client, x in clients:
+            note(client.call(PLAIN, [x]))
+    at = dict.fromkeys(order, 0)
+    for _ in range(200):
+        for w in workers:
+            if at[w.number] < len(order[w.number]):
+                session, seq = order[w.number][at[w.number]]
+                at[w.number] += 1
+                note(w.say(CallDone(session, seq, 12_000)))
+    assert all(client.session.done == 20 for client, _ in clients)
+    for a in workers:
+        for b in workers:
+            common = [c for c in order[a.number] if c in order[b.number]]
+            assert common == [c for c in order[b.number] if c in order[a.number]]
+
+
+def test_a_call_for_two_takes_credit_on_both_or_on_none():
+    hand = Hand()
+    workers = hand.workers(2)
+    busy = hand.client()
+    busy.upload(workers[0])
+    lone = hand.client()
+    lone.define(PLAIN)
+    y = lone.upload(workers[1])
+    client = hand.client()
+    client.set_mesh(x=2)
+    x = client.upload(workers[0], 8, workers[1])
+    for _ in range(4):
+        lone.call(PLAIN, [y])  # two of them go: nobody knows how long it takes
+    out = client.call(PLAIN, [x])
+    assert [calls(w, out) for w in workers] == [[], []]
+    assert workers[0].state.lane.calls == 0
+    out = workers[1].done(lone, 1, run_us=20_000)
+    assert [[c.session for c in calls(w, out)] for w in workers] == [[client.number], [client.number]]
+    # The next of the one that waited meanwhile goes before the next of the other.
+    client.call(PLAIN, [x])
+    out = workers[1].done(lone, 2, run_us=20_000)
+    assert [c.session for c in calls(workers[1], out)] == [lone.number]

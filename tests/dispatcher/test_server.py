@@ -9,14 +9,14 @@ import pytest
 import zmq
 
 from gt.dispatcher.events import (
-    Action,
     BadFramesCame,
-    Check,
+    CheckProgram,
     Disconnect,
+    Effect,
     Event,
     MessageCame,
     PeerLost,
-    PlanReady,
+    ProgramChecked,
     Send,
     TimePassed,
 )
@@ -42,7 +42,7 @@ class Machine:
     def busy(self) -> bool:
         return False
 
-    def handle(self, event: Event) -> list[Action]:
+    def handle(self, event: Event) -> list[Effect]:
         with self.changed:
             self.events.append(event)
             self.changed.notify_all()
@@ -56,13 +56,13 @@ class Machine:
         if isinstance(message, WorkerHello):
             return [Send(peer, WorkerWelcome(1, 5))]
         if isinstance(message, Define):
-            return [Check(b"name", message.program)]
+            return [CheckProgram(b"name", message.program)]
         if isinstance(message, Goodbye):
             return [Disconnect(peer)]
         if isinstance(message, Hello) and message.name == "raise":
             raise RuntimeError("a defect")
         if isinstance(message, Hello) and message.name == "unencodable":
-            return [Send(peer, Stats(1, {"x": object()})), Check(b"after", EMPTY)]
+            return [Send(peer, Stats(1, {"x": object()})), CheckProgram(b"after", EMPTY)]
         return []
 
     def wait_for(self, wanted: Callable[[Event], bool]) -> Event:
@@ -136,7 +136,7 @@ def test_an_answer_that_cannot_be_encoded_ends_that_connection_and_the_rest_is_d
     machine: Machine, connect: Callable[..., SocketChannel], capfd: pytest.CaptureFixture[str]
 ) -> None:
     bad = connect(Hello(1, "", "unencodable"))
-    machine.wait_for(lambda e: isinstance(e, PlanReady) and e.program == b"after")
+    machine.wait_for(lambda e: isinstance(e, ProgramChecked) and e.program == b"after")
     machine.wait_for(lambda e: isinstance(e, PeerLost))
     with pytest.raises(ServerError, match="is lost"):
         bad.receive(DEADLINE_S)
@@ -145,10 +145,10 @@ def test_an_answer_that_cannot_be_encoded_ends_that_connection_and_the_rest_is_d
 
 def test_checks_come_back(machine: Machine, connect: Callable[..., SocketChannel]) -> None:
     connect(Define(EMPTY), Define(NOT_A_PROGRAM))
-    good = machine.wait_for(lambda e: isinstance(e, PlanReady) and not e.error)
-    bad = machine.wait_for(lambda e: isinstance(e, PlanReady) and bool(e.error))
-    assert isinstance(good, PlanReady)
-    assert isinstance(bad, PlanReady)
+    good = machine.wait_for(lambda e: isinstance(e, ProgramChecked) and not e.error)
+    bad = machine.wait_for(lambda e: isinstance(e, ProgramChecked) and bool(e.error))
+    assert isinstance(good, ProgramChecked)
+    assert isinstance(bad, ProgramChecked)
     assert good.checked is not None
     assert good.checked.program == EMPTY
     assert bad.checked is None

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import gt
-from tests.training.models import RECIPES, train
+from tests.beside_torch import twins
+from tests.training.recipes import RECIPES, train
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -29,14 +30,12 @@ def _cuda() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_losses_are_torchs(name: str) -> None:
-    torch.manual_seed(0)
-    theirs, ours = RECIPES[name].model(torch), RECIPES[name].model(gt)
-    ours.load_state_dict(theirs.state_dict())
+    theirs, ours = twins(RECIPES[name].model)
     cuda = theirs.cuda()
     # The recipes make a tensor here and there: those shall be on the GPU too.
     with torch.device("cuda"), torch.backends.cudnn.flags(enabled=name != "lstm"):  # whose LSTM uses tf32
         want = train(torch, name, cuda, lambda a: torch.from_numpy(a).cuda())
-    have = train(gt, name, ours, gt.from_numpy)
+    have = train(gt, name, ours)
     np.testing.assert_allclose(have, want, rtol=1e-3)
 
 
@@ -147,9 +146,7 @@ def test_a_function_of_torchs_with_integers_computes_on_the_host() -> None:
 
 @pytest.mark.parametrize("name", ["mlp", "gpt"])
 def test_autocast_trains(name: str) -> None:
-    torch.manual_seed(0)
-    ours = RECIPES[name].model(gt)
-    ours.load_state_dict(RECIPES[name].model(torch).state_dict())
+    _, ours = twins(RECIPES[name].model)
     with gt.autocast(dtype=gt.bfloat16):
-        losses = train(gt, name, ours, gt.from_numpy)
+        losses = train(gt, name, ours)
     assert np.mean(losses[-5:]) < 0.95 * np.mean(losses[:5])

@@ -87,7 +87,7 @@ def test_through_the_host_too_the_losses_are_those_of_one_worker(name: str) -> N
 @pytest.mark.parametrize("name", ["mlp", "gpt"])
 def test_the_losses_of_one_worker(pair: Pair, name: str) -> None:
     alone = losses(pair.address, name, None)
-    for way in ("data", "weights", "both", "anyhow"):
+    for way in ("data", "weights", "both", "drawn"):
         same(losses(pair.address, name, TWO, way), alone)
         assert groups_on_devices(), "they have met over NCCL"
 

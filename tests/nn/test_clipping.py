@@ -10,7 +10,7 @@ import torch
 
 import gt
 from gt.errors import AutogradError, ShapeError
-from tests.nn.comparing import arrays, both
+from tests.beside_torch import arrays, nn_twins
 
 _rng = np.random.default_rng(4)
 X = _rng.normal(size=(3, 4))
@@ -18,7 +18,7 @@ X = _rng.normal(size=(3, 4))
 
 def _graded() -> list[tuple[Any, Any]]:
     """The same model in both, with gradients."""
-    models = both(lambda nn: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2)))
+    models = nn_twins(lambda nn: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2)))
     for lib, model in zip((torch, gt), models, strict=True):
         (model(lib.from_numpy(X)) ** 2).sum().backward()
         model[0].bias.grad = None  # some have none

@@ -10,7 +10,7 @@ import torch
 
 import gt
 from gt.errors import ArgumentError, ShapeError
-from tests.nn.comparing import Build, compare
+from tests.beside_torch import Build, compare_modules
 
 _rng = np.random.default_rng(0)
 
@@ -175,7 +175,7 @@ for n in (1, 2, 3):
 @pytest.mark.parametrize("name", CASES)
 def test_layers_are_torchs(name: str) -> None:
     build, args = CASES[name]
-    compare(build, args)
+    compare_modules(build, args)
 
 
 IN_PLACE = ["ReLU", "ReLU6", "SiLU", "Mish", "SELU", "Hardsigmoid", "Hardswish", "ELU", "CELU", "LeakyReLU", "Hardtanh"]

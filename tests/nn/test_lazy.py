@@ -10,7 +10,7 @@ import torch
 
 import gt
 from gt.errors import ArgumentError, ShapeError
-from tests.nn.comparing import arrays
+from tests.beside_torch import arrays
 
 _rng = np.random.default_rng(6)
 

@@ -11,7 +11,7 @@ import torch
 
 import gt
 from gt.errors import ArgumentError, IndexOutOfRange
-from tests.nn.comparing import both, compare
+from tests.beside_torch import compare_modules, nn_twins
 
 _rng = np.random.default_rng(1)
 X, Y = _rng.normal(size=(4, 5)), _rng.normal(size=(4, 5))
@@ -90,7 +90,7 @@ def test_losses_are_torchs(name: str, reduction: str) -> None:
         module = make
         make = lambda nn, r: _Fixed(nn, module(nn, r), target)  # noqa: E731
         args = args[:-1]
-    compare(lambda nn: make(nn, reduction), args)
+    compare_modules(lambda nn: make(nn, reduction), args)
 
 
 def _Fixed(nn: Any, loss: Any, target: Any) -> Any:
@@ -117,8 +117,8 @@ def test_ctc(reduction: str) -> None:
     x = x - np.log(np.exp(x).sum(-1, keepdims=True))
     for t in (targets, flat):
         make = lambda nn: nn.CTCLoss(reduction=reduction, zero_infinity=True)  # noqa: E731
-        compare(make, (x, t, np.array([9, 8, 2, 9]), np.array(lengths)))
-    compare(lambda nn: nn.CTCLoss(4, reduction), (x[:, 0], targets[0] - 1, (9,), (3,)))
+        compare_modules(make, (x, t, np.array([9, 8, 2, 9]), np.array(lengths)))
+    compare_modules(lambda nn: nn.CTCLoss(4, reduction), (x[:, 0], targets[0] - 1, (9,), (3,)))
     impossible = gt.nn.CTCLoss(reduction="sum")(gt.zeros(1, 1, 5), gt.tensor([[1, 2]]), (1,), (2,))
     assert impossible.item() == float("inf")
 
@@ -134,8 +134,8 @@ def test_adaptive_softmax() -> None:
         return nn.AdaptiveLogSoftmaxWithLoss(16, 20, [5, 10], div_value=2.0, head_bias=True)
 
     x, t = _rng.normal(size=(7, 16)), np.array([0, 4, 5, 9, 10, 19, 3])
-    compare(build, (x, t))
-    theirs, ours = both(build)
+    compare_modules(build, (x, t))
+    theirs, ours = nn_twins(build)
     one = ours(gt.from_numpy(x[0]), gt.tensor(9)).output.item()
     assert one == pytest.approx(theirs(torch.from_numpy(x[0]), torch.tensor(9)).output.item())
     for name in ("log_prob", "predict"):

@@ -15,7 +15,7 @@ import torch
 
 import gt
 from gt.errors import ArgumentError, DTypeError, ShapeError, StateError
-from tests.nn.comparing import arrays, both
+from tests.beside_torch import arrays, nn_twins
 
 _rng = np.random.default_rng(3)
 X = _rng.normal(size=(3, 4))
@@ -125,7 +125,7 @@ def test_assigning() -> None:
 
 
 def test_states_are_torchs_names_and_share_memory() -> None:
-    theirs, ours = both(net)
+    theirs, ours = nn_twins(net)
     assert list(ours.state_dict(prefix="m.")) == list(theirs.state_dict(prefix="m."))
     state = ours.state_dict()
     assert not state["scale"].requires_grad
@@ -221,7 +221,7 @@ def _forward_hooks(lib: Any, module: Any, log: list[Any]) -> list[Any]:
 
 def test_forward_hooks() -> None:
     results, logs = [], []
-    for lib, module in zip(LIBRARIES, both(net), strict=True):
+    for lib, module in zip(LIBRARIES, nn_twins(net), strict=True):
         log: list[Any] = []
         handles = _forward_hooks(lib, module, log)
         out = [module(lib.from_numpy(X), times=0.5)]
@@ -269,7 +269,7 @@ def test_backward_hooks(register: Callable[..., None], graded: bool) -> None:
 
         return Twice()
 
-    for lib, module in zip(LIBRARIES, both(build), strict=True):
+    for lib, module in zip(LIBRARIES, nn_twins(build), strict=True):
         log: list[Any] = []
         register(lib, module, log)
         a = lib.from_numpy(X.copy())

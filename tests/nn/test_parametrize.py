@@ -11,7 +11,7 @@ import torch
 
 import gt
 from gt.errors import ArgumentError, ShapeError
-from tests.nn.comparing import Build, arrays, both, compare
+from tests.beside_torch import Build, arrays, compare_modules, nn_twins
 
 _rng = np.random.default_rng(5)
 X, IMAGE = _rng.normal(size=(3, 4)), _rng.normal(size=(2, 4, 5, 5))
@@ -36,13 +36,13 @@ CASES: dict[str, tuple[Build, Any]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_norms_of_weights_are_torchs(name: str) -> None:
     build, x = CASES[name]
-    compare(build, (x,))
+    compare_modules(build, (x,))
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
 @pytest.mark.parametrize("kind", ["weight_norm", "spectral_norm"])
 def test_hooks_are_taken_off_again(kind: str) -> None:
-    theirs, ours = both(lambda nn: getattr(nn.utils, kind)(nn.Linear(4, 3)))
+    theirs, ours = nn_twins(lambda nn: getattr(nn.utils, kind)(nn.Linear(4, 3)))
     for lib, module in ((torch, theirs), (gt, ours)):
         module(lib.from_numpy(X))
         getattr(lib.nn.utils, f"remove_{kind}")(module)
@@ -72,7 +72,7 @@ def symmetric(nn: Any) -> Any:
 
 def test_a_parametrization_of_ones_own() -> None:
     results = []
-    for lib, module in zip((torch, gt), both(lambda nn: nn.Linear(4, 4)), strict=True):
+    for lib, module in zip((torch, gt), nn_twins(lambda nn: nn.Linear(4, 4)), strict=True):
         parametrize = lib.nn.utils.parametrize
         parametrize.register_parametrization(module, "weight", symmetric(lib.nn))
         assert parametrize.is_parametrized(module)

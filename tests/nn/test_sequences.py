@@ -10,7 +10,7 @@ import torch
 
 import gt
 from gt.errors import ArgumentError, ShapeError
-from tests.nn.comparing import Build, arrays, both, compare
+from tests.beside_torch import Build, arrays, compare_modules, nn_twins
 
 _rng = np.random.default_rng(2)
 
@@ -50,7 +50,7 @@ RECURRENT: dict[str, tuple[Build, tuple[Any, ...]]] = {
 @pytest.mark.parametrize("name", RECURRENT)
 def test_recurrent_layers_are_torchs(name: str) -> None:
     build, args = RECURRENT[name]
-    compare(build, args)
+    compare_modules(build, args)
 
 
 @pytest.mark.parametrize("sorted_", [True, False])
@@ -59,7 +59,7 @@ def test_packed_sequences(name: str, sorted_: bool) -> None:
     """Sequences of different lengths, padded, packed, run in both directions, and padded again."""
     lengths = [5, 3, 3, 1] if sorted_ else [3, 5, 1, 3]
     data, first = x(5, 4, 3), x(4, 4, 6)
-    theirs, ours = both(lambda nn: getattr(nn, name)(3, 6, 2, bidirectional=True))
+    theirs, ours = nn_twins(lambda nn: getattr(nn, name)(3, 6, 2, bidirectional=True))
     results = []
     for lib, module in ((torch, theirs), (gt, ours)):
         rnn = lib.nn.utils.rnn
@@ -139,13 +139,13 @@ ATTENTION: dict[str, tuple[Build, tuple[Any, ...], dict[str, Any]]] = {
 @pytest.mark.parametrize("name", ATTENTION)
 def test_attention_is_torchs(name: str) -> None:
     build, args, kwargs = ATTENTION[name]
-    compare(build, args, kwargs)
+    compare_modules(build, args, kwargs)
 
 
 def test_attention_to_oneself() -> None:
     """One tensor three times is one product, and the same result."""
     for first in (False, True):
-        theirs, ours = both(lambda nn, first=first: nn.MultiheadAttention(8, 2, batch_first=first))
+        theirs, ours = nn_twins(lambda nn, first=first: nn.MultiheadAttention(8, 2, batch_first=first))
         want = theirs(*[torch.from_numpy(Q)] * 3)
         got = ours(*[gt.from_numpy(Q)] * 3)
         for a, b in zip(arrays(got), arrays(want), strict=True):
@@ -202,7 +202,7 @@ TRANSFORMERS: dict[str, tuple[Build, tuple[Any, ...], dict[str, Any]]] = {
 @pytest.mark.parametrize("name", TRANSFORMERS)
 def test_transformers_are_torchs(name: str) -> None:
     build, args, kwargs = TRANSFORMERS[name]
-    compare(build, args, kwargs)
+    compare_modules(build, args, kwargs)
 
 
 def test_the_mask_of_the_future() -> None:

@@ -9,8 +9,9 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from gt.worker.engines import Engine, load
+from gt.worker.engines import load
 from gt.worker.engines.torch import TorchEngine
+from gt.worker.run.engine import Engine
 
 #: pytest reads every log that is not passed on, and torch's log of what it traces notes the stack at each operation as
 #: soon as somebody reads it: a fifth of the time that tracing takes.

@@ -149,10 +149,10 @@ def test_every_engine_runs_every_op_by_itself_but_those_that_are_listed(op: Op) 
 def test_engines_are_loaded_by_name() -> None:
     assert load("numpy").name == "numpy"
     assert load("torch", "cpu").device == "cpu"
-    with pytest.raises(StartError, match="engine 'abacus' is not one of: torch, numpy, jax"):
+    with pytest.raises(StartError, match="unknown engine 'abacus'; expected one of: torch, numpy, jax"):
         load("abacus")
-    with pytest.raises(StartError, match="device 'tpu' is not cpu, cuda or cuda:N"):
+    with pytest.raises(StartError, match="unknown device 'tpu'; expected cpu, cuda or cuda:N"):
         TorchEngine("tpu")
     if not torch.cuda.is_available():
-        with pytest.raises(StartError, match="device cuda:0: torch sees no GPU; use --device cpu"):
+        with pytest.raises(StartError, match="device cuda:0: torch finds no GPU; use --device cpu"):
             TorchEngine("cuda")

@@ -9,22 +9,18 @@ from contextlib import suppress
 
 import pytest
 
-from .running import Process, alive, children, environment
+import gt
+
+from .running import Process, Server, alive, children, environment
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Process]]:
-    """start("-m", "gt.server", ..., GT_TOKEN="x") -> Process."""
-    started: list[Process] = []
-
-    def new(*arguments: str, **env: str) -> Process:
-        started.append(Process(list(arguments), environment(**env)))
-        return started[-1]
-
-    yield new
-    for process in started:
-        below = children(process.pid)
-        for pid in [process.pid, *below]:
+def started() -> Iterator[list[Process]]:
+    """What is in this list is ended after the test, with all its children."""
+    processes: list[Process] = []
+    yield processes
+    for process in processes:
+        for pid in [process.pid, *children(process.pid)]:
             if alive(pid):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -32,13 +28,32 @@ def start() -> Iterator[Callable[..., Process]]:
 
 
 @pytest.fixture
-def serve(start: Callable[..., Process]) -> Callable[..., tuple[Process, str]]:
-    """serve("--workers", "2") -> (process, "127.0.0.1:port"), ready."""
+def start(started: list[Process]) -> Callable[..., Process]:
+    """start("-m", "gt.server", ..., GT_TOKEN="x") -> Process."""
 
-    def new(*arguments: str, **env: str) -> tuple[Process, str]:
-        process = start("-m", "gt.server", "-p", "0", "--engine", "numpy", *arguments, **env)
-        line = process.line()
-        assert line.startswith("gt: serving on "), line
-        return process, line.removeprefix("gt: serving on ").partition(",")[0]
+    def new(*arguments: str, **env: str) -> Process:
+        started.append(Process(list(arguments), environment(**env)))
+        return started[-1]
 
     return new
+
+
+@pytest.fixture
+def serve(started: list[Process]) -> Callable[..., tuple[Server, str]]:
+    """serve("--workers", "2") -> (process, "127.0.0.1:port"), ready."""
+
+    def new(*arguments: str, **env: str) -> tuple[Server, str]:
+        server = Server("--engine", "numpy", *arguments, **env)
+        started.append(server)
+        return server, server.address
+
+    return new
+
+
+@pytest.fixture
+def own_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This process has none of GT's settings, and no session afterwards."""
+    for variable in [v for v in os.environ if v.startswith("GT_")]:
+        monkeypatch.delenv(variable)
+    yield
+    gt.disconnect()

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import IO
 
+from gt.transport import connect
 from gt.transport.channel import Channel
-from gt.transport.messages import Message
+from gt.transport.messages import VERSION, Hello, Message
 
 DEADLINE_S = 30.0  #: For what a loaded machine may do slowly; nothing waits that long when all is well.
 
@@ -57,6 +59,24 @@ def until_gone(pids: list[int], deadline_s: float) -> None:
     until(lambda: not any(alive(p) for p in pids), f"the end of {pids}", deadline_s)
 
 
+def output_of(arguments: list[str], deadline_s: float = 2 * DEADLINE_S, **env: str) -> str:
+    """What a Python process prints that goes well and has nothing to complain of."""
+    process = Process(arguments, environment(**env))
+    try:
+        code, out, err = process.end(deadline_s)
+    finally:
+        process.popen.kill()
+    assert (code, err) == (0, ""), out + err
+    return out
+
+
+def greet(address: str, token: str = "", version: int = VERSION) -> Message:
+    """What a server answers to a client's first message."""
+    with closing(connect(address)) as channel:
+        channel.send(Hello(version, token, "test"))
+        return answer(channel)
+
+
 def answer(channel: Channel) -> Message:
     """The next message on a connection."""
     got = channel.receive(DEADLINE_S)
@@ -93,3 +113,24 @@ class Process:
         """Wait for its end: exit code, the rest of stdout, stderr."""
         out, err = self.popen.communicate(timeout=deadline_s)
         return self.popen.returncode, out.decode(), err.decode()
+
+    def stop(self) -> None:
+        """Ask it to end; it does so in order."""
+        self.signal(signal.SIGTERM)
+        assert self.end() == (0, "", "")
+
+
+class Server(Process):
+    """A server that is ready. `python -m gt.server` with these arguments, on a free port unless they say otherwise."""
+
+    def __init__(self, *arguments: str, **env: str) -> None:
+        where = [] if "--address" in arguments else ["-p", "0"]
+        super().__init__(["-m", "gt.server", *where, *arguments], environment(**env))
+        line = self.line()
+        assert line.startswith("gt: serving on "), line
+        self.address = line.removeprefix("gt: serving on ").partition(",")[0]
+
+    @property
+    def workers(self) -> list[int]:
+        """The process ids of the workers that it has started."""
+        return children(self.pid)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -28,10 +27,11 @@ from gt.transport.messages import (
 )
 
 from .hostile import ECHO, OVERSIZED, Liar, UnixPeer, ZmqPeer, borrowing_program, garbage
-from .running import DEADLINE_S, Process, answer, children
+from .running import DEADLINE_S, Process, answer, children, greet
 
 pytestmark = pytest.mark.processes
 Start = Callable[..., Process]
+Serve = Callable[..., tuple[Process, str]]
 PEERS = 6
 BATCH = 25
 
@@ -121,6 +121,10 @@ class Attacker:
             self.peer = None
 
 
+def where(wire: str, folder: Path) -> list[str]:
+    return [] if wire == "tcp" else ["--address", f"ipc://{folder}/s"]
+
+
 def warm_up(address: str) -> None:
     """Have the worker load what it may need: meanwhile nobody's calls would run."""
     p, scalars = borrowing_program()
@@ -141,11 +145,9 @@ def resident_nbytes(pid: int) -> int:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("wire", "count"), [("tcp", 100_000), ("ipc", 20_000)])
-def test_a_flood_of_lies(start: Start, tmp_path: Path, wire: str, count: int) -> None:
-    where = ["-p", "0"] if wire == "tcp" else ["--address", f"ipc://{tmp_path}/s"]
+def test_a_flood_of_lies(serve: Serve, start: Start, tmp_path: Path, wire: str, count: int) -> None:
     limits = {"GT_CACHE_BYTES": str(8 << 20), "GT_WORKER_MEMORY": str(64 << 20)}
-    server = start("-m", "gt.server", *where, "--engine", "numpy", "--workers", "1", **limits)
-    address = server.line().removeprefix("gt: serving on ").partition(",")[0]
+    server, address = serve(*where(wire, tmp_path), "--workers", "1", **limits)
     pids = [server.pid, *children(server.pid)]
     assert len(pids) == 2
     warm_up(address)
@@ -179,15 +181,12 @@ def test_a_flood_of_lies(start: Start, tmp_path: Path, wire: str, count: int) ->
     assert errors > count // 4, "the lies were not even noticed"
     assert ran > count // 400, "they did not get past the door"
     assert grown < 100 << 20
-    server.signal(signal.SIGTERM)
-    assert server.end() == (0, "", "")
+    server.stop()
 
 
 @pytest.mark.parametrize("wire", ["tcp", "ipc"])
-def test_what_is_too_large_or_of_another_version(start: Start, tmp_path: Path, wire: str) -> None:
-    where = ["-p", "0"] if wire == "tcp" else ["--address", f"ipc://{tmp_path}/s"]
-    server = start("-m", "gt.server", *where, "--engine", "numpy")
-    address = server.line().removeprefix("gt: serving on ").partition(",")[0]
+def test_what_is_too_large_or_of_another_version(serve: Serve, tmp_path: Path, wire: str) -> None:
+    server, address = serve(*where(wire, tmp_path))
 
     for hello in (Hello(VERSION + 1, "", "new"), Hello(0, "", "old"), WorkerHello(VERSION + 1, "", "x", True)):
         with closing(connect(address)) as channel:
@@ -210,8 +209,5 @@ def test_what_is_too_large_or_of_another_version(start: Start, tmp_path: Path, w
         new.send([bytes(MAX_FRAME + 1)])
         assert new.receive(DEADLINE_S) is None
 
-    with closing(connect(address)) as channel:
-        channel.send(Hello(VERSION, "", "test"))
-        assert isinstance(answer(channel), Welcome)
-    server.signal(signal.SIGTERM)
-    assert server.end() == (0, "", "")
+    assert isinstance(greet(address), Welcome)
+    server.stop()

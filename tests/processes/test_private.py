@@ -15,10 +15,9 @@ from gt.config import Config
 from gt.errors import StartError
 from gt.server import PrivateServer, start_private
 from gt.server.workers import choose_devices, count_gpus, last_line
-from gt.transport import connect
-from gt.transport.messages import VERSION, Hello, Refused, Welcome
+from gt.transport.messages import Refused, Welcome
 
-from .running import DEADLINE_S, Process, alive, children, until, until_gone
+from .running import Process, alive, children, greet, until, until_gone
 
 pytestmark = pytest.mark.processes
 Start = Callable[..., Process]
@@ -98,15 +97,6 @@ def server(settings: Config) -> Iterator[PrivateServer]:
     s = start_private(settings)
     yield s
     s.close()
-
-
-def greet(address: str, token: str) -> object:
-    channel = connect(address)
-    channel.send(Hello(VERSION, token, "test"))
-    got = channel.receive(DEADLINE_S)
-    channel.close()
-    assert got is not None
-    return got[0]
 
 
 def test_start_and_close(server: PrivateServer, capfd: pytest.CaptureFixture[str]) -> None:

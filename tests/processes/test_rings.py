@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from gt.transport import connect
 from gt.transport.messages import VERSION, Chunk, ChunkAck, Fetch, Hello, Share, Shared, Welcome
 from gt.transport.shared import ORDERED, make_ring
 
-from .running import DEADLINE_S, Process, alive, answer, children, until
+from .running import DEADLINE_S, Process, Server, alive, answer, until
 
 pytestmark = pytest.mark.processes
 Start = Callable[..., Process]
@@ -54,16 +55,9 @@ print("right", flush=True)
 
 
 @pytest.fixture
-def serve_here(start: Start, tmp_path: Path) -> Callable[..., tuple[Process, str]]:
+def serve_here(serve: Callable[..., Any], tmp_path: Path) -> Callable[..., tuple[Server, str]]:
     """A server on a Unix socket."""
-
-    def new(*arguments: str, **env: str) -> tuple[Process, str]:
-        address = f"ipc://{tmp_path}/s"
-        process = start("-m", "gt.server", "--address", address, "--engine", "numpy", *arguments, **env)
-        assert process.line().startswith("gt: serving on ")
-        return process, address
-
-    return new
+    return lambda *arguments, **env: serve("--address", f"ipc://{tmp_path}/s", *arguments, **env)
 
 
 def rings_of(pid: int) -> list[str]:
@@ -79,7 +73,7 @@ def rings_of(pid: int) -> list[str]:
 def test_large_tensors_are_whole_either_way(serve_here, start: Start, tmp_path: Path, share: str) -> None:
     log = tmp_path / "log"
     server, address = serve_here("--workers", "1", GT_INSTRUCTION_LOG=str(log))
-    (worker,) = children(server.pid)
+    (worker,) = server.workers
     user = start("-c", GOOD, address, GT_SHARE_MEMORY=share)
     assert user.end(120) == (0, "right\n", "")
     assert ("in slot" in log.read_text()) == (share == "1")
@@ -102,10 +96,9 @@ def test_a_worker_that_cannot_look_gets_the_bytes(serve_here, start: Start, tmp_
     assert "in slot" not in said
 
 
-def test_over_tcp_nothing_is_shared(start: Start, tmp_path: Path) -> None:
+def test_over_tcp_nothing_is_shared(serve: Callable[..., Any], start: Start, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    server = start("-m", "gt.server", "-p", "0", "--engine", "numpy", "--workers", "1", GT_INSTRUCTION_LOG=str(log))
-    address = server.line().removeprefix("gt: serving on ").partition(",")[0]
+    _, address = serve("--workers", "1", GT_INSTRUCTION_LOG=str(log))
     user = start("-c", GOOD, address)
     assert user.end(120) == (0, "right\n", "")
     assert "Share" not in log.read_text()
@@ -199,7 +192,7 @@ while True:
 @pytest.mark.parametrize("wait_s", [0.0, 0.05, 0.3])
 def test_a_client_is_killed_in_the_middle(serve_here, start: Start, wait_s: float) -> None:
     server, address = serve_here("--workers", "1")
-    (worker,) = children(server.pid)
+    (worker,) = server.workers
     users = [start("-c", BUSY, address) for _ in range(2)]
     for user in users:
         assert user.line() == "begun"
@@ -239,7 +232,7 @@ def test_a_worker_is_killed_in_the_middle(serve_here, start: Start, tmp_path: Pa
     server, address = serve_here("--workers", "2")
     user = start("-c", LOSER, address)
     assert user.line() == "begun"
-    workers = children(server.pid)
+    workers = server.workers
     until(lambda: any(rings_of(w) for w in workers), "a ring on a worker")
     (its,) = [w for w in workers if rings_of(w)]
     os.kill(its, signal.SIGKILL)
@@ -250,7 +243,7 @@ def test_a_worker_is_killed_in_the_middle(serve_here, start: Start, tmp_path: Pa
 def test_one_client_cannot_have_the_worker_read_anothers_ring(serve_here, start: Start) -> None:
     """It knows all there is to know of the other's ring, but it is not that process."""
     server, address = serve_here("--workers", "1")
-    (worker,) = children(server.pid)
+    (worker,) = server.workers
     victim = start("-c", BUSY, address)
     assert victim.line() == "begun"
     until(lambda: rings_of(worker), "the victim's ring on the worker")

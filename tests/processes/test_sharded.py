@@ -5,51 +5,27 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 import gt
 from gt.errors import ArgumentError, GTError, LostError, OutOfMemory, StateError
-from tests.client.sharded_training import WAYS, train
+from tests.client.mesh.sharded_training import WAYS, train
 
-from .running import DEADLINE_S, Process, environment
+from .running import Process, output_of
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("own_settings")]
 Serve = Callable[..., tuple[Process, str]]
 
 ROWS = np.random.default_rng(0).normal(size=(101, 40))
-
-
-@pytest.fixture(autouse=True)
-def _own_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for variable in [v for v in os.environ if v.startswith("GT_")]:
-        monkeypatch.delenv(variable)
-    yield
-    gt.disconnect()
 
 
 @pytest.fixture
 def four(serve: Serve) -> str:
     """The address of a server with four workers."""
     return serve("--workers", "4")[1]
-
-
-def script(code: str, **env: str) -> str:
-    """What a script prints that has a private server of its own."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment(GT_ENGINE="numpy", **env),
-        capture_output=True,
-        text=True,
-        timeout=2 * DEADLINE_S,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
 
 
 # --- meshes -------------------------------------------------------------------------------------------
@@ -93,7 +69,7 @@ print(gt.shard(gt.ones(4), {0: "x"}).sum().item())
 
 
 def test_the_private_server_has_as_many_as_are_asked_for() -> None:
-    few, late, mesh, total = script(PRIVATE).splitlines()
+    few, late, mesh, total = output_of(["-c", PRIVATE], GT_ENGINE="numpy").splitlines()
     assert "this server has 1; a private server has more with GT_WORKERS=2" in few
     assert late == StateError.__name__
     assert re.fullmatch(r"<mesh x=2: workers \d+ \d+>", mesh)
@@ -108,7 +84,9 @@ print(big.layout, small.layout, (big * 2).layout, big.sum().item())
 
 
 def test_auto_shard_splits_what_is_uploaded() -> None:
-    assert script(AUTO, GT_AUTO_SHARD="1", GT_WORKERS="2") == "[100@x] [] [100@x] 100000.0\n"
+    assert (
+        output_of(["-c", AUTO], GT_ENGINE="numpy", GT_AUTO_SHARD="1", GT_WORKERS="2") == "[100@x] [] [100@x] 100000.0\n"
+    )
 
 
 # --- tensors ------------------------------------------------------------------------------------------

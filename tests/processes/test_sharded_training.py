@@ -22,17 +22,9 @@ from tests.processes.running import Process
 from tests.sharding.cases import OPS
 from tests.sharding.real import MESHES, Server, check_ops, joined, serving
 from tests.sharding.real_training import MODELS, WAYS, Script, both_split, losses, placed, same, uploader, weights_split
-from tests.training.models import RECIPES
+from tests.training.recipes import RECIPES
 
-pytestmark = pytest.mark.processes
-
-
-@pytest.fixture(autouse=True)
-def _own_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for variable in [v for v in os.environ if v.startswith("GT_")]:
-        monkeypatch.delenv(variable)
-    yield
-    gt.disconnect()
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("own_settings")]
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +61,7 @@ def test_in_single_precision(server: Server) -> None:
     same(losses(server.address, "gpt", {"x": 3}, "both", dtype=np.float32), expected, 1e-4)
 
 
-@pytest.mark.parametrize(("axes", "way"), [({"x": 3}, "both"), ({"x": 2, "y": 2}, "anyhow"), ({"x": 4}, "data")])
+@pytest.mark.parametrize(("axes", "way"), [({"x": 3}, "both"), ({"x": 2, "y": 2}, "drawn"), ({"x": 4}, "data")])
 def test_all_that_a_script_does(server: Server, scripted: list[float], axes: dict[str, int], way: str) -> None:
     """A sliced positional embedding, concatenation, transposes, norms, a deep backward, dropout and noise, checkpoints
     of activations, accumulation, clipping, momentum, `item()` and an evaluation between steps."""
@@ -86,17 +78,17 @@ def test_a_traced_step(server: Server) -> None:
         policy = WAYS["both"]("") if axes else None
         model = placed(RECIPES["gpt"].model(gt).double(), policy)
         optimizer = gt.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        to, batches = uploader(policy, np.float64), RECIPES["gpt"].data(np.random.default_rng(1))
+        to, batches = uploader(policy, np.float64), RECIPES["gpt"].batches()
 
         @gt.function
-        def step(line: Any) -> Any:
-            loss = RECIPES["gpt"].loss(gt, model, [line])
+        def step(x: Any, y: Any) -> Any:
+            loss = RECIPES["gpt"].loss(gt, model, x, y)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             return loss.detach()
 
-        found = [step(to(next(batches)[0])).item() for _ in range(6)]
+        found = [step(*map(to, next(batches))).item() for _ in range(6)]
         assert step.replays >= 2
         return found
 

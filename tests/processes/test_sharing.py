@@ -13,7 +13,7 @@ import pytest
 from gt.transport import connect
 from gt.transport.messages import VERSION, Fetch, FetchFailed, GetStats, Hello, Stats, Welcome
 
-from .running import Process, answer, children, until
+from .running import Process, answer, until
 from .test_starting import join
 
 pytestmark = pytest.mark.processes
@@ -86,8 +86,7 @@ def test_two_train_and_a_third_dies(serve: Serve, start: Start, tmp_path: Path) 
         assert (code, said) == (0, "")
         assert int(out) >= 30
     until(lambda: sessions(address) == 0, "the end of all sessions")
-    server.signal(signal.SIGTERM)
-    assert server.end() == (0, "", "")
+    server.stop()
 
 
 def test_random_numbers_are_each_sessions_own(serve: Serve, start: Start) -> None:
@@ -134,10 +133,8 @@ def test_a_worker_dies_under_a_client(serve: Serve, start: Start, tmp_path: Path
     assert f"pid {first.pid}) is gone" in fetched
     assert computed.startswith("LostError: ")
     assert new == "[3.0, 3.0]"
-    second.signal(signal.SIGTERM)
-    assert second.end() == (0, "", "")
-    server.signal(signal.SIGTERM)
-    assert server.end() == (0, "", "")
+    second.stop()
+    server.stop()
 
 
 PATIENT = """
@@ -162,10 +159,8 @@ def test_an_interrupt_during_a_wait(serve: Serve, start: Start, tmp_path: Path) 
     assert user.line() == "interrupted"
     worker = join(start, address)
     assert user.end() == (0, "[2.0, 2.0]\n", "")
-    worker.signal(signal.SIGTERM)
-    assert worker.end() == (0, "", "")
-    server.signal(signal.SIGTERM)
-    assert server.end() == (0, "", "")
+    worker.stop()
+    server.stop()
 
 
 FORKED = """
@@ -207,11 +202,11 @@ def test_a_forked_child_is_told(serve: Serve, start: Start) -> None:
 @pytest.mark.parametrize("last", ["", "raise SystemExit(3)", "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"])
 def test_leaving_with_tensors_alive_is_silent(serve: Serve, start: Start, last: str) -> None:
     server, address = serve("--workers", "1")
-    (worker,) = children(server.pid)
+    (worker,) = server.workers
     code = f"import gt\nx = gt.ones(1000, 100)\ny = x @ x.T\nz = gt.ones(5)\nz += 1\nprint(z.tolist())\n{last}"
     user = start("-c", code, GT_SERVER=address)
     expected = {"": 0, "raise SystemExit(3)": 3}.get(last, -signal.SIGTERM)
     assert user.end() == (expected, "[2.0, 2.0, 2.0, 2.0, 2.0]\n", "")
     until(lambda: sessions(address) == 0, "the end of the session")
-    assert children(server.pid) == [worker]
+    assert server.workers == [worker]
     assert os.path.exists(f"/proc/{worker}")

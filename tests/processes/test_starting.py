@@ -10,24 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from gt.transport import connect
-from gt.transport.messages import VERSION, Hello, Refused, Welcome
+from gt.transport.messages import VERSION, Refused, Welcome
 
-from .running import DEADLINE_S, Process, alive, children, until_gone
+from .running import DEADLINE_S, Process, alive, children, greet, until_gone
 
 pytestmark = pytest.mark.processes
 Start = Callable[..., Process]
 Serve = Callable[..., tuple[Process, str]]
-
-
-def greet(address: str, token: str = "", version: int = VERSION) -> object:
-    """What a server answers to a client's first message."""
-    channel = connect(address)
-    channel.send(Hello(version, token, "test"))
-    got = channel.receive(DEADLINE_S)
-    channel.close()
-    assert got is not None
-    return got[0]
 
 
 def join(start: Start, address: str, *arguments: str) -> Process:
@@ -117,8 +106,7 @@ def test_unix_socket(start: Start, tmp_path: Path) -> None:
     server = start("-m", "gt.server", "--address", address, "--engine", "numpy", "--workers", "1")
     assert server.line() == f"gt: serving on {address}, start workers with: gt worker --address {address}"
     assert isinstance(greet(address), Welcome)
-    server.signal(signal.SIGTERM)
-    assert server.end() == (0, "", "")
+    server.stop()
     assert not (tmp_path / "s").exists()
 
 
@@ -160,8 +148,7 @@ def test_instruction_log(serve: Serve, start: Start, tmp_path: Path) -> None:
     log = tmp_path / "log"
     server, address = serve("--workers", "1", GT_INSTRUCTION_LOG=str(log))
     assert isinstance(greet(address), Welcome)
-    server.signal(signal.SIGTERM)
-    assert server.end() == (0, "", "")
+    server.stop()
     words = log.read_text().split()
     for word in ("RECV", "SEND", "WORKER_RECV", "WORKER_SEND", "CONNECT"):
         assert word in words, word
@@ -218,5 +205,5 @@ def test_a_local_worker_that_cannot_start_ends_the_server(start: Start) -> None:
     server = start("-m", "gt.server", "-p", "0", "--workers", "1", "--engine", "abacus")
     code, out, said = server.end()
     assert (code, out) == (2, "")
-    assert "engine 'abacus' is not one of: torch, numpy" in said
+    assert "unknown engine 'abacus'; expected one of: torch, numpy" in said
     assert not children(server.pid)

@@ -1,8 +1,8 @@
-"""Every sample of every op, on every mesh, in every way that its rule allows: as the tests here do, with more draws.
+"""Every sample of every op, on every mesh, in every way that its rule allows: like the tests here, with more draws.
 
-python -m tests.sharding                what went wrong, if anything did
+python -m tests.sharding                prints what went wrong
 python -m tests.sharding OP ...         of these ops
-python -m tests.sharding --table        write expected.txt anew
+python -m tests.sharding --table        write expected.txt again
 python -m tests.sharding --plan         how long planning takes
 python -m tests.sharding --real         through real processes: every sample once on four meshes, and training
 python -m tests.sharding --real OP ...  of these ops, and no training
@@ -18,7 +18,7 @@ from gt.layout import Mesh
 from gt.ops import TABLE
 from tests.sharding import real, real_training, timing
 from tests.sharding.cases import OPS
-from tests.sharding.checking import Use, mistakes, mistakes_anyhow, sweep
+from tests.sharding.checking import Example, mistakes, mistakes_from_any_layout, sweep
 from tests.sharding.layouts import MESHES
 from tests.sharding.planned import mistakes_planned
 from tests.sharding.table import EXPECTED, table
@@ -47,8 +47,9 @@ def main(arguments: list[str]) -> int:
     return int(wrong > 0)
 
 
-def look(use: Use, m: Mesh, rng: random.Random) -> list[str]:
-    return mistakes(use, m, rng) + mistakes_anyhow(use, m, rng, DRAWS) + mistakes_planned(use, m, rng, DRAWS)
+def look(example: Example, m: Mesh, rng: random.Random) -> list[str]:
+    found = mistakes(example, m, rng) + mistakes_from_any_layout(example, m, rng, DRAWS)
+    return found + mistakes_planned(example, m, rng, DRAWS)
 
 
 def through_processes(names: list[str]) -> int:

@@ -1,5 +1,5 @@
-"""What the planner and the simulation remember of thousands of small plans is let go of behind each file: the collector
-would look at it all through the tests after that."""
+"""After each file, forget what the planner and the simulation remember of thousands of small plans. Otherwise the
+garbage collector would look at all of it during later tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gt.dispatcher.planner.program import forget
+from gt.dispatcher.planner.memo import forget
 from tests.sharding import simulate
 
 

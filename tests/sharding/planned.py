@@ -1,6 +1,7 @@
 """All workers' local programs together, in one process: each worker is a generator that stops at its collectives.
 
-The collectives are numpy on a table of what has come; the engine is numpy. Indices are checked as a worker does it.
+Collectives are done in numpy on what the workers of a group bring. The engine is numpy. Indices are checked as on a
+worker.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from gt.dispatcher.planner.program import Planned, plan_program
+from gt.dispatcher.planner.plan import Planned, plan_program
+from gt.dispatcher.planner.ways import all_ways
 from gt.layout import Layout, Mesh
 from gt.ops import TABLE, check
 from gt.ops.check import Checked
@@ -19,7 +21,7 @@ from gt.ops.evaluate import KernelOf, apply, evaluate
 from gt.ops.record import Op
 from gt.ops.trace import Symbol, Trace, scalar_kind
 from gt.program import SCALARS, Instruction, Program, Spec
-from tests.sharding.checking import Use, kinds_of, ways
+from tests.sharding.checking import Example, kinds_of
 from tests.sharding.layouts import drawn
 from tests.sharding.simulate import COMBINE, ENGINE, Value, place, spec_of
 
@@ -28,7 +30,7 @@ Worker = Generator[tuple[str, dict[str, Any], np.ndarray], np.ndarray, list[np.n
 
 
 def checked_kernel(op: Op, attrs: dict[str, Any], specs: Sequence[Spec]) -> Any:
-    """The engine's kernel, behind the check of its indices."""
+    """The engine's kernel, after a check of its indices."""
     kernel = ENGINE.kernel(op, attrs, specs)
     if op.indices is None or kernel is None:
         return kernel
@@ -57,7 +59,7 @@ def working(checked: Checked, inputs: Sequence[np.ndarray], scalars: Sequence[An
 
 
 def met(name: str, rows: list[tuple[dict[str, Any], np.ndarray]]) -> list[np.ndarray]:
-    """What a collective gives to each member of a group."""
+    """The result of a collective for each member of its group."""
     arrays = [a for _, a in rows]
     assert len({a.dtype for a in arrays}) == 1
     if name == "all_reduce":
@@ -77,7 +79,7 @@ def met(name: str, rows: list[tuple[dict[str, Any], np.ndarray]]) -> list[np.nda
 
 
 def run_together(workers: Mapping[int, Worker]) -> dict[int, list[np.ndarray]]:
-    """Until all have returned. Raises if some wait for ever."""
+    """Run until all have returned. Raises if some would wait for ever."""
     done: dict[int, list[np.ndarray]] = {}
     asks: dict[int, tuple[str, dict[str, Any], np.ndarray]] = {}
 
@@ -108,7 +110,7 @@ def run_together(workers: Mapping[int, Worker]) -> dict[int, list[np.ndarray]]:
 
 
 def run_planned(planned: Planned, checked: Checked, inputs: Sequence[Value], scalars: Sequence[Any]) -> list[Value]:
-    """The outputs of a plan on values that lie as it expects."""
+    """The outputs of a plan on values in the layouts that it was made for."""
     workers = {}
     for worker, local in planned.locals.items():
         mine = check(local.program)
@@ -155,7 +157,7 @@ def one_op(op: Op, args: Sequence[Any], attrs: dict[str, Any]) -> tuple[Checked,
 def written_down(
     trace: Trace, inputs: Sequence[Symbol], results: Sequence[Symbol], updates: Mapping[int, int] | None = None
 ) -> tuple[Checked, list[Any]]:
-    """What a trace says as a program, and its scalars. `updates`: place among the results -> the input it replaces."""
+    """A trace as a program, and its scalars. `updates`: place among the results -> the input it replaces."""
     numbers: dict[int, int] = {s.number: i for i, s in enumerate(inputs)}
     scalars: list[Any] = []
     code, count = [], len(inputs)
@@ -180,13 +182,13 @@ def written_down(
 
 
 def collectives(planned: Planned, worker: int | None = None) -> list[str]:
-    """What a worker does together with others, in order."""
+    """The collectives that a worker runs, in order."""
     code = planned.locals[planned.workers[0] if worker is None else worker].program.code
     return [ins.op for ins in code if TABLE[ins.op].collective]
 
 
 def received_nbytes(planned: Planned, worker: int) -> float:
-    """What a worker receives, if each collective is done as well as it can be."""
+    """The bytes that a worker receives, if each collective is implemented optimally."""
     checked, total = check(planned.locals[worker].program), 0.0
     number = len(checked.program.inputs)
     for ins in checked.program.code:
@@ -215,11 +217,11 @@ def unsharded(checked: Checked, arrays: Sequence[Any], numbers: Sequence[Any]) -
     return [np.asarray(a) for a in evaluate(checked, arrays, numbers, ENGINE.kernel)]
 
 
-def mistakes_planned(use: Use, m: Mesh, rng: random.Random, count: int = 1) -> list[str]:
+def mistakes_planned(example: Example, m: Mesh, rng: random.Random, count: int = 1) -> list[str]:
     """What went wrong with a program of this one instruction: on inputs in layouts drawn at random, and as often on
-    inputs that lie as one of the op's ways wants them."""
-    checked, arrays, numbers = one_op(use.op, use.args, use.attrs)
-    every, found = list(ways(use.op, use.specs, use.attrs, m)), []
+    inputs in the layouts that one of the op's ways wants."""
+    checked, arrays, numbers = one_op(example.op, example.args, example.attrs)
+    every, found = list(all_ways(example.use, m)), []
     draws = np.random.default_rng(rng.randrange(1 << 30))
     for i in range(2 * count):
         if i % 2:
@@ -227,9 +229,9 @@ def mistakes_planned(use: Use, m: Mesh, rng: random.Random, count: int = 1) -> l
         else:
             layouts = [drawn(rng, m, a.shape, kinds_of(a)) for a in arrays]
         try:
-            said: list[Any] = use.wrong(planned_values(checked, arrays, numbers, layouts, m, draws)[1])
+            said: list[Any] = example.wrong(planned_values(checked, arrays, numbers, layouts, m, draws)[1])
         except Exception as e:  # whatever a wrong plan leads to is a finding
             said = [f"{type(e).__name__}: {str(e)[:200]}"]
         if said:
-            found.append(f"planned {use!r} on {m!r}: {layouts}: {said}")
+            found.append(f"planned {example!r} on {m!r}: {layouts}: {said}")
     return found

@@ -25,7 +25,8 @@ from gt.errors import GTError
 from gt.layout import Mesh, layout, mesh
 from gt.ops import TABLE
 from gt.ops.record import as_tuple
-from tests.processes.running import Process, alive, environment, until
+from tests.processes import running
+from tests.processes.running import alive, until
 from tests.sharding.cases import cases
 from tests.sharding.checking import kinds_of
 from tests.sharding.layouts import drawn
@@ -52,10 +53,9 @@ class Server:
 
     def __init__(self, workers: int = 0, engine: str = "torch", **settings: str) -> None:
         self._workers: list[Any] = []
-        self._process = Process(["-m", "gt.server", "-p", "0"], environment(**settings))
+        self._process = running.Server(**settings)
+        self.address = self._process.address
         try:
-            line = self._process.line()
-            self.address = line.removeprefix("gt: serving on ").partition(",")[0]
             for _ in range(workers):
                 self.add(engine)
         except BaseException:

@@ -1,7 +1,7 @@
 """Training on real workers: the models of tests/training, and a deep one that does all that a training script may do.
 
-Each run is a function of a mesh and of how data and parameters are laid out over it, and gives numbers. On any mesh, in
-any layout, they are those of one worker.
+Each run is a function of a mesh and of the layouts of data and parameters, and gives numbers. On any mesh, in any
+layout, they are those of one worker.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import gt
 from gt.client.mesh.sharding import lay_out, layout_text
 from tests.sharding.layouts import drawn
-from tests.training.models import RECIPES, train
+from tests.training.recipes import RECIPES, train
 
 MODELS = ["mlp", "cnn", "unet", "gpt", "lstm"]
 
@@ -38,8 +38,8 @@ def both_split(seed: str) -> Policy:
     return lambda shape, data: (data_split if data else weights_split)(seed)(shape, data)
 
 
-def anyhow(seed: str) -> Policy:
-    """Layouts drawn at random: axes in any order, nested or apart, strided pieces. Equal shapes lie alike."""
+def drawn_split(seed: str) -> Policy:
+    """Layouts drawn at random: axes in any order, nested or apart, strided pieces; equal ones for equal shapes."""
     return lambda shape, data: drawn(random.Random(f"{seed} {shape} {data}"), gt.mesh().grid, shape, ())
 
 
@@ -47,7 +47,7 @@ WAYS: dict[str, Callable[[str], Policy]] = {
     "data": data_split,
     "weights": weights_split,
     "both": both_split,
-    "anyhow": anyhow,
+    "drawn": drawn_split,
 }
 
 
@@ -60,7 +60,7 @@ def last_axis() -> str:
 
 
 def placed(model: Any, policy: Policy | None) -> Any:
-    """The model with its parameters laid out; the optimizer is made afterwards."""
+    """The model with its parameters sharded; the optimizer is made afterwards."""
     if policy is not None:
         for p in model.parameters():
             wish = policy(p.shape, False) if p.shape else None
@@ -84,7 +84,7 @@ def uploader(policy: Policy | None, dtype: Any) -> Callable[[np.ndarray], Any]:
 def losses(
     address: str, name: str, axes: dict[str, int] | None, way: str = "", steps: int = 3, dtype: Any = np.float64
 ) -> list[float]:
-    """A model's losses on a mesh, laid out in one of the ways; without axes on one worker."""
+    """A model's losses on a mesh, sharded in one of the ways; without axes on one worker."""
     gt.connect(address, mesh=axes)
     gt.manual_seed(0)
     policy = WAYS[way](f"{name} {axes}") if axes else None
@@ -92,7 +92,7 @@ def losses(
     model = placed(model.double() if dtype is np.float64 else model, policy)
     found = train(gt, name, model, uploader(policy, dtype), steps)
     if axes is not None and way in ("weights", "both") and np.prod(list(axes.values())) > 1:
-        assert not any(p.layout.is_whole for p in model.parameters() if p.shape), "they lie as they were laid out"
+        assert not any(p.layout.is_whole for p in model.parameters() if p.shape), "parameters keep their layouts"
     return found
 
 
@@ -195,7 +195,7 @@ class Script:
         return found
 
     def lay_out(self, policy: Policy, mesh: str = "") -> None:
-        """Lay parameters and the optimizer's state out anew."""
+        """Give parameters and the optimizer's state other layouts."""
         self.policy = policy
         for p in self.model.parameters():
             wish = policy(p.shape, False) if p.shape else None

@@ -17,7 +17,7 @@ import numpy as np
 
 import gt
 from gt import config, dtypes
-from gt.dispatcher.planner.program import Planned, plan_program
+from gt.dispatcher.planner.plan import Planned, plan_program
 from gt.layout import Layout, Mesh
 from gt.ops import TABLE, check
 from gt.ops.check import Checked
@@ -25,7 +25,7 @@ from gt.transport.messages import Call, Chunk, Define, unpack_ids
 from tests.sharding.planned import run_planned, unsharded
 from tests.sharding.simulate import Value, close, place, read
 from tests.sim.cluster import Cluster, using
-from tests.training.models import RECIPES, train
+from tests.training.recipes import RECIPES, train
 
 
 @dataclass(frozen=True)
@@ -115,13 +115,13 @@ def replay(recording: Recording, m: Mesh, policy: Policy) -> Replayed:
     """All calls on a mesh. Raises if an output is not the unsharded one."""
     draws = np.random.default_rng(0)
     whole: dict[int, np.ndarray] = {}
-    lies: dict[int, Value] = {}
+    placed: dict[int, Value] = {}
     done = Replayed([], [])
     for event in recording.events:
         if isinstance(event, Upload):
             whole[event.id] = event.array
             one = policy(event.array, True)
-            lies[event.id] = place(event.array, one or gt.layout.layout(m), draws)
+            placed[event.id] = place(event.array, one or gt.layout.layout(m), draws)
             continue
         checked, program = event.checked, event.checked.program
         arrays = [whole[i] for i in event.inputs]
@@ -130,8 +130,8 @@ def replay(recording: Recording, m: Mesh, policy: Policy) -> Replayed:
             for _, i in program.updates:
                 one = policy(arrays[i], False)
                 if one is not None:
-                    lies[event.inputs[i]] = place(arrays[i], one, draws)
-        values = [lies[i] for i in event.inputs]
+                    placed[event.inputs[i]] = place(arrays[i], one, draws)
+        values = [placed[i] for i in event.inputs]
         layouts = tuple(v.layout for v in values)
         planned = plan_program(checked, layouts, m, {})
         if step:
@@ -141,7 +141,7 @@ def replay(recording: Recording, m: Mesh, policy: Policy) -> Replayed:
         for i, value, want in zip(event.outputs, made, unsharded(checked, arrays, event.scalars), strict=True):
             have = read(value)
             assert close(have, want, value.spec.dtype), f"output {i} {value.spec!r} {value.layout!r} differs"
-            whole[i], lies[i] = want, value
+            whole[i], placed[i] = want, value
         for o, i in program.updates:
             assert made[o].layout is layouts[i]
     return done

@@ -1,10 +1,11 @@
-"""A mesh of workers in one process: values as lists of numpy shards, collectives in numpy.
+"""Ops and steps between layouts on a mesh of simulated workers: values are lists of numpy shards.
 
-A step of `redistribute` is done here as a worker would do it: it hears only from the workers that the step's axes
-name. Where that is not enough, an element stays missing and the simulation says so.
+Nothing of what workers run is used here. A step of `redistribute` is done on arrays: a worker receives only from the
+workers that the step's axes name, and if that is not enough an element stays missing and an assertion fails. A way to
+run an op is done with `gt.ops.shard`. tests/sharding/planned.py runs the programs of the planner instead.
 
-Arrays are tiny here, so the time goes into finding out which elements are meant. That is a matter of layouts alone,
-of which there are few: it is found out once and kept.
+Arrays are tiny, so most time would go into finding out which elements are meant. That depends on layouts alone, of
+which there are few: it is found out once and kept.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from typing import Any
 import numpy as np
 
 from gt import dtypes
-from gt.dispatcher.planner.choose import Choice, Sharding, choose, needed
+from gt.dispatcher.planner.choose import choose
 from gt.dispatcher.planner.redistribute import LOCAL, Step, redistribute
+from gt.dispatcher.planner.ways import Attrs, Use, Way, axes_of, window_at
 from gt.layout import Axes, Coordinate, Layout, Mesh, Runs, held, layout, local_shape
-from gt.ops import TABLE, Op
+from gt.ops import Op
+from gt.ops.evaluate import apply as whole
 from gt.ops.evaluate import expand, run
 from gt.ops.record import as_tuple
 from gt.ops.shard import first_phase, last_phase, on_shard, parts_at, shard_spec
@@ -80,7 +83,7 @@ def runs_of(sorted_places: np.ndarray) -> Runs:
 
 @lru_cache(1 << 15)
 def index(block: Block) -> Index:
-    """A block as an index: of slices, which are fast, unless some dimension lies in several runs."""
+    """A block as an index: of slices, which are fast, unless some dimension has several runs."""
     if all(len(runs) <= 1 for runs in block):
         return tuple(slice(*runs[0]) if runs else slice(0) for runs in block)
     return np.ix_(*map(places, block))
@@ -255,18 +258,17 @@ def taken(value: Value, members: Sequence[int], want: Block) -> np.ndarray:
 # -- ops -------------------------------------------------------------------------------------
 
 
-def windowed(
-    op: Op, attrs: dict[str, Any], specs: Sequence[Spec], s: Sharding, k: int, value: Value, w: int
-) -> np.ndarray:
-    """An operand as one worker uses it: its shard, with windows where the rule has them."""
+def windowed(way: Way, k: int, value: Value, w: int) -> np.ndarray:
+    """An operand as one worker reads it: its shard, with windows where the rule has them."""
     at, one = value.mesh.coordinates[w], value.layout
-    if not s.halos[k]:
+    if not way.halos[k]:
         return value.parts[w]
     want = list(held_at(one, value.spec.shape, at))
     axes: list[str] = []
     windows = []
-    for halo in s.halos[k]:
-        want[halo.dim], back, real = window(*needed(op, attrs, specs, s, k, halo, at), value.spec.shape[halo.dim])
+    for halo in way.halos[k]:
+        _, lo, hi, border = window_at(way, k, halo, at)
+        want[halo.dim], back, real = window(lo, hi, border, value.spec.shape[halo.dim])
         windows.append((halo.dim, back, real))
         axes += [a for a in halo.axes if one.pieces(halo.dim)]
     got = taken(value, group(value.mesh, tuple(axes), at), tuple(want))
@@ -324,104 +326,101 @@ class Known:
         return self.kernels[key]
 
 
-def run_sharded(
-    op: Op, attrs: dict[str, Any], specs: Sequence[Spec], s: Sharding, args: Sequence[Any], known: Known | None = None
-) -> list[Value]:
-    """The op on operands that lie as it wants them."""
-    results = as_tuple(op.infer(*specs, **attrs))
+def run_way(way: Way, args: Sequence[Any], known: Known | None = None) -> list[Value]:
+    """The op on operands in the layouts that a way wants."""
     known = known or Known()
-    if s.merges:
-        return run_phases(op, attrs, specs, s, args, results, known)
-    made: list[list[np.ndarray]] = [[] for _ in results]
-    for w, at in enumerate(s.mesh.coordinates):
-        operands = [windowed(op, attrs, specs, s, k, a, w) if isinstance(a, Value) else a for k, a in enumerate(args)]
-        local = tuple(shard_spec(whole, np.shape(a)) for whole, a in zip(specs, operands, strict=True))
-        wanted = tuple(shard_spec(r, local_shape(one, r.shape, at)) for one, r in zip(s.gives, results, strict=True))
-        parts = parts_at(s.split, s.bound.sizes, s.mesh, at)
+    if way.has_phases:
+        return run_phases(way, args, known)
+    use, m = way.use, way.mesh
+    made: list[list[np.ndarray]] = [[] for _ in use.results]
+    for w, at in enumerate(m.coordinates):
+        operands = [windowed(way, k, a, w) if isinstance(a, Value) else a for k, a in enumerate(args)]
+        local, wanted = local_specs(use, operands), results_at(way, at)
+        parts = parts_at(way.split, way.bound.sizes, m, at)
         key = (*parts.items(), local, wanted)
         if key not in known.traces:
-            known.traces[key] = on_shard(op, s.bound, specs, attrs, parts, local, wanted)
+            known.traces[key] = on_shard(use.op, way.bound, use.specs, use.attrs.value, parts, local, wanted)
         for out, array in zip(made, known.run(key, operands), strict=True):
             out.append(array)
-    return [Value(one, r, parts) for one, r, parts in zip(s.gives, results, made, strict=True)]
+    return [Value(one, s, parts) for one, s, parts in zip(way.gives, use.results, made, strict=True)]
 
 
-def run_phases(
-    op: Op, attrs: dict[str, Any], specs: Sequence[Spec], s: Sharding, args: Sequence[Any], results: Sequence[Spec],
-    known: Known,
-) -> list[Value]:  # fmt: skip
+def local_specs(use: Use, operands: Sequence[Any]) -> tuple[Spec, ...]:
+    return tuple(shard_spec(whole, np.shape(a)) for whole, a in zip(use.specs, operands, strict=True))
+
+
+def results_at(way: Way, at: Coordinate) -> tuple[Spec, ...]:
+    """The specs of the results on the worker at a coordinate."""
+    pairs = zip(way.gives, way.use.results, strict=True)
+    return tuple(shard_spec(s, local_shape(one, s.shape, at)) for one, s in pairs)
+
+
+def run_phases(way: Way, args: Sequence[Any], known: Known) -> list[Value]:
     """The same for an op in two phases: what each worker sends comes together along a new first dimension."""
-    factor, m = s.bound.merged, s.mesh
+    use, m, factor = way.use, way.mesh, way.bound.merged
+    given = (use.op, way.bound, use.specs, use.attrs.value)
     assert factor is not None
-    axes = tuple(a for _, over in s.split[factor] for a in over)
-    parts = [parts_at(s.split, s.bound.sizes, m, at) for at in m.coordinates]
+    axes = axes_of(way.split[factor])
+    parts = [parts_at(way.split, way.bound.sizes, m, at) for at in m.coordinates]
     kept, sent = [], []
     for w in range(len(m.coordinates)):
         operands = [a.parts[w] if isinstance(a, Value) else a for a in args]
-        local = tuple(shard_spec(whole, np.shape(a)) for whole, a in zip(specs, operands, strict=True))
-        trace, stays, goes = first_phase(op, s.bound, specs, attrs, parts[w], local)
+        local = local_specs(use, operands)
+        trace, stays, goes = first_phase(*given, parts[w], local)
         key = ("first", *parts[w].items(), local)
         known.traces[key] = trace, (*stays, *goes)
         arrays = known.run(key, operands)
         kept.append(arrays[: len(stays)])
         sent.append(arrays[len(stays) :])
-    made: list[list[np.ndarray]] = [[] for _ in results]
+    made: list[list[np.ndarray]] = [[] for _ in use.results]
     for w, at in enumerate(m.coordinates):
         members = sorted(group(m, axes, at), key=lambda j: m.index(axes, m.coordinates[j]))
         theirs = [np.stack([sent[j][i] for j in members]) for i in range(len(sent[w]))]
-        wanted = tuple(shard_spec(r, local_shape(one, r.shape, at)) for one, r in zip(s.gives, results, strict=True))
+        wanted = results_at(way, at)
         inputs = [*kept[w], *theirs]
         shapes = tuple(spec_of(a) for a in inputs)
         mine = len(kept[w])
         key = ("last", *parts[w].items(), shapes, wanted)
         if key not in known.traces:
-            known.traces[key] = last_phase(op, s.bound, specs, attrs, parts[w], shapes[:mine], shapes[mine:], wanted)
+            known.traces[key] = last_phase(*given, parts[w], shapes[:mine], shapes[mine:], wanted)
             assert tuple(x.spec for x in known.traces[key][1]) == wanted
         for out, array in zip(made, known.run(key, inputs), strict=True):
             out.append(array)
-    return [Value(one, r, parts) for one, r, parts in zip(s.gives, results, made, strict=True)]
+    return [Value(one, s, parts) for one, s, parts in zip(way.gives, use.results, made, strict=True)]
 
 
 def apply(op: Op, args: Sequence[Any], attrs: dict[str, Any], mesh: Mesh, log: Log | None = None) -> list[Value]:
-    """The op on operands that lie anyhow: what the planner would do with it."""
-    specs = [a.spec if isinstance(a, Value) else spec_of(a) for a in args]
-    results = as_tuple(op.infer(*specs, **attrs))
-    # An op of numbers alone runs whole; where it shall lie is for whoever uses it to say.
-    have = [a.layout if isinstance(a, Value) else layout(mesh) if all(s.weak for s in specs) else None for a in args]
-    choice = choose(op, specs, results, attrs, have)
+    """The op on operands in any layouts: as the planner would run it."""
+    specs = tuple(a.spec if isinstance(a, Value) else spec_of(a) for a in args)
+    use = Use(op, Attrs.of(attrs), specs, as_tuple(op.infer(*specs, **attrs)))
+    # An op of numbers alone runs whole: no operand says where its result should be.
+    anywhere = (layout(mesh),) if all(s.weak for s in specs) else None
+    choice = choose(use, [(a.layout,) if isinstance(a, Value) else anywhere for a in args])
     if choice is None:
-        return expanded(op, specs, args, attrs, mesh, log)
-    return carried_out(op, specs, args, attrs, choice, log)
-
-
-def carried_out(
-    op: Op, specs: Sequence[Spec], args: Sequence[Any], attrs: dict[str, Any], choice: Choice, log: Log | None = None
-) -> list[Value]:
+        return expanded(use, args, mesh, log)
     ready = []
-    for a, want, steps in zip(args, choice.sharding.wants, choice.steps, strict=True):
+    for a, want, steps in zip(args, choice.way.wants, choice.steps, strict=True):
         if isinstance(a, Value):
             assert want is not None
             a = moved(a, want, log, op.name)
             if log is not None:
                 log.extend((op.name, s) for s in steps if s.kind in ("halo", "merge"))
         ready.append(a)
-    return run_sharded(op, attrs, specs, choice.sharding, ready)
+    return run_way(choice.way, ready)
 
 
-def expanded(
-    op: Op, specs: Sequence[Spec], args: Sequence[Any], attrs: dict[str, Any], mesh: Mesh, log: Log | None
-) -> list[Value]:
+def expanded(use: Use, args: Sequence[Any], mesh: Mesh, log: Log | None) -> list[Value]:
     """The op written in other ops, each of them on shards."""
     trace = Trace()
-    form = op.parts or op.compose
+    form = use.op.parts or use.op.compose
     assert form is not None
-    symbols = [trace.symbol(s) for s in specs]
-    made = form(*symbols, **attrs)
+    symbols = [trace.symbol(s) for s in use.specs]
+    made = form(*symbols, **use.attrs.value)
     values: dict[int, Any] = {s.number: a for s, a in zip(symbols, args, strict=True)}
     for inner, operands, inner_attrs, numbers in trace.code:
         actual = [values[a.number] if isinstance(a, Symbol) else a for a in operands]
         values.update(zip(numbers, apply(inner, actual, inner_attrs, mesh, log), strict=True))
-    return [values[r.number] for r in (made if isinstance(made, tuple) else (made,))]
+    return [values[r.number] for r in as_tuple(made)]
 
 
 def collectives(log: Log) -> Iterator[str]:
@@ -431,9 +430,4 @@ def collectives(log: Log) -> Iterator[str]:
 
 def plain(op: Op, args: Sequence[Any], attrs: dict[str, Any]) -> tuple[np.ndarray, ...]:
     """The unsharded results."""
-    from gt.ops.evaluate import apply as whole
-
     return tuple(np.asarray(r) for r in whole(op, list(args), [spec_of(a) for a in args], attrs, ENGINE.kernel))
-
-
-__all__ = ["TABLE", "Value", "apply", "carried_out", "close", "collectives", "moved", "place", "plain", "read"]

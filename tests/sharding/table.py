@@ -15,13 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from gt.dispatcher.planner.choose import halo_step, instantiate, merge_step
 from gt.dispatcher.planner.redistribute import LOCAL, redistribute
+from gt.dispatcher.planner.ways import Use, bound_of, halo_steps, make_way, merge_step, use_of
 from gt.layout import Layout, layout, mesh, split
 from gt.ops import Op
-from gt.ops.record import as_tuple
-from gt.ops.sharding import Bound, bind
-from gt.program import Spec
 from tests.sharding.cases import OPS, cases
 from tests.sharding.simulate import Log, apply, collectives, place, spec_of
 
@@ -38,11 +35,10 @@ def sample(op: Op) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 def lines(op: Op) -> Iterator[str]:
     args, attrs = sample(op)
-    specs = [spec_of(a) for a in args]
-    results = as_tuple(op.infer(*specs, **attrs))
-    bound = bind(op, specs, results, attrs)
+    use = use_of(op, [spec_of(a) for a in args], attrs)
+    bound = bound_of(use)
     arrays = [k for k, a in enumerate(args) if isinstance(a, np.ndarray)]
-    yield f"{op.name} ({' '.join('x'.join(map(str, specs[k].shape)) or '()' for k in arrays)})"
+    yield f"{op.name} ({' '.join('x'.join(map(str, use.specs[k].shape)) or '()' for k in arrays)})"
     if not arrays:
         free = [str(d) for d, dim in enumerate(bound.outputs[0]) if dim and dim[0] not in bound.rule.whole]
         yield f"    created, free to split: {' '.join(free) or 'nothing'}"
@@ -51,28 +47,27 @@ def lines(op: Op) -> Iterator[str]:
             if n < 2:
                 continue
             have = [split(MESH, a.shape, {d: "x"}) if i == k else layout(MESH) for i, a in enumerate(args)]
-            moved, gives = allowed(op, bound, specs, attrs, have, k, d) or instead(op, args, attrs, arrays, have)
+            moved, gives = allowed(use, have, k, d) or instead(op, args, attrs, arrays, have)
             yield f"    {k}.{d}  {moved:40}  {'  '.join(map(repr, gives))}".rstrip()
 
 
-def allowed(
-    op: Op, bound: Bound, specs: Sequence[Spec], attrs: dict[str, Any], have: list[Layout], k: int, d: int
-) -> tuple[str, Sequence[Layout]] | None:
+def allowed(use: Use, have: list[Layout], k: int, d: int) -> tuple[str, Sequence[Layout]] | None:
     """What the op costs if the largest factor of that dimension that may be split is split."""
+    bound = bound_of(use)
     free = [f for f in bound.inputs[k][d] if f in bound.splittable()]
     if not free:
         return None
     factor = max(free, key=lambda f: bound.sizes[f])
-    way = instantiate(op, bound, specs, attrs, MESH, {factor: ((bound.sizes[factor], ("x",)),)}, {}, have)
+    way = make_way(use, MESH, {factor: ((bound.sizes[factor], ("x",)),)}, {}, [(one,) for one in have])
     if way is None:
         return None
     kinds = []
-    for i, (s, want) in enumerate(zip(specs, way.wants, strict=True)):
+    for i, (s, want) in enumerate(zip(use.specs, way.wants, strict=True)):
         if want is not None:
-            steps = (*redistribute(have[i], want, s.shape), *halo_step(op, attrs, specs, way, i))
+            steps = (*redistribute(have[i], want, s.shape), *halo_steps(way, i))
             kinds += [step.kind for step in steps if step.kind not in LOCAL]
-    if way.merges:
-        kinds.append(merge_step(op, attrs, specs, way).kind)
+    if way.has_phases:
+        kinds.append(merge_step(way).kind)
     return " ".join(kinds) or "-", way.gives
 
 

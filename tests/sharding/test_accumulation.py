@@ -18,7 +18,7 @@ from tests.sim.cluster import Cluster, using
 
 
 class Traffic:
-    """All collectives that one worker was told to run, in order: (op, bytes that go in)."""
+    """All collectives that one worker ran, in order: (op, bytes that go in)."""
 
     def __init__(self, cluster: Cluster, worker: int) -> None:
         self._cluster, self._worker = cluster, worker
@@ -97,7 +97,7 @@ def test_gradients_are_reduced_once(traffic: Traffic, parts: int, look: bool) ->
 
 
 def test_clipping_meets_once(traffic: Traffic) -> None:
-    """Gradients that lie split: the workers meet once more, and each parameter's sum of squares travels there."""
+    """Of sharded gradients: the workers meet once more, to reduce each parameter's sum of squares."""
     training = Training({}, {"0.*": {0: "x"}, "2.weight": {1: "x"}, "2.bias": {0: "x"}})
     moved = []
     for clip in (False, True):

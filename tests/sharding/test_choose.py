@@ -1,7 +1,8 @@
-"""What the algorithm chooses: the communication that well-known ways to train need, and no more."""
+"""What the planner chooses: the communication that well-known ways to train need, and no more."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,9 @@ import pytest
 
 from gt.dispatcher import planner
 from gt.dispatcher.planner.choose import Choice, choose
-from gt.layout import Layout, layout, mesh, parse, split
+from gt.dispatcher.planner.ways import use_of
+from gt.layout import layout, mesh, parse, split
 from gt.ops import TABLE
-from gt.ops.record import as_tuple
 from tests.sharding.simulate import Log, Value, apply, collectives, moved, place, read, spec_of
 
 RNG = np.random.default_rng(0)
@@ -40,11 +41,10 @@ class Machine:
 
 
 def chosen(
-    name: str, have: list[str], args: list[np.ndarray], m: Any, again: tuple[int, ...] = (), **attrs: Any
+    name: str, have: list[str], args: list[np.ndarray], m: Any, reread: tuple[int, ...] = (), **attrs: Any
 ) -> Choice:
-    specs = [spec_of(a) for a in args]
-    layouts: list[Layout | None] = [parse(text, m) for text in have]
-    made = choose(TABLE[name], specs, as_tuple(TABLE[name].infer(*specs, **attrs)), attrs, layouts, again=again)
+    use = use_of(TABLE[name], [spec_of(a) for a in args], attrs)
+    made = choose(use, [(parse(text, m),) for text in have], reread=reread)
     assert made is not None
     return made
 
@@ -53,15 +53,15 @@ def test_a_partial_operand_that_others_read_too() -> None:
     """It is reduced for all of them, unless what comes of it is small."""
     m, x, y = mesh(x=2), RNG.normal(size=(64, 96)), RNG.normal(size=(64, 96))
     have = ["[] sum x", "[]"]
-    assert chosen("sub", have, [x, y], m).sharding.gives[0].kind == "sum"
-    for again in [(0,), (0, 1)]:
-        made = chosen("sub", have, [x, y], m, again)
-        assert made.sharding.gives[0].kind is None
+    assert chosen("sub", have, [x, y], m).way.gives[0].kind == "sum"
+    for reread in [(0,), (0, 1)]:
+        made = chosen("sub", have, [x, y], m, reread)
+        assert made.way.gives[0].kind is None
         assert [step.kind for step in made.steps[0]] == ["reduce_scatter"]
     small = chosen("sum", have[:1], [x], m, (0,), dims=(0, 1), keepdim=False)
-    assert small.sharding.gives[0].kind == "sum"
+    assert small.way.gives[0].kind == "sum"
     # Both partial: the sum of both is reduced once, in any case.
-    assert chosen("add", ["[] sum x", "[] sum x"], [x, y], m, (0,)).sharding.gives[0].kind == "sum"
+    assert chosen("add", ["[] sum x", "[] sum x"], [x, y], m, (0,)).way.gives[0].kind == "sum"
 
 
 def test_column_then_row_split() -> None:
@@ -131,7 +131,7 @@ def test_elementwise_chains_need_nothing() -> None:
 
 @pytest.mark.parametrize(("rows", "kind"), [(8, "all_reduce"), (8192, "reduce_scatter")])
 def test_a_nonlinear_op_reduces_first(rows: int, kind: str) -> None:
-    """On the way to a split if it is large: half the bytes. A small one everywhere, so that nobody gathers it again."""
+    """On the way to a split if it is large: half the bytes. A small one everywhere: no gather follows."""
     run = Machine(x=2)
     x = RNG.normal(size=(rows, 6))
     v = run.put(x, {}, {"x": "sum"})
@@ -214,18 +214,18 @@ def test_the_dearer_operand_stays() -> None:
     big, small = np.zeros((400, 16)), np.zeros((16, 8))
     made = chosen("matmul", ["[400@x]", "[. 8@x]"], [big, small], m)
     assert [len(steps) for steps in made.steps] == [0, 1]
-    assert repr(made.sharding.gives[0]) == "[400@x]"
+    assert repr(made.way.gives[0]) == "[400@x]"
     other = chosen("matmul", ["[8@x]", "[. 400@x]"], [small.T.copy(), np.zeros((16, 400))], m)
-    assert repr(other.sharding.gives[0]) == "[. 400@x]"
+    assert repr(other.way.gives[0]) == "[. 400@x]"
 
 
 def test_what_no_rule_covers_is_gathered_and_said() -> None:
     m = mesh(x=2)
     x = np.zeros((8, 6))
     made = chosen("sort", ["[. 6@x]"], [x], m, dim=1, descending=False, stable=True)
-    assert made.gathered
+    assert made.blocked
     assert [s.kind for s in made.steps[0]] == ["all_gather"]
-    assert not chosen("sort", ["[8@x]"], [x], m, dim=1, descending=False, stable=True).gathered
+    assert not chosen("sort", ["[8@x]"], [x], m, dim=1, descending=False, stable=True).blocked
 
 
 def test_a_window_of_a_whole_operand_is_cut_out_here() -> None:
@@ -237,7 +237,7 @@ def test_a_window_of_a_whole_operand_is_cut_out_here() -> None:
 
 
 def test_an_operand_on_another_mesh_comes_over() -> None:
-    """The op runs where its largest operand lies."""
+    """The op runs on the mesh of its largest operand."""
     run, other = Machine(x=3), mesh([5, 6], y=2)
     x, w = RNG.normal(size=(70, 10)), RNG.normal(size=(10, 11))
     away = place(w, split(other, w.shape, {1: "y"}), RNG)
@@ -248,12 +248,18 @@ def test_an_operand_on_another_mesh_comes_over() -> None:
 
 
 def test_no_op_is_named() -> None:
-    """Law 1 of choose.py: the algorithm looks at records, not at names."""
+    """Law 1 of ways.py: the algorithm looks at records, not at names."""
     for file in Path(planner.__file__).parent.glob("*.py"):
         text = file.read_text()
         assert "TABLE" not in text
         assert "op.name ==" not in text
         assert "op.name in" not in text
+
+
+def test_the_table_of_files_is_true() -> None:
+    """The package's docstring names every file of the planner, once."""
+    named = re.findall(r"^ +\d+\. (\w+\.py) ", planner.__doc__ or "", re.M)
+    assert sorted(named) == sorted({f.name for f in Path(planner.__file__).parent.glob("*.py")} - {"__init__.py"})
 
 
 @pytest.mark.parametrize("axes", [{"x": 2}, {"x": 2, "y": 2}])
@@ -262,5 +268,5 @@ def test_every_worker_agrees_on_a_plan(axes: dict[str, int]) -> None:
     m = mesh(**axes)
     a, b = np.zeros((7, 10)), np.zeros((10, 11))
     first, second = (chosen("matmul", ["[7@x]", "[10@x]"], [a, b], m) for _ in range(2))
-    assert first.sharding.gives == second.sharding.gives
+    assert first.way.gives == second.way.gives
     assert first.steps == second.steps

@@ -1,15 +1,17 @@
-"""What plans communicate: what well-known ways to train need, each tensor once, and not a byte more."""
+"""What plans communicate: what well-known ways to train need, each tensor once, and no byte more."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
-from gt.dispatcher.planner import effects
-from gt.dispatcher.planner.actions import BUCKET_NBYTES
-from gt.dispatcher.planner.program import Planned, plan_program
+from gt.dispatcher.planner import decide
+from gt.dispatcher.planner.order import BUCKET_NBYTES
+from gt.dispatcher.planner.plan import Planned, plan_program
+from gt.dispatcher.planner.work import prove
 from gt.errors import ArgumentError, GTError, IndexOutOfRange
 from gt.layout import Layout, Mesh, layout, mesh, parse, split
 from gt.ops import TABLE, check
@@ -34,7 +36,7 @@ Made = tuple[Planned, list[Value]]
 
 
 class Writing:
-    """A program that is written down here, with its inputs."""
+    """A program that a test writes, with its inputs."""
 
     def __init__(self, **arrays: np.ndarray) -> None:
         self.arrays = arrays
@@ -55,9 +57,9 @@ class Writing:
         places = {name: i for i, name in enumerate(self.arrays)}
         replaced = {k: places[name] for k, name in (updates or {}).items()}
         checked, scalars = written_down(self.trace, list(self.at.values()), results, replaced)
-        lie = [layouts.get(name, layout(m)) for name in self.arrays]
+        every = [layouts.get(name, layout(m)) for name in self.arrays]
         arrays = list(self.arrays.values())
-        planned, made = planned_values(checked, arrays, scalars, lie, m, RNG)
+        planned, made = planned_values(checked, arrays, scalars, every, m, RNG)
         for value, want in zip(made, unsharded(checked, arrays, scalars), strict=True):
             assert close(read(value), want, value.spec.dtype)
         return planned, made
@@ -85,9 +87,9 @@ def test_column_then_row(n: int, width: int) -> None:
     loss = ops.sum(ops.relu(y), dims=(0, 1), keepdim=False)
     dx, d1, d2 = w.grads(loss, ["x", "w1", "w2"])
     steps = [ops.sgd(w[p], d, 0.1, 0.0) for p, d in (("w1", d1), ("w2", d2))]
-    lie = {"w1": split(m, (width, 96), {1: "x"}), "w2": split(m, (96, width), {0: "x"})}
-    planned, made = w.planned(m, lie, [*steps, dx], {0: "w1", 1: "w2"})
-    assert [v.layout for v in made[:2]] == [lie["w1"], lie["w2"]]
+    layouts = {"w1": split(m, (width, 96), {1: "x"}), "w2": split(m, (96, width), {0: "x"})}
+    planned, made = w.planned(m, layouts, [*steps, dx], {0: "w1", 1: "w2"})
+    assert [v.layout for v in made[:2]] == [layouts["w1"], layouts["w2"]]
     assert meetings(planned) <= 2
 
 
@@ -99,36 +101,36 @@ def test_a_loss_that_is_kept_costs_no_second_reduction(n: int) -> None:
     y = ops.matmul(ops.relu(ops.matmul(w["x"], w["w1"])), w["w2"])
     loss = ops.mse_loss(y, w["target"], reduction="mean")
     steps = [ops.sgd(w[p], d, 0.1, 0.0) for p, d in zip(("w1", "w2"), w.grads(loss, ["w1", "w2"]), strict=True)]
-    lie = {"w1": split(m, (96, 128), {1: "x"}), "w2": split(m, (128, 96), {0: "x"})}
-    planned, _ = w.planned(m, lie, [*steps, loss], {0: "w1", 1: "w2"})
+    layouts = {"w1": split(m, (96, 128), {1: "x"}), "w2": split(m, (128, 96), {0: "x"})}
+    planned, _ = w.planned(m, layouts, [*steps, loss], {0: "w1", 1: "w2"})
     assert sorted(collectives(planned)) == ["all_gather", "all_reduce", "all_to_all"]
     output, number = 64 * 96 * 8, 8
     assert received_nbytes(planned, 0) == 2 * (output + number) * (n - 1) / n
 
 
 def test_a_partial_value_is_reduced_once_for_all_readers() -> None:
-    """Each of them could pass it on as it is, and leave a reduction of its own behind."""
+    """Each of them could pass it on as it is, and then need a reduction of its own."""
     m = mesh(x=2)
     w = Writing(a=normal(64, 96), b=normal(96, 64), c=normal(64, 64), d=normal(64, 64))
-    lie = {"a": split(m, (64, 96), {1: "x"}), "b": split(m, (96, 64), {0: "x"})}
+    layouts = {"a": split(m, (64, 96), {1: "x"}), "b": split(m, (96, 64), {0: "x"})}
     y = ops.matmul(w["a"], w["b"])
     sums = [ops.add(y, w[name]) for name in "cd"]
-    planned, _ = w.planned(m, lie, [ops.relu(s) for s in sums])
+    planned, _ = w.planned(m, layouts, [ops.relu(s) for s in sums])
     assert collectives(planned) == ["all_to_all"]
     # Read by one, it is passed on: what is added to it may be partial too.
     w = Writing(**{name: w.arrays[name] for name in "abc"})
-    planned, _ = w.planned(m, lie, [ops.relu(ops.add(ops.matmul(w["a"], w["b"]), w["c"]))])
+    planned, _ = w.planned(m, layouts, [ops.relu(ops.add(ops.matmul(w["a"], w["b"]), w["c"]))])
     code = [ins.op for ins in planned.locals[0].program.code]
     assert code.index("add") < code.index("all_to_all")
 
 
 def test_what_sums_up_a_partial_value_leaves_it_partial() -> None:
-    """A sum is small, whoever reads the value again: it is reduced instead."""
+    """A sum is small: it is reduced instead of the value, though another op reads the value too."""
     m = mesh(x=2)
     w = Writing(a=normal(64, 96), b=normal(96, 64))
-    lie = {"a": split(m, (64, 96), {1: "x"}), "b": split(m, (96, 64), {0: "x"})}
+    layouts = {"a": split(m, (64, 96), {1: "x"}), "b": split(m, (96, 64), {0: "x"})}
     y = ops.matmul(w["a"], w["b"])
-    planned, _ = w.planned(m, lie, [ops.sum(y, dims=(k,), keepdim=False) for k in (0, 1)])
+    planned, _ = w.planned(m, layouts, [ops.sum(y, dims=(k,), keepdim=False) for k in (0, 1)])
     assert received_nbytes(planned, 0) == 2 * 2 * 64 * 8 / 2
 
 
@@ -162,14 +164,14 @@ def test_data_parallel(optimizer: str) -> None:
     assert [received_nbytes(planned, k) for k in m.workers] == [2 * nbytes * 3 / 4] * 4
 
 
-def test_a_split_parameter_is_updated_where_it_lies() -> None:
+def test_a_sharded_parameter_is_updated_in_its_layout() -> None:
     """The gradient is scattered, not reduced everywhere."""
     m = mesh(x=2)
     w = Writing(x=normal(400, 96), w=normal(96, 128))
     (g,) = w.grads(ops.sum(ops.relu(ops.matmul(w["x"], w["w"])), dims=(0, 1), keepdim=False), ["w"])
-    lie = {"x": split(m, (400, 96), {0: "x"}), "w": split(m, (96, 128), {0: "x"})}
-    planned, (new,) = w.planned(m, lie, [ops.sgd(w["w"], g, 0.1, 0.0)], {0: "w"})
-    assert new.layout is lie["w"]
+    layouts = {"x": split(m, (400, 96), {0: "x"}), "w": split(m, (96, 128), {0: "x"})}
+    planned, (new,) = w.planned(m, layouts, [ops.sgd(w["w"], g, 0.1, 0.0)], {0: "w"})
+    assert new.layout is layouts["w"]
     assert sorted(collectives(planned)) == ["all_gather", "all_to_all"]
     assert received_nbytes(planned, 0) == 2 * w.arrays["w"].nbytes / 2
 
@@ -191,14 +193,14 @@ def test_large_gradients_do_not_wait_for_each_other() -> None:
 
 
 def test_what_is_counted_in_the_inputs_is_reduced_before_all_else() -> None:
-    """How many targets count, which the loss and its gradient divide by: nobody waits for it in the middle."""
+    """How many targets count, which the loss and its gradient divide by: no worker waits for it in the middle."""
     m, rows = mesh(x=2), 12
     w = Writing(x=normal(rows, 16), w1=normal(8, 16), w2=normal(5, 8), y=RNG.integers(0, 5, rows))
     scores = ops.linear(ops.relu(ops.linear(w["x"], w["w1"])), w["w2"])
     loss, _ = ops.cross_entropy(scores, w["y"], ignore_index=-100, reduction="mean", smoothing=0.0)
     new = [ops.sgd(w[p], d, 0.1, 0.0) for p, d in zip(("w1", "w2"), w.grads(loss, ["w1", "w2"]), strict=True)]
-    lie = {"x": split(m, (rows, 16), {0: "x"}), "y": split(m, (rows,), {0: "x"})}
-    planned, _ = w.planned(m, lie, [*new, loss], {0: "w1", 1: "w2"})
+    layouts = {"x": split(m, (rows, 16), {0: "x"}), "y": split(m, (rows,), {0: "x"})}
+    planned, _ = w.planned(m, layouts, [*new, loss], {0: "w1", 1: "w2"})
     code = [ins.op for ins in planned.locals[0].program.code]
     assert code.index("all_reduce") < code.index("linear")
     assert collectives(planned) == ["all_reduce", "all_reduce"], "the counts, and then the gradients with the loss"
@@ -226,8 +228,8 @@ def test_a_gather_is_paid_once() -> None:
     m = mesh(x=2)
     w = Writing(x=normal(6, 64), a=normal(64, 32), b=normal(64, 32))
     ys = [ops.matmul(w["x"], w[p]) for p in "ab"]
-    lie = {"x": split(m, (6, 64), {0: "x"}), "a": split(m, (64, 32), {1: "x"}), "b": split(m, (64, 32), {1: "x"})}
-    planned, _ = w.planned(m, lie, ys)
+    layouts = {"x": split(m, (6, 64), {0: "x"}), "a": split(m, (64, 32), {1: "x"}), "b": split(m, (64, 32), {1: "x"})}
+    planned, _ = w.planned(m, layouts, ys)
     assert collectives(planned) == ["all_gather"]
 
 
@@ -253,16 +255,16 @@ def test_gradients_are_accumulated_without_reducing() -> None:
 
 
 def test_clipping_by_the_norm_reduces_one_number() -> None:
-    """Of gradients that lie split: the squares are added up where they are."""
+    """Of sharded gradients: the squares are added up where they are."""
     m = mesh(x=4)
     w = Writing(a=normal(40, 8), b=normal(8, 40))
     total = sum_of_squares(w["a"]) + sum_of_squares(w["b"])
     scale = ops.rsqrt(total)
-    lie = {"a": split(m, (40, 8), {0: "x"}), "b": split(m, (8, 40), {1: "x"})}
-    planned, made = w.planned(m, lie, [ops.mul(w[p], scale) for p in "ab"])
+    layouts = {"a": split(m, (40, 8), {0: "x"}), "b": split(m, (8, 40), {1: "x"})}
+    planned, made = w.planned(m, layouts, [ops.mul(w[p], scale) for p in "ab"])
     assert collectives(planned) == ["all_reduce"]
     assert received_nbytes(planned, 0) == 2 * 8 * 3 / 4
-    assert [v.layout for v in made] == list(lie.values())
+    assert [v.layout for v in made] == list(layouts.values())
 
 
 def sum_of_squares(x: Any) -> Any:
@@ -311,7 +313,7 @@ def test_rows_come_together_without_shuffling() -> None:
     assert planned.notes == ("sort: gathers [7@x] of f64[7,4] (dim 0 must be whole)",)
 
 
-# -- where values lie ------------------------------------------------------------------------
+# -- layouts ---------------------------------------------------------------------------------
 
 
 def test_what_is_made_of_numbers_is_made_where_it_is_used() -> None:
@@ -337,20 +339,20 @@ def test_pins() -> None:
     for value, want in zip(made, unsharded(checked, [w.arrays["x"]], scalars), strict=True):
         assert close(read(value), want, value.spec.dtype)
     assert planned.workers == (0, 1, 2, 3)
-    for text, said in [("[9@x]", "none of a tensor"), ("[8@q]", "no axis"), ("[8@x,x]", "twice"),
-                       ("here: []", "no mesh 'here'; it has stage"), ("8@x", "is not like")]:  # fmt: skip
+    for text, said in [("[9@x]", "does not fit a tensor"), ("[8@q]", "no axis"), ("[8@x,x]", "twice"),
+                       ("here: []", "no mesh 'here'; it has stage"), ("8@x", "expected text like")]:  # fmt: skip
         bad, _, _ = one_op(TABLE["shard"], [w.arrays["x"]], {"layout": text})
         with pytest.raises(GTError, match=said):
             plan_program(bad, [layout(m)], m, {"stage": stage})
 
 
 def test_an_input_of_other_workers() -> None:
-    """They take part, hold nothing of what lies elsewhere, and give nothing back of it."""
+    """They take part, hold no part of a tensor of other workers, and return none."""
     m, away = mesh([0, 1], x=2), mesh([5, 6, 7], y=3)
     w = Writing(x=normal(9, 4), y=normal(9, 4))
-    lie = {"x": split(away, (9, 4), {0: "y"}), "y": layout(m)}
+    layouts = {"x": split(away, (9, 4), {0: "y"}), "y": layout(m)}
     sent = ops.shard(ops.relu(w["x"]), layout="[9@x]")
-    planned, _ = w.planned(m, lie, [sent, ops.exp(w["x"])], {1: "x"})
+    planned, _ = w.planned(m, layouts, [sent, ops.exp(w["x"])], {1: "x"})
     assert planned.workers == (0, 1, 5, 6, 7)
     first, last = planned.locals[0].program, planned.locals[7].program
     assert [tuple(s) for s, _ in first.inputs] == [(0,), (9, 4)]
@@ -373,8 +375,8 @@ def test_the_same_plan_twice() -> None:
     m = mesh(x=3)
     w = Writing(x=normal(7, 10), w=normal(10, 11))
     checked, _ = written_down(w.trace, [w["x"], w["w"]], [ops.softmax(ops.matmul(w["x"], w["w"]), dim=0)])
-    lie = [split(m, (7, 10), {0: "x"}), split(m, (10, 11), {1: "x"})]
-    one, two = (plan_program(checked, lie, m, {}) for _ in range(2))
+    layouts = [split(m, (7, 10), {0: "x"}), split(m, (10, 11), {1: "x"})]
+    one, two = (plan_program(checked, layouts, m, {}) for _ in range(2))
     assert one.outputs == two.outputs
     assert {k: v.program.hash() for k, v in one.locals.items()} == {k: v.program.hash() for k, v in two.locals.items()}
 
@@ -402,14 +404,14 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     _, m, layouts = next(iter(cases(checked)))
     forget()
     first = hashes(plan_program(checked, layouts, m, {}))
-    count = len(effects.known)
+    count = len(decide.decisions)
     assert count > 10
-    monkeypatch.setattr(effects, "LIMIT", count - 1)
+    monkeypatch.setattr(decide, "LIMIT", count - 1)
     assert hashes(plan_program(checked, layouts, m, {})) == first
-    assert len(effects.known) == count, "it was forgotten, and found anew"
+    assert len(decide.decisions) == count, "all were forgotten, and decided again"
     other = [layout(m) for _ in layouts]
     plan_program(checked, other, m, {})
-    assert 0 < len(effects.known) < 2 * count
+    assert 0 < len(decide.decisions) < 2 * count
 
 
 def hashes(planned: Planned) -> list[bytes]:
@@ -418,7 +420,7 @@ def hashes(planned: Planned) -> list[bytes]:
 
 @pytest.mark.parametrize("model", ["mlp", "cnn", "gpt"])
 def test_workers_number_their_values_alike(model: str) -> None:
-    """Wherever their shards lie, also uneven ones: what is written for one is then written for all."""
+    """Also of uneven shards: what is written for one worker is then written for all."""
     checked = step_of(model)
     for _, m, layouts in cases(checked):
         planned = plan_program(checked, layouts, m, {})
@@ -493,12 +495,8 @@ def test_an_index_out_of_range(name: str, args: Any, attrs: dict[str, Any], text
         run_planned(planned, checked, values, numbers)
 
 
-def test_sizes_that_do_not_agree_are_seen() -> None:
-    """The proof of what workers do together is not for show."""
-    import msgspec
-
-    from gt.dispatcher.planner.proof import prove
-
+def test_collectives_that_do_not_match_are_refused() -> None:
+    """The proof that the collectives of all workers match finds what does not."""
     m = mesh(x=2)
     checked, _, _ = one_op(TABLE["sort"], [normal(7, 4)], {"dim": 0, "descending": False, "stable": True})
     planned = plan_program(checked, [split(m, (7, 4), {0: "x"})], m, {})

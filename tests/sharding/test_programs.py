@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gt.dispatcher.planner.program import plan_program
+from gt.dispatcher.planner.plan import plan_program
 from gt.layout import Layout, Mesh, layout, mesh, split
 from gt.ops import check
 from gt.ops.evaluate import run
@@ -140,7 +140,7 @@ def test_everything_whole_communicates_nothing() -> None:
 
 
 def test_weights_split_as_megatron_does() -> None:
-    """Heads, and the vocabulary, over two workers: the weights are updated where they lie."""
+    """Heads, and the vocabulary, over two workers: the weights are updated in their layouts."""
     step, m = STEPS["transformer"], mesh(x=2)
     dims = {"qkv": None, "out": {1: "x"}, "head": {0: "x"}, "bias": {0: "x"}, "words": {0: "x"}}
     layouts = {n: split(m, a.shape, dims.get(n) or {}) for n, a in step.values.items()}

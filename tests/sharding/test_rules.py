@@ -1,6 +1,6 @@
 """The language of rules, which ops have one, which ways are tried; and that mistakes planted in a rule are caught.
 
-Whether the rules of all ops are right is for test_ways_lines.py and test_ways_grids.py to say.
+Whether the rules of all ops are right is tested in test_ways.py.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gt.dispatcher.planner.ways import all_splits, all_ways, use_of
 from gt.errors import ArgumentError, ProgramError
 from gt.layout import canonical, layout, mesh, split
 from gt.ops import TABLE, Op
 from gt.ops.record import as_tuple, ops
 from gt.ops.sharding import bind, parse
 from tests.sharding.cases import OPS, bound_of, large, uses
-from tests.sharding.checking import Use, mistakes, splits, ways
+from tests.sharding.checking import Example, mistakes
 from tests.sharding.layouts import MESHES
 from tests.sharding.simulate import spec_of
 
@@ -27,8 +28,8 @@ from tests.sharding.simulate import spec_of
 
 def found(op: Op, *args: Any, **attrs: Any) -> list[str]:
     """What the tests of all ways would say of a record."""
-    rng, use = random.Random(1), Use(op, args, attrs)
-    return [line for m in MESHES for line in mistakes(use, m, rng)]
+    rng, example = random.Random(1), Example(op, args, attrs)
+    return [line for m in MESHES for line in mistakes(example, m, rng)]
 
 
 def test_a_bias_that_is_added_n_times_is_caught() -> None:
@@ -110,8 +111,8 @@ def test_a_rule_that_does_not_fit_its_op_is_refused() -> None:
 def test_every_way_is_tried() -> None:
     """Both axes in both orders and strided, partial sums, and nothing: what a matmul allows on two axes."""
     a, b = spec_of(np.zeros((7, 10))), spec_of(np.zeros((10, 11)))
-    every = list(ways(TABLE["matmul"], [a, b], {}, mesh(x=2, y=2)))
-    texts = {f"{w.wants[0]!r} {w.wants[1]!r} -> {w.gives[0]!r}" for w in every}
+    every = list(all_ways(use_of(TABLE["matmul"], [a, b], {}), mesh(x=2, y=2)))
+    texts = {repr(way) for way in every}
     assert {
         "[7@x] [] -> [7@x]",
         "[. 10@x,y] [10@x,y] -> [] sum x,y",
@@ -125,14 +126,16 @@ def test_every_way_is_tried() -> None:
         "[] [. 11@y] sum x -> [. 11@y] sum x",
     } <= texts
     assert len(texts) == len(every)
-    once = {canonical(s["k"], mesh(x=2, y=3)) for s in splits({"k": ["x", "y"]}, {"k": 10})}
+    once = {canonical(s["k"], mesh(x=2, y=3)) for s in all_splits({"k": ["x", "y"]}, {"k": 10}, 2)}
     assert len(once) == 2 + 2 * 6 - 1  # in one piece; at 2 and at 5; (2@x)(5@y) is 10@x,y
 
 
 def test_windows_are_fetched_or_cut() -> None:
     x, w = spec_of(np.zeros((3, 4, 11))), spec_of(np.zeros((5, 4, 3)))
     attrs: dict[str, Any] = {"stride": (1,), "padding": (1,), "dilation": (1,), "groups": 1}
-    every = [f"{way.wants[0]!r} -> {way.gives[0]!r}" for way in ways(TABLE["conv"], [x, w], attrs, mesh(x=2))]
+    every = [
+        f"{way.wants[0]!r} -> {way.gives[0]!r}" for way in all_ways(use_of(TABLE["conv"], [x, w], attrs), mesh(x=2))
+    ]
     assert {"[. . 11@x] -> [. . 11@x]", "[] -> [. . 11@x]"} <= set(every)
 
 
@@ -154,7 +157,7 @@ def test_indices_are_not_checked_before_they_are_whole() -> None:
     for op in (op for op in OPS if op.indices is not None):
         for args, attrs in uses(op):
             specs = [spec_of(a) for a in args]
-            for way in ways(op, specs, attrs, mesh(x=2)):
+            for way in all_ways(use_of(op, specs, attrs), mesh(x=2)):
                 wants = [way.wants[k] for k in op.indices(*specs, **attrs)]
                 assert not any(one is not None and one.partial for one in wants), f"{op.name} {way.wants}"
 
@@ -175,4 +178,4 @@ def test_a_whole_layout_needs_nothing() -> None:
     m = mesh(x=2)
     assert layout(m).is_whole
     x = spec_of(np.zeros((4, 6)))
-    assert next(iter(ways(TABLE["relu"], [x], {}, m))).wants == (layout(m),)
+    assert next(all_ways(use_of(TABLE["relu"], [x], {}), m)).wants == (layout(m),)

@@ -39,7 +39,7 @@ def both_split(m: Mesh) -> Policy:
     return lambda a, is_data: (data if is_data else weights)(a, is_data)
 
 
-def anyhow(m: Mesh, seed: Any) -> Policy:
+def drawn_split(m: Mesh, seed: Any) -> Policy:
     """Layouts drawn at random, parameters as partial sums too."""
     rng = random.Random(seed)
     return lambda a, data: drawn(rng, m, a.shape, ("sum",) if a.dtype.kind == "f" and not data else ())
@@ -60,7 +60,7 @@ def test_training(name: str, how: str, m: Mesh) -> None:
 @pytest.mark.parametrize("m", MESHES, ids=repr)
 @pytest.mark.parametrize("name", MODELS)
 def test_training_in_any_layout(name: str, m: Mesh) -> None:
-    done = replay(record(name), m, anyhow(m, f"{name} {m!r}"))
+    done = replay(record(name), m, drawn_split(m, f"{name} {m!r}"))
     assert len(set(done.keys)) <= 2
 
 

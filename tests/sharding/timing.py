@@ -2,7 +2,7 @@
 
 A training step of the models of tests/training is planned for several meshes: cold, with nothing remembered, and again,
 with every instruction seen before. CPU time, the least of some runs, in milliseconds per 100 instructions of the
-client's program. What a worker's program has cost the dispatcher after that (its hash, its text) is not in it.
+client's program. The hash and the text of the local programs are not included.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gt.dispatcher.planner.program import forget, plan_program
+from gt.dispatcher.planner.memo import forget
+from gt.dispatcher.planner.plan import plan_program
 from gt.layout import Layout, Mesh, layout, mesh, split
 from gt.ops.check import Checked
 from tests.sharding.recorded import is_update, record
@@ -48,7 +49,7 @@ class Timed:
 
 def timed(checked: Checked, m: Mesh, layouts: list[Layout], colds: int = 5, seens: int = 40) -> Timed:
     """How long it takes to plan a program for these layouts of its inputs."""
-    # Between any two plans comes another one of the same program, of which one input lies otherwise.
+    # Between any two plans comes another one of the same program, with one input in another layout.
     other = list(layouts)
     k = next(i for _, i in checked.program.updates if checked.specs[i].ndim)
     other[k] = split(m, checked.specs[k].shape, {0: m.axes[-1][0]}) if layouts[k].is_whole else layout(m)
@@ -75,7 +76,7 @@ def _milliseconds(run: Callable[[], Any]) -> float:
     began = time.process_time()
     made = run()
     took = time.process_time() - began
-    del made  # that it is forgotten again is no part of it
+    del made  # not timed
     return took * 1e3
 
 

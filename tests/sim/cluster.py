@@ -21,15 +21,24 @@ from gt import config
 from gt.client.record import recorder as recording
 from gt.client.session import current
 from gt.client.session import session as sessions
-from gt.dispatcher.events import BadFramesCame, Check, Disconnect, MakePlan, MessageCame, PeerLost, Send, TimePassed
+from gt.dispatcher.events import (
+    BadFramesCame,
+    CheckProgram,
+    Disconnect,
+    MakePlan,
+    MessageCame,
+    PeerLost,
+    Send,
+    TimePassed,
+)
 from gt.dispatcher.machine import Machine
-from gt.dispatcher.planning import work_off
+from gt.dispatcher.plans import work_off
 from gt.errors import ServerError
 from gt.transport import codec
 from gt.transport.messages import VERSION, Refused, Share, WorkerHello, WorkerWelcome
 from gt.worker import engines
 from gt.worker.core import WorkerCore
-from gt.worker.run.memory_groups import Hall
+from gt.worker.run.memory_groups import MemoryHub
 
 TICK_S = 0.1
 
@@ -87,7 +96,7 @@ class SimWorker:
 
     def __init__(self, cluster: Cluster, number: int, settings: config.Config, engine: Any) -> None:
         self.engine = engines.load(engine, "cpu" if engine == "torch" else "") if isinstance(engine, str) else engine
-        self.core = WorkerCore(self.engine, settings, network=cluster.hall.door)
+        self.core = WorkerCore(self.engine, settings, network=cluster.hall.network)
         self.control = cluster.link(f"w{number}c".encode())
         self.results = cluster.link(f"w{number}r".encode())
         self.dead = False
@@ -138,8 +147,8 @@ class Cluster:
         self.machine = Machine(self.settings, self.settings.token)
         self.links: dict[bytes, Link] = {}
         self.workers: list[SimWorker] = []
-        self.hall = Hall()  #: where workers run collectives
-        self.checks: deque[Check | MakePlan] = deque()
+        self.hall = MemoryHub()  #: where workers run collectives
+        self.checks: deque[CheckProgram | MakePlan] = deque()
         self.now_s = 0.0
         self.moves = 0
         self.idle = 0
@@ -287,7 +296,7 @@ class Cluster:
                 if link is not None and not link.closed:
                     data = None if action.payload is None else bytes(action.payload)
                     link.down.append(codec.encode(action.message, data))
-            elif isinstance(action, Check | MakePlan):
+            elif isinstance(action, CheckProgram | MakePlan):
                 self.checks.append(action)
             elif isinstance(action, Disconnect):
                 link = self.links.pop(action.peer, None)

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from gt.dispatcher.session import Lost
 from gt.transport.messages import CallFailed, Failure
 
 Array = Any
@@ -68,7 +69,7 @@ class SentCall:
 
     def kept_at(self, tensors: Mapping[int, Any]) -> bool:
         """Whether the dispatcher has a value for any of its results."""
-        return any(n.id in tensors and tensors[n.id].lost is None for n in self.outputs)
+        return any(n.id in tensors and type(tensors[n.id]) is not Lost for n in self.outputs)
 
 
 class Oracle:

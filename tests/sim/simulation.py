@@ -18,20 +18,20 @@ import gt.client.functions.creation
 import gt.client.record.recorder
 import gt.client.session.session
 import gt.client.session.transfers
-import gt.dispatcher.calls
 import gt.dispatcher.invariants
 import gt.dispatcher.machine
+import gt.dispatcher.queues
 import gt.dispatcher.transfers
+import gt.transport.chunks
 import gt.transport.shared
 import gt.worker.calls
 import gt.worker.core
 import gt.worker.fetches
 import gt.worker.session
-import gt.worker.together
-import gt.worker.transfers
 from gt import config
 from gt.client.session.transfers import Download
 from gt.dispatcher.events import PeerLost, Send, TimePassed
+from gt.dispatcher.session import Lost
 from gt.errors import GTError
 from gt.transport.messages import Call, CallDone, CallFailed, Chunk, ChunkAck, Refused, Rejected
 from gt.worker.engines import load
@@ -53,19 +53,13 @@ LIMITS = {
     gt.worker.core: {"SLOTS": 5},
     gt.worker.fetches: {"CHUNK": 48, "SLOTS": 5, "LARGE": 80},
     gt.dispatcher.machine: {"WINDOW": 6},
-    gt.dispatcher.calls: {"WINDOW": 6},
-    gt.worker.transfers: {"CHUNK": 48},
+    gt.dispatcher.queues: {"WINDOW": 6},
+    gt.transport.chunks: {"CHUNK": 48},
     gt.worker.session: {"SENDING_NBYTES": 500},
     gt.client.functions.creation: {"BY_VALUE_NBYTES": 64},
 }  # fmt: skip
 #: They ask for the time.
-CLOCKED = (
-    gt.client.session.session,
-    gt.client.session.transfers,
-    gt.client.record.recorder,
-    gt.worker.calls,
-    gt.worker.together,
-)
+CLOCKED = (gt.client.session.session, gt.client.session.transfers, gt.client.record.recorder, gt.worker.calls)
 FAULTS = 0.03  #: Turns in which something goes wrong or a worker joins.
 TORCH = find_spec("torch") is not None
 for engine in ["numpy", "torch"] if TORCH else ["numpy"]:
@@ -305,7 +299,7 @@ class World:
                 stored = {i: e for i, e in has.store.entries.items() if i} if has else {}
                 there = {i: e.spec.nbytes * (e.array is not None) for i, e in stored.items()}
                 known = {i: t for i, t in session.tensors.items() if t.layout is not None}
-                thought = {i: t.nbytes if t.parts is None else t.parts.get(number, 0) for i, t in known.items()}
+                thought = {i: t.parts.get(number, 0) for i, t in known.items()}
                 for i, t in known.items():
                     if number not in t.layout.mesh.workers and i not in there:
                         del thought[i]  # it need not have anything there; it may have an empty array
@@ -354,13 +348,12 @@ class World:
         if self.sharded:
             for client in self.clients:
                 there = self.cluster.machine.state.sessions.get(client.session.number)
-                wide = there is not None and there.wide
-                client.several = {w.control[:-1] for w in there.workers.values()} if wide else set()
+                client.several = {w.control[:-1] for w in there.workers.values()} if there is not None else set()
 
     def outlived(self, client: Client) -> set[int]:
         """Of a client that has just lost one of several workers: values of which others have all."""
         there = self.cluster.machine.state.sessions.get(client.session.number)
-        good = {i for i, t in there.tensors.items() if t.lost is None} if there is not None else set()
+        good = {i for i, t in there.tensors.items() if type(t) is not Lost} if there is not None else set()
         # A call that went off with the same event has them under new names already.
         return good | client.oracle.origins(good)
 
@@ -369,7 +362,7 @@ class World:
         call = client.oracle.calls[seq]
         there = self.cluster.machine.state.sessions.get(client.session.number)
         dead = call.workers - {w.control.peer[:-1] for w in self.cluster.workers}
-        return bool(dead) and there is not None and there.wide and not call.kept_at(there.tensors)
+        return bool(dead) and there is not None and not call.kept_at(there.tensors)
 
     def watch_send(self, peer: bytes, message: Any) -> None:
         if peer.startswith(b"w"):

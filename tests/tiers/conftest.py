@@ -10,24 +10,20 @@ from typing import Any
 import pytest
 
 import gt
-from tests.processes.running import Process, children, environment, until, until_gone
+from tests.processes import running
+from tests.processes.running import Process, children, until, until_gone
 
 COMPILED_S = 600.0  #: Until everything is compiled, by processes that give way to all others on the machine.
 
 Serve = Callable[..., Process]
 
 
-class Server(Process):
+class Server(running.Server):
     """A server with workers on the CPU: one, unless told otherwise."""
 
     def __init__(self, cache: Path, workers: int = 1, **settings: str) -> None:
         more = {"GT_AUTO_COMPILE": "1", "GT_THREADS": "1", "GT_DEVICE": "cpu", "GT_CACHE_DIR": str(cache), **settings}
-        arguments = ["-m", "gt.server", "-p", "0", "--workers", str(workers), "--engine", "torch"]
-        super().__init__(arguments, environment(**more))
-        line = self.line()
-        assert line.startswith("gt: serving on "), line
-        self.address = line.removeprefix("gt: serving on ").partition(",")[0]
-        self.workers = children(self.pid)
+        super().__init__("--workers", str(workers), "--engine", "torch", **more)
         self.worker = self.workers[0]
 
     def compilers(self) -> list[int]:

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 import gt
-from tests.training.models import RECIPES
+from tests.beside_torch import twins
+from tests.training.recipes import RECIPES, Training
 
 BATCH, WIDTH, ROWS, DROP = 8, 16, 64, 0.25
 
@@ -30,10 +31,7 @@ class Mlp:
         rng = np.random.default_rng(0)
         self.x = rng.normal(size=(ROWS, 6)).astype(np.float32)
         self.y = rng.integers(0, 4, ROWS)
-        torch.manual_seed(0)
-        self.theirs = self._layers(torch)
-        self.model = self._layers(gt)
-        self.model.load_state_dict(self.theirs.state_dict())
+        self.theirs, self.model = twins(self._layers)
         self.optimizer = gt.optim.AdamW(self.model.parameters(), lr=1.0)
         self.rows, self.labels = gt.from_numpy(self.x), gt.from_numpy(self.y)
         self.run = gt.function(self._step, compile=compile)
@@ -89,46 +87,21 @@ class Mlp:
 
 
 class Gpt:
-    """That of tests/training with one layer, with clipped gradients, two groups of parameters and a schedule."""
+    """The GPT of tests/training with one layer: clipped gradients, two groups of parameters and a schedule."""
 
     def __init__(self) -> None:
-        self.recipe = RECIPES["gpt"]
-        torch.manual_seed(1)
-        self.theirs, self.model = self.recipe.model(torch), self.recipe.model(gt)
-        for model in (self.theirs, self.model):
-            model.blocks = model.blocks[:1]  # half the time to compile it
-        self.model.load_state_dict(self.theirs.state_dict())
-        self.optimizer = self.recipe.optimizer(gt, self.model)
-        self.run = gt.function(self._step, compile=True)
+        self.theirs, model = twins(self._one_block)
+        self.training = Training(gt, "gpt", model)
+        self.run = gt.function(self.training.step, compile=True)
 
-    def _step(self, batch: Any) -> Any:
-        return self._train(gt, self.model, self.optimizer, batch).detach()
-
-    def _train(self, lib: Any, model: Any, optimizer: Any, batch: Any) -> Any:
-        loss = self.recipe.loss(lib, model, [batch])
-        optimizer.zero_grad()
-        loss.backward()
-        lib.nn.utils.clip_grad_norm_(model.parameters(), self.recipe.clip)
-        optimizer.step()
-        return loss
+    @staticmethod
+    def _one_block(lib: Any) -> Any:
+        model = RECIPES["gpt"].model(lib)
+        model.blocks = model.blocks[:1]  # half the time to compile it
+        return model
 
     def losses(self, steps: int) -> list[float]:
-        batches = self.recipe.data(np.random.default_rng(1))
-        schedule = self.recipe.schedule(gt, self.optimizer) if self.recipe.schedule else None
-        losses = []
-        for _ in range(steps):
-            losses.append(self.run(gt.from_numpy(next(batches)[0])).item())
-            if schedule is not None:
-                schedule.step()
-        return losses
+        return self.training.losses(steps, step=self.run)
 
     def eager_losses(self, steps: int) -> list[float]:
-        batches = self.recipe.data(np.random.default_rng(1))
-        optimizer = self.recipe.optimizer(torch, self.theirs)
-        schedule = self.recipe.schedule(torch, optimizer) if self.recipe.schedule else None
-        losses = []
-        for _ in range(steps):
-            losses.append(self._train(torch, self.theirs, optimizer, torch.from_numpy(next(batches)[0])).item())
-            if schedule is not None:
-                schedule.step()
-        return losses
+        return Training(torch, "gpt", self.theirs).losses(steps)

@@ -78,7 +78,7 @@ def test_host_data_of_the_wrong_length(engine: Any, nbytes: int) -> None:
     y = b.add("add", 0, b.add("data", ~0, shape=(3,), dtype="float32"))
     checked = b.checked([y])
     agree(checked, arrays((3,)), (struct.pack("=3f", 1, 2, 3),))
-    with pytest.raises(ProgramError, match=f"{nbytes} bytes of host data, not 12"):
+    with pytest.raises(ProgramError, match=f"got {nbytes} bytes of host data, expected 12"):
         packed(GraphProgram(checked, engine), (b"x" * nbytes,))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 import gt
+from tests.beside_torch import twins
 from tests.sim.cluster import Cluster, using
-from tests.training.models import RECIPES, train
+from tests.training.recipes import RECIPES, train
 
 ENGINES = ["torch", "numpy"] + (["jax"] if importlib.util.find_spec("jax") else [])
 CASES = [(engine, name) for engine in ENGINES for name in RECIPES if engine == "torch" or name in ("mlp", "cnn", "gpt")]
@@ -28,19 +28,11 @@ def engine(request: pytest.FixtureRequest) -> Iterator[str]:
     session.close()
 
 
-def pair(name: str) -> tuple[Any, Any]:
-    """The model in both libraries, with torch's weights."""
-    torch.manual_seed(0)
-    theirs, ours = RECIPES[name].model(torch), RECIPES[name].model(gt)
-    ours.load_state_dict(theirs.state_dict())
-    return ours, theirs
-
-
 @pytest.mark.parametrize(("engine", "name"), CASES, indirect=["engine"])
 def test_losses_are_torchs(engine: str, name: str) -> None:
-    ours, theirs = pair(name)
-    want = train(torch, name, theirs, torch.from_numpy)
-    have = train(gt, name, ours, gt.from_numpy)
+    theirs, ours = twins(RECIPES[name].model)
+    want = train(torch, name, theirs)
+    have = train(gt, name, ours)
     np.testing.assert_allclose(have, want, rtol=1e-4)
     for k, t in theirs.named_buffers():  # the running means of batch norm
         np.testing.assert_allclose(ours.get_buffer(k).numpy(), t.numpy(), rtol=1e-4, atol=1e-5, err_msg=k)
@@ -51,14 +43,14 @@ def test_losses_are_torchs(engine: str, name: str) -> None:
 @pytest.mark.parametrize("name", ["gpt", "cnn"])
 def test_weights_go_both_ways(engine: str, name: str, tmp_path: Path) -> None:
     """A torch state_dict gives the same outputs here; what is saved here loads in torch."""
-    ours, theirs = pair(name)
-    batch = next(RECIPES[name].data(np.random.default_rng(2)))[0]
+    theirs, ours = twins(RECIPES[name].model)
+    batch = next(RECIPES[name].batches(2))[0]
     ours.eval(), theirs.eval()
     want = theirs(torch.from_numpy(batch)).detach().numpy()
     np.testing.assert_allclose(ours(gt.from_numpy(batch)).detach().numpy(), want, rtol=1e-4, atol=1e-5)
 
     ours.train()
-    train(gt, name, ours, gt.from_numpy, steps=3)
+    train(gt, name, ours, steps=3)
     gt.save(ours.state_dict(), tmp_path / "model.safetensors")
     theirs.load_state_dict(load_file(tmp_path / "model.safetensors"))
     ours.eval()

@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from gt.transport import listen
-from gt.transport.patience import Patience
+from gt.transport.channel import Patience
 from gt.transport.unix import UnixRouter
 
 

@@ -14,7 +14,7 @@ import pytest
 from gt.errors import ServerError, StartError
 from gt.transport import codec, connect, listen
 from gt.transport.messages import CHUNK, MAX_FRAME, Chunk, GetStats, Refused, Stats
-from gt.transport.unix import BUFFER, SMALL, Outgoing, Stream, UnixChannel, UnixRouter, head_of
+from gt.transport.unix import BUFFER, SMALL, SendBuffer, Stream, UnixChannel, UnixRouter, head_of
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_an_interrupted_send_leaves_the_stream_whole() -> None:
     a, b = socket.socketpair()
     with a, b:
         a.setblocking(False)
-        out = Outgoing(a)
+        out = SendBuffer(a)
         big = b"y" * (4 << 20)
         out.send([b"first", big])
         out.send([b"second"])
@@ -200,7 +200,7 @@ def test_addresses(tmp_path: Path) -> None:
         dead.bind(f"{tmp_path}/left")  # what a server leaves that was killed
     again = listen(f"ipc://{tmp_path}/left")
     again.close()
-    with pytest.raises(StartError, match="cannot serve on ipc://: it names no file"):
+    with pytest.raises(StartError, match="cannot serve on ipc://: the path is empty"):
         listen("ipc://")
 
 

@@ -27,7 +27,7 @@ from gt.transport.messages import (
     pack_ids,
 )
 from gt.worker.core import WorkerCore
-from gt.worker.run.memory_groups import Hall
+from gt.worker.run.memory_groups import MemoryHub
 
 
 @dataclass
@@ -48,12 +48,12 @@ class Many:
     """Workers 1, 2, ... A seed decides who comes next; without one they take turns."""
 
     def __init__(self, engines: Sequence[Any], seed: int | None = None, **settings: Any) -> None:
-        self.hall = Hall()
+        self.hall = MemoryHub()
         self.random = random.Random(seed) if seed is not None else None
         self.cores: dict[int, WorkerCore] = {}
         for number, engine in enumerate(engines, 1):
             mine = {k: v[number - 1] if isinstance(v, list) else v for k, v in settings.items()}
-            core = WorkerCore(engine, config.replace(config.load(), **mine), network=self.hall.door)
+            core = WorkerCore(engine, config.replace(config.load(), **mine), network=self.hall.network)
             core.receive(WorkerWelcome(1, number))
             self.cores[number] = core
         self.sent: dict[int, list[Any]] = {n: [] for n in self.cores}

@@ -40,10 +40,13 @@ class Pretend(TorchEngine):
         self.deferred = True
         self.compiles_with = None
         self.captured = 0
+        self.refuses: Callable[[], None] | None = None  #: Called before each capture; what it raises, the capture does.
         self.graphs: list[weakref.ref[Replayed]] = []
 
     def capture(self, f: Callable[[], list[Any]], changed: list[Any]) -> tuple[Any, list[Any]]:
         self.captured += 1
+        if self.refuses is not None:
+            self.refuses()
         before = [a.clone() for a in changed]
         results = f()
         for a, old in zip(changed, before, strict=True):

@@ -250,3 +250,65 @@ def test_what_was_held_now_and_then_is_not_copied_at_every_call(
     moved = [name for name in copies if name in ("replay", "take_back")]  # not what the function itself copies
     assert copies
     assert len(moved) < 10
+
+
+@pytest.mark.parametrize("turns", ["AAAAAAAABABABABABABA", "AAAAABBBBBCCCCCDDDDD", "AAAAABCABCABCABCABCA"])
+def test_inputs_that_change_now_and_then_are_copied_in(device: Pretend, turns: str) -> None:
+    """Whatever the order of batches, the program is captured again once or twice, and then every call is a replay."""
+    w = gt.ones(8)
+    batches = {name: gt.from_numpy(np.full((64, 8), float(i), np.float32)) for i, name in enumerate("ABCD")}
+    for i in range(100):
+        name = turns[i % len(turns)]
+        y = ((batches[name] * w).exp().log() + 1).sum()
+        assert y.item() == pytest.approx(64 * 8 * ("ABCD".index(name) + 1), rel=1e-4)
+    assert tiers()["2"]["hits"] > 85
+    assert device.captured <= 3
+
+
+def test_a_capture_that_fails_is_tried_again(device: Pretend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program runs on as plain code, its statistics say why, and it is captured when the cause has passed."""
+    monkeypatch.setattr("gt.worker.run.tiers.FAILED_US", 1)
+
+    def refuse() -> None:
+        raise RuntimeError("no memory for this graph")
+
+    device.refuses = refuse
+    trainer, plain = Trainer(), plain_losses(60, [1e-2] * 60)
+    losses = [trainer.step(i)[0].item() for i in range(20)]
+    (worker,) = gt.debug.get_worker_stats()["workers"].values()
+    step = max(worker["programs"].values(), key=lambda p: p["hits"])
+    assert step["given_up"] == {"2": "RuntimeError: no memory for this graph"}
+    assert "2" not in step["tiers"]
+    assert device.captured > 1
+    device.refuses = None
+    losses += [trainer.step(i)[0].item() for i in range(20, 60)]
+    np.testing.assert_allclose(losses, plain, rtol=1e-5)
+    assert tiers()["2"]["hits"] > 10
+    (worker,) = gt.debug.get_worker_stats()["workers"].values()
+    assert max(worker["programs"].values(), key=lambda p: p["hits"])["given_up"] == {}
+
+
+def test_a_capture_that_fails_concerns_its_session_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two sessions train with the same program; in one of them most captures fail. All values are right, and the other
+    session replays its graph from beginning to end."""
+    for name in ("SLOWER", "BUSY"):
+        monkeypatch.setattr(f"gt.worker.run.tiers.{name}", 1e9)
+    monkeypatch.setattr("gt.worker.run.tiers.FAILED_US", 1)
+    engine, rng = Pretend(), random.Random(0)
+    cluster = Cluster(engine=engine, settings=config.replace(config.load(), auto_compile=True))
+    plain = plain_losses(50, [1e-2] * 50)
+
+    def refuse() -> None:
+        raise RuntimeError("not this time")
+
+    clients = []
+    for _ in range(2):
+        with using(cluster.client()) as session:
+            clients.append((session, Trainer()))
+    for i in range(50):
+        for k, (session, trainer) in enumerate(clients):
+            with using(session):
+                engine.refuses = refuse if k and rng.random() < 0.9 else None
+                assert trainer.step(i)[0].item() == pytest.approx(plain[i], rel=1e-5)
+    with using(clients[0][0]):
+        assert tiers()["2"]["hits"] > 40

@@ -12,9 +12,9 @@ from gt.config import Config, replace
 from gt.errors import IndexOutOfRange
 from gt.worker.engines.numpy import NumpyEngine
 from gt.worker.run import tiers
-from gt.worker.run.programs import Known
+from gt.worker.run.programs import REST_US, TRIAL, Known, Standing
 from gt.worker.run.store import Entry
-from gt.worker.run.tiers import HITS, HOT_US, REST_US, TRIAL, Around, Standing, Tiers
+from gt.worker.run.tiers import HITS, HOT_US, Around, Tiers
 from tests.worker.worker_building import Builder, Wrapped
 
 AUTO = replace(Config(), auto_compile=True)
@@ -91,7 +91,7 @@ class Setting:
     def call(self, us: int = HOT_US, times: int = 1, s: float = 1.0) -> int:
         """The tier that the call ran on; `us`: how long it took."""
         for _ in range(times):
-            form = self.tiers.choose(None, self.known, [Entry(self.known.inputs[0], X)])
+            form = self.tiers.choose(self.known, [Entry(self.known.inputs[0], X)], {})
             assert form is not None
             (made,), flag = form.run([X], (s,))
             assert np.array_equal(made, (X * 2 + s) * 8)
@@ -342,6 +342,6 @@ def test_an_engine_that_has_no_compiler() -> None:
     known = program(compile=1)
     plain = Tiers(NumpyEngine(), AUTO, print)
     assert plain.compiler is None
-    form = plain.choose(None, known, [Entry(known.inputs[0], X)])
+    form = plain.choose(known, [Entry(known.inputs[0], X)], {})
     assert form is not None
     assert form.ran == 1

@@ -133,7 +133,12 @@ def test_what_does_not_fit_the_program_is_refused(driver: Driver) -> None:
     driver.upload(2, np.zeros(5, np.float32))
     driver.upload(3, np.zeros(4, np.int64))
     program = step_program()
-    for inputs, said in (([1, 99], "no such tensor"), ([1, 2], "f32[5]"), ([1, 3], "i64"), ([1], "1 inputs")):
+    for inputs, said in (
+        ([1, 99], "not a tensor of this session"),
+        ([1, 2], "f32[5]"),
+        ([1, 3], "i64"),
+        ([1], "1 inputs"),
+    ):
         (failed,) = driver.call(program, inputs, outputs=10)
         assert isinstance(failed, CallFailed)
         assert failed.error.kind == "ProgramError"

@@ -10,6 +10,7 @@ from gt import dtypes
 from gt.ops.check import Checked, check
 from gt.ops.record import TABLE, as_tuple
 from gt.program import SCALARS, Instruction, Program, Spec, spec
+from gt.worker.run.engine import Coming
 
 
 class Builder:
@@ -112,11 +113,11 @@ class Device(Wrapped):
         old[...] = np.where(flag, old, new)
         return old
 
-    def start_fetch(self, array: Any) -> tuple[Any, int]:
-        return array.copy(), 0
+    def start_fetch(self, array: Any) -> Coming:
+        return Coming(array.copy(), 0)
 
-    def end_fetch(self, coming: tuple[Any, int]) -> memoryview:
-        made: memoryview = self.engine.to_bytes(coming[0])
+    def end_fetch(self, coming: Coming) -> memoryview:
+        made: memoryview = self.engine.to_bytes(coming.host)
         return made
 
     def send_flag(self, flag: Any) -> Any:

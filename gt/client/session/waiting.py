@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gt.client.record.pending import NOWHERE, Pending
 from gt.client.record.recorder import IDLE_S, MARK_S, Recorder
 from gt.errors import GTError
-from gt.transport.patience import Patience
+from gt.transport.channel import Patience
 
 if TYPE_CHECKING:
     from gt.client.session.session import Session

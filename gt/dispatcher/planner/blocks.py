@@ -1,17 +1,18 @@
-"""Cutting arrays into blocks and joining blocks to arrays, in ops.
+"""Cutting arrays into blocks and joining blocks to arrays, written in ops.
 
-A block is a product of positions: for each dimension the runs that are in it. What a worker holds of a tensor is a
-block, what it wants of it too, and so is what one worker has for another. Collectives take flat arrays; here is what
-stands around them. Where the parts take turns along one dimension (`rounds`), one reshape and one permute do it.
+A block is a product of positions: for each dimension, the runs that belong to it. What a worker holds of a tensor is a
+block, and so is what it wants, and what one worker has for another. A collective takes a flat array: the functions here
+cut and join what goes in and comes out. Where the parts alternate along one dimension (`Interleaved`), one reshape and
+one permute are enough.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from functools import lru_cache
 from typing import Any
 
+from gt.dispatcher.planner.memo import memo
 from gt.dispatcher.planner.redistribute import Shape, count, overlap
 from gt.layout import Layout, Runs, held
 from gt.ops.record import ops
@@ -20,9 +21,9 @@ from gt.ops.trace import Symbol, Trace
 Block = tuple[Runs, ...]
 
 
-@lru_cache(1 << 13)
+@memo(1 << 13)
 def block_at(one: Layout, shape: Shape, at: tuple[int, ...]) -> Block:
-    """What the worker at a coordinate holds."""
+    """The block that the worker at a coordinate holds."""
     return tuple(held(one.pieces(d), n, one.mesh, at) for d, n in enumerate(shape))
 
 
@@ -35,19 +36,15 @@ def sizes_of(block: Block) -> Shape:
     return tuple(count(runs) for runs in block)
 
 
-def elements(block: Block) -> int:
-    return math.prod(sizes_of(block))
+def elements(block: Block | None) -> int:
+    """The number of elements; 0 of no block."""
+    return 0 if block is None else math.prod(sizes_of(block))
 
 
-def amount(block: Block | None) -> int:
-    """The number of elements; 0 of what is not there."""
-    return 0 if block is None else elements(block)
+def positions_in(part: Runs, whole: Runs) -> Runs:
+    """Where positions are among those of `whole`, counted from its first one.
 
-
-def counted(part: Runs, whole: Runs) -> Runs:
-    """Positions that are in `whole`, counted from its first one.
-
-    >>> counted(((7, 9), (20, 22)), ((5, 10), (20, 30)))
+    >>> positions_in(((7, 9), (20, 22)), ((5, 10), (20, 30)))
     ((2, 4), (5, 7))
     """
     found: list[tuple[int, int]] = []
@@ -66,44 +63,48 @@ def counted(part: Runs, whole: Runs) -> Runs:
 # -- small ops -------------------------------------------------------------------------------
 
 
-def reshaped(x: Symbol, shape: Shape) -> Symbol:
-    return x if x.shape == shape else _one(ops.reshape(x, shape=shape))
+def reshape(x: Symbol, shape: Shape) -> Symbol:
+    """x in another shape; x itself if it has it."""
+    return x if x.shape == shape else only(ops.reshape(x, shape=shape))
 
 
 def flat(x: Symbol) -> Symbol:
-    return reshaped(x, (x.spec.size,))
+    return reshape(x, (x.spec.size,))
 
 
 def cat(parts: Sequence[Symbol], dim: int) -> Symbol:
-    return parts[0] if len(parts) == 1 else _one(ops.cat(*parts, dim=dim))
+    return parts[0] if len(parts) == 1 else only(ops.cat(*parts, dim=dim))
 
 
 def narrow(x: Symbol, cuts: dict[int, tuple[int, int]], always: Collection[int] = ()) -> Symbol:
-    """x[lo:hi] in some dimensions, and in those of `always` even if that is all of x. By `split`, whose places are
-    structure: a compiler sees where the cuts are. In three, also where one is empty: so that every worker writes down
-    the same, wherever its part lies."""
+    """x[lo:hi] in some dimensions, and in those of `always` even if that is all of x.
+
+    It is written as a `split`, whose sizes are attributes: a compiler sees where the cuts are. Always into three parts,
+    even if one is empty, so that every worker writes the same instruction.
+    """
     for d, (lo, hi) in cuts.items():
         n = x.shape[d]
         if (lo, hi) != (0, n) or d in always:
-            x = pieces(x, [lo, hi - lo, n - hi], d)[1]
+            x = split(x, [lo, hi - lo, n - hi], d)[1]
     return x
 
 
-def pieces(x: Symbol, sizes: Sequence[int], dim: int) -> list[Symbol]:
+def split(x: Symbol, sizes: Sequence[int], dim: int) -> list[Symbol]:
     """x cut along one dimension."""
     made = ops.split(x, sizes=tuple(sizes), dim=dim) if len(sizes) > 1 else (x,)
     return list(made)
 
 
-def _one(made: Any) -> Symbol:
+def only(made: Any) -> Symbol:
+    """The result of an op that has one."""
     assert isinstance(made, Symbol)
     return made
 
 
 def empty(trace: Trace, dtype: str, shape: Shape = (0,)) -> Symbol:
-    """An array without elements, or of zeros."""
+    """An array without elements, or one of zeros."""
     zero = False if dtype == "bool" else 0
-    return _one(trace.add(ops.full, (zero,), {"shape": shape, "dtype": dtype}))
+    return only(trace.add(ops.full, (zero,), {"shape": shape, "dtype": dtype}))
 
 
 def select(x: Symbol, dim: int, runs: Runs) -> Symbol:
@@ -111,13 +112,13 @@ def select(x: Symbol, dim: int, runs: Runs) -> Symbol:
     n, m = x.shape[dim], len(runs)
     if m <= 1:
         return narrow(x, {dim: runs[0] if runs else (0, 0)})
-    for rounds in range(m, 1, -1):  # the same positions in each of so many equal parts of the dimension?
+    for rounds in range(m, 1, -1):  # are they the same in each of so many equal parts of the dimension?
         each, turn = n // rounds, m // rounds
         if m % rounds == 0 and n % rounds == 0 and runs[turn - 1][1] <= each and _repeats(runs, turn, each):
             shape = (*x.shape[:dim], rounds, each, *x.shape[dim + 1 :])
-            part = select(reshaped(x, shape), dim + 1, runs[:turn])
+            part = select(reshape(x, shape), dim + 1, runs[:turn])
             total = rounds * count(runs[:turn])
-            return reshaped(part, (*x.shape[:dim], total, *x.shape[dim + 1 :]))
+            return reshape(part, (*x.shape[:dim], total, *x.shape[dim + 1 :]))
     return cat([narrow(x, {dim: run}) for run in runs], dim)
 
 
@@ -128,8 +129,8 @@ def _repeats(runs: Runs, turn: int, each: int) -> bool:
 
 
 def take(x: Symbol, have: Block, want: Block, always: Collection[int] = ()) -> Symbol:
-    """A block out of a larger one. `always`: see `narrow`."""
-    places = [counted(w, h) for w, h in zip(want, have, strict=True)]
+    """A block out of a larger one, x. `always`: see `narrow`."""
+    places = [positions_in(w, h) for w, h in zip(want, have, strict=True)]
     x = narrow(x, {d: runs[0] if runs else (0, 0) for d, runs in enumerate(places) if len(runs) <= 1}, always)
     for d, runs in enumerate(places):
         if len(runs) > 1:
@@ -141,8 +142,12 @@ def take(x: Symbol, have: Block, want: Block, always: Collection[int] = ()) -> S
 
 
 def rounds(parts: Sequence[Runs], whole: Runs) -> tuple[int, list[int]] | None:
-    """If the parts take turns in the whole: how many rounds there are, and how much each part has in one."""
-    local = [counted(p, whole) for p in parts]
+    """If the parts alternate in the whole: how many rounds there are, and the size of each part in one round.
+
+    >>> rounds([((0, 2), (5, 7)), ((2, 5), (7, 10))], ((0, 10),))
+    (2, [2, 3])
+    """
+    local = [positions_in(p, whole) for p in parts]
     times = max((len(runs) for runs in local), default=0)
     if any(len(runs) not in (0, times) for runs in local):
         return None
@@ -156,8 +161,8 @@ def rounds(parts: Sequence[Runs], whole: Runs) -> tuple[int, list[int]] | None:
     return (max(times, 1), sizes) if at == count(whole) else None
 
 
-class Turns:
-    """A block seen as (before, sum of sizes, after): its parts take turns along the middle."""
+class Interleaved:
+    """A block as (before, sum of sizes, after): its parts alternate along the middle."""
 
     __slots__ = ("after", "before", "shape", "sizes")
 
@@ -171,31 +176,31 @@ class Turns:
     def _even(self) -> bool:
         return len(set(self.sizes)) == 1
 
-    def apart(self, x: Symbol) -> Symbol:
-        """The parts, one behind the other."""
+    def to_parts(self, x: Symbol) -> Symbol:
+        """The parts, one after the other, in a flat array."""
         if self.before == 1 or sum(n > 0 for n in self.sizes) <= 1:
             return flat(x)
         if self._even():
-            x = reshaped(x, (self.before, len(self.sizes), self.sizes[0], self.after))
-            return flat(_one(ops.permute(x, dims=(1, 0, 2, 3))))
-        x = reshaped(x, (self.before, sum(self.sizes), self.after))
-        return cat([flat(part) for part in pieces(x, [n for n in self.sizes if n], 1)], 0)
+            x = reshape(x, (self.before, len(self.sizes), self.sizes[0], self.after))
+            return flat(only(ops.permute(x, dims=(1, 0, 2, 3))))
+        x = reshape(x, (self.before, sum(self.sizes), self.after))
+        return cat([flat(part) for part in split(x, [n for n in self.sizes if n], 1)], 0)
 
-    def together(self, x: Symbol) -> Symbol:
-        """The block, out of its parts one behind the other."""
+    def from_parts(self, x: Symbol) -> Symbol:
+        """The block, out of a flat array of its parts."""
         if self.before == 1 or sum(n > 0 for n in self.sizes) <= 1:
-            return reshaped(x, self.shape)
+            return reshape(x, self.shape)
         if self._even():
-            x = reshaped(x, (len(self.sizes), self.before, self.sizes[0], self.after))
-            return reshaped(_one(ops.permute(x, dims=(1, 0, 2, 3))), self.shape)
+            x = reshape(x, (len(self.sizes), self.before, self.sizes[0], self.after))
+            return reshape(only(ops.permute(x, dims=(1, 0, 2, 3))), self.shape)
         sizes = [n for n in self.sizes if n]
-        parts = pieces(x, [self.before * n * self.after for n in sizes], 0)
+        parts = split(x, [self.before * n * self.after for n in sizes], 0)
         shapes = [(self.before, n, self.after) for n in sizes]
-        return reshaped(cat([reshaped(p, s) for p, s in zip(parts, shapes, strict=True)], 1), self.shape)
+        return reshape(cat([reshape(p, s) for p, s in zip(parts, shapes, strict=True)], 1), self.shape)
 
 
-def turns(whole: Block, parts: Sequence[Block | None]) -> Turns | None:
-    """If the parts take turns along one dimension of a block, and have all of the others: how."""
+def interleaved(whole: Block, parts: Sequence[Block | None]) -> Interleaved | None:
+    """How the parts alternate along one dimension of a block; None if they do not, or do not have all of the others."""
     shape = sizes_of(whole)
     some = [p for p in parts if p is not None and elements(p)]
     different = [d for d in range(len(shape)) if any(p[d] != whole[d] for p in some)]
@@ -206,11 +211,11 @@ def turns(whole: Block, parts: Sequence[Block | None]) -> Turns | None:
     if found is None:
         return None
     times, sizes = found
-    return Turns(math.prod(shape[:d]) * times, sizes, math.prod(shape[d + 1 :]), shape)
+    return Interleaved(math.prod(shape[:d]) * times, sizes, math.prod(shape[d + 1 :]), shape)
 
 
 def assembled(parts: Sequence[tuple[Block, Symbol]], want: Block) -> Symbol:
-    """A block out of others that tile it as a grid does."""
+    """A block out of others that tile it like a grid."""
     return _assembled(list(parts), want, 0)
 
 
@@ -223,7 +228,7 @@ def _assembled(parts: list[tuple[Block, Symbol]], want: Block, dim: int) -> Symb
         rows.setdefault(part[0][dim], []).append(part)
     order = sorted(rows)
     x = cat([_assembled(rows[runs], want, dim + 1) for runs in order], dim)
-    # Each row has its runs one behind the other; in the whole they may alternate.
+    # Each row has its runs one after the other; in the whole they may alternate.
     places, at = [], 0
     for runs in order:
         for lo, hi in runs:

@@ -1,12 +1,12 @@
 """From one layout to another: the cheapest sequence of collectives.
 
-Law 1: a step is one collective over some axes of the mesh: a worker hears only from those that differ from it along
-       these axes. A slice, and making a whole value partial, are local.
-Law 2: cost is the number of bytes that a worker receives, at most; between equal costs the fewer steps win.
+Law 1: a step is one collective over some axes of the mesh: a worker receives only from workers that differ from it
+       along these axes. A slice, and making a whole value partial, are local.
+Law 2: the cost is the number of bytes that a worker receives, at most. Among equal costs the fewest steps win.
 
-The search walks over layouts. Axes leave the place where they are minor, and join where the target has them, after
-the axes that are major to them there; by Law 1 of gt/layout.py both are collectives over that axis alone. A permute
-goes to the target at once, whatever it is, by sends between pairs of workers.
+The search is Dijkstra's, over layouts. An axis can leave the dimension where it is the minor one, and can join where
+the target has it, after the axes that are major to it there. By Law 1 of gt/layout.py both are collectives over that
+axis alone. A permute leads to the target at once, whatever it is, by sends between pairs of workers.
 """
 
 from __future__ import annotations
@@ -15,24 +15,25 @@ import heapq
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import NamedTuple
 
+from gt.dispatcher.planner.memo import memo
 from gt.layout import Axes, Layout, Pieces, Runs, canonical, cut, held, largest, layout, local_shape
 from gt.program import Spec
 
 Shape = tuple[int, ...]
 
-#: Remembered: planning asks for the same shards again and again.
-largest_shard = lru_cache(1 << 14)(largest)
-shape_at = lru_cache(1 << 14)(local_shape)
-held_at = lru_cache(1 << 14)(held)
+#: Remembered: planning asks for the same shards many times.
+largest_shard = memo(1 << 14)(largest)
+shape_at = memo(1 << 14)(local_shape)
+held_at = memo(1 << 14)(held)
 
-#: That workers meet at all costs as much as this many bytes.
+#: The price of a collective beside its bytes: what its latency is worth, in bytes.
 MEETING_NBYTES = 1 << 12
-#: A smaller partial tensor is reduced everywhere: it travels together with others, and nobody gathers it again.
+#: A smaller partial tensor is reduced everywhere, not scattered: it shares a bucket with others, and no gather follows.
 SCATTERED_NBYTES = 1 << 14
 
-_NO_WAY = (1 << 62, 0)  # what no way costs
+_UNREACHED = (1 << 62, 0)
 
 #: Kinds of steps that move nothing between workers.
 LOCAL = ("slice", "partial")
@@ -42,8 +43,8 @@ LOCAL = ("slice", "partial")
 class Step:
     """One collective, or a local step."""
 
-    kind: str  #: slice, partial, all_gather, all_reduce, reduce_scatter, all_to_all, permute, halo
-    axes: Axes  #: over which the workers talk; () for a local step, and for sends between any two workers
+    kind: str  #: slice, partial, all_gather, all_reduce, reduce_scatter, all_to_all, permute; halo, merge (ways.py)
+    axes: Axes  #: over which the workers communicate; () for a local step, and for sends between meshes
     to: Layout
     nbytes: int  #: what a worker receives, at most
 
@@ -51,7 +52,7 @@ class Step:
         return f"{self.kind} {','.join(self.axes)} -> {self.to!r}".replace("  ", " ")
 
 
-@lru_cache(1 << 14)
+@memo(1 << 14)
 def redistribute(source: Layout, target: Layout, shape: Shape, itemsize: int = 1) -> tuple[Step, ...]:
     """The steps from one layout of a tensor to another.
 
@@ -66,7 +67,7 @@ def redistribute(source: Layout, target: Layout, shape: Shape, itemsize: int = 1
         return ()
     if source.mesh is not target.mesh:
         return _across(source, target, shape, itemsize)
-    order = itertools.count()  # layouts have none
+    order = itertools.count()  # breaks ties: layouts cannot be compared
     best: dict[Layout, tuple[int, int]] = {source: (0, 0)}
     queue: list[tuple[int, int, int, Layout, tuple[Step, ...]]] = [(0, 0, next(order), source, ())]
     while queue:
@@ -77,58 +78,66 @@ def redistribute(source: Layout, target: Layout, shape: Shape, itemsize: int = 1
             continue
         found = list(_next(here, target, shape, itemsize))
         if here.partial == target.partial:
-            # It has to bring at least what the largest shard grows by: a collective that does just that is no worse.
+            # A permute brings at least what the largest shard grows by: a collective of that size is as good.
             grows = max(largest_shard(target, shape) - largest_shard(here, shape), 0) * itemsize
-            direct = min([(step.nbytes, 1) for step in found if step.to is target], default=_NO_WAY)
-            if (grows, 1) < direct and (nbytes + grows, length + 1) < best.get(target, _NO_WAY):
+            direct = min([(step.nbytes, 1) for step in found if step.to is target], default=_UNREACHED)
+            if (grows, 1) < direct and (nbytes + grows, length + 1) < best.get(target, _UNREACHED):
                 moved = missing(here, target, shape) * itemsize
                 found.append(Step("permute", _moving(here, target), target, moved))
         for step in found:
             cost = (nbytes + step.nbytes, length + 1)
-            if cost < best.get(step.to, _NO_WAY) and cost < best.get(target, _NO_WAY):
+            if cost < best.get(step.to, _UNREACHED) and cost < best.get(target, _UNREACHED):
                 best[step.to] = cost
                 heapq.heappush(queue, (*cost, next(order), step.to, (*steps, step)))
-    raise AssertionError(f"no way from {source!r} to {target!r}")  # a permute, or reductions and one, always lead there
-
-
-def cost(steps: tuple[Step, ...]) -> int:
-    """The bytes that a worker receives in all of them."""
-    return sum(s.nbytes for s in steps)
+    raise AssertionError(f"no steps from {source!r} to {target!r}")  # reductions and a permute always lead there
 
 
 def _across(source: Layout, target: Layout, shape: Shape, itemsize: int) -> tuple[Step, ...]:
-    """To another mesh: first what is partial is reduced, then sends, then what shall be partial is made so."""
+    """To another mesh: reduce partial values, send, then make partial what the target has partial."""
     there = layout(target.mesh, target.dims)
     first = redistribute(source, layout(source.mesh, source.dims), shape, itemsize)
     send = Step("permute", (), there, missing(source, there, shape) * itemsize)
     return (*first, send, *redistribute(there, target, shape, itemsize))
 
 
-def price_of(steps: Sequence[Step]) -> int:
-    """What steps cost, in bytes."""
+def nbytes_of(steps: Sequence[Step]) -> int:
+    """The bytes that a worker receives in all of the steps."""
+    return sum(step.nbytes for step in steps)
+
+
+def price(steps: Sequence[Step]) -> int:
+    """What the steps cost: their bytes, and a fixed price for each collective."""
     return sum(step.nbytes + MEETING_NBYTES for step in steps if step.kind not in LOCAL)
 
 
-def cheapest(ways: Sequence[Layout], want: Layout, s: Spec) -> tuple[Layout | None, tuple[Step, ...], int]:
-    """Out of the layouts that a tensor has: which one to start from, the steps, and what they cost."""
-    if want in ways:
-        return want, (), 0
-    best: tuple[Layout | None, tuple[Step, ...], int] = (None, (), 0)
-    for k, one in enumerate(ways):
+class Path(NamedTuple):
+    """How a tensor gets to a layout."""
+
+    start: Layout | None  #: the one of its layouts to start from; None if it has none
+    steps: tuple[Step, ...]
+    price: int
+
+
+def cheapest(layouts: Sequence[Layout], want: Layout, s: Spec) -> Path:
+    """The cheapest path from any of the layouts that a tensor has."""
+    if want in layouts:
+        return Path(want, (), 0)
+    best = Path(None, (), 0)
+    for one in layouts:
         steps = _steps(one, want, s)
-        nbytes = price_of(steps)
-        if k == 0 or nbytes < best[2]:
-            best = (one, steps, nbytes)
+        cost = price(steps)
+        if best.start is None or cost < best.price:
+            best = Path(one, steps, cost)
     return best
 
 
 def _steps(one: Layout, want: Layout, s: Spec) -> tuple[Step, ...]:
-    """The cheapest ones; but what is small is reduced everywhere, together with others, and cut after that."""
+    """The cheapest steps; but a small tensor is reduced everywhere, together with others, and cut after that."""
     done = [a for a, kind in one.partial if (a, kind) not in want.partial]
     if not done or s.nbytes >= SCATTERED_NBYTES or one.mesh is not want.mesh:
         return redistribute(one, want, s.shape, s.dtype.itemsize)
-    there = layout(one.mesh, one.dims, {a: kind for a, kind in one.partial if a not in done})
-    first, then = (redistribute(a, b, s.shape, s.dtype.itemsize) for a, b in ((one, there), (there, want)))
+    reduced = layout(one.mesh, one.dims, {a: kind for a, kind in one.partial if a not in done})
+    first, then = (redistribute(a, b, s.shape, s.dtype.itemsize) for a, b in ((one, reduced), (reduced, want)))
     return first + then
 
 
@@ -203,7 +212,7 @@ def _added(dims: tuple[Pieces, ...], target: Layout, axis: str, ndim: int) -> tu
 
 
 def _moving(source: Layout, target: Layout) -> Axes:
-    """The axes that split something before or after: along the others every worker has its own replica to take from."""
+    """The axes that split something before or after. Along the others every worker has a replica to take from."""
     split = (source.axes() | target.axes()) - set(source.pending)
     return tuple(a for a, _ in source.mesh.axes if a in split)
 
@@ -212,7 +221,11 @@ def _moving(source: Layout, target: Layout) -> Axes:
 
 
 def overlap(a: Runs, b: Runs) -> Runs:
-    """The positions that are in both."""
+    """The positions that are in both.
+
+    >>> overlap(((0, 5), (8, 12)), ((3, 10),))
+    ((3, 5), (8, 10))
+    """
     if len(a) == len(b) == 1:
         lo, hi = max(a[0][0], b[0][0]), min(a[0][1], b[0][1])
         return ((lo, hi),) if lo < hi else ()
@@ -229,12 +242,13 @@ def overlap(a: Runs, b: Runs) -> Runs:
 
 
 def count(runs: Runs) -> int:
+    """How many positions there are."""
     return runs[0][1] - runs[0][0] if len(runs) == 1 else sum([b - a for a, b in runs])
 
 
-@lru_cache(1 << 14)
+@memo(1 << 14)
 def missing(source: Layout, target: Layout, shape: Shape) -> int:
-    """The most elements that a worker shall hold and does not."""
+    """The number of elements that a worker lacks in the target, at most."""
     where = dict(zip(source.mesh.workers, source.mesh.coordinates, strict=True))
     most = 0
     for worker, at in zip(target.mesh.workers, target.mesh.coordinates, strict=True):

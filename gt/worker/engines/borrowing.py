@@ -1,7 +1,7 @@
-"""Ops that only torch can do, on an engine that is not torch: the arrays go to torch and come back.
+"""Ops that only torch has a kernel for, on another engine: arrays are copied to torch and back.
 
-Slow, and only for what has neither an array kernel nor a composition: torch's own functions (ops/fallback.py)
-and the few ops that `gt ops` lists as borrowed.
+Slow, and only for ops that have neither an array kernel nor a composition: torch's own functions
+(ops/families/torch_names.py) and the few ops that `gt ops` lists as borrowed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ def borrow(op: Op, attrs: dict[str, Any], operands: Sequence[Spec]) -> Callable[
     try:
         from gt.worker.engines.torch import TorchEngine
     except ImportError:
-        raise WorkerError(
-            f"{op.name}: only torch can do this, and this worker has none; pip install 'gt[torch]'"
-        ) from None
+        raise WorkerError(f"{op.name}: needs torch, which this worker does not have; pip install 'gt[torch]'") from None
     engine = TorchEngine("cpu")
     kernel = engine.kernel(op, attrs, operands)
     if kernel is None:

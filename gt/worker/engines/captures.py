@@ -4,17 +4,18 @@ Law 1: a replay reads and writes fixed memory. An input is *kept* (the session's
        call because results are written into what they replace) or *copied in*. A call whose arrays are not the
        captured ones is never replayed on the wrong memory: it runs as plain code, and if that happens again the
        program is captured anew.
-Law 2: results lie in the graph's memory and are lent: before the next replay each that is still held is moved to
-       memory of its own. Graphs of one stream share their memory, so this goes for the results of the others there
-       too. Small results go round: a replay leaves them in the next of ROWS places, so that a loss which is held
+Law 2: results are in the graph's memory and are lent: before the next replay each that is still held is moved to
+       memory of its own. Graphs of one stream share their memory, so this includes the results of the other graphs
+       there. Small results rotate: a replay leaves them in the next of ROWS places, so that a loss that is held
        until the next one is there need not be moved.
-Law 3: a call that could not be rehearsed or captured has changed nothing, and runs as plain code.
+Law 3: a call that could not be rehearsed or captured has changed nothing, and runs as plain code. What failed is told
+       to tiers.py (`why`), which tries it again later; other programs, sessions and tiers do not notice.
 Law 4: a graph keeps no array of a session alive.
 Law 5: a replay is one launch. The numbers of a call are written to the next of ROWS rows of host memory; the graph
        itself fetches them, and counts the rows. No more calls of a session are on the device than there are rows.
 
 A program is watched for a few calls, rehearsed once (as a plain function: kernels are loaded, and its results are the
-call's), then captured. All is done by the thread that runs programs.
+call's), then captured. All of this happens in the thread that runs programs.
 """
 
 from __future__ import annotations
@@ -29,44 +30,44 @@ import torch
 
 from gt import dtypes
 from gt.program import Spec
-from gt.worker.engines.graph_program import GraphProgram
-from gt.worker.run.executor import Runnable
+from gt.worker.run.engine import Form, Graph, Rest, Scalars
 from gt.worker.run.store import Entry
 
 WATCHED = 3  #: Calls before a program is rehearsed.
-AGAIN = 4  #: Times a program is captured anew before it is left alone.
-ROWS = 16  #: Calls whose numbers are on their way to the device at once, at most. A power of two.
-SMALL = 64  #: Bytes of a result that goes round, as losses do,
-FEW = 4  #: and how many of a program's do: each is one more kernel.
-GRAPHS = 256  #: Graphs that are kept; those longest unused go.
+AGAIN = 4  #: Times a program is captured anew before that is given up,
+WORTH = 50  #: unless it was replayed this often in between.
+ROWS = 16  #: Calls whose numbers may be on their way to the device at once. A power of two.
+SMALL = 64  #: Bytes of a result that rotates, as losses do,
+FEW = 4  #: and how many results of a program do: each is one more kernel.
+GRAPHS = 256  #: Graphs that are kept; the least recently used one is dropped first.
 
-#: What goes round: torch's kernel for it knows no other dtypes.
+#: Dtypes of results that rotate: torch's kernel for it has no others.
 ROUND = {dtypes.float32, dtypes.float64, dtypes.float16, dtypes.bfloat16, dtypes.int64, dtypes.int32, dtypes.bool_}
 
 #: The function that is captured: inputs and a buffer of numbers -> results.
 Function = Callable[[Sequence[Any], Any], list[Any]]
 
 
-class Graph(Protocol):
-    """What a capture gives."""
+class CudaGraph(Protocol):
+    """What a capture returns."""
 
     def replay(self) -> None: ...
 
 
-class Device(Protocol):
+class CaptureDevice(Protocol):
     """What this file asks of an engine."""
 
     device: str
 
-    def capture(self, f: Callable[[], list[Any]], changed: list[Any]) -> tuple[Graph, list[Any]]:
-        """Note what f does to the device, without doing it; its results have no values yet. `changed`: what f writes
-        to that was there before."""
+    def capture(self, f: Callable[[], list[Any]], changed: list[Any]) -> tuple[CudaGraph, list[Any]]:
+        """Capture what f does on the device, without running it; its results have no values yet. `changed`: arrays
+        from before the capture that f writes to."""
 
     def staging(self, slots: int) -> Any:
-        """Host memory of so many slots of int64 that the device can read while the host goes on."""
+        """Host memory of so many slots of int64 that the device can read asynchronously."""
 
     def pool(self) -> int:
-        """Which memory a graph that is captured now shares with others."""
+        """The memory pool that a graph captured now shares with others."""
 
     def own(self, array: Any) -> Any: ...
 
@@ -74,10 +75,10 @@ class Device(Protocol):
 class Captured:
     """A program of one session, as it can be replayed."""
 
-    def __init__(self, device: Device, form: GraphProgram, f: Function, arrays: list[Any], same: list[bool]) -> None:
+    def __init__(self, device: CaptureDevice, form: Graph, f: Function, arrays: list[Any], same: list[bool]) -> None:
         written = {i for i, _ in form.writes}
         if not all(arrays[i].is_contiguous() for i in written):
-            raise ValueError("an array that is written to has gaps")
+            raise ValueError("an array that is written to is not contiguous")
         self._form = form
         self._copies: list[tuple[int, Any]] = []  #: Inputs that are copied in, and where to.
         inputs: list[Any] = []
@@ -96,12 +97,12 @@ class Captured:
         self._rows = device.staging(ROWS * slots).view(ROWS, slots)
         self._views = [row.numpy().data.cast("B") for row in self._rows]
         self._turn = 0  #: The row of the last replay,
-        # and the same on the device. What the graph uses is kept here: it knows addresses only.
+        # and the same on the device. What the graph uses is held here: the graph itself knows addresses only.
         self._row_there = torch.zeros(1, dtype=torch.int64, device=device.device)
         self._rows_there = torch.zeros(ROWS, slots, dtype=torch.int64, device=device.device)
         specs = [form.spec(v) for v in form.wants]
         small = [k for k, s in enumerate(specs) if 0 < s.nbytes <= SMALL and s.dtype in ROUND][:FEW]
-        #: Of each small result: ROWS places for it, in memory that no other graph uses.
+        #: For each small result: ROWS places, in memory that no other graph uses.
         self._rounds = [_places(specs[k], device.device) for k in small]
         self._places = [(k, list(places.unbind(0))) for k, places in zip(small, self._rounds, strict=True)]
         self._large = [k for k in range(len(form.wants)) if k not in small]
@@ -109,7 +110,7 @@ class Captured:
         changed = [*inputs, self._row_there, self._rows_there, *self._rounds]
         self._graph, self._results = device.capture(lambda: self._step(f, inputs), changed)
         self._lent: list[Entry | None] = [None] * len(form.wants)
-        self._round: list[list[Entry | None]] = [[None] * ROWS for _ in small]  #: Who holds what goes round.
+        self._round: list[list[Entry | None]] = [[None] * ROWS for _ in small]  #: The entries that hold small results.
 
     def _step(self, f: Function, inputs: list[Any]) -> list[Any]:
         """What the graph does: fetch the numbers of this call, run the function, put small results in their places."""
@@ -132,19 +133,19 @@ class Captured:
         """Which inputs do not fit."""
         return [i for i, ref in zip(self._kept, self._alive, strict=True) if ref() is not arrays[i]]
 
-    def prepare(self, scalars: tuple[Any, ...]) -> None:
-        """Look at a call's numbers. Raises what is wrong with them."""
+    def prepare(self, scalars: Scalars) -> None:
+        """Check a call's numbers and write them to the next row. Raises if they are wrong."""
         self._form.pack(scalars, self._views[(self._turn + 1) % ROWS])
 
     def replay(self, arrays: Sequence[Any]) -> list[Any]:
-        """Run it, with the numbers that were prepared, and when nobody's results lie in its memory any more."""
+        """Run it with the numbers that were prepared, after its memory was taken back."""
         for i, static in self._copies:
             static.copy_(arrays[i], non_blocking=True)
         turn = self._turn = (self._turn + 1) % ROWS
         for (_, places), lent in zip(self._places, self._round, strict=True):
             entry, lent[turn] = lent[turn], None
             if entry is not None and getrefcount(entry) > 2 and entry.array is places[turn]:
-                entry.array = entry.array.clone()  # held since ROWS calls
+                entry.array = entry.array.clone()  # held for ROWS calls
         self._graph.replay()
         made = list(self._results)
         for k, places in self._places:
@@ -152,7 +153,7 @@ class Captured:
         return made
 
     def lend(self, entries: Sequence[Entry]) -> bool:
-        """Under which entries the results of the last replay are held. Whether any of them is in the graph's memory."""
+        """Note which entries hold the results of the last replay; whether any of them is in the graph's memory."""
         for (k, _), lent in zip(self._places, self._round, strict=True):
             lent[self._turn] = entries[k]
         for k in self._large:
@@ -160,7 +161,7 @@ class Captured:
         return bool(self._large)
 
     def take_back(self) -> None:
-        """Have the graph's memory to itself: results that somebody still holds are moved."""
+        """Move results that are still held out of the graph's memory."""
         for k in self._large:
             entry = self._lent[k]
             if entry is None:
@@ -175,41 +176,44 @@ def _places(spec: Spec, device: str) -> Any:
 
 
 class Capture:
-    """A program of one session on its way to being captured, and then as a graph. It is a Form: see tiers.py."""
+    """A program of one session that will be captured, and then its graph. It is a CaptureForm: see run/engine.py."""
 
     lends = True
 
-    def __init__(self, captures: Captures, form: GraphProgram, f: Function, plain: Runnable, tier: int) -> None:
-        self.tier = tier  #: What the function is, once captured.
+    def __init__(self, captures: Captures, form: Graph, f: Function, plain: Form, tier: int) -> None:
+        self.tier = tier  #: The tier of the captured function.
         self.ran = 1  #: The tier that the last call ran on.
         self.form, self.plain = form, plain
         self.takes = tuple({*plain.takes, *(i for i, _ in form.writes)})
         self.checks = plain.checks
         self.captured: Captured | None = None
-        self.why = ""  #: Why it is left alone.
+        self.why = ""  #: Why it is not captured any more.
+        self.noted = False  #: tiers.py knows why.
+        self.rests: dict[int, Rest] = {}  #: Tiers that could not be captured in this session; see tiers.py.
         self._captures = captures
         self._f = f
         self._seen: list[Any] = [lambda: None] * len(form.inputs)  #: The last call's arrays, as weak references.
         self._calls = 0
         self._again = 0
         self._rehearsed = False
-        self._missed = False
-        self._others: list[int] = []  #: Inputs that were not the captured ones.
+        self._misses = 0  #: Since it was captured: calls that it did not fit,
+        self._replays = 0  #: and calls that it did.
+        self._changing: set[int] = set()  #: Inputs that were other arrays once: they are copied in.
         wanted = set(form.wants)
         self._lent = [k for k, o in enumerate(form.outputs) if o in wanted]
 
     def where(self, error: BaseException) -> tuple[int, bool]:
         return self.plain.where(error)
 
-    def run(self, arrays: list[Any], scalars: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
+    def run(self, arrays: list[Any], scalars: Scalars) -> tuple[tuple[Any, ...], Any]:
         self.ran = 1
         captured = self.captured
         if captured is not None and captured.fits(arrays):
             return self._replay(arrays, scalars)
         if captured is not None:
-            self._others = captured.others(arrays)
-        if self.why or (captured is not None and not self._missed):
-            self._missed = True  # once is no habit
+            self._changing.update(captured.others(arrays))
+        if self.why or (captured is not None and not self._misses):
+            self._misses += 1  # the next call may fit again
             return self.plain.run(arrays, scalars)
         same = [seen() is a for seen, a in zip(self._seen, arrays, strict=True)]
         self._seen = [weakref.ref(a) for a in arrays]
@@ -222,7 +226,7 @@ class Capture:
                 try:
                     self.form.pack(scalars, buffer.numpy().data.cast("B"))
                 except Exception:
-                    return self.plain.run(arrays, scalars)  # which fails likewise, and knows the instruction
+                    return self.plain.run(arrays, scalars)  # which raises too, and knows the instruction
                 return self._results(arrays, self._rehearse(arrays, buffer))
             self._capture(arrays, same)
         except Exception as e:
@@ -231,11 +235,11 @@ class Capture:
             return self.plain.run(arrays, scalars)
         return self._replay(arrays, scalars)
 
-    def _replay(self, arrays: list[Any], scalars: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
+    def _replay(self, arrays: list[Any], scalars: Scalars) -> tuple[tuple[Any, ...], Any]:
         made = self.again(arrays, scalars)
         return self.plain.run(arrays, scalars) if made is None else self._results(arrays, made)
 
-    def again(self, arrays: Sequence[Any], scalars: tuple[Any, ...]) -> list[Any] | None:
+    def again(self, arrays: Sequence[Any], scalars: Scalars) -> list[Any] | None:
         """Replay it on arrays that are known to fit; what the function returns. None if the numbers are wrong."""
         captured = self.captured
         assert captured is not None
@@ -246,12 +250,12 @@ class Capture:
         self._captures.take_back(captured.pool)
         made = captured.replay(arrays)
         self.ran = self.tier
-        self._missed = False
+        self._replays += 1
         self._captures.used(self)
         return made
 
     def lend(self, entries: Sequence[Entry]) -> None:
-        """Under which entries the results of the last call are held, in the program's order."""
+        """Note which entries hold the results of the last call, in the program's order."""
         if self.captured is not None and self.ran == self.tier:
             self.lent([entries[k] for k in self._lent])
 
@@ -262,7 +266,7 @@ class Capture:
             self._captures.lends(self.captured)
 
     def _rehearse(self, arrays: list[Any], buffer: Any) -> list[Any]:
-        """Run the function as it is, on copies of what it would overwrite, which are the call's from then on."""
+        """Run the function eagerly, on copies of what it overwrites; the copies replace the call's arrays."""
         device = self._captures.device
         inputs = [a.contiguous() for a in arrays]
         for i, _ in self.form.writes:
@@ -275,12 +279,14 @@ class Capture:
 
     def _capture(self, arrays: list[Any], same: list[bool]) -> None:
         self._drop()
-        self._again += 1
+        self._again = 1 if self._replays > WORTH else self._again + 1
+        self._misses = self._replays = 0
         if self._again > AGAIN:
-            self.give_up(f"its inputs are others at every call, such as {self._others[:8]}")
+            changing = sorted(self._changing)[:8]
+            self.give_up(f"its inputs are different arrays at every call, such as inputs {changing}")
             return
-        given_away = set(self.form.donate)
-        kept = [alike and i not in given_away for i, alike in enumerate(same)]
+        copied = {*self.form.donate, *self._changing}
+        kept = [alike and i not in copied for i, alike in enumerate(same)]
         self.captured = Captured(self._captures.device, self.form, self._f, arrays, kept)
 
     def _results(self, arrays: list[Any], made: list[Any]) -> tuple[tuple[Any, ...], Any]:
@@ -293,46 +299,46 @@ class Capture:
         return tuple([values[o] for o in form.outputs]), flag
 
     def give_up(self, why: str) -> None:
-        """Run it as plain code from here on."""
+        """Run it as plain code from now on."""
         self.why = why or "no reason given"
         self._drop()
 
     def hurry(self) -> None:
-        """It need not be watched: it is known to be called again and again."""
+        """Skip the watched calls: it is known to be called again and again."""
         self._calls = WATCHED
 
     def let_go(self) -> None:
-        """Give its memory back; it is captured again if it is called on."""
+        """Free its memory; it is captured again if it is called again."""
         self._drop()
         self._calls = 0
 
     def _drop(self) -> None:
         if self.captured is not None:
-            self.captured.take_back()  # or the next graph in that memory would write over what somebody holds
+            self.captured.take_back()  # or the next graph in that memory would overwrite results that are held
         self.captured = None
         self._captures.forget(self)
 
 
 class Captures:
-    """All graphs of a worker, those longest unused first."""
+    """All graphs of a worker, the least recently used first."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: CaptureDevice) -> None:
         self.device = device
         self._used: OrderedDict[int, Capture] = OrderedDict()
-        #: By pool: graphs whose results may still be held. (Weakly: of a session that has ended nobody holds any.)
+        #: By pool: graphs whose results may still be held. (Weakly: those of a session that has ended are not.)
         self._lending: dict[int, list[weakref.ref[Captured]]] = {}
 
     def __len__(self) -> int:
         return len(self._used)
 
     def lends(self, captured: Captured) -> None:
-        """Results of this graph lie in its memory."""
+        """Results of this graph are in its memory."""
         lending, ref = self._lending.setdefault(captured.pool, []), weakref.ref(captured)
         if ref not in lending:
             lending.append(ref)
 
     def take_back(self, pool: int) -> None:
-        """A graph is about to use this memory: what somebody holds of it is moved."""
+        """A graph is about to use this memory: move the results that are still held."""
         lending = self._lending.get(pool)
         while lending:
             if (captured := lending.pop()()) is not None:
@@ -341,9 +347,8 @@ class Captures:
     def used(self, capture: Capture) -> None:
         self._used[id(capture)] = capture
         self._used.move_to_end(id(capture))
-        if (
-            len(self._used) > GRAPHS
-        ):  # of the same stream: what is moved of another one's results would not wait for them
+        if len(self._used) > GRAPHS:
+            # One of the same stream: moving results of another stream would not wait for them.
             here = self.device.pool()
             oldest = next((c for c in self._used.values() if c.captured is not None and c.captured.pool == here), None)
             if oldest is not None and oldest is not capture:
@@ -353,7 +358,7 @@ class Captures:
         self._used.pop(id(capture), None)
 
     def let_go(self) -> None:
-        """Give all graphs' memory back. What is held of it stays: there is no graph left that could write over it."""
+        """Free all graphs' memory. Results that are held stay: no graph is left that could overwrite them."""
         for capture in list(self._used.values()):
             capture.captured = None
             capture.let_go()

@@ -1,13 +1,13 @@
 """Ops as functions in which the numbers are tensors, for graphs that are captured or compiled.
 
-Law 1: no number of a call is written down in a graph. It comes as a tensor without dimensions on the device: float64,
+Law 1: no number of a call is a constant of a graph. It is passed as a 0-d tensor on the device: float64,
        int64 or bool; host data as uint8.
-Law 2: a graph kernel is a pure function of its operands: it looks at no value, waits for no device, copies nothing
-       from the host, draws from no generator and writes to no operand.
-Law 3: its results have the dtypes that `infer` says, and are those of the plain kernel, to rounding.
+Law 2: a graph kernel is a pure function of its operands: it reads no value on the host, waits for no device, copies
+       nothing from the host, uses no random generator and writes to no operand.
+Law 3: its results have the dtypes that `infer` says, and equal those of the plain kernel, up to rounding.
 
-Most ops need nothing of their own: those without numbers run their plain kernel, and numbers that only meet tensors
-(`promote`) are cast to the dtype in which they meet. The others have a "torch_graph" in their records.
+Most ops need no graph kernel of their own: those without numbers run their plain kernel, and numbers of elementwise
+ops (`promote`) are cast to the promoted dtype. The others have a "torch_graph" in their records.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ import torch
 from gt import dtypes
 from gt.ops.record import Op, Prepared, Site, as_tuple
 from gt.program import Spec, spec
-from gt.worker.engines import Engine
+from gt.worker.run.engine import Engine
 
 _NARROW = (dtypes.float16, dtypes.bfloat16)
-#: Ops whose results jump at some numbers, and the operands that torch rounds to a narrow type if they are numbers.
+#: Ops whose results are discontinuous, and the operands that torch rounds to a narrow dtype if they are numbers.
 _JUMPING = {"remainder": (0, 1), "fmod": (0, 1), "floor_divide": (0,), "nextafter": (0, 1)}
 
 
 class Unfit(Exception):
-    """This use of an op cannot be part of a graph: its kernel looks at values, or waits for the device."""
+    """This use of an op cannot be part of a graph: its kernel reads values on the host, or waits for the device."""
 
 
 def graph_kernel(
@@ -36,8 +36,8 @@ def graph_kernel(
 ) -> Prepared | Callable[..., Any] | None:
     """The op as a graph kernel, or None where its composition must be expanded, as in `Engine.kernel`.
 
-    With `constant`, all its numbers are the same in every call (a composition wrote them down): the kernel then takes
-    them as they are.
+    With `constant`, all its numbers are the same in every call (a composition has them as constants): the kernel then
+    takes them as Python numbers.
     """
     plain = engine.kernel(op, attrs, operands)
     if plain is None:
@@ -60,12 +60,12 @@ def graph_kernel(
 def _meeting(
     engine: Engine, op: Op, attrs: dict[str, Any], operands: Sequence[Spec], result: Spec
 ) -> Callable[..., Any]:
-    """The general rule: all operands are cast to the dtype they meet in, and the result to what it should be."""
+    """The general rule: cast all operands to the promoted dtype, and the result to the dtype that it should have."""
     common = dtypes.promote(operands)
     if result.dtype.is_floating_point and not common.is_differentiable:
         common = result.dtype
-    # torch computes narrow floats in float32 and rounds the result alone, so a number must not be rounded before. But
-    # it is in comparisons, where a narrow operand could not equal it otherwise, and in a few others like them.
+    # torch computes narrow floats in float32 and rounds only the result, so a number must not be rounded before.
+    # Except in comparisons, where a narrow operand could not equal it otherwise, and in a few similar ops.
     rounded = not result.dtype.is_differentiable or any(operands[k].weak for k in _JUMPING.get(op.name, ()))
     wide = dtypes.float32 if common in _NARROW and not rounded else common
     plain = engine.kernel(op, attrs, [spec(s.shape, wide) for s in operands])

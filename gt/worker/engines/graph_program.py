@@ -2,13 +2,13 @@
 
 Law 1: the function depends on the program and the device alone: the process that compiles it and the worker that
        runs it build the same one.
-Law 2: numbers come in one buffer of 8-byte slots, filled by the host at every call (`pack`). Nothing of them is
-       written down in the function. What the host must look at (an index given by value) it looks at in `pack`.
-Law 3: no bad index reaches a kernel: it is replaced by 0, and the flag, the last result, goes up.
-Law 4: writes into inputs come last, and not at all if the flag is up: then an input is given its own value again.
+Law 2: numbers come in one buffer of 8-byte slots, which the host fills at every call (`pack`). None is a constant of
+       the function. What the host must check (an index given by value) it checks in `pack`.
+Law 3: no bad index reaches a kernel: it is replaced by 0, and the flag, the last result, is set.
+Law 4: writes into inputs come last. If the flag is set they write the input's own value.
 
-On a CPU the function is the part of a program before the commit, which stays with the generated code around it
-(executor.py). On CUDA it is all of it: each updated input that is given away is written in place.
+On a CPU the function is the part of a program before the commit; the commit is generated code around it
+(executor.py). On CUDA it is the whole program: each donated input that is updated is written in place.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from gt.errors import ProgramError
 from gt.ops.check import Checked
 from gt.ops.record import Op, Prepared
 from gt.program import Spec
-from gt.worker.engines import Engine
 from gt.worker.engines.graph_kernels import Unfit, graph_kernel
+from gt.worker.run.engine import Engine
 from gt.worker.run.executor import split
 from gt.worker.run.lowering import Literal, Lowered, Operand, Step, check_number, lower
 
@@ -42,18 +42,18 @@ class _Kernels:
     def kernel(self, op: Op, attrs: dict[str, Any], operands: Sequence[Spec]) -> Any:
         plain = self._engine.kernel(op, attrs, operands)
         if plain is None:
-            return None  # it is expanded, here as there: so values have the same numbers
+            return None  # it is expanded, as for plain code: so values have the same numbers
         return lambda constant: graph_kernel(self._engine, op, attrs, operands, constant)
 
     def check(self, *operands: Any) -> Any:
-        raise AssertionError("a graph checks indices by itself")
+        raise AssertionError("a graph checks indices itself")
 
 
 class GraphProgram:
     """See the file's header. Raises Unfit where a program cannot be a graph."""
 
     def __init__(self, checked: Checked, engine: Engine, trusted: bool = False) -> None:
-        low = lower(checked, _Kernels(engine), trusted)  # type: ignore[arg-type]  # all that lowering asks of an engine
+        low = lower(checked, _Kernels(engine), trusted)  # type: ignore[arg-type]  # it has all that lowering uses of an engine
         self.device = engine.device
         self.inputs: list[Spec] = low.specs[: len(low.program.inputs)]
         self.outputs, self.donate = low.outputs, low.program.donate
@@ -61,12 +61,13 @@ class GraphProgram:
         self.flagged = bool(low.checks)
         self._low = low
         self._lines: list[Callable[[list[Any], Any, list[Any]], None]] = []
-        #: Formats, and what goes there. Where that is several numbers, the format has several letters.
+        #: (format, what to pack). For several numbers the format has several letters.
         self._packed: list[tuple[str, Callable[[tuple[Any, ...]], Any]]] = []
-        self._prepared: dict[Any, list[Callable[[Any], Any]]] = {}  #: What was made of which numbers, and by what.
-        #: Numbers that were checked by the host have a value's number: the number they are.
+        #: How to read what a Prepared kernel has computed from numbers, by kernel and numbers.
+        self._prepared: dict[Any, list[Callable[[Any], Any]]] = {}
+        #: Values that are numbers checked by the host: the operand of each.
         self._checked: dict[int, Operand] = {}
-        self._places: dict[int, Callable[[Any], Any]] = {}  #: Scalars that are in the buffer, and how to read them.
+        self._places: dict[int, Callable[[Any], Any]] = {}  #: How to read each scalar from the buffer.
         self._looks: list[Callable[[tuple[Any, ...]], Any]] = []  #: Checks of numbers, by the host.
         if engine.deferred:
             self.writes = _writes(low)  #: (input, value): which input is overwritten with what.
@@ -87,7 +88,7 @@ class GraphProgram:
         assert self._format.size == 8 * self.slots
 
     def pack(self, scalars: tuple[Any, ...], buffer: Any) -> None:
-        """Look at a call's numbers, and put them into the buffer. Raises what the plain kernels would."""
+        """Check a call's numbers and put them into the buffer. Raises what the plain kernels would."""
         for look in self._looks:
             look(scalars)
         numbers: list[Any] = []
@@ -99,25 +100,25 @@ class GraphProgram:
         self._format.pack_into(buffer, 0, *numbers)
 
     def build(self, inputs: Sequence[Any], buffer: Any) -> list[Any]:
-        """The function: inputs and a buffer of int64, and what it `wants`, then the flag."""
+        """The function: of inputs and a buffer of int64; returns the values `wants`, then the flag."""
         env: list[Any] = [None] * len(self._low.specs)
         env[: len(inputs)] = inputs
         flags: list[Any] = []
         for line, dead in zip(self._lines, self._dead, strict=True):
             line(env, buffer, flags)
-            for v in dead:  # or a rehearsal would hold all that the program ever makes
+            for v in dead:  # or a rehearsal would hold everything that the program makes
                 env[v] = None
         flag = torch.stack(flags).any() if flags else None
         made = [env[v].clone(memory_format=torch.contiguous_format) if v in self._shared else env[v].contiguous()
                 for v in self.wants]  # fmt: skip
-        # What an input is to become may lie in another input that is about to be written.
+        # The new value of an input may share memory with another input that is about to be written.
         new = [env[v].clone() if self._low.base[v] < len(inputs) else env[v] for _, v in self.writes]
         for (i, _), value in zip(self.writes, new, strict=True):
             inputs[i].copy_(value if flag is None else torch.where(flag, inputs[i], value))
         return made if flag is None else [*made, flag]
 
     def spec(self, value: int) -> Spec:
-        """Of a value that it makes."""
+        """The spec of a value that it makes."""
         return self._low.spec(value)
 
     def example(self) -> list[Any]:
@@ -154,7 +155,7 @@ class GraphProgram:
         self._lines.append(line)
 
     def _reader(self, a: Operand, among_scalars: bool, step: Step) -> Callable[[list[Any], Any], Any]:
-        """How a step gets an operand: a value, a number of the call, or one that is always the same."""
+        """How a step gets an operand: a value, a number of the call, or a constant."""
         if isinstance(a, Literal):
             value, device = a.value, self.device
             if not among_scalars or isinstance(value, bytes):
@@ -183,7 +184,7 @@ class GraphProgram:
         return self._places[k]
 
     def _prepare(self, operands: list[Operand], kernel: Prepared) -> list[Callable[[Any], Any]]:
-        """The numbers of a step that the host works on first: how to read what it made of them."""
+        """The numbers of a step that the host computes with first: how to read the results from the buffer."""
         numbers = [a for a in operands if isinstance(a, Literal) or a < 0]
         key = (kernel.numbers, kernel.kinds, *numbers)
         if key in self._prepared:  # all parameters of an optimizer share them
@@ -192,7 +193,7 @@ class GraphProgram:
         def take(scalars: tuple[Any, ...]) -> tuple[Any, ...]:
             return kernel.numbers(*[a.value if isinstance(a, Literal) else scalars[~a] for a in numbers])
 
-        if not any(isinstance(a, Literal) for a in numbers) and len(numbers) > 1:  # as most: this is done at every call
+        if not any(isinstance(a, Literal) for a in numbers) and len(numbers) > 1:  # the usual case, at every call
             f, all_of_them = kernel.numbers, itemgetter(*[~a for a in numbers if not isinstance(a, Literal)])
             take = lambda scalars: f(*all_of_them(scalars))  # noqa: E731
 
@@ -221,7 +222,7 @@ class GraphProgram:
             self._checked[result] = a
             return
         if n <= 0:
-            raise Unfit(f"{op}: has an index into nothing")
+            raise Unfit(f"{op}: has an index into a dimension of size 0")
         assert isinstance(a, int)
 
         def line(env: list[Any], buffer: Any, flags: list[Any]) -> None:
@@ -237,7 +238,7 @@ class GraphProgram:
 
 def _whole(data: bytes, nbytes: int) -> bytes:
     if len(data) != nbytes:
-        raise ProgramError(f"{len(data)} bytes of host data, not {nbytes}")
+        raise ProgramError(f"got {len(data)} bytes of host data, expected {nbytes}")
     return data
 
 
@@ -250,7 +251,7 @@ def _read(kind: str, at: int) -> Callable[[Any], Any]:
 
 
 def _dead(lines: Sequence[Step], kept: set[int]) -> list[list[int]]:
-    """The values that nobody reads after each line."""
+    """For each line the values that no later line reads."""
     last: dict[int, int] = {}
     for k, step in enumerate(lines):
         last.update({v: k for v in (*step.args, *step.results) if isinstance(v, int) and v >= 0})
@@ -262,7 +263,7 @@ def _dead(lines: Sequence[Step], kept: set[int]) -> list[list[int]]:
 
 
 def _writes(low: Lowered) -> list[tuple[int, int]]:
-    """Which inputs are overwritten: those given away that a result of the same form replaces."""
+    """Which inputs are overwritten: donated ones that a result of the same shape and dtype replaces."""
     donated, chosen = set(low.program.donate), {}
     for k, i in low.program.updates:
         value = low.outputs[k]

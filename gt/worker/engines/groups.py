@@ -1,14 +1,15 @@
 """Groups of workers between processes: torch.distributed's gloo, built directly and without its global state.
 
-Law 1: nothing waits longer than the deadline. Where a worker fails or dies its sockets close, and the others know
-       within milliseconds; only one that hangs is found out by the deadline.
-Law 2: a group that is dropped lets go of its sockets in a thread of its own: gloo ends what is under way first, and
-       that may have to wait until the others have left too. Whoever has nothing under way closes at once, so somebody
-       always does.
-Law 3: gloo ends the process if an array is smaller than what arrives. So all sizes are those that the program declares
-       and the caller has checked.
+Law 1: nothing waits longer than the deadline. If a worker fails or dies its sockets close, and the others know
+       within milliseconds; only a worker that hangs is noticed by the deadline.
+Law 2: a group that is dropped closes its sockets in a thread of its own: gloo finishes running collectives first, and
+       that may have to wait until the others have left too. A worker without running collectives closes at once, so at
+       least one always does.
+Law 3: gloo ends the process if an array is smaller than what arrives. So all sizes are those that the program declares,
+       and the caller has checked them.
 
-Workers meet at the first of them: it has a store (torch's TCPStore) on the socket that it listens on since it started.
+Workers meet at the first of them, which has a store (torch's TCPStore) on the socket that it has listened on since its
+start.
 """
 
 from __future__ import annotations
@@ -29,42 +30,42 @@ import torch.distributed as dist
 from gt.errors import PeerFailed
 from gt.worker.engines.nccl import on_devices
 from gt.worker.engines.reducing import narrowed, reduce_op, widened
-from gt.worker.run.collectives import Bytes, Collective, Devices, Group, Handle, Key
+from gt.worker.run.collectives import Bytes, Collective, Devices, Group, Key, PeerResult
 
-MEETING = timedelta(seconds=5)  #: For the sockets, when all are known to be there.
-POLL_S = 0.001  #: How often a worker that has come first looks whether the others are there.
+MEETING = timedelta(seconds=5)  #: For making the sockets, when all workers are known to be there.
+POLL_S = 0.001  #: How often a worker that waits looks whether the others have come.
 
 
 class Sockets:
-    """How this worker meets others: a Network."""
+    """How this worker meets others over sockets: a Network."""
 
     def __init__(self, listening: socket.socket, timeout_s: float, device: str) -> None:
         self._listening = listening
         self._engine_device = device
         self._timeout = timedelta(seconds=timeout_s)
         self._addresses: dict[int, str] = {}
-        self._stores: dict[int, Any] = {}  #: By the worker that has it.
+        self._stores: dict[int, Any] = {}  #: By the worker that has the store.
         self._device: Any = None
         self._given_up: deque[Key] = deque(maxlen=256)
-        self._lock = threading.Lock()  #: For this worker's own store, which two threads may ask for.
+        self._lock = threading.Lock()  #: For this worker's own store, which two threads may make.
 
     def know(self, addresses: Mapping[int, str]) -> None:
         self._addresses = dict(addresses)
 
-    def join(self, key: Key, rank: int) -> Handle:
-        return _Joining(self, key, rank)
+    def join(self, key: Key, rank: int) -> PeerResult:
+        return PeerResult(lambda: self._meet(key, rank))
 
     def give_up(self, key: Key) -> None:
         self._given_up.append(key)
 
         def tell() -> None:
-            with suppress(Exception):  # whoever has the store may be gone: then the others know anyway
+            with suppress(Exception):  # the worker with the store may be gone: then the others know anyway
                 self.store(key.workers[0]).set(f"{name(key)}/broken", "1")
 
         threading.Thread(target=tell, name="giving up", daemon=True).start()
 
     def store(self, worker: int) -> Any:
-        """Where the groups meet that have this worker as their first."""
+        """The store of the groups whose first worker this is."""
         if worker in self._stores:
             return self._stores[worker]
         host, _, text = self._addresses.get(worker, "").rpartition(":")
@@ -79,7 +80,7 @@ class Sockets:
                         host, port, None, True, self._timeout, wait_for_workers=False, master_listen_fd=fd
                     )
                 return self._stores[worker]
-        # torch would go on trying where nobody listens any more.
+        # torch would keep trying where nothing listens any more.
         socket.create_connection((host, port), self._timeout.total_seconds()).close()
         for gone in self.missing(tuple(self._stores)):
             self._stores.pop(gone, None)
@@ -89,8 +90,18 @@ class Sockets:
     def missing(self, workers: tuple[int, ...]) -> list[int]:
         return [w for w in workers if w not in self._addresses]
 
-    def meet(self, key: Key, rank: int) -> Group:
-        """Wait for the others and make the group; raises PeerFailed."""
+    def _meet(self, key: Key, rank: int) -> Group:
+        """Wait for the other workers and make the group; raises PeerFailed."""
+        if gone := self.missing(key.workers):
+            raise PeerFailed(f"worker {gone[0]} is gone")
+        try:
+            return self._make_group(key, rank)
+        except PeerFailed:
+            raise
+        except (RuntimeError, OSError) as e:  # a connection that was refused or lost, a timeout
+            raise PeerFailed(f"the workers {list(key.workers)} cannot meet: {_first_line(e)}") from None
+
+    def _make_group(self, key: Key, rank: int) -> Group:
         deadline_s = time.monotonic() + self._timeout.total_seconds()
         store = dist.PrefixStore(name(key), self.store(key.workers[0]))
         store.set(str(rank), "1")
@@ -103,8 +114,8 @@ class Sockets:
             if time.monotonic() > deadline_s:
                 absent = [w for r, w in enumerate(key.workers) if not store.check([str(r)])]
                 seconds = self._timeout.total_seconds()
-                raise PeerFailed(f"workers {absent} did not come within {seconds:g} s (GT_PEER_TIMEOUT)")
-            time.sleep(POLL_S)  # the store tells nobody who comes
+                raise PeerFailed(f"workers {absent} did not join the call within {seconds:g} s (GT_PEER_TIMEOUT)")
+            time.sleep(POLL_S)  # the store does not notify
         if self._device is None:
             self._device = dist.ProcessGroupGloo.create_device(hostname=self._listening.getsockname()[0])
         options = dist.ProcessGroupGloo._Options()
@@ -112,50 +123,33 @@ class Sockets:
         options._timeout = min(self._timeout, MEETING)
         gloo = dist.ProcessGroupGloo(store, rank, len(key.workers), options)
         gloo._set_default_timeout(self._timeout)
-        return _Group(key, gloo, on_devices(store, gloo, rank, len(key.workers), self._engine_device, self._timeout))
+        devices = on_devices(store, gloo, rank, len(key.workers), self._engine_device, self._timeout)
+        return _GlooGroup(key, gloo, devices)
 
 
 def name(key: Key) -> str:
-    """What a group's keys in a store begin with."""
+    """The prefix of a group's keys in a store."""
     return f"{key.session}/{'-'.join(map(str, key.workers))}/{key.generation}"
 
 
-class _Joining:
-    def __init__(self, network: Sockets, key: Key, rank: int) -> None:
-        self._network, self._key, self._rank = network, key, rank
-
-    def ready(self) -> bool:
-        return True  # the result is waited for
-
-    def result(self) -> Group:
-        if gone := self._network.missing(self._key.workers):
-            raise PeerFailed(f"worker {gone[0]} is gone")
-        try:
-            return self._network.meet(self._key, self._rank)
-        except PeerFailed:
-            raise
-        except (RuntimeError, OSError) as e:  # a connection that was refused or lost, a timeout
-            raise PeerFailed(f"the workers {list(self._key.workers)} cannot meet: {_first_line(e)}") from None
-
-
-class _Group:
+class _GlooGroup:
     def __init__(self, key: Key, gloo: Any, devices: Devices | None) -> None:
         self._key = key
         self._gloo = gloo
         self.devices = devices
-        self._under_way: set[_Flying] = set()
+        self._running: set[_GlooWork] = set()
 
-    def start(self, what: Collective, data: Bytes, out: Bytes) -> Handle:
+    def start(self, what: Collective, data: Bytes, out: Bytes) -> PeerResult:
         gloo = self._gloo
         if gloo is None:
             raise PeerFailed(f"this worker has left the group of {list(self._key.workers)}")
-        flying = _Flying(self, what, data, out)
-        self._under_way.add(flying)
+        flying = _GlooWork(self, what, data, out)
+        self._running.add(flying)
         try:
             flying.begin(gloo)
         except RuntimeError as e:
             raise self.failure(e) from None
-        return flying
+        return PeerResult(flying.result)
 
     def failure(self, error: Exception) -> PeerFailed:
         workers = list(self._key.workers)
@@ -163,8 +157,8 @@ class _Group:
             return PeerFailed(f"a worker of {workers} did not answer in time (GT_PEER_TIMEOUT)")
         return PeerFailed(f"a worker of {workers} failed in the same call, or is gone")
 
-    def over(self, flying: _Flying) -> None:
-        self._under_way.discard(flying)
+    def over(self, flying: _GlooWork) -> None:
+        self._running.discard(flying)
 
     def drop(self) -> None:
         gloo, self._gloo = self._gloo, None
@@ -172,17 +166,17 @@ class _Group:
             return
         if self.devices is not None:
             self.devices.drop()
-        # What is under way holds the sockets too.
-        holds = [gloo, *[f.let_go() for f in list(self._under_way)]]
-        self._under_way.clear()
+        # Running collectives hold the sockets too.
+        holds = [gloo, *[f.let_go() for f in list(self._running)]]
+        self._running.clear()
         del gloo
         threading.Thread(target=holds.clear, name="leaving a group", daemon=True).start()
 
 
-class _Flying:
-    """A collective that was started."""
+class _GlooWork:
+    """A collective that has started."""
 
-    def __init__(self, group: _Group, what: Collective, data: Bytes, out: Bytes) -> None:
+    def __init__(self, group: _GlooGroup, what: Collective, data: Bytes, out: Bytes) -> None:
         self._group, self._what, self._data, self._out = group, what, data, out
         self._work: Any = None
         self._reduced: Any = None
@@ -193,7 +187,7 @@ class _Flying:
             data = self._data
             if what.name == "all_gather":
                 data = np.tile(data, len(what.workers))
-            if not data.flags.writeable:  # torch takes no such memory; an empty array is tiled without a copy
+            if not data.flags.writeable:  # torch needs writable memory; an empty array is tiled without a copy
                 data = data.copy()
             takes, sends = what.nbytes(what.takes), what.nbytes(what.sends)
             self._work = gloo.alltoall_base(torch.from_numpy(self._out), torch.from_numpy(data), takes, sends)
@@ -206,9 +200,6 @@ class _Flying:
     def let_go(self) -> Any:
         work, self._work = self._work, None
         return work
-
-    def ready(self) -> bool:
-        return True  # the result is waited for
 
     def result(self) -> None:
         work = self._work

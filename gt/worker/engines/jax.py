@@ -1,13 +1,12 @@
 """The engine on jax. The only file that imports jax.
 
-Law 1: every kernel is compiled by XLA, once: attributes are part of it, numbers are operands of it, so a learning
+Law 1: XLA compiles every kernel once: attributes are constants, numbers are operands, so a learning
        rate that changes compiles nothing anew. A program that repeats is compiled as a whole, in the background.
-Law 2: no kernel meets a bad index. jax would clamp it without a word, so it is looked at first; in a whole
-       program beside the rest, and if one is bad the results are dropped.
+Law 2: no kernel gets a bad index. jax would clamp it silently, so it is checked first; in a whole
+       program the check runs along with the rest, and if an index is bad the results are dropped.
 
-A kernel that looks at the numbers it is given cannot be compiled without knowing them: it runs as jax runs code
-outside of a compiled function, and so do the programs that use it. Arrays never change: nothing is overwritten, and
-a donated input is memory that is given back when its last reader is done.
+A kernel that needs the value of a number cannot be compiled: it runs eagerly, and so do the programs that use it.
+Arrays are immutable: nothing is overwritten, and a donated input is freed when its last reader is done.
 """
 
 from __future__ import annotations
@@ -29,18 +28,18 @@ from gt.ops.record import Op, as_tuple
 from gt.program import Spec
 from gt.transport.codec import Buffer
 from gt.worker.engines.borrowing import borrow
-from gt.worker.engines.host import HostEngine
 from gt.worker.engines.numpy import casts
+from gt.worker.run.engine import Engine
 
-HOT = 3  #: The run of a program that has it compiled as a whole.
+HOT = 3  #: A program is compiled as a whole at this run.
 KERNELS = 2048  #: Kernels that are kept for other programs.
 
-#: What tracing raises where a kernel wants to know a number, or was given bytes.
+#: What tracing raises where a kernel needs the value of a number, or gets bytes.
 _LOOKED = (jax.errors.JAXTypeError, jax.errors.JAXIndexError, TypeError)
 
 
-class JaxEngine(HostEngine):
-    """See `gt.worker.engines.Engine`."""
+class JaxEngine(Engine):
+    """See `gt.worker.run.engine.Engine`."""
 
     name = "jax"
 
@@ -77,10 +76,10 @@ class JaxEngine(HostEngine):
         return self._kernels[key]
 
     def whole(self, run: Callable[..., Any], steps: Sequence[Any]) -> Callable[..., Any]:
-        return Whole(self, run, steps)
+        return WholeProgram(self, run, steps)
 
     def trace(self, run: Callable[..., Any], arrays: Sequence[Any], scalars: Sequence[Any]) -> tuple[Any, Any]:
-        """A program's results, and whether an index in it is bad. For jax to follow, with no arrays yet."""
+        """A program's results, and whether an index in it is bad. Called by jax's tracer."""
         bad: list[Any] = []
         self._tracing.bad = bad
         results, _ = run(list(arrays), tuple(scalars))
@@ -88,14 +87,14 @@ class JaxEngine(HostEngine):
 
     def from_bytes(self, data: Buffer, spec: Spec, given: bool = False) -> Any:
         array = np.frombuffer(data, spec.dtype.numpy).reshape(spec.shape)
-        return jax.device_put(array if given else array.copy())  # which may take the memory as it is
+        return jax.device_put(array if given else array.copy())  # which may use the memory without a copy
 
     def to_bytes(self, array: Any, borrow: bool = False) -> memoryview:
-        # Perhaps the array's own memory: it never changes.
+        # Perhaps the array's own memory: it is immutable.
         return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
     def own(self, array: Any) -> Any:
-        return array  # nobody can write to it
+        return array  # it is immutable
 
     def dense(self, array: Any) -> Any:
         return array
@@ -113,7 +112,7 @@ class JaxEngine(HostEngine):
         return index, None
 
     def mark(self) -> Any:
-        # A device does its work in order: a number made now is there when all else is.
+        # A device works in order: when a number made now is there, everything before it is.
         return None if self._on_host else jnp.add(0, 1)
 
     def passed(self, mark: Any, wait: bool = False) -> bool:
@@ -150,7 +149,7 @@ def _make_kernel(op: Op, attrs: dict[str, Any], operands: Sequence[Spec]) -> Cal
             return jnp.asarray(made, results[0])
         return tuple(jnp.asarray(m, d) for m, d in zip(made, results, strict=True))
 
-    compiled = jax.jit(run, inline=True)  # inline: within a whole program it leaves no seam
+    compiled = jax.jit(run, inline=True)  # inline: it can be fused in a whole program
     if not any(s.weak for s in operands):
         return compiled
     look = op.kernels.get("numbers")
@@ -158,7 +157,7 @@ def _make_kernel(op: Op, attrs: dict[str, Any], operands: Sequence[Spec]) -> Cal
 
 
 class Numbered:
-    """A kernel that takes numbers: compiled, if that is possible without knowing them."""
+    """A kernel that takes numbers: compiled, if that is possible without their values."""
 
     def __init__(
         self,
@@ -167,14 +166,14 @@ class Numbered:
         operands: Sequence[Spec],
         look: Callable[..., Any] | None,
     ) -> None:
-        self.look = look  #: raises if the numbers are wrong
-        self.numbers = [i for i, s in enumerate(operands) if s.weak]  #: positions of the operands that it looks at
+        self.look = look  #: Raises if the numbers are wrong.
+        self.numbers = [i for i, s in enumerate(operands) if s.weak]  #: Positions of the operands that it checks.
         self._plain = plain
         self._compiled: Callable[..., Any] | None = compiled
 
     def __call__(self, *args: Any) -> Any:
         if any(isinstance(a, jax.core.Tracer) for a in args):
-            return self._plain(*args)  # a part of a whole program, which has looked at the numbers
+            return self._plain(*args)  # part of a whole program, which has checked the numbers
         if self.look is not None:
             self.look(*[args[i] for i in self.numbers])
         args = with_bytes(args)
@@ -191,10 +190,10 @@ class Numbered:
 # --- programs --------------------------------------------------------------------------------------------------------
 
 
-class Whole:
-    """A program: step by step at first, and as one function of XLA's when it has been run a few times.
+class WholeProgram:
+    """A program: step by step at first, and compiled by XLA as one function when it has run a few times.
 
-    Whatever goes wrong in the one function, the steps are run instead: their lines tell which one it was.
+    If the one function fails, the steps are run instead: their lines tell which one failed.
     """
 
     def __init__(self, engine: JaxEngine, plain: Callable[..., Any], steps: Sequence[Any]) -> None:
@@ -203,7 +202,7 @@ class Whole:
         self._plain = plain
         self._runs = 0
         self._compiled: Callable[..., Any] | None = None
-        #: Functions that look at numbers, and at which: ~k for scalar k, or a literal.
+        #: Functions that check numbers, and which ones: ~k for scalar k, or a literal.
         self._looks = [
             (s.kernel.look, [s.args[i] for i in s.kernel.numbers]) for s in steps if getattr(s.kernel, "look", None)
         ]
@@ -223,7 +222,7 @@ class Whole:
                 arrays.clear()
                 return tuple(results), None
         except Exception:
-            pass  # the steps fail as well, or they get through with less memory
+            pass  # the steps fail as well, or they succeed with less memory
         return self._plain(arrays, scalars)
 
     def _compile(self, shapes: list[Any], scalars: tuple[Any, ...]) -> None:
@@ -231,10 +230,10 @@ class Whole:
         try:
             compiled.lower(shapes, scalars).compile()
         except Exception:
-            return  # a kernel wants to know a number, or XLA does not understand: it stays as it is
+            return  # a kernel needs the value of a number, or XLA cannot compile it: it goes on step by step
         self._compiled = compiled
 
 
 def with_bytes(scalars: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Host data in a form that jax takes, as arrays of bytes."""
+    """The scalars with host data as arrays of bytes, which jax accepts."""
     return tuple(np.frombuffer(s, np.uint8) if isinstance(s, bytes) else s for s in scalars)

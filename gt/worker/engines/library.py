@@ -1,4 +1,4 @@
-"""A compiled program: a shared library that inductor.py has left in a folder."""
+"""Loading a compiled program: a shared library that inductor.py has left in a folder."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 import torch
 
 from gt.errors import IndexOutOfRange
-from gt.worker.engines.graph_program import GraphProgram
+from gt.worker.run.engine import Graph
 
 
-def load(folder: str, graph: GraphProgram, device: str) -> Callable[..., Any]:
-    """Its function. On a CPU of inputs and scalars, as compile_around wants it; else of inputs and the buffer of
-    numbers, as it is captured. Nothing of the compiler is imported for it."""
+def load(folder: str, graph: Graph, device: str) -> Callable[..., Any]:
+    """Its function. On a CPU of inputs and scalars, for compile_around; else of inputs and the buffer of
+    numbers, for a capture. Nothing of the compiler is imported for it."""
     runners: Any = torch._C._aoti
     if device != "cpu":
-        # The last argument: by one thread at a time, without events of its own. A capture allows no other.
+        # The last argument: one thread at a time, without events of its own. A capture allows nothing else.
         runner = runners.AOTIModelContainerRunnerCuda(f"{folder}/program.so", 1, device, folder, True)
         return lambda inputs, buffer: list(runner.run([*inputs, buffer]))
     runner = runners.AOTIModelContainerRunnerCpu(f"{folder}/program.so", 1)
@@ -33,7 +33,7 @@ def load(folder: str, graph: GraphProgram, device: str) -> Callable[..., Any]:
     return pure
 
 
-def load_part(folder: str, graph: GraphProgram, device: str) -> Callable[..., list[Any]]:
+def load_segment(folder: str, graph: Graph, device: str) -> Callable[..., list[Any]]:
     """Its function of inputs and scalars, on any device."""
     f = load(folder, graph, device)
     if device == "cpu":

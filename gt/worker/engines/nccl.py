@@ -1,8 +1,8 @@
 """Collectives from GPU to GPU: NCCL, where every worker of a group has a GPU of its own.
 
-Law 1: the group's gloo decides. Whether NCCL is used, all of them see alike; and that a call went well is said there.
-Law 2: a device cannot get past a collective that another worker does not begin. So the host waits for a device only
-       after all have said that they have begun all of theirs (together.py); whoever leaves aborts what is under way.
+Law 1: the group's gloo decides. All workers agree there whether NCCL is used, and whether a call succeeded.
+Law 2: a device cannot finish a collective that another worker does not start. So the host waits for a device only
+       after all workers have said that they have started theirs (together.py). A worker that leaves aborts what runs.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import torch.distributed as dist
 from gt.config import nccl_host
 from gt.worker.engines.reducing import narrowed, reduce_op, widened
 from gt.worker.engines.torch import as_bytes
-from gt.worker.run.collectives import Collective, Devices, Handle
+from gt.worker.run.collectives import Collective, Devices, PeerResult
 
 POLL_S = 0.001  #: How often a worker looks whether the GPUs have met.
 
 
 def on_devices(store: Any, gloo: Any, rank: int, size: int, device: str, timeout: timedelta) -> Devices | None:
-    """NCCL for this group; None where some of its workers have no GPU, or share one, or it does not work."""
+    """NCCL for this group; None if some of its workers have no GPU, or share one, or NCCL does not work."""
     everyone = [torch.zeros(16, dtype=torch.uint8) for _ in range(size)]
     gloo.allgather([everyone], [_identity(device)]).wait()
     gpus = {bytes(other.numpy()) for other in everyone}
@@ -44,14 +44,14 @@ def on_devices(store: Any, gloo: Any, rank: int, size: int, device: str, timeout
     lowest.reduceOp = dist.ReduceOp.MIN
     gloo.allreduce([works], lowest).wait()
     if works.item():
-        return _Nccl(made)
+        return _NcclGroup(made)
     if made is not None:
-        _Nccl(made).drop()
+        _NcclGroup(made).drop()
     return None
 
 
 def _meet(group: Any, device: str, timeout: timedelta) -> None:
-    """The GPUs add up something. One that does not come must not keep the host for good."""
+    """Run one all_reduce on the GPUs, with a deadline: a GPU that does not take part must not block the host."""
     work = group.allreduce([torch.zeros(1, device=device)])
     deadline_s = time.monotonic() + timeout.total_seconds()
     while not work.is_completed():
@@ -61,7 +61,7 @@ def _meet(group: Any, device: str, timeout: timedelta) -> None:
 
 
 def _identity(device: str) -> Any:
-    """The GPU of a worker, as no other is called; zeros if it has none. NCCL takes one GPU for two if it is told that
+    """A unique name of the worker's GPU; zeros if it has none. NCCL takes one GPU for two if NCCL_HOSTID says that
     they are in different hosts, and so does this."""
     if not device.startswith("cuda"):
         return torch.zeros(16, dtype=torch.uint8)
@@ -70,24 +70,24 @@ def _identity(device: str) -> Any:
     return torch.tensor(list(name), dtype=torch.uint8)
 
 
-class _Nccl:
+class _NcclGroup:
     def __init__(self, group: Any) -> None:
         self._group = group
 
-    def start(self, what: Collective, array: Any, private: bool) -> Handle:
+    def start(self, what: Collective, array: Any, private: bool) -> PeerResult:
         data = as_bytes(array)
         if what.name == "all_reduce":
             out = data if private else data.clone()
             reduced = widened(out, what)
             options = dist.AllreduceOptions()
             options.reduceOp = reduce_op(what)
-            return _Flying(self._group.allreduce([reduced], options), what, out, reduced)
+            return _result(self._group.allreduce([reduced], options), what, out, reduced)
         out = torch.empty(what.made.nbytes, dtype=torch.uint8, device=array.device)
         if what.name == "all_gather" and len(set(what.takes)) == 1:
-            return _Flying(self._group._allgather_base(out, data), what, out, None)
+            return _result(self._group._allgather_base(out, data), what, out, None)
         sent = data.repeat(len(what.workers)) if what.name == "all_gather" else data
         takes, sends = what.nbytes(what.takes), what.nbytes(what.sends)
-        return _Flying(self._group.alltoall_base(out, sent, takes, sends), what, out, None)
+        return _result(self._group.alltoall_base(out, sent, takes, sends), what, out, None)
 
     def drop(self) -> None:
         group, self._group = self._group, None
@@ -99,15 +99,13 @@ class _Nccl:
         threading.Thread(target=end, name="leaving GPUs", daemon=True).start()
 
 
-class _Flying:
-    def __init__(self, work: Any, what: Collective, out: Any, reduced: Any) -> None:
-        self._work, self._what, self._out, self._reduced = work, what, out, reduced
+def _result(work: Any, what: Collective, out: Any, reduced: Any) -> PeerResult:
+    """The array that a collective makes. The stream waits for it, not the host."""
 
-    def ready(self) -> bool:
-        return True  # the stream waits, not the host
+    def result() -> Any:
+        work.wait()
+        if reduced is not None:
+            narrowed(reduced, out, what)
+        return out.view(getattr(torch, what.made.dtype.name)).reshape(what.made.shape)
 
-    def result(self) -> Any:
-        self._work.wait()
-        if self._reduced is not None:
-            narrowed(self._reduced, self._out, self._what)
-        return self._out.view(getattr(torch, self._what.made.dtype.name)).reshape(self._what.made.shape)
+    return PeerResult(result)

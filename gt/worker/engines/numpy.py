@@ -1,4 +1,4 @@
-"""The engine that needs nothing but numpy: for machines without torch, and for tests."""
+"""The engine on numpy: for machines without torch, and for tests."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gt.ops.record import Op, as_tuple
 from gt.program import Spec
 from gt.transport.codec import Buffer
 from gt.worker.engines.borrowing import borrow
-from gt.worker.engines.host import HostEngine
+from gt.worker.run.engine import Engine
 
 _NARROW = (dtypes.float16, dtypes.bfloat16)  #: computed in float32, as torch does on a CPU
 
 
-class NumpyEngine(HostEngine):
-    """See `gt.worker.engines.Engine`."""
+class NumpyEngine(Engine):
+    """See `gt.worker.run.engine.Engine`."""
 
     name = "numpy"
     device = "cpu"
@@ -50,9 +50,6 @@ class NumpyEngine(HostEngine):
                     return np.asarray(made, results[0])
                 return tuple(np.asarray(m, d) for m, d in zip(made, results, strict=True))
 
-        return run
-
-    def whole(self, run: Callable[..., Any], steps: Sequence[Any]) -> Callable[..., Any]:
         return run
 
     def from_bytes(self, data: Buffer, spec: Spec, given: bool = False) -> Any:

@@ -1,4 +1,4 @@
-"""Numbers as torch's libraries can reduce them, and back: for those that these do not add, or not well."""
+"""Conversion to dtypes that gloo and NCCL can reduce exactly enough, and back."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ def reduce_op(what: Collective) -> Any:
 
 
 def widened(data: Any, what: Collective) -> Any:
-    """The numbers as they are reduced, in the same memory where that is possible. 16-bit ones are rounded once, at the
-    end; a complex one is two; of floats whose max or min is taken it is noted which are NaN: gloo loses some."""
+    """The numbers as they are reduced, in the same memory where that is possible. 16-bit numbers are widened, so that
+    they are rounded once, at the end; a complex number is two reals. For max and min of floats the positions of NaNs
+    are appended: gloo loses some."""
     dtype = what.given.dtype
     if dtype.is_complex and what.kind != "sum":
-        raise WorkerError(f"all_reduce: {what.kind} of {dtype!r} is not defined")
+        raise WorkerError(f"all_reduce: {what.kind} is not defined for {dtype!r}")
     x = data.view(getattr(torch, dtype.to_real().name))
     if dtype.name in _WIDER:
         x = x.to(_WIDER[dtype.name])
@@ -38,7 +39,7 @@ def widened(data: Any, what: Collective) -> Any:
 
 
 def narrowed(x: Any, out: Any, what: Collective) -> None:
-    """The result, in the memory for it; which may be the same."""
+    """Write the result into `out`, which may be the same memory."""
     dtype = what.given.dtype
     out = out.view(getattr(torch, dtype.to_real().name))
     if what.kind != "sum" and dtype.is_floating_point:

@@ -1,23 +1,35 @@
 """CUDA streams: each session has one, so that small programs of different users overlap on one GPU.
 
-Law 1: the streams are few, and made when first needed; sessions beyond that share them.
+Law 1: there are at most STREAMS streams, made when first needed; further sessions share them.
 Law 2: all work of a session is on its stream, uploads and fetches too. So its memory never crosses streams: what it
-       frees is used again behind its own work.
-Law 3: nothing waits for the whole device. A flag comes to the host by itself, before the event behind it.
+       frees is reused after its own work.
+Law 3: nothing waits for the whole device. A flag is copied to the host asynchronously, before the event after it.
 Law 4: graphs of one stream share one pool of memory: they never run at the same time, and each keeps its results.
+Law 5: a pool can be captured into as long as it exists. torch fails if the last graph of a pool is gone while an array
+       in it is still held, so each pool has a first graph that does nothing and stays. After an error of CUDA inside a
+       capture, torch considers the pool as being recorded to for ever: later captures of that stream use a new one.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 
 STREAMS = 16  #: Each costs the driver some memory.
-SPARE = 1 << 30  #: Bytes that torch keeps for later, beyond which they are given back before a capture.
+SPARE = 1 << 30  #: If torch caches more bytes than this, they are freed before a capture.
 FLAGS = 4096  #: More than there are sessions: each has at most one flag on its way.
+
+
+class _Pool:
+    """Memory that graphs share."""
+
+    def __init__(self, id: Any) -> None:
+        self.id = id
+        self.first: Any = None  #: See law 5.
 
 
 class Streams:
@@ -26,8 +38,9 @@ class Streams:
     def __init__(self, device: str) -> None:
         self._device = torch.device(device)
         self._streams: list[Any] = []
-        self._of: dict[int, int] = {}  #: Which stream a session has.
-        self._pools: dict[int, Any] = {}
+        self._of: dict[int, int] = {}  #: The stream of each session.
+        self._pools: dict[int, _Pool] = {}  #: Of each stream, the pool that its next graph uses.
+        self._abandoned: list[Any] = []  #: Graphs whose capture could not be ended.
         self.current = -1  #: The stream that work is on now.
         self._flags = torch.zeros(FLAGS, dtype=torch.bool, pin_memory=True)
         self._seen = self._flags.numpy()
@@ -43,14 +56,14 @@ class Streams:
             self.current = number
 
     def mark(self) -> Any:
-        """An event behind all that was asked for on the current stream. (To have torch look for that stream takes
-        longer than the event.)"""
+        """An event after all work launched on the current stream. (For torch to look up that stream takes longer than
+        the event.)"""
         event = torch.cuda.Event()
         event.record(self._streams[self.current] if self.current >= 0 else None)
         return event
 
     def _place(self) -> int:
-        """A stream for one more session: a new one, or that of fewest sessions."""
+        """A stream for one more session: a new one, or the one with the fewest sessions."""
         if len(self._streams) < STREAMS:
             self._streams.append(torch.cuda.Stream(self._device))
             return len(self._streams) - 1
@@ -62,32 +75,64 @@ class Streams:
         self._of.pop(session, None)
 
     def capture(self, f: Callable[[], list[Any]]) -> tuple[Any, list[Any]]:
-        """A graph of what f does, on the current stream."""
-        pool = self._pools.get(self.current)
-        if pool is None:
-            pool = self._pools[self.current] = torch.cuda.graph_pool_handle()
+        """A graph of what f does, on the current stream. If this raises, nothing is left behind."""
         spare = torch.cuda.memory_reserved(self._device) - torch.cuda.memory_allocated(self._device)
         if spare > SPARE:
-            torch.cuda.empty_cache()  # what plain code needed, the graph needs once more
+            torch.cuda.empty_cache()  # the graph needs as much again as the plain code did
+        pool = self._pools.get(self.current)
+        if pool is None:
+            pool = _Pool(torch.cuda.graph_pool_handle())
+            with self._capturing(pool.id) as pool.first:
+                torch.zeros(1, device=self._device)
+            self._pools[self.current] = pool
+        with self._capturing(pool.id) as graph:
+            results = f()
+        return graph, results
+
+    @contextmanager
+    def _capturing(self, pool: Any) -> Iterator[Any]:
+        """Capture what is done inside into a graph, with memory of this pool."""
         graph = torch.cuda.CUDAGraph()
         collecting = gc.isenabled()
-        gc.disable()  # what it frees might be something that no capture allows
+        gc.disable()  # it might free something that must not be freed during a capture
         try:
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
-                results = f()
-            finally:
-                graph.capture_end()
+                yield graph
+            except BaseException:
+                with suppress(RuntimeError):  # the error inside is the reason; this one follows from it
+                    self._end(graph, pool)
+                raise
+            self._end(graph, pool)
+        except BaseException:
+            if torch.cuda.is_current_stream_capturing():  # it could not even be ended
+                self._abandon(graph, pool)
+            raise
         finally:
             if collecting:
                 gc.enable()
-        return graph, results
+
+    def _end(self, graph: Any, pool: Any) -> None:
+        try:
+            graph.capture_end()
+        except BaseException:
+            self._abandon(graph, pool)
+            raise
+
+    def _abandon(self, graph: Any, pool: Any) -> None:
+        """No later capture uses this pool. Graphs that were captured into it before stay as they are."""
+        self._abandoned.append(graph)  # torch's allocators refer to it, so it must not be destroyed
+        with suppress(RuntimeError):  # newer versions of torch have done this themselves
+            torch._C._cuda_endAllocateToPool(self._device.index, pool)
+        for stream, each in list(self._pools.items()):
+            if each.id == pool:
+                del self._pools[stream]
 
     def staging(self, slots: int) -> Any:
         return torch.zeros(slots, dtype=torch.int64, pin_memory=True)
 
     def send_flag(self, flag: Any) -> int:
-        """Have a flag copied to the host, behind all that was asked for."""
+        """Copy a flag to the host asynchronously, after all work launched so far."""
         self._next = (self._next + 1) % FLAGS
         self._flags[self._next].copy_(flag, non_blocking=True)
         return self._next
@@ -96,7 +141,7 @@ class Streams:
         return bool(self._seen[place])
 
     def usage(self, graphs: int) -> dict[str, int]:
-        """Bytes on the device: of tensors, and of all that torch has taken for them; the most there ever was."""
+        """Bytes on the device: allocated for tensors, reserved by torch, and the peaks of both."""
         return {
             "allocated": torch.cuda.memory_allocated(self._device),
             "reserved": torch.cuda.memory_reserved(self._device),

@@ -1,7 +1,7 @@
-"""The engine on torch, on a CPU or a GPU. Only it and the files it is made of import torch.
+"""The engine on torch, on a CPU or a GPU. Only this file and the files that it imports import torch.
 
 Law 1: nothing here waits for the whole device: only for the current stream, or for an event.
-Law 2: on CUDA no kernel meets a bad index. `check` clamps it there, and raises a flag on the device.
+Law 2: on CUDA no kernel gets a bad index. `check` replaces it by 0 and sets a flag, on the device.
 
 No tensor here ever requires a gradient, so torch's autograd records nothing, in any thread.
 """
@@ -23,21 +23,22 @@ from gt.program import Precision, Spec
 from gt.transport.codec import Buffer
 from gt.worker.engines.captures import Capture, Captures
 from gt.worker.engines.graph_program import GraphProgram
-from gt.worker.engines.library import load, load_part
+from gt.worker.engines.library import load, load_segment
 from gt.worker.engines.pinned import Pinned
 from gt.worker.engines.streams import Streams
+from gt.worker.run.engine import Coming, Engine, Form, Graph
 
 
 def as_bytes(array: Any) -> Any:
-    """The same memory as bytes, or a copy if it does not lie in one piece."""
+    """The same memory as bytes, or a copy if it is not contiguous."""
     if array.numel() == 0:
-        return torch.empty(0, dtype=torch.uint8, device=array.device)  # an empty view may begin anywhere
-    # A single element is in one piece whatever its stride, and `view` would look at the stride.
+        return torch.empty(0, dtype=torch.uint8, device=array.device)  # an empty view may start at any offset
+    # A single element is contiguous whatever its stride, but `view` would look at the stride.
     return array.contiguous().as_strided((array.numel(),), (1,)).view(torch.uint8)
 
 
-class TorchEngine:
-    """See `gt.worker.engines.Engine`."""
+class TorchEngine(Engine):
+    """See `gt.worker.run.engine.Engine`."""
 
     name = "torch"
 
@@ -54,10 +55,10 @@ class TorchEngine:
         self.cuda: Streams | None = None
         if self.deferred:
             if not torch.cuda.is_available():
-                raise StartError(f"device {device}: torch sees no GPU; use --device cpu")
+                raise StartError(f"device {device}: torch finds no GPU; use --device cpu")
             where = torch.device(device)
             if where.index >= torch.cuda.device_count():
-                raise StartError(f"device {device}: there are {torch.cuda.device_count()} GPUs")
+                raise StartError(f"device {device}: torch finds {torch.cuda.device_count()} GPUs")
             torch.cuda.set_device(where)
             about = torch.cuda.get_device_properties(where)
             self.memory: int = about.total_memory
@@ -67,7 +68,7 @@ class TorchEngine:
             self.memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
             on = f"{torch.backends.cpu.get_cpu_capability()} {torch.get_num_threads()} threads"
         else:
-            raise StartError(f"device {device!r} is not cpu, cuda or cuda:N")
+            raise StartError(f"unknown device {device!r}; expected cpu, cuda or cuda:N")
         self.captures = Captures(self)
         self.compiles_with: tuple[str, str] | None = ("gt.worker.engines.inductor", f"torch {torch.__version__} {on}")
 
@@ -88,19 +89,16 @@ class TorchEngine:
         make = op.kernels.get("torch_many")
         return None if make is None else make(torch, self.device, **attrs)
 
-    def whole(self, run: Callable[..., Any], steps: Sequence[Any]) -> Callable[..., Any]:
-        return run
-
-    def graph(self, checked: Checked, trusted: bool) -> Any:
+    def graph(self, checked: Checked, trusted: bool) -> GraphProgram:
         return GraphProgram(checked, self, trusted)
 
-    def load_library(self, folder: str, graph: Any) -> Callable[..., Any]:
+    def load_library(self, folder: str, graph: Graph) -> Callable[..., Any]:
         return load(folder, graph, self.device)
 
-    def load_part(self, folder: str, graph: Any) -> Callable[..., list[Any]]:
-        return load_part(folder, graph, self.device)
+    def load_segment(self, folder: str, graph: Graph) -> Callable[..., list[Any]]:
+        return load_segment(folder, graph, self.device)
 
-    def new_capture(self, graph: Any, f: Callable[..., Any], plain: Any, tier: int) -> Any:
+    def new_capture(self, graph: Graph, f: Callable[..., Any], plain: Form, tier: int) -> Capture:
         return Capture(self.captures, graph, f, plain, tier)
 
     def capture(self, f: Callable[[], list[Any]], changed: list[Any]) -> tuple[Any, list[Any]]:
@@ -129,7 +127,7 @@ class TorchEngine:
         return flag if self.cuda is None else self.cuda.send_flag(flag)
 
     def set_precision(self, precision: Precision) -> None:
-        # As torch's own users do: this also sets what the flags for single libraries say.
+        # This also sets the flags of single libraries, as it does for torch's own users.
         torch.set_float32_matmul_precision(precision.product)
         torch.backends.cudnn.allow_tf32 = precision.conv_tf32
 
@@ -144,26 +142,26 @@ class TorchEngine:
             host = torch.from_numpy(source).view(dtype).reshape(spec.shape)
             return host if self._pinned is None else self._pinned.copy(host, self.device)
         array = torch.empty(spec.shape, dtype=dtype)
-        # Through numpy: torch itself wants buffers it could write to.
+        # Through numpy: torch itself needs writable buffers.
         array.reshape(-1).view(torch.uint8).numpy()[:] = source
         return array.to(self.device)
 
     def to_bytes(self, array: Any, borrow: bool = False) -> memoryview:
         if borrow and not self.deferred:
             return memoryview(as_bytes(array).numpy())
-        if not self.deferred and array.dtype is not torch.bfloat16:  # which numpy does not know
+        if not self.deferred and array.dtype is not torch.bfloat16:  # numpy has no bfloat16
             return memoryview(array.numpy().tobytes())
-        # A copy to the host waits for the current stream, and for nothing else.
+        # A copy to the host waits for the current stream alone.
         host = array.cpu() if self.deferred else array.clone(memory_format=torch.contiguous_format)
         return memoryview(as_bytes(host).numpy())
 
-    def start_fetch(self, array: Any) -> tuple[Any, Any]:
-        # Into pinned memory: the device copies by itself, and programs of others go on meanwhile.
+    def start_fetch(self, array: Any) -> Coming:
+        # Into pinned memory: the copy is asynchronous, and programs of other sessions go on meanwhile.
         host = torch.empty(array.shape, dtype=array.dtype, pin_memory=self.cuda is not None)
-        return host.copy_(array, non_blocking=True), self.mark()
+        return Coming(host.copy_(array, non_blocking=True), self.mark())
 
-    def end_fetch(self, coming: tuple[Any, Any]) -> memoryview:
-        host = coming[0]
+    def end_fetch(self, coming: Coming) -> memoryview:
+        host = coming.host
         return memoryview(host.reshape(-1).view(torch.uint8).numpy()) if host.numel() else memoryview(b"")
 
     def own(self, array: Any) -> Any:
@@ -190,7 +188,7 @@ class TorchEngine:
             bad &= index != extra
         if not bad.any():
             return index, flag
-        # On CUDA only where n is 0: known here, and rare, so it may wait.
+        # On CUDA only where n is 0, which is rare: it may wait for the device.
         raise IndexOutOfRange(f"{op}: index {index[bad][0].item()} is out of range for size {n}")
 
     def select(self, flag: Any, old: Any, new: Any, into: bool = False) -> Any:

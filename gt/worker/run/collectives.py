@@ -1,15 +1,15 @@
 """What workers do together: collectives, the groups that run them, and which group a call uses.
 
 Law 1: a group belongs to one session. Its key is (session, workers, generation): after a call of it has failed, every
-       worker of the group takes that call's number as the next generation, so all meet again in a fresh group and
-       nobody has to be asked. A group that was not used for IDLE calls is made anew in the same way, so any worker
-       may let go of it before.
-Law 2: all groups of a call are joined before anything of it can fail, in one order on all workers. Whoever fails drops
-       them: that wakes the others, which then fail too.
+       worker of the group takes that call's number as the next generation, so all meet again in a new group without
+       further messages. A group that was not used for IDLE calls is made anew in the same way, so any worker may
+       drop it before.
+Law 2: all groups of a call are joined before anything of it can fail, in one order on all workers. A worker that fails
+       drops them: that wakes the others, which then fail too.
 Law 3: an array is sent only if it has exactly the size that the program declares.
 
-How workers reach each other is the network's business: sockets (engines/groups.py), or the memory of one process
-(memory_groups.py). Both take and give host memory here; an engine's arrays are brought there and back.
+How workers reach each other is up to the network: sockets (engines/groups.py), or the memory of one process
+(memory_groups.py). Both send and receive host memory; an engine's arrays are copied there and back.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from gt import dtypes
 from gt.errors import PeerFailed, ProgramError, WorkerError
 from gt.ops.record import Op
 from gt.program import Spec, spec
-from gt.worker.engines import Array, Engine
+from gt.worker.run.engine import Engine
+from gt.worker.run.store import Array
 
 IDLE = 10_000  #: Calls of a session after which a group that none of them used is made anew.
 GROUPS = 128  #: Groups of all sessions: each takes a few threads and sockets.
@@ -43,24 +44,24 @@ class Collective:
     rank: int
     given: Spec
     made: Spec
-    kind: str = ""  #: of an all_reduce
-    sends: tuple[int, ...] = ()  #: Elements that go to each worker of the group,
-    takes: tuple[int, ...] = ()  #: and that come from each.
+    kind: str = ""  #: Of an all_reduce: sum, max or min.
+    sends: tuple[int, ...] = ()  #: Elements sent to each worker of the group,
+    takes: tuple[int, ...] = ()  #: and received from each.
 
     def nbytes(self, sizes: Sequence[int]) -> list[int]:
         return [n * self.given.dtype.itemsize for n in sizes]
 
     @property
     def sent_nbytes(self) -> int:
-        """What this worker has to send to the others, at least."""
+        """Bytes that this worker sends to the others, at least."""
         n = len(self.workers)
-        if self.name == "all_reduce":  # a part of it to each, and the sum of one part
+        if self.name == "all_reduce":  # a part of it to each worker, and the sum of one part
             return 2 * self.given.nbytes * (n - 1) // n
         return sum(self.nbytes(self.sends)) - self.nbytes(self.sends)[self.rank]
 
 
 def collective(op: Op, attrs: Mapping[str, Any], given: Spec, made: Spec) -> Collective:
-    """A use of an op that workers run together; inference has looked at its attributes."""
+    """A use of a collective op; inference has checked its attributes."""
     workers, rank = tuple(attrs["workers"]), attrs["rank"]
     sends: tuple[int, ...] = ()
     takes: tuple[int, ...] = ()
@@ -70,37 +71,28 @@ def collective(op: Op, attrs: Mapping[str, Any], given: Spec, made: Spec) -> Col
     elif op.name == "all_to_all":
         sends, takes = tuple(attrs["sends"]), tuple(attrs["takes"])
     elif op.name != "all_reduce":
-        raise ProgramError(f"{op.name}: this worker does not know how to run it with others")
+        raise ProgramError(f"{op.name}: unknown collective; expected all_reduce, all_gather or all_to_all")
     return Collective(op.name, workers, rank, given, made, attrs.get("kind", ""), sends, takes)
 
 
-class Handle(Protocol):
-    """Something that others take part in."""
-
-    def ready(self) -> bool:
-        """Whether it is over, well or not. Between processes this waits until it is; there is a deadline."""
-
-    def result(self) -> Any:
-        """What came of it; raises PeerFailed."""
+def _always() -> bool:
+    return True
 
 
-class Done:
-    """What needs no waiting for."""
+@dataclass(frozen=True, slots=True)
+class PeerResult:
+    """The result of something that other workers take part in."""
 
-    def __init__(self, value: Any = None) -> None:
-        self._value = value
-
-    def ready(self) -> bool:
-        return True
-
-    def result(self) -> Any:
-        return self._value
+    #: Returns the result, and raises PeerFailed if another worker has failed. Called once, after `ready`.
+    result: Callable[[], Any]
+    #: Whether it is over, successful or not. Between processes always true: there `result` waits, with a deadline.
+    ready: Callable[[], bool] = _always
 
 
 class Devices(Protocol):
-    """Collectives on arrays that lie on devices. They are done in the order of the device's work: nobody waits."""
+    """Collectives on arrays on devices. They run in the order of the device's work: the host does not wait."""
 
-    def start(self, what: Collective, array: Array, private: bool) -> Handle: ...
+    def start(self, what: Collective, array: Array, private: bool) -> PeerResult: ...
 
     def drop(self) -> None: ...
 
@@ -108,15 +100,15 @@ class Devices(Protocol):
 class Group(Protocol):
     """Workers that run collectives, each of them the same ones in the same order."""
 
-    #: Where all of them have a GPU of their own: how arrays go from one to the other without the host. See nccl.py.
+    #: Where each worker has a GPU of its own: collectives from GPU to GPU, without the host. See nccl.py.
     devices: Devices | None
 
-    def start(self, what: Collective, data: Bytes, out: Bytes) -> Handle:
-        """Begin. `data` may be read and `out` written until it is over. Of an all_reduce `data` is also the result: it
-        is overwritten, and `out` is the same memory."""
+    def start(self, what: Collective, data: Bytes, out: Bytes) -> PeerResult:
+        """Start a collective. `data` may be read and `out` written until it is over. For an all_reduce `out` and `data`
+        are the same memory, which is overwritten with the result."""
 
     def drop(self) -> None:
-        """Leave; whoever waits for this worker learns of it. Any thread may say so, and more than once."""
+        """Leave the group; workers that wait for this one fail. Any thread may call it, and more than once."""
 
 
 class Key(NamedTuple):
@@ -128,21 +120,21 @@ class Key(NamedTuple):
 class Network(Protocol):
     """How a worker meets others."""
 
-    def join(self, key: Key, rank: int) -> Handle:
+    def join(self, key: Key, rank: int) -> PeerResult:
         """Meet the other workers of a group; the result is the Group."""
 
     def give_up(self, key: Key) -> None:
-        """This worker will not be in that group: whoever waits for it there learns of it. Any thread may say so."""
+        """This worker will not join that group; workers that wait for it there fail. Any thread may call it."""
 
     def know(self, addresses: Mapping[int, str]) -> None:
-        """Where the workers are now; those left out are gone."""
+        """The addresses of the workers now; those left out are gone."""
 
 
 AGREE = Collective("all_reduce", (), 0, spec((1,), dtypes.uint8), spec((1,), dtypes.uint8), "max")
 
 
 class _Membership:
-    """What is known of a session's group."""
+    """One group of a session."""
 
     __slots__ = ("generation", "group", "used")
 
@@ -155,20 +147,19 @@ class _Membership:
 class Groups:
     """The groups of a worker. The runner joins and fails them; the reader may close those of a session.
 
-    The network is made when it is first needed: it may have to load a library.
+    The network is made when it is first needed: it may have to import a library.
     """
 
     def __init__(self, make_network: Callable[[], Network] | None = None) -> None:
         self.me = 0  #: This worker's number.
-        self.sent_nbytes = 0  #: What it has sent to others so far.
+        self.sent_nbytes = 0  #: Bytes sent to other workers so far.
         self._make_network = make_network
         self._network: Network | None = None
         self._addresses: Mapping[int, str] = {}
         self._lock = threading.Lock()
         self._of: dict[int, dict[tuple[int, ...], _Membership]] = {}
-        self._closed: deque[int] = deque(
-            maxlen=256
-        )  #: Sessions that have ended of late; a call may still be under way.
+        #: Sessions that ended recently; a call of theirs may still be running.
+        self._closed: deque[int] = deque(maxlen=256)
 
     def __len__(self) -> int:
         with self._lock:
@@ -176,13 +167,13 @@ class Groups:
 
     @property
     def on_devices(self) -> int:
-        """How many of them have their arrays go from one device to the other."""
+        """How many of them send arrays from device to device."""
         with self._lock:
             groups = [m.group for table in self._of.values() for m in table.values()]
             return sum(group is not None and group.devices is not None for group in groups)
 
     def know(self, addresses: Mapping[int, str]) -> None:
-        """Where the workers are now."""
+        """The addresses of the workers now."""
         self._addresses = addresses
         if self._network is not None:
             self._network.know(addresses)
@@ -191,15 +182,15 @@ class Groups:
         """The network. The runner alone makes it."""
         if self._network is None:
             if self._make_network is None:
-                raise WorkerError("this worker cannot reach others: it needs torch for that (pip install 'gt[torch]')")
+                raise WorkerError("a call with several workers needs torch on each of them: pip install 'gt[torch]'")
             network = self._make_network()
             network.know(self._addresses)
             self._network = network
-            network.know(self._addresses)  # they may have changed in between
+            network.know(self._addresses)  # they may have changed meanwhile
         return self._network
 
-    def join(self, session: int, workers: tuple[int, ...], seq: int) -> Handle:
-        """The group of these workers for call `seq`. What the handle gives must be handed to `joined`."""
+    def join(self, session: int, workers: tuple[int, ...], seq: int) -> PeerResult:
+        """The group of these workers for call `seq`. The result must be passed to `joined`."""
         if self.me not in workers:
             raise ProgramError(f"worker {self.me} is not one of the workers {list(workers)}")
         with self._lock:
@@ -210,19 +201,19 @@ class Groups:
             if member.used and seq - member.used > IDLE:
                 self._renew(member)
             member.used = seq
-            if member.group is not None:
-                return Done(member.group)
+            if (group := member.group) is not None:
+                return PeerResult(lambda: group)
             for other in table.values():
                 if seq - other.used > IDLE:
                     self._renew(other)
             held = sum(m.group is not None for t in self._of.values() for m in t.values())
         if held >= GROUPS:
-            raise WorkerError(f"this worker is in {held} groups of workers, which is the limit; close some sessions")
+            raise WorkerError(f"this worker is in {held} groups of workers, the limit is {GROUPS}; close some sessions")
         return self._reach().join(Key(session, workers, member.generation), workers.index(self.me))
 
     @staticmethod
     def _renew(member: _Membership) -> None:
-        """Nobody will use this one again: see Law 1."""
+        """Drop a group that no worker will use again: see Law 1."""
         member.generation = max(member.generation, member.used)
         group, member.group = member.group, None
         if group is not None:
@@ -254,7 +245,7 @@ class Groups:
                 self._reach().give_up(key)
 
     def close(self, session: int) -> None:
-        """The session has ended. Others may wait for calls of it that will not run here any more."""
+        """The session has ended. Other workers may wait for calls of it that will not run here any more."""
         with self._lock:
             table = self._of.pop(session, {})
             self._closed.append(session)
@@ -268,25 +259,11 @@ class Groups:
 # --- host memory -----------------------------------------------------------------------------------------------------
 
 
-class _Arriving:
-    """A collective whose result becomes an array."""
-
-    def __init__(self, handle: Handle, engine: Engine, out: Bytes, spec: Spec) -> None:
-        self._handle, self._engine, self._out, self._spec = handle, engine, out, spec
-
-    def ready(self) -> bool:
-        return self._handle.ready()
-
-    def result(self) -> Array:
-        self._handle.result()
-        return self._engine.from_bytes(self._out.data, self._spec, given=True)
-
-
-def start(engine: Engine, group: Group, what: Collective, array: Array, private: bool) -> Handle:
-    """Begin a collective on an engine's array. If it is `private`, nobody reads it again."""
+def start(engine: Engine, group: Group, what: Collective, array: Array, private: bool) -> PeerResult:
+    """Start a collective on an engine's array, through host memory. If it is `private`, nothing reads it again."""
     data = _to_host(engine, array)
     if data.nbytes != what.given.nbytes:
-        raise ProgramError(f"{what.name}: {data.nbytes} bytes where {what.given!r} is declared")
+        raise ProgramError(f"{what.name}: got {data.nbytes} bytes, the program declares {what.given!r}")
     out = data
     if what.name != "all_reduce":
         out = engine.host_buffer(what.made.nbytes)
@@ -294,33 +271,30 @@ def start(engine: Engine, group: Group, what: Collective, array: Array, private:
         out = engine.host_buffer(what.made.nbytes)
         out[:] = data
         data = out
-    return _Arriving(group.start(what, data, out), engine, out, what.made)
+    started = group.start(what, data, out)
+
+    def result() -> Array:
+        started.result()
+        return engine.from_bytes(out.data, what.made, given=True)
+
+    return PeerResult(result, started.ready)
 
 
 def _to_host(engine: Engine, array: Array) -> Bytes:
     if not engine.deferred:
         return np.frombuffer(engine.to_bytes(array, borrow=True), np.uint8)
     coming = engine.start_fetch(array)
-    engine.passed(coming[1], wait=True)  # for the session's stream, and for nothing else
+    engine.passed(coming.mark, wait=True)  # for the session's stream alone
     return np.frombuffer(engine.end_fetch(coming), np.uint8)
 
 
-class _Agreed:
-    """The most that any of them has said."""
-
-    def __init__(self, handle: Handle, word: Bytes) -> None:
-        self._handle, self._word = handle, word
-
-    def ready(self) -> bool:
-        return self._handle.ready()
-
-    def result(self) -> int:
-        self._handle.result()
-        return int(self._word[0])
-
-
-def agree(group: Group, said: int = 0) -> Handle:
-    """Meet the others once more: when this is over they all have come this far. The result is the largest number that
-    any of them has said."""
+def agree(group: Group, said: int = 0) -> PeerResult:
+    """Wait until all workers of the group have come this far. The result is the largest number that one has said."""
     word = np.full(1, said, np.uint8)
-    return _Agreed(group.start(AGREE, word, word), word)
+    started = group.start(AGREE, word, word)
+
+    def result() -> int:
+        started.result()
+        return int(word[0])
+
+    return PeerResult(result, started.ready)

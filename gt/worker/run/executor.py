@@ -19,29 +19,27 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any, NoReturn
 
 from gt.errors import OutOfMemory
 from gt.ops.check import Checked
 from gt.program import Spec, spec
-from gt.worker.engines import Engine
+from gt.worker.run.engine import Engine
 from gt.worker.run.lowering import Literal, Lowered, Operand, Step, Whole, lower
 from gt.worker.run.store import Entry
 
-#: (inputs, scalars) -> (results, flag). The list of inputs is emptied at once. Of a program that workers run together:
-#: (inputs, scalars, together) -> a generator of handles that returns the same; see together.py.
-Run = Callable[..., Any]
-
 
 class Runnable:
-    """A program that was made ready for an engine. It is a Form: see tiers.py."""
+    """The generated code of a program, for an engine. It is a Form: see engine.py."""
 
     __slots__ = (
         "_code", "_commit_line", "_instructions", "checks", "lends", "needs", "ran", "run", "source", "takes", "whole",
     )  # fmt: skip
 
-    def __init__(self, lowered: Lowered, writer: _Writer, run: Run, engine: Engine) -> None:
-        self.run: Run = run if lowered.program.workers else engine.whole(run, lowered.steps)
+    def __init__(self, lowered: Lowered, writer: _Writer, run: FunctionType, engine: Engine) -> None:
+        #: The list of inputs is emptied at once.
+        self.run: Callable[..., Any] = run if lowered.program.workers else engine.whole(run, lowered.steps)
         self.ran, self.lends = 1, False
         self._code = run.__code__
         self.source: str = writer.source

@@ -22,8 +22,8 @@ from gt.ops.check import Checked
 from gt.ops.record import TABLE, Op
 from gt.ops.trace import Symbol, Trace, scalar_kind
 from gt.program import SCALARS, Instruction, Program, Spec
-from gt.worker.engines import Engine
 from gt.worker.run.collectives import Collective, collective
+from gt.worker.run.engine import Engine
 
 
 class Literal(NamedTuple):

@@ -1,23 +1,116 @@
-"""The programs a worker knows: their facts, and their code once they were called.
+"""The programs a worker knows: their facts, their code once they were called, and how fast each tier ran them.
 
-Law 1: their size is bounded. What was not used for longest is forgotten, what a timer had cut first of
-       all; the one that was defined last always stays, so that the call waiting for it can run. One that workers
-       run together is forgotten only when the dispatcher says so: the others would wait while its text is asked for.
+Law 1: their size is bounded. The least recently used program is forgotten first, and programs cut by a timer before
+       all others. The program defined last always stays, so that the call waiting for it can run. A program that
+       several workers run together is forgotten only when the dispatcher says so: the other workers would wait while
+       its text is sent again.
 Law 2: code is made at the first call, not when a program arrives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from gt.errors import GTError, ProgramError
 from gt.ops.check import Checked, check
 from gt.ops.record import TABLE
 from gt.program import SCALAR_TYPES, Program, Spec, spec
 from gt.transport.messages import Failure
-from gt.worker.engines import Engine
+from gt.worker.run.engine import Engine, Form, Graph
 from gt.worker.run.executor import Runnable, compile_program
-from gt.worker.run.tiers import Standing
+from gt.worker.run.segments import Segment
+
+TRIAL = 12  #: Run times that are kept of each tier.
+REST_US = 30_000_000  #: What a program runs before a tier that was slower is tried again; twice that the next time,
+RESTS = 8  #: and at most so many times.
+
+
+class Job(NamedTuple):
+    """Something that is compiled: a program, or a segment of one that several workers run together."""
+
+    checked: Checked
+    folder: str  #: Where its library is or will be.
+    segment: Segment | None = None
+
+
+class Standing:
+    """Where one program stands on the tiers: what was made of it, and how fast that ran. tiers.py decides by it."""
+
+    def __init__(self, plain: Runnable, trusting: Runnable | None) -> None:
+        self.plain = plain
+        #: What runs on tier 1, and what the other tiers implement: without checks of the inputs that are indices, if
+        #: enough is known of them. A call of which less is known runs on the plain code.
+        self.code = trusting or plain
+        self.graph: Graph | None = None  #: The engine's form of it for graphs; None: not made yet.
+        self.unfit = ""  #: Why it has no graph.
+        self.jobs: list[Job] | None = None  #: What has to be compiled for tier 3; None: not known yet.
+        self.missing: list[Job] = []  #: Those of the jobs that were not in the cache at first.
+        self.asked = False  #: The missing ones have been requested.
+        self.library: Callable[..., Any] | None = None  #: The compiled program,
+        self.around: Form | None = None  #: and on a CPU the code around it.
+        self.joint: Runnable | None = None  #: Of a program that several workers run: the code with compiled segments,
+        self.agreed = False  #: and whether all workers have it and want it.
+        self.refused: dict[int, str] = {}  #: Tiers that were given up, and why.
+        self.uncaptured: dict[int, str] = {}  #: Tiers whose capture failed in a session since they last ran, and why.
+        self.rests: dict[int, int] = {}  #: How often a tier was given up for being slower,
+        self.again_us: dict[int, int] = {}  #: and the program's run time from which on it is tried again.
+        self.trial: dict[int, int] = {}  #: By tier: its calls since it was last tried.
+        self.times: dict[int, deque[int]] = {}  #: By tier: the latest run times.
+        self.issue_us: deque[int] = deque(maxlen=TRIAL)  #: On tier 1: the host's part of it.
+        self.hits: dict[int, int] = {}
+        self.run_us: dict[int, int] = {}
+
+    def give_up(self, why: str, tier: int = 3) -> None:
+        self.refused[tier] = why
+        if tier == 3:
+            self.around = self.library = None
+
+    def rest(self, why: str, tier: int, run_us: int) -> None:
+        """Give a tier up for a while, now that the program has run for so long."""
+        self.give_up(why, tier)
+        rests = self.rests[tier] = self.rests.get(tier, 0) + 1
+        if rests <= RESTS:
+            self.again_us[tier] = run_us + (REST_US << rests - 1)
+
+    def rested(self, run_us: int) -> bool:
+        """Whether a tier is to be tried again."""
+        return any(run_us >= again for again in self.again_us.values())
+
+    def try_again(self, run_us: int) -> None:
+        for tier in [t for t, again in self.again_us.items() if run_us >= again]:
+            del self.again_us[tier], self.refused[tier], self.trial[tier]
+            self.times[tier].clear()
+
+    def note(self, tier: int, run_us: int, issue_us: int) -> int:
+        """Record that a call has run on that tier; how many have since the tier was last tried."""
+        if tier == 1:
+            self.issue_us.append(issue_us)
+        self.hits[tier] = self.hits.get(tier, 0) + 1
+        self.trial[tier] = tried = self.trial.get(tier, 0) + 1
+        self.run_us[tier] = self.run_us.get(tier, 0) + run_us
+        times = self.times.get(tier)
+        if times is None:
+            times = self.times[tier] = deque(maxlen=TRIAL)
+        if self.uncaptured:
+            self.uncaptured.pop(tier, None)
+        times.append(run_us)
+        return tried
+
+    @property
+    def tier(self) -> int:
+        """The highest one that runs."""
+        if self.joint is not None and not self.agreed:
+            return 1
+        return max((t for t in self.hits if t not in self.refused), default=1)
+
+    def stats(self) -> dict[str, Any]:
+        """For `gt.debug.get_worker_stats()`."""
+        tiers = {str(t): {"hits": n, "run_us": self.run_us[t]} for t, n in sorted(self.hits.items())}
+        given_up = {str(t): why for t, why in {**self.uncaptured, **self.refused}.items()}
+        waiting = self.asked and self.library is None and self.joint is None and 3 not in self.refused
+        return {"tier": self.tier, "tiers": tiers, "compiling": waiting, "given_up": given_up}
 
 
 class Known:
@@ -33,14 +126,14 @@ class Known:
         self.timed = timed
         self.compile = compile  #: 1: at its first call; 0: when it proves hot; -1: never.
         self.precision = program.precision
-        self.workers = program.workers  #: Those that run it together; (): this one alone.
+        self.workers = program.workers  #: The workers that run it together; (): this one alone.
         #: The groups that its collectives and the agreement at its end use, in one order for all workers.
         self.groups: tuple[tuple[int, ...], ...] = (program.workers,) if len(program.workers) > 1 else ()
         self.instructions = len(program.code)
         self.hits = 0
         self.run_us = 0
         self.runnable: Runnable | None = None
-        self.standing: Standing | None = None  #: How it runs best; see tiers.py.
+        self.standing: Standing | None = None  #: None until its first call.
         self.failure: Failure | None = None  #: Why it cannot run, if it cannot.
         self.checked: Checked | None = None
         self.nbytes = 0
@@ -50,7 +143,7 @@ class Known:
         self.donate = program.donate
         #: Position of an output -> the input whose value it takes if the call fails.
         self.updates: dict[int, int] = {}
-        #: Donated inputs that no failure brings back: they are let go of before the program runs.
+        #: Donated inputs whose value no failed call keeps: they are dropped before the program runs.
         self.early: tuple[int, ...] = ()
         try:
             checked = check(program)
@@ -74,7 +167,7 @@ class Known:
                 self.runnable = compile_program(self.checked, engine, fake_memory)
             except GTError as e:
                 self.failure = Failure("ProgramError", str(e), self.hash)
-            except Exception as e:  # a kernel factory may stumble over attributes that inference let pass
+            except Exception as e:  # a kernel factory may fail on attributes that inference accepts
                 self.failure = Failure("WorkerError", f"{type(e).__name__}: {e}", self.hash)
         return self.runnable
 
@@ -93,9 +186,9 @@ class Programs:
     def __init__(self, limit_nbytes: int) -> None:
         self.limit_nbytes = limit_nbytes
         self.nbytes = 0
-        self._shared: dict[bytes, Known] = {}  #: run by several workers together; these stay
-        self._lasting: dict[bytes, Known] = {}  #: least recently used first
-        self._timed: dict[bytes, Known] = {}  #: likewise; all of these go before any of the lasting
+        self._shared: dict[bytes, Known] = {}  #: Run by several workers together; these stay.
+        self._lasting: dict[bytes, Known] = {}  #: Least recently used first.
+        self._timed: dict[bytes, Known] = {}  #: Likewise; all of these go before any of the lasting.
 
     def __len__(self) -> int:
         return len(self._shared) + len(self._lasting) + len(self._timed)
@@ -106,7 +199,7 @@ class Programs:
         yield from self._timed.values()
 
     def get(self, hash: bytes) -> Known | None:
-        """The program, which counts as used now."""
+        """The program; this counts as a use."""
         for side in (self._lasting, self._timed):
             known = side.pop(hash, None)
             if known is not None:
@@ -115,11 +208,11 @@ class Programs:
         return self._shared.get(hash)
 
     def peek(self, hash: bytes) -> Known | None:
-        """The program, which does not count as used."""
+        """The program; this does not count as a use."""
         return self._lasting.get(hash) or self._timed.get(hash) or self._shared.get(hash)
 
     def add(self, known: Known) -> None:
-        """Enter a program; others may have to go."""
+        """Add a program; others may be forgotten for it."""
         self.forget(known.hash)
         side = self._shared if known.workers else self._timed if known.timed else self._lasting
         side[known.hash] = known
@@ -138,6 +231,6 @@ class Programs:
 
     @staticmethod
     def _head(side: dict[bytes, Known]) -> list[bytes]:
-        """The two oldest: the very oldest may be the one that has to stay."""
+        """The two oldest: the oldest may be the one that has to stay."""
         keys = iter(side)
         return [k for k in (next(keys, None), next(keys, None)) if k is not None]

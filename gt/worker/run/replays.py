@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any
 
+from gt.worker.run.engine import CapturedProgram, CaptureForm
 from gt.worker.run.programs import Known
 from gt.worker.run.store import Entry, Store
 
@@ -26,9 +26,9 @@ class Replay:
 
     __slots__ = ("_arrays", "_loose", "_version", "capture", "captured", "dropped", "moved", "new", "tier")
 
-    def __init__(self, capture: Any, known: Known) -> None:
+    def __init__(self, capture: CaptureForm, captured: CapturedProgram, known: Known) -> None:
         form = capture.form
-        self.capture, self.captured, self.tier = capture, capture.captured, capture.tier
+        self.capture, self.captured, self.tier = capture, captured, capture.tier
         source = {value: i for i, value in form.writes}
         #: (input, output): the entry of that input becomes that of the output.
         self.moved = [(source[o], k) for k, o in enumerate(form.outputs) if o in source]

@@ -1,23 +1,24 @@
-"""What a worker holds for one session: ids, and the arrays behind them.
+"""The tensors that a worker holds for one session: ids, and the arrays behind them.
 
-Law 1: every array here owns its memory. Only an entry marked `shared` may lie in memory that something
+Law 1: every array here owns its memory. Only an entry marked `shared` may use memory that something
        else reads too, and such memory is never written: it is copied first.
-Law 2: an id never loses its value by a failed call that was to replace it. The new id then *keeps* the
-       old array, tainted by that call: whoever uses it before the client knows of the failure fails too.
-Law 3: a poisoned id has no array, only the failure that was to make it.
-Law 4: id 0 is nothing: an empty array, there from the first call on that others take part in, and never dropped. A
-       worker is given it where other workers hold all of a tensor.
+Law 2: an id never loses its value because a call that should have replaced it failed. The new id then *keeps* the
+       old array, tainted by that call: a call that uses it before the client knows of the failure fails too.
+Law 3: a poisoned id has no array, only the failure of the call that should have made it.
+Law 4: id 0 is an empty array. It exists from the first call on that several workers run together, and is never
+       dropped. A worker gets it as input where other workers hold all of a tensor.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from gt import dtypes
 from gt.program import Spec, spec
 from gt.transport.messages import Failure
-from gt.worker.engines import Array
 
+Array = Any  #: An array of whatever library the engine uses: torch.Tensor, numpy.ndarray, jax.Array.
 NOTHING = spec((0,), dtypes.uint8)
 POISON = 1 << 62  #: The taint of an entry without a value: no acknowledgement reaches it.
 
@@ -38,12 +39,12 @@ class Entry:
     ) -> None:
         self.spec = spec
         self.array = array
-        #: 0: a good value. Else usable only by calls that acknowledge call `taint` as failed.
+        #: 0: a good value. Otherwise only calls that acknowledge call `taint` as failed may use it.
         self.taint = taint
-        self.root = root  #: The call where the trouble began; 0: an upload, not a call.
+        self.root = root  #: The call that failed first; 0: an upload, not a call.
         self.failure = failure  #: Set wherever taint is.
         self.shared = shared
-        self.below = -1  #: Its elements are known to lie in [0, below); -1: nothing is known.
+        self.below = -1  #: Its elements are known to be in [0, below); -1: nothing is known.
 
     @property
     def poisoned(self) -> bool:
@@ -61,26 +62,26 @@ class Store:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all values, as their specs say. Added up when asked for: calls need not count."""
+        """Bytes of all values, from their specs. Added up when asked for: calls need not count."""
         return sum(e.spec.nbytes for e in self.entries.values() if e.array is not None)
 
     def put(self, id: int, spec: Spec, array: Array, below: int = -1) -> None:
-        """A value that has come."""
+        """Store a value."""
         entry = self.entries[id] = Entry(spec, array)
         entry.below = below
 
     def put_nothing(self, array: Array) -> None:
-        """See Law 4. It is shared: one call may be given it several times."""
+        """Store id 0; see Law 4. It is shared: one call may get it several times."""
         self.entries[0] = Entry(NOTHING, array, shared=True)
 
     def poison(self, id: int, spec: Spec, failure: Failure, root: int) -> None:
-        """A value that could not be made."""
+        """Store that this value could not be made."""
         self.entries[id] = Entry(spec, None, POISON, root, failure)
 
     def keep(self, id: int, old: Entry, taint: int, failure: Failure, root: int, shared: bool) -> None:
-        """Call `taint` was to replace `old` by `id` and failed: the new id has the old value.
+        """Call `taint` should have replaced `old` by `id` and failed: the new id has the old value.
 
-        `shared` says that somebody else goes on holding the same array.
+        `shared`: another id goes on holding the same array.
         """
         if old.poisoned:
             self.poison(id, old.spec, failure, root)
@@ -90,19 +91,19 @@ class Store:
         self.entries[id] = Entry(old.spec, old.array, taint, root, failure, old.shared)
 
     def taint(self, id: int, seq: int, failure: Failure) -> None:
-        """Call `seq` failed after all: its result under this id turned out to be the old value."""
+        """Call `seq` failed on the device: its result under this id is the old value."""
         entry = self.entries.get(id)
         self.version += 1
         if entry is not None:
             entry.taint, entry.root, entry.failure = seq, seq, failure
 
     def share(self, entry: Entry) -> None:
-        """Something else reads this entry's array from now on: whoever replaces it must leave it alone."""
+        """Something else reads this entry's array from now on: a call that replaces it must not write to it."""
         entry.shared = True
         self.version += 1
 
     def drop(self, ids: Iterable[int]) -> None:
-        """Forget these; unknown ones are none of our trouble."""
+        """Forget these ids; unknown ones are ignored."""
         for id in ids:
             if id:
                 self.entries.pop(id, None)

@@ -1,62 +1,46 @@
 """How a program runs: as generated Python (tier 1), captured as a CUDA graph (2), or compiled (3).
 
-Law 1: a program moves up when it has proved hot, and nobody waits for that: it runs as before until the next tier is
+Law 1: a program moves up when it has proved hot, and no call waits for that: it runs as before until the next tier is
        ready.
 Law 2: a tier that fails is given up for that program, and the call that found out runs on tier 1. Before its commit
-       a call has changed nothing, on any tier.
-Law 3: a tier that turns out slower than the one before is given up; and tried again later, ever more rarely, for
-       others may have been in its way.
-Law 4: what a tier is depends on the program alone, never on the numbers of a call.
-Law 5: a program that workers run together is compiled in parts, between the collectives. At the end of each call they
-       tell each other whether they would rather run it plain (`say`), and go by what all have said: they change over
-       with the same call, so what all of them compute comes of the same code.
+       a call has changed nothing, on any tier. A capture that fails concerns its own session only: there the program
+       runs on the next lower tier, and the capture is tried again later.
+Law 3: a tier that turns out slower than the one below is given up. It is tried again later, ever more rarely, because
+       other programs may have slowed it down.
+Law 4: which tier a program runs on depends on the program alone, never on the numbers of a call.
+Law 5: a program that several workers run together is compiled in segments, between the collectives. At the end of each
+       call the workers tell each other whether they can run the compiled segments (`say`), and all go by what was said
+       (`hear`). They change over with the same call, so the same code computes what all of them must agree on.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 from gt.config import Config
-from gt.ops.check import Checked
-from gt.worker.engines import Array, Engine
 from gt.worker.run.compiling import Compiler
+from gt.worker.run.engine import CaptureForm, Engine, Form, Graph, Rest, Scalars
 from gt.worker.run.executor import Runnable, compile_around, compile_program
-from gt.worker.run.parts import Part, Ready, cut
-from gt.worker.run.store import Entry
+from gt.worker.run.programs import TRIAL, Job, Known, Standing
+from gt.worker.run.segments import CompiledSegment, Segment, cut
+from gt.worker.run.store import Array, Entry
 
-PLAIN = 1  #: What a worker says that would rather not run compiled parts.
-STEPS = 4  #: Programs of fewer instructions stay where they are: there is nothing to fuse.
-SEEN = 3  #: Calls before it is looked whether it was compiled on an earlier day, if that takes looking.
+PLAIN = 1  #: What a worker says that cannot or should not run compiled segments.
+STEPS = 4  #: Programs of fewer instructions stay on tier 1: there is nothing to fuse.
+SEEN = 3  #: Calls before the cache is searched, where that takes time.
 HITS = 10  #: Calls of a program before it may be compiled,
 HOT_US = 300_000  #: and the time they took together.
-BUSY = 1.5  #: A device that takes so much longer for a program than the host hides what it costs to start kernels.
-TRIAL = 12  #: Calls on a new tier before it is judged.
-SLOWER = 1.08  #: How much slower than the tier before it may be: clocks are not exact.
-REST_US = 30_000_000  #: What a program has run before a tier that was slower is tried again; twice that the next time,
-RESTS = 8  #: and not more often than so.
-
-
-class Form(Protocol):
-    """A program as it can be run. See executor.Runnable."""
-
-    takes: tuple[int, ...]
-    checks: tuple[tuple[int, str], ...]
-    ran: int  #: The tier that the last call ran on.
-    lends: bool  #: Its results may lie in memory that it will use again: it must be told who holds them.
-
-    def run(self, arrays: list[Array], scalars: tuple[Any, ...]) -> tuple[tuple[Array, ...], Array | None]: ...
-
-    def where(self, error: BaseException) -> tuple[int, bool]: ...
-
-    def lend(self, entries: Sequence[Entry]) -> None: ...
+BUSY = 1.5  #: Where a device takes so much longer than the host, launching kernels one by one costs nothing.
+FAILED_US = 2_000_000  #: What a program runs before a capture that failed is tried again; twice that the next time,
+FAILED_TIMES = 7  #: and so on, up to this many times.
+SLOWER = 1.08  #: How much slower than the tier below it may be: clocks are not exact.
 
 
 class Around:
-    """Generated code around a compiled function; and the plain code, for when that fails."""
+    """Generated code around a compiled function, with the plain code to fall back to when that fails. It is a Form."""
 
     lends = False
 
@@ -66,15 +50,16 @@ class Around:
         self.checks = plain.checks
         self._standing, self._code, self._plain = standing, code, plain
 
-    def run(self, arrays: list[Array], scalars: tuple[Any, ...]) -> tuple[tuple[Array, ...], Array | None]:
+    def run(self, arrays: list[Array], scalars: Scalars) -> tuple[tuple[Array, ...], Array | None]:
         try:
             self.ran = 3
-            return self._code.run(list(arrays), scalars)
+            made: tuple[tuple[Array, ...], Array | None] = self._code.run(list(arrays), scalars)
+            return made
         except Exception as e:
             if self._code.where(e)[1]:
                 raise  # the commit had begun
         self.ran = 1
-        made = self._plain.run(arrays, scalars)  # a bad index fails here too, and knows its instruction
+        made = self._plain.run(arrays, scalars)  # a bad index fails here too, and the line names its instruction
         self._standing.give_up("the compiled code failed where the plain code did not")
         return made
 
@@ -84,69 +69,6 @@ class Around:
 
     def lend(self, entries: Sequence[Entry]) -> None:
         pass
-
-
-class Standing:
-    """Where one program stands."""
-
-    def __init__(self, plain: Runnable, trusting: Runnable | None) -> None:
-        self.plain = plain
-        #: What runs on tier 1, and what the other tiers do: without checks of the inputs that are indices, if enough
-        #: is known of them. A call of which less is known runs on the plain code.
-        self.code = trusting or plain
-        self.graph: Any = None  #: The engine's form of it for graphs; None: not made yet.
-        self.unfit = ""  #: Why there is none.
-        self.folder = ""  #: Where its library is or will be.
-        self.asked = False
-        self.library: Any = None
-        self.around: Around | None = None
-        self.parts: list[tuple[Part, str]] | None = None  #: Of a program that workers run together, with their folders;
-        self.missing: dict[str, Part] = {}  #: those that were not there when they were looked for.
-        self.joint: Runnable | None = None  #: The code with compiled parts,
-        self.agreed = False  #: and whether all workers have it and want it.
-        self.refused: dict[int, str] = {}  #: Tiers that were given up, and why.
-        self.rests: dict[int, int] = {}  #: How often a tier was given up for being slower,
-        self.again_us: dict[int, int] = {}  #: and the program's run time from which on it is tried again.
-        self.trial: dict[int, int] = {}  #: By tier: its calls since it was tried last.
-        self.times: dict[int, deque[int]] = {}  #: By tier, the latest run times.
-        self.issue_us: deque[int] = deque(maxlen=TRIAL)  #: On tier 1: the host's part of it.
-        self.hits: dict[int, int] = {}
-        self.run_us: dict[int, int] = {}
-
-    def give_up(self, why: str, tier: int = 3) -> None:
-        self.refused[tier] = why
-        if tier == 3:
-            self.around = self.library = None
-
-    def rest(self, why: str, tier: int, run_us: int) -> None:
-        """Give a tier up for a while, now that the program has run for so long."""
-        self.give_up(why, tier)
-        rests = self.rests[tier] = self.rests.get(tier, 0) + 1
-        if rests <= RESTS:
-            self.again_us[tier] = run_us + (REST_US << rests - 1)
-
-    def rested(self, run_us: int) -> bool:
-        """Whether a tier is to be tried again."""
-        return any(run_us >= again for again in self.again_us.values())
-
-    def try_again(self, run_us: int) -> None:
-        for tier in [t for t, again in self.again_us.items() if run_us >= again]:
-            del self.again_us[tier], self.refused[tier], self.trial[tier]
-            self.times[tier].clear()
-
-    @property
-    def tier(self) -> int:
-        """The highest one that runs."""
-        if self.parts is not None and not self.agreed:
-            return 1
-        return max((t for t in self.hits if t not in self.refused), default=1)
-
-    def stats(self) -> dict[str, Any]:
-        """For `gt.debug.get_worker_stats()`."""
-        tiers = {str(t): {"hits": n, "run_us": self.run_us[t]} for t, n in sorted(self.hits.items())}
-        given_up = {str(t): why for t, why in self.refused.items()}
-        waiting = self.asked and self.library is None and self.joint is None and 3 not in self.refused
-        return {"tier": self.tier, "tiers": tiers, "compiling": waiting, "given_up": given_up}
 
 
 class Tiers:
@@ -159,30 +81,32 @@ class Tiers:
             module, about = engine.compiles_with
             self.compiler = Compiler(module, engine.device, about, config.cache_dir, log, config.debug_compile)
 
-    def choose(self, session: Any, known: Any, entries: Sequence[Entry | None]) -> Form | None:
-        """The form for this call; None if there is no code (known.failure says why)."""
-        standing: Standing | None = known.standing
+    def choose(self, known: Known, entries: Sequence[Entry | None], captures: dict[bytes, CaptureForm]) -> Form | None:
+        """The form for a call with these inputs, of a session with these captures; None if there is no code
+        (known.failure says why)."""
+        standing = known.standing
         if standing is None:
             standing = self._begin(known, entries)
             if standing is None:
                 return None
         if standing.code.needs and not _known_to_be(standing.code.needs, entries):
             return standing.plain
-        if known.workers:
-            return self._together(known, standing)
         if not self._wanted(known):
             return standing.code
         if standing.again_us:
             standing.try_again(known.run_us)
-        if self.compiler is not None and standing.library is None and 3 not in standing.refused:
-            self._move_up(known, standing)
+        if self.compiler is not None and 3 not in standing.refused:
+            if standing.library is None and standing.joint is None:
+                self._move_up(known, standing, self.compiler)
+        if known.workers:
+            return standing.joint if standing.agreed and standing.joint is not None else standing.code
         if not self.engine.deferred:
             return standing.around or standing.code
-        return self._captured(session, known, standing)
+        return self._captured(captures, known, standing)
 
-    def _begin(self, known: Any, entries: Sequence[Entry | None]) -> Standing | None:
+    def _begin(self, known: Known, entries: Sequence[Entry | None]) -> Standing | None:
         plain = known.make_ready(self.engine, self.config.fake_memory)
-        if plain is None:
+        if plain is None or known.checked is None:
             return None
         trusting = None
         if self.engine.deferred and plain.checks:  # the outcome of a check has to come from the device
@@ -194,33 +118,31 @@ class Tiers:
             self._log(f"program {known.hash.hex()}\n{standing.code.source}")
         return standing
 
-    def note(self, known: Any, tier: int, run_us: int, issue_us: int) -> None:
-        """A call has run on that tier, in that time; the host was at it for a part of that."""
-        standing: Standing = known.standing
-        if tier == 1:
-            standing.issue_us.append(issue_us)
-        standing.hits[tier] = standing.hits.get(tier, 0) + 1
-        standing.trial[tier] = tried = standing.trial.get(tier, 0) + 1
-        standing.run_us[tier] = standing.run_us.get(tier, 0) + run_us
-        times = standing.times.get(tier)
-        if times is None:
-            times = standing.times[tier] = deque(maxlen=TRIAL)
-        times.append(run_us)
+    def note(self, known: Known, tier: int, run_us: int, issue_us: int) -> None:
+        """A call has run on that tier, in that time; the host was busy with it for a part of that."""
+        standing = known.standing
+        assert standing is not None
+        tried = standing.note(tier, run_us, issue_us)
         if tier > 1 and tried == 2 * TRIAL:  # the first ones warm up
             self._judge(known, standing, tier)
 
-    def settled(self, known: Any, tier: int) -> bool:
-        """Whether a program that runs on that tier will go on doing so: nothing higher is on its way to it."""
-        standing: Standing = known.standing
+    def settled(self, known: Known, capture: CaptureForm) -> bool:
+        """Whether a program that runs in this form will go on doing so: it is not about to move to another tier."""
+        standing, tier = known.standing, capture.tier
+        assert standing is not None
         if standing.again_us and standing.rested(known.run_us):
             return False
-        return tier not in standing.refused and (tier == 3 or self.compiler is None or 3 in standing.refused)
+        if capture.rests and any(known.run_us >= rest.again_us for rest in capture.rests.values()):
+            return False
+        highest = tier == 3 or self.compiler is None or 3 in standing.refused or 3 in capture.rests
+        return tier not in standing.refused and highest
 
     # --- together --------------------------------------------------------------------------------------------
 
-    def say(self, known: Any) -> int:
-        """What this worker has to say at the end of a call: 0 if it would have the program run in compiled parts."""
-        standing: Standing = known.standing
+    def say(self, known: Known) -> int:
+        """What this worker tells the others at the end of a call: 0 if it can run the compiled segments."""
+        standing = known.standing
+        assert standing is not None
         if standing.joint is None:
             return PLAIN
         why = next((w.failed for w in standing.joint.whole.values() if w.failed), "")
@@ -229,153 +151,151 @@ class Tiers:
             self._say(known, f"leaves tier 3: {why}")
         return PLAIN if 3 in standing.refused else 0
 
-    def hear(self, known: Any, said: int) -> None:
-        """What was said by all."""
+    def hear(self, known: Known, said: int) -> None:
+        """The largest number that a worker has said."""
+        assert known.standing is not None
         known.standing.agreed = said == 0
 
-    def _together(self, known: Any, standing: Standing) -> Form:
-        if self._wanted(known) and self.compiler is not None:
-            if standing.again_us:
-                standing.try_again(known.run_us)
-            if standing.joint is None and 3 not in standing.refused:
-                self._cut(known, standing)
-        return standing.joint if standing.agreed and standing.joint is not None else standing.code
+    # --- compiling -------------------------------------------------------------------------------------------
 
-    def _cut(self, known: Any, standing: Standing) -> None:
-        """Have the parts compiled if the program is hot, and take them if that is done."""
-        compiler = self.compiler
-        assert compiler is not None
+    def _wanted(self, known: Known) -> bool:
+        """Whether the program may leave tier 1."""
+        if known.compile < 0 or known.timed or self.config.fake_memory:
+            return False
+        return known.compile > 0 or (self.config.auto_compile and known.instructions >= STEPS)
+
+    def _move_up(self, known: Known, standing: Standing, compiler: Compiler) -> None:
+        """Have the program compiled if it is hot, and load what was compiled if that is done."""
         hot = known.compile > 0 or (known.hits >= HITS and known.run_us >= HOT_US)
-        if standing.parts is None:
-            if known.hits < SEEN and not hot:
-                return  # it may not come again
-            standing.parts = [(part, compiler.folder(part.checked.program)) for part in self._fit(known.checked)]
-            standing.missing = {folder: part for part, folder in standing.parts if not compiler.ready(folder)}
-        if not standing.parts:
+        trusted = bool(standing.code.needs) and not known.workers
+        if standing.jobs is None:
+            if known.workers and known.hits < SEEN and not hot:
+                return  # it may not be called again, and to cut it takes time
+            standing.jobs = self._jobs(known, compiler, trusted)
+            # By folder: segments that are alike share one.
+            missing = {job.folder: job for job in standing.jobs if not compiler.ready(job.folder)}
+            standing.missing = list(missing.values())
+        if not standing.jobs:
             standing.give_up("there is nothing between its collectives to compile")
             return
         if not standing.asked:
             if standing.missing and (not hot or compiler.full):
                 return
             standing.asked = True
-            for folder, part in standing.missing.items():
-                compiler.request(folder, part.checked.program)
-        if any(compiler.waits(folder) for folder in standing.missing):
-            return
-        try:
-            ready = [self._ready(part, folder) for part, folder in standing.parts]
-            trusted = bool(standing.code.needs)
-            standing.joint = compile_program(known.checked, self.engine, trusted=trusted, whole=ready)
-            standing.joint.ran = 3
-            self._say(known, f"has {len(ready)} compiled parts")
-        except Exception as e:
-            standing.give_up(str(e) or type(e).__name__)
-            self._say(known, f"cannot be compiled: {e}")
-
-    def _fit(self, checked: Checked) -> list[Part]:
-        """The parts that can be compiled: which these are, all workers find alike."""
-        found = []
-        for part in cut(checked):
-            with suppress(Exception):
-                graph = self.engine.graph(part.checked, False)
-                if not graph.flagged and len(set(graph.outputs)) == len(graph.outputs):
-                    found.append(part)
-        return found
-
-    def _ready(self, part: Part, folder: str) -> Ready:
-        assert self.compiler is not None
-        if not self.compiler.ready(folder):
-            raise RuntimeError(self.compiler.failed.get(folder, "the compiler left nothing"))
-        graph = self.engine.graph(part.checked, False)
-        order = [graph.wants.index(o) for o in graph.outputs]
-        return Ready(part, self.engine.load_part(folder, graph), order, compile_program(part.checked, self.engine))
-
-    # --- what is worth it ------------------------------------------------------------------------------------
-
-    def _wanted(self, known: Any) -> bool:
-        if known.compile < 0 or known.timed or self.config.fake_memory:
-            return False
-        return known.compile > 0 or (self.config.auto_compile and known.instructions >= STEPS)
-
-    def _move_up(self, known: Any, standing: Standing) -> None:
-        """Have it compiled if it is hot, and take it if that is done."""
-        compiler, checked = self.compiler, known.checked
-        assert compiler is not None
-        if not standing.folder:
-            standing.folder = compiler.folder(checked.program, bool(standing.code.needs))
-            if compiler.ready(standing.folder):  # from an earlier day
-                standing.asked = True
-        if not standing.asked:
-            hot = known.compile > 0 or (known.hits >= HITS and known.run_us >= HOT_US)
-            if not hot or compiler.full:
-                return
-            standing.asked = True
-            if self._graph(checked, standing) is None:
+            if standing.missing and not known.workers and self._graph(known, standing) is None:
                 standing.give_up(standing.unfit)
                 return
-            self._say(known, "is compiled")
-            compiler.request(standing.folder, checked.program, bool(standing.code.needs))
-        if compiler.waits(standing.folder):
+            for job in standing.missing:
+                compiler.request(job.folder, job.checked.program, trusted)
+            if standing.missing:
+                self._say(known, "is being compiled")
+        if any(compiler.waits(job.folder) for job in standing.missing):
             return
-        self._take(known, standing, checked)
-
-    def _take(self, known: Any, standing: Standing, checked: Checked) -> None:
-        compiler = self.compiler
-        assert compiler is not None
         try:
-            if not compiler.ready(standing.folder):
-                raise RuntimeError(compiler.failed.get(standing.folder, "the compiler left nothing"))
-            graph = self._graph(checked, standing)
-            if graph is None:
-                raise RuntimeError(standing.unfit)
-            standing.library = self.engine.load_library(standing.folder, graph)
-            if not self.engine.deferred:
-                code = compile_around(checked, self.engine, standing.library)
-                standing.around = Around(standing, code, standing.code)
+            for job in standing.jobs:
+                if not compiler.ready(job.folder):
+                    raise RuntimeError(compiler.failed.get(job.folder, "the compiler left nothing"))
+            if known.workers:
+                self._load_segments(known, standing, standing.jobs)
+            else:
+                self._load_whole(known, standing, standing.jobs[0].folder)
             self._say(known, "runs compiled")
         except Exception as e:
             standing.give_up(str(e) or type(e).__name__)
             self._say(known, f"cannot be compiled: {e}")
 
-    def _graph(self, checked: Checked, standing: Standing) -> Any:
+    def _jobs(self, known: Known, compiler: Compiler, trusted: bool) -> list[Job]:
+        """What has to be compiled: the program, or the segments of it that can be. All workers find the same ones."""
+        checked = known.checked
+        assert checked is not None
+        if not known.workers:
+            return [Job(checked, compiler.folder(checked.program, trusted))]
+        found = []
+        for segment in cut(checked):
+            with suppress(Exception):
+                graph = self.engine.graph(segment.checked, False)
+                if not graph.flagged and len(set(graph.outputs)) == len(graph.outputs):
+                    found.append(Job(segment.checked, compiler.folder(segment.checked.program), segment))
+        return found
+
+    def _load_segments(self, known: Known, standing: Standing, jobs: list[Job]) -> None:
+        ready = [self._load_segment(job.folder, job.segment) for job in jobs if job.segment is not None]
+        assert known.checked is not None
+        trusted = bool(standing.code.needs)
+        joint = compile_program(known.checked, self.engine, trusted=trusted, whole=ready)
+        joint.ran = 3
+        standing.joint = joint
+
+    def _load_segment(self, folder: str, segment: Segment) -> CompiledSegment:
+        graph = self.engine.graph(segment.checked, False)
+        order = [graph.wants.index(o) for o in graph.outputs]
+        plain = compile_program(segment.checked, self.engine)
+        return CompiledSegment(segment, self.engine.load_segment(folder, graph), order, plain)
+
+    def _load_whole(self, known: Known, standing: Standing, folder: str) -> None:
+        graph = self._graph(known, standing)
+        if graph is None or known.checked is None:
+            raise RuntimeError(standing.unfit)
+        standing.library = self.engine.load_library(folder, graph)
+        if not self.engine.deferred:
+            code = compile_around(known.checked, self.engine, standing.library)
+            standing.around = Around(standing, code, standing.code)
+
+    def _graph(self, known: Known, standing: Standing) -> Graph | None:
         if standing.graph is None and not standing.unfit:
+            assert known.checked is not None
             try:
-                standing.graph = self.engine.graph(checked, bool(standing.code.needs))
+                standing.graph = self.engine.graph(known.checked, bool(standing.code.needs))
             except Exception as e:
                 standing.unfit = str(e) or type(e).__name__
         return standing.graph
 
-    def _captured(self, session: Any, known: Any, standing: Standing) -> Form:
-        """The session's graph of it, on a device that has such."""
-        tier = 2 if standing.library is None or 3 in standing.refused else 3
-        if tier == 2 and 2 in standing.refused:
+    # --- graphs on a device ----------------------------------------------------------------------------------
+
+    def _captured(self, captures: dict[bytes, CaptureForm], known: Known, standing: Standing) -> Form:
+        """The session's graph of the program."""
+        capture = captures.get(known.hash)
+        rests: dict[int, Rest] = {} if capture is None else capture.rests
+        if capture is not None and capture.why and not capture.noted:
+            self._rest(known, standing, capture)
+        possible = [t for t in (3, 2) if t not in standing.refused and (t == 2 or standing.library is not None)]
+        tier = next((t for t in possible if t not in rests or known.run_us >= rests[t].again_us), 1)
+        if tier == 1:
             return standing.code
-        capture = session.captures.get(known.hash)
         if tier == 2 and (capture is None or capture.captured is None) and self._busy(standing):
             return standing.code
-        if capture is None or capture.tier != tier:
-            graph = self._graph(known.checked, standing)
+        if capture is None or capture.tier != tier or capture.why:
+            graph = self._graph(known, standing)
             if graph is None:
                 standing.give_up(standing.unfit, 2)
                 return standing.code
-            f = graph.build if tier == 2 else standing.library
+            f: Any = graph.build if tier == 2 else standing.library
             if capture is not None:
                 capture.let_go()  # or both would have memory for all that the program makes
-            capture = session.captures[known.hash] = self.engine.new_capture(graph, f, standing.code, tier)
+            capture = captures[known.hash] = self.engine.new_capture(graph, f, standing.code, tier)
+            capture.rests = rests
             if standing.hits.get(1, 0) > TRIAL or tier == 3:
                 capture.hurry()
-        if capture.why and tier not in standing.refused:
-            standing.give_up(capture.why, tier)
-            self._say(known, f"cannot be captured on tier {tier}: {capture.why}")
-        form: Form = capture
-        return form
+        return capture
+
+    def _rest(self, known: Known, standing: Standing, capture: CaptureForm) -> None:
+        """Note that a capture has failed: its tier rests in this session."""
+        capture.noted = True
+        before = capture.rests.get(capture.tier)
+        times = 1 if before is None else before.times + 1
+        again_us = known.run_us + (FAILED_US << min(times, FAILED_TIMES) - 1)
+        capture.rests[capture.tier] = Rest(capture.why, times, again_us)
+        standing.uncaptured[capture.tier] = capture.why
+        self._say(known, f"cannot be captured on tier {capture.tier}: {capture.why}")
 
     def _busy(self, standing: Standing) -> bool:
-        """Whether the device has so much to do that starting its kernels one by one costs nothing."""
+        """Whether the device has so much to do that launching its kernels one by one costs nothing."""
         times = standing.times.get(1, ())
         return len(times) >= 3 and median(times) > BUSY * median(standing.issue_us)
 
-    def _judge(self, known: Any, standing: Standing, tier: int) -> None:
+    # --- which tier is faster --------------------------------------------------------------------------------
+
+    def _judge(self, known: Known, standing: Standing, tier: int) -> None:
         """Give a tier up if a lower one was faster. By their better times: others may have disturbed the rest."""
         now_us = _good(standing.times[tier])
         for lower in range(1, tier):
@@ -385,13 +305,13 @@ class Tiers:
                 self._say(known, f"leaves tier {tier}: {standing.refused[tier]}")
                 return
 
-    def _say(self, known: Any, what: str) -> None:
+    def _say(self, known: Known, what: str) -> None:
         if self.config.debug_compile:
             self._log(f"program {known.hash.hex()[:8]} ({known.instructions} instructions) {what}")
 
 
 def _good(times: Sequence[int]) -> int:
-    """A time among the better ones: the very best may be a clock's mistake."""
+    """A time among the better ones: the best may be a measurement error."""
     return sorted(times)[len(times) // 6]
 
 

@@ -1,0 +1,290 @@
+"""A session's queue: calls, fetches and frees leave it in order.
+
+Law 1: a call is checked when it reaches the head, against what is true then: all before it has been
+       sent. It is sent whole, or answered and forgotten; a rejected one changes nothing.
+Law 2: it leaves when its program is checked and planned, its inputs have arrived, and it is its session's turn;
+       then it takes credit on all its workers or on none (calls.py).
+Law 3: a fetch of a value that exists does not wait for the calls before it.
+
+`advance` brings the head as far as it can, `drain` sends what has its turn. They never call each other's
+callers, so the stack does not grow with the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from gt.dispatcher import calls, transfers
+from gt.dispatcher.plans import Entry, plan_nowhere
+from gt.dispatcher.session import (
+    HASH_NBYTES,
+    MAX_ID,
+    QUEUE_ITEMS,
+    QUEUE_NBYTES,
+    AnyTensor,
+    Item,
+    Lost,
+    ReadyCall,
+    Session,
+    Tensor,
+    Upload,
+    item_nbytes,
+    lost_of,
+    show_nbytes,
+)
+from gt.dispatcher.state import State, Worker
+from gt.transport.codec import Buffer
+from gt.transport.messages import WINDOW, Call, Cancel, Failure, Fetch, FetchFailed, Free, Need, unpack_ids
+
+# --- into the queue --------------------------------------------------------------------------
+
+
+def enqueue(state: State, session: Session, item: Item, _: Buffer | None = None) -> None:
+    """A call, fetch or free came from the client."""
+    if type(item) is Call:
+        if session.queued_calls + len(session.sent) >= WINDOW:
+            state.reject(session, f"call {item.seq}: more than {WINDOW} calls that are not done")
+            return
+        session.queued_calls += 1
+    nbytes = item_nbytes(item)
+    session.queue.append(item)
+    session.sizes.append(nbytes)
+    session.queue_nbytes += nbytes
+    if len(session.queue) == 1:
+        advance(state, session)
+    check_queue(state, session)
+
+
+def check_queue(state: State, session: Session) -> None:
+    """Cut off a client that makes the dispatcher hold too much for it."""
+    if session.closed:
+        return
+    if len(session.queue) + len(session.fetches) > QUEUE_ITEMS:
+        state.cut_off(session, f"too much queued: more than {QUEUE_ITEMS} messages")
+    elif session.queue_nbytes > QUEUE_NBYTES:
+        state.cut_off(session, f"too much queued: more than {show_nbytes(QUEUE_NBYTES)}")
+
+
+def fetch_came(state: State, session: Session, fetch: Fetch, _: Buffer | None = None) -> None:
+    """A client wants a value. If it exists by now, calls that came before need not be waited for."""
+    if fetch.request in session.fetches or (
+        session.queue and any(type(item) is Fetch and item.request == fetch.request for item in session.queue)
+    ):
+        state.reject(session, f"fetch {fetch.request}: that number is in use")
+        return
+    if type(session.tensors.get(fetch.id)) in (Tensor, Lost):
+        _advance_fetch(state, session, fetch)
+        check_queue(state, session)
+    else:
+        enqueue(state, session, fetch)
+
+
+def cancel_came(state: State, session: Session, cancel: Cancel, _: Buffer | None = None) -> None:
+    """Not an error if there is no such fetch: it may have ended while this message was on its way."""
+    download = session.fetches.pop(cancel.request, None)
+    if download is not None:
+        transfers.cancel(state, session, cancel.request, download)
+        return
+    for k, item in enumerate(session.queue):
+        if type(item) is Fetch and item.request == cancel.request:
+            session.unqueue(k)
+            if k == 0:
+                advance(state, session)
+            return
+
+
+# --- out of the queue ------------------------------------------------------------------------
+
+
+def advance(state: State, session: Session) -> None:
+    """Handle the queue up to the first item that has to wait."""
+    while session.queue and session.head is None:
+        item = session.queue[0]
+        if type(item) is Call:
+            passed = _advance_call(state, session, item)
+        elif type(item) is Fetch:
+            passed = _advance_fetch(state, session, item)
+        else:
+            passed = _advance_free(state, session, cast("Free", item))
+        if not passed or session.closed:
+            return
+        session.unqueue()
+
+
+def drain(state: State, worker: Worker) -> None:
+    """Send to this worker what has its turn."""
+    lane = worker.lane
+    while True:
+        session = lane.claims[0] if lane.claims else None
+        if session is None or not calls.send(state, session):
+            session = lane.next()
+            if session is None:
+                return
+            if not calls.send(state, session):
+                if session.ring is lane:
+                    return  # it waits here for room
+                continue  # it claims room, and the next one has its turn
+        session.head = None
+        session.unqueue()
+        advance(state, session)
+        if session.head is None and session.ring is not None:
+            session.ring.leave(session, state.now_s)
+
+
+# --- the head of the queue: each returns whether the item is dealt with ----------------------
+
+
+def _advance_call(state: State, session: Session, call: Call) -> bool:
+    if call.seq != session.seq + 1:
+        state.reject(session, f"call {call.seq}: the next call is {session.seq + 1}")
+        return True
+    entry = state.programs.get(call.program)
+    if entry is None and len(call.program) != HASH_NBYTES:
+        state.reject(session, f"call {call.seq}: a program is named by {HASH_NBYTES} bytes, got {len(call.program)}")
+        return True
+    if entry is None or not entry.finished:
+        _await_program(state, session, call.program, known=entry is not None)
+        return False
+    if session.blocked_on:
+        state.programs.stop_waiting(session)
+    if entry.error:
+        # How many results it was to have is not known, so nothing after it could be understood.
+        state.cut_off(session, f"call {call.seq} of a program that was rejected: {entry.error}")
+        return False
+    try:
+        inputs, frees = unpack_ids(call.inputs), unpack_ids(call.frees) if call.frees else []
+    except ValueError:
+        state.reject(session, f"call {call.seq}: a list of ids must be a multiple of 8 bytes long")
+        return True
+    found = list(map(session.tensors.get, inputs))
+    problem = _problem(session, call, entry, inputs, found, frees)
+    if problem:
+        state.reject(session, f"call {call.seq}: {problem}")
+        return True
+
+    tensors: list[AnyTensor] = found  # type: ignore[assignment]  # none is missing: that would have been a problem
+    layouts = [t.layout for t in tensors]
+    refused, root = session.broken, 0
+    if None in layouts:
+        if any(type(t) is Upload for t in tensors):
+            return False
+        lost = lost_of(tensors)
+        assert lost is not None
+        refused, root = lost.failure, lost.root
+    if frees and session.uploads and _uploading(session, frees):
+        return False
+    if not session.workers:
+        if None not in layouts:
+            if session.no_worker is None:
+                state.await_worker(session)
+                return False
+            refused = session.no_worker
+        session.head = ReadyCall(call, plan_nowhere(entry), inputs, frees, refused, root)
+        calls.send(state, session)
+        session.head = None
+        return True
+    plan = entry.plans.get((*session.place, *layouts))
+    if plan is None or refused is not None:
+        # What is lost has no layout; the call will be refused, and any will do.
+        known = [at or session.home for at in layouts]
+        plan = calls.plan_for(state, session, entry, known, refused is not None)
+        if plan is None:
+            state.programs.wait(session, call.program)
+            return False
+    session.head = ReadyCall(call, plan, inputs, frees, refused or plan.refused, root)
+    plan.uses += 1
+    entry.users.add(session.number)
+    for worker in session.workers.values():
+        worker.lane.enlist(session, state.now_s)
+        state.touched[worker.number] = worker
+        break  # in the ring of the first
+    return False
+
+
+def _await_program(state: State, session: Session, program: bytes, known: bool) -> None:
+    if not session.blocked_on:
+        state.programs.wait(session, program)
+    if not known and not session.asked:
+        session.asked = True
+        state.send(session.peer, Need(program))
+
+
+def _problem(
+    session: Session, call: Call, entry: Entry, inputs: list[int], found: list[AnyTensor | None], frees: list[int]
+) -> str:
+    """What is wrong with a call; empty if nothing is."""
+    if len(inputs) != len(entry.inputs):
+        return f"got {len(inputs)} inputs; the program takes {len(entry.inputs)}"
+    if None in found:
+        return f"tensor {inputs[found.index(None)]} does not exist"
+    specs = [t.spec for t in found]  # type: ignore[union-attr]  # none is missing
+    if specs != entry.inputs:  # specs are interned: this compares identities
+        i, have, want = next(each for each in zip(inputs, specs, entry.inputs, strict=True) if each[1] is not each[2])
+        return f"tensor {i} is {have!r}; the program takes {want!r}"
+    if tuple(map(type, call.scalars)) != entry.scalar_types:
+        kinds = ", ".join(t.__name__ for t in entry.scalar_types) or "none"
+        return f"the program takes scalars of these types: {kinds}"
+    for scalar in call.scalars:
+        if type(scalar) is int and not -MAX_ID - 1 <= scalar <= MAX_ID:
+            return f"scalar {scalar} is not a 64-bit integer"
+    n = len(entry.outputs)
+    if n and not session.call_mark < call.outputs <= MAX_ID - n:
+        return f"ids of results must be above {session.call_mark}, got {call.outputs}"
+    if session.upload_mark >= call.outputs:
+        for i in range(call.outputs, call.outputs + n):
+            if i in session.tensors:
+                return f"tensor {i} exists already"
+    if not 0 <= call.acked < call.seq:
+        return f"acked must be in [0, {call.seq}), got {call.acked}"
+    donate = entry.program.donate
+    if donate and len(set(inputs)) != len(inputs) and any(inputs.count(inputs[d]) > 1 for d in donate):
+        return "a donated tensor is given twice"
+    return _free_problem(session, frees, inputs) if frees else ""
+
+
+def _free_problem(session: Session, ids: list[int], inputs: Sequence[int] = ()) -> str:
+    """Why these tensors cannot be freed, by a call with these inputs; empty if they can."""
+    named = set(ids)
+    if len(named) != len(ids):
+        return "a tensor is freed twice"
+    for i in ids:
+        if i not in session.tensors:
+            return f"tensor {i} does not exist"
+    return "" if named.isdisjoint(inputs) else "it frees one of its inputs"
+
+
+def _uploading(session: Session, ids: list[int]) -> bool:
+    return any(i in session.uploads and not session.uploads[i].sink for i in ids)
+
+
+def _advance_fetch(state: State, session: Session, fetch: Fetch) -> bool:
+    tensor = session.tensors.get(fetch.id)
+    if tensor is None:
+        error = Failure("ServerError", f"tensor {fetch.id} does not exist")
+        state.send(session.peer, FetchFailed(0, fetch.request, error))
+    elif type(tensor) is Lost:
+        transfers.fetch_lost(state, session, fetch, tensor.failure)
+    elif type(tensor) is not Tensor:
+        return False  # it is being uploaded
+    elif fetch.layout:
+        state.send(session.peer, transfers.describe(session, fetch.request, tensor))
+    else:
+        transfers.fetch(state, session, fetch, tensor)
+    return True
+
+
+def _advance_free(state: State, session: Session, free: Free) -> bool:
+    try:
+        ids = unpack_ids(free.ids)
+    except ValueError:
+        state.reject(session, "free: a list of ids must be a multiple of 8 bytes long")
+        return True
+    problem = _free_problem(session, ids)
+    if problem:
+        state.reject(session, f"free: {problem}")
+        return True
+    if _uploading(session, ids):
+        return False
+    calls.free(state, session, calls.drop(state, session, ids), session.workers.values())
+    return True

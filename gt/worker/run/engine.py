@@ -1,0 +1,258 @@
+"""What running programs asks of an array library: the interface `Engine`, and the forms in which a program runs.
+
+Law 1: only an engine knows its library. Everything else handles arrays as opaque values (`Array`).
+Law 2: nothing here imports an engine; gt/worker/engines/ has one file per library, loaded by name.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from gt.ops.check import Checked
+from gt.ops.record import Op
+from gt.program import Precision, Spec
+from gt.transport.codec import Buffer
+from gt.worker.run.store import Array, Entry
+
+Scalars = tuple[Any, ...]  #: The numbers (and bytes) of one call.
+Mark = Any  #: A point in an engine's work: a CUDA event, or None where everything is done at once.
+
+
+class Form(Protocol):
+    """A program in a form that can run. executor.Runnable is one; compiled and captured programs are others."""
+
+    takes: tuple[int, ...]  #: Inputs whose memory becomes that of a result. An array that others hold must be copied.
+    checks: tuple[tuple[int, str], ...]  #: (instruction, op) of the index checks whose outcome is in the flag.
+    ran: int  #: The tier that the last call ran on.
+    lends: bool  #: Results may be in memory that the form will reuse: it must be told which entries hold them.
+
+    #: (inputs, scalars) -> (results, flag). Of a program that several workers run together: (inputs, scalars,
+    #: together) -> a generator of PeerResults that returns the same; see together.py.
+    @property
+    def run(self) -> Callable[..., Any]: ...
+
+    def where(self, error: BaseException) -> tuple[int, bool]:
+        """The instruction that raised this error (-1: none), and whether the commit had begun."""
+
+    def lend(self, entries: Sequence[Entry]) -> None:
+        """Which entries hold the results of the last call."""
+
+
+class Graph(Protocol):
+    """A program as one pure function with its numbers in a buffer, to be captured or compiled.
+
+    See engines/graph_program.py, which also explains the attributes.
+    """
+
+    inputs: list[Spec]
+    outputs: list[int]
+    donate: tuple[int, ...]
+    writes: list[tuple[int, int]]  #: (input, value): which input is overwritten with what.
+    wants: list[int]  #: The values that the function returns; a flag follows if `flagged`.
+    flagged: bool
+    slots: int  #: Of 8 bytes, in the buffer.
+
+    def build(self, inputs: Sequence[Array], buffer: Array) -> list[Array]: ...
+
+    def pack(self, scalars: Scalars, buffer: Any) -> None: ...
+
+    def spec(self, value: int) -> Spec: ...
+
+
+class CapturedProgram(Protocol):
+    """A captured graph, as far as replays.py looks at it."""
+
+    copied: list[int]  #: Inputs that are copied in: any array will do.
+    stale: bool  #: An array that is part of the graph is gone.
+
+
+class Rest(NamedTuple):
+    """A tier that could not be captured in a session, and is not used there for a while."""
+
+    why: str
+    times: int  #: How often it has failed.
+    again_us: int  #: The program's run time from which on it is tried again.
+
+
+class CaptureForm(Form, Protocol):
+    """The form of a program that is captured as a graph; see engines/captures.py."""
+
+    tier: int
+    form: Graph
+    why: str  #: Why the program is not captured any more; "": it is, or will be.
+    noted: bool  #: tiers.py knows.
+    rests: dict[int, Rest]  #: Tiers of the program that could not be captured in this session.
+
+    @property
+    def captured(self) -> CapturedProgram | None: ...
+
+    def again(self, arrays: Sequence[Array | None], scalars: Scalars) -> list[Array] | None:
+        """Replay on arrays that are known to fit; what the function returns. None if the numbers are wrong."""
+
+    def lent(self, entries: Sequence[Entry]) -> None:
+        """Which entries hold the results of the last replay, in the order of what the function returns."""
+
+    def hurry(self) -> None:
+        """Capture at the next call: the program is known to be called again and again."""
+
+    def let_go(self) -> None:
+        """Free the graph's memory; it is captured again if it is called again."""
+
+
+class KernelUse(Protocol):
+    """A step of a program (lowering.Step), as far as an engine looks at it."""
+
+    kernel: Any
+    args: tuple[Any, ...]
+
+
+class Coming(NamedTuple):
+    """An array on its way from the device to the host."""
+
+    host: Array
+    mark: Mark  #: When this has passed the bytes are there.
+
+
+class Engine(ABC):
+    """Turns op records into callables, and bytes into arrays and back.
+
+    The defaults are those of a library that does everything at once: no device works behind the host's back, and
+    programs are neither captured nor compiled by GT. numpy is one; jax compiles by itself.
+    """
+
+    name: str
+    device: str
+    memory: int  #: Bytes there are on the device.
+    #: True where an index check must not wait for the device (CUDA). Then `check` clamps the index and
+    #: gathers what it saw in a flag on the device; else it raises IndexOutOfRange at once.
+    deferred = False
+    #: The module of the process that compiles for it, and what its results depend on besides the program. None: it
+    #: has no such tiers, and `graph`, `load_library`, `load_segment` and `new_capture` are never called.
+    compiles_with: tuple[str, str] | None = None
+
+    # --- kernels -------------------------------------------------------------------------
+
+    @abstractmethod
+    def kernel(
+        self, op: Op, attrs: dict[str, Any], operands: Sequence[Spec], inplace: bool = False
+    ) -> Callable[..., Any] | None:
+        """The op as a function of its operands alone (arrays, and Python numbers for scalars), or
+        None if the engine has no kernel for it and its composition must be expanded. All that can be
+        decided from attributes and specs is decided here, once. With `inplace`: the form that
+        writes its results into the operands `op.inplace` and returns them; None if there is none."""
+
+    def many(self, op: Op, attrs: dict[str, Any]) -> Callable[..., Any] | None:
+        """The in-place form for many uses at once: (rows of arrays, *numbers) -> all results, row by row."""
+        return None
+
+    def whole(self, run: Callable[..., Any], steps: Sequence[KernelUse]) -> Callable[..., Any]:
+        """The function of a whole program and its steps (see executor.py), as the engine wants it to be called: jax
+        compiles what repeats. Where it fails it must raise from `run`, whose lines tell the instruction."""
+        return run
+
+    def set_precision(self, precision: Precision) -> None:
+        """Set how exactly float32 is computed from here on. An engine may always be more exact."""
+        return
+
+    @abstractmethod
+    def check(self, op: str, index: Array, n: int, extra: int | None, flag: Array | None) -> tuple[Array, Array | None]:
+        """The index, known to be in [0, n) or `extra`, and the new flag (None unless `deferred`)."""
+
+    # --- arrays --------------------------------------------------------------------------
+
+    def host_buffer(self, nbytes: int) -> np.ndarray[Any, Any]:
+        """Bytes to receive an upload in, to be `given` to `from_bytes`. Not zeroed: where it is large, asking for it
+        touches no memory. Any thread may ask."""
+        return np.empty(nbytes, np.uint8)
+
+    @abstractmethod
+    def from_bytes(self, data: Buffer, spec: Spec, given: bool = False) -> Array:
+        """A new array with a copy of these bytes. If they are `given`, nobody else will use them again:
+        an engine whose arrays are in host memory takes them as they are, a device may read them later."""
+
+    @abstractmethod
+    def to_bytes(self, array: Array, borrow: bool = False) -> memoryview:
+        """A contiguous copy of the array in host memory, as bytes. With `borrow`: perhaps its own memory, which
+        nobody writes to before they were read."""
+
+    @abstractmethod
+    def own(self, array: Array) -> Array:
+        """The array in memory of its own: contiguous, shared with nobody."""
+
+    @abstractmethod
+    def dense(self, array: Array) -> Array:
+        """The array itself if it is contiguous, else a contiguous copy. In-place kernels are given such arrays only:
+        torch's fused ones read memory and never look at strides."""
+
+    # --- what is done when ---------------------------------------------------------------
+
+    @abstractmethod
+    def mark(self) -> Mark:
+        """A point in the engine's work; `passed(mark)` tells whether all work before it is done."""
+
+    @abstractmethod
+    def passed(self, mark: Mark, wait: bool = False) -> bool: ...
+
+    def use(self, session: int) -> None:
+        """What follows is work of this session: on a device it has its own stream."""
+        return
+
+    def leave(self, session: int) -> None:
+        """This session has ended. Any thread may say so."""
+        return
+
+    def usage(self) -> dict[str, int]:
+        """Bytes of memory on the device, for statistics."""
+        return {}
+
+    @abstractmethod
+    def out_of_memory(self, error: BaseException) -> bool:
+        """Whether this error means that memory ran out."""
+
+    def release(self) -> None:
+        """Give cached memory back, if the engine keeps any."""
+        return
+
+    # --- only where `deferred` -----------------------------------------------------------
+
+    def start_fetch(self, array: Array) -> Coming:
+        """Start copying the array to the host; `end_fetch` gives its bytes when the mark has passed."""
+        raise NotImplementedError
+
+    def end_fetch(self, coming: Coming) -> memoryview:
+        raise NotImplementedError
+
+    def send_flag(self, flag: Array) -> Any:
+        """Start copying a flag to the host, for `raised`."""
+        raise NotImplementedError
+
+    def raised(self, flag: Any) -> bool:
+        """Whether the flag is set, as `send_flag` returned it. Called after its mark has passed."""
+        return False
+
+    def select(self, flag: Array, old: Array, new: Array, into: bool = False) -> Array:
+        """`old` if the flag is set, else `new`; on the device, and with `into` in the memory of `old`."""
+        raise NotImplementedError
+
+    # --- only where `compiles_with` is set -----------------------------------------------
+
+    def graph(self, checked: Checked, trusted: bool) -> Graph:
+        """A program in the form in which it can be captured or compiled; raises where there is none. `trusted` as
+        in lowering.py."""
+        raise NotImplementedError
+
+    def load_library(self, folder: str, graph: Graph) -> Callable[..., Any]:
+        """What was compiled: a function of inputs and scalars; where `deferred`, of inputs and a buffer of numbers."""
+        raise NotImplementedError
+
+    def load_segment(self, folder: str, graph: Graph) -> Callable[..., list[Array]]:
+        """What was compiled of a program without checks: a function of inputs and scalars, on any device."""
+        raise NotImplementedError
+
+    def new_capture(self, graph: Graph, f: Callable[..., Any], plain: Form, tier: int) -> CaptureForm:
+        """The form of a program of one session that is going to be captured; see captures.py. Only where `deferred`."""
+        raise NotImplementedError

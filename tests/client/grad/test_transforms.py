@@ -1,0 +1,71 @@
+"""gt.func: gradients of functions, beside torch's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gt
+from gt.errors import ArgumentError, AutogradError
+from tests.beside_torch import same
+
+pytestmark = pytest.mark.usefixtures("session")
+
+X = np.array([[0.5, -1.0, 2.0], [1.5, 0.25, -0.75]])
+
+
+def f3(x: Any) -> Any:
+    return (x * x * x).sum()
+
+
+USES = [
+    lambda F, x: F.grad(f3)(x),
+    lambda F, x: F.grad(lambda a, b: (a * b).sum(), argnums=1)(x, x * 2),
+    lambda F, x: F.grad(lambda a, b: (a * a * b).sum(), argnums=(0, 1))(x, x * 2),
+    lambda F, x: F.grad(lambda a: F.grad(f3)(a).sum())(x),
+    lambda F, x: F.grad(lambda a: (f3(a), a * 2), has_aux=True)(x),
+    lambda F, x: F.grad(lambda d: (d["a"] * d["b"]).sum())({"a": x, "b": x * 2})["b"],
+    lambda F, x: F.vjp(lambda a: a * a, x)[1](x)[0],
+    lambda F, x: F.vjp(lambda a: (a * a, a * 3), x)[1]((x, x))[0],
+    lambda F, x: F.jvp(lambda a: a * a, (x,), (x + 1,)),
+    lambda F, x: F.jacrev(lambda a: a * a)(x),
+    lambda F, x: F.hessian(f3)(x),
+    lambda F, x: F.grad_and_value(f3)(x) if hasattr(F, "grad_and_value") else None,
+]
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # torch.func's own
+def test_func_is_torchs(use: Any) -> None:
+    same(use(gt.func, gt.tensor(X)), use(torch.func, torch.tensor(X)), rtol=1e-9)
+
+
+def test_func_adds_nothing_to_grad_and_goes_through_outer_history() -> None:
+    x = gt.tensor(2.0, requires_grad=True)
+    g = gt.func.grad(lambda a: a**3)(x)
+    assert x.grad is None
+    g.backward()  # the derivative of 3 x^2
+    assert x.grad.item() == 12.0
+    value, slope = gt.func.value_and_grad(lambda a: a * a)(gt.tensor(3.0))
+    assert (value.item(), slope.item()) == (9.0, 6.0)
+
+
+def test_func_refuses_what_has_no_one_value() -> None:
+    with pytest.raises(AutogradError, match="one element"):
+        gt.func.grad(lambda a: a)(gt.ones(2))
+    with pytest.raises(ArgumentError, match="argnums 3 for 1 arguments"):
+        gt.func.grad(lambda a: a.sum(), argnums=3)(gt.ones(2))
+
+
+def test_functional_call_uses_the_given_tensors() -> None:
+    model = gt.nn.Linear(3, 1)
+    other = {"weight": gt.ones(1, 3), "bias": gt.zeros(1)}
+    before = model.weight.detach().numpy()
+    out = gt.func.functional_call(model, other, (gt.ones(2, 3),))
+    np.testing.assert_array_equal(out.detach().numpy(), np.full((2, 1), 3.0))
+    np.testing.assert_array_equal(model.weight.detach().numpy(), before)
+    grads = gt.func.grad(lambda p: gt.func.functional_call(model, p, (gt.ones(2, 3),)).sum())(other)
+    np.testing.assert_array_equal(grads["weight"].numpy(), np.full((1, 3), 2.0))

@@ -1,0 +1,135 @@
+"""Programs and plans: made once, outside the event loop; bounded; forgotten with what they belong to."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from dispatching import PLAIN, STEP, Hand, Settings, calls, finish, program, start
+
+from gt.dispatcher import plans
+from gt.dispatcher.events import MakePlan
+from gt.errors import ArgumentError
+from gt.program import Instruction, Program
+from gt.transport.messages import Forget, Need
+
+PLAIN_NBYTES = 600
+
+
+@pytest.fixture
+def hand() -> Hand:
+    return Hand()
+
+
+def test_a_plan_is_made_outside_and_only_its_session_waits(hand):
+    client, workers = start(hand)
+    hand.checking = False
+    x = client.upload(workers[0], 8, workers[1])
+    out = client.call(PLAIN, [x])
+    (job,) = hand.pending
+    assert isinstance(job, MakePlan)
+    assert calls(workers[0], out) == []
+    twin = hand.client()
+    twin.set_mesh(x=2)
+    y = twin.upload(workers[0], 8, workers[1])
+    twin.call(PLAIN, [y])
+    assert hand.pending == [job]  # the same plan: it is asked for once
+    other = hand.client()
+    z = other.upload(workers[0])
+    assert calls(workers[0], other.call(PLAIN, [z]))
+    workers[0].done(other, 1)
+    out = hand.feed(hand.ready(job))
+    assert [(c.session, c.seq) for c in calls(workers[1], out)] == [(client.number, 1), (twin.number, 1)]
+    assert hand.feed(hand.ready(job)) == []  # nobody waits for it
+
+
+def test_a_program_that_cannot_be_planned_fails_its_calls_and_changes_nothing(hand):
+    client, workers = start(hand)
+
+    def planner(*_):
+        raise ArgumentError("shard: the session has no mesh 'nowhere'")
+
+    hand.planner = planner
+    x = client.upload(workers[0], 8, workers[1])
+    out = client.call(STEP, [x], (0.5,))
+    (call,) = calls(workers[0], out)
+    assert (call.refused.kind, call.refused.text) == ("ArgumentError", "shard: the session has no mesh 'nowhere'")
+    for worker in workers:
+        worker.failed(client, 1)
+    assert client.session.tensors[x + 1].parts == {1: 32, 2: 32}
+
+
+def test_a_planner_that_breaks_is_no_harm(hand):
+    client, workers = start(hand)
+    hand.planner = lambda *_: 1 // 0
+    x = client.upload(workers[0], 8, workers[1])
+    (call,) = calls(workers[0], client.call(PLAIN, [x]))
+    assert "could not be planned: ZeroDivisionError" in call.refused.text
+
+
+def test_clients_write_no_joint_programs(hand):
+    client, _ = start(hand)
+    named = msgspec.structs.replace(PLAIN, workers=(1, 2))
+    (rejected,) = client.hears(client.define(named))
+    assert "names no workers" in rejected.text
+    attrs = {"workers": [1, 2], "rank": 0, "kind": "sum"}
+    together = Program((((8,), "float32"),), "", (Instruction("all_reduce", (0,), attrs),), (1,), (), ())
+    (rejected,) = client.hears(client.define(together))
+    assert "only the planner" in rejected.text
+
+
+# --- the cache -------------------------------------------------------------------------------
+
+
+def test_local_programs_are_forgotten_with_their_program():
+    hand = Hand(Settings(cache_bytes=6000))
+    client, workers = start(hand)
+    x = client.upload(workers[0], 8, workers[1])
+    out = client.call(PLAIN, [x])
+    (call,) = calls(workers[0], out)
+    finish(client, workers, 1)
+    assert hand.state.programs.nbytes > PLAIN_NBYTES
+    out = [action for k in range(2, 12) for action in client.define(program(length=k))]
+    assert call.program in [m.program for m in workers[0].hears(out) if isinstance(m, Forget)]
+    assert all(call.program not in w.state.programs for w in workers)
+    assert hand.state.programs.local_counts() == {}
+
+
+def test_a_local_program_that_a_worker_has_forgotten_is_sent_again(hand):
+    client, workers = start(hand)
+    x = client.upload(workers[0], 8, workers[1])
+    (call,) = calls(workers[0], client.call(PLAIN, [x]))
+    (define,) = workers[0].hears(hand.say(workers[0].results, Need(call.program)))
+    assert define.program.hash() == call.program
+
+
+def test_plans_of_one_program_are_bounded_and_those_in_use_stay(hand, monkeypatch):
+    monkeypatch.setattr(plans, "PLANS_PER_PROGRAM", 8)
+    client, workers = start(hand)
+    x = client.upload(workers[0], 8, workers[1])
+    client.call(PLAIN, [x])
+    (entry,) = [e for e in hand.state.programs if e.hash == PLAIN.hash()]
+    (plan,) = entry.plans.values()
+    other = hand.client()
+    other.set_mesh(x=2)
+    y = other.upload(workers[0], 8, workers[1])
+    for k in range(20):
+        other.set_mesh(f"m{k % 16}", (k % 2,), **{f"a{k}": 1})
+        other.call(PLAIN, [y])
+        finish(other, workers, other.seq)
+    assert len(entry.plans) == 8
+    assert plan in entry.plans.values()
+
+
+def test_plans_with_a_lost_worker_go(hand):
+    client, workers = start(hand)
+    x = client.upload(workers[0], 8, workers[1])
+    (call,) = calls(workers[0], client.call(PLAIN, [x]))
+    workers[1].die()
+    (entry,) = [e for e in hand.state.programs if e.hash == PLAIN.hash()]
+    # The one that is left still has the call, and may ask for its program.
+    (define,) = workers[0].hears(hand.say(workers[0].results, Need(call.program)))
+    assert define.program.hash() == call.program
+    out = workers[0].failed(client, 1, kind="PeerFailed")
+    assert client.hears(out) == []
+    assert workers[0].hears(out) == [Forget(call.program)]
+    assert not entry.plans
