@@ -74,7 +74,7 @@ class Recorder:
         self.anomaly: Any = None  #: Looks for the first nan, if it is to be found: see anomaly.py.
         self.transforms = 0  #: Functions of gt.func that are running: inner gradients are differentiable then.
         self.tape: Any = None  #: Notes the seeds that are drawn, or has them drawn again: see checkpoint.py.
-        #: Casts the operands of some ops before they are recorded: autocast, another default dtype; see policy.py.
+        #: Casts the operands of some ops before they are recorded: autocast, another default dtype; see autocast.py.
         self.policy: Callable[[Kind, tuple[Any, ...]], tuple[Any, ...]] | None = None
         self.pin: Any = None  #: In a signal's context: where results shall lie (signals.py). Never without a policy.
 
