@@ -93,7 +93,7 @@ class Op:
     #: Operands meet in their common dtype (dtypes.promote), or in the result's if only that is
     #: floating; array kernels get them cast to it, torch does it by itself.
     promote: bool = False
-    #: (*specs, **attrs) -> {operand: (n, extra)}: every element of that operand must lie in [0, n), or
+    #: (*specs, **attrs) -> {operand: (n, extra)}: every element of that operand must be in [0, n), or
     #: be `extra` if that is not None (an ignore_index). The worker checks this before the kernel runs,
     #: so no kernel meets a bad index.
     indices: Callable[..., dict[int, tuple[int, int | None]]] | None = None
@@ -131,7 +131,7 @@ class Op:
     parts: Callable[..., Any] | None = None
     #: The workers of its attribute `workers` run it together: see collective.py. Only the planner may write it.
     collective: bool = False
-    #: Its attribute `layout` says how its result shall lie on the session's mesh.
+    #: Its attribute `layout` is the layout of its result on the session's mesh.
     pins: bool = False
 
     def __call__(self, *args: Any, **attrs: Any) -> Any:

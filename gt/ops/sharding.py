@@ -332,7 +332,7 @@ def masked(inside: Any, x: Any) -> Any:
 
 
 def within(index: Any, start: int, size: int) -> tuple[Any, Any]:
-    """For `local`: which elements of an index lie in a shard's part, and their places in it (0 for the others)."""
+    """For `local`: which elements of an index are in a shard's part, and their positions in it (0 for the others)."""
     inside = TABLE["logical_and"](TABLE["ge"](index, start), TABLE["lt"](index, start + size))
     return inside, masked(inside, index - start)
 

@@ -1,4 +1,4 @@
-"""What workers do together, and how a tensor is told where to lie.
+"""What workers do together, and the op that gives a tensor a layout.
 
 Only the planner writes the collective ops; a program of a client that has one is refused. They work on flat arrays of
 declared sizes: all the cutting and joining around them is ordinary ops, so every layout needs only these three. The
@@ -125,7 +125,7 @@ in_range = op(
     "An index whose elements must be in [0, n) or equal to `extra`; for shards of an index.",
     infer=_infer_in_range,
     indices=lambda index, *, n, extra=None: {0: (n, extra)},
-    factors=pointwise,  # it moves elements, but a part of a value need not lie where the value does
+    factors=pointwise,  # it moves elements, but a part of a value may have another layout than the value
     vjp=None,
     kernels={"array": lambda xp, x, **attrs: xp.array(x), "torch": _copy_torch},
     samples=lambda rng: [

@@ -219,7 +219,7 @@ def _infer_view_as_complex(x: Spec) -> Spec:
 
 
 def _as_complex_torch(torch: Any, site: Site) -> Any:
-    if not site.specs[0].size:  # which may lie in any way
+    if not site.specs[0].size:  # whose strides may be anything
         return lambda x: torch.complex(x[..., 0], x[..., 1])
 
     def run(x: Any) -> Any:

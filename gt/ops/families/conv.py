@@ -269,7 +269,7 @@ def _dw_torch(torch: Any, site: Site, *, kernel: Any, stride: Any, padding: Any,
     f, none, shape = torch.ops.aten.convolution_backward.default, [0] * len(kernel), site.results[0].shape
     which = [False, True, False]
     order = choose(torch, site.device, site.specs[1], site.results[0], site.specs[0])
-    # As the weight lies, which it meets next.
+    # In the memory format of the weight, with which it is used next.
     plain = torch.contiguous_format if site.device == "cpu" or order else None
 
     def run(g: Any, x: Any, bias: None) -> Any:

@@ -148,7 +148,7 @@ def _data_torch(torch: Any, site: Site, *, shape: Any, dtype: str) -> Any:
 
 def _data_graph(torch: Any, site: Site, *, shape: Any, dtype: str) -> Any:
     target, kind = tuple(shape), getattr(torch, dtype)
-    # A clone: the bytes lie in memory that the next call writes to.
+    # A clone: the bytes are in memory that the next call overwrites.
     return lambda data: data.view(kind).view(target).clone()
 
 

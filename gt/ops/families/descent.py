@@ -3,7 +3,7 @@
 All tensors are of one shape and dtype; the numbers come with the call. What can be computed of numbers alone (bias
 corrections, decayed learning rates, `1 - beta`) is computed by whoever records the step, and passed.
 
-They are not written in place: their kernels would need memory for what lies between, and a commit may allocate none.
+They are not written in place: their kernels would need memory for intermediate values, and a commit may allocate none.
 """
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ linear = op(
     linear=((0, 2), (1, 2)),
     vjp=(
         lambda g, y, x, weight, *bias: ops.matmul(g, weight),
-        # As g.T @ x, the gradient lies in memory as the weight does.
+        # As g.T @ x, the gradient has the memory format of the weight.
         lambda g, y, x, weight, *bias: ops.matmul(_turn(_flat(g)), _flat(x)),
         lambda g, y, x, weight, *bias: g,
     ),

@@ -27,7 +27,7 @@ NARROW = (dtypes.float16, dtypes.bfloat16)
 
 
 class Form(NamedTuple):
-    """What a norm averages over, and how its parts lie."""
+    """What a norm averages over, and the shapes of its parts."""
 
     view: Shape  #: x is looked at in this shape ...
     dims: Shape  #: ... of which these dimensions are averaged over
@@ -200,7 +200,7 @@ def _direct(site: Site, operands: tuple[Spec, ...]) -> bool:
 
 
 def to_dtype(dtype: Any, *operands: Any) -> list[Any]:
-    """Cast, and in order: torch's kernels read small operands as they lie."""
+    """Cast and contiguous: torch's kernels ignore the strides of small operands."""
     return [None if a is None else a.to(dtype).contiguous() for a in operands]
 
 

@@ -130,7 +130,7 @@ def _infer_linear_scan(a: Spec, b: Spec, *, dim: Any, reverse: Any) -> Spec:
 
 
 def _linear_scan(a: Any, b: Any, *, dim: int, reverse: bool) -> Any:
-    """Every step joins each element with what lies so far before it, twice as far as in the step before."""
+    """Every step combines each element with the one `by` places before it; `by` doubles at each step."""
     by = 1
     while by < a.shape[dim]:
         way = -by if reverse else by

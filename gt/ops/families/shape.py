@@ -176,7 +176,7 @@ def _unfold_array(xp: Any, x: Any, *, dim: int, size: int, step: int) -> Any:
 
 
 def _windows(like: Any, shape: tuple[int, ...], dim: int, size: int, step: int) -> Any:
-    """Where in the base the elements of each window lie: (windows, size)."""
+    """The positions in the base of the elements of each window: (windows, size)."""
     n = (shape[dim] - size) // step + 1
     starts, steps = (like._apply(ops.arange, (0, by), {"n": k, "dtype": "int64"}) for by, k in ((step, n), (1, size)))
     return ops.add(ops.reshape(starts, shape=(n, 1)), steps)

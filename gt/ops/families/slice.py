@@ -19,7 +19,7 @@ from gt.program import Spec, spec
 
 
 class Cut:
-    """Where a slice lies in a tensor of `shape`: checked attributes, and what the kernels need."""
+    """The position of a slice in a tensor of `shape`: checked attributes, and what the kernels need."""
 
     __slots__ = ("dims", "drop", "full", "lengths", "limits", "result", "shape", "spans", "steps")
 
@@ -38,7 +38,7 @@ class Cut:
             limits.append(full[d] - last + (length == 0))
             full[d] = length
             spans[d] = last + 1 if length else 0
-        self.spans = tuple(spans)  #: how much of each dimension lies between the slice's ends
+        self.spans = tuple(spans)  #: how much of each dimension is between the slice's ends
         self.limits = tuple(limits)
         self.full = tuple(full)  #: the slice's shape before `drop`
         for d in self.drop:
@@ -47,7 +47,7 @@ class Cut:
         self.result = tuple(n for d, n in enumerate(full) if d not in self.drop)
 
     def where(self, starts: tuple[int, ...]) -> tuple[slice, ...]:
-        """The slice as Python knows it; refuses what lies outside, which Python would shorten."""
+        """The slice as Python knows it; refuses elements outside, which Python would leave out."""
         place = [slice(None)] * len(self.shape)
         for i, start in enumerate(starts):
             self.check(i, start)
@@ -120,7 +120,7 @@ def _slice_torch(torch: Any, site: Site, **attrs: Any) -> Any:
     if len(cut.dims) == 1 and cut.steps == (1,):
         dim, length = cut.dims[0], cut.lengths[0]
         if cut.drop:
-            return lambda x, start: x.select(dim, start)  # torch refuses what lies outside
+            return lambda x, start: x.select(dim, start)  # torch refuses elements outside
         return lambda x, start: x.narrow(dim, start, length)
     view = _view_torch(cut)
     return lambda x, *starts: view(x, starts)

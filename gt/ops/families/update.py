@@ -1,7 +1,7 @@
 """Optimizer steps, one instruction per parameter; learning rate and step count come with the call.
 
 The arithmetic is torch's, by its fused kernels: "torch_inplace" writes the new parameter and state
-over the old ones, "torch" over copies of them. The fused kernels read memory as it lies and look at
+over the old ones, "torch" over copies of them. The fused kernels read memory in order and look at
 no strides: their operands must be contiguous.
 
 In a graph the same arithmetic is written out, in float32 for narrow types: it fuses with what is around it. What
@@ -41,7 +41,7 @@ def _inplace(fused: Any, written: tuple[int, ...]) -> Any:
     def make(torch: Any, site: Site, **attrs: Any) -> Any:
         if site.specs[0].size:
             return fused(torch, site, **attrs)
-        # CUDA's kernel minds even how nothing lies in memory.
+        # CUDA's kernel looks at the strides even of an empty tensor.
         return lambda *operands: tuple(operands[k] for k in written) if len(written) > 1 else operands[written[0]]
 
     return make
