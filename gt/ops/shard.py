@@ -27,7 +27,7 @@ from gt.program import Spec, spec
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a worker has of one factor: so many elements, the first of them at `start` (-1 if they are not contiguous)."""
+    """What a worker has of one factor: its size, and the `start` of its first element (-1 if not contiguous)."""
 
     start: int
     size: int
