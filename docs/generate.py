@@ -49,7 +49,7 @@ Functions of PyTorch that are not listed here (`gt.NAME`, `gt.linalg.NAME`, `gt.
 HEADINGS = {
     "Tensors": "casts dtypes",
     "Creation ops": "creation interop",
-    "Indexing, slicing, joining, mutating ops": "shapes joining slices indexing masks scatter arranging copies inplace",
+    "Indexing, slicing, joining, mutating ops": "shapes joining indexing masks scatter arranging view_copies inplace",
     "Random sampling": "randoms",
     "Locally disabling gradient computation": "modes",
     "Gradients and activation checkpointing": "backward checkpoint",

@@ -10,51 +10,51 @@ tensor([[2., 2., 2.],
 
 from gt import amp, autograd, backends, cuda, fft, func, linalg, nn, optim, random, signal, special, utils
 from gt.client import debug, methods as _methods
-from gt.client.compat import arguments as _arguments, switches as _switches
+from gt.client.compat import arguments as _arguments, fallback as _fallback, switches as _switches
+from gt.client.compat.autocast import *
+from gt.client.compat.devices import *
+from gt.client.compat.fallback import torch_op
+from gt.client.compat.interop import from_dlpack, from_torch
+from gt.client.compat.legacy import *
+from gt.client.compat.switches import *
 from gt.client.functions.activations import *
 from gt.client.functions.arranging import *
-from gt.client.grad.backward import grad
-from gt.client.grad.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from gt.client.functions.casts import *
-from gt.client.grad.checkpoint import checkpoint, checkpoint_sequential
-from gt.client.record.compiling import *
 from gt.client.functions.complexes import *
-from gt.client.functions.copies import *
 from gt.client.functions.creation import *
-from gt.client.compat.devices import *
 from gt.client.functions.diagonals import *
 from gt.client.functions.einsum import *
 from gt.client.functions.elementwise import *
-from gt.client.functions.linalg.factoring import *
-from gt.client.compat.fallback import torch_op
-from gt.client.record.traced import function
 from gt.client.functions.indexing import *
-from gt.client.views.inplace import *
 from gt.client.functions.joining import *
-from gt.client.compat.legacy import *
-from gt.client.functions.masks import *
-from gt.client.compat.interop import from_dlpack, from_torch
+from gt.client.functions.linalg.factoring import *
 from gt.client.functions.linalg.matrices import *
+from gt.client.functions.linalg.norms import *
+from gt.client.functions.linalg.solving import *
+from gt.client.functions.masks import *
 from gt.client.functions.padding import *
 from gt.client.functions.pairs import *
-from gt.client.compat.autocast import *
 from gt.client.functions.printing import *
 from gt.client.functions.randoms import *
 from gt.client.functions.reductions import *
 from gt.client.functions.save import load, save
 from gt.client.functions.scans import *
 from gt.client.functions.scatter import *
-from gt.client.session.connecting import connect, disconnect, gpu_workers
 from gt.client.functions.shapes import *
-from gt.client.mesh.sharding import *
-from gt.client.functions.slices import *
-from gt.client.functions.linalg.solving import *
 from gt.client.functions.sorting import *
 from gt.client.functions.spectra import *
 from gt.client.functions.statistics import *
-from gt.client.compat.switches import *
-from gt.client.tensor import Parameter, Tensor
+from gt.client.functions.view_copies import *
 from gt.client.functions.windows import bartlett_window, blackman_window, hamming_window, hann_window, kaiser_window
+from gt.client.grad.backward import grad
+from gt.client.grad.checkpoint import checkpoint, checkpoint_sequential
+from gt.client.grad.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
+from gt.client.mesh.sharding import *
+from gt.client.record.compiling import *
+from gt.client.record.traced import function
+from gt.client.session.connecting import connect, disconnect, gpu_workers
+from gt.client.tensor import Parameter, Tensor
+from gt.client.views.inplace import *
 from gt.dtypes import (
     DType, bfloat16, complex64, complex128, float16, float32, float64, int8, int16, int32, int64, promote_types, uint8,
 )  # fmt: skip
@@ -69,6 +69,7 @@ from gt.nn.functional import (
 from gt.nn.functional import adaptive_max_pool1d_with_indices as adaptive_max_pool1d
 from gt.nn.functional import affine_grid as affine_grid_generator
 from gt.nn.functional.resize import grid_sampler
+from gt.ops import TABLE as _TABLE
 
 __version__ = "0.1.0"
 
@@ -79,16 +80,12 @@ _arguments.explain_all(globals())
 
 
 def __getattr__(name: str) -> object:
-    """Public ops without a function of their own are found in the table. Functions of torch that GT does not have are
-    run by torch, on the worker."""
-    from gt.client.compat.fallback import find
-    from gt.ops import TABLE
-
+    """Names without a function of their own: in-place forms, public ops of the table, and functions that torch runs."""
     if name.endswith("_") and not name.startswith("_") and hasattr(Tensor, name):
-        return getattr(Tensor, name)  # as torch has `torch.relu_(x)`
-    op = TABLE.get(name)
+        return getattr(Tensor, name)  # gt.relu_(x)
+    op = _TABLE.get(name)
     if op is None or not op.public:
-        if name.startswith("_") or (found := find(name)) is None:
+        if name.startswith("_") or (found := _fallback.find(name)) is None:
             raise _switches.absent(name)
         return found
 

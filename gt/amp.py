@@ -1,6 +1,6 @@
-"""Mixed precision, named as in torch.amp: `autocast`, and a GradScaler for gradients that float16 would lose.
+"""Mixed precision, named as in torch.amp: `autocast`, and a GradScaler for gradients that underflow in float16.
 
-bfloat16, autocast's default, has float32's range and needs no scaler.
+bfloat16, the default of autocast, has the range of float32 and needs no scaler.
 """
 
 from __future__ import annotations
@@ -21,78 +21,73 @@ __all__ = ["GradScaler", "autocast", "is_autocast_available"]
 
 
 def is_autocast_available(device_type: str) -> bool:
-    """Whether autocast can be used: always, whatever device a worker has."""
+    """Whether autocast is available: always, on any device."""
     return True
 
 
 class _Progress:
-    """What was done with an optimizer since the last update()."""
+    """The state of an optimizer since the last update()."""
 
     __slots__ = ("found", "infinite", "stepped")
 
     def __init__(self) -> None:
         self.found: Tensor | None = None  #: Set by unscale_(): whether some gradient is not finite.
-        self.infinite: bool | None = None  #: The same, once it was waited for.
+        self.infinite: bool | None = None  #: The same as a bool, once fetched.
         self.stepped = False
 
     def skip(self) -> bool:
-        """Whether the gradients are useless. Waits for them, once."""
+        """Whether some gradient is not finite. Waits for the answer once."""
         if self.infinite is None:
             self.infinite = self.found is not None and bool(self.found)
         return self.infinite
 
 
 class GradScaler:
-    """Scales a loss up before backward() and its gradients down before the step; a step whose gradients are not
-    finite is skipped, and the scale lowered. Each step() waits once, for whether they are."""
+    """Scales the loss up before backward() and the gradients down before the step. A step whose gradients are not
+    finite is skipped, and the scale is reduced. Each step() waits once, to learn whether they are finite."""
 
     def __init__(
-        self,
-        device: str = "cuda",
-        init_scale: float = 2.0**16,
-        growth_factor: float = 2.0,
-        backoff_factor: float = 0.5,
-        growth_interval: int = 2000,
-        enabled: bool = True,
-    ) -> None:
+        self, device: str = "cuda", init_scale: float = 2.0**16, growth_factor: float = 2.0,
+        backoff_factor: float = 0.5, growth_interval: int = 2000, enabled: bool = True,
+    ) -> None:  # fmt: skip
         if enabled and growth_factor <= 1:
-            raise ArgumentError(f"GradScaler: growth_factor={growth_factor} is not above 1")
+            raise ArgumentError(f"GradScaler: growth_factor must be > 1, got {growth_factor}")
         if enabled and backoff_factor >= 1:
-            raise ArgumentError(f"GradScaler: backoff_factor={backoff_factor} is not below 1")
+            raise ArgumentError(f"GradScaler: backoff_factor must be < 1, got {backoff_factor}")
         self._enabled = enabled
         self._scale = float(init_scale)
         self._growth_factor = growth_factor
         self._backoff_factor = backoff_factor
         self._growth_interval = growth_interval
-        self._growth_tracker = 0  #: Updates without an infinite gradient since the scale last changed.
-        self._scaled = False  #: scale() was called: torch makes the scale then, and refuses to go on without.
+        self._growth_tracker = 0  #: The number of updates with finite gradients since the scale changed.
+        self._scaled = False  #: Whether scale() was called, which the other methods require as in torch.
         self._progress: dict[Optimizer, _Progress] = {}
 
     def scale(self, outputs: Any) -> Any:
-        """The tensor, or all tensors of a list, times the scale."""
+        """Multiply a tensor, or all tensors of an iterable, by the scale."""
         if not self._enabled:
             return outputs
         self._scaled = True
         if isinstance(outputs, Tensor):
-            # A loss of one element is scaled in float32, since the scale is more than float16 can hold.
+            # A scalar loss is scaled in float32, because the scale exceeds the range of float16.
             narrow = outputs.ndim == 0 and outputs.dtype in (dtypes.float16, dtypes.bfloat16)
             return (outputs.float() if narrow else outputs) * self._scale
         if isinstance(outputs, (list, tuple)):
             return type(outputs)([self.scale(x) for x in outputs])
         if isinstance(outputs, Iterable):
             return map(self.scale, outputs)
-        raise ArgumentError(f"GradScaler.scale: a tensor or a list of them, not {type(outputs).__name__}")
+        raise ArgumentError(f"GradScaler.scale: expected a tensor or tensors, got {type(outputs).__name__}")
 
     def unscale_(self, optimizer: Optimizer) -> None:
-        """Divide the gradients by the scale: for whoever looks at them before the step, as clipping does."""
+        """Divide the gradients by the scale, for code that reads them before the step, such as clipping."""
         if not self._enabled:
             return
         self._check_scaled("unscale_")
         progress = self._of(optimizer)
         if progress.stepped:
-            raise AutogradError("unscale_() after step(); it comes before it, once between two calls of update()")
+            raise AutogradError("unscale_() was called after step(); call it before step(), once per update()")
         if progress.found is not None:
-            raise AutogradError("unscale_() was called on this optimizer already since the last update()")
+            raise AutogradError("unscale_() was already called on this optimizer since the last update()")
         grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         if not grads:
             raise AutogradError("GradScaler: the optimizer's parameters have no gradients; call backward() first")
@@ -100,21 +95,21 @@ class GradScaler:
         with set_grad(False):
             for g in grads:
                 if g.dtype is dtypes.float16:
-                    raise ArgumentError("GradScaler: gradients in float16; keep parameters in float32, under autocast")
+                    raise ArgumentError("GradScaler: float16 gradients are not supported; keep parameters in float32")
             progress.found = ~shapes.stack([elementwise.isfinite(g).all() for g in grads]).all()
             for g in grads:
                 g.mul_(inverse)
 
     def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
-        """The optimizer's step, unless some gradient is not finite."""
+        """Call optimizer.step(), unless some gradient is not finite."""
         if not self._enabled:
             return optimizer.step(*args, **kwargs)
         if "closure" in kwargs or args:
-            raise AutogradError("GradScaler.step: takes no closure; call backward() before it")
+            raise AutogradError("GradScaler.step: closures are not supported; call backward() before it")
         self._check_scaled("step")
         progress = self._of(optimizer)
         if progress.stepped:
-            raise AutogradError("step() was called already since the last update()")
+            raise AutogradError("step() was already called since the last update()")
         if progress.found is None:
             self.unscale_(optimizer)
         result = None if progress.skip() else optimizer.step(**kwargs)
@@ -122,7 +117,7 @@ class GradScaler:
         return result
 
     def update(self, new_scale: Any = None) -> None:
-        """Lower the scale if gradients were not finite; raise it after many updates at which all were."""
+        """Reduce the scale if gradients were not finite; increase it after growth_interval updates with finite ones."""
         if not self._enabled:
             return
         self._check_scaled("update")
@@ -131,7 +126,7 @@ class GradScaler:
         else:
             unscaled = [p for p in self._progress.values() if p.found is not None]
             if not unscaled:
-                raise AutogradError("GradScaler.update: no step() or unscale_() since the last update()")
+                raise AutogradError("GradScaler.update: no step() or unscale_() was called since the last update()")
             self._adapt(any(p.skip() for p in unscaled))
         self._progress.clear()
 
@@ -157,39 +152,39 @@ class GradScaler:
     # --- settings ---
 
     def get_scale(self) -> float:
-        """The scale; 1 if the scaler is not enabled."""
+        """The current scale; 1 if the scaler is disabled."""
         return self._scale if self._enabled else 1.0
 
     def get_growth_factor(self) -> float:
-        """What the scale grows by."""
+        """The factor by which the scale grows."""
         return self._growth_factor
 
     def set_growth_factor(self, new_factor: float) -> None:
-        """Set what the scale grows by."""
+        """Set the factor by which the scale grows."""
         self._growth_factor = new_factor
 
     def get_backoff_factor(self) -> float:
-        """What the scale shrinks by."""
+        """The factor by which the scale is reduced."""
         return self._backoff_factor
 
     def set_backoff_factor(self, new_factor: float) -> None:
-        """Set what the scale shrinks by."""
+        """Set the factor by which the scale is reduced."""
         self._backoff_factor = new_factor
 
     def get_growth_interval(self) -> int:
-        """After how many good updates the scale grows."""
+        """The number of updates with finite gradients after which the scale grows."""
         return self._growth_interval
 
     def set_growth_interval(self, new_interval: int) -> None:
-        """Set after how many good updates the scale grows."""
+        """Set the number of updates with finite gradients after which the scale grows."""
         self._growth_interval = new_interval
 
     def is_enabled(self) -> bool:
-        """Whether it does anything."""
+        """Whether the scaler is enabled."""
         return self._enabled
 
     def state_dict(self) -> dict[str, Any]:
-        """Scale and settings, as torch lays them out."""
+        """Scale and settings, in torch's format."""
         if not self._enabled:
             return {}
         return {
@@ -201,11 +196,11 @@ class GradScaler:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state, GT's or torch's."""
+        """Load a state, of GT or torch."""
         if not self._enabled:
             return
         if not state_dict:
-            raise AutogradError("GradScaler.load_state_dict: the state is empty; it was saved by one not enabled")
+            raise AutogradError("GradScaler.load_state_dict: the state is empty; it was saved by a disabled scaler")
         self._scale = float(state_dict["scale"])
         self._growth_factor = state_dict["growth_factor"]
         self._backoff_factor = state_dict["backoff_factor"]
@@ -213,4 +208,4 @@ class GradScaler:
         self._growth_tracker = state_dict["_growth_tracker"]
 
 
-_LARGEST = 3.4028234663852886e38  #: Gradients in float32 could not be scaled by more.
+_LARGEST = 3.4028234663852886e38  #: The largest float32, and so the largest scale.

@@ -1,4 +1,4 @@
-"""Arguments of the commands: argparse, but an error is one line."""
+"""The command-line parser of all `gt` commands: argparse, with errors of one line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NoReturn
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that answers a mistake with one line and exit code 2."""
+    """An ArgumentParser that reports a wrong argument in one line, with exit code 2."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}; {self.prog} --help tells more\n")
+        self.exit(2, f"{self.prog}: {message}; {self.prog} --help shows the options\n")

@@ -1,4 +1,4 @@
-"""Every setting, its default and its GT_* variable. Nothing else reads the environment."""
+"""Every setting, its default and its GT_* variable. No other file reads the environment."""
 
 from __future__ import annotations
 
@@ -33,32 +33,32 @@ class Config:
     """The settings of this process, read once when first asked for."""
 
     server: str = _setting("GT_SERVER", "", "address of a running server; empty: start a private one")
-    token: str = _setting("GT_TOKEN", "", "secret that clients and workers must know to join")
-    engine: str = _setting("GT_ENGINE", "torch", "what workers compute with: torch, numpy or jax")
-    device: str = _setting("GT_DEVICE", "", "device of a worker (cpu, cuda:0); empty: a GPU if there is one")
+    token: str = _setting("GT_TOKEN", "", "secret that clients and workers need to join a server")
+    engine: str = _setting("GT_ENGINE", "torch", "array library of workers: torch, numpy or jax")
+    device: str = _setting("GT_DEVICE", "", "device of a worker, such as cpu or cuda:0; empty: a GPU if there is one")
     threads: int = _setting("GT_THREADS", "0", "CPU threads of a worker's engine; 0: the engine's default", int)
-    workers: int = _setting("GT_WORKERS", "0", "workers of a private server; 0: one per GPU, or one", int)
-    auto_shard: bool = _setting("GT_AUTO_SHARD", "0", "a session uses all workers; large uploads are split", bool)
-    signals: str = _setting("GT_SIGNALS", "", "file that says where ops in named contexts run (gt.signal)")
-    instruction_log: str = _setting("GT_INSTRUCTION_LOG", "", "file for the dispatcher's log of every message")
-    verbose: bool = _setting("GT_VERBOSE", "0", "say on stderr what starts, joins, leaves", bool)
+    workers: int = _setting("GT_WORKERS", "0", "workers of a private server; 0: one per GPU, or one without GPUs", int)
+    auto_shard: bool = _setting("GT_AUTO_SHARD", "0", "a session uses all workers; large uploads are sharded", bool)
+    signals: str = _setting("GT_SIGNALS", "", "file with the placement of ops in named contexts (gt.signal)")
+    instruction_log: str = _setting("GT_INSTRUCTION_LOG", "", "file to which the dispatcher logs every message")
+    verbose: bool = _setting("GT_VERBOSE", "0", "report on stderr what starts, joins and leaves", bool)
     debug_client: bool = _setting("GT_DEBUG_CLIENT", "0", "log what the client records and sends", bool)
     debug_dispatcher: bool = _setting("GT_DEBUG_DISPATCHER", "0", "log every event of the dispatcher", bool)
     debug_worker: bool = _setting("GT_DEBUG_WORKER", "0", "log what a worker runs", bool)
     debug_compile: bool = _setting("GT_DEBUG_COMPILE", "0", "log the code generated for programs", bool)
-    worker_timeout_s: float = _setting("GT_WORKER_TIMEOUT", "15", "seconds a call waits for a first worker", float)
-    peer_timeout_s: float = _setting("GT_PEER_TIMEOUT", "30", "seconds a worker waits for others in one call", float)
+    worker_timeout_s: float = _setting("GT_WORKER_TIMEOUT", "15", "seconds a call waits for a worker to join", float)
+    peer_timeout_s: float = _setting("GT_PEER_TIMEOUT", "30", "seconds a worker waits for others in a call", float)
     start_timeout_s: float = _setting("GT_START_TIMEOUT", "60", "seconds to wait for a private server to start", float)
     connect_timeout_s: float = _setting("GT_CONNECT_TIMEOUT", "5", "seconds to wait for a server's answer", float)
-    spin_us: int = _setting("GT_SPIN_US", "400", "microseconds a worker looks for more work before it sleeps", int)
-    worker_memory: int = _setting("GT_WORKER_MEMORY", "0", "bytes a worker may use; 0: all of its device", int)
-    share_memory: bool = _setting("GT_SHARE_MEMORY", "1", "tensors on one machine go through shared memory", bool)
-    fake_memory: int = _setting("GT_FAKE_MEMORY", "0", "for tests: a program allocating more than this fails", int)
+    spin_us: int = _setting("GT_SPIN_US", "400", "microseconds a worker polls for more work before it sleeps", int)
+    worker_memory: int = _setting("GT_WORKER_MEMORY", "0", "bytes a worker may use; 0: all memory of its device", int)
+    share_memory: bool = _setting("GT_SHARE_MEMORY", "1", "send tensors through shared memory on one machine", bool)
+    fake_memory: int = _setting("GT_FAKE_MEMORY", "0", "for tests: a program that allocates more bytes fails", int)
     auto_compile: bool = _setting(
-        "GT_AUTO_COMPILE", "1", "programs that prove hot are compiled in the background", bool
+        "GT_AUTO_COMPILE", "1", "compile programs that are called often, in the background", bool
     )
     cache_dir: str = _setting("GT_CACHE_DIR", "", "folder for compiled programs; empty: ~/.cache/gt")
-    cache_bytes: int = _setting("GT_CACHE_BYTES", str(256 << 20), "limit of each cache of programs and code", int)
+    cache_bytes: int = _setting("GT_CACHE_BYTES", str(256 << 20), "bytes of each cache of programs and code", int)
 
 
 def settings() -> list[tuple[str, str, str]]:
@@ -67,7 +67,7 @@ def settings() -> list[tuple[str, str, str]]:
 
 
 def load() -> Config:
-    """The settings as the environment has them now."""
+    """The settings from the current environment."""
     return Config()
 
 
@@ -83,31 +83,31 @@ def environment(**changes: object) -> dict[str, str]:
 
 
 def compiler_environment(home: str) -> dict[str, str]:
-    """The environment of the process that compiles programs; its compilers keep what they make in that folder."""
+    """The environment of the process that compiles programs; its compilers keep their files in that folder."""
     threads = max(1, min(8, (os.cpu_count() or 2) // 2))
     return {
         **os.environ,
         "TORCHINDUCTOR_CACHE_DIR": home,
         "TRITON_CACHE_DIR": os.path.join(home, "triton"),
-        "TMPDIR": os.path.join(home, "scratch"),  # a compiler that is killed leaves what it has there
+        "TMPDIR": os.path.join(home, "scratch"),  # a compiler that is killed leaves its files there
         "TORCHINDUCTOR_COMPILE_THREADS": str(threads),
     }
 
 
 def prepare_torch(quiet: bool) -> None:
-    """How torch shall behave where workers talk to each other; to be called before it is imported."""
-    if quiet:  # it tells of every peer that is gone, with a trace of its stack
+    """Set how torch behaves where workers talk to each other; to be called before torch is imported."""
+    if quiet:  # torch prints a stack trace for every peer that is gone
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")  # clean up, and leave the process alive
 
 
 def cxx() -> str:
-    """The C++ compiler that the user names."""
+    """The C++ compiler that the user chose."""
     return os.environ.get("CXX", "")
 
 
 def nccl_host() -> str:
-    """The host that NCCL takes this to be, where the user gives it another name."""
+    """The name of this host for NCCL, where the user gives it another one."""
     return os.environ.get("NCCL_HOSTID", "")
 
 
@@ -119,6 +119,6 @@ def visible_gpus() -> list[str] | None:
     allowed: list[str] = []
     for name in text.split(","):
         if not name.strip() or name.strip() == "-1":
-            break  # CUDA, too, ignores what follows a bad entry
+            break  # CUDA also ignores what follows a bad entry
         allowed.append(name.strip())
     return allowed

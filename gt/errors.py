@@ -1,38 +1,38 @@
-"""Every error a user can see. Each also is the Python error that torch would raise there."""
+"""Every error that users see. Each is also the Python error that torch raises in that case."""
 
 from __future__ import annotations
 
 
 class GTError(RuntimeError):
-    """The root of GT's errors; a RuntimeError, which is what torch raises for most of them."""
+    """The base class of GT's errors; a RuntimeError, as most errors of torch are."""
 
 
 class ShapeError(GTError, RuntimeError):
-    """Sizes do not fit together; raised at the line that made the op."""
+    """Shapes that do not fit together; raised at the line that records the op."""
 
 
 class DimError(GTError, IndexError):
-    """A dimension or an index that the tensor does not have."""
+    """A dimension or an index that is out of range for the tensor."""
 
 
 class DTypeError(GTError, TypeError):
-    """A type that the op does not take: of elements, or of an argument."""
+    """A dtype, or a type of an argument, that the op does not accept."""
 
 
 class ArgumentError(GTError, ValueError):
-    """Any other argument an op or a function cannot take."""
+    """Any other argument that an op or a function does not accept."""
 
 
 class StateError(ArgumentError, RuntimeError):
-    """A state whose names are not those of the module or optimizer that is to take it over."""
+    """A state dict whose names do not match those of the module or optimizer that loads it."""
 
 
 class AutogradError(GTError, RuntimeError):
-    """Backward through a graph that is gone, an in-place write to a leaf, and the like."""
+    """Backward through a graph that was freed, an in-place write to a leaf, and the like."""
 
 
 class ProgramError(GTError, ValueError):
-    """A program that is not well formed: wrong numbering, unknown op, bad attributes."""
+    """A program that is not valid: wrong numbering, an unknown op, bad attributes."""
 
 
 class FunctionError(GTError, RuntimeError):
@@ -44,27 +44,27 @@ class WorkerError(GTError, RuntimeError):
 
 
 class OutOfMemory(WorkerError, MemoryError):
-    """A call needed more memory than its worker, or its session, has."""
+    """A call needed more memory than its worker or its session has."""
 
 
 class IndexOutOfRange(WorkerError, IndexError):
-    """An index tensor held a value outside the dimension it indexes."""
+    """An index tensor has a value that is out of range for the dimension it indexes."""
 
 
 class LinAlgError(WorkerError):
-    """A matrix that cannot be inverted, factored or solved with; which one, only its values tell."""
+    """A matrix that cannot be inverted, factored or solved with, because of its values."""
 
 
 class LostError(WorkerError, ConnectionError):
-    """The value was on a worker that is gone, or the server itself is gone."""
+    """The value was on a worker that is gone, or the server is gone."""
 
 
 class PeerFailed(WorkerError):
-    """A worker that ran its part of the same call failed, is gone, or did not answer in time."""
+    """Another worker of the same call failed, is gone, or did not answer in time."""
 
 
 class ServerError(GTError, ConnectionError):
-    """No server, a server of another version, a refused message."""
+    """There is no server, it has another version, or it refused a message."""
 
 
 class StartError(GTError, RuntimeError):
@@ -72,10 +72,10 @@ class StartError(GTError, RuntimeError):
 
 
 class ForkError(GTError, RuntimeError):
-    """GT was used in a forked child; the connection belongs to the parent."""
+    """GT was used in a forked child process; the connection belongs to the parent."""
 
 
-#: Errors that travel: the wire carries the name, the client raises the class.
+#: Errors that are sent: the message has the name, the client raises the class.
 BY_NAME: dict[str, type[GTError]] = {
     c.__name__: c
     for c in (

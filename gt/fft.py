@@ -1,4 +1,4 @@
-"""torch.fft's names; those that GT has no record of, torch runs on the worker."""
+"""The names of torch.fft; a name that GT does not have is run by torch on the worker."""
 
 from gt.client.functions.fft import *
 from gt.client.functions.fft import __all__ as _names

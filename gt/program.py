@@ -2,8 +2,8 @@
 
 Values are numbered: the inputs first, then the results of the instructions in order. Numbers
 that change from call to call (learning rates, seeds, slice starts, small host data) are not
-part of a program: instructions name them as scalars s0, s1, ... and each call brings their
-values. A program is named by the hash of its content; nothing else about it matters.
+part of a program: instructions name them as scalars s0, s1, ... and each call has their
+values. A program is named by the hash of its content.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Spec:
     def __init__(self, shape: tuple[int, ...], dtype: DType, weak: bool) -> None:
         self.shape = shape
         self.dtype = dtype
-        self.weak = weak  #: A Python number: it never widens the tensors it meets.
+        self.weak = weak  #: A Python number: it does not widen the dtype of a tensor operand.
         self.size = math.prod(shape)
         self.nbytes = self.size * dtype.itemsize
 
@@ -52,12 +52,12 @@ def spec(shape: tuple[int, ...], dtype: DType, weak: bool = False) -> Spec:
     key = (shape, dtype, weak)
     found = _SPECS.get(key)
     if found is None:
-        # setdefault: two threads may make the same spec, only one may win.
+        # setdefault: two threads may make the same spec, but only one may be used.
         found = _SPECS.setdefault(key, Spec(shape, dtype, weak))
     return found
 
 
-#: What a scalar operand looks like to `infer`, by its kind: float, int, bool, host data.
+#: The spec of a scalar operand for `infer`, by its kind: float, int, bool, host data.
 SCALARS: dict[str, Spec] = {
     "f": spec((), dtypes.float32, weak=True),
     "i": spec((), dtypes.int64, weak=True),
@@ -67,22 +67,22 @@ SCALARS: dict[str, Spec] = {
 SCALAR_TYPES: dict[str, type] = {"f": float, "i": int, "b": bool, "d": bytes}
 
 
-#: How exactly products of float32 may be computed: torch's words for it.
+#: How exactly products of float32 are computed: torch's names.
 PRODUCTS = ("highest", "high", "medium")
 
 
 class Precision(NamedTuple):
-    """What a program's float32 arithmetic may give up for speed. torch has flags of the process for it, but workers are
-    shared: so it is part of the program."""
+    """How exactly a program's float32 arithmetic is computed. torch has flags of the process for this; workers are
+    shared, so here it is part of the program."""
 
-    product: str = "highest"  #: of matrix products: one of PRODUCTS
-    conv_tf32: bool = True  #: whether convolutions may use TF32 where a GPU has it; torch lets them
+    product: str = "highest"  #: Of matrix products: one of PRODUCTS.
+    conv_tf32: bool = True  #: Whether convolutions may use TF32 on GPUs that have it, as in torch.
 
     def __str__(self) -> str:
         return f"precision {self.product}" + ("" if self.conv_tf32 else ", exact convolutions")
 
 
-DEFAULT_PRECISION = Precision()  #: What torch does unless told otherwise.
+DEFAULT_PRECISION = Precision()  #: torch's default.
 
 
 class Instruction(msgspec.Struct, frozen=True, array_like=True):
@@ -101,17 +101,17 @@ class Program(msgspec.Struct, frozen=True, array_like=True):
     scalars: str  #: the kind of each scalar, a letter of SCALARS
     code: tuple[Instruction, ...]
     outputs: tuple[int, ...]  #: value numbers, none twice, none of them an input
-    donate: tuple[int, ...]  #: inputs that nobody else will read again
+    donate: tuple[int, ...]  #: inputs that are not read again after the call
     #: (position in outputs, input): that output replaces that input. If the call fails the
     #: output takes the input's value.
     updates: tuple[tuple[int, int], ...]
     precision: Precision = DEFAULT_PRECISION
-    #: Workers that run their parts of one call together and talk to each other meanwhile: what the planner made of a
-    #: program for one of them. No client may say so.
+    #: The workers that run one call together, each its own program, with collectives between them. Only the
+    #: dispatcher's planner makes such programs; a client may not send one.
     workers: tuple[int, ...] = ()
 
     def text(self) -> str:
-        """The program as people read it."""
+        """The program as readable text."""
         names = [f"%{i}: {spec(tuple(s), dtypes.BY_NAME[d])!r}" for i, (s, d) in enumerate(self.inputs)]
         names += [f"s{k}" for k in range(len(self.scalars))]
         lines = [f"program {self.hash().hex()[:8]}  ({', '.join(names)})"]
@@ -134,7 +134,7 @@ class Program(msgspec.Struct, frozen=True, array_like=True):
         return "\n".join([*lines, last])
 
     def hash(self) -> bytes:
-        """16 bytes that name the program's content."""
+        """A hash of the program's content, of 16 bytes."""
         return hashlib.sha256(_encoder.encode(self)).digest()[:16]
 
 

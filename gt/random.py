@@ -1,4 +1,4 @@
-"""torch.random's names: the state of the random numbers."""
+"""The names of torch.random: seeds and states of the random number generator."""
 
 from gt.client.functions.randoms import fork_rng, get_rng_state, initial_seed, manual_seed, seed, set_rng_state
 

@@ -1,4 +1,4 @@
-"""Signals: where named parts of a computation run (`context`, `configure`, `place`). And torch.signal's windows."""
+"""Signals: where named parts of a computation run (`context`, `configure`, `place`); and torch.signal.windows."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def server() -> Iterator[None]:
         gt.disconnect()
 
 
-def test_tensors_are_like_torchs() -> None:
+def test_tensors_are_as_in_torch() -> None:
     x = gt.tensor([[1.0, 2.0], [3.0, 4.0]])
     assert repr(x @ x.T) == "tensor([[ 5., 11.],\n        [11., 25.]])"
     assert x.shape == (2, 2)
@@ -93,7 +93,7 @@ def test_a_function_is_replayed() -> None:
     assert step.replays == 2
 
 
-def test_mistakes_are_told_where_they_are_made() -> None:
+def test_mistakes_are_reported_where_they_are_made() -> None:
     with pytest.raises(RuntimeError, match=r"matmul: \(2, 3\) @ \(2, 3\): inner sizes 3 and 2 differ"):
         gt.ones(2, 3) @ gt.ones(2, 3)
     table = gt.arange(4)

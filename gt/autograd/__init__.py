@@ -1,4 +1,4 @@
-"""torch.autograd's names: gradients by hand, functions with a gradient of their own, anomaly mode."""
+"""The names of torch.autograd: gradients, custom functions, gradient modes, anomaly detection."""
 
 from typing import Any
 
@@ -16,5 +16,5 @@ __all__ = [
 
 
 def Variable(data: Any, requires_grad: bool = False) -> Any:
-    """torch's old name of a tensor that may require gradients."""
+    """torch's old way to make a tensor that may require gradients."""
     return data.detach().requires_grad_(requires_grad)

@@ -1,4 +1,4 @@
-"""torch.autograd.function's names."""
+"""The names of torch.autograd.function."""
 
 from gt.client.grad.custom import Function, once_differentiable
 

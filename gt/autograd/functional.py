@@ -1,4 +1,4 @@
-"""torch.autograd.functional's functions."""
+"""The functions of torch.autograd.functional."""
 
 from gt.client.grad.functional import hessian, hvp, jacobian, jvp, vhp, vjp
 

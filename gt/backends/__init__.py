@@ -1,5 +1,5 @@
-"""torch.backends' flags. Those for TF32 count, and travel with what is recorded; the others may be set and read, and
-change nothing: how a worker computes is its own setting."""
+"""The flags of torch.backends. The TF32 flags have an effect and are recorded with each call. The others can be set and
+read, and have no effect: workers have their own settings."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""torch.backends.cuda's flags. `matmul.allow_tf32` counts: whether products of float32 may use TF32. The others, as
-for which kernel attention uses, change nothing here."""
+"""The flags of torch.backends.cuda. `matmul.allow_tf32` decides whether float32 products may use TF32. The others, such
+as the choice of attention kernel, have no effect."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gt.errors import ArgumentError
 
 
 class _Matmul:
-    """How products are computed. `gt.set_float32_matmul_precision` says the same in other words."""
+    """Precision of matrix products, as set by `gt.set_float32_matmul_precision`."""
 
     allow_fp16_reduced_precision_reduction = True
     allow_bf16_reduced_precision_reduction = True
@@ -31,7 +31,7 @@ class _Matmul:
     @fp32_precision.setter
     def fp32_precision(self, word: str) -> None:
         if word not in ("tf32", "ieee", "none"):
-            raise ArgumentError(f"fp32_precision: 'tf32', 'ieee' or 'none', not {word!r}")
+            raise ArgumentError(f"fp32_precision must be 'tf32', 'ieee' or 'none', got {word!r}")
         self.allow_tf32 = word == "tf32"
 
 
@@ -39,16 +39,16 @@ matmul = _Matmul()
 
 
 def is_built() -> bool:
-    """Whether workers may compute on CUDA."""
+    """Whether GT supports CUDA: always."""
     return True
 
 
 def enable_flash_sdp(enabled: bool) -> None:
-    """Does nothing."""
+    """Does nothing: the worker chooses the attention kernel."""
 
 
 def flash_sdp_enabled() -> bool:
-    """Whether a worker may use that kernel: always."""
+    """Whether a worker may use this attention kernel: always."""
     return True
 
 
@@ -57,5 +57,5 @@ mem_efficient_sdp_enabled = math_sdp_enabled = cudnn_sdp_enabled = flash_sdp_ena
 
 
 def sdp_kernel(*args: Any, **kwargs: Any) -> AbstractContextManager[None]:
-    """Which kernel attention uses, for a while: nothing changes."""
+    """A context manager without effect: the worker chooses the attention kernel."""
     return nullcontext()

@@ -1,4 +1,4 @@
-"""torch.backends.cudnn's flags. `allow_tf32` counts: whether convolutions may use TF32. The others change nothing."""
+"""The flags of torch.backends.cudnn. `allow_tf32` lets convolutions use TF32; the others have no effect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ benchmark_limit: int | None = 10
 
 
 class _Flags(ModuleType):
-    """This module: setting its flag is more than keeping it."""
+    """The class of this module, in which `allow_tf32` is a property."""
 
     @property
     def allow_tf32(self) -> bool:
@@ -30,24 +30,20 @@ sys.modules[__name__].__class__ = _Flags
 
 
 def is_available() -> bool:
-    """Whether GT can be told to use it: never."""
+    """Whether cuDNN can be configured from GT: never."""
     return False
 
 
 def version() -> None:
-    """None: GT does not know."""
+    """None: the version is known to workers only."""
 
 
 @contextmanager
 def flags(
-    enabled: bool = False,
-    benchmark: bool = False,
-    benchmark_limit: int | None = 10,
-    deterministic: bool = False,
-    allow_tf32: bool = True,
-    fp32_precision: str = "none",
-) -> Iterator[Any]:
-    """Settings for a while. `allow_tf32` counts."""
+    enabled: bool = False, benchmark: bool = False, benchmark_limit: int | None = 10, deterministic: bool = False,
+    allow_tf32: bool = True, fp32_precision: str = "none",
+) -> Iterator[Any]:  # fmt: skip
+    """A context manager that sets `allow_tf32`; the other flags have no effect."""
     before = precision.current().conv_tf32
     precision.choose(conv_tf32=bool(allow_tf32))
     try:

@@ -1,13 +1,13 @@
-"""torch.backends.mps: no worker computes on an Apple GPU."""
+"""torch.backends.mps: GT does not support Apple GPUs."""
 
 from __future__ import annotations
 
 
 def is_available() -> bool:
-    """Whether there is one: never."""
+    """Whether an Apple GPU is available: never."""
     return False
 
 
 def is_built() -> bool:
-    """Whether GT can use one: never."""
+    """Whether GT supports Apple GPUs: never."""
     return False

@@ -1,50 +1,24 @@
-"""`gt`: serve, worker, ops, config. Each command is loaded only when it is asked for."""
+"""`gt`: serve, worker, ops, config. Each command is imported only when it is used."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 
-
-def _serve(arguments: list[str]) -> int:
-    from gt.cli.serve import main
-
-    return main(arguments)
-
-
-def _worker(arguments: list[str]) -> int:
-    from gt.worker.main import main
-
-    return main(arguments)
-
-
-def _ops(arguments: list[str]) -> int:
-    from gt.cli.ops import main
-
-    return main(arguments)
-
-
-def _config(arguments: list[str]) -> int:
-    from gt.cli.settings import main
-
-    return main(arguments)
-
-
-COMMANDS: dict[str, tuple[str, Callable[[list[str]], int]]] = {
-    "serve": ("start a server", _serve),
-    "worker": ("start a worker and join it to a server", _worker),
-    "ops": ("list the ops", _ops),
-    "config": ("list the settings and their GT_* variables", _config),
+#: Command -> (the module whose `main` runs it, what it does).
+COMMANDS = {
+    "serve": ("gt.cli.serve", "start a server"),
+    "worker": ("gt.worker.main", "start a worker and join it to a server"),
+    "ops": ("gt.cli.ops", "list the ops"),
+    "config": ("gt.cli.settings", "list the settings and their GT_* variables"),
 }
 
 
 def usage() -> str:
-    lines = [f"  {name:<8} {what}" for name, (what, _) in COMMANDS.items()]
-    return "\n".join(
-        ["usage: gt COMMAND [options]", "", *lines, "", "gt COMMAND --help tells the options of a command."]
-    )
+    lines = [f"  {name:<8} {what}" for name, (_, what) in COMMANDS.items()]
+    return "\n".join(["usage: gt COMMAND [options]", "", *lines, "", "gt COMMAND --help shows a command's options."])
 
 
 def _version() -> str:
@@ -55,7 +29,7 @@ def _version() -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The exit code of `gt` with these arguments."""
+    """Run `gt` with these arguments; returns the exit code."""
     arguments = sys.argv[1:] if argv is None else argv
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(usage())
@@ -63,13 +37,14 @@ def main(argv: list[str] | None = None) -> int:
     if arguments[0] in ("-V", "--version"):
         print(f"gt {_version()}")
         return 0
-    command = COMMANDS.get(arguments[0])
-    if command is None:
-        print(f"gt: no command {arguments[0]!r}; there are: {', '.join(COMMANDS)}", file=sys.stderr)
+    if arguments[0] not in COMMANDS:
+        print(f"gt: unknown command {arguments[0]!r}; expected one of: {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
+    module, _ = COMMANDS[arguments[0]]
     try:
-        return command[1](arguments[1:])
-    except BrokenPipeError:  # `gt ops | head`: the reader has seen enough
+        code: int = import_module(module).main(arguments[1:])
+        return code
+    except BrokenPipeError:  # `gt ops | head`: the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
 

@@ -1,7 +1,7 @@
 """`gt serve`: a dispatcher on a port, with workers on this machine if asked for.
 
-A private server (see gt/server/local.py) is the same process with some options that users do not see: it listens
-on a Unix socket in a directory of its own, says through a pipe when it is ready or why it is not, ends
+A private server (see gt/server/local.py) is the same process with some options that `--help` does not show: it listens
+on a Unix socket in a directory of its own, writes to a pipe when it is ready or why it is not, ends
 with its parent, and removes its directory.
 """
 
@@ -28,14 +28,14 @@ from gt.transport import listen
 
 
 def parser(prog: str, settings: config.Config) -> Parser:
-    p = Parser(prog=prog, description="Serve: the dispatcher that clients and workers connect to.")
-    p.add_argument("-p", "--port", type=int, default=12345, help="port to listen on; 0: any that is free (%(default)s)")
-    p.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s: this machine only)")
-    p.add_argument("--address", help="listen here instead, as in ipc:///path/to/socket")
-    p.add_argument("--workers", type=int, default=0, metavar="N", help="also start N workers here, on its GPUs in turn")
-    p.add_argument("--engine", default=settings.engine, help="what those workers compute with (%(default)s)")
-    p.add_argument("--token", default=settings.token, help="secret to join; better set as GT_TOKEN (none)")
-    p.add_argument("--parent", type=int, metavar="PID", help="end when this process, the parent, has ended")
+    p = Parser(prog=prog, description="Start the dispatcher that clients and workers connect to.")
+    p.add_argument("-p", "--port", type=int, default=12345, help="port to listen on; 0: any (default: %(default)s)")
+    p.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s, this machine only)")
+    p.add_argument("--address", help="address to listen on instead, such as ipc:///path/to/socket")
+    p.add_argument("--workers", type=int, default=0, metavar="N", help="also start N workers here, on the GPUs in turn")
+    p.add_argument("--engine", default=settings.engine, help="array library of those workers (default: %(default)s)")
+    p.add_argument("--token", default=settings.token, help="secret needed to join; better set GT_TOKEN (default: none)")
+    p.add_argument("--parent", type=int, metavar="PID", help="exit when this process, the parent, has ended")
     p.add_argument("--private", metavar="DIR", help=argparse.SUPPRESS)  # directory of a private server's socket
     p.add_argument("--ready-fd", type=int, help=argparse.SUPPRESS)  # where to say "ready" or "failed: why"
     p.add_argument("--stderr-fd", type=int, help=argparse.SUPPRESS)  # what becomes stderr once it is ready
@@ -43,7 +43,7 @@ def parser(prog: str, settings: config.Config) -> Parser:
 
 
 def main(argv: list[str] | None = None, prog: str = "gt serve") -> int:
-    """Run a server until it is told to stop; the exit code."""
+    """Run a server until it is told to stop; returns the exit code."""
     try:
         settings = config.load()
     except ValueError as e:
@@ -65,7 +65,7 @@ def main(argv: list[str] | None = None, prog: str = "gt serve") -> int:
 
 
 class _Stop:
-    """SIGINT and SIGTERM, remembered until there is a server to stop."""
+    """Stops the server on SIGINT and SIGTERM; a signal that comes earlier is remembered."""
 
     def __init__(self) -> None:
         self.server: Server | None = None
@@ -83,14 +83,14 @@ def _serve(args: argparse.Namespace, settings: config.Config, stop: _Stop) -> No
     if args.workers < 0:
         raise StartError(f"--workers {args.workers}: expected 0 or more")
     if args.parent is not None and os.getppid() != args.parent:
-        return  # it ended before we came to look
+        return  # it has already ended
     address = args.address or (f"ipc://{args.private}/s" if args.private else f"{args.host}:{args.port}")
     with ExitStack() as ending:
         _run(args, settings, stop, address, _observers(settings, ending))
 
 
 def _observers(settings: config.Config, ending: ExitStack) -> list[Observer]:
-    """Who watches what passes, as the settings ask for."""
+    """The observers of the dispatcher's messages that the settings ask for."""
     observers: list[Observer] = []
     if settings.verbose:
         observers.append(print_arrivals)
@@ -98,7 +98,7 @@ def _observers(settings: config.Config, ending: ExitStack) -> list[Observer]:
         observers.append(print_event)
     if settings.instruction_log:
         try:
-            # Without a buffer: what a full disk refused would be in it still when the file is closed.
+            # Unbuffered: else what a full disk refused would still be in the buffer when the file is closed.
             log = ending.enter_context(open(settings.instruction_log, "ab", buffering=0))
         except OSError as e:
             raise StartError(f"GT_INSTRUCTION_LOG={settings.instruction_log}: {e.strerror}") from None
@@ -135,7 +135,7 @@ def _run(
     stop.server = server
     if stop.asked:
         server.stop()
-    # What was loaded stays, and messages form no cycles: the collector need not look so often.
+    # Loaded modules stay, and messages form no cycles: the garbage collector need not run so often.
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
@@ -172,4 +172,4 @@ def _tell(fd: int | None, text: str) -> None:
         os.write(fd, text.encode())
         os.close(fd)
     except OSError:
-        pass  # nobody waits for it any more; the loss of the parent ends us
+        pass  # the parent is gone, which ends this process too

@@ -8,7 +8,7 @@ from gt.command_line import Parser
 
 def main(argv: list[str] | None = None) -> int:
     """Print the settings."""
-    Parser(prog="gt config", description="List the settings: variables of the environment.").parse_args(argv)
+    Parser(prog="gt config", description="List the settings: environment variables.").parse_args(argv)
     rows = [(f"{variable}={default}", doc) for variable, default, doc in config.settings()]
     width = max(len(name) for name, _ in rows)
     for name, doc in rows:

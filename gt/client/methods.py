@@ -13,7 +13,6 @@ from gt.client.functions import (
     arranging,
     casts,
     complexes,
-    copies,
     creation,
     diagonals,
     elementwise,
@@ -26,12 +25,12 @@ from gt.client.functions import (
     scans,
     scatter,
     shapes,
-    slices,
     sorting,
     spectra,
     statistics,
+    view_copies,
 )
-from gt.client.functions.linalg import factoring, matrices, solving
+from gt.client.functions.linalg import factoring, matrices, norms, solving
 from gt.client.mesh import sharding
 from gt.client.tensor import Tensor
 from gt.client.views import inplace
@@ -42,6 +41,7 @@ FAMILIES = (
     diagonals,
     matrices,
     factoring,
+    norms,
     solving,
     spectra,
     elementwise,
@@ -54,11 +54,10 @@ FAMILIES = (
     arranging,
     joining,
     padding,
-    copies,
+    view_copies,
     indexing,
     masks,
     scatter,
-    slices,
     inplace,
     interop,
     casts,

@@ -1,4 +1,4 @@
-"""torch.cuda's names, for code that asks: the answers are about the GPUs of the server's workers."""
+"""The functions of torch.cuda, which report on the GPUs of the server's workers."""
 
 from __future__ import annotations
 
@@ -37,32 +37,32 @@ def is_initialized() -> bool:
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """Whether bfloat16 can be used: wherever there is a GPU."""
+    """Whether bfloat16 is supported: on every GPU."""
     return is_available()
 
 
 def device_count() -> int:
-    """How many GPUs the workers have."""
+    """The number of GPUs of all workers."""
     return len(_gpus())
 
 
 def current_device() -> int:
-    """The number of the worker's GPU."""
+    """The index of the worker's GPU."""
     return of_session().index or 0
 
 
 def set_device(device: Any) -> None:
-    """Does nothing: which GPU is used is the server's affair."""
+    """Does nothing: the server chooses the GPU."""
 
 
 def get_device_name(device: Any = None) -> str:
-    """The worker's device and host."""
+    """The device and host of this session's worker."""
     mine = [w for w in _gpus() if w["yours"]] or _gpus()
     return f"{mine[0]['device']} of {mine[0]['host']}" if mine else "cpu"
 
 
 def synchronize(device: Any = None) -> None:
-    """Wait until all that was asked for so far is done."""
+    """Wait until everything submitted so far is done."""
     rec = recorder()
     if rec.trace is not None:
         rec.trace.refuse_sync()
@@ -73,11 +73,11 @@ def synchronize(device: Any = None) -> None:
 
 
 def empty_cache() -> None:
-    """Does nothing: the worker looks after its memory."""
+    """Does nothing: workers manage their memory."""
 
 
 def memory_allocated(device: Any = None) -> int:
-    """The bytes of this session's tensors."""
+    """The number of bytes of this session's tensors."""
     return int(get_worker_stats()["session"]["nbytes"])
 
 
@@ -85,11 +85,11 @@ memory_reserved = max_memory_allocated = max_memory_reserved = memory_allocated
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
-    """The bytes that are free and those there are, on the worker."""
+    """The free and the total memory of the worker, in bytes."""
     workers = list(get_worker_stats()["workers"].values())
     mine = ([w for w in workers if w["yours"]] or workers)[0]
     return mine["memory"] - mine["nbytes"], mine["memory"]
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
-    """Does nothing: no peak is kept."""
+    """Does nothing: peaks are not tracked."""

@@ -1,4 +1,4 @@
-"""torch.cuda.amp's names; gt.amp has the same ones."""
+"""The names of torch.cuda.amp, the same as in gt.amp."""
 
 from gt.amp import GradScaler, autocast
 

@@ -78,7 +78,7 @@ def send(state: State, session: Session) -> bool:
     """Send the call at the head of a session's queue to all its workers, if all have room; else it waits for that."""
     ready = session.head
     assert ready is not None
-    if session.may_have_lost and not ready.root:
+    if session.lost and not ready.root:
         _look_for_lost(state, session, ready)
     if ready.refused is None:
         for number, local in ready.plan.locals.items():
@@ -205,7 +205,7 @@ def _put_refused(state: State, session: Session, ready: ReadyCall, donated: Iter
         else:
             tensors[call.outputs + o] = Lost(spec, ready.refused, ready.root or call.seq)
             lost.append(call.outputs + o)
-    session.may_have_lost = True
+    session.lost += len(lost)
     return lost
 
 
@@ -219,6 +219,8 @@ def drop(state: State, session: Session, ids: Iterable[int]) -> list[int]:
             workers[number].nbytes -= nbytes
         if tensor.layout is not None:
             held.append(i)
+        else:
+            session.lost -= 1  # what is being uploaded is never dropped
     return held
 
 
@@ -317,7 +319,6 @@ def retire(state: State, session: Session) -> None:
 def _tell_failed(state: State, session: Session, sent: SentCall, failure: Failure) -> None:
     """The client hears that a call has failed; what the call does not keep is lost."""
     state.send(session.peer, CallFailed(0, sent.seq, sent.root, failure))
-    session.may_have_lost = True
     kept = {} if sent.good else sent.plan.kept
     lost = []
     for o, good in enumerate(sent.plan.outputs):

@@ -105,19 +105,20 @@ def _check_session(state: State, s: Session) -> None:
     assert not s.closed
     assert state.peers[s.peer] is s
     assert s.nbytes == sum(t.nbytes for t in s.tensors.values()) >= 0
+    assert s.lost == sum(type(t) is Lost for t in s.tensors.values())
     for i, t in s.tensors.items():
         assert 0 < i <= max(s.call_mark, s.upload_mark)
         assert t.nbytes == sum(t.parts.values())
         assert set(t.parts) <= set(s.workers), "a tensor is on a worker that is not its session's"
         if type(t) is Tensor:
             assert tuple(t.parts) == t.layout.mesh.workers
+            assert len(s.workers) > 1 or t.layout is s.home, "on one worker there is one layout"
             assert t.parts == tensor_at(t.spec, t.layout).parts
         elif type(t) is Upload:
             assert s.uploads[i] is t, f"tensor {i} has no value, and there is no upload of it"
             assert not t.sink
         else:
             assert type(t) is Lost
-            assert s.may_have_lost
     for key, u in s.uploads.items():
         assert 0 <= u.unacked <= SLOTS
         assert u.received <= u.total

@@ -18,38 +18,8 @@ from collections.abc import Callable
 
 from gt.dispatcher.events import BadFramesCame, Disconnect, Effect, Event, MessageCame, Peer, PeerLost, PlanReady, Send
 from gt.program import Program
-from gt.transport import codec
+from gt.transport import codec, messages
 from gt.transport.codec import Buffer
-from gt.transport.messages import (
-    Call,
-    CallDone,
-    CallFailed,
-    Cancel,
-    Chunk,
-    ChunkAck,
-    CloseSession,
-    Define,
-    Fetch,
-    FetchFailed,
-    Forget,
-    Free,
-    GetStats,
-    Hello,
-    MeshSet,
-    Message,
-    Need,
-    Peers,
-    Refused,
-    Rejected,
-    SetMesh,
-    Sharded,
-    Share,
-    Shared,
-    Stats,
-    Welcome,
-    WorkerHello,
-    WorkerWelcome,
-)
 
 RESULTS = 1000  #: Results of one instruction that are shown.
 SEEN = 1 << 16  #: Programs whose length is remembered.
@@ -69,19 +39,19 @@ class InstructionLog:
     def __call__(self, what: Event | Effect) -> None:
         if isinstance(what, MessageCame):
             message = what.message
-            if isinstance(message, Hello):
+            if isinstance(message, messages.Hello):
                 self._names.setdefault(what.peer, clean(message.name) or "client")
-            elif isinstance(message, WorkerHello) and what.peer not in self._names:
+            elif isinstance(message, messages.WorkerHello) and what.peer not in self._names:
                 self._workers.add(what.peer)
                 self._names[what.peer] = "worker ?"
             self._message("RECV", what.peer, message, what.payload)
         elif isinstance(what, Send):
-            if isinstance(what.message, WorkerWelcome):
+            if isinstance(what.message, messages.WorkerWelcome):
                 self._names[what.peer] = f"worker {what.message.worker}"
             self._message("SEND", what.peer, what.message, what.payload)
-            if isinstance(what.message, Welcome):
+            if isinstance(what.message, messages.Welcome):
                 self._line("CONNECT", what.peer, "client", 0, f"session {what.message.session}")
-            elif isinstance(what.message, WorkerWelcome):
+            elif isinstance(what.message, messages.WorkerWelcome):
                 self._line("CONNECT", what.peer, "worker", 0, "")
         elif isinstance(what, BadFramesCame):
             self._line("RECV", what.peer, "(not a message)", 0, clean(what.text))
@@ -92,8 +62,8 @@ class InstructionLog:
             self._names.pop(what.peer, None)
             self._workers.discard(what.peer)
 
-    def _message(self, way: str, peer: Peer, message: Message, payload: Buffer | None) -> None:
-        program = message.program if isinstance(message, Define) else None
+    def _message(self, way: str, peer: Peer, message: messages.Message, payload: Buffer | None) -> None:
+        program = message.program if isinstance(message, messages.Define) else None
         name = program_hash(program) if program is not None else b""
         new = program is not None and name not in self._lengths
         if program is not None and new:
@@ -130,9 +100,9 @@ class InstructionLog:
         count = self._lengths.get(name)
         return f"{name.hex()[:8]} ({'?' if count is None else count} instructions)"
 
-    def _details(self, m: Message, name: bytes) -> str:
+    def _details(self, m: messages.Message, name: bytes) -> str:
         match m:
-            case Call():
+            case messages.Call():
                 text = f"#{m.seq} {self._program(m.program)} {len(m.inputs) // 8} in, results from {m.outputs}"
                 if m.scalars:
                     text += f", {len(m.scalars)} scalars"
@@ -140,12 +110,12 @@ class InstructionLog:
                     text += f", frees {len(m.frees) // 8}"
                 if m.refused is not None:
                     text += f", refused: {m.refused.kind}: {m.refused.text}"
-            case Define():
+            case messages.Define():
                 text = self._program(name) + (" timed" if m.timed else "")
                 text += {1: " compile", -1: " never compile"}.get(m.compile, "")
-            case Need() | Forget():
+            case messages.Need() | messages.Forget():
                 text = self._program(m.program)
-            case Chunk():
+            case messages.Chunk():
                 text = f"{m.key}: from {m.offset} of {m.total}"
                 if m.dtype:
                     text += f", {m.dtype}{list(m.shape)}"
@@ -153,50 +123,50 @@ class InstructionLog:
                     text += f", in slot {m.slot}"
                 if m.part or m.layout:
                     text += f", part {m.part}" if m.part else f", as {m.layout}"
-            case Share():
+            case messages.Share():
                 text = f"ring {m.ring}: file {m.fd} of process {m.pid}"
-            case Shared():
+            case messages.Shared():
                 text = f"ring {m.ring}: {'yes' if m.ok else 'no'}"
-            case ChunkAck():
+            case messages.ChunkAck():
                 text = f"{'upload' if m.upload else 'fetch'} {m.key}"
-            case Fetch():
+            case messages.Fetch():
                 text = f"request {m.request}: tensor {m.id}" + (f", {len(m.slots)} slots lent" if m.slots else "")
-            case Cancel():
+            case messages.Cancel():
                 text = f"request {m.request}"
-            case Free():
+            case messages.Free():
                 text = f"{len(m.ids) // 8} tensors"
-            case FetchFailed():
+            case messages.FetchFailed():
                 text = f"request {m.request}: {m.error.kind}: {m.error.text}"
-            case CallDone():
+            case messages.CallDone():
                 text = f"#{m.seq} {m.run_us} us"
-            case CallFailed():
+            case messages.CallFailed():
                 text = f"#{m.seq} because of #{m.root}: {m.error.kind}: {m.error.text}"
-            case Refused() | Rejected():
+            case messages.Refused() | messages.Rejected():
                 text = m.text
-            case SetMesh():
+            case messages.SetMesh():
                 axes = " ".join(f"{axis}={n}" for axis, n in m.axes)
                 text = f"request {m.request}: {m.name or 'its own'} {axes}" + (f" of {m.members}" if m.members else "")
-            case MeshSet():
+            case messages.MeshSet():
                 text = f"request {m.request}: {m.error or f'workers {m.workers}'}"
-            case Sharded():
+            case messages.Sharded():
                 text = f"request {m.request}: {m.layout} of {m.dtype}{list(m.shape)} on {m.workers}, parts {m.parts}"
-            case Peers():
+            case messages.Peers():
                 text = " ".join(f"{n}:{address}" for n, address in m.addresses.items())
-            case GetStats() | Stats():
+            case messages.GetStats() | messages.Stats():
                 text = f"request {m.request}"
-            case Hello():
+            case messages.Hello():
                 text = f"version {m.version}"
-            case WorkerHello():
+            case messages.WorkerHello():
                 which = "control" if m.control else "results"
                 text = f"version {m.version}, {which}, {m.engine} {m.device} {m.memory} bytes {m.host} {m.pid}"
-            case Welcome():
+            case messages.Welcome():
                 text = f"session {m.session}"
-            case CloseSession():
+            case messages.CloseSession():
                 text = f"session {m.session}"
             case _:
                 text = ""
         session = getattr(m, "session", 0)
-        if session and not isinstance(m, Welcome | CloseSession):
+        if session and not isinstance(m, messages.Welcome | messages.CloseSession):
             text = f"session {session} {text}"
         return clean(text)
 

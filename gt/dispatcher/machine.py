@@ -37,32 +37,9 @@ from gt.dispatcher.events import (
 from gt.dispatcher.invariants import check_state
 from gt.dispatcher.session import Session
 from gt.dispatcher.state import SESSIONS, Settings, State, Worker
+from gt.transport import messages
 from gt.transport.codec import Buffer
-from gt.transport.messages import (
-    VERSION,
-    WINDOW,
-    Call,
-    CallDone,
-    CallFailed,
-    Cancel,
-    Chunk,
-    ChunkAck,
-    Define,
-    Fetch,
-    FetchFailed,
-    Free,
-    GetStats,
-    Goodbye,
-    Hello,
-    Need,
-    Rejected,
-    SetMesh,
-    Share,
-    Shared,
-    Stats,
-    Welcome,
-    WorkerHello,
-)
+from gt.transport.messages import VERSION, WINDOW
 
 ClientRule = Callable[[State, Session, Any, Buffer | None], None]
 WorkerRule = Callable[[State, Worker, Any, Buffer | None], None]
@@ -141,7 +118,7 @@ def _message_came(state: State, peer: Peer, message: Any, payload: Buffer | None
         if worker_rule is not None:
             worker_rule(state, who, message, payload)
             return
-    elif kind is Hello or kind is WorkerHello:
+    elif kind is messages.Hello or kind is messages.WorkerHello:
         _hello(state, peer, message)
         return
     _not_allowed(state, peer, f"{kind.__name__} is not allowed here")
@@ -154,17 +131,17 @@ def _not_allowed(state: State, peer: Peer, text: str) -> None:
         state.refuse(peer, text)
         workers.lost(state, who, said=peer)
     elif isinstance(who, Session):
-        state.send(peer, Rejected(text))
+        state.send(peer, messages.Rejected(text))
     else:
-        state.send(peer, Rejected(f"{text}; the first message is Hello"))
+        state.send(peer, messages.Rejected(f"{text}; the first message is Hello"))
 
 
-def _hello(state: State, peer: Peer, hello: Hello | WorkerHello) -> None:
+def _hello(state: State, peer: Peer, hello: messages.Hello | messages.WorkerHello) -> None:
     if hello.version != VERSION:
         state.refuse(peer, f"this server speaks version {VERSION} of GT's protocol, the other side {hello.version}")
     elif not _same_secret(hello.token, state.token):
         state.refuse(peer, "wrong token; set GT_TOKEN to this server's")
-    elif isinstance(hello, WorkerHello):
+    elif isinstance(hello, messages.WorkerHello):
         workers.joined(state, peer, hello)
     elif len(state.sessions) >= SESSIONS:
         state.refuse(peer, f"this server has {SESSIONS} sessions already")
@@ -172,7 +149,7 @@ def _hello(state: State, peer: Peer, hello: Hello | WorkerHello) -> None:
         state.last_session += 1
         session = Session(state.last_session, peer, hello.name[:200])
         state.peers[peer] = state.sessions[session.number] = session
-        state.send(peer, Welcome(VERSION, session.number, WINDOW))
+        state.send(peer, messages.Welcome(VERSION, session.number, WINDOW))
 
 
 def _same_secret(a: str, b: str) -> bool:
@@ -191,7 +168,7 @@ def _peer_lost(state: State, peer: Peer) -> None:
 # --- programs --------------------------------------------------------------------------------
 
 
-def _define(state: State, session: Session, define: Define, _: Buffer | None) -> None:
+def _define(state: State, session: Session, define: messages.Define, _: Buffer | None) -> None:
     try:
         name = define.program.hash()
     except Exception as e:  # attributes that were not checked may break the encoder in any way
@@ -206,7 +183,8 @@ def _define(state: State, session: Session, define: Define, _: Buffer | None) ->
         state.out.append(CheckProgram(name, define.program))
         queues.check_queue(state, session)
         return
-    entry.timed = entry.timed and define.timed
+    if not define.timed:
+        state.programs.keep(entry)
     if compile > entry.compile:
         entry.compile = compile
         locals_ = [local for plan in entry.plans.values() for local in plan.locals.values()]
@@ -214,7 +192,7 @@ def _define(state: State, session: Session, define: Define, _: Buffer | None) ->
         for worker in state.workers.values():
             for each, text in texts.items():
                 if each in worker.programs:
-                    state.send(worker.control, Define(text, entry.timed, compile))
+                    state.send(worker.control, messages.Define(text, entry.timed, compile))
     if entry.error:
         _reject_program(state, session, name, entry.error)
     elif not entry.finished:
@@ -252,39 +230,39 @@ def _reject_program(state: State, session: Session, name: bytes, error: str) -> 
 # --- the rules: kind of message -> what is done about it -------------------------------------
 
 
-def _upload_acked(state: State, worker: Worker, ack: ChunkAck, _: Buffer | None) -> None:
+def _upload_acked(state: State, worker: Worker, ack: messages.ChunkAck, _: Buffer | None) -> None:
     session = transfers.upload_acked(state, worker, ack)
     if session is not None:
         queues.advance(state, session)
 
 
-def _goodbye(state: State, session: Session, _: Goodbye, __: Buffer | None) -> None:
+def _goodbye(state: State, session: Session, _: messages.Goodbye, __: Buffer | None) -> None:
     state.close(session)
     state.disconnect(session.peer)
 
 
 CLIENT_RULES: dict[type, ClientRule] = {
-    Call: queues.enqueue,
-    Free: queues.enqueue,
-    Define: _define,
-    Chunk: transfers.chunk_came,
-    ChunkAck: transfers.ack_came,
-    SetMesh: meshes.set_mesh,
-    Share: transfers.share_came,
-    Fetch: queues.fetch_came,
-    Cancel: queues.cancel_came,
-    GetStats: lambda state, session, m, _: stats.asked(state, session, m.request),
-    Goodbye: _goodbye,
+    messages.Call: queues.enqueue,
+    messages.Free: queues.enqueue,
+    messages.Define: _define,
+    messages.Chunk: transfers.chunk_came,
+    messages.ChunkAck: transfers.ack_came,
+    messages.SetMesh: meshes.set_mesh,
+    messages.Share: transfers.share_came,
+    messages.Fetch: queues.fetch_came,
+    messages.Cancel: queues.cancel_came,
+    messages.GetStats: lambda state, session, m, _: stats.asked(state, session, m.request),
+    messages.Goodbye: _goodbye,
 }
 
 WORKER_RULES: dict[type, WorkerRule] = {
-    CallDone: calls.answered,
-    CallFailed: calls.answered,
-    Chunk: transfers.fetched,
-    ChunkAck: _upload_acked,
-    Shared: transfers.share_answered,
-    FetchFailed: transfers.fetch_failed,
-    Need: lambda state, worker, m, _: workers.needed(state, worker, m),
-    Stats: lambda state, worker, m, _: stats.answered(state, worker, m),
-    Goodbye: lambda state, worker, _, __: workers.lost(state, worker),
+    messages.CallDone: calls.answered,
+    messages.CallFailed: calls.answered,
+    messages.Chunk: transfers.fetched,
+    messages.ChunkAck: _upload_acked,
+    messages.Shared: transfers.share_answered,
+    messages.FetchFailed: transfers.fetch_failed,
+    messages.Need: lambda state, worker, m, _: workers.needed(state, worker, m),
+    messages.Stats: lambda state, worker, m, _: stats.answered(state, worker, m),
+    messages.Goodbye: lambda state, worker, _, __: workers.lost(state, worker),
 }

@@ -32,12 +32,11 @@ NAME = re.compile(r"[a-zA-Z_]\w{0,63}", re.ASCII)
 
 def place_homeless(state: State) -> None:
     """Sessions that need a worker get one, if there is one."""
-    for session in list(state.homeless.values()):
-        usable = [w for w in state.workers.values() if w.usable]
-        if not usable:
-            return
-        settle(state, session, min(usable, key=load))
-        advance(state, session)
+    usable = [w for w in state.workers.values() if w.usable]
+    if usable:
+        for session in list(state.homeless.values()):
+            settle(state, session, min(usable, key=load))
+            advance(state, session)
 
 
 def load(worker: Worker) -> tuple[int, int, int]:

@@ -160,8 +160,9 @@ def plan_refusal(entry: Entry, layouts: Sequence[Layout], home: Layout) -> Plan:
 
 
 def _plan(entry: Entry, layouts: Sequence[Layout], outputs: Sequence[Tensor], locals_: Mapping[int, LocalPlan]) -> Plan:
-    same = [outputs[o].spec is entry.inputs[i] and outputs[o].layout is layouts[i] for o, i in entry.program.updates]
-    kept = {o: i for (o, i), is_same in zip(entry.program.updates, same, strict=True) if is_same}
+    kept = {
+        o: i for o, i in entry.program.updates if outputs[o].spec is entry.inputs[i] and outputs[o].layout is layouts[i]
+    }
     return Plan(entry, locals_, tuple(outputs), kept, sum(local.change_nbytes for local in locals_.values()))
 
 
@@ -252,35 +253,44 @@ class Programs:
     def __init__(self, limit_nbytes: int) -> None:
         self.limit_nbytes = limit_nbytes
         self.nbytes = 0  #: the sum over all entries
-        self._entries: OrderedDict[bytes, Entry] = OrderedDict()  #: least recently used first
+        self._kept: OrderedDict[bytes, Entry] = OrderedDict()  #: least recently used first
+        self._timed: OrderedDict[bytes, Entry] = OrderedDict()  #: those that a timer cut, in the same order
         self.last_used = b""  #: stays: one program over the limit would else be asked for for ever
         #: Program -> the sessions, by number, whose head waits for it to be sent, checked or planned.
         self.waiting: dict[bytes, dict[int, Session]] = {}
         self._locals: dict[bytes, LocalText] = {}
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._kept) + len(self._timed)
 
     def __contains__(self, name: bytes) -> bool:
-        return name in self._entries or name in self._locals
+        return name in self._kept or name in self._timed or name in self._locals
 
     def __iter__(self) -> Iterator[Entry]:
-        return iter(self._entries.values())
+        yield from self._timed.values()
+        yield from self._kept.values()
 
     def get(self, program: bytes) -> Entry | None:
         """The entry of this hash, which thereby is the last used."""
-        entry = self._entries.get(program)
+        shelf = self._kept if program in self._kept else self._timed
+        entry = shelf.get(program)
         if entry is not None:
-            self._entries.move_to_end(program)
+            shelf.move_to_end(program)
             self.last_used = program
         return entry
 
     def add(self, program_hash: bytes, program: Program, timed: bool, compile: int = 0) -> Entry:
         entry = Entry(program_hash, program, len(_encode(program)), timed, compile)
-        self._entries[program_hash] = entry
+        (self._timed if timed else self._kept)[program_hash] = entry
         self.nbytes += entry.nbytes
         self.last_used = program_hash
         return entry
+
+    def keep(self, entry: Entry) -> None:
+        """It was cut by a timer once, now it ended by itself: it no longer goes first."""
+        if entry.timed:
+            entry.timed = False
+            self._kept[entry.hash] = self._timed.pop(entry.hash)
 
     def finish(self, entry: Entry, checked: Checked | None, error: str) -> None:
         """The check is done."""
@@ -292,15 +302,16 @@ class Programs:
         self.nbytes += entry.nbytes - before
 
     def evict(self) -> list[Entry]:
-        """Forget what is over the limit, what a timer cut first; returns it."""
+        """Forget what is over the limit; returns it."""
         gone: list[Entry] = []
-        for entry in sorted(self._entries.values(), key=lambda entry: not entry.timed):
-            if self.nbytes <= self.limit_nbytes:
-                break
-            if entry.spare and entry.hash != self.last_used:
-                del self._entries[entry.hash]
-                self.nbytes -= entry.nbytes
-                gone.append(entry)
+        for shelf in (self._timed, self._kept):
+            for entry in list(shelf.values()):
+                if self.nbytes <= self.limit_nbytes:
+                    return gone
+                if entry.spare and entry.hash != self.last_used:
+                    del shelf[entry.hash]
+                    self.nbytes -= entry.nbytes
+                    gone.append(entry)
         return gone
 
     # --- plans ---
@@ -338,7 +349,7 @@ class Programs:
                 del self._locals[local.hash]
                 gone.append(local.hash)
         entry.nbytes -= old.nbytes
-        if entry.hash in self._entries:
+        if entry.hash in self._kept or entry.hash in self._timed:
             self.nbytes -= old.nbytes
         return gone
 

@@ -214,7 +214,7 @@ class Session:
 
     tensors: dict[int, AnyTensor] = field(default_factory=dict)
     nbytes: int = 0  #: the sum over `tensors`
-    may_have_lost: bool = False  #: something failed: there may be lost tensors
+    lost: int = 0  #: how many of `tensors` are lost
     call_mark: int = 0  #: the highest id a call has made
     upload_mark: int = 0  #: the highest id an upload has made
 
@@ -245,7 +245,7 @@ class Session:
     meshes: dict[str, Mesh] = field(default_factory=dict)  #: by name; results go to the one named ""
     place: tuple[object, ...] = ()  #: `home`, then its other meshes, as plans are keyed; () without a worker
     split: bool = False  #: see SetMesh
-    broken: Failure | None = None  #: why calls and uploads fail until a mesh is set anew
+    broken: Failure | None = None  #: why calls and uploads fail until a new mesh is set
     #: Calls that failed with one worker of several, by another that still has them, and their number: it may yet ask
     #: for their programs.
     orphans: dict[tuple[int, int], Plan] = field(default_factory=dict)

@@ -140,7 +140,7 @@ class State:
         old = session.tensors[id]
         self.count(session, old, -1)
         session.tensors[id] = Lost(old.spec, failure, root)
-        session.may_have_lost = True
+        session.lost += 1
 
     def give_back(self, sent: SentCall) -> None:
         """A call's credit, on all its workers that still have it."""

@@ -44,7 +44,7 @@ from gt.dispatcher.session import (
 from gt.dispatcher.state import HELD_NBYTES, State, Worker, memory_text
 from gt.errors import ArgumentError, GTError
 from gt.layout import Layout, Mesh, Runs, fits, local_shape, parse, shards, split
-from gt.ops.check import misfit
+from gt.ops.check import MAX_DIMS, misfit
 from gt.program import Spec, spec
 from gt.transport.codec import Buffer
 from gt.transport.messages import (
@@ -152,6 +152,8 @@ def _begin_problem(session: Session, chunk: Chunk, nbytes: int) -> str:
         return f"at most {UPLOADS} uploads at once"
     if chunk.dtype not in dtypes.BY_NAME:
         return f"unknown dtype {chunk.dtype!r}"
+    if len(chunk.shape) > MAX_DIMS:  # before anything is computed with it
+        return f"a shape of {len(chunk.shape)} dimensions; the limit is {MAX_DIMS}"
     what = spec(chunk.shape, dtypes.BY_NAME[chunk.dtype])
     problem = misfit(what)
     if problem:

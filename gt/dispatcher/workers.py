@@ -94,11 +94,10 @@ def _lose(state: State, session: Session, worker: Worker) -> None:
     del session.workers[worker.number], worker.sessions[session.number]
     calls.free(state, session, gone, session.workers.values())
     transfers.fetch_again(state, session, again, held)
-    session.may_have_lost = True
     for name in [name for name, m in session.meshes.items() if worker.number in m.workers]:
         m = session.meshes.pop(name)
         if not name and several:
-            text = f"this session's mesh ({m!r}) has lost a worker ({worker}); set one anew: gt.mesh(...)"
+            text = f"this session's mesh ({m!r}) has lost a worker ({worker}); set a new one: gt.mesh(...)"
             session.broken = Failure("LostError", text)
     if session.offer is not None:
         state.send(session.peer, Shared(0, session.offer.share.ring, False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import InitVar
 from typing import Any
 
 from gt.client.functions import creation
@@ -10,6 +11,7 @@ from gt.errors import ShapeError
 from gt.nn import functional as F
 from gt.nn import init
 from gt.nn.module import Module
+from gt.nn.settings import Functional, settings
 
 __all__ = [
     "CELU", "ELU", "GELU", "GLU", "SELU", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU",
@@ -21,266 +23,175 @@ __all__ = [
 # --- without settings --------------------------------------------------------------------------------
 
 
-class Sigmoid(Module):
+class Sigmoid(Functional, function=F.sigmoid):
     """1 / (1 + exp(-x))."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.sigmoid(input)
 
-
-class Tanh(Module):
+class Tanh(Functional, function=F.tanh):
     """tanh(x)."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.tanh(input)
+
+class LogSigmoid(Functional, function=F.logsigmoid):
+    """log(sigmoid(x))."""
 
 
-class LogSigmoid(Module):
-    """The logarithm of the sigmoid."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.logsigmoid(input)
-
-
-class Softsign(Module):
+class Softsign(Functional, function=F.softsign):
     """x / (1 + |x|)."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.softsign(input)
 
-
-class Tanhshrink(Module):
+class Tanhshrink(Functional, function=F.tanhshrink):
     """x - tanh(x)."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.tanhshrink(input)
+
+# --- with `inplace` alone ----------------------------------------------------------------------------
 
 
-# --- that may write into their input -----------------------------------------------------------------
+@settings
+class _InPlace(Functional):
+    """An activation whose only setting is `inplace`."""
+
+    inplace: bool = False
+
+    def forward(self, input: Tensor) -> Tensor:  # the same as Functional's, faster
+        return self._function(input, self.inplace)
 
 
-class _InPlace(Module):
-    """An activation with no setting but `inplace`."""
-
-    def __init__(self, inplace: bool = False) -> None:
-        super().__init__()
-        self.inplace = inplace
-
-    def extra_repr(self) -> str:
-        return "inplace=True" if self.inplace else ""
-
-
-class ReLU(_InPlace):
+class ReLU(_InPlace, function=F.relu):
     """max(x, 0)."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.relu(input, self.inplace)
 
-
-class ReLU6(_InPlace):
+class ReLU6(_InPlace, function=F.relu6):
     """min(max(x, 0), 6)."""
 
     min_val, max_val = 0.0, 6.0
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.relu6(input, self.inplace)
 
-
-class SiLU(_InPlace):
+class SiLU(_InPlace, function=F.silu):
     """x * sigmoid(x)."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.silu(input, self.inplace)
 
-
-class Mish(_InPlace):
+class Mish(_InPlace, function=F.mish):
     """x * tanh(softplus(x))."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.mish(input, self.inplace)
+
+class SELU(_InPlace, function=F.selu):
+    """scale * elu(x, alpha), with the constants that preserve mean 0 and variance 1 from layer to layer."""
 
 
-class SELU(_InPlace):
-    """elu, scaled so that layers keep mean and variance."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.selu(input, self.inplace)
+class Hardsigmoid(_InPlace, function=F.hardsigmoid, shown=()):
+    """x / 6 + 1 / 2, clamped to [0, 1]."""
 
 
-class Hardsigmoid(_InPlace):
-    """x / 6 + 0.5, not below 0 and not above 1."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.hardsigmoid(input, self.inplace)
-
-    def extra_repr(self) -> str:
-        return ""
-
-
-class Hardswish(_InPlace):
+class Hardswish(_InPlace, function=F.hardswish, shown=()):
     """x * hardsigmoid(x)."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.hardswish(input, self.inplace)
-
-    def extra_repr(self) -> str:
-        return ""
 
 
 # --- with settings -----------------------------------------------------------------------------------
 
 
-def _also(inplace: bool) -> str:
-    return ", inplace=True" if inplace else ""
+@settings
+class ELU(Functional, function=F.elu):
+    """x where x > 0, else alpha * (exp(x) - 1)."""
+
+    alpha: float = 1.0
+    inplace: bool = False
 
 
-class ELU(Module):
-    """x where positive, else alpha * (exp(x) - 1)."""
+@settings
+class CELU(Functional, function=F.celu):
+    """x where x > 0, else alpha * (exp(x / alpha) - 1)."""
 
-    def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
-        super().__init__()
-        self.alpha, self.inplace = alpha, inplace
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.elu(input, self.alpha, self.inplace)
-
-    def extra_repr(self) -> str:
-        return f"alpha={self.alpha}{_also(self.inplace)}"
+    alpha: float = 1.0
+    inplace: bool = False
 
 
-class CELU(ELU):
-    """x where positive, else alpha * (exp(x / alpha) - 1)."""
+@settings
+class LeakyReLU(Functional, function=F.leaky_relu):
+    """x where x > 0, else negative_slope * x."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.celu(input, self.alpha, self.inplace)
-
-
-class LeakyReLU(Module):
-    """x where positive, else negative_slope * x."""
-
-    def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
-        super().__init__()
-        self.negative_slope, self.inplace = negative_slope, inplace
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.leaky_relu(input, self.negative_slope, self.inplace)
-
-    def extra_repr(self) -> str:
-        return f"negative_slope={self.negative_slope}{_also(self.inplace)}"
+    negative_slope: float = 0.01
+    inplace: bool = False
 
 
-class RReLU(Module):
-    """x where positive, else times a slope: random while training."""
+@settings
+class RReLU(Functional, function=F.rrelu):
+    """x where x > 0, else slope * x; the slope is random in [lower, upper] in training, else their mean."""
 
-    def __init__(self, lower: float = 1.0 / 8, upper: float = 1.0 / 3, inplace: bool = False) -> None:
-        super().__init__()
-        self.lower, self.upper, self.inplace = lower, upper, inplace
+    lower: float = 1.0 / 8
+    upper: float = 1.0 / 3
+    inplace: bool = False
 
     def forward(self, input: Tensor) -> Tensor:
         return F.rrelu(input, self.lower, self.upper, self.training, self.inplace)
 
-    def extra_repr(self) -> str:
-        return f"lower={self.lower}, upper={self.upper}{_also(self.inplace)}"
+
+@settings
+class Threshold(Functional, function=F.threshold):
+    """x where x > threshold, else value."""
+
+    threshold: float
+    value: float
+    inplace: bool = False
 
 
-class Threshold(Module):
-    """x where it is above the threshold, else the value."""
+@settings
+class Hardtanh(Functional, function=F.hardtanh):
+    """x clamped to [min_val, max_val]. `min_value` and `max_value` are old names of the two."""
 
-    def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
-        super().__init__()
-        self.threshold, self.value, self.inplace = threshold, value, inplace
+    min_val: float = -1.0
+    max_val: float = 1.0
+    inplace: bool = False
+    min_value: InitVar[float | None] = None
+    max_value: InitVar[float | None] = None
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.threshold(input, self.threshold, self.value, self.inplace)
-
-    def extra_repr(self) -> str:
-        return f"threshold={self.threshold}, value={self.value}{_also(self.inplace)}"
-
-
-class Hardtanh(Module):
-    """x, not below min_val and not above max_val."""
-
-    def __init__(
-        self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False, min_value: float | None = None,
-        max_value: float | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        self.min_val = min_val if min_value is None else min_value
-        self.max_val = max_val if max_value is None else max_value
-        self.inplace = inplace
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.hardtanh(input, self.min_val, self.max_val, self.inplace)
-
-    def extra_repr(self) -> str:
-        return f"min_val={self.min_val}, max_val={self.max_val}{_also(self.inplace)}"
+    def __post_init__(self, min_value: float | None, max_value: float | None) -> None:
+        super().__post_init__()
+        self.min_val = self.min_val if min_value is None else min_value
+        self.max_val = self.max_val if max_value is None else max_value
 
 
-class Hardshrink(Module):
-    """x where it is further from 0 than lambd, else 0."""
+@settings
+class _Shrink(Functional):
+    """The setting of Hardshrink and Softshrink."""
 
-    def __init__(self, lambd: float = 0.5) -> None:
-        super().__init__()
-        self.lambd = lambd
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.hardshrink(input, self.lambd)
+    lambd: float = 0.5
 
     def extra_repr(self) -> str:
         return f"{self.lambd}"
 
 
-class Softshrink(Hardshrink):
-    """x brought nearer to 0 by lambd."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.softshrink(input, self.lambd)
+class Hardshrink(_Shrink, function=F.hardshrink):
+    """x where |x| > lambd, else 0."""
 
 
-class Softplus(Module):
-    """log(1 + exp(beta * x)) / beta."""
-
-    def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
-        super().__init__()
-        self.beta, self.threshold = beta, threshold
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.softplus(input, self.beta, self.threshold)
-
-    def extra_repr(self) -> str:
-        return f"beta={self.beta}, threshold={self.threshold}"
+class Softshrink(_Shrink, function=F.softshrink):
+    """sign(x) * max(|x| - lambd, 0)."""
 
 
-class GELU(Module):
-    """Gaussian error linear unit."""
+@settings
+class Softplus(Functional, function=F.softplus):
+    """log(1 + exp(beta * x)) / beta; x itself where beta * x > threshold."""
 
-    def __init__(self, approximate: str = "none") -> None:
-        super().__init__()
-        self.approximate = approximate
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.gelu(input, self.approximate)
-
-    def extra_repr(self) -> str:
-        return f"approximate={self.approximate!r}"
+    beta: float = 1.0
+    threshold: float = 20.0
 
 
-class GLU(Module):
-    """The one half of x times the sigmoid of the other half."""
+@settings
+class GELU(Functional, function=F.gelu):
+    """x * Phi(x), with the cumulative distribution function Phi of the normal distribution."""
 
-    def __init__(self, dim: int = -1) -> None:
-        super().__init__()
-        self.dim = dim
+    approximate: str = "none"
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.glu(input, self.dim)
 
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}"
+@settings
+class GLU(Functional, function=F.glu):
+    """a * sigmoid(b), where a and b are the two halves of the input along dim."""
+
+    dim: int = -1
 
 
 class PReLU(Module):
-    """x where positive, else times a slope that is learned: one for all, or one for each channel."""
+    """x where x > 0, else weight * x, with a learned weight for all channels or one per channel."""
 
     def __init__(self, num_parameters: int = 1, init: float = 0.25, device: Any = None, dtype: Any = None) -> None:
         super().__init__()
@@ -289,7 +200,7 @@ class PReLU(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """The slope as at first."""
+        """Set the weight to its initial value."""
         init.constant_(self.weight, self.init)
 
     def forward(self, input: Tensor) -> Tensor:
@@ -299,39 +210,28 @@ class PReLU(Module):
         return f"num_parameters={self.num_parameters}"
 
 
-# --- that sum to one ---------------------------------------------------------------------------------
+# --- softmax -----------------------------------------------------------------------------------------
 
 
-class _AlongDim(Module):
-    """A function along one dimension."""
+@settings
+class Softmax(Functional, function=F.softmax):
+    """exp(x), normalized to sum to 1 along dim."""
 
-    def __init__(self, dim: int | None = None) -> None:
-        super().__init__()
-        self.dim = dim
-
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}"
+    dim: int | None = None
 
 
-class Softmax(_AlongDim):
-    """exp(x), scaled to sum to one along dim."""
+@settings
+class LogSoftmax(Functional, function=F.log_softmax):
+    """log(softmax(x)) along dim."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.softmax(input, self.dim)
-
-
-class LogSoftmax(_AlongDim):
-    """The logarithm of softmax."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.log_softmax(input, self.dim)
+    dim: int | None = None
 
 
-class Softmin(_AlongDim):
-    """softmax of -x."""
+@settings
+class Softmin(Functional, function=F.softmin):
+    """softmax(-x) along dim."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.softmin(input, self.dim)
+    dim: int | None = None
 
 
 class Softmax2d(Module):
@@ -339,5 +239,5 @@ class Softmax2d(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         if input.ndim not in (3, 4):
-            raise ShapeError(f"Softmax2d: takes images, with a batch or without, not the shape {tuple(input.shape)}")
+            raise ShapeError(f"Softmax2d: expected an input (C, H, W) or (N, C, H, W), got shape {tuple(input.shape)}")
         return F.softmax(input, -3)

@@ -1,4 +1,4 @@
-"""The softmax of very many classes: frequent ones in a head, rare ones in clusters behind it."""
+"""Adaptive softmax for many classes: frequent classes in the head, rare ones in clusters."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class _ASMoutput(NamedTuple):
 
 
 class AdaptiveLogSoftmaxWithLoss(Module):
-    """Log-probabilities of targets, and their loss; classes from cutoff to cutoff share a small layer.
+    """The log-probabilities of targets and their loss; the classes between two cutoffs form a cluster.
 
-    Every cluster is computed for every row: which rows need it, only the workers know. So a cluster that no target
-    is in has a gradient of zeros, where torch has none.
+    Every cluster is computed for every row, because only the workers know which rows need it. So the gradient of a
+    cluster without targets is zeros here, and None in torch.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         super().__init__()
         given = list(cutoffs)
         if not given or given != sorted(set(given)) or given[0] <= 0 or given[-1] > n_classes - 1:
-            raise ArgumentError(f"AdaptiveLogSoftmaxWithLoss: cutoffs rise from 1 to below {n_classes}, not {given}")
+            raise ArgumentError(f"{type(self).__name__}: cutoffs must increase and be below {n_classes}, got {given}")
         self.in_features, self.n_classes, self.cutoffs = in_features, n_classes, [*given, n_classes]
         self.div_value, self.head_bias = div_value, head_bias
         self.shortlist_size, self.n_clusters = given[0], len(given)
@@ -50,7 +50,7 @@ class AdaptiveLogSoftmaxWithLoss(Module):
             self.tail.append(Sequential(down, Linear(hidden, high - low, False, dtype=dtype)))
 
     def reset_parameters(self) -> None:
-        """Draw the first values again."""
+        """Initialize the parameters."""
         for m in self.modules():
             if isinstance(m, Linear):
                 m.reset_parameters()
@@ -58,7 +58,7 @@ class AdaptiveLogSoftmaxWithLoss(Module):
     def forward(self, input_: Tensor, target_: Tensor) -> _ASMoutput:
         if target_.ndim > 1 or input_.ndim != target_.ndim + 1 or input_.shape[:-1] != target_.shape:
             raise ShapeError(
-                f"AdaptiveLogSoftmaxWithLoss: takes (N, {self.in_features}) and (N,), not {tuple(input_.shape)} and "
+                f"AdaptiveLogSoftmaxWithLoss: expected (N, {self.in_features}) and (N,), got {tuple(input_.shape)} and "
                 f"{tuple(target_.shape)}"
             )
         alone = target_.ndim == 0
@@ -70,7 +70,7 @@ class AdaptiveLogSoftmaxWithLoss(Module):
             local = ew.where(here, F.log_softmax(self.tail[i](x), 1).gather(1, within).squeeze(1), 0.0)
             output = local if output is None else output + local
             place = ew.where(here, self.shortlist_size + i, place)
-        # A target that is no class is at no place of the head either: the worker says so.
+        # A target that is not a class gets an index outside of the head, which is an error on the worker.
         place = ew.where(target >= self.n_classes, self.head_size, place)
         output = output + F.log_softmax(self.head(x), 1).gather(1, place.unsqueeze(1)).squeeze(1)
         loss = (-output).mean()
@@ -85,6 +85,6 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         return cat(parts, 1)
 
     def predict(self, input: Tensor) -> Tensor:
-        """The most likely class of each row; a row whose head says a class of the shortlist takes that one."""
+        """The most likely class of each row: that of the head if it is in the shortlist, else that of all."""
         first = self.head(input).argmax(1)
         return ew.where(first < self.shortlist_size, first, self.log_prob(input).argmax(1))

@@ -16,11 +16,11 @@ __all__ = ["MultiheadAttention"]
 
 
 class NonDynamicallyQuantizableLinear(Linear):
-    """A Linear, under the name that torch's text of a MultiheadAttention shows."""
+    """A Linear with the class name that torch's repr of a MultiheadAttention shows."""
 
 
 class MultiheadAttention(Module):
-    """Queries look at keys and take values, in several heads at once."""
+    """Multi-head scaled dot-product attention."""
 
     def __init__(
         self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, add_bias_kv: bool = False,
@@ -29,13 +29,13 @@ class MultiheadAttention(Module):
     ) -> None:  # fmt: skip
         super().__init__()
         if embed_dim <= 0 or num_heads <= 0 or embed_dim % num_heads:
-            raise ArgumentError(f"MultiheadAttention: an embedding of {embed_dim} cannot be in {num_heads} equal heads")
+            raise ArgumentError(f"MultiheadAttention: embed_dim must be a multiple of {num_heads}, got {embed_dim}")
         self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, embed_dim // num_heads
         self.kdim, self.vdim = embed_dim if kdim is None else kdim, embed_dim if vdim is None else vdim
         self.dropout, self.batch_first, self.add_zero_attn = dropout, batch_first, add_zero_attn
         self._qkv_same_embed_dim = self.kdim == embed_dim and self.vdim == embed_dim
         same = self._qkv_same_embed_dim
-        # In the order in which torch names them.
+        # In torch's order.
         separate = {"q_proj_weight": embed_dim, "k_proj_weight": self.kdim, "v_proj_weight": self.vdim}
         if same:
             self._weight("in_proj_weight", (3 * embed_dim, embed_dim), dtype)
@@ -69,7 +69,7 @@ class MultiheadAttention(Module):
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         turned = self.batch_first and query.ndim == 3
         if turned:
-            # What is one tensor stays one: then a single product makes queries, keys and values.
+            # Inputs that are the same tensor stay the same tensor: one product then makes queries, keys and values.
             first, same_key, same_value = query, key is query, value is key
             query = query.transpose(0, 1)
             key = query if same_key else key.transpose(0, 1)

@@ -1,4 +1,4 @@
-"""Modules and parameters in lists and dictionaries, so that parameters() and state_dict() find them."""
+"""Lists and dicts of modules and parameters, which parameters() and state_dict() include."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["DataParallel", "ModuleDict", "ModuleList", "ParameterDict", "Paramet
 
 
 def _place(index: Any, size: int) -> int:
-    """An index from the front."""
+    """A non-negative index."""
     i = operator.index(index)
     if not -size <= i < size:
-        raise IndexError(f"index {i} is out of range: there are {size}")
+        raise IndexError(f"index {i} is out of range for {size} elements")
     return i % size
 
 
 class _Listed(Module):
-    """Modules in order, under the names 0, 1, 2 or, in a Sequential, any others."""
+    """Modules in order, named 0, 1, 2, ...; a Sequential may have other names."""
 
     _modules: dict[str, Any]
 
@@ -45,42 +45,42 @@ class _Listed(Module):
         self._number(self._modules.values())
 
     def _number(self, modules: Iterable[Any]) -> None:
-        """Name them 0, 1, 2 again."""
+        """Replace the modules, with names 0, 1, 2, ..."""
         modules = list(modules)
         self._modules.clear()
         self._modules.update({str(i): m for i, m in enumerate(modules)})
 
     def append(self, module: Module) -> Self:
-        """One more module at the end."""
+        """Append a module."""
         self.add_module(str(len(self)), module)
         return self
 
     def extend(self, modules: Iterable[Module]) -> Self:
-        """More modules at the end."""
+        """Append modules."""
         if not isinstance(modules, Iterable):
-            raise DTypeError(f"extend: takes modules in a list, not a {type(modules).__name__}")
+            raise DTypeError(f"extend: expected an iterable of modules, got {type(modules).__name__}")
         for module in list(modules):
             self.append(module)
         return self
 
     def pop(self, key: Any) -> Any:
-        """Take a module, or a slice of them, out."""
-        found = self[key]  # type: ignore[index]  # each kind has its own
+        """Remove a module or a slice of modules and return it."""
+        found = self[key]  # type: ignore[index]  # every subclass defines it
         del self[key]
         return found
 
     def _insert(self, index: int, module: Module) -> None:
         if not isinstance(module, Module):
-            raise DTypeError(f"insert: takes a Module, not a {type(module).__name__}")
+            raise DTypeError(f"insert: expected a Module, got {type(module).__name__}")
         if not -len(self) <= index <= len(self):
-            raise IndexError(f"index {index} is out of range: there are {len(self)}")
+            raise IndexError(f"index {index} is out of range for {len(self)} modules")
         modules = list(self._modules.values())
         modules.insert(index if index >= 0 else index + len(self), module)
         self._number(modules)
 
 
 class Sequential(_Listed):
-    """Modules one after another."""
+    """Modules called one after the other."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class Sequential(_Listed):
         return self._modules[self._key(idx)]
 
     def insert(self, index: int, module: Module) -> Self:
-        """One more module before the one with this index."""
+        """Insert a module before index."""
         self._insert(index, module)
         return self
 
@@ -120,15 +120,15 @@ class Sequential(_Listed):
 
 def _sequential(sign: str, other: Any) -> Sequential:
     if not isinstance(other, Sequential):
-        raise ArgumentError(f"Sequential {sign} takes another Sequential, not a {type(other).__name__}")
+        raise ArgumentError(f"Sequential {sign}: expected a Sequential, got {type(other).__name__}")
     return other
 
 
 def _times(n: Any) -> int:
     if not isinstance(n, int):
-        raise DTypeError(f"Sequential * takes an int, not a {type(n).__name__}")
+        raise DTypeError(f"Sequential *: expected an int, got {type(n).__name__}")
     if n <= 0:
-        raise ArgumentError(f"Sequential * takes a positive number, not {n}")
+        raise ArgumentError(f"Sequential *: expected an int > 0, got {n}")
     return n
 
 
@@ -145,7 +145,7 @@ class ModuleList(_Listed):
         return self._modules[self._key(idx)]
 
     def insert(self, index: int, module: Module) -> None:
-        """One more module before the one with this index."""
+        """Insert a module before index."""
         self._insert(index, module)
 
     def __add__(self, other: Iterable[Module]) -> ModuleList:
@@ -155,7 +155,7 @@ class ModuleList(_Listed):
         return self.extend(other)
 
     def __repr__(self) -> str:
-        runs: list[list[Any]] = []  # first, last, text: equal modules in a row are written once
+        runs: list[list[Any]] = []  # first, last, repr: consecutive modules with the same repr are shown once
         for i, text in enumerate(map(repr, self)):
             if runs and runs[-1][2] == text:
                 runs[-1][1] = i
@@ -166,17 +166,17 @@ class ModuleList(_Listed):
 
 
 def _pairs(kind: str, given: Any) -> list[tuple[str, Any]]:
-    """Names and values, of a mapping or of pairs."""
+    """Names and values of a mapping or of an iterable of pairs."""
     if isinstance(given, (Mapping, ModuleDict, ParameterDict)):
         return list(given.items())
     try:
         return [(k, v) for k, v in given]
     except (TypeError, ValueError):
-        raise DTypeError(f"{kind}: takes values by name, or pairs of both, not {type(given).__name__}") from None
+        raise DTypeError(f"{kind}: expected a mapping or pairs of name and value, got {type(given).__name__}") from None
 
 
 class ModuleDict(Module):
-    """Modules by name."""
+    """A dict of modules."""
 
     _modules: dict[str, Any]
 
@@ -203,11 +203,11 @@ class ModuleDict(Module):
         return key in self._modules
 
     def clear(self) -> None:
-        """Drop all."""
+        """Remove all modules."""
         self._modules.clear()
 
     def pop(self, key: str) -> Any:
-        """Take a module out."""
+        """Remove a module and return it."""
         return self._modules.pop(key)
 
     def keys(self) -> KeysView[str]:
@@ -223,13 +223,13 @@ class ModuleDict(Module):
         return self._modules.values()
 
     def update(self, modules: Any) -> None:
-        """More modules, or others under the same names."""
+        """Add or replace modules."""
         for name, module in _pairs("ModuleDict", modules):
             self[name] = module
 
 
 def _parameter(value: Any) -> Any:
-    """Tensors in a list of parameters become parameters; anything else stays what it is."""
+    """A tensor as a parameter; any other value unchanged."""
     return Parameter(value) if isinstance(value, Tensor) and not isinstance(value, Parameter) else value
 
 
@@ -265,15 +265,15 @@ class ParameterList(Module):
         return self.extend(parameters)
 
     def append(self, value: Any) -> Self:
-        """One more at the end."""
+        """Append a value."""
         self._size += 1
         self[self._size - 1] = value
         return self
 
     def extend(self, values: Iterable[Any]) -> Self:
-        """More at the end."""
+        """Append values."""
         if not isinstance(values, Iterable) or isinstance(values, Tensor):
-            raise DTypeError(f"ParameterList: takes parameters in a list, not a {type(values).__name__}")
+            raise DTypeError(f"ParameterList: expected an iterable of parameters, got {type(values).__name__}")
         for value in list(values):
             self.append(value)
         return self
@@ -282,11 +282,11 @@ class ParameterList(Module):
         return "\n".join(_line(k, p) for k, p in enumerate(self))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raise RuntimeError("a ParameterList holds parameters; it cannot be called")
+        raise RuntimeError("ParameterList cannot be called")
 
 
 class ParameterDict(Module):
-    """Parameters by name."""
+    """A dict of parameters."""
 
     def __init__(self, parameters: Any = None) -> None:
         super().__init__()
@@ -303,7 +303,7 @@ class ParameterDict(Module):
 
     def _name(self, key: Any) -> str:
         if not isinstance(key, str):
-            raise DTypeError(f"ParameterDict: names are strings, not {type(key).__name__}")
+            raise DTypeError(f"ParameterDict: names must be strings, got {type(key).__name__}")
         return key
 
     def __delitem__(self, key: str) -> None:
@@ -323,37 +323,37 @@ class ParameterDict(Module):
         return key in self._keys
 
     def copy(self) -> ParameterDict:
-        """Another one with the same parameters."""
+        """A copy with the same parameters."""
         return ParameterDict(OrderedDict(self.items()))
 
     def setdefault(self, key: str, default: Any = None) -> Any:
-        """What is under this name; the default is put there if there is nothing."""
+        """The value of key, which is set to default if it is missing."""
         if key not in self:
             self[key] = default
         return self[key]
 
     def clear(self) -> None:
-        """Drop all."""
+        """Remove all parameters."""
         for key in list(self._keys):
             del self[key]
 
     def pop(self, key: str) -> Any:
-        """Take one out."""
+        """Remove a parameter and return it."""
         value = self[key]
         del self[key]
         return value
 
     def popitem(self) -> tuple[str, Any]:
-        """Take the last one out."""
+        """Remove the last parameter and return its name and value."""
         key = list(self._keys)[-1]
         return key, self.pop(key)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """What is under this name, or the default."""
+        """The value of key, or default if it is missing."""
         return self[key] if key in self else default
 
     def fromkeys(self, keys: Iterable[str], default: Any = None) -> ParameterDict:
-        """Another one, with one value under all these names."""
+        """A ParameterDict with one value for all keys."""
         return ParameterDict((k, default) for k in keys)
 
     def keys(self) -> KeysView[str]:
@@ -369,7 +369,7 @@ class ParameterDict(Module):
         return (self[k] for k in self._keys)
 
     def update(self, parameters: Any) -> None:
-        """More parameters, or others under the same names."""
+        """Add or replace parameters."""
         pairs = _pairs("ParameterDict", parameters)
         plain = isinstance(parameters, Mapping) and not isinstance(parameters, OrderedDict)
         for key, value in sorted(pairs, key=lambda p: p[0]) if plain else pairs:  # as torch does
@@ -388,11 +388,11 @@ class ParameterDict(Module):
         return "\n".join(_line(k, p) for k, p in self.items())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raise RuntimeError("a ParameterDict holds parameters; it cannot be called")
+        raise RuntimeError("ParameterDict cannot be called")
 
 
 class DataParallel(Module):
-    """The module inside, called `module`: how a batch is spread over GPUs is the server's affair."""
+    """A wrapper with the model as `module`; the server distributes the work, so it only calls the model."""
 
     def __init__(self, module: Module, device_ids: Any = None, output_device: Any = None, dim: int = 0) -> None:
         super().__init__()

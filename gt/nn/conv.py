@@ -1,8 +1,7 @@
-"""Convolutions as modules, and transposed ones."""
+"""Convolutions and transposed convolutions as modules."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from gt.client.functions import creation
@@ -11,25 +10,23 @@ from gt.errors import ArgumentError, ShapeError
 from gt.nn import functional as F
 from gt.nn import init
 from gt.nn.functional.spatial import Sizes, per_dim
-from gt.nn.module import Module
+from gt.nn.settings import Functional
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
 
 _MODES = ("zeros", "reflect", "replicate", "circular")
 
 
-class _Conv(Module):
-    """What convolutions in any number of dimensions have in common."""
+class _Conv(Functional):
+    """The settings and parameters of all convolutions."""
 
-    dims: int
     transposed = False
-    function: Callable[..., Tensor]
 
     def _make(
         self, in_channels: int, out_channels: int, kernel_size: Any, stride: Any, padding: Any, dilation: Any,
         output_padding: Any, groups: int, bias: bool, padding_mode: str, dtype: Any,
     ) -> None:  # fmt: skip
-        name, n = type(self).__name__, self.dims
+        name, n = type(self).__name__, self._dims
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
         self.kernel_size = per_dim(name, "kernel_size", kernel_size, n)
         self.stride, self.dilation = per_dim(name, "stride", stride, n), per_dim(name, "dilation", dilation, n)
@@ -37,29 +34,31 @@ class _Conv(Module):
         self.output_padding = per_dim(name, "output_padding", output_padding, n)
         self.padding_mode = padding_mode
         if groups <= 0 or in_channels % groups or out_channels % groups:
-            raise ArgumentError(f"{name}: {in_channels} and {out_channels} channels cannot be in {groups} equal groups")
+            raise ArgumentError(
+                f"{name}: {in_channels} and {out_channels} channels must be multiples of {groups} groups"
+            )
         if isinstance(padding, str):
             if padding not in ("same", "valid"):
-                raise ArgumentError(f"{name}: padding is numbers, 'same' or 'valid', not {padding!r}")
+                raise ArgumentError(f"{name}: padding must be ints, 'same' or 'valid', got {padding!r}")
             if padding == "same" and any(s != 1 for s in self.stride):
-                raise ArgumentError(f"{name}: padding='same' keeps the size, which a stride of {self.stride} cannot")
+                raise ArgumentError(f"{name}: padding='same' requires stride 1, got {self.stride}")
         if padding_mode not in _MODES:
-            raise ArgumentError(f"{name}: padding_mode is one of {', '.join(_MODES)}, not {padding_mode!r}")
+            raise ArgumentError(f"{name}: padding_mode must be one of {', '.join(_MODES)}, got {padding_mode!r}")
         first, second = (in_channels, out_channels) if self.transposed else (out_channels, in_channels)
         self.weight = Parameter(creation.empty(first, second // groups, *self.kernel_size, dtype=dtype))
         self.register_parameter("bias", Parameter(creation.empty(out_channels, dtype=dtype)) if bias else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the first values again."""
+        """Initialize the parameters."""
         init.linear_(self.weight, self.bias)
 
     def extra_repr(self) -> str:
-        n = self.dims
+        n = self._dims
         parts = [
             str(self.in_channels), str(self.out_channels), f"kernel_size={self.kernel_size}", f"stride={self.stride}"
         ]  # fmt: skip
-        # As in torch, a padding by name is written without quotes.
+        # As in torch, a named padding has no quotes.
         parts += [f"padding={self.padding}"] if self.padding != (0,) * n else []
         parts += [f"dilation={self.dilation}"] if self.dilation != (1,) * n else []
         parts += [f"output_padding={self.output_padding}"] if self.output_padding != (0,) * n else []
@@ -89,34 +88,28 @@ class _Forward(_Conv):
         padding = self.padding
         if self.padding_mode != "zeros":
             input, padding = F.pad(input, self._around(), self.padding_mode), 0
-        return type(self).function(input, weight, bias, self.stride, padding, self.dilation, self.groups)
+        return self._function(input, weight, bias, self.stride, padding, self.dilation, self.groups)
 
     def _around(self) -> list[int]:
-        """The padding before and after each dimension, the last one first."""
+        """The padding before and after each dimension, the last dimension first."""
         if self.padding == "valid":
-            return [0, 0] * self.dims
+            return [0, 0] * self._dims
         if self.padding == "same":
             totals = [d * (k - 1) for d, k in zip(self.dilation, self.kernel_size, strict=True)]
             return [p for t in reversed(totals) for p in (t // 2, t - t // 2)]
         return [p for p in reversed(self.padding) for _ in range(2)]
 
 
-class Conv1d(_Forward):
-    """The correlation of (batch, channels, size) with kernels that are learned."""
-
-    dims, function = 1, staticmethod(F.conv1d)
+class Conv1d(_Forward, function=F.conv1d, dims=1):
+    """A convolution of sequences (N, C, L)."""
 
 
-class Conv2d(_Forward):
-    """The correlation of images with kernels that are learned."""
-
-    dims, function = 2, staticmethod(F.conv2d)
+class Conv2d(_Forward, function=F.conv2d, dims=2):
+    """A convolution of images (N, C, H, W)."""
 
 
-class Conv3d(_Forward):
-    """The correlation of volumes with kernels that are learned."""
-
-    dims, function = 3, staticmethod(F.conv3d)
+class Conv3d(_Forward, function=F.conv3d, dims=3):
+    """A convolution of volumes (N, C, D, H, W)."""
 
 
 class _Transpose(_Conv):
@@ -131,7 +124,7 @@ class _Transpose(_Conv):
     ) -> None:  # fmt: skip
         super().__init__()
         if padding_mode != "zeros":
-            raise ArgumentError(f"{type(self).__name__}: padding_mode is 'zeros', not {padding_mode!r}")
+            raise ArgumentError(f"{type(self).__name__}: padding_mode must be 'zeros', got {padding_mode!r}")
         self._make(
             in_channels, out_channels, kernel_size, stride, padding, dilation, output_padding, groups, bias,
             padding_mode, dtype,
@@ -139,13 +132,13 @@ class _Transpose(_Conv):
 
     def forward(self, input: Tensor, output_size: Any = None) -> Tensor:
         extra = self.output_padding if output_size is None else self._extra(input, output_size)
-        return type(self).function(
+        return self._function(
             input, self.weight, self.bias, self.stride, self.padding, extra, self.groups, self.dilation
         )
 
     def _extra(self, input: Tensor, output_size: Any) -> Sizes:
-        """The output_padding that gives the size wanted."""
-        n, wanted = self.dims, tuple(int(s) for s in output_size)
+        """The output_padding that gives output_size."""
+        n, wanted = self._dims, tuple(int(s) for s in output_size)
         if len(wanted) == input.ndim:
             wanted = wanted[-n:]
         rows = zip(input.shape[-n:], self.stride, self.padding, self.dilation, self.kernel_size, strict=True)
@@ -154,25 +147,18 @@ class _Transpose(_Conv):
             not low <= w < low + s for w, low, s in zip(wanted, least, self.stride, strict=True)
         ):
             most = tuple(low + s - 1 for low, s in zip(least, self.stride, strict=True))
-            raise ShapeError(
-                f"{type(self).__name__}: output_size {tuple(output_size)} is not between {tuple(least)} and {most}"
-            )
+            name, given = type(self).__name__, tuple(output_size)
+            raise ShapeError(f"{name}: output_size must be between {tuple(least)} and {most}, got {given}")
         return tuple(w - low for w, low in zip(wanted, least, strict=True))
 
 
-class ConvTranspose1d(_Transpose):
+class ConvTranspose1d(_Transpose, function=F.conv_transpose1d, dims=1):
     """The transpose of Conv1d."""
 
-    dims, function = 1, staticmethod(F.conv_transpose1d)
 
-
-class ConvTranspose2d(_Transpose):
+class ConvTranspose2d(_Transpose, function=F.conv_transpose2d, dims=2):
     """The transpose of Conv2d."""
 
-    dims, function = 2, staticmethod(F.conv_transpose2d)
 
-
-class ConvTranspose3d(_Transpose):
+class ConvTranspose3d(_Transpose, function=F.conv_transpose3d, dims=3):
     """The transpose of Conv3d."""
-
-    dims, function = 3, staticmethod(F.conv_transpose3d)

@@ -1,7 +1,7 @@
-"""What users hang on modules: functions called around forward, around backward and around states.
+"""Hooks of modules: functions that run before or after forward, backward, saving and loading.
 
-A module without hooks has no Hooks, and its calls do not come here. Gradients pass through two functions that do
-nothing else than calling the hooks: one where a module's inputs enter, one where its results leave.
+A module without hooks has no Hooks object, and its calls do not run this code. Backward hooks are called by two
+functions in the graph that pass gradients through: one at the module's inputs, one at its outputs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Grads = tuple[Any, ...]
 
 
 class Hook:
-    """One function, and whether it takes keyword arguments too."""
+    """A hook, and whether it also takes keyword arguments."""
 
     __slots__ = ("call", "with_kwargs")
 
@@ -33,10 +33,10 @@ class Hook:
 
 
 class Hooks:
-    """All hooks of a module, each kind in the order of calling."""
+    """All hooks of a module, each kind in calling order."""
 
     def __init__(self) -> None:
-        self.around: list[Callable[[Module], Any]] = []  #: of the module, context managers that forward runs in
+        self.around: list[Callable[[Module], Any]] = []  #: Each returns a context manager for forward.
         self.forward_pre: list[Hook] = []
         self.forward: list[Hook] = []
         self.backward_pre: list[Hook] = []
@@ -48,7 +48,7 @@ class Hooks:
 
 
 def add(hooks: list[Hook], call: Callable[..., Any], with_kwargs: bool = False, prepend: bool = False) -> Handle:
-    """One more hook, as the last or the first; `remove()` of what is returned takes it away."""
+    """Add a hook as the last, or as the first; `remove()` of the returned handle removes it."""
     handle = Handle(hooks, Hook(call, with_kwargs))
     if prepend:
         hooks.insert(0, hooks.pop())
@@ -56,13 +56,13 @@ def add(hooks: list[Hook], call: Callable[..., Any], with_kwargs: bool = False, 
 
 
 def call(module: Module, hooks: Hooks, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """forward() with everything that hangs on it."""
+    """Call forward() and all hooks."""
     for hook in list(hooks.forward_pre):
         if hook.with_kwargs:
             made = hook.call(module, args, kwargs)
             if made is not None:
                 if not isinstance(made, tuple) or len(made) != 2:
-                    raise ArgumentError("a forward pre-hook with kwargs returns None or (args, kwargs)")
+                    raise ArgumentError("a forward pre-hook with with_kwargs=True must return None or (args, kwargs)")
                 args, kwargs = made
         else:
             made = hook.call(module, args)
@@ -86,16 +86,16 @@ def call(module: Module, hooks: Hooks, args: tuple[Any, ...], kwargs: dict[str, 
 
 
 class Passage:
-    """One call of a module on the way back: its gradients, first of the results, then of the inputs."""
+    """The backward pass through one call of a module: first the gradients of its outputs, then of its inputs."""
 
     def __init__(self, module: Module, hooks: Hooks) -> None:
         self.module = module
         self.hooks = hooks
-        self.inputs: list[int] = []  #: which arguments are tensors
+        self.inputs: list[int] = []  #: The positions of the arguments that are tensors.
         self.results: list[int] = []
-        self.counts = (0, 0)  #: how many arguments and results there are
-        self.entered = False  #: whether gradients are wanted of any input
-        self.arrived: Grads | None = None  #: gradients of the results
+        self.counts = (0, 0)  #: The numbers of arguments and results.
+        self.entered = False  #: Whether any input requires gradients.
+        self.arrived: Grads | None = None  #: The gradients of the results.
 
     def enter(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         self.inputs = [i for i, a in enumerate(args) if isinstance(a, Tensor)]
@@ -113,7 +113,7 @@ class Passage:
         return outs if isinstance(out, tuple) else outs[0]
 
     def left(self, gs: Grads) -> Grads:
-        """The gradients of the results have arrived."""
+        """Handle the gradients of the results."""
         grads = _spread(gs, self.results, self.counts[1])
         for hook in list(self.hooks.backward_pre):
             grads = _changed("full_backward_pre_hook", hook.call(self.module, grads), grads)
@@ -123,13 +123,13 @@ class Passage:
         return tuple(grads[i] for i in self.results)
 
     def came(self, gs: Grads) -> Grads:
-        """The gradients of the inputs have arrived."""
+        """Handle the gradients of the inputs."""
         grads = self._run(_spread(gs, self.inputs, self.counts[0]))
         return tuple(grads[i] for i in self.inputs)
 
     def _run(self, grads: Grads) -> Grads:
         if self.arrived is None:
-            return grads  # they came by another way than through the module's results
+            return grads  # they did not come through the module's results
         for hook in list(self.hooks.backward):
             grads = _changed("full_backward_hook", hook.call(self.module, grads, self.arrived), grads)
         self.arrived = None
@@ -144,7 +144,7 @@ def _through(function: type[Function], passage: Passage, values: tuple[Any, ...]
 
 
 def _spread(gs: Grads, places: list[int], n: int) -> Grads:
-    """Gradients at their places among n, None elsewhere."""
+    """A tuple of n with the gradients at their positions, None elsewhere."""
     found = dict(zip(places, gs, strict=True))
     return tuple(found.get(i) for i in range(n))
 
@@ -154,12 +154,12 @@ def _changed(kind: str, made: Any, grads: Grads) -> Grads:
         return grads
     made = made if isinstance(made, tuple) else (made,)
     if len(made) != len(grads):
-        raise ArgumentError(f"{kind}: a hook returned {len(made)} gradients where there are {len(grads)}")
+        raise ArgumentError(f"{kind}: expected a hook to return {len(grads)} gradients, got {len(made)}")
     return tuple(made)
 
 
 class _Enter(Function):
-    """A module's inputs. Gradients that do not arrive are zeros, as in torch."""
+    """The inputs of a module. Missing gradients are zeros, as in torch."""
 
     @staticmethod
     def forward(ctx: Any, passage: Passage, *tensors: Tensor) -> Any:
@@ -173,7 +173,7 @@ class _Enter(Function):
 
 
 class _Leave(_Enter):
-    """A module's results. Gradients that do not arrive are None."""
+    """The results of a module. Missing gradients are None."""
 
     @staticmethod
     def forward(ctx: Any, passage: Passage, *tensors: Tensor) -> Any:

@@ -1,4 +1,4 @@
-"""First values of parameters: each function overwrites a tensor, without history, and returns it."""
+"""Initialization of parameters: each function overwrites a tensor, without history, and returns it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = [
     "orthogonal_", "sparse_", "trunc_normal_", "uniform_", "xavier_normal_", "xavier_uniform_", "zeros_",
 ]  # fmt: skip
 
-#: By how much a function shrinks what passes through it, made good.
+#: Recommended gains of nonlinearities, which compensate the loss of variance.
 _GAINS = {"tanh": 5.0 / 3, "relu": math.sqrt(2.0), "selu": 3.0 / 4}
 _ONE = ("linear", "sigmoid", *(f"conv{t}{n}d" for t in ("", "_transpose") for n in (1, 2, 3)))
 
 
 def calculate_gain(nonlinearity: str, param: Any = None) -> float:
-    """The factor that makes weights fit to a function: sqrt(2) for relu, 5 / 3 for tanh.
+    """The recommended gain of weights before a nonlinearity: sqrt(2) for relu, 5 / 3 for tanh.
 
     >>> calculate_gain("tanh")
     1.6666666666666667
@@ -39,12 +39,13 @@ def calculate_gain(nonlinearity: str, param: Any = None) -> float:
     if nonlinearity == "leaky_relu":
         slope = 0.01 if param is None else param
         if isinstance(slope, bool) or not isinstance(slope, (int, float)):
-            raise ArgumentError(f"calculate_gain: the slope of leaky_relu is a number, not {param!r}")
+            raise ArgumentError(f"calculate_gain: the slope of leaky_relu must be a number, got {param!r}")
         return math.sqrt(2.0 / (1.0 + slope * slope))
-    raise ArgumentError(f"calculate_gain: no gain is known for {nonlinearity!r}")
+    known = ", ".join((*_ONE, *_GAINS, "leaky_relu"))
+    raise ArgumentError(f"calculate_gain: unknown nonlinearity {nonlinearity!r}; expected one of {known}")
 
 
-# --- plain -------------------------------------------------------------------------------------------
+# --- values and distributions ------------------------------------------------------------------------
 
 
 def _written(method: Callable[..., Tensor], tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -54,19 +55,19 @@ def _written(method: Callable[..., Tensor], tensor: Tensor, *args: Any, **kwargs
 
 
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Any = None) -> Tensor:
-    """Uniform between a and b."""
+    """Values from the uniform distribution on [a, b)."""
     return _written(randoms.uniform_, tensor, a, b, generator=generator)
 
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Any = None) -> Tensor:
-    """Normal, with a mean and a standard deviation."""
+    """Values from the normal distribution with a mean and a standard deviation."""
     return _written(randoms.normal_, tensor, mean, std, generator=generator)
 
 
 def trunc_normal_(
     tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0, generator: Any = None
 ) -> Tensor:
-    """Normal, but only between a and b."""
+    """Values from the normal distribution truncated to [a, b]."""
     low, high = (0.5 * (1.0 + math.erf((x - mean) / std / math.sqrt(2.0))) for x in (a, b))
     with set_grad(False):
         u = randoms.rand_like(tensor, generator=generator) * (2.0 * (high - low)) + (2.0 * low - 1.0)
@@ -75,7 +76,7 @@ def trunc_normal_(
 
 
 def constant_(tensor: Tensor, val: float) -> Tensor:
-    """One number everywhere."""
+    """The value val everywhere."""
     return _written(inplace.fill_, tensor, val)
 
 
@@ -92,16 +93,16 @@ def zeros_(tensor: Tensor) -> Tensor:
 def eye_(tensor: Tensor) -> Tensor:
     """The identity matrix."""
     if tensor.ndim != 2:
-        raise ShapeError(f"eye_: takes a matrix, not the shape {tensor.shape}")
+        raise ShapeError(f"eye_: expected a matrix, got shape {tensor.shape}")
     return _written(inplace.copy_, tensor, creation.eye(*tensor.shape, dtype=tensor.dtype))
 
 
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
-    """A convolution that changes nothing, as far as there are channels."""
+    """The identity as the weight of a convolution, for as many channels as possible."""
     if tensor.ndim not in (3, 4, 5):
-        raise ShapeError(f"dirac_: takes the weight of a convolution, with 3 to 5 dimensions, not {tensor.shape}")
+        raise ShapeError(f"dirac_: expected a convolution's weight, of 3 to 5 dimensions, got shape {tensor.shape}")
     if tensor.shape[0] % groups:
-        raise ArgumentError(f"dirac_: {tensor.shape[0]} outputs in {groups} groups")
+        raise ArgumentError(f"dirac_: the number of outputs must be a multiple of {groups}, got {tensor.shape[0]}")
     per_group = tensor.shape[0] // groups
     data = np.zeros(tensor.shape)
     middle = tuple(n // 2 for n in tensor.shape[2:])
@@ -111,35 +112,35 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     return _written(inplace.copy_, tensor, data)
 
 
-# --- by the number of inputs and outputs -------------------------------------------------------------
+# --- scaled by the number of inputs and outputs ------------------------------------------------------
 
 
 def fans(tensor: Tensor) -> tuple[int, int]:
-    """How many inputs each output has, and how many outputs each input."""
+    """fan_in, the number of inputs of each output, and fan_out, the number of outputs of each input."""
     if tensor.ndim < 2:
-        raise ShapeError(f"inputs and outputs can be counted of a weight with 2 dimensions or more, not {tensor.shape}")
+        raise ShapeError(f"fan_in and fan_out require a tensor of at least 2 dimensions, got shape {tensor.shape}")
     field = math.prod(tensor.shape[2:])
     return tensor.shape[1] * field, tensor.shape[0] * field
 
 
-_calculate_fan_in_and_fan_out = fans  # a name that much code for torch uses
+_calculate_fan_in_and_fan_out = fans  # a private name that much torch code uses
 
 
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
-    """Uniform, with variance gain^2 * 2 / (inputs + outputs)."""
+    """Values from a uniform distribution with variance gain^2 * 2 / (fan_in + fan_out)."""
     bound = gain * math.sqrt(6.0 / max(sum(fans(tensor)), 1))
     return uniform_(tensor, -bound, bound, generator)
 
 
 def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
-    """Normal, with variance gain^2 * 2 / (inputs + outputs)."""
+    """Values from a normal distribution with variance gain^2 * 2 / (fan_in + fan_out)."""
     return normal_(tensor, 0.0, gain * math.sqrt(2.0 / max(sum(fans(tensor)), 1)), generator)
 
 
 def _kaiming(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
     """The standard deviation."""
     if mode not in ("fan_in", "fan_out"):
-        raise ArgumentError(f"kaiming: mode is 'fan_in' or 'fan_out', not {mode!r}")
+        raise ArgumentError(f"kaiming: mode must be 'fan_in' or 'fan_out', got {mode!r}")
     fan = fans(tensor)[mode == "fan_out"]
     return calculate_gain(nonlinearity, a) / math.sqrt(max(fan, 1))
 
@@ -147,7 +148,7 @@ def _kaiming(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
 def kaiming_uniform_(
     tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu", generator: Any = None
 ) -> Tensor:
-    """Uniform, with variance gain^2 / inputs (or outputs), by the function that follows."""
+    """Values from a uniform distribution with variance gain^2 / fan, with the gain of the nonlinearity."""
     if 0 in tensor.shape:
         return tensor
     bound = math.sqrt(3.0) * _kaiming(tensor, a, mode, nonlinearity)
@@ -157,7 +158,7 @@ def kaiming_uniform_(
 def kaiming_normal_(
     tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu", generator: Any = None
 ) -> Tensor:
-    """Normal, with variance gain^2 / inputs (or outputs), by the function that follows."""
+    """Values from a normal distribution with variance gain^2 / fan, with the gain of the nonlinearity."""
     if 0 in tensor.shape:
         return tensor
     return normal_(tensor, 0.0, _kaiming(tensor, a, mode, nonlinearity), generator)
@@ -167,24 +168,24 @@ def kaiming_normal_(
 
 
 def orthogonal_(tensor: Tensor, gain: float = 1, generator: Any = None) -> Tensor:
-    """Rows (or columns, whichever are fewer) of length gain, all at right angles; dimensions from 1 on count as one."""
+    """A (semi-)orthogonal matrix times gain; the dimensions from 1 on are flattened."""
     if tensor.ndim < 2:
-        raise ShapeError(f"orthogonal_: takes 2 dimensions or more, not the shape {tensor.shape}")
+        raise ShapeError(f"orthogonal_: expected at least 2 dimensions, got shape {tensor.shape}")
     if not tensor.numel():
         return tensor
     rows, columns = tensor.shape[0], tensor.numel() // tensor.shape[0]
     with set_grad(False):
         flat = randoms.randn(max(rows, columns), min(rows, columns), dtype=tensor.dtype, generator=generator)
         q, r = qr(flat)
-        q = q * r.diagonal().sign()  # makes all directions equally likely
+        q = q * r.diagonal().sign()  # makes the distribution uniform
         q = (q.t() if rows < columns else q).reshape(tensor.shape) * gain
     return _written(inplace.copy_, tensor, q)
 
 
 def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Any = None) -> Tensor:
-    """Normal, with a share of zeros at random places of each column."""
+    """Values from a normal distribution, with a fraction `sparsity` of each column set to zero at random."""
     if tensor.ndim != 2:
-        raise ShapeError(f"sparse_: takes a matrix, not the shape {tensor.shape}")
+        raise ShapeError(f"sparse_: expected a matrix, got shape {tensor.shape}")
     rows, columns = tensor.shape
     zeros = math.ceil(sparsity * rows)
     with set_grad(False):
@@ -194,7 +195,7 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Any =
 
 
 def linear_(weight: Tensor, bias: Tensor | None) -> None:
-    """Of a layer that multiplies and adds: weights and bias uniform within 1 / sqrt(inputs)."""
+    """Initialize a linear layer or a convolution: weight and bias uniform in +-1 / sqrt(fan_in)."""
     kaiming_uniform_(weight, a=math.sqrt(5))
     if bias is not None:
         inputs = fans(weight)[0]

@@ -1,7 +1,7 @@
-"""Layers that multiply, look up and measure: Linear, Bilinear, Embedding and their kin.
+"""Linear, bilinear and embedding layers; distances.
 
-All layers have torch's arguments, parameter names, shapes and distributions of first values. `device` is accepted
-everywhere and changes nothing: where tensors lie is the server's affair.
+All layers have torch's arguments, parameter names, shapes and distributions of initial values. `device` is accepted
+everywhere and has no effect: the server chooses where tensors are stored.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from gt.errors import ArgumentError, ShapeError
 from gt.nn import functional as F
 from gt.nn import init
 from gt.nn.module import Module
+from gt.nn.settings import Functional, settings
 
 __all__ = ["Bilinear", "CosineSimilarity", "Embedding", "EmbeddingBag", "Identity", "Linear", "PairwiseDistance"]
 
 
 class Identity(Module):
-    """The input."""
+    """Returns its input."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
@@ -43,7 +44,7 @@ class Linear(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the first values again."""
+        """Initialize the parameters."""
         init.linear_(self.weight, self.bias)
 
     def forward(self, input: Tensor) -> Tensor:
@@ -62,14 +63,14 @@ class Bilinear(Module):
     ) -> None:  # fmt: skip
         super().__init__()
         if in1_features <= 0:
-            raise ArgumentError(f"Bilinear: in1_features is positive, not {in1_features}")
+            raise ArgumentError(f"Bilinear: in1_features must be > 0, got {in1_features}")
         self.in1_features, self.in2_features, self.out_features = in1_features, in2_features, out_features
         self.weight = Parameter(creation.empty(out_features, in1_features, in2_features, dtype=dtype))
         self.register_parameter("bias", Parameter(creation.empty(out_features, dtype=dtype)) if bias else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the first values again."""
+        """Initialize the parameters."""
         bound = 1 / math.sqrt(self.in1_features)
         for p in self.parameters():
             init.uniform_(p, -bound, bound)
@@ -84,8 +85,12 @@ class Bilinear(Module):
         )
 
 
+#: The defaults that the repr of an embedding does not show.
+_HIDDEN = {"padding_idx": None, "max_norm": None, "norm_type": 2, "scale_grad_by_freq": False, "sparse": False}
+
+
 class _Table(Module):
-    """Rows by number; one of them may be padding."""
+    """A table of embeddings; one row may be padding."""
 
     num_embeddings: int
     embedding_dim: int
@@ -96,19 +101,19 @@ class _Table(Module):
         name, n = type(self).__name__, size[0]
         if padding_idx is not None:
             if not -n <= padding_idx < n:
-                raise ArgumentError(f"{name}: padding_idx {padding_idx} is not one of {n} rows")
+                raise ArgumentError(f"{name}: padding_idx must be a row index below {n}, got {padding_idx}")
             padding_idx %= n
         self.padding_idx = padding_idx
         if weight is not None:
             if tuple(weight.shape) != size:
-                raise ShapeError(f"{name}: a weight of shape {tuple(weight.shape)} where {size} is asked for")
+                raise ShapeError(f"{name}: weight must have shape {size}, got {tuple(weight.shape)}")
             self.weight = Parameter(weight, requires_grad=not freeze)
         else:
             self.weight = Parameter(creation.empty(*size, dtype=dtype), requires_grad=not freeze)
             self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the first values again."""
+        """Initialize the parameters."""
         init.normal_(self.weight)
         if self.padding_idx is not None:
             with set_grad(False):
@@ -116,22 +121,23 @@ class _Table(Module):
 
     @classmethod
     def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, *args: Any, **kwargs: Any) -> Self:
-        """A layer with this table; frozen, unless asked otherwise."""
+        """A layer with this table, frozen by default."""
         if embeddings.ndim != 2:
-            raise ShapeError(f"{cls.__name__}: the table is a matrix, not of shape {tuple(embeddings.shape)}")
+            raise ShapeError(f"{cls.__name__}: embeddings must be a matrix, got shape {tuple(embeddings.shape)}")
         make: Any = cls
         made: Self = make(*embeddings.shape, *args, _weight=embeddings, **kwargs)
         made.weight.requires_grad_(not freeze)
         return made
 
-    def _extra(self, *parts: tuple[str, Any, Any]) -> str:
-        """Sizes, and what is not as by default."""
-        said = [f"{name}={value}" for name, value, default in parts if value != default]
-        return ", ".join([str(self.num_embeddings), str(self.embedding_dim), *said])
+    def _extra(self, *names: str) -> str:
+        """The sizes, and the settings that differ from their defaults."""
+        values = {name: getattr(self, name) for name in names}
+        shown = [f"{name}={value!r}" for name, value in values.items() if value != _HIDDEN.get(name, ...)]
+        return ", ".join([str(self.num_embeddings), str(self.embedding_dim), *shown])
 
 
 class Embedding(_Table):
-    """Rows of a table, by number."""
+    """The rows of a table at given indices."""
 
     def __init__(
         self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, max_norm: float | None = None,
@@ -149,15 +155,11 @@ class Embedding(_Table):
         )
 
     def extra_repr(self) -> str:
-        return self._extra(
-            ("padding_idx", self.padding_idx, None), ("max_norm", self.max_norm, None),
-            ("norm_type", self.norm_type, 2), ("scale_grad_by_freq", self.scale_grad_by_freq, False),
-            ("sparse", self.sparse, False),
-        )  # fmt: skip
+        return self._extra("padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
 
 
 class EmbeddingBag(_Table):
-    """The sum, mean or maximum of rows of a table, by bags of numbers."""
+    """The sum, mean or maximum of the rows of a table at bags of indices."""
 
     def __init__(
         self, num_embeddings: int, embedding_dim: int, max_norm: float | None = None, norm_type: float = 2.0,
@@ -176,22 +178,15 @@ class EmbeddingBag(_Table):
         )  # fmt: skip
 
     def extra_repr(self) -> str:
-        return self._extra(
-            ("max_norm", self.max_norm, None), ("norm_type", self.norm_type, 2),
-            ("scale_grad_by_freq", self.scale_grad_by_freq, False), ("mode", repr(self.mode), None),
-            ("padding_idx", self.padding_idx, None),
-        )  # fmt: skip
+        return self._extra("max_norm", "norm_type", "scale_grad_by_freq", "mode", "padding_idx")
 
 
-class CosineSimilarity(Module):
+@settings
+class CosineSimilarity(Functional, function=F.cosine_similarity, shown=()):
     """The cosine of the angle between vectors along dim."""
 
-    def __init__(self, dim: int = 1, eps: float = 1e-8) -> None:
-        super().__init__()
-        self.dim, self.eps = dim, eps
-
-    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
-        return F.cosine_similarity(x1, x2, self.dim, self.eps)
+    dim: int = 1
+    eps: float = 1e-8
 
 
 class PairwiseDistance(Module):

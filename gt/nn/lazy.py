@@ -1,6 +1,6 @@
-"""Layers that find the size of their input at the first call, and are ordinary ones from then on.
+"""Layers that take the size of their input from the first call, and are ordinary layers from then on.
 
-Until then their parameters have no elements. Make optimizers after the first call, as in torch.
+Until then their parameters have no elements. Create optimizers after the first call, as in torch.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from gt.client.functions import creation
 from gt.client.grad.modes import set_grad
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
-from gt.nn.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
+from gt.nn import conv, norm
 from gt.nn.layers import Linear
 from gt.nn.module import Module
-from gt.nn.norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, InstanceNorm1d, InstanceNorm2d, InstanceNorm3d
 
 __all__ = [
     "LazyBatchNorm1d", "LazyBatchNorm2d", "LazyBatchNorm3d", "LazyConv1d", "LazyConv2d", "LazyConv3d",
@@ -24,18 +23,23 @@ __all__ = [
 
 
 class _Lazy(Module):
-    """What they have in common: `_size(input)` says how large the input is, `_grow(n)` makes room for it."""
+    """The base of lazy layers: `_size(input)` is the size of the input, `_grow(n)` allocates parameters for it."""
 
     cls_to_become: ClassVar[type[Module]]
     _size: Any
     _grow: Any
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if len(cls.__bases__) == 2 and not hasattr(cls, "cls_to_become"):
+            cls.cls_to_become = cls.__bases__[1]  # class LazyLinear(_Lazy, Linear) becomes a Linear
+
     def has_uninitialized_params(self) -> bool:
-        """Whether the size of the input is not known yet."""
+        """Whether the size of the input is still unknown."""
         return any(not t.numel() for t in (*self.parameters(), *self.buffers()))
 
     def initialize_parameters(self, input: Tensor) -> None:
-        """Take the size of this input."""
+        """Allocate and initialize the parameters for this input."""
         if self.has_uninitialized_params():
             self._become(self._size(input))
 
@@ -46,7 +50,7 @@ class _Lazy(Module):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.initialize_parameters(args[0])
-        self.__class__ = self.cls_to_become  # type: ignore[assignment]  # as torch does: it is that from now on
+        self.__class__ = self.cls_to_become  # type: ignore[assignment]  # as torch does
         return self(*args, **kwargs)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
@@ -56,7 +60,7 @@ class _Lazy(Module):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _size_of_weight(self, shape: tuple[int, ...]) -> int:
-        """The size of inputs, of the shape of a weight."""
+        """The size of inputs, from the shape of a weight."""
         return shape[0]
 
     def _resize(self, name: str, *shape: int) -> None:
@@ -66,9 +70,7 @@ class _Lazy(Module):
 
 
 class LazyLinear(_Lazy, Linear):
-    """Linear, of as many features as the first input has."""
-
-    cls_to_become = Linear
+    """Linear with the number of features of the first input."""
 
     def __init__(self, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None) -> None:
         super().__init__(0, out_features, bias, dtype=dtype)
@@ -88,28 +90,28 @@ class LazyLinear(_Lazy, Linear):
 
 
 class _LazyConv(_Lazy):
-    """Of as many channels as the first input has."""
+    """A convolution with the channels of the first input."""
 
-    dims: int
+    _dims: int
     transposed: bool
     groups: int
     out_channels: int
     kernel_size: tuple[int, ...]
 
     def _size(self, input: Tensor) -> int:
-        if input.ndim not in (self.dims + 1, self.dims + 2):
+        if input.ndim not in (self._dims + 1, self._dims + 2):
             raise ShapeError(
-                f"{type(self).__name__}: the input has {self.dims + 1} dimensions, or {self.dims + 2} with a batch in "
-                f"front; not the shape {tuple(input.shape)}"
+                f"{type(self).__name__}: expected an input of {self._dims + 1} dimensions, or {self._dims + 2} with a "
+                f"batch, got shape {tuple(input.shape)}"
             )
-        return input.shape[-self.dims - 1]
+        return input.shape[-self._dims - 1]
 
     def _size_of_weight(self, shape: tuple[int, ...]) -> int:
         return shape[0] if self.transposed else shape[1] * self.groups
 
     def _grow(self, n: int) -> None:
         if n % self.groups:
-            raise ArgumentError(f"{type(self).__name__}: {n} channels cannot be in {self.groups} equal groups")
+            raise ArgumentError(f"{type(self).__name__}: channels must be a multiple of {self.groups} groups, got {n}")
         self.in_channels = n
         sizes = (n, self.out_channels // self.groups) if self.transposed else (self.out_channels, n // self.groups)
         self._resize("weight", *sizes, *self.kernel_size)
@@ -137,47 +139,37 @@ class _LazyTranspose(_LazyConv):
         )  # fmt: skip
 
 
-class LazyConv1d(_LazyForward, Conv1d):
-    """Conv1d, of as many channels as the first input has."""
-
-    cls_to_become = Conv1d
+class LazyConv1d(_LazyForward, conv.Conv1d):
+    """Conv1d with the number of channels of the first input."""
 
 
-class LazyConv2d(_LazyForward, Conv2d):
-    """Conv2d, of as many channels as the first input has."""
-
-    cls_to_become = Conv2d
+class LazyConv2d(_LazyForward, conv.Conv2d):
+    """Conv2d with the number of channels of the first input."""
 
 
-class LazyConv3d(_LazyForward, Conv3d):
-    """Conv3d, of as many channels as the first input has."""
-
-    cls_to_become = Conv3d
+class LazyConv3d(_LazyForward, conv.Conv3d):
+    """Conv3d with the number of channels of the first input."""
 
 
-class LazyConvTranspose1d(_LazyTranspose, ConvTranspose1d):
-    """ConvTranspose1d, of as many channels as the first input has."""
-
-    cls_to_become = ConvTranspose1d
+class LazyConvTranspose1d(_LazyTranspose, conv.ConvTranspose1d):
+    """ConvTranspose1d with the number of channels of the first input."""
 
 
-class LazyConvTranspose2d(_LazyTranspose, ConvTranspose2d):
-    """ConvTranspose2d, of as many channels as the first input has."""
-
-    cls_to_become = ConvTranspose2d
+class LazyConvTranspose2d(_LazyTranspose, conv.ConvTranspose2d):
+    """ConvTranspose2d with the number of channels of the first input."""
 
 
-class LazyConvTranspose3d(_LazyTranspose, ConvTranspose3d):
-    """ConvTranspose3d, of as many channels as the first input has."""
-
-    cls_to_become = ConvTranspose3d
+class LazyConvTranspose3d(_LazyTranspose, conv.ConvTranspose3d):
+    """ConvTranspose3d with the number of channels of the first input."""
 
 
 # --- norms -------------------------------------------------------------------------------------------
 
 
 class _LazyNorm(_Lazy):
-    """Of as many channels as the first input has."""
+    """A normalization with the channels of the first input."""
+
+    _dims: int
 
     def __init__(
         self, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True, track_running_stats: bool = True,
@@ -188,8 +180,7 @@ class _LazyNorm(_Lazy):
 
     def _size(self, input: Tensor) -> int:
         self._check_input_dim(input)
-        kind: Any = self.cls_to_become
-        alone = issubclass(kind, _INSTANCE) and input.ndim == kind.ndims[0]
+        alone = issubclass(self.cls_to_become, norm._InstanceNorm) and input.ndim == self._dims + 1
         return input.shape[0 if alone else 1]
 
     def _grow(self, n: int) -> None:
@@ -198,40 +189,25 @@ class _LazyNorm(_Lazy):
             self._resize(name, n)
 
 
-_INSTANCE = (InstanceNorm1d, InstanceNorm2d, InstanceNorm3d)
+class LazyBatchNorm1d(_LazyNorm, norm.BatchNorm1d):
+    """BatchNorm1d with the number of channels of the first input."""
 
 
-class LazyBatchNorm1d(_LazyNorm, BatchNorm1d):
-    """BatchNorm1d, of as many channels as the first input has."""
-
-    cls_to_become = BatchNorm1d
+class LazyBatchNorm2d(_LazyNorm, norm.BatchNorm2d):
+    """BatchNorm2d with the number of channels of the first input."""
 
 
-class LazyBatchNorm2d(_LazyNorm, BatchNorm2d):
-    """BatchNorm2d, of as many channels as the first input has."""
-
-    cls_to_become = BatchNorm2d
+class LazyBatchNorm3d(_LazyNorm, norm.BatchNorm3d):
+    """BatchNorm3d with the number of channels of the first input."""
 
 
-class LazyBatchNorm3d(_LazyNorm, BatchNorm3d):
-    """BatchNorm3d, of as many channels as the first input has."""
-
-    cls_to_become = BatchNorm3d
+class LazyInstanceNorm1d(_LazyNorm, norm.InstanceNorm1d):
+    """InstanceNorm1d with the number of channels of the first input."""
 
 
-class LazyInstanceNorm1d(_LazyNorm, InstanceNorm1d):
-    """InstanceNorm1d, of as many channels as the first input has."""
-
-    cls_to_become = InstanceNorm1d
+class LazyInstanceNorm2d(_LazyNorm, norm.InstanceNorm2d):
+    """InstanceNorm2d with the number of channels of the first input."""
 
 
-class LazyInstanceNorm2d(_LazyNorm, InstanceNorm2d):
-    """InstanceNorm2d, of as many channels as the first input has."""
-
-    cls_to_become = InstanceNorm2d
-
-
-class LazyInstanceNorm3d(_LazyNorm, InstanceNorm3d):
-    """InstanceNorm3d, of as many channels as the first input has."""
-
-    cls_to_become = InstanceNorm3d
+class LazyInstanceNorm3d(_LazyNorm, norm.InstanceNorm3d):
+    """InstanceNorm3d with the number of channels of the first input."""

@@ -1,9 +1,10 @@
-"""Losses as modules. `size_average` and `reduce` are torch's old way to say the reduction."""
+"""Losses as modules. `size_average` and `reduce` are torch's old arguments for the reduction."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import KW_ONLY, InitVar
 from typing import Any
 
 from gt.client.tensor import Tensor
@@ -11,6 +12,7 @@ from gt.nn import functional as F
 from gt.nn.functional.loss import reduction_of
 from gt.nn.layers import Linear
 from gt.nn.module import Module
+from gt.nn.settings import Functional, settings
 
 __all__ = [
     "BCELoss", "BCEWithLogitsLoss", "CTCLoss", "CosineEmbeddingLoss", "CrossEntropyLoss", "GaussianNLLLoss",
@@ -20,139 +22,147 @@ __all__ = [
 ]  # fmt: skip
 
 
-class _Loss(Module):
+class _Loss(Functional, shown=()):
     """A loss with a reduction: the mean, the sum, or none."""
 
-    def __init__(self, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean") -> None:
-        super().__init__()
+    reduction: str
+
+    def __post_init__(self, size_average: bool | None = None, reduce: bool | None = None) -> None:
+        super().__post_init__()
         if size_average is not None or reduce is not None:
-            reduction = reduction_of(type(self).__name__, reduction, size_average, reduce)
-        self.reduction = reduction
+            self.reduction = reduction_of(type(self).__name__, self.reduction, size_average, reduce)
 
 
-class _Weighted(_Loss):
-    """A loss with weights, which are part of the state."""
+class _WeightedLoss(_Loss):
+    """A loss with a weight, which is a buffer."""
 
-    weight: Any
-
-    def __init__(
-        self, weight: Any = None, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean"
+    def __post_init__(
+        self, weight: Tensor | None, size_average: bool | None = None, reduce: bool | None = None
     ) -> None:
-        super().__init__(size_average, reduce, reduction)
+        super().__post_init__(size_average, reduce)
         self.register_buffer("weight", weight)
 
-
-# --- of numbers --------------------------------------------------------------------------------------
-
-
-class L1Loss(_Loss):
-    """Absolute differences."""
-
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.l1_loss(input, target, reduction=self.reduction)
+        return super().forward(input, target, weight=self.weight)
 
 
-class MSELoss(_Loss):
-    """Squared differences."""
+@settings
+class _Reduced(_Loss):
+    """A loss whose first settings are the reduction, in its three forms."""
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.mse_loss(input, target, reduction=self.reduction)
-
-
-class SmoothL1Loss(_Loss):
-    """Absolute differences; small ones squared."""
-
-    def __init__(
-        self, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean", beta: float = 1.0
-    ) -> None:
-        super().__init__(size_average, reduce, reduction)
-        self.beta = beta
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.smooth_l1_loss(input, target, reduction=self.reduction, beta=self.beta)
+    size_average: InitVar[bool | None] = None
+    reduce: InitVar[bool | None] = None
+    reduction: str = "mean"
 
 
-class HuberLoss(_Loss):
-    """Half the squared difference; above delta a line goes on from there."""
+@settings
+class _Weighted(_WeightedLoss):
+    """A loss whose settings are the weight and the reduction."""
 
-    def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
-        super().__init__(reduction=reduction)
-        self.delta = delta
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.huber_loss(input, target, self.reduction, self.delta)
+    weight: InitVar[Tensor | None] = None
+    size_average: InitVar[bool | None] = None
+    reduce: InitVar[bool | None] = None
+    reduction: str = "mean"
 
 
+@settings
+class _Margin(_Loss):
+    """A loss with a margin."""
+
+    margin: float = 0.0
+    size_average: InitVar[bool | None] = None
+    reduce: InitVar[bool | None] = None
+    reduction: str = "mean"
+
+
+# --- regression --------------------------------------------------------------------------------------
+
+
+class L1Loss(_Reduced, function=F.l1_loss):
+    """|input - target|."""
+
+
+class MSELoss(_Reduced, function=F.mse_loss):
+    """(input - target)^2."""
+
+
+@settings
+class SmoothL1Loss(_Reduced, function=F.smooth_l1_loss):
+    """d^2 / (2 beta) where d = |input - target| is below beta, else d - beta / 2."""
+
+    beta: float = 1.0
+
+
+@settings
+class HuberLoss(_Loss, function=F.huber_loss):
+    """d^2 / 2 where d = |input - target| is below delta, else delta * (d - delta / 2)."""
+
+    reduction: str = "mean"
+    delta: float = 1.0
+
+
+@settings
 class PoissonNLLLoss(_Loss):
-    """Minus the log-likelihood of counts."""
+    """The negative log-likelihood of counts with a Poisson distribution."""
 
-    def __init__(
-        self, log_input: bool = True, full: bool = False, size_average: bool | None = None, eps: float = 1e-8,
-        reduce: bool | None = None, reduction: str = "mean",
-    ) -> None:  # fmt: skip
-        super().__init__(size_average, reduce, reduction)
-        self.log_input, self.full, self.eps = log_input, full, eps
+    log_input: bool = True
+    full: bool = False
+    size_average: InitVar[bool | None] = None
+    eps: float = 1e-8
+    reduce: InitVar[bool | None] = None
+    reduction: str = "mean"
 
     def forward(self, log_input: Tensor, target: Tensor) -> Tensor:
-        return F.poisson_nll_loss(
-            log_input, target, self.log_input, self.full, eps=self.eps, reduction=self.reduction
-        )  # fmt: skip
+        return F.poisson_nll_loss(log_input, target, self.log_input, self.full, eps=self.eps, reduction=self.reduction)
 
 
-class GaussianNLLLoss(_Loss):
-    """Minus the log-likelihood of numbers with a variance."""
+@settings
+class GaussianNLLLoss(_Loss, function=F.gaussian_nll_loss):
+    """The negative log-likelihood of targets with a normal distribution of mean `input` and variance `var`."""
 
-    def __init__(self, *, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> None:
-        super().__init__(reduction=reduction)
-        self.full, self.eps = full, eps
-
-    def forward(self, input: Tensor, target: Tensor, var: Any) -> Tensor:
-        return F.gaussian_nll_loss(input, target, var, self.full, self.eps, self.reduction)
-
-
-# --- of classes and distributions --------------------------------------------------------------------
+    _: KW_ONLY
+    full: bool = False
+    eps: float = 1e-6
+    reduction: str = "mean"
 
 
-class NLLLoss(_Weighted):
-    """Minus the log-probability of the target class."""
-
-    def __init__(
-        self, weight: Any = None, size_average: bool | None = None, ignore_index: int = -100,
-        reduce: bool | None = None, reduction: str = "mean",
-    ) -> None:  # fmt: skip
-        super().__init__(weight, size_average, reduce, reduction)
-        self.ignore_index = ignore_index
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.nll_loss(input, target, self.weight, ignore_index=self.ignore_index, reduction=self.reduction)
+# --- classification ----------------------------------------------------------------------------------
 
 
-class CrossEntropyLoss(_Weighted):
-    """Cross-entropy of logits with class numbers or probabilities."""
+@settings
+class NLLLoss(_WeightedLoss, function=F.nll_loss):
+    """The negative log-probability of the target class."""
 
-    def __init__(
-        self, weight: Any = None, size_average: bool | None = None, ignore_index: int = -100,
-        reduce: bool | None = None, reduction: str = "mean", label_smoothing: float = 0.0,
-    ) -> None:  # fmt: skip
-        super().__init__(weight, size_average, reduce, reduction)
-        self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.cross_entropy(
-            input, target, self.weight, ignore_index=self.ignore_index, reduction=self.reduction,
-            label_smoothing=self.label_smoothing,
-        )  # fmt: skip
+    weight: InitVar[Tensor | None] = None
+    size_average: InitVar[bool | None] = None
+    ignore_index: int = -100
+    reduce: InitVar[bool | None] = None
+    reduction: str = "mean"
 
 
-class LinearCrossEntropyLoss(_Weighted):
-    """Cross-entropy of a linear layer's result; the layer is part of the loss."""
+@settings
+class CrossEntropyLoss(_WeightedLoss, function=F.cross_entropy):
+    """The cross-entropy of logits with class indices or class probabilities."""
+
+    weight: InitVar[Tensor | None] = None
+    size_average: InitVar[bool | None] = None
+    ignore_index: int = -100
+    reduce: InitVar[bool | None] = None
+    reduction: str = "mean"
+    label_smoothing: float = 0.0
+
+
+class LinearCrossEntropyLoss(Module):
+    """The cross-entropy of the output of a linear layer, which is part of the loss."""
 
     def __init__(
         self, in_features: int, num_classes: int, *, out_features: tuple[int, ...] = (), bias: bool = False,
         device: Any = None, dtype: Any = None, reduction: str = "mean", weight: Any = None,
         ignore_index: int | None = None, label_smoothing: float = 0.0, options: Any = None,
     ) -> None:  # fmt: skip
-        super().__init__(weight, reduction=reduction)
+        super().__init__()
+        self.register_buffer("weight", weight)
+        self.reduction = reduction
         self.num_classes, self.out_features, self.ignore_index = num_classes, out_features, ignore_index
         self.label_smoothing, self.options = label_smoothing, options
         self.linear = Linear(in_features, math.prod(out_features, start=num_classes), bias, dtype=dtype)
@@ -174,23 +184,20 @@ class LinearCrossEntropyLoss(_Weighted):
         )
 
 
-class BCELoss(_Weighted):
-    """Cross-entropy of probabilities."""
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.binary_cross_entropy(input, target, self.weight, reduction=self.reduction)
+class BCELoss(_Weighted, function=F.binary_cross_entropy):
+    """The binary cross-entropy of probabilities."""
 
 
+@settings
 class BCEWithLogitsLoss(_Weighted):
-    """Cross-entropy of sigmoid(input)."""
+    """The binary cross-entropy of sigmoid(input)."""
 
-    pos_weight: Any
+    pos_weight: InitVar[Tensor | None] = None
 
-    def __init__(
-        self, weight: Any = None, size_average: bool | None = None, reduce: bool | None = None,
-        reduction: str = "mean", pos_weight: Any = None,
-    ) -> None:  # fmt: skip
-        super().__init__(weight, size_average, reduce, reduction)
+    def __post_init__(
+        self, weight: Tensor | None, size_average: bool | None, reduce: bool | None, pos_weight: Tensor | None
+    ) -> None:
+        super().__post_init__(weight, size_average, reduce)
         self.register_buffer("pos_weight", pos_weight)
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
@@ -199,137 +206,90 @@ class BCEWithLogitsLoss(_Weighted):
         )
 
 
-class KLDivLoss(_Loss):
-    """Kullback-Leibler divergence of log-probabilities."""
+@settings
+class KLDivLoss(_Reduced, function=F.kl_div):
+    """The Kullback-Leibler divergence of log-probabilities from a target distribution."""
 
-    def __init__(
-        self, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean",
-        log_target: bool = False,
-    ) -> None:  # fmt: skip
-        super().__init__(size_average, reduce, reduction)
-        self.log_target = log_target
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.kl_div(input, target, reduction=self.reduction, log_target=self.log_target)
+    log_target: bool = False
 
 
-class CTCLoss(_Loss):
-    """Minus the log-likelihood of labels in a sequence, wherever they begin and end."""
+@settings
+class CTCLoss(_Loss, function=F.ctc_loss):
+    """The connectionist temporal classification loss: a sequence of labels without alignment to the input."""
 
-    def __init__(self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False) -> None:
-        super().__init__(reduction=reduction)
-        self.blank, self.zero_infinity = blank, zero_infinity
-
-    def forward(self, log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any) -> Tensor:
-        return F.ctc_loss(
-            log_probs, targets, input_lengths, target_lengths, self.blank, self.reduction, self.zero_infinity
-        )
+    blank: int = 0
+    reduction: str = "mean"
+    zero_infinity: bool = False
 
 
 # --- with margins ------------------------------------------------------------------------------------
 
 
-class _Margin(_Loss):
-    """A loss with a margin."""
+@settings
+class HingeEmbeddingLoss(_Margin, function=F.hinge_embedding_loss):
+    """input where the target is 1, max(0, margin - input) where the target is -1."""
 
-    def __init__(
-        self, margin: float = 0.0, size_average: bool | None = None, reduce: bool | None = None,
-        reduction: str = "mean",
-    ) -> None:  # fmt: skip
-        super().__init__(size_average, reduce, reduction)
-        self.margin = margin
+    margin: float = 1.0
 
 
-class HingeEmbeddingLoss(_Margin):
-    """The input where the target is 1, and what it lacks to the margin where that is -1."""
-
-    def __init__(
-        self, margin: float = 1.0, size_average: bool | None = None, reduce: bool | None = None,
-        reduction: str = "mean",
-    ) -> None:  # fmt: skip
-        super().__init__(margin, size_average, reduce, reduction)
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.hinge_embedding_loss(input, target, self.margin, reduction=self.reduction)
+class CosineEmbeddingLoss(_Margin, function=F.cosine_embedding_loss):
+    """1 - cos(input1, input2) where the target is 1, max(0, cos(input1, input2) - margin) where it is -1."""
 
 
-class CosineEmbeddingLoss(_Margin):
-    """1 - cosine where the target is 1, and the cosine above the margin where it is -1."""
-
-    def forward(self, input1: Tensor, input2: Tensor, target: Tensor) -> Tensor:
-        return F.cosine_embedding_loss(input1, input2, target, self.margin, reduction=self.reduction)
+class MarginRankingLoss(_Margin, function=F.margin_ranking_loss):
+    """max(0, -target * (input1 - input2) + margin)."""
 
 
-class MarginRankingLoss(_Margin):
-    """What one input lacks to be above the other, or below it."""
-
-    def forward(self, input1: Tensor, input2: Tensor, target: Tensor) -> Tensor:
-        return F.margin_ranking_loss(input1, input2, target, self.margin, reduction=self.reduction)
-
-
-class SoftMarginLoss(_Loss):
+class SoftMarginLoss(_Reduced, function=F.soft_margin_loss):
     """log(1 + exp(-target * input))."""
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.soft_margin_loss(input, target, reduction=self.reduction)
+
+@settings
+class MultiMarginLoss(_WeightedLoss, function=F.multi_margin_loss):
+    """The mean over all classes i but the target y of max(0, margin - input[y] + input[i])^p."""
+
+    p: int = 1
+    margin: float = 1.0
+    weight: InitVar[Tensor | None] = None
+    size_average: InitVar[bool | None] = None
+    reduce: InitVar[bool | None] = None
+    reduction: str = "mean"
 
 
-class MultiMarginLoss(_Weighted):
-    """What each other class has above the target's score less the margin."""
-
-    def __init__(
-        self, p: int = 1, margin: float = 1.0, weight: Any = None, size_average: bool | None = None,
-        reduce: bool | None = None, reduction: str = "mean",
-    ) -> None:  # fmt: skip
-        super().__init__(weight, size_average, reduce, reduction)
-        self.p, self.margin = p, margin
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.multi_margin_loss(input, target, self.p, self.margin, self.weight, reduction=self.reduction)
+class MultiLabelMarginLoss(_Reduced, function=F.multilabel_margin_loss):
+    """The sum over targets y and other classes i of max(0, 1 - input[y] + input[i]), over the number of classes."""
 
 
-class MultiLabelMarginLoss(_Loss):
-    """What each class that is no target has above each target's score less 1."""
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.multilabel_margin_loss(input, target, reduction=self.reduction)
+class MultiLabelSoftMarginLoss(_Weighted, function=F.multilabel_soft_margin_loss):
+    """The binary cross-entropy of sigmoid(input), averaged over the classes."""
 
 
-class MultiLabelSoftMarginLoss(_Weighted):
-    """Cross-entropy of sigmoid(input) for each class, averaged over classes."""
+@settings
+class TripletMarginLoss(_Loss, function=F.triplet_margin_loss):
+    """max(0, d(anchor, positive) - d(anchor, negative) + margin), where d is the p-norm distance."""
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.multilabel_soft_margin_loss(input, target, self.weight, reduction=self.reduction)
-
-
-class TripletMarginLoss(_Margin):
-    """How much nearer the negative is to the anchor than the positive plus the margin."""
-
-    def __init__(
-        self, margin: float = 1.0, p: float = 2.0, eps: float = 1e-6, swap: bool = False,
-        size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean",
-    ) -> None:  # fmt: skip
-        super().__init__(margin, size_average, reduce, reduction)
-        self.p, self.eps, self.swap = p, eps, swap
-
-    def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        return F.triplet_margin_loss(
-            anchor, positive, negative, self.margin, self.p, self.eps, self.swap, reduction=self.reduction
-        )
+    margin: float = 1.0
+    p: float = 2.0
+    eps: float = 1e-6
+    swap: bool = False
+    size_average: InitVar[bool | None] = None
+    reduce: InitVar[bool | None] = None
+    reduction: str = "mean"
 
 
-class TripletMarginWithDistanceLoss(_Margin):
-    """TripletMarginLoss with a distance of one's own."""
+@settings
+class TripletMarginWithDistanceLoss(_Loss, function=F.triplet_margin_with_distance_loss):
+    """TripletMarginLoss with a distance function of the user."""
 
-    def __init__(
-        self, *, distance_function: Callable[[Tensor, Tensor], Tensor] | None = None, margin: float = 1.0,
-        swap: bool = False, reduction: str = "mean",
-    ) -> None:  # fmt: skip
-        super().__init__(margin, reduction=reduction)
-        self.distance_function, self.swap = distance_function or F.pairwise_distance, swap
+    _: KW_ONLY
+    distance_function: InitVar[Callable[[Tensor, Tensor], Tensor] | None] = None
+    margin: float = 1.0
+    swap: bool = False
+    reduction: str = "mean"
+
+    def __post_init__(self, distance_function: Callable[[Tensor, Tensor], Tensor] | None) -> None:
+        super().__post_init__()
+        self.distance_function = distance_function or F.pairwise_distance
 
     def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        return F.triplet_margin_with_distance_loss(
-            anchor, positive, negative, distance_function=self.distance_function, margin=self.margin,
-            swap=self.swap, reduction=self.reduction,
-        )  # fmt: skip
+        return super().forward(anchor, positive, negative, distance_function=self.distance_function)

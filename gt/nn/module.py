@@ -1,6 +1,6 @@
-"""Module: a thing with parameters, buffers, modules inside it and a forward().
+"""Module: parameters, buffers, submodules and a forward().
 
-Its hooks are hooks.py's, loading and saving are state.py's. A call without hooks costs a call of forward().
+Hooks are in hooks.py, loading and saving in state.py. A call of a module without hooks costs a call of forward().
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STORES = ("_parameters", "_buffers", "_modules")
 
 
 class Buffer(Tensor):
-    """A tensor that becomes a buffer of the module it is assigned to."""
+    """A tensor that becomes a buffer of the module that it is assigned to."""
 
     __slots__ = ()
 
@@ -36,7 +36,7 @@ class Buffer(Tensor):
 
 
 class Module:
-    """The base of all layers and models; use it like torch.nn.Module."""
+    """The base class of all layers and models, as torch.nn.Module."""
 
     training: bool = True
     _hooks: Hooks | None = None
@@ -46,9 +46,7 @@ class Module:
     _modules: dict[str, Module | None]
 
     def __init__(self) -> None:
-        self.__dict__.update(
-            _parameters={}, _buffers={}, _modules={}, _non_persistent_buffers_set=set(), training=True
-        )  # fmt: skip
+        self.__dict__.update(_parameters={}, _buffers={}, _modules={}, _non_persistent_buffers_set=set(), training=True)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__} has no forward()")
@@ -92,7 +90,7 @@ class Module:
             object.__setattr__(self, name, value)
 
     def _forget(self, name: str, *stores: str) -> None:
-        """What was under this name before is replaced."""
+        """Remove an attribute that is about to be replaced."""
         mine = self.__dict__
         mine.pop(name, None)
         for store in stores:
@@ -102,13 +100,13 @@ class Module:
     def _check(self, name: str, value: Any, kind: Any, what: str, wanted: str) -> None:
         if value is not None and (kind is None or not isinstance(value, kind)):
             raise DTypeError(
-                f"{type(self).__name__}: the {what} {name!r} can be set to {wanted} or None, not to a "
+                f"{type(self).__name__}: the {what} {name!r} must be set to {wanted} or None, got "
                 f"{type(value).__name__}"
             )
 
     def __getattr__(self, name: str) -> Any:
         mine = self.__dict__
-        if "_parameters" in mine:  # in a row, not in a loop: every layer comes here at every call
+        if "_parameters" in mine:  # not a loop: every layer runs this at every call
             if name in mine["_parameters"]:
                 return mine["_parameters"][name]
             if name in mine["_modules"]:
@@ -129,66 +127,66 @@ class Module:
         names = [*dir(type(self)), *self.__dict__, *(k for store in _STORES for k in self.__dict__.get(store, {}))]
         return sorted(n for n in names if not n[:1].isdigit())
 
-    def _named_rightly(self, what: str, name: Any, store: str) -> None:
+    def _check_name(self, what: str, name: Any, store: str) -> None:
         if "_parameters" not in self.__dict__:
             raise AttributeError(f"{type(self).__name__}: call super().__init__() before adding the {what} {name}")
         if not isinstance(name, str) or not name or "." in name:
-            raise ArgumentError(f"the name of a {what} is a string without dots, not {name!r}")
+            raise ArgumentError(f"the name of a {what} must be a non-empty string without dots, got {name!r}")
         if hasattr(self, name) and name not in self.__dict__[store]:
             raise KeyError(f"{type(self).__name__} already has an attribute {name!r}")
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
-        """A parameter (or None, for one that there could be) by name."""
-        self._named_rightly("parameter", name, "_parameters")
+        """Add a parameter, or None for an absent one."""
+        self._check_name("parameter", name, "_parameters")
         if param is not None:
             if not isinstance(param, Parameter):
-                raise DTypeError(f"register_parameter: {name} is a {type(param).__name__}, not a Parameter")
+                raise DTypeError(f"register_parameter: {name} must be a Parameter, got {type(param).__name__}")
             if not param.is_leaf:
-                raise ArgumentError(f"register_parameter: {name} has a history; make it of tensor.detach()")
+                raise ArgumentError(f"register_parameter: {name} must be a leaf; create it from tensor.detach()")
         self._parameters[name] = param
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        """A tensor that belongs to the module's state but is not trained; in state_dict() if it is persistent."""
-        self._named_rightly("buffer", name, "_buffers")
+        """Add a tensor that is not a parameter; it is part of state_dict() if persistent."""
+        self._check_name("buffer", name, "_buffers")
         if tensor is not None and not isinstance(tensor, Tensor):
-            raise DTypeError(f"register_buffer: {name} is a {type(tensor).__name__}, not a tensor")
+            raise DTypeError(f"register_buffer: {name} must be a tensor, got {type(tensor).__name__}")
         self._buffers[name] = tensor
         (self._non_persistent_buffers_set.discard if persistent else self._non_persistent_buffers_set.add)(name)
 
     def add_module(self, name: str, module: Module | None) -> None:
-        """A module inside this one, by name."""
+        """Add a submodule."""
         if module is not None and not isinstance(module, Module):
-            raise DTypeError(f"add_module: {name} is a {type(module).__name__}, not a Module")
-        self._named_rightly("module", name, "_modules")
+            raise DTypeError(f"add_module: {name} must be a Module, got {type(module).__name__}")
+        self._check_name("module", name, "_modules")
         self._modules[name] = module
 
     def register_module(self, name: str, module: Module | None) -> None:
-        """add_module, under another name."""
+        """The same as add_module."""
         self.add_module(name, module)
 
     def get_submodule(self, target: str) -> Module:
-        """The module with this name, as in `layers.0.attention`."""
+        """The submodule with this name, such as `layers.0.attention`."""
         module: Any = self
         for name in target.split(".") if target else ():
             inner = getattr(module, name, None)
             if not isinstance(inner, Module):
-                raise AttributeError(f"{type(module).__name__} has no module {name!r}, asked for as {target!r}")
+                raise AttributeError(f"get_submodule({target!r}): {type(module).__name__} has no module {name!r}")
             module = inner
         found: Module = module
         return found
 
     def set_submodule(self, target: str, module: Module, strict: bool = False) -> None:
-        """Put a module in the place of another, by name."""
+        """Replace the submodule with this name."""
         parent, _, name = target.rpartition(".")
         if not name:
-            raise ArgumentError("set_submodule: needs the name of a module inside this one")
+            raise ArgumentError("set_submodule: expected the name of a submodule, got ''")
         above = self.get_submodule(parent)
         if strict and name not in above._modules:
             raise AttributeError(f"set_submodule: {type(above).__name__} has no module {name!r}")
         setattr(above, name, module)
 
     def get_parameter(self, target: str) -> Parameter:
-        """The parameter with this name, as in `layers.0.weight`."""
+        """The parameter with this name, such as `layers.0.weight`."""
         found: Parameter = self._get(target, "_parameters", "parameter")
         return found
 
@@ -204,12 +202,12 @@ class Module:
             raise AttributeError(f"{type(self).__name__} has no {what} {target!r}")
         return found[name]
 
-    # --- walking ---
+    # --- iteration ---
 
     def named_modules(
         self, memo: set[Module] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Module]]:
-        """This module and all inside it, each after what it is in."""
+        """This module and all its submodules by name, each before its own submodules."""
         memo = set() if memo is None else memo
         if self in memo:
             return
@@ -221,11 +219,11 @@ class Module:
                 yield from module.named_modules(memo, f"{prefix}.{name}" if prefix else name, remove_duplicate)
 
     def modules(self, remove_duplicate: bool = True) -> Iterator[Module]:
-        """This module and all inside it."""
+        """This module and all its submodules."""
         return (m for _, m in self.named_modules(remove_duplicate=remove_duplicate))
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
-        """The modules directly inside this one, by name."""
+        """The direct submodules, by name."""
         seen: set[Module] = set()
         for name, module in self._modules.items():
             if module is not None and module not in seen:
@@ -233,7 +231,7 @@ class Module:
                 yield name, module
 
     def children(self) -> Iterator[Module]:
-        """The modules directly inside this one."""
+        """The direct submodules."""
         return (m for _, m in self.named_children())
 
     def _named(self, store: str, prefix: str, recurse: bool, remove_duplicate: bool) -> Iterator[tuple[str, Any]]:
@@ -254,7 +252,7 @@ class Module:
         return self._named("_parameters", prefix, recurse, remove_duplicate)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
-        """All parameters, of the modules inside too."""
+        """All parameters, including those of submodules."""
         return (p for _, p in self.named_parameters(recurse=recurse))
 
     def named_buffers(
@@ -264,11 +262,11 @@ class Module:
         return self._named("_buffers", prefix, recurse, remove_duplicate)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
-        """All buffers, of the modules inside too."""
+        """All buffers, including those of submodules."""
         return (b for _, b in self.named_buffers(recurse=recurse))
 
     def apply(self, fn: Callable[[Module], None]) -> Self:
-        """Call fn of every module inside, then of this one."""
+        """Apply fn to every submodule, then to this module."""
         for m in self.children():
             m.apply(fn)
         fn(self)
@@ -277,26 +275,26 @@ class Module:
     # --- modes ---
 
     def train(self, mode: bool = True) -> Self:
-        """Say to this module and all inside whether they train."""
+        """Set this module and all its submodules to training mode, or to evaluation mode."""
         if not isinstance(mode, bool):
-            raise ArgumentError(f"train: the mode is True or False, not {mode!r}")
+            raise ArgumentError(f"train: mode must be a bool, got {mode!r}")
         self.training = mode
         for m in self.children():
             m.train(mode)
         return self
 
     def eval(self) -> Self:
-        """train(False)."""
+        """Set evaluation mode: train(False)."""
         return self.train(False)
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
-        """Train the parameters, or freeze them."""
+        """Set whether the parameters require gradients."""
         for p in self.parameters():
             p.requires_grad_(requires_grad)
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop the gradients, or set them to zero."""
+        """Set the gradients to None, or to zero."""
         for p in self.parameters():
             if p.grad is not None:
                 if set_to_none:
@@ -304,10 +302,10 @@ class Module:
                 else:
                     p.grad.detach().zero_()
 
-    # --- types; devices are the server's affair ---
+    # --- dtypes; the server chooses devices ---
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Put fn of it in the place of every parameter's data, every gradient and every buffer."""
+        """Replace the data of every parameter, every gradient and every buffer by fn of it."""
         with set_grad(False):
             for m in self.modules() if recurse else [self]:
                 for p in m._parameters.values():
@@ -325,60 +323,60 @@ class Module:
         return self
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
-        """Cast floating parameters and buffers; naming a device changes nothing."""
+        """Cast floating-point parameters and buffers; a device has no effect."""
 
         def moved(t: Tensor) -> Tensor:
             new = cast_to(t, *args, **kwargs) if t.dtype.is_differentiable else t
             if new.dtype.is_differentiable != t.dtype.is_differentiable:
-                raise DTypeError(f"to: parameters are floating or complex, not {new.dtype.name}")
+                raise DTypeError(f"to: parameters must be floating point or complex, got {new.dtype.name}")
             return new
 
         return self._apply(moved)
 
     def double(self) -> Self:
-        """Floating parameters and buffers as float64."""
+        """Cast floating-point parameters and buffers to float64."""
         return self._floats(dtypes.float64)
 
     def half(self) -> Self:
-        """Floating parameters and buffers as float16."""
+        """Cast floating-point parameters and buffers to float16."""
         return self._floats(dtypes.float16)
 
     def bfloat16(self) -> Self:
-        """Floating parameters and buffers as bfloat16."""
+        """Cast floating-point parameters and buffers to bfloat16."""
         return self._floats(dtypes.bfloat16)
 
     def float(self) -> Self:
-        """Floating parameters and buffers as float32."""
+        """Cast floating-point parameters and buffers to float32."""
         return self._floats(dtypes.float32)
 
     def _floats(self, dtype: dtypes.DType) -> Self:
         return self._apply(lambda t: cast_to(t, dtype) if t.dtype.is_floating_point else t)
 
     def cuda(self, device: Any = None) -> Self:
-        """The module itself."""
+        """Return the module itself: the server chooses devices."""
         return self
 
     def cpu(self) -> Self:
-        """The module itself."""
+        """Return the module itself: the server chooses devices."""
         return self
 
     def to_empty(self, *, device: Any = None, recurse: bool = True) -> Self:
-        """The module itself."""
+        """Return the module itself: the server chooses devices."""
         return self
 
     def share_memory(self) -> Self:
-        """The module itself: its tensors are on workers."""
+        """Return the module itself: its tensors are on workers."""
         return self
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing: workers compile what runs often."""
+        """Does nothing: workers compile what runs often."""
 
     # --- state ---
 
     def state_dict(
         self, *, destination: dict[str, Any] | None = None, prefix: str = "", keep_vars: bool = False
     ) -> dict[str, Any]:
-        """Parameters and buffers by name; the tensors share memory with the module's, without history."""
+        """Parameters and persistent buffers by name, detached; they share memory with the module's."""
         return states.save(self, OrderedDict() if destination is None else destination, prefix, keep_vars)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
@@ -388,24 +386,25 @@ class Module:
             destination[prefix + states.EXTRA] = self.get_extra_state()
 
     def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> states.IncompatibleKeys:
-        """Copy values in by name (`assign`: take the tensors given); of GT, numpy or torch. Returns the names that
-        do not match, if `strict` is off."""
+        """Copy tensors of GT, numpy or torch into parameters and buffers by name; with `assign`, replace these instead.
+        Returns missing and unexpected names, which are errors if `strict`."""
         return states.load(self, state_dict, strict, assign)
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], strict: bool,
         missing_keys: list[str], unexpected_keys: list[str], error_msgs: list[str],
     ) -> None:  # fmt: skip
-        states.load_own(
-            self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-        )  # fmt: skip
+        states.load_own(self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
+
+    def _has_extra_state(self) -> bool:
+        return type(self).set_extra_state is not Module.set_extra_state
 
     def get_extra_state(self) -> Any:
-        """What else state_dict() holds, in modules that have this method."""
+        """More state to store in state_dict(), for subclasses to define."""
         raise NotImplementedError(f"{type(self).__name__} has no extra state")
 
     def set_extra_state(self, state: Any) -> None:
-        """Take over what get_extra_state() gave."""
+        """Load what get_extra_state() returned."""
         raise NotImplementedError(f"{type(self).__name__} has no extra state")
 
     # --- hooks ---
@@ -418,53 +417,52 @@ class Module:
     def register_forward_pre_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
     ) -> Handle:
-        """Call `hook(module, args)` before forward; what it returns, if anything, are the new arguments."""
+        """Call `hook(module, args)` before forward; it may return new arguments."""
         return hooking.add(self._hooked().forward_pre, hook, with_kwargs, prepend)
 
     def register_forward_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False, always_call: bool = False
     ) -> Handle:
-        """Call `hook(module, args, output)` after forward; what it returns, if anything, is the new output."""
+        """Call `hook(module, args, output)` after forward; it may return a new output."""
         return hooking.add(self._hooked().forward, hook, with_kwargs, prepend)
 
     def register_full_backward_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> Handle:
-        """Call `hook(module, grad_output)` when the gradients of the results are there; it may return others."""
+        """Call `hook(module, grad_output)` with the gradients of the outputs; it may return new ones."""
         return hooking.add(self._hooked().backward_pre, hook, False, prepend)
 
     def register_full_backward_hook(self, hook: Callable[..., Any], prepend: bool = False) -> Handle:
-        """Call `hook(module, grad_input, grad_output)` when the gradients of the inputs are there; it may return
-        others."""
+        """Call `hook(module, grad_input, grad_output)` with the gradients of the inputs; it may return new ones."""
         return hooking.add(self._hooked().backward, hook, False, prepend)
 
     def register_backward_hook(self, hook: Callable[..., Any]) -> Handle:
-        """register_full_backward_hook, by its old name."""
+        """The old name of register_full_backward_hook."""
         return self.register_full_backward_hook(hook)
 
     def register_state_dict_pre_hook(self, hook: Callable[..., Any]) -> Handle:
-        """Call `hook(module, prefix, keep_vars)` before the state is taken."""
+        """Call `hook(module, prefix, keep_vars)` before state_dict()."""
         return hooking.add(self._hooked().state_pre, hook)
 
     def register_state_dict_post_hook(self, hook: Callable[..., Any]) -> Handle:
-        """Call `hook(module, state_dict, prefix, local_metadata)` when the state was taken; it may change it."""
+        """Call `hook(module, state_dict, prefix, local_metadata)` after state_dict(); it may change the state."""
         return hooking.add(self._hooked().state, hook)
 
     _register_state_dict_hook = register_state_dict_post_hook
 
     def register_load_state_dict_pre_hook(self, hook: Callable[..., Any]) -> Handle:
-        """Call `hook(module, state_dict, prefix, ...)` before this module's part of a state is loaded."""
+        """Call `hook(module, state_dict, prefix, ...)` before the state of this module is loaded."""
         return hooking.add(self._hooked().load_pre, hook)
 
     def register_load_state_dict_post_hook(self, hook: Callable[..., Any]) -> Handle:
-        """Call `hook(module, incompatible_keys)` when a state was read; it may change these lists."""
+        """Call `hook(module, incompatible_keys)` after a state was checked; it may change these lists."""
         return hooking.add(self._hooked().load_post, hook)
 
-    # --- text ---
+    # --- repr ---
 
     def _get_name(self) -> str:
         return self.__class__.__name__
 
     def extra_repr(self) -> str:
-        """What stands in the parentheses."""
+        """The settings to show in the repr."""
         return ""
 
     def __repr__(self) -> str:
@@ -473,18 +471,18 @@ class Module:
         return written(self._get_name(), extra, inner)
 
     def type(self, dst_type: Any) -> Self:
-        """All parameters and buffers as another type."""
+        """Cast all parameters and buffers to dst_type."""
         return self._apply(lambda t: t.type(dst_type))
 
 
 def indented(text: str) -> str:
-    """The text of a module inside another."""
+    """The repr of a submodule, indented but for its first line."""
     first, *rest = text.split("\n")
     return "\n".join([first, *("  " + line if line.strip() else "" for line in rest)])
 
 
 def written(name: str, extra: list[str], inner: list[str]) -> str:
-    """A module's text: what it is, and what is inside."""
+    """A module's repr: its name, its settings and its submodules."""
     if not inner and len(extra) <= 1:
         return f"{name}({''.join(extra)})"
     return f"{name}(\n  " + "\n  ".join([*extra, *inner]) + "\n)"

@@ -1,16 +1,16 @@
-"""Normalizing layers: of a batch, a layer, a group of channels, a sample."""
+"""Normalization layers: over a batch, an instance, a layer, a group of channels."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from gt.client.functions import creation
 from gt.client.tensor import Parameter, Tensor
 from gt.errors import ArgumentError, ShapeError
 from gt.nn import functional as F
 from gt.nn import init
-from gt.nn.module import Module
+from gt.nn.settings import Functional, settings
 
 __all__ = [
     "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "GroupNorm", "InstanceNorm1d", "InstanceNorm2d",
@@ -18,26 +18,28 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _affine(module: Module, shape: Any, weight: bool, bias: bool, dtype: Any) -> None:
-    """A weight and a bias, or one of them, or neither."""
-    module.register_parameter("weight", Parameter(creation.ones(shape, dtype=dtype)) if weight else None)
-    module.register_parameter("bias", Parameter(creation.zeros(shape, dtype=dtype)) if bias else None)
+class _Affine(Functional):
+    """A normalization with an optional weight and bias."""
+
+    def _add_parameters(self, shape: Any, dtype: Any, **present: bool) -> None:
+        """Add weight and bias, or None where they are absent."""
+        for name, there in present.items():
+            made = creation.ones if name == "weight" else creation.zeros
+            self.register_parameter(name, Parameter(made(shape, dtype=dtype)) if there else None)
+
+    def reset_parameters(self) -> None:
+        """Initialize the parameters."""
+        for name, reset in (("weight", init.ones_), ("bias", init.zeros_)):
+            if (parameter := self._parameters.get(name)) is not None:
+                reset(parameter)
 
 
-def _reset(module: Module) -> None:
-    if module.weight is not None:
-        init.ones_(module.weight)
-    if module._parameters.get("bias") is not None:
-        init.zeros_(module.bias)
+# --- per channel, with running statistics ------------------------------------------------------------
 
 
-# --- by channel, with running values -----------------------------------------------------------------
+class _Running(_Affine):
+    """Normalization of channels, with running statistics for evaluation."""
 
-
-class _Running(Module):
-    """Channels normalized; running values of mean and variance for when it does not train."""
-
-    ndims: ClassVar[tuple[int, ...]]  #: how many dimensions an input may have
     num_batches_tracked: Any
 
     def _make(
@@ -46,33 +48,35 @@ class _Running(Module):
     ) -> None:  # fmt: skip
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
-        _affine(self, num_features, affine, affine and bias, dtype)
+        self._add_parameters(num_features, dtype, weight=affine, bias=affine and bias)
         track = track_running_stats
         self.register_buffer("running_mean", creation.zeros(num_features, dtype=dtype) if track else None)
         self.register_buffer("running_var", creation.ones(num_features, dtype=dtype) if track else None)
         self.register_buffer("num_batches_tracked", creation.zeros((), dtype="int64") if track else None)
 
     def reset_running_stats(self) -> None:
-        """Forget what was seen."""
+        """Initialize the running statistics."""
         if self.track_running_stats:
             self.running_mean.zero_()
             self.running_var.fill_(1)
             self.num_batches_tracked.zero_()
 
     def reset_parameters(self) -> None:
-        """The first values again."""
+        """Initialize the running statistics and the parameters."""
         self.reset_running_stats()
-        _reset(self)
+        super().reset_parameters()
+
+    def _ndims(self) -> tuple[int, ...]:
+        """The allowed numbers of dimensions of an input."""
+        raise NotImplementedError
 
     def _check_input_dim(self, input: Tensor) -> None:
-        if input.ndim not in self.ndims:
-            wanted = " or ".join(map(str, self.ndims))
-            raise ShapeError(
-                f"{type(self).__name__}: takes inputs of {wanted} dimensions, not of shape {tuple(input.shape)}"
-            )
+        if input.ndim not in (wanted := self._ndims()):
+            name, ndims = type(self).__name__, " or ".join(map(str, wanted))
+            raise ShapeError(f"{name}: expected an input of {ndims} dimensions, got shape {tuple(input.shape)}")
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
-        # States from before torch counted batches have no count.
+        # States saved by old versions of torch have no num_batches_tracked.
         if self.track_running_stats and self.num_batches_tracked is not None:
             state_dict.setdefault(prefix + "num_batches_tracked", self.num_batches_tracked)
         super()._load_from_state_dict(state_dict, prefix, *rest)
@@ -85,7 +89,7 @@ class _Running(Module):
 
 
 class _BatchNorm(_Running):
-    """Mean zero and variance one in each channel of a batch."""
+    """Normalization of each channel over a batch."""
 
     def __init__(
         self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True,
@@ -93,6 +97,9 @@ class _BatchNorm(_Running):
     ) -> None:  # fmt: skip
         super().__init__()
         self._make(num_features, eps, momentum, affine, track_running_stats, bias, dtype)
+
+    def _ndims(self) -> tuple[int, ...]:
+        return (2, 3) if self._dims == 1 else (self._dims + 2,)
 
     def forward(self, input: Tensor) -> Tensor:
         self._check_input_dim(input)
@@ -103,34 +110,26 @@ class _BatchNorm(_Running):
                 mean = var = None
             elif self.num_batches_tracked is not None:
                 self.num_batches_tracked.add_(1)
-                if step is None:  # a plain average of all batches
+                if step is None:  # the cumulative average of all batches
                     step = 1.0 / self.num_batches_tracked.to(input.dtype)
         training = self.training or (mean is None and var is None)
-        return F.batch_norm(
-            input, mean, var, self.weight, self.bias, training, 0.0 if step is None else step, self.eps
-        )  # fmt: skip
+        return F.batch_norm(input, mean, var, self.weight, self.bias, training, 0.0 if step is None else step, self.eps)
 
 
-class BatchNorm1d(_BatchNorm):
-    """Mean zero and variance one in each channel of (N, C) or (N, C, L)."""
-
-    ndims = (2, 3)
+class BatchNorm1d(_BatchNorm, dims=1):
+    """Batch normalization of (N, C) or (N, C, L)."""
 
 
-class BatchNorm2d(_BatchNorm):
-    """Mean zero and variance one in each channel of a batch of images."""
-
-    ndims = (4,)
+class BatchNorm2d(_BatchNorm, dims=2):
+    """Batch normalization of images (N, C, H, W)."""
 
 
-class BatchNorm3d(_BatchNorm):
-    """Mean zero and variance one in each channel of a batch of volumes."""
-
-    ndims = (5,)
+class BatchNorm3d(_BatchNorm, dims=3):
+    """Batch normalization of volumes (N, C, D, H, W)."""
 
 
 class SyncBatchNorm(_BatchNorm):
-    """BatchNorm of any dimensions: a batch is one tensor, however many workers hold it."""
+    """Batch normalization of (N, C, ...); a batch is one tensor, however many workers hold it."""
 
     def __init__(
         self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True,
@@ -141,16 +140,16 @@ class SyncBatchNorm(_BatchNorm):
 
     def _check_input_dim(self, input: Tensor) -> None:
         if input.ndim < 2:
-            raise ShapeError(f"SyncBatchNorm: takes (N, C, ...), not the shape {tuple(input.shape)}")
+            raise ShapeError(f"SyncBatchNorm: expected an input (N, C, ...), got shape {tuple(input.shape)}")
 
     @classmethod
-    def convert_sync_batchnorm(cls, module: Module, process_group: Any = None) -> Module:
-        """The module itself: its batch norms are what they should be."""
+    def convert_sync_batchnorm(cls, module: Any, process_group: Any = None) -> Any:
+        """Return the module itself: every batch norm of GT is synchronized."""
         return module
 
 
 class _InstanceNorm(_Running):
-    """Mean zero and variance one in each channel of each sample."""
+    """Normalization of each channel of each sample."""
 
     def __init__(
         self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = False,
@@ -159,12 +158,15 @@ class _InstanceNorm(_Running):
         super().__init__()
         self._make(num_features, eps, momentum, affine, track_running_stats, bias, dtype)
 
+    def _ndims(self) -> tuple[int, ...]:
+        return self._dims + 1, self._dims + 2
+
     def forward(self, input: Tensor) -> Tensor:
         self._check_input_dim(input)
-        alone = input.ndim == self.ndims[0]
+        alone = input.ndim == self._dims + 1
         channels = input.shape[0 if alone else 1]
         if self.affine and channels != self.num_features:
-            raise ShapeError(f"{type(self).__name__}: {channels} channels where {self.num_features} are expected")
+            raise ShapeError(f"{type(self).__name__}: expected {self.num_features} channels, got {channels}")
         y = F.instance_norm(
             input.unsqueeze(0) if alone else input, self.running_mean, self.running_var, self.weight, self.bias,
             self.training or not self.track_running_stats, self.momentum or 0.0, self.eps,
@@ -172,33 +174,27 @@ class _InstanceNorm(_Running):
         return y.squeeze(0) if alone else y
 
 
-class InstanceNorm1d(_InstanceNorm):
-    """Mean zero and variance one in each channel of each sequence."""
-
-    ndims = (2, 3)
+class InstanceNorm1d(_InstanceNorm, dims=1):
+    """Instance normalization of sequences (N, C, L) or (C, L)."""
 
 
-class InstanceNorm2d(_InstanceNorm):
-    """Mean zero and variance one in each channel of each image."""
-
-    ndims = (3, 4)
+class InstanceNorm2d(_InstanceNorm, dims=2):
+    """Instance normalization of images (N, C, H, W) or (C, H, W)."""
 
 
-class InstanceNorm3d(_InstanceNorm):
-    """Mean zero and variance one in each channel of each volume."""
-
-    ndims = (4, 5)
+class InstanceNorm3d(_InstanceNorm, dims=3):
+    """Instance normalization of volumes (N, C, D, H, W) or (C, D, H, W)."""
 
 
-# --- by the last dimensions, by groups ---------------------------------------------------------------
+# --- over the last dimensions, over groups -----------------------------------------------------------
 
 
 def _sizes(shape: int | Sequence[int]) -> tuple[int, ...]:
     return (shape,) if isinstance(shape, int) else tuple(shape)
 
 
-class LayerNorm(Module):
-    """Mean zero and variance one over the last dimensions, then scaled and shifted."""
+class LayerNorm(_Affine):
+    """(x - mean) / sqrt(var + eps) * weight + bias, with the mean and variance over the last dimensions."""
 
     def __init__(
         self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True,
@@ -206,11 +202,8 @@ class LayerNorm(Module):
     ) -> None:  # fmt: skip
         super().__init__()
         self.normalized_shape, self.eps, self.elementwise_affine = _sizes(normalized_shape), eps, elementwise_affine
-        _affine(self, self.normalized_shape, elementwise_affine, elementwise_affine and bias, dtype)
-
-    def reset_parameters(self) -> None:
-        """The first values again."""
-        _reset(self)
+        affine = elementwise_affine
+        self._add_parameters(self.normalized_shape, dtype, weight=affine, bias=affine and bias)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
@@ -222,8 +215,8 @@ class LayerNorm(Module):
         )
 
 
-class RMSNorm(Module):
-    """Mean square one over the last dimensions, then scaled."""
+class RMSNorm(_Affine):
+    """x / sqrt(mean(x^2) + eps) * weight, with the mean over the last dimensions."""
 
     def __init__(
         self, normalized_shape: int | Sequence[int], eps: float | None = None, elementwise_affine: bool = True,
@@ -231,12 +224,7 @@ class RMSNorm(Module):
     ) -> None:  # fmt: skip
         super().__init__()
         self.normalized_shape, self.eps, self.elementwise_affine = _sizes(normalized_shape), eps, elementwise_affine
-        weight = Parameter(creation.ones(self.normalized_shape, dtype=dtype)) if elementwise_affine else None
-        self.register_parameter("weight", weight)
-
-    def reset_parameters(self) -> None:
-        """The first values again."""
-        _reset(self)
+        self._add_parameters(self.normalized_shape, dtype, weight=elementwise_affine)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
@@ -245,8 +233,8 @@ class RMSNorm(Module):
         return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
 
 
-class GroupNorm(Module):
-    """Mean zero and variance one in each group of channels, then scaled and shifted."""
+class GroupNorm(_Affine):
+    """(x - mean) / sqrt(var + eps) * weight + bias, with the mean and variance of each group of channels."""
 
     def __init__(
         self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True, device: Any = None,
@@ -254,13 +242,9 @@ class GroupNorm(Module):
     ) -> None:  # fmt: skip
         super().__init__()
         if num_channels % num_groups:
-            raise ArgumentError(f"GroupNorm: {num_channels} channels cannot be in {num_groups} equal groups")
+            raise ArgumentError(f"GroupNorm: num_channels must be a multiple of {num_groups}, got {num_channels}")
         self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
-        _affine(self, num_channels, affine, affine and bias, dtype)
-
-    def reset_parameters(self) -> None:
-        """The first values again."""
-        _reset(self)
+        self._add_parameters(num_channels, dtype, weight=affine, bias=affine and bias)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
@@ -272,15 +256,14 @@ class GroupNorm(Module):
         )
 
 
-class LocalResponseNorm(Module):
-    """Each element over a power of the mean square of its neighbours in `size` channels."""
+@settings
+class LocalResponseNorm(Functional, function=F.local_response_norm):
+    """x / (k + alpha / size * s)^beta, where s is the sum of squares over `size` neighboring channels."""
 
-    def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> None:
-        super().__init__()
-        self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.local_response_norm(input, self.size, self.alpha, self.beta, self.k)
+    size: int
+    alpha: float = 1e-4
+    beta: float = 0.75
+    k: float = 1.0
 
     def extra_repr(self) -> str:
         return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}"

@@ -1,4 +1,4 @@
-"""torch.nn.parameter's names."""
+"""The names of torch.nn.parameter."""
 
 from gt.client.tensor import Parameter
 from gt.nn.module import Buffer

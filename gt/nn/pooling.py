@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError
 from gt.nn import functional as F
-from gt.nn.functional.spatial import per_dim
-from gt.nn.module import Module
+from gt.nn.settings import Functional, settings
 
 __all__ = [
     "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d",
@@ -19,287 +17,195 @@ __all__ = [
 ]  # fmt: skip
 
 
-class _Pool(Module):
-    """A function of windows, for a number of dimensions."""
+class _Windows(Functional):
+    """A function of windows: without a stride they are next to each other."""
 
-    dims: int
-    function: Callable[..., Any]
+    kernel_size: Any
+    stride: Any
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.stride = self.kernel_size if self.stride is None else self.stride
 
 
 # --- the largest element -----------------------------------------------------------------------------
 
 
-class _MaxPool(_Pool):
-    """The largest element of each window."""
+@settings
+class _MaxPool(_Windows, shown=("kernel_size", "stride", "padding", "dilation", "ceil_mode")):
+    """The settings of MaxPool1d to MaxPool3d."""
 
-    def __init__(
-        self, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, return_indices: bool = False,
-        ceil_mode: bool = False,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        self.kernel_size, self.stride = kernel_size, kernel_size if stride is None else stride
-        self.padding, self.dilation = padding, dilation
-        self.return_indices, self.ceil_mode = return_indices, ceil_mode
-
-    def forward(self, input: Tensor) -> Any:
-        return type(self).function(
-            input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode, self.return_indices
-        )
-
-    def extra_repr(self) -> str:
-        return (
-            f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}, "
-            f"dilation={self.dilation}, ceil_mode={self.ceil_mode}"
-        )
+    kernel_size: Any
+    stride: Any = None
+    padding: Any = 0
+    dilation: Any = 1
+    return_indices: bool = False
+    ceil_mode: bool = False
 
 
-class MaxPool1d(_MaxPool):
-    """The largest element of each window of a sequence."""
-
-    dims, function = 1, staticmethod(F.max_pool1d)
+class MaxPool1d(_MaxPool, function=F.max_pool1d):
+    """The maximum of each window of a sequence (N, C, L)."""
 
 
-class MaxPool2d(_MaxPool):
-    """The largest element of each window of an image."""
-
-    dims, function = 2, staticmethod(F.max_pool2d)
+class MaxPool2d(_MaxPool, function=F.max_pool2d):
+    """The maximum of each window of an image (N, C, H, W)."""
 
 
-class MaxPool3d(_MaxPool):
-    """The largest element of each window of a volume."""
-
-    dims, function = 3, staticmethod(F.max_pool3d)
+class MaxPool3d(_MaxPool, function=F.max_pool3d):
+    """The maximum of each window of a volume (N, C, D, H, W)."""
 
 
-class _MaxUnpool(_Pool):
-    """What a pool took, back at its position."""
+@settings
+class _MaxUnpool(_Windows, shown=("kernel_size", "stride", "padding")):
+    """The settings of MaxUnpool1d to MaxUnpool3d."""
 
-    def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0) -> None:
-        super().__init__()
-        name, n = type(self).__name__, self.dims
-        self.kernel_size = per_dim(name, "kernel_size", kernel_size, n)
-        self.stride = self.kernel_size if stride is None else per_dim(name, "stride", stride, n)
-        self.padding = per_dim(name, "padding", padding, n)
+    kernel_size: Any
+    stride: Any = None
+    padding: Any = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._per_dim("kernel_size", "stride", "padding")
 
     def forward(self, input: Tensor, indices: Tensor, output_size: Any = None) -> Tensor:
-        made: Tensor = type(self).function(
-            input, indices, self.kernel_size, self.stride, self.padding, output_size
-        )  # fmt: skip
-        return made
-
-    def extra_repr(self) -> str:
-        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+        return self._function(input, indices, self.kernel_size, self.stride, self.padding, output_size)
 
 
-class MaxUnpool1d(_MaxUnpool):
-    """What MaxPool1d took, back at its position; zeros elsewhere."""
-
-    dims, function = 1, staticmethod(F.max_unpool1d)
+class MaxUnpool1d(_MaxUnpool, function=F.max_unpool1d, dims=1):
+    """The partial inverse of MaxPool1d: each maximum at its index, zeros elsewhere."""
 
 
-class MaxUnpool2d(_MaxUnpool):
-    """What MaxPool2d took, back at its position; zeros elsewhere."""
-
-    dims, function = 2, staticmethod(F.max_unpool2d)
+class MaxUnpool2d(_MaxUnpool, function=F.max_unpool2d, dims=2):
+    """The partial inverse of MaxPool2d: each maximum at its index, zeros elsewhere."""
 
 
-class MaxUnpool3d(_MaxUnpool):
-    """What MaxPool3d took, back at its position; zeros elsewhere."""
-
-    dims, function = 3, staticmethod(F.max_unpool3d)
+class MaxUnpool3d(_MaxUnpool, function=F.max_unpool3d, dims=3):
+    """The partial inverse of MaxPool3d: each maximum at its index, zeros elsewhere."""
 
 
-class _FractionalMaxPool(_Pool):
-    """The largest element of windows that begin at random."""
+@settings
+class _FractionalMaxPool(Functional, shown=()):
+    """The settings of FractionalMaxPool2d and FractionalMaxPool3d."""
 
-    def __init__(
-        self, kernel_size: Any, output_size: Any = None, output_ratio: Any = None, return_indices: bool = False,
-        _random_samples: Any = None,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        name, n = type(self).__name__, self.dims
-        if (output_size is None) == (output_ratio is None):
-            raise ArgumentError(f"{name}: give output_size or output_ratio, one of them")
-        self.kernel_size = per_dim(name, "kernel_size", kernel_size, n)
-        self.output_size = None if output_size is None else per_dim(name, "output_size", output_size, n)
-        self.output_ratio = (output_ratio,) * n if isinstance(output_ratio, float) else output_ratio
-        self.return_indices, self._random_samples = return_indices, _random_samples
+    kernel_size: Any
+    output_size: Any = None
+    output_ratio: Any = None
+    return_indices: bool = False
+    _random_samples: Any = None
 
-    def forward(self, input: Tensor) -> Any:
-        return type(self).function(
-            input, self.kernel_size, self.output_size, self.output_ratio, self.return_indices, self._random_samples
-        )
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.output_size is None) == (self.output_ratio is None):
+            raise ArgumentError(f"{type(self).__name__}: expected either output_size or output_ratio")
+        self._per_dim("kernel_size", *(() if self.output_size is None else ("output_size",)))
+        if isinstance(self.output_ratio, float):
+            self.output_ratio = (self.output_ratio,) * self._dims
 
 
-class FractionalMaxPool2d(_FractionalMaxPool):
-    """The largest element of windows of an image that begin at random."""
-
-    dims, function = 2, staticmethod(F.fractional_max_pool2d)
+class FractionalMaxPool2d(_FractionalMaxPool, function=F.fractional_max_pool2d, dims=2):
+    """The maximum of windows of an image that start at random positions."""
 
 
-class FractionalMaxPool3d(_FractionalMaxPool):
-    """The largest element of windows of a volume that begin at random."""
-
-    dims, function = 3, staticmethod(F.fractional_max_pool3d)
+class FractionalMaxPool3d(_FractionalMaxPool, function=F.fractional_max_pool3d, dims=3):
+    """The maximum of windows of a volume that start at random positions."""
 
 
 # --- means and norms ---------------------------------------------------------------------------------
 
 
-class AvgPool1d(_Pool):
-    """The mean of each window of a sequence."""
+@settings
+class AvgPool1d(_Windows, function=F.avg_pool1d, dims=1, shown=("kernel_size", "stride", "padding")):
+    """The mean of each window of a sequence (N, C, L)."""
 
-    def __init__(
-        self, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
-        count_include_pad: bool = True,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        self.kernel_size = per_dim("AvgPool1d", "kernel_size", kernel_size, 1)
-        self.stride = self.kernel_size if stride is None else per_dim("AvgPool1d", "stride", stride, 1)
-        self.padding = per_dim("AvgPool1d", "padding", padding, 1)
-        self.ceil_mode, self.count_include_pad = ceil_mode, count_include_pad
+    kernel_size: Any
+    stride: Any = None
+    padding: Any = 0
+    ceil_mode: bool = False
+    count_include_pad: bool = True
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.avg_pool1d(
-            input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad
-        )  # fmt: skip
-
-    def extra_repr(self) -> str:
-        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._per_dim("kernel_size", "stride", "padding")
 
 
-class _AvgPool(_Pool):
-    """The mean of each window, or its sum by a divisor."""
+@settings
+class _AvgPool(_Windows, shown=("kernel_size", "stride", "padding")):
+    """The settings of AvgPool2d and AvgPool3d."""
 
-    def __init__(
-        self, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
-        count_include_pad: bool = True, divisor_override: int | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        self.kernel_size, self.stride = kernel_size, kernel_size if stride is None else stride
-        self.padding, self.ceil_mode = padding, ceil_mode
-        self.count_include_pad, self.divisor_override = count_include_pad, divisor_override
-
-    def forward(self, input: Tensor) -> Tensor:
-        made: Tensor = type(self).function(
-            input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad,
-            self.divisor_override,
-        )  # fmt: skip
-        return made
-
-    def extra_repr(self) -> str:
-        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+    kernel_size: Any
+    stride: Any = None
+    padding: Any = 0
+    ceil_mode: bool = False
+    count_include_pad: bool = True
+    divisor_override: int | None = None
 
 
-class AvgPool2d(_AvgPool):
-    """The mean of each window of an image."""
-
-    dims, function = 2, staticmethod(F.avg_pool2d)
+class AvgPool2d(_AvgPool, function=F.avg_pool2d):
+    """The mean of each window of an image (N, C, H, W)."""
 
 
-class AvgPool3d(_AvgPool):
-    """The mean of each window of a volume."""
-
-    dims, function = 3, staticmethod(F.avg_pool3d)
+class AvgPool3d(_AvgPool, function=F.avg_pool3d):
+    """The mean of each window of a volume (N, C, D, H, W)."""
 
 
-class _LPPool(_Pool):
-    """The p-norm of each window."""
+@settings
+class _LPPool(Functional, shown=("norm_type", "kernel_size", "stride", "ceil_mode")):
+    """The settings of LPPool1d to LPPool3d."""
 
-    def __init__(self, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False) -> None:
-        super().__init__()
-        self.norm_type, self.kernel_size, self.stride, self.ceil_mode = norm_type, kernel_size, stride, ceil_mode
-
-    def forward(self, input: Tensor) -> Tensor:
-        made: Tensor = type(self).function(
-            input, float(self.norm_type), self.kernel_size, self.stride, self.ceil_mode
-        )  # fmt: skip
-        return made
-
-    def extra_repr(self) -> str:
-        return (
-            f"norm_type={self.norm_type}, kernel_size={self.kernel_size}, stride={self.stride}, "
-            f"ceil_mode={self.ceil_mode}"
-        )
+    norm_type: float
+    kernel_size: Any
+    stride: Any = None
+    ceil_mode: bool = False
 
 
-class LPPool1d(_LPPool):
-    """The p-norm of each window of a sequence."""
-
-    dims, function = 1, staticmethod(F.lp_pool1d)
+class LPPool1d(_LPPool, function=F.lp_pool1d):
+    """The p-norm of each window of a sequence (N, C, L)."""
 
 
-class LPPool2d(_LPPool):
-    """The p-norm of each window of an image."""
-
-    dims, function = 2, staticmethod(F.lp_pool2d)
+class LPPool2d(_LPPool, function=F.lp_pool2d):
+    """The p-norm of each window of an image (N, C, H, W)."""
 
 
-class LPPool3d(_LPPool):
-    """The p-norm of each window of a volume."""
-
-    dims, function = 3, staticmethod(F.lp_pool3d)
+class LPPool3d(_LPPool, function=F.lp_pool3d):
+    """The p-norm of each window of a volume (N, C, D, H, W)."""
 
 
-# --- shares of the input -----------------------------------------------------------------------------
+# --- to a given output size --------------------------------------------------------------------------
 
 
-class _AdaptiveAvgPool(_Pool):
-    """The mean of each of output_size equal shares."""
+@settings
+class _AdaptiveAvgPool(Functional, shown=("output_size",)):
+    """The settings of AdaptiveAvgPool1d to AdaptiveAvgPool3d."""
 
-    def __init__(self, output_size: Any) -> None:
-        super().__init__()
-        self.output_size = output_size
-
-    def forward(self, input: Tensor) -> Any:
-        return type(self).function(input, self.output_size)
-
-    def extra_repr(self) -> str:
-        return f"output_size={self.output_size}"
+    output_size: Any
 
 
-class AdaptiveAvgPool1d(_AdaptiveAvgPool):
-    """The mean of each of output_size equal shares of a sequence."""
-
-    dims, function = 1, staticmethod(F.adaptive_avg_pool1d)
+class AdaptiveAvgPool1d(_AdaptiveAvgPool, function=F.adaptive_avg_pool1d):
+    """Average pooling of a sequence to output_size elements."""
 
 
-class AdaptiveAvgPool2d(_AdaptiveAvgPool):
-    """The mean of each of output_size equal shares of an image."""
-
-    dims, function = 2, staticmethod(F.adaptive_avg_pool2d)
+class AdaptiveAvgPool2d(_AdaptiveAvgPool, function=F.adaptive_avg_pool2d):
+    """Average pooling of an image to output_size pixels."""
 
 
-class AdaptiveAvgPool3d(_AdaptiveAvgPool):
-    """The mean of each of output_size equal shares of a volume."""
-
-    dims, function = 3, staticmethod(F.adaptive_avg_pool3d)
+class AdaptiveAvgPool3d(_AdaptiveAvgPool, function=F.adaptive_avg_pool3d):
+    """Average pooling of a volume to output_size voxels."""
 
 
+@settings
 class _AdaptiveMaxPool(_AdaptiveAvgPool):
-    """The largest element of each of output_size equal shares."""
+    """The settings of AdaptiveMaxPool1d to AdaptiveMaxPool3d."""
 
-    def __init__(self, output_size: Any, return_indices: bool = False) -> None:
-        super().__init__(output_size)
-        self.return_indices = return_indices
-
-    def forward(self, input: Tensor) -> Any:
-        return type(self).function(input, self.output_size, self.return_indices)
+    return_indices: bool = False
 
 
-class AdaptiveMaxPool1d(_AdaptiveMaxPool):
-    """The largest element of each of output_size equal shares of a sequence."""
-
-    dims, function = 1, staticmethod(F.adaptive_max_pool1d)
+class AdaptiveMaxPool1d(_AdaptiveMaxPool, function=F.adaptive_max_pool1d):
+    """Max pooling of a sequence to output_size elements."""
 
 
-class AdaptiveMaxPool2d(_AdaptiveMaxPool):
-    """The largest element of each of output_size equal shares of an image."""
-
-    dims, function = 2, staticmethod(F.adaptive_max_pool2d)
+class AdaptiveMaxPool2d(_AdaptiveMaxPool, function=F.adaptive_max_pool2d):
+    """Max pooling of an image to output_size pixels."""
 
 
-class AdaptiveMaxPool3d(_AdaptiveMaxPool):
-    """The largest element of each of output_size equal shares of a volume."""
-
-    dims, function = 3, staticmethod(F.adaptive_max_pool3d)
+class AdaptiveMaxPool3d(_AdaptiveMaxPool, function=F.adaptive_max_pool3d):
+    """Max pooling of a volume to output_size voxels."""

@@ -1,6 +1,7 @@
 """Recurrent layers: RNN, LSTM and GRU, and one step of each as a cell.
 
-What the inputs bring is one product for the whole sequence; each step then has one product with the state before.
+The inputs are multiplied by their weight in one product for the whole sequence; each step has one product with the
+previous state.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from gt.nn.utils.rnn import PackedSequence
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNBase", "RNNCell", "RNNCellBase"]
 
-State = tuple[Any, ...]  #: h alone, or h and c
+State = tuple[Any, ...]  #: (h,) or (h, c)
 
-#: How many gates each mode has.
+#: The number of gates of each mode.
 _GATES = {"RNN_TANH": 1, "RNN_RELU": 1, "LSTM": 4, "GRU": 3}
 
 
-# --- one step: what the input brings, the state, and the weights of the state ------------------------
+# --- one step: the projected input, the state, and the weights of the state --------------------------
 
 
 def _rnn(function: Callable[[Any], Any]) -> Callable[..., State]:
@@ -62,7 +63,7 @@ _STEPS: dict[str, Callable[..., State]] = {
 
 
 class RNNBase(Module):
-    """What RNN, LSTM and GRU have in common."""
+    """The base of RNN, LSTM and GRU."""
 
     def __init__(
         self, mode: str, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
@@ -72,13 +73,13 @@ class RNNBase(Module):
         super().__init__()
         name = type(self).__name__
         if mode not in _GATES:
-            raise ArgumentError(f"{name}: the mode is one of {', '.join(_GATES)}, not {mode!r}")
+            raise ArgumentError(f"{name}: mode must be one of {', '.join(_GATES)}, got {mode!r}")
         if not isinstance(hidden_size, int) or hidden_size <= 0 or num_layers <= 0:
-            raise ArgumentError(f"{name}: hidden_size and num_layers are positive, not {hidden_size} and {num_layers}")
+            raise ArgumentError(f"{name}: hidden_size and num_layers must be > 0, got {hidden_size} and {num_layers}")
         if not 0 <= dropout <= 1:
-            raise ArgumentError(f"{name}: dropout is a probability, not {dropout}")
+            raise ArgumentError(f"{name}: dropout must be a probability between 0 and 1, got {dropout}")
         if proj_size and (mode != "LSTM" or not 0 < proj_size < hidden_size):
-            raise ArgumentError(f"{name}: proj_size is for an LSTM, and below its hidden_size; not {proj_size}")
+            raise ArgumentError(f"{name}: proj_size requires an LSTM and must be below hidden_size, got {proj_size}")
         self.mode, self.input_size, self.hidden_size, self.num_layers = mode, input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
         self.bidirectional, self.proj_size = bidirectional, proj_size
@@ -94,12 +95,12 @@ class RNNBase(Module):
         self.reset_parameters()
 
     def _ends(self, layer: int) -> list[str]:
-        """How the names of a layer's parameters end, for each direction."""
+        """The suffixes of the names of a layer's parameters, one per direction."""
         return [f"_l{layer}", f"_l{layer}_reverse"][: 2 if self.bidirectional else 1]
 
     @property
     def all_weights(self) -> list[list[Parameter | None]]:
-        """The parameters, layer by layer and direction by direction."""
+        """The parameters of each layer and direction."""
         kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
         return [
             [self._parameters[k + end] for k in kinds if k + end in self._parameters]
@@ -108,21 +109,21 @@ class RNNBase(Module):
         ]
 
     def reset_parameters(self) -> None:
-        """Draw the first values again."""
+        """Initialize the parameters."""
         bound = 1.0 / math.sqrt(self.hidden_size)
         for p in self.parameters():
             init.uniform_(p, -bound, bound)
 
     def flatten_parameters(self) -> None:
-        """Nothing: where parameters lie is the workers' affair."""
+        """Does nothing: workers choose the memory layout of parameters."""
 
     def forward(self, input: Any, hx: Any = None) -> Any:
         packed = isinstance(input, PackedSequence)
         x = input.data if packed else input
         if x.ndim not in ((2,) if packed else (2, 3)) or x.shape[-1] != self.input_size:
             raise ShapeError(
-                f"{type(self).__name__}: takes (time, batch, {self.input_size}) or (time, {self.input_size}), not "
-                f"{tuple(x.shape)}"
+                f"{type(self).__name__}: expected (time, batch, {self.input_size}) or (time, {self.input_size}), got "
+                f"shape {tuple(x.shape)}"
             )
         alone = not packed and x.ndim == 2
         if alone:
@@ -147,7 +148,7 @@ class RNNBase(Module):
         return y, last if self.mode == "LSTM" else last[0]
 
     def _first_state(self, hx: Any, batch: int, x: Tensor, alone: bool) -> State:
-        """The state before the first step, (layers * directions, batch, size) each."""
+        """The initial state, (layers * directions, batch, size) each."""
         n = self.num_layers * (2 if self.bidirectional else 1)
         shapes = [(n, batch, self.proj_size or self.hidden_size)]
         shapes += [(n, batch, self.hidden_size)] if self.mode == "LSTM" else []
@@ -158,12 +159,12 @@ class RNNBase(Module):
         if [tuple(h.shape) for h in given] != wanted:
             shown = " and ".join(str(tuple(h.shape)) for h in given)
             raise ShapeError(
-                f"{type(self).__name__}: the first state is {' and '.join(map(str, wanted))}, not {shown}"
+                f"{type(self).__name__}: the initial state must be {' and '.join(map(str, wanted))}, got {shown}"
             )  # fmt: skip
         return tuple(h.unsqueeze(1) for h in given) if alone else given
 
     def _run(self, x: Tensor, state: State, sizes: tuple[int, ...] | None) -> tuple[Tensor, State]:
-        """All layers over (time, batch, size); or, if the batch has other sizes at each step, all steps in a row."""
+        """All layers over (time, batch, size), or over packed steps (steps, size) with the batch size of each step."""
         firsts = [unbind(s) for s in state]
         lasts: list[State] = []
         for layer in range(self.num_layers):
@@ -180,16 +181,16 @@ class RNNBase(Module):
     def _direction(
         self, x: Tensor, state: State, end: str, backwards: bool, sizes: tuple[int, ...] | None
     ) -> tuple[Tensor, State]:
-        """One layer, forwards or backwards."""
+        """One layer in one direction."""
         p = self._parameters
         ih, hh, project = p["weight_ih" + end], p["weight_hh" + end], p.get("weight_hr" + end)
         bias_ih, bias_hh = p.get("bias_ih" + end), p.get("bias_hh" + end)
-        brought = F.linear(x, ih, bias_ih)
+        projected = F.linear(x, ih, bias_ih)
         step = _STEPS[self.mode]
         if sizes is not None:
-            return _packed(brought, state, sizes, backwards, lambda a, s: step(a, s, hh, bias_hh, project))
+            return _packed(projected, state, sizes, backwards, lambda a, s: step(a, s, hh, bias_hh, project))
         ys: list[Any] = []
-        for a in reversed(unbind(brought)) if backwards else unbind(brought):
+        for a in reversed(unbind(projected)) if backwards else unbind(projected):
             state = step(a, state, hh, bias_hh, project)
             ys.append(state[0])
         if not ys:
@@ -208,21 +209,21 @@ class RNNBase(Module):
 def _packed(
     x: Any, first: State, sizes: tuple[int, ...], backwards: bool, step: Callable[[Any, State], State]
 ) -> tuple[Any, State]:
-    """Sequences of different lengths, the longest first: step t has as many samples as are that long."""
+    """One direction over packed sequences, longest first: step t has the sequences that are longer than t."""
     begins = [sum(sizes[:t]) for t in range(len(sizes))]
     ys: list[Any] = []
     if backwards:
         state = tuple(s[: sizes[-1]] for s in first)
         for t in reversed(range(len(sizes))):
             have = state[0].shape[0]
-            if have < sizes[t]:  # these begin here, at their ends
+            if have < sizes[t]:  # sequences that end here start in reverse
                 state = tuple(cat([s, f[have : sizes[t]]]) for s, f in zip(state, first, strict=True))
             state = step(x[begins[t] : begins[t] + sizes[t]], state)
             ys.append(state[0])
         return cat(ys[::-1]), state
     state, done = first, []
     for t, size in enumerate(sizes):
-        if state[0].shape[0] > size:  # these have ended
+        if state[0].shape[0] > size:  # sequences that have ended
             done.append(tuple(s[size:] for s in state))
             state = tuple(s[:size] for s in state)
         state = step(x[begins[t] : begins[t] + size], state)
@@ -232,7 +233,7 @@ def _packed(
 
 
 class RNN(RNNBase):
-    """h = tanh(x @ w_ih.T + b_ih + h @ w_hh.T + b_hh), or relu, over a sequence."""
+    """An Elman RNN: h = tanh(x @ w_ih.T + b_ih + h @ w_hh.T + b_hh), or relu, over a sequence."""
 
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "tanh", bias: bool = True,
@@ -240,7 +241,7 @@ class RNN(RNNBase):
         dtype: Any = None,
     ) -> None:  # fmt: skip
         if nonlinearity not in ("tanh", "relu"):
-            raise ArgumentError(f"RNN: nonlinearity is 'tanh' or 'relu', not {nonlinearity!r}")
+            raise ArgumentError(f"RNN: nonlinearity must be 'tanh' or 'relu', got {nonlinearity!r}")
         super().__init__(
             f"RNN_{nonlinearity.upper()}", input_size, hidden_size, num_layers, bias, batch_first, dropout,
             bidirectional, dtype=dtype,
@@ -249,7 +250,7 @@ class RNN(RNNBase):
 
 
 class LSTM(RNNBase):
-    """Long short-term memory over a sequence: gates i, f, g and o, and a state h with a memory c."""
+    """Long short-term memory over a sequence: gates i, f, g and o; states h and c."""
 
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = False,
@@ -277,7 +278,7 @@ class GRU(RNNBase):
 
 
 class RNNCellBase(Module):
-    """What the cells have in common."""
+    """The base of the cells."""
 
     bias_ih: Any
     bias_hh: Any
@@ -295,7 +296,7 @@ class RNNCellBase(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the first values again."""
+        """Initialize the parameters."""
         bound = 1.0 / math.sqrt(self.hidden_size) if self.hidden_size else 0.0
         for p in self.parameters():
             init.uniform_(p, -bound, bound)
@@ -303,14 +304,14 @@ class RNNCellBase(Module):
     def _step(self, mode: str, input: Tensor, hx: Any) -> State:
         name = type(self).__name__
         if input.ndim not in (1, 2) or input.shape[-1] != self.input_size:
-            raise ShapeError(f"{name}: takes (batch, {self.input_size}), not {tuple(input.shape)}")
+            raise ShapeError(f"{name}: expected (batch, {self.input_size}), got shape {tuple(input.shape)}")
         wanted = (*input.shape[:-1], self.hidden_size)
         n = 2 if mode == "LSTM" else 1
         state = (creation.zeros(wanted, dtype=input.dtype),) * n if hx is None else tuple(hx) if n == 2 else (hx,)
         if any(tuple(s.shape) != wanted for s in state):
-            raise ShapeError(f"{name}: the state is of shape {wanted}, not {tuple(state[0].shape)}")
-        brought = F.linear(input, self.weight_ih, self.bias_ih)
-        return _STEPS[mode](brought, state, self.weight_hh, self.bias_hh, None)
+            raise ShapeError(f"{name}: the state must have shape {wanted}, got {tuple(state[0].shape)}")
+        projected = F.linear(input, self.weight_ih, self.bias_ih)
+        return _STEPS[mode](projected, state, self.weight_hh, self.bias_hh, None)
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.hidden_size}" + ("" if self.bias is True else f", bias={self.bias}")
@@ -325,7 +326,7 @@ class RNNCell(RNNCellBase):
     ) -> None:  # fmt: skip
         super().__init__(input_size, hidden_size, bias, 1, dtype=dtype)
         if nonlinearity not in ("tanh", "relu"):
-            raise ArgumentError(f"RNNCell: nonlinearity is 'tanh' or 'relu', not {nonlinearity!r}")
+            raise ArgumentError(f"RNNCell: nonlinearity must be 'tanh' or 'relu', got {nonlinearity!r}")
         self.nonlinearity = nonlinearity
 
     def forward(self, input: Tensor, hx: Any = None) -> Tensor:

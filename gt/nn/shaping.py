@@ -1,7 +1,8 @@
-"""Layers that move elements around: flatten, fold, pad, resize, shuffle."""
+"""Layers that reshape, fold, pad and resize."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from gt.client.functions import shapes
@@ -9,7 +10,7 @@ from gt.client.tensor import Tensor
 from gt.errors import ArgumentError
 from gt.nn import functional as F
 from gt.nn.functional.spatial import per_dim
-from gt.nn.module import Module
+from gt.nn.settings import Functional, settings
 
 __all__ = [
     "ChannelShuffle", "CircularPad1d", "CircularPad2d", "CircularPad3d", "ConstantPad1d", "ConstantPad2d",
@@ -19,129 +20,88 @@ __all__ = [
 ]  # fmt: skip
 
 
-class Flatten(Module):
-    """All dimensions from start_dim to end_dim as one."""
+@settings
+class Flatten(Functional, function=shapes.flatten):
+    """Join the dimensions from start_dim to end_dim into one."""
 
-    def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
-        super().__init__()
-        self.start_dim, self.end_dim = start_dim, end_dim
-
-    def forward(self, input: Tensor) -> Tensor:
-        return shapes.flatten(input, self.start_dim, self.end_dim)
-
-    def extra_repr(self) -> str:
-        return f"start_dim={self.start_dim}, end_dim={self.end_dim}"
+    start_dim: int = 1
+    end_dim: int = -1
 
 
-class Unflatten(Module):
-    """One dimension as several."""
+@settings
+class Unflatten(Functional):
+    """Split the dimension dim into unflattened_size."""
 
-    def __init__(self, dim: int, unflattened_size: Any) -> None:
-        super().__init__()
-        if not isinstance(dim, int) or not isinstance(unflattened_size, (list, tuple)):
-            raise ArgumentError(f"Unflatten: takes an int and sizes, not {dim!r} and {unflattened_size!r}")
-        self.dim, self.unflattened_size = dim, unflattened_size
+    dim: int
+    unflattened_size: Any
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.dim, int) or not isinstance(self.unflattened_size, (list, tuple)):
+            raise ArgumentError(
+                f"Unflatten: expected an int and a tuple of sizes, got {self.dim!r} and {self.unflattened_size!r}"
+            )
 
     def forward(self, input: Tensor) -> Tensor:
         return shapes.unflatten(input, self.dim, self.unflattened_size)
 
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}, unflattened_size={self.unflattened_size}"
+
+@settings
+class Unfold(Functional, function=F.unfold):
+    """The sliding windows of images (N, C, H, W) as the columns of a matrix (N, C * kernel, windows)."""
+
+    kernel_size: Any
+    dilation: Any = 1
+    padding: Any = 0
+    stride: Any = 1
 
 
-class Unfold(Module):
-    """The windows of images as columns."""
+@settings
+class Fold(Functional, function=F.fold):
+    """Columns back to images: the sum of all windows that overlap at a pixel."""
 
-    def __init__(self, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> None:
-        super().__init__()
-        self.kernel_size, self.dilation, self.padding, self.stride = kernel_size, dilation, padding, stride
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.unfold(input, self.kernel_size, self.dilation, self.padding, self.stride)
-
-    def extra_repr(self) -> str:
-        return f"kernel_size={self.kernel_size}, dilation={self.dilation}, padding={self.padding}, stride={self.stride}"
+    output_size: Any
+    kernel_size: Any
+    dilation: Any = 1
+    padding: Any = 0
+    stride: Any = 1
 
 
-class Fold(Module):
-    """Columns back to images, added up where windows overlap."""
+@settings
+class PixelShuffle(Functional, function=F.pixel_shuffle):
+    """Channels to pixels: (..., C * r * r, H, W) to (..., C, H * r, W * r)."""
 
-    def __init__(
-        self, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
-    ) -> None:
-        super().__init__()
-        self.output_size = output_size
-        self.kernel_size, self.dilation, self.padding, self.stride = kernel_size, dilation, padding, stride
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.fold(input, self.output_size, self.kernel_size, self.dilation, self.padding, self.stride)
-
-    def extra_repr(self) -> str:
-        return (
-            f"output_size={self.output_size}, kernel_size={self.kernel_size}, dilation={self.dilation}, "
-            f"padding={self.padding}, stride={self.stride}"
-        )
+    upscale_factor: int
 
 
-class PixelShuffle(Module):
-    """Channels as pixels: (..., c * r * r, h, w) as (..., c, h * r, w * r)."""
+@settings
+class PixelUnshuffle(Functional, function=F.pixel_unshuffle):
+    """Pixels to channels: the inverse of PixelShuffle."""
 
-    def __init__(self, upscale_factor: int) -> None:
-        super().__init__()
-        self.upscale_factor = upscale_factor
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.pixel_shuffle(input, self.upscale_factor)
-
-    def extra_repr(self) -> str:
-        return f"upscale_factor={self.upscale_factor}"
+    downscale_factor: int
 
 
-class PixelUnshuffle(Module):
-    """Pixels as channels: the way back of PixelShuffle."""
+@settings
+class ChannelShuffle(Functional, function=F.channel_shuffle):
+    """Interleave the groups of channels: the first channel of each group, then the second of each, and so on."""
 
-    def __init__(self, downscale_factor: int) -> None:
-        super().__init__()
-        self.downscale_factor = downscale_factor
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.pixel_unshuffle(input, self.downscale_factor)
-
-    def extra_repr(self) -> str:
-        return f"downscale_factor={self.downscale_factor}"
+    groups: int
 
 
-class ChannelShuffle(Module):
-    """The channels in another order: the first of each group, then the second of each, and so on."""
+@settings
+class Upsample(Functional, function=F.interpolate):
+    """Resize the input to a size, or by a scale factor."""
 
-    def __init__(self, groups: int) -> None:
-        super().__init__()
-        self.groups = groups
+    size: Any = None
+    scale_factor: Any = None
+    mode: str = "nearest"
+    align_corners: bool | None = None
+    recompute_scale_factor: bool | None = None
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.channel_shuffle(input, self.groups)
-
-    def extra_repr(self) -> str:
-        return f"groups={self.groups}"
-
-
-class Upsample(Module):
-    """The input resized to a size, or by a factor."""
-
-    def __init__(
-        self, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: bool | None = None,
-        recompute_scale_factor: bool | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        self.size, self.mode, self.align_corners = size, mode, align_corners
-        several = isinstance(scale_factor, tuple)
-        self.scale_factor = tuple(map(float, scale_factor)) if several else scale_factor and float(scale_factor)
-        self.recompute_scale_factor = recompute_scale_factor
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.interpolate(
-            input, self.size, self.scale_factor, self.mode, self.align_corners, self.recompute_scale_factor
-        )
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        factor = self.scale_factor
+        self.scale_factor = tuple(map(float, factor)) if isinstance(factor, tuple) else factor and float(factor)
 
     def extra_repr(self) -> str:
         how = f"size={self.size!r}" if self.scale_factor is None else f"scale_factor={self.scale_factor!r}"
@@ -149,47 +109,44 @@ class Upsample(Module):
 
 
 class UpsamplingNearest2d(Upsample):
-    """Images resized by repeating pixels."""
+    """Resize images by nearest-neighbor interpolation."""
 
     def __init__(self, size: Any = None, scale_factor: Any = None) -> None:
         super().__init__(size, scale_factor)
 
 
 class UpsamplingBilinear2d(Upsample):
-    """Images resized between pixels, corners aligned."""
+    """Resize images by bilinear interpolation, with aligned corners."""
 
     def __init__(self, size: Any = None, scale_factor: Any = None) -> None:
         super().__init__(size, scale_factor, "bilinear", True)
 
 
-# --- padding: 1d, 2d and 3d differ in how many sizes they take ---------------------------------------
+# --- padding: 1d, 2d and 3d differ in the number of sizes --------------------------------------------
 
 
-class _Pad(Module):
-    """More elements around the last dimensions, as the mode says."""
+@settings
+class _Pad(Functional):
+    """Padding of the last dimensions: one int for all sides, or two ints per dimension, the last dimension first."""
 
-    mode: str
-    dims: int
+    padding: Any
 
-    def __init__(self, padding: Any) -> None:
-        super().__init__()
-        self.padding = per_dim(type(self).__name__, "padding", padding, 2 * self.dims)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.padding = per_dim(type(self).__name__, "padding", self.padding, 2 * self._dims)
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.pad(input, self.padding, self.mode)
+        return self._function(input, self.padding)
 
     def extra_repr(self) -> str:
         return f"{self.padding}"
 
 
+@settings
 class _ConstantPad(_Pad):
-    """One number around the last dimensions."""
+    """Padding with one value."""
 
-    mode = "constant"
-
-    def __init__(self, padding: Any, value: float) -> None:
-        super().__init__(padding)
-        self.value = value
+    value: float
 
     def forward(self, input: Tensor) -> Tensor:
         return F.pad(input, self.padding, "constant", self.value)
@@ -198,91 +155,64 @@ class _ConstantPad(_Pad):
         return f"padding={self.padding}, value={self.value}"
 
 
-class ConstantPad1d(_ConstantPad):
-    """One number around the last dimension."""
-
-    dims = 1
+_reflect, _replicate, _circular = (partial(F.pad, mode=mode) for mode in ("reflect", "replicate", "circular"))
 
 
-class ConstantPad2d(_ConstantPad):
-    """One number around the last two dimensions."""
-
-    dims = 2
+class ConstantPad1d(_ConstantPad, dims=1):
+    """Pad the last dimension with a value."""
 
 
-class ConstantPad3d(_ConstantPad):
-    """One number around the last three dimensions."""
-
-    dims = 3
+class ConstantPad2d(_ConstantPad, dims=2):
+    """Pad the last two dimensions with a value."""
 
 
-class ZeroPad1d(_Pad):
-    """Zeros around the last dimension."""
-
-    dims, mode = 1, "constant"
+class ConstantPad3d(_ConstantPad, dims=3):
+    """Pad the last three dimensions with a value."""
 
 
-class ZeroPad2d(_Pad):
-    """Zeros around the last two dimensions."""
-
-    dims, mode = 2, "constant"
+class ZeroPad1d(_Pad, function=F.pad, dims=1):
+    """Pad the last dimension with zeros."""
 
 
-class ZeroPad3d(_Pad):
-    """Zeros around the last three dimensions."""
-
-    dims, mode = 3, "constant"
+class ZeroPad2d(_Pad, function=F.pad, dims=2):
+    """Pad the last two dimensions with zeros."""
 
 
-class ReflectionPad1d(_Pad):
-    """The mirror image at both ends of the last dimension."""
-
-    dims, mode = 1, "reflect"
+class ZeroPad3d(_Pad, function=F.pad, dims=3):
+    """Pad the last three dimensions with zeros."""
 
 
-class ReflectionPad2d(_Pad):
-    """The mirror image at both ends of the last two dimensions."""
-
-    dims, mode = 2, "reflect"
+class ReflectionPad1d(_Pad, function=_reflect, dims=1):
+    """Pad the last dimension with the reflection of the input at its boundary."""
 
 
-class ReflectionPad3d(_Pad):
-    """The mirror image at both ends of the last three dimensions."""
-
-    dims, mode = 3, "reflect"
+class ReflectionPad2d(_Pad, function=_reflect, dims=2):
+    """Pad the last two dimensions with the reflection of the input at its boundary."""
 
 
-class ReplicationPad1d(_Pad):
-    """The edge repeated at both ends of the last dimension."""
-
-    dims, mode = 1, "replicate"
+class ReflectionPad3d(_Pad, function=_reflect, dims=3):
+    """Pad the last three dimensions with the reflection of the input at its boundary."""
 
 
-class ReplicationPad2d(_Pad):
-    """The edge repeated at both ends of the last two dimensions."""
-
-    dims, mode = 2, "replicate"
+class ReplicationPad1d(_Pad, function=_replicate, dims=1):
+    """Pad the last dimension with copies of its boundary."""
 
 
-class ReplicationPad3d(_Pad):
-    """The edge repeated at both ends of the last three dimensions."""
-
-    dims, mode = 3, "replicate"
+class ReplicationPad2d(_Pad, function=_replicate, dims=2):
+    """Pad the last two dimensions with copies of their boundary."""
 
 
-class CircularPad1d(_Pad):
-    """The other end at both ends of the last dimension."""
-
-    dims, mode = 1, "circular"
+class ReplicationPad3d(_Pad, function=_replicate, dims=3):
+    """Pad the last three dimensions with copies of their boundary."""
 
 
-class CircularPad2d(_Pad):
-    """The other end at both ends of the last two dimensions."""
-
-    dims, mode = 2, "circular"
+class CircularPad1d(_Pad, function=_circular, dims=1):
+    """Pad the last dimension with its opposite end."""
 
 
-class CircularPad3d(_Pad):
-    """The other end at both ends of the last three dimensions."""
+class CircularPad2d(_Pad, function=_circular, dims=2):
+    """Pad the last two dimensions with their opposite ends."""
 
-    dims, mode = 3, "circular"
+
+class CircularPad3d(_Pad, function=_circular, dims=3):
+    """Pad the last three dimensions with their opposite ends."""

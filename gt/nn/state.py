@@ -1,6 +1,6 @@
-"""A module's state: its parameters and buffers by name, out of it and back in.
+"""Saving and loading the state of a module: its parameters and buffers by name.
 
-Loading first looks at all that is given and then writes: a state that does not fit changes nothing.
+Loading checks everything before it writes anything: a state that does not match changes nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EXTRA = "_extra_state"
 
 
 class IncompatibleKeys(NamedTuple):
-    """What load_state_dict returns: names the state lacks, names the module does not know."""
+    """What load_state_dict returns: names missing in the state, and names unknown to the module."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]
@@ -44,7 +44,7 @@ def own(module: Module) -> dict[str, Tensor]:
 
 
 def save(module: Module, into: dict[str, Any], prefix: str, keep_vars: bool) -> dict[str, Any]:
-    """Everything below a module."""
+    """Add the state of a module and its submodules to a dict."""
     hooks = module._hooks
     for hook in list(hooks.state_pre) if hooks else ():
         hook.call(module, prefix, keep_vars)
@@ -59,9 +59,9 @@ def save(module: Module, into: dict[str, Any], prefix: str, keep_vars: bool) -> 
 
 
 def load(module: Module, state: Any, strict: bool, assign: bool) -> IncompatibleKeys:
-    """Take over a state."""
+    """Load a state into a module and its submodules."""
     if not isinstance(state, Mapping):
-        raise DTypeError(f"load_state_dict: takes tensors by name, not a {type(state).__name__}")
+        raise DTypeError(f"load_state_dict: expected a dict of tensors by name, got {type(state).__name__}")
     missing: list[str] = []
     unexpected: list[str] = []
     errors: list[str] = []
@@ -70,7 +70,7 @@ def load(module: Module, state: Any, strict: bool, assign: bool) -> Incompatible
 
     _load_all(module, OrderedDict(state), "", {"assign_to_params_buffers": assign, "writes": writes}, keys, errors)
     if strict and (missing or unexpected):
-        names = f"missing {sorted(missing)}, not known {sorted(unexpected)}"
+        names = f"missing {sorted(missing)}, unexpected {sorted(unexpected)}"
         raise StateError("; ".join([f"load_state_dict: {names}", *errors]))
     if errors:
         raise ShapeError(f"load_state_dict: {'; '.join(errors)}")
@@ -84,7 +84,7 @@ def _load_all(
     module: Module, state: dict[str, Any], prefix: str, metadata: dict[str, Any], keys: IncompatibleKeys,
     errors: list[str],
 ) -> None:  # fmt: skip
-    """A module's part of a state, and those of the modules in it."""
+    """Check the state of a module and of its submodules, and collect the writes."""
     module._load_from_state_dict(state, prefix, dict(metadata), True, keys.missing_keys, keys.unexpected_keys, errors)
     for name, child in module._modules.items():
         if child is not None:
@@ -99,7 +99,7 @@ def load_own(
     module: Module, state: dict[str, Any], prefix: str, metadata: dict[str, Any], strict: bool, missing: list[str],
     unexpected: list[str], errors: list[str],
 ) -> None:  # fmt: skip
-    """The part of a state that is the module's own."""
+    """Check the state of a module itself, without its submodules."""
     for hook in list(module._hooks.load_pre) if module._hooks else ():
         hook.call(module, state, prefix, metadata, strict, missing, unexpected, errors)
     mine = own(module)
@@ -109,21 +109,21 @@ def load_own(
         if key in state:
             new = state[key]
             if not isinstance(new, (Tensor, np.ndarray, np.generic)) and not is_torch(new):
-                errors.append(f"{key} is a {type(new).__name__}; tensors and arrays can be loaded")
+                errors.append(f"{key} must be a tensor or an array, got {type(new).__name__}")
             elif tuple(new.shape) != t.shape and not (t.shape == () and tuple(new.shape) == (1,)):
-                errors.append(f"{key} has shape {t.shape}, the one given {tuple(new.shape)}")
+                errors.append(f"{key} must have shape {t.shape}, got {tuple(new.shape)}")
             else:
                 assign = metadata.get("assign_to_params_buffers", False)
                 writes.append(_write(module, name, t, new, assign))
         elif strict:
             missing.append(key)
-    if type(module).set_extra_state is not _plain_module().set_extra_state:
+    if module._has_extra_state():
         if prefix + EXTRA in state:
             extra = state[prefix + EXTRA]
             writes.append(lambda: module.set_extra_state(extra))
         elif strict:
             missing.append(prefix + EXTRA)
-        mine = {**mine, EXTRA: mine.get(EXTRA)}  # type: ignore[dict-item]  # a name that is known
+        mine = {**mine, EXTRA: mine.get(EXTRA)}  # type: ignore[dict-item]  # only the name counts
     if strict:
         for key in state:
             first, dot, _ = key.removeprefix(prefix).partition(".")
@@ -137,15 +137,12 @@ def load_own(
             write()
 
 
-def _plain_module() -> Any:
-    from gt.nn.module import Module
-
-    return Module
-
-
 def _write(module: Module, name: str, t: Tensor, new: Any, assign: bool) -> Callable[[], None]:
     def write() -> None:
-        made: Tensor = new.detach() if isinstance(new, Tensor) else from_torch(new) if is_torch(new) else _array(new)
+        if isinstance(new, Tensor):
+            made = new.detach()
+        else:
+            made = from_torch(new) if is_torch(new) else from_numpy(np.asarray(new))
         if made.shape != t.shape:
             made = made.reshape(())
         if not assign:
@@ -156,7 +153,3 @@ def _write(module: Module, name: str, t: Tensor, new: Any, assign: bool) -> Call
             setattr(module, name, made)
 
     return write
-
-
-def _array(x: Any) -> Tensor:
-    return from_numpy(np.asarray(x))

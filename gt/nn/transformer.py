@@ -1,4 +1,4 @@
-"""Transformers: layers of attention and two linear maps, stacks of them, and an encoder with a decoder."""
+"""Transformers: encoder and decoder layers, stacks of them, and the whole model."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ def _activation(name: Activation) -> Callable[[Tensor], Tensor]:
     if not isinstance(name, str):
         return name
     if name not in ("relu", "gelu"):
-        raise ArgumentError(f"the activation of a transformer is 'relu', 'gelu' or a function, not {name!r}")
+        raise ArgumentError(f"the activation of a transformer must be 'relu', 'gelu' or a function, got {name!r}")
     return F.relu if name == "relu" else F.gelu
 
 
-class TransformerEncoderLayer(Module):
-    """Attention to oneself, then two linear maps; each with a norm and a way around it."""
+class _Layer(Module):
+    """The parts of encoder and decoder layers: attentions, a feed-forward network, normalizations and dropouts."""
+
+    _attentions: tuple[str, ...]  #: Their names; every attention and the feed-forward network has a normalization.
 
     def __init__(
         self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
@@ -43,16 +45,36 @@ class TransformerEncoderLayer(Module):
         norm_first: bool = False, bias: bool = True, device: Any = None, dtype: Any = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.self_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype)
+        for name in self._attentions:
+            attention = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype)
+            setattr(self, name, attention)
         self.linear1 = Linear(d_model, dim_feedforward, bias, dtype=dtype)
         self.dropout = Dropout(dropout)
         self.linear2 = Linear(dim_feedforward, d_model, bias, dtype=dtype)
         self.norm_first = norm_first
-        self.norm1 = LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
-        self.norm2 = LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
-        self.dropout1 = Dropout(dropout)
-        self.dropout2 = Dropout(dropout)
+        blocks = range(1, len(self._attentions) + 2)
+        for i in blocks:
+            setattr(self, f"norm{i}", LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype))
+        for i in blocks:
+            setattr(self, f"dropout{i}", Dropout(dropout))
         self.activation = _activation(activation)
+
+    def _attend(self, attention: Module, x: Tensor, memory: Tensor, mask: Any, padding: Any, is_causal: bool) -> Tensor:
+        return attention(
+            x, memory, memory, attn_mask=mask, key_padding_mask=padding, need_weights=False, is_causal=is_causal
+        )[0]
+
+    def _sa_block(self, x: Tensor, attn_mask: Any, key_padding_mask: Any, is_causal: bool = False) -> Tensor:
+        return self.dropout1(self._attend(self.self_attn, x, x, attn_mask, key_padding_mask, is_causal))
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        return self.linear2(self.dropout(self.activation(self.linear1(x))))
+
+
+class TransformerEncoderLayer(_Layer):
+    """Self-attention and a feed-forward network, each with a normalization and a residual connection."""
+
+    _attentions = ("self_attn",)
 
     def forward(
         self, src: Tensor, src_mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool = False
@@ -64,37 +86,14 @@ class TransformerEncoderLayer(Module):
         x = self.norm1(x + self._sa_block(x, src_mask, src_key_padding_mask, is_causal))
         return self.norm2(x + self._ff_block(x))
 
-    def _sa_block(self, x: Tensor, attn_mask: Any, key_padding_mask: Any, is_causal: bool = False) -> Tensor:
-        y = self.self_attn(
-            x, x, x, attn_mask=attn_mask, key_padding_mask=key_padding_mask, need_weights=False, is_causal=is_causal
-        )[0]
-        return self.dropout1(y)
-
     def _ff_block(self, x: Tensor) -> Tensor:
-        y = self.linear2(self.dropout(self.activation(self.linear1(x))))
-        return self.dropout2(y)
+        return self.dropout2(self._feed_forward(x))
 
 
-class TransformerDecoderLayer(Module):
-    """Attention to oneself, attention to the memory, then two linear maps."""
+class TransformerDecoderLayer(_Layer):
+    """Self-attention, attention to the memory, and a feed-forward network."""
 
-    def __init__(
-        self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
-        activation: Activation = F.relu, layer_norm_eps: float = 1e-5, batch_first: bool = False,
-        norm_first: bool = False, bias: bool = True, device: Any = None, dtype: Any = None,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        self.self_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype)
-        self.multihead_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype)
-        self.linear1 = Linear(d_model, dim_feedforward, bias, dtype=dtype)
-        self.dropout = Dropout(dropout)
-        self.linear2 = Linear(dim_feedforward, d_model, bias, dtype=dtype)
-        self.norm_first = norm_first
-        for name in ("norm1", "norm2", "norm3"):
-            setattr(self, name, LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype))
-        for name in ("dropout1", "dropout2", "dropout3"):
-            setattr(self, name, Dropout(dropout))
-        self.activation = _activation(activation)
+    _attentions = ("self_attn", "multihead_attn")
 
     def forward(
         self, tgt: Tensor, memory: Tensor, tgt_mask: Any = None, memory_mask: Any = None,
@@ -102,34 +101,23 @@ class TransformerDecoderLayer(Module):
         memory_is_causal: bool = False,
     ) -> Tensor:  # fmt: skip
         x = tgt
-        mine = (tgt_mask, tgt_key_padding_mask, tgt_is_causal)
-        theirs = (memory, memory_mask, memory_key_padding_mask, memory_is_causal)
+        own = (tgt_mask, tgt_key_padding_mask, tgt_is_causal)
+        other = (memory, memory_mask, memory_key_padding_mask, memory_is_causal)
         if self.norm_first:
-            x = x + self._sa_block(self.norm1(x), *mine)
-            x = x + self._mha_block(self.norm2(x), *theirs)
+            x = x + self._sa_block(self.norm1(x), *own)
+            x = x + self._mha_block(self.norm2(x), *other)
             return x + self._ff_block(self.norm3(x))
-        x = self.norm1(x + self._sa_block(x, *mine))
-        x = self.norm2(x + self._mha_block(x, *theirs))
+        x = self.norm1(x + self._sa_block(x, *own))
+        x = self.norm2(x + self._mha_block(x, *other))
         return self.norm3(x + self._ff_block(x))
-
-    def _sa_block(self, x: Tensor, attn_mask: Any, key_padding_mask: Any, is_causal: bool = False) -> Tensor:
-        y = self.self_attn(
-            x, x, x, attn_mask=attn_mask, key_padding_mask=key_padding_mask, need_weights=False, is_causal=is_causal
-        )[0]
-        return self.dropout1(y)
 
     def _mha_block(
         self, x: Tensor, mem: Tensor, attn_mask: Any, key_padding_mask: Any, is_causal: bool = False
     ) -> Tensor:
-        y = self.multihead_attn(
-            x, mem, mem, attn_mask=attn_mask, key_padding_mask=key_padding_mask, need_weights=False,
-            is_causal=is_causal,
-        )[0]  # fmt: skip
-        return self.dropout2(y)
+        return self.dropout2(self._attend(self.multihead_attn, x, mem, attn_mask, key_padding_mask, is_causal))
 
     def _ff_block(self, x: Tensor) -> Tensor:
-        y = self.linear2(self.dropout(self.activation(self.linear1(x))))
-        return self.dropout3(y)
+        return self.dropout3(self._feed_forward(x))
 
 
 def _copies(layer: Module, n: int) -> ModuleList:
@@ -137,7 +125,7 @@ def _copies(layer: Module, n: int) -> ModuleList:
 
 
 class TransformerEncoder(Module):
-    """Encoder layers one after another. `is_causal=None` asks torch to look into the mask; here it means no."""
+    """A stack of encoder layers. `is_causal=None` means False here; torch then inspects the mask."""
 
     def __init__(
         self, encoder_layer: Module, num_layers: int, norm: Module | None = None, enable_nested_tensor: bool = True,
@@ -153,14 +141,12 @@ class TransformerEncoder(Module):
     ) -> Tensor:
         x = src
         for layer in self.layers:
-            x = layer(
-                x, src_mask=mask, is_causal=bool(is_causal), src_key_padding_mask=src_key_padding_mask
-            )  # fmt: skip
+            x = layer(x, src_mask=mask, is_causal=bool(is_causal), src_key_padding_mask=src_key_padding_mask)
         return x if self.norm is None else self.norm(x)
 
 
 class TransformerDecoder(Module):
-    """Decoder layers one after another."""
+    """A stack of decoder layers."""
 
     def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
         super().__init__()
@@ -183,7 +169,7 @@ class TransformerDecoder(Module):
 
 
 class Transformer(Module):
-    """An encoder of sources, and a decoder of targets that looks at what it made of them."""
+    """An encoder of the source, and a decoder of the target that attends to its output."""
 
     def __init__(
         self, d_model: int = 512, nhead: int = 8, num_encoder_layers: int = 6, num_decoder_layers: int = 6,
@@ -220,14 +206,12 @@ class Transformer(Module):
     ) -> Tensor:  # fmt: skip
         dim = 0 if self.batch_first else 1
         if src.ndim == 3 and src.shape[dim] != tgt.shape[dim]:
-            raise ShapeError(f"Transformer: {src.shape[dim]} sources and {tgt.shape[dim]} targets in a batch")
+            raise ShapeError(f"Transformer: batch sizes of src and tgt differ: {src.shape[dim]} and {tgt.shape[dim]}")
         if src.shape[-1] != self.d_model or tgt.shape[-1] != self.d_model:
             raise ShapeError(
-                f"Transformer: sources and targets end in {self.d_model}, not {tuple(src.shape)} and {tuple(tgt.shape)}"
+                f"Transformer: src {tuple(src.shape)} and tgt {tuple(tgt.shape)} must both be (..., {self.d_model})"
             )
-        memory = self.encoder(
-            src, mask=src_mask, src_key_padding_mask=src_key_padding_mask, is_causal=src_is_causal
-        )  # fmt: skip
+        memory = self.encoder(src, mask=src_mask, src_key_padding_mask=src_key_padding_mask, is_causal=src_is_causal)
         return self.decoder(
             tgt, memory, tgt_mask=tgt_mask, memory_mask=memory_mask, tgt_key_padding_mask=tgt_key_padding_mask,
             memory_key_padding_mask=memory_key_padding_mask, tgt_is_causal=tgt_is_causal,
@@ -236,5 +220,5 @@ class Transformer(Module):
 
     @staticmethod
     def generate_square_subsequent_mask(sz: int, device: Any = None, dtype: Any = None) -> Tensor:
-        """What hides from each position those after it: -inf above the diagonal."""
+        """The causal mask: -inf above the diagonal, 0 elsewhere."""
         return creation.full((sz, sz), -math.inf, dtype=dtype).triu(1)

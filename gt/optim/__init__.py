@@ -1,4 +1,4 @@
-"""Optimizers, named as in torch.optim."""
+"""Optimizers, with the names and arguments of torch.optim."""
 
 from gt.optim import lr_scheduler, swa_utils
 from gt.optim.adam import Adam, Adamax, AdamW, NAdam, RAdam

@@ -1,4 +1,4 @@
-"""Adam and its relatives: steps along a mean of the gradients, divided by the root of a mean of their squares."""
+"""Adam and its variants: moving averages of the gradient, divided by the root of one of its squares."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from gt.client.record.tree import Kind
 from gt.client.tensor import Tensor
 from gt.ops import TABLE
-from gt.optim.optimizer import Group, Optimizer, State, Update
-from gt.optim.recording import InStep, check, check_betas, counting, flag, gradient, live, shared, take_step
+from gt.optim.optimizer import Group, Optimizer, State, Update, check, defaults
+from gt.optim.recording import InStep, counting, flag, gradient, live, shared, take_step
 
 _ADAM = {
     (False, False): Kind(TABLE["adam"], {}),
@@ -21,33 +21,17 @@ _NADAM, _RADAM, _ADAMAX = (Kind(TABLE[n], {}) for n in ("nadam", "radam", "adama
 
 
 class Adam(Optimizer):
-    """Adam; weight decay is added to the gradient."""
+    """Adam, with weight decay added to the gradient."""
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0,
-        amsgrad: bool = False,
-        *,
-        foreach: bool | None = None,
-        maximize: bool = False,
-        capturable: bool = False,
-        differentiable: bool = False,
-        fused: bool | None = None,
+        self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+        weight_decay: float = 0, amsgrad: bool = False, *, foreach: bool | None = None, maximize: bool = False,
+        capturable: bool = False, differentiable: bool = False, fused: bool | None = None,
         decoupled_weight_decay: bool = False,
-    ) -> None:
-        check_betas(type(self).__name__, lr, betas, eps, weight_decay)
-        super().__init__(
-            params,
-            {
-                "lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad,
-                "maximize": maximize, "foreach": foreach, "capturable": capturable, "differentiable": differentiable,
-                "fused": fused, "decoupled_weight_decay": decoupled_weight_decay,
-            },
-        )  # fmt: skip
+    ) -> None:  # fmt: skip
+        given = defaults(locals(), betas=tuple(betas))
+        check(type(self).__name__, given, "lr", "eps", "weight_decay")
+        super().__init__(params, given)
 
     def _layout(self, group: Group) -> tuple[dict[str, float], dict[str, float]]:
         tensors = {"exp_avg": 0.0, "exp_avg_sq": 0.0}
@@ -76,37 +60,24 @@ class Adam(Optimizer):
 
 
 class AdamW(Adam):
-    """Adam with weight decay apart from the gradient; one instruction per parameter."""
+    """Adam with decoupled weight decay, applied to the parameter itself."""
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 1e-2,
-        amsgrad: bool = False,
-        *,
-        maximize: bool = False,
-        foreach: bool | None = None,
-        capturable: bool = False,
-        differentiable: bool = False,
-        fused: bool | None = None,
-    ) -> None:
-        super().__init__(
-            params, lr, betas, eps, weight_decay, amsgrad, foreach=foreach, maximize=maximize, capturable=capturable,
-            differentiable=differentiable, fused=fused, decoupled_weight_decay=True,
-        )  # fmt: skip
+        self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+        weight_decay: float = 1e-2, amsgrad: bool = False, *, maximize: bool = False, foreach: bool | None = None,
+        capturable: bool = False, differentiable: bool = False, fused: bool | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(**defaults(locals(), params=params, decoupled_weight_decay=True))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over settings and state, GT's or torch's, parameter by parameter in order."""
+        """Load settings and state, of GT or torch, parameter by parameter in order."""
         super().load_state_dict(state_dict)
         for group in self.param_groups:
-            group["decoupled_weight_decay"] = True  # also where an Adam was saved
+            group["decoupled_weight_decay"] = True  # even if the state was saved by Adam
 
 
 def _decayed(group: Group) -> Any:
-    """What makes the parameter and gradient that a step begins with, by the group's kind of weight decay."""
+    """A function that returns the parameter and gradient with the group's weight decay applied."""
     apart, decay = flag(group, "decoupled_weight_decay"), flag(group, "weight_decay")
     own = gradient(group, coupled=not apart)
     shrink = live(lambda: (1 - float(group["lr"]) * float(group["weight_decay"]),)) if apart and decay else ()
@@ -119,33 +90,16 @@ def _decayed(group: Group) -> Any:
 
 
 class NAdam(Optimizer):
-    """Adam with Nesterov's momentum."""
+    """Adam with Nesterov momentum."""
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 2e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0,
-        momentum_decay: float = 4e-3,
-        decoupled_weight_decay: bool = False,
-        *,
-        foreach: bool | None = None,
-        maximize: bool = False,
-        capturable: bool = False,
-        differentiable: bool = False,
-    ) -> None:
-        check_betas("NAdam", lr, betas, eps, weight_decay)
-        check("NAdam", {"momentum_decay": momentum_decay})
-        super().__init__(
-            params,
-            {
-                "lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay,
-                "momentum_decay": momentum_decay, "decoupled_weight_decay": decoupled_weight_decay,
-                "maximize": maximize, "foreach": foreach, "capturable": capturable, "differentiable": differentiable,
-            },
-        )  # fmt: skip
+        self, params: Iterable[Any], lr: float = 2e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+        weight_decay: float = 0, momentum_decay: float = 4e-3, decoupled_weight_decay: bool = False, *,
+        foreach: bool | None = None, maximize: bool = False, capturable: bool = False, differentiable: bool = False,
+    ) -> None:  # fmt: skip
+        given = defaults(locals(), betas=tuple(betas))
+        check("NAdam", given, "lr", "eps", "weight_decay", "momentum_decay")
+        super().__init__(params, given)
 
     def _layout(self, group: Group) -> tuple[dict[str, float], dict[str, float]]:
         return {"step": 0, "mu_product": 1.0}, {"exp_avg": 0.0, "exp_avg_sq": 0.0}
@@ -162,7 +116,7 @@ class NAdam(Optimizer):
                 state["mu_product"] *= mu(state["step"])
 
             def undo() -> None:
-                state["mu_product"] /= mu(state["step"]) or 1.0  # a product of 0 stays one
+                state["mu_product"] /= mu(state["step"]) or 1.0  # a product of 0 stays 0
                 state["step"] -= 1
 
             def numbers() -> tuple[float, ...]:
@@ -181,31 +135,16 @@ class NAdam(Optimizer):
 
 
 class RAdam(Optimizer):
-    """Adam whose first steps, while the mean square is still unsure, go along the mean gradient alone."""
+    """Rectified Adam: the first steps, while the average of squares has a high variance, do not divide by it."""
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0,
-        decoupled_weight_decay: bool = False,
-        *,
-        foreach: bool | None = None,
-        maximize: bool = False,
-        capturable: bool = False,
-        differentiable: bool = False,
-    ) -> None:
-        check_betas("RAdam", lr, betas, eps, weight_decay)
-        super().__init__(
-            params,
-            {
-                "lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay, "maximize": maximize,
-                "foreach": foreach, "capturable": capturable, "decoupled_weight_decay": decoupled_weight_decay,
-                "differentiable": differentiable,
-            },
-        )  # fmt: skip
+        self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+        weight_decay: float = 0, decoupled_weight_decay: bool = False, *, foreach: bool | None = None,
+        maximize: bool = False, capturable: bool = False, differentiable: bool = False,
+    ) -> None:  # fmt: skip
+        given = defaults(locals(), betas=tuple(betas))
+        check("RAdam", given, "lr", "eps", "weight_decay")
+        super().__init__(params, given)
 
     def _layout(self, group: Group) -> tuple[dict[str, float], dict[str, float]]:
         return {"step": 0}, {"exp_avg": 0.0, "exp_avg_sq": 0.0}
@@ -218,8 +157,8 @@ class RAdam(Optimizer):
                 (beta1, beta2), step = group["betas"], state["step"]
                 size, left = float(group["lr"]) / (1 - beta1**step), beta2**step
                 most = 2 / (1 - beta2) - 1
-                length = most - 2 * step * left / (1 - left)  # of the mean, in steps
-                slope, offset = 0.0, 1.0  # the root counts only once the mean is long enough
+                length = most - 2 * step * left / (1 - left)  # of the moving average, in steps
+                slope, offset = 0.0, 1.0  # the root is used once the average is long enough
                 if length > 5:
                     slope, offset = 1.0, float(group["eps"])
                     size *= ((length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length)) ** 0.5
@@ -234,29 +173,16 @@ class RAdam(Optimizer):
 
 
 class Adamax(Optimizer):
-    """Adam that divides by the largest gradient of late instead of a mean square."""
+    """Adam with the infinity norm: divides by a decaying maximum of the gradients."""
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 2e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0,
-        foreach: bool | None = None,
-        *,
-        maximize: bool = False,
-        differentiable: bool = False,
+        self, params: Iterable[Any], lr: float = 2e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+        weight_decay: float = 0, foreach: bool | None = None, *, maximize: bool = False, differentiable: bool = False,
         capturable: bool = False,
-    ) -> None:
-        check_betas("Adamax", lr, betas, eps, weight_decay)
-        super().__init__(
-            params,
-            {
-                "lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay, "foreach": foreach,
-                "maximize": maximize, "differentiable": differentiable, "capturable": capturable,
-            },
-        )  # fmt: skip
+    ) -> None:  # fmt: skip
+        given = defaults(locals(), betas=tuple(betas))
+        check("Adamax", given, "lr", "eps", "weight_decay")
+        super().__init__(params, given)
 
     def _layout(self, group: Group) -> tuple[dict[str, float], dict[str, float]]:
         return {"step": 0}, {"exp_avg": 0.0, "exp_inf": 0.0}

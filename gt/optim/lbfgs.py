@@ -1,7 +1,7 @@
-"""L-BFGS: steps by an approximate Hessian, made of the last few steps and gradients.
+"""L-BFGS: quasi-Newton steps with a Hessian approximated from the last steps and gradients.
 
-Where to go next depends on values, so it waits for the workers several times a step, and a step's programs change
-until the history is full.
+The next direction depends on values, so a step waits for the workers several times, and its programs change until the
+history is full.
 """
 
 from __future__ import annotations
@@ -16,47 +16,34 @@ from gt.client.functions import creation, shapes
 from gt.client.grad.modes import set_grad
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError
-from gt.optim.optimizer import Optimizer, State
-from gt.optim.recording import check
+from gt.optim.optimizer import Optimizer, State, check, defaults
 
 
 @dataclass
 class Point:
-    """A place on the line that is searched."""
+    """A point on the search line."""
 
     t: float
     loss: float
     grad: Tensor
-    slope: float  #: of the loss along the line
+    slope: float  #: The derivative of the loss along the line.
 
 
 class LBFGS(Optimizer):
-    """Quasi-Newton steps. `step(closure)` computes the loss as often as it needs to."""
+    """Limited-memory BFGS. `step(closure)` evaluates the closure several times."""
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1,
-        max_iter: int = 20,
-        max_eval: int | None = None,
-        tolerance_grad: float = 1e-7,
-        tolerance_change: float = 1e-9,
-        history_size: int = 100,
+        self, params: Iterable[Any], lr: float = 1, max_iter: int = 20, max_eval: int | None = None,
+        tolerance_grad: float = 1e-7, tolerance_change: float = 1e-9, history_size: int = 100,
         line_search_fn: str | None = None,
-    ) -> None:
-        check("LBFGS", {"lr": lr})
+    ) -> None:  # fmt: skip
+        given = defaults(locals(), max_eval=max_iter * 5 // 4 if max_eval is None else max_eval)
+        check("LBFGS", given, "lr")
         if line_search_fn not in (None, "strong_wolfe"):
-            raise ArgumentError(f"LBFGS: line_search_fn={line_search_fn!r} is not one of None, strong_wolfe")
-        super().__init__(
-            params,
-            {
-                "lr": lr, "max_iter": max_iter, "max_eval": max_iter * 5 // 4 if max_eval is None else max_eval,
-                "tolerance_grad": tolerance_grad, "tolerance_change": tolerance_change, "history_size": history_size,
-                "line_search_fn": line_search_fn,
-            },
-        )  # fmt: skip
+            raise ArgumentError(f"LBFGS: line_search_fn must be None or 'strong_wolfe', got {line_search_fn!r}")
+        super().__init__(params, given)
         if len(self.param_groups) != 1:
-            raise ArgumentError("LBFGS: takes one group of parameters")
+            raise ArgumentError(f"LBFGS: expected one group of parameters, got {len(self.param_groups)}")
         self._params: list[Tensor] = self.param_groups[0]["params"]
 
     # --- all parameters as one vector ---
@@ -74,9 +61,9 @@ class LBFGS(Optimizer):
     # --- the step ---
 
     def step(self, closure: Callable[[], Any]) -> Any:
-        """Go on until the gradient or the changes are small, or `max_iter` is reached. Returns the first loss."""
+        """Iterate until the gradient or the change is small, or `max_iter` is reached; return the first loss."""
         if closure is None:
-            raise ArgumentError("LBFGS: step() needs a closure that computes the loss and calls backward()")
+            raise ArgumentError("LBFGS: step() requires a closure that computes the loss and calls backward()")
 
         def evaluate() -> Any:
             with set_grad(True):
@@ -116,7 +103,7 @@ class LBFGS(Optimizer):
             else:
                 self._go(d, t)
                 used = 0
-                if i < group["max_iter"]:  # else nobody would look at it
+                if i < group["max_iter"]:  # after the last iteration nothing uses it
                     made = evaluate()
                     grad, used = self._gradient(), 1
                     loss, steepest = _read(made, grad.abs().max())
@@ -132,7 +119,7 @@ class LBFGS(Optimizer):
         return first
 
     def _direction(self, grad: Tensor, state: State) -> Tensor:
-        """Where to go: down the gradient, bent by what is remembered of the steps before."""
+        """The search direction: minus the gradient times the approximate inverse Hessian (two-loop recursion)."""
         if state["n_iter"] == 1:
             state.update(old_dirs=[], old_stps=[], ro=[], H_diag=1.0)
             return -grad
@@ -158,7 +145,7 @@ class LBFGS(Optimizer):
     def _search(
         self, evaluate: Callable[[], Any], start: Point, t: float, d: Tensor, size: float, most: int
     ) -> tuple[Point, int]:
-        """The line search, from where the parameters are and stay."""
+        """Search along d; the parameters are restored after each evaluation."""
         origin = [p.clone() for p in self._params]
 
         def at(t: float) -> Point:
@@ -174,7 +161,7 @@ class LBFGS(Optimizer):
 
 
 def _read(*scalars: Any) -> list[float]:
-    """Tensors of one element as numbers, with one wait for all."""
+    """Tensors of one element as numbers, fetched together."""
     tensors = [x.detach().reshape(()).to(dtypes.float64) for x in scalars if isinstance(x, Tensor)]
     read = iter(shapes.stack(tensors).tolist() if tensors else ())
     return [next(read) if isinstance(x, Tensor) else float(x) for x in scalars]
@@ -186,8 +173,8 @@ def _read(*scalars: Any) -> list[float]:
 def strong_wolfe(
     at: Callable[[float], Point], start: Point, t: float, size: float, tolerance: float, most: int
 ) -> tuple[Point, int]:
-    """A point on the line that is low enough and flat enough, and how many were looked at: first two points with
-    one between them are looked for, then that one. `size` is the largest entry of the line's direction."""
+    """A point that satisfies the strong Wolfe conditions, and the number of evaluations. First find an interval that
+    contains such a point, then shrink it. `size` is the largest absolute entry of the direction."""
 
     def too_high(p: Point) -> bool:
         return p.loss > start.loss + 1e-4 * p.t * start.slope
@@ -195,23 +182,23 @@ def strong_wolfe(
     def flat(p: Point) -> bool:
         return abs(p.slope) <= -0.9 * start.slope
 
-    before, now, looks = start, at(t), 0
-    while looks < most:
-        if too_high(now) or (looks > 1 and now.loss >= before.loss) or (not flat(now) and now.slope >= 0):
+    before, now, evals = start, at(t), 0
+    while evals < most:
+        if too_high(now) or (evals > 1 and now.loss >= before.loss) or (not flat(now) and now.slope >= 0):
             ends = [before, now]
             break
         if flat(now):
-            return now, looks + 1
+            return now, evals + 1
         nearest, farthest = now.t + 0.01 * (now.t - before.t), now.t * 10
         t = _lowest(before, now, nearest, farthest)
         before, now = now, at(t)
-        looks += 1
+        evals += 1
     else:
         ends = [start, now]
 
-    stuck = False  # the last point was close to an end
+    stuck = False  # whether the last point was close to an end of the interval
     low, high = _order(ends)
-    while looks < most:
+    while evals < most:
         left, right = sorted((ends[0].t, ends[1].t))
         if (right - left) * size < tolerance:
             break
@@ -223,7 +210,7 @@ def strong_wolfe(
             close = False
         stuck = close
         now = at(t)
-        looks += 1
+        evals += 1
         if too_high(now) or now.loss >= ends[low].loss:
             ends[high] = now
             low, high = _order(ends)
@@ -234,7 +221,7 @@ def strong_wolfe(
         ends[low] = now
         if done:
             break
-    return ends[low], looks + 1
+    return ends[low], evals + 1
 
 
 def _order(ends: list[Point]) -> tuple[int, int]:
@@ -242,7 +229,7 @@ def _order(ends: list[Point]) -> tuple[int, int]:
 
 
 def _lowest(a: Point, b: Point, least: float, most: float) -> float:
-    """Where the cubic through two points, with their slopes, is lowest; the middle if it has no such place."""
+    """The minimum in [least, most] of the cubic through two points with their slopes; the middle if it has none."""
     if a.t > b.t:
         a, b = b, a
     middle = (least + most) / 2

@@ -1,11 +1,11 @@
-"""What optimizers have in common: groups of parameters, their state, and the end of a step.
+"""The base of all optimizers: parameter groups, the state of each parameter, and the end of a step.
 
-A step records one instruction per parameter and marks the end of the program. Settings and step counts
-are passed by value, so changing them makes no new program. State is made when the optimizer is, there
-and then, so that the first step is already like the others.
+A step records one instruction per parameter and marks the end of the program. Settings and step counts are passed by
+value, so changing them makes no new program. The state is created with the optimizer, so that the first step records
+the same program as the later ones.
 
-A subclass says in `_layout` what its state is and in `_updater` how one parameter moves; or it has a `step` of its own
-and keeps what it likes in `self.state[p]`, as in torch.
+A subclass defines its state in `_layout` and the update of one parameter in `_updater`; or it defines `step` and keeps
+any state in `self.state[p]`, as in torch.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from gt.optim.recording import decided
 
 Group = dict[str, Any]
 State = dict[str, Any]
-#: Moves one parameter, given its gradient and state.
+#: Updates one parameter, given its gradient and state.
 Update = Callable[[Tensor, Tensor, State], None]
 
 
 def _hooked(step: Callable[..., Any]) -> Callable[..., Any]:
-    """A step with the hooks around it, and the end of the program after it."""
+    """Run the hooks before and after a step, and end the program after it."""
 
     @functools.wraps(step)
     def whole(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
@@ -47,10 +47,10 @@ def _hooked(step: Callable[..., Any]) -> Callable[..., Any]:
                 made = hook(self, args, kwargs)
                 if made is not None:
                     if not isinstance(made, tuple) or len(made) != 2:
-                        raise ArgumentError("a hook before a step returns None or (args, kwargs)")
+                        raise ArgumentError("a step pre-hook must return None or (args, kwargs)")
                     args, kwargs = made
             result = step(*args, **kwargs)
-            self._opt_called = True  # schedules ask for it
+            self._opt_called = True  # schedulers check it
             for hook in list(self._hooks["step_post"]):
                 hook(self, args, kwargs)
         finally:
@@ -61,15 +61,32 @@ def _hooked(step: Callable[..., Any]) -> Callable[..., Any]:
     return whole
 
 
+def defaults(arguments: dict[str, Any], **changed: Any) -> dict[str, Any]:
+    """The defaults of an optimizer's groups: the arguments of its constructor, as `locals()` has them."""
+    return {k: v for k, v in arguments.items() if k not in ("self", "params", "__class__")} | changed
+
+
+def check(name: str, given: dict[str, Any], *nonnegative: str) -> None:
+    """Check the range of an optimizer's settings; betas are checked wherever there are any."""
+    least = {k: given[k] for k in nonnegative}
+    below_one = {f"betas[{i}]": beta for i, beta in enumerate(given.get("betas", ()))}
+    for setting, value in (least | below_one).items():
+        if isinstance(value, Tensor):
+            raise ArgumentError(f"{name}: {setting} must be a Python number, got a tensor; it may change at each step")
+        if not value >= 0 or (setting in below_one and value >= 1):
+            wanted = "in [0, 1)" if setting in below_one else ">= 0"
+            raise ArgumentError(f"{name}: {setting} must be {wanted}, got {value}")
+
+
 class Optimizer:
     """The base of all optimizers: groups of parameters with their settings, and a state for each parameter."""
 
-    _uneven = False  #: Some parameters have taken more steps than others; see recording.InStep.
+    _uneven = False  #: Whether some parameters have taken more steps than others; see recording.InStep.
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "step" in cls.__dict__:
-            cls.step = _hooked(cls.step)  # type: ignore[method-assign]  # a user's own step() gets the hooks too
+            cls.step = _hooked(cls.step)  # type: ignore[method-assign]  # hooks also run around a user's step()
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
         self.defaults = defaults
@@ -79,63 +96,63 @@ class Optimizer:
         self._stepping = False
         self._opt_called = False
         if isinstance(params, Tensor):
-            raise ArgumentError("an optimizer takes a list of tensors or groups, not one tensor")
+            raise ArgumentError("an optimizer expects a list of tensors or of groups, got one tensor")
         groups = list(params)
         if not groups:
-            raise ArgumentError("an optimizer needs parameters, and got an empty list")
+            raise ArgumentError("an optimizer expects parameters, got an empty list")
         if not isinstance(groups[0], dict):
             groups = [{"params": groups}]
         for group in groups:
             self.add_param_group(group)
 
-    # --- what a subclass says ---
+    # --- what a subclass defines ---
 
     def _layout(self, group: Group) -> tuple[dict[str, float], dict[str, float]]:
-        """The state of a parameter: its numbers, and what its tensors are filled with, by name.
-        Names with an underscore in front are no part of a state_dict."""
+        """The state of a parameter: initial numbers, and initial values of its tensors, by name.
+        Names that start with an underscore are not part of a state_dict."""
         return {}, {}
 
     def _updater(self, group: Group) -> Update:
-        """Read the group's settings, and return what moves one of its parameters."""
+        """Read the group's settings, and return the function that updates one of its parameters."""
         raise NotImplementedError(f"{type(self).__name__} has no step()")
 
     def _export(self, state: State) -> State:
-        """What of a parameter's state is saved."""
+        """The part of a parameter's state that is saved."""
         return {k: v for k, v in state.items() if not k.startswith("_")}
 
     def _import(self, saved: State) -> State:
-        """A saved state with whatever saving left out."""
+        """A saved state, completed with what `_export` left out."""
         return saved
 
     # --- parameters ---
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """More parameters, with settings of their own."""
+        """Add a group of parameters with its own settings."""
         if not isinstance(param_group, dict):
-            raise ArgumentError(f"add_param_group: a dict with 'params', not {type(param_group).__name__}")
+            raise ArgumentError(f"add_param_group: expected a dict with 'params', got {type(param_group).__name__}")
         group = param_group
         given = group["params"]
         if isinstance(given, set):
-            raise ArgumentError("an optimizer takes parameters in an order; a set has none, pass a list")
+            raise ArgumentError("an optimizer expects parameters in a list; a set has no order")
         params = [given] if isinstance(given, Tensor) else list(given)
         names = [p[0] for p in params if isinstance(p, tuple)]
         if names:
             if len(names) != len(params):
-                raise ArgumentError("some parameters of a group have names and others have none")
+                raise ArgumentError("either all parameters of a group have names, or none")
             params = [p[1] for p in params]
             group["param_names"] = names
         for p in params:
             if not isinstance(p, Tensor):
-                raise ArgumentError(f"an optimizer takes tensors, not {type(p).__name__}")
+                raise ArgumentError(f"an optimizer expects tensors, got {type(p).__name__}")
             if not p.is_leaf:
-                raise ArgumentError("an optimizer takes leaf tensors, not results of computations")
+                raise ArgumentError("an optimizer expects leaf tensors, got the result of a computation")
         others = {p for g in self.param_groups for p in g["params"]}
         if not others.isdisjoint(params):
             raise ArgumentError("a parameter appears in more than one group")
         if any(("param_names" in g) != bool(names) for g in self.param_groups):
-            raise ArgumentError("some groups have names for their parameters and others have none")
+            raise ArgumentError("either all groups have parameter names, or none")
         if len(set(params)) != len(params):
-            warnings.warn("a parameter appears twice in one group, and will be moved twice", stacklevel=2)
+            warnings.warn("a parameter appears twice in one group; each step will update it twice", stacklevel=2)
         group["params"] = params
         for name, default in self.defaults.items():
             group.setdefault(name, default)
@@ -148,10 +165,10 @@ class Optimizer:
         recorder().mark()
 
     def _complete(self, p: Tensor, state: State, numbers: dict[str, float], tensors: dict[str, float]) -> None:
-        """Make what a parameter's state lacks: the parameter was frozen before, or its group's settings changed."""
+        """Create the missing state of a parameter that was frozen before, or whose group's settings changed."""
         trace = recorder().trace
         if trace is not None:
-            trace.clear = False  # state is made once: only a later run is like all those to come
+            trace.clear = False  # state is created once: only the next run is like the later ones
         for name, value in numbers.items():
             state.setdefault(name, value)
         make = sharding.filled_like if recorder().session.meshes.several else creation.full_like
@@ -165,7 +182,7 @@ class Optimizer:
         for group in self.param_groups:
             for p in group["params"]:
                 if set_to_none and untraced and type(p._fn) is Leaf:
-                    p._fn.grad = None  # which is what `p.grad = None` comes to
+                    p._fn.grad = None  # the effect of `p.grad = None`, faster
                     continue
                 g = p.grad
                 if g is None:
@@ -186,7 +203,7 @@ class Optimizer:
             with set_grad(True):
                 loss = closure()
         decided(lambda: [len(g["params"]) for g in self.param_groups])
-        untraced = recorder().trace is None  # a trace must know whose gradients are read
+        untraced = recorder().trace is None  # a trace must record whose gradients are read
         with set_grad(False):
             for group in self.param_groups:
                 update = self._updater(group)
@@ -205,7 +222,7 @@ class Optimizer:
     # --- hooks ---
 
     def register_step_pre_hook(self, hook: Callable[..., Any]) -> Handle:
-        """Call `hook(optimizer, args, kwargs)` before each step; it may return other arguments."""
+        """Call `hook(optimizer, args, kwargs)` before each step; it may return new arguments."""
         return Handle(self._hooks["step_pre"], hook)
 
     def register_step_post_hook(self, hook: Callable[..., Any]) -> Handle:
@@ -213,15 +230,15 @@ class Optimizer:
         return Handle(self._hooks["step_post"], hook)
 
     def register_state_dict_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> Handle:
-        """Call `hook(optimizer)` before a state_dict is made."""
+        """Call `hook(optimizer)` before each state_dict()."""
         return self._register("save_pre", hook, prepend)
 
     def register_state_dict_post_hook(self, hook: Callable[..., Any], prepend: bool = False) -> Handle:
-        """Call `hook(optimizer, state_dict)` on a new state_dict; it may return another."""
+        """Call `hook(optimizer, state_dict)` after each state_dict(); it may return another."""
         return self._register("save_post", hook, prepend)
 
     def register_load_state_dict_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> Handle:
-        """Call `hook(optimizer, state_dict)` before that is loaded; it may return another."""
+        """Call `hook(optimizer, state_dict)` before a state_dict is loaded; it may return another."""
         return self._register("load_pre", hook, prepend)
 
     def register_load_state_dict_post_hook(self, hook: Callable[..., Any], prepend: bool = False) -> Handle:
@@ -238,7 +255,7 @@ class Optimizer:
     # --- saving ---
 
     def state_dict(self) -> dict[str, Any]:
-        """Settings and state; parameters are numbered in order."""
+        """Settings and state, with parameters numbered in order."""
         for hook in list(self._hooks["save_pre"]):
             hook(self)
         number = {p: i for i, p in enumerate(p for g in self.param_groups for p in g["params"])}
@@ -257,17 +274,18 @@ class Optimizer:
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over settings and state, GT's or torch's, parameter by parameter in order."""
+        """Load settings and state, of GT or torch, parameter by parameter in order."""
         given = dict(state_dict)
         for hook in list(self._hooks["load_pre"]):
             made = hook(self, given)
             given = given if made is None else made
         groups = given["param_groups"]
         if len(groups) != len(self.param_groups):
-            raise ArgumentError(f"load_state_dict: {len(groups)} groups for {len(self.param_groups)}")
+            raise ArgumentError(f"load_state_dict: expected {len(self.param_groups)} groups, got {len(groups)}")
         for mine, theirs in zip(self.param_groups, groups, strict=True):
             if len(mine["params"]) != len(theirs["params"]):
-                raise ArgumentError("load_state_dict: the groups have other numbers of parameters")
+                sizes = f"expected a group of {len(mine['params'])} parameters, got one of {len(theirs['params'])}"
+                raise ArgumentError(f"load_state_dict: {sizes}")
         saved = {
             p: given["state"].get(i, {})
             for mine, theirs in zip(self.param_groups, groups, strict=True)
@@ -286,7 +304,7 @@ class Optimizer:
             hook(self)
 
     def _load(self, p: Tensor, group: Group, saved: State) -> None:
-        """The state of one parameter: as saved, or as at the beginning. Its tensors stay the same ones."""
+        """Set the state of one parameter to what was saved, or to its initial values, in the same tensors."""
         numbers, tensors = self._layout(group)
         saved = self._import(saved) if saved else {}
         state = self.state[p]
@@ -323,7 +341,7 @@ def _tensor(value: Any) -> Any:
 
 
 def _taken(value: Any, dtype: DType | None) -> Any:
-    """What an optimizer of one's own has saved, copied; its tensors in the dtype of their parameter."""
+    """A copy of what a user's optimizer has saved, with its tensors in the dtype of the parameter."""
     if isinstance(value, dict):
         return {k: _taken(v, dtype) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -336,7 +354,7 @@ def _taken(value: Any, dtype: DType | None) -> Any:
 
 
 def _number(value: Any) -> Any:
-    """A setting or count that may have been saved as a tensor."""
+    """A setting or count as a number; it may have been saved as a tensor."""
     return value.item() if isinstance(value, Tensor) or is_torch(value) else value
 
 
@@ -344,4 +362,4 @@ def _check_shapes(p: Tensor, saved: State, tensors: dict[str, float]) -> None:
     for name in tensors:
         new = saved.get(name)
         if new is not None and tuple(new.shape) != p.shape:
-            raise ShapeError(f"load_state_dict: {name} of shape {tuple(new.shape)} for a parameter of shape {p.shape}")
+            raise ShapeError(f"load_state_dict: {name} must have the shape {p.shape}, got {tuple(new.shape)}")

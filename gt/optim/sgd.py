@@ -9,8 +9,8 @@ from gt.client.record.tree import Kind, Kinds
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError
 from gt.ops import TABLE
-from gt.optim.optimizer import Group, Optimizer, State, Update
-from gt.optim.recording import InStep, check, counting, flag, gradient, live, settings, take_step
+from gt.optim.optimizer import Group, Optimizer, State, Update, check, defaults
+from gt.optim.recording import InStep, counting, flag, gradient, live, settings, take_step
 
 _SGD = Kind(TABLE["sgd"], {})
 _MOMENTUM = Kinds(TABLE["sgd_momentum"], "nesterov")
@@ -18,33 +18,18 @@ _ASGD = Kind(TABLE["asgd"], {})
 
 
 class SGD(Optimizer):
-    """Gradient descent, with momentum and weight decay if asked for."""
+    """Stochastic gradient descent, optionally with momentum and weight decay."""
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-3,
-        momentum: float = 0,
-        dampening: float = 0,
-        weight_decay: float = 0,
-        nesterov: bool = False,
-        *,
-        maximize: bool = False,
-        foreach: bool | None = None,
-        differentiable: bool = False,
-        fused: bool | None = None,
-    ) -> None:
-        check("SGD", {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+        self, params: Iterable[Any], lr: float = 1e-3, momentum: float = 0, dampening: float = 0,
+        weight_decay: float = 0, nesterov: bool = False, *, maximize: bool = False, foreach: bool | None = None,
+        differentiable: bool = False, fused: bool | None = None,
+    ) -> None:  # fmt: skip
+        given = defaults(locals())
+        check("SGD", given, "lr", "momentum", "weight_decay")
         if nesterov and (momentum <= 0 or dampening != 0):
-            raise ArgumentError("SGD: nesterov needs a momentum and no dampening")
-        super().__init__(
-            params,
-            {
-                "lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay,
-                "nesterov": nesterov, "maximize": maximize, "foreach": foreach, "differentiable": differentiable,
-                "fused": fused,
-            },
-        )  # fmt: skip
+            raise ArgumentError("SGD: nesterov=True requires momentum > 0 and dampening = 0")
+        super().__init__(params, given)
 
     def _layout(self, group: Group) -> tuple[dict[str, float], dict[str, float]]:
         return ({"_step": 0}, {"momentum_buffer": 0.0}) if group["momentum"] else ({}, {})
@@ -62,7 +47,7 @@ class SGD(Optimizer):
 
         def update(p: Tensor, g: Tensor, state: State) -> None:
             def dampening() -> tuple[float]:
-                # torch's first step takes the gradient itself as the buffer: no dampening then.
+                # torch's first step takes the gradient itself as the buffer, without dampening.
                 return (0.0 if state["_step"] == 1 else float(group["dampening"]),)
 
             buf = state["momentum_buffer"]
@@ -81,32 +66,19 @@ class SGD(Optimizer):
 
 
 class ASGD(Optimizer):
-    """Gradient descent that also keeps the mean of the parameters, in `state[p]["ax"]`."""
+    """Averaged stochastic gradient descent: the mean of the parameters over all steps is `state[p]["ax"]`."""
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-2,
-        lambd: float = 1e-4,
-        alpha: float = 0.75,
-        t0: float = 1e6,
-        weight_decay: float = 0,
-        foreach: bool | None = None,
-        maximize: bool = False,
-        differentiable: bool = False,
+        self, params: Iterable[Any], lr: float = 1e-2, lambd: float = 1e-4, alpha: float = 0.75, t0: float = 1e6,
+        weight_decay: float = 0, foreach: bool | None = None, maximize: bool = False, differentiable: bool = False,
         capturable: bool = False,
-    ) -> None:
-        check("ASGD", {"lr": lr, "weight_decay": weight_decay})
-        super().__init__(
-            params,
-            {
-                "lr": lr, "lambd": lambd, "alpha": alpha, "t0": t0, "weight_decay": weight_decay, "foreach": foreach,
-                "maximize": maximize, "differentiable": differentiable, "capturable": capturable,
-            },
-        )  # fmt: skip
+    ) -> None:  # fmt: skip
+        given = defaults(locals())
+        check("ASGD", given, "lr", "weight_decay")
+        super().__init__(params, given)
 
     def _layout(self, group: Group) -> tuple[dict[str, float], dict[str, float]]:
-        # `eta` and `mu` are for the step to come; those of the step under way stand beside them.
+        # `eta` and `mu` are the rates of the next step; `_eta` and `_mu` those of the current one.
         rates = {"eta": float(group["lr"]), "mu": 1.0}
         return {"step": 0, **rates, **{f"_{k}": v for k, v in rates.items()}}, {"ax": 0.0}
 
@@ -121,7 +93,7 @@ class ASGD(Optimizer):
 
             def do() -> None:
                 if state["step"] == 0:
-                    state["eta"] = float(group["lr"])  # which a schedule may have set since
+                    state["eta"] = float(group["lr"])  # a scheduler may have changed it since
                 state["_eta"], state["_mu"] = state["eta"], state["mu"]
                 state["step"] += 1
                 set_rates()

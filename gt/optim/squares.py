@@ -1,4 +1,4 @@
-"""Optimizers that divide the gradient by the root of its mean or summed square."""
+"""Optimizers that divide the gradient by the root of a sum or mean of its squares: Adagrad, RMSprop, Adadelta."""
 
 from __future__ import annotations
 
@@ -9,45 +9,24 @@ from gt.client.record.tree import Kind, Kinds
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError
 from gt.ops import TABLE
-from gt.optim.optimizer import Group, Optimizer, State, Update
-from gt.optim.recording import InStep, check, counting, decided, flag, gradient, settings, shared, take_step
+from gt.optim.optimizer import Group, Optimizer, State, Update, check, defaults
+from gt.optim.recording import InStep, counting, decided, flag, gradient, settings, shared, take_step
 
 _ADAGRAD, _ADADELTA = Kind(TABLE["adagrad"], {}), Kind(TABLE["adadelta"], {})
 _RMSPROP = Kinds(TABLE["rmsprop"], "centered", "momentum")
 
 
 class Adagrad(Optimizer):
-    """Steps that shrink with the sum of all squared gradients."""
+    """Steps divided by the root of the sum of all squared gradients."""
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-2,
-        lr_decay: float = 0,
-        weight_decay: float = 0,
-        initial_accumulator_value: float = 0,
-        eps: float = 1e-10,
-        foreach: bool | None = None,
-        *,
-        maximize: bool = False,
-        differentiable: bool = False,
-        fused: bool | None = None,
-    ) -> None:
-        check(
-            "Adagrad",
-            {
-                "lr": lr, "lr_decay": lr_decay, "weight_decay": weight_decay,
-                "initial_accumulator_value": initial_accumulator_value, "eps": eps,
-            },
-        )  # fmt: skip
-        super().__init__(
-            params,
-            {
-                "lr": lr, "lr_decay": lr_decay, "eps": eps, "weight_decay": weight_decay,
-                "initial_accumulator_value": initial_accumulator_value, "foreach": foreach, "maximize": maximize,
-                "differentiable": differentiable, "fused": fused,
-            },
-        )  # fmt: skip
+        self, params: Iterable[Any], lr: float = 1e-2, lr_decay: float = 0, weight_decay: float = 0,
+        initial_accumulator_value: float = 0, eps: float = 1e-10, foreach: bool | None = None, *,
+        maximize: bool = False, differentiable: bool = False, fused: bool | None = None,
+    ) -> None:  # fmt: skip
+        given = defaults(locals())
+        check("Adagrad", given, "lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps")
+        super().__init__(params, given)
 
     def _layout(self, group: Group) -> tuple[dict[str, float], dict[str, float]]:
         return {"step": 0}, {"sum": float(self.defaults["initial_accumulator_value"])}
@@ -68,31 +47,16 @@ class Adagrad(Optimizer):
 
 
 class RMSprop(Optimizer):
-    """The gradient divided by the root of its mean square."""
+    """Steps divided by the root of a moving average of the squared gradients."""
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-2,
-        alpha: float = 0.99,
-        eps: float = 1e-8,
-        weight_decay: float = 0,
-        momentum: float = 0,
-        centered: bool = False,
-        capturable: bool = False,
-        foreach: bool | None = None,
-        maximize: bool = False,
-        differentiable: bool = False,
-    ) -> None:
-        check("RMSprop", {"lr": lr, "eps": eps, "momentum": momentum, "weight_decay": weight_decay, "alpha": alpha})
-        super().__init__(
-            params,
-            {
-                "lr": lr, "momentum": momentum, "alpha": alpha, "eps": eps, "centered": centered,
-                "weight_decay": weight_decay, "capturable": capturable, "foreach": foreach, "maximize": maximize,
-                "differentiable": differentiable,
-            },
-        )  # fmt: skip
+        self, params: Iterable[Any], lr: float = 1e-2, alpha: float = 0.99, eps: float = 1e-8, weight_decay: float = 0,
+        momentum: float = 0, centered: bool = False, capturable: bool = False, foreach: bool | None = None,
+        maximize: bool = False, differentiable: bool = False,
+    ) -> None:  # fmt: skip
+        given = defaults(locals())
+        check("RMSprop", given, "lr", "eps", "momentum", "weight_decay", "alpha")
+        super().__init__(params, given)
 
     def _layout(self, group: Group) -> tuple[dict[str, float], dict[str, float]]:
         tensors = {"square_avg": 0.0}
@@ -122,31 +86,18 @@ class RMSprop(Optimizer):
 
 
 class Adadelta(Optimizer):
-    """The gradient scaled by how far the parameter moved of late."""
+    """Steps scaled by a moving average of the squared updates over one of the squared gradients."""
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1.0,
-        rho: float = 0.9,
-        eps: float = 1e-6,
-        weight_decay: float = 0,
-        foreach: bool | None = None,
-        *,
-        capturable: bool = False,
-        maximize: bool = False,
+        self, params: Iterable[Any], lr: float = 1.0, rho: float = 0.9, eps: float = 1e-6, weight_decay: float = 0,
+        foreach: bool | None = None, *, capturable: bool = False, maximize: bool = False,
         differentiable: bool = False,
-    ) -> None:
-        check("Adadelta", {"lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay})
+    ) -> None:  # fmt: skip
+        given = defaults(locals())
+        check("Adadelta", given, "lr", "rho", "eps", "weight_decay")
         if rho > 1:
-            raise ArgumentError(f"Adadelta: rho={rho} is out of range")
-        super().__init__(
-            params,
-            {
-                "lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay, "maximize": maximize,
-                "capturable": capturable, "foreach": foreach, "differentiable": differentiable,
-            },
-        )  # fmt: skip
+            raise ArgumentError(f"Adadelta: rho must be <= 1, got {rho}")
+        super().__init__(params, given)
 
     def _layout(self, group: Group) -> tuple[dict[str, float], dict[str, float]]:
         return {"step": 0}, {"square_avg": 0.0, "acc_delta": 0.0}
@@ -159,8 +110,6 @@ class Adadelta(Optimizer):
 
         def update(p: Tensor, g: Tensor, state: State) -> None:
             square, delta = state["square_avg"], state["acc_delta"]
-            take_step(
-                _ADADELTA, (p, own(p, g), square, delta), lambda: numbers, (p, square, delta), counting(state)
-            )  # fmt: skip
+            take_step(_ADADELTA, (p, own(p, g), square, delta), lambda: numbers, (p, square, delta), counting(state))
 
         return update

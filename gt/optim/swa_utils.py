@@ -1,4 +1,4 @@
-"""Averages of a model's weights over training, and the learning rate that goes with them."""
+"""Stochastic weight averaging: running averages of a model's parameters, and the learning-rate schedule for them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
     "update_bn",
 ]  # fmt: skip
 
-#: (average, model's tensor, how many were averaged so far) -> the new average
+#: (average, model's tensor, number of models averaged so far) -> the new average
 AvgFn = Callable[[Tensor, Tensor, Any], Tensor]
 #: The same for lists of tensors of one dtype, in place.
 MultiAvgFn = Callable[[list[Tensor], list[Tensor], Any], None]
@@ -32,7 +32,7 @@ MultiAvgFn = Callable[[list[Tensor], list[Tensor], Any], None]
 
 def _check_decay(decay: float) -> None:
     if not 0 <= decay <= 1:
-        raise ArgumentError(f"the decay of an average is between 0 and 1, not {decay}")
+        raise ArgumentError(f"decay must be between 0 and 1, got {decay}")
 
 
 def get_ema_avg_fn(decay: float = 0.999) -> AvgFn:
@@ -47,7 +47,7 @@ def get_ema_avg_fn(decay: float = 0.999) -> AvgFn:
 
 
 def get_swa_avg_fn() -> AvgFn:
-    """The mean of all, tensor by tensor."""
+    """An equal-weight average, tensor by tensor."""
 
     def swa_update(averaged_param: Tensor, current_param: Tensor, num_averaged: Any) -> Tensor:
         with set_grad(False):
@@ -71,12 +71,12 @@ def get_ema_multi_avg_fn(decay: float = 0.999) -> MultiAvgFn:
 
 
 def get_swa_multi_avg_fn() -> MultiAvgFn:
-    """The mean of all, of lists of tensors, in place."""
+    """An equal-weight average of lists of tensors, in place."""
     return _of_lists(get_swa_avg_fn())
 
 
 class Known:
-    """A count on the worker, and what it is. A copy of the model does not share it: it asks again."""
+    """A count on the worker, and its known value. A copy of the model does not share it, and fetches it again."""
 
     def __init__(self, value: Value | None = None, count: int = 0) -> None:
         self.value, self.count = value, count
@@ -86,36 +86,30 @@ class Known:
 
 
 class AveragedModel(Module):
-    """A copy of a model whose parameters are averages of the model's, over the calls of update_parameters()."""
+    """A copy of a model whose parameters are averages of the model's parameters at each update_parameters()."""
 
     def __init__(
-        self,
-        model: Module,
-        device: Any = None,
-        avg_fn: AvgFn | None = None,
-        multi_avg_fn: MultiAvgFn | None = None,
-        use_buffers: bool = False,
-    ) -> None:
+        self, model: Module, device: Any = None, avg_fn: AvgFn | None = None,
+        multi_avg_fn: MultiAvgFn | None = None, use_buffers: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
         if avg_fn is not None and multi_avg_fn is not None:
-            raise ArgumentError("AveragedModel: takes avg_fn or multi_avg_fn, not both")
+            raise ArgumentError("AveragedModel: expected avg_fn or multi_avg_fn, got both")
         self.module = copy.deepcopy(model)
         self.register_buffer("n_averaged", creation.tensor(0, dtype=dtypes.int64))
-        self.avg_fn = avg_fn
-        self.multi_avg_fn = multi_avg_fn
-        self.use_buffers = use_buffers
-        #: A value that n_averaged had, and what it is: while it has that value, nobody need wait for it.
+        self.avg_fn, self.multi_avg_fn, self.use_buffers = avg_fn, multi_avg_fn, use_buffers
+        #: The last known value of n_averaged: while it is current, nothing waits for the worker.
         self._known = Known()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the model does, with the averages."""
+        """Run the model with the averaged parameters."""
         return self.module(*args, **kwargs)
 
     def update_parameters(self, model: Module) -> None:
-        """Take the model's parameters as they are now into the averages."""
+        """Add the model's current parameters to the averages."""
         mine, theirs = ([p.detach() for p in self._averaged(m)] for m in (self.module, model))
         if len(mine) != len(theirs):
-            raise ArgumentError(f"update_parameters: a model of {len(theirs)} tensors for one of {len(mine)}")
+            raise ArgumentError(f"update_parameters: expected a model with {len(mine)} tensors, got {len(theirs)}")
         count = self._count()
         with set_grad(False):
             if count == 0:
@@ -143,14 +137,14 @@ class AveragedModel(Module):
         return n._v or n._read()
 
     def _count(self) -> int:
-        """n_averaged as a number. Waits for it only if somebody else has set it."""
+        """n_averaged as a number. Waits only if other code has set it."""
         if self._known.value is self._value():
             return self._known.count
         return int(self.n_averaged.item())
 
 
 def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
-    """Let the model's batch norms gather their running statistics anew, from all batches of a loader."""
+    """Recompute the running statistics of the model's batch norms from all batches of a loader."""
     momenta = {m: m.momentum for m in model.modules() if isinstance(m, _BatchNorm)}
     if not momenta:
         return
@@ -170,28 +164,23 @@ def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
 
 
 class SWALR(LRScheduler):
-    """Goes to a fixed rate in anneal_epochs epochs, and stays there."""
+    """Anneals the learning rate to swa_lr in anneal_epochs epochs, then keeps it."""
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        swa_lr: float | list[float],
-        anneal_epochs: int = 10,
-        anneal_strategy: str = "cos",
-        last_epoch: int = -1,
-    ) -> None:
+        self, optimizer: Optimizer, swa_lr: float | list[float], anneal_epochs: int = 10,
+        anneal_strategy: str = "cos", last_epoch: int = -1,
+    ) -> None:  # fmt: skip
         if anneal_strategy not in ("cos", "linear"):
-            raise ArgumentError(f"SWALR: anneal_strategy={anneal_strategy!r} is not one of cos, linear")
+            raise ArgumentError(f"SWALR: anneal_strategy must be 'cos' or 'linear', got {anneal_strategy!r}")
         if not isinstance(anneal_epochs, int) or anneal_epochs < 0:
-            raise ArgumentError(f"SWALR: anneal_epochs={anneal_epochs} is not an integer of at least 0")
+            raise ArgumentError(f"SWALR: anneal_epochs must be an integer >= 0, got {anneal_epochs}")
         for group, lr in zip(optimizer.param_groups, per_group("swa_lr", optimizer, swa_lr), strict=True):
             group["swa_lr"] = lr
-        self._anneal_strategy = anneal_strategy
-        self.anneal_epochs = anneal_epochs
+        self._anneal_strategy, self.anneal_epochs = anneal_strategy, anneal_epochs
         super().__init__(optimizer, last_epoch)
 
     def _part(self, step: int) -> float:
-        """How much of the way is done after that many steps."""
+        """The fraction of the annealing after that many steps."""
         t = max(0.0, min(1.0, step / max(1, self.anneal_epochs)))
         return t if self._anneal_strategy == "linear" else (1 - math.cos(math.pi * t)) / 2
 
@@ -203,7 +192,7 @@ class SWALR(LRScheduler):
         lrs = []
         for group in self.optimizer.param_groups:
             end = group["swa_lr"]
-            # The rate as it is lies between start and end: where would it have started?
+            # The current rate is between start and end: solve for start.
             start = end if before == 1 else (group["lr"] - before * end) / (1 - before)
             lrs.append(end * now + start * (1 - now))
         return lrs

@@ -2,8 +2,8 @@
 
 Law 1: it is reached over a Unix socket in a directory that only this user can enter, with a secret that
        only the two processes know.
-Law 2: it ends with the client, however that ends; the directory goes with it.
-Law 3: it starts whole or not at all: workers have joined when `start_private` returns, and a failure is
+Law 2: it ends with the client, however that ends, and its directory is removed.
+Law 3: it starts completely or not at all: workers have joined when `start_private` returns, and a failure is
        one line that says why.
 """
 
@@ -46,7 +46,7 @@ class PrivateServer:
         return os.getpid() == self._owner and self._process.poll() is None
 
     def close(self) -> None:
-        """End the server and its workers, and remove its directory. In a forked child: nothing."""
+        """End the server and its workers, and remove its directory. Does nothing in a forked child."""
         if os.getpid() != self._owner:
             return
         if self._process.poll() is None:
@@ -54,7 +54,7 @@ class PrivateServer:
             try:
                 self._process.wait(END_S)
             except subprocess.TimeoutExpired:
-                self._process.kill()  # its workers notice and end themselves
+                self._process.kill()  # its workers notice that and end themselves
                 self._process.wait()
         shutil.rmtree(self._directory, ignore_errors=True)
 
@@ -65,7 +65,7 @@ def start_private(settings: Config) -> PrivateServer:
     directory = _make_directory()
     ready_r, ready_w = os.pipe()
     ready_w, user_stderr = _beside_streams(ready_w), _beside_streams(_user_stderr())
-    with tempfile.TemporaryFile() as said:  # what goes wrong before it is ready; then it gets the user's stderr
+    with tempfile.TemporaryFile() as said:  # its stderr until it is ready; then it gets the user's
         command = [sys.executable, "-m", "gt.server", "--private", directory, "--parent", str(os.getpid())]
         command += ["--engine", settings.engine, "--workers", str(settings.workers)]
         command += ["--ready-fd", str(ready_w), "--stderr-fd", str(user_stderr)]
@@ -77,7 +77,7 @@ def start_private(settings: Config) -> PrivateServer:
                 stdout=subprocess.DEVNULL,
                 stderr=said,
                 pass_fds=(ready_w, user_stderr),
-                start_new_session=True,  # Ctrl-C in the terminal is the client's: its session goes on
+                start_new_session=True,  # Ctrl-C in the terminal reaches the client alone
             )
         except OSError as e:
             os.close(ready_r)
@@ -100,7 +100,7 @@ def start_private(settings: Config) -> PrivateServer:
 
 
 def _make_directory() -> str:
-    """A new directory for this user alone. Its path is short: a socket's has at most 107 bytes."""
+    """A new directory for this user alone. Its path is short: that of a socket has at most 107 bytes."""
     directory = tempfile.mkdtemp(prefix="gt-")
     if len(os.fsencode(directory)) > 100:
         os.rmdir(directory)
@@ -116,14 +116,14 @@ def _user_stderr() -> int:
 
 
 def _beside_streams(fd: int) -> int:
-    """The same file under a number that is no standard stream's: those are others in the child."""
+    """The same file under a descriptor >= 3: the standard streams are different files in the child."""
     moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
     os.close(fd)
     return moved
 
 
 def _read_answer(fd: int, timeout_s: float) -> str:
-    """The line the server writes when it is ready or has failed; empty if it wrote none."""
+    """The line that the server writes when it is ready or has failed; empty if it wrote none."""
     deadline = time.monotonic() + timeout_s
     text = b""
     while not text.endswith(b"\n"):
@@ -141,10 +141,10 @@ def _reason(answer: str, process: subprocess.Popen[bytes], said: IO[bytes], sett
     said.seek(0)
     tail = last_line(said.read()[-4096:])
     if answer == "failed: time is up":
-        so_far = f"; so far it said: {tail}" if tail else ""
+        so_far = f"; its last line was: {tail}" if tail else ""
         return f"it was not ready after {settings.start_timeout_s:g} s (GT_START_TIMEOUT){so_far}"
     if answer:
         return answer.removeprefix("failed: ")
     with suppress(subprocess.TimeoutExpired):
         process.wait(1.0)
-    return tail or f"it ended with code {process.poll()}"
+    return tail or f"it ended with exit code {process.poll()}"

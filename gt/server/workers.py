@@ -1,7 +1,7 @@
 """Worker processes that a server starts on its own machine, and ends with itself.
 
-A worker that ends before it has joined is a failed start, and its last words on stderr say why. With
-`relay`, what workers write to stderr passes through this process; else they write to the same stderr.
+A worker that ends before it has joined is a failed start, and its last line on stderr says why. With
+`relay`, this process reads the workers' stderr and passes it on; else they write to the server's stderr.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pathlib import Path
 from gt import config
 from gt.errors import StartError
 
-END_S = 1.0  #: How long workers may take to end by themselves when the server is gone.
+END_S = 1.0  #: How long workers may take to end by themselves when the server ends.
 
 
 def count_gpus() -> int:
-    """How many GPUs a worker could use, found without loading any array library."""
+    """How many GPUs workers could use, found without importing an array library."""
     visible = config.visible_gpus()
     if visible == []:
         return 0
@@ -38,15 +38,15 @@ def count_gpus() -> int:
 
 
 def choose_devices(engine: str, device: str, count: int = 0) -> list[str]:
-    """The device of each of so many workers, which take the GPUs in turn; 0: one worker per GPU. A single worker, and
-    any where there is no GPU, decides itself."""
+    """The device of each of `count` workers, which take the GPUs in turn; 0: one worker per GPU. "": the worker chooses
+    its device itself, as a single worker does, and any worker where there is no GPU."""
     gpus = count_gpus() if engine == "torch" and not device and count != 1 else 0
     count = count or max(1, gpus)
     return [f"cuda:{i % gpus}" if gpus and count > 1 else device for i in range(count)]
 
 
 def share_of_threads(devices: list[str]) -> int:
-    """How many CPU threads each worker's engine may use, so that together they take the CPUs once; 0: as it likes."""
+    """How many CPU threads each worker's engine gets, so that together they use each CPU once; 0: its default."""
     together = sum(not device.startswith("cuda") for device in devices)
     return max(1, len(os.sched_getaffinity(0)) // together) if together > 1 else 0
 
@@ -55,7 +55,7 @@ class LocalWorkers:
     """The worker processes of one server."""
 
     def __init__(self, address: str, engine: str, devices: list[str], token: str, relay: bool = False) -> None:
-        self._stderr_fd: int | None = None  #: Read end of what the workers write, if that is relayed.
+        self._stderr_fd: int | None = None  #: Where the workers' stderr is read, if it is relayed.
         self._said = b""
         self._processes: list[subprocess.Popen[bytes]] = []
         write_fd: int | None = None
@@ -70,11 +70,11 @@ class LocalWorkers:
             self._processes.append(
                 subprocess.Popen(
                     command,
-                    env=config.environment(token=token, threads=threads),  # not in the arguments: others can see those
+                    env=config.environment(token=token, threads=threads),  # other users could see arguments
                     stdin=subprocess.DEVNULL,
-                    stdout=2 if write_fd is None else write_fd,  # a server's stdout has its ready line only
+                    stdout=2 if write_fd is None else write_fd,  # a server's stdout has only its ready line
                     stderr=write_fd,
-                    start_new_session=True,  # Ctrl-C reaches the server alone, which ends them in order
+                    start_new_session=True,  # Ctrl-C reaches the server alone, which then ends them
                 )
             )
         if write_fd is not None:
@@ -96,15 +96,15 @@ class LocalWorkers:
             code = process.poll()
             if code is not None:
                 self.pump()
-                raise StartError(last_line(self._said) or f"a worker ended with code {code} before it joined")
+                raise StartError(last_line(self._said) or f"a worker ended with exit code {code} before it joined")
 
     def reap(self) -> None:
-        """Collect the workers that have ended, so that they do not stay as zombies."""
+        """Reap workers that have ended, so that they do not stay as zombies."""
         for process in self._processes:
             process.poll()
 
     def end(self) -> None:
-        """End them all; those that were told goodbye get a moment to go by themselves."""
+        """End them all; those that got a Goodbye have a moment to end by themselves."""
         deadline = time.monotonic() + END_S
         for process in self._processes:
             with suppress(subprocess.TimeoutExpired):
@@ -120,7 +120,7 @@ class LocalWorkers:
 
 
 def last_line(said: bytes) -> str:
-    """The last line that says something, without the name of the program that said it."""
+    """The last line that is not empty, without the name of the program that wrote it."""
     lines = [line.strip() for line in said.decode(errors="replace").splitlines() if line.strip()]
     last = lines[-1] if lines else ""
     for name in ("gt worker: ", "gt serve: ", "gt: "):

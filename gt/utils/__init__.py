@@ -1,4 +1,4 @@
-"""torch.utils' names that GT has; data loading is torch's own."""
+"""The modules of torch.utils that GT has. Use torch.utils.data itself for data loading."""
 
 from __future__ import annotations
 

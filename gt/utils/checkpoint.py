@@ -1,4 +1,4 @@
-"""torch.utils.checkpoint's functions."""
+"""The functions of torch.utils.checkpoint."""
 
 from gt.client.grad.checkpoint import checkpoint, checkpoint_sequential
 

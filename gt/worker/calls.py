@@ -174,7 +174,7 @@ class Calls:
             or not self.tiers.settled(known, replay.capture)
         ):
             return False
-        running = Running(session, call, known, ids, entries)
+        running = Running(session, call, known, ids, [])
         running.start_ns = time.perf_counter_ns()
         capture = replay.capture
         self.engine.use(session.number)
@@ -204,6 +204,8 @@ class Calls:
         return True
 
     def launched(self, running: Running, out: Out) -> None:
+        """The device has the call. It is reported now if that is done, else by `look`."""
+        running.entries = []  # or donated inputs would be held, and lent ones moved, until the device is done
         try:
             if running.flag is not None:
                 running.flag = self.engine.send_flag(running.flag)

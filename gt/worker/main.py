@@ -1,11 +1,11 @@
 """The worker as a process: a few threads, and two connections to the dispatcher.
 
 Law 1: the runner does the work and sends its results on a connection of its own.
-Law 2: commands are always being read. The runner reads them while it has nothing else to do: the one who
-       reads a call is then the one who runs it, and nobody has to be woken. While it is at work for
+Law 2: commands are always being read. The runner reads them while it has nothing else to do: then the thread that
+       reads a call also runs it, and no thread has to be woken. While the runner is busy for
        longer than a moment, the reader (the main thread) reads for it.
-Law 3: a third thread copies what lies in shared memory, and nobody waits for it.
-Law 4: the process never outlives its dispatcher, nor the parent it was told of.
+Law 3: a third thread copies uploads out of shared memory, and no other thread waits for it.
+Law 4: the process never outlives its dispatcher, nor the parent named on its command line.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from gt.worker.core import POLL_S, WorkerCore
 from gt.worker.heap import keep_freed_memory
 from gt.worker.run.engine import Engine
 
-TICK_S = 0.25  #: How often an idle thread looks whether its parent and its connection are still there.
-LOOK_S = 0.002  #: How often the reader looks whether it is needed, while the runner has work,
-IDLE_LOOK_S = 0.02  #: and while it has none; and how often, at most, it looks whether it is needed no more.
+TICK_S = 0.25  #: How often an idle thread checks that its parent and its connection are still there.
+LOOK_S = 0.002  #: How often the reader checks whether it is needed, while the runner has work,
+IDLE_LOOK_S = 0.02  #: and while it has none; and how often, at most, it checks whether it is still needed.
 
 
 class Commands:
-    """The connection that commands come on. Either thread may use it, under `lock`."""
+    """The connection for commands. Either thread may use it, under `lock`."""
 
     def __init__(self, channel: Channel, core: WorkerCore) -> None:
         self.channel = channel
         self.core = core
         self.lock = threading.Lock()
-        self.ending = False  #: The reader wants the lock for good; it is not to be taken any more.
+        self.ending = False  #: The reader wants the lock for good: do not take it any more.
 
     def take_in(self, timeout_s: float) -> bool:
-        """Give the core all that is there; False if nothing came in time."""
+        """Pass all messages that have come to the core; False if none came in time."""
         came = self.channel.receive(timeout_s)
         if came is None:
             return False
@@ -75,7 +75,7 @@ class Stop(Exception):
 
 
 class Runner(threading.Thread):
-    """The thread that computes. The engine is loaded in it, because a library may keep settings per thread
+    """The thread that computes. The engine is loaded in it, because a library may have settings per thread
     (CUDA's current device is one)."""
 
     def __init__(self, engine: str, device: str, threads: int) -> None:
@@ -83,7 +83,7 @@ class Runner(threading.Thread):
         self.begin: SimpleQueue[tuple[Commands, Channel]] = SimpleQueue()
         self.idle = False
         self.turns = 0  #: Pieces of work done.
-        self.sending = threading.Lock()  #: Held by whoever uses the connection for results.
+        self.sending = threading.Lock()  #: Held while the connection for results is used.
         self._wanted = (engine, device, threads)
         self._engine: Engine | None = None
         self._error = ""
@@ -104,7 +104,7 @@ class Runner(threading.Thread):
         except GTError as e:
             self._error = str(e)
         except Exception as e:
-            self._error = f"the {self._wanted[0]} engine does not load: {type(e).__name__}: {e}"
+            self._error = f"cannot load the {self._wanted[0]} engine: {type(e).__name__}: {e}"
         self._loaded.set()
         commands, results = self.begin.get()
         threading.Thread(target=self._copy, args=(commands.core, results), name="copier", daemon=True).start()
@@ -118,9 +118,9 @@ class Runner(threading.Thread):
             _end(1, f"{type(e).__name__}: {e}")
 
     def _copy(self, core: WorkerCore, results: Channel) -> NoReturn:
-        """The copier's thread: large uploads come in while the others work."""
+        """The copier's thread: copies large uploads while the other threads work."""
         with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)  # of this thread alone: others go first
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)  # of this thread alone: the others go first
         try:
             while True:
                 answers = core.copy(wait=True)
@@ -142,42 +142,42 @@ class Runner(threading.Thread):
                 self.idle = True
                 if not self._wait(commands):
                     with self.sending:
-                        while results.receive() is not None:  # nothing is expected here but the welcome
+                        while results.receive() is not None:  # only the welcome is expected here
                             pass
                 self.idle = False
 
     def _wait(self, commands: Commands) -> bool:
-        """Until there may be something to do; False if that was not so in time."""
+        """Wait until there may be something to do; False if nothing came in time."""
         core = commands.core
         if commands.ending or not commands.lock.acquire(blocking=False):
             return core.wait(TICK_S)  # the reader reads
         try:
             if not core.in_flight:
-                # Look for a moment before sleeping: to be woken costs more than most programs.
+                # Poll for a moment before sleeping: to be woken costs more than most programs.
                 if self._patience.wanted() and not core.copying:
                     found = self._look(commands, core.config.spin_us * 1e-6)
                     self._patience.looked(found)
                     if found:
                         return True
                 return commands.take_in(TICK_S)
-            # A device is at work, and does not ring when it is done. Where calls are short the next one comes soon.
+            # The device is busy, and does not wake us when it is done. Where calls are short the next one comes soon.
             if commands.take_in(0.0):
                 self._last_s = time.perf_counter()
             elif core.waiting or time.perf_counter() - self._last_s < core.config.spin_us * 1e-6:
                 os.sched_yield()
             else:
-                time.sleep(POLL_S)  # a device does not ring
+                time.sleep(POLL_S)
             return True
         finally:
             commands.lock.release()
 
     def _look(self, commands: Commands, for_s: float) -> bool:
-        """Whether a command came in that time."""
+        """Poll for commands; whether one came in that time."""
         until_s = time.perf_counter() + for_s
         while time.perf_counter() < until_s and not commands.core.copying:
             if commands.take_in(0.0):
                 return True
-            os.sched_yield()  # whoever has work goes first: it may be the one that brings us ours
+            os.sched_yield()  # processes that have work go first: one of them may send us ours
         return False
 
 
@@ -201,15 +201,15 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def _arguments(config: Config) -> Parser:
-    parser = Parser(prog="gt worker", description="Join a GT server as a worker.")
+    parser = Parser(prog="gt worker", description="Start a worker and join it to a server.")
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("-p", "--port", type=int, help="port of the server")
-    where.add_argument("--address", help="address of the server, such as ipc:///path, instead of host and port")
+    where.add_argument("--address", help="address of the server, instead of host and port, such as ipc:///path")
     parser.add_argument("--host", default="127.0.0.1", help="host of the server (default: this machine)")
-    parser.add_argument("--token", default=config.token, help="the server's secret (default: GT_TOKEN)")
+    parser.add_argument("--token", default=config.token, help="secret of the server (default: GT_TOKEN)")
     parser.add_argument("--engine", default=config.engine, help="torch, numpy or jax (default: GT_ENGINE)")
-    parser.add_argument("--device", default=config.device, help="such as cpu or cuda:0 (default: GT_DEVICE)")
-    parser.add_argument("--parent", type=int, default=0, help="end when this process is no longer the parent")
+    parser.add_argument("--device", default=config.device, help="device, such as cpu or cuda:0 (default: GT_DEVICE)")
+    parser.add_argument("--parent", type=int, default=0, help="exit when this process is no longer the parent")
     return parser
 
 
@@ -220,13 +220,13 @@ def _stop(number: int, frame: object) -> NoReturn:
 
 
 def say(line: str) -> None:
-    """One line to whoever started the worker."""
-    with suppress(OSError):  # who may be gone, and the terminal with them
+    """Print one line for the process that started the worker."""
+    with suppress(OSError):  # it may be gone, and the terminal with it
         print(f"gt worker: {line}", file=sys.stderr, flush=True)
 
 
 def _end(code: int, line: str = "") -> NoReturn:
-    """End the process now, from any thread, whatever the other one is in."""
+    """End the process now, from any thread, whatever the others do."""
     if line:
         say(line)
     with suppress(OSError):
@@ -250,7 +250,7 @@ def _work(address: str, token: str, parent: int, engine: Engine, runner: Runner,
             say(f"joined {address} as worker {number} ({engine.name} on {engine.device})")
         core = WorkerCore(engine, config, say, _network(listening, engine, config))
         core.receive(WorkerWelcome(VERSION, number))
-        # What was imported stays: the collector need not look at it again while programs run.
+        # Imported modules stay: the garbage collector need not visit them while programs run.
         gc.collect()
         gc.freeze()
         reading = Commands(commands, core)
@@ -268,7 +268,7 @@ def _work(address: str, token: str, parent: int, engine: Engine, runner: Runner,
 
 
 def _open_to_others(address: str) -> socket.socket | None:
-    """Where other workers meet this one: at the address from which it reaches the server. None: it cannot meet any."""
+    """A socket where other workers meet this one, at the address from which it reaches the server. None: it cannot."""
     if not engines.can_meet_others():
         return None
     mine = "127.0.0.1"
@@ -283,7 +283,7 @@ def _open_to_others(address: str) -> socket.socket | None:
 def _network(listening: socket.socket | None, engine: Engine, config: Config) -> Callable[[], Any] | None:
     if listening is None:
         return None
-    device = engine.device if engine.name == "torch" else "cpu"  # arrays of the others travel through host memory
+    device = engine.device if engine.name == "torch" else "cpu"  # arrays of other engines go through host memory
     return lambda: engines.network(listening, config.peer_timeout_s, device)
 
 
@@ -297,12 +297,12 @@ def _wait_for_welcome(commands: Channel, parent: int, timeout_s: float) -> int:
         match came[0]:
             case WorkerWelcome(version=version, worker=worker):
                 if version != VERSION:
-                    raise ServerError(f"the server speaks version {version}, this worker {VERSION}")
+                    raise ServerError(f"the server has protocol version {version}, this worker has {VERSION}")
                 return worker
             case Refused(text=text):
                 raise ServerError(f"the server refused this worker: {text}")
             case other:
-                raise ServerError(f"the server greeted with {type(other).__name__}")
+                raise ServerError(f"expected a welcome from the server, got {type(other).__name__}")
     raise ServerError(f"the server did not answer within {timeout_s:g} s")
 
 
@@ -312,7 +312,7 @@ def _check_parent(parent: int) -> None:
 
 
 def _read(commands: Commands, runner: Runner, parent: int) -> NoReturn:
-    """The reader: looks whether the runner is still at the same piece of work, and then reads for it."""
+    """The reader: if the runner is still at the same piece of work, reads commands for it."""
     turns = -1
     look_at_parent_s = 0.0
     while True:
@@ -328,5 +328,5 @@ def _read(commands: Commands, runner: Runner, parent: int) -> NoReturn:
             wait_s = LOOK_S
             while runner.turns == turns and not runner.idle:
                 commands.take_in(wait_s)
-                wait_s = min(2 * wait_s, IDLE_LOOK_S)  # what has taken long will: to wake costs the runner time
-        commands.core.ring()  # the runner may have seen that this thread reads, and sleep: now it shall read again
+                wait_s = min(2 * wait_s, IDLE_LOOK_S)  # long work: each wake-up costs the runner time
+        commands.core.ring()  # the runner may sleep because this thread reads: now it has to read again

@@ -48,7 +48,7 @@ class Running:
         self.call = call
         self.known = known
         self.ids = ids  #: Of its inputs,
-        self.entries = entries  #: and their entries in the store.
+        self.entries = entries  #: and their entries in the store; empty once it is launched.
         self.touched: tuple[int, ...] = ()  #: Of one that failed: inputs that it may have begun to overwrite.
         self.start_ns = 0
         self.issue_us = 0  #: What it took the host; the device may have been at work at the same time.

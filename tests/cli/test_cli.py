@@ -23,7 +23,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sevre"]) == 2
-    assert capsys.readouterr() == ("", "gt: no command 'sevre'; there are: serve, worker, ops, config\n")
+    assert capsys.readouterr() == ("", "gt: unknown command 'sevre'; expected one of: serve, worker, ops, config\n")
 
 
 def test_config_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:

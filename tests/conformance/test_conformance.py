@@ -54,6 +54,6 @@ def test_a_wrong_result_is_seen() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(EXEMPT))
-def test_what_is_left_out_has_a_reason(name: str) -> None:
+def test_exempt_names_have_a_reason(name: str) -> None:
     assert name in DATABASE or not torch.__version__.startswith("2.13")
     assert len(EXEMPT[name]) > 5

@@ -354,7 +354,7 @@ def test_refused_calls_say_why(hand):
     workers[2].die()
     out = client.call(PLAIN, [x])
     (call,) = [m for m in workers[0].hears(out) if isinstance(m, Call)]
-    assert "this session's mesh (x=3) has lost a worker (host, pid 7); set one anew: gt.mesh(...)" in call.refused.text
+    assert "this session's mesh (x=3) has lost a worker (host, pid 7); set a new one: gt.mesh(...)" in call.refused.text
 
 
 def test_calls_that_fail_for_one_reason_are_one_error(hand):

@@ -65,10 +65,10 @@ BY_HASH = {p.hash(): p for p in PROGRAMS}
 class Honest(Client):
     """Does only what a client may do, and remembers what it is owed."""
 
-    def __init__(self, hand: Hand, rng: random.Random, wide: bool = False) -> None:
+    def __init__(self, hand: Hand, rng: random.Random, several: bool = False) -> None:
         super().__init__(hand, "honest")
         self.rng = rng
-        self.wide = wide  # it may set meshes
+        self.several = several  # it may set meshes
         self.meshed = False
         self.parts: dict[int, int] = {}  # fetch -> parts that are still to come
         self.tensors: dict[int, int] = {}  # id -> number of elements
@@ -104,7 +104,7 @@ class Honest(Client):
             request = self.rng.choice(list(self.fetching))
             self.fetching.discard(request)
             self.say(Cancel(0, request))
-        elif self.wide and self.rng.random() < 0.5 and not self.asking:
+        elif self.several and self.rng.random() < 0.5 and not self.asking:
             self.requests += 1
             self.asking.add(self.requests)
             axes = self.rng.choice([(("x", 2),), (("x", 2),), (("x", 3),), (("x", 1),), (("y", 2), ("x", 1))])
@@ -262,10 +262,10 @@ MADE_UP = [
 class World:
     """Everybody, and a die."""
 
-    def __init__(self, seed: int, wide: bool = False) -> None:
+    def __init__(self, seed: int, several: bool = False) -> None:
         self.rng = random.Random(seed)
-        self.wide = wide  # sessions may live on several workers
-        self.peers = "there" if wide else ""
+        self.several = several  # sessions may run on several workers
+        self.peers = "there" if several else ""
         self.hand = Hand(Settings(worker_timeout_s=5.0, cache_bytes=self.rng.choice([3000, 1 << 20])), checking=False)
         self.honest: list[Honest] = []
         self.workers: list[Working] = []
@@ -289,7 +289,7 @@ class World:
         rng, hand = self.rng, self.hand
         choice = rng.random()
         if choice < 0.03 and len(self.honest) < 4:
-            self.honest.append(Honest(hand, rng, self.wide))
+            self.honest.append(Honest(hand, rng, self.several))
         elif choice < 0.05 and len(self.workers) < 3:
             self.workers.append(Working(hand, rng, self.peers))
         elif choice < 0.07 and len(self.hostile) < 3:
@@ -339,10 +339,10 @@ class World:
         self.deliver()
 
 
-@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("seed", range(40))
-def test_a_random_life(seed, wide):
-    world = World(seed, wide)
+def test_a_random_life(seed, several):
+    world = World(seed, several)
     for _ in range(400):
         world.step()
     world.finish()

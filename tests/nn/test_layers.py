@@ -250,22 +250,22 @@ def test_running_values_move_and_are_forgotten() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     for make, message in (
-        (lambda: gt.nn.Conv2d(3, 4, 3, groups=2), "3 and 4 channels cannot be in 2 equal groups"),
-        (lambda: gt.nn.Conv2d(3, 4, 3, padding="full"), "padding is numbers, 'same' or 'valid', not 'full'"),
-        (lambda: gt.nn.Conv2d(3, 4, 3, stride=2, padding="same"), "which a stride of"),
-        (lambda: gt.nn.Conv2d(3, 4, 3, padding_mode="zero"), "padding_mode is one of zeros, reflect"),
-        (lambda: gt.nn.Conv2d(3, 4, (3, 3, 3)), "kernel_size is one int or 2 ints"),
-        (lambda: gt.nn.GroupNorm(3, 4), "4 channels cannot be in 3 equal groups"),
-        (lambda: gt.nn.Dropout(2), "p is a probability, not 2"),
-        (lambda: gt.nn.Embedding(3, 2, padding_idx=5), "padding_idx 5 is not one of 3 rows"),
+        (lambda: gt.nn.Conv2d(3, 4, 3, groups=2), "3 and 4 channels must be multiples of 2 groups"),
+        (lambda: gt.nn.Conv2d(3, 4, 3, padding="full"), "padding must be ints, 'same' or 'valid', got 'full'"),
+        (lambda: gt.nn.Conv2d(3, 4, 3, stride=2, padding="same"), "padding='same' requires stride 1"),
+        (lambda: gt.nn.Conv2d(3, 4, 3, padding_mode="zero"), "padding_mode must be one of zeros, reflect"),
+        (lambda: gt.nn.Conv2d(3, 4, (3, 3, 3)), "kernel_size must be an int or 2 ints"),
+        (lambda: gt.nn.GroupNorm(3, 4), "num_channels must be a multiple of 3, got 4"),
+        (lambda: gt.nn.Dropout(2), "p must be a probability between 0 and 1, got 2"),
+        (lambda: gt.nn.Embedding(3, 2, padding_idx=5), "padding_idx must be a row index below 3, got 5"),
     ):
         with pytest.raises(ArgumentError, match=message):
             make()
     for call, message in (
-        (lambda: gt.nn.BatchNorm2d(3)(gt.ones(2, 3)), "takes inputs of 4 dimensions, not of shape"),
-        (lambda: gt.nn.InstanceNorm1d(3, affine=True)(gt.ones(2, 4, 5)), "4 channels where 3 are expected"),
-        (lambda: gt.nn.ConvTranspose1d(1, 1, 3, 2)(gt.ones(1, 1, 3), [20]), r"is not between \(7,\) and \(8,\)"),
-        (lambda: gt.nn.Softmax2d()(gt.ones(2, 3)), "takes images"),
+        (lambda: gt.nn.BatchNorm2d(3)(gt.ones(2, 3)), "expected an input of 4 dimensions, got shape"),
+        (lambda: gt.nn.InstanceNorm1d(3, affine=True)(gt.ones(2, 4, 5)), "expected 3 channels, got 4"),
+        (lambda: gt.nn.ConvTranspose1d(1, 1, 3, 2)(gt.ones(1, 1, 3), [20]), r"must be between \(7,\) and \(8,\)"),
+        (lambda: gt.nn.Softmax2d()(gt.ones(2, 3)), r"expected an input \(C, H, W\)"),
     ):
         with pytest.raises(ShapeError, match=message):
             call()

@@ -56,9 +56,9 @@ def test_lazy_layers_are_torchs(name: str) -> None:
 
 
 def test_lazy_layers_refuse_what_does_not_fit() -> None:
-    with pytest.raises(ShapeError, match=r"LazyConv2d: the input has 3 dimensions, or 4 with a batch in front"):
+    with pytest.raises(ShapeError, match="expected an input of 3 dimensions, or 4 with a batch,"):
         gt.nn.LazyConv2d(3, 2)(gt.ones(2, 2))
-    with pytest.raises(ArgumentError, match="3 channels cannot be in 2 equal groups"):
+    with pytest.raises(ArgumentError, match="channels must be a multiple of 2 groups, got 3"):
         gt.nn.LazyConv1d(4, 2, groups=2)(gt.ones(3, 5))
     alone = gt.nn.LazyInstanceNorm1d()
     assert alone(gt.randn(3, 5)).shape == (3, 5)

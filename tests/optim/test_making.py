@@ -12,10 +12,10 @@ from gt.client.session.session import Session
 from gt.errors import ArgumentError
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "nothing": (lambda: gt.optim.SGD([]), "an optimizer needs parameters, and got an empty list"),
-    "no tensor": (lambda: gt.optim.SGD([1]), "an optimizer takes tensors, not int"),
-    "a result": (lambda: gt.optim.SGD([gt.ones(2, requires_grad=True) * 2.0]), "takes leaf tensors"),
-    "nesterov": (lambda: gt.optim.SGD([gt.ones(2)], nesterov=True), "nesterov needs a momentum"),
+    "nothing": (lambda: gt.optim.SGD([]), "an optimizer expects parameters, got an empty list"),
+    "no tensor": (lambda: gt.optim.SGD([1]), "an optimizer expects tensors, got int"),
+    "a result": (lambda: gt.optim.SGD([gt.ones(2, requires_grad=True) * 2.0]), "expects leaf tensors"),
+    "nesterov": (lambda: gt.optim.SGD([gt.ones(2)], nesterov=True), "nesterov=True requires momentum > 0"),
     "two groups": (lambda: gt.optim.SGD([{"params": [w := gt.ones(2)]}, {"params": [w]}]), "more than one group"),
 }
 

@@ -98,16 +98,16 @@ def test_calls_in_the_wrong_order(session: Session) -> None:
         scaler.update()
     loss.backward()
     scaler.unscale_(opt)
-    with pytest.raises(RuntimeError, match="already since the last update"):
+    with pytest.raises(RuntimeError, match="already called on this optimizer since the last update"):
         scaler.unscale_(opt)
     scaler.step(opt)
-    with pytest.raises(RuntimeError, match="already since the last update"):
+    with pytest.raises(RuntimeError, match="already called since the last update"):
         scaler.step(opt)
     with pytest.raises(RuntimeError, match="after step"):
         scaler.unscale_(opt)
     scaler.update(16.0)
     assert scaler.get_scale() == 16.0
-    with pytest.raises(ValueError, match="is not above 1"):
+    with pytest.raises(ValueError, match="growth_factor must be > 1"):
         gt.amp.GradScaler(growth_factor=1.0)
 
 
@@ -116,7 +116,7 @@ def test_gradients_in_float16_are_refused(session: Session) -> None:
     opt = gt.optim.SGD([w], lr=0.5)
     scaler = gt.amp.GradScaler()
     scaler.scale(w.sum()).backward()
-    with pytest.raises(ValueError, match="gradients in float16"):
+    with pytest.raises(ValueError, match="float16 gradients are not supported"):
         scaler.step(opt)
 
 

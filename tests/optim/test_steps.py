@@ -117,17 +117,17 @@ def test_a_group_that_came_later_is_seen_by_a_function(session: Session) -> None
 
 
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "one tensor": (lambda w: gt.optim.SGD(w), "a list of tensors or groups"),
-    "a set": (lambda w: gt.optim.SGD([{"params": {w}}]), "a set has none"),
-    "some names": (lambda w: gt.optim.SGD([("a", w), gt.ones(2)]), "some parameters of a group have names"),
-    "no dict": (lambda w: gt.optim.SGD([w]).add_param_group([w]), "a dict with 'params', not list"),
-    "tensor lr": (lambda w: gt.optim.SGD([w], lr=gt.tensor(0.1)), "lr is a Python number"),
-    "lr": (lambda w: gt.optim.Adagrad([w], lr=-1.0), "Adagrad: lr=-1.0 is out of range"),
-    "nan": (lambda w: gt.optim.Adam([w], eps=float("nan")), "Adam: eps=nan is out of range"),
-    "beta": (lambda w: gt.optim.AdamW([w], betas=(0.9, 1.0)), r"AdamW: betas\[1\]=1.0 is out of range"),
-    "rho": (lambda w: gt.optim.Adadelta([w], rho=1.5), "rho=1.5 is out of range"),
-    "etas": (lambda w: gt.optim.Rprop([w], etas=(1.0, 1.2)), "out of range"),
-    "momentum": (lambda w: gt.optim.RMSprop([w], momentum=-0.1), "momentum=-0.1 is out of range"),
+    "one tensor": (lambda w: gt.optim.SGD(w), "expects a list of tensors or of groups"),
+    "a set": (lambda w: gt.optim.SGD([{"params": {w}}]), "a set has no order"),
+    "some names": (lambda w: gt.optim.SGD([("a", w), gt.ones(2)]), "all parameters of a group have names, or none"),
+    "no dict": (lambda w: gt.optim.SGD([w]).add_param_group([w]), "expected a dict with 'params', got list"),
+    "tensor lr": (lambda w: gt.optim.SGD([w], lr=gt.tensor(0.1)), "lr must be a Python number, got a tensor"),
+    "lr": (lambda w: gt.optim.Adagrad([w], lr=-1.0), "Adagrad: lr must be >= 0, got -1.0"),
+    "nan": (lambda w: gt.optim.Adam([w], eps=float("nan")), "Adam: eps must be >= 0, got nan"),
+    "beta": (lambda w: gt.optim.AdamW([w], betas=(0.9, 1.0)), r"AdamW: betas\[1\] must be in \[0, 1\), got 1.0"),
+    "rho": (lambda w: gt.optim.Adadelta([w], rho=1.5), "Adadelta: rho must be <= 1, got 1.5"),
+    "etas": (lambda w: gt.optim.Rprop([w], etas=(1.0, 1.2)), r"etas must be \(between 0 and 1, above 1\)"),
+    "momentum": (lambda w: gt.optim.RMSprop([w], momentum=-0.1), "RMSprop: momentum must be >= 0, got -0.1"),
 }
 
 

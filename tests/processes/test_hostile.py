@@ -47,7 +47,7 @@ Y = X @ rng.normal(size=(8, 1))
 x, y = gt.from_numpy(X), gt.from_numpy(Y)
 p = gt.nn.Parameter(gt.from_numpy(w))
 optimizer = gt.optim.SGD([p], lr=0.05)
-(x @ p).sum().item()  # now it has its worker: one that joins later, and lies, will not be given it
+(x @ p).sum().item()  # now it has its worker: a false worker that joins later will not be given it
 print(session.number, flush=True)
 steps = 0
 while steps < 20 or not os.path.exists(sys.argv[2]):
@@ -145,7 +145,7 @@ def resident_nbytes(pid: int) -> int:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("wire", "count"), [("tcp", 100_000), ("ipc", 20_000)])
-def test_a_flood_of_lies(serve: Serve, start: Start, tmp_path: Path, wire: str, count: int) -> None:
+def test_a_flood_of_false_messages(serve: Serve, start: Start, tmp_path: Path, wire: str, count: int) -> None:
     limits = {"GT_CACHE_BYTES": str(8 << 20), "GT_WORKER_MEMORY": str(64 << 20)}
     server, address = serve(*where(wire, tmp_path), "--workers", "1", **limits)
     pids = [server.pid, *children(server.pid)]
@@ -178,14 +178,14 @@ def test_a_flood_of_lies(serve: Serve, start: Start, tmp_path: Path, wire: str, 
     assert (code, said) == (0, "")
     assert int(steps) >= 20
     assert [server.pid, *children(server.pid)] == pids
-    assert errors > count // 4, "the lies were not even noticed"
+    assert errors > count // 4, "the false messages were not even noticed"
     assert ran > count // 400, "they did not get past the door"
     assert grown < 100 << 20
     server.stop()
 
 
 @pytest.mark.parametrize("wire", ["tcp", "ipc"])
-def test_what_is_too_large_or_of_another_version(serve: Serve, tmp_path: Path, wire: str) -> None:
+def test_messages_that_are_too_large_or_of_another_version(serve: Serve, tmp_path: Path, wire: str) -> None:
     server, address = serve(*where(wire, tmp_path))
 
     for hello in (Hello(VERSION + 1, "", "new"), Hello(0, "", "old"), WorkerHello(VERSION + 1, "", "x", True)):

@@ -240,7 +240,7 @@ def test_a_worker_is_killed_in_the_middle(serve_here, start: Start, tmp_path: Pa
     assert user.end() == (0, "lost 1\n", "")
 
 
-def test_one_client_cannot_have_the_worker_read_anothers_ring(serve_here, start: Start) -> None:
+def test_a_client_cannot_make_the_worker_read_the_ring_of_another(serve_here, start: Start) -> None:
     """It knows all there is to know of the other's ring, but it is not that process."""
     server, address = serve_here("--workers", "1")
     (worker,) = server.workers

@@ -191,7 +191,7 @@ FEW, MANY = 20, 20_000  #: Rows of a batch that the worker with little memory ca
 
 
 class Regression:
-    """A network that lies in layouts of all kinds, and its steps on batches of any size."""
+    """A network with layouts of all kinds, and its steps on batches of any size."""
 
     def __init__(self) -> None:
         gt.manual_seed(3)

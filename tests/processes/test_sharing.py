@@ -184,7 +184,7 @@ print((x + 1).tolist(), flush=True)
 """
 
 
-def test_a_forked_child_is_told(serve: Serve, start: Start) -> None:
+def test_a_forked_child_gets_an_error(serve: Serve, start: Start) -> None:
     _, address = serve("--workers", "1")
     # Python 3.12 itself warns whoever forks with threads.
     user = start("-W", "ignore::DeprecationWarning", "-c", FORKED, GT_SERVER=address)

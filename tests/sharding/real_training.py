@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import gt
-from gt.client.mesh.sharding import lay_out, layout_text
+from gt.client.mesh.sharding import layout_text, set_layout
 from tests.sharding.layouts import drawn
 from tests.training.recipes import RECIPES, train
 
@@ -202,7 +202,7 @@ class Script:
             text = layout_text("shard_", p.shape, "" if wish is None else wish, mesh)
             for t in (p, *self.optimizer.state.get(p, {}).values()):
                 if isinstance(t, gt.Tensor):
-                    lay_out(t, text)
+                    set_layout(t, text)
 
 
 def same(have: Sequence[float], want: Sequence[float], rtol: float = 1e-8) -> None:

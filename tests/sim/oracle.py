@@ -210,7 +210,7 @@ class Oracle:
                 if node.lost:
                     # With the worker went calls under way; the first of them may be named for all.
                     roots |= {call.seq, *(c.seq for c in self.calls.values() if c.root == c.seq)}
-        if call.refused is not None and "set one anew" in call.refused.text:
+        if call.refused is not None and "set a new one" in call.refused.text:
             roots.add(call.seq)
         if kind in ("LostError", "PeerFailed") and (self.lonely or call.lost or torn):
             roots |= {call.seq, *(c.seq for c in self.calls.values() if c.root == c.seq)}

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import Any
 
-import gt.client.functions.creation
+import gt.client.functions.constants
 import gt.client.record.recorder
 import gt.client.session.session
 import gt.client.session.transfers
@@ -56,7 +56,7 @@ LIMITS = {
     gt.dispatcher.queues: {"WINDOW": 6},
     gt.transport.chunks: {"CHUNK": 48},
     gt.worker.session: {"SENDING_NBYTES": 500},
-    gt.client.functions.creation: {"BY_VALUE_NBYTES": 64},
+    gt.client.functions.constants: {"BY_VALUE_NBYTES": 64},
 }  # fmt: skip
 #: They ask for the time.
 CLOCKED = (gt.client.session.session, gt.client.session.transfers, gt.client.record.recorder, gt.worker.calls)

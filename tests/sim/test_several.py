@@ -72,7 +72,7 @@ def test_a_session_goes_on_after_one_of_its_workers_is_gone(seed: int) -> None:
         np.testing.assert_array_equal(copied.numpy(), DATA)
         with pytest.raises(LostError):
             cut.numpy()
-        with pytest.raises(GTError, match="set one anew"):
+        with pytest.raises(GTError, match="set a new one"):
             (copied + 1).numpy()
         session.meshes.set("", {"x": 2})
         np.testing.assert_array_equal((copied + 1).sum(0).numpy(), (DATA + 1).sum(0))

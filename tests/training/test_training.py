@@ -29,7 +29,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("engine", "name"), CASES, indirect=["engine"])
-def test_losses_are_torchs(engine: str, name: str) -> None:
+def test_losses_are_as_in_torch(engine: str, name: str) -> None:
     theirs, ours = twins(RECIPES[name].model)
     want = train(torch, name, theirs)
     have = train(gt, name, ours)

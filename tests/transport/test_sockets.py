@@ -1,4 +1,4 @@
-"""The two ends of the wire: messages pass, limits hold, and a lost peer is noticed however it went."""
+"""ZeroMQ: limits hold, strangers change nothing, and a lost peer is noticed however it ended."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
@@ -16,11 +15,11 @@ import zmq
 
 from gt.errors import ServerError, StartError
 from gt.transport import codec
-from gt.transport.messages import CHUNK, MAX_FRAME, Chunk, GetStats, Refused, Stats
+from gt.transport.messages import CHUNK, MAX_FRAME, Chunk, GetStats
 from gt.transport.router import SETTLE_S, Router
 from gt.transport.sockets import SocketChannel, endpoint
 
-DEADLINE_S = 10.0
+from .wires import DEADLINE_S, Join, joining, next_message, until_lost
 
 
 @pytest.fixture
@@ -31,39 +30,9 @@ def router() -> Iterator[Router]:
 
 
 @pytest.fixture
-def connect(router: Router) -> Iterator[Callable[[], SocketChannel]]:
-    made: list[SocketChannel] = []
-
-    def new() -> SocketChannel:
-        made.append(SocketChannel(router.address))
-        return made[-1]
-
-    yield new
-    for channel in made:
-        channel.close()
-
-
-def next_message(router: Router) -> tuple[bytes, list[codec.Buffer]]:
-    deadline = time.monotonic() + DEADLINE_S
-    while time.monotonic() < deadline:
-        got = router.receive()
-        if got is not None:
-            return got
-        router.wait(0.05)
-    raise AssertionError("no message came")
-
-
-def until_lost(router: Router, peer: bytes) -> list[bytes]:
-    """The peers lost up to and with this one."""
-    lost: list[bytes] = []
-    deadline = time.monotonic() + DEADLINE_S
-    while time.monotonic() < deadline:
-        router.receive()
-        lost += router.lost()
-        if peer in lost:
-            return lost
-        router.wait(0.05)
-    raise AssertionError("the loss was not noticed")
+def join(router: Router) -> Iterator[Join]:
+    with joining(router) as new:
+        yield new
 
 
 def raw_dealer(router: Router, routing_id: bytes = b"") -> tuple[zmq.Context[zmq.Socket[bytes]], zmq.Socket[bytes]]:
@@ -112,50 +81,8 @@ def is_open(fd: int) -> bool:
     return True
 
 
-def test_messages_pass_both_ways_in_order(router: Router, connect: Callable[[], SocketChannel]) -> None:
-    channel = connect()
-    for i in range(100):
-        channel.send(GetStats(i))
-    peer = b""
-    for i in range(100):
-        peer, frames = next_message(router)
-        assert codec.decode(frames) == (GetStats(i), None)
-        router.send(peer, codec.encode(Stats(i, {"n": i})))
-    for i in range(100):
-        assert channel.receive(DEADLINE_S) == (Stats(i, {"n": i}), None)
-    assert channel.receive() is None
-    assert router.lost() == []
-
-
-def test_more_than_may_travel_as_one_travels_as_several(router: Router, connect: Callable[[], SocketChannel]) -> None:
-    channel = connect()
-    channel.send_all([(GetStats(i), None) for i in range(2 * codec.MAX_FRAMES)])
-    got: list[object] = []
-    while len(got) < 2 * codec.MAX_FRAMES:
-        got += [m for m, _ in codec.decode_all(next_message(router)[1])]
-    assert got == [GetStats(i) for i in range(2 * codec.MAX_FRAMES)]
-
-
-@pytest.mark.parametrize("size", [0, 10, CHUNK])
-def test_a_payload_is_relayed_untouched(router: Router, connect: Callable[[], SocketChannel], size: int) -> None:
-    sender, receiver = connect(), connect()
-    receiver.send(GetStats(1))
-    there, _ = next_message(router)
-    payload = os.urandom(size)
-    sender.send(Chunk(0, 7, 0, size, (size,), "uint8"), payload)
-    _, frames = next_message(router)
-    message, data = codec.decode(frames)
-    router.send(there, codec.encode(message, data))
-    got = receiver.receive(DEADLINE_S)
-    assert got is not None
-    assert got[0] == message
-    assert bytes(got[1] or b"") == payload
-
-
-def test_a_frame_that_is_too_large_ends_that_connection_only(
-    router: Router, connect: Callable[[], SocketChannel]
-) -> None:
-    good = connect()
+def test_a_frame_that_is_too_large_ends_that_connection_only(router: Router, join: Join) -> None:
+    good = join()
     good.send(GetStats(1))
     next_message(router)
     context, dealer = raw_dealer(router)
@@ -190,9 +117,7 @@ def test_wrong_frames_do_not_decode(router: Router, frames: list[bytes]) -> None
     ],
     ids=["http", "tls", "lines", "first", "second"],
 )
-def test_what_speaks_another_protocol_ends_that_connection_only(
-    router: Router, connect: Callable[[], SocketChannel], said: bytes
-) -> None:
+def test_what_speaks_another_protocol_ends_that_connection_only(router: Router, join: Join, said: bytes) -> None:
     host, _, port = router.address.rpartition(":")
     with socket.create_connection((host, int(port)), DEADLINE_S) as stranger:
         with suppress(ConnectionError):  # the server may have closed it at the first bytes
@@ -202,7 +127,7 @@ def test_what_speaks_another_protocol_ends_that_connection_only(
             while stranger.recv(1000):  # until it is closed there
                 pass
     assert router.receive() is None
-    connect().send(GetStats(2))
+    join().send(GetStats(2))
     assert codec.decode(next_message(router)[1])[0] == GetStats(2)
 
 
@@ -218,55 +143,6 @@ def test_a_peer_that_names_itself_is_cut_off(router: Router) -> None:
     dealer.disable_monitor()
     monitor.close(0)
     drop_raw(context, dealer)
-
-
-def test_a_disconnected_peer_gets_the_last_words_then_the_end(
-    router: Router, connect: Callable[[], SocketChannel]
-) -> None:
-    channel = connect()
-    channel.send(GetStats(1))
-    peer, _ = next_message(router)
-    router.send(peer, codec.encode(Refused("go away")))
-    router.disconnect(peer)
-    router.send(peer, codec.encode(Refused("never sent")))
-    ended = threading.Event()
-
-    def serve() -> None:
-        while not ended.is_set():
-            assert router.receive() is None
-            assert router.lost() == []
-            router.wait(0.02)
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        channel.send(GetStats(2))  # is not read
-        assert channel.receive(DEADLINE_S) == (Refused("go away"), None)
-        with pytest.raises(ServerError, match=r"the connection to the server at .* is lost"):
-            channel.receive(DEADLINE_S)
-        with pytest.raises(ServerError, match="is lost"):
-            channel.send(GetStats(3))
-    finally:
-        ended.set()
-        thread.join()
-
-
-def test_loss_by_close(router: Router, connect: Callable[[], SocketChannel]) -> None:
-    stays, goes = connect(), connect()
-    goes.send(GetStats(1))
-    peer, _ = next_message(router)
-    stays.send(GetStats(2))
-    next_message(router)
-    goes.close()
-    assert until_lost(router, peer) == [peer]
-
-
-def test_loss_by_close_right_after_the_first_message(router: Router) -> None:
-    channel = SocketChannel(router.address)
-    channel.send(GetStats(1))
-    channel.close()  # its end is known here before the message is read
-    peer, _ = next_message(router)
-    assert until_lost(router, peer) == [peer]
 
 
 def test_loss_by_kill_and_a_descriptor_in_use_again(router: Router) -> None:

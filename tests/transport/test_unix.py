@@ -1,20 +1,20 @@
-"""Unix sockets: the same promises as ZeroMQ's, in fewer hops."""
+"""Unix sockets: streams are split into messages, strangers change nothing, addresses are checked."""
 
 from __future__ import annotations
 
 import socket
 import struct
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gt.errors import ServerError, StartError
 from gt.transport import codec, connect, listen
-from gt.transport.messages import CHUNK, MAX_FRAME, Chunk, GetStats, Refused, Stats
+from gt.transport.messages import CHUNK, MAX_FRAME, Chunk, GetStats
 from gt.transport.unix import BUFFER, SMALL, SendBuffer, Stream, UnixChannel, UnixRouter, head_of
+
+from .wires import Join, joining, until
 
 
 @pytest.fixture
@@ -26,65 +26,9 @@ def router(tmp_path: Path) -> Iterator[UnixRouter]:
 
 
 @pytest.fixture
-def join(router: UnixRouter) -> Iterator[Callable[[], UnixChannel]]:
-    made: list[UnixChannel] = []
-
-    def new() -> UnixChannel:
-        channel = connect(router.address)
-        assert isinstance(channel, UnixChannel)
-        made.append(channel)
-        return channel
-
-    yield new
-    for channel in made:
-        channel.close()
-
-
-def until(router: UnixRouter, ready: Callable[[], Any], timeout_s: float = 5.0) -> Any:
-    """Let the router work until something is so; what it is."""
-    deadline = time.monotonic() + timeout_s
-    while not (found := ready()):
-        assert time.monotonic() < deadline, "it did not happen"
-        router.wait(0.05)
-    return found
-
-
-def test_messages_travel_both_ways(router: UnixRouter, join: Callable[[], UnixChannel]) -> None:
-    channel = join()
-    channel.send_all([(GetStats(1), None), (GetStats(2), None)])
-    peer, frames = until(router, router.receive)
-    assert [m for m, _ in codec.decode_all(frames)] == [GetStats(1), GetStats(2)]
-    assert channel.receive() is None
-    router.send(peer, codec.encode(Stats(1, {"a": 1})))
-    assert channel.receive(5.0) == (Stats(1, {"a": 1}), None)
-    assert channel.receive() is None
-
-
-def test_more_than_may_travel_as_one_travels_as_several(router: UnixRouter, join: Callable[[], UnixChannel]) -> None:
-    many = [(GetStats(i), None) if i % 3 else (Chunk(0, i, 0, 1), b"x") for i in range(2 * codec.MAX_FRAMES)]
-    join().send_all(many)  # type: ignore[arg-type]
-    got: list[Any] = []
-    while len(got) < len(many):
-        got += codec.decode_all(until(router, router.receive)[1])
-    assert got == many
-
-
-def test_payloads_larger_than_any_buffer_arrive_whole(router: UnixRouter, join: Callable[[], UnixChannel]) -> None:
-    channel = join()
-    channel.send(GetStats(0))
-    peer, _ = until(router, router.receive)
-    data = bytes(range(256)) * (CHUNK // 256)
-    for i in range(8):  # 8 MiB, far more than the socket takes at once: the rest waits in the router
-        router.send(peer, codec.encode(Chunk(0, i, 0, CHUNK, (CHUNK,), "uint8"), data))
-    got = []
-    while len(got) < 8:
-        came = channel.receive(0.0)
-        if came is None:
-            router.wait(0.01)
-        else:
-            got.append(came)
-    assert [m.key for m, _ in got] == list(range(8))
-    assert all(bytes(p) == data for _, p in got)
+def join(router: UnixRouter) -> Iterator[Join]:
+    with joining(router) as new:
+        yield new
 
 
 def test_a_stream_may_be_cut_anywhere() -> None:
@@ -137,9 +81,7 @@ def test_an_interrupted_send_leaves_the_stream_whole() -> None:
         b"GET / HTTP/1.1\r\n\r\n",
     ],
 )
-def test_what_is_no_message_ends_only_its_connection(
-    router: UnixRouter, join: Callable[[], UnixChannel], garbage: bytes
-) -> None:
+def test_what_is_no_message_ends_only_its_connection(router: UnixRouter, join: Join, garbage: bytes) -> None:
     good = join()
     good.send(GetStats(1))
     until(router, router.receive)
@@ -150,30 +92,6 @@ def test_what_is_no_message_ends_only_its_connection(
         assert bad.recv(1) == b""
     good.send(GetStats(2))
     assert codec.decode(until(router, router.receive)[1])[0] == GetStats(2)
-
-
-def test_the_end_of_a_connection_comes_after_its_last_message(
-    router: UnixRouter, join: Callable[[], UnixChannel]
-) -> None:
-    channel = join()
-    channel.send(GetStats(1))
-    channel.close()
-    peer, frames = until(router, router.receive)
-    assert codec.decode(frames)[0] == GetStats(1)
-    assert until(router, router.lost) == [peer]
-
-
-def test_the_servers_last_words_arrive(router: UnixRouter, join: Callable[[], UnixChannel]) -> None:
-    channel = join()
-    channel.send(GetStats(1))
-    peer, _ = until(router, router.receive)
-    router.send(peer, codec.encode(Refused("no")))
-    router.disconnect(peer)
-    assert router.lost() == []
-    channel.send(GetStats(2))  # may fail on the wire; what was said is still there to be read
-    assert channel.receive(5.0) == (Refused("no"), None)
-    with pytest.raises(ServerError, match="is lost"):
-        channel.receive(5.0)
 
 
 def test_a_peer_that_does_not_read_is_cut_off(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -257,6 +258,15 @@ def test_completion_is_reported_when_the_device_is_done(device: Device) -> None:
     device.done = 2
     assert [m.seq for m in driver.work()] == [2]
     assert device.waits == 0
+
+
+def test_a_call_on_the_device_holds_none_of_its_inputs(device: Device) -> None:
+    driver = Driver(device)
+    driver.upload(1, ONE)
+    array = weakref.ref(driver.core.sessions[driver.session].store.entries[1].array)
+    assert driver.call(negate(), [1], outputs=10) == []
+    driver.free([1])
+    assert array() is None
 
 
 def test_no_more_than_a_few_calls_are_in_flight(device: Device) -> None:

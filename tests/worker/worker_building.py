@@ -10,7 +10,7 @@ from gt import dtypes
 from gt.ops.check import Checked, check
 from gt.ops.record import TABLE, as_tuple
 from gt.program import SCALARS, Instruction, Program, Spec, spec
-from gt.worker.run.engine import Coming
+from gt.worker.run.engine import Coming, bad_indices
 
 
 class Builder:
@@ -101,9 +101,7 @@ class Device(Wrapped):
         self.waits = 0
 
     def check(self, op: str, index: Any, n: int, extra: int | None, flag: Any) -> Any:
-        bad = (index < 0) | (index >= n)
-        if extra is not None:
-            bad &= index != extra
+        bad = bad_indices(index, n, extra)
         up = np.array(bool(bad.any()))
         return np.where(bad, 0, index), up if flag is None else up | flag
 

@@ -1,8 +1,9 @@
-"""Wrong arguments, said in one sentence: which argument of which function, what it is, what it should be.
+"""Errors about wrong arguments: which argument of which function, what was expected, what was given.
 
-Functions read what they are given (`input.shape`, `p < 0`) without asking first what it is. When Python then
-refuses, `explained` looks at the arguments and says what is wrong with them. So a call that works pays for no
-checks, and no function needs lines for them. An error that no argument explains stays as it is: that is a bug.
+Functions use their arguments (`input.shape`, `p < 0`) without checking types first. When Python then raises an error,
+`explained` looks for the wrong argument and raises a DTypeError that names it: "cdist: p must be a number, got 'a'".
+So a correct call pays for no checks, and functions contain none. An error that no argument explains is a bug in GT,
+and is raised as it is.
 """
 
 from __future__ import annotations
@@ -11,30 +12,32 @@ import functools
 import inspect
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from gt.dtypes import DType
 from gt.errors import DTypeError, GTError
 
-#: Functions where a fraction of a microsecond counts: they look at their arguments by themselves.
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Functions where a fraction of a microsecond counts: they check their arguments themselves.
 HOT = {
     "add", "cat", "clamp", "div", "dropout", "embedding", "gelu", "linear", "log_softmax", "matmul", "pow", "relu",
     "silu", "softmax", "stack", "sub", "where",
 }  # fmt: skip
-#: Methods likewise: of these the first argument is a tensor for sure.
+#: The same for methods, whose first argument is known to be a tensor.
 HOT_METHODS = HOT | {
     "amax", "amin", "argmax", "bool", "contiguous", "expand", "flatten", "float", "long", "masked_fill", "max", "mean",
     "min", "permute", "reshape", "squeeze", "sum", "t", "to", "transpose", "unbind", "unsqueeze", "view",
 }  # fmt: skip
 
-#: What Python raises where an argument is not what the code takes it for.
+#: The errors that Python raises for an argument of the wrong type.
 RAW = (AttributeError, TypeError, ValueError, KeyError)
 
 
 def explained(function: Callable[..., Any], method: bool = False) -> Callable[..., Any]:
-    """The function, with errors in the words of its arguments; a method's first argument is the tensor itself."""
+    """The function, with errors that name the wrong argument. A method's first argument is the tensor itself."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -49,41 +52,45 @@ def explained(function: Callable[..., Any], method: bool = False) -> Callable[..
     return call
 
 
-_CODE = explained(print).__code__  #: what all of these have in common
+_CODE = explained(print).__code__  #: The code of every function that `explained` returns.
 
 
 def bare(function: Any) -> Any:
-    """The function inside of one that explains itself; any other as it is."""
+    """The function that `explained` wrapped; any other function as it is."""
     return function.__wrapped__ if getattr(function, "__code__", None) is _CODE else function
 
 
 def explain_all(namespace: dict[str, Any]) -> None:
-    """Have the public functions of a module explain themselves, but for those that call the user's own functions."""
+    """Wrap the public functions of a module with `explained`."""
     for name, function in list(namespace.items()):
         if inspect.isfunction(function) and not name.startswith("_") and not looks_itself(name, function, HOT):
             namespace[name] = explained(function)
 
 
+def recorded(function: F) -> F:
+    """Mark a function that only passes its arguments to the recorder, which checks them."""
+    function.recorded = True  # type: ignore[attr-defined]
+    return function
+
+
 def looks_itself(name: str, function: Any, hot: set[str]) -> bool:
-    """Whether it needs no explaining: it is hot, or hands what it is given straight to the recorder, which looks
-    itself, or to the user's code."""
-    if name in hot or bare(function) is not function:
-        return True  # the latter was seen to where it comes from
-    calls_back = any("Callable" in str(a) for a in function.__annotations__.values())
-    return calls_back or function.__code__.co_names in (("unary",), ("binary",))
+    """Whether a function needs no `explained`: it is hot, wrapped already, only records, or calls the user's code."""
+    if name in hot or bare(function) is not function or hasattr(function, "recorded"):
+        return True
+    return any("Callable" in str(a) for a in function.__annotations__.values())
 
 
 def explain(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception, method: bool = False
 ) -> str | None:
-    """What is wrong with the arguments of a call that raised this; None if nothing seems to be."""
+    """The message about the wrong argument of a call that raised this error; None if no argument seems wrong."""
     if isinstance(error, GTError):
-        return None  # it says so itself
+        return None  # its message is about the arguments already
     signature = inspect.signature(function)
     try:
         given = signature.bind(*args, **kwargs).arguments
     except TypeError:
-        return None  # too many, or an unknown name: Python says so itself
+        return None  # too many arguments, or an unknown name: Python's own message is clear
     name, parameters = function.__name__, signature.parameters
     if method:
         given.pop(next(iter(parameters)), None)
@@ -93,21 +100,21 @@ def explain(
             if value is lacking and hasattr(value, "_v"):
                 return f"{name}: {parameter} cannot be {shown(value)}"
             if value is lacking:
-                return f"{name}: {parameter} must be a tensor, not {shown(value)}"
+                return f"{name}: {parameter} must be a tensor, got {shown(value)}"
             if isinstance(value, (list, tuple)) and any(x is lacking for x in value):
-                return f"{name}: {parameter} must hold tensors, not {shown(lacking)}"
+                return f"{name}: {parameter} must contain only tensors, got {shown(lacking)}"
     for parameter, value in given.items():
         p = parameters[parameter]
         wanted = _wanted(p, value)
         if wanted is not None:
-            return f"{name}: {parameter} must be {wanted}, not {shown(value)}"
+            return f"{name}: {parameter} must be {wanted}, got {shown(value)}"
         if _strange(value, p):
             return f"{name}: {parameter} cannot be {shown(value)}"
     return None
 
 
 def shown(x: Any) -> str:
-    """An argument as an error names it: short, and without reading a tensor."""
+    """An argument as error messages show it: short, and without fetching a tensor."""
     if x is None or isinstance(x, (bool, int, float, complex, str)):
         text = repr(x)
     elif hasattr(x, "_v"):
@@ -116,13 +123,13 @@ def shown(x: Any) -> str:
         text = ", ".join(map(shown, x[:4])) + (", ..." if len(x) > 4 else "")
         text = f"[{text}]" if isinstance(x, list) else f"({text}{',' * (len(x) == 1)})"
     elif type(x).__name__ == "Tensor":
-        text = f"a tensor of {type(x).__module__}"
+        text = f"a {type(x).__module__} tensor"
     else:
         text = f"{'an' if type(x).__name__[0] in 'aeiouAEIOU' else 'a'} {type(x).__name__}"
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-#: How an annotation's types are called, and which values are of them.
+#: For the types in annotations: how a message calls them, and whether a value is of that type.
 _TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "int": ("an int", lambda x: hasattr(x, "__index__") or hasattr(x, "_letter")),
     "float": ("a number", lambda x: hasattr(x, "__float__") or hasattr(x, "_letter")),
@@ -133,7 +140,7 @@ _TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
 
 
 def _wanted(p: inspect.Parameter, value: Any) -> str | None:
-    """What the parameter's annotation asks for, if the value is not that."""
+    """The types that the parameter's annotation allows, if the value has none of them."""
     kinds = [_TYPES.get(part.strip()) for part in str(p.annotation).split("|")]
     known = [kind for kind in kinds if kind is not None]
     if len(known) < len(kinds) or any(fits(value) for _, fits in known):
@@ -142,7 +149,7 @@ def _wanted(p: inspect.Parameter, value: Any) -> str | None:
 
 
 def _strange(x: Any, p: inspect.Parameter) -> bool:
-    """Whether hardly a function takes that: None where it is no default, text that is no name, foreign objects."""
+    """Whether a value is unusual for any parameter: None or a string where the default is neither, foreign objects."""
     if x is None:
         return p.default is not None
     if isinstance(x, str):

@@ -1,7 +1,7 @@
-"""Devices, for code that asks: `gt.device("cuda")`, `x.device`, `x.is_cuda`.
+"""Devices, for code that names them: `gt.device("cuda")`, `x.device`, `x.is_cuda`.
 
-Where tensors lie is the server's affair, so naming a device changes nothing. What `x.device` says is true all the
-same: it is what the session's worker computes on, asked for once per session.
+The server decides which worker holds a tensor, so passing a device has no effect. `x.device` is the device that the
+session's worker computes on; the server is asked once per session.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ class device:
     def __init__(self, type: Any = None, index: int | None = None, *, device: Any = None) -> None:
         name = device if type is None else type
         if isinstance(name, bool) or (not isinstance(name, (str, int)) and not _NAME.fullmatch(str(name))):
-            raise DTypeError(f"device: takes a name such as 'cuda:0', not {shown(name)}")
+            raise DTypeError(f"device: expected a name such as 'cuda:0', got {shown(name)}")
         match = _NAME.fullmatch(f"cuda:{name}" if isinstance(name, int) else str(name))
         if match is None or match[1] not in _TYPES:
-            raise StateError(f"device: {name!r} is none; there are {', '.join(_TYPES)}, with a number as in 'cuda:0'")
+            raise StateError(f"device: unknown device {name!r}; expected one of {', '.join(_TYPES)}, or e.g. 'cuda:0'")
         if match[2] is not None and index is not None:
-            raise ArgumentError(f"device: {name!r} has a number already, index={index} is one too many")
+            raise ArgumentError(f"device: {name!r} contains an index already, got index={index} too")
         object.__setattr__(self, "type", match[1])
         object.__setattr__(self, "index", index if match[2] is None else int(match[2]))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"a device's {name} cannot be changed")
+        raise AttributeError(f"device.{name} is read-only")
 
     def __reduce__(self) -> Any:
         return (device, (self.type, self.index))
@@ -77,7 +77,7 @@ _found: WeakKeyDictionary[Session, device] = WeakKeyDictionary()
 
 
 def of_session() -> device:
-    """What the session's worker computes on; as long as there is no worker, the CPU."""
+    """The device of the session's worker; the CPU while the session has no worker."""
     session = recorder().session
     found = _found.get(session)
     if found is None:
@@ -90,49 +90,42 @@ def of_session() -> device:
 
 
 def get_default_device() -> device:
-    """The device that tensors are made on: the worker's."""
+    """The device that new tensors are created on: the worker's."""
     return of_session()
 
 
 def set_default_device(device: Any) -> None:
-    """Does nothing: where tensors lie is the server's affair."""
+    """Accepted without effect: the server decides where tensors are stored."""
 
 
-# --- of a tensor -------------------------------------------------------------------------------------------
+# --- methods of a tensor -----------------------------------------------------------------------------------
 
 
 def get_device(input: Any) -> int:
-    """The number of the tensor's device; -1 of the CPU."""
+    """The index of the tensor's device; -1 for the CPU."""
     found = of_session()
     return -1 if found.type == "cpu" else found.index or 0
 
 
 def pin_memory(input: Any, device: Any = None) -> Any:
-    """The tensor itself: it is not in this process's memory."""
+    """Return the tensor itself: its data is not in this process's memory."""
     return input
 
 
 def is_pinned(input: Any, device: Any = None) -> bool:
-    """False: it is not in this process's memory."""
+    """Always False: the data is not in this process's memory."""
     return False
 
 
-def share_memory_(self: Any) -> Any:
-    """The tensor itself: it is not in this process's memory."""
-    return self
-
-
-def is_shared(self: Any) -> bool:
-    """Whether other processes may use its memory: never."""
-    return False
+share_memory_, is_shared = pin_memory, is_pinned
 
 
 def _never(what: str) -> property:
-    return property(lambda self: False, doc=f"Whether it is {what}: never.")
+    return property(lambda self: False, doc=f"Whether the tensor is {what}: always False.")
 
 
 PROPERTIES = {
-    "device": property(lambda self: of_session(), doc="What the tensor's worker computes on."),
+    "device": property(lambda self: of_session(), doc="The device that the tensor's worker computes on."),
     "is_cuda": property(lambda self: of_session().type == "cuda", doc="Whether the tensor's worker has a GPU."),
     "is_cpu": property(lambda self: of_session().type == "cpu", doc="Whether the tensor's worker has no GPU."),
     "is_meta": _never("without data"),

@@ -1,8 +1,8 @@
-"""Reading the arguments that users type for dimensions and shapes."""
+"""Reads the arguments that users give for dimensions and shapes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gt.client.compat.arguments import shown
@@ -19,14 +19,14 @@ def one_dim(op: str, dim: Any, ndim: int) -> int:
     try:
         d = dim.__index__()
     except AttributeError:
-        raise ArgumentError(f"{op}: dim must be an int, not {shown(dim)}") from None
+        raise ArgumentError(f"{op}: dim must be an int, got {shown(dim)}") from None
     if not -n <= d < n:
-        raise DimError(f"{op}: dim {d} is out of range for a tensor of {ndim} dimensions (from {-n} to {n - 1})")
+        raise DimError(f"{op}: dim {d} is out of range for a tensor of {ndim} dimensions (expected {-n} to {n - 1})")
     return int(d % n)
 
 
 def some_dims(op: str, dim: Any, ndim: int) -> tuple[int, ...]:
-    """Dimensions as a tuple of different non-negative numbers; None means all.
+    """Dimensions as a sorted tuple of different non-negative numbers; None means all.
 
     >>> some_dims("sum", None, 2), some_dims("sum", (-1, 0), 2)
     ((0, 1), (0, 1))
@@ -34,11 +34,19 @@ def some_dims(op: str, dim: Any, ndim: int) -> tuple[int, ...]:
     if dim is None or (isinstance(dim, Sequence) and not dim):
         return tuple(range(ndim))
     if not isinstance(dim, (tuple, list)):
-        return (one_dim(op, dim, ndim),) if ndim else (one_dim(op, dim, ndim),)[:0]
-    dims = sorted(one_dim(op, d, ndim) for d in dim)
-    if len(set(dims)) != len(dims):
-        raise DimError(f"{op}: dim {dim} names a dimension twice")
-    return tuple(dims) if ndim else ()
+        d = one_dim(op, dim, ndim)
+        return (d,) if ndim else ()
+    dims = different_dims(op, dim, ndim)
+    return tuple(sorted(dims)) if ndim else ()
+
+
+def different_dims(op: str, dims: Iterable[Any], ndim: int) -> tuple[int, ...]:
+    """Dimensions as non-negative numbers, in the order given; none of them twice."""
+    dims = tuple(dims)
+    found = tuple([one_dim(op, d, ndim) for d in dims])
+    if len(set(found)) != len(found):
+        raise DimError(f"{op}: dimensions {dims} contain a dimension twice")
+    return found
 
 
 def sizes(op: str, args: tuple[Any, ...]) -> tuple[int, ...]:
@@ -47,13 +55,4 @@ def sizes(op: str, args: tuple[Any, ...]) -> tuple[int, ...]:
     try:
         return tuple([int(a.__index__()) for a in given])
     except (AttributeError, TypeError):
-        raise ArgumentError(f"{op}: sizes must be ints, not {shown(given)}") from None
-
-
-def alias(op: str, name: str, value: Any, other_name: str, kwargs: dict[str, Any], default: Any) -> Any:
-    """The argument `name`, which numpy's users may also call `other_name`."""
-    if other_name not in kwargs:
-        return value
-    if value is not default:
-        raise ArgumentError(f"{op}: give {name} or {other_name}, not both")
-    return kwargs[other_name]
+        raise ArgumentError(f"{op}: sizes must be ints, got {shown(given)}") from None

@@ -1,7 +1,7 @@
-"""`gt.torch_op("NAME", ...)`: a function that GT has no record for still runs, by torch, on the worker.
+"""Functions that GT does not implement: `gt.torch_op("NAME", ...)` runs torch's function on the worker.
 
-`gt.NAME`, `gt.linalg.NAME`, `x.NAME()` and so on come here when nothing of that name is found. What the function
-makes is asked of the worker once per form of its arguments; where that depends on numbers in tensors, each time.
+`gt.NAME`, `gt.linalg.NAME`, `x.NAME()` and so on use it for names that GT does not have. The worker is asked for the
+shapes and dtypes of the results once per form of the arguments; if they depend on the values of tensors, at each call.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from gt import dtypes
+from gt.client.grad.modes import set_grad
 from gt.client.record import recorder as recording
 from gt.client.record.recorder import apply, recorder
 from gt.client.record.tree import Kinds
@@ -27,25 +28,25 @@ from gt.ops.families.torch_names import NAMES
 
 __all__ = ["torch_op"]
 
-LIMIT = 1000  #: Forms whose results are remembered, per session.
+LIMIT = 1000  #: Forms whose results are cached, per session.
 
 _OP = Kinds(TABLE["torch_op"], "name", "call", "n", "needs", "results", "order")
 _CALL = Kinds(TABLE["torch_call"], "name", "call", "n", "needs", "results", "order")
 
 
-#: What sessions were told: the results of a function, by the form of its arguments.
+#: The results of a function by the form of its arguments, as the worker answered.
 _forms: WeakKeyDictionary[Session, OrderedDict[Any, Any]] = WeakKeyDictionary()
 
 
 def torch_op(name: str, *args: Any, **kwargs: Any) -> Any:
-    """Run torch's function of that name (as in "linalg.lu" or "nn.functional.ctc_loss") on the worker.
+    """Run a function of torch by name, such as "linalg.lu" or "nn.functional.ctc_loss", on the worker.
 
     >>> import gt
     >>> gt.torch_op("special.bessel_j0", gt.zeros(2))
     tensor([1., 1.])
     """
     if name not in NAMES:
-        raise ArgumentError(f"torch_op: torch has no function {name!r} that can be run on a worker")
+        raise ArgumentError(f"torch_op: torch has no function {name!r} that can run on a worker")
     tensors: list[Any] = []
 
     def number(x: Any) -> int | None:
@@ -70,7 +71,7 @@ def torch_op(name: str, *args: Any, **kwargs: Any) -> Any:
 
 
 def find(name: str) -> Callable[..., Any] | None:
-    """The function `name` of torch, to be run on the worker; None if torch has none that can be."""
+    """torch's function of this name, to run on the worker; None if there is none."""
     if name not in NAMES:
         return None
 
@@ -83,7 +84,7 @@ def find(name: str) -> Callable[..., Any] | None:
 
 
 def namespace(prefix: str) -> Callable[[str], Any]:
-    """A module's `__getattr__`: names that it lacks are torch's."""
+    """A module's `__getattr__` that finds missing names in torch."""
 
     def attribute(name: str) -> Any:
         found = find(f"{prefix}.{name}")
@@ -104,9 +105,9 @@ def _results(name: str, call: str, tensors: list[Any], needs: tuple[int, ...]) -
     answer = _ask(name, call, tuple(tensors), needs)
     if "error" in answer:
         raise ArgumentError(answer["error"])
-    import logging  # only here: it would make up a part of what `import gt` costs
+    import logging  # only here, so that `import gt` does not load it
 
-    logging.getLogger("gt").info("torch.%s: GT has no record of it, so torch runs it on the worker", name)
+    logging.getLogger("gt").info("torch.%s is not implemented in GT; torch runs it on the worker", name)
     if answer["always"]:
         forms[form] = answer["result"]
         if len(forms) > LIMIT:
@@ -115,15 +116,13 @@ def _results(name: str, call: str, tensors: list[Any], needs: tuple[int, ...]) -
 
 
 def _ask(name: str, call: str, tensors: tuple[Any, ...], needs: tuple[int, ...]) -> Any:
-    from gt.client.grad.modes import set_grad
-
     with set_grad(False):
         answer = Tensor._apply(TABLE["torch_probe"], tensors, {"name": name, "call": call, "needs": needs})
     return json.loads(answer._fetch().tobytes())
 
 
 def _plain(x: Any) -> Any:
-    """Dtypes by any name, numpy's numbers: as GT's own and Python's."""
+    """Dtypes of NumPy and torch as GT's, NumPy's numbers as Python's."""
     if isinstance(x, (list, tuple)):
         return [_plain(y) for y in x]
     if isinstance(x, np.generic):
@@ -143,7 +142,7 @@ def _rebuild(made: Any, tensors: Any) -> Any:
     if "t" in made:
         tensor = next(tensors)
         if not made["t"][2]:
-            tensor._fn = None  # others of its results have a gradient, this one has none
+            tensor._fn = None  # other results have a gradient, this one has none
         return tensor
     if "l" in made:
         return tuple(_rebuild(x, tensors) for x in made["l"])

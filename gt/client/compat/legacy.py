@@ -1,4 +1,4 @@
-"""torch's old constructors: `gt.FloatTensor([1, 2])`, `gt.LongTensor(2, 3)`, `gt.Tensor(2, 3)`."""
+"""Constructors by type: `gt.FloatTensor([1, 2])`, `gt.LongTensor(2, 3)`, `gt.Tensor(2, 3)`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _make(data: Any, made: DType) -> Any:
 
 
 def first_value(data: list[Any]) -> Value:
-    """What `gt.Tensor(...)` holds: numbers of the default dtype, of data or of sizes."""
+    """The value of `gt.Tensor(...)`: data or sizes, in the default dtype."""
     made = _make(data, default_dtype())
     value: Value = made._v or made._read()
     return value
@@ -32,7 +32,7 @@ def _constructor(name: str, made: DType) -> Callable[..., Any]:
         return _make(data, made)
 
     constructor.__name__ = constructor.__qualname__ = name
-    constructor.__doc__ = f"A tensor of {made.name}, of data or of sizes."
+    constructor.__doc__ = f"A {made.name} tensor with the given data, or of the given sizes."
     return constructor
 
 

@@ -1,4 +1,4 @@
-"""Operands that are no tensors: numpy's and torch's numbers and arrays, as a user mixes them with tensors."""
+"""Operands that are not tensors: numbers, NumPy arrays, torch tensors, as users combine them with tensors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import numpy as np
 
 from gt import dtypes
 from gt.client.compat.arguments import shown
+from gt.client.compat.autocast import default_dtype
 from gt.client.compat.interop import from_torch, is_torch
+from gt.client.functions.constants import upload
 from gt.errors import DTypeError
 from gt.program import spec
 
@@ -17,19 +19,17 @@ if TYPE_CHECKING:
 
 
 def comparable(other: Any) -> bool:
-    """Whether `tensor == other` is asked element by element, and not of the two objects."""
+    """Whether `tensor == other` compares element by element."""
     known = hasattr(other, "_v") or isinstance(other, (bool, int, float, complex, np.ndarray, np.generic))
     return known or is_torch(other)
 
 
 def coerce(op: str, x: Any, others: tuple[Any, ...] = ()) -> Any:
-    """An operand made of something that is none: a numpy number or array, a 0-d anything."""
+    """Convert an operand that is not a tensor: a NumPy number or array, or a torch tensor."""
     if hasattr(x, "_letter"):
-        return x  # a number that a traced function was given
+        return x  # a number argument of a traced function
     if isinstance(x, np.ndarray):
-        from gt.client.functions.creation import from_numpy
-
-        return from_numpy(x)
+        return upload(op, x)
     if isinstance(x, (np.generic, int, float, complex)):
         number = x.item() if isinstance(x, np.generic) else x
         if isinstance(number, complex):
@@ -43,10 +43,7 @@ def coerce(op: str, x: Any, others: tuple[Any, ...] = ()) -> Any:
 
 
 def _complex_number(x: complex, others: tuple[Any, ...]) -> Tensor:
-    """Programs carry no complex numbers: it becomes a tensor, of the type a number takes beside the others."""
-    from gt.client.compat.autocast import default_dtype
-    from gt.client.functions.creation import from_numpy
-
+    """Programs contain no complex numbers, so it becomes a tensor, of the dtype that the number has beside `others`."""
     met = [o._spec for o in others if hasattr(o, "_v")]
     dtype = dtypes.promote([*met, spec((), default_dtype().to_complex(), weak=True)])
-    return from_numpy(np.array(x, dtype.numpy))
+    return upload("complex", np.array(x, dtype.numpy))

@@ -1,6 +1,6 @@
-"""The tensor as another type (`x.float()`, `x.to(...)`), and questions about types.
+"""Dtype conversion and inspection: `x.float()`, `x.to(...)`, `gt.finfo`.
 
-Devices are the server's affair: naming one changes nothing.
+The server decides where tensors are stored, so passing a device has no effect.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import builtins
 import re
 from collections.abc import Callable
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -17,22 +17,21 @@ import numpy as np
 from gt import dtypes
 from gt.client.compat.arguments import shown
 from gt.client.compat.autocast import default_dtype
+from gt.client.functions.creation import number_dtype
 from gt.client.functions.elementwise import cast
 from gt.client.functions.shapes import clone
+from gt.client.tensor import Tensor
 from gt.dtypes import DType
 from gt.errors import ArgumentError, DTypeError
 from gt.program import spec
 
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
-
-#: Methods that cast, by name.
+#: The methods that cast, with their dtypes.
 _CASTS = {
     "float": "float32", "double": "float64", "half": "float16", "bfloat16": "bfloat16", "long": "int64",
     "int": "int32", "short": "int16", "char": "int8", "byte": "uint8", "bool": "bool", "cfloat": "complex64",
     "cdouble": "complex128",
 }  # fmt: skip
-#: What torch's old constructors make, by name; see legacy.py.
+#: The dtypes of torch's constructors by type; see legacy.py.
 OLD_NAMES = {
     "BoolTensor": "bool", "ByteTensor": "uint8", "CharTensor": "int8", "DoubleTensor": "float64",
     "FloatTensor": "float32", "HalfTensor": "float16", "IntTensor": "int32", "LongTensor": "int64",
@@ -47,14 +46,14 @@ def _method(name: str, dtype: DType) -> Callable[..., Tensor]:
         return cast(self, dtype)
 
     method.__name__ = method.__qualname__ = name
-    method.__doc__ = f"The tensor as {dtype.name}; itself if it is."
+    method.__doc__ = f"Cast to {dtype.name}; returns the tensor itself if it has that dtype."
     return method
 
 
 globals().update({name: _method(name, dtypes.dtype(to)) for name, to in _CASTS.items()})
 
 
-#: What is taken for a device, and ignored.
+#: Names of devices, which are ignored.
 _DEVICE = re.compile(r"(cpu|cuda|mps|xpu|meta)(:\d+)?")
 
 
@@ -65,9 +64,9 @@ def _is_dtype(x: Any) -> Any:
 
 
 def to(self: Any, *args: Any, dtype: Any = None, copy: Any = False, **where: Any) -> Tensor:
-    """The tensor as another dtype, or that of another tensor."""
+    """Cast to a dtype, or to the dtype of another tensor."""
     for name in where.keys() - {"device", "memory_format", "non_blocking", "other"}:
-        raise ArgumentError(f"to: does not take {name}")
+        raise ArgumentError(f"to: unexpected argument {name!r}")
     dtype = where["other"].dtype if "other" in where else dtype
     for a in args:
         if hasattr(a, "_v"):
@@ -75,13 +74,13 @@ def to(self: Any, *args: Any, dtype: Any = None, copy: Any = False, **where: Any
         elif _is_dtype(a):
             dtype = a
         elif not isinstance(a, (builtins.int, NoneType)) and not _DEVICE.fullmatch(str(a)):
-            raise ArgumentError(f"to: takes a dtype, a device or a tensor, not {shown(a)}")
+            raise ArgumentError(f"to: expected a dtype, a device or a tensor, got {shown(a)}")
     made = self if dtype is None else cast(self, dtype)
     return clone(self) if copy and made is self else made
 
 
 def type(self: Any, dtype: Any = None, non_blocking: Any = False) -> Any:
-    """The tensor as another dtype; without one, the name of its type, as in torch."""
+    """Cast to a dtype; without one, return the name of the tensor's type."""
     if dtype is None:
         return f"gt.{self.dtype.name}"
     name = str(getattr(dtype, "__name__", dtype)).rpartition(".")[2]  # "torch.cuda.LongTensor", gt.LongTensor, ...
@@ -89,70 +88,59 @@ def type(self: Any, dtype: Any = None, non_blocking: Any = False) -> Any:
 
 
 def type_as(self: Any, other: Any) -> Tensor:
-    """The tensor as the dtype of another."""
+    """Cast to the dtype of another tensor."""
     return cast(self, other.dtype)
 
 
 def cpu(self: Any, memory_format: Any = None) -> Tensor:
-    """The tensor itself: where it lies is the server's affair."""
+    """Return the tensor itself: the server decides where it is stored."""
     return self
 
 
 def cuda(self: Any, device: Any = None, non_blocking: Any = False, memory_format: Any = None) -> Tensor:
-    """The tensor itself: where it lies is the server's affair."""
+    """Return the tensor itself: the server decides where it is stored."""
     return self
 
 
-# --- questions ---------------------------------------------------------------------------------------
+# --- inspection --------------------------------------------------------------------------------------
 
 
 def is_tensor(obj: Any) -> Any:
-    """Whether this is a tensor of GT's."""
+    """Whether obj is a GT tensor."""
     return hasattr(obj, "_v")
 
 
 def is_floating_point(input: Any) -> Any:
-    """Whether the elements are floats."""
+    """Whether the dtype is a floating-point type."""
     return input.dtype.is_floating_point
 
 
 def is_signed(self: Any) -> Any:
-    """Whether the elements can be negative."""
+    """Whether the dtype is signed."""
     return self.dtype.is_signed
 
 
 def is_nonzero(input: Any) -> Any:
-    """Whether the only element is not zero. Waits for it."""
+    """Whether the single element is not zero. Waits for the value."""
     return builtins.bool(input)
 
 
 def result_type(tensor1: Any, tensor2: Any) -> DType:
-    """The type that an op on these two, tensors or numbers, would be computed in."""
+    """The dtype of an arithmetic operation on two tensors or numbers."""
     both = (tensor1, tensor2)
-    return dtypes.promote([x._spec if is_tensor(x) else spec((), _number_type(x), weak=True) for x in both])
-
-
-def _number_type(x: Any) -> DType:
-    usual = default_dtype()
-    types = {
-        builtins.bool: dtypes.bool_,
-        builtins.int: dtypes.int64,
-        builtins.float: usual,
-        complex: usual.to_complex(),
-    }
-    for kind, made in types.items():
-        if isinstance(x, kind):
-            return made
-    raise DTypeError(f"result_type: expected a tensor or a number, got {shown(x)}")
+    for x in both:
+        if not is_tensor(x) and not isinstance(x, (builtins.bool, builtins.int, builtins.float, complex)):
+            raise DTypeError(f"result_type: expected a tensor or a number, got {shown(x)}")
+    return dtypes.promote([x._spec if is_tensor(x) else spec((), number_dtype(x), weak=True) for x in both])
 
 
 def can_cast(from_: Any, to: Any) -> Any:
-    """Whether torch's rules let a result of one type be written into another."""
+    """Whether torch's type promotion rules allow a cast from one dtype to another."""
     return dtypes.dtype(from_).category <= dtypes.dtype(to).category
 
 
 class finfo:
-    """The limits of a floating type.
+    """The limits of a floating-point dtype.
 
     >>> import gt
     >>> gt.finfo(gt.float32).eps
@@ -162,7 +150,7 @@ class finfo:
     def __init__(self, type: Any = None) -> None:
         kind = default_dtype() if type is None else dtypes.dtype(type).to_real()
         if not kind.is_floating_point:
-            raise DTypeError(f"finfo: a floating type, not {kind.name}; use iinfo")
+            raise DTypeError(f"finfo: expected a floating-point dtype, got {kind.name}; use iinfo")
         limits = ml_dtypes.finfo(kind.numpy)
         self.dtype, self.bits = kind.name, kind.itemsize * 8
         self.max, self.min, self.eps = (builtins.float(x) for x in (limits.max, limits.min, limits.eps))
@@ -174,7 +162,7 @@ class finfo:
 
 
 class iinfo:
-    """The limits of an integer type.
+    """The limits of an integer dtype.
 
     >>> import gt
     >>> gt.iinfo(gt.int8).max
@@ -184,7 +172,7 @@ class iinfo:
     def __init__(self, type: Any) -> None:
         kind = dtypes.dtype(type)
         if kind.is_differentiable or kind is dtypes.bool_:
-            raise DTypeError(f"iinfo: an integer type, not {kind.name}; use finfo")
+            raise DTypeError(f"iinfo: expected an integer dtype, got {kind.name}; use finfo")
         limits = np.iinfo(kind.numpy)
         self.dtype, self.bits = kind.name, kind.itemsize * 8
         self.max, self.min = builtins.int(limits.max), builtins.int(limits.min)

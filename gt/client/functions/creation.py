@@ -1,4 +1,4 @@
-"""Making tensors: from data, filled, counting. Random ones are in randoms.py."""
+"""Creating tensors: from data, filled with a number, ranges. Random tensors are in randoms.py."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import numpy as np
 from gt import dtypes
 from gt.client.compat.arguments import shown
 from gt.client.compat.autocast import default_dtype
+from gt.client.compat.checks import at_least
 from gt.client.compat.dims import sizes
 from gt.client.compat.interop import is_torch, torch_array
 from gt.client.functions import elementwise as ew
+from gt.client.functions.constants import filled, upload
 from gt.client.functions.shapes import expand
 from gt.client.mesh import sharding
 from gt.client.record import recorder as recording
@@ -22,7 +24,6 @@ from gt.client.tensor import Tensor
 from gt.dtypes import DType
 from gt.errors import ArgumentError, DTypeError
 from gt.ops import TABLE
-from gt.program import spec
 
 __all__ = [
     "arange", "as_tensor", "asarray", "empty", "empty_like", "empty_permuted", "empty_strided", "eye", "from_numpy",
@@ -31,44 +32,40 @@ __all__ = [
 ]  # fmt: skip
 METHODS = ["new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros"]
 
-BY_VALUE_NBYTES = 1024  #: Host data up to this size travels with the call that uses it.
-
-_DATA = Kinds(TABLE["data"], "shape", "dtype")
-_FULL = Kinds(TABLE["full"], "shape", "dtype")
 _ARANGE = Kinds(TABLE["arange"], "n", "dtype")
 
-#: Where and how the memory lies is the workers' affair: these are accepted and change nothing.
+#: Keywords of torch that are accepted without effect: the workers decide how memory is used.
 _IGNORED = {"device", "layout", "memory_format", "pin_memory"}
 
 
-def wished(where: dict[str, Any]) -> Any:
-    """The layout over workers that was asked for, if any: torch's word for how elements lie is none."""
+def worker_layout(where: dict[str, Any]) -> Any:
+    """The layout over workers that was passed as `layout`, if any; torch.strided is not one."""
     layout = where.get("layout")
     return None if layout is None or str(layout).endswith("strided") else layout
 
 
 def ignored(op: str, where: dict[str, Any]) -> None:
-    """Refuse keywords that nobody knows."""
-    if isinstance(wished(where), (str, dict)):
-        raise ArgumentError(f"{op}: is laid out over workers by gt.shard({op}(...), {where['layout']!r})")
+    """Raise an error for unknown keywords, and for a layout over workers."""
+    if isinstance(worker_layout(where), (str, dict)):
+        raise ArgumentError(f"{op}() takes no layout=; use gt.shard(gt.{op}(...), {where['layout']!r})")
     if not _IGNORED.issuperset(where):
         unknown = ", ".join(sorted(where.keys() - _IGNORED))
-        cure = "; out= is not supported, use the result" if "out" in where else ""
-        raise ArgumentError(f"{op}: does not take {unknown}{cure}")
+        cure = "; out= is not supported, use the returned tensor" if "out" in where else ""
+        raise ArgumentError(f"{op}: unexpected argument {unknown}{cure}")
 
 
 # --- from data ---------------------------------------------------------------------------------------
 
 
 def tensor(data: Any, *, dtype: Any = None, requires_grad: bool = False, **where: Any) -> Tensor:
-    """A tensor with a copy of this data: numbers, nested lists, arrays of numpy or torch, tensors.
+    """A tensor with a copy of the data: a number, nested lists, a NumPy array, a torch tensor or a tensor.
 
     >>> import gt
     >>> gt.tensor([[1, 2], [3, 4]])
     tensor([[1, 2],
             [3, 4]])
     """
-    layout = wished(where)
+    layout = worker_layout(where)
     where.pop("layout", None)
     ignored("tensor", where)
     if hasattr(data, "_v"):
@@ -79,14 +76,14 @@ def tensor(data: Any, *, dtype: Any = None, requires_grad: bool = False, **where
 
 
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
-    """The tensor itself, or one made of this data."""
+    """Convert data to a tensor; a tensor is returned as it is."""
     if hasattr(data, "_v"):
         return data if dtype is None else ew.cast(data, dtype)
     return tensor(data, dtype=dtype)
 
 
 def asarray(obj: Any, *, dtype: Any = None, copy: bool | None = None, requires_grad: bool = False, **where: Any) -> Any:
-    """The tensor itself if it need not be copied, or one made of this object."""
+    """Convert an object to a tensor; a tensor is copied only if copy is True."""
     ignored("asarray", where)
     if copy:
         return tensor(obj, dtype=dtype, requires_grad=requires_grad)
@@ -94,39 +91,30 @@ def asarray(obj: Any, *, dtype: Any = None, copy: bool | None = None, requires_g
 
 
 def scalar_tensor(s: Any, *, dtype: Any = None, requires_grad: bool = False, **where: Any) -> Tensor:
-    """A tensor without dimensions, of one number."""
+    """A tensor without dimensions that holds one number."""
     ignored("scalar_tensor", where)
     kind = default_dtype() if dtype is None and not isinstance(s, complex) else dtype
     return full((), s, dtype=kind, requires_grad=requires_grad)
 
 
 def from_numpy(array: np.ndarray[Any, Any], *, layout: Any = None) -> Tensor:
-    """A tensor with a copy of the array. When this returns, the array may change.
+    """A tensor with a copy of a NumPy array; the array may be changed afterwards.
 
-    With a `layout` (see `gt.shard`) each worker gets its part of it, and no more.
+    With a `layout` (see `gt.shard`) each worker receives only its part of the array.
     """
     if not isinstance(array, (np.ndarray, np.generic)):
-        raise DTypeError(f"from_numpy: expected a numpy array, got {shown(array)}")
-    try:
-        kind = dtypes.dtype(array.dtype)
-    except DTypeError:
-        raise DTypeError(f"from_numpy: a tensor cannot hold elements of type {array.dtype}") from None
-    shape = tuple(array.shape)
-    wish = "" if layout is None else sharding.layout_text("from_numpy", shape, layout)
-    if array.nbytes <= BY_VALUE_NBYTES:
-        made: Tensor = apply(_DATA[shape, kind.name], (array.tobytes(),))
-        return made if layout is None else sharding.pinned(made, wish)
-    return Tensor(recording.recorder().session.upload(array, spec(shape, kind), wish))
+        raise DTypeError(f"from_numpy: expected a NumPy array, got {shown(array)}")
+    return upload("from_numpy", array, layout)
 
 
 def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, requires_grad: bool = False) -> Tensor:
-    """A tensor with a copy of the bytes of a buffer."""
+    """A one-dimensional tensor with a copy of a buffer's bytes, read as dtype."""
     array = np.frombuffer(buffer, dtypes.dtype(dtype).numpy, count, offset)
     return finish(from_numpy(array), requires_grad)
 
 
 def _array(op: str, data: Any, dtype: Any) -> np.ndarray[Any, Any]:
-    """Data as an array, of the dtype that torch would give it."""
+    """The data as a NumPy array of the dtype that torch would choose."""
     to = None if dtype is None else dtypes.dtype(dtype)
     kinds: set[DType] = set()
     data = _bare(op, data, kinds)
@@ -139,15 +127,15 @@ def _array(op: str, data: Any, dtype: Any) -> np.ndarray[Any, Any]:
     try:
         return np.asarray(data, dtype=to.numpy)
     except (ValueError, TypeError):
-        raise ArgumentError(f"{op}: the rows of the data have different lengths, or hold no numbers") from None
+        raise ArgumentError(f"{op}: expected nested lists of numbers, all rows of the same length") from None
     except OverflowError:
-        raise ArgumentError(f"{op}: a number of the data does not fit into {to.name}") from None
+        raise ArgumentError(f"{op}: the data contains a number that {to.name} cannot represent") from None
 
 
 def _bare(op: str, data: Any, kinds: set[DType]) -> Any:
-    """The data as numpy understands it. What its elements are is added to `kinds`."""
+    """The data in a form that NumPy understands. The dtypes of its elements are added to `kinds`."""
     if isinstance(data, (bool, int, float, complex)) and not isinstance(data, np.generic):
-        kinds.add(_number_type(data))
+        kinds.add(number_dtype(data))
         return data
     if hasattr(data, "_letter"):
         return _bare(op, data.fixed(), kinds)
@@ -162,18 +150,19 @@ def _bare(op: str, data: Any, kinds: set[DType]) -> Any:
         try:
             kinds.add(dtypes.dtype(array.dtype))
         except DTypeError:
-            raise DTypeError(f"{op}: a tensor cannot hold elements of type {array.dtype}") from None
+            raise DTypeError(f"{op}: elements of type {array.dtype} are not supported") from None
         return array
     if isinstance(data, (str, bytes)) or not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
-        raise DTypeError(f"{op}: a tensor cannot hold elements like {shown(data)}")
+        raise DTypeError(f"{op}: expected numbers or nested lists of numbers, got {shown(data)}")
     found = set(map(type, data))
     if found <= {bool, int, float, complex}:
-        kinds.update(_number_type(kind()) for kind in found)
+        kinds.update(number_dtype(kind()) for kind in found)
         return list(data)
     return [_bare(op, x, kinds) for x in data]
 
 
-def _number_type(x: Any) -> DType:
+def number_dtype(x: Any) -> DType:
+    """The dtype that torch gives to a Python number."""
     if isinstance(x, bool):
         return dtypes.bool_
     if isinstance(x, int):
@@ -182,12 +171,12 @@ def _number_type(x: Any) -> DType:
 
 
 def finish(t: Tensor, requires_grad: bool) -> Tensor:
-    """The tensor, as a leaf if it shall require a gradient."""
+    """The tensor, with requires_grad set if asked for."""
     return t.requires_grad_() if requires_grad else t
 
 
 def float_dtype(dtype: Any) -> DType:
-    """The dtype asked for, or the default."""
+    """The given dtype, or the default dtype."""
     return default_dtype() if dtype is None else dtypes.dtype(dtype)
 
 
@@ -195,37 +184,37 @@ def float_dtype(dtype: Any) -> DType:
 
 
 def shape_of(op: str, size: tuple[Any, ...], where: dict[str, Any]) -> tuple[int, ...]:
-    """The sizes, given one by one, as a sequence or by name; and nothing unknown beside them."""
+    """The shape, given as f(2, 3), f((2, 3)) or f(size=(2, 3)); raises an error for unknown keywords."""
     if "size" in where and not size:
         size = (where.pop("size"),)
     ignored(op, where)
     shape = sizes(op, size)
     if any(n < 0 for n in shape):
-        raise ArgumentError(f"{op}: a size cannot be negative: {shape}")
+        raise ArgumentError(f"{op}: sizes must be >= 0, got {shape}")
     return shape
 
 
 def full(size: Any, fill_value: Any, *, dtype: Any = None, requires_grad: bool = False, **where: Any) -> Tensor:
-    """A tensor of this size, every element the same."""
+    """A tensor of the given size filled with fill_value."""
     shape = shape_of("full", (size,), where)
     if hasattr(fill_value, "_v") or isinstance(fill_value, (complex, np.complexfloating)):
         one = tensor(fill_value, dtype=dtype)
         if one.shape:
-            raise ArgumentError(f"full: the value is one number, not a tensor of shape {one.shape}")
+            raise ArgumentError(f"full: fill_value must be a number, got a tensor of shape {one.shape}")
         return finish(expand(one, shape).clone(), requires_grad)
     if dtype is None:
         whole = getattr(fill_value, "_letter", "") == "i" or isinstance(fill_value, (int, np.integer))
         is_bool = isinstance(fill_value, (bool, np.bool_))
         dtype = dtypes.bool_ if is_bool else dtypes.int64 if whole else default_dtype()
-    return finish(apply(_FULL[shape, dtypes.dtype(dtype).name], (fill_value,)), requires_grad)
+    return finish(filled(shape, fill_value, dtypes.dtype(dtype)), requires_grad)
 
 
 def _filled(op: str, value: float, size: tuple[Any, ...], dtype: DType, grad: bool, where: dict[str, Any]) -> Tensor:
-    return finish(apply(_FULL[shape_of(op, size, where), dtype.name], (value,)), grad)
+    return finish(filled(shape_of(op, size, where), value, dtype), grad)
 
 
 def zeros(*size: Any, dtype: Any = None, requires_grad: bool = False, **where: Any) -> Tensor:
-    """A tensor of zeros.
+    """A tensor filled with zeros.
 
     >>> import gt
     >>> gt.zeros(2, 3)
@@ -236,95 +225,95 @@ def zeros(*size: Any, dtype: Any = None, requires_grad: bool = False, **where: A
 
 
 def ones(*size: Any, dtype: Any = None, requires_grad: bool = False, **where: Any) -> Tensor:
-    """A tensor of ones."""
+    """A tensor filled with ones."""
     return _filled("ones", 1.0, size, float_dtype(dtype), requires_grad, where)
 
 
 def empty(*size: Any, dtype: Any = None, requires_grad: bool = False, **where: Any) -> Tensor:
-    """A tensor with any content; here, zeros."""
+    """A tensor of the given size with unspecified content (zeros, in GT)."""
     return _filled("empty", 0.0, size, float_dtype(dtype), requires_grad, where)
 
 
 def empty_permuted(
     size: Any, physical_layout: Any, *, dtype: Any = None, requires_grad: bool = False, **where: Any
 ) -> Tensor:
-    """A tensor with any content; the order of its dimensions in memory is the workers' affair."""
+    """A tensor of the given size with unspecified content; physical_layout has no effect."""
     return _filled("empty_permuted", 0.0, (size,), float_dtype(dtype), requires_grad, where)
 
 
 def empty_strided(size: Any, stride: Any, *, dtype: Any = None, requires_grad: bool = False, **where: Any) -> Tensor:
-    """A tensor with any content; its strides in memory are the workers' affair."""
+    """A tensor of the given size with unspecified content; stride has no effect."""
     return _filled("empty_strided", 0.0, (size,), float_dtype(dtype), requires_grad, where)
 
 
 def zeros_like(input: Any, *, dtype: Any = None, requires_grad: bool = False, **where: Any) -> Tensor:
-    """Zeros in the shape and dtype of another tensor."""
+    """A tensor of zeros with the shape and dtype of input."""
     return _filled("zeros_like", 0.0, (input.shape,), like(input, dtype), requires_grad, where)
 
 
 def ones_like(input: Any, *, dtype: Any = None, requires_grad: bool = False, **where: Any) -> Tensor:
-    """Ones in the shape and dtype of another tensor."""
+    """A tensor of ones with the shape and dtype of input."""
     return _filled("ones_like", 1.0, (input.shape,), like(input, dtype), requires_grad, where)
 
 
 def empty_like(input: Any, *, dtype: Any = None, requires_grad: bool = False, **where: Any) -> Tensor:
-    """Any content, here zeros, in the shape and dtype of another tensor."""
+    """A tensor with the shape and dtype of input and unspecified content (zeros, in GT)."""
     return _filled("empty_like", 0.0, (input.shape,), like(input, dtype), requires_grad, where)
 
 
 def full_like(input: Any, fill_value: Any, *, dtype: Any = None, requires_grad: bool = False, **where: Any) -> Tensor:
-    """One number in the shape and dtype of another tensor."""
+    """A tensor with the shape and dtype of input, filled with fill_value."""
     return full(input.shape, fill_value, dtype=like(input, dtype), requires_grad=requires_grad, **where)
 
 
 def like(input: Any, dtype: Any) -> DType:
-    """The dtype asked for, or that of a tensor."""
+    """The given dtype, or that of a tensor."""
     given: DType = input.dtype
     return given if dtype is None else dtypes.dtype(dtype)
 
 
-# --- new_zeros and its kin: methods only -------------------------------------------------------------
+# --- x.new_zeros(...) and similar methods ------------------------------------------------------------
 
 
 def new_zeros(self: Any, *size: Any, dtype: Any = None, requires_grad: bool = False, **where: Any) -> Tensor:
-    """Zeros of this size, in the tensor's dtype."""
+    """A tensor of zeros of the given size, with this tensor's dtype."""
     return _filled("new_zeros", 0.0, size, like(self, dtype), requires_grad, where)
 
 
 def new_ones(self: Any, *size: Any, dtype: Any = None, requires_grad: bool = False, **where: Any) -> Tensor:
-    """Ones of this size, in the tensor's dtype."""
+    """A tensor of ones of the given size, with this tensor's dtype."""
     return _filled("new_ones", 1.0, size, like(self, dtype), requires_grad, where)
 
 
 def new_empty(self: Any, *size: Any, dtype: Any = None, requires_grad: bool = False, **where: Any) -> Tensor:
-    """Any content of this size, in the tensor's dtype."""
+    """A tensor of the given size with this tensor's dtype and unspecified content."""
     return _filled("new_empty", 0.0, size, like(self, dtype), requires_grad, where)
 
 
 def new_empty_strided(
     self: Any, size: Any, stride: Any, *, dtype: Any = None, requires_grad: bool = False, **where: Any
 ) -> Tensor:
-    """Any content of this size, in the tensor's dtype; strides are the workers' affair."""
+    """A tensor of the given size with this tensor's dtype and unspecified content; stride has no effect."""
     return _filled("new_empty_strided", 0.0, (size,), like(self, dtype), requires_grad, where)
 
 
 def new_full(
     self: Any, size: Any, fill_value: Any, *, dtype: Any = None, requires_grad: bool = False, **where: Any
 ) -> Tensor:
-    """One number, of this size, in the tensor's dtype."""
+    """A tensor of the given size filled with fill_value, with this tensor's dtype."""
     return full(size, fill_value, dtype=like(self, dtype), requires_grad=requires_grad, **where)
 
 
 def new_tensor(self: Any, data: Any, *, dtype: Any = None, requires_grad: bool = False, **where: Any) -> Tensor:
-    """A tensor with a copy of this data, in the tensor's dtype."""
+    """A tensor with a copy of the data, with this tensor's dtype."""
     return tensor(data, dtype=like(self, dtype), requires_grad=requires_grad, **where)
 
 
-# --- counting ----------------------------------------------------------------------------------------
+# --- ranges ------------------------------------------------------------------------------------------
 
 
 def _number(x: Any) -> Any:
-    """A number that may have been given as a tensor."""
+    """A Python number, which may be given as a tensor or a NumPy number."""
     return x.item() if hasattr(x, "_v") or isinstance(x, (np.generic, np.ndarray)) else x
 
 
@@ -335,7 +324,7 @@ def _is_whole(x: Any) -> bool:
 def arange(
     start: Any = None, end: Any = None, step: Any = 1, *, dtype: Any = None, requires_grad: bool = False, **where: Any
 ) -> Tensor:
-    """start (0 if not given), start + step, ... below end.
+    """The numbers from start (default 0) up to but not including end, in steps of step.
 
     >>> import gt
     >>> gt.arange(2, 10, 3)
@@ -345,38 +334,37 @@ def arange(
     if start is None or end is None:
         start, end = 0, start if end is None else end
     if end is None:
-        raise ArgumentError("arange: give an end, as in arange(10)")
+        raise ArgumentError("arange: expected an end, as in arange(10)")
     start, end, step = _number(start), _number(end), _number(step)
     whole = _is_whole(start) and _is_whole(end) and _is_whole(step)
     kind = dtypes.dtype(dtype) if dtype is not None else dtypes.int64 if whole else default_dtype()
-    if not kind.is_floating_point and not whole:  # torch rounds before it counts
+    if not kind.is_floating_point and not whole:  # torch truncates first
         start, end, step = int(start), int(end), int(step)
         whole = True
     if step == 0:
-        raise ArgumentError("arange: step must not be zero")
+        raise ArgumentError("arange: step must not be 0")
     n = int(-((start - end) // step)) if whole else math.ceil((end - start) / step)
     if n < 0:
-        raise ArgumentError(f"arange: from {start} to {end} does not go with a step of {step}")
+        raise ArgumentError(f"arange: step {step} does not lead from {start} to {end}")
     return finish(apply(_ARANGE[n, kind.name], (start, step)), requires_grad)
 
 
 def _places(op: str, start: Any, end: Any, steps: Any, dtype: DType, wide: DType) -> Tensor:
-    """`steps` numbers from start to end, in a wide type."""
+    """`steps` evenly spaced numbers from start to end, in a wide dtype."""
     n = int(_number(steps))
-    if n < 0:
-        raise ArgumentError(f"{op}: the number of steps cannot be negative: {n}")
-    if not dtype.is_differentiable:  # torch rounds before it counts
+    at_least(op, "steps", n, 0)
+    if not dtype.is_differentiable:  # torch truncates first
         start, end = int(start), int(end)
     i = arange(n, dtype=wide)
     step = (end - start) / (n - 1) if n > 1 else 0.0
-    # Counted from both ends, as torch does: so the last one is `end` itself.
+    # Computed from both ends, as in torch, so that the last number is exactly `end`.
     return ew.where(i < max(n // 2, 1), i * step + start, (i - (n - 1)) * step + end)
 
 
 def linspace(
     start: Any, end: Any, steps: Any, *, dtype: Any = None, requires_grad: bool = False, **where: Any
 ) -> Tensor:
-    """So many numbers from start to end, evenly spaced."""
+    """steps evenly spaced numbers from start to end, both included."""
     ignored("linspace", where)
     start, end = _number(start), _number(end)
     kind = _spaced(start, end, dtype)
@@ -387,11 +375,11 @@ def logspace(
     start: Any, end: Any, steps: Any, base: float = 10.0, *, dtype: Any = None, requires_grad: bool = False,
     **where: Any,
 ) -> Tensor:  # fmt: skip
-    """So many powers of base, whose exponents go from start to end, evenly spaced."""
+    """steps numbers from base ** start to base ** end, evenly spaced on a logarithmic scale."""
     ignored("logspace", where)
     start, end = _number(start), _number(end)
     kind = _spaced(start, end, dtype)
-    wide = dtypes.float64 if kind.is_differentiable else dtypes.float32  # as torch: what is cut off differs
+    wide = dtypes.float64 if kind.is_differentiable else dtypes.float32  # as in torch, whose truncation depends on it
     powers = ew.pow(base, _places("logspace", start, end, steps, kind, wide))
     return finish(ew.cast(powers, kind), requires_grad)
 
@@ -403,7 +391,7 @@ def _spaced(start: Any, end: Any, dtype: Any) -> DType:
 
 
 def eye(n: int, m: int | None = None, *, dtype: Any = None, requires_grad: bool = False, **where: Any) -> Tensor:
-    """Ones on the diagonal, zeros elsewhere."""
+    """A matrix with ones on the diagonal and zeros elsewhere."""
     ignored("eye", where)
     shape = shape_of("eye", (n, n if m is None else m), {})
     rows, columns = arange(shape[0]).unsqueeze(1), arange(shape[1])
@@ -415,13 +403,13 @@ def _triangle(keep: np.ndarray[Any, Any], dtype: Any) -> Tensor:
 
 
 def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = dtypes.int64, **where: Any) -> Tensor:
-    """Row and column of every element on and below a diagonal."""
+    """The row and column indices of the elements on and below a diagonal of a row x col matrix."""
     ignored("tril_indices", where)
     return _triangle(np.tri(row, col, offset, dtype=bool), dtype)
 
 
 def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = dtypes.int64, **where: Any) -> Tensor:
-    """Row and column of every element on and above a diagonal."""
+    """The row and column indices of the elements on and above a diagonal of a row x col matrix."""
     ignored("triu_indices", where)
     return _triangle(~np.tri(row, col, offset - 1, dtype=bool), dtype)
 
@@ -430,7 +418,7 @@ def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = dtypes.int
 
 
 def next_seed(generator: Any = None) -> Any:
-    """The seed of a random op; in a traced function, one that a replay draws anew."""
+    """The seed of a random op; in a traced function, every replay draws a new one."""
     rec = recording.recorder()
     if generator is not None:
         draw = generator.next_seed if rec.trace is None else lambda: rec.trace.live(generator.next_seed)

@@ -1,13 +1,13 @@
-"""Sums of products written with letters: `einsum("bij,bjk->bik", a, b)`.
+"""Einstein summation: `einsum("bij,bjk->bik", a, b)`.
 
-The operands are joined from left to right, two at a time, each pair by one matrix product: letters that
-both have and that are needed later are its batch, those that are needed no more are summed over.
+The operands are contracted from left to right, two at a time, each pair by one matrix product. Letters that both
+operands have are batch dimensions if they are needed later, and are summed over otherwise.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gt.client.compat.arguments import shown
 from gt.client.compat.autocast import autocasts
@@ -16,23 +16,20 @@ from gt.client.functions import reductions as red
 from gt.client.functions import shapes
 from gt.client.functions.diagonals import diagonal
 from gt.client.functions.linalg.matrices import matmul
+from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
 from gt.ops.record import Autocast
 
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
-
 __all__ = ["einsum"]
-METHODS: list[str] = []
 
-#: A letter, or the number of a dimension under the dots, counted from the right: -1 is the last.
+#: A letter, or the position of a dimension covered by "...", counted from the right: -1 is the last.
 Label = str | int
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
 @autocasts(Autocast(cuda="lower"))
 def einsum(*args: Any) -> Tensor:
-    """The sum of products that an equation names.
+    """The sum of products of the operands' elements, given as an equation in Einstein notation.
 
     >>> import gt
     >>> gt.einsum("ij,jk->ik", gt.ones(2, 3), gt.ones(3, 2))
@@ -43,14 +40,14 @@ def einsum(*args: Any) -> Tensor:
     left, arrow, right = equation.partition("->")
     terms = left.split(",")
     if len(terms) != len(operands):
-        raise ArgumentError(f"einsum: {equation!r} names {len(terms)} operands, there are {len(operands)}")
+        raise ArgumentError(f"einsum: {equation!r} expects {len(terms)} operands, got {len(operands)}")
     found = [_labels(equation, term, x) for term, x in zip(terms, operands, strict=True)]
     sizes: dict[Label, int] = {}
     for labels, x in zip(found, operands, strict=True):
         for k, n in zip(labels, x.shape, strict=True):
             have = sizes.get(k, 1)
             if n != have and 1 not in (n, have):
-                what = f"{k!r}" if isinstance(k, str) else "a dimension under '...'"
+                what = f"{k!r}" if isinstance(k, str) else "a dimension of '...'"
                 raise ShapeError(f"einsum: {equation!r}: {what} has sizes {have} and {n}")
             sizes[k] = max(n, have) if 0 not in (n, have) else 0
     out = _output(equation, right if arrow else None, found, sizes)
@@ -67,9 +64,9 @@ def einsum(*args: Any) -> Tensor:
 
 
 def _equation(args: tuple[Any, ...]) -> tuple[str, list[Any]]:
-    """The equation and the operands, also where they came as tensors and lists of numbers in turn."""
+    """The equation and the operands. They may be given as operand, list of numbers, operand, list of numbers, ..."""
     if not args:
-        raise ArgumentError("einsum: give an equation and its operands")
+        raise ArgumentError("einsum: expected an equation and its operands")
     if isinstance(args[0], str):
         rest = args[1:]
         several = len(rest) == 1 and isinstance(rest[0], (list, tuple))
@@ -85,7 +82,7 @@ def _term(numbers: Any) -> str:
     try:
         return "".join("..." if k is Ellipsis else _LETTERS[k] for k in numbers)
     except (TypeError, IndexError):
-        raise ArgumentError(f"einsum: subscripts are numbers from 0 to 51 or ..., not {shown(numbers)}") from None
+        raise ArgumentError(f"einsum: subscripts must be ints from 0 to 51 or ..., got {shown(numbers)}") from None
 
 
 def _labels(equation: str, term: str, x: Any) -> list[Label]:
@@ -107,14 +104,14 @@ def _output(equation: str, right: str | None, found: list[list[Label]], sizes: d
     before, there, after = right.partition("...")
     for c in before + after:
         if c not in sizes:
-            raise ArgumentError(f"einsum: {equation!r}: {c!r} is in the result and in no operand")
+            raise ArgumentError(f"einsum: {equation!r}: {c!r} is in the output but in no operand")
         if right.count(c) > 1:
-            raise ArgumentError(f"einsum: {equation!r}: {c!r} is in the result twice")
+            raise ArgumentError(f"einsum: {equation!r}: {c!r} is in the output twice")
     return [*before, *(dots if there else []), *after]
 
 
 def _once(x: Any, labels: list[Label]) -> tuple[Any, list[Label]]:
-    """Repeated letters become one: the diagonal of their dimensions."""
+    """Replace dimensions with the same letter by their diagonal."""
     labels = list(labels)
     for k in dict.fromkeys(labels):
         while labels.count(k) > 1:
@@ -135,7 +132,7 @@ def _sum_out(x: Any, labels: list[Label], keep: set[Label]) -> tuple[Any, list[L
 
 
 def _drop(x: Any, labels: list[Label], gone: set[Label]) -> tuple[Any, list[Label]]:
-    """Without dimensions of size 1."""
+    """Remove dimensions of size 1."""
     if gone.isdisjoint(labels):
         return x, labels
     shape = [n for n, k in zip(x.shape, labels, strict=True) if k not in gone]
@@ -143,9 +140,9 @@ def _drop(x: Any, labels: list[Label], gone: set[Label]) -> tuple[Any, list[Labe
 
 
 def _join(a: Any, la: list[Label], b: Any, lb: list[Label], keep: set[Label]) -> tuple[Any, list[Label]]:
-    """One operand of two, with the letters that are still needed."""
+    """Contract two operands into one, with the letters that are still needed."""
     of_a, of_b = dict(zip(la, a.shape, strict=True)), dict(zip(lb, b.shape, strict=True))
-    # A size of 1 beside a larger one is repeated, which needs no dimension of its own.
+    # A dimension of size 1 broadcasts against the other operand's, so it can be removed.
     a, la = _drop(a, la, {k for k in la if k in of_b and of_a[k] == 1 != of_b[k]})
     b, lb = _drop(b, lb, {k for k in lb if k in of_a and of_b[k] == 1 != of_a[k]})
     a, la = _sum_out(a, la, keep | set(lb))
@@ -162,7 +159,7 @@ def _join(a: Any, la: list[Label], b: Any, lb: list[Label], keep: set[Label]) ->
 
 
 def _arrange(x: Any, labels: list[Label], batch: list[Label], first: list[Label], second: list[Label]) -> Any:
-    """In the form of a batch of matrices: (batch..., all of first, all of second)."""
+    """Reshape to a batch of matrices: (batch..., product of first, product of second)."""
     order = [labels.index(k) for k in (*batch, *first, *second)]
     if order != list(range(len(order))):
         x = shapes.permute(x, *order)

@@ -1,33 +1,31 @@
-"""Numbers as vectors: rows of a table, bags of rows, one-hot."""
+"""Embeddings: rows of a table by index, bags of rows, one-hot vectors."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gt import dtypes
+from gt.client.compat.checks import one_of
 from gt.client.functions import elementwise as ew
 from gt.client.functions import shapes
+from gt.client.functions.creation import arange, ones, zeros
+from gt.client.functions.linalg.norms import vector_norm
 from gt.client.grad.modes import set_grad
 from gt.client.record.recorder import apply, unary
 from gt.client.record.tree import Kinds
+from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import TABLE
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
-
-__all__: list[str] = []  # torch has these in nn.functional
-METHODS: list[str] = []
 
 _EMBEDDING = Kinds(TABLE["embedding"], "padding_idx", "scale_grad_by_freq")
 _ONE_HOT = Kinds(TABLE["one_hot"], "n")
 
 
 def one_hot(tensor: Any, num_classes: int = -1) -> Tensor:
-    """Ones where the number says, zeros elsewhere, along a new last dimension."""
+    """One-hot vectors of class indices, in a new last dimension of size num_classes."""
     if num_classes < 0:
         if not tensor.numel():
-            raise ArgumentError("one_hot: of an empty tensor num_classes cannot be found; name it")
+            raise ArgumentError("one_hot: the tensor is empty; pass num_classes")
         num_classes = int(tensor.max().item()) + 1
     return unary(_ONE_HOT[num_classes], tensor)
 
@@ -36,7 +34,7 @@ def embedding(
     input: Any, weight: Any, padding_idx: int | None = None, max_norm: float | None = None, norm_type: float = 2.0,
     scale_grad_by_freq: bool = False, sparse: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Rows of weight by number; the numbers come first, as in torch.nn.functional."""
+    """The rows of weight at the indices in input."""
     pad = _padding("embedding", padding_idx, weight)
     if max_norm is not None:
         _renormalize(weight, input, max_norm, norm_type)
@@ -48,30 +46,19 @@ def _padding(op: str, padding_idx: int | None, weight: Any) -> int:
         return -1
     n = weight.shape[0]
     if not -n <= padding_idx < n:
-        raise ArgumentError(f"{op}: padding_idx {padding_idx} is not a row of a weight with {n} rows")
+        raise ArgumentError(f"{op}: padding_idx {padding_idx} is out of range for a weight with {n} rows")
     return int(padding_idx % n)
 
 
 def _renormalize(weight: Any, input: Any, max_norm: float, norm_type: float) -> None:
-    """Scale the rows in use whose norm is larger than max_norm, in place, as torch does."""
-    from gt.client.functions.creation import zeros
-
+    """Scale the rows at the indices in input to a norm of at most max_norm, in place, as torch does."""
     with set_grad(False):
         table = weight.detach()
         flat = shapes.reshape(input, (input.numel(),))
         used = zeros(table.shape[0], dtype=dtypes.bool_).index_fill(0, flat, True)
-        norm = _norm(table, float(norm_type))
+        norm = vector_norm(table, norm_type, 1)
         scale = ew.where(ew.logical_and(used, norm > max_norm), max_norm / (norm + 1e-7), 1.0)
         table.mul_(shapes.unsqueeze(scale, 1))
-
-
-def _norm(x: Any, p: float) -> Any:
-    """Of each row."""
-    if p == 2.0:
-        return (x * x).sum(1).sqrt()
-    if p == float("inf"):
-        return x.abs().amax(1)
-    return (x.abs() ** p).sum(1) ** (1.0 / p)
 
 
 def embedding_bag(
@@ -79,23 +66,22 @@ def embedding_bag(
     scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, per_sample_weights: Any = None,
     include_last_offset: bool = False, padding_idx: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """The sum, mean or maximum of the rows in each bag of numbers: rows of a matrix, or runs that begin at offsets."""
-    if mode not in ("sum", "mean", "max"):
-        raise ArgumentError(f"embedding_bag: mode is 'sum', 'mean' or 'max', not {mode!r}")
+    """The sum, mean or maximum of the embeddings in each bag: a row of a matrix, or a run that begins at an offset."""
+    one_of("embedding_bag", "mode", mode, "sum", "mean", "max")
     if per_sample_weights is not None and mode != "sum":
-        raise ArgumentError(f"embedding_bag: per_sample_weights go with mode 'sum', not {mode!r}")
+        raise ArgumentError(f"embedding_bag: per_sample_weights needs mode='sum', got {mode!r}")
     if input.ndim == 2:
         if offsets is not None:
-            raise ArgumentError("embedding_bag: a matrix of numbers has its bags as rows; give no offsets")
+            raise ArgumentError("embedding_bag: offsets must be None if input is a matrix, whose rows are the bags")
         bags, width = input.shape
-        bag = shapes.reshape(shapes.expand(_arange(bags).unsqueeze(1), (bags, width)), (bags * width,))
+        bag = shapes.reshape(shapes.expand(arange(bags).unsqueeze(1), (bags, width)), (bags * width,))
     elif input.ndim == 1:
         if offsets is None or offsets.ndim != 1:
-            raise ArgumentError("embedding_bag: a vector of numbers needs offsets, a vector too")
+            raise ArgumentError("embedding_bag: offsets must be a vector if input is a vector")
         bags = offsets.shape[0] - bool(include_last_offset)
         bag = _bags(offsets[:bags], input.shape[0])
     else:
-        raise ShapeError(f"embedding_bag: the numbers are a vector or a matrix, not of shape {tuple(input.shape)}")
+        raise ShapeError(f"embedding_bag: input must be a vector or a matrix, got shape {tuple(input.shape)}")
     if per_sample_weights is not None and per_sample_weights.shape != input.shape:
         raise ShapeError(
             f"embedding_bag: per_sample_weights {tuple(per_sample_weights.shape)} and input {tuple(input.shape)} differ"
@@ -106,30 +92,20 @@ def embedding_bag(
     return _reduce(rows, bag, bags, mode, counted, per_sample_weights)
 
 
-def _arange(n: int) -> Any:
-    from gt.client.functions.creation import arange
-
-    return arange(n)
-
-
 def _bags(offsets: Any, n: int) -> Any:
-    """The bag of each of n numbers: how many offsets lie at or before it, less one."""
-    from gt.client.functions.creation import ones, zeros
-
+    """The bag of each of n indices: the number of offsets at or before it, minus one."""
     begins = zeros(n + 1, dtype=dtypes.int64).index_add(0, offsets, ones(offsets.shape[0], dtype=dtypes.int64))
     return begins[:n].cumsum(0) - 1
 
 
 def _reduce(rows: Any, bag: Any, bags: int, mode: str, counted: Any, weights: Any) -> Tensor:
-    from gt.client.functions.creation import zeros
-
     start = zeros(bags, rows.shape[1], dtype=rows.dtype)
     keep = None if counted is None else shapes.unsqueeze(counted, 1)
     if mode == "max":
         index = shapes.expand(shapes.unsqueeze(bag, 1), rows.shape)
         if keep is None:
             return start.scatter_reduce(0, index, rows, "amax", include_self=False)
-        # What is not counted is below everything; a bag of nothing else is zero.
+        # Padding is -inf, below everything; a bag that contains only padding is zero.
         low = start.scatter_reduce(0, index, ew.where(keep, rows, float("-inf")), "amax", include_self=False)
         return ew.where(ew.isneginf(low), 0.0, low)
     if weights is not None:
@@ -139,6 +115,6 @@ def _reduce(rows: Any, bag: Any, bags: int, mode: str, counted: Any, weights: An
     total = start.index_add(0, bag, rows)
     if mode == "sum":
         return total
-    ones = ew.cast(counted, rows.dtype) if counted is not None else zeros(rows.shape[0], dtype=rows.dtype) + 1.0
-    n = zeros(bags, dtype=rows.dtype).index_add(0, bag, ones)
+    one = ones(rows.shape[0], dtype=rows.dtype) if counted is None else ew.cast(counted, rows.dtype)
+    n = zeros(bags, dtype=rows.dtype).index_add(0, bag, one)
     return total / shapes.unsqueeze(ew.clamp(n, min=1.0), 1)

@@ -1,24 +1,24 @@
-"""The namespace gt.fft: torch.fft's functions. What GT lacks, torch runs on the worker."""
+"""Discrete Fourier transforms: the namespace gt.fft."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from gt import dtypes
 from gt.client.compat import arguments as _arguments
 from gt.client.compat.autocast import default_dtype
-from gt.client.compat.dims import one_dim
+from gt.client.compat.checks import one_of
+from gt.client.compat.dims import different_dims, one_dim
+from gt.client.compat.fallback import namespace
 from gt.client.functions import elementwise as ew
 from gt.client.functions import shapes
 from gt.client.functions.complexes import conj_physical
+from gt.client.functions.creation import arange, finish, float_dtype, zeros
 from gt.client.record.recorder import unary
 from gt.client.record.tree import Kinds
-from gt.errors import ArgumentError, DimError, DTypeError, ShapeError
+from gt.client.tensor import Tensor
+from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import TABLE
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = [
     "fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "hfft2", "hfftn", "ifft", "ifft2", "ifftn", "ifftshift",
@@ -33,10 +33,9 @@ Dims = tuple[int, ...]
 
 
 def _norm(op: str, norm: str | None, forward: bool) -> str:
-    """What the result is divided by."""
+    """The normalization of the op: the result is divided by nothing, n, or the square root of n."""
     names = {None: "none", "backward": "none", "ortho": "root", "forward": "n"}
-    if norm not in names:
-        raise ArgumentError(f"{op}: norm={norm!r} is not one of backward, ortho, forward")
+    one_of(op, "norm", norm, *names)
     found = names[norm]
     return found if forward else {"none": "n", "n": "none"}.get(found, found)
 
@@ -49,37 +48,32 @@ def _complex(x: Any) -> Any:
 
 def _real(op: str, x: Any) -> Any:
     if x.dtype.is_complex:
-        raise DTypeError(f"{op}: takes real numbers, not {x.dtype.name}; use fft")
+        raise DTypeError(f"{op}: expected a real tensor, got {x.dtype.name}; use fft")
     return x if x.dtype.is_differentiable else ew.cast(x, default_dtype())
 
 
 def _axes(op: str, x: Any, s: Any, dim: Any) -> tuple[Dims, list[int | None]]:
-    """The dimensions to transform, and the sizes wanted there (None: as it is)."""
+    """The dimensions to transform, and the sizes to pad or trim them to (None: keep)."""
     if s is not None:
         s = [s] if hasattr(s, "__index__") else list(s)
     if dim is None:
         if s is not None and len(s) > x.ndim:
-            raise ShapeError(f"{op}: {len(s)} sizes for a tensor of {x.ndim} dimensions")
+            raise ShapeError(f"{op}: got {len(s)} sizes for a tensor of {x.ndim} dimensions")
         dims = tuple(range(0 if s is None else x.ndim - len(s), x.ndim))
     else:
-        dims = tuple(one_dim(op, d, x.ndim) for d in ([dim] if hasattr(dim, "__index__") else dim))
-    if len(set(dims)) != len(dims):
-        raise DimError(f"{op}: dim={dim} names a dimension twice")
+        dims = different_dims(op, [dim] if hasattr(dim, "__index__") else dim, x.ndim)
     if s is not None and len(s) != len(dims):
-        raise ArgumentError(f"{op}: {len(s)} sizes for {len(dims)} dimensions")
+        raise ArgumentError(f"{op}: expected a size for each of {len(dims)} dimensions, got {len(s)}")
     sizes = [None if s is None or s[i] == -1 or s[i] is None else int(s[i]) for i in range(len(dims))]
     for d, n in zip(dims, sizes, strict=True):
         if (n is not None and n < 1) or (n is None and x.ndim and not x.shape[d]):
-            raise ShapeError(
-                f"{op}: dimension {d} of {x.shape} has {x.shape[d] if n is None else n} points to transform"
-            )
+            points = x.shape[d] if n is None else n
+            raise ShapeError(f"{op}: expected at least 1 point in dimension {d} of {x.shape}, got {points}")
     return dims, sizes
 
 
 def _fitted(x: Any, dims: Dims, sizes: Sequence[int | None]) -> Any:
-    """Cut, or filled up with zeros, to these sizes."""
-    from gt.client.functions.creation import zeros
-
+    """The tensor trimmed, or padded with zeros, to these sizes."""
     for d, n in zip(dims, sizes, strict=True):
         have = x.shape[d]
         if n is not None and n < have:
@@ -89,12 +83,16 @@ def _fitted(x: Any, dims: Dims, sizes: Sequence[int | None]) -> Any:
     return x
 
 
-def _c2c(op: str, x: Any, s: Any, dim: Any, norm: str | None, forward: bool) -> Tensor:
+def _forward(op: str, x: Any, s: Any, dim: Any, norm: str | None, forward: bool = True) -> Tensor:
     x = _complex(x)
     dims, sizes = _axes(op, x, s, dim)
     scale = _norm(op, norm, forward)
     x = _fitted(x, dims, sizes)
     return unary(_C2C[dims, scale, forward], x) if dims else x
+
+
+def _inverse(op: str, x: Any, s: Any, dim: Any, norm: str | None) -> Tensor:
+    return _forward(op, x, s, dim, norm, False)
 
 
 def _r2c(op: str, x: Any, s: Any, dim: Any, norm: str | None) -> Tensor:
@@ -106,17 +104,17 @@ def _r2c(op: str, x: Any, s: Any, dim: Any, norm: str | None) -> Tensor:
 def _some_axes(op: str, x: Any, s: Any, dim: Any) -> tuple[Dims, list[int | None]]:
     dims, sizes = _axes(op, x, s, dim)
     if not dims or not x.ndim:
-        raise ShapeError(f"{op}: a tensor of shape {x.shape} has no dimension to transform")
+        raise ShapeError(f"{op}: expected at least one dimension to transform, got shape {x.shape}")
     return dims, sizes
 
 
 def _half(op: str, x: Any, s: Any, dim: Any) -> tuple[Any, Dims, int]:
-    """What a transform to real numbers takes: x fitted, the dimensions, and the points of the last."""
+    """The operand of a transform to real numbers, its dimensions, and the number of points of the last."""
     x = _complex(x)
     dims, sizes = _some_axes(op, x, s, dim)
     last = sizes[-1] if sizes[-1] is not None else 2 * (x.shape[dims[-1]] - 1)
     if last < 1:
-        raise ShapeError(f"{op}: dimension {dims[-1]} of {x.shape} has {last} points to transform; give n or s")
+        raise ShapeError(f"{op}: the result needs at least 1 point in dimension {dims[-1]} of {x.shape}; pass n or s")
     return _fitted(x, dims, [*sizes[:-1], last // 2 + 1]), dims, last
 
 
@@ -126,7 +124,7 @@ def _c2r(op: str, x: Any, s: Any, dim: Any, norm: str | None) -> Tensor:
 
 
 def _hermitian(op: str, x: Any, s: Any, dim: Any, norm: str | None) -> Tensor:
-    """The forward transform of half of a Hermitian signal: real."""
+    """The forward transform of a Hermitian signal given by one half; the result is real."""
     x, dims, n = _half(op, x, s, dim)
     scale = _norm(op, norm, True)
     if len(dims) > 1:
@@ -143,101 +141,50 @@ def _to_hermitian(op: str, x: Any, s: Any, dim: Any, norm: str | None) -> Tensor
     return unary(_C2C[dims[:-1], scale, False], half) if len(dims) > 1 else half
 
 
-# --- one dimension -------------------------------------------------------------------------------------
+# --- transforms ----------------------------------------------------------------------------------------
 
 
-def fft(input: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-    """The Fourier transform along a dimension."""
-    return _c2c("fft.fft", input, n, dim, norm, True)
+def _of_one_dim(name: str, transform: Callable[..., Tensor], doc: str) -> Callable[..., Tensor]:
+    def function(input: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
+        return transform(f"fft.{name}", input, n, dim, norm)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return function
 
 
-def ifft(input: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-    """The inverse Fourier transform along a dimension."""
-    return _c2c("fft.ifft", input, n, dim, norm, False)
+def _of_dims(name: str, transform: Callable[..., Tensor], dims: Dims | None, doc: str) -> Callable[..., Tensor]:
+    def function(input: Any, s: Any = None, dim: Any = dims, norm: str | None = None) -> Tensor:
+        return transform(f"fft.{name}", input, s, dim, norm)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return function
 
 
-def rfft(input: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-    """The Fourier transform of real numbers: the half that determines the other."""
-    return _r2c("fft.rfft", input, n, dim, norm)
+fft = _of_one_dim("fft", _forward, "The discrete Fourier transform along a dimension.")
+ifft = _of_one_dim("ifft", _inverse, "The inverse discrete Fourier transform along a dimension.")
+rfft = _of_one_dim("rfft", _r2c, "fft() of real input; returns the non-negative frequencies.")
+irfft = _of_one_dim("irfft", _c2r, "The inverse of rfft(); n is the size of the result.")
+hfft = _of_one_dim("hfft", _hermitian, "fft() of a Hermitian signal given by one half; n is the size of the result.")
+ihfft = _of_one_dim("ihfft", _to_hermitian, "The inverse of hfft().")
 
+fft2 = _of_dims("fft2", _forward, (-2, -1), "The discrete Fourier transform along two dimensions.")
+ifft2 = _of_dims("ifft2", _inverse, (-2, -1), "The inverse of fft2().")
+fftn = _of_dims("fftn", _forward, None, "The discrete Fourier transform along several dimensions, by default all.")
+ifftn = _of_dims("ifftn", _inverse, None, "The inverse of fftn().")
 
-def irfft(input: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-    """The inverse of rfft; n is the number of points of the result."""
-    return _c2r("fft.irfft", input, n, dim, norm)
+_HALF = "of real input; returns the non-negative frequencies of the last dimension."
+rfft2 = _of_dims("rfft2", _r2c, (-2, -1), f"fft2() {_HALF}")
+irfft2 = _of_dims("irfft2", _c2r, (-2, -1), "The inverse of rfft2(); s are the sizes of the result.")
+rfftn = _of_dims("rfftn", _r2c, None, f"fftn() {_HALF}")
+irfftn = _of_dims("irfftn", _c2r, None, "The inverse of rfftn(); s are the sizes of the result.")
 
-
-def hfft(input: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-    """The Fourier transform of a Hermitian signal given by its half; n is the number of points of the result."""
-    return _hermitian("fft.hfft", input, n, dim, norm)
-
-
-def ihfft(input: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-    """The inverse of hfft."""
-    return _to_hermitian("fft.ihfft", input, n, dim, norm)
-
-
-# --- several dimensions --------------------------------------------------------------------------------
-
-
-def fftn(input: Any, s: Any = None, dim: Any = None, norm: str | None = None) -> Tensor:
-    """The Fourier transform along dims; along all, if neither s nor dim is given."""
-    return _c2c("fft.fftn", input, s, dim, norm, True)
-
-
-def ifftn(input: Any, s: Any = None, dim: Any = None, norm: str | None = None) -> Tensor:
-    """The inverse of fftn."""
-    return _c2c("fft.ifftn", input, s, dim, norm, False)
-
-
-def rfftn(input: Any, s: Any = None, dim: Any = None, norm: str | None = None) -> Tensor:
-    """fftn of real numbers: the half, along the last of dims, that determines the other."""
-    return _r2c("fft.rfftn", input, s, dim, norm)
-
-
-def irfftn(input: Any, s: Any = None, dim: Any = None, norm: str | None = None) -> Tensor:
-    """The inverse of rfftn; s are the sizes of the result."""
-    return _c2r("fft.irfftn", input, s, dim, norm)
-
-
-def hfftn(input: Any, s: Any = None, dim: Any = None, norm: str | None = None) -> Tensor:
-    """fftn of a Hermitian signal given by its half; s are the sizes of the result."""
-    return _hermitian("fft.hfftn", input, s, dim, norm)
-
-
-def ihfftn(input: Any, s: Any = None, dim: Any = None, norm: str | None = None) -> Tensor:
-    """The inverse of hfftn."""
-    return _to_hermitian("fft.ihfftn", input, s, dim, norm)
-
-
-def fft2(input: Any, s: Any = None, dim: Any = (-2, -1), norm: str | None = None) -> Tensor:
-    """The Fourier transform along two dimensions."""
-    return _c2c("fft.fft2", input, s, dim, norm, True)
-
-
-def ifft2(input: Any, s: Any = None, dim: Any = (-2, -1), norm: str | None = None) -> Tensor:
-    """The inverse of fft2."""
-    return _c2c("fft.ifft2", input, s, dim, norm, False)
-
-
-def rfft2(input: Any, s: Any = None, dim: Any = (-2, -1), norm: str | None = None) -> Tensor:
-    """fft2 of real numbers: the half that determines the other."""
-    return _r2c("fft.rfft2", input, s, dim, norm)
-
-
-def irfft2(input: Any, s: Any = None, dim: Any = (-2, -1), norm: str | None = None) -> Tensor:
-    """The inverse of rfft2; s are the sizes of the result."""
-    return _c2r("fft.irfft2", input, s, dim, norm)
-
-
-def hfft2(input: Any, s: Any = None, dim: Any = (-2, -1), norm: str | None = None) -> Tensor:
-    """fft2 of a Hermitian signal given by its half; s are the sizes of the result."""
-    return _hermitian("fft.hfft2", input, s, dim, norm)
-
-
-def ihfft2(input: Any, s: Any = None, dim: Any = (-2, -1), norm: str | None = None) -> Tensor:
-    """The inverse of hfft2."""
-    return _to_hermitian("fft.ihfft2", input, s, dim, norm)
-
+_HERMITIAN = "of a Hermitian signal given by one half; s are the sizes of the result."
+hfft2 = _of_dims("hfft2", _hermitian, (-2, -1), f"fft2() {_HERMITIAN}")
+ihfft2 = _of_dims("ihfft2", _to_hermitian, (-2, -1), "The inverse of hfft2().")
+hfftn = _of_dims("hfftn", _hermitian, None, f"fftn() {_HERMITIAN}")
+ihfftn = _of_dims("ihfftn", _to_hermitian, None, "The inverse of hfftn().")
 
 # --- frequencies ---------------------------------------------------------------------------------------
 
@@ -250,46 +197,29 @@ def _shifted(op: str, x: Any, dim: Any, forward: bool) -> Tensor:
         if 0 < first < n:
             a, b = shapes.split(x, [first, n - first], d)
             x = shapes.cat([b, a], d)
-    out: Tensor = x
-    return out
+    return x
 
 
 def fftshift(input: Any, dim: Any = None) -> Tensor:
-    """The order of a transform turned so that frequency 0 is in the middle."""
+    """Reorder the result of a transform so that frequency 0 is in the middle."""
     return _shifted("fft.fftshift", input, dim, True)
 
 
 def ifftshift(input: Any, dim: Any = None) -> Tensor:
-    """The inverse of fftshift."""
+    """The inverse of fftshift()."""
     return _shifted("fft.ifftshift", input, dim, False)
 
 
 def fftfreq(n: int, d: float = 1.0, *, dtype: Any = None, requires_grad: bool = False, **ignored: Any) -> Tensor:
-    """The frequencies of fft's points, for samples at a distance of d."""
-    from gt.client.functions.creation import arange
-
-    kind = default_dtype() if dtype is None else dtypes.dtype(dtype)
+    """The frequencies of the result of fft(), for samples at a distance of d."""
     counted = shapes.cat([arange(0, (n + 1) // 2), arange(-(n // 2), 0)])
-    made = ew.mul(ew.cast(counted, kind), 1.0 / (n * d))
-    return made.requires_grad_() if requires_grad else made
+    return finish(ew.mul(ew.cast(counted, float_dtype(dtype)), 1.0 / (n * d)), requires_grad)
 
 
 def rfftfreq(n: int, d: float = 1.0, *, dtype: Any = None, requires_grad: bool = False, **ignored: Any) -> Tensor:
-    """The frequencies of rfft's points, for samples at a distance of d."""
-    from gt.client.functions.creation import arange
-
-    kind = default_dtype() if dtype is None else dtypes.dtype(dtype)
-    made = ew.mul(arange(0, n // 2 + 1, dtype=kind), 1.0 / (n * d))
-    return made.requires_grad_() if requires_grad else made
+    """The frequencies of the result of rfft(), for samples at a distance of d."""
+    return finish(ew.mul(arange(0, n // 2 + 1, dtype=float_dtype(dtype)), 1.0 / (n * d)), requires_grad)
 
 
 _arguments.explain_all(globals())
-
-
-def __getattr__(name: str) -> Any:
-    from gt.client.compat.fallback import find
-
-    found = None if name.startswith("_") else find(f"fft.{name}")
-    if found is None:
-        raise AttributeError(f"module 'gt.fft' has no attribute {name!r}")
-    return found
+__getattr__ = namespace("fft")

@@ -1,9 +1,9 @@
-"""`x[...]` and `x[...] = y`, as torch reads them.
+"""Indexing and slicing: `x[...]` and `x[...] = y` with torch's rules, `narrow`, `select`.
 
-Ints and slices are one `slice` op, a view; where it starts is passed by value, so a moving start makes no
-new program. An index tensor without dimensions is a view too (`select_at`), and nobody waits for its number.
-Index tensors with dimensions are `index`, a copy, as in torch. A mask stands for the positions where it holds:
-the dimensions it covers become one, and how many positions there are is asked of the worker.
+Ints and slices become one `slice` op, which is a view; its start is passed by value, so a changing start makes no new
+program. A 0-dimensional index tensor is a view too (`select_at`) and need not be fetched. Other index tensors become
+`index`, which copies, as in torch. A mask stands for the positions where it is True: the dimensions that it covers
+become one, and the worker is asked for the number of positions.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import numpy as np
 
 from gt import dtypes
 from gt.client.compat.arguments import shown
+from gt.client.compat.checks import positive
+from gt.client.compat.dims import one_dim
 from gt.client.functions import elementwise as ew
 from gt.client.functions import masks, shapes
-from gt.client.functions.slices import SLICE
+from gt.client.functions.constants import filled
 from gt.client.record import recorder as recording
 from gt.client.record.recorder import apply, unary
 from gt.client.record.tree import Kinds
@@ -30,10 +32,12 @@ from gt.ops.rules import broadcast
 if TYPE_CHECKING:
     from gt.client.tensor import Tensor
 
-__all__ = ["index_put"]
-METHODS = ["index_put"]
+__all__ = ["index_put", "narrow", "select", "select_scatter", "slice_scatter"]
+METHODS = [*__all__]
 INPLACE = ["index_put"]
 
+_SLICE = Kinds(TABLE["slice"], "dims", "lengths", "steps", "drop")
+_SLICE_PUT = Kinds(TABLE["slice_put"], "dims", "lengths", "steps", "drop")
 _SELECT_AT = Kinds(TABLE["select_at"], "dim")
 _INDEX = Kinds(TABLE["index"], "dims")
 _INDEX_PUT = Kinds(TABLE["index_put"], "dims", "accumulate")
@@ -41,7 +45,7 @@ _WRAP = Kinds(TABLE["wrap_index"], "n")
 
 
 class Place(NamedTuple):
-    """Where a key points: a view of the tensor, and index tensors at some of the view's dimensions."""
+    """What a key selects: a view of the tensor, and index tensors for some of the view's dimensions."""
 
     view: Any
     dims: tuple[int, ...]
@@ -49,7 +53,7 @@ class Place(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of what is there: the indices' common shape stands where they stood, if together, else in front."""
+        """The selection's shape: the indices' common shape replaces their dimensions if adjacent, else comes first."""
         view, dims = self.view.shape, self.dims
         if not dims:
             return tuple(view)
@@ -73,7 +77,7 @@ def setitem(x: Tensor, key: Any, value: Any) -> None:
     place = _find(x, key)
     view = place.view
     if not place.dims and _is_view(value, view):
-        return  # the second half of `x[i] += 1`: the view has been written to already
+        return  # the second half of `x[i] += 1`: the view has been written already
     if not isinstance(value, (bool, int, float)):
         value = _fitted(value, place.shape)
     if not place.dims:
@@ -85,21 +89,71 @@ def setitem(x: Tensor, key: Any, value: Any) -> None:
 
 
 def index_put(input: Any, indices: Any, values: Any, accumulate: bool = False) -> Tensor:
-    """The tensor with values written, or added, where the index tensors point; None stands for a whole dimension."""
+    """A copy of the tensor with values written, or added, at the given indices; None selects a whole dimension."""
     key = tuple(slice(None) if k is None else k for k in indices)
     place = _find(input, key, views=False)
     if not place.dims:
-        raise ArgumentError("index_put: needs at least one index tensor")
+        raise ArgumentError("index_put: expected at least one index tensor")
     values = _fitted(values, place.shape, "index_put") if hasattr(values, "_v") else values
     made = apply(_INDEX_PUT[place.dims, bool(accumulate)], (place.view, values, *place.indices))
     return made if made.shape == input.shape else shapes.reshape(made, input.shape)
+
+
+# --- slices along one dimension ----------------------------------------------------------------------
+
+
+def _dim_of(op: str, dim: int, ndim: int) -> int:
+    """The dimension as a non-negative number; the tensor must have at least one."""
+    if not ndim:
+        raise DimError(f"{op}: expected at least one dimension, got shape ()")
+    return one_dim(op, dim, ndim)
+
+
+def narrow(input: Any, dim: int, start: Any, length: int) -> Tensor:
+    """A view of `length` elements along dim, from `start` on."""
+    d = _dim_of("narrow", dim, input.ndim)
+    n = input.shape[d]
+    start = start if hasattr(start, "_letter") else int(start)
+    start = start + n if start < 0 else start
+    if length < 0 or not 0 <= start <= n - length:
+        raise DimError(f"narrow: start {start} and length {length} are out of range for dimension {d} of size {n}")
+    return take(_SLICE[(d,), (length,), (1,), ()], input, (start,))
+
+
+def select(input: Any, dim: int, index: Any) -> Tensor:
+    """The slice at an index along dim, as a view without that dimension."""
+    return getitem(input, (slice(None),) * _dim_of("select", dim, input.ndim) + (index,))
+
+
+def select_scatter(input: Any, src: Any, dim: int, index: int) -> Tensor:
+    """A copy of the tensor with the slice at an index along dim replaced by src."""
+    d = _dim_of("select_scatter", dim, input.ndim)
+    n = input.shape[d]
+    if not -n <= index < n:
+        raise DimError(f"select_scatter: index {index} is out of range for dimension {d} of size {n}")
+    return _put("select_scatter", input, src, d, index + n if index < 0 else index, 1, 1, (d,))
+
+
+def slice_scatter(input: Any, src: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Tensor:
+    """A copy of the tensor with the slice start:end:step along dim replaced by src."""
+    d = _dim_of("slice_scatter", dim, input.ndim)
+    positive("slice_scatter", "step", step)
+    a, b, _ = slice(start, end, step).indices(input.shape[d])
+    return _put("slice_scatter", input, src, d, a, len(range(a, b, step)), step, ())
+
+
+def _put(op: str, input: Any, src: Any, dim: int, start: int, length: int, step: int, drop: tuple[int, ...]) -> Tensor:
+    shape = (*input.shape[:dim], *(() if drop else (length,)), *input.shape[dim + 1 :])
+    if src.shape != shape:
+        raise ShapeError(f"{op}: src must have shape {shape}, got {tuple(src.shape)}")
+    return apply(_SLICE_PUT[(dim,), (length,), (step,), drop], (input, ew.cast(src, input.dtype), start))
 
 
 # --- values ------------------------------------------------------------------------------------------
 
 
 def _fitted(value: Any, shape: tuple[int, ...], op: str = "assignment") -> Any:
-    """The value as a tensor that broadcasts to `shape`; torch ignores leading ones that are too many."""
+    """The value as a tensor that broadcasts to `shape`; extra leading dimensions of size 1 are dropped, as in torch."""
     if not hasattr(value, "_v"):
         value = recording.coerce(op, value if hasattr(value, "_letter") else np.asarray(value))
         if not hasattr(value, "_v"):
@@ -109,12 +163,12 @@ def _fitted(value: Any, shape: tuple[int, ...], op: str = "assignment") -> Any:
         have = have[1:]
     tail = shape[len(shape) - len(have) :]
     if len(have) > len(shape) or any(a not in (1, b) for a, b in zip(have, tail, strict=True)):
-        raise ShapeError(f"{op}: a value of shape {tuple(value.shape)} does not fit into {shape}")
+        raise ShapeError(f"{op}: a value of shape {tuple(value.shape)} does not broadcast to {shape}")
     return value if have == value.shape else shapes.reshape(value, have)
 
 
 def _is_view(value: Any, view: Any) -> bool:
-    """Whether the value is this view itself, taken a second time."""
+    """Whether the value is this same view, taken before."""
     a, b = getattr(value, "_x", None), view._x
     if a is None or a.base is None or b is None or a.base is not b.base or a.kind is not b.kind:
         return False
@@ -122,7 +176,7 @@ def _is_view(value: Any, view: Any) -> bool:
 
 
 def _alone(key: Any) -> Any:
-    """The mask, if the key is nothing but one."""
+    """The mask, if the key is a single mask."""
     if isinstance(key, tuple):
         if len(key) != 1:
             return None
@@ -134,17 +188,15 @@ def _alone(key: Any) -> Any:
 
 
 def _fill_where(x: Any, mask: Any, value: Any) -> bool:
-    """x[mask] = value where every place gets the same: nobody need know how many there are."""
+    """x[mask] = value if every position gets the same value: the number of positions is not needed."""
     n = mask.ndim
     rest = tuple(x.shape[n:])
     if n > x.ndim or mask.shape != x.shape[:n]:
-        return False  # the error is raised where others are
+        return False  # _find raises the error
     if not hasattr(value, "_v"):
         value = recording.coerce("assignment", value if hasattr(value, "_letter") else np.asarray(value))
     if not hasattr(value, "_v"):
-        from gt.client.functions.creation import full
-
-        value = full((), value, dtype=x.dtype)
+        value = filled((), value, x.dtype)
     have = tuple(value.shape)
     while len(have) > len(rest) and have[0] == 1:
         have = have[1:]
@@ -162,14 +214,14 @@ def _fill_where(x: Any, mask: Any, value: Any) -> bool:
 
 
 def _find(x: Any, key: Any, views: bool = True) -> Place:
-    """Read a key. With `views`, an index tensor without dimensions is an int; else it is an index tensor."""
+    """Parse a key. With `views`, a 0-dimensional index tensor is treated like an int."""
     keys = [_part(k) for k in key] if isinstance(key, tuple) or _is_tuple(key) else [_part(key)]
     used = sum([_width(k) for k in keys])
     if used > x.ndim:
-        raise DimError(f"index: {used} indices for a tensor of {x.ndim} dimensions")
+        raise DimError(f"index: too many indices: {used} for a tensor of {x.ndim} dimensions")
     dots = [i for i, k in enumerate(keys) if k is Ellipsis]
     if len(dots) > 1:
-        raise DimError("index: an index can have only one ellipsis (...)")
+        raise DimError("index: an index may contain only one ellipsis (...)")
     at = dots[0] if dots else len(keys)
     keys[at : at + 1] = [slice(None)] * (x.ndim - used)
 
@@ -179,8 +231,8 @@ def _find(x: Any, key: Any, views: bool = True) -> Place:
     dims: list[int] = []
     indices: list[Any] = []
     shape: list[int] = []  # of the view
-    other = False  # the view has dimensions that the slice has not
-    dim = kept = 0  # so many dimensions of x were read; so many of them are in the slice
+    other = False  # whether the view has dimensions that the slice does not have
+    dim = kept = 0  # dimensions of x read so far, and how many of them the slice keeps
     for k in keys:
         if k is None:
             shape.append(1)
@@ -188,7 +240,7 @@ def _find(x: Any, key: Any, views: bool = True) -> Place:
             continue
         if isinstance(k, bool):
             dims.append(len(shape))
-            indices.append(_zeros(int(k)))
+            indices.append(filled((int(k),), 0, dtypes.int64))  # one position if True, none if False
             shape.append(1)
             other = True
             continue
@@ -207,7 +259,7 @@ def _find(x: Any, key: Any, views: bool = True) -> Place:
         elif k.dtype is dtypes.bool_:
             covered = tuple(x.shape[dim : dim + k.ndim])
             if k.shape != covered:
-                raise DimError(f"index: a mask of shape {tuple(k.shape)} for dimensions of sizes {covered}")
+                raise DimError(f"index: a mask of shape {tuple(k.shape)} does not match dimensions of sizes {covered}")
             dims.append(len(shape))
             indices.append(masks.positions(k))
             shape.append(math.prod(covered))
@@ -226,7 +278,7 @@ def _find(x: Any, key: Any, views: bool = True) -> Place:
     view = x
     if sliced:
         at_, starts, lengths, steps = zip(*sliced, strict=True)
-        view = take(SLICE[at_, lengths, steps, tuple(drop)], x, starts)
+        view = take(_SLICE[at_, lengths, steps, tuple(drop)], x, starts)
     for d, i in reversed(picked):
         view = take(_SELECT_AT[d], view, (i,))
     if other:
@@ -237,14 +289,14 @@ def _find(x: Any, key: Any, views: bool = True) -> Place:
 
 
 def _is_tuple(key: Any) -> bool:
-    """torch reads a list that holds more than numbers as a tuple."""
+    """Whether the key is a list that torch treats as a tuple: one that contains more than numbers."""
     return isinstance(key, list) and any(
         k is None or k is Ellipsis or isinstance(k, (slice, list, tuple, range)) or hasattr(k, "_v") for k in key
     )
 
 
 def _width(k: Any) -> int:
-    """How many dimensions a part of a key is for."""
+    """The number of dimensions that a part of a key covers."""
     if k is None or k is Ellipsis or isinstance(k, bool):
         return 0
     return k.ndim if hasattr(k, "_v") and k.dtype is dtypes.bool_ else 1
@@ -260,34 +312,32 @@ def _part(k: Any) -> Any:
         try:
             array = np.asarray(k)
         except ValueError:
-            raise DTypeError(
-                "index: a list in an index holds ints or bools, not slices or lists of other lengths"
-            ) from None
+            raise DTypeError("index: a list in an index must contain ints or bools, in rows of equal length") from None
         if not array.size and isinstance(k, (list, tuple, range)):
             array = array.astype(np.int64)
         if not array.ndim:
             return _part(array.item())
         if array.dtype.kind not in "biu":
-            raise DTypeError(f"index: an index must hold ints or bools, not {array.dtype}")
+            raise DTypeError(f"index: an index must contain ints or bools, got {array.dtype}")
         k = recording.coerce("index", array)
     if hasattr(k, "_v"):
         if k.dtype.is_differentiable:
-            raise DTypeError(f"index: an index tensor must hold ints, not {k.dtype.name}")
+            raise DTypeError(f"index: an index tensor must contain ints or bools, got {k.dtype.name}")
         if k.dtype is dtypes.uint8:
-            k = ew.cast(k, dtypes.bool_)  # torch reads these as masks
+            k = ew.cast(k, dtypes.bool_)  # torch treats uint8 as a mask
         if k.dtype is dtypes.bool_:
             return k if k.ndim else bool(k)
         return k if k.dtype in (dtypes.int64, dtypes.int32) else ew.cast(k, dtypes.int64)
     if hasattr(k, "__index__"):
         return int(k.__index__())
-    raise DTypeError(f"index: {shown(k)} is not an index; use ints, slices, None, ... or tensors")
+    raise DTypeError(f"index: expected ints, slices, None, ... or tensors, got {shown(k)}")
 
 
 def _slice(k: slice, n: int) -> tuple[Any, int, int]:
-    """Start, length and step. The start may be a number that a traced function was given."""
+    """Start, length and step. The start may be a number argument of a traced function."""
     step = 1 if k.step is None else int(k.step)
     if step <= 0:
-        raise ArgumentError("index: the step of a slice must be positive; use flip()")
+        raise ArgumentError(f"index: the step of a slice must be > 0, got {step}; use flip()")
     start, stop = k.start, k.stop
     if hasattr(start, "_letter") or hasattr(stop, "_letter"):
         start, stop = start if start is not None else 0, stop if stop is not None else n
@@ -300,10 +350,3 @@ def _slice(k: slice, n: int) -> tuple[Any, int, int]:
         return start, max(length, 0), step
     a, b, _ = k.indices(n)
     return a, len(range(a, b, step)), step
-
-
-def _zeros(n: int) -> Any:
-    """The index that a Python bool is: one position, or none."""
-    from gt.client.functions.creation import full
-
-    return full((n,), 0, dtype=dtypes.int64)

@@ -1,18 +1,17 @@
-"""The many ways to join tensors and to cut one, made of cat, stack and split."""
+"""Joining and splitting tensors, built on cat, stack and split of shapes.py."""
 
 from __future__ import annotations
 
 import warnings
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gt.client.compat.checks import one_of, positive, same_dtype
 from gt.client.compat.dims import one_dim, sizes
+from gt.client.functions.indexing import narrow
 from gt.client.functions.shapes import cat, chunk, expand, reshape, sequence, split
-from gt.client.functions.slices import narrow
-from gt.errors import ArgumentError, DTypeError, ShapeError
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
+from gt.client.tensor import Tensor
+from gt.errors import ArgumentError, ShapeError
 
 __all__ = [
     "atleast_1d", "atleast_2d", "atleast_3d", "column_stack", "dsplit", "dstack", "hsplit", "hstack", "meshgrid",
@@ -26,7 +25,7 @@ METHODS = [
 
 
 def _each(f: Any, tensors: tuple[Any, ...]) -> Any:
-    """f of one tensor, of several, or of a list of them."""
+    """Apply f to one tensor, to several, or to a list of them."""
     if len(tensors) == 1:
         only = tensors[0]
         return f(only) if hasattr(only, "_v") else tuple(f(x) for x in only)
@@ -34,17 +33,17 @@ def _each(f: Any, tensors: tuple[Any, ...]) -> Any:
 
 
 def atleast_1d(*tensors: Any) -> Any:
-    """Each tensor with at least one dimension."""
+    """Reshape each tensor to at least one dimension."""
     return _each(lambda x: x if x.ndim else reshape(x, 1), tensors)
 
 
 def atleast_2d(*tensors: Any) -> Any:
-    """Each tensor with at least two dimensions; new ones come first."""
+    """Reshape each tensor to at least two dimensions; new dimensions come first."""
     return _each(lambda x: x if x.ndim > 1 else reshape(x, (1, *(x.shape or (1,)))), tensors)
 
 
 def atleast_3d(*tensors: Any) -> Any:
-    """Each tensor with at least three dimensions: a matrix gets one after it, a vector one on both sides."""
+    """Reshape each tensor to at least three dimensions; a matrix gets a new last one, a vector a first and a last."""
 
     def widened(x: Any) -> Any:
         s = x.shape
@@ -57,13 +56,13 @@ def atleast_3d(*tensors: Any) -> Any:
 
 
 def hstack(tensors: Any) -> Tensor:
-    """Tensors side by side: along the second dimension, or the only one."""
+    """Concatenate tensors horizontally: along the second dimension; vectors along their only one."""
     many = [atleast_1d(x) for x in sequence("hstack", tensors)]
     return cat(many, 0 if many[0].ndim == 1 else 1)
 
 
 def vstack(tensors: Any) -> Tensor:
-    """Tensors below each other; a vector is a row."""
+    """Concatenate tensors vertically, along the first dimension; a vector is a row."""
     return cat([atleast_2d(x) for x in sequence("vstack", tensors)], 0)
 
 
@@ -71,28 +70,27 @@ row_stack = vstack
 
 
 def dstack(tensors: Any) -> Tensor:
-    """Tensors behind each other, along the third dimension."""
+    """Concatenate tensors along the third dimension."""
     return cat([atleast_3d(x) for x in sequence("dstack", tensors)], 2)
 
 
 def column_stack(tensors: Any) -> Tensor:
-    """Tensors side by side; a vector is a column."""
+    """Concatenate tensors along the second dimension; a vector is a column."""
     many = sequence("column_stack", tensors)
     return cat([x if x.ndim > 1 else reshape(x, (x.numel(), 1)) for x in many], 1)
 
 
 def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[Tensor, ...]:
-    """The coordinates of a grid: one tensor for each vector, expanded along the others."""
+    """The coordinates of a grid: each vector expanded along the dimensions of the others."""
     many = sequence("meshgrid", tensors[0] if len(tensors) == 1 and not hasattr(tensors[0], "_v") else tensors)
     if indexing is None:
-        warnings.warn("meshgrid: pass indexing='ij' or 'xy'; 'ij' is taken", stacklevel=2)
+        warnings.warn("meshgrid: pass indexing='ij' or 'xy'; the default is 'ij'", stacklevel=2)
         indexing = "ij"
-    if indexing not in ("ij", "xy"):
-        raise ArgumentError(f"meshgrid: indexing is 'ij' or 'xy', not {indexing!r}")
-    if any(x.ndim > 1 for x in many):
-        raise ShapeError("meshgrid: takes vectors, or numbers in tensors without dimensions")
-    if any(x.dtype is not many[0].dtype for x in many):
-        raise DTypeError("meshgrid: every vector must have one dtype")
+    one_of("meshgrid", "indexing", indexing, "ij", "xy")
+    for x in many:
+        if x.ndim > 1:
+            raise ShapeError(f"meshgrid: expected vectors or 0-dimensional tensors, got shape {tuple(x.shape)}")
+        same_dtype("meshgrid", many[0], x)
     order = list(range(len(many)))
     if indexing == "xy" and len(many) > 1:
         order[:2] = [1, 0]
@@ -104,52 +102,51 @@ def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[Tensor, ...]:
     )
 
 
-# --- cutting -----------------------------------------------------------------------------------------
+# --- splitting ---------------------------------------------------------------------------------------
 
 
 def split_with_sizes(input: Any, split_sizes: Any, dim: int = 0) -> tuple[Tensor, ...]:
-    """Views of the tensor: pieces of the sizes given, along a dimension."""
+    """Split into views of the given sizes along a dimension."""
     return split(input, tuple(split_sizes), dim)
 
 
 def _copies(pieces: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """torch promises of the unsafe forms that nobody writes to them in place; copies keep to that for free."""
+    """Copies: torch's unsafe forms must not be written in place, so copies behave the same."""
     return tuple(p.clone() for p in pieces)
 
 
 def unsafe_split(tensor: Any, split_size: int, dim: int = 0) -> tuple[Tensor, ...]:
-    """As split, but not views."""
+    """Same as split(), but returns copies."""
     return _copies(split(tensor, split_size, dim))
 
 
 def unsafe_split_with_sizes(input: Any, split_sizes: Any, dim: int = 0) -> tuple[Tensor, ...]:
-    """As split_with_sizes, but not views."""
+    """Same as split_with_sizes(), but returns copies."""
     return _copies(split(input, tuple(split_sizes), dim))
 
 
 def unsafe_chunk(input: Any, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
-    """As chunk, but not views."""
+    """Same as chunk(), but returns copies."""
     return _copies(chunk(input, chunks, dim))
 
 
 def tensor_split(
     input: Any, indices_or_sections: Any = None, dim: int = 0, *, indices: Any = None, sections: Any = None
 ) -> tuple[Tensor, ...]:
-    """Views of the tensor: so many pieces whose sizes differ by one at most, or cut before each index."""
+    """Split into views: into a number of sections whose sizes differ by at most one, or before each of the indices."""
     wanted: Any = next((x for x in (indices_or_sections, indices, sections) if x is not None), None)
     if hasattr(wanted, "_v"):
         wanted = wanted.tolist()
     d = one_dim("tensor_split", dim, input.ndim)
     if not input.ndim:
-        raise ShapeError("tensor_split: a tensor without dimensions cannot be cut")
+        raise ShapeError("tensor_split: expected at least one dimension, got shape ()")
     n = input.shape[d]
     if hasattr(wanted, "__index__"):
         count = int(wanted)
-        if count <= 0:
-            raise ArgumentError(f"tensor_split: the number of pieces must be positive, not {count}")
+        positive("tensor_split", "sections", count)
         return split(input, tuple(n // count + (k < n % count) for k in range(count)), d)
     if not isinstance(wanted, (list, tuple)):
-        raise ArgumentError("tensor_split: give a number of pieces, or indices")
+        raise ArgumentError("tensor_split: expected a number of sections or a list of indices")
     cuts = [0, *(min(max(i + n if i < 0 else i, 0), n) for i in sizes("tensor_split", (tuple(wanted),))), n]
     if all(a <= b for a, b in pairwise(cuts)):
         return split(input, tuple(b - a for a, b in pairwise(cuts)), d)
@@ -158,29 +155,29 @@ def tensor_split(
 
 def _cut(op: str, input: Any, wanted: Any, dim: int, least: int) -> tuple[Tensor, ...]:
     if input.ndim < least:
-        raise ShapeError(f"{op}: needs at least {least} dimensions, not {input.shape}")
+        raise ShapeError(f"{op}: expected at least {least} dimensions, got shape {input.shape}")
     if hasattr(wanted, "__index__") and not hasattr(wanted, "_v") and (wanted <= 0 or input.shape[dim] % wanted):
-        raise ArgumentError(f"{op}: dimension {dim} of size {input.shape[dim]} is no multiple of {wanted}")
+        raise ArgumentError(f"{op}: the size of dimension {dim}, {input.shape[dim]}, must be a multiple of {wanted}")
     return tensor_split(input, wanted, dim)
 
 
 def hsplit(input: Any, indices_or_sections: Any = None, **names: Any) -> tuple[Tensor, ...]:
-    """Pieces along the second dimension, or the only one, as views."""
+    """Split horizontally into views: along the second dimension; a vector along its only one."""
     return _cut("hsplit", input, _only(names, indices_or_sections), 0 if input.ndim == 1 else 1, 1)
 
 
 def vsplit(input: Any, indices_or_sections: Any = None, **names: Any) -> tuple[Tensor, ...]:
-    """Pieces along the first dimension, as views."""
+    """Split vertically into views, along the first dimension."""
     return _cut("vsplit", input, _only(names, indices_or_sections), 0, 2)
 
 
 def dsplit(input: Any, indices_or_sections: Any = None, **names: Any) -> tuple[Tensor, ...]:
-    """Pieces along the third dimension, as views."""
+    """Split into views along the third dimension."""
     return _cut("dsplit", input, _only(names, indices_or_sections), 2, 3)
 
 
 def _only(names: dict[str, Any], value: Any) -> Any:
-    """The same argument has two names in torch."""
+    """The argument under either of torch's names for it."""
     for name in names.keys() - {"indices", "sections"}:
-        raise TypeError(f"takes indices or sections, and no {name}")
+        raise TypeError(f"expected indices or sections, got {name}")
     return names.get("indices", names.get("sections", value))

@@ -1,6 +1,6 @@
-"""Where a condition holds: positions, and elements picked or replaced by a mask.
+"""Selecting by condition: `where`, positions of nonzero elements, masks.
 
-How many there are is asked of the worker; the op then has that number as its size.
+The worker is asked for the number of selected elements, which becomes a size in the op that selects them.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from gt import dtypes
+from gt.client.compat.checks import same_dtype
 from gt.client.functions import elementwise as ew
 from gt.client.functions import shapes
+from gt.client.functions.constants import filled
 from gt.client.record.recorder import apply, unary
 from gt.client.record.tree import Kinds
 from gt.errors import ArgumentError, DTypeError
@@ -20,8 +22,8 @@ from gt.ops.rules import broadcast
 if TYPE_CHECKING:
     from gt.client.tensor import Tensor
 
-__all__ = ["argwhere", "masked_scatter", "masked_select", "nonzero", "nonzero_static"]
-METHODS = [*__all__]
+__all__ = ["argwhere", "masked_scatter", "masked_select", "nonzero", "nonzero_static", "where"]
+METHODS = [*{*__all__} - {"where"}]
 INPLACE = ["masked_scatter"]
 
 _FLATNONZERO = Kinds(TABLE["flatnonzero"], "n")
@@ -29,13 +31,13 @@ _INDEX = Kinds(TABLE["index"], "dims")
 
 
 def positions(x: Any) -> Tensor:
-    """Where the elements that are not zero stand, counted through x in order. Waits for their number."""
+    """The flat indices of the nonzero elements. Waits for their number."""
     truth = x if x.dtype is dtypes.bool_ else ew.ne(x, 0)
     return unary(_FLATNONZERO[int(truth.sum().item())], x)
 
 
 def _coordinates(flat: Any, shape: tuple[int, ...]) -> list[Tensor]:
-    """Positions, counted through a tensor of this shape, as one index per dimension."""
+    """Convert flat indices into a tensor of this shape to one index per dimension."""
     if len(shape) == 1:
         return [flat]
     found, stride = [], math.prod(shape)
@@ -47,7 +49,7 @@ def _coordinates(flat: Any, shape: tuple[int, ...]) -> list[Tensor]:
 
 
 def nonzero(input: Any, *, as_tuple: bool = False) -> Any:
-    """The positions of all elements that are not zero: a row for each, or (as_tuple) an index for each dimension."""
+    """The indices of the nonzero elements: one row per element, or (as_tuple) one index tensor per dimension."""
     x = shapes.reshape(input, (1,)) if as_tuple and not input.ndim else input
     flat = positions(x)
     if as_tuple:
@@ -62,31 +64,38 @@ def _rows(flat: Any, shape: tuple[int, ...]) -> Tensor:
 
 
 def nonzero_static(input: Any, *, size: int, fill_value: int = -1) -> Tensor:
-    """The first `size` positions of elements that are not zero; rows that are left over hold fill_value."""
+    """The indices of the first `size` nonzero elements, one row each; missing rows are filled with fill_value."""
     rows = nonzero(input)[:size]
     missing = size - rows.shape[0]
     if missing <= 0:
         return rows
-    from gt.client.functions.creation import full
-
-    return shapes.cat([rows, full((missing, rows.shape[1]), fill_value, dtype=dtypes.int64)])
+    return shapes.cat([rows, filled((missing, rows.shape[1]), fill_value, dtypes.int64)])
 
 
 def argwhere(input: Any) -> Tensor:
-    """The positions of all elements that are not zero, a row for each."""
+    """The indices of the nonzero elements, one row per element."""
     return nonzero(input)
+
+
+def where(condition: Any, input: Any = None, other: Any = None) -> Any:
+    """input where the condition is True, else other; with a condition alone, nonzero(condition, as_tuple=True)."""
+    if input is None and other is None:
+        return nonzero(condition, as_tuple=True)
+    if isinstance(input, float) or isinstance(other, float):
+        input, other = ew.of_default_dtype(input, other)
+    return apply(ew.WHERE, (condition, input, other))
 
 
 def _mask(op: str, mask: Any) -> Any:
     if mask.dtype is dtypes.uint8:
         return ew.cast(mask, dtypes.bool_)
     if mask.dtype is not dtypes.bool_:
-        raise DTypeError(f"{op}: the mask is bool, not {mask.dtype.name}; compare first, as in x > 0")
+        raise DTypeError(f"{op}: mask must be a bool tensor, got {mask.dtype.name}; compare first, as in x > 0")
     return mask
 
 
 def masked_select(input: Any, mask: Any) -> Tensor:
-    """The elements where the mask holds, in order. Waits for their number."""
+    """The elements where the mask is True, as a vector. Waits for their number."""
     mask = _mask("masked_select", mask)
     shape = broadcast("masked_select", input.shape, mask.shape)
     x = input if input.shape == shape else shapes.expand(input, shape)
@@ -95,19 +104,18 @@ def masked_select(input: Any, mask: Any) -> Tensor:
 
 
 def masked_scatter(input: Any, mask: Any, source: Any) -> Tensor:
-    """The tensor with the elements of source, in order, where the mask holds."""
+    """A copy of the tensor with the elements of source, in order, where the mask is True."""
     mask = _mask("masked_scatter", mask)
-    if source.dtype is not input.dtype:
-        raise DTypeError(f"masked_scatter: {input.dtype.name} and {source.dtype.name} differ; cast one to the other")
+    same_dtype("masked_scatter", input, source)
     shape = broadcast("masked_scatter", input.shape, mask.shape)
     mask = mask if mask.shape == shape else shapes.expand(mask, shape)
     x = input if input.shape == shape else shapes.expand(input, shape)
     count = math.prod(source.shape)
     if not count:
         if mask.any().item():
-            raise ArgumentError("masked_scatter: the source has no elements and the mask is not empty")
+            raise ArgumentError("masked_scatter: source is empty, but the mask has True elements")
         return ew.where(mask, 0, x)
-    # The k-th place gets the k-th element; a mask with more places than there are elements is a bad index.
+    # The k-th True position gets the k-th element; a mask with more True positions gives an index error.
     rank = shapes.reshape(mask, (math.prod(shape),)).cumsum(0)
     index = ew.where(shapes.reshape(mask, rank.shape), rank - 1, 0)
     picked = apply(_INDEX[(0,)], (shapes.reshape(source, (count,)), index))

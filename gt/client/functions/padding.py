@@ -1,24 +1,23 @@
-"""Padding: with a constant (an op of its own), or with what lies at the edges (joined from slices)."""
+"""Padding, with a constant (one op) or with elements of the tensor (joined slices)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gt import dtypes
 from gt.client.compat.autocast import autocasts
+from gt.client.compat.checks import one_of
 from gt.client.compat.dims import sizes
 from gt.client.functions import elementwise as ew
 from gt.client.functions.creation import full, ones_like
+from gt.client.functions.indexing import narrow
 from gt.client.functions.shapes import cat, expand, flip
-from gt.client.functions.slices import narrow
 from gt.client.record.recorder import apply
 from gt.client.record.tree import Kinds
+from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import TABLE
 from gt.ops.record import FLOAT32_ON_CPU
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = ["constant_pad_nd"]
 METHODS: list[str] = []
@@ -27,31 +26,30 @@ _PAD = Kinds(TABLE["pad"], "pads")
 
 
 def _sides(op: str, input: Any, pad: Any) -> list[tuple[int, int]]:
-    """Before and after each dimension; torch's argument begins at the last one."""
+    """The padding before and after each dimension; torch's argument begins with the last dimension."""
     given = sizes(op, (pad,))
     if len(given) % 2 or len(given) > 2 * input.ndim:
-        raise ArgumentError(f"{op}: pad is two sizes for each of at most {input.ndim} last dimensions, not {given}")
+        raise ArgumentError(f"{op}: pad must have two sizes for each of at most {input.ndim} dimensions, got {given}")
     pairs = [(given[k], given[k + 1]) for k in range(0, len(given), 2)][::-1]
     return [(0, 0)] * (input.ndim - len(pairs)) + pairs
 
 
 def constant_pad_nd(input: Any, pad: Any, value: Any = 0) -> Tensor:
-    """The tensor with a constant around it; a negative number takes elements away."""
+    """Pad with a constant; a negative padding removes elements."""
     kind = _PAD[tuple(n for side in _sides("constant_pad_nd", input, pad) for n in side)]
-    if isinstance(value, complex):  # which no program carries as a number
+    if isinstance(value, complex):  # programs contain no complex numbers
         inside = apply(kind, (ones_like(input, dtype=dtypes.bool_), False))
         return ew.where(inside, apply(kind, (input, 0)), full((), value, dtype=input.dtype))
     return apply(kind, (input, value))
 
 
 def pad(input: Any, pad: Any, mode: str = "constant", value: Any = None) -> Tensor:
-    """The tensor with more elements around it: a constant, its mirror image, its edge, or its other end."""
+    """Pad with a constant, by reflection ('reflect'), with the edge ('replicate') or by wrapping ('circular')."""
     if mode == "constant":
         return constant_pad_nd(input, pad, 0 if value is None else value)
-    if mode not in ("reflect", "replicate", "circular"):
-        raise ArgumentError(f"pad: mode is 'constant', 'reflect', 'replicate' or 'circular', not {mode!r}")
+    one_of("pad", "mode", mode, "constant", "reflect", "replicate", "circular")
     if value:
-        raise ArgumentError(f"pad: mode {mode!r} takes no value")
+        raise ArgumentError(f"pad: value must be None for mode={mode!r}, got {value}")
     in_float32 = mode == "replicate" or (mode == "reflect" and len(pad) <= 4)
     return (_own_elements_float32 if in_float32 else _own_elements)(input, pad, mode)
 
@@ -68,14 +66,14 @@ _own_elements_float32 = autocasts(FLOAT32_ON_CPU)(_own_elements)
 
 
 def _padded(x: Any, d: int, before: int, after: int, mode: str) -> Any:
-    """One dimension padded with its own elements."""
-    if mode == "replicate" and min(before, after) < 0:  # torch pads first, then takes away
+    """Pad one dimension with its own elements."""
+    if mode == "replicate" and min(before, after) < 0:  # torch pads first, then removes
         x = _padded(x, d, max(before, 0), max(after, 0), mode)
         return narrow(x, d, max(-before, 0), max(x.shape[d] + min(before, 0) + min(after, 0), 0))
     if before < 0 or after < 0:
         n = x.shape[d] + min(before, 0) + min(after, 0)
         if n < 0:
-            raise ShapeError(f"pad: {before} and {after} leave nothing of dimension {d} of size {x.shape[d]}")
+            raise ShapeError(f"pad: {before} and {after} remove more than dimension {d} of size {x.shape[d]} has")
         x = narrow(x, d, max(-before, 0), n)
         before, after = max(before, 0), max(after, 0)
     if not before and not after:
@@ -83,7 +81,7 @@ def _padded(x: Any, d: int, before: int, after: int, mode: str) -> Any:
     n = x.shape[d]
     room = {"reflect": n - 1, "circular": n, "replicate": before + after if n else 0}[mode]
     if max(before, after) > room:
-        raise ShapeError(f"pad: {mode} cannot take {max(before, after)} elements out of dimension {d} of size {n}")
+        raise ShapeError(f"pad: {mode} cannot pad dimension {d} of size {n} by {max(before, after)} elements")
     pieces = [x]
     if mode == "circular":
         left, right = narrow(x, d, n - before, before), narrow(x, d, 0, after)

@@ -1,4 +1,4 @@
-"""Tensors as text, in torch's format."""
+"""Printing tensors in torch's format."""
 
 from __future__ import annotations
 
@@ -9,37 +9,32 @@ from typing import Any
 import numpy as np
 
 from gt.client.compat.autocast import default_dtype
-from gt.errors import ArgumentError
+from gt.client.compat.checks import one_of
 
 __all__ = ["set_printoptions"]
 
 
 @dataclass(frozen=True)
 class Options:
-    """How tensors are written."""
+    """The options of set_printoptions()."""
 
-    precision: int = 4  #: digits after the point
-    threshold: int = 1000  #: tensors of more elements are shortened
-    edgeitems: int = 3  #: what a shortened one shows at each end
+    precision: int = 4  #: Digits after the decimal point.
+    threshold: int = 1000  #: Tensors with more elements are summarized.
+    edgeitems: int = 3  #: Elements that a summary shows at each end of a dimension.
     linewidth: int = 80
-    sci_mode: bool | None = None  #: whether as in 1e-3; None: where numbers are far apart
+    sci_mode: bool | None = None  #: Scientific notation; None: if the range of the numbers is large.
 
 
 _PROFILES = {"default": Options(), "short": Options(precision=2, edgeitems=2), "full": Options(threshold=2**63)}
-_set = [Options()]  #: one entry: what is in force
+_set = [Options()]  #: One entry: the current options.
 
 
 def set_printoptions(
-    precision: int | None = None,
-    threshold: int | None = None,
-    edgeitems: int | None = None,
-    linewidth: int | None = None,
-    profile: str | None = None,
-    sci_mode: bool | None = None,
-) -> None:
-    """How tensors are written from now on; what is not given stays, except that sci_mode=None is a choice."""
-    if profile is not None and profile not in _PROFILES:
-        raise ArgumentError(f"set_printoptions: the profiles are {', '.join(_PROFILES)}, not {profile!r}")
+    precision: int | None = None, threshold: int | None = None, edgeitems: int | None = None,
+    linewidth: int | None = None, profile: str | None = None, sci_mode: bool | None = None,
+) -> None:  # fmt: skip
+    """Set how tensors are printed. Options that are not given keep their value; sci_mode=None chooses automatically."""
+    one_of("set_printoptions", "profile", profile, None, *_PROFILES)
     given = {"precision": precision, "threshold": threshold, "edgeitems": edgeitems, "linewidth": linewidth}
     options = _PROFILES[profile] if profile is not None else _set[0]
     threshold = given["threshold"] = None if threshold is None else int(min(threshold, 2**63))
@@ -47,7 +42,7 @@ def set_printoptions(
 
 
 def tensor_text(data: np.ndarray[Any, Any], dtype: str, suffixes: list[str]) -> str:
-    """`tensor([1., 2.])`, with what follows the numbers.
+    """The text of a tensor, such as `tensor([1., 2.])`, with suffixes after the numbers.
 
     >>> tensor_text(np.array([1.0, 2.5]), "float32", [])
     'tensor([1.0000, 2.5000])'
@@ -78,14 +73,14 @@ def tensor_text(data: np.ndarray[Any, Any], dtype: str, suffixes: list[str]) -> 
 
 
 class _Format:
-    """How to write the numbers of one tensor: all in one way, all of one width."""
+    """The format of a tensor's numbers: the same notation and width for all of them."""
 
     def __init__(self, data: np.ndarray[Any, Any]) -> None:
         self.real = data.dtype.kind not in "iub"
         self.whole = self.scientific = False
         flat = data.reshape(-1)
         if self.real:
-            flat = flat[np.isfinite(flat) & (flat != 0)]  # what the format and the width are chosen by
+            flat = flat[np.isfinite(flat) & (flat != 0)]  # these determine the notation and the width
             sizes = np.abs(flat.astype(np.float64))
             if sizes.size:
                 self.whole = bool(np.all(sizes == np.ceil(sizes)))
@@ -109,7 +104,7 @@ class _Format:
 
 
 class _ComplexFormat:
-    """The same for complex numbers: the parts are written in a way each."""
+    """The same for complex numbers: one format for the real and one for the imaginary parts."""
 
     def __init__(self, data: np.ndarray[Any, Any]) -> None:
         self.real, self.imag = _Format(data.real), _Format(data.imag)
@@ -124,7 +119,7 @@ _AnyFormat = _Format | _ComplexFormat
 
 
 def _edges(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The elements that a shortened tensor shows."""
+    """The elements that a summary shows."""
     edge = _set[0].edgeitems
     for d in range(x.ndim):
         if x.shape[d] > 2 * edge:

@@ -1,10 +1,9 @@
-"""Sums, means, extremes, norms, softmax. `axis` and `keepdims` are other names of dim and keepdim."""
+"""Reductions: sums, means, extremes, softmax. `axis` and `keepdims` are accepted for dim and keepdim."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from gt import dtypes
 from gt.client.compat.arguments import shown
@@ -14,38 +13,36 @@ from gt.client.functions import elementwise as ew
 from gt.client.functions import shapes
 from gt.client.record.recorder import apply, unary
 from gt.client.record.tree import Kinds
-from gt.errors import ArgumentError, DTypeError
+from gt.client.tensor import Tensor
+from gt.errors import DTypeError
 from gt.ops import TABLE
-from gt.ops.record import FLOAT32_ON_CUDA, Autocast
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
+from gt.ops.record import Autocast
 
 __all__ = [
     "all", "amax", "amin", "aminmax", "any", "argmax", "argmin", "count_nonzero", "log_softmax", "logsumexp", "max",
-    "mean", "min", "nanmean", "nansum", "norm", "prod", "softmax", "std", "std_mean", "sum", "var", "var_mean",
+    "mean", "min", "nanmean", "nansum", "prod", "softmax", "std", "std_mean", "sum", "var", "var_mean",
 ]  # fmt: skip
 METHODS = [*{*__all__} - {"var_mean", "std_mean"}]
-INPLACE: list[str] = []
 
 _MISSING: Any = object()
 
 
 class Chosen(NamedTuple):
-    """Elements, and where they stand along the dimension."""
+    """Elements, and their indices along the dimension."""
 
     values: Tensor
     indices: Tensor
 
 
 class MinMax(NamedTuple):
-    """What aminmax returns."""
+    """The result of aminmax."""
 
     min: Tensor
     max: Tensor
 
 
-def _renamed(op: str, dim: Any, keepdim: Any, names: dict[str, Any]) -> tuple[Any, Any]:
+def renamed(op: str, dim: Any, keepdim: Any, names: dict[str, Any]) -> tuple[Any, Any]:
+    """dim and keepdim, which may be given as `axis` and `keepdims`."""
     for name in names:
         if name not in ("axis", "keepdims"):
             raise TypeError(f"{op}() got an unexpected keyword argument {name!r}")
@@ -57,7 +54,7 @@ def _reduction(name: str) -> Callable[..., Tensor]:
 
     def function(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, **names: Any) -> Tensor:
         if names:
-            dim, keepdim = _renamed(name, dim, keepdim, names)
+            dim, keepdim = renamed(name, dim, keepdim, names)
         if dtype is not None:
             input = ew.cast(input, dtype)
         out = unary(kinds[some_dims(name, dim, input.ndim), bool(keepdim)], input)
@@ -74,12 +71,12 @@ prod = _reduction("prod")
 
 
 def _plain_reduction(name: str, none_for_all: bool) -> Callable[..., Tensor]:
-    """`none_for_all`: no dimensions, written (), means all of them."""
+    """`none_for_all`: an empty tuple of dimensions means all of them."""
     kinds = Kinds(TABLE[name], "dims", "keepdim")
 
     def function(input: Any, dim: Any = None, keepdim: bool = False, **names: Any) -> Tensor:
         if names:
-            dim, keepdim = _renamed(name, dim, keepdim, names)
+            dim, keepdim = renamed(name, dim, keepdim, names)
         dims = () if not none_for_all and dim == () else some_dims(name, dim, input.ndim)
         return unary(kinds[dims, bool(keepdim)], input)
 
@@ -95,14 +92,13 @@ all = _plain_reduction("all", False)
 
 _SPREAD = {name: Kinds(TABLE[name], "dims", "correction", "keepdim") for name in ("var", "std")}
 _LOGSUMEXP = Kinds(TABLE["logsumexp"], "dims", "keepdim")
-_NORM = Kinds(TABLE["vector_norm"], "ord", "dims", "keepdim")
 _ARG = {name: Kinds(TABLE[name], "dim", "keepdim") for name in ("argmax", "argmin")}
 _CHOICE = {name: Kinds(TABLE[name], "dim", "keepdim") for name in ("max", "min")}
 _SOFTMAX, _LOG_SOFTMAX = Kinds(TABLE["softmax"], "dim"), Kinds(TABLE["log_softmax"], "dim")
 
 
 def lifted(x: Any, f: Callable[[Any], Any]) -> Any:
-    """f of x, where f needs a dimension to walk along: a tensor without one counts as one of size 1."""
+    """f(x), where f needs a dimension: a 0-dimensional tensor is treated as a vector of one element."""
     if x.ndim:
         return f(x)
     out = f(shapes.reshape(x, (1,)))
@@ -116,7 +112,7 @@ def lifted(x: Any, f: Callable[[Any], Any]) -> Any:
 
 @autocasts(Autocast(cuda="off"))
 def nansum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """The sum of those that are numbers."""
+    """The sum over dims, with nan counted as 0."""
     if input.dtype.is_differentiable:
         input = ew.where(ew.isnan(input), 0.0, input)
     return sum(input, dim, keepdim, dtype=dtype)
@@ -124,13 +120,13 @@ def nansum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = N
 
 @autocasts(Autocast(cuda="off"))
 def nanmean(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """The mean of those that are numbers."""
+    """The mean over dims of the elements that are not nan."""
     kept = sum(ew.logical_not(ew.isnan(input)), dim, keepdim)
     return ew.div(nansum(input, dim, keepdim, dtype=dtype), kept)
 
 
 def count_nonzero(input: Any, dim: Any = None) -> Tensor:
-    """How many are not zero."""
+    """The number of nonzero elements over dims."""
     return sum(ew.ne(input, 0), dim)
 
 
@@ -138,8 +134,8 @@ def _spread(
     name: str, input: Any, dim: Any, unbiased: Any, keepdim: bool, correction: Any, names: dict[str, Any]
 ) -> Tensor:
     if names:
-        dim, keepdim = _renamed(name, dim, keepdim, names)
-    if isinstance(dim, bool):  # var(x, False): there is no dimension False
+        dim, keepdim = renamed(name, dim, keepdim, names)
+    if isinstance(dim, bool):  # var(x, False) means unbiased=False
         dim, unbiased = None, dim
     if unbiased is not None:
         correction = int(unbiased)
@@ -150,14 +146,14 @@ def _spread(
 def var(
     input: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = 1, **names: Any
 ) -> Tensor:
-    """Variance; divides by n - correction."""
+    """The variance over dims, with the divisor n - correction."""
     return _spread("var", input, dim, unbiased, keepdim, correction, names)
 
 
 def std(
     input: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = 1, **names: Any
 ) -> Tensor:
-    """Standard deviation; divides by n - correction."""
+    """The standard deviation over dims, with the divisor n - correction."""
     return _spread("std", input, dim, unbiased, keepdim, correction, names)
 
 
@@ -166,21 +162,21 @@ def _with_mean(
 ) -> tuple[Tensor, Tensor]:
     spread = _spread(name, input, dim, unbiased, keepdim, correction, names)
     if names:
-        dim, keepdim = _renamed(name, dim, keepdim, names)
+        dim, keepdim = renamed(name, dim, keepdim, names)
     return spread, mean(input, None if isinstance(dim, bool) else dim, keepdim)
 
 
 def var_mean(
     input: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = 1, **names: Any
 ) -> tuple[Tensor, Tensor]:
-    """Variance and mean."""
+    """The variance and the mean over dims."""
     return _with_mean("var", input, dim, unbiased, keepdim, correction, names)
 
 
 def std_mean(
     input: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = 1, **names: Any
 ) -> tuple[Tensor, Tensor]:
-    """Standard deviation and mean."""
+    """The standard deviation and the mean over dims."""
     return _with_mean("std", input, dim, unbiased, keepdim, correction, names)
 
 
@@ -188,25 +184,25 @@ def std_mean(
 
 
 def aminmax(input: Any, *, dim: Any = None, keepdim: bool = False) -> MinMax:
-    """The smallest and the largest."""
+    """The smallest and the largest element, of all or along dim."""
     return MinMax(amin(input, dim, keepdim), amax(input, dim, keepdim))
 
 
 def _arg(name: str, input: Any, dim: Any, keepdim: bool, names: dict[str, Any]) -> Tensor:
     if names:
-        dim, keepdim = _renamed(name, dim, keepdim, names)
+        dim, keepdim = renamed(name, dim, keepdim, names)
     if dim is not None:
         dim = one_dim(name, dim, input.ndim)
     return unary(_ARG[name][dim if input.ndim else None, bool(keepdim)], input)
 
 
 def argmax(input: Any, dim: Any = None, keepdim: bool = False, **names: Any) -> Tensor:
-    """Where the largest element is."""
+    """The index of the largest element, of the flattened tensor or along dim."""
     return _arg("argmax", input, dim, keepdim, names)
 
 
 def argmin(input: Any, dim: Any = None, keepdim: bool = False, **names: Any) -> Tensor:
-    """Where the smallest element is."""
+    """The index of the smallest element, of the flattened tensor or along dim."""
     return _arg("argmin", input, dim, keepdim, names)
 
 
@@ -214,7 +210,7 @@ def _extreme(name: str, input: Any, dim: Any, keepdim: bool, names: dict[str, An
     if "other" in names:
         dim = names.pop("other")
     if names:
-        dim, keepdim = _renamed(name, dim, keepdim, names)
+        dim, keepdim = renamed(name, dim, keepdim, names)
     if dim is _MISSING or dim is None:
         return (amax if name == "max" else amin)(input)
     if hasattr(dim, "_v"):
@@ -224,41 +220,22 @@ def _extreme(name: str, input: Any, dim: Any, keepdim: bool, names: dict[str, An
 
 
 def max(input: Any, dim: Any = _MISSING, keepdim: bool = False, **names: Any) -> Any:
-    """The largest element; with dim, the largest along it and where they are; with a tensor, maximum."""
+    """The largest element; with dim, the largest elements along it and their indices; with a tensor, maximum()."""
     return _extreme("max", input, dim, keepdim, names)
 
 
 def min(input: Any, dim: Any = _MISSING, keepdim: bool = False, **names: Any) -> Any:
-    """The smallest element; with dim, the smallest along it and where they are; with a tensor, minimum."""
+    """The smallest element; with dim, the smallest elements along it and their indices; with a tensor, minimum()."""
     return _extreme("min", input, dim, keepdim, names)
 
 
-# --- norms, softmax ----------------------------------------------------------------------------------
-
-
-@autocasts(FLOAT32_ON_CUDA)
-def norm(input: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False, dtype: Any = None, **names: Any) -> Tensor:
-    """The p-norm over dims: 'fro' (2), any number, inf, -inf, or 'nuc' of matrices."""
-    if names:
-        dim, keepdim = _renamed("norm", dim, keepdim, names)
-    if dtype is not None:
-        input = ew.cast(input, dtype)
-    if p == "nuc":
-        from gt.client.functions.linalg import namespace as linalg
-
-        return linalg.matrix_norm(input, "nuc", (0, 1) if dim is None else dim, keepdim)
-    if p is None or p == "fro":
-        p = 2
-    if isinstance(p, str):
-        raise ArgumentError(f"norm: p is a number, 'fro' or 'nuc', not {p!r}")
-    p = p if isinstance(p, (int, float)) and not math.isinf(p) else float(p)
-    return unary(_NORM[p, some_dims("norm", dim, input.ndim), bool(keepdim)], input)
+# --- softmax -----------------------------------------------------------------------------------------
 
 
 def logsumexp(input: Any, dim: Any, keepdim: bool = False, **names: Any) -> Tensor:
-    """log(sum(exp(input))), without overflow."""
+    """log(sum(exp(input))) over dims, computed without overflow."""
     if names:
-        dim, keepdim = _renamed("logsumexp", dim, keepdim, names)
+        dim, keepdim = renamed("logsumexp", dim, keepdim, names)
     if not input.dtype.is_differentiable:
         input = ew.cast(input, dtypes.float32)
     return unary(_LOGSUMEXP[some_dims("logsumexp", dim, input.ndim), bool(keepdim)], input)
@@ -275,15 +252,15 @@ def _along(kinds: Kinds, input: Any, dim: Any, dtype: Any) -> Tensor:
 
 
 def softmax(input: Any, dim: int, dtype: Any = None) -> Tensor:
-    """exp(input), scaled to sum to one along dim."""
+    """exp(input) / sum(exp(input)) along dim."""
     return _along(_SOFTMAX, input, dim, dtype)
 
 
 def log_softmax(input: Any, dim: int, dtype: Any = None) -> Tensor:
-    """The logarithm of softmax, without overflow."""
+    """log(softmax(input)) along dim, computed without overflow."""
     return _along(_LOG_SOFTMAX, input, dim, dtype)
 
 
 def softmin(input: Any, dim: int, dtype: Any = None) -> Tensor:
-    """softmax of -input; torch has it in nn.functional only."""
+    """softmax(-input) along dim."""
     return softmax(ew.neg(input), dim, dtype)

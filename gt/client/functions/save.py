@@ -1,9 +1,9 @@
-"""Tensors in files, in the safetensors format: a length, a header in JSON, the bytes. Never pickle.
+"""Saving and loading, in the safetensors format. Never pickle.
 
-A state_dict is written as it is, for everybody who reads that format. Of anything else, such as a checkpoint with
-optimizer state and numbers, the tensors are written under the names that lead to them, and how they lie in it as text
-in the header: whoever knows only the format still finds every tensor. A checkpoint of many workers may be a folder
-instead, with a file for each worker: see sharded_files.py.
+A dict of tensors, such as a state_dict, is an ordinary safetensors file. For any other object, such as a checkpoint
+with optimizer state and numbers, each tensor is stored under its path in the object, and the structure of the object
+is stored as JSON in the header: other programs can still read every tensor. A checkpoint can also be a folder with one
+file per worker: see mesh/sharded_files.py.
 """
 
 from __future__ import annotations
@@ -11,38 +11,30 @@ from __future__ import annotations
 import fnmatch
 import itertools
 import json
-import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from gt import dtypes
 from gt.client.functions.creation import from_numpy
+from gt.client.functions.safetensors import STRUCTURE, begin, entry, read_array, read_header, write_whole
 from gt.client.mesh import sharding
+from gt.client.mesh.sharded_files import read_folder, write_folder
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, GTError
-
-_NAMES = {
-    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
-    "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool", "C64": "complex64", "C128": "complex128",
-}  # fmt: skip
-_CODES = {name: code for code, name in _NAMES.items()}
-_FORM = "gt.structure"  #: The text in the header's metadata that says how the tensors lie in what was saved.
-MAX_HEADER = 100 << 20
 
 
 def save(
     obj: Any, f: str | os.PathLike[str] | IO[bytes], pickle_module: Any = None, pickle_protocol: Any = None,
     *, sharded: bool = False,
 ) -> None:  # fmt: skip
-    """Write tensors, or dicts, lists and plain values with tensors in them, to a file that safetensors can read.
+    """Save tensors, or nested dicts, lists and plain values that contain tensors, to a safetensors file.
 
-    With `sharded` it is a folder: each worker's shards are in a file of their own, one tensor at a time is in this
-    process's memory, and any number of workers can read it back.
+    With `sharded` it is a folder with one file per worker. At most one tensor at a time is in this process's memory,
+    and any number of workers can load it.
 
     >>> import gt, tempfile, os
     >>> path = os.path.join(tempfile.mkdtemp(), "model.safetensors")
@@ -54,15 +46,13 @@ def save(
     form = _taken_apart(obj, "", found)
     plain = isinstance(obj, Mapping) and all(isinstance(t, Tensor) for t in obj.values()) and [*obj] == [*found]
     if sharded:
-        from gt.client.mesh.sharded_files import write_folder  # which is built on this
-
         if not isinstance(f, (str, os.PathLike)):
-            raise ArgumentError("save: a sharded checkpoint is a folder, given by its path")
+            raise ArgumentError("save: sharded=True needs the path of a folder")
         write_folder(Path(f), found, None if plain else form)
         return
     header: dict[str, Any] = {}
     if not plain:
-        header["__metadata__"] = {_FORM: json.dumps(form)}
+        header["__metadata__"] = {STRUCTURE: json.dumps(form)}
     arrays: list[np.ndarray[Any, Any]] = []
     at = 0
     for name, t in found.items():
@@ -77,35 +67,8 @@ def save(
         f.writelines(pieces)
 
 
-def entry(name: str, dtype: str, shape: tuple[int, ...], at: int) -> dict[str, Any]:
-    """A tensor in a header; its bytes are the file's from `at` on, counted behind the header."""
-    if dtype not in _CODES:
-        raise ArgumentError(f"save: {name} is an array of {dtype}; GT has no such type")
-    nbytes = math.prod(shape) * dtypes.BY_NAME[dtype].itemsize
-    return {"dtype": _CODES[dtype], "shape": list(shape), "data_offsets": [at, at + nbytes]}
-
-
-def begin(header: dict[str, Any]) -> bytes:
-    """What a file begins with."""
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
-
-
-def write_whole(path: Path, pieces: Iterable[bytes]) -> None:
-    """Write a file that is there as a whole, or not at all."""
-    # Beside the file and then in its place: whoever reads meanwhile, or a crash, meets the old one whole.
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(beside, "wb") as file:
-            file.writelines(pieces)
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
 def _taken_apart(x: Any, path: str, found: dict[str, Any]) -> Any:
-    """What is saved as plain JSON; tensors go to `found`, by name."""
+    """The structure of an object as JSON; its tensors are added to `found`, by name."""
     if isinstance(x, (Tensor, np.ndarray)):
         name = path or "tensor"
         while name in found or name == "__metadata__":
@@ -123,76 +86,28 @@ def _taken_apart(x: Any, path: str, found: dict[str, Any]) -> Any:
     if isinstance(x, (list, tuple, set)):
         kind = "list" if isinstance(x, list) else "tuple" if isinstance(x, tuple) else "set"
         return {kind: [_taken_apart(v, f"{below}{i}", found) for i, v in enumerate(x)]}
-    cure = (
-        "save its state_dict()" if hasattr(x, "state_dict") else "a file holds tensors, dicts, lists and plain values"
-    )
+    cure = "save its state_dict()" if hasattr(x, "state_dict") else "expected tensors, dicts, lists and plain values"
     raise ArgumentError(f"save: {path or 'the object'} is a {type(x).__name__}; {cure}")
 
 
 def load(
-    f: str | os.PathLike[str] | IO[bytes],
-    map_location: Any = None,
-    pickle_module: Any = None,
-    *,
-    weights_only: bool = True,
-    mmap: Any = None,
-    layout: Mapping[str, Any] | None = None,
-) -> Any:
-    """What was saved; of a safetensors file of others, the tensors by name.
+    f: str | os.PathLike[str] | IO[bytes], map_location: Any = None, pickle_module: Any = None,
+    *, weights_only: bool = True, mmap: Any = None, layout: Mapping[str, Any] | None = None,
+) -> Any:  # fmt: skip
+    """Load an object that gt.save() wrote, or the tensors of any safetensors file as a dict.
 
-    On several workers, `layout` says how tensors shall lie, by patterns of their names: `{"*.weight": {0: "x"}}`. What
-    has no dimensions stays whole. A sharded checkpoint lies as it did when it was saved, as far as it can.
+    On several workers, `layout` maps patterns of tensor names to layouts: `{"*.weight": {0: "x"}}`. 0-dimensional
+    tensors are not sharded. The tensors of a sharded checkpoint get the layouts that they were saved with, if the
+    session has the meshes.
     """
     wishes = {} if layout is None else dict(layout)
     if not isinstance(f, (str, os.PathLike)):
         return _read(f, getattr(f, "name", "the file"), wishes)
     if os.path.isdir(f):
-        from gt.client.mesh.sharded_files import read_folder
-
-        tensors, form, laid = read_folder(Path(f))
-        return _put_back(os.fspath(f), form, tensors, wishes, laid)
+        tensors, form, layouts = read_folder(Path(f))
+        return _put_back(os.fspath(f), form, tensors, wishes, layouts)
     with open(f, "rb") as file:
         return _read(file, os.fspath(f), wishes)
-
-
-def read_header(file: IO[bytes], path: Any) -> tuple[dict[str, tuple[str, tuple[int, ...], int, int]], str | None]:
-    """By name: dtype, shape, and the bytes of the file where it lies; and how they lie in what was saved, as text."""
-    start = file.tell()
-    size = file.seek(0, os.SEEK_END) - start
-    file.seek(start)
-    prefix = file.read(8)
-    length = int.from_bytes(prefix, "little")
-    if prefix[:4] == b"PK\x03\x04":
-        raise ArgumentError(
-            f"load: {path} is a file of torch's; read it with torch.load: load_state_dict() takes torch's tensors"
-        )
-    if not 2 <= length <= min(MAX_HEADER, size - 8):
-        raise ArgumentError(f"load: {path} is not a safetensors file")
-    try:
-        header = json.loads(file.read(length))
-        rows = {
-            k: (_NAMES[v["dtype"]], tuple(v["shape"]), *v["data_offsets"])
-            for k, v in header.items()
-            if k != "__metadata__"
-        }
-        form = header.get("__metadata__", {}).get(_FORM)
-        first = start + 8 + length
-        for name, (dtype, shape, a, b) in rows.items():
-            nbytes = math.prod(shape) * dtypes.BY_NAME[dtype].itemsize
-            if not (0 <= a <= b <= size - 8 - length and b - a == nbytes):
-                raise ArgumentError(f"load: {path}: {name} lies outside the file, or has another size than it says")
-        return {k: (dtype, shape, first + a, first + b) for k, (dtype, shape, a, b) in rows.items()}, form
-    except ArgumentError:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise ArgumentError(f"load: the header of {path} is not one of a safetensors file") from None
-
-
-def read_array(file: IO[bytes], row: tuple[str, tuple[int, ...], int, int]) -> np.ndarray[Any, Any]:
-    """One tensor of a file, as its header says."""
-    dtype, shape, start, end = row
-    file.seek(start)
-    return np.frombuffer(file.read(end - start), dtypes.BY_NAME[dtype].numpy).reshape(shape)
 
 
 def _read(file: IO[bytes], path: Any, wishes: Mapping[str, Any]) -> Any:
@@ -200,20 +115,20 @@ def _read(file: IO[bytes], path: Any, wishes: Mapping[str, Any]) -> Any:
     try:
         form = None if text is None else json.loads(text)
     except (ValueError, TypeError, RecursionError):
-        raise ArgumentError(f"load: the header of {path} is not one of a safetensors file") from None
+        raise ArgumentError(f"load: {path} has an invalid safetensors header") from None
     return _put_back(path, form, {name: partial(read_array, file, row) for name, row in rows.items()}, wishes, {})
 
 
 def _put_back(
-    path: Any, form: Any, arrays: Mapping[str, Callable[[], Any]], wishes: Mapping[str, Any], laid: Mapping[str, str]
+    path: Any, form: Any, arrays: Mapping[str, Callable[[], Any]], wishes: Mapping[str, Any], layouts: Mapping[str, str]
 ) -> Any:
-    """What was saved, out of its arrays, which are read when their turn comes."""
+    """The saved object; each array is read when its tensor is created."""
     missing = [p for p in wishes if not any(fnmatch.fnmatchcase(name, p) for name in arrays)]
     if missing:
         raise ArgumentError(f"load: {path} has no tensor named {missing[0]!r}")
 
     def tensor(name: str) -> Any:
-        array, text = arrays[name](), laid.get(name)
+        array, text = arrays[name](), layouts.get(name)
         wish = next((w for p, w in wishes.items() if fnmatch.fnmatchcase(name, p)), None)
         if wish is not None and array.ndim:
             text = sharding.layout_text(f"load: {name}", array.shape, wish)
@@ -226,7 +141,7 @@ def _put_back(
     except GTError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise ArgumentError(f"load: the header of {path} does not fit its tensors") from None
+        raise ArgumentError(f"load: the header of {path} does not match its tensors") from None
 
 
 _LISTS: dict[str, Any] = {"list": list, "tuple": tuple, "set": set}

@@ -1,21 +1,20 @@
-"""Walks along one dimension: running sums, products and extremes, differences, integrals."""
+"""Cumulative functions along one dimension: sums, products, extremes; differences and integrals."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gt import dtypes
+from gt.client.compat.checks import at_least
 from gt.client.compat.dims import one_dim
 from gt.client.functions import elementwise as ew
 from gt.client.functions import shapes
 from gt.client.functions.reductions import Chosen, lifted, sum
 from gt.client.record.recorder import apply, unary
 from gt.client.record.tree import Kinds
+from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, DimError, ShapeError
 from gt.ops import TABLE
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = [
     "cummax", "cummin", "cumprod", "cumsum", "cumulative_trapezoid", "diff", "logcumsumexp", "trapezoid", "trapz",
@@ -35,28 +34,28 @@ def _along(name: str, input: Any, dim: Any, dtype: Any = None) -> Tensor:
 
 
 def cumsum(input: Any, dim: Any = None, *, dtype: Any = None, axis: Any = None) -> Tensor:
-    """Sums of the elements so far along dim."""
+    """The cumulative sum along dim."""
     return _along("cumsum", input, dim if axis is None else axis, dtype)
 
 
 def cumprod(input: Any, dim: Any = None, *, dtype: Any = None, axis: Any = None) -> Tensor:
-    """Products of the elements so far along dim."""
+    """The cumulative product along dim."""
     return _along("cumprod", input, dim if axis is None else axis, dtype)
 
 
 def logcumsumexp(input: Any, dim: int) -> Tensor:
-    """log(cumsum(exp(input))) along dim, without overflow."""
+    """log(cumsum(exp(input))) along dim, computed without overflow."""
     return _along("logcumsumexp", input, dim)
 
 
 def cummax(input: Any, dim: int) -> Chosen:
-    """The largest so far along dim, and where they are."""
+    """The cumulative maximum along dim, and its indices."""
     kind = _CUM["cummax"][one_dim("cummax", dim, input.ndim)]
     return Chosen(*lifted(input, lambda x: apply(kind, (x,))))
 
 
 def cummin(input: Any, dim: int) -> Chosen:
-    """The smallest so far along dim, and where they are."""
+    """The cumulative minimum along dim, and its indices."""
     kind = _CUM["cummin"][one_dim("cummin", dim, input.ndim)]
     return Chosen(*lifted(input, lambda x: apply(kind, (x,))))
 
@@ -68,11 +67,10 @@ def _ends(x: Any, dim: int) -> tuple[Any, Any]:
 
 
 def diff(input: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Tensor:
-    """Differences of neighbours along dim, taken n times."""
+    """The n-th forward difference along dim."""
     if not input.ndim:
-        raise ShapeError("diff: needs a tensor of at least one dimension")
-    if n < 0:
-        raise ArgumentError(f"diff: n is not negative, but {n}")
+        raise ShapeError("diff: expected at least one dimension, got shape ()")
+    at_least("diff", "n", n, 0)
     d = one_dim("diff", dim, input.ndim)
     x = input
     if n and (prepend is not None or append is not None):
@@ -87,14 +85,14 @@ def diff(input: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any
 
 def _check_points(op: str, x: Any, dx: Any) -> None:
     if x is not None and dx is not None:
-        raise ArgumentError(f"{op}: give x or dx, not both")
+        raise ArgumentError(f"{op}: got both x and dx; pass one of them")
 
 
 def _widths(op: str, y: Any, x: Any, d: int) -> Tensor:
-    """The distances of the points x, in dimensions that fit those of y."""
+    """The distances between the points x, in a shape that broadcasts with y."""
     if x.ndim == 1:
         if x.shape[0] != y.shape[d]:
-            raise ShapeError(f"{op}: {x.shape[0]} points for {y.shape[d]} values along dim {d}")
+            raise ShapeError(f"{op}: x must have {y.shape[d]} points, the size of dim {d} of y, got {x.shape[0]}")
         x = shapes.reshape(x, tuple(-1 if k == d else 1 for k in range(y.ndim)))
     elif x.ndim < y.ndim:
         x = shapes.reshape(x, (1,) * (y.ndim - x.ndim) + tuple(x.shape))
@@ -107,7 +105,7 @@ def trapezoid(y: Any, x: Any = None, *, dx: Any = None, dim: int = -1) -> Tensor
     _check_points("trapezoid", x, dx)
     d = one_dim("trapezoid", dim, y.ndim)
     if not y.ndim:
-        raise DimError("trapezoid: a tensor without dimensions has none to integrate along")
+        raise DimError("trapezoid: expected at least one dimension, got shape ()")
     if y.shape[d] == 0:
         return ew.mul(sum(y, d), 0.5)
     if x is None:
@@ -122,7 +120,7 @@ trapz = trapezoid
 
 
 def cumulative_trapezoid(y: Any, x: Any = None, *, dx: Any = None, dim: int = -1) -> Tensor:
-    """Integrals up to each element along dim by the trapezoidal rule."""
+    """The cumulative integral along dim by the trapezoidal rule."""
     _check_points("cumulative_trapezoid", x, dx)
     d = one_dim("cumulative_trapezoid", dim, y.ndim)
     low, high = _ends(y, d)

@@ -1,21 +1,21 @@
-"""Functions that read and write elements by index tensors."""
+"""Gather and scatter: reading and writing elements at index tensors."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gt.client.compat.checks import one_of, same_dtype
 from gt.client.compat.dims import one_dim
 from gt.client.functions import elementwise as ew
 from gt.client.functions import shapes
+from gt.client.functions.creation import full
 from gt.client.record.recorder import apply, unary
 from gt.client.record.tree import Kinds
-from gt.errors import ArgumentError, DTypeError, ShapeError
+from gt.client.tensor import Tensor
+from gt.errors import ArgumentError, ShapeError
 from gt.ops import TABLE
 from gt.ops.rules import broadcast
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = [
     "gather", "index_add", "index_copy", "index_fill", "index_reduce", "index_select", "put", "scatter", "scatter_add",
@@ -38,7 +38,7 @@ _WRAP = Kinds(TABLE["wrap_index"], "n")
 
 
 def _line(x: Any) -> Any:
-    """The tensor; one without dimensions counts as one of a single element, as in torch."""
+    """The tensor; a 0-dimensional one is treated as a vector of one element, as in torch."""
     return x if x.ndim else shapes.reshape(x, (1,))
 
 
@@ -47,15 +47,15 @@ def _back(made: Any, shape: tuple[int, ...]) -> Tensor:
 
 
 def _nothing(x: Any) -> Any:
-    """None of the elements, as a vector; with the tensor's history."""
+    """An empty vector that depends on the tensor, for gradients."""
     return shapes.reshape(x, (x.numel(),))[:0]
 
 
-# --- an index of the elements' shape -----------------------------------------------------------------
+# --- an index for each element -----------------------------------------------------------------------
 
 
 def gather(input: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Tensor:
-    """Elements picked along dim by an index tensor of the result's shape."""
+    """The elements along dim at an index tensor, which has the shape of the result."""
     d = one_dim("gather", dim, input.ndim)
     if not index.numel():  # of any dtype and number of dimensions
         return shapes.reshape(_nothing(input), index.shape)
@@ -63,30 +63,27 @@ def gather(input: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Te
 
 
 def _source(op: str, index: Any, src: Any) -> Any:
-    """The part of src that the index speaks of."""
+    """The part of src that has the shape of the index."""
     src = _line(src)
     if src.shape == index.shape:
         return src
     if src.ndim != index.ndim or (index.numel() and any(n > m for n, m in zip(index.shape, src.shape, strict=True))):
-        raise ShapeError(f"{op}: index {tuple(index.shape)} is larger than src {tuple(src.shape)}")
+        raise ShapeError(f"{op}: index of shape {tuple(index.shape)} is larger than src of shape {tuple(src.shape)}")
     if not index.numel():
         return shapes.reshape(_nothing(src), index.shape)
     return src[tuple(slice(n) for n in index.shape)]
 
 
 def scatter(input: Any, dim: int, index: Any, src: Any = None, *, value: Any = None, reduce: Any = None) -> Tensor:
-    """The tensor with src, or one number, written along dim where the index says; reduce: 'add' or 'multiply'."""
+    """A copy of the tensor with src, or one number, written along dim at the index; reduce is 'add' or 'multiply'."""
     src = value if src is None else src
     if src is None:
-        raise ArgumentError("scatter: give src or value")
-    if reduce is not None and reduce not in ("add", "multiply"):
-        raise ArgumentError(f"scatter: reduce is 'add' or 'multiply', not {reduce!r}")
+        raise ArgumentError("scatter: expected src or value")
+    one_of("scatter", "reduce", reduce, None, "add", "multiply")
     d, x, i = one_dim("scatter", dim, input.ndim), _line(input), _line(index)
     if hasattr(src, "_v"):
         src = _source("scatter", i, src)
     elif reduce is not None:
-        from gt.client.functions.creation import full
-
         src = full(i.shape, src, dtype=input.dtype)
     elif isinstance(src, float) and not input.dtype.is_differentiable:
         src = int(src)
@@ -100,27 +97,27 @@ def scatter(input: Any, dim: int, index: Any, src: Any = None, *, value: Any = N
 
 
 def scatter_add(input: Any, dim: int, index: Any, src: Any) -> Tensor:
-    """The tensor with the elements of src added where the index says."""
+    """A copy of the tensor with src added along dim at the index."""
     i = _line(index)
     kind = _SCATTER_ADD[one_dim("scatter_add", dim, input.ndim)]
     return _back(apply(kind, (_line(input), i, _source("scatter_add", i, src))), input.shape)
 
 
 def scatter_reduce(input: Any, dim: int, index: Any, src: Any, reduce: str, *, include_self: bool = True) -> Tensor:
-    """The tensor with src combined along dim where the index says: 'sum', 'prod', 'mean', 'amax' or 'amin'."""
+    """A copy of the tensor reduced with src along dim at the index: 'sum', 'prod', 'mean', 'amax' or 'amin'."""
     i = _line(index)
     kind = _SCATTER_REDUCE[one_dim("scatter_reduce", dim, input.ndim), reduce, include_self]
     return _back(apply(kind, (_line(input), i, _source("scatter_reduce", i, src))), input.shape)
 
 
 def take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Tensor:
-    """Elements along dim by an index that broadcasts with the input; without dim, of both flattened."""
+    """The elements along dim at indices that broadcast with the input; without dim, both are flattened."""
     if dim is None:
         flat = unary(_WRAP[input.numel()], shapes.reshape(indices, (indices.numel(),)))
         return gather(shapes.reshape(input, (input.numel(),)), 0, flat)
     if input.ndim != indices.ndim:
         raise ShapeError(
-            f"take_along_dim: input {tuple(input.shape)} and indices {tuple(indices.shape)} differ in dimensions"
+            f"take_along_dim: input {tuple(input.shape)} and indices {tuple(indices.shape)} differ in rank"
         )
     d = one_dim("take_along_dim", dim, input.ndim)
     indices = unary(_WRAP[input.shape[d] if input.ndim else 1], indices)
@@ -137,11 +134,11 @@ def _without(shape: tuple[int, ...], dim: int) -> tuple[int, ...]:
     return tuple(shape[:dim]) + tuple(shape[dim + 1 :])
 
 
-# --- an index of rows --------------------------------------------------------------------------------
+# --- an index for each slice along dim ---------------------------------------------------------------
 
 
 def index_select(input: Any, dim: int, index: Any) -> Tensor:
-    """Rows (or other slices along dim) by number."""
+    """The slices along dim at the given indices."""
     made = apply(_INDEX_SELECT[one_dim("index_select", dim, input.ndim)], (_line(input), _line(index)))
     return made if input.ndim or made.shape != (1,) else shapes.reshape(made, ())
 
@@ -151,18 +148,18 @@ def _rows(op: str, input: Any, dim: int, index: Any, source: Any) -> tuple[int, 
     d = one_dim(op, dim, input.ndim)
     x, i = _line(input), _line(index)
     if i.ndim != 1:
-        raise ShapeError(f"{op}: the index has one dimension, not the shape {tuple(index.shape)}")
+        raise ShapeError(f"{op}: index must be a vector, got shape {tuple(index.shape)}")
     want = (*x.shape[:d], i.shape[0], *x.shape[d + 1 :])
     if source.ndim + 1 == len(want) and want[d] == 1:
-        source = shapes.reshape(source, want)  # one row may come without its dimension
+        source = shapes.reshape(source, want)  # a single slice may lack the dimension
     source = _line(source)
     if source.shape != want:
-        raise ShapeError(f"{op}: source {tuple(source.shape)} at an index of {i.shape[0]} does not fit in {x.shape}")
+        raise ShapeError(f"{op}: source must have shape {want}, got {tuple(source.shape)}")
     return d, x, i, source
 
 
 def index_add(input: Any, dim: int, index: Any, source: Any, *, alpha: Any = 1) -> Tensor:
-    """The tensor with alpha times slices of source added at the numbers given."""
+    """A copy of the tensor with alpha * source added along dim at the given indices."""
     d, x, i, source = _rows("index_add", input, dim, index, source)
     if alpha != 1:
         source = ew.cast(ew.mul(source, alpha), source.dtype)
@@ -170,34 +167,29 @@ def index_add(input: Any, dim: int, index: Any, source: Any, *, alpha: Any = 1) 
 
 
 def index_copy(input: Any, dim: int, index: Any, source: Any) -> Tensor:
-    """The tensor with slices of source written at the numbers given."""
+    """A copy of the tensor with source written along dim at the given indices."""
     d, x, i, source = _rows("index_copy", input, dim, index, source)
-    if source.dtype is not input.dtype:
-        raise DTypeError(f"index_copy: {input.dtype.name} and {source.dtype.name} differ; cast one to the other")
+    same_dtype("index_copy", input, source)
     return _back(apply(_INDEX_PUT[(d,), False], (x, source, i)), input.shape)
 
 
 def index_fill(input: Any, dim: int, index: Any, value: Any) -> Tensor:
-    """The tensor with one number written in the slices given."""
+    """A copy of the tensor with one number written along dim at the given indices."""
     d, x = one_dim("index_fill", dim, input.ndim), _line(input)
-    if hasattr(value, "_v"):
-        if value.ndim:
-            raise ShapeError(f"index_fill: the value has no dimensions, not the shape {tuple(value.shape)}")
+    if hasattr(value, "_v") and value.ndim:
+        raise ShapeError(f"index_fill: value must be 0-dimensional, got shape {tuple(value.shape)}")
     place = unary(_WRAP[x.shape[d]], _line(index))
     if not hasattr(value, "_v"):
         return _back(apply(_INDEX_PUT[(d,), False], (x, value, place)), input.shape)
-    from gt.client.functions.creation import full
-
-    # By a mask: a slice that is named twice is still written once, and counts once in the value's gradient.
+    # By a mask, so that an index that occurs twice counts once in the value's gradient.
     chosen = apply(_INDEX_PUT[(0,), False], (full((x.shape[d],), False), True, place))
     chosen = shapes.reshape(chosen, (x.shape[d], *[1] * (x.ndim - d - 1)))
     return _back(ew.where(chosen, ew.cast(value, x.dtype), x), input.shape)
 
 
 def index_reduce(input: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True) -> Tensor:
-    """The tensor with slices of source combined at the numbers given: 'prod', 'mean', 'amax' or 'amin'."""
-    if reduce not in ("prod", "mean", "amax", "amin"):
-        raise ArgumentError(f"index_reduce: reduce is 'prod', 'mean', 'amax' or 'amin', not {reduce!r}")
+    """A copy of the tensor reduced with source along dim at the given indices: 'prod', 'mean', 'amax' or 'amin'."""
+    one_of("index_reduce", "reduce", reduce, "prod", "mean", "amax", "amin")
     d, x, i, source = _rows("index_reduce", input, dim, index, source)
     column = shapes.reshape(i, (*[1] * d, i.shape[0], *[1] * (x.ndim - d - 1)))
     kind = _SCATTER_REDUCE[d, reduce, include_self]
@@ -208,18 +200,19 @@ def index_reduce(input: Any, dim: int, index: Any, source: Any, reduce: str, *, 
 
 
 def take(input: Any, index: Any) -> Tensor:
-    """The elements at these positions, counted through the tensor in order."""
+    """The elements at the given indices of the flattened tensor."""
     n = math.prod(input.shape)
     return apply(_INDEX[(0,)], (shapes.reshape(input, (n,)), unary(_WRAP[n], index)))
 
 
 def put(input: Any, index: Any, source: Any, accumulate: bool = False) -> Tensor:
-    """The tensor with the elements of source written, or added, at positions counted through it in order."""
+    """A copy of the tensor with source written, or added, at the given indices of the flattened tensor."""
     n = math.prod(input.shape)
     if index.numel() != source.numel():
-        raise ShapeError(f"put: {index.numel()} positions for {source.numel()} elements")
-    if source.dtype is not input.dtype:
-        raise DTypeError(f"put: {input.dtype.name} and {source.dtype.name} differ; cast one to the other")
+        raise ShapeError(
+            f"put: index has {index.numel()} elements, source has {source.numel()}; expected the same number"
+        )
+    same_dtype("put", input, source)
     flat = shapes.reshape(source, (source.numel(),))
     place = unary(_WRAP[n], shapes.reshape(index, (source.numel(),)))
     made = apply(_INDEX_PUT[(0,), bool(accumulate)], (shapes.reshape(input, (n,)), flat, place))

@@ -1,23 +1,25 @@
-"""Quantiles, covariance, counting into bins, and renorm."""
+"""Statistics: quantiles, covariance, histograms; and renorm."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from gt import dtypes
 from gt.client.compat.autocast import autocasts
+from gt.client.compat.checks import at_least, floating, one_of, positive
 from gt.client.compat.dims import one_dim
 from gt.client.functions import elementwise as ew
 from gt.client.functions import scatter, shapes
-from gt.client.functions.reductions import amax, amin, any, norm, sum
+from gt.client.functions.complexes import complex
+from gt.client.functions.creation import arange, full, ones, zeros
+from gt.client.functions.linalg.norms import norm
+from gt.client.functions.reductions import amax, amin, any, sum
 from gt.client.functions.sorting import added_at, searchsorted, sort
+from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops.record import FLOAT32_ON_CPU, FLOAT32_ON_CUDA
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = [
     "bincount", "corrcoef", "cov", "histc", "histogram", "histogramdd", "nanquantile", "quantile", "renorm",
@@ -27,7 +29,7 @@ INPLACE = ["renorm"]
 
 
 class Histogram(NamedTuple):
-    """What histogram returns; of histogramdd, bin_edges is a tuple."""
+    """The result of histogram and histogramdd; for the latter, bin_edges is a tuple."""
 
     hist: Tensor
     bin_edges: Any
@@ -37,20 +39,16 @@ class Histogram(NamedTuple):
 
 
 def _quantile(name: str, input: Any, q: Any, dim: Any, keepdim: bool, interpolation: str, ignore_nan: bool) -> Tensor:
-    from gt.client.functions.creation import full
-
     if input.dtype not in (dtypes.float32, dtypes.float64):
-        raise DTypeError(f"{name}: needs float32 or float64, not {input.dtype.name}")
-    if interpolation not in ("linear", "lower", "higher", "midpoint", "nearest"):
-        raise ArgumentError(
-            f"{name}: interpolation={interpolation!r} is not linear, lower, higher, midpoint or nearest"
-        )
+        raise DTypeError(f"{name}: expected a float32 or float64 tensor, got {input.dtype.name}")
+    one_of(name, "interpolation", interpolation, "linear", "lower", "higher", "midpoint", "nearest")
     if not hasattr(q, "_v"):
         if not 0 <= q <= 1:
-            raise ArgumentError(f"{name}: q is between 0 and 1, not {q}")
+            raise ArgumentError(f"{name}: q must be between 0 and 1, got {q}")
         q = full((), q, dtype=input.dtype)
     if q.ndim > 1 or q.dtype is not input.dtype:
-        raise ArgumentError(f"{name}: q is a number or a row of {input.dtype.name}, not {q.dtype.name} {q.shape}")
+        got = f"{q.dtype.name} of shape {q.shape}"
+        raise ArgumentError(f"{name}: q must be a number or a vector of {input.dtype.name}, got {got}")
     d = one_dim(name, 0 if dim is None else dim, input.ndim)
     if dim is None or not input.ndim:
         rows = shapes.reshape(input, (-1,))
@@ -60,7 +58,7 @@ def _quantile(name: str, input: Any, q: Any, dim: Any, keepdim: bool, interpolat
         shape = tuple(1 if i == d else n for i, n in enumerate(input.shape) if keepdim or i != d)
     n = rows.shape[-1]
     if not n:
-        raise ShapeError(f"{name}: {input.shape}: no quantile of no elements")
+        raise ShapeError(f"{name}: expected at least one element along dim, got shape {input.shape}")
     rows = sort(rows, -1).values
     nan = ew.isnan(rows)
     if ignore_nan:
@@ -83,13 +81,13 @@ def _quantile(name: str, input: Any, q: Any, dim: Any, keepdim: bool, interpolat
 
 @autocasts(FLOAT32_ON_CPU)
 def quantile(input: Any, q: Any, dim: Any = None, keepdim: bool = False, *, interpolation: str = "linear") -> Tensor:
-    """The value below which a fraction q of the elements lies; nan if one is."""
+    """The q-th quantiles, of all elements or along dim; nan if an element is nan."""
     return _quantile("quantile", input, q, dim, keepdim, interpolation, False)
 
 
 @autocasts(FLOAT32_ON_CPU)
 def nanquantile(input: Any, q: Any, dim: Any = None, keepdim: bool = False, *, interpolation: str = "linear") -> Tensor:
-    """The value below which a fraction q of the elements that are numbers lies."""
+    """The q-th quantiles of the elements that are not nan, of all or along dim."""
     return _quantile("nanquantile", input, q, dim, keepdim, interpolation, True)
 
 
@@ -97,9 +95,9 @@ def nanquantile(input: Any, q: Any, dim: Any = None, keepdim: bool = False, *, i
 
 
 def cov(input: Any, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Tensor:
-    """The covariances of the rows, whose columns may have frequencies and weights."""
+    """The covariance matrix of the rows; fweights and aweights are weights of the columns."""
     if input.ndim > 2:
-        raise ShapeError(f"cov: at most 2 dimensions, not {input.shape}")
+        raise ShapeError(f"cov: expected at most 2 dimensions, got shape {input.shape}")
     x = shapes.reshape(input, (1, -1)) if input.ndim < 2 else input  # (variables, observations)
     n = x.shape[1]
     w = fweights
@@ -121,7 +119,7 @@ def cov(input: Any, *, correction: int = 1, fweights: Any = None, aweights: Any 
 
 
 def corrcoef(input: Any) -> Tensor:
-    """The correlations of the rows."""
+    """The correlation coefficients of the rows."""
     c = cov(input)
     if not c.ndim:
         return ew.div(c, c)
@@ -129,8 +127,6 @@ def corrcoef(input: Any) -> Tensor:
     size = ew.sqrt(diagonal.real if c.dtype.is_complex else diagonal)
     c = ew.div(ew.div(c, shapes.unsqueeze(size, 1)), shapes.unsqueeze(size, 0))
     if c.dtype.is_complex:
-        from gt.client.functions.complexes import complex
-
         return complex(ew.clamp(c.real, -1, 1), ew.clamp(c.imag, -1, 1))
     return ew.clamp(c, -1, 1)
 
@@ -139,20 +135,17 @@ def corrcoef(input: Any) -> Tensor:
 
 
 def bincount(input: Any, weights: Any = None, minlength: int = 0) -> Tensor:
-    """How often each number occurs, or the sum of its weights. Waits for the largest number."""
-    from gt.client.functions.creation import ones, zeros
-
+    """The number of occurrences of each non-negative integer, or the sum of its weights. Waits for the largest."""
     if input.ndim != 1 or input.dtype.is_differentiable or input.dtype is dtypes.bool_:
-        raise ArgumentError(f"bincount: a row of integers, not {input.dtype.name} {input.shape}")
+        raise ArgumentError(f"bincount: expected a vector of integers, got {input.dtype.name} of shape {input.shape}")
     if weights is not None and weights.shape != input.shape:
-        raise ShapeError(f"bincount: weights {weights.shape} for {input.shape}")
-    if minlength < 0:
-        raise ArgumentError(f"bincount: minlength is not negative, but {minlength}")
+        raise ShapeError(f"bincount: weights must have shape {input.shape}, got {weights.shape}")
+    at_least("bincount", "minlength", minlength, 0)
     if not input.numel():
         return zeros(minlength, dtype=dtypes.int64)
     low, high = shapes.stack([amin(input), amax(input)]).tolist()
     if low < 0:
-        raise ArgumentError(f"bincount: {low} is negative; only counts from 0 on")
+        raise ArgumentError(f"bincount: elements must be >= 0, got {low}")
     if weights is None:
         weights = ones(input.shape, dtype=dtypes.int64)
     elif weights.dtype is not dtypes.float32:
@@ -161,7 +154,7 @@ def bincount(input: Any, weights: Any = None, minlength: int = 0) -> Tensor:
 
 
 def _bounds(x: Any, low: Any, high: Any, margin: float) -> tuple[Any, Any]:
-    """The range given or, where that is empty, of the data; widened if nothing varies."""
+    """The given range or, if it is empty, the range of the data, widened if all elements are equal."""
     if low == high:
         if not x.numel():
             low, high = 0.0, 1.0
@@ -173,11 +166,11 @@ def _bounds(x: Any, low: Any, high: Any, margin: float) -> tuple[Any, Any]:
 
 
 def histc(input: Any, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
-    """How many elements are in each of the equal bins between min and max."""
-    if not input.dtype.is_floating_point:
-        raise DTypeError(f"histc: needs a floating type, not {input.dtype.name}; cast first, as in x.float()")
-    if bins <= 0 or max < min:
-        raise ArgumentError(f"histc: {bins} bins from {min} to {max}")
+    """The number of elements in each of `bins` equal bins between min and max."""
+    floating("histc", input)
+    positive("histc", "bins", bins)
+    if max < min:
+        raise ArgumentError(f"histc: min must be <= max, got {min} and {max}")
     x = shapes.reshape(input, (-1,))
     low, high = _bounds(x, min, max, 1.0)
     inside = ew.logical_and(ew.ge(x, low), ew.le(x, high))
@@ -187,15 +180,13 @@ def histc(input: Any, bins: int = 100, min: float = 0, max: float = 0) -> Tensor
 
 
 def _edges(x: Any, bins: Any, low: Any, high: Any) -> Any:
-    """The borders of the bins: those given, or so many equal ones."""
-    from gt.client.functions.creation import arange
-
+    """The edges of the bins: those given, or those of a number of equal bins."""
     if hasattr(bins, "_v"):
         return bins
     low, high = _bounds(x, low, high, 0.5)
     k = arange(bins + 1, dtype=x.dtype)
     step = (high - low) / bins
-    # From both ends, so that the last border is exact too.
+    # Computed from both ends, so that the last edge is exact too.
     ends = ew.where(
         ew.lt(k, (bins + 1) // 2), ew.add(ew.mul(k, step), low), ew.sub(high, ew.mul(ew.sub(bins, k), step))
     )
@@ -203,16 +194,14 @@ def _edges(x: Any, bins: Any, low: Any, high: Any) -> Any:
 
 
 def _counted(rows: list[Any], edges: list[Any], weight: Any, density: bool) -> Tensor:
-    """How many points, given by their coordinates, are in each cell between the edges."""
-    from gt.client.functions.creation import ones
-
+    """The number of points, given by their coordinates, in each cell between the edges."""
     sizes = [e.shape[0] - 1 for e in edges]
     cell: Any = 0
     inside: Any = None
     for x, e, n in zip(rows, edges, sizes, strict=True):
         fits = ew.logical_and(ew.ge(x, e[0]), ew.le(x, e[n]))
         inside = fits if inside is None else ew.logical_and(inside, fits)
-        # The last bin holds its right end too.
+        # The last bin includes its right edge.
         at = ew.clamp(ew.sub(searchsorted(e, x, right=True), 1), 0, n - 1)
         cell = ew.add(at, ew.mul(cell, n)) if hasattr(cell, "_v") else at
     weight = ones(rows[0].shape, dtype=rows[0].dtype) if weight is None else shapes.reshape(weight, (-1,))
@@ -226,20 +215,20 @@ def _counted(rows: list[Any], edges: list[Any], weight: Any, density: bool) -> T
 
 
 def histogram(input: Any, bins: Any, *, range: Any = None, weight: Any = None, density: bool = False) -> Histogram:
-    """The weight of the elements in each bin, and the borders of the bins."""
+    """The number of elements (or their total weight) in each bin, and the edges of the bins."""
     x = shapes.reshape(input, (-1,))
     edges = _edges(x, bins, *((0.0, 0.0) if range is None else range))
     return Histogram(_counted([x], [edges], weight, density), edges)
 
 
 def histogramdd(input: Any, bins: Any, *, range: Any = None, weight: Any = None, density: bool = False) -> Histogram:
-    """The weight of the points (rows) in each cell of a grid, and the borders of its bins."""
+    """The number of points (rows), or their total weight, in each cell of a grid, and the edges of the bins."""
     if input.ndim < 2:
-        raise ShapeError(f"histogramdd: needs at least 2 dimensions, not {input.shape}")
+        raise ShapeError(f"histogramdd: expected at least 2 dimensions, got shape {input.shape}")
     points = shapes.reshape(input, (-1, input.shape[-1]))
     each: Sequence[Any] = [bins] * points.shape[1] if isinstance(bins, int) else list(bins)
     if len(each) != points.shape[1]:
-        raise ShapeError(f"histogramdd: {len(each)} bins for points of {points.shape[1]} coordinates")
+        raise ShapeError(f"histogramdd: bins must have {points.shape[1]} entries, one per coordinate, got {len(each)}")
     rows = list(shapes.unbind(points, 1))
     limits = [0.0] * (2 * len(rows)) if range is None else list(range)
     edges = [_edges(x, b, *limits[2 * i : 2 * i + 2]) for i, (x, b) in enumerate(zip(rows, each, strict=True))]
@@ -251,7 +240,7 @@ def histogramdd(input: Any, bins: Any, *, range: Any = None, weight: Any = None,
 
 @autocasts(FLOAT32_ON_CUDA)
 def renorm(input: Any, p: float, dim: int, maxnorm: float) -> Tensor:
-    """The slices along dim, each scaled down to a p-norm of at most maxnorm."""
+    """A copy of the tensor whose slices along dim are scaled to a p-norm of at most maxnorm."""
     d = one_dim("renorm", dim, input.ndim)
     narrow = input.dtype in (dtypes.float16, dtypes.bfloat16)
     others = tuple(k for k in range(input.ndim) if k != d)

@@ -1,21 +1,20 @@
-"""Windows for signals: torch.signal.windows, and the older forms at the top level (`hann_window`).
+"""Window functions: torch.signal.windows, and the older forms at the top level (`hann_window`).
 
-They are computed here, in float64, and sent: a window is small.
+Windows are small, so they are computed in this process, in float64, and uploaded.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from gt.client.compat.arguments import shown
+from gt.client.compat.checks import at_least, positive
 from gt.client.functions.creation import finish, float_dtype, from_numpy, ignored
+from gt.client.tensor import Tensor
 from gt.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = [
     "bartlett", "blackman", "cosine", "exponential", "gaussian", "general_cosine", "general_hamming", "hamming", "hann",
@@ -24,22 +23,22 @@ __all__ = [
 
 
 def _made(op: str, M: int, sym: bool, shape: Any, options: dict[str, Any]) -> Tensor:
-    """A window of M points; `shape(n, last)` is its value at n, where a symmetric one has its end at `last`."""
+    """A window of M points; `shape(n, last)` is its value at n, and `last` is where a symmetric window ends."""
     dtype, requires_grad = float_dtype(options.pop("dtype", None)), options.pop("requires_grad", False)
     ignored(op, options)
     if not isinstance(M, int) or M < 0:
-        raise ArgumentError(f"{op}: a window has a number of points, not {shown(M)}")
+        raise ArgumentError(f"{op}: the number of points must be an int >= 0, got {shown(M)}")
     if not dtype.is_floating_point:
-        raise ArgumentError(f"{op}: a window holds floats, not {dtype.name}")
+        raise ArgumentError(f"{op}: dtype must be a floating-point type, got {dtype.name}")
     n = np.arange(M, dtype=np.float64)
     values = np.ones(M) if M <= 1 else shape(n, M - 1 if sym else M)
     return finish(from_numpy(np.asarray(values).astype(dtype.numpy)), requires_grad)
 
 
 def general_cosine(M: int, *, a: Any, sym: bool = True, **options: Any) -> Tensor:
-    """A sum of cosines with these weights, of alternating sign."""
+    """A window that is a sum of cosines with weights a, of alternating sign."""
     if not len(a):
-        raise ArgumentError("general_cosine: give at least one weight")
+        raise ArgumentError("general_cosine: expected at least one weight in a")
 
     def shape(n: Any, last: int) -> Any:
         return sum((-1) ** i * w * np.cos(2 * math.pi * i * n / last) for i, w in enumerate(a))
@@ -48,7 +47,7 @@ def general_cosine(M: int, *, a: Any, sym: bool = True, **options: Any) -> Tenso
 
 
 def general_hamming(M: int, *, alpha: float = 0.54, sym: bool = True, **options: Any) -> Tensor:
-    """alpha minus (1 - alpha) times a cosine."""
+    """The general Hamming window: alpha minus (1 - alpha) times a cosine."""
     return general_cosine(M, a=[alpha, 1 - alpha], sym=sym, **options)
 
 
@@ -73,26 +72,25 @@ def blackman(M: int, *, sym: bool = True, **options: Any) -> Tensor:
 
 
 def nuttall(M: int, *, sym: bool = True, **options: Any) -> Tensor:
-    """The window of Nuttall with the least side lobes of four terms."""
+    """The minimum four-term Blackman-Harris window of Nuttall."""
     return general_cosine(M, a=[0.3635819, 0.4891775, 0.1365995, 0.0106411], sym=sym, **options)
 
 
 def bartlett(M: int, *, sym: bool = True, **options: Any) -> Tensor:
-    """A triangle."""
+    """The Bartlett window, a triangle."""
     return _made("bartlett", M, sym, lambda n, last: 1 - np.abs(2 * n / last - 1), options)
 
 
 def cosine(M: int, *, sym: bool = True, **options: Any) -> Tensor:
-    """Half a wave."""
+    """The cosine window, half a period of a sine."""
     return _made("cosine", M, sym, lambda n, last: np.sin(math.pi * (n + 0.5) / (last + 1)), options)
 
 
 def exponential(M: int, *, center: float | None = None, tau: float = 1.0, sym: bool = True, **options: Any) -> Tensor:
-    """Falling off to both sides of its centre, by a factor of e with every tau points."""
-    if tau <= 0:
-        raise ArgumentError(f"exponential: tau must be positive, not {tau}")
+    """The exponential window, which decays from its center by a factor of e every tau points."""
+    positive("exponential", "tau", tau)
     if sym and center is not None:
-        raise ArgumentError("exponential: a symmetric window has its centre in the middle")
+        raise ArgumentError("exponential: center must be None if sym=True")
 
     def shape(n: Any, last: int) -> Any:
         return np.exp(-np.abs(n - (last / 2 if center is None else center)) / tau)
@@ -101,16 +99,14 @@ def exponential(M: int, *, center: float | None = None, tau: float = 1.0, sym: b
 
 
 def gaussian(M: int, *, std: float = 1.0, sym: bool = True, **options: Any) -> Tensor:
-    """The normal distribution's curve, one in the middle."""
-    if std <= 0:
-        raise ArgumentError(f"gaussian: std must be positive, not {std}")
+    """The Gaussian window."""
+    positive("gaussian", "std", std)
     return _made("gaussian", M, sym, lambda n, last: np.exp(-(((n - last / 2) / std) ** 2) / 2), options)
 
 
 def kaiser(M: int, *, beta: float = 12.0, sym: bool = True, **options: Any) -> Tensor:
     """The Kaiser window."""
-    if beta < 0:
-        raise ArgumentError(f"kaiser: beta cannot be negative: {beta}")
+    at_least("kaiser", "beta", beta, 0)
 
     def shape(n: Any, last: int) -> Any:
         return np.i0(beta * np.sqrt(np.maximum(1 - (2 * n / last - 1) ** 2, 0))) / np.i0(beta)
@@ -118,7 +114,7 @@ def kaiser(M: int, *, beta: float = 12.0, sym: bool = True, **options: Any) -> T
     return _made("kaiser", M, sym, shape, options)
 
 
-# --- the older forms, at the top level: periodic unless said otherwise -------------------------------
+# --- the older forms at the top level, periodic by default -------------------------------------------
 
 
 def hann_window(window_length: int, periodic: bool = True, **options: Any) -> Tensor:
@@ -139,7 +135,7 @@ def blackman_window(window_length: int, periodic: bool = True, **options: Any) -
 
 
 def bartlett_window(window_length: int, periodic: bool = True, **options: Any) -> Tensor:
-    """A triangle."""
+    """The Bartlett window, a triangle."""
     return bartlett(window_length, sym=not periodic, **options)
 
 

@@ -1,1 +1,1 @@
-"""Meshes and layouts, as users set them."""
+"""Meshes of workers and layouts of tensors, as users set them."""

@@ -1,4 +1,4 @@
-"""Who holds what of a tensor, drawn with characters."""
+"""Draws which worker holds which part of a tensor."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from gt import layout
 from gt.layout import Layout, Runs
 from gt.program import Spec
 
-MOST_CELLS = 16  #: Rows or columns of a drawing; what is cut finer is listed instead.
+MOST_CELLS = 16  #: Most rows or columns of a table. A layout with more is listed worker by worker.
 
 _JOIN: dict[str | None, str] = {None: " ", "sum": " + ", "max": " max ", "min": " min "}
 
 
 def drawing(lay: Layout, spec: Spec) -> str:
-    """The tensor as a table with the numbers of the workers that hold each part.
+    """A table of the tensor's parts, each with the numbers of the workers that hold it.
 
     >>> from gt import dtypes
     >>> from gt.program import spec
@@ -50,7 +50,7 @@ def drawing(lay: Layout, spec: Spec) -> str:
 
 
 def _edges(runs: list[Runs]) -> list[int]:
-    """Where along a dimension the holder changes."""
+    """The positions along a dimension where one worker's part ends and the next begins."""
     return sorted({end for each in runs for run in each for end in run})
 
 
@@ -63,7 +63,7 @@ def _name(part: tuple[int, int]) -> str:
 
 
 def _cell(lay: Layout, shards: dict[int, tuple[Runs, ...]], at: dict[int, tuple[int, int]]) -> str:
-    """Who holds the part of the tensor at these positions of these dimensions."""
+    """The workers that hold the part of the tensor at these positions."""
     holders = [
         worker
         for worker, runs in shards.items()
@@ -73,7 +73,7 @@ def _cell(lay: Layout, shards: dict[int, tuple[Runs, ...]], at: dict[int, tuple[
 
 
 def _said(lay: Layout, holders: list[int]) -> str:
-    """Copies side by side; what is added, or compared, with a sign between."""
+    """The workers' numbers: copies separated by spaces, partial results by the reduction's sign."""
     groups: dict[int, list[int]] = {}
     for worker in holders:
         at = lay.mesh.coordinates[lay.mesh.workers.index(worker)]
@@ -85,7 +85,7 @@ def _said(lay: Layout, holders: list[int]) -> str:
 
 
 def _rows(lay: Layout, shards: dict[int, tuple[Runs, ...]]) -> list[str]:
-    """One line per worker."""
+    """One line per worker: the part it holds."""
     lines = []
     for worker, runs in shards.items():
         parts = ["+".join(_name(r) for r in each) or "nothing" for each in runs]

@@ -1,13 +1,13 @@
-"""A checkpoint as a folder: each worker's shards in a safetensors file of their own, and an index.
+"""Sharded checkpoints: a folder with one safetensors file per worker and an index.
 
-    index.json                      how every tensor lies in the files, and how they lie in what was saved
-    3f2a-worker1.safetensors        what was taken from worker 1, under the tensors' names
-    3f2a-whole.safetensors          what was on one worker, or in this process
+    index.json                      which file holds which shard of each tensor, and the structure of the saved object
+    3f2a-worker1.safetensors        the shards that worker 1 held, under the tensors' names
+    3f2a-whole.safetensors          tensors that were not sharded, and arrays of this process
 
-Law 1: one tensor at a time is in this process's memory.
-Law 2: the index is replaced last, and as a whole. So a folder always holds one whole checkpoint, also while the next is
-       written into it; the files of the one before go afterwards.
-Law 3: how many workers read it does not matter: shards are put together to tensors, which are laid out anew.
+Law 1: at most one tensor at a time is in this process's memory.
+Law 2: the index is replaced last, atomically. So the folder always holds one complete checkpoint, also while the next
+       one is being written; the files of the previous one are deleted afterwards.
+Law 3: a checkpoint can be read on any number of workers: shards are assembled to tensors, which are sharded again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import IO, Any
 import numpy as np
 
 from gt import layout
-from gt.client.functions.save import begin, entry, read_array, read_header, write_whole
+from gt.client.functions.safetensors import begin, entry, read_array, read_header, write_whole
 from gt.client.record.recorder import recorder
 from gt.client.session.gathering import assemble
 from gt.client.tensor import Tensor
@@ -38,7 +38,7 @@ Place = tuple[layout.Runs, ...]
 
 
 class _Written:
-    """One file, while it is written."""
+    """A file that is being written: its header and its size so far."""
 
     def __init__(self) -> None:
         self.header: dict[str, Any] = {}
@@ -50,12 +50,12 @@ class _Written:
 
 
 def write_folder(folder: Path, tensors: dict[str, Any], form: Any) -> None:
-    """Write tensors and arrays, by name, as a checkpoint in this folder; `form` is how they lie in what was saved."""
+    """Write named tensors and arrays as a checkpoint; `form` is the structure of the saved object."""
     folder.mkdir(parents=True, exist_ok=True)
     token = os.urandom(4).hex()
     files: dict[str, _Written] = {}
     index: dict[str, Any] = {}
-    #: By tensor, and by place in it: the file that a shard goes to.
+    #: The file of each shard, by tensor name and place in the tensor.
     places: dict[str, dict[Place, str]] = {}
     for name, t in tensors.items():
         lay = _layout(t)
@@ -72,7 +72,7 @@ def write_folder(folder: Path, tensors: dict[str, Any], form: Any) -> None:
         for k, at in enumerate(mesh.coordinates):
             place = _place(lay, t.shape, at)
             if place in places[name]:
-                continue  # a copy of another one
+                continue  # a replica of a shard that is written already
             file = places[name][place] = f"{token}-worker{mesh.workers[k]}.safetensors"
             files.setdefault(file, _Written()).reserve(name, dtype, layout.local_shape(lay, t.shape, at))
             row["files"][str(k)] = file
@@ -97,7 +97,7 @@ def _fill(
         for file, written in files.items():
             out[file] = opened.enter_context(open(folder / file, "wb"))
             out[file].write(begin(written.header))
-        # Every file takes its tensors in the order of its header, which is theirs.
+        # Every file's header lists its tensors in the order of `tensors`, so the data is written in that order.
         for name, t in tensors.items():
             if name not in places:
                 array = t.detach().numpy() if isinstance(t, Tensor) else t
@@ -109,7 +109,7 @@ def _fill(
 
 
 def _layout(t: Any) -> Layout | None:
-    """How a tensor is split; None: it is in one piece, here or on a worker, or has yet to be reduced."""
+    """The layout of a sharded tensor; None if it is whole, is an array of this process, or is a partial result."""
     if not isinstance(t, Tensor) or not recorder().session.meshes.several:
         return None
     lay: Layout = t.layout
@@ -126,7 +126,7 @@ def _place(lay: Layout, shape: tuple[int, ...], at: tuple[int, ...]) -> Place:
 
 
 def _shards(t: Tensor) -> list[tuple[Place, Array]]:
-    """The shards of a tensor with their places in it, fetched. Those without elements need not come."""
+    """Fetch the shards of a tensor, each with its place in it. Empty shards may be missing."""
     parts = recorder().session.download(t._v or t._read()).parts
     assert parts is not None
     lay = parts.layout
@@ -137,10 +137,10 @@ def _shards(t: Tensor) -> list[tuple[Place, Array]]:
 
 
 def read_folder(folder: Path) -> tuple[dict[str, Callable[[], Array]], Any, dict[str, str]]:
-    """What reads each tensor, by name; how they lie in what was saved; and the layouts that they can have again."""
+    """Readers of the tensors, by name; the structure of the saved object; the layouts that can be restored, by name."""
     index = _index(folder)
     arrays: dict[str, Callable[[], Array]] = {}
-    laid: dict[str, str] = {}
+    layouts: dict[str, str] = {}
     try:
         for name, row in index["tensors"].items():
             shape = tuple(row["shape"])
@@ -153,14 +153,14 @@ def read_folder(folder: Path) -> tuple[dict[str, Callable[[], Array]], Any, dict
             arrays[name] = partial(_read_parts, folder, files, name, row["dtype"], shape, lay)
             text = _again(row["mesh"], row["layout"], shape)
             if text is not None:
-                laid[name] = text
-        return arrays, index["structure"], laid
+                layouts[name] = text
+        return arrays, index["structure"], layouts
     except (ValueError, KeyError, TypeError, AttributeError) as e:
-        raise ArgumentError(f"load: the index of {folder} is not one of a sharded checkpoint ({e})") from None
+        raise ArgumentError(f"load: {folder / INDEX} is not the index of a sharded checkpoint ({e})") from None
 
 
 def _again(mesh: str, text: str, shape: tuple[int, ...]) -> str | None:
-    """The layout that a tensor had, if there is a mesh here that it can have it on."""
+    """The layout that a tensor had, if this session has a mesh of that name that it fits."""
     made = recorder().session.meshes.by_name.get(mesh)
     try:
         if made is not None:
@@ -175,19 +175,19 @@ def _index(folder: Path) -> dict[str, Any]:
     try:
         found = json.loads((folder / INDEX).read_text())
         if found["gt"] != VERSION:
-            raise ArgumentError(f"load: {folder} was written by another version of GT ({found['gt']})")
+            raise ArgumentError(f"load: {folder} has checkpoint version {found['gt']}; this GT reads version {VERSION}")
     except OSError:
-        raise ArgumentError(f"load: {folder} is a folder without {INDEX}: not a sharded checkpoint") from None
+        raise ArgumentError(f"load: {folder} has no {INDEX}, so it is not a sharded checkpoint") from None
     except (ValueError, KeyError, TypeError, RecursionError) as e:
         if isinstance(e, GTError):
             raise
-        raise ArgumentError(f"load: the index of {folder} is not one of a sharded checkpoint") from None
+        raise ArgumentError(f"load: {folder / INDEX} is not the index of a sharded checkpoint") from None
     index: dict[str, Any] = found
     return index
 
 
 def _files_of(folder: Path) -> set[str]:
-    """The files of the checkpoint that is in a folder, if there is one."""
+    """The files of the checkpoint in a folder; empty if there is none."""
     try:
         rows = _index(folder)["tensors"].values()
         named = {f for row in rows for f in (row.get("files") or {"": row["file"]}).values()}
@@ -197,14 +197,14 @@ def _files_of(folder: Path) -> set[str]:
 
 
 def _read_one(folder: Path, file: str, name: str, dtype: str, shape: tuple[int, ...]) -> Array:
-    """What a file has under this name, if it is that."""
+    """Read one array of a file, after checking its dtype and shape."""
     if os.path.basename(file) != file:
-        raise ArgumentError(f"load: the index of {folder} names a file elsewhere: {file!r}")
+        raise ArgumentError(f"load: {folder / INDEX} names a file outside the folder: {file!r}")
     try:
         with open(folder / file, "rb") as opened:
             rows, _ = read_header(opened, folder / file)
             if name not in rows or rows[name][:2] != (dtype, shape):
-                raise ArgumentError(f"load: {folder / file} does not have the part of {name} that the index says")
+                raise ArgumentError(f"load: {folder / file} does not hold the shard of {name} that the index lists")
             return read_array(opened, rows[name])
     except OSError as e:
         raise ArgumentError(f"load: {folder / file}: {e.strerror}") from None

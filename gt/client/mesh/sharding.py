@@ -1,7 +1,8 @@
-"""Where tensors lie on the session's workers, as far as the user wants to say it.
+"""Layouts that users choose: `gt.mesh`, `gt.shard`, `gt.replicate`.
 
-Nothing here is needed: what is not said, the planner decides. A layout is given as text ("[100@x .]", on another mesh
-"stage1: [100@x .]"), as the axes that split some dimensions ({0: "x", 1: ("y", "z")}), or as another's `.layout`.
+All of this is optional: where no layout is given, the planner chooses one. A layout is given as text ("[100@x .]", or
+"stage1: [100@x .]" on a named mesh), as a mapping from dimensions to the axes that they are sharded over
+({0: "x", 1: ("y", "z")}), or as another tensor's `.layout`.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ _TEXT = re.compile(r"(?:(\w+): ?)?(\[.*)?", re.DOTALL)
 
 
 def mesh(name: str = "", /, *, workers: Sequence[int] | None = None, **axes: int) -> Mesh:
-    """Have this session live on several workers, as a grid with these axes: `gt.mesh(x=2, y=2)`.
+    """Run this session on several workers, arranged in a grid with these axes: `gt.mesh(x=2, y=2)`.
 
-    New tensors go there from now on; what is there already stays where it lies until something brings it along. With a
-    name it is a grid of some of the session's workers, to place parts of a model on:
-    `gt.mesh("stage1", x=2, workers=[2, 3])` names them by their positions in the session. Without axes: the mesh of
-    that name, as it is.
+    New tensors are placed on the mesh. Existing tensors stay on their worker until an op uses them together with
+    others. A named mesh is a grid of some of the session's workers, for a part of a model:
+    `gt.mesh("stage1", x=2, workers=[2, 3])` takes their positions in the session. Without axes, return the existing
+    mesh of that name.
     """
     session = recorder().session
     if not axes and workers is None:
@@ -46,16 +47,18 @@ def mesh(name: str = "", /, *, workers: Sequence[int] | None = None, **axes: int
     return session.meshes.set(name, axes, workers, split=session.config.auto_shard and not name)
 
 
-# --- what users say, as text ---------------------------------------------------------------------------
+# --- layouts as text -----------------------------------------------------------------------------------
 
 
 def layout_text(op: str, shape: tuple[int, ...], wish: Any, on: Any = None) -> str:
-    """A wish for a tensor of this shape, checked, as programs and uploads name it. In a session without a mesh there is
-    one worker, and no wish changes anything: ""."""
+    """Check a layout that a user gave for a tensor of this shape; returns it as programs and uploads contain it.
+
+    Returns "" in a session without a mesh: with one worker, no layout changes anything.
+    """
     meshes = recorder().session.meshes
     name = on.name if isinstance(on, Mesh) else "" if on is None else on
     if not isinstance(name, str):
-        raise DTypeError(f"{op}: mesh is a mesh or its name, not {shown(name)}")
+        raise DTypeError(f"{op}: mesh must be a mesh or the name of one, got {shown(name)}")
     if isinstance(wish, Layout):
         if not meshes.by_name and len(wish.mesh.workers) == 1:
             return ""
@@ -64,7 +67,7 @@ def layout_text(op: str, shape: tuple[int, ...], wish: Any, on: Any = None) -> s
     elif isinstance(wish, Mapping):
         dims = {_dim(op, d, len(shape)): axes_of(op, axes) for d, axes in wish.items()}
         if len(dims) < len(wish):
-            raise ArgumentError(f"{op}: {dict(wish)} names a dimension twice")
+            raise ArgumentError(f"{op}: layout {dict(wish)} contains a dimension twice")
         if not meshes.by_name:
             return ""
         found = layouts.split(meshes.find(name), shape, dims)
@@ -72,35 +75,33 @@ def layout_text(op: str, shape: tuple[int, ...], wish: Any, on: Any = None) -> s
     elif isinstance(wish, str):
         match = _TEXT.fullmatch(wish.strip())
         if match is None:
-            raise ArgumentError(f"{op}: {wish!r} is not a layout like '[100@x .]' or 'stage1: [100@x .]'")
+            raise ArgumentError(f"{op}: expected a layout like '[100@x .]' or 'stage1: [100@x .]', got {wish!r}")
         name = match[1] or name
         if not meshes.by_name:
             return ""
         found = layouts.parse(match[2] or "[]", meshes.find(name))
         text = meshes.text(found)
     else:
-        raise DTypeError(
-            f"{op}: a layout is text like '[100@x .]', or axes by dimension like {{0: 'x'}}, not {shown(wish)}"
-        )
+        raise DTypeError(f"{op}: layout must be a string like '[100@x .]' or a dict like {{0: 'x'}}, got {shown(wish)}")
     if found.partial:
-        raise ArgumentError(f"{op}: {found!r} is what a computation leaves to be reduced; nothing can be laid out so")
+        raise ArgumentError(f"{op}: {found!r} is the layout of a partial result; a tensor cannot be given that layout")
     layouts.fits(found, shape)
     return text
 
 
 def _dim(op: str, d: Any, ndim: int) -> int:
     if type(d) is not int:
-        raise DTypeError(f"{op}: a dimension is an int, not {shown(d)}")
+        raise DTypeError(f"{op}: dimensions must be ints, got {shown(d)}")
     if not -ndim <= d < ndim:
-        raise ArgumentError(f"{op}: there is no dimension {d} in a tensor of {ndim}")
+        raise ArgumentError(f"{op}: dimension {d} is out of range for a tensor of {ndim} dimensions")
     return d % ndim
 
 
 def axes_of(op: str, axes: Any) -> tuple[str, ...]:
-    """The axes that someone names for a dimension: one, or some."""
+    """The axes that a dimension is sharded over, given as one name or several."""
     found = (axes,) if isinstance(axes, str) else tuple(axes) if isinstance(axes, (tuple, list)) else ()
     if not all(isinstance(a, str) for a in found) or not (found or axes in ((), [])):
-        raise DTypeError(f"{op}: a dimension is split over an axis, or some of them, by name; not {shown(axes)}")
+        raise DTypeError(f"{op}: the axes of a dimension must be a name or a tuple of names, got {shown(axes)}")
     return found
 
 
@@ -108,16 +109,16 @@ def axes_of(op: str, axes: Any) -> tuple[str, ...]:
 
 
 def shard(tensor: Any, layout: Any, mesh: Any = None) -> Any:
-    """The same tensor, laid out over the session's workers as you say; its gradient will lie alike.
+    """The same tensor with the given layout over the session's workers; its gradient gets the same layout.
 
     >>> import gt
-    >>> rows = gt.shard(gt.ones(100, 8), {0: "x"})  # on a mesh with an axis x; on one worker it changes nothing
+    >>> rows = gt.shard(gt.ones(100, 8), {0: "x"})  # needs a mesh with an axis x; has no effect on one worker
     """
     return pinned(tensor, layout_text("shard", tensor.shape, layout, mesh))
 
 
 def pinned(tensor: Any, text: str) -> Any:
-    """The same tensor, laid out as this text says."""
+    """The same tensor with the layout that `layout_text` returned."""
     made = unary(_SHARD[text], tensor)
     value = made._v or made._read()
     if text and value.owner is not None:
@@ -126,43 +127,45 @@ def pinned(tensor: Any, text: str) -> Any:
 
 
 def replicate(tensor: Any, mesh: Any = None) -> Any:
-    """The same tensor, whole on every worker of the session's mesh, or of another one; its gradient will lie alike."""
+    """The same tensor, replicated on every worker of the session's mesh or of `mesh`; its gradient likewise."""
     return shard(tensor, "", mesh)
 
 
 def shard_(x: Any, layout: Any, mesh: Any = None) -> Any:
-    """Lay a tensor out in place: a parameter stays the parameter it is. Or all of a module, by the names in it.
+    """Shard a tensor in place, or the parameters and buffers of a module.
 
-    A module's layouts are given by patterns of names; of several that fit, the first counts. What has no dimensions
-    stays as it is. Do it before the optimizer is made: its state lies as the parameters do.
+    For a module, `layout` maps patterns of parameter names to layouts; the first pattern that matches is used.
+    Parameters without dimensions stay as they are. Call it before creating the optimizer, whose state has the layout
+    of the parameters.
 
     >>> import gt
     >>> model = gt.nn.Sequential(gt.nn.Linear(8, 32), gt.nn.ReLU(), gt.nn.Linear(32, 8))
     >>> model = gt.shard_(model, {"0.*": {0: "x"}, "2.weight": {1: "x"}})
     """
     if hasattr(x, "_v"):
-        lay_out(x, layout_text("shard_", x.shape, layout, mesh))
+        set_layout(x, layout_text("shard_", x.shape, layout, mesh))
         return x
     if not hasattr(x, "named_parameters"):
-        raise DTypeError(f"shard_: takes a tensor or a module, not {shown(x)}")
+        raise DTypeError(f"shard_: expected a tensor or a module, got {shown(x)}")
     if not isinstance(layout, Mapping) or not all(isinstance(k, str) for k in layout):
         raise DTypeError(
-            f"shard_: a module's layouts are given by names, like {{'*.weight': {{0: 'x'}}}}, not {shown(layout)}"
+            f"shard_: for a module, layout must map names to layouts, like {{'*.weight': {{0: 'x'}}}}, "
+            f"got {shown(layout)}"
         )
     named = {**dict(x.named_buffers()), **dict(x.named_parameters())}
     wanted = {name: next((p for p in layout if fnmatch.fnmatchcase(name, p)), None) for name in named}
     idle = [p for p in layout if not any(fnmatch.fnmatchcase(name, p) for name in named)]
     if idle:
-        raise ArgumentError(f"shard_: {idle[0]!r} is the name of no parameter; there are {', '.join([*named][:8])}")
+        raise ArgumentError(f"shard_: no parameter matches {idle[0]!r}; the names are {', '.join([*named][:8])}")
     chosen = {name: p for name, p in wanted.items() if p is not None and named[name].shape}
     texts = {name: layout_text(f"shard_: {name}", named[name].shape, layout[p], mesh) for name, p in chosen.items()}
     for name, text in texts.items():
-        lay_out(named[name], text)
+        set_layout(named[name], text)
     return x
 
 
-def lay_out(t: Any, text: str) -> None:
-    """Lay a tensor and its gradient out in place."""
+def set_layout(t: Any, text: str) -> None:
+    """Give a tensor and its gradient a layout, in place."""
     with set_grad(False):
         grad = t.grad
         for each in (t, grad) if grad is not None else (t,):
@@ -170,13 +173,13 @@ def lay_out(t: Any, text: str) -> None:
 
 
 def filled_like(t: Any, value: float) -> Any:
-    """A tensor full of one number that lies as `t` does. (Another creation would lie as its first use likes.)"""
+    """A tensor filled with one number, with the layout of `t`. (gt.full() gets the layout that its first use needs.)"""
     zeros = apply(_CAST[t.dtype.name], (apply(_NEVER, (t, t)),))  # not even a nan is less than itself
     return apply(_ADD, (zeros, value)) if value else zeros
 
 
 def layout_of(tensor: Any) -> Layout:
-    """How the tensor lies. Waits until it is known; on a session of one worker that is at once."""
+    """The layout of a tensor. Waits until the planner has chosen it; with one worker it is known at once."""
     rec = recorder()
     session = rec.session
     if not session.meshes.by_name:
@@ -187,7 +190,7 @@ def layout_of(tensor: Any) -> Layout:
 
 
 def visualize_layout(tensor: Any) -> None:
-    """Print which workers hold what of a tensor.
+    """Print which workers hold which part of a tensor.
 
     >>> import gt
     >>> gt.visualize_layout(gt.ones(4, 6))
@@ -196,4 +199,4 @@ def visualize_layout(tensor: Any) -> None:
     print(drawing(layout_of(tensor), tensor._spec))
 
 
-PROPERTIES = {"layout": property(layout_of, doc="How it lies on the session's workers, such as [100@x .].")}
+PROPERTIES = {"layout": property(layout_of, doc="The layout over the session's workers, such as [100@x .].")}

@@ -1,16 +1,17 @@
 """Signals: names for parts of a computation, and a configuration that says where those parts run.
 
-`with gt.signal.context("name"):` names what is recorded inside. The configuration pins the results of those ops to a
-mesh, or splits them; a pin is an instruction (`shard`) that pins the gradient alike, so backward goes the same
-way. `gt.signal.place(model)` names modules by their own names and lays out their parameters: the model's code stays as
-it is. Outside of contexts nothing is looked at, and nothing costs anything.
+`with gt.signal.context("name"):` names the ops that are recorded inside. The configuration gives the results of those
+ops a layout: a mesh, and the dimensions that are sharded. The layout is set by an instruction (`shard`) that gives the
+gradient the same layout, so the backward pass runs on the same workers. `gt.signal.place(model)` uses the names of the
+modules as contexts and gives the parameters their layouts: the model's code stays as it is. Outside of contexts there
+is no cost.
 
-    mesh: {x: 4}                          the session's own mesh
+    mesh: {x: 4}                          the session's default mesh
     meshes:
-      first: {x: 2, workers: [0, 1]}      grids of some of its workers, by their positions
-    parameters:                           of models that are placed; of several patterns that fit, the first counts
+      first: {x: 2, workers: [0, 1]}      a named mesh of some of its workers, given by their positions
+    parameters:                           of a placed model; the first pattern that matches is used
       "blocks.*.up.weight": {0: x}
-    signals:                              by the names of contexts and modules
+    signals:                              by the name of a context or module
       stage1: {mesh: first, split: {0: x}}
       "blocks.*.down": {split: {}, ops: [linear]}
 """
@@ -19,15 +20,17 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import json
+import runpy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from gt import layout as layouts
 from gt.client.compat import autocast as policy
 from gt.client.compat.arguments import shown
 from gt.client.mesh import sharding
-from gt.client.mesh.signal_files import read
 from gt.client.record.recorder import apply, recorder
 from gt.client.record.tree import Kind
 from gt.client.session.session import Session
@@ -39,19 +42,19 @@ SECTIONS = ("mesh", "meshes", "parameters", "signals")
 
 @dataclass(frozen=True)
 class Placement:
-    """Where something shall lie: on which mesh, and which of its dimensions are split over which axes."""
+    """A layout for tensors of any shape: the mesh, and which dimensions are sharded over which axes."""
 
     mesh: str = ""
     split: tuple[tuple[int, tuple[str, ...]], ...] = ()
-    whole: bool = False  #: `split: {}`: it shall be whole, where else nothing would be said
-    ops: frozenset[str] | None = None  #: of the results of these ops; None: of all that compute something
+    whole: bool = False  #: `split: {}` was given: the tensor is replicated
+    ops: frozenset[str] | None = None  #: applies to the results of these ops; None: of all ops that compute
 
     def covers(self, kind: Kind) -> bool:
-        """Whether it is about the results of this op. What only moves elements follows its operand."""
+        """Whether it applies to the results of this op. Ops that only move elements keep their operand's layout."""
         return not kind.op.moves if self.ops is None else kind.op.name in self.ops
 
     def text(self, session: Session, shape: tuple[int, ...]) -> str | None:
-        """The layout of a tensor of this shape; None: anything is right. Dimensions that it does not have are left."""
+        """The layout of a tensor of this shape; None if it is unrestricted. Dimensions beyond the shape are ignored."""
         ndim = len(shape)
         dims: dict[int, tuple[str, ...]] = {}
         for d, axes in self.split:
@@ -64,23 +67,23 @@ class Placement:
 
 
 class Signals:
-    """A configuration, checked."""
+    """A checked configuration."""
 
     def __init__(self, given: Any) -> None:
         if not isinstance(given, Mapping):
-            raise DTypeError(f"signal: a configuration is a mapping with {', '.join(SECTIONS)}, not {shown(given)}")
+            raise DTypeError(f"signal: a configuration must be a mapping of {', '.join(SECTIONS)}, got {shown(given)}")
         for key, value in given.items():
             if key not in SECTIONS:
-                raise ArgumentError(f"signal: a configuration has {', '.join(SECTIONS)}; {key!r} is none of them")
+                raise ArgumentError(f"signal: unknown section {key!r}; expected one of {', '.join(SECTIONS)}")
             if not isinstance(value, Mapping):
-                raise DTypeError(f"signal: {key} is a mapping, not {shown(value)}")
+                raise DTypeError(f"signal: {key} must be a mapping, got {shown(value)}")
         self.mesh = dict(given.get("mesh", {}))
         self.meshes: dict[str, dict[str, Any]] = {name: dict(m) for name, m in given.get("meshes", {}).items()}
         self.parameters = {str(k): _placement(f"parameters: {k}", v) for k, v in given.get("parameters", {}).items()}
         self.signals = {str(k): _placement(f"signals: {k}", v) for k, v in given.get("signals", {}).items()}
 
     def find(self, name: str) -> Placement | None:
-        """What is said about a name: by itself, or by the first pattern that fits."""
+        """The placement for a name: its own entry, or that of the first pattern that matches."""
         return _find(self.signals, name)
 
 
@@ -93,46 +96,83 @@ def _placement(where: str, given: Any) -> Placement:
     if isinstance(given, str):
         return Placement(mesh=given)
     if not isinstance(given, Mapping):
-        raise DTypeError(f"signal: {where} is a mesh's name, or says mesh, split and ops; not {shown(given)}")
+        raise DTypeError(f"signal: {where} must be the name of a mesh or a mapping, got {shown(given)}")
     if given.keys() and all(_is_dim(k) for k in given):
         given = {"split": given}
     unknown = given.keys() - {"mesh", "split", "ops"}
     if unknown or not given:
-        raise ArgumentError(
-            f"signal: {where} says mesh, split or ops, not {', '.join(map(repr, unknown)) or 'nothing'}"
-        )
+        got = ", ".join(map(repr, unknown)) or "an empty mapping"
+        raise ArgumentError(f"signal: {where}: expected the keys mesh, split and ops, got {got}")
     mesh, split, ops = given.get("mesh", ""), given.get("split"), given.get("ops")
     if not isinstance(mesh, str):
-        raise DTypeError(f"signal: {where}: a mesh is named, not given as {shown(mesh)}")
+        raise DTypeError(f"signal: {where}: mesh must be the name of a mesh, got {shown(mesh)}")
     if split is not None and not (isinstance(split, Mapping) and all(_is_dim(d) for d in split)):
-        raise DTypeError(f"signal: {where}: split has axes by dimension, like {{0: x}}, not {shown(split)}")
+        raise DTypeError(f"signal: {where}: split must map dimensions to axes, like {{0: x}}, got {shown(split)}")
     names = None if ops is None else frozenset([ops] if isinstance(ops, str) else ops)
     for name in names or ():
         if name not in TABLE:
-            raise ArgumentError(f"signal: {where}: there is no op {name!r}; `gt ops` lists them")
+            raise ArgumentError(f"signal: {where}: unknown op {name!r}; `gt ops` lists all ops")
     if split is None and not mesh:
-        raise ArgumentError(f"signal: {where} needs a mesh or a split; a split of {{}} is whole")
+        raise ArgumentError(f"signal: {where} needs a mesh or a split; `split: {{}}` replicates")
     dims = tuple((int(d), sharding.axes_of(f"signal: {where}", axes)) for d, axes in (split or {}).items())
     return Placement(mesh, dims, split is not None and not split, names)
 
 
 def _is_dim(key: Any) -> bool:
-    return type(key) is int or (isinstance(key, str) and key.lstrip("-").isdecimal())  # JSON has no other keys
+    return type(key) is int or (isinstance(key, str) and key.lstrip("-").isdecimal())  # JSON has no int keys
 
 
 # --- configuring --------------------------------------------------------------------------------------
 
 
-def configure(config: Any) -> None:
-    """Say where named parts of the computation run: a mapping, or a file with one (YAML, JSON or Python).
+def read(path: str) -> Any:
+    """The configuration in a YAML, JSON or TOML file, or the variable `signals` of a Python file."""
+    file = Path(path)
+    try:
+        if file.suffix == ".py":
+            found = runpy.run_path(str(file))
+            if "signals" not in found:
+                raise ArgumentError(f"{path}: the file must define a variable `signals`")
+            return found["signals"]
+        text = file.read_text()
+    except OSError as e:
+        raise ArgumentError(f"{path}: {e.strerror or e}") from None
+    try:
+        if file.suffix == ".json":
+            return json.loads(text)
+        if file.suffix == ".toml":
+            import tomllib  # only here, so that `import gt` does not load it
 
-    It replaces what was configured before in this session. GT_SIGNALS names a file for every session.
+            return tomllib.loads(text)
+    except ValueError as e:
+        raise ArgumentError(f"{path}: {e}") from None
+    return _yaml(path, text)
+
+
+def _yaml(path: str, text: str) -> Any:
+    try:
+        import yaml
+    except ImportError:
+        raise ArgumentError(
+            f"{path}: reading YAML needs PyYAML, which is not installed; `pip install pyyaml`, or use JSON or TOML"
+        ) from None
+    try:
+        return yaml.safe_load(text) or {}
+    except yaml.MarkedYAMLError as e:
+        line = "" if e.problem_mark is None else f"line {e.problem_mark.line + 1}: "
+        raise ArgumentError(f"{path}: {line}{e.problem}") from None
+
+
+def configure(config: Any) -> None:
+    """Set where named parts of the computation run; config is a mapping or a file (YAML, JSON, TOML or Python).
+
+    It replaces the session's previous configuration. The setting GT_SIGNALS names a file for every session.
     """
     configure_session(recorder().session, config)
 
 
 def configure_session(session: Session, config: Any) -> None:
-    """The same, of any session."""
+    """configure() for a given session."""
     signals = Signals(read(config) if isinstance(config, str) or hasattr(config, "__fspath__") else config)
     if signals.mesh:
         session.meshes.set("", signals.mesh, split=session.config.auto_shard)
@@ -147,7 +187,7 @@ def configure_session(session: Session, config: Any) -> None:
 
 
 def _check_axes(session: Session, where: str, placement: Placement) -> None:
-    """A wrong name is an error when it is configured, and not in the middle of a model."""
+    """Check the names of meshes and axes now, rather than when a model runs."""
     try:
         grid = session.meshes.find(placement.mesh)
         layouts.split(grid, (1,) * len(placement.split), dict(enumerate(axes for _, axes in placement.split)))
@@ -160,22 +200,22 @@ def _check_axes(session: Session, where: str, placement: Placement) -> None:
 
 @dataclass(frozen=True)
 class Pin:
-    """What the contexts say that a thread is in, the innermost first. Stands before the recorder, like a policy."""
+    """The placements of the contexts that a thread is in, innermost first. The recorder calls it like a policy."""
 
     placements: tuple[Placement, ...]
 
     def __call__(self, kind: Kind, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """As a policy: it casts nothing."""
+        """The policy's cast: none."""
         return args
 
     def record(self, kind: Kind, args: tuple[Any, ...]) -> Any:
-        """Record an op, and pin its results."""
+        """Record an op and give its results their layout."""
         rec = recorder()
-        rec.policy = rec.pin = None  # what follows is recorded as it is
+        rec.policy = rec.pin = None  # the ops below are recorded without policy and pin
         try:
             out = apply(kind, args)
             placement = next((p for p in self.placements if p.covers(kind)), None)
-            if placement is None or not any(hasattr(a, "_v") for a in args):  # what is created goes to its first use
+            if placement is None or not any(hasattr(a, "_v") for a in args):  # a new tensor gets its first use's layout
                 return out
             pinned = [_pinned(rec.session, placement, t) for t in (out if isinstance(out, tuple) else (out,))]
             return tuple(pinned) if isinstance(out, tuple) else pinned[0]
@@ -190,17 +230,17 @@ def _pinned(session: Session, placement: Placement, t: Any) -> Any:
 
 
 class context:
-    """Name what is recorded inside; the configuration says where it runs. A context manager and a decorator.
+    """Name the ops recorded inside; the configuration sets where they run. A context manager and a decorator.
 
     >>> import gt
     >>> gt.signal.configure({"signals": {"mlp": {"split": {0: "x"}}}})
     >>> with gt.signal.context("mlp"):
-    ...     y = gt.ones(4, 3) * 2  # on a mesh with an axis x, its rows are split
+    ...     y = gt.ones(4, 3) * 2  # on a mesh with an axis x, its rows are sharded
     """
 
     def __init__(self, name: str) -> None:
         if not isinstance(name, str):
-            raise DTypeError(f"signal: a context has a name, not {shown(name)}")
+            raise DTypeError(f"signal: the name of a context must be a string, got {shown(name)}")
         self.name = name
         self._before: list[Any] = []
 
@@ -209,7 +249,7 @@ class context:
         signals: Signals | None = rec.session.signals
         if rec.trace is not None:
             session = rec.session
-            rec.trace.guards.append((lambda args: session.signals, signals))  # other signals: traced anew
+            rec.trace.guards.append((lambda args: session.signals, signals))  # traced again when the signals change
         found = None if signals is None else signals.find(self.name)
         self._before.append(rec.pin)
         if found is not None:
@@ -235,17 +275,17 @@ class context:
 
 
 def place(model: Any) -> Any:
-    """Place a model as the configuration says: its parameters and buffers are laid out, and every module that a signal
-    names runs in the context of its name. Returns the model; do it before the optimizer is made."""
+    """Place a model as configured: give its parameters and buffers their layouts, and run every module whose name
+    matches a signal in the context of that name. Returns the model. Call it before creating the optimizer."""
     session = recorder().session
     signals: Signals | None = session.signals
     if signals is None:
-        raise ArgumentError("signal: nothing is configured; call gt.signal.configure first, or set GT_SIGNALS")
+        raise ArgumentError("signal: no configuration; call gt.signal.configure() first, or set GT_SIGNALS")
     for name, t in [*model.named_buffers(), *model.named_parameters()]:
         found = _find(signals.parameters, name)
         text = None if found is None else found.text(session, t.shape)
         if text is not None:
-            sharding.lay_out(t, text)
+            sharding.set_layout(t, text)
     for name, module in model.named_modules():
         if name and signals.find(name) is not None:
             enter = _Named(name)
@@ -257,7 +297,7 @@ def place(model: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Named:
-    """Enters the context of a module's name."""
+    """Enters the context named after a module."""
 
     name: str
 

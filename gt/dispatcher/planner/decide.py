@@ -358,7 +358,8 @@ LIMIT = 1 << 12
 decisions: dict[tuple[Any, ...], Decision] = table()
 
 
-class DecidedAction(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class DecidedAction:
     """An action whose slots are picked when a decision is applied."""
 
     work: Work
@@ -366,14 +367,16 @@ class DecidedAction(NamedTuple):
     results: Pick
 
 
-class DecidedValue(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class DecidedValue:
     """The state of a value after a decision, and its slots."""
 
     state: ValueState
     slots: Pick
 
 
-class OneAction(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class OneAction:
     """A decision that is a single action: on slots of the operands, and making the results in order."""
 
     work: Work
@@ -400,27 +403,28 @@ class Decision:
         n = plan.count
         plan.count = n + self.new
         slots = [operands[k].slots[i] for k, i in self.operand_slots]
-        if self.one_action is not None:
-            work, states = self.one_action
+        one = self.one_action
+        if one is not None:
+            states = one.states
             if len(states) == 1:
                 made: tuple[int, ...] = (n,)
                 values = [Value(states[0], made)]
             else:
                 made = tuple(range(n, plan.count))
                 values = [Value(state, (slot,)) for state, slot in zip(states, made, strict=True)]
-            plan.actions.append(Action(work, tuple(slots), made, plan.instruction))
+            plan.actions.append(Action(one.work, tuple(slots), made, plan.instruction))
             return values
         env = (*slots, *map(plan.constant, self.constants), *range(n, n + self.new))
         act, instruction = plan.actions.append, plan.instruction
-        for work, sources, results in self.actions:
-            act(Action(work, sources(env), results(env), instruction))
-        for k, (state, pick) in self.operands:
-            operands[k].state, operands[k].slots = state, pick(env)
+        for each in self.actions:
+            act(Action(each.work, each.sources(env), each.results(env), instruction))
+        for k, after in self.operands:
+            operands[k].state, operands[k].slots = after.state, after.slots(env)
         for text in self.notes:
             plan.notes.setdefault(text)
         if self.defers:
-            return [(from_recipe if state.recipe else Value)(state, pick(env)) for state, pick in self.results]
-        return [Value(state, pick(env)) for state, pick in self.results]
+            return [(from_recipe if r.state.recipe else Value)(r.state, r.slots(env)) for r in self.results]
+        return [Value(r.state, r.slots(env)) for r in self.results]
 
 
 def decide(

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from gt import dtypes
@@ -41,7 +42,7 @@ class Local:
     origins: Sequence[int] = ()  #: of each instruction: that of the client's program it is for; -1 for several
 
 
-class Output(NamedTuple):
+class Output(msgspec.Struct, frozen=True, gc=False):
     """An output of the program, in one layout."""
 
     slot: int
@@ -247,16 +248,16 @@ def _ends(writer: Writer, inputs: int, outputs: Sequence[Output]) -> tuple[int, 
     """The values that are returned. Each is a value of its own: an input, or one that is returned twice, is copied."""
     ends: list[int] = []
     taken: set[int] = set()
-    for slot, one, s in outputs:
-        number = writer.where.get(slot)
+    for output in outputs:
+        number = writer.where.get(output.slot)
         if number is None:
             zero = writer.shared_constant(0)
             for draft in writer.drafts:
                 draft.add("full", (zero,), {"shape": (0,), "dtype": "uint8"}, NOTHING.nbytes)
         elif number < inputs or number in taken:
             for draft in writer.drafts:
-                shape, _ = shards_of(one, s)[draft.worker]
-                draft.add("shard", (number,), {"layout": ""}, math.prod(shape) * s.dtype.itemsize)
+                shape, _ = shards_of(output.layout, output.spec)[draft.worker]
+                draft.add("shard", (number,), {"layout": ""}, math.prod(shape) * output.spec.dtype.itemsize)
         if number is None or number < inputs or number in taken:
             number = writer.count
             writer.count += 1

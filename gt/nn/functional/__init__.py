@@ -1,4 +1,4 @@
-"""torch.nn.functional's functions: one file per family, all their names here."""
+"""The functions of torch.nn.functional, one file per family."""
 
 from __future__ import annotations
 
@@ -50,4 +50,4 @@ __all__ = [
 
 _arguments.explain_all(globals())
 
-__getattr__ = namespace("nn.functional")  # what GT has no record of, torch runs on the worker
+__getattr__ = namespace("nn.functional")  # a name that GT does not have is run by torch on the worker

@@ -1,4 +1,4 @@
-"""Attention: of queries, keys and values, and the whole of a multi-head layer."""
+"""Scaled dot-product attention, and the forward pass of a multi-head attention layer."""
 
 from __future__ import annotations
 
@@ -26,28 +26,22 @@ _ATTENTION = Kinds(TABLE["attention"], "causal", "scale", "dmask")
 
 @autocasts(LOWER)
 def scaled_dot_product_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Any = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    """softmax(query @ key' * scale) @ value. A bool mask says who takes part, a float mask is added."""
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+    scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
+    """softmax(query @ key.T * scale) @ value. A bool mask is True where attention is allowed; a float mask is added."""
     op = "scaled_dot_product_attention"
     if min(query.ndim, key.ndim, value.ndim) < 2:
-        raise ShapeError(f"{op}: query, key and value have at least two dimensions: (..., positions, size)")
+        raise ShapeError(f"{op}: query, key and value must have at least two dimensions (..., positions, size)")
     if attn_mask is not None and is_causal:
-        raise ArgumentError(f"{op}: give attn_mask or is_causal=True, not both")
+        raise ArgumentError(f"{op}: expected attn_mask or is_causal=True, got both")
     if enable_gqa:
         key, value = _for_each_query_head(op, query, key), _for_each_query_head(op, query, value)
     batch = rules.broadcast(op, *(tuple(x.shape[:-2]) for x in (query, key, value)))
     whole = (*batch, query.shape[-2], key.shape[-2])
     if attn_mask is not None:
         if attn_mask.dtype is not dtypes.bool_ and not attn_mask.dtype.is_floating_point:
-            raise DTypeError(f"{op}: the mask is bool or {query.dtype.name}, not {attn_mask.dtype.name}")
+            raise DTypeError(f"{op}: attn_mask must be bool or {query.dtype.name}, got {attn_mask.dtype.name}")
         rules.expands(op, "attn_mask", tuple(attn_mask.shape), whole)
     if scale is None:
         scale = 1.0 / math.sqrt(query.shape[-1]) if query.shape[-1] else 1.0
@@ -65,7 +59,7 @@ def scaled_dot_product_attention(
 
 
 def _as(x: Tensor, batch: tuple[int, ...], lead: tuple[int, ...]) -> Tensor:
-    """The tensor with these leading dimensions, after it was expanded to a whole batch."""
+    """The tensor expanded to the batch, with its leading dimensions reshaped to `lead`."""
     last = tuple(x.shape[-2:])
     if tuple(x.shape[:-2]) != batch:
         x = x.expand(*batch, *last)
@@ -73,9 +67,11 @@ def _as(x: Tensor, batch: tuple[int, ...], lead: tuple[int, ...]) -> Tensor:
 
 
 def _for_each_query_head(op: str, query: Tensor, x: Tensor) -> Tensor:
-    """Keys or values of few heads, each repeated for the query heads that share it."""
+    """Keys or values with every head repeated for the query heads that share it (grouped-query attention)."""
     if query.ndim < 3 or x.ndim < 3 or not x.shape[-3] or query.shape[-3] % x.shape[-3]:
-        raise ShapeError(f"{op}: the heads of query {tuple(query.shape)} are no multiple of those of {tuple(x.shape)}")
+        raise ShapeError(
+            f"{op}: the heads of query {tuple(query.shape)} must be a multiple of those of {tuple(x.shape)}"
+        )
     times = query.shape[-3] // x.shape[-3]
     if times == 1:
         return x
@@ -85,7 +81,7 @@ def _for_each_query_head(op: str, query: Tensor, x: Tensor) -> Tensor:
 
 
 def _weights(query: Tensor, key: Tensor, mask: Any, is_causal: bool, scale: float) -> Tensor:
-    """The matrix of weights itself."""
+    """The attention weights (..., queries, keys)."""
     scores = (query * scale) @ key.transpose(-2, -1)
     if is_causal:
         rows, columns = creation.arange(scores.shape[-2]), creation.arange(scores.shape[-1])
@@ -93,7 +89,7 @@ def _weights(query: Tensor, key: Tensor, mask: Any, is_causal: bool, scale: floa
     if mask is None:
         return softmax(scores, -1)
     scores = ew.where(mask, scores, -math.inf) if mask.dtype is dtypes.bool_ else scores + mask
-    blank = (scores == -math.inf).all(-1, keepdim=True)  # no weights rather than nan
+    blank = (scores == -math.inf).all(-1, keepdim=True)  # such rows get weights 0, not nan
     return ew.where(blank, 0.0, softmax(ew.where(blank, 0.0, scores), -1))
 
 
@@ -101,47 +97,28 @@ def _weights(query: Tensor, key: Tensor, mask: Any, is_causal: bool, scale: floa
 
 
 def multi_head_attention_forward(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    embed_dim_to_check: int,
-    num_heads: int,
-    in_proj_weight: Any,
-    in_proj_bias: Any,
-    bias_k: Any,
-    bias_v: Any,
-    add_zero_attn: bool,
-    dropout_p: float,
-    out_proj_weight: Tensor,
-    out_proj_bias: Any,
-    training: bool = True,
-    key_padding_mask: Any = None,
-    need_weights: bool = True,
-    attn_mask: Any = None,
-    use_separate_proj_weight: bool = False,
-    q_proj_weight: Any = None,
-    k_proj_weight: Any = None,
-    v_proj_weight: Any = None,
-    static_k: Any = None,
-    static_v: Any = None,
-    average_attn_weights: bool = True,
+    query: Tensor, key: Tensor, value: Tensor, embed_dim_to_check: int, num_heads: int, in_proj_weight: Any,
+    in_proj_bias: Any, bias_k: Any, bias_v: Any, add_zero_attn: bool, dropout_p: float, out_proj_weight: Tensor,
+    out_proj_bias: Any, training: bool = True, key_padding_mask: Any = None, need_weights: bool = True,
+    attn_mask: Any = None, use_separate_proj_weight: bool = False, q_proj_weight: Any = None, k_proj_weight: Any = None,
+    v_proj_weight: Any = None, static_k: Any = None, static_v: Any = None, average_attn_weights: bool = True,
     is_causal: bool = False,
-) -> tuple[Tensor, Tensor | None]:
-    """What nn.MultiheadAttention computes: positions first, then the batch, then the embedding."""
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """The forward pass of nn.MultiheadAttention, for inputs (positions, batch, embedding)."""
     op = "multi_head_attention_forward"
     batched = query.ndim == 3
     if query.ndim not in (2, 3) or key.ndim != query.ndim or value.ndim != query.ndim:
-        raise ShapeError(f"{op}: query, key and value are (positions, batch, size), or without the batch")
+        raise ShapeError(f"{op}: query, key and value must be (positions, batch, size) or (positions, size)")
     if not batched:
         query, key, value = query.unsqueeze(1), key.unsqueeze(1), value.unsqueeze(1)
         key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
     n, batch, size = query.shape
     if size != embed_dim_to_check or size % num_heads:
         raise ShapeError(
-            f"{op}: an embedding of {size} where {embed_dim_to_check} in {num_heads} equal heads is expected"
+            f"{op}: expected an embedding of {embed_dim_to_check}, divisible by {num_heads} heads, got {size}"
         )
     if is_causal and attn_mask is None:
-        raise ArgumentError(f"{op}: is_causal=True is a hint about attn_mask, which must be given too")
+        raise ArgumentError(f"{op}: is_causal=True is a hint about attn_mask and requires attn_mask")
     is_causal = is_causal and key_padding_mask is None and not need_weights
     mask = None if is_causal else _added(op, "attn_mask", attn_mask, query)
     padding = _added(op, "key_padding_mask", key_padding_mask, query)
@@ -159,12 +136,12 @@ def multi_head_attention_forward(
         pairs = zip((query, key, value), matrices, biases, strict=True)
         q, k, v = (linear(x, w, b) for x, w, b in pairs)
 
-    more = 0  # keys that every query may see
+    more = 0  # added keys, which are visible to all queries
     if bias_k is not None and bias_v is not None:
         k, v = (ops.cat(x, b.expand(1, batch, size), dim=0) for x, b in ((k, bias_k), (v, bias_v)))
         more += 1
     elif bias_k is not None or bias_v is not None:
-        raise ArgumentError(f"{op}: give bias_k and bias_v, or neither")
+        raise ArgumentError(f"{op}: expected both bias_k and bias_v, or neither")
     q, k, v = (x.reshape(x.shape[0], batch, num_heads, size // num_heads).permute(1, 2, 0, 3) for x in (q, k, v))
     if static_k is not None:
         k = static_k.reshape(batch, num_heads, *static_k.shape[1:])
@@ -196,11 +173,11 @@ def multi_head_attention_forward(
 
 
 def _added(op: str, name: str, mask: Any, query: Tensor) -> Any:
-    """A mask as what is added to scores: here True means masked."""
+    """A mask as values to add to the scores: -inf where a bool mask is True, which means masked here."""
     if mask is None or mask.dtype.is_floating_point:
         return mask
     if mask.dtype is not dtypes.bool_:
-        raise DTypeError(f"{op}: {name} is bool or floating, not {mask.dtype.name}")
+        raise DTypeError(f"{op}: {name} must be bool or floating point, got {mask.dtype.name}")
     return creation.zeros(tuple(mask.shape), dtype=query.dtype).masked_fill(mask, -math.inf)
 
 
@@ -210,11 +187,11 @@ def _per_head(op: str, mask: Tensor, batch: int, heads: int, queries: int, keys:
     if tuple(mask.shape) == (batch * heads, queries, keys):
         return mask.reshape(batch, heads, queries, keys)
     wanted = f"{(queries, keys)} or {(batch * heads, queries, keys)}"
-    raise ShapeError(f"{op}: attn_mask is of shape {wanted}, not {tuple(mask.shape)}")
+    raise ShapeError(f"{op}: attn_mask must have shape {wanted}, got {tuple(mask.shape)}")
 
 
 def _widened(mask: Tensor, more: int) -> Tensor:
-    """The mask for keys that were added, which nothing hides."""
+    """The mask with columns of zeros for the added keys, which are visible to all queries."""
     if not more:
         return mask
     return ops.cat(mask, creation.zeros((*mask.shape[:-1], more), dtype=mask.dtype), dim=mask.ndim - 1)

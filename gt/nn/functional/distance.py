@@ -1,12 +1,12 @@
-"""How far vectors are from each other."""
+"""Distances and similarities of vectors."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from gt.client.compat.autocast import autocasts
+from gt.client.functions.linalg.norms import norm
 from gt.client.functions.pairs import pdist
-from gt.client.functions.reductions import norm
 from gt.client.tensor import Tensor
 from gt.dtypes import promote_types
 from gt.errors import DTypeError
@@ -24,10 +24,12 @@ def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6,
 
 @autocasts(FLOAT32_ON_CUDA)
 def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    """The cosine of the angle between vectors along dim; lengths are taken as at least eps."""
+    """x1 . x2 / (max(|x1|, eps) * max(|x2|, eps)) along dim."""
     kind = promote_types(x1.dtype, x2.dtype)
     if not kind.is_floating_point:
-        raise DTypeError(f"cosine_similarity: needs a floating type, not {kind.name}; cast first, as in x.float()")
+        raise DTypeError(
+            f"cosine_similarity: expected a floating-point dtype, got {kind.name}; cast first, as in x.float()"
+        )
     x1, x2 = (x.to(kind) for x in (x1, x2))
     if x1.shape != x2.shape:
         shape = rules.broadcast("cosine_similarity", tuple(x1.shape), tuple(x2.shape))

@@ -1,4 +1,4 @@
-"""Dropout: of single elements, of whole channels, and the kind that keeps mean and variance."""
+"""Dropout of single elements, of whole channels, and alpha dropout, which preserves mean and variance."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from gt.ops import TABLE
 __all__ = ["alpha_dropout", "dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout"]
 
 _DROPOUT = Kinds(TABLE["dropout"], "p")
-_ALPHA = 1.7580993408473766  #: minus what selu tends to on the far left
+_ALPHA = 1.7580993408473766  #: Minus the limit of selu at minus infinity.
 
 
 def _probability(op: str, p: Any) -> float:
     if not isinstance(p, (int, float)) or not 0.0 <= p <= 1.0:
-        raise ArgumentError(f"{op}: p is a probability, not {p}")
+        raise ArgumentError(f"{op}: p must be a probability between 0 and 1, got {p}")
     return float(p)
 
 
@@ -31,7 +31,7 @@ def _done(op: str, input: Tensor, result: Tensor, in_place: bool) -> Tensor:
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Zero each element with probability p, and scale the rest by 1 / (1 - p)."""
+    """Zero each element with probability p, and scale the others by 1 / (1 - p)."""
     p = _probability("dropout", p)
     if not training or p == 0.0:
         return input
@@ -43,10 +43,10 @@ def _per_channel(input: Tensor) -> tuple[int, ...]:
 
 
 def _channels(op: str, input: Tensor, p: float, training: bool, inplace: bool, batched: int) -> Tensor:
-    """Dropout of whole channels; `batched`: how many dimensions an input with a batch has, 0 if it always has one."""
+    """Dropout of whole channels. `batched`: the ndim of an input with a batch dimension; 0 if it always has one."""
     p = _probability(op, p)
     if input.ndim < 2:
-        raise ShapeError(f"{op}: the input is (N, C, ...), not of shape {tuple(input.shape)}")
+        raise ShapeError(f"{op}: expected an input (N, C, ...), got shape {tuple(input.shape)}")
     if not training or p == 0.0:
         return input
     alone = input.ndim == batched - 1
@@ -56,19 +56,19 @@ def _channels(op: str, input: Tensor, p: float, training: bool, inplace: bool, b
 
 
 def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Zero each channel of (N, C, L) or (C, L) with probability p, and scale the rest."""
+    """Zero each channel of (N, C, L) or (C, L) with probability p, and scale the others by 1 / (1 - p)."""
     if input.ndim not in (2, 3):
-        raise ShapeError(f"dropout1d: the input is (N, C, L) or (C, L), not of shape {tuple(input.shape)}")
+        raise ShapeError(f"dropout1d: expected an input (N, C, L) or (C, L), got shape {tuple(input.shape)}")
     return _channels("dropout1d", input, p, training, inplace, 3)
 
 
 def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Zero each channel of (N, C, ...) with probability p, and scale the rest."""
+    """Zero each channel of (N, C, ...) with probability p, and scale the others by 1 / (1 - p)."""
     return _channels("dropout2d", input, p, training, inplace, 0)  # (N, C, L) too, as in torch
 
 
 def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Zero each channel of (N, C, D, H, W) or (C, D, H, W) with probability p, and scale the rest."""
+    """Zero each channel of (N, C, D, H, W) or (C, D, H, W) with probability p, and scale the others by 1 / (1 - p)."""
     return _channels("dropout3d", input, p, training, inplace, 5)
 
 
@@ -85,12 +85,12 @@ def _alpha(op: str, input: Tensor, shape: tuple[int, ...], p: float, training: b
 
 
 def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
-    """Dropout that keeps mean zero and variance one: what it drops becomes what selu tends to on the far left."""
+    """Dropout that preserves mean 0 and variance 1: dropped elements get the limit of selu at minus infinity."""
     return _alpha("alpha_dropout", input, tuple(input.shape), p, training, inplace)
 
 
 def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
     """alpha_dropout of whole channels."""
     if training and input.ndim < 2:
-        raise ShapeError(f"feature_alpha_dropout: the input is (N, C, ...), not of shape {tuple(input.shape)}")
+        raise ShapeError(f"feature_alpha_dropout: expected an input (N, C, ...), got shape {tuple(input.shape)}")
     return _alpha("feature_alpha_dropout", input, _per_channel(input), p, training, inplace)

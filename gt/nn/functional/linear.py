@@ -1,4 +1,4 @@
-"""Products with weights, and rows of them by number."""
+"""Linear and bilinear maps; embeddings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
     try:
         rare = weight.ndim == 1 or not weight.dtype.is_floating_point or (bias is not None and bias.ndim != 1)
     except AttributeError:
-        raise DTypeError(f"linear: weight and bias must be tensors, not {shown(weight)} and {shown(bias)}") from None
+        raise DTypeError(f"linear: weight and bias must be tensors, got {shown(weight)} and {shown(bias)}") from None
     if rare:  # one output, integers, a bias that broadcasts
         y = input @ weight.t()
         return y if bias is None else y + bias
@@ -34,15 +34,16 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
 
 @autocasts(Autocast(cuda="widest"))
 def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Tensor:
-    """input1 @ weight[k] @ input2 for every output k, plus a bias."""
+    """input1 @ weight[k] @ input2 + bias[k], for every output k."""
     if weight.ndim != 3 or input1.shape[-1:] != weight.shape[1:2] or input2.shape[-1:] != weight.shape[2:]:
         raise ShapeError(
-            f"bilinear: a weight (outputs, m, n) takes inputs (..., m) and (..., n), not {tuple(weight.shape)}, "
+            f"bilinear: expected a weight (outputs, m, n) and inputs (..., m) and (..., n), got {tuple(weight.shape)}, "
             f"{tuple(input1.shape)} and {tuple(input2.shape)}"
         )
     if input1.shape[:-1] != input2.shape[:-1]:
         raise ShapeError(
-            f"bilinear: inputs {tuple(input1.shape)} and {tuple(input2.shape)} differ in their first sizes"
+            f"bilinear: the inputs must agree in all dimensions but the last, got {tuple(input1.shape)} and "
+            f"{tuple(input2.shape)}"
         )
     k, m, n = weight.shape
     rows = math.prod(input1.shape[:-1])

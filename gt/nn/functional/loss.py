@@ -1,6 +1,7 @@
-"""Losses of predictions and targets: of numbers, of classes, of distributions. Those with margins are in margin.py.
+"""Losses for regression, classification and distributions. Losses with a margin are in margin.py.
 
-`size_average` and `reduce` are torch's old way to say the reduction: False, False is none, False, True the sum.
+`size_average` and `reduce` are torch's old arguments for the reduction: reduce=False is 'none'; size_average=False is
+'sum'.
 """
 
 from __future__ import annotations
@@ -30,48 +31,46 @@ _MSE = Kinds(TABLE["mse_loss"], "reduction")
 
 
 def reduction_of(op: str, reduction: str, size_average: bool | None = None, reduce: bool | None = None) -> str:
-    """The reduction, which may be said in the old way."""
+    """The reduction, which may be given by the old arguments."""
     if size_average is not None or reduce is not None:
         mean, whole = size_average is not False, reduce is not False
         return ("mean" if mean else "sum") if whole else "none"
     if reduction not in ("mean", "sum", "none"):
-        raise ArgumentError(f"{op}: reduction is 'mean', 'sum' or 'none', not {reduction!r}")
+        raise ArgumentError(f"{op}: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
     return reduction
 
 
 def reduced(loss: Tensor, reduction: str) -> Tensor:
-    """The losses one by one, added up, or their mean."""
+    """The mean of the losses, their sum, or the losses themselves."""
     return loss.mean() if reduction == "mean" else loss.sum() if reduction == "sum" else loss
 
 
 def same_shape(op: str, input: Tensor, target: Tensor) -> None:
     if input.shape != target.shape:
-        raise ShapeError(f"{op}: input {tuple(input.shape)} and target {tuple(target.shape)} must have one shape")
+        raise ShapeError(
+            f"{op}: input and target must have the same shape, got {tuple(input.shape)} and {tuple(target.shape)}"
+        )
 
 
 def _weighted(op: str, input: Tensor, loss: Tensor, weight: Any, reduction: str) -> Tensor:
-    """Losses with a weight for each element; their mean divides by its sum."""
+    """The reduction of losses with a weight per element; the mean divides by the sum of the weights."""
     if weight is None:
         return reduced(loss, reduction)
     if weight.shape != input.shape:
-        raise ShapeError(f"{op}: a weight of shape {tuple(weight.shape)} for input {tuple(input.shape)}")
+        raise ShapeError(f"{op}: weight must have the shape of input {tuple(input.shape)}, got {tuple(weight.shape)}")
     loss = loss * weight
     return loss.sum() / weight.sum() if reduction == "mean" else reduced(loss, reduction)
 
 
-# --- of numbers --------------------------------------------------------------------------------------
+# --- regression --------------------------------------------------------------------------------------
 
 
 @autocasts(FLOAT32)
 def mse_loss(
-    input: Tensor,
-    target: Tensor,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-    weight: Any = None,
-) -> Tensor:
-    """Squared differences."""
+    input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
+    reduction: str = "mean", weight: Any = None,
+) -> Tensor:  # fmt: skip
+    """(input - target)^2."""
     reduction = reduction_of("mse_loss", reduction, size_average, reduce)
     if weight is None and input.shape == target.shape and input.dtype is target.dtype:
         loss: Tensor = apply(_MSE[reduction], (input, target))
@@ -82,30 +81,22 @@ def mse_loss(
 
 @autocasts(FLOAT32)
 def l1_loss(
-    input: Tensor,
-    target: Tensor,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-    weight: Any = None,
-) -> Tensor:
-    """Absolute differences."""
+    input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
+    reduction: str = "mean", weight: Any = None,
+) -> Tensor:  # fmt: skip
+    """|input - target|."""
     reduction = reduction_of("l1_loss", reduction, size_average, reduce)
     return _weighted("l1_loss", input, (input - target).abs(), weight, reduction)
 
 
 @autocasts(FLOAT32)
 def smooth_l1_loss(
-    input: Tensor,
-    target: Tensor,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-    beta: float = 1.0,
-) -> Tensor:
-    """Absolute differences less beta / 2; below beta their squares over 2 beta."""
+    input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
+    reduction: str = "mean", beta: float = 1.0,
+) -> Tensor:  # fmt: skip
+    """d^2 / (2 beta) where d = |input - target| is below beta, else d - beta / 2."""
     if beta < 0:
-        raise ArgumentError(f"smooth_l1_loss: beta={beta} is negative")
+        raise ArgumentError(f"smooth_l1_loss: beta must be >= 0, got {beta}")
     if beta == 0:
         return l1_loss(input, target, size_average, reduce, reduction)
     reduction = reduction_of("smooth_l1_loss", reduction, size_average, reduce)
@@ -117,31 +108,27 @@ def smooth_l1_loss(
 def huber_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Any = None
 ) -> Tensor:
-    """Half the squared difference; above delta a line goes on from there."""
+    """d^2 / 2 where d = |input - target| is below delta, else delta * (d - delta / 2)."""
     if delta <= 0:
-        raise ArgumentError(f"huber_loss: delta={delta} is not positive")
+        raise ArgumentError(f"huber_loss: delta must be > 0, got {delta}")
     reduction = reduction_of("huber_loss", reduction)
     d = (input - target).abs()
     loss = ew.where(d < delta, d * d * 0.5, (d - 0.5 * delta) * delta)
     if weight is None:
         return reduced(loss, reduction)
     if weight.shape != input.shape:
-        raise ShapeError(f"huber_loss: a weight of shape {tuple(weight.shape)} for input {tuple(input.shape)}")
+        raise ShapeError(
+            f"huber_loss: weight must have the shape of input {tuple(input.shape)}, got {tuple(weight.shape)}"
+        )
     return reduced(loss * weight, reduction)
 
 
 @autocasts(FLOAT32)
 def poisson_nll_loss(
-    input: Tensor,
-    target: Tensor,
-    log_input: bool = True,
-    full: bool = False,
-    size_average: bool | None = None,
-    eps: float = 1e-8,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-) -> Tensor:
-    """Minus the log-likelihood of counts whose rate is `input`, or exp(input); `full` with Stirling's term."""
+    input: Tensor, target: Tensor, log_input: bool = True, full: bool = False, size_average: bool | None = None,
+    eps: float = 1e-8, reduce: bool | None = None, reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """The negative log-likelihood of Poisson counts with rate input, or exp(input); `full` adds Stirling's term."""
     reduction = reduction_of("poisson_nll_loss", reduction, size_average, reduce)
     loss = input.exp() - target * input if log_input else input - target * (input + eps).log()
     if full:
@@ -151,41 +138,41 @@ def poisson_nll_loss(
 
 
 def at_least(x: Tensor, least: float) -> Tensor:
-    """Values below `least` raised to it, with gradients as if they had not been."""
+    """max(x, least), with the gradient of x everywhere."""
     return ew.where(x < least, x - x.detach() + least, x)
 
 
 def gaussian_nll_loss(
     input: Tensor, target: Tensor, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
 ) -> Tensor:
-    """Minus the log-likelihood of numbers around `input` with variance `var`, taken as at least eps."""
+    """The negative log-likelihood of normally distributed targets with mean `input` and variance max(var, eps)."""
     reduction = reduction_of("gaussian_nll_loss", reduction)
     if isinstance(var, (int, float)):
         if var < 0:
-            raise ArgumentError(f"gaussian_nll_loss: var={var} is negative")
+            raise ArgumentError(f"gaussian_nll_loss: var must be >= 0, got {var}")
         var = input.detach() * 0.0 + float(var)
     if var.shape != input.shape:
         if var.shape == input.shape[:-1]:
             var = var.unsqueeze(-1)
         elif var.ndim != input.ndim or sum(n for m, n in zip(input.shape, var.shape, strict=True) if m != n) != 1:
-            raise ShapeError(f"gaussian_nll_loss: var {tuple(var.shape)} does not go with input {tuple(input.shape)}")
+            raise ShapeError(f"gaussian_nll_loss: var {tuple(var.shape)} does not match input {tuple(input.shape)}")
     var = at_least(var, eps)
     d = input - target
     loss = (var.log() + d * d / var) * 0.5
     return reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
 
 
-# --- of classes --------------------------------------------------------------------------------------
+# --- classification ----------------------------------------------------------------------------------
 
 
 def _class_dim(op: str, input: Tensor) -> int:
     if not input.ndim:
-        raise ShapeError(f"{op}: the input needs a dimension of classes")
+        raise ShapeError(f"{op}: expected an input with a class dimension, got shape ()")
     return 1 if input.ndim > 1 else 0
 
 
 def _with_weight(loss: Tensor, target: Tensor, weight: Tensor, ignore_index: int, reduction: str) -> Tensor:
-    """Losses of targets, each with the weight of its class; their mean divides by the sum of these weights."""
+    """The reduction of losses weighted by target class; the mean divides by the sum of these weights."""
     counted = target != ignore_index
     row = weight.detach().reshape(-1, 1)
     share = ops.embedding(row, ew.where(counted, target, 0)).squeeze(-1) * counted
@@ -196,20 +183,15 @@ def _with_weight(loss: Tensor, target: Tensor, weight: Tensor, ignore_index: int
 def _check_weight(op: str, input: Tensor, weight: Any) -> None:
     classes = input.shape[_class_dim(op, input)]
     if weight is not None and tuple(weight.shape) != (classes,):
-        raise ShapeError(f"{op}: a weight of shape {tuple(weight.shape)} for {classes} classes")
+        raise ShapeError(f"{op}: weight must have shape {(classes,)}, one per class, got {tuple(weight.shape)}")
 
 
 @autocasts(FLOAT32)
 def nll_loss(
-    input: Tensor,
-    target: Tensor,
-    weight: Any = None,
-    size_average: bool | None = None,
-    ignore_index: int = -100,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-) -> Tensor:
-    """Minus the log-probability of the target class, times the weight of that class."""
+    input: Tensor, target: Tensor, weight: Any = None, size_average: bool | None = None, ignore_index: int = -100,
+    reduce: bool | None = None, reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """The negative log-probability of the target class, times the weight of that class."""
     reduction = reduction_of("nll_loss", reduction, size_average, reduce)
     _check_weight("nll_loss", input, weight)
     if weight is None:
@@ -220,19 +202,13 @@ def nll_loss(
 
 @autocasts(FLOAT32)
 def cross_entropy(
-    input: Tensor,
-    target: Tensor,
-    weight: Any = None,
-    size_average: bool | None = None,
-    ignore_index: int = -100,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
-) -> Tensor:
-    """Cross-entropy of logits. The target is class numbers, or probabilities of the input's shape."""
+    input: Tensor, target: Tensor, weight: Any = None, size_average: bool | None = None, ignore_index: int = -100,
+    reduce: bool | None = None, reduction: str = "mean", label_smoothing: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """The cross-entropy of logits with class indices, or with class probabilities in the shape of the input."""
     reduction = reduction_of("cross_entropy", reduction, size_average, reduce)
     if not 0.0 <= label_smoothing <= 1.0:
-        raise ArgumentError(f"cross_entropy: label_smoothing={label_smoothing} is not between 0 and 1")
+        raise ArgumentError(f"cross_entropy: label_smoothing must be between 0 and 1, got {label_smoothing}")
     _check_weight("cross_entropy", input, weight)
     if target.shape == input.shape and (target.dtype.is_floating_point or input.ndim == 1):
         return _soft_cross_entropy(input, target, weight, reduction, label_smoothing)
@@ -242,7 +218,7 @@ def cross_entropy(
     loss, logp = apply(_CROSS_ENTROPY["none", ignore_index, 0.0], (input, target))
     if not label_smoothing:
         return _with_weight(loss, target, weight, ignore_index, reduction)
-    # Smoothing spreads by the weights of all classes, the mean divides by those of the targets.
+    # The smoothed part is weighted by all classes; the mean divides by the weights of the targets alone.
     dim = _class_dim("cross_entropy", input)
     spread = -(logp * _per_class(weight, input)).sum(dim)
     spread = ew.where(target == ignore_index, 0.0, spread) * (label_smoothing / input.shape[dim])
@@ -254,21 +230,13 @@ def cross_entropy(
 
 
 def linear_cross_entropy(
-    input: Tensor,
-    linear_weight: Tensor,
-    target: Tensor,
-    *,
-    linear_bias: Tensor | None = None,
-    weight: Any = None,
-    reduction: str = "mean",
-    ignore_index: int | None = None,
-    label_smoothing: float = 0.0,
-    options: Any = None,
-) -> Tensor:
-    """Cross-entropy of a linear layer's result. `options`, which say how torch cuts it up, change nothing."""
+    input: Tensor, linear_weight: Tensor, target: Tensor, *, linear_bias: Tensor | None = None, weight: Any = None,
+    reduction: str = "mean", ignore_index: int | None = None, label_smoothing: float = 0.0, options: Any = None,
+) -> Tensor:  # fmt: skip
+    """The cross-entropy of linear(input, linear_weight, linear_bias). `options`, torch's chunking, has no effect."""
     if not linear_weight.ndim:
-        raise ShapeError("linear_cross_entropy: a weight of no dimensions has no classes")
-    out = linear_weight.shape[:-1]  # the classes, and perhaps more dimensions
+        raise ShapeError("linear_cross_entropy: linear_weight must be (classes, ..., features), got shape ()")
+    out = linear_weight.shape[:-1]  # (classes, ...)
     rows = linear_weight.reshape(-1, linear_weight.shape[-1])
     bias = None if linear_bias is None else linear_bias.reshape(-1)
     logits = linear(input, rows, bias).reshape(*input.shape[:-1], *out)
@@ -283,9 +251,11 @@ def _per_class(weight: Tensor, input: Tensor) -> Tensor:
 
 
 def _soft_cross_entropy(input: Tensor, target: Tensor, weight: Any, reduction: str, smoothing: float) -> Tensor:
-    """With probabilities as targets."""
+    """The cross-entropy with class probabilities as targets."""
     if not target.dtype.is_floating_point:
-        raise ShapeError(f"cross_entropy: scores {tuple(input.shape)} take targets of shape ()")
+        raise ShapeError(
+            f"cross_entropy: logits {tuple(input.shape)} expect class indices of shape (), got {tuple(target.shape)}"
+        )
     dim = _class_dim("cross_entropy", input)
     classes = input.shape[dim]
     if smoothing:
@@ -297,7 +267,7 @@ def _soft_cross_entropy(input: Tensor, target: Tensor, weight: Any, reduction: s
     return reduced(loss, reduction)
 
 
-# --- of two classes, of distributions ----------------------------------------------------------------
+# --- binary classification and distributions ---------------------------------------------------------
 
 
 def _one_dtype(input: Tensor, target: Tensor) -> Tensor:
@@ -306,14 +276,10 @@ def _one_dtype(input: Tensor, target: Tensor) -> Tensor:
 
 @autocasts(FLOAT32)
 def binary_cross_entropy(
-    input: Tensor,
-    target: Tensor,
-    weight: Any = None,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
+    input: Tensor, target: Tensor, weight: Any = None, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean",
-) -> Tensor:
-    """Cross-entropy of probabilities. Logarithms are kept above -100, as in torch."""
+) -> Tensor:  # fmt: skip
+    """The binary cross-entropy of probabilities. Logarithms are clamped to >= -100, as in torch."""
     reduction = reduction_of("binary_cross_entropy", reduction, size_average, reduce)
     same_shape("binary_cross_entropy", input, target)
     loss = ops.binary_cross_entropy(input, _one_dtype(input, target))
@@ -322,15 +288,10 @@ def binary_cross_entropy(
 
 @autocasts(FLOAT32)
 def binary_cross_entropy_with_logits(
-    input: Tensor,
-    target: Tensor,
-    weight: Any = None,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-    pos_weight: Any = None,
-) -> Tensor:
-    """Cross-entropy of sigmoid(input), without overflow; `pos_weight` counts the ones."""
+    input: Tensor, target: Tensor, weight: Any = None, size_average: bool | None = None, reduce: bool | None = None,
+    reduction: str = "mean", pos_weight: Any = None,
+) -> Tensor:  # fmt: skip
+    """The binary cross-entropy of sigmoid(input), without overflow; `pos_weight` weights the positive targets."""
     reduction = reduction_of("binary_cross_entropy_with_logits", reduction, size_average, reduce)
     same_shape("binary_cross_entropy_with_logits", input, target)
     target = _one_dtype(input, target)
@@ -343,14 +304,10 @@ def binary_cross_entropy_with_logits(
 
 @autocasts(FLOAT32)
 def kl_div(
-    input: Tensor,
-    target: Tensor,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-    log_target: bool = False,
-) -> Tensor:
-    """Kullback-Leibler divergence of log-probabilities `input` from probabilities (or their logarithms) `target`."""
+    input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
+    reduction: str = "mean", log_target: bool = False,
+) -> Tensor:  # fmt: skip
+    """The Kullback-Leibler divergence of log-probabilities `input` from a distribution `target`."""
     if size_average is not None or reduce is not None or reduction != "batchmean":
         reduction = reduction_of("kl_div", reduction, size_average, reduce)
     if log_target:

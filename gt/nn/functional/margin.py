@@ -1,4 +1,4 @@
-"""Losses with a margin: what is right by more than that costs nothing."""
+"""Losses with a margin: predictions that are right by more than the margin have loss 0."""
 
 from __future__ import annotations
 
@@ -24,14 +24,10 @@ __all__ = [
 
 @autocasts(FLOAT32)
 def hinge_embedding_loss(
-    input: Tensor,
-    target: Tensor,
-    margin: float = 1.0,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
+    input: Tensor, target: Tensor, margin: float = 1.0, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean",
-) -> Tensor:
-    """The input where the target is 1, and what it lacks to the margin where that is -1."""
+) -> Tensor:  # fmt: skip
+    """input where the target is 1, max(0, margin - input) where the target is -1."""
     reduction = reduction_of("hinge_embedding_loss", reduction, size_average, reduce)
     apart = ew.where(target != 1, (margin - input).clamp(min=0), 0.0)
     together = ew.where(target != -1, input, 0.0)
@@ -40,19 +36,16 @@ def hinge_embedding_loss(
 
 @autocasts(FLOAT32)
 def margin_ranking_loss(
-    input1: Tensor,
-    input2: Tensor,
-    target: Tensor,
-    margin: float = 0,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-) -> Tensor:
-    """What input1 lacks to be above input2 (target 1) or below it (target -1) by the margin."""
+    input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0, size_average: bool | None = None,
+    reduce: bool | None = None, reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """max(0, -target * (input1 - input2) + margin), for targets 1 and -1."""
     reduction = reduction_of("margin_ranking_loss", reduction, size_average, reduce)
     if not input1.ndim == input2.ndim == target.ndim:
         shapes = ", ".join(str(tuple(x.shape)) for x in (input1, input2, target))
-        raise ShapeError(f"margin_ranking_loss: {shapes}: the numbers of dimensions differ")
+        raise ShapeError(
+            f"margin_ranking_loss: input1, input2 and target must have the same number of dimensions, got {shapes}"
+        )
     return reduced((-target * (input1 - input2) + margin).clamp(min=0), reduction)
 
 
@@ -66,37 +59,31 @@ def soft_margin_loss(
 
 
 def _rows(op: str, input: Tensor, target: Tensor, per_class: bool) -> tuple[Tensor, Tensor]:
-    """One row per sample, of inputs and targets; a lone sample is a row too."""
+    """Inputs and targets with one row per sample; a single sample becomes one row."""
     wanted = tuple(input.shape) if per_class else tuple(input.shape[:-1])
     lone = (1,) if input.ndim < 2 and not per_class else wanted
     if input.ndim > 2 or tuple(target.shape) not in (wanted, lone):
-        raise ShapeError(f"{op}: input {tuple(input.shape)} takes targets {wanted}, not {tuple(target.shape)}")
+        raise ShapeError(f"{op}: expected targets {wanted} for input {tuple(input.shape)}, got {tuple(target.shape)}")
     rows = input.reshape(1, -1) if input.ndim < 2 else input
     return rows, target.reshape(*(rows.shape if per_class else rows.shape[:1]))
 
 
 @autocasts(FLOAT32)
 def multi_margin_loss(
-    input: Tensor,
-    target: Tensor,
-    p: int = 1,
-    margin: float = 1.0,
-    weight: Any = None,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-) -> Tensor:
-    """What each other class has above the target's score less the margin, to the power p, averaged over classes."""
+    input: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Any = None,
+    size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """The mean over all classes i but the target y of max(0, margin - input[y] + input[i])^p."""
     reduction = reduction_of("multi_margin_loss", reduction, size_average, reduce)
     if p not in (1, 2):
-        raise ArgumentError(f"multi_margin_loss: p is 1 or 2, not {p}")
+        raise ArgumentError(f"multi_margin_loss: p must be 1 or 2, got {p}")
     x, place = _rows("multi_margin_loss", input, target, per_class=False)
     place = place.unsqueeze(1)
     excess = (margin - x.gather(1, place) + x).clamp(min=0)
     excess = excess if p == 1 else excess * excess
     if weight is not None:
         if tuple(weight.shape) != (x.shape[1],):
-            raise ShapeError(f"multi_margin_loss: a weight of shape {tuple(weight.shape)} for {x.shape[1]} classes")
+            raise ShapeError(f"multi_margin_loss: weight must have shape {(x.shape[1],)}, got {tuple(weight.shape)}")
         excess = excess * ops.embedding(weight.reshape(-1, 1), place.squeeze(1))
     others = creation.arange(x.shape[1]) != place
     loss = ew.where(others, excess, 0.0).sum(1) / x.shape[1]
@@ -107,7 +94,8 @@ def multi_margin_loss(
 def multilabel_margin_loss(
     input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean"
 ) -> Tensor:
-    """What each class that is no target has above each target's score less 1; a row of targets ends at -1."""
+    """The sum over targets y and other classes i of max(0, 1 - input[y] + input[i]), over the number of classes.
+    The targets of a row end at the first -1."""
     reduction = reduction_of("multilabel_margin_loss", reduction, size_average, reduce)
     x, places = _rows("multilabel_margin_loss", input, target, per_class=True)
     counts = (places < 0).cumsum(1) == 0
@@ -122,14 +110,10 @@ def multilabel_margin_loss(
 
 @autocasts(Autocast(cpu="off"))
 def multilabel_soft_margin_loss(
-    input: Tensor,
-    target: Tensor,
-    weight: Any = None,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
+    input: Tensor, target: Tensor, weight: Any = None, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean",
-) -> Tensor:
-    """Cross-entropy of sigmoid(input) for each class, averaged over classes."""
+) -> Tensor:  # fmt: skip
+    """The binary cross-entropy of sigmoid(input), averaged over the classes."""
     reduction = reduction_of("multilabel_soft_margin_loss", reduction, size_average, reduce)
     same_shape("multilabel_soft_margin_loss", input, target)
     loss = ops.binary_cross_entropy_with_logits(input, target.to(input.dtype))
@@ -138,18 +122,10 @@ def multilabel_soft_margin_loss(
 
 @autocasts(FLOAT32)
 def triplet_margin_loss(
-    anchor: Tensor,
-    positive: Tensor,
-    negative: Tensor,
-    margin: float = 1.0,
-    p: float = 2,
-    eps: float = 1e-6,
-    swap: bool = False,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-) -> Tensor:
-    """How much nearer the negative is to the anchor than the positive plus the margin, by p-norms."""
+    anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2, eps: float = 1e-6,
+    swap: bool = False, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """max(0, d(anchor, positive) - d(anchor, negative) + margin), where d is the p-norm distance."""
     reduction = reduction_of("triplet_margin_loss", reduction, size_average, reduce)
     return _triplet(
         "triplet_margin_loss", anchor, positive, negative, lambda a, b: pairwise_distance(a, b, p, eps), margin, swap,
@@ -158,16 +134,11 @@ def triplet_margin_loss(
 
 
 def triplet_margin_with_distance_loss(
-    anchor: Tensor,
-    positive: Tensor,
-    negative: Tensor,
-    *,
-    distance_function: Callable[[Tensor, Tensor], Tensor] | None = None,
-    margin: float = 1.0,
-    swap: bool = False,
+    anchor: Tensor, positive: Tensor, negative: Tensor, *,
+    distance_function: Callable[[Tensor, Tensor], Tensor] | None = None, margin: float = 1.0, swap: bool = False,
     reduction: str = "mean",
-) -> Tensor:
-    """triplet_margin_loss with a distance of one's own."""
+) -> Tensor:  # fmt: skip
+    """triplet_margin_loss with a distance function of the user."""
     return _triplet(
         "triplet_margin_with_distance_loss", anchor, positive, negative, distance_function or pairwise_distance, margin,
         swap, reduction_of("triplet_margin_with_distance_loss", reduction),
@@ -175,20 +146,14 @@ def triplet_margin_with_distance_loss(
 
 
 def _triplet(
-    op: str,
-    anchor: Tensor,
-    positive: Tensor,
-    negative: Tensor,
-    distance: Callable[[Tensor, Tensor], Tensor],
-    margin: float,
-    swap: bool,
-    reduction: str,
-) -> Tensor:
+    op: str, anchor: Tensor, positive: Tensor, negative: Tensor, distance: Callable[[Tensor, Tensor], Tensor],
+    margin: float, swap: bool, reduction: str,
+) -> Tensor:  # fmt: skip
     if margin <= 0:
-        raise ArgumentError(f"{op}: margin={margin} is not positive")
+        raise ArgumentError(f"{op}: margin must be > 0, got {margin}")
     if not anchor.ndim == positive.ndim == negative.ndim:
         shapes = ", ".join(str(tuple(x.shape)) for x in (anchor, positive, negative))
-        raise ShapeError(f"{op}: {shapes}: the numbers of dimensions differ")
+        raise ShapeError(f"{op}: anchor, positive and negative must have the same number of dimensions, got {shapes}")
     near, far = distance(anchor, positive), distance(anchor, negative)
     if swap:
         far = ew.minimum(far, distance(positive, negative))
@@ -197,19 +162,16 @@ def _triplet(
 
 @autocasts(FLOAT32)
 def cosine_embedding_loss(
-    input1: Tensor,
-    input2: Tensor,
-    target: Tensor,
-    margin: float = 0,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-) -> Tensor:
-    """1 - cosine where the target is 1, and the cosine above the margin where it is -1."""
+    input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0, size_average: bool | None = None,
+    reduce: bool | None = None, reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """1 - cos(input1, input2) where the target is 1, max(0, cos(input1, input2) - margin) where it is -1."""
     reduction = reduction_of("cosine_embedding_loss", reduction, size_average, reduce)
     if target.ndim not in (0, 1) or input1.ndim != target.ndim + 1 or input2.ndim != target.ndim + 1:
         shapes = ", ".join(str(tuple(x.shape)) for x in (input1, input2, target))
-        raise ShapeError(f"cosine_embedding_loss: {shapes}: inputs are (N, D) or (D), the target without the last")
+        raise ShapeError(
+            f"cosine_embedding_loss: expected inputs (N, D) and a target (N,), or (D,) and (), got {shapes}"
+        )
     dim = target.ndim
     squares = ((input1 * input1).sum(dim) + 1e-12) * ((input2 * input2).sum(dim) + 1e-12)
     cosine = (input1 * input2).sum(dim) / squares.sqrt()

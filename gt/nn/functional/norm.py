@@ -1,4 +1,4 @@
-"""Norms: the mean and variance of a batch, a layer, a group of channels; and vectors of length one."""
+"""Normalization: over a batch, a layer, an instance, a group of channels; and by the norm of vectors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gt.client.compat.autocast import autocasts
-from gt.client.functions import reductions
+from gt.client.functions.linalg.norms import norm as p_norm
 from gt.client.grad.modes import set_grad
 from gt.client.record.recorder import apply
 from gt.client.record.tree import Kinds
@@ -16,9 +16,7 @@ from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import TABLE, ops
 from gt.ops.record import Autocast
 
-__all__ = [
-    "batch_norm", "group_norm", "instance_norm", "layer_norm", "local_response_norm", "normalize", "rms_norm"
-]  # fmt: skip
+__all__ = ["batch_norm", "group_norm", "instance_norm", "layer_norm", "local_response_norm", "normalize", "rms_norm"]
 
 _LAYER = Kinds(TABLE["layer_norm"], "n", "eps")
 _RMS = Kinds(TABLE["rms_norm"], "n", "eps")
@@ -28,23 +26,23 @@ _EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16
 
 
 def _affine(weight: Any, bias: Any) -> tuple[Any, ...]:
-    """The operands of an op that has a bias only with a weight."""
+    """The operands of an op that takes a bias only together with a weight."""
     return () if weight is None else (weight,) if bias is None else (weight, bias)
 
 
 def _last_dims(op: str, input: Tensor, normalized_shape: Any) -> int:
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if not shape:
-        raise ArgumentError(f"{op}: normalized_shape has no sizes")
+        raise ArgumentError(f"{op}: normalized_shape must have at least one size, got ()")
     if tuple(input.shape[-len(shape) :]) != shape:
-        raise ShapeError(f"{op}: the last sizes of {tuple(input.shape)} are not {shape}")
+        raise ShapeError(f"{op}: expected an input whose last sizes are {shape}, got shape {tuple(input.shape)}")
     return len(shape)
 
 
 def layer_norm(
     input: Tensor, normalized_shape: int | Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Tensor:
-    """Mean zero and variance one over the last dimensions, then scaled and shifted."""
+    """(x - mean) / sqrt(var + eps) * weight + bias, with the mean and variance over the last dimensions."""
     n = _last_dims("layer_norm", input, normalized_shape)
     y: Tensor = apply(_LAYER[n, eps], (input, *_affine(weight, bias)))[0]
     return y if bias is None or weight is not None else y + bias
@@ -53,11 +51,13 @@ def layer_norm(
 def rms_norm(
     input: Tensor, normalized_shape: int | Sequence[int], weight: Any = None, eps: float | None = None
 ) -> Tensor:
-    """Mean square one over the last dimensions, then scaled."""
+    """x / sqrt(mean(x^2) + eps) * weight, with the mean over the last dimensions."""
     n = _last_dims("rms_norm", input, normalized_shape)
     if eps is None:
         if not input.dtype.is_floating_point:
-            raise DTypeError(f"rms_norm: needs a floating type, not {input.dtype.name}; cast first, as in x.float()")
+            raise DTypeError(
+                f"rms_norm: expected a floating-point dtype, got {input.dtype.name}; cast first, as in x.float()"
+            )
         eps = _EPS[input.dtype.name]
     y: Tensor = apply(_RMS[n, eps], (input, *_affine(weight, None)))[0]
     return y
@@ -68,39 +68,35 @@ def _per_channel(x: Tensor, bias: Any) -> Any:
 
 
 def group_norm(input: Tensor, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor:
-    """Mean zero and variance one in each group of channels, then scaled and shifted."""
+    """(x - mean) / sqrt(var + eps) * weight + bias, with the mean and variance of each group of channels."""
     y: Tensor = apply(_GROUP[num_groups, eps], (input, *_affine(weight, bias)))[0]
     return y if bias is None or weight is not None else y + _per_channel(y, bias)
 
 
 def batch_norm(
-    input: Tensor,
-    running_mean: Any,
-    running_var: Any,
-    weight: Any = None,
-    bias: Any = None,
-    training: bool = False,
-    momentum: Any = 0.1,
-    eps: float = 1e-5,
-) -> Tensor:
-    """Mean zero and variance one in each channel, then scaled and shifted. Training takes them of the batch and
-    moves the running values towards them by `momentum`, a number or a tensor without dimensions."""
+    input: Tensor, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: bool = False,
+    momentum: Any = 0.1, eps: float = 1e-5,
+) -> Tensor:  # fmt: skip
+    """(x - mean) / sqrt(var + eps) * weight + bias, with the mean and variance of each channel. In training these are
+    those of the batch, and the running statistics move towards them by `momentum`, a number or a scalar tensor."""
     affine = _affine(weight, bias)
     if (running_mean is None) != (running_var is None):
-        raise ArgumentError("batch_norm: give running_mean and running_var, or neither")
-    if not input.numel():  # nothing changes
+        raise ArgumentError("batch_norm: expected both running_mean and running_var, or neither")
+    if not input.numel():  # the running statistics do not change
         y = input * 1.0 if weight is None else input * weight[0]
         return y if bias is None else y + bias[0]
     if not training:
         if running_mean is None:
-            raise ArgumentError("batch_norm: needs running_mean and running_var unless training=True")
+            raise ArgumentError("batch_norm: running_mean and running_var are required if training=False")
         y = ops.batch_norm_eval(input, running_mean, running_var, *affine, eps=eps)
     elif running_mean is None:
         y = apply(_BATCH[False, eps], (input, *affine))[0]
     else:
         if momentum is None:
-            raise ArgumentError("batch_norm: momentum is a number; for a plain average give 1 / number of batches")
-        step = momentum if hasattr(momentum, "_v") else float(momentum)
+            raise ArgumentError(
+                "batch_norm: momentum must be a number, got None; for a cumulative average pass 1 / number of batches"
+            )
+        step = momentum if isinstance(momentum, Tensor) else float(momentum)
         y, _, _, mean, var = apply(_BATCH[True, eps], (input, running_mean, running_var, step, *affine))
         with set_grad(False):  # buffers have no history
             views.write(running_mean, mean)
@@ -110,28 +106,22 @@ def batch_norm(
 
 @autocasts(Autocast(cuda="off"))
 def instance_norm(
-    input: Tensor,
-    running_mean: Any = None,
-    running_var: Any = None,
-    weight: Any = None,
-    bias: Any = None,
-    use_input_stats: bool = True,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Tensor:
-    """Mean zero and variance one in each channel of each sample, then scaled and shifted."""
+    input: Tensor, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
+    use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
+) -> Tensor:  # fmt: skip
+    """(x - mean) / sqrt(var + eps) * weight + bias, with the mean and variance of each channel of each sample."""
     if input.ndim < 2:
-        raise ShapeError(f"instance_norm: the input is (N, C, ...), not of shape {tuple(input.shape)}")
+        raise ShapeError(f"instance_norm: expected an input (N, C, ...), got shape {tuple(input.shape)}")
     if not use_input_stats:
         return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
     n, c = input.shape[:2]
     if input.numel() and input.numel() == n * c:
-        raise ShapeError(f"instance_norm: one value per channel in {tuple(input.shape)} has no variance")
+        raise ShapeError(f"instance_norm: expected more than one value per channel, got shape {tuple(input.shape)}")
     if running_mean is None and running_var is None:
         return group_norm(input, c, weight, bias, eps)
     if running_mean is None or running_var is None:
-        raise ArgumentError("instance_norm: give running_mean and running_var, or neither")
-    # A batch of one sample with a channel for each channel of each sample.
+        raise ArgumentError("instance_norm: expected both running_mean and running_var, or neither")
+    # The batch norm of one sample that has the channels of all samples.
     flat = input.reshape(1, n * c, *input.shape[2:])
     means, variances = (r.detach().repeat(n) for r in (running_mean, running_var))
     y = batch_norm(flat, means, variances, None, None, True, momentum, eps).reshape(input.shape)
@@ -143,9 +133,9 @@ def instance_norm(
 
 
 def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
-    """Each element over a power of the mean square of its neighbours in `size` channels."""
+    """x / (k + alpha / size * s)^beta, where s is the sum of squares over `size` neighboring channels."""
     if input.ndim < 3:
-        raise ShapeError(f"local_response_norm: the input is (N, C, ...), not of shape {tuple(input.shape)}")
+        raise ShapeError(f"local_response_norm: expected an input (N, C, ...), got shape {tuple(input.shape)}")
     if not input.numel():
         return input
     square = input * input
@@ -154,7 +144,7 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
     for shift in range(-before, size - before):
         if shift == 0 or abs(shift) >= c:
             continue
-        # Channel i meets channel i + shift; what lies outside is zero.
+        # Add channel i + shift to channel i; channels outside count as zero.
         part = square.narrow(1, max(shift, 0), c - abs(shift))
         blank = square.narrow(1, 0, abs(shift)) * 0.0
         total = total + ops.cat(*([part, blank] if shift > 0 else [blank, part]), dim=1)
@@ -162,5 +152,5 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
 
 
 def normalize(input: Tensor, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Tensor:
-    """The input over its p-norm along dim, or over eps where that is larger."""
-    return input / reductions.norm(input, p, dim, True).clamp(min=eps)
+    """input / max(norm(input, p, dim), eps)."""
+    return input / p_norm(input, p, dim, True).clamp(min=eps)

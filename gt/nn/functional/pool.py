@@ -1,4 +1,4 @@
-"""Pooling: the largest element, the mean or the p-norm of windows; and putting the largest ones back."""
+"""Pooling: the maximum, the mean or the p-norm of windows; and max unpooling."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ Pool = Callable[..., Any]
 
 _MAX = Kinds(TABLE["max_pool"], "kernel", "stride", "padding", "dilation", "ceil_mode")
 _AVG = Kinds(TABLE["avg_pool"], "kernel", "stride", "padding", "ceil_mode", "include_pad", "divisor")
-_SHARES = Kinds(TABLE["interpolate"], "sizes", "mode", "align", "scales")
-_SHARES_MAX = Kinds(TABLE["adaptive_max_pool"], "sizes")
+_ADAPTIVE_AVG = Kinds(TABLE["interpolate"], "sizes", "mode", "align", "scales")
+_ADAPTIVE_MAX = Kinds(TABLE["adaptive_max_pool"], "sizes")
 _SCATTER = Kinds(TABLE["scatter"], "dim")
 _GATHER = Kinds(TABLE["gather"], "dim")
 
 
 def _stride(op: str, stride: Any, kernel: Sizes) -> Sizes:
-    """Windows lie side by side unless a stride is given."""
+    """The stride; the kernel size by default."""
     if stride is None or (isinstance(stride, (list, tuple)) and not stride):
         return kernel
     return per_dim(op, "stride", stride, len(kernel))
@@ -49,7 +49,7 @@ def _stride(op: str, stride: Any, kernel: Sizes) -> Sizes:
 
 
 def _pair(function: Callable[..., tuple[Tensor, Tensor]], name: str, doc: str) -> tuple[Pool, Pool]:
-    """A function of values and positions under the two names that torch gives it: as it is, and with a choice."""
+    """torch's two functions: one that returns values, and indices if return_indices; one that returns both always."""
     where = function.__code__.co_varnames.index("return_indices")
 
     @functools.wraps(function)
@@ -58,29 +58,24 @@ def _pair(function: Callable[..., tuple[Tensor, Tensor]], name: str, doc: str) -
         chosen = names.get("return_indices", args[where] if len(args) > where else False)
         return both if chosen else both[0]
 
-    plain = called(one, name, f"{doc}; with return_indices, and its position.")
-    return plain, called(function, name + "_with_indices", f"{doc}, and its position.")
+    plain = called(one, name, f"{doc}; with return_indices=True also its index.")
+    return plain, called(function, name + "_with_indices", f"{doc}, and its index.")
 
 
 def _max_pool(n: int) -> tuple[Pool, Pool]:
     op = f"max_pool{n}d"
 
     def function(
-        input: Any,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        dilation: Any = 1,
-        ceil_mode: bool = False,
+        input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
         return_indices: bool = False,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         x, had_batch = batched(op, input, n)
         kernel = per_dim(op, "kernel_size", kernel_size, n)
         padding, dilation = per_dim(op, "padding", padding, n), per_dim(op, "dilation", dilation, n)
         y, where = apply(_MAX[kernel, _stride(op, stride, kernel), padding, dilation, bool(ceil_mode)], (x,))
         return (y, where) if had_batch else (y.squeeze(0), where.squeeze(0))
 
-    return _pair(function, op, "The largest element of each window")
+    return _pair(function, op, "The maximum of each window")
 
 
 max_pool1d, max_pool1d_with_indices = _max_pool(1)
@@ -96,7 +91,9 @@ def _unpool(n: int) -> Pool:
     ) -> Tensor:
         x, had_batch = batched(op, input, n)
         if tuple(indices.shape) != tuple(input.shape):
-            raise ShapeError(f"{op}: input {tuple(input.shape)} and indices {tuple(indices.shape)} must have one shape")
+            raise ShapeError(
+                f"{op}: input and indices must have the same shape, got {tuple(input.shape)} and {tuple(indices.shape)}"
+            )
         kernel = per_dim(op, "kernel_size", kernel_size, n)
         steps, padding = _stride(op, stride, kernel), per_dim(op, "padding", padding, n)
         rows = zip(x.shape[2:], kernel, steps, padding, strict=True)
@@ -104,7 +101,7 @@ def _unpool(n: int) -> Pool:
         if output_size is not None:
             wanted = tuple(int(m) for m in output_size)[-n:]
             if len(wanted) != n or any(abs(a - b) >= s for a, b, s in zip(wanted, sizes, steps, strict=True)):
-                raise ShapeError(f"{op}: output_size {tuple(output_size)} is too far from {sizes}, the size by default")
+                raise ShapeError(f"{op}: output_size must be within one stride of {sizes}, got {tuple(output_size)}")
             sizes = wanted
         flat = (*x.shape[:2], math.prod(x.shape[2:]))
         empty = creation.zeros((*x.shape[:2], math.prod(sizes)), dtype=x.dtype)
@@ -112,7 +109,7 @@ def _unpool(n: int) -> Pool:
         return y if had_batch else y.squeeze(0)
 
     return autocasts(FLOAT32_ON_CPU)(
-        called(function, op, f"What max_pool{n}d took, back at its position; zeros elsewhere.")
+        called(function, op, f"The partial inverse of max_pool{n}d: each maximum at its index, zeros elsewhere.")
     )
 
 
@@ -123,19 +120,15 @@ def _fractional(n: int) -> tuple[Pool, Pool]:
     op = f"fractional_max_pool{n}d"
 
     def function(
-        input: Any,
-        kernel_size: Any,
-        output_size: Any = None,
-        output_ratio: Any = None,
-        return_indices: bool = False,
+        input: Any, kernel_size: Any, output_size: Any = None, output_ratio: Any = None, return_indices: bool = False,
         _random_samples: Any = None,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         x, had_batch = batched(op, input, n)
         kernel = per_dim(op, "kernel_size", kernel_size, n)
         outs = _fractions(op, x.shape[2:], kernel, output_size, output_ratio)
         samples = _random_samples if _random_samples is not None else randoms.rand(*x.shape[:2], n, dtype=x.dtype)
         samples = samples.reshape((*x.shape[:2], n))
-        position: Any = 0  # of every element of every window: (batch, channels, windows ..., kernel ...)
+        position: Any = 0  # the index of every element of every window: (batch, channels, windows ..., kernel ...)
         for d in range(n):
             sample = samples.select(2, d if n == 3 else n - 1 - d)
             begin = _begins(sample, x.shape[2 + d], outs[d], kernel[d]).reshape(
@@ -153,28 +146,28 @@ def _fractional(n: int) -> tuple[Pool, Pool]:
         where = apply(_GATHER[n + 2], (position.reshape(each), best)).squeeze(-1)
         return (y, where) if had_batch else (y.squeeze(0), where.squeeze(0))
 
-    plain, both = _pair(function, op, "The largest element of windows that begin at random, in every channel elsewhere")
+    plain, both = _pair(function, op, "The maximum of windows that start at random positions, which differ per channel")
     return autocasts(FLOAT32_ON_CPU)(plain), autocasts(FLOAT32_ON_CPU)(both)
 
 
 def _fractions(op: str, sizes: Sizes, kernel: Sizes, output_size: Any, ratio: Any) -> Sizes:
-    """The number of windows in each dimension, as given or by a ratio."""
+    """The number of windows per dimension, as given or from the ratio."""
     n = len(kernel)
     if (output_size is None) == (ratio is None):
-        raise ArgumentError(f"{op}: give output_size or output_ratio, one of them")
+        raise ArgumentError(f"{op}: expected either output_size or output_ratio")
     if output_size is None:
         ratios = (ratio,) * n if isinstance(ratio, float) else tuple(ratio)
         if len(ratios) != n or any(not 0 < r < 1 for r in ratios):
-            raise ArgumentError(f"{op}: output_ratio {ratio} must be {n} numbers between 0 and 1")
+            raise ArgumentError(f"{op}: output_ratio must be {n} numbers between 0 and 1, got {ratio}")
         output_size = tuple(int(m * r) for m, r in zip(sizes, ratios, strict=True))
     outs = per_dim(op, "output_size", output_size, n)
     if any(out + k - 1 > m for out, k, m in zip(outs, kernel, sizes, strict=True)):
-        raise ShapeError(f"{op}: {outs} windows of {kernel} do not fit into an input of {tuple(sizes)}")
+        raise ShapeError(f"{op}: {outs} windows of size {kernel} do not fit in an input of size {tuple(sizes)}")
     return outs
 
 
 def _begins(sample: Any, size: int, out: int, k: int) -> Any:
-    """Where the windows of one dimension begin, by a random number for each channel; the last one ends it."""
+    """The start of each window in one dimension, from one random number per channel; the last window is at the end."""
     if out == 1:
         return creation.full((*sample.shape, 1), size - k, dtype="int64")
     alpha = (size - k) / (out - 1)
@@ -203,30 +196,21 @@ def _avg_pool(
 
 
 def avg_pool1d(
-    input: Any,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    ceil_mode: bool = False,
+    input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
     count_include_pad: bool = True,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """The mean of each window."""
     return _avg_pool(1, input, kernel_size, stride, padding, ceil_mode, count_include_pad, None)
 
 
 def _avg_pool_of(n: int) -> Pool:
     def function(
-        input: Any,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-        divisor_override: int | None = None,
-    ) -> Tensor:
+        input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
+        count_include_pad: bool = True, divisor_override: int | None = None,
+    ) -> Tensor:  # fmt: skip
         return _avg_pool(n, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 
-    return called(function, f"avg_pool{n}d", "The mean of each window, or its sum by a divisor.")
+    return called(function, f"avg_pool{n}d", "The mean of each window, or its sum over divisor_override.")
 
 
 avg_pool2d, avg_pool3d = _avg_pool_of(2), _avg_pool_of(3)
@@ -246,19 +230,19 @@ def _lp_pool(n: int) -> Pool:
 lp_pool1d, lp_pool2d, lp_pool3d = _lp_pool(1), _lp_pool(2), _lp_pool(3)
 
 
-# --- shares of the input -----------------------------------------------------------------------------
+# --- to a given output size --------------------------------------------------------------------------
 
 
 def _output_size(op: str, output_size: Any, x: Any, n: int) -> Sizes:
-    """One number, or one per dimension; None keeps the input's size."""
+    """The output size per dimension; None keeps the size of the input."""
     given = output_size if isinstance(output_size, (list, tuple)) else (output_size,) * n
     filled = [m if s is None else s for s, m in zip(given, x.shape[-n:], strict=False)]
     if len(given) != n:
-        raise ArgumentError(f"{op}: output_size is one int or {n} ints, not {output_size!r}")
+        raise ArgumentError(f"{op}: output_size must be an int or {n} ints, got {output_size!r}")
     return per_dim(op, "output_size", filled, n)
 
 
-def _shares(n: int) -> Pool:
+def _adaptive_avg(n: int) -> Pool:
     op = f"adaptive_avg_pool{n}d"
 
     def function(input: Any, output_size: Any) -> Tensor:
@@ -266,27 +250,27 @@ def _shares(n: int) -> Pool:
         sizes = _output_size(op, output_size, x, n)
         if all(s == 1 for s in sizes) and 0 not in x.shape[2:] and x.dtype.is_floating_point:
             return input.mean(tuple(range(-n, 0)), keepdim=True)
-        y = unary(_SHARES[sizes, "area", False, None], x)
+        y = unary(_ADAPTIVE_AVG[sizes, "area", False, None], x)
         return y if had_batch else y.squeeze(0)
 
-    named = called(function, op, "The mean of each of output_size equal shares.")
+    named = called(function, op, "Average pooling to output_size elements.")
     return autocasts(FLOAT32_ON_CPU)(named) if n == 3 else named
 
 
-adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = _shares(1), _shares(2), _shares(3)
+adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = _adaptive_avg(1), _adaptive_avg(2), _adaptive_avg(3)
 
 
-def _shares_max(n: int) -> tuple[Pool, Pool]:
+def _adaptive_max(n: int) -> tuple[Pool, Pool]:
     op = f"adaptive_max_pool{n}d"
 
     def function(input: Any, output_size: Any, return_indices: bool = False) -> tuple[Tensor, Tensor]:
         x, had_batch = batched(op, input, n)
-        y, where = apply(_SHARES_MAX[_output_size(op, output_size, x, n)], (x,))
+        y, where = apply(_ADAPTIVE_MAX[_output_size(op, output_size, x, n)], (x,))
         return (y, where) if had_batch else (y.squeeze(0), where.squeeze(0))
 
-    return _pair(function, op, "The largest element of each of output_size equal shares")
+    return _pair(function, op, "Max pooling to output_size elements: the maximum of each window")
 
 
-adaptive_max_pool1d, adaptive_max_pool1d_with_indices = _shares_max(1)
-adaptive_max_pool2d, adaptive_max_pool2d_with_indices = _shares_max(2)
-adaptive_max_pool3d, adaptive_max_pool3d_with_indices = _shares_max(3)
+adaptive_max_pool1d, adaptive_max_pool1d_with_indices = _adaptive_max(1)
+adaptive_max_pool2d, adaptive_max_pool2d_with_indices = _adaptive_max(2)
+adaptive_max_pool3d, adaptive_max_pool3d_with_indices = _adaptive_max(3)

@@ -1,4 +1,4 @@
-"""softmax and its kin as nn.functional has them: dim may be left out, and is then guessed as torch does."""
+"""softmax and related functions with nn.functional's arguments: a missing dim is chosen as torch does."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ def _dim(dim: int | None, input: Tensor) -> int:
 
 
 def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
-    """exp(input), scaled to sum to one along dim."""
+    """exp(input), normalized to sum to 1 along dim."""
     return reductions.softmax(input, _dim(dim, input), dtype)
 
 
 def log_softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
-    """The logarithm of softmax, without overflow."""
+    """log(softmax(input)) along dim, without overflow."""
     return reductions.log_softmax(input, _dim(dim, input), dtype)
 
 
 def softmin(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
-    """softmax of -input."""
+    """softmax(-input) along dim."""
     return reductions.softmax(-input, _dim(dim, input), dtype)
 
 
 def gumbel_softmax(logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Tensor:
-    """A random choice by logits, as a softmax at temperature tau; `hard`: one-hot, with the soft one's gradient."""
+    """A sample of the Gumbel-softmax distribution with temperature tau; `hard`: one-hot, with the soft gradient."""
     noise = -(-randoms.rand(tuple(logits.shape), dtype=logits.dtype).log()).log()
     soft = reductions.softmax((logits + noise) / tau, dim)
     if not hard:

@@ -1,4 +1,4 @@
-"""Reading the arguments of functions over space: one number or one per dimension, batched or not."""
+"""Arguments of functions with spatial dimensions: an int or one int per dimension, with a batch or without."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def called(function: F, name: str, doc: str) -> F:
-    """A function made for a number of dimensions, under its own name."""
+    """Set the name and docstring of a function that was made for a number of dimensions."""
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
     return function
 
 
 def per_dim(op: str, name: str, value: Any, n: int) -> Sizes:
-    """An int for each of n dimensions, given as such or as one for all.
+    """One int per dimension, given as n ints or as one for all.
 
     >>> per_dim("conv2d", "stride", 2, 2)
     (2, 2)
@@ -30,11 +30,11 @@ def per_dim(op: str, name: str, value: Any, n: int) -> Sizes:
     try:
         given = (value.__index__(),) if hasattr(value, "__index__") else tuple(int(v.__index__()) for v in value)
     except (AttributeError, TypeError):
-        raise ArgumentError(f"{op}: {name} is an int or {n} ints, not {value!r}") from None
+        raise ArgumentError(f"{op}: {name} must be an int or {n} ints, got {value!r}") from None
     if len(given) == 1:
         return given * n
     if len(given) != n:
-        raise ArgumentError(f"{op}: {name} is one int or {n} ints, not {given}")
+        raise ArgumentError(f"{op}: {name} must be an int or {n} ints, got {given}")
     return given
 
 
@@ -44,9 +44,9 @@ def batched(op: str, x: Any, n: int) -> tuple[Any, bool]:
     if ndim == n + 2:
         return x, True
     if ndim is None:
-        raise ArgumentError(f"{op}: the input is a tensor, not {shown(x)}")
+        raise ArgumentError(f"{op}: input must be a tensor, got {shown(x)}")
     if ndim != n + 1:
         raise ShapeError(
-            f"{op}: the input has {n + 1} dimensions, or {n + 2} with a batch in front; not the shape {tuple(x.shape)}"
+            f"{op}: expected an input of {n + 1} dimensions, or {n + 2} with a batch, got shape {tuple(x.shape)}"
         )
     return x.unsqueeze(0), False

@@ -1,4 +1,4 @@
-"""What one does with gradients, parameters and sequences, named as in torch.nn.utils."""
+"""Utilities for gradients, parameters and sequences, named as in torch.nn.utils."""
 
 from gt.nn.utils import parametrizations, parametrize, rnn
 from gt.nn.utils.clip_grad import clip_grad_norm_, clip_grad_value_, clip_grads_with_norm_, get_total_norm

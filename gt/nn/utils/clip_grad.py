@@ -1,4 +1,4 @@
-"""Gradients kept small: by their common norm, or each element by itself."""
+"""Gradient clipping: by the total norm, or by value."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _grads(parameters: Any) -> list[Any]:
 def get_total_norm(
     tensors: Tensor | Iterable[Tensor], norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: Any = None
 ) -> Tensor:
-    """The norm of all tensors together, as if they were one vector."""
+    """The norm of all tensors, as if they were one vector."""
     given = [tensors] if isinstance(tensors, Tensor) else list(tensors)
     if not given:
         return creation.tensor(0.0)
@@ -32,7 +32,7 @@ def get_total_norm(
         total = vector_norm(stack([vector_norm(g, norm_type) for g in given]), norm_type)
     if error_if_nonfinite and not ew.isfinite(total):
         raise AutogradError(
-            f"the norm of order {norm_type} of the gradients is not finite; error_if_nonfinite=False ignores that"
+            f"the norm of order {norm_type} of the gradients is not finite; error_if_nonfinite=False ignores this"
         )
     return total
 
@@ -40,7 +40,7 @@ def get_total_norm(
 def clip_grads_with_norm_(
     parameters: Tensor | Iterable[Tensor], max_norm: float, total_norm: Tensor, foreach: Any = None
 ) -> None:
-    """Scale the gradients in place by max_norm / total_norm, if that is below one."""
+    """Scale the gradients in place by min(1, max_norm / total_norm)."""
     with set_grad(False):
         scale = ew.clamp(max_norm / (total_norm + 1e-6), max=1.0)
         for g in _grads(parameters):
@@ -51,7 +51,7 @@ def clip_grad_norm_(
     parameters: Tensor | Iterable[Tensor], max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False,
     foreach: Any = None,
 ) -> Tensor:  # fmt: skip
-    """Scale the gradients in place so that their norm is at most max_norm; returns what it was."""
+    """Scale the gradients in place so that their total norm is at most max_norm; return the norm before."""
     params = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     total = get_total_norm(_grads(params), norm_type, error_if_nonfinite)
     clip_grads_with_norm_(params, max_norm, total)
@@ -59,7 +59,7 @@ def clip_grad_norm_(
 
 
 def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: Any = None) -> None:
-    """Bring every element of the gradients, in place, between -clip_value and clip_value."""
+    """Clamp the gradients in place to [-clip_value, clip_value]."""
     with set_grad(False):
         for g in _grads(parameters):
             g.clamp_(-float(clip_value), float(clip_value))

@@ -13,15 +13,16 @@ __all__ = ["parameters_to_vector", "vector_to_parameters"]
 
 
 def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
-    """The parameters, one after another."""
+    """The concatenation of the flattened parameters."""
     return cat([p.reshape(-1) for p in parameters])
 
 
 def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
-    """Overwrite the parameters with parts of a vector, one after another."""
+    """Overwrite the parameters with consecutive parts of a vector."""
     params = list(parameters)
     if vec.ndim != 1 or vec.shape[0] < sum(p.numel() for p in params):
-        raise ShapeError(f"vector_to_parameters: a vector of shape {tuple(vec.shape)} for {len(params)} parameters")
+        n = sum(p.numel() for p in params)
+        raise ShapeError(f"vector_to_parameters: expected a vector of {n} elements, got shape {tuple(vec.shape)}")
     at = 0
     with set_grad(False):
         for p in params:

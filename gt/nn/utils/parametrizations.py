@@ -1,11 +1,11 @@
-"""Weights with a length of their own, weights of spectral norm one: as parametrizations."""
+"""Weight normalization and spectral normalization as parametrizations."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from gt.client.functions import randoms
-from gt.client.functions.reductions import norm
+from gt.client.functions.linalg.norms import norm
 from gt.client.grad.modes import set_grad
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, DimError
@@ -17,23 +17,23 @@ from gt.nn.utils.parametrize import register_parametrization
 __all__ = ["spectral_norm", "weight_norm"]
 
 
-# --- a length and a direction ------------------------------------------------------------------------
+# --- weight normalization ----------------------------------------------------------------------------
 
 
 def lengths(weight: Tensor, dim: int) -> Tensor:
-    """The norm of each slice along dim; of the whole, for -1."""
+    """The norm of each slice along dim; the norm of the whole weight if dim is -1."""
     if dim == -1:
         return norm(weight)
     return norm(weight, 2.0, [d for d in range(weight.ndim) if d != dim], True) if weight.ndim > 1 else weight.abs()
 
 
 def scaled(v: Tensor, g: Tensor, dim: int) -> Tensor:
-    """v with the lengths g."""
+    """v scaled so that its slices along dim have the norms g."""
     return v * (g / lengths(v, dim))
 
 
 class _WeightNorm(Module):
-    """A weight out of lengths and directions."""
+    """A weight from norms and directions."""
 
     def __init__(self, dim: int | None = 0) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class _WeightNorm(Module):
 
 
 def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Module:
-    """Train the length of a weight (of each of its slices along dim) and its direction apart."""
+    """Train the norm of a weight (of each of its slices along dim) and its direction separately."""
     register_parametrization(module, name, _WeightNorm(dim), unsafe=True)
 
     def old_names(module: Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
@@ -60,7 +60,7 @@ def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Mo
     return module
 
 
-# --- the largest singular value ----------------------------------------------------------------------
+# --- spectral normalization --------------------------------------------------------------------------
 
 
 def matrix(weight: Tensor, dim: int) -> Tensor:
@@ -71,19 +71,19 @@ def matrix(weight: Tensor, dim: int) -> Tensor:
 
 
 def direction(n: int, like: Tensor, eps: float) -> Tensor:
-    """A random vector of length one."""
+    """A random vector of norm 1."""
     return F.normalize(randoms.randn(n, dtype=like.dtype), dim=0, eps=eps)
 
 
 def usual_dim(module: Module, dim: int | None) -> int:
-    """Where a weight has its outputs."""
+    """The dimension of the outputs in a weight."""
     if dim is not None:
         return dim
     return 1 if isinstance(module, (ConvTranspose1d, ConvTranspose2d, ConvTranspose3d)) else 0
 
 
 class _SpectralNorm(Module):
-    """A weight over its largest singular value, which is found by multiplying again and again."""
+    """A weight divided by its largest singular value, which is found by power iteration."""
 
     _u: Tensor
     _v: Tensor
@@ -91,9 +91,9 @@ class _SpectralNorm(Module):
     def __init__(self, weight: Tensor, n_power_iterations: int = 1, dim: int = 0, eps: float = 1e-12) -> None:
         super().__init__()
         if not -weight.ndim <= dim < weight.ndim:
-            raise DimError(f"spectral_norm: a weight of shape {tuple(weight.shape)} has no dimension {dim}")
+            raise DimError(f"spectral_norm: dim {dim} is out of range for a weight of shape {tuple(weight.shape)}")
         if n_power_iterations <= 0:
-            raise ArgumentError(f"spectral_norm: n_power_iterations is positive, not {n_power_iterations}")
+            raise ArgumentError(f"spectral_norm: n_power_iterations must be > 0, got {n_power_iterations}")
         self.dim, self.eps = dim % weight.ndim, eps
         if weight.ndim > 1:
             self.n_power_iterations = n_power_iterations
@@ -125,7 +125,7 @@ class _SpectralNorm(Module):
 def spectral_norm(
     module: Module, name: str = "weight", n_power_iterations: int = 1, eps: float = 1e-12, dim: int | None = None
 ) -> Module:
-    """Divide a weight by its largest singular value each time it is used."""
+    """Divide a weight by its largest singular value each time it is read."""
     weight = getattr(module, name, None)
     if not isinstance(weight, Tensor):
         raise ArgumentError(f"spectral_norm: {type(module).__name__} has no parameter or buffer {name!r}")

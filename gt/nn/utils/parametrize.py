@@ -1,7 +1,7 @@
-"""Parameters that are computed from others each time they are read.
+"""Parametrizations: parameters that are computed from other tensors each time they are read.
 
-A module with such a parameter gets a class of its own, in which the parameter's name is a property. What it is computed
-from is under `parametrizations`.
+A module with such a parameter gets its own class, in which the parameter's name is a property. The tensors that it is
+computed from are in `parametrizations`.
 """
 
 from __future__ import annotations
@@ -17,17 +17,15 @@ from gt.errors import ArgumentError, ShapeError
 from gt.nn.containers import ModuleDict, ModuleList
 from gt.nn.module import Module
 
-__all__ = [
-    "ParametrizationList", "cached", "is_parametrized", "register_parametrization", "remove_parametrizations"
-]  # fmt: skip
+__all__ = ["ParametrizationList", "cached", "is_parametrized", "register_parametrization", "remove_parametrizations"]
 
-#: What was computed inside `cached()`, by module and name.
+#: The values computed inside `cached()`, by module and name.
 _cache: ContextVar[dict[tuple[int, str], Any] | None] = ContextVar("parametrized", default=None)
 
 
 @contextmanager
 def cached() -> Iterator[None]:
-    """Inside, every parametrized tensor is computed once."""
+    """A context in which every parametrized tensor is computed once."""
     before = _cache.get()
     token = _cache.set({} if before is None else before)
     try:
@@ -37,7 +35,7 @@ def cached() -> Iterator[None]:
 
 
 class ParametrizationList(ModuleList):
-    """What makes one tensor, step by step, and what it is made of: `original`, or `original0`, `original1` ..."""
+    """The parametrizations of one tensor, and their inputs: `original`, or `original0`, `original1`, ..."""
 
     original: Any
 
@@ -75,7 +73,7 @@ class ParametrizationList(ModuleList):
         return [getattr(self, f"original{i}") for i in range(self.ntensors)]
 
     def right_inverse(self, value: Any) -> None:
-        """Set the originals so that the tensor becomes this."""
+        """Set the original tensors so that the parametrized tensor has this value."""
         with set_grad(False):
             for module in reversed(list(self)):
                 if not hasattr(module, "right_inverse"):
@@ -89,7 +87,7 @@ class ParametrizationList(ModuleList):
 def _check_same(made: Any, shape: tuple[int, ...], dtype: Any) -> None:
     if not isinstance(made, Tensor) or made.shape != shape or made.dtype is not dtype:
         what = f"{made.dtype!r} of shape {made.shape}" if isinstance(made, Tensor) else f"a {type(made).__name__}"
-        raise ShapeError(f"a parametrization made {what} of {dtype!r} of shape {shape}; if that is meant, unsafe=True")
+        raise ShapeError(f"a parametrization must keep {dtype!r} and shape {shape}, got {what}; unsafe=True allows it")
 
 
 def _register(module: Module, name: str, t: Tensor) -> None:
@@ -100,7 +98,7 @@ def _register(module: Module, name: str, t: Tensor) -> None:
 
 
 def is_parametrized(module: Module, tensor_name: str | None = None) -> bool:
-    """Whether a tensor of this module (or any of them) is computed from others."""
+    """Whether a tensor of this module, or any of them, is parametrized."""
     found = module._modules.get("parametrizations")
     if not isinstance(found, ModuleDict):
         return False
@@ -110,7 +108,7 @@ def is_parametrized(module: Module, tensor_name: str | None = None) -> bool:
 def register_parametrization(
     module: Module, tensor_name: str, parametrization: Module, *, unsafe: bool = False
 ) -> Module:
-    """Let a parameter or buffer be computed by a module from what it was."""
+    """Replace a parameter or buffer by parametrization(original), computed each time it is read."""
     parametrization.train(module.training)
     if is_parametrized(module, tensor_name):
         now = getattr(module, tensor_name)
@@ -149,12 +147,12 @@ def _property(name: str) -> property:
 
 
 def remove_parametrizations(module: Module, tensor_name: str, leave_parametrized: bool = True) -> Module:
-    """Make the tensor a plain one again: as it is computed now, or as it was before."""
+    """Make the tensor an ordinary one again, with its parametrized value or with its original one."""
     if not is_parametrized(module, tensor_name):
         raise ArgumentError(f"{type(module).__name__} has no parametrization of {tensor_name!r}")
     steps = module.parametrizations[tensor_name]
     if not steps.is_tensor and not leave_parametrized:
-        raise ArgumentError(f"{tensor_name!r} is made of several tensors: there is nothing it was before")
+        raise ArgumentError(f"{tensor_name!r} has several original tensors; pass leave_parametrized=True")
     with set_grad(False):
         now = getattr(module, tensor_name).detach()
     if steps.is_tensor:

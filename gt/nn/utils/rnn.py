@@ -1,4 +1,4 @@
-"""Sequences of different lengths: padded to one tensor, or packed step by step without padding."""
+"""Sequences of different lengths: padded to one tensor, or packed without padding."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = [
 
 
 class PackedSequence(NamedTuple):
-    """The steps of many sequences, one step of all after another, the longest sequences first."""
+    """The elements of sequences ordered by time step; within a step the longest sequences first."""
 
     data: Tensor
-    batch_sizes: Tensor  #: how many sequences have each step
-    sorted_indices: Tensor | None = None  #: the order of the sequences ...
-    unsorted_indices: Tensor | None = None  #: ... and the way back
+    batch_sizes: Tensor  #: The number of sequences at each step.
+    sorted_indices: Tensor | None = None  #: The order of the sequences, longest first.
+    unsorted_indices: Tensor | None = None  #: The inverse of sorted_indices.
 
 
 def _lengths(lengths: Any) -> np.ndarray[Any, Any]:
@@ -36,16 +36,16 @@ def _lengths(lengths: Any) -> np.ndarray[Any, Any]:
 def pack_padded_sequence(
     input: Tensor, lengths: Any, batch_first: bool = False, enforce_sorted: bool = True
 ) -> PackedSequence:
-    """Pack (time, batch, ...) whose sequences have these lengths."""
+    """Pack a padded batch of sequences (time, batch, ...) with these lengths."""
     sizes = _lengths(lengths)
     x = input.transpose(0, 1) if batch_first else input
     if x.ndim < 2 or sizes.shape != (x.shape[1],):
-        raise ShapeError(f"pack_padded_sequence: {sizes.size} lengths for sequences of shape {tuple(input.shape)}")
+        raise ShapeError(f"pack_padded_sequence: {sizes.size} lengths do not match input {tuple(input.shape)}")
     if sizes.size and (sizes.min() <= 0 or sizes.max() > x.shape[0]):
-        raise ArgumentError(f"pack_padded_sequence: lengths lie between 1 and {x.shape[0]}, not {sizes.tolist()}")
+        raise ArgumentError(f"pack_padded_sequence: lengths must be between 1 and {x.shape[0]}, got {sizes.tolist()}")
     order = np.argsort(-sizes, kind="stable")
     if enforce_sorted and (np.diff(sizes) > 0).any():
-        raise ArgumentError("pack_padded_sequence: lengths are not sorted, longest first; pass enforce_sorted=False")
+        raise ArgumentError("pack_padded_sequence: lengths must be sorted, longest first; or pass enforce_sorted=False")
     sizes = sizes[order]
     steps = np.array([(sizes > t).sum() for t in range(int(sizes[0]))], np.int64)
     if not enforce_sorted:
@@ -62,12 +62,12 @@ def pack_padded_sequence(
 def pad_packed_sequence(
     sequence: PackedSequence, batch_first: bool = False, padding_value: float = 0.0, total_length: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Packed sequences as (time, batch, ...) again, and their lengths."""
+    """Packed sequences as a padded batch (time, batch, ...), and their lengths."""
     steps = _lengths(sequence.batch_sizes)
     time, batch = len(steps), int(steps[0])
     if total_length is not None:
         if total_length < time:
-            raise ArgumentError(f"pad_packed_sequence: a total_length of {total_length} for sequences of {time}")
+            raise ArgumentError(f"pad_packed_sequence: total_length must be >= {time}, got {total_length}")
         steps = np.concatenate([steps, np.zeros(total_length - time, np.int64)])
     within = np.arange(batch) < steps[:, None]  # (time, batch)
     places = np.where(within, np.cumsum(within).reshape(within.shape) - 1, 0)
@@ -85,9 +85,9 @@ def pad_packed_sequence(
 def pad_sequence(
     sequences: Sequence[Tensor], batch_first: bool = False, padding_value: float = 0.0, padding_side: str = "right"
 ) -> Tensor:
-    """Sequences (length, ...) as one tensor, as long as the longest."""
+    """Pad sequences (length, ...) to the longest and stack them."""
     if padding_side not in ("left", "right"):
-        raise ArgumentError(f"pad_sequence: padding_side is 'left' or 'right', not {padding_side!r}")
+        raise ArgumentError(f"pad_sequence: padding_side must be 'left' or 'right', got {padding_side!r}")
     longest = max(s.shape[0] for s in sequences)
     padded = []
     for s in sequences:
@@ -98,7 +98,7 @@ def pad_sequence(
 
 
 def unpad_sequence(padded_sequences: Tensor, lengths: Any, batch_first: bool = False) -> list[Tensor]:
-    """The sequences of a padded tensor, each as long as it is."""
+    """The sequences of a padded tensor, without padding."""
     x = padded_sequences if batch_first else padded_sequences.transpose(0, 1)
     return [x[i, :n] for i, n in enumerate(_lengths(lengths).tolist())]
 
@@ -110,6 +110,6 @@ def pack_sequence(sequences: Sequence[Tensor], enforce_sorted: bool = True) -> P
 
 
 def unpack_sequence(packed_sequences: PackedSequence) -> list[Tensor]:
-    """The sequences that were packed."""
+    """The sequences of a PackedSequence."""
     padded, lengths = pad_packed_sequence(packed_sequences, batch_first=True)
     return unpad_sequence(padded, lengths, batch_first=True)

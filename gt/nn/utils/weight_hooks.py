@@ -1,6 +1,6 @@
-"""weight_norm and spectral_norm as torch first had them: the weight is set anew before each call.
+"""torch's old weight_norm and spectral_norm: a hook computes the weight before each call.
 
-The names of the parameters they leave, `weight_g` and `weight_v` or `weight_orig`, are those of many saved models.
+Many saved models have the names of their parameters, `weight_g` and `weight_v` or `weight_orig`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _weight(op: str, module: Module, name: str) -> Any:
 
 
 def _taken(kind: type, module: Module, name: str) -> Any:
-    """The hook of this kind, taken off the module."""
+    """Remove the hook of this kind from the module and return it."""
     hooks = module._hooks.forward_pre if module._hooks is not None else []
     for hook in hooks:
         if isinstance(hook.call, kind) and getattr(hook.call, "name", None) == name:
@@ -35,14 +35,14 @@ def _taken(kind: type, module: Module, name: str) -> Any:
 
 
 class WeightNorm:
-    """A weight out of `name_g`, its lengths, and `name_v`, its directions."""
+    """Computes a weight from `name_g`, its norms, and `name_v`, its directions."""
 
     def __init__(self, name: str, dim: int | None) -> None:
         self.name = name
         self.dim = -1 if dim is None else dim
 
     def compute_weight(self, module: Module) -> Tensor:
-        """The weight as it is now."""
+        """The current weight."""
         return scaled(getattr(module, self.name + "_v"), getattr(module, self.name + "_g"), self.dim)
 
     def __call__(self, module: Module, inputs: Any) -> None:
@@ -50,7 +50,7 @@ class WeightNorm:
 
 
 def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Module:
-    """Train the length of a weight and its direction apart; newer code uses parametrizations.weight_norm."""
+    """Train the norm of a weight and its direction separately; prefer parametrizations.weight_norm in new code."""
     weight, hook = _weight("weight_norm", module, name), WeightNorm(name, dim)
     del module._parameters[name]
     with set_grad(False):
@@ -63,7 +63,7 @@ def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Mo
 
 
 def remove_weight_norm(module: Module, name: str = "weight") -> Module:
-    """Make the weight a parameter again."""
+    """Make the weight an ordinary parameter again."""
     hook = _taken(WeightNorm, module, name)
     weight = hook.compute_weight(module).detach()
     delattr(module, name)
@@ -73,15 +73,15 @@ def remove_weight_norm(module: Module, name: str = "weight") -> Module:
 
 
 class SpectralNorm:
-    """A weight out of `name_orig`, divided by its largest singular value."""
+    """Computes a weight as `name_orig` divided by its largest singular value."""
 
     def __init__(self, name: str, n_power_iterations: int, dim: int, eps: float) -> None:
         if n_power_iterations <= 0:
-            raise ArgumentError(f"spectral_norm: n_power_iterations is positive, not {n_power_iterations}")
+            raise ArgumentError(f"spectral_norm: n_power_iterations must be > 0, got {n_power_iterations}")
         self.name, self.n_power_iterations, self.dim, self.eps = name, n_power_iterations, dim, eps
 
     def compute_weight(self, module: Module, do_power_iteration: bool) -> Tensor:
-        """The weight as it is now."""
+        """The current weight."""
         weight, u, v = (getattr(module, f"{self.name}_{k}") for k in ("orig", "u", "v"))
         mat = matrix(weight, self.dim)
         if do_power_iteration:
@@ -100,7 +100,7 @@ class SpectralNorm:
 def spectral_norm(
     module: Module, name: str = "weight", n_power_iterations: int = 1, eps: float = 1e-12, dim: int | None = None
 ) -> Module:
-    """Divide a weight by its largest singular value; newer code uses parametrizations.spectral_norm."""
+    """Divide a weight by its largest singular value; prefer parametrizations.spectral_norm in new code."""
     weight = _weight("spectral_norm", module, name)
     hook = SpectralNorm(name, n_power_iterations, usual_dim(module, dim), eps)
     mat = matrix(weight.detach(), hook.dim)
@@ -114,7 +114,7 @@ def spectral_norm(
 
 
 def remove_spectral_norm(module: Module, name: str = "weight") -> Module:
-    """Make the weight a parameter again."""
+    """Make the weight an ordinary parameter again."""
     hook = _taken(SpectralNorm, module, name)
     with set_grad(False):
         weight = hook.compute_weight(module, False)

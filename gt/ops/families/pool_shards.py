@@ -1,7 +1,8 @@
 """Pooling on shards: windows that reach into the neighbour's part, positions that count through the whole channel.
 
 A shard of the result gets all elements that its windows see (a halo). Elements outside the whole input are padding,
-which is added here: the op itself runs without padding along a split dimension. Gradients add up in windows that overlap between shards:
+which is added here: the op itself runs without padding along a split dimension. Gradients add up in windows that
+overlap between shards:
 each shard spreads its own part into zeros, and the sum over shards is the gradient.
 """
 

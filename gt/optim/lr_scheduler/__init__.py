@@ -1,4 +1,4 @@
-"""Learning-rate schedules, named as in torch.optim.lr_scheduler.
+"""Learning-rate schedulers, named as in torch.optim.lr_scheduler.
 
 >>> import gt
 >>> from gt.optim.lr_scheduler import StepLR
@@ -27,7 +27,7 @@ from gt.optim.lr_scheduler.plateau import ReduceLROnPlateau
 from gt.optim.lr_scheduler.schedule import LRScheduler
 from gt.optim.lr_scheduler.sequences import ChainedScheduler, SequentialLR
 
-_LRScheduler = LRScheduler  # its old name, which much code still has
+_LRScheduler = LRScheduler  # its old name, which much code still uses
 
 __all__ = [
     "ChainedScheduler", "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "CyclicLR", "ExponentialLR",

@@ -1,4 +1,4 @@
-"""Schedules that go up and down; some move the momentum against the rate."""
+"""Cyclic schedulers; some cycle the momentum inversely to the rate."""
 
 from __future__ import annotations
 
@@ -12,21 +12,18 @@ from gt.optim.optimizer import Group, Optimizer
 
 
 class CosineAnnealingWarmRestarts(LRScheduler):
-    """Half a cosine from the first rate to eta_min, again and again; each round is T_mult times as long."""
+    """Cosine annealing from the initial rate to eta_min with restarts; each cycle is T_mult times longer."""
 
     def __init__(
         self, optimizer: Optimizer, T_0: int, T_mult: int = 1, eta_min: float = 0.0, last_epoch: int = -1
     ) -> None:
         if not isinstance(T_0, int) or T_0 <= 0:
-            raise ArgumentError(f"CosineAnnealingWarmRestarts: T_0={T_0} is not a positive integer")
+            raise ArgumentError(f"CosineAnnealingWarmRestarts: T_0 must be a positive integer, got {T_0}")
         if not isinstance(T_mult, int) or T_mult < 1:
-            raise ArgumentError(f"CosineAnnealingWarmRestarts: T_mult={T_mult} is not an integer of at least 1")
+            raise ArgumentError(f"CosineAnnealingWarmRestarts: T_mult must be an integer >= 1, got {T_mult}")
         if not isinstance(eta_min, (int, float)):
-            raise ArgumentError(f"CosineAnnealingWarmRestarts: eta_min is a number, not {type(eta_min).__name__}")
-        self.T_0 = T_0
-        self.T_i = T_0
-        self.T_mult = T_mult
-        self.eta_min = eta_min
+            raise ArgumentError(f"CosineAnnealingWarmRestarts: eta_min must be a number, got {type(eta_min).__name__}")
+        self.T_0, self.T_i, self.T_mult, self.eta_min = T_0, T_0, T_mult, eta_min
         self.T_cur: float = last_epoch
         super().__init__(optimizer, last_epoch)
 
@@ -35,7 +32,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         return self._from_base(lambda lr: self.eta_min + (lr - self.eta_min) * height / 2)
 
     def step(self, epoch: float | None = None) -> None:
-        """Set the rates for the next epoch, or for that one, which may be between two."""
+        """Set the rates for the next epoch, or for a given one, which may be fractional."""
         check_not_traced(self)
         if epoch is None and self.last_epoch >= 0:
             epoch = self.last_epoch + 1
@@ -46,35 +43,35 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         else:
             epoch = epoch or 0
             if epoch < 0:
-                raise ArgumentError(f"CosineAnnealingWarmRestarts: epoch={epoch} is negative")
+                raise ArgumentError(f"CosineAnnealingWarmRestarts: epoch must be >= 0, got {epoch}")
             self._go_to(epoch)
         self.last_epoch = math.floor(epoch)
         self._set(self.get_lr())
 
     def _go_to(self, epoch: float) -> None:
-        """Which round an epoch is in, and where."""
+        """Set the cycle that an epoch is in, and the position in it."""
         self.T_i, self.T_cur = self.T_0, epoch
         if epoch < self.T_0:
             return
         if self.T_mult == 1:
             self.T_cur = epoch % self.T_0
         else:
-            rounds = int(math.log(epoch / self.T_0 * (self.T_mult - 1) + 1, self.T_mult))
-            self.T_cur = epoch - self.T_0 * (self.T_mult**rounds - 1) / (self.T_mult - 1)
-            self.T_i = self.T_0 * self.T_mult**rounds
+            cycles = int(math.log(epoch / self.T_0 * (self.T_mult - 1) + 1, self.T_mult))
+            self.T_cur = epoch - self.T_0 * (self.T_mult**cycles - 1) / (self.T_mult - 1)
+            self.T_i = self.T_0 * self.T_mult**cycles
 
 
 class _Cycling(LRScheduler):
-    """What moves the momentum, or the first of the betas, too."""
+    """A scheduler that also sets the momentum, or the first of the betas."""
 
     cycle_momentum: bool
     use_beta1: bool
 
     def _begin_momentum(self, base: Any, top: Any, last_epoch: int) -> tuple[list[float], list[float]]:
-        """Set the groups' momentum to where the cycle begins; the ends of the cycle."""
+        """Set the groups' momentum to its value at the start of the cycle; return its bounds per group."""
         optimizer, name = self.optimizer, type(self).__name__
         if "momentum" not in optimizer.defaults and "betas" not in optimizer.defaults:
-            raise ArgumentError(f"{name}: the optimizer has neither momentum nor betas; pass cycle_momentum=False")
+            raise ArgumentError(f"{name}: the optimizer has no momentum and no betas; pass cycle_momentum=False")
         self.use_beta1 = "betas" in optimizer.defaults
         bases, tops = per_group("base_momentum", optimizer, base), per_group("max_momentum", optimizer, top)
         if last_epoch == -1:
@@ -91,27 +88,17 @@ class _Cycling(LRScheduler):
 
 
 class CyclicLR(_Cycling):
-    """From base_lr to max_lr in step_size_up steps and back in step_size_down, again and again."""
+    """Cycles the rate from base_lr to max_lr in step_size_up steps and back in step_size_down."""
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        base_lr: float | list[float],
-        max_lr: float | list[float],
-        step_size_up: int = 2000,
-        step_size_down: int | None = None,
-        mode: str = "triangular",
-        gamma: float = 1.0,
-        scale_fn: Callable[[float], float] | None = None,
-        scale_mode: str = "cycle",
-        cycle_momentum: bool = True,
-        base_momentum: float = 0.8,
-        max_momentum: float = 0.9,
-        last_epoch: int = -1,
-    ) -> None:
+        self, optimizer: Optimizer, base_lr: float | list[float], max_lr: float | list[float],
+        step_size_up: int = 2000, step_size_down: int | None = None, mode: str = "triangular", gamma: float = 1.0,
+        scale_fn: Callable[[float], float] | None = None, scale_mode: str = "cycle", cycle_momentum: bool = True,
+        base_momentum: float = 0.8, max_momentum: float = 0.9, last_epoch: int = -1,
+    ) -> None:  # fmt: skip
         check_optimizer(self, optimizer)
         if mode not in ("triangular", "triangular2", "exp_range") and scale_fn is None:
-            raise ArgumentError(f"CyclicLR: mode={mode!r} is not one of triangular, triangular2, exp_range")
+            raise ArgumentError(f"CyclicLR: mode must be one of triangular, triangular2, exp_range, got {mode!r}")
         self.optimizer = optimizer
         base_lrs = per_group("base_lr", optimizer, base_lr)
         if last_epoch == -1:
@@ -121,9 +108,7 @@ class CyclicLR(_Cycling):
         up = float(step_size_up)
         self.total_size = up + (up if step_size_down is None else float(step_size_down))
         self.step_ratio = up / self.total_size
-        self.mode = mode
-        self.gamma = gamma
-        self._scale_fn_custom = scale_fn
+        self.mode, self.gamma, self._scale_fn_custom = mode, gamma, scale_fn
         self.scale_mode = scale_mode if scale_fn else "iterations" if mode == "exp_range" else "cycle"
         self.cycle_momentum = cycle_momentum
         if cycle_momentum:
@@ -132,7 +117,7 @@ class CyclicLR(_Cycling):
         self.base_lrs = base_lrs
 
     def scale_fn(self, x: float) -> float:
-        """How high the cycle, or the step, of this number goes."""
+        """The scale of the cycle, or of the iteration, x."""
         if self._scale_fn_custom is not None:
             return self._scale_fn_custom(x)
         if self.mode == "triangular":
@@ -151,18 +136,18 @@ class CyclicLR(_Cycling):
         return [low + (high - low) * height * scale for low, high in zip(self.base_lrs, self.max_lrs, strict=True)]
 
     def state_dict(self) -> dict[str, Any]:
-        """All but the optimizer and the function; of one that is an object, what it remembers."""
+        """All attributes except the optimizer and scale_fn; of a callable object its attributes."""
         f = self._scale_fn_custom
         return {**super().state_dict(), "_scale_fn_custom": None if f is None else saved_function(f)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state; the function stays."""
+        """Load a state; scale_fn stays."""
         super().load_state_dict({k: v for k, v in state_dict.items() if k != "_scale_fn_custom"})
         if state_dict["_scale_fn_custom"] is not None and self._scale_fn_custom is not None:
             self._scale_fn_custom.__dict__.update(state_dict["_scale_fn_custom"])
 
 
-#: The phases of a cycle as names of a group's entries: rate from and to, momentum from and to.
+#: The phases of a cycle as keys of a parameter group: the rates at its start and end, the momenta at its start and end.
 _UP = ("initial_lr", "max_lr", "max_momentum", "base_momentum")
 _DOWN = ("max_lr", "initial_lr", "base_momentum", "max_momentum")
 _OUT = ("initial_lr", "min_lr", "max_momentum", "max_momentum")
@@ -170,32 +155,22 @@ _DOWN_AND_OUT = ("max_lr", "min_lr", "base_momentum", "max_momentum")
 
 
 class OneCycleLR(_Cycling):
-    """Up from max_lr / div_factor to max_lr, then down far below, in total_steps steps and once only."""
+    """The 1cycle policy: up from max_lr / div_factor to max_lr, then down to a lower rate, in total_steps steps."""
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        max_lr: float | list[float],
-        total_steps: int | None = None,
-        epochs: int | None = None,
-        steps_per_epoch: int | None = None,
-        pct_start: float = 0.3,
-        anneal_strategy: str = "cos",
-        cycle_momentum: bool = True,
-        base_momentum: float | list[float] = 0.85,
-        max_momentum: float | list[float] = 0.95,
-        div_factor: float = 25.0,
-        final_div_factor: float = 1e4,
-        three_phase: bool = False,
-        last_epoch: int = -1,
-    ) -> None:
+        self, optimizer: Optimizer, max_lr: float | list[float], total_steps: int | None = None,
+        epochs: int | None = None, steps_per_epoch: int | None = None, pct_start: float = 0.3,
+        anneal_strategy: str = "cos", cycle_momentum: bool = True, base_momentum: float | list[float] = 0.85,
+        max_momentum: float | list[float] = 0.95, div_factor: float = 25.0, final_div_factor: float = 1e4,
+        three_phase: bool = False, last_epoch: int = -1,
+    ) -> None:  # fmt: skip
         check_optimizer(self, optimizer)
         self.optimizer = optimizer
         self.total_steps = _total(total_steps, epochs, steps_per_epoch)
         if not isinstance(pct_start, float) or not 0 <= pct_start <= 1:
-            raise ArgumentError(f"OneCycleLR: pct_start={pct_start} is not a float between 0 and 1")
+            raise ArgumentError(f"OneCycleLR: pct_start must be a float between 0 and 1, got {pct_start}")
         if anneal_strategy not in ("cos", "linear"):
-            raise ArgumentError(f"OneCycleLR: anneal_strategy={anneal_strategy!r} is not one of cos, linear")
+            raise ArgumentError(f"OneCycleLR: anneal_strategy must be 'cos' or 'linear', got {anneal_strategy!r}")
         self._anneal_func_type = anneal_strategy
         top, last = float(pct_start * self.total_steps) - 1, self.total_steps - 1
         down = float(2 * pct_start * self.total_steps) - 2
@@ -221,7 +196,7 @@ class OneCycleLR(_Cycling):
 
     def get_lr(self) -> list[float]:
         if self.last_epoch > self.total_steps:
-            raise ArgumentError(f"OneCycleLR: step {self.last_epoch} of a schedule of {self.total_steps} steps")
+            raise ArgumentError(f"OneCycleLR: step {self.last_epoch} is beyond total_steps={self.total_steps}")
         start = 0.0
         for phase in self._schedule_phases:
             if self.last_epoch <= phase["end_step"] or phase is self._schedule_phases[-1]:
@@ -240,9 +215,9 @@ def _total(total_steps: Any, epochs: Any, steps_per_epoch: Any) -> int:
     given = {"total_steps": total_steps}
     if total_steps is None:
         if epochs is None or steps_per_epoch is None:
-            raise ArgumentError("OneCycleLR: needs total_steps, or epochs and steps_per_epoch")
+            raise ArgumentError("OneCycleLR: expected total_steps, or epochs and steps_per_epoch")
         given = {"epochs": epochs, "steps_per_epoch": steps_per_epoch}
     for name, value in given.items():
         if not isinstance(value, int) or value <= 0:
-            raise ArgumentError(f"OneCycleLR: {name}={value} is not a positive integer")
+            raise ArgumentError(f"OneCycleLR: {name} must be a positive integer, got {value}")
     return math.prod(given.values())

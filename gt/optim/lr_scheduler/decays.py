@@ -1,4 +1,4 @@
-"""Schedules that multiply the rates by a factor, epoch by epoch."""
+"""Schedulers that multiply the rates by a factor at each epoch."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ Factor = Callable[[int], float]
 
 
 class LambdaLR(LRScheduler):
-    """The first rate times a function of the epoch."""
+    """The initial rate times a function of the epoch."""
 
     def __init__(self, optimizer: Optimizer, lr_lambda: Factor | list[Factor], last_epoch: int = -1) -> None:
         check_optimizer(self, optimizer)
         self.lr_lambdas: list[Factor] = per_group("lr_lambda", optimizer, lr_lambda)
         for f in self.lr_lambdas:
             if not callable(f):
-                raise ArgumentError(f"{type(self).__name__}: lr_lambda is a function, not {type(f).__name__}")
+                raise ArgumentError(f"{type(self).__name__}: lr_lambda must be a function, got {type(f).__name__}")
         super().__init__(optimizer, last_epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """All but the optimizer and the functions; of those that are objects, what they remember."""
+        """All attributes except the optimizer and the functions; of callable objects their attributes."""
         return {**super().state_dict(), "lr_lambdas": [saved_function(f) for f in self.lr_lambdas]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state; the functions stay."""
+        """Load a state; the functions stay."""
         super().load_state_dict({k: v for k, v in state_dict.items() if k != "lr_lambdas"})
         for f, remembered in zip(self.lr_lambdas, state_dict["lr_lambdas"], strict=True):
             if remembered is not None:
@@ -42,7 +42,7 @@ class LambdaLR(LRScheduler):
 
 
 class MultiplicativeLR(LambdaLR):
-    """The rate as it is times a function of the epoch."""
+    """The current rate times a function of the epoch."""
 
     def get_lr(self) -> list[float]:
         if self._is_initial:
@@ -51,11 +51,10 @@ class MultiplicativeLR(LambdaLR):
 
 
 class StepLR(LRScheduler):
-    """Times gamma every step_size epochs."""
+    """Multiplies the rates by gamma every step_size epochs."""
 
     def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1) -> None:
-        self.step_size = step_size
-        self.gamma = gamma
+        self.step_size, self.gamma = step_size, gamma
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
@@ -68,13 +67,12 @@ class StepLR(LRScheduler):
 
 
 class MultiStepLR(LRScheduler):
-    """Times gamma at each milestone."""
+    """Multiplies the rates by gamma at each milestone."""
 
     def __init__(
         self, optimizer: Optimizer, milestones: Iterable[int], gamma: float = 0.1, last_epoch: int = -1
     ) -> None:
-        self.milestones = Counter(milestones)
-        self.gamma = gamma
+        self.milestones, self.gamma = Counter(milestones), gamma
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
@@ -87,15 +85,14 @@ class MultiStepLR(LRScheduler):
 
 
 class ConstantLR(LRScheduler):
-    """Times factor until total_iters."""
+    """Multiplies the rates by factor until total_iters."""
 
     def __init__(
         self, optimizer: Optimizer, factor: float = 1.0 / 3, total_iters: int = 5, last_epoch: int = -1
     ) -> None:
         if not 0 <= factor <= 1:
-            raise ArgumentError(f"ConstantLR: factor={factor} is not between 0 and 1")
-        self.factor = factor
-        self.total_iters = total_iters
+            raise ArgumentError(f"ConstantLR: factor must be between 0 and 1, got {factor}")
+        self.factor, self.total_iters = factor, total_iters
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
@@ -108,23 +105,17 @@ class ConstantLR(LRScheduler):
 
 
 class LinearLR(LRScheduler):
-    """A factor that goes in a straight line from start_factor to end_factor in total_iters epochs."""
+    """Multiplies the rates by a factor that changes linearly from start_factor to end_factor in total_iters epochs."""
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        start_factor: float = 1.0 / 3,
-        end_factor: float = 1.0,
-        total_iters: int = 5,
+        self, optimizer: Optimizer, start_factor: float = 1.0 / 3, end_factor: float = 1.0, total_iters: int = 5,
         last_epoch: int = -1,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if not 0 < start_factor <= 1:
-            raise ArgumentError(f"LinearLR: start_factor={start_factor} is not above 0 and at most 1")
+            raise ArgumentError(f"LinearLR: start_factor must be in (0, 1], got {start_factor}")
         if not 0 <= end_factor <= 1:
-            raise ArgumentError(f"LinearLR: end_factor={end_factor} is not between 0 and 1")
-        self.start_factor = start_factor
-        self.end_factor = end_factor
-        self.total_iters = total_iters
+            raise ArgumentError(f"LinearLR: end_factor must be between 0 and 1, got {end_factor}")
+        self.start_factor, self.end_factor, self.total_iters = start_factor, end_factor, total_iters
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
@@ -141,7 +132,7 @@ class LinearLR(LRScheduler):
 
 
 class ExponentialLR(LRScheduler):
-    """Times gamma every epoch."""
+    """Multiplies the rates by gamma every epoch."""
 
     def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1) -> None:
         self.gamma = gamma
@@ -155,11 +146,10 @@ class ExponentialLR(LRScheduler):
 
 
 class PolynomialLR(LRScheduler):
-    """Down to 0 in total_iters epochs, as a power of what is left of them."""
+    """Decays the rates to 0 in total_iters epochs, by (1 - epoch / total_iters)^power."""
 
     def __init__(self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0, last_epoch: int = -1) -> None:
-        self.total_iters = total_iters
-        self.power = power
+        self.total_iters, self.power = total_iters, power
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
@@ -174,11 +164,10 @@ class PolynomialLR(LRScheduler):
 
 
 class CosineAnnealingLR(LRScheduler):
-    """Half a cosine from the first rate to eta_min in T_max epochs, and up again."""
+    """Cosine annealing from the initial rate to eta_min in T_max epochs, and back."""
 
     def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1) -> None:
-        self.T_max = T_max
-        self.eta_min = eta_min
+        self.T_max, self.eta_min = T_max, eta_min
         super().__init__(optimizer, last_epoch)
 
     def _height(self, epoch: float) -> float:

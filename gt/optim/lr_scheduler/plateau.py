@@ -1,4 +1,4 @@
-"""A schedule that looks at how training goes."""
+"""A scheduler that reduces the learning rate when a metric stops improving."""
 
 from __future__ import annotations
 
@@ -12,50 +12,37 @@ from gt.optim.optimizer import Optimizer
 
 
 class ReduceLROnPlateau(LRScheduler):
-    """Times factor when a metric has not got better for more than `patience` epochs."""
+    """Multiplies the rates by factor when a metric has not improved for more than `patience` epochs."""
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        mode: str = "min",
-        factor: float = 0.1,
-        patience: int = 10,
-        threshold: float = 1e-4,
-        threshold_mode: str = "rel",
-        cooldown: int = 0,
-        min_lr: float | list[float] = 0,
+        self, optimizer: Optimizer, mode: str = "min", factor: float = 0.1, patience: int = 10,
+        threshold: float = 1e-4, threshold_mode: str = "rel", cooldown: int = 0, min_lr: float | list[float] = 0,
         eps: float = 1e-8,
-    ) -> None:
+    ) -> None:  # fmt: skip
         check_optimizer(self, optimizer)
         if factor >= 1:
-            raise ArgumentError(f"ReduceLROnPlateau: factor={factor} is not below 1")
+            raise ArgumentError(f"ReduceLROnPlateau: factor must be below 1, got {factor}")
         if mode not in ("min", "max"):
-            raise ArgumentError(f"ReduceLROnPlateau: mode={mode!r} is not one of min, max")
+            raise ArgumentError(f"ReduceLROnPlateau: mode must be 'min' or 'max', got {mode!r}")
         if threshold_mode not in ("rel", "abs"):
-            raise ArgumentError(f"ReduceLROnPlateau: threshold_mode={threshold_mode!r} is not one of rel, abs")
-        self.factor = factor
-        self.optimizer = optimizer
+            raise ArgumentError(f"ReduceLROnPlateau: threshold_mode must be 'rel' or 'abs', got {threshold_mode!r}")
+        self.optimizer, self.factor, self.patience, self.cooldown, self.eps = optimizer, factor, patience, cooldown, eps
         self.default_min_lr = None if isinstance(min_lr, (list, tuple)) else min_lr
         self.min_lrs = per_group("min_lr", optimizer, min_lr)
-        self.patience = patience
-        self.cooldown = cooldown
-        self.eps = eps
-        self.mode = mode
-        self.threshold = threshold
-        self.threshold_mode = threshold_mode
+        self.mode, self.threshold, self.threshold_mode = mode, threshold, threshold_mode
         self.last_epoch = 0
         self._last_lr = self._current()
         self._reset()
 
     def _reset(self) -> None:
-        """Forget how training went so far."""
+        """Forget all metrics so far."""
         self.mode_worse = math.inf if self.mode == "min" else -math.inf
         self.best = self.mode_worse
         self.cooldown_counter = 0
         self.num_bad_epochs = 0
 
     def step(self, metrics: Any, epoch: int | None = None) -> None:  # type: ignore[override]  # as in torch
-        """Look at the epoch's metric. Waits for it if it is a tensor."""
+        """Take the metric of the epoch into account. Waits for it if it is a tensor."""
         check_not_traced(self)
         current = float(metrics)
         if epoch is None:
@@ -82,8 +69,8 @@ class ReduceLROnPlateau(LRScheduler):
         if len(groups) != len(self.min_lrs):
             if self.default_min_lr is None:
                 raise ArgumentError(
-                    f"ReduceLROnPlateau: {len(self.min_lrs)} min_lrs for {len(groups)} groups, some of which came "
-                    "later; set min_lrs anew"
+                    f"ReduceLROnPlateau: {len(self.min_lrs)} min_lrs for {len(groups)} parameter groups; set min_lrs "
+                    "after adding a group"
                 )
             self.min_lrs = [self.default_min_lr] * len(groups)
         for group, least in zip(groups, self.min_lrs, strict=True):

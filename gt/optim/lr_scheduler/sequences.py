@@ -1,4 +1,4 @@
-"""Schedules made of schedules: one after the other, or all at once."""
+"""Schedulers composed of schedulers: one after the other, or all at once."""
 
 from __future__ import annotations
 
@@ -13,49 +13,49 @@ from gt.optim.optimizer import Optimizer
 
 
 def _check(name: str, schedulers: Sequence[LRScheduler], optimizer: Optimizer | None) -> Optimizer:
-    """They are schedules of one optimizer, which is returned."""
+    """The one optimizer of all schedulers."""
     if not schedulers:
-        raise ArgumentError(f"{name}: needs at least one schedule")
+        raise ArgumentError(f"{name}: expected at least one scheduler, got none")
     for i, s in enumerate(schedulers):
         if isinstance(s, ReduceLROnPlateau):
-            raise ArgumentError(f"{name}: schedule {i} is a ReduceLROnPlateau, whose step() needs a metric")
+            raise ArgumentError(f"{name}: scheduler {i} is a ReduceLROnPlateau, whose step() requires a metric")
         if not hasattr(s, "optimizer"):
-            raise ArgumentError(f"{name}: schedule {i} has no optimizer; it is a {type(s).__name__}")
+            raise ArgumentError(f"{name}: expected a scheduler with an optimizer at {i}, got {type(s).__name__}")
         if s.optimizer is not (optimizer := optimizer or s.optimizer):
-            raise ArgumentError(f"{name}: schedule {i} belongs to another optimizer")
+            raise ArgumentError(f"{name}: scheduler {i} has another optimizer; all must have the same")
     assert optimizer is not None
     return optimizer
 
 
 class _Compound(LRScheduler):
-    """What both have in common: their state is that of their parts."""
+    """A scheduler whose state contains the states of its schedulers."""
 
     _schedulers: Sequence[LRScheduler]
 
     def state_dict(self) -> dict[str, Any]:
-        """All but the optimizer, with the states of the parts."""
+        """All attributes except the optimizer, with the states of the schedulers."""
         return {**super().state_dict(), "_schedulers": [s.state_dict() for s in self._schedulers]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state, GT's or torch's."""
+        """Load a state, of GT or torch."""
         super().load_state_dict({k: v for k, v in state_dict.items() if k != "_schedulers"})
         for s, state in zip(self._schedulers, state_dict["_schedulers"], strict=True):
             s.load_state_dict(state)
 
 
 class SequentialLR(_Compound):
-    """One schedule after the other; each begins anew at its milestone."""
+    """Runs schedulers one after the other; each starts at its milestone."""
 
     def __init__(
         self, optimizer: Optimizer, schedulers: list[LRScheduler], milestones: list[int], last_epoch: int = -1
     ) -> None:
         self.optimizer = _check("SequentialLR", schedulers, optimizer)
         if len(milestones) != len(schedulers) - 1:
-            raise ArgumentError(f"SequentialLR: {len(milestones)} milestones between {len(schedulers)} schedules")
-        self._schedulers = schedulers
-        self._milestones = milestones
+            n = len(schedulers)
+            raise ArgumentError(f"SequentialLR: expected {n - 1} milestones for {n} schedulers, got {len(milestones)}")
+        self._schedulers, self._milestones = schedulers, milestones
         self.last_epoch = last_epoch + 1
-        # Each part has set its own first rate when it was made: back to the beginning, for the first part alone.
+        # Every scheduler has set its initial rate when it was created: undo that, for all but the first.
         for group in optimizer.param_groups:
             group["lr"] = group["initial_lr"]
         self.recursive_undo()
@@ -64,7 +64,7 @@ class SequentialLR(_Compound):
         self._last_lr = first.get_last_lr()
 
     def recursive_undo(self, sched: Any = None) -> None:
-        """Take back the step that each part took when it was made."""
+        """Undo the step that each scheduler took when it was created."""
         sched = self if sched is None else sched
         if hasattr(sched, "_schedulers"):
             for s in sched._schedulers:
@@ -85,7 +85,7 @@ class SequentialLR(_Compound):
 
 
 class ChainedScheduler(_Compound):
-    """All schedules at once, one changing what the other has set."""
+    """Runs all schedulers at each step; each changes the rate that the one before has set."""
 
     def __init__(self, schedulers: Sequence[LRScheduler], optimizer: Optimizer | None = None) -> None:
         self.optimizer = _check("ChainedScheduler", schedulers, optimizer)

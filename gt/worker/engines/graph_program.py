@@ -25,7 +25,7 @@ from gt.ops.check import Checked
 from gt.ops.record import Op, Prepared
 from gt.program import Spec
 from gt.worker.engines.graph_kernels import Unfit, graph_kernel
-from gt.worker.run.engine import Engine
+from gt.worker.run.engine import Engine, bad_indices
 from gt.worker.run.executor import split
 from gt.worker.run.lowering import Literal, Lowered, Operand, Step, check_number, lower
 
@@ -227,9 +227,7 @@ class GraphProgram:
 
         def line(env: list[Any], buffer: Any, flags: list[Any]) -> None:
             index = env[a]
-            bad = (index < 0) | (index >= n)
-            if extra is not None:
-                bad = bad & (index != extra)
+            bad = bad_indices(index, n, extra)
             flags.append(bad.any())
             env[result] = torch.where(bad, 0, index)
 

@@ -1,12 +1,12 @@
 """The compiler: a process of its own that turns programs into shared libraries by torch's Inductor.
 
-`python -m gt.worker.engines.inductor DEVICE CACHE` reads jobs on stdin and answers each with a line (compiling.py, in
-the worker, is the other side). It is a process because a compiler in a thread would stall everybody's programs,
-and a library ahead of time because loading one takes a millisecond and imports nothing.
+`python -m gt.worker.engines.inductor DEVICE CACHE` reads jobs on stdin and answers each with a line (the other side is
+run/compiling.py, in the worker). It is a process because a compiler in a thread would stall all programs of the worker.
+It makes libraries ahead of time because loading one takes a millisecond and imports nothing.
 
-Law 1: a job's folder appears whole or not at all: it is made under another name and renamed.
+Law 1: a job's folder appears complete or not at all: it is made under another name and renamed.
 Law 2: the process and all it has started end when its stdin does, whatever they are doing.
-Law 3: no kernel is compiled that traps: indices are checked by the program itself.
+Law 3: no compiled kernel traps on a bad index: the program itself checks indices.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from typing import Any, NoReturn
 from gt import config
 from gt.worker.run.compiling import is_whole, seal
 
-IDLE_S = 30.0  #: Without a job for so long it ends: on a GPU it holds memory.
-SCRATCH_S = 3600.0  #: Temporary files older than this were left by compilers that were killed.
-INDUCTOR_NBYTES = 4 << 30  #: What Inductor may leave in its own cache before that is thrown away.
+IDLE_S = 30.0  #: It ends after so long without a job: on a GPU it holds memory.
+SCRATCH_S = 3600.0  #: Older temporary files were left by compilers that were killed.
+INDUCTOR_NBYTES = 4 << 30  #: If Inductor's own cache is larger, it is deleted.
 
 
 def main(device: str, cache: str) -> NoReturn:
-    """Do jobs until stdin ends, or none comes for a while."""
+    """Do jobs until stdin ends, or no job comes for a while."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # compilers print, and answers must stay readable
+    os.dup2(2, 1)  # compilers print to stdout, which must have only answers
     jobs: SimpleQueue[tuple[str, bytes]] = SimpleQueue()
     threading.Thread(target=_read, args=(jobs,), daemon=True).start()
     os.nice(15)
@@ -64,7 +64,7 @@ def main(device: str, cache: str) -> NoReturn:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[bool]:
-    """While nobody else makes this folder: workers of one machine share the cache. Whether it is missing."""
+    """Hold the lock of this folder: workers of one machine share the cache. Yields whether the folder is missing."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(folder.with_suffix(".lock"), "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -77,7 +77,7 @@ def _read(jobs: SimpleQueue[tuple[str, bytes]]) -> NoReturn:
     while line := stream.readline():
         size, _, name = line.decode().rstrip("\n").partition(" ")
         jobs.put((name, stream.read(int(size))))
-    os.killpg(0, signal.SIGKILL)  # the compilers it has started, and itself: it leads its group
+    os.killpg(0, signal.SIGKILL)  # the compilers that it has started, and itself: it leads its process group
     os._exit(1)
 
 
@@ -85,7 +85,7 @@ def _tidy(home: Path) -> None:
     nbytes = 0
     for folder, _, files in os.walk(home):
         for file in files:
-            with suppress(OSError):  # another compiler may be at work there
+            with suppress(OSError):  # another compiler may be using it
                 nbytes += os.lstat(os.path.join(folder, file)).st_size
     if nbytes > INDUCTOR_NBYTES:
         shutil.rmtree(home, ignore_errors=True)
@@ -98,7 +98,7 @@ def _tidy(home: Path) -> None:
 
 
 def compile_into(folder: Path, program: bytes, device: str, home: Path) -> None:
-    """Compile a program; what a worker needs to run it is then in the folder."""
+    """Compile a program into the folder; a worker can then load it from there."""
     clock = _Clock()
     import msgspec
     import torch
@@ -130,9 +130,9 @@ def compile_into(folder: Path, program: bytes, device: str, home: Path) -> None:
     for cubin in library.parent.glob("*.cubin"):
         shutil.copy(cubin, made)
     clock.lap("copied")
-    load(str(made), graph, device)  # if it crashes anybody it shall be this process
+    load(str(made), graph, device)  # if loading crashes, it should crash this process
     seal(made)
-    shutil.rmtree(folder, ignore_errors=True)  # one that is not whole
+    shutil.rmtree(folder, ignore_errors=True)  # one that is not complete
     made.rename(folder)
     clock.lap("loaded")
     if settings.debug_compile:
@@ -140,8 +140,8 @@ def compile_into(folder: Path, program: bytes, device: str, home: Path) -> None:
 
 
 def merge_readings(graph: Any) -> None:
-    """Have each number be read from the buffer once. All parameters of an optimizer read the same few, and Inductor
-    takes its time for every node. And have a weight be turned around once for all that want it so."""
+    """Read each number from the buffer once: all parameters of an optimizer read the same few, and every node costs
+    Inductor time. And copy a transposed weight once for all of its readers."""
     import torch
 
     aten = torch.ops.aten
@@ -149,9 +149,9 @@ def merge_readings(graph: Any) -> None:
     seen: dict[tuple[str, str, str], Any] = {}
     for node in list(graph.nodes):
         if node.target not in readings or any(user.op == "output" for user in node.users):
-            continue  # results lie in memory of their own
+            continue  # results need memory of their own
         if node.target == aten._to_copy.default and node.meta["val"].numel() > 1:
-            continue  # it would be kept from one reader to the next
+            continue  # it would stay in memory from one reader to the next
         if node.target == aten.clone.default and (node.args[0].op != "placeholder" or not node.kwargs):
             continue
         first = seen.setdefault((str(node.target), str(node.args), str(node.kwargs)), node)
@@ -174,11 +174,11 @@ def _compile(torch: Any, traced: Any, example: list[Any], device: str, home: Pat
     if device == "cpu":
         settings.cpp.threads = torch.get_num_threads()
     else:
-        # Or it would build and load a library for each set of vector instructions, in every process: for a wrapper.
+        # Otherwise it builds and loads a test library for each vector instruction set, in every process.
         settings.cpp.vec_isa_ok = False
     clock.lap("prepared")
     compilation_time_metrics.clear()
-    # A host has memory enough, and there computing is not hidden behind the reading of memory.
+    # A host has enough memory, and on a CPU recomputing is not hidden by memory traffic.
     with nullcontext() if device == "cpu" else recomputing(clock.note):
         path = inductor.aot_compile(traced, tuple(example))
     assert isinstance(path, str)
@@ -188,7 +188,7 @@ def _compile(torch: Any, traced: Any, example: list[Any], device: str, home: Pat
     return path
 
 
-#: Parts of Inductor's time, and what it calls them. The C++ compiler is also asked what the machine can do.
+#: Phases of Inductor, and its names for them. The C++ compiler is also used to find the machine's features.
 _PHASES = {
     "passes": "_recursive_post_grad_passes", "lowered": "GraphLowering.run", "scheduled": "Scheduler.__init__",
     "generated": "Scheduler.codegen", "waited for kernels": "async_compile.wait", "C++": "compile_file",
@@ -196,12 +196,12 @@ _PHASES = {
 
 
 class _Clock:
-    """Where the time goes, as a line of text."""
+    """Measures phases, and prints them as a line of text."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()
         self._laps: list[str] = []
-        self._notes: list[str] = []  #: about the lap that has begun
+        self._notes: list[str] = []  #: About the lap that has begun.
 
     def lap(self, what: str) -> None:
         now = time.monotonic()
@@ -222,8 +222,8 @@ def _compiler(home: Path) -> str:
 
 
 def _choose_compiler(home: Path) -> str:
-    """A C++ compiler that links with the system's own C++ library. Code that brings a part of another one along makes
-    a process that has torch's too, and crashes."""
+    """A C++ compiler that links to the system's C++ library dynamically. A library with parts of another C++ library in
+    it crashes a process that has torch's."""
     source, made = home / f"probe.{os.getpid()}.cpp", home / f"probe.{os.getpid()}.so"
     source.write_text("#include <string>\nstd::string probe(int n) { return std::to_string(n); }\n")
     try:
@@ -239,7 +239,7 @@ def _choose_compiler(home: Path) -> str:
     finally:
         for file in (source, made):
             file.unlink(missing_ok=True)
-    raise RuntimeError("there is no C++ compiler that can be used (CXX, g++, clang++)")
+    raise RuntimeError("no usable C++ compiler; install g++ or set CXX")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from gt.program import Spec
 from gt.transport.codec import Buffer
 from gt.worker.engines.borrowing import borrow
 from gt.worker.engines.numpy import casts
-from gt.worker.run.engine import Engine
+from gt.worker.run.engine import Engine, bad_indices
 
 HOT = 3  #: A program is compiled as a whole at this run.
 KERNELS = 2048  #: Kernels that are kept for other programs.
@@ -102,9 +102,7 @@ class JaxEngine(Engine):
     def check(self, op: str, index: Any, n: int, extra: int | None, flag: Any) -> tuple[Any, Any]:
         traced = isinstance(index, jax.core.Tracer)
         seen = index if traced else np.asarray(index)
-        bad = (seen < 0) | (seen >= n)
-        if extra is not None:
-            bad &= seen != extra
+        bad = bad_indices(seen, n, extra)
         if traced:
             self._tracing.bad.append(bad.any())
         elif bad.any():

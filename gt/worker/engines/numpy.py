@@ -14,7 +14,7 @@ from gt.ops.record import Op, as_tuple
 from gt.program import Spec
 from gt.transport.codec import Buffer
 from gt.worker.engines.borrowing import borrow
-from gt.worker.run.engine import Engine
+from gt.worker.run.engine import Engine, bad_indices
 
 _NARROW = (dtypes.float16, dtypes.bfloat16)  #: computed in float32, as torch does on a CPU
 
@@ -67,9 +67,7 @@ class NumpyEngine(Engine):
         return np.ascontiguousarray(array) if array.ndim else array
 
     def check(self, op: str, index: Any, n: int, extra: int | None, flag: Any) -> tuple[Any, Any]:
-        bad = (index < 0) | (index >= n)
-        if extra is not None:
-            bad &= index != extra
+        bad = bad_indices(index, n, extra)
         if bad.any():
             raise IndexOutOfRange(f"{op}: index {index[bad].flat[0]} is out of range for size {n}")
         return index, None

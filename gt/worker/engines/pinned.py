@@ -29,9 +29,8 @@ class Pinned:
         self._lent = 0  #: Bytes of buffers that are held; never more than LIMIT.
         #: Sizes of buffers that were freed. A finalizer may run in any thread and must not take a lock.
         self._returned: deque[int] = deque()
-        self._copying: list[
-            tuple[Any, Any]
-        ] = []  #: What the device reads, and the event after that; used by the runner alone.
+        #: What the device reads, and the event after that; used by the runner alone.
+        self._copying: list[tuple[Any, Any]] = []
 
     @property
     def lent(self) -> int:

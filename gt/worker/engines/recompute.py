@@ -1,19 +1,19 @@
-"""Lowers a compiled program's peak of memory: cheap values are made again where they are needed late.
+"""Lowers the peak memory of a compiled program: cheap values are recomputed where they are needed late.
 
-A program holds forward, backward and the optimizer's step. What a matmul reads in forward, and another one in backward,
-would lie in memory all the time between: outputs of norms, of activations, casts of weights. Making such a value again
-from values that are there anyway costs one pass over them, most often in a kernel that reads them as it is.
+A program holds forward, backward and the optimizer's step. A value that one matmul reads in forward and another in
+backward would stay in memory all the time between: outputs of norms, of activations, casts of weights. Recomputing such
+a value from values that are in memory anyway costs one pass over them, usually in a kernel that reads them already.
 
-Law 1: the same ops on the same values: results are the bits they were. Nothing with a state is made again.
-Law 2: only pointwise ops, casts and views are: no matmul, no attention, no convolution, no reduction, no scatter.
-Law 3: a value is made again only if less memory is in use at the peak then.
+Law 1: the same ops on the same values: results are bitwise the same. Nothing with a state is recomputed.
+Law 2: only pointwise ops, casts and views are recomputed: no matmul, attention, convolution, reduction or scatter.
+Law 3: a value is recomputed only if that lowers the peak.
 
 Inductor computes pointwise ops inside the kernels that read them. What takes memory (a *buffer*) is what an outside
 kernel reads or makes, what a reduction makes, what is returned, and pointwise values that would read too many buffers
-or are too long. `Buffers` has these rules, and follows who is alive when. `recompute` then takes the moment when most
-is in use; a buffer that is alive there, was read before and is read after, can be made again for those after. It takes
-the largest and longest of these, again and again, until there is none at the peak or so many bytes have been moved for
-them that it would be felt.
+or take too many ops. `Buffers` has these rules, and computes when each buffer is alive. `recompute` takes the peak:
+a buffer that is alive there, was read before and is read after, can be recomputed for its later readers. It takes
+the largest and longest of these, again and again, until there is none at the peak or the bytes moved for them reach a
+limit.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ import numpy as np
 import torch
 from torch.fx import Graph, Node
 
-SMALL = 2000  #: Buffers below one part in so many of the peak are left alone.
-LONG = 40  #: Ops that one value may take to be made again,
-DEAR = 3  #: and bytes that may be moved for each byte less in memory. What a kernel nearby reads anyway is free,
-NEAR = 64  #: which is one within so many nodes.
-ROUNDS = 8  #: The model is made anew after each.
-READS, READS_REUSED, OPS = 8, 4, 30  #: Inductor's: beyond these a pointwise value is a buffer.
+SMALL = 2000  #: Buffers smaller than the peak divided by this are left alone.
+LONG = 40  #: Ops that recomputing one value may take,
+DEAR = 3  #: and bytes that may be moved per byte saved. What a kernel nearby reads anyway is free,
+NEAR = 64  #: where nearby means within so many nodes.
+ROUNDS = 8  #: The buffers are computed anew after each round.
+READS, READS_REUSED, OPS = 8, 4, 30  #: Inductor's limits: beyond these a pointwise value is a buffer.
 
 _VIEWS = {
     "alias", "detach", "expand", "permute", "reshape", "select", "slice", "split", "split_with_sizes", "squeeze", "t",
     "transpose", "unsqueeze", "view", "_unsafe_view",
 }  # fmt: skip
-#: Besides those that torch itself calls so. What reads anywhere in its operand is computed inside its readers, too.
+#: Besides those that torch tags as pointwise. Gathers are computed inside their readers, too.
 _POINTWISE = {
     "clone", "convert_element_type", "embedding", "full", "full_like", "gather", "index", "index_select", "iota",
     "scalar_tensor", "where", "_to_copy",
 }  # fmt: skip
-#: Made by a kernel of Inductor's own, which computes the operands inside.
+#: Made by a kernel of Inductor, which computes the operands inside.
 _INSIDE = {
     "all", "amax", "amin", "any", "argmax", "argmin", "avg_pool2d", "avg_pool2d_backward", "cat", "constant_pad_nd",
     "max", "mean", "min", "prod", "sum", "var", "var_mean", "_low_memory_max_pool_with_offsets",
@@ -56,11 +56,11 @@ INPUT, VIEW, POINTWISE, INSIDE, OUTSIDE, PART, WRITE, END = range(8)
 
 @dataclass(frozen=True)
 class Bounds:
-    """When it is worth it."""
+    """When recomputing is worth it."""
 
-    peak: int = 512 << 20  #: Programs that need fewer bytes stay as they are,
-    least: int = 1 << 20  #: and buffers of fewer: a kernel costs more to start than they are worth.
-    spend: float = 0.005  #: The share of all bytes that a program moves that may be moved for it besides.
+    peak: int = 512 << 20  #: Programs with a lower peak are left alone,
+    least: int = 1 << 20  #: and so are smaller buffers: launching a kernel costs more than they are worth.
+    spend: float = 0.005  #: The bytes moved for recomputing, at most, as a share of all bytes that the program moves.
 
 
 @dataclass(frozen=True)
@@ -69,22 +69,22 @@ class Report:
 
     before: int  #: Bytes at the peak, without the inputs.
     after: int
-    remade: list[str] = field(default_factory=list)  #: The values that are made again, by the names of their nodes.
-    spent: int = 0  #: Bytes that are moved for it.
-    peaks: set[Node] = field(default_factory=set)  #: The nodes at which there was a peak that had to be lowered.
+    remade: list[str] = field(default_factory=list)  #: The values that are recomputed, by the names of their nodes.
+    spent: int = 0  #: Bytes that are moved for that.
+    peaks: set[Node] = field(default_factory=set)  #: The nodes at which a peak was lowered.
 
     def __str__(self) -> str:
         mib = 1 << 20
-        return f"{self.before / mib:.1f} to {self.after / mib:.1f} MiB by making {len(self.remade)} values again"
+        return f"{self.before / mib:.1f} to {self.after / mib:.1f} MiB by recomputing {len(self.remade)} values"
 
 
 def estimate(graph: Graph) -> int:
-    """Bytes of all buffers at the moment when they are most. Inputs do not count, outputs do."""
+    """Bytes of all buffers at the peak. Inputs do not count, outputs do."""
     return Buffers(graph).peak()
 
 
 def recompute(graph: Graph, bounds: Bounds = Bounds()) -> Report:  # noqa: B008  # it cannot be changed
-    """Make cheap values again where that lowers the peak."""
+    """Recompute cheap values where that lowers the peak."""
     buffers = Buffers(graph)
     before = after = buffers.peak()
     budget = int(bounds.spend * buffers.moved())
@@ -110,7 +110,7 @@ def recompute(graph: Graph, bounds: Bounds = Bounds()) -> Report:  # noqa: B008 
 
 
 class Buffers:
-    """Which values of a graph are buffers, how large they are, and who reads them. Nodes go by their positions."""
+    """Which values of a graph are buffers, their sizes, and their readers. Nodes are named by their positions."""
 
     def __init__(self, graph: Graph) -> None:
         self.nodes: list[Node] = list(graph.nodes)
@@ -122,12 +122,12 @@ class Buffers:
         self.reads: list[frozenset[int]] = []  #: The same, or if it is a buffer, itself.
         self.uses: dict[int, list[int]] = {}  #: The kernels that read a buffer, in order.
         self.written: dict[int, int] = {}  #: Inputs that are written to, and where first.
-        #: What outside kernels read. These values are buffers because they must be, not because Inductor prefers it.
+        #: What outside kernels read. These values must be buffers.
         self.outside = {self._base(a) for i, k in enumerate(self.kind) if k == OUTSIDE for a in self.args[i]}
         self._settle()
         self.nbytes = [_nbytes(n) if r and k != INPUT else 0
                        for n, r, k in zip(self.nodes, self.real, self.kind, strict=True)]  # fmt: skip
-        #: When it is there and when it is last read. Parts of a result begin with it.
+        #: When it is made and when it is last read. Parts of a result begin with it.
         self.start = [args[0] if k == PART else i
                       for i, (k, args) in enumerate(zip(self.kind, self.args, strict=True))]  # fmt: skip
         self.end = [self.uses.get(i, [i])[-1] for i in range(len(self.nodes))]
@@ -135,7 +135,7 @@ class Buffers:
 
     def _settle(self) -> None:
         returned = {self._base(a) for i, k in enumerate(self.kind) if k == END for a in self.args[i]}
-        ops = [0] * len(self.nodes)  # that are computed inside whoever reads it
+        ops = [0] * len(self.nodes)  # ops that are computed inside its readers
         for i, (node, kind) in enumerate(zip(self.nodes, self.kind, strict=True)):
             args = self.args[i]
             inside = frozenset[int]().union(*[self.reads[a] for a in args]) if args else frozenset[int]()
@@ -150,7 +150,7 @@ class Buffers:
             if kind == WRITE:
                 target = self._base(args[0])
                 self.written.setdefault(target, i)
-            if self.real[i] or kind in (WRITE, END):  # here it is computed, and what it needs is read
+            if self.real[i] or kind in (WRITE, END):  # it is computed here, and reads what it needs
                 for b in inside:
                     self.uses.setdefault(b, []).append(i)
                 ops[i] = 0
@@ -158,7 +158,7 @@ class Buffers:
             self.reads.append(frozenset([i]) if self.real[i] else inside)
 
     def _write_in_place(self) -> None:
-        """A pointwise value may lie where an operand of its size was, if nobody reads that later."""
+        """A pointwise value may reuse the memory of an operand of its size that is not read later."""
         for i, kind in enumerate(self.kind):
             if kind == POINTWISE and self.real[i]:
                 for b in self.inside[i]:
@@ -172,7 +172,7 @@ class Buffers:
         return i
 
     def in_use(self) -> np.ndarray[Any, Any]:
-        """Bytes of the buffers that are there while each node runs."""
+        """Bytes of the buffers that are alive while each node runs."""
         change = np.zeros(len(self.nodes) + 1, np.int64)
         np.add.at(change, self.start, self.nbytes)
         np.subtract.at(change, np.array(self.end) + 1, self.nbytes)
@@ -215,30 +215,30 @@ def _nbytes(node: Node) -> int:
     return value.numel() * value.element_size() if isinstance(value, torch.Tensor) else 0
 
 
-# --- what is made again --------------------------------------------------------------------------------------
+# --- what is recomputed --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Again:
-    """A buffer that is made again for those who read it after the peak."""
+    """A buffer that is recomputed for its readers after the peak."""
 
     buffer: int
     peak: int
-    late: tuple[int, ...]  #: the kernels that read the new one
-    chain: frozenset[int]  #: the nodes that are copied to make it
-    held: dict[int, int]  #: buffers that stay until it is made, who would have gone before: until when
-    cost: int  #: bytes that are moved for it
+    late: tuple[int, ...]  #: The kernels that read the new one.
+    chain: frozenset[int]  #: The nodes that are copied to make it.
+    held: dict[int, int]  #: Buffers that must stay alive longer for it, and until when.
+    cost: int  #: Bytes that are moved for it.
 
 
 def _choose(buffers: Buffers, least: int, budget: int) -> list[Again]:
-    """The buffers to make again, as far as that can be said before the first is: none is made of another one."""
+    """The buffers to recompute, as far as they do not depend on each other."""
     in_use = buffers.in_use()
     least = max(least, 1, int(in_use.max(initial=0)) // SMALL)
     cheap = [i for i in sorted(buffers.outside) if buffers.nbytes[i] >= least and buffers.kind[i] == POINTWISE]
     large = np.array(cheap, np.int64)
     start, end = np.array(buffers.start), np.array(buffers.end)
     chosen: list[Again] = []
-    used: set[int] = set()  # buffers whose readers are not what they were
+    used: set[int] = set()  # buffers whose readers have changed
     while True:
         peak = int(in_use.argmax())
         alive = large[(start[large] < peak) & (end[large] > peak)]
@@ -248,7 +248,7 @@ def _choose(buffers: Buffers, least: int, budget: int) -> list[Again]:
                 continue
             won = buffers.nbytes[i] - sum(buffers.nbytes[b] for b in again.held if buffers.end[b] < peak)
             if won >= least and again.cost <= min(DEAR * won, budget):
-                # Large and long ones first, and of these the cheap ones.
+                # Large and long-lived ones first, and of these the cheap ones.
                 found.append((won * (again.late[0] - peak) / max(again.cost / won, 1 / 8), again))
         if not found:
             return chosen
@@ -259,12 +259,12 @@ def _choose(buffers: Buffers, least: int, budget: int) -> list[Again]:
         in_use[(before[-1] if before else buffers.start[best.buffer]) + 1 : best.late[0]] -= buffers.nbytes[best.buffer]
         for b, until in best.held.items():
             in_use[buffers.end[b] + 1 : until + 1] += buffers.nbytes[b]
-        # Those it is made of keep their place: they are read later than was known.
+        # The buffers that it is made of are not recomputed: they have a later reader now.
         used |= {best.buffer, *best.held} | {b for c in best.chain for a in buffers.args[c] for b in buffers.reads[a]}
 
 
 def _again(buffers: Buffers, i: int, peak: int) -> Again | None:
-    """How a buffer could be made again after the peak; None: not by cheap ops."""
+    """How a buffer could be recomputed after the peak; None: not by cheap ops."""
     uses = buffers.uses[i]
     late = tuple(u for u in uses if u > peak)
     if not late or late[0] - peak <= 1 or peak in uses or buffers.kind[late[-1]] == END:
@@ -298,7 +298,7 @@ def _again(buffers: Buffers, i: int, peak: int) -> Again | None:
 
 
 def _make_again(graph: Graph, buffers: Buffers, again: Again) -> None:
-    """Copy what makes a buffer to before its first late reader, and have all late readers read the copy."""
+    """Copy the nodes that make a buffer before its first late reader; all late readers read the copy."""
     nodes = buffers.nodes
     copies: dict[Node, Node] = {}
 
@@ -345,7 +345,7 @@ def recomputing(
     done: Callable[[Report], object] = lambda report: None,
     bounds: Bounds = Bounds(),  # noqa: B008  # it cannot be changed
 ) -> Iterator[None]:
-    """While this lasts, what Inductor compiles goes through `recompute`, and nothing undoes it."""
+    """A context in which Inductor runs `recompute` on what it compiles, and does not undo it by fusing kernels."""
     from torch._inductor import config
     from torch._inductor.choices import InductorChoices
     from torch._inductor.virtualized import V
@@ -367,22 +367,22 @@ def recomputing(
         def can_fuse_horizontal(scheduler: Any, one: Any, other: Any, score: int) -> bool:
             return not crosses(one, other) and InductorChoices.can_fuse_horizontal(scheduler, one, other, score)
 
-    # A weight's gradient would be put off until the optimizer reads it, and all that it is made of kept so long.
+    # Otherwise a weight's gradient is computed only when the optimizer reads it, and its operands are kept until then.
     settings = {"reorder_for_locality": False, "post_grad_custom_post_pass": change}
     with config.patch(settings), V.set_choices_handler(Choices()):
         yield
 
 
 def _crossing(graph: Graph, report: Report, least: int) -> Callable[[Any, Any], bool]:
-    """Whether of two kernels one runs before a peak, and one after and makes something large: if they became one, that
-    would be there at the peak."""
+    """A function that tells whether one of two kernels runs before a peak, and the other one after it and makes
+    something large: fused, that would be alive at the peak."""
     nodes = list(graph.nodes)
     position = {node: i for i, node in enumerate(nodes)}
     large = {i for i, node in enumerate(nodes) if _nbytes(node) >= least and _kind(node) != WRITE}
     peaks = [position[node] for node in report.peaks if node in position]
 
     def crosses(one: Any, other: Any) -> bool:
-        # A kernel computes what its operands are made of, too: its own place is that of the last node.
+        # A kernel may compute its operands too: its place is that of its last node.
         made = [[position[node] for node in part.node.get_origins() if node in position]
                 for kernel in (one, other) for part in kernel.get_nodes() if part.node is not None]  # fmt: skip
         places = [max(part) for part in made if part]

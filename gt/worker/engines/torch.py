@@ -26,7 +26,7 @@ from gt.worker.engines.graph_program import GraphProgram
 from gt.worker.engines.library import load, load_segment
 from gt.worker.engines.pinned import Pinned
 from gt.worker.engines.streams import Streams
-from gt.worker.run.engine import Coming, Engine, Form, Graph
+from gt.worker.run.engine import Coming, Engine, Form, Graph, bad_indices
 
 
 def as_bytes(array: Any) -> Any:
@@ -174,18 +174,14 @@ class TorchEngine(Engine):
         if index.numel() == 0:
             return index, flag
         if self.deferred and n > 0:
-            bad = (index < 0) | (index >= n)
-            if extra is not None:
-                bad &= index != extra
+            bad = bad_indices(index, n, extra)
             raised = bad.any()
             return index.masked_fill(bad, 0), raised if flag is None else flag | raised
         if extra is None and n > 0:
             low, high = torch.aminmax(index)
             if 0 <= low.item() and high.item() < n:
                 return index, flag
-        bad = (index < 0) | (index >= n)
-        if extra is not None:
-            bad &= index != extra
+        bad = bad_indices(index, n, extra)
         if not bad.any():
             return index, flag
         # On CUDA only where n is 0, which is rare: it may wait for the device.

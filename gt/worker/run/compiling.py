@@ -1,8 +1,8 @@
 """Having programs compiled: the cache on disk, and the process that fills it.
 
-Law 1: nobody waits. A program is asked for with `request`, and one day `folder` has it, or `failed` says why not.
+Law 1: no call waits. A program is asked for with `request`; later its `folder` has it, or `failed` says why not.
 Law 2: what is in the cache was made by this user, from this program, by this code, for this device and torch.
-Law 3: one compiler at a time, at the lowest priority; it ends with the worker, however that ends.
+Law 3: one compiler at a time, at low priority; it ends with the worker, however that ends.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from gt.config import PACKAGE, compiler_environment
 from gt.program import Program
 
 JOBS = 32  #: Programs that wait to be compiled.
-SEAL = "nbytes"  #: The file in a program's folder that says how many bytes the others have.
-CACHE_NBYTES = 4 << 30  #: Compiled programs on disk; those longest unused go first.
+SEAL = "nbytes"  #: The file in a program's folder with the number of bytes of the others.
+CACHE_NBYTES = 4 << 30  #: Compiled programs on disk; the least recently used are deleted first.
 
 
 class Compiler:
-    """The worker's side. `module` is the compiler's, `about` what its results depend on besides the program."""
+    """The worker's side. `module` is the compiler's; `about` is what its results depend on besides the program."""
 
     def __init__(
         self, module: str, device: str, about: str, cache: str, log: Callable[[str], None], loud: bool = False
     ) -> None:
         self._module, self._device, self._log = module, device, log
-        self._loud = loud  #: What the compilers print is to be seen.
+        self._loud = loud  #: Show what the compilers print.
         self._root = (Path(cache) if cache else _below_home()).absolute()
         self._about = about
         self._code = ""  #: A hash of the code that programs are compiled with.
@@ -47,23 +47,23 @@ class Compiler:
         self.failed: dict[str, str] = {}  #: Folders that could not be made, and why.
 
     def folder(self, program: Program, trusted: bool = False) -> str:
-        """Where a program's library is, or will be; with `trusted` as in lowering.py."""
+        """Where a program's library is, or will be; `trusted` as in lowering.py."""
         if not self._code:
             self._code = _hash_of_code()
         about = f"{self._about} {self._device} {self._code} {trusted}"
         return str(self._root / "compiled" / hashlib.sha256(program.hash() + about.encode()).hexdigest()[:32])
 
     def ready(self, folder: str) -> bool:
-        """Whether it is there. One that is used is kept for longest."""
+        """Whether the library is there. This counts as a use of it."""
         if not self.usable or not is_whole(Path(folder)):
             return False
-        with suppress(OSError):  # another worker may just have made room
+        with suppress(OSError):  # another worker may just have deleted it
             os.utime(folder)
         return True
 
     @property
     def full(self) -> bool:
-        """Whether so much was asked for that others must come again: anybody may ask for anything."""
+        """Whether too many programs wait: further ones have to be asked for again later."""
         return len(self._asked) >= JOBS
 
     def waits(self, folder: str) -> bool:
@@ -72,12 +72,12 @@ class Compiler:
 
     @property
     def usable(self) -> bool:
-        """Whether there is a folder that belongs to us alone: a library in it is code that is run."""
+        """Whether there is a folder that only this user can write to: a library in it is code that is run."""
         if self._usable is None:
             try:
                 self._usable = all(map(_ours, (self._root, self._root / "compiled")))
                 if not self._usable:
-                    self._log(f"{self._root} can be written by others: nothing is compiled (GT_CACHE_DIR)")
+                    self._log(f"nothing is compiled: other users can write to {self._root} (GT_CACHE_DIR)")
                 else:
                     self._tidy()
             except OSError as e:
@@ -98,7 +98,7 @@ class Compiler:
                 self._jobs.put(folder)
 
     def _start(self) -> None:
-        """Start a compiler, and ask it for all that was asked for."""
+        """Start a compiler, and give it all programs that were asked for."""
         try:
             process = subprocess.Popen(
                 [sys.executable, "-m", self._module, self._device, str(self._root)],
@@ -109,7 +109,7 @@ class Compiler:
                 start_new_session=True,  # it leads the group of all it starts
             )
         except OSError as e:
-            self.failed.update(dict.fromkeys(self._asked, f"there is no compiler: {e}"))
+            self.failed.update(dict.fromkeys(self._asked, f"cannot start the compiler: {e}"))
             self._asked.clear()
             return
         jobs = self._jobs = SimpleQueue()
@@ -119,11 +119,11 @@ class Compiler:
             threading.Thread(target=work, args=(process, jobs), name="compiler", daemon=True).start()
 
     def _talk(self, process: subprocess.Popen[bytes], jobs: SimpleQueue[str]) -> None:
-        """Give it jobs, as fast as it takes them. Others never wait for that."""
+        """Give it jobs, as fast as it takes them. Nothing else waits for that."""
         assert process.stdin is not None
-        with suppress(OSError), process.stdin:  # it has ended: whoever listens to it sees to that
+        with suppress(OSError), process.stdin:  # it has ended: `_listen` handles that
             while folder := jobs.get():
-                data = self._asked.get(folder, b"")  # nothing: it has crashed over this one
+                data = self._asked.get(folder, b"")  # empty: it has crashed at this one
                 process.stdin.write(f"{len(data)} {Path(folder).name}\n".encode() + data)
                 process.stdin.flush()
 
@@ -147,7 +147,7 @@ class Compiler:
         with self._lock:
             jobs.put("")
             self._jobs = None
-            if self._asked and (process.returncode or not answers):  # it crashed, over the job that it was at
+            if self._asked and (process.returncode or not answers):  # it crashed, at the first job
                 first = next(iter(self._asked))
                 del self._asked[first]
                 self.failed[first] = f"the compiler ended with {process.returncode}"
@@ -155,10 +155,10 @@ class Compiler:
                 self._start()
 
     def _tidy(self) -> None:
-        """Make room on disk."""
+        """Keep the cache below CACHE_NBYTES."""
         sized = []
         for folder in (self._root / "compiled").iterdir():
-            with suppress(OSError):  # other workers tidy too
+            with suppress(OSError):  # other workers do this too
                 if folder.is_dir():
                     sized.append((folder.stat().st_mtime, sum(p.stat().st_size for p in folder.iterdir()), folder))
         total = sum(nbytes for _, nbytes, _ in sized)
@@ -170,7 +170,7 @@ class Compiler:
 
 
 def _below_home() -> Path:
-    """The usual place. A user without a home, as in some containers, has none: there nothing can be made."""
+    """The default place. Without a home folder, as in some containers, a path where nothing can be made."""
     try:
         return Path.home() / ".cache" / "gt"
     except RuntimeError:
@@ -178,13 +178,13 @@ def _below_home() -> Path:
 
 
 def seal(folder: Path) -> None:
-    """Write down how much is in the folder of a compiled program."""
+    """Record how many bytes are in the folder of a compiled program."""
     (folder / SEAL).write_text(str(_nbytes(folder)))
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether all is there that was sealed. A library that was cut short, because the machine went down or the disk is
-    bad, would end the process that loads it, each time anew."""
+    """Whether everything is there that was sealed. A library that was truncated, by a power cut or a bad disk, would
+    crash every process that loads it."""
     try:
         return int((folder / SEAL).read_text()) == _nbytes(folder)
     except (OSError, ValueError):
@@ -196,22 +196,22 @@ def _nbytes(folder: Path) -> int:
 
 
 def _end_all(pid: int) -> None:
-    """When this process has ended, end what it had started. The caller waits for it after that: until then the number
-    of its group is not given to others."""
+    """When this process has ended, end what it had started. Until the caller waits for the process, the system does not
+    reuse the number of its group."""
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     with suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
 
 
 def _ours(path: Path) -> bool:
-    """Whether nobody else can write there; it is made if it is missing."""
+    """Whether only this user can write there; the folder is made if it is missing."""
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     about = path.stat()
     return about.st_uid == os.getuid() and not about.st_mode & 0o022
 
 
 def _hash_of_code() -> str:
-    """A hash of all that decides what a program compiles to: the ops, and how graphs are made of them."""
+    """A hash of the code that decides what a program compiles to: the ops, and how graphs are made of them."""
     files = [*(PACKAGE / "ops").rglob("*.py"), *(PACKAGE / "worker").rglob("*.py"), PACKAGE / "program.py"]
     digest = hashlib.sha256()
     for file in sorted(files):

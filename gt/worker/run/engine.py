@@ -117,6 +117,12 @@ class Coming(NamedTuple):
     mark: Mark  #: When this has passed the bytes are there.
 
 
+def bad_indices(index: Array, n: int, extra: int | None) -> Array:
+    """Which elements are neither in [0, n) nor `extra`, as a mask."""
+    bad = (index < 0) | (index >= n)
+    return bad if extra is None else bad & (index != extra)
+
+
 class Engine(ABC):
     """Turns op records into callables, and bytes into arrays and back.
 
@@ -171,17 +177,17 @@ class Engine(ABC):
 
     @abstractmethod
     def from_bytes(self, data: Buffer, spec: Spec, given: bool = False) -> Array:
-        """A new array with a copy of these bytes. If they are `given`, nobody else will use them again:
+        """A new array with a copy of these bytes. If they are `given`, they are not used again:
         an engine whose arrays are in host memory takes them as they are, a device may read them later."""
 
     @abstractmethod
     def to_bytes(self, array: Array, borrow: bool = False) -> memoryview:
         """A contiguous copy of the array in host memory, as bytes. With `borrow`: perhaps its own memory, which
-        nobody writes to before they were read."""
+        must not be written to before they were read."""
 
     @abstractmethod
     def own(self, array: Array) -> Array:
-        """The array in memory of its own: contiguous, shared with nobody."""
+        """A contiguous copy of the array, in memory of its own."""
 
     @abstractmethod
     def dense(self, array: Array) -> Array:

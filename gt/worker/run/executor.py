@@ -1,17 +1,17 @@
-"""A program as straight-line Python: tier 1, and what is left of it around a compiled program.
+"""A program as straight-line Python: tier 1, and the commit around a compiled program.
 
 Law 1: nothing is looked up while a program runs. Kernels are bound as defaults of the function, one line
-       is one step, and a value is deleted at its last use (inputs too, for which the caller lets go).
+       is one step, and a value is deleted at its last use (inputs too: the caller drops them).
 Law 2: inputs are untouched until the commit. In-place steps run last, after everything that can fail or
        allocate, and only into donated inputs that nothing else still reads.
 Law 3: no two results share memory, and none shares memory with an input that outlives the call.
 Law 4: where checks are deferred to the device, a result that replaces an input is selected by the flag:
-       the input's own value if the flag is up. A donated input is selected in place, in the commit.
-Law 5: where workers run a program together, the code is a generator. A collective is started where it stands and its
-       result is taken right before it is first read, so that it overlaps with what lies between; before the commit
-       all workers agree that they have come this far.
+       the input's own value if the flag is set. A donated input is selected in place, in the commit.
+Law 5: where several workers run a program together, the code is a generator. A collective is started at its
+       instruction and its result is taken right before it is first read, so that it overlaps with the steps in
+       between. Before the commit all workers agree that they have come this far.
 
-Which instruction failed costs nothing to know: the line number in the traceback names it.
+The line number in a traceback names the instruction that failed.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class Runnable:
         self.ran, self.lends = 1, False
         self._code = run.__code__
         self.source: str = writer.source
-        #: Inputs whose memory becomes that of a result. An array that others hold must be copied before.
+        #: Inputs whose memory becomes that of a result. An array that others hold must be copied first.
         self.takes: tuple[int, ...] = tuple(sorted(writer.takes))
         #: (instruction, op) of the checks whose outcome is in the flag.
         self.checks: tuple[tuple[int, str], ...] = tuple((s.instruction, s.op.name) for s in lowered.checks)
-        #: (input, n): what must be known of an index that is not checked: its elements lie in [0, n).
+        #: (input, n): what must be known of an index that is not checked: its elements are in [0, n).
         self.needs: tuple[tuple[int, int], ...] = tuple(lowered.needs.items())
-        self.whole: dict[int, Whole] = {}  #: Steps that are many instructions, by their places.
+        self.whole: dict[int, Whole] = {}  #: Steps that stand for many instructions, by their places.
         self._instructions: list[int] = writer.instructions
         self._commit_line: int = writer.commit_line
 
@@ -87,7 +87,7 @@ def compile_program(
 
 
 def split(checked: Checked, engine: Engine) -> list[int]:
-    """What a pure function must make so that the commit can do the rest: see `compile_around`."""
+    """The values that a pure function must return so that the commit can do the rest: see `compile_around`."""
     writer = _Writer(lower(checked, engine), engine, 0)
     return writer.wants(writer.choose_commit())
 
@@ -109,34 +109,34 @@ def _finish(lowered: Lowered, writer: _Writer, engine: Engine) -> Runnable:
 
 
 def fail_fake_memory(nbytes: int, limit: int) -> NoReturn:
-    """What the generated code calls where the faked limit is passed."""
+    """What the generated code calls where the limit of GT_FAKE_MEMORY is exceeded."""
     raise OutOfMemory(f"{nbytes} bytes of results are alive; the limit is {limit} bytes (GT_FAKE_MEMORY)")
 
 
 class _Writer:
-    """Writes the function `run`, line by line; `write()` is the order of things in it."""
+    """Writes the function `run`, line by line; `write()` shows its structure."""
 
     def __init__(self, lowered: Lowered, engine: Engine, fake_memory: int) -> None:
         self.low = lowered
         self.engine = engine
         self.limit = fake_memory
         self.n_inputs = len(lowered.program.inputs)
-        self.bound: dict[str, Any] = {}  #: name -> kernel or number
-        self.names: dict[int, str] = {}  #: id of a bound object -> its name
+        self.bound: dict[str, Any] = {}  #: Name -> kernel or number.
+        self.names: dict[int, str] = {}  #: The id() of a bound object -> its name.
         self.lines: list[str] = []
-        self.instructions: list[int] = []  #: of each line
+        self.instructions: list[int] = []  #: Of each line.
         self.commit_line = 1 << 60
         self.takes: set[int] = set()
         self.outputs = tuple(spec(s.shape, s.dtype) for s in map(lowered.spec, lowered.outputs))
-        # A result that does not look like the input it claims to replace cannot stand in for it.
+        # An update counts only if the result has the shape and dtype of the input.
         self.updates = {o: i for o, i in lowered.program.updates if self.outputs[o] is _plain(lowered.specs[i])}
         self.together = bool(lowered.program.workers)
-        self.watched = engine.deferred and bool(lowered.checks)  #: What checks have seen is gathered in a flag,
-        self.flagged = self.watched and not self.together  #: which nobody on the host looks at before the call is done.
+        self.watched = engine.deferred and bool(lowered.checks)  #: The outcome of checks is gathered in a flag,
+        self.flagged = self.watched and not self.together  #: which the host reads only after the call is done.
         self.started: dict[int, Step] = {}  #: Results of collectives that were not yet taken.
         self.own, self.dense, self.select = engine.own, engine.dense, engine.select
         self.into: set[int] = set()  #: Outputs that are selected into the donated input they replace.
-        self.counted: dict[int, int] = {}  #: bytes of the results that are alive, for the faked limit
+        self.counted: dict[int, int] = {}  #: Bytes of the results that are alive, for GT_FAKE_MEMORY.
 
     @property
     def source(self) -> str:
@@ -162,13 +162,13 @@ class _Writer:
         self.name_bound()
 
     def in_order(self) -> list[Step]:
-        """The steps. Views of what a collective makes come right before whoever reads them: while nobody does, it is
-        not waited for."""
+        """The steps. Views of a collective's result come right before the step that reads them, so that the result is
+        not waited for earlier."""
         if not self.together:
             return self.low.steps
         order: list[Step] = []
-        late: set[int] = set()  #: What collectives make, and views of it.
-        waiting: dict[int, Step] = {}  #: Value -> the view that it is.
+        late: set[int] = set()  # results of collectives, and views of them
+        waiting: dict[int, Step] = {}  # value -> the step that makes this view
 
         def place(step: Step) -> None:
             for a in step.args:
@@ -206,7 +206,7 @@ class _Writer:
         self.name_bound()
 
     def alike(self, commit: list[Step]) -> list[list[Step]]:
-        """Steps that one kernel could do: the same op on other arrays of the same dtype, with the same numbers."""
+        """Groups of steps that one kernel could do: the same op and numbers, on different arrays of one dtype."""
         groups: dict[Any, list[Step]] = {}
         for s in commit:
             numbers = tuple(a for a in s.args if isinstance(a, Literal) or a < 0)
@@ -224,9 +224,9 @@ class _Writer:
     # --- decisions -----------------------------------------------------------------------
 
     def choose_commit(self) -> list[Step]:
-        """The steps that may overwrite donated inputs, with their kernels exchanged for in-place ones."""
+        """The steps that may overwrite donated inputs, with in-place kernels."""
         if self.flagged:
-            return []  # whether the call succeeds is known on the device only: results are selected instead
+            return []  # only the device knows whether the call succeeds: results are selected instead
         low, donated = self.low, set(self.low.program.donate)
         read = {a for s in low.steps for a in s.args if isinstance(a, int)}
         times = Counter(low.outputs)
@@ -264,7 +264,7 @@ class _Writer:
         return chosen
 
     def choose_owned(self, committed: set[int]) -> dict[int, int]:
-        """Position of an output -> what it is copied (or selected) from, where it may share memory."""
+        """Outputs that may share memory: position -> the value that it is copied (or selected) from."""
         low = self.low
         groups: dict[int, list[int]] = {}
         for k, o in enumerate(low.outputs):
@@ -284,16 +284,16 @@ class _Writer:
         return owned
 
     def choose_into(self, selected: dict[int, int]) -> None:
-        """Which outputs may be selected into the memory of the input they replace."""
+        """Choose the outputs that are selected into the memory of the input they replace."""
         low = self.low
-        lies_in = Counter(low.base[o] for o in low.outputs)
+        bases = Counter(low.base[o] for o in low.outputs)
         for k, i in self.updates.items():
-            if k in selected and i in low.program.donate and i not in self.takes and not lies_in[i]:
+            if k in selected and i in low.program.donate and i not in self.takes and not bases[i]:
                 self.into.add(k)
                 self.takes.add(i)
 
     def count_uses(self, commit: list[Step], owned: dict[int, int]) -> dict[int, int]:
-        """How many lines still read each value; a result kept under its own name is never used up."""
+        """How many lines read each value; an output that is returned as it is has one more."""
         uses: dict[int, int] = {}
         lines: list[set[Operand]] = [set(s.args) for s in (*self.low.steps, *commit)]
         lines += [self.reads_of_owned(k, o) for k, o in owned.items()]
@@ -311,7 +311,7 @@ class _Writer:
     # --- lines ---------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """The def (written last: it names what was bound), and the operands by name."""
+        """The def (filled in at the end, when all bound names are known), and the operands by name."""
         self.line("")
         self.line("".join(f"v{i}, " for i in range(self.n_inputs)) + "= a; a.clear()" if self.n_inputs else "pass")
         if self.low.program.scalars:
@@ -327,7 +327,7 @@ class _Writer:
             self.line("del " + ", ".join(unused))
 
     def write_commit(self, commit: list[Step], owned: dict[int, int], uses: dict[int, int]) -> None:
-        """What writes into inputs, and the results."""
+        """The steps that write into inputs, and the return."""
         for step in commit:
             self.make_dense(step)
         if self.together:
@@ -351,7 +351,7 @@ class _Writer:
         name = self.names.get(id(thing))
         if name is None:
             name = self.names[id(thing)] = f"k{len(self.bound)}"
-            self.bound[name] = thing  # also keeps it alive, so that its id stays its own
+            self.bound[name] = thing  # also keeps it alive, so that its id stays unique
         return name
 
     def operand(self, a: Operand) -> str:
@@ -381,7 +381,7 @@ class _Writer:
         self.line(text + self.delete(dead) + f"  # {step.instruction} {step.op.name}", step.instruction)
 
     def start(self, step: Step, kernel: str, uses: dict[int, int]) -> None:
-        """Begin a collective. It may overwrite what nobody else reads."""
+        """Start a collective. It may overwrite an operand that nothing else reads."""
         (a,), (r,) = step.args, step.results
         assert isinstance(a, int)
         dead = self.use({a}, uses)
@@ -390,13 +390,13 @@ class _Writer:
         self.started[r] = step
 
     def private(self, a: int, uses: dict[int, int]) -> bool:
-        """Whether a value that has been read for the last time has its memory for itself."""
+        """Whether a value that has been read for the last time shares its memory with no other."""
         low, base = self.low, self.low.base[a]
         others = (v for v, b in enumerate(low.base) if b == base)
         return base >= self.n_inputs and low.whole[a] and not any(uses.get(v) for v in others)
 
     def take_up(self, operands: list[int], uses: dict[int, int]) -> None:
-        """The results of those operands that were started and not yet taken."""
+        """Take the results of those operands that are collectives under way."""
         for a in operands:
             step = self.started.pop(a, None)
             if step is not None:
@@ -404,7 +404,7 @@ class _Writer:
                 self.line(f"v{a} = yield h{a}; del h{a}{dead}", step.instruction)
 
     def steps_at_once(self, steps: list[Step], kernel: str, uses: dict[int, int]) -> None:
-        """One line for steps that are alike."""
+        """One line for a group of steps with one kernel."""
         rows = [[a for a in s.args if isinstance(a, int) and a >= 0] for s in steps]
         numbers = [self.operand(a) for a in steps[0].args if isinstance(a, Literal) or a < 0]
         left = "".join(f"v{r}, " for s in steps for r in s.results)
@@ -415,12 +415,12 @@ class _Writer:
         self.line(text + self.delete(dead) + what, steps[0].instruction)
 
     def write_owned(self, owned: dict[int, int], uses: dict[int, int]) -> bool:
-        """Copy what may share memory; False if the faked limit is reached."""
+        """Copy outputs that may share memory; False if the limit of GT_FAKE_MEMORY is reached."""
         maker = {r: s.instruction for s in self.low.steps for r in s.results}
         for k, o in sorted(owned.items(), key=lambda item: (item[0] in self.into, item[0])):
             instruction = maker.get(o, -1)
-            copy = ~k  # a number for the copy that no value has
-            if k in self.into:  # no failure from here on
+            copy = ~k  # no value has this number
+            if k in self.into:  # the commit begins: nothing fails from here on
                 self.commit_line = min(self.commit_line, len(self.lines) + 1)
             elif not self.allocate(instruction, copy):
                 return False
@@ -432,14 +432,14 @@ class _Writer:
         return True
 
     def make_dense(self, step: Step) -> None:
-        """In-place kernels may allocate nothing: what they need in order is put in order before."""
+        """In-place kernels may not allocate: operands are made contiguous before."""
         operands = sorted({a for a in step.args if isinstance(a, int) and a >= 0})
         dense = self.bind(self.dense)
         left = ", ".join(f"v{a}" for a in operands)
         self.line(f"{left} = {', '.join(f'{dense}(v{a})' for a in operands)}", step.instruction)
 
     def use(self, operands: set[Operand], uses: dict[int, int]) -> list[int]:
-        """Count one line's reads; the values that nobody reads after it."""
+        """Count one line's reads; returns the values that no later line reads."""
         dead = []
         for a in operands:
             if isinstance(a, int) and a >= 0:
@@ -454,7 +454,7 @@ class _Writer:
         return "; del " + ", ".join(f"v{d}" for d in dead) if dead else ""
 
     def allocate(self, instruction: int, *results: int) -> bool:
-        """Count what a line makes; False if the faked limit is reached there (then the code ends)."""
+        """Count what a line makes; False if the limit of GT_FAKE_MEMORY is reached there (then the code ends)."""
         if not self.limit:
             return True
         for r in results:
@@ -467,5 +467,5 @@ class _Writer:
 
 
 def _plain(s: Spec) -> Spec:
-    """The spec of a value once it has left the program: nothing in a store is a Python number."""
+    """The spec of a value in a store: an array, never a Python number."""
     return spec(s.shape, s.dtype)

@@ -1,13 +1,13 @@
 """From a program to the steps that an engine runs.
 
 Law 1: a step is one kernel, or one check of an index. Compositions without a kernel of their own are
-       expanded; of what nobody reads nothing is left (ops are pure).
-Law 2: before a kernel reads an index its check has run. One index is checked once. Where inputs are trusted, one that
-       is a part of an input needs no check: `needs` says what must be known of that input instead.
-Law 3: `base` tells whose memory a value may lie in: its own, or that of an earlier value.
-Law 4: what workers run together is never left out and never changes places: the others count on it.
+       expanded. Steps whose results are not read are dropped (ops are pure).
+Law 2: before a kernel reads an index its check has run. One index is checked once. Where inputs are trusted, an index
+       that is a view of an input needs no check: `needs` says what must be known of that input instead.
+Law 3: `base` says whose memory a value may use: its own, or that of an earlier value.
+Law 4: collectives are never dropped and never reordered: the other workers run them too.
 
-Values are numbered anew: the inputs first, as in the program, then the results of the steps. This is
+Values are renumbered: the inputs first, as in the program, then the results of the steps. This is
 decided once per program; executor.py turns it into code.
 """
 
@@ -27,7 +27,7 @@ from gt.worker.run.engine import Engine
 
 
 class Literal(NamedTuple):
-    """A number that a composition wrote down; it is the same in every call."""
+    """A number that is a constant of a composition; it is the same in every call."""
 
     value: Any
 
@@ -35,25 +35,25 @@ class Literal(NamedTuple):
 #: A value's number, ~k for scalar k, or a number.
 Operand = int | Literal
 
-HIDDEN = Literal(None)  #: A value that a whole step keeps to itself, or a view of it.
+HIDDEN = Literal(None)  #: A value inside a whole step, or a view of one: no other step can read it.
 
 
 class Check(NamedTuple):
-    """Every element of the step's operand must lie in [0, n), or be `extra`."""
+    """Every element of the step's operand must be in [0, n), or be `extra`."""
 
     op: str
     n: int
     extra: int | None
-    number: bool  #: the index came by value: it is checked here, not by the engine
+    number: bool  #: The index is a number of the call: it is checked by the host, not by the engine.
 
 
 @dataclass(slots=True)
 class Step:
     """One line of generated code."""
 
-    instruction: int  #: of the program; several steps may come from one
+    instruction: int  #: Of the program; several steps may come from one.
     op: Op
-    kernel: Any  #: a function of the operands; of what is run together, a Collective
+    kernel: Any  #: A function of the operands; or a Collective.
     args: tuple[Operand, ...]
     results: tuple[int, ...]
     attrs: dict[str, Any]
@@ -66,16 +66,16 @@ class Step:
 
 
 class Whole(Protocol):
-    """Instructions that are one step together: a part of a program, compiled. See parts.py."""
+    """Several instructions as one step: a compiled segment of a program. See segments.py."""
 
     op: Op
     kernel: Callable[..., Any]
-    replaces: frozenset[int]  #: the instructions, which nobody else has to run
-    failed: str  #: why they had to run one by one after all, if they had
-    place: int  #: the one of them where the step is
-    args: tuple[int, ...]  #: values of the program, and ~k for scalar k
-    results: tuple[int, ...]  #: and the values that it makes
-    specs: tuple[Spec, ...]  #: of these
+    replaces: frozenset[int]  #: The instructions that it stands for.
+    failed: str  #: Why they had to run one by one; "": they had not.
+    place: int  #: The instruction in whose place the step is.
+    args: tuple[int, ...]  #: Values of the program, and ~k for scalar k.
+    results: tuple[int, ...]  #: The values that it makes,
+    specs: tuple[Spec, ...]  #: and their specs.
 
     def where(self, error: BaseException) -> int:
         """The instruction that raised this error; -1: none."""
@@ -87,26 +87,26 @@ class Lowered:
 
     program: Program
     steps: list[Step]
-    specs: list[Spec]  #: of every value
-    base: list[int]  #: of every value: the value whose memory it may lie in, itself if none
-    whole: list[bool]  #: of every value: it covers its base's memory exactly, each element once
+    specs: list[Spec]  #: Of every value.
+    base: list[int]  #: Of every value: the value whose memory it may use; itself if none.
+    whole: list[bool]  #: Of every value: it covers its base's memory exactly, each element once.
     outputs: list[int]
-    checks: list[Step] = field(default_factory=list)  #: those of the steps that the engine checks
-    needs: dict[int, int] = field(default_factory=dict)  #: input -> n: all its elements must lie in [0, n)
+    checks: list[Step] = field(default_factory=list)  #: The checks that the engine does.
+    needs: dict[int, int] = field(default_factory=dict)  #: Input -> n: all its elements must be in [0, n).
 
     def spec(self, operand: Operand) -> Spec:
         return operand_spec(operand, self.specs, self.program.scalars)
 
 
 def operand_spec(operand: Operand, specs: Sequence[Spec], scalars: str) -> Spec:
-    """What inference sees of an operand."""
+    """The spec of an operand."""
     if isinstance(operand, Literal):
         return SCALARS[scalar_kind(operand.value)]
     return specs[operand] if operand >= 0 else SCALARS[scalars[~operand]]
 
 
 def check_number(op: str, index: int, n: int, extra: int | None) -> int:
-    """The check of an index that came by value."""
+    """The check of an index that is a number of the call."""
     if not 0 <= index < n and (extra is None or index != extra):
         raise IndexOutOfRange(f"{op}: index {index} is out of range for a dimension of size {n}")
     return index
@@ -129,13 +129,13 @@ class _Lowering:
         #: Layers repeat: equal uses of an op share one kernel.
         self.kernels: dict[Any, Any] = {}
         self.checked: dict[tuple[Operand, int, int | None], Operand] = {}
-        self.below: dict[Operand, int] = {}  #: values known to hold indices in [0, n) only
+        self.below: dict[Operand, int] = {}  #: Values known to hold only indices in [0, n).
 
     def spec(self, operand: Operand) -> Spec:
         return operand_spec(operand, self.specs, self.program.scalars)
 
     def new(self, spec: Spec, base: int | None = None) -> int:
-        """A value; with `base`, one that may lie in the memory of that one."""
+        """A new value; with `base`, one that may share the memory of that one."""
         number = len(self.specs)
         self.specs.append(spec)
         if base is None:
@@ -143,13 +143,13 @@ class _Lowering:
             self.whole.append(True)
         else:
             self.base.append(self.base[base])
-            # Views of equal size that lie in each other reach every element once.
+            # A view of the same size as its base has every element once.
             self.whole.append(self.whole[base] and self.specs[base].nbytes == spec.nbytes)
         return number
 
     def run(self) -> Lowered:
         env: list[Operand] = list(range(len(self.specs)))
-        waiting: list[tuple[int, Instruction, int]] = []  #: for a whole step, with the number of the first result
+        waiting: list[tuple[int, Instruction, int]] = []  # what reads a whole step, with its first result
         for i, ins in enumerate(self.program.code):
             first = len(env)
             env.extend([HIDDEN] * ins.results)
@@ -161,7 +161,7 @@ class _Lowering:
                 waiting = [each for each in waiting if not self.emit_at(*each, env)]
         outputs = [o for o in (env[k] for k in self.program.outputs) if isinstance(o, int) and o >= 0]
         if len(outputs) != len(self.program.outputs):
-            raise ProgramError("an output is a number that was passed in")
+            raise ProgramError("an output must be a tensor, got a number of the call")
         steps = self.live(outputs)
         lowered = Lowered(self.program, steps, self.specs, self.base, self.whole, outputs)
         lowered.checks = [s for s in steps if s.check is not None and not s.check.number]
@@ -169,7 +169,7 @@ class _Lowering:
         return lowered
 
     def emit_at(self, i: int, ins: Instruction, first: int, env: list[Operand]) -> bool:
-        """Write down an instruction; False if there is something that it reads, which is not there (yet)."""
+        """Add the steps of an instruction; False if it reads a value that has not been made (yet)."""
         args = [env[a] if a >= 0 else a for a in ins.args]
         if HIDDEN in args:
             return False
@@ -178,7 +178,7 @@ class _Lowering:
         return True
 
     def emit(self, op: Op, args: list[Operand], attrs: dict[str, Any]) -> list[Operand]:
-        """Write down one use of an op; the operands that hold its results."""
+        """Add the steps of one use of an op; returns the operands that hold its results."""
         specs = [self.spec(a) for a in args]
         if op.indices is not None:
             for position, (n, extra) in op.indices(*specs, **attrs).items():
@@ -197,7 +197,7 @@ class _Lowering:
         return list(made)
 
     def emit_whole(self, whole: Whole, env: list[Operand]) -> None:
-        """Write down a step that stands for many instructions."""
+        """Add a step that stands for many instructions."""
         args = tuple([env[a] if a >= 0 else a for a in whole.args])
         made = tuple([self.new(s) for s in whole.specs])
         self.steps.append(Step(self.instruction, whole.op, whole.kernel, args, made, {}))
@@ -221,7 +221,7 @@ class _Lowering:
         result = self.new(self.spec(index), base)
         check = Check(op.name, n, extra, by_value)
         self.steps.append(Step(self.instruction, op, kernel, (index,), (result,), {}, check))
-        # What passed need not be checked again, under its old name or its new one.
+        # An index that was checked need not be checked again, under its old number or its new one.
         self.checked[index, n, extra] = self.checked[result, n, extra] = result
         return result
 
@@ -235,11 +235,11 @@ class _Lowering:
     def shared(self, op: Op, attrs: dict[str, Any], specs: list[Spec]) -> Collective:
         made = op.infer(*specs, **attrs)
         if isinstance(made, tuple) or not set(attrs["workers"]) <= set(self.program.workers):
-            raise ProgramError(f"{op.name}: its workers {list(attrs['workers'])} do not all run this call")
+            raise ProgramError(f"{op.name}: not all of its workers {list(attrs['workers'])} run this call")
         return collective(op, attrs, specs[0], made)
 
     def expand(self, op: Op, args: list[Operand], attrs: dict[str, Any]) -> list[Operand]:
-        """The composition of an op, as if the program had spelled it out."""
+        """Add the steps of an op's composition."""
         if op.compose is None:
             raise ProgramError(f"{op.name}: the {self.engine.name} engine has no kernel for it")
         trace = Trace()
@@ -270,6 +270,6 @@ class _Lowering:
 
 
 def lower(checked: Checked, engine: Engine, trusted: bool = False, whole: Sequence[Whole] = ()) -> Lowered:
-    """The steps of a program on an engine; with `trusted` for inputs of which it is known what they `need` to be; with
-    some instructions as `whole` steps."""
+    """The steps of a program on an engine. With `trusted`, for inputs that are known to meet `needs`; with `whole`,
+    some instructions are one step each."""
     return _Lowering(checked, engine, trusted, whole).run()

@@ -1,12 +1,12 @@
-"""The same call again: a session's graph on the arrays that its last replay left behind.
+"""The same call again: a session's graph on the arrays that its last replay left.
 
-A training loop calls one program, each time on what the call before made of parameters and state. When that call was
-a replay in place, nothing has to be looked at anew: the entries in the store are the same objects under new ids. So
-most of what a call costs the host is left out.
+A training loop calls one program, each time on the parameters and state that the call before made. If that call was
+a replay in place, nothing has to be checked again: the entries in the store are the same objects under new ids. So
+most of the host's work for a call is skipped.
 
-Law 1: it is the same call only if every input that the graph reads where it lies is the very array that the last replay
+Law 1: it is the same call only if every input that the graph reads in place is the very array that the last replay
        left there, and nothing in the session's store has been tainted or shared since.
-Law 2: no array is kept alive for it. One that is gone makes its graph stale, so that no other is taken for it.
+Law 2: no array is kept alive for it. If one is freed its graph becomes stale, so that no other is mistaken for it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Replay:
         source = {value: i for i, value in form.writes}
         #: (input, output): the entry of that input becomes that of the output.
         self.moved = [(source[o], k) for k, o in enumerate(form.outputs) if o in source]
-        #: The outputs that get a new entry, and their specs: in this order they are the graph's results.
+        #: The outputs that get a new entry, and their specs, in the order of the graph's results.
         self.new = [(k, known.outputs[k]) for k, o in enumerate(form.outputs) if o not in source]
         taken = {i for i, _ in self.moved}
         self.dropped = [i for i in known.donate if i not in taken]
@@ -41,7 +41,7 @@ class Replay:
         self._version = -1
 
     def expect(self, entries: Sequence[Entry | None], made: Sequence[Entry], store: Store) -> bool:
-        """Note what a call leaves behind that had these entries and made those; False if that is of no use."""
+        """Note what a call left that had these entries and made those; False if the next call cannot be the same."""
         after = list(entries)
         for i, k in self.moved:
             after[i] = made[k]

@@ -205,14 +205,14 @@ def test_methods_say_what_is_wrong(name: str, session: Session) -> None:
 def test_a_sentence_names_the_argument(session: Session) -> None:
     x = gt.ones(2, 3)
     said: dict[str, Callable[[], Any]] = {
-        "sum: input must be a tensor, not None": lambda: gt.sum(None),
-        "index_add: index must be a tensor, not 'text'": lambda: x.index_add(0, "text", x),
-        "bilinear: weight must be a tensor, not a Junk": lambda: functional.bilinear(x, x, Junk()),
-        "huber_loss: delta must be a number, not 'text'": lambda: functional.huber_loss(x, x, delta="text"),
-        "cdist: p must be a number, not 'text'": lambda: gt.cdist(x, x, p="text"),
-        "block_diag: tensors must hold tensors, not None": lambda: gt.block_diag(x, None),
+        "sum: input must be a tensor, got None": lambda: gt.sum(None),
+        "index_add: index must be a tensor, got 'text'": lambda: x.index_add(0, "text", x),
+        "bilinear: weight must be a tensor, got a Junk": lambda: functional.bilinear(x, x, Junk()),
+        "huber_loss: delta must be a number, got 'text'": lambda: functional.huber_loss(x, x, delta="text"),
+        "cdist: p must be a number, got 'text'": lambda: gt.cdist(x, x, p="text"),
+        "block_diag: tensors must contain only tensors, got None": lambda: gt.block_diag(x, None),
         "exp: expected a tensor, got 3": lambda: gt.exp(3),
-        "from_numpy: expected a numpy array, got a tensor of shape (64, 64)": lambda: gt.from_numpy(gt.ones(64, 64)),
+        "from_numpy: expected a NumPy array, got a tensor of shape (64, 64)": lambda: gt.from_numpy(gt.ones(64, 64)),
         "add: expected a tensor or a number, got None": lambda: x + None,
     }
     for text, call in said.items():

@@ -127,7 +127,7 @@ CASES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_as_torch(name: str) -> None:
+def test_results_are_as_in_torch(name: str) -> None:
     agree(CASES[name], rtol=1e-6, atol=1e-7)
 
 
@@ -268,7 +268,7 @@ def test_names_are_where_torch_has_them() -> None:
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_signatures_are_torchs(name: str) -> None:
+def test_signatures_are_as_in_torch(name: str) -> None:
     try:
         theirs = inspect.signature(getattr(torch.nn.functional, name)).parameters.values()
     except ValueError:
@@ -301,32 +301,16 @@ def test_zeta_and_polygamma_of_negative_numbers() -> None:
 # -- mistakes --------------------------------------------------------------------------------
 
 MISTAKES: Mistakes = {
-    "alpha": (lambda: gt.add(gt.tensor(K), gt.tensor(J), alpha=0.5), ArgumentError, "add: alpha is an int"),
-    "negative power": (lambda: gt.tensor(K) ** -1, ArgumentError, "pow: integers have no negative powers, such as -1"),
-    "mixed limits": (
-        lambda: gt.clamp(gt.tensor(A), gt.tensor(B), 1),
-        ArgumentError,
-        "clamp: the limits must be both numbers or",
-    ),
-    "no limits": (lambda: gt.clamp(gt.tensor(A)), ArgumentError, "clamp: give min, max or both"),
-    "rounding": (lambda: gt.div(gt.tensor(A), 2, rounding_mode="up"), ArgumentError, "div: rounding_mode is None"),
-    "bits of floats": (
-        lambda: gt.tensor(A) & 1,
-        DTypeError,
-        "bitwise_and: expected integers or bools, got float64; cast first",
-    ),
-    "shift of floats": (
-        lambda: gt.tensor(A) << 1,
-        DTypeError,
-        "bitwise_left_shift: expected integers, got float64; cast first",
-    ),
-    "frac of ints": (lambda: gt.frac(gt.tensor(K)), DTypeError, "frac: needs a floating type, not int64"),
+    "alpha": (lambda: gt.add(gt.tensor(K), gt.tensor(J), alpha=0.5), ArgumentError, "add: alpha must be an int for"),
+    "negative power": (lambda: gt.tensor(K) ** -1, ArgumentError, "pow: the exponent of integers must be >= 0, got -1"),
+    "mixed limits": (lambda: gt.clamp(gt.tensor(A), gt.tensor(B), 1), ArgumentError, "clamp: the limits must be both"),
+    "no limits": (lambda: gt.clamp(gt.tensor(A)), ArgumentError, "clamp: expected min, max or both"),
+    "rounding": (lambda: gt.div(gt.tensor(A), 2, rounding_mode="up"), ArgumentError, "div: rounding_mode must be one"),
+    "bits of floats": (lambda: gt.tensor(A) & 1, DTypeError, "bitwise_and: expected integers or bools, got float64"),
+    "shift of floats": (lambda: gt.tensor(A) << 1, DTypeError, "bitwise_left_shift: expected integers, got float64"),
+    "frac of ints": (lambda: gt.frac(gt.tensor(K)), DTypeError, "frac: expected a floating-point tensor, got int64"),
     "order": (lambda: gt.tensor(Z) < 1, DTypeError, "lt: is not defined for complex numbers"),
-    "lerp": (
-        lambda: gt.lerp(gt.tensor(A), gt.tensor(B).float(), 0.5),
-        DTypeError,
-        "lerp: expected one dtype, got float64 and float32",
-    ),
+    "lerp": (lambda: gt.lerp(gt.tensor(A), gt.tensor(B).float(), 0.5), DTypeError, "lerp: expected one dtype"),
     "decimals": (
         lambda: gt.round(gt.tensor(K), decimals=1),
         DTypeError,
@@ -337,18 +321,10 @@ MISTAKES: Mistakes = {
         ShapeError,
         r"atan2: shapes \(3, 4\) and \(3,\) do not broadcast",
     ),
-    "glu": (lambda: activations.glu(gt.tensor(A), 0), ShapeError, "glu: dimension 0 of a tensor of shape"),
-    "prelu": (lambda: activations.prelu(gt.tensor(A), gt.tensor(B[:2])), ShapeError, "prelu: 4 channels, but weights"),
-    "gelu": (
-        lambda: activations.gelu(gt.tensor(A), "fast"),
-        ArgumentError,
-        "gelu: approximate must be one of none, tanh; got 'fast'",
-    ),
-    "mask": (
-        lambda: gt.masked_fill(gt.tensor(A), gt.tensor(A), 1.0),
-        DTypeError,
-        "where: the condition must be bool, got float64",
-    ),
+    "glu": (lambda: activations.glu(gt.tensor(A), 0), ShapeError, "glu: the size of dimension 0 must be even, got"),
+    "prelu": (lambda: activations.prelu(gt.tensor(A), gt.tensor(B[:2])), ShapeError, "prelu: weight must have 1 or 4"),
+    "gelu": (lambda: activations.gelu(gt.tensor(A), "fast"), ArgumentError, "gelu: approximate must be one of"),
+    "mask": (lambda: gt.masked_fill(gt.tensor(A), gt.tensor(A), 1.0), DTypeError, "where: the condition must be bool"),
     "elu of ints": (
         lambda: activations.elu(gt.tensor(K)),
         DTypeError,

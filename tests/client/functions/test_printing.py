@@ -84,7 +84,7 @@ def as_gt(text: str) -> str:
 
 
 @pytest.mark.parametrize(("data", "dtype"), TENSORS.values(), ids=TENSORS.keys())
-def test_text_is_torchs(data: Any, dtype: str, session: Session) -> None:
+def test_text_is_as_in_torch(data: Any, dtype: str, session: Session) -> None:
     t, g = both(data, dtype)
     assert repr(g) == as_gt(repr(t))
 

@@ -62,7 +62,7 @@ def _file(header: Any, body: bytes = b"") -> bytes:
         _file({"w": {"dtype": "F32", "shape": [3], "data_offsets": [0, 4]}}, b"abcd"),
     ],
 )
-def test_what_is_no_such_file_is_refused_in_one_line(session: Any, tmp_path: Path, data: bytes) -> None:
+def test_other_files_are_refused_in_one_line(session: Any, tmp_path: Path, data: bytes) -> None:
     (tmp_path / "f").write_bytes(data)
     with pytest.raises(ArgumentError, match="load: ") as e:
         gt.load(tmp_path / "f")
@@ -116,7 +116,7 @@ def test_two_ways_to_one_name(session: Any) -> None:
 @pytest.mark.parametrize(
     ("what", "text"), [({"m": nn.ReLU()}, "save its state_dict"), ({"a": [object()]}, "a.0 is a object")]
 )
-def test_what_no_file_holds_is_refused(session: Any, tmp_path: Path, what: Any, text: str) -> None:
+def test_objects_that_cannot_be_saved_are_refused(session: Any, tmp_path: Path, what: Any, text: str) -> None:
     with pytest.raises(ArgumentError, match=text):
         gt.save(what, tmp_path / "f")
     assert list(tmp_path.iterdir()) == []

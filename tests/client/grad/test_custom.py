@@ -66,7 +66,7 @@ def test_a_function_of_several_results() -> None:
     agree(f, X, rtol=1e-6)
 
 
-def test_a_function_may_return_what_is_no_tensor() -> None:
+def test_a_function_may_return_values_that_are_not_tensors() -> None:
     def f(lib: Any, x: Any) -> Any:
         def backward(ctx: Any, a: Any, b: Any, c: Any) -> Any:
             assert (b, c) == (None, None)

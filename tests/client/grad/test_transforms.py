@@ -39,7 +39,7 @@ USES = [
 
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # torch.func's own
-def test_func_is_torchs(use: Any) -> None:
+def test_func_is_as_in_torch(use: Any) -> None:
     same(use(gt.func, gt.tensor(X)), use(torch.func, torch.tensor(X)), rtol=1e-9)
 
 
@@ -53,7 +53,7 @@ def test_func_adds_nothing_to_grad_and_goes_through_outer_history() -> None:
     assert (value.item(), slope.item()) == (9.0, 6.0)
 
 
-def test_func_refuses_what_has_no_one_value() -> None:
+def test_func_refuses_results_of_several_elements() -> None:
     with pytest.raises(AutogradError, match="one element"):
         gt.func.grad(lambda a: a)(gt.ones(2))
     with pytest.raises(ArgumentError, match="argnums 3 for 1 arguments"):

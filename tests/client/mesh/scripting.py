@@ -73,7 +73,7 @@ def pins(script: Script) -> list[str]:
 
 
 def in_parts(m: Fetch, text: str, axes: dict[str, int], value: Array, parts: list[int]) -> Said:
-    """The answer to a fetch of a tensor that lies so: the shards at these positions, their chunks in turn."""
+    """The answer to a fetch of a tensor in this layout: the shards at these positions, their chunks in turn."""
     mesh = layout.mesh(range(1, 1 + int(np.prod(list(axes.values())))), **axes)
     held = layout.shards(layout.parse(text, mesh), value.shape)
     told = () if m.layout else tuple(parts)
@@ -90,7 +90,7 @@ def in_parts(m: Fetch, text: str, axes: dict[str, int], value: Array, parts: lis
 
 
 def serve(script: Script, text: str, axes: dict[str, int], value: Array, parts: list[int]) -> None:
-    """Every fetch is answered with this value, which lies so."""
+    """Every fetch is answered with this value in this layout."""
     script.rules[Fetch] = lambda m: in_parts(m, text, axes, value, parts)
 
 
@@ -110,7 +110,7 @@ class Store(Script):
         super().send(message, payload)
 
     def layout(self, key: int) -> str:
-        """How an upload shall lie."""
+        """The layout that an upload asks for."""
         return self.uploads[key][0].layout
 
     def _fetch(self, m: Fetch) -> Said:

@@ -17,6 +17,7 @@ from benchmarks import zoo
 from gt import config
 from gt.client.session.session import Session
 from gt.errors import OutOfMemory
+from tests.beside_torch import same
 from tests.client.mesh.sharded_training import WAYS, train
 from tests.sim.cluster import Cluster, using
 
@@ -96,7 +97,7 @@ def test_three_workers_and_uneven_shards(session: Session, expected: list[float]
     np.testing.assert_allclose(losses, expected, rtol=1e-9)
 
 
-def test_what_is_written_in_place_keeps_its_layout(session: Session) -> None:
+def test_a_tensor_that_is_written_in_place_keeps_its_layout(session: Session) -> None:
     gt.mesh(x=2)
     model = gt.shard_(zoo.residual(gt), {"up.weight": {0: "x"}})
     w = model.up.weight
@@ -106,7 +107,7 @@ def test_what_is_written_in_place_keeps_its_layout(session: Session) -> None:
     np.testing.assert_array_equal(w.detach().numpy(), state["up.weight"])
     other = gt.shard_(
         zoo.residual(gt), {"up.weight": {0: "x"}}
-    )  # all of it in one program, and what is loaded lies otherwise
+    )  # all of it in one program, and what is loaded has another layout
     other.load_state_dict({k: gt.from_numpy(v, layout={0: "x"} if v.ndim == 1 else {1: "x"}) for k, v in state.items()})
     assert repr(other.up.weight.layout) == "[30@x]"
     gt.nn.init.normal_(w)
@@ -166,8 +167,7 @@ def test_signals_place_a_model_on_sub_meshes(session: Session) -> None:
     loss = out.square().mean()
     loss.backward()
     got = [loss.item(), *(p.grad.numpy() for p in model.parameters())]
-    for a, b in zip(got, expected, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+    same(got, expected, rtol=1e-9, atol=1e-12)
     assert {p.layout.mesh for p in model[0].parameters()} == {gt.mesh("first").grid}
 
 

@@ -95,14 +95,14 @@ def test_a_plain_file_is_read_into_any_layout(tmp_path: Path) -> None:
 
 
 def test_a_layout_for_all_that_is_in_a_file(tmp_path: Path) -> None:
-    """What has no dimensions, such as an optimizer's count of steps, stays whole; what cannot lie so is named."""
+    """A number, such as an optimizer's count of steps, stays whole; a tensor that cannot have the layout is named."""
     path, step = tmp_path / "state.safetensors", np.array(7.0)
     header = {"rows": entry("rows", "float64", ROWS.shape, 0), "step": entry("step", "float64", (), ROWS.nbytes)}
     path.write_bytes(begin(header) + ROWS.tobytes() + step.tobytes())
     store = Store(x=2)
     with using(on(store)):
         gt.load(path, layout={"*": {0: "x"}})
-        with pytest.raises(ArgumentError, match="load: rows: there is no dimension 2 in a tensor of 2"):
+        with pytest.raises(ArgumentError, match="load: rows: dimension 2 is out of range for a tensor of 2 dimensions"):
             gt.load(path, layout={"*": {2: "x"}})
     assert [store.layout(k) for k in sorted(store.uploads)] == ["[101@x]"]
 
@@ -138,20 +138,20 @@ def test_a_failed_one_leaves_the_old_one_whole(tmp_path: Path, monkeypatch: pyte
 #: What is done to an index, and to one of its rows; and what is said of it.
 WRONG: dict[Callable[[Any, Any], Any], str] = {
     lambda index, row: row.update(layout="[99@x]"): "does not fit a tensor",
-    lambda index, row: row.update(dtype="float32"): "does not have the part of model.rows",
-    lambda index, row: row["files"].update({"0": "../secret"}): "a file elsewhere",
+    lambda index, row: row.update(dtype="float32"): "does not hold the shard of model.rows",
+    lambda index, row: row["files"].update({"0": "../secret"}): "a file outside the folder",
     lambda index, row: row["files"].pop("0"): "without all of its parts",
-    lambda index, row: row.pop("axes"): "not one of a sharded checkpoint",
-    lambda index, row: index.update(gt=2): "another version",
-    lambda index, row: index.pop("gt"): "not one of a sharded checkpoint",
+    lambda index, row: row.pop("axes"): "not the index of a sharded checkpoint",
+    lambda index, row: index.update(gt=2): "checkpoint version 2",
+    lambda index, row: index.pop("gt"): "not the index of a sharded checkpoint",
 }
 
 
-def test_what_is_no_checkpoint(tmp_path: Path) -> None:
+def test_folders_that_are_not_checkpoints(tmp_path: Path) -> None:
     with using(on(Store())):
-        with pytest.raises(ArgumentError, match=r"without index\.json"):
+        with pytest.raises(ArgumentError, match=r"has no index\.json"):
             gt.load(tmp_path)
-        with pytest.raises(ArgumentError, match="is a folder, given by its path"):
+        with pytest.raises(ArgumentError, match="sharded=True needs the path of a folder"):
             gt.save({}, io.BytesIO(), sharded=True)
     written(tmp_path, Store(x=2))
     good = (tmp_path / "index.json").read_text()

@@ -47,7 +47,7 @@ def test_a_function_chooses_for_its_own_programs(
     del w
 
 
-def test_replays_have_it_too(session: Session) -> None:
+def test_replays_are_compiled_too(session: Session) -> None:
     """The first run keeps what a replay does not: theirs is another program."""
 
     @gt.function(compile=True)
@@ -64,7 +64,7 @@ def test_replays_have_it_too(session: Session) -> None:
     del kept, y
 
 
-def test_what_is_not_replayed_has_it_too(session: Session) -> None:
+def test_a_function_that_is_not_replayed_is_compiled_too(session: Session) -> None:
     @gt.function(compile=True)
     def f(w: Any) -> Any:
         return w * 2  # has a history: run as plain Python
@@ -152,7 +152,7 @@ def test_a_function_that_ends_its_program_marks_no_other(session: Session) -> No
     del y
 
 
-def test_what_compile_takes(session: Session) -> None:
+def test_arguments_of_compile(session: Session) -> None:
     f = gt.function(lambda x: x + 1)
     assert gt.compile(f) is f
     assert f.compile is True

@@ -73,7 +73,7 @@ def test_another_program_passes_it_again(x: Any, session: Session) -> None:
 
 
 @pytest.mark.parametrize("another", [False, True])
-def test_what_nobody_needs_takes_nothing_and_mixes_nothing_up(another: bool, x: Any, session: Session) -> None:
+def test_an_op_that_is_left_out_passes_no_number(another: bool, x: Any, session: Session) -> None:
     """The op that brought `a` is left out: of those that stay, the first takes `b`."""
     for v in (2.0, 5.0):
         a, b = Shared(v), Shared(10.0)

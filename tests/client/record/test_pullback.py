@@ -48,7 +48,7 @@ def gradients(operands: list[Any], outs: list[Any], gs: list[Tensor], graph: boo
 
 
 @ops(lambda op: op.vjp is not None)
-def test_what_is_written_down_is_what_the_vjp_does(session: Session, op: Op) -> None:
+def test_a_known_gradient_is_what_the_vjp_makes(session: Session, op: Op) -> None:
     tried = False
     for title, operands, outs, gs in differentiated(op):
         with trying(title):
@@ -94,7 +94,7 @@ def test_a_known_backward_runs_no_vjp(session: Session, run_vjps: list[str]) -> 
     assert run_vjps == []
 
 
-def test_layers_alike_share_what_is_written_down(session: Session) -> None:
+def test_equal_layers_share_a_known_gradient(session: Session) -> None:
     x = gt.randn(4, 3, requires_grad=True)
     a = x.exp()
     assert pulls(a) is pulls(a.exp())
@@ -140,7 +140,7 @@ def test_numbers_that_c_code_reads_are_seen_too(session: Session, monkeypatch: p
         assert (Pullback(kind, (x, number), (x,), 1).whole is not None) == known
 
 
-def test_what_no_gradient_needs_is_not_recorded(session: Session) -> None:
+def test_gradients_that_are_not_needed_are_not_recorded(session: Session) -> None:
     """Of a VJP that makes all gradients at once only those are recorded that somebody wants."""
     x, w = gt.randn(4, 3), gt.randn(5, 3, requires_grad=True)
     y = gt.nn.functional.linear(x, w)

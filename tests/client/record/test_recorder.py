@@ -93,7 +93,7 @@ def test_dead_values_are_no_outputs(session: Session) -> None:
     assert z.item() == pytest.approx(3 * np.exp(3.0), rel=1e-6)
 
 
-def test_what_nothing_needs_is_left_out(session: Session) -> None:
+def test_ops_without_a_use_are_left_out(session: Session) -> None:
     x = made(gt.ones(3))
     gt.randn(100)
     x.exp()
@@ -138,7 +138,7 @@ def test_an_input_that_dies_is_donated(session: Session) -> None:
     assert (x + y).tolist() == [3.0, 3.0, 3.0]
 
 
-def test_what_somebody_holds_is_not_donated(session: Session) -> None:
+def test_a_tensor_that_is_still_held_is_not_donated(session: Session) -> None:
     x = gt.ones(3)
     held = {
         "another name": x,
@@ -714,7 +714,7 @@ def test_a_fetch_that_is_interrupted_sends_the_call_that_it_held_back(
     assert y.tolist() == [2.0] * 3
 
 
-def test_a_wait_for_what_is_so_already_still_sends(session: Session, sent: list[Any]) -> None:
+def test_a_wait_for_a_condition_that_is_true_already_still_sends(session: Session, sent: list[Any]) -> None:
     before = len(sent)
     with session.lock:
         session._out.append((GetStats(99), None))

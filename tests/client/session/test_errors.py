@@ -28,7 +28,7 @@ from gt.errors import (
     ServerError,
     ShapeError,
 )  # fmt: skip
-from tests.beside_torch import arrays
+from tests.beside_torch import arrays, same
 from tests.client.conftest import in_turn
 from tests.client.mistakes import Mistakes, refused
 from tests.sim.cluster import Cluster, using
@@ -47,11 +47,11 @@ MISTAKES: Mistakes = {
     "view": (lambda: x34().view(7), ShapeError, r"\(3, 4\)"),
     "expand": (lambda: x34().expand(2, 4), ShapeError, "expand"),
     "cat": (lambda: gt.cat([x34(), gt.ones(3, 5)]), ShapeError, "cat"),
-    "chunk": (lambda: x34().chunk(0), ArgumentError, "chunk: the number of chunks must be positive, not 0"),
-    "sum": (lambda: x34().sum(2), DimError, r"sum: dim 2 is out of range .* \(from -2 to 1\)"),
-    "sum twice": (lambda: x34().sum((0, -2)), DimError, r"sum: dim \(0, -2\) names a dimension twice"),
+    "chunk": (lambda: x34().chunk(0), ArgumentError, "chunk: chunks must be > 0, got 0"),
+    "sum": (lambda: x34().sum(2), DimError, r"sum: dim 2 is out of range for a tensor of 2 dimensions \(expected -2"),
+    "sum twice": (lambda: x34().sum((0, -2)), DimError, r"sum: dimensions \(0, -2\) contain a dimension twice"),
     "softmax": (lambda: x34().softmax(5), DimError, "softmax: dim 5 is out of range"),
-    "dim": (lambda: x34().sum("rows"), ArgumentError, "sum: dim must be an int, not 'rows'"),
+    "dim": (lambda: x34().sum("rows"), ArgumentError, "sum: dim must be an int, got 'rows'"),
     "transpose": (lambda: x34().transpose(0, 3), DimError, "transpose: dim 3"),
     "permute": (lambda: x34().permute(0, 0), DimError, "permute"),
     "squeeze": (lambda: x34().squeeze(4), DimError, "squeeze: dim 4"),
@@ -62,15 +62,15 @@ MISTAKES: Mistakes = {
     "invert": (lambda: ~x34(), DTypeError, "bitwise_not: expected integers or bools, got float32; cast first"),
     "text operand": (lambda: x34() + "a", DTypeError, "add: expected a tensor or a number, got 'a'"),
     "none operand": (lambda: x34() * None, DTypeError, "mul: expected a tensor or a number, got None"),
-    "objects": (lambda: gt.tensor(["a"]), DTypeError, "a tensor cannot hold elements like"),
+    "objects": (lambda: gt.tensor(["a"]), DTypeError, "tensor: expected numbers or nested lists of numbers, got 'a'"),
     "dtype": (lambda: x34().to(dtype="complex32"), DTypeError, "dtype 'complex32' is not one of GT's: float64"),
     "too many elements": (lambda: gt.ones(1 << 20, 1).expand(-1, 1 << 30) + 1, ShapeError, r"expand: .* has more than"),
     "too many dimensions": (lambda: gt.ones([1] * 65), ShapeError, "full: .* at most 64 sizes"),
     "a long number": (lambda: gt.arange(3) + 2**63, ArgumentError, "add: a number of 64 bits does not fit into int64"),
     "another": (lambda: x34().clamp(0, -(2**70)), ArgumentError, "clamp: a number of 71 bits does not fit into int64"),
-    "float size": (lambda: gt.zeros(2, 2.5), ArgumentError, r"zeros: sizes must be ints, not \(2, 2\.5\)"),
+    "float size": (lambda: gt.zeros(2, 2.5), ArgumentError, r"zeros: sizes must be ints, got \(2, 2\.5\)"),
     "text size": (lambda: gt.zeros("ab"), ArgumentError, "zeros: sizes must be ints"),
-    "no size": (lambda: gt.zeros(2.5), ArgumentError, r"zeros: sizes must be ints, not 2\.5"),
+    "no size": (lambda: gt.zeros(2.5), ArgumentError, r"zeros: sizes must be ints, got 2\.5"),
     "in place too wide": (lambda: gt.ones(4).add_(x34()), ShapeError, r"add_: a result of shape \(3, 4\) does not fit"),
     "in place into ints": (lambda: gt.ones(4, dtype=gt.int64).add_(0.5), DTypeError, "add_: a float32 result"),
     "item": (lambda: x34().item(), ShapeError, r"item: a tensor of one element, not \(3, 4\)"),
@@ -251,13 +251,11 @@ def test_out_of_memory_keeps_the_model_and_the_session(k: int, scarce: Session) 
         raised = e
     assert raised is not None
     assert "test_errors.py:" in str(raised)
-    for got, expected in zip(run.state(), want, strict=True):
-        np.testing.assert_array_equal(got, expected)
+    same(run.state(), want, rtol=0)
     assert [s["step"] for s in run.opt.state.values()] == [k] * 4  # what failed was not counted either
     for i in range(3):
         run.step(32, 32 * i)
-    for got, expected in zip(run.state(), after, strict=True):
-        np.testing.assert_array_equal(got, expected)
+    same(run.state(), after, rtol=0)
 
 
 def test_out_of_memory_arrives_by_the_end_of_the_next_step(scarce: Session) -> None:
@@ -268,8 +266,7 @@ def test_out_of_memory_arrives_by_the_end_of_the_next_step(scarce: Session) -> N
     run.step(2048)
     with pytest.raises(OutOfMemory, match=r"bytes.*\n  made by \w+ at .*test_errors\.py:\d+"):
         run.step(64)
-    for got, expected in zip(run.state(), good, strict=True):
-        np.testing.assert_array_equal(got, expected)
+    same(run.state(), good, rtol=0)
 
 
 def test_a_step_that_was_marked_before_the_failure_is_known_fails_too(scarce: Session) -> None:
@@ -284,8 +281,7 @@ def test_a_step_that_was_marked_before_the_failure_is_known_fails_too(scarce: Se
     scarce.channel.cluster.run()
     with pytest.raises(IndexOutOfRange):
         old.numpy()
-    for got, expected in zip(run.state(), good, strict=True):
-        np.testing.assert_array_equal(got, expected)
+    same(run.state(), good, rtol=0)
     run.y = labels
     run.step(64)
     assert all((a != b).any() for a, b in zip(run.state(), good, strict=True))
@@ -317,7 +313,7 @@ def test_deepcopy(session: Session) -> None:
         copy.deepcopy(w * 2.0)
 
 
-def test_a_forked_child_is_told(session: Session) -> None:
+def test_a_forked_child_gets_an_error(session: Session) -> None:
     """The child's first use raises one clear line, and its finalizers do nothing."""
     x = gt.ones(3)
     x.numpy()
@@ -377,7 +373,7 @@ def test_a_closed_session(cluster: Cluster) -> None:
             session.fetch(x._v)
 
 
-def test_a_lost_server_is_told(cluster: Cluster) -> None:
+def test_a_lost_server_is_reported(cluster: Cluster) -> None:
     with using(cluster.client()) as session:
         x = gt.ones(2)
         x.numpy()

@@ -8,28 +8,6 @@ import gt
 from tests.client.views.aliasing import base
 
 
-def data_shares(lib: Any, x: Any) -> None:
-    x.data.mul_(2.0)
-
-
-def detach_shares_both_ways(lib: Any, x: Any) -> Any:
-    d = x.detach()
-    d[0] = 7.0
-    x[1] = 8.0
-    return d
-
-
-def clone_does_not_share(lib: Any, x: Any) -> Any:
-    c = x.clone()
-    c.add_(1.0)
-    x.mul_(3.0)
-    return c
-
-
-def write_through_flat_view(lib: Any, x: Any) -> None:
-    x.view(-1)[3] = 0.0
-
-
 def view_of_view(lib: Any, x: Any) -> Any:
     v = x[1:3]
     w = v[:, 2:4]
@@ -63,26 +41,9 @@ def splits_of_uneven_size(lib: Any, x: Any) -> Any:
     return a, b, c
 
 
-def unbound_rows(lib: Any, x: Any) -> Any:
-    rows = x.unbind(0)
-    rows[2].fill_(1.0)
-    return rows
-
-
 def rows_by_iteration(lib: Any, x: Any) -> None:
     for i, row in enumerate(x):
         row += float(i)
-
-
-def slice_written_then_base_read(lib: Any, x: Any) -> Any:
-    x[:, 1:3].add_(10.0)
-    return x * 2.0
-
-
-def base_written_then_view_read(lib: Any, x: Any) -> Any:
-    v = x[1:3]
-    x.mul_(2.0)
-    return v + 0.0, v
 
 
 def base_written_twice_between_reads(lib: Any, x: Any) -> Any:
@@ -99,11 +60,6 @@ def two_views_overlap(lib: Any, x: Any) -> Any:
     a.mul_(2.0)
     b.add_(1.0)
     return a, b
-
-
-def transposed_in_place(lib: Any, x: Any) -> None:
-    x.t().add_(lib.arange(4, dtype=lib.float64))
-    x.transpose(0, 1)[0].mul_(3.0)
 
 
 def permuted_in_place(lib: Any, x: Any) -> Any:
@@ -152,20 +108,10 @@ def index_assignment_into_view(lib: Any, x: Any) -> None:
     x[1, lib.tensor([0, 5])] = lib.tensor([1.5, 2.5], dtype=lib.float64)
 
 
-def indexing_copies(lib: Any, x: Any) -> Any:
-    y = x[lib.tensor([0, 1])]
-    y.zero_()
-    return y
-
-
 def element_assignment(lib: Any, x: Any) -> None:
     for i in range(4):
         x[i, i] = float(i) * 100.0
     x[-1, -1] = 5.0
-
-
-def strided_slice_written(lib: Any, x: Any) -> None:
-    x[::2, 1::3] = 0.0
 
 
 def swapped_rows(lib: Any, x: Any) -> None:
@@ -174,26 +120,6 @@ def swapped_rows(lib: Any, x: Any) -> None:
 
 def shifted_onto_itself(lib: Any, x: Any) -> None:
     x[1:] = x[:-1].clone()
-
-
-def with_none_and_ellipsis(lib: Any, x: Any) -> None:
-    x[..., 0] = 1.0
-    x[None, 1].mul_(2.0)
-
-
-def squeezed_views(lib: Any, x: Any) -> None:
-    x.unsqueeze(0).squeeze(0)[1] = 0.0
-    x[1:2].squeeze(0).add_(4.0)
-
-
-def flatten_is_a_view(lib: Any, x: Any) -> None:
-    x.flatten()[5:8] = 0.0
-
-
-def whole_slice_is_a_view(lib: Any, x: Any) -> Any:
-    y = x[:]
-    y += 1.0
-    return y
 
 
 def data_set(lib: Any, x: Any) -> Any:
@@ -216,11 +142,6 @@ def detached_view_of_a_view(lib: Any, x: Any) -> Any:
     d = w.detach()
     x.add_(1.0)
     return d + 0.0, w
-
-
-def narrow_and_select(lib: Any, x: Any) -> None:
-    x.narrow(1, 2, 2).fill_(0.0)
-    x.select(0, 3).add_(2.0)
 
 
 def augmented_slice(lib: Any, x: Any) -> None:
@@ -282,31 +203,6 @@ def qkv_split_by_heads(lib: Any, x: Any) -> Any:
     k.copy_(v)
     v[0] = -1.0
     return q, k, v
-
-
-def reshape_of_a_transpose_copies(lib: Any, x: Any) -> Any:
-    y = x.t().reshape(-1)
-    y.zero_()
-    z = x.t().contiguous()
-    z.fill_(1.0)
-    return y, z
-
-
-def contiguous_of_contiguous_is_itself(lib: Any, x: Any) -> Any:
-    y = x.contiguous()
-    y.add_(1.0)
-    return y
-
-
-def casts_share_only_without_a_change(lib: Any, x: Any) -> Any:
-    same, other = x.to(lib.float64), x.to(lib.float32)
-    x.add_(1.0)
-    return same, other, same is x
-
-
-def diagonal_is_a_view(lib: Any, x: Any) -> None:
-    x.diagonal().add_(100.0)
-    x.fill_diagonal_(1.5)
 
 
 def a_ring_buffer(lib: Any, x: Any) -> Any:

@@ -1,7 +1,8 @@
 """Tensors that share memory: the same code on torch and on GT leaves the same numbers in every tensor.
 
 The stories are in the aliasing_*.py beside this file. Each is given a tensor or a layer, writes to it and to what
-shares memory with it, and returns what else is to be compared.
+shares memory with it, and returns what else is to be compared. Which functions return a view is tested in
+tests/client/functions/test_shapes.py.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def test_aliasing_on_the_torch_engine(story: Story) -> None:
 
 
 def test_there_are_enough_stories() -> None:
-    assert len(STORIES) >= 120
+    assert len(STORIES) >= 100
 
 
 # --- threads ----------------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ EXPANDED: dict[str, Write] = {
 
 
 @pytest.mark.parametrize("write", EXPANDED.values(), ids=EXPANDED.keys())
-def test_writing_to_what_was_expanded_is_refused_and_changes_nothing(write: Write, session: Session) -> None:
+def test_writing_to_an_expanded_tensor_is_refused_and_changes_nothing(write: Write, session: Session) -> None:
     x = base(gt)
     with pytest.raises(RuntimeError, match=r"several of its elements are one in memory; write to a clone\(\) of it"):
         write(x)

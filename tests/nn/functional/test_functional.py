@@ -303,11 +303,15 @@ def test_gumbel_softmax_chooses(engine: str) -> None:
 # --- errors ------------------------------------------------------------------------------------------------
 
 ERRORS: list[tuple[type[Exception], str, Callable[[Any], Any]]] = [
-    (ShapeError, r"layer_norm: the last sizes of \(2, 3\) are not \(4,\)", lambda F: F.layer_norm(gt.ones(2, 3), (4,))),
-    (ShapeError, "group_norm: 3 channels cannot be divided into 2 groups", lambda F: F.group_norm(gt.ones(2, 3, 4), 2)),
+    (ShapeError, r"expected an input whose last sizes are \(4,\), got", lambda F: F.layer_norm(gt.ones(2, 3), (4,))),
     (
         ShapeError,
-        r"batch_norm: expected more than one value per channel when training, got shape \(1, 3\)",
+        r"group_norm: 3 channels cannot be divided into 2 groups",
+        lambda F: F.group_norm(gt.ones(2, 3, 4), 2),
+    ),
+    (
+        ShapeError,
+        r"batch_norm: expected more than one value per channel when training",
         lambda F: F.batch_norm(gt.ones(1, 3), None, None, training=True),
     ),
     (
@@ -315,15 +319,11 @@ ERRORS: list[tuple[type[Exception], str, Callable[[Any], Any]]] = [
         r"batch_norm: weight must have shape \(3,\) for an input \(2, 3\), got \(4,\)",
         lambda F: F.batch_norm(gt.ones(2, 3), None, None, gt.ones(4), training=True),
     ),
-    (ArgumentError, "needs running_mean", lambda F: F.batch_norm(gt.ones(2, 3), None, None)),
-    (
-        DTypeError,
-        "layer_norm: expected a floating-point dtype, got int64",
-        lambda F: F.layer_norm(gt.ones(2, 3).long(), (3,)),
-    ),
+    (ArgumentError, "running_mean and running_var are required if", lambda F: F.batch_norm(gt.ones(2, 3), None, None)),
+    (DTypeError, "layer_norm: expected a floating-point dtype", lambda F: F.layer_norm(gt.ones(2, 3).long(), (3,))),
     (
         ShapeError,
-        "attention: query and key must have one size, got 4 and 5",
+        "query and key must have one size, got 4 and 5",
         lambda F: F.scaled_dot_product_attention(gt.ones(1, 1, 2, 4), gt.ones(1, 1, 2, 5), gt.ones(1, 1, 2, 5)),
     ),
     (
@@ -338,13 +338,13 @@ ERRORS: list[tuple[type[Exception], str, Callable[[Any], Any]]] = [
     ),
     (
         ShapeError,
-        r"nll_loss: a weight of shape \(2,\) for 3 classes",
+        r"weight must have shape \(3,\), one per class, got",
         lambda F: F.nll_loss(gt.ones(2, 3), gt.zeros(2, dtype=gt.int64), gt.ones(2)),
     ),
-    (ArgumentError, "reduction is 'mean'", lambda F: F.l1_loss(gt.ones(2), gt.ones(2), reduction="all")),
-    (ArgumentError, "dropout2d: p is a probability", lambda F: F.dropout2d(gt.ones(2, 3, 4), 1.5)),
-    (ShapeError, "must have one shape", lambda F: F.binary_cross_entropy(gt.ones(2), gt.ones(3))),
-    (ShapeError, "must have one shape", lambda F: F.binary_cross_entropy_with_logits(gt.ones(2), gt.ones(3))),
+    (ArgumentError, "reduction must be 'mean', 'sum' or", lambda F: F.l1_loss(gt.ones(2), gt.ones(2), reduction="all")),
+    (ArgumentError, r"p must be a probability between 0 and 1, got 1.5", lambda F: F.dropout2d(gt.ones(2, 3, 4), 1.5)),
+    (ShapeError, "must have the same shape", lambda F: F.binary_cross_entropy(gt.ones(2), gt.ones(3))),
+    (ShapeError, "must have the same shape", lambda F: F.binary_cross_entropy_with_logits(gt.ones(2), gt.ones(3))),
 ]
 
 

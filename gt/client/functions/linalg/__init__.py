@@ -1,1 +1,1 @@
-"""Linear algebra: torch.linalg, and the matrix functions of the top level."""
+"""Linear algebra: the functions of torch.linalg (see gt/linalg.py) and the matrix functions of the top level."""

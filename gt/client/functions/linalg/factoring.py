@@ -1,26 +1,25 @@
-"""Matrices as products: QR, LU, eigenvectors, singular vectors; and what is read off them."""
+"""Matrix decompositions: QR, LU, eigenvalues, singular values; rank and least squares."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from gt import dtypes
 from gt.client.compat.autocast import autocasts
+from gt.client.compat.checks import batches, one_of
 from gt.client.functions import elementwise as ew
 from gt.client.functions import reductions as red
 from gt.client.functions import shapes
 from gt.client.functions.complexes import adjoint, conj
 from gt.client.functions.creation import empty, eye, zeros
 from gt.client.functions.linalg.matrices import matmul, nothing_of
-from gt.client.functions.linalg.solving import solve_triangular, tolerances
+from gt.client.functions.linalg.solving import epsilon, is_vector, pinv, solve_triangular, tolerances
 from gt.client.record.recorder import apply, unary
 from gt.client.record.tree import Kind, Kinds
-from gt.errors import ArgumentError, ShapeError
+from gt.client.tensor import Tensor
+from gt.errors import ShapeError
 from gt.ops import TABLE
 from gt.ops.record import FLOAT32_ON_CPU, Autocast
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = ["lu", "lu_solve", "lu_unpack", "orgqr", "qr", "svd"]
 METHODS = ["lu", "lu_solve", "orgqr", "qr", "svd"]
@@ -35,21 +34,21 @@ _PERMUTATION = Kinds(TABLE["lu_permutation"], "m", "dtype")
 
 
 class QR(NamedTuple):
-    """What qr returns."""
+    """The result of qr."""
 
     Q: Tensor
     R: Tensor
 
 
 class Eigen(NamedTuple):
-    """What eig and eigh return."""
+    """The result of eig and eigh."""
 
     eigenvalues: Tensor
     eigenvectors: Tensor
 
 
 class SVD(NamedTuple):
-    """What linalg.svd returns."""
+    """The result of linalg.svd."""
 
     U: Tensor
     S: Tensor
@@ -57,7 +56,7 @@ class SVD(NamedTuple):
 
 
 class OldSVD(NamedTuple):
-    """What torch.svd returns."""
+    """The result of svd."""
 
     U: Tensor
     S: Tensor
@@ -65,22 +64,31 @@ class OldSVD(NamedTuple):
 
 
 class Factors(NamedTuple):
-    """What linalg.lu and lu_unpack return."""
+    """The result of linalg.lu and lu_unpack."""
 
     P: Tensor
     L: Tensor
     U: Tensor
 
 
+class LeastSquares(NamedTuple):
+    """The result of lstsq."""
+
+    solution: Tensor
+    residuals: Tensor
+    rank: Tensor
+    singular_values: Tensor
+
+
 class LUFactor(NamedTuple):
-    """What lu_factor returns."""
+    """The result of lu_factor."""
 
     LU: Tensor
     pivots: Tensor
 
 
 class LUFactorInfo(NamedTuple):
-    """What lu_factor_ex returns."""
+    """The result of lu_factor_ex."""
 
     LU: Tensor
     pivots: Tensor
@@ -92,9 +100,8 @@ class LUFactorInfo(NamedTuple):
 
 @autocasts(Autocast(cpu="float32", cuda="off"))
 def linalg_qr(A: Any, mode: str = "reduced") -> QR:
-    """A matrix as orthonormal columns times a triangle. Mode 'r' computes the triangle only."""
-    if mode not in ("reduced", "complete", "r"):
-        raise ArgumentError(f"linalg.qr: mode={mode!r} is not one of reduced, complete, r")
+    """The QR decomposition: A = Q @ R with orthonormal columns Q and upper triangular R; mode 'r' computes R only."""
+    one_of("linalg.qr", "mode", mode, "reduced", "complete", "r")
     if mode == "r":
         return QR(empty(0, dtype=A.dtype), apply(_QR["reduced"], (A,))[1])
     q, r = apply(_QR[mode], (A,))
@@ -103,15 +110,15 @@ def linalg_qr(A: Any, mode: str = "reduced") -> QR:
 
 @autocasts(Autocast(cpu="float32", cuda="off"))
 def qr(input: Any, some: bool = True) -> QR:
-    """A matrix as orthonormal columns times a triangle; see linalg.qr."""
+    """The QR decomposition; see linalg.qr."""
     return linalg_qr(input, "reduced" if some else "complete")
 
 
 @autocasts(Autocast(cpu="float32", cuda="off"))
 def householder_product(A: Any, tau: Any) -> Tensor:
-    """The first columns of a product of reflections: what geqrf leaves below the diagonal, and tau."""
+    """The first columns of a product of Householder reflections, given as geqrf returns them."""
     if A.ndim < 2 or A.shape[-1] > A.shape[-2] or tau.ndim != A.ndim - 1 or tau.shape[-1] > A.shape[-1]:
-        raise ShapeError(f"linalg.householder_product: {A.shape} and tau {tau.shape} do not fit")
+        raise ShapeError(f"linalg.householder_product: shapes {A.shape} of A and {tau.shape} of tau do not match")
     m, n = A.shape[-2:]
     k = tau.shape[-1]
     below = shapes.tril(A, -1)
@@ -126,54 +133,53 @@ def householder_product(A: Any, tau: Any) -> Tensor:
 
 @autocasts(Autocast(cpu="float32", cuda="off"))
 def orgqr(input: Any, tau: Any) -> Tensor:
-    """See linalg.householder_product."""
+    """Same as linalg.householder_product()."""
     return householder_product(input, tau)
 
 
-# --- eigenvectors --------------------------------------------------------------------------------------
+# --- eigenvalues ---------------------------------------------------------------------------------------
 
 
 @autocasts(Autocast(cpu="float32", cuda="off"))
 def eigh(A: Any, UPLO: str = "L") -> Eigen:
-    """The eigenvalues, ascending, and eigenvectors of a symmetric or Hermitian matrix."""
-    if UPLO not in ("L", "U", "l", "u"):
-        raise ArgumentError(f"linalg.eigh: UPLO={UPLO!r} is not 'L' or 'U'")
+    """The eigenvalues, in ascending order, and eigenvectors of symmetric or Hermitian matrices."""
+    one_of("linalg.eigh", "UPLO", UPLO, "L", "U", "l", "u")
     values, vectors = apply(_EIGH[UPLO in "Uu"], (A,))
     return Eigen(values, vectors)
 
 
 @autocasts(Autocast(cpu="float32", cuda="off"))
 def eigvalsh(A: Any, UPLO: str = "L") -> Tensor:
-    """The eigenvalues, ascending, of a symmetric or Hermitian matrix."""
+    """The eigenvalues, in ascending order, of symmetric or Hermitian matrices."""
     return eigh(A, UPLO).eigenvalues
 
 
 @autocasts(Autocast(cpu="float32", cuda="off"))
 def eig(A: Any) -> Eigen:
-    """The eigenvalues and eigenvectors of a square matrix; complex."""
+    """The complex eigenvalues and eigenvectors of square matrices."""
     values, vectors = apply(_EIG, (A,))
     return Eigen(values, vectors)
 
 
 @autocasts(Autocast(cpu="float32", cuda="off"))
 def eigvals(A: Any) -> Tensor:
-    """The eigenvalues of a square matrix; complex."""
+    """The complex eigenvalues of square matrices."""
     return eig(A).eigenvalues
 
 
-# --- singular vectors ----------------------------------------------------------------------------------
+# --- singular values -----------------------------------------------------------------------------------
 
 
 @autocasts(Autocast(cpu="float32", cuda="off"))
 def linalg_svd(A: Any, full_matrices: bool = True, *, driver: str | None = None) -> SVD:
-    """A matrix as U @ diag(S) @ Vh, with orthonormal U and Vh, and S descending."""
+    """The singular value decomposition: A = U @ diag(S) @ Vh, with S in descending order."""
     u, s, vh = apply(_SVD[bool(full_matrices)], (A,))
     return SVD(u, s, vh)
 
 
 @autocasts(Autocast(cpu="float32", cuda="off"))
 def svd(input: Any, some: bool = True, compute_uv: bool = True) -> OldSVD:
-    """A matrix as U @ diag(S) @ V.mH; see linalg.svd."""
+    """The singular value decomposition: input = U @ diag(S) @ V.mH; see linalg.svd."""
     if not compute_uv:
         m, n, batch = input.shape[-2], input.shape[-1], tuple(input.shape[:-2])
         return OldSVD(zeros(*batch, m, m, dtype=input.dtype), svdvals(input), zeros(*batch, n, n, dtype=input.dtype))
@@ -183,15 +189,14 @@ def svd(input: Any, some: bool = True, compute_uv: bool = True) -> OldSVD:
 
 @autocasts(Autocast(cpu="float32", cuda="off"))
 def svdvals(A: Any, *, driver: str | None = None) -> Tensor:
-    """The singular values of a matrix, descending."""
+    """The singular values of matrices, in descending order."""
     return linalg_svd(A, False).S
 
 
 @autocasts(Autocast(cpu="float32", cuda="off"))
 def matrix_rank(A: Any, tol: Any = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None) -> Tensor:
-    """How many singular values are larger than max(atol, rtol * the largest)."""
-    if A.ndim < 2:
-        raise ShapeError(f"linalg.matrix_rank: takes matrices, not {A.shape}")
+    """The rank of matrices: the number of singular values larger than max(atol, rtol * the largest one)."""
+    batches("linalg.matrix_rank", A)
     if tol is not None:
         atol, rtol = tol, 0.0
     low, relative = tolerances(A, atol, rtol)
@@ -203,11 +208,34 @@ def matrix_rank(A: Any, tol: Any = None, hermitian: bool = False, *, atol: Any =
     return red.sum(ew.gt(values, shapes.unsqueeze(least, -1)), -1)
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
+def lstsq(A: Any, B: Any, rcond: float | None = None, *, driver: str | None = None) -> LeastSquares:
+    """The least-squares solution X of A @ X = B, of minimal norm. The drivers gelsd and gelss wait for the rank."""
+    driver = driver or "gelsy"
+    one_of("linalg.lstsq", "driver", driver, "gels", "gelsy", "gelsd", "gelss")
+    vector = is_vector(A, B)
+    if vector:
+        B = shapes.unsqueeze(B, -1)
+    if A.ndim < 2 or B.ndim < 2 or A.shape[-2] != B.shape[-2]:
+        raise ShapeError(f"linalg.lstsq: A and B must have the same number of rows, got shapes {A.shape} and {B.shape}")
+    m, n = A.shape[-2:]
+    cut = epsilon(A) * max(m, n) if rcond is None or rcond < 0 else rcond
+    x = matmul(pinv(A, rtol=cut), B)
+    rank = empty(0, dtype=dtypes.int64) if driver == "gels" else matrix_rank(A.detach(), rtol=cut)
+    values = svdvals(A.detach()) if driver in ("gelsd", "gelss") else empty(0, dtype=A.dtype.to_real())
+    if m > n and driver != "gelsy" and (driver == "gels" or bool(red.all(ew.eq(rank, n)))):
+        size = ew.abs(ew.sub(matmul(A, x), B))
+        residuals = red.sum(ew.mul(size, size), -2)
+    else:
+        residuals = ew.abs(shapes.reshape(x, (x.numel(),))[:0])
+    return LeastSquares(shapes.squeeze(x, -1) if vector else x, residuals, rank, values)
+
+
 # --- LU ------------------------------------------------------------------------------------------------
 
 
 def lu_factor_ex(A: Any, *, pivot: bool = True, check_errors: bool = False) -> LUFactorInfo:
-    """The triangles of linalg.lu in one matrix, the exchanges of rows, and 0 where A is not singular."""
+    """The LU factors in one matrix, the pivots, and info, which is 0 where A is not singular."""
     made, pivots, info = apply(_LU[bool(pivot)], (A,))
     if check_errors:
         made = apply(_CHECK["linalg.lu_factor_ex: the matrix is singular"], (made, info))
@@ -215,20 +243,20 @@ def lu_factor_ex(A: Any, *, pivot: bool = True, check_errors: bool = False) -> L
 
 
 def lu_factor(A: Any, *, pivot: bool = True) -> LUFactor:
-    """The triangles of linalg.lu in one matrix, and the exchanges of rows."""
+    """The LU factors in one matrix, and the pivots."""
     made = lu_factor_ex(A, pivot=pivot)
     return LUFactor(made.LU, made.pivots)
 
 
 @autocasts(FLOAT32_ON_CPU)
 def lu(A: Any, pivot: bool = True, get_infos: bool = False) -> tuple[Tensor, ...]:
-    """linalg.lu_factor; with get_infos, also 0 where A is not singular."""
+    """Same as linalg.lu_factor(); with get_infos, also returns info, which is 0 where A is not singular."""
     made = lu_factor_ex(A, pivot=pivot)
     return (made.LU, made.pivots, made.info) if get_infos else (made.LU, made.pivots)
 
 
 def linalg_lu(A: Any, *, pivot: bool = True) -> Factors:
-    """A matrix as P @ L @ U: a permutation and two triangles."""
+    """The LU decomposition: A = P @ L @ U with a permutation and two triangular matrices."""
     made = lu_factor_ex(A, pivot=pivot)
     return lu_unpack(made.LU, made.pivots)
 
@@ -238,9 +266,8 @@ def _permutation(pivots: Any, m: int, dtype: Any) -> Tensor:
 
 
 def lu_unpack(LU_data: Any, LU_pivots: Any, unpack_data: bool = True, unpack_pivots: bool = True) -> Factors:
-    """P, L and U of what lu_factor returned."""
-    if LU_data.ndim < 2:
-        raise ShapeError(f"lu_unpack: LU_data has at least 2 dimensions, not the shape {LU_data.shape}")
+    """The matrices P, L and U of a result of lu_factor."""
+    batches("lu_unpack", LU_data)
     m, n = LU_data.shape[-2:]
     k = min(m, n)
     nothing = empty(0, dtype=LU_data.dtype)
@@ -253,10 +280,10 @@ def lu_unpack(LU_data: Any, LU_pivots: Any, unpack_data: bool = True, unpack_piv
 
 @autocasts(Autocast(cpu="off", cuda="off"))
 def linalg_lu_solve(LU: Any, pivots: Any, B: Any, *, left: bool = True, adjoint: bool = False) -> Tensor:
-    """The X of A @ X = B (X @ A = B unless left), given what lu_factor returned for A, or for A.mH."""
+    """Solve A @ X = B (X @ A = B if not left; with A.mH if adjoint), given the result of lu_factor(A)."""
     n = LU.shape[-1] if LU.ndim > 1 else -1
     if n < 0 or B.ndim < 2 or LU.shape[-2] != n or B.shape[-2 if left else -1] != n:
-        raise ShapeError(f"linalg.lu_solve: LU {LU.shape} and B {B.shape} do not fit with left={left}")
+        raise ShapeError(f"linalg.lu_solve: shapes {LU.shape} of LU and {B.shape} of B do not match (left={left})")
     p = _permutation(pivots, n, LU.dtype)
     low, up = (_flip(LU), _flip(LU)) if adjoint else (LU, LU)
 
@@ -281,5 +308,5 @@ def _flip(x: Any) -> Tensor:
 
 @autocasts(Autocast(cpu="float32", cuda="off"))
 def lu_solve(b: Any, LU_data: Any, LU_pivots: Any) -> Tensor:
-    """The X of A @ X = b, given what lu returned for A."""
+    """Solve A @ X = b, given the result of lu(A)."""
     return linalg_lu_solve(LU_data, LU_pivots, b)

@@ -12,20 +12,12 @@ import torch
 import gt
 from gt.errors import ArgumentError, AutogradError, DimError, DTypeError, ShapeError
 from tests.beside_torch import compare
+from tests.client.functions.linalg.drawing import draws
 from tests.client.mistakes import Mistakes, refused
 
 pytestmark = pytest.mark.usefixtures("session")
 
-RNG = np.random.default_rng(0)
-
-
-def real(*size: int) -> Any:
-    return RNG.normal(size=size)
-
-
-def turning(*size: int) -> Any:
-    return real(*size) + 1j * real(*size)
-
+real, turning = draws(0)
 
 Case = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -147,28 +139,20 @@ def test_sets() -> None:
 
 #: What a user gets wrong: the error names the op and the sizes.
 MISTAKES: Mistakes = {
-    "mm": (lambda: gt.ones(2, 3).mm(gt.ones(3)), ShapeError, r"mm: takes two matrices, not \(2, 3\) and \(3,\)"),
+    "mm": (lambda: gt.ones(2, 3).mm(gt.ones(3)), ShapeError, r"mm: expected two matrices, got shapes \(2, 3\) and"),
     "inner": (lambda: gt.ones(2, 3) @ gt.ones(2, 3), ShapeError, r"\(2, 3\) @ \(2, 3\): inner sizes 3 and 2 differ"),
-    "types": (
-        lambda: gt.ones(2, 2) @ gt.ones(2, 2).double(),
-        DTypeError,
-        "matmul: expected one dtype, got float32 and float64",
-    ),
+    "types": (lambda: gt.ones(2, 2) @ gt.ones(2, 2).double(), DTypeError, "matmul: expected one dtype"),
     "bool": (lambda: gt.ones(2, 2).bool() @ gt.ones(2, 2).bool(), DTypeError, "not defined for bool"),
-    "batches": (lambda: gt.bmm(gt.ones(2, 3, 4), gt.ones(3, 4, 2)), ShapeError, "bmm: takes two batches"),
-    "expand": (lambda: gt.addmm(gt.ones(3), gt.ones(2, 2), gt.ones(2, 2)), ShapeError, "does not expand"),
+    "batches": (lambda: gt.bmm(gt.ones(2, 3, 4), gt.ones(3, 4, 2)), ShapeError, "bmm: expected two batches of the"),
+    "expand": (lambda: gt.addmm(gt.ones(3), gt.ones(2, 2), gt.ones(2, 2)), ShapeError, r"input of shape \(3,\) does"),
     "letters": (lambda: gt.einsum("ij,jk", gt.ones(2, 3), gt.ones(4, 2)), ShapeError, "'j' has sizes 3 and 4"),
     "rank": (lambda: gt.einsum("ijk", gt.ones(2, 3)), ShapeError, r"'ijk' does not fit an operand of shape \(2, 3\)"),
-    "nowhere": (lambda: gt.einsum("ij->ik", gt.ones(2, 3)), ArgumentError, "in the result and in no operand"),
-    "count": (lambda: gt.einsum("ij,jk", gt.ones(2, 3)), ArgumentError, "names 2 operands, there are 1"),
-    "diagonal": (lambda: gt.ones(2, 2).diagonal(0, 1, 1), DimError, "dim1 and dim2 are both 1"),
-    "cross": (lambda: gt.cross(gt.ones(2), gt.ones(2)), ShapeError, "has size 3"),
-    "complex": (
-        lambda: gt.complex(gt.ones(2), gt.ones(2).int()),
-        DTypeError,
-        "complex: expected parts of float32 or float64, got int32; cast first",
-    ),
-    "imag": (lambda: gt.ones(2).imag, DTypeError, "a float32 tensor has no imaginary part"),
+    "nowhere": (lambda: gt.einsum("ij->ik", gt.ones(2, 3)), ArgumentError, "einsum: 'ij->ik': 'k' is in the output"),
+    "count": (lambda: gt.einsum("ij,jk", gt.ones(2, 3)), ArgumentError, "einsum: 'ij,jk' expects 2 operands, got 1"),
+    "diagonal": (lambda: gt.ones(2, 2).diagonal(0, 1, 1), DimError, "diagonal: dim1 and dim2 must differ, got"),
+    "cross": (lambda: gt.cross(gt.ones(2), gt.ones(2)), ShapeError, "cross: expected a dimension of size 3, got shape"),
+    "complex": (lambda: gt.complex(gt.ones(2), gt.ones(2).int()), DTypeError, "float32 or float64, got int32"),
+    "imag": (lambda: gt.ones(2).imag, DTypeError, "imag: expected a complex tensor, got float32"),
 }
 
 
@@ -231,7 +215,7 @@ def test_complex_tensors_print_as_in_torch(data: Any) -> None:
     assert repr(ours) == repr(theirs).replace("torch.", "gt.")
 
 
-def test_what_is_complex_needs_a_gradient_to_go_back() -> None:
+def test_backward_of_a_complex_tensor_needs_a_gradient() -> None:
     z = gt.tensor([1 + 2j], requires_grad=True)
     with pytest.raises(AutogradError, match=r"complex64 tensor needs backward\(gradient\)"):
         (z * z).sum().backward()

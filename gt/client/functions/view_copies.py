@@ -1,11 +1,12 @@
-"""The views of torch as copies: `transpose_copy` is `transpose` in memory of its own, and so on."""
+"""View functions that return copies: `transpose_copy` is a copy of `transpose`, and so on."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from gt.client.functions import shapes, slices
+from gt.client.functions import shapes
+from gt.client.functions.indexing import narrow, select
 from gt.client.functions.joining import split_with_sizes
 
 __all__ = [
@@ -22,16 +23,16 @@ def _copying(view: Callable[..., Any], name: str) -> Callable[..., Any]:
         return tuple(x.clone() for x in out) if isinstance(out, tuple) else out.clone()
 
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"As {name.removesuffix('_copy')}, in memory of its own."
+    function.__doc__ = f"Same as {name.removesuffix('_copy')}(), but returns a copy."
     return function
 
 
 alias_copy = _copying(lambda x: x, "alias_copy")
 detach_copy = _copying(lambda x: x.detach(), "detach_copy")
 expand_copy = _copying(shapes.expand, "expand_copy")
-narrow_copy = _copying(slices.narrow, "narrow_copy")
+narrow_copy = _copying(narrow, "narrow_copy")
 permute_copy = _copying(shapes.permute, "permute_copy")
-select_copy = _copying(slices.select, "select_copy")
+select_copy = _copying(select, "select_copy")
 split_copy = _copying(shapes.split, "split_copy")
 split_with_sizes_copy = _copying(split_with_sizes, "split_with_sizes_copy")
 squeeze_copy = _copying(shapes.squeeze, "squeeze_copy")

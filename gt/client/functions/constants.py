@@ -1,0 +1,47 @@
+"""Tensors made of numbers and host data: what the other families build on.
+
+`creation` has the same for users, with torch's keywords. This file imports no other family.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gt import dtypes
+from gt.client.mesh import sharding
+from gt.client.record import recorder as recording
+from gt.client.record.recorder import apply
+from gt.client.record.tree import Kinds
+from gt.dtypes import DType
+from gt.errors import DTypeError
+from gt.ops import TABLE
+from gt.program import spec
+
+if TYPE_CHECKING:
+    from gt.client.tensor import Tensor
+
+BY_VALUE_NBYTES = 1024  #: Host data up to this size is sent with the call that uses it.
+
+_DATA = Kinds(TABLE["data"], "shape", "dtype")
+_FULL = Kinds(TABLE["full"], "shape", "dtype")
+
+
+def filled(shape: tuple[int, ...], value: Any, dtype: DType) -> Tensor:
+    """A tensor whose elements are all the same number."""
+    return apply(_FULL[shape, dtype.name], (value,))
+
+
+def upload(op: str, array: np.ndarray[Any, Any], layout: Any = None) -> Tensor:
+    """A tensor with a copy of an array; with a layout (see `gt.shard`) each worker receives only its part."""
+    try:
+        dtype = dtypes.dtype(array.dtype)
+    except DTypeError:
+        raise DTypeError(f"{op}: elements of type {array.dtype} are not supported") from None
+    shape = tuple(array.shape)
+    text = "" if layout is None else sharding.layout_text(op, shape, layout)
+    if array.nbytes <= BY_VALUE_NBYTES:
+        made = apply(_DATA[shape, dtype.name], (array.tobytes(),))
+        return made if layout is None else sharding.pinned(made, text)
+    return recording.make(recording.recorder().session.upload(array, spec(shape, dtype), text))

@@ -1,0 +1,60 @@
+"""Routers and channels for tests, and how to wait for something on a router."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from gt.transport import connect
+from gt.transport.codec import Buffer
+from gt.transport.router import Router
+from gt.transport.sockets import SocketChannel
+from gt.transport.unix import UnixChannel, UnixRouter
+
+DEADLINE_S = 10.0
+
+AnyRouter = Router | UnixRouter
+Join = Callable[[], SocketChannel | UnixChannel]
+
+
+@contextmanager
+def joining(router: AnyRouter) -> Iterator[Join]:
+    """A function that connects to a router; what it has made is closed at the end."""
+    made: list[SocketChannel | UnixChannel] = []
+
+    def new() -> SocketChannel | UnixChannel:
+        made.append(connect(router.address))
+        return made[-1]
+
+    yield new
+    for channel in made:
+        channel.close()
+
+
+def until(router: AnyRouter, ready: Callable[[], Any]) -> Any:
+    """Let the router work until `ready` returns something true; returns that."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not (found := ready()):
+        assert time.monotonic() < deadline, "it did not happen"
+        router.wait(0.05)
+    return found
+
+
+def next_message(router: AnyRouter) -> tuple[bytes, list[Buffer]]:
+    got: tuple[bytes, list[Buffer]] = until(router, router.receive)
+    return got
+
+
+def until_lost(router: AnyRouter, peer: bytes) -> list[bytes]:
+    """The peers lost up to and with this one."""
+    lost: list[bytes] = []
+
+    def look() -> bool:
+        router.receive()
+        lost.extend(router.lost())
+        return peer in lost
+
+    until(router, look)
+    return lost
