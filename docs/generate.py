@@ -108,7 +108,7 @@ APART = {
     "gt.client.compat.switches",
     "gt.client.functions.save",
     "gt.client.mesh.sharding",
-    "gt.client.record.traced",
+    "gt.client.replay.traced",
     "gt.client.session.connecting",
 }
 

@@ -26,6 +26,8 @@ from gt.client.functions.diagonals import *
 from gt.client.functions.einsum import *
 from gt.client.functions.elementwise import *
 from gt.client.functions.indexing import *
+from gt.client.functions.inplace import *
+from gt.client.functions.inplace import *
 from gt.client.functions.joining import *
 from gt.client.functions.linalg.factoring import *
 from gt.client.functions.linalg.matrices import *
@@ -34,8 +36,9 @@ from gt.client.functions.linalg.solving import *
 from gt.client.functions.masks import *
 from gt.client.functions.padding import *
 from gt.client.functions.pairs import *
-from gt.client.functions.printing import *
 from gt.client.functions.randoms import *
+from gt.client.functions.reading import *
+from gt.client.functions.reading import *
 from gt.client.functions.reductions import *
 from gt.client.functions.save import load, save
 from gt.client.functions.scans import *
@@ -50,11 +53,9 @@ from gt.client.grad.backward import grad
 from gt.client.grad.checkpoint import checkpoint, checkpoint_sequential
 from gt.client.grad.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from gt.client.mesh.sharding import *
-from gt.client.record.compiling import *
-from gt.client.record.traced import function
+from gt.client.replay.traced import *
 from gt.client.session.connecting import connect, disconnect, gpu_workers
 from gt.client.tensor import Parameter, Tensor
-from gt.client.views.inplace import *
 from gt.dtypes import (
     DType, bfloat16, complex64, complex128, float16, float32, float64, int8, int16, int32, int64, promote_types, uint8,
 )  # fmt: skip

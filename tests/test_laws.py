@@ -21,6 +21,9 @@ from gt import config, nn, optim
 from gt.client.compat import arguments
 from gt.nn import functional
 
+from . import packages
+from .packages import within
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "gt"
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -32,59 +35,49 @@ def name_of(file: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports(file: Path) -> set[str]:
-    """Every module that a file imports, anywhere in it, but for its type checker alone."""
-    found: set[str] = set()
-    stack: list[ast.AST] = [ast.parse(file.read_text())]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            stack.extend(node.orelse)
-            continue
-        if isinstance(node, ast.Import):
-            found.update(a.name for a in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{file}: a relative import"
-            assert node.module is not None
-            found.add(node.module)
-            found.update(f"{node.module}.{a.name}" for a in node.names)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
-            found.update(a.value for a in node.args if isinstance(a, ast.Constant))
-        stack.extend(ast.iter_child_nodes(node))
-    return found
+TEXTS = packages.sources()
+GRAPH = packages.graph(TEXTS)
+#: Every module that a file imports, anywhere in it; of `from a import b` both `a` and `a.b`.
+IMPORTS = {
+    name: {i.module for i in packages.imports(text)} | {i.module for i in packages.imports(text, TEXTS)}
+    for name, text in TEXTS.items()
+}
 
 
-IMPORTS = {name_of(f): imports(f) for f in FILES}
-
-
-def within(module: str, *packages: str) -> bool:
-    return any(module == p or module.startswith(p + ".") for p in packages)
-
-
-def reaches(importers: str, *packages: str) -> list[str]:
+def reaches(importers: str, *parts: str) -> list[str]:
     """Which imports go from one part to another: `a -> b`."""
     return sorted(
         f"{name} -> {module}"
         for name, modules in IMPORTS.items()
         if within(name, importers)
         for module in modules
-        if within(module, *packages)
+        if within(module, *parts)
     )
 
 
 # --- who imports whom ------------------------------------------------------------------------------------------------
 
 
-def test_the_law_sees_imports(tmp_path: Path) -> None:
-    """The reader itself: nested, aliased and computed imports are found, those for types are not."""
-    file = tmp_path / "a.py"
-    file.write_text(
+def test_the_law_sees_imports() -> None:
+    """The reader itself: imports are found wherever they are written, and it is known which are inside of functions."""
+    text = (
         "from typing import TYPE_CHECKING\nimport gt.config as c\nif TYPE_CHECKING:\n    import torch\n"
         "def f():\n    from gt.client import tensor\n    import importlib\n    importlib.import_module('jax')\n"
     )
-    found = imports(file)
-    assert {"gt.config", "gt.client", "gt.client.tensor", "jax"} <= found
-    assert "torch" not in found
+    found = packages.imports(text, ["gt.client.tensor"])
+    assert [(i.module, i.line) for i in found if not i.local] == [("typing", 1), ("gt.config", 2), ("torch", 4)]
+    assert [(i.module, i.line) for i in found if i.local] == [("gt.client.tensor", 6), ("importlib", 7), ("jax", 8)]
+    with pytest.raises(AssertionError, match="relative"):
+        packages.imports("from . import a")
+
+
+def test_the_law_sees_cycles() -> None:
+    straight = {"gt.a": "import gt.b", "gt.b": "def f():\n    from gt import c", "gt.c": ""}
+    assert packages.graph(straight) == {"gt.a": {"gt.b"}, "gt.b": {"gt.c"}, "gt.c": set()}
+    assert packages.cycles(packages.graph(straight)) == []
+    for back in ("import gt.a", "def f():\n    import gt.a", "if TYPE_CHECKING:\n    from gt import a"):
+        assert packages.cycles(packages.graph({**straight, "gt.c": back})) == [["gt.a", "gt.b", "gt.c"]]
+    assert packages.reached(packages.graph(straight), ["gt.b"]) == {"gt.b", "gt.c"}
 
 
 ABOVE = ["gt.client", "gt.dispatcher", "gt.worker", "gt.transport", "gt.server", "gt.cli", "gt.nn", "gt.optim"]
@@ -144,7 +137,7 @@ def test_the_core_is_light() -> None:
     allowed = {"gt", "numpy", "ml_dtypes", "msgspec", "zmq", *sys.stdlib_module_names}
     for name, modules in IMPORTS.items():
         foreign = {m.split(".")[0] for m in modules} - allowed
-        if name == "gt.client.mesh.signals":
+        if name == "gt.client.session.signals":
             foreign -= {"yaml"}  # optional: imported where a YAML file is read
         if not within(name, "gt.worker.engines", "gt.client.compat.interop"):
             assert foreign == set(), name
@@ -166,6 +159,100 @@ def test_import_gt_loads_no_engine_and_starts_nothing() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert done.stderr == ""
     assert done.stdout.strip() == "[] 1"
+
+
+# --- the engine room of the client -----------------------------------------------------------------------------------
+
+#: What records, sends and differentiates; the function library is built on it.
+ROOM = tuple(f"gt.client.{part}" for part in "programs tensor session record grad views replay".split())
+#: Files of the library that it may use: they know nothing of tensors.
+FOUNDATIONS = ("gt.client.compat.arguments", "gt.client.compat.dims")
+#: Imported where it is used, of all of GT: a client that joins a running server needs nothing of it.
+WHERE_USED = {("gt.client.session.connecting", "gt.server.local")}
+
+
+def room(texts: dict[str, str]) -> dict[str, str]:
+    return {name: text for name, text in texts.items() if within(name, *ROOM)}
+
+
+def strangers(texts: dict[str, str]) -> list[str]:
+    """What the engine room imports of the client, directly or not, that is not part of it."""
+    found = packages.reached(packages.graph(texts), room(texts))
+    return sorted(
+        m for m in found if within(m, "gt.client", "gt.nn", "gt.optim") and not within(m, *ROOM, *FOUNDATIONS)
+    )
+
+
+def local_imports(texts: dict[str, str]) -> list[tuple[str, str]]:
+    """Imports of GT's own modules inside of functions."""
+    return [
+        (name, i.module)
+        for name, text in room(texts).items()
+        for i in packages.imports(text, texts)
+        if i.local and within(i.module, "gt")
+    ]
+
+
+def test_the_engine_room_imports_no_function_family() -> None:
+    assert strangers(TEXTS) == []
+    assert all(not packages.reached(GRAPH, [f]) & set(room(TEXTS)) for f in FOUNDATIONS)
+
+
+def test_the_engine_room_has_no_cycle() -> None:
+    found = packages.reached(GRAPH, room(TEXTS))
+    assert packages.cycles({name: GRAPH[name] & found for name in found if within(name, "gt.client")}) == []
+
+
+def test_the_packages_of_the_engine_room_have_no_cycle() -> None:
+    part = {name: ".".join(name.split(".")[:3]) for name in room(TEXTS)}
+    assert packages.cycles(packages.grouped(GRAPH, part)) == []
+
+
+def test_the_engine_room_imports_at_the_top() -> None:
+    assert set(local_imports(TEXTS)) == WHERE_USED
+
+
+@pytest.mark.parametrize("form", ["{}", "def f():\n    {}", "if TYPE_CHECKING:\n    {}"])
+@pytest.mark.parametrize(
+    "line", ["from gt.client.functions import shapes", "from gt.client.mesh.sharding import shard"]
+)
+def test_the_law_of_the_engine_room_is_not_blind(form: str, line: str) -> None:
+    """A violation that is planted in its lowest file is found, in whatever form it is written."""
+    name = "gt.client.programs.numbers"
+    planted = {**TEXTS, name: TEXTS[name] + "\n" + form.format(line) + "\n"}
+    assert strangers(planted) != []
+    assert packages.cycles(packages.graph(planted)) != packages.cycles(GRAPH)
+    assert (len(local_imports(planted)) > len(WHERE_USED)) == form.startswith("def")
+
+
+# --- ops and workers -------------------------------------------------------------------------------------------------
+
+
+def test_what_an_op_is_knows_no_op() -> None:
+    core = "record rules sharding shard trace operators check evaluate engines".split()
+    assert [line for part in core for line in reaches(f"gt.ops.{part}", "gt.ops.families")] == []
+
+
+def test_what_runs_programs_knows_no_messages() -> None:
+    handling = "core calls together fetches transfers session main".split()
+    assert reaches("gt.worker.run", *[f"gt.worker.{part}" for part in handling]) == []
+
+
+# --- the picture -----------------------------------------------------------------------------------------------------
+
+
+def test_the_picture_of_the_packages_is_current() -> None:
+    """`python -m tests.packages` draws it anew."""
+    assert packages.PICTURE.read_text() == packages.picture(TEXTS)
+
+
+def test_arrows_in_the_picture_lead_down() -> None:
+    edges = {"a": {"b", "c"}, "b": {"c"}, "c": {"d"}, "d": {"c", "e"}, "e": set()}
+    assert packages.reduced(edges) == {"a": {"b"}, "b": {"c"}, "c": set(), "d": {"e"}, "e": set()}
+    assert packages.layers(edges) == {"a": 0, "b": 1, "c": 2, "d": 2, "e": 3}
+    real = packages.grouped(GRAPH, packages.box_of(TEXTS))
+    layer = packages.layers(real)
+    assert all(layer[a] < layer[b] for a, targets in packages.reduced(real).items() for b in targets)
 
 
 # --- settings --------------------------------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from gt.client.record import precision
+from gt.client.programs.tree import current_precision
+from gt.client.session.connecting import choose_precision
 from gt.errors import ArgumentError
 
 
@@ -18,11 +19,11 @@ class _Matmul:
 
     @property
     def allow_tf32(self) -> bool:
-        return precision.current().product != "highest"
+        return current_precision().product != "highest"
 
     @allow_tf32.setter
     def allow_tf32(self, allow: bool) -> None:
-        precision.choose(product="high" if allow else "highest")
+        choose_precision(product="high" if allow else "highest")
 
     @property
     def fp32_precision(self) -> str:

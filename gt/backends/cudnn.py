@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from gt.client.record import precision
+from gt.client.programs.tree import current_precision
+from gt.client.session.connecting import choose_precision
 
 enabled, benchmark, deterministic = True, False, False
 benchmark_limit: int | None = 10
@@ -19,11 +20,11 @@ class _Flags(ModuleType):
 
     @property
     def allow_tf32(self) -> bool:
-        return precision.current().conv_tf32
+        return current_precision().conv_tf32
 
     @allow_tf32.setter
     def allow_tf32(self, allow: bool) -> None:
-        precision.choose(conv_tf32=bool(allow))
+        choose_precision(conv_tf32=bool(allow))
 
 
 sys.modules[__name__].__class__ = _Flags
@@ -44,9 +45,9 @@ def flags(
     allow_tf32: bool = True, fp32_precision: str = "none",
 ) -> Iterator[Any]:  # fmt: skip
     """A context manager that sets `allow_tf32`; the other flags have no effect."""
-    before = precision.current().conv_tf32
-    precision.choose(conv_tf32=bool(allow_tf32))
+    before = current_precision().conv_tf32
+    choose_precision(conv_tf32=bool(allow_tf32))
     try:
         yield
     finally:
-        precision.choose(conv_tf32=before)
+        choose_precision(conv_tf32=before)

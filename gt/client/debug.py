@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gt.client.grad import backward
-from gt.client.record import graph as autograd
 from gt.client.record.recorder import recorder
-from gt.client.tensor import Tensor
+from gt.client.tensor import GradNode, Later, Leaf, Tensor
 
 __all__ = ["get_client_stats", "get_worker_stats", "print_tape", "tape"]
 
@@ -28,11 +27,11 @@ def _history(tensor: Tensor) -> str:
         return "no history"
     lines = []
     for node in reversed(backward.order_of([backward.whole(fn)])):
-        if isinstance(node, autograd.Leaf):
+        if isinstance(node, Leaf):
             lines.append("leaf" + ("" if node.grad is None else f"  grad {node.grad._spec!r}"))
             continue
         file, line = node.where
-        if isinstance(node, autograd.GradNode):
+        if isinstance(node, GradNode):
             what, specs = repr(node.node.kind), node.node.specs
         else:
             what, specs = node.function.__name__, node.results
@@ -43,9 +42,9 @@ def _history(tensor: Tensor) -> str:
 def _kept(node: Any) -> str:
     if node.saved is None:
         return "released"
-    if isinstance(node, autograd.GradNode):
+    if isinstance(node, GradNode):
         saved = node.saved
-        return "computed again" if isinstance(saved, autograd.Later) else f"keeps {sum(v is not None for v in saved)}"
+        return "computed again" if isinstance(saved, Later) else f"keeps {sum(v is not None for v in saved)}"
     return f"keeps {len(node.context._saved)}"
 
 
@@ -65,7 +64,7 @@ def _pending() -> str:
 
 
 def get_worker_stats() -> dict[str, Any]:
-    """What the dispatcher and its workers say about themselves and this session."""
+    """Statistics of the dispatcher, its workers and this session."""
     return recorder().session.stats()
 
 

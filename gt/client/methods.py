@@ -1,12 +1,13 @@
-"""Which functions are methods of a tensor, and which have an in-place form (`add_`).
+"""Attaching to Tensor what it can do: operators, reading, history, and the methods of the function families.
 
-Each file of functions says so itself: `METHODS` are put on Tensor under their own names, `INPLACE` as methods
-that write their result into the tensor, with an underscore; `PROPERTIES` are attributes.
+Tensor itself (tensor.py) is at the bottom of the client, the functions are at the top; this file is above both. Each
+file of functions says what it has: `METHODS` become methods under their own names, `INPLACE` methods that write their
+result into the tensor, with an underscore; `PROPERTIES` become attributes.
 """
 
 from __future__ import annotations
 
-from gt.client.compat import devices, interop
+from gt.client.compat import devices, fallback, interop, legacy, operands
 from gt.client.compat.arguments import HOT_METHODS, explained, looks_itself
 from gt.client.functions import (
     activations,
@@ -16,11 +17,15 @@ from gt.client.functions import (
     creation,
     diagonals,
     elementwise,
+    history,
     indexing,
+    inplace,
     joining,
     masks,
+    operators,
     padding,
     randoms,
+    reading,
     reductions,
     scans,
     scatter,
@@ -32,8 +37,27 @@ from gt.client.functions import (
 )
 from gt.client.functions.linalg import factoring, matrices, norms, solving
 from gt.client.mesh import sharding
+from gt.client.record.recorder import apply_op
 from gt.client.tensor import Tensor
-from gt.client.views import inplace
+from gt.client.views import aliases
+
+#: What the client's own files call on a tensor; see its declarations.
+OWN = {
+    "_apply": staticmethod(apply_op),
+    "_coerce": staticmethod(operands.coerce),
+    "_find": staticmethod(fallback.find_method),
+    "_first_value": staticmethod(legacy.first_value),
+    "_read": aliases.read,
+    "_write": aliases.write,
+}
+for name, function in OWN.items():
+    setattr(Tensor, name, function)
+
+for basic in (operators, reading, history):  # as they are: they explain wrong arguments themselves
+    for name in basic.METHODS:
+        setattr(Tensor, name, getattr(basic, name))
+for name, attribute in history.PROPERTIES.items():
+    setattr(Tensor, name, attribute)
 
 FAMILIES = (
     complexes,

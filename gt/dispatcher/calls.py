@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 
 from gt.dispatcher import transfers
 from gt.dispatcher.events import MakePlan, PlanReady
-from gt.dispatcher.plans import Entry, Plan, plan_alone, plan_refusal, plan_together
+from gt.dispatcher.plans import Entry, LocalPlan, Plan, plan_alone, plan_refusal, plan_together
 from gt.dispatcher.schedule import MAX_RUN_US, claim, estimate, settle, unclaim
 from gt.dispatcher.session import Lost, ReadyCall, SentCall, Session, lost_of
 from gt.dispatcher.state import State, Worker, memory_text
@@ -88,19 +88,14 @@ def send(state: State, session: Session) -> bool:
     call, plan, refused, ring = ready.call, ready.plan, ready.refused, session.ring
     entry, locals_ = plan.entry, plan.locals
     if ring is not None and len(locals_) == 1 and ring.number in locals_:
-        if not ring.take_own(entry.cost_us):
+        if not ring.take_own(session, entry.cost_us):
             return False  # it stays in the ring
-    elif not _take_all(state, session, plan):
+    elif locals_ and not _take_all(state, session, plan):
         return False
-    session.deficit_us -= entry.cost_us
-    freed: Sequence[int] = ()
-    frees = call.frees
-    if ready.frees:
-        freed = drop(state, session, ready.frees)
-        if len(freed) < len(ready.frees):
-            frees = pack_ids(freed)
-    donated = [ready.inputs[d] for d in entry.program.donate] if entry.program.donate else ()
-    lost: Sequence[int] = ()
+    freed = drop(state, session, ready.frees) if ready.frees else ready.frees
+    frees = call.frees if len(freed) == len(ready.frees) else pack_ids(freed)
+    donated = [ready.inputs[d] for d in entry.program.donate] if entry.program.donate else []
+    lost: list[int] = []
     if refused is None:
         tensors = session.tensors
         for i in donated:
@@ -112,30 +107,10 @@ def send(state: State, session: Session) -> bool:
         lost = _put_refused(state, session, ready, donated)
     if entry.outputs:
         session.call_mark = call.outputs + len(entry.outputs) - 1
-    session.seq = call.seq
-    session.sent[call.seq] = SentCall(
-        call.seq, plan, call.outputs, entry.cost_us, [*locals_], refused, ready.root or call.seq
-    )
+    session.seq = seq = call.seq
+    session.sent[seq] = SentCall(seq, plan, call.outputs, entry.cost_us, [*locals_], refused, ready.root or seq)
     for number, local in locals_.items():
-        worker = state.workers[number]
-        if refused is None:
-            worker.nbytes += local.change_nbytes
-        if local.hash not in worker.programs:
-            worker.programs.add(local.hash)
-            state.send(worker.control, Define(local.program, entry.timed, entry.compile))
-        inputs, gone, scalars = call.inputs, frees, call.scalars
-        if local.constants:
-            scalars = (*scalars, *local.constants)
-        if local.absent:  # what it has of such an input, an empty array, it is not given: so it would not drop it
-            inputs = pack_ids(0 if i in local.absent else each for i, each in enumerate(ready.inputs))
-            gone += pack_ids(ready.inputs[d] for d in entry.program.donate if d in local.absent)
-        state.send(
-            worker.control,
-            Call(
-                session.number, call.seq, local.hash, inputs, scalars, call.outputs, gone, call.acked,
-                refused, ready.root,
-            ),
-        )  # fmt: skip
+        _send_to(state, session, state.workers[number], ready, local, frees)
     if len(session.workers) > len(locals_):
         free(state, session, [*freed, *donated], [w for n, w in session.workers.items() if n not in locals_])
     if lost:
@@ -143,6 +118,29 @@ def send(state: State, session: Session) -> bool:
     if not locals_:
         retire(state, session)
     return True
+
+
+def _send_to(state: State, session: Session, worker: Worker, ready: ReadyCall, local: LocalPlan, frees: bytes) -> None:
+    """Send one worker its part of a call, and its program if it does not have that."""
+    call, entry = ready.call, ready.plan.entry
+    if ready.refused is None:
+        worker.nbytes += local.change_nbytes
+    if local.hash not in worker.programs:
+        worker.programs.add(local.hash)
+        state.send(worker.control, Define(local.program, entry.timed, entry.compile))
+    inputs, scalars = call.inputs, call.scalars
+    if local.constants:
+        scalars = (*scalars, *local.constants)
+    if local.absent:  # what it has of such an input, an empty array, it is not given: so it would not drop it
+        inputs = pack_ids(0 if i in local.absent else each for i, each in enumerate(ready.inputs))
+        frees += pack_ids(ready.inputs[d] for d in entry.program.donate if d in local.absent)
+    state.send(
+        worker.control,
+        Call(
+            session.number, call.seq, local.hash, inputs, scalars, call.outputs, frees, call.acked,
+            ready.refused, ready.root,
+        ),
+    )  # fmt: skip
 
 
 def _look_for_lost(state: State, session: Session, ready: ReadyCall) -> None:
@@ -188,6 +186,7 @@ def _take_all(state: State, session: Session, plan: Plan) -> bool:
     state.touch((*unclaim(session), *lanes))
     for lane in lanes:
         lane.take(session, cost_us)
+    session.deficit_us -= cost_us
     return True
 
 

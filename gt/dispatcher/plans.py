@@ -119,8 +119,8 @@ def plan_alone(entry: Entry, at: Layout) -> Plan:
 
 
 def plan_nowhere(entry: Entry) -> Plan:
-    """What becomes of a call while there is no worker: nothing."""
-    return Plan(entry, {}, (), {}, 0)
+    """The plan of one call that is refused while there is no worker."""
+    return Plan(entry, {}, (), {}, 0, uses=1)
 
 
 def plan_together(entry: Entry, layouts: Sequence[Layout], planned: Planned) -> Plan:

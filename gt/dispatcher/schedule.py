@@ -89,10 +89,11 @@ class Lane:
             ring.rotate(-1)
         return ring[0]
 
-    def take_own(self, cost_us: int) -> bool:
+    def take_own(self, session: Session, cost_us: int) -> bool:
         """Take credit for a call to this worker alone, of a session in its ring, if there is room."""
         if not self.has_room(cost_us) or (self.claims and not self.owed_us):
             return False
+        session.deficit_us -= cost_us
         self.calls += 1
         self.ahead_us += cost_us
         if self.owed_us:

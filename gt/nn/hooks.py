@@ -11,9 +11,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from gt.client.grad.custom import Function
-from gt.client.record.graph import Handle
 from gt.client.record.recorder import recorder
-from gt.client.tensor import Tensor
+from gt.client.tensor import RemovableHandle, Tensor
 from gt.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -47,9 +46,11 @@ class Hooks:
         self.load_post: list[Hook] = []
 
 
-def add(hooks: list[Hook], call: Callable[..., Any], with_kwargs: bool = False, prepend: bool = False) -> Handle:
+def add(
+    hooks: list[Hook], call: Callable[..., Any], with_kwargs: bool = False, prepend: bool = False
+) -> RemovableHandle:
     """Add a hook as the last, or as the first; `remove()` of the returned handle removes it."""
-    handle = Handle(hooks, Hook(call, with_kwargs))
+    handle = RemovableHandle(hooks, Hook(call, with_kwargs))
     if prepend:
         hooks.insert(0, hooks.pop())
     return handle
@@ -113,7 +114,7 @@ class Passage:
         return outs if isinstance(out, tuple) else outs[0]
 
     def left(self, gs: Grads) -> Grads:
-        """Handle the gradients of the results."""
+        """RemovableHandle the gradients of the results."""
         grads = _spread(gs, self.results, self.counts[1])
         for hook in list(self.hooks.backward_pre):
             grads = _changed("full_backward_pre_hook", hook.call(self.module, grads), grads)
@@ -123,7 +124,7 @@ class Passage:
         return tuple(grads[i] for i in self.results)
 
     def came(self, gs: Grads) -> Grads:
-        """Handle the gradients of the inputs."""
+        """RemovableHandle the gradients of the inputs."""
         grads = self._run(_spread(gs, self.inputs, self.counts[0]))
         return tuple(grads[i] for i in self.inputs)
 

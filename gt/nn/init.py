@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from gt.client.functions import creation, randoms
+from gt.client.functions import creation, inplace, randoms
 from gt.client.functions import elementwise as ew
 from gt.client.functions.linalg.factoring import qr
 from gt.client.grad.modes import set_grad
 from gt.client.tensor import Tensor
-from gt.client.views import inplace
 from gt.errors import ArgumentError, ShapeError
 
 __all__ = [

@@ -12,9 +12,8 @@ from typing import Any, Self
 from gt import dtypes
 from gt.client.functions.casts import to as cast_to
 from gt.client.grad.modes import set_grad
-from gt.client.record.graph import Handle
 from gt.client.record.recorder import recorder
-from gt.client.tensor import Parameter, Tensor
+from gt.client.tensor import Parameter, RemovableHandle, Tensor
 from gt.client.views import aliases as views
 from gt.errors import ArgumentError, DTypeError
 from gt.nn import hooks as hooking
@@ -416,43 +415,43 @@ class Module:
 
     def register_forward_pre_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
-    ) -> Handle:
+    ) -> RemovableHandle:
         """Call `hook(module, args)` before forward; it may return new arguments."""
         return hooking.add(self._hooked().forward_pre, hook, with_kwargs, prepend)
 
     def register_forward_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False, always_call: bool = False
-    ) -> Handle:
+    ) -> RemovableHandle:
         """Call `hook(module, args, output)` after forward; it may return a new output."""
         return hooking.add(self._hooked().forward, hook, with_kwargs, prepend)
 
-    def register_full_backward_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> Handle:
+    def register_full_backward_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
         """Call `hook(module, grad_output)` with the gradients of the outputs; it may return new ones."""
         return hooking.add(self._hooked().backward_pre, hook, False, prepend)
 
-    def register_full_backward_hook(self, hook: Callable[..., Any], prepend: bool = False) -> Handle:
+    def register_full_backward_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
         """Call `hook(module, grad_input, grad_output)` with the gradients of the inputs; it may return new ones."""
         return hooking.add(self._hooked().backward, hook, False, prepend)
 
-    def register_backward_hook(self, hook: Callable[..., Any]) -> Handle:
+    def register_backward_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """The old name of register_full_backward_hook."""
         return self.register_full_backward_hook(hook)
 
-    def register_state_dict_pre_hook(self, hook: Callable[..., Any]) -> Handle:
+    def register_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call `hook(module, prefix, keep_vars)` before state_dict()."""
         return hooking.add(self._hooked().state_pre, hook)
 
-    def register_state_dict_post_hook(self, hook: Callable[..., Any]) -> Handle:
+    def register_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call `hook(module, state_dict, prefix, local_metadata)` after state_dict(); it may change the state."""
         return hooking.add(self._hooked().state, hook)
 
     _register_state_dict_hook = register_state_dict_post_hook
 
-    def register_load_state_dict_pre_hook(self, hook: Callable[..., Any]) -> Handle:
+    def register_load_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call `hook(module, state_dict, prefix, ...)` before the state of this module is loaded."""
         return hooking.add(self._hooked().load_pre, hook)
 
-    def register_load_state_dict_post_hook(self, hook: Callable[..., Any]) -> Handle:
+    def register_load_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call `hook(module, incompatible_keys)` after a state was checked; it may change these lists."""
         return hooking.add(self._hooked().load_post, hook)
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from gt.client.compat.interop import from_torch, is_torch
 from gt.client.functions.creation import from_numpy
+from gt.client.functions.inplace import copy_
 from gt.client.grad.modes import set_grad
 from gt.client.tensor import Parameter, Tensor
-from gt.client.views.inplace import copy_
 from gt.errors import DTypeError, ShapeError, StateError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gt.client.record.tree import Kind
+from gt.client.programs.tree import Kind
 from gt.client.tensor import Tensor
 from gt.ops import TABLE
 from gt.optim.optimizer import Group, Optimizer, State, Update, check, defaults

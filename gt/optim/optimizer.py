@@ -20,9 +20,8 @@ from gt.client.compat.interop import from_torch, is_torch
 from gt.client.functions import creation
 from gt.client.grad.modes import set_grad
 from gt.client.mesh import sharding
-from gt.client.record.graph import Handle, Leaf
 from gt.client.record.recorder import recorder
-from gt.client.tensor import Tensor
+from gt.client.tensor import Leaf, RemovableHandle, Tensor
 from gt.dtypes import DType
 from gt.errors import ArgumentError, ShapeError
 from gt.optim.recording import decided
@@ -221,33 +220,33 @@ class Optimizer:
 
     # --- hooks ---
 
-    def register_step_pre_hook(self, hook: Callable[..., Any]) -> Handle:
+    def register_step_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call `hook(optimizer, args, kwargs)` before each step; it may return new arguments."""
-        return Handle(self._hooks["step_pre"], hook)
+        return RemovableHandle(self._hooks["step_pre"], hook)
 
-    def register_step_post_hook(self, hook: Callable[..., Any]) -> Handle:
+    def register_step_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call `hook(optimizer, args, kwargs)` after each step."""
-        return Handle(self._hooks["step_post"], hook)
+        return RemovableHandle(self._hooks["step_post"], hook)
 
-    def register_state_dict_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> Handle:
+    def register_state_dict_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
         """Call `hook(optimizer)` before each state_dict()."""
         return self._register("save_pre", hook, prepend)
 
-    def register_state_dict_post_hook(self, hook: Callable[..., Any], prepend: bool = False) -> Handle:
+    def register_state_dict_post_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
         """Call `hook(optimizer, state_dict)` after each state_dict(); it may return another."""
         return self._register("save_post", hook, prepend)
 
-    def register_load_state_dict_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> Handle:
+    def register_load_state_dict_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
         """Call `hook(optimizer, state_dict)` before a state_dict is loaded; it may return another."""
         return self._register("load_pre", hook, prepend)
 
-    def register_load_state_dict_post_hook(self, hook: Callable[..., Any], prepend: bool = False) -> Handle:
+    def register_load_state_dict_post_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
         """Call `hook(optimizer)` after a state_dict was loaded."""
         return self._register("load_post", hook, prepend)
 
-    def _register(self, when: str, hook: Callable[..., Any], prepend: bool) -> Handle:
+    def _register(self, when: str, hook: Callable[..., Any], prepend: bool) -> RemovableHandle:
         hooks = self._hooks[when]
-        handle = Handle(hooks, hook)
+        handle = RemovableHandle(hooks, hook)
         if prepend:
             hooks.insert(0, hooks.pop())
         return handle

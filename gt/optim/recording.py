@@ -12,9 +12,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gt.client.record.numbers import Shared
+from gt.client.programs.numbers import SharedNumber
+from gt.client.programs.tree import Kind
 from gt.client.record.recorder import apply, record, recorder
-from gt.client.record.tree import Kind
 from gt.client.tensor import Tensor
 from gt.client.views.aliases import replace
 
@@ -36,7 +36,7 @@ def live(read: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
 
 def shared(read: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
     """Numbers shared by all parameters of a group, as operands."""
-    return tuple([Shared(x) for x in read()]) if recorder().trace is None else live(read)
+    return tuple([SharedNumber(x) for x in read()]) if recorder().trace is None else live(read)
 
 
 def settings(group: dict[str, Any], *names: str) -> tuple[Any, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gt.client.record.tree import Kind, Kinds
+from gt.client.programs.tree import Kind, Kinds
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError
 from gt.ops import TABLE

@@ -11,7 +11,7 @@ from typing import Any
 from gt import dtypes
 from gt.client.functions import creation
 from gt.client.grad.modes import set_grad
-from gt.client.record.pending import Value
+from gt.client.programs.pending import Value
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError
 from gt.nn.module import Module

@@ -51,7 +51,11 @@ def test_a_pool_is_captured_into_after_its_last_graph_is_gone(streams: Streams) 
 def test_a_capture_that_fails_leaves_nothing_behind(streams: Streams) -> None:
     good, x, made = product(streams)
     y = torch.randn(64, 64, device="cuda")
-    for failing in (lambda: [y.sum().item()], lambda: [y @ y[:3]], lambda: [torch.empty(1 << 50, device="cuda")]):
+    for failing in (
+        lambda: [y.sum().item()],
+        lambda: [y @ y[:3]],
+        lambda: [y * 2, torch.empty(1 << 50, device="cuda")],
+    ):
         with pytest.raises(RuntimeError):
             streams.capture(failing)
         assert not torch.cuda.is_current_stream_capturing()

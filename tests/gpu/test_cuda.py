@@ -12,9 +12,10 @@ import torch
 
 import gt
 from gt import errors, nn, optim
+from gt.client.programs.pending import use
 from gt.client.record import recorder
 from gt.client.session import connecting
-from gt.client.session import current as sessions
+from gt.client.session import connecting as sessions
 from gt.errors import IndexOutOfRange
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -95,12 +96,12 @@ def test_a_bad_index_of_one_session_leaves_the_other_alone(cuda: None) -> None:
     x.numpy()
     try:
         before = sessions.adopt(other)
-        mine = recorder.use(other.new_recorder())
+        mine = use(recorder.new_recorder(other))
         with pytest.raises(IndexOutOfRange):
             gt.nn.functional.embedding(gt.tensor([9]), gt.ones(3, 2)).numpy()
     finally:
         sessions.adopt(before)
-        recorder.use(mine)
+        use(mine)
         other.close()
     np.testing.assert_array_equal((x * 2).numpy(), np.full(4, 2, np.float32))
 

@@ -162,7 +162,7 @@ def test_one_instruction_per_parameter(name: str, settings: dict[str, Any], sess
 
 
 def _kinds(names: dict[str, Any]) -> list[Any]:
-    from gt.client.record.tree import Kind
+    from gt.client.programs.tree import Kind
 
     found = [v for v in names.values() if isinstance(v, Kind)]
     return found + [k for v in names.values() if isinstance(v, dict) for k in v.values() if isinstance(k, Kind)]

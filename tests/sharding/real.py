@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 import gt
+from gt.client.programs.tree import Kind
 from gt.client.record.recorder import apply
-from gt.client.record.tree import Kind
 from gt.config import prepare_torch
 from gt.errors import GTError
 from gt.layout import Mesh, layout, mesh

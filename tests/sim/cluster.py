@@ -18,8 +18,9 @@ from typing import Any
 import msgspec
 
 from gt import config
+from gt.client.programs.pending import use
 from gt.client.record import recorder as recording
-from gt.client.session import current
+from gt.client.session import connecting
 from gt.client.session import session as sessions
 from gt.dispatcher.events import (
     BadFramesCame,
@@ -177,7 +178,7 @@ class Cluster:
 
     def client(self, kind: Callable[..., Any] = sessions.Session) -> Any:
         self.counter += 1
-        return kind(self.link(f"c{self.counter}".encode()), self.settings, timer=False)
+        return kind(self.link(f"c{self.counter}".encode()), self.settings)
 
     def kill_worker(self, worker: SimWorker) -> None:
         worker.dead = True
@@ -316,13 +317,13 @@ def recorder_of(session: sessions.Session) -> Any:
 @contextmanager
 def using(session: sessions.Session, recorder: Any = None) -> Iterator[sessions.Session]:
     """Run the body as a client of this session: as the thread of that recorder, or as the only thread."""
-    before = current.adopt(session)
+    before = connecting.adopt(session)
     if recorder is None:
-        recorder = getattr(session, "sim_recorder", None) or session.new_recorder()
+        recorder = getattr(session, "sim_recorder", None) or recording.new_recorder(session)
         session.sim_recorder = recorder  # type: ignore[attr-defined]  # see recorder_of
-    old = recording.use(recorder)
+    old = use(recorder)
     try:
         yield session
     finally:
-        recording.use(old)
-        current.adopt(before)
+        use(old)
+        connecting.adopt(before)

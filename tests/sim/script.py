@@ -16,6 +16,7 @@ import numpy as np
 
 import gt
 from gt.client.record import recorder as recording
+from gt.client.session.placing import set_mesh
 from gt.client.session.session import Session
 from gt.errors import ArgumentError, GTError
 from gt.ops import TABLE
@@ -94,7 +95,7 @@ class Thread:
         self.variables = variables
         self.rng = rng
         self.left = actions
-        self.recorder = session.new_recorder()
+        self.recorder = recording.new_recorder(session)
         self.busy = False  #: Inside an action; it may be waiting.
         self.fails = rng.random() < 0.6
         self.limited = bool(session.config.fake_memory or session.config.worker_memory)
@@ -355,7 +356,7 @@ class Thread:
         axes = self.rng.choice([{"x": 1}, {"x": 2}, {"x": 2}, {"x": 3}, {"x": 3}, {"x": 2, "y": 2}, {"y": 1, "x": 2}])
         while True:
             try:
-                self.session.meshes.set("", axes, split=self.rng.random() < 0.5)
+                set_mesh(self.session, "", axes, split=self.rng.random() < 0.5)
             except KeyboardInterrupt:
                 continue  # else nobody here would know what was set
             except ArgumentError:

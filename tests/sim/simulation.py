@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import Any
 
-import gt.client.functions.constants
-import gt.client.record.recorder
+import gt.client.functions.creation
+import gt.client.record.thread
 import gt.client.session.session
 import gt.client.session.transfers
 import gt.dispatcher.invariants
@@ -29,6 +29,7 @@ import gt.worker.core
 import gt.worker.fetches
 import gt.worker.session
 from gt import config
+from gt.client.session.timer import tick
 from gt.client.session.transfers import Download
 from gt.dispatcher.events import PeerLost, Send, TimePassed
 from gt.dispatcher.session import Lost
@@ -59,7 +60,7 @@ LIMITS = {
     gt.client.functions.constants: {"BY_VALUE_NBYTES": 64},
 }  # fmt: skip
 #: They ask for the time.
-CLOCKED = (gt.client.session.session, gt.client.session.transfers, gt.client.record.recorder, gt.worker.calls)
+CLOCKED = (gt.client.session.session, gt.client.session.transfers, gt.client.record.thread, gt.worker.calls)
 FAULTS = 0.03  #: Turns in which something goes wrong or a worker joins.
 TORCH = find_spec("torch") is not None
 for engine in ["numpy", "torch"] if TORCH else ["numpy"]:
@@ -240,7 +241,7 @@ class World:
             session = client.session
             if not client.dead and not session.closed and not session.lock._is_owned():
                 with suppress(Died), using(session, client.threads[0].recorder):
-                    session.tick(self.cluster.now_s)
+                    tick(session, self.cluster.now_s)
         self.ticking = False
 
     def kill(self, client: Client) -> None:

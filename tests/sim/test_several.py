@@ -7,6 +7,7 @@ import pytest
 
 import gt
 from gt import config
+from gt.client.session.placing import set_mesh
 from gt.errors import GTError, LostError, OutOfMemory
 from gt.ops import TABLE
 
@@ -27,11 +28,11 @@ def test_values_are_kept_when_a_session_gets_workers_or_moves(seed: int) -> None
         for _ in range(3):
             cluster.add_worker()
         for axes in ({"x": 2}, {"x": 4}, {"x": 3}, {"x": 2, "y": 2}):
-            session.meshes.set("", axes)
+            set_mesh(session, "", axes)
             y = gt.shard(y + 1, {0: "x"})
             assert session.layout_of(y._v).mesh.sizes == axes
         np.testing.assert_array_equal((y + x).numpy(), 3 * DATA + 4)
-        session.meshes.set("last", {"x": 2}, [3, 2])
+        set_mesh(session, "last", {"x": 2}, [3, 2])
         moved = gt.shard(y, {1: "x"}, "last")
         assert session.layout_of(moved._v).mesh.workers == session.meshes.by_name["last"].workers
         del y
@@ -45,7 +46,7 @@ def test_no_memory_on_one_worker_leaves_nobody_waiting(seed: int) -> None:
     cluster.add_worker(config.replace(cluster.settings, fake_memory=3000))
     session = cluster.client()
     with using(session):
-        session.meshes.set("", {"x": 3})
+        set_mesh(session, "", {"x": 3})
         w = gt.shard(gt.ones(30, dtype=gt.float64), {0: "x"})
         w.numpy()
         for large in (True, False):
@@ -64,7 +65,7 @@ def test_a_session_goes_on_after_one_of_its_workers_is_gone(seed: int) -> None:
     cluster = Cluster(3, seed)
     session = cluster.client()
     with using(session):
-        session.meshes.set("", {"x": 3})
+        set_mesh(session, "", {"x": 3})
         copied, cut = gt.shard(gt.tensor(DATA), "[]"), gt.shard(gt.tensor(DATA), {0: "x"})
         copied.numpy(), cut.numpy()
         cluster.kill_worker(cluster.workers[2])
@@ -74,5 +75,5 @@ def test_a_session_goes_on_after_one_of_its_workers_is_gone(seed: int) -> None:
             cut.numpy()
         with pytest.raises(GTError, match="set a new one"):
             (copied + 1).numpy()
-        session.meshes.set("", {"x": 2})
+        set_mesh(session, "", {"x": 2})
         np.testing.assert_array_equal((copied + 1).sum(0).numpy(), (DATA + 1).sum(0))

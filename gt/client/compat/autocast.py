@@ -15,8 +15,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from gt import dtypes
-from gt.client.record.recorder import in_use, unary
-from gt.client.record.tree import Kind
+from gt.client.programs.tree import Kind
+from gt.client.record.recorder import unary
+from gt.client.record.thread import choose_default_policy, choose_policy
 from gt.dtypes import DType
 from gt.errors import ArgumentError, DTypeError
 from gt.ops import TABLE
@@ -145,10 +146,8 @@ def _policy(default: DType, narrow: DType | None, device: str) -> Policy:
 
 
 def enforce() -> None:
-    """Give the recorder of this thread its policy; anomaly mode comes first, and asks for `current` itself."""
-    rec = in_use()
-    if rec is not None:
-        rec.policy = rec.anomaly or current() or rec.pin
+    """Record with this thread's policy from now on."""
+    choose_policy(current())
 
 
 def default_dtype() -> DType:
@@ -167,6 +166,7 @@ def set_default_dtype(d: Any) -> None:
     if not d.is_floating_point:
         raise DTypeError(f"set_default_dtype: expected a floating-point dtype, got {d.name}")
     _defaults[0] = d
+    choose_default_policy(None if d is dtypes.float32 else _policy(d, None, "cuda"))
     enforce()
 
 

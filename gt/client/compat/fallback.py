@@ -15,10 +15,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from gt import dtypes
+from gt.client.compat.operands import coerce
 from gt.client.grad.modes import set_grad
-from gt.client.record import recorder as recording
+from gt.client.programs.tree import Kinds
 from gt.client.record.recorder import apply, recorder
-from gt.client.record.tree import Kinds
 from gt.client.session.session import Session
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError
@@ -51,7 +51,7 @@ def torch_op(name: str, *args: Any, **kwargs: Any) -> Any:
 
     def number(x: Any) -> int | None:
         if isinstance(x, np.ndarray):
-            x = recording.coerce(name, x)
+            x = coerce(name, x)
         if not hasattr(x, "_v"):
             return None
         tensors.append(x)
@@ -81,6 +81,17 @@ def find(name: str) -> Callable[..., Any] | None:
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"torch.{name}, run by torch on the worker."
     return function
+
+
+def find_method(self: Tensor, name: str) -> Any:
+    """A method that no file of functions has: an op of the table (`x.softplus`), or else a function of torch."""
+    op = TABLE.get(name)
+    if op is not None and op.public:
+        return lambda *args, **attrs: Tensor._apply(op, (self, *args), attrs)
+    function = None if name.startswith("_") else find(name)
+    if function is None:
+        raise AttributeError(f"a tensor has no attribute {name!r}")
+    return lambda *args, **kwargs: function(self, *args, **kwargs)
 
 
 def namespace(prefix: str) -> Callable[[str], Any]:

@@ -5,17 +5,15 @@ torch is imported only by `.torch()`: `from_torch` uses the methods of the tenso
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from gt.client.compat.arguments import shown
 from gt.client.functions.constants import upload
+from gt.client.tensor import Tensor
 from gt.errors import DTypeError
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = ["from_dlpack", "from_torch"]
 METHODS = ["__dlpack__", "__dlpack_device__", "torch"]

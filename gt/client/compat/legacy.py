@@ -8,7 +8,7 @@ from typing import Any
 from gt.client.compat.autocast import default_dtype
 from gt.client.functions.casts import OLD_NAMES
 from gt.client.functions.creation import empty, tensor
-from gt.client.record.pending import Value
+from gt.client.programs.pending import Value
 from gt.dtypes import DType, dtype
 
 __all__ = [*OLD_NAMES]

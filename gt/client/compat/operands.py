@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -11,11 +11,9 @@ from gt.client.compat.arguments import shown
 from gt.client.compat.autocast import default_dtype
 from gt.client.compat.interop import from_torch, is_torch
 from gt.client.functions.constants import upload
+from gt.client.tensor import Tensor
 from gt.errors import DTypeError
 from gt.program import spec
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 
 def comparable(other: Any) -> bool:

@@ -7,7 +7,8 @@ import os
 from typing import Any
 
 from gt.client.compat.checks import one_of
-from gt.client.record import precision as precisions
+from gt.client.programs.tree import current_precision
+from gt.client.session.connecting import choose_precision
 from gt.errors import OutOfMemory as OutOfMemoryError
 from gt.program import PRODUCTS
 
@@ -54,12 +55,12 @@ def set_float32_matmul_precision(precision: str) -> None:
     """Set the precision of float32 matrix products: "highest", "high" (TF32 on GPUs that support it) or "medium"
     (TF32, or bfloat16 on CPUs that support it)."""
     one_of("set_float32_matmul_precision", "precision", precision, *PRODUCTS)
-    precisions.choose(product=precision)
+    choose_precision(product=precision)
 
 
 def get_float32_matmul_precision() -> str:
     """The precision of float32 matrix products; "highest" by default."""
-    return precisions.current().product
+    return current_precision().product
 
 
 def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:

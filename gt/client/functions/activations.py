@@ -10,12 +10,12 @@ from gt.client.compat.checks import at_least, floating
 from gt.client.compat.dims import one_dim
 from gt.client.functions import elementwise as ew
 from gt.client.functions.elementwise import abs, le, logical_and, mul, sigmoid, sub, tanh, where
+from gt.client.functions.inplace import replace
 from gt.client.functions.randoms import rand
 from gt.client.functions.shapes import chunk
+from gt.client.programs.tree import Kind, Kinds
 from gt.client.record.recorder import unary
-from gt.client.record.tree import Kind, Kinds
 from gt.client.tensor import Tensor
-from gt.client.views.inplace import replace
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import TABLE
 from gt.ops.record import LOWER

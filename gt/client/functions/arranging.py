@@ -12,8 +12,8 @@ from gt.client.functions import elementwise as ew
 from gt.client.functions.creation import from_numpy, tensor
 from gt.client.functions.scatter import index_select
 from gt.client.functions.shapes import expand, flatten, flip, given, permute, reshape
+from gt.client.programs.tree import Kinds
 from gt.client.record.recorder import unary
-from gt.client.record.tree import Kinds
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, DimError, DTypeError, ShapeError
 from gt.ops import TABLE

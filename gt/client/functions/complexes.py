@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gt.client.functions import shapes
+from gt.client.programs.tree import Kind
 from gt.client.record.recorder import apply, unary
-from gt.client.record.tree import Kind
 from gt.client.tensor import Tensor
 from gt.client.views.aliases import take
 from gt.errors import DTypeError, ShapeError

@@ -5,22 +5,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from gt import dtypes
 from gt.client.mesh import sharding
+from gt.client.programs.tree import Kinds
 from gt.client.record import recorder as recording
 from gt.client.record.recorder import apply
-from gt.client.record.tree import Kinds
+from gt.client.tensor import Tensor
+from gt.client.views.aliases import pinned
 from gt.dtypes import DType
 from gt.errors import DTypeError
 from gt.ops import TABLE
 from gt.program import spec
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 BY_VALUE_NBYTES = 1024  #: Host data up to this size is sent with the call that uses it.
 
@@ -43,5 +42,5 @@ def upload(op: str, array: np.ndarray[Any, Any], layout: Any = None) -> Tensor:
     text = "" if layout is None else sharding.layout_text(op, shape, layout)
     if array.nbytes <= BY_VALUE_NBYTES:
         made = apply(_DATA[shape, dtype.name], (array.tobytes(),))
-        return made if layout is None else sharding.pinned(made, text)
-    return recording.make(recording.recorder().session.upload(array, spec(shape, dtype), text))
+        return made if layout is None else pinned(made, text)
+    return Tensor(recording.recorder().session.upload(array, spec(shape, dtype), text))

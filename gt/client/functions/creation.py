@@ -17,9 +17,9 @@ from gt.client.functions import elementwise as ew
 from gt.client.functions.constants import filled, upload
 from gt.client.functions.shapes import expand
 from gt.client.mesh import sharding
+from gt.client.programs.tree import Kinds
 from gt.client.record import recorder as recording
 from gt.client.record.recorder import apply
-from gt.client.record.tree import Kinds
 from gt.client.tensor import Tensor
 from gt.dtypes import DType
 from gt.errors import ArgumentError, DTypeError
@@ -420,8 +420,9 @@ def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = dtypes.int
 def next_seed(generator: Any = None) -> Any:
     """The seed of a random op; in a traced function, every replay draws a new one."""
     rec = recording.recorder()
+    trace = rec.trace
     if generator is not None:
-        draw = generator.next_seed if rec.trace is None else lambda: rec.trace.live(generator.next_seed)
+        draw = generator.next_seed if trace is None else lambda: trace.live(generator.next_seed)
     else:
-        draw = rec.session.next_seed if rec.trace is None else rec.trace.seed
+        draw = rec.session.next_seed if trace is None else trace.seed
     return draw() if rec.tape is None else rec.tape.next(draw)

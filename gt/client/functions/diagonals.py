@@ -12,8 +12,8 @@ from gt.client.functions import elementwise as ew
 from gt.client.functions import reductions as red
 from gt.client.functions import shapes
 from gt.client.functions.creation import zeros
+from gt.client.programs.tree import Kinds
 from gt.client.record.recorder import apply
-from gt.client.record.tree import Kinds
 from gt.client.tensor import Tensor
 from gt.client.views.aliases import take
 from gt.errors import DimError, ShapeError

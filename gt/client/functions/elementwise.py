@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import ml_dtypes
 
@@ -17,14 +17,12 @@ from gt.client.compat.arguments import recorded
 from gt.client.compat.autocast import autocasts, default_dtype
 from gt.client.compat.checks import floating, one_of, same_dtype
 from gt.client.functions.constants import filled
+from gt.client.programs.tree import Kind, Kinds
 from gt.client.record.recorder import apply, binary, unary
-from gt.client.record.tree import Kind, Kinds
+from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, DTypeError
 from gt.ops import TABLE
 from gt.ops.record import Autocast
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = [
     "abs", "absolute", "acos", "acosh", "add", "addcdiv", "addcmul", "allclose", "arccos", "arccosh", "arcsin",

@@ -11,8 +11,8 @@ from gt.client.functions import shapes
 from gt.client.functions.creation import arange, ones, zeros
 from gt.client.functions.linalg.norms import vector_norm
 from gt.client.grad.modes import set_grad
+from gt.client.programs.tree import Kinds
 from gt.client.record.recorder import apply, unary
-from gt.client.record.tree import Kinds
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import TABLE

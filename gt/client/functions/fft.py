@@ -14,8 +14,8 @@ from gt.client.functions import elementwise as ew
 from gt.client.functions import shapes
 from gt.client.functions.complexes import conj_physical
 from gt.client.functions.creation import arange, finish, float_dtype, zeros
+from gt.client.programs.tree import Kinds
 from gt.client.record.recorder import unary
-from gt.client.record.tree import Kinds
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import TABLE

@@ -9,7 +9,7 @@ become one, and the worker is asked for the number of positions.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,20 +17,18 @@ from gt import dtypes
 from gt.client.compat.arguments import shown
 from gt.client.compat.checks import positive
 from gt.client.compat.dims import one_dim
+from gt.client.compat.operands import coerce
 from gt.client.functions import elementwise as ew
 from gt.client.functions import masks, shapes
 from gt.client.functions.constants import filled
-from gt.client.record import recorder as recording
+from gt.client.functions.inplace import assign
+from gt.client.programs.tree import Kinds
 from gt.client.record.recorder import apply, unary
-from gt.client.record.tree import Kinds
+from gt.client.tensor import Tensor
 from gt.client.views.aliases import reshaped, take, write
-from gt.client.views.inplace import assign
 from gt.errors import ArgumentError, DimError, DTypeError, ShapeError
 from gt.ops import TABLE
 from gt.ops.rules import broadcast
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = ["index_put", "narrow", "select", "select_scatter", "slice_scatter"]
 METHODS = [*__all__]
@@ -155,7 +153,7 @@ def _put(op: str, input: Any, src: Any, dim: int, start: int, length: int, step:
 def _fitted(value: Any, shape: tuple[int, ...], op: str = "assignment") -> Any:
     """The value as a tensor that broadcasts to `shape`; extra leading dimensions of size 1 are dropped, as in torch."""
     if not hasattr(value, "_v"):
-        value = recording.coerce(op, value if hasattr(value, "_letter") else np.asarray(value))
+        value = coerce(op, value if hasattr(value, "_letter") else np.asarray(value))
         if not hasattr(value, "_v"):
             return value  # a number
     have = tuple(value.shape)
@@ -194,7 +192,7 @@ def _fill_where(x: Any, mask: Any, value: Any) -> bool:
     if n > x.ndim or mask.shape != x.shape[:n]:
         return False  # _find raises the error
     if not hasattr(value, "_v"):
-        value = recording.coerce("assignment", value if hasattr(value, "_letter") else np.asarray(value))
+        value = coerce("assignment", value if hasattr(value, "_letter") else np.asarray(value))
     if not hasattr(value, "_v"):
         value = filled((), value, x.dtype)
     have = tuple(value.shape)
@@ -319,7 +317,7 @@ def _part(k: Any) -> Any:
             return _part(array.item())
         if array.dtype.kind not in "biu":
             raise DTypeError(f"index: an index must contain ints or bools, got {array.dtype}")
-        k = recording.coerce("index", array)
+        k = coerce("index", array)
     if hasattr(k, "_v"):
         if k.dtype.is_differentiable:
             raise DTypeError(f"index: an index tensor must contain ints or bools, got {k.dtype.name}")

@@ -6,21 +6,19 @@ The worker is asked for the number of selected elements, which becomes a size in
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gt import dtypes
 from gt.client.compat.checks import same_dtype
 from gt.client.functions import elementwise as ew
 from gt.client.functions import shapes
 from gt.client.functions.constants import filled
+from gt.client.programs.tree import Kinds
 from gt.client.record.recorder import apply, unary
-from gt.client.record.tree import Kinds
+from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, DTypeError
 from gt.ops import TABLE
 from gt.ops.rules import broadcast
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = ["argwhere", "masked_scatter", "masked_select", "nonzero", "nonzero_static", "where"]
 METHODS = [*{*__all__} - {"where"}]

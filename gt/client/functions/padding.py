@@ -12,8 +12,8 @@ from gt.client.functions import elementwise as ew
 from gt.client.functions.creation import full, ones_like
 from gt.client.functions.indexing import narrow
 from gt.client.functions.shapes import cat, expand, flip
+from gt.client.programs.tree import Kinds
 from gt.client.record.recorder import apply
-from gt.client.record.tree import Kinds
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import TABLE

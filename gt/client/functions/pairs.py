@@ -15,8 +15,8 @@ from gt.client.functions import reductions as red
 from gt.client.functions import shapes
 from gt.client.functions.creation import empty, from_numpy
 from gt.client.functions.linalg.matrices import matmul
+from gt.client.programs.tree import Kinds
 from gt.client.record.recorder import unary
-from gt.client.record.tree import Kinds
 from gt.client.tensor import Tensor
 from gt.errors import ShapeError
 from gt.ops import TABLE

@@ -19,13 +19,13 @@ from gt.client.compat.checks import at_least, floating, positive
 from gt.client.functions import elementwise as ew
 from gt.client.functions.complexes import complex
 from gt.client.functions.creation import finish, float_dtype, from_numpy, ignored, like, next_seed, shape_of
+from gt.client.functions.inplace import replace
 from gt.client.functions.shapes import broadcast_shapes
 from gt.client.functions.sorting import searchsorted
+from gt.client.programs.tree import Kind, Kinds
 from gt.client.record import recorder as recording
 from gt.client.record.recorder import apply
-from gt.client.record.tree import Kind, Kinds
 from gt.client.tensor import Tensor
-from gt.client.views.inplace import replace
 from gt.dtypes import DType
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import TABLE

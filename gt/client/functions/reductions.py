@@ -11,8 +11,8 @@ from gt.client.compat.autocast import autocast, autocasts
 from gt.client.compat.dims import one_dim, some_dims
 from gt.client.functions import elementwise as ew
 from gt.client.functions import shapes
+from gt.client.programs.tree import Kinds
 from gt.client.record.recorder import apply, unary
-from gt.client.record.tree import Kinds
 from gt.client.tensor import Tensor
 from gt.errors import DTypeError
 from gt.ops import TABLE

@@ -10,8 +10,8 @@ from gt.client.compat.dims import one_dim
 from gt.client.functions import elementwise as ew
 from gt.client.functions import shapes
 from gt.client.functions.reductions import Chosen, lifted, sum
+from gt.client.programs.tree import Kinds
 from gt.client.record.recorder import apply, unary
-from gt.client.record.tree import Kinds
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, DimError, ShapeError
 from gt.ops import TABLE

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gt import dtypes
 from gt.client.compat.arguments import shown
 from gt.client.compat.checks import batches, positive
 from gt.client.compat.dims import different_dims, one_dim, sizes
 from gt.client.compat.interop import from_torch, is_torch
+from gt.client.compat.operands import coerce
 from gt.client.functions import elementwise as ew
+from gt.client.programs.tree import Kind, Kinds
 from gt.client.record import recorder as recording
 from gt.client.record.recorder import apply, unary
-from gt.client.record.tree import Kind, Kinds
+from gt.client.tensor import Tensor
 from gt.client.views import aliases as views
 from gt.client.views import strides
 from gt.client.views.aliases import take
@@ -25,9 +27,6 @@ from gt.dtypes import DType
 from gt.errors import ArgumentError, DimError, DTypeError, ShapeError
 from gt.ops import TABLE, rules
 from gt.program import spec
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = [
     "broadcast_shapes", "broadcast_tensors", "broadcast_to", "cat", "chunk", "clone", "concat", "concatenate",
@@ -86,7 +85,7 @@ def view(input: Any, *shape: Any, **named: Any) -> Tensor:
 def _reshape(op: str, x: Any, shape: tuple[int, ...]) -> Tensor:
     shape = _filled(op, x.shape, shape)
     if not hasattr(x, "_v"):
-        x = recording.coerce(op, x)
+        x = coerce(op, x)
     kind = _RESHAPE[shape]
     return take(kind, x) if x._x is None or strides.reshapes_in_place(x, shape) else unary(kind, x)
 
@@ -294,7 +293,7 @@ def clone(input: Any, *, memory_format: Any = None) -> Tensor:
     rec = recording.recorder()
     if rec.trace is not None or (input._fn is not None and rec.grad):
         return unary(_CLONE, input)  # in a trace, each value has one owner
-    return recording.make(views.copied(input))
+    return Tensor(views.copied(input))
 
 
 def contiguous(input: Any, memory_format: Any = None) -> Tensor:

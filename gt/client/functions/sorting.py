@@ -13,8 +13,8 @@ from gt.client.functions import scatter, shapes
 from gt.client.functions.creation import arange, full, ones, zeros
 from gt.client.functions.reductions import Chosen, amax, any, lifted, sum
 from gt.client.functions.scans import cumsum
+from gt.client.programs.tree import Kind, Kinds
 from gt.client.record.recorder import apply, binary, unary
-from gt.client.record.tree import Kind, Kinds
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import TABLE

@@ -12,7 +12,7 @@ from gt.client.functions import shapes
 from gt.client.functions.complexes import view_as_real
 from gt.client.functions.creation import ones
 from gt.client.functions.padding import pad
-from gt.client.record.graph import Ghost
+from gt.client.grad.backward import Ghost
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import TABLE

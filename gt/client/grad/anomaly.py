@@ -1,68 +1,68 @@
-"""Anomaly mode: the line that made a nan is named, at the first op that made one.
+"""Anomaly mode: an error at the first op whose result has a nan, with the line of that op.
 
-Every op's operands and every gradient are looked at, which waits for each of them: slow, for finding a fault only.
+The operands of every op and every gradient are checked, which waits for each of them: slow, for debugging only.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from gt.client.compat import autocast as policy
 from gt.client.grad.modes import set_grad
-from gt.client.record import graph as autograd
+from gt.client.programs.tree import Kind
 from gt.client.record.recorder import recorder
-from gt.client.record.tree import Kind
+from gt.client.record.thread import NanWatch, choose_policy, policy
+from gt.client.tensor import GradFn, Leaf, NodeResult, Tensor
 from gt.errors import AutogradError
 
 __all__ = ["detect_anomaly", "set_detect_anomaly"]
 
 
-def _has_nan(t: Any) -> bool:
+def _has_nan(t: Tensor) -> bool:
     rec = recorder()
-    policy, rec.policy = rec.policy, None
+    before, rec.policy = rec.policy, None
     try:
         with set_grad(False):
             return t.dtype.is_floating_point and bool(t.detach().isnan().any().item())
     finally:
-        rec.policy = policy
+        rec.policy = before
 
 
 def _line(fn: Any) -> str:
-    whole = fn.whole if type(fn) is autograd.Part else fn
+    whole = fn.whole if type(fn) is NodeResult else fn
     file, line = getattr(whole, "where", ("?", 0))
     return f"{file}:{line}: {whole.name()}"
 
 
 class Watch:
-    """Stands before the thread's policy and looks at operands; looks at gradients in backward."""
+    """Checks operands before the thread's policy, and gradients in backward."""
 
     __slots__ = ()
 
     def __call__(self, kind: Kind, args: tuple[Any, ...]) -> tuple[Any, ...]:
         for a in args:
-            if hasattr(a, "_v") and a._fn is not None and type(a._fn) is not autograd.Leaf and _has_nan(a):
+            if isinstance(a, Tensor) and a._fn is not None and type(a._fn) is not Leaf and _has_nan(a):
                 raise AutogradError(
                     f"{_line(a._fn).removesuffix('0').removesuffix('Backward')} made a nan (found by anomaly detection)"
                 )
-        below = policy.current()
+        below = policy()
         return args if below is None else below(kind, args)
 
-    def gradients(self, fn: Any, grads: list[Any]) -> None:
-        """The gradients that one node of the graph made."""
+    def gradients(self, fn: GradFn, grads: list[Tensor]) -> None:
+        """Check the gradients that a node of the graph computed."""
         if any(_has_nan(g) for g in grads):
             raise AutogradError(f"{_line(fn)} made a nan in backward (found by anomaly detection)")
 
 
-def _switch(watch: Watch | None) -> Watch | None:
-    """This thread's watch from now on; returns the one before."""
+def _switch(watch: NanWatch | None) -> NanWatch | None:
+    """Set the watch of this thread; returns the previous one."""
     rec = recorder()
     before, rec.anomaly = rec.anomaly, watch
-    policy.enforce()
+    choose_policy(policy())
     return before
 
 
 class detect_anomaly:
-    """Name the line that made a nan, in what is recorded and differentiated inside.
+    """Raise an error at the first nan in what is recorded and differentiated inside, with the line of its op.
 
     >>> import gt
     >>> x = gt.tensor([-1.0], requires_grad=True)
@@ -75,7 +75,7 @@ class detect_anomaly:
 
     def __init__(self, check_nan: bool = True) -> None:
         self._watch = Watch() if check_nan else None
-        self._before: list[Watch | None] = []
+        self._before: list[NanWatch | None] = []
 
     def __enter__(self) -> None:
         self._before.append(_switch(self._watch))
@@ -85,7 +85,7 @@ class detect_anomaly:
 
 
 class set_detect_anomaly:
-    """Switch anomaly mode on or off in this thread; in a with statement, until its end."""
+    """Turn anomaly mode on or off in this thread; in a with statement, until its end."""
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
         self._before = _switch(Watch() if mode and check_nan else None)

@@ -1,36 +1,42 @@
-"""Backward: gradients sent down the graph, from results to leaves.
+"""Backward: gradients are propagated through the graph, from results to leaves.
 
-Mostly that is a walk over what is known: a node's pullback says which ops its gradient is, and they are recorded on
-values, with no tensor made for any of them. Where the gradients shall have a history themselves, are looked at or
-cast (create_graph, anomaly mode, autocast), or a function is traced, each op's VJP is run on tensors instead.
+Law: backward never waits, locks or touches data. It records ops, like any other code.
+
+Usually the pullback of a node has the code of its gradient, and its ops are recorded on values, without a tensor for
+each. If the gradients need a history themselves, or are checked or cast (create_graph, anomaly mode, autocast), or a
+function is traced, the VJP of each op is run on tensors instead.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gt.client.compat.arguments import shown
-from gt.client.record import recorder as recording
-from gt.client.record.graph import Edge, GradNode, Leaf, Part
-from gt.client.record.pending import Value
-from gt.client.record.recorder import Recorder, record_code, recorder
-from gt.client.record.tree import Kind
+from gt.client.programs.pending import Value
+from gt.client.programs.pullback import code_for, gradients
+from gt.client.programs.tree import Kind, Kinds
+from gt.client.record.recorder import apply, record_code, recorder
+from gt.client.record.thread import Recorder
+from gt.client.tensor import Edge, GradNode, Leaf, NodeResult, Tensor
+from gt.dtypes import DType
 from gt.errors import ArgumentError, AutogradError, DTypeError, ShapeError
 from gt.ops import TABLE
+from gt.program import Spec
 
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
-
+_FULL = Kinds(TABLE["full"], "shape", "dtype")
 _ADD = ((Kind(TABLE["add"], {}), (0, 1)),)  #: The code of a sum.
 
 
 def run(
-    roots: Sequence[tuple[Edge, Tensor]], retain_graph: bool, create_graph: bool, wanted: Sequence[Edge] | None = None
+    roots: Sequence[tuple[Edge | None, Tensor]],
+    retain_graph: bool,
+    create_graph: bool,
+    wanted: Sequence[Edge | None] | None = None,
 ) -> list[Any]:
-    """Send gradients from the roots down the graph. With `wanted`, return the gradients that arrive
-    there instead of adding them to the leaves."""
+    """Propagate gradients from the roots through the graph. With `wanted`, return the gradients of those edges instead
+    of adding gradients to the leaves."""
     rec = recorder()
     order = order_of([whole(e) for e, _ in roots])
     #: By node, for each result: a tensor, a value, or None as long as there is no gradient.
@@ -58,7 +64,8 @@ def run(
                     accumulate(rec, fn, gs[0], create_graph)
                 continue
             if not (plain and type(fn) is GradNode and _record(rec, grads, fn, gs)):
-                found = fn.backward(_tensors(gs), create_graph)
+                run_node = run_vjp if type(fn) is GradNode else type(fn).backward
+                found = run_node(fn, _tensors(gs), create_graph)
                 if rec.anomaly is not None:
                     rec.anomaly.gradients(fn, [d for _, d in found])
                 for edge, d in found:
@@ -73,9 +80,9 @@ def run(
 
 
 def _record(rec: Recorder, grads: dict[Any, list[Any]], fn: GradNode, gs: list[Any]) -> bool:
-    """Record what a node's pullback says, and add what that makes to the gradients below. False if it says nothing."""
+    """Record the code of a node's gradient, and add the results to the gradients below. False if there is no code."""
     pull, specs = fn.pull, fn.node.specs
-    code = pull.of(tuple([g is not None for g in gs])) if None in gs else pull.whole
+    code = code_for(pull, tuple([g is not None for g in gs])) if None in gs else pull.whole
     if code is None:
         return False
     values: list[Any] = []
@@ -83,7 +90,7 @@ def _record(rec: Recorder, grads: dict[Any, list[Any]], fn: GradNode, gs: list[A
         if g is not None and type(g) is not Value:
             g = g._v or g._read()
         if g is not None and g.spec is not spec:
-            return False  # one that was given, or a hook changed it
+            return False  # it was given by the user, or changed by a hook
         values.append(g)
     saved = fn.saved
     if type(saved) is not tuple:
@@ -100,21 +107,66 @@ def _record(rec: Recorder, grads: dict[Any, list[Any]], fn: GradNode, gs: list[A
     edges = fn.edges
     for operand, place in found:
         edge, d = edges[operand], values[place]
-        if type(edge) is not Part and edge not in grads:
+        if type(edge) is not NodeResult and edge not in grads:
             grads[edge] = [d]
         else:
             _add(rec, grads, edge, d)
     return True
 
 
-def _add(rec: Recorder, grads: dict[Any, list[Any]], edge: Edge, g: Any) -> None:
-    index, count = 0, 1
-    if type(edge) is Part:
-        edge, index = edge.whole, edge.index
-        count = edge.count
-    have = grads.get(edge)
+class Ghost:
+    """An operand of a VJP that needs only its shape and dtype, so that its value was not kept."""
+
+    __slots__ = ("spec",)
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.spec.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.spec.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.spec.shape)
+
+
+def run_vjp(fn: GradNode, gs: list[Any], create_graph: bool) -> list[tuple[Edge | None, Any]]:
+    """The gradients of the operands, given those of the results (None: not used), by running the VJP on tensors."""
+    node, saved = fn.node, fn.values()
+    assert node.kind is not None
+    args: list[Any] = []
+    for value, spec, edge in zip(saved, node.operands, fn.edges, strict=False):
+        if value is None:
+            args.append(Ghost(spec))
+        elif type(value) is Value:
+            args.append(Tensor(value, edge if create_graph else None))
+        else:
+            args.append(value)  # a number
+    y: Any = saved[-1]
+    single = len(node.specs) == 1
+    if single:
+        y = Ghost(node.specs[0]) if y is None else Tensor(y, fn if create_graph else None)
+    elif y is None:
+        y = tuple(Ghost(s) for s in node.specs)
+    else:
+        y = tuple(Tensor(v, fn.part(i) if create_graph else None) for i, v in enumerate(y))
+    g = gs[0] if single else tuple(gs)
+    mask = sum([1 << i for i, e in enumerate(fn.edges) if e is not None])
+    return [(fn.edges[i], d) for i, d in gradients(node.kind, mask, g, y, args, node.operands)]
+
+
+def _add(rec: Recorder, grads: dict[Any, list[Any]], edge: Edge | None, g: Any) -> None:
+    index, count, node = 0, 1, edge
+    if isinstance(edge, NodeResult):
+        node, index, count = edge.whole, edge.index, edge.whole.count
+    have = grads.get(node)
     if have is None:
-        have = grads[edge] = [None] * count
+        have = grads[node] = [None] * count
     there = have[index]
     if there is None:
         have[index] = g
@@ -129,21 +181,21 @@ def _add(rec: Recorder, grads: dict[Any, list[Any]], edge: Edge, g: Any) -> None
 
 def _tensors(gs: list[Any]) -> list[Any]:
     """Values as tensors; the others as they are."""
-    return [recording.make(g, None) if type(g) is Value else g for g in gs]
+    return [Tensor(g, None) if type(g) is Value else g for g in gs]
 
 
 def accumulate(rec: Recorder, leaf: Leaf, g: Any, create_graph: bool) -> None:
-    """Add a gradient, a tensor or value, to what the leaf has."""
+    """Add a gradient, a tensor or value, to the gradient of a leaf."""
     if rec.trace is not None:
         rec.trace.touch(leaf)
     if leaf.grad is None:
         # A tensor of its own: several leaves may get the same g, and each may be written in place.
         if type(g) is Value:
-            leaf.grad = recording.make(g, None)
+            leaf.grad = Tensor(g, None)
         else:
-            leaf.grad = recording.make(g._v or g._read(), g._fn if create_graph else None)
+            leaf.grad = Tensor(g._v or g._read(), g._fn if create_graph else None)
     else:
-        total = leaf.grad + (recording.make(g, None) if type(g) is Value else g)
+        total = leaf.grad + (Tensor(g, None) if type(g) is Value else g)
         if create_graph:
             leaf.grad = total
         else:
@@ -157,23 +209,23 @@ def _run_hooks(fn: Any, gs: list[Any]) -> None:
     gs[:] = _tensors(gs)
     by_result: dict[int, Any] = {0: fn.hooks} if type(fn) is Leaf else fn.hooks
     for i, hooks in by_result.items():
-        for hook in sorted(hooks, key=lambda h: hasattr(h, "keeps")):  # what retain_grad() keeps is what they leave
+        for hook in sorted(hooks, key=lambda h: hasattr(h, "keeps")):  # retain_grad() comes last
             if gs[i] is not None:
                 changed = hook(gs[i])
                 if changed is None:
                     continue
-                if not hasattr(changed, "_v"):
-                    raise DTypeError(f"a hook of a gradient returned {shown(changed)}; it returns a tensor or None")
+                if not isinstance(changed, Tensor):
+                    raise DTypeError(f"register_hook: a hook must return a tensor or None, got {shown(changed)}")
                 gs[i] = changed
 
 
-def whole(edge: Edge) -> Any:
+def whole(edge: Edge | None) -> Any:
     """The node that an edge leads to."""
-    return edge.whole if type(edge) is Part else edge
+    return edge.whole if type(edge) is NodeResult else edge
 
 
 def order_of(roots: list[Any]) -> list[Any]:
-    """Every graph node below the roots, each after all that it depends on."""
+    """Every graph node below the roots, each after those that it depends on."""
     order: list[Any] = []
     seen: set[Any] = set()
     stack = [r for r in roots if r is not None]
@@ -189,28 +241,32 @@ def order_of(roots: list[Any]) -> list[Any]:
             stack += (fn, None)
             for edge in fn.edges:
                 if edge is not None:
-                    below = edge.whole if type(edge) is Part else edge
+                    below = edge.whole if type(edge) is NodeResult else edge
                     if below not in seen:
                         stack.append(below)
     return order
 
 
+def filled(shape: tuple[int, ...], value: float, dtype: DType) -> Tensor:
+    """A new tensor with one number everywhere."""
+    made: Tensor = apply(_FULL[shape, dtype.name], (value,))
+    return made
+
+
 def seed_gradient(t: Tensor, gradient: Tensor | None) -> Tensor:
-    """What backward starts from: the gradient given, or one for a tensor of one element."""
+    """The gradient to start with: the one given, or 1 for a tensor of one element."""
     if gradient is None:
         if math.prod(t.shape) != 1:
             raise AutogradError(
-                f"backward: a tensor of shape {t.shape} needs backward(gradient); only one element needs none"
+                f"backward: a tensor of shape {t.shape} needs backward(gradient=...); one of one element needs none"
             )
         if t.dtype.is_complex:
             raise AutogradError(
-                f"backward: a {t.dtype.name} tensor needs backward(gradient); only a real one needs none"
+                f"backward: a {t.dtype.name} tensor needs backward(gradient=...); only a real tensor needs none"
             )
-        from gt.client.functions.creation import full
-
-        return full(t.shape, 1.0, dtype=t.dtype)
+        return filled(t.shape, 1.0, t.dtype)
     if gradient.shape != t.shape:
-        raise ShapeError(f"backward: a gradient of shape {gradient.shape} for a tensor of shape {t.shape}")
+        raise ShapeError(f"backward: gradient must have the shape {t.shape} of the tensor, got {gradient.shape}")
     return gradient
 
 
@@ -226,16 +282,14 @@ def grad(
     materialize_grads: bool = False,
 ) -> tuple[Tensor | None, ...]:
     """The gradients of the outputs with respect to the inputs; nothing is added to `.grad`."""
-    from gt.client.tensor import Tensor
-
     if is_grads_batched:
         raise ArgumentError("grad: is_grads_batched is not supported; call grad once per gradient, or gt.func.jacrev")
     if materialize_grads and allow_unused is False:
-        raise ArgumentError("grad: materialize_grads=True makes zeros of what allow_unused=False forbids")
+        raise ArgumentError("grad: materialize_grads=True needs allow_unused=True or None, got False")
 
     outs = (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
     ins = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
-    seeds = (grad_outputs,) if hasattr(grad_outputs, "_v") else grad_outputs or (None,) * len(outs)
+    seeds = (grad_outputs,) if isinstance(grad_outputs, Tensor) else grad_outputs or (None,) * len(outs)
     for t in (*outs, *ins):
         if not t.requires_grad:
             raise AutogradError("grad: one of the tensors does not require grad and has no history")
@@ -243,11 +297,9 @@ def grad(
     retain = create_graph if retain_graph is None else retain_graph
     found = run(roots, retain, create_graph, [t._fn for t in ins])
     if materialize_grads:
-        from gt.client.functions.creation import zeros_like
-
-        return tuple([zeros_like(t) if g is None else g for g, t in zip(found, ins, strict=True)])
+        return tuple([filled(t.shape, 0.0, t.dtype) if g is None else g for g, t in zip(found, ins, strict=True)])
     if not allow_unused and any(g is None for g in found):
-        raise AutogradError("grad: an input was not used for the outputs; pass allow_unused=True if that is meant")
+        raise AutogradError("grad: the outputs do not depend on one of the inputs; allow_unused=True returns None")
     return tuple(found)
 
 
@@ -259,8 +311,6 @@ def backward(
     inputs: Any = None,
 ) -> None:
     """Add the gradients of several tensors to the `.grad` of the leaves they came from, in one pass."""
-    from gt.client.tensor import Tensor
-
     outs = (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
     seeds = (grad_tensors,) if isinstance(grad_tensors, Tensor) else grad_tensors or (None,) * len(outs)
     for t in outs:

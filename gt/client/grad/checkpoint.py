@@ -13,10 +13,9 @@ from threading import get_ident
 from typing import Any
 
 from gt.client.grad.modes import set_grad
-from gt.client.record import graph as autograd
-from gt.client.record.graph import GradNode, Later
-from gt.client.record.recorder import recorder
-from gt.client.tensor import Tensor
+from gt.client.record.recorder import recorder, watchers
+from gt.client.record.thread import SeedTape
+from gt.client.tensor import GradNode, Later, Tensor
 from gt.errors import AutogradError
 
 __all__ = ["checkpoint", "checkpoint_sequential"]
@@ -25,7 +24,7 @@ __all__ = ["checkpoint", "checkpoint_sequential"]
 class Tape:
     """The seeds that a function drew, to be drawn again."""
 
-    def __init__(self, seeds: list[Any] | None, outer: Tape | None) -> None:
+    def __init__(self, seeds: list[Any] | None, outer: SeedTape | None) -> None:
         self.seeds: list[Any] = []
         self._again = None if seeds is None else iter(seeds)
         self._outer = outer
@@ -37,13 +36,13 @@ class Tape:
         else:
             seed = next(self._again, None)
             if seed is None:
-                raise AutogradError("checkpoint: the function drew more random numbers the second time")
+                raise AutogradError("checkpoint: the function drew more random numbers in its second run")
         self.seeds.append(seed)
         return seed
 
 
 class Kept:
-    """A tensor among the arguments, as it is now: the tensor itself may be written to before backward."""
+    """The value and history of an argument now: the tensor itself may be written to before backward."""
 
     __slots__ = ("fn", "value")
 
@@ -75,9 +74,9 @@ class Region:
     def run(self) -> tuple[Any, list[GradNode], list[Any]]:
         """The function's result, the graph nodes it made, the seeds it drew."""
         rec, me = recorder(), get_ident()
-        before, tape, policy, pin = autograd.watchers.get(me), rec.tape, rec.policy, rec.pin
+        before, tape, policy, pin = watchers.get(me), rec.tape, rec.policy, rec.pin
         nodes: list[GradNode] = []
-        autograd.watchers[me] = nodes
+        watchers[me] = nodes
         rec.tape = drawn = Tape(self.seeds, tape)
         rec.policy, rec.pin = self.policy, self.pin
         try:
@@ -87,17 +86,17 @@ class Region:
         finally:
             rec.tape, rec.policy, rec.pin = tape, policy, pin
             if before is None:
-                del autograd.watchers[me]
+                del watchers[me]
             else:
-                autograd.watchers[me] = before
+                watchers[me] = before
                 before.extend(nodes)
 
     def values(self, index: int) -> tuple[Any, ...]:
-        """What node `index` saved, computed again if need be."""
+        """What node `index` saved, computed again if it was dropped."""
         if self.saved is None:
             _, nodes, _ = self.run()
             if [n.node.kind for n in nodes] != self.kinds:
-                raise AutogradError("checkpoint: the function did other things when it ran a second time")
+                raise AutogradError("checkpoint: the function recorded other ops in its second run than in its first")
             self.saved = [n.saved for n in nodes]
         value = self.saved[index]
         if isinstance(value, Later):
@@ -128,7 +127,7 @@ def checkpoint(
 
 
 def checkpoint_sequential(functions: Any, segments: int, input: Any, **kwargs: Any) -> Any:
-    """Run a Sequential (or a list of functions) in so many checkpointed segments; the last is not."""
+    """Run a Sequential (or a list of functions) in this many segments, all but the last checkpointed."""
     steps = list(functions)
     size = max(1, len(steps) // segments)
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gt.client.grad.backward import filled
 from gt.client.grad.modes import set_grad
-from gt.client.record.graph import Edge, Hook, Leaf, Part, followers, shown
-from gt.client.record.pending import Value
-from gt.client.record.pullback import fit
+from gt.client.programs.pending import Value
+from gt.client.programs.pullback import fit
+from gt.client.programs.tree import users_line
 from gt.client.record.recorder import recorder
-from gt.client.record.tree import users_line
-from gt.client.tensor import Tensor
+from gt.client.tensor import Edge, Hook, Leaf, NodeResult, Tensor, followers, node_text
 from gt.errors import AutogradError
 
 __all__ = ["Function"]
@@ -54,11 +54,11 @@ class Context:
         self._dirty |= {id(t) for t in tensors}
 
     def set_materialize_grads(self, value: bool) -> None:
-        """Whether gradients that did not arrive are given to backward as zeros (else as None)."""
+        """Whether backward gets zeros (or else None) for results without a gradient."""
         self._materialize = value
 
 
-#: Contexts whose backward is running, by id(): their results are remade with history.
+#: Contexts whose backward is running, by id(): saved results get their history there.
 _current: dict[int, FunctionNode] = {}
 
 
@@ -70,9 +70,9 @@ class FunctionNode:
     def __init__(self, function: type[Function], context: Context, args: tuple[Any, ...]) -> None:
         self.function = function
         self.context = context
-        self.edges: tuple[Edge, ...] = tuple(a._fn if isinstance(a, Tensor) else None for a in args)
+        self.edges: tuple[Edge | None, ...] = tuple(a._fn if isinstance(a, Tensor) else None for a in args)
         self.inputs = tuple(a._spec if isinstance(a, Tensor) else None for a in args)
-        self.results: list[Any] = []  #: specs; None for what is no tensor
+        self.results: list[Any] = []  #: specs; None for results that are not tensors
         self.count = 1
         self.passed = False  #: whether backward has passed, and dropped what was saved
         self.hooks: dict[int, list[Hook]] | None = None
@@ -95,14 +95,14 @@ class FunctionNode:
         return followers(self.edges)
 
     def __repr__(self) -> str:
-        return shown(self)
+        return node_text(self)
 
     def name(self) -> str:
         """As torch calls it."""
         return f"{self.function.__name__}Backward"
 
-    def part(self, index: int) -> Part:
-        return Part(self, index)  # type: ignore[arg-type]  # a node of another kind
+    def part(self, index: int) -> NodeResult:
+        return NodeResult(self, index)
 
     def edge(self, index: int) -> Edge:
         """Where the gradient of a result goes."""
@@ -113,10 +113,8 @@ class FunctionNode:
         if self.saved is None:
             raise AutogradError(f"{name}: backward a second time; call backward(retain_graph=True) the first time")
         if ctx._materialize:
-            from gt.client.functions.creation import full
-
-            results = zip(gs, self.results, strict=True)  # of what is no tensor there is no gradient
-            gs = [full(s.shape, 0.0, dtype=s.dtype) if g is None and s is not None else g for g, s in results]
+            results = zip(gs, self.results, strict=True)  # results that are not tensors have no gradient
+            gs = [filled(s.shape, 0.0, s.dtype) if g is None and s is not None else g for g, s in results]
         if create_graph:
             _current[id(ctx)] = self
         try:
@@ -128,12 +126,14 @@ class FunctionNode:
         if len(grads) != count and (len(grads) < count or any(d is not None for d in grads[count:])):
             raise AutogradError(f"{name}.backward returned {len(grads)} gradients for {len(self.edges)} inputs")
         found = []
-        for edge, spec, d in zip(self.edges, self.inputs, grads, strict=False):  # defaults of forward: None at the end
+        for edge, spec, d in zip(
+            self.edges, self.inputs, grads, strict=False
+        ):  # trailing None for arguments with defaults
             if edge is None or d is None:
                 continue
             assert spec is not None
             if not isinstance(d, Tensor):
-                raise AutogradError(f"{name}.backward returned a {type(d).__name__} where a tensor was expected")
+                raise AutogradError(f"{name}.backward must return tensors or None, got {type(d).__name__}")
             found.append((edge, fit(d, spec)))
         return found
 
@@ -158,12 +158,12 @@ class Function:
     @staticmethod
     def forward(ctx: Any, *args: Any) -> Any:
         """What the function computes."""
-        raise AutogradError("a Function needs a forward()")
+        raise AutogradError("autograd.Function: forward() is not defined")
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """The gradient of every input of forward, given those of its results."""
-        raise AutogradError("this Function has no backward()")
+        raise AutogradError("autograd.Function: backward() is not defined")
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -215,5 +215,5 @@ def _with_history(cls: type[Function], ctx: Context, args: tuple[Any, ...], out:
 
 
 def once_differentiable(f: Callable[..., Any]) -> Callable[..., Any]:
-    """For a backward whose own gradient makes no sense: its results have no history."""
+    """Decorator for a backward that cannot be differentiated: its results have no history."""
     return set_grad(False)(f)

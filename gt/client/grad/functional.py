@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gt.client.functions.creation import zeros_like
-from gt.client.functions.elementwise import mul
-from gt.client.functions.shapes import stack
 from gt.client.grad import backward
+from gt.client.grad.backward import filled
 from gt.client.grad.modes import set_grad
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, AutogradError
+from gt.ops import TABLE
 
 __all__ = ["hessian", "hvp", "jacobian", "jvp", "vhp", "vjp"]
 
@@ -26,13 +25,17 @@ def _run(
     """The inputs to differentiate by, the results, and whether they are a tuple."""
     given = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
     if not all(isinstance(x, Tensor) for x in given):
-        raise ArgumentError(f"{name}: the inputs are a tensor or a tuple of tensors")
+        raise ArgumentError(f"{name}: inputs must be a tensor or a tuple of tensors")
     ins = tuple([x.view_as(x) if graph and x.requires_grad else x.detach().requires_grad_() for x in given])
     made = func(*ins)
     outs = tuple(made) if isinstance(made, (tuple, list)) else (made,)
     if not all(isinstance(y, Tensor) for y in outs):
         raise ArgumentError(f"{name}: the function must return a tensor or a tuple of tensors")
     return ins, outs, isinstance(made, (tuple, list))
+
+
+def _zeros(like: Tensor) -> Tensor:
+    return filled(like.shape, 0.0, like.dtype)
 
 
 def _pull(outs: Any, ins: Any, seeds: Any, graph: bool, strict: bool) -> tuple[Any, ...]:
@@ -42,19 +45,19 @@ def _pull(outs: Any, ins: Any, seeds: Any, graph: bool, strict: bool) -> tuple[A
     if rows:
         found = backward.grad([y for y, _ in rows], ins, [s for _, s in rows], True, graph, allow_unused=True)
     if strict and any(g is None for g in found):
-        raise AutogradError("a result does not depend on one of the inputs, which strict=True does not allow")
-    return tuple([zeros_like(x) if g is None else g for g, x in zip(found, ins, strict=True)])
+        raise AutogradError("strict=True: a result does not depend on one of the inputs")
+    return tuple([_zeros(x) if g is None else g for g, x in zip(found, ins, strict=True)])
 
 
 def _seeds(name: str, v: Any, like: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What a gradient begins with: v, or one for a single number."""
+    """The gradients to start with: v, or 1 for a single element."""
     if v is None:
         if len(like) != 1 or like[0].numel() != 1:
-            raise AutogradError(f"{name}: v may be left out only where there is one number")
-        return (zeros_like(like[0]) + 1,)
+            raise AutogradError(f"{name}: v is needed, except for a single tensor of one element")
+        return (filled(like[0].shape, 1.0, like[0].dtype),)
     given = tuple(v) if isinstance(v, (tuple, list)) else (v,)
     if [x.shape for x in given] != [x.shape for x in like]:
-        raise AutogradError(f"{name}: v has the sizes {[x.shape for x in given]}, not {[x.shape for x in like]}")
+        raise AutogradError(f"{name}: v must have the shapes {[x.shape for x in like]}, got {[x.shape for x in given]}")
     return given
 
 
@@ -67,7 +70,7 @@ def jacobian(
     func: Callable[..., Any], inputs: Any, create_graph: bool = False, strict: bool = False, vectorize: bool = False,
     strategy: str = "reverse-mode",
 ) -> Any:  # fmt: skip
-    """The derivative of every element of the result by every element of the inputs."""
+    """The derivatives of all elements of the result with respect to all elements of the inputs."""
     several = isinstance(inputs, (tuple, list))
     with set_grad(True):
         ins, outs, many = _run("jacobian", func, inputs, create_graph)
@@ -78,7 +81,9 @@ def jacobian(
             columns = []
             for i, x in enumerate(ins):
                 sizes = (*y.shape, *x.shape)
-                columns.append(stack([r[i] for r in rows]).reshape(sizes) if rows else x.new_zeros(sizes))
+                columns.append(
+                    TABLE["stack"](*[r[i] for r in rows], dim=0).reshape(sizes) if rows else x.new_zeros(sizes)
+                )
             table.append(_shown(tuple(columns), several, create_graph))
     return tuple(table) if many else table[0]
 
@@ -87,7 +92,7 @@ def hessian(
     func: Callable[..., Any], inputs: Any, create_graph: bool = False, strict: bool = False, vectorize: bool = False,
     outer_jacobian_strategy: str = "reverse-mode",
 ) -> Any:  # fmt: skip
-    """The second derivatives of a function with one number as its result."""
+    """The second derivatives of a function whose result has one element."""
     several = isinstance(inputs, (tuple, list))
 
     def slope(*ins: Any) -> Any:
@@ -101,7 +106,7 @@ def hessian(
 
 
 def vjp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> Any:
-    """The result, and the gradient of it times v."""
+    """The result, and v times the Jacobian."""
     with set_grad(True):
         ins, outs, many = _run("vjp", func, inputs, create_graph)
         found = _pull(outs, ins, _seeds("vjp", v, outs), create_graph, strict)
@@ -109,25 +114,25 @@ def vjp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool
 
 
 def jvp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> Any:
-    """The result, and how it changes as the inputs move along v (two gradients, one of the other)."""
+    """The result, and the Jacobian times v (as a gradient of a gradient)."""
     with set_grad(True):
         ins, outs, many = _run("jvp", func, inputs, create_graph)
         along = _seeds("jvp", v, ins)
-        probes = tuple([zeros_like(y).requires_grad_() for y in outs])
+        probes = tuple([_zeros(y).requires_grad_() for y in outs])
         pulled = _pull(outs, ins, probes, True, strict)
         found = _pull(pulled, probes, along, create_graph, False)
     return _shown(outs, many, create_graph), _shown(found, many, create_graph)
 
 
 def vhp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> Any:
-    """The result, one number, and v times its second derivatives."""
+    """The result, of one element, and v times its Hessian."""
     with set_grad(True):
         ins, outs, many = _run("vhp", func, inputs, create_graph)
         if len(outs) != 1 or outs[0].numel() != 1:
             raise AutogradError("vhp: the function must return a tensor of one element")
         along = _seeds("vhp", v, ins)
         first = _pull((outs[0].reshape(()),), ins, (None,), True, strict)
-        products = [mul(g, a).sum() for g, a in zip(first, along, strict=True)]
+        products = [(g * a).sum() for g, a in zip(first, along, strict=True)]
         found = _pull(products, ins, [None] * len(products), create_graph, False)
     return _shown(outs, many, create_graph), _shown(found, isinstance(inputs, (tuple, list)), create_graph)
 

@@ -1,4 +1,4 @@
-"""Whether history is recorded: on or off, as context managers and decorators."""
+"""Turning gradients on and off: context managers and decorators."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from gt.client.compat.arguments import shown
+from gt.client.record.recorder import recorder
 from gt.errors import ArgumentError
 
 
@@ -21,20 +22,16 @@ class set_grad:
         self._before: list[bool] = []
 
     def __enter__(self) -> None:
-        from gt.client.record.recorder import recorder  # which is built on this
-
         rec = recorder()
         self._before.append(rec.grad)
         rec.grad = self._mode
 
     def __exit__(self, *exc: object) -> None:
-        from gt.client.record.recorder import recorder
-
         recorder().grad = self._before.pop()
 
     def __call__(self, f: Callable[..., Any]) -> Callable[..., Any]:
         if not callable(f):
-            raise ArgumentError(f"gradients are switched for a function, or in a with statement, not for {shown(f)}")
+            raise ArgumentError(f"as a decorator it takes a function, got {shown(f)}")
         if inspect.isgeneratorfunction(f):
             return functools.wraps(f)(lambda *args, **kwargs: self._each_turn(f(*args, **kwargs)))
 
@@ -46,7 +43,7 @@ class set_grad:
         return inner
 
     def _each_turn(self, generator: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-        """The generator, in this mode while it runs and in its caller's between."""
+        """Run the generator in this mode; between its turns the caller's mode is in effect."""
         turn = functools.partial(next, generator)
         while True:
             try:
@@ -80,13 +77,11 @@ def inference_mode(mode: Any = True) -> Any:
 
 
 class set_grad_enabled(set_grad):
-    """History on or off from now on; as a context manager, until its end."""
+    """Turn gradients on or off; as a context manager, until its end."""
 
     __slots__ = ("_was",)
 
     def __init__(self, mode: bool) -> None:
-        from gt.client.record.recorder import recorder
-
         super().__init__(mode)
         self._was = recorder().grad
         recorder().grad = mode
@@ -95,8 +90,6 @@ class set_grad_enabled(set_grad):
         pass
 
     def __exit__(self, *exc: object) -> None:
-        from gt.client.record.recorder import recorder
-
         recorder().grad = self._was
 
     def __call__(self, f: Callable[..., Any]) -> Callable[..., Any]:
@@ -106,6 +99,4 @@ class set_grad_enabled(set_grad):
 
 def is_grad_enabled() -> bool:
     """Whether ops record history in this thread."""
-    from gt.client.record.recorder import recorder
-
     return recorder().grad

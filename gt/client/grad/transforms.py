@@ -1,4 +1,4 @@
-"""Functions of functions: the gradient of f as a function, and its kin. Nothing is added to `.grad`."""
+"""Function transforms, as in torch.func: gradients, Jacobians, Hessians. Nothing is added to `.grad`."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from typing import Any
 
 from gt.client.grad import backward
 from gt.client.grad.modes import set_grad
-from gt.client.record.graph import Leaf
-from gt.client.record.recorder import recorder
-from gt.client.tensor import Tensor
+from gt.client.programs.tree import Kinds
+from gt.client.record.recorder import apply, recorder
+from gt.client.tensor import Leaf, Tensor
 from gt.errors import ArgumentError, AutogradError
 from gt.ops import TABLE
 
 __all__ = ["functional_call", "grad", "grad_and_value", "hessian", "jacrev", "jvp", "value_and_grad", "vjp"]
 
+_ARANGE = Kinds(TABLE["arange"], "n", "dtype")
+
 
 def _fresh(x: Any, nested: bool) -> Any:
-    """An argument to differentiate by: connected to what is outside only if somebody there may ask."""
+    """An argument to differentiate with respect to; if transforms are nested, with its history."""
     if isinstance(x, (list, tuple)):
         return type(x)(_fresh(y, nested) for y in x)
     if isinstance(x, dict):
@@ -46,9 +48,7 @@ def _like(x: Any, found: Any) -> Any:
 
 
 def _zeros(t: Tensor) -> Tensor:
-    from gt.client.functions.creation import full
-
-    return full(t.shape, 0.0, dtype=t.dtype)
+    return backward.filled(t.shape, 0.0, t.dtype)
 
 
 def _grads(outputs: list[Tensor], inputs: list[Tensor], seeds: list[Tensor | None], graph: bool) -> list[Tensor]:
@@ -71,7 +71,7 @@ def grad_and_value(func: Callable[..., Any], argnums: int | Sequence[int] = 0, h
     def both(*args: Any, **kwargs: Any) -> Any:
         numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
         if any(not -len(args) <= n < len(args) for n in numbers):
-            raise ArgumentError(f"grad: argnums {argnums} for {len(args)} arguments")
+            raise ArgumentError(f"grad: argnums {argnums} is out of range for {len(args)} arguments")
         numbers = tuple(n % len(args) for n in numbers)
         nested = bool(recorder().transforms) or any(t.requires_grad for t in _tensors(args))
         recorder().transforms += 1
@@ -130,7 +130,7 @@ def value_and_grad(func: Callable[..., Any], argnums: int | Sequence[int] = 0, h
 
 
 def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
-    """func's value, and a function from a gradient of it to the gradients of the primals."""
+    """The value of func, and a function from a gradient of it to the gradients of the primals."""
     nested = bool(recorder().transforms) or any(t.requires_grad for t in _tensors(primals))
     with set_grad(True):
         given = [_fresh(p, nested) for p in primals]
@@ -141,7 +141,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         seeds = _tensors(cotangents if len(cotangents) > 1 or not isinstance(value, Tensor) else cotangents[0])
         outs = _tensors(value)
         if len(seeds) != len(outs):
-            raise ArgumentError(f"vjp: {len(seeds)} gradients for {len(outs)} results")
+            raise ArgumentError(f"vjp: expected {len(outs)} gradients, one per result, got {len(seeds)}")
         found = iter(_grads(outs, _tensors(given), list(seeds), bool(nested or recorder().transforms)))
         return tuple(_like(g, found) for g in given)
 
@@ -150,7 +150,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
 
 
 def jvp(func: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
-    """func's value, and how it changes along the tangents (two gradients, one of the other)."""
+    """The value of func, and its Jacobian times the tangents (as a gradient of a gradient)."""
     with set_grad(True):
         given = [_fresh(p, True) for p in primals]
         out = func(*given)
@@ -167,16 +167,15 @@ def jacrev(func: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
 
     @functools.wraps(func)
     def jacobian(*args: Any) -> Any:
-        from gt.client.functions.creation import eye
-
         def one(x: Any) -> Any:
             return func(*args[:argnums], x, *args[argnums + 1 :])
 
         recorder().transforms += 1
         try:
             out, pull = vjp(one, args[argnums])
-            rows = eye(out.numel(), dtype=out.dtype).unbind(0)
-            grads = [pull(row.reshape(out.shape))[0].unsqueeze(0) for row in rows]
+            steps = apply(_ARANGE[out.numel(), "int64"], (0, 1))
+            identity = (steps.unsqueeze(1) == steps).to(out.dtype)
+            grads = [pull(row.reshape(out.shape))[0].unsqueeze(0) for row in identity.unbind(0)]
         finally:
             recorder().transforms -= 1
         made = TABLE["cat"](*grads, dim=0).reshape(*out.shape, *args[argnums].shape)

@@ -16,10 +16,13 @@ from gt import layout as layouts
 from gt.client.compat.arguments import shown
 from gt.client.grad.modes import set_grad
 from gt.client.mesh.drawing import drawing
-from gt.client.mesh.meshes import Mesh
-from gt.client.record.recorder import apply, recorder, unary
-from gt.client.record.tree import Kind, Kinds
+from gt.client.programs.tree import Kind, Kinds
+from gt.client.record.recorder import apply, recorder
+from gt.client.session.meshes import SessionMesh
+from gt.client.session.placing import layout_alone, set_mesh
+from gt.client.session.signals import axes_of
 from gt.client.views import aliases as views
+from gt.client.views.aliases import pinned
 from gt.errors import ArgumentError, DTypeError
 from gt.layout import Layout
 from gt.ops import TABLE
@@ -27,12 +30,11 @@ from gt.ops import TABLE
 __all__ = ["mesh", "replicate", "shard", "shard_", "visualize_layout"]
 METHODS: list[str] = []
 
-_SHARD = Kinds(TABLE["shard"], "layout")
 _NEVER, _CAST, _ADD = Kind(TABLE["lt"], {}), Kinds(TABLE["cast"], "dtype"), Kind(TABLE["add"], {})
 _TEXT = re.compile(r"(?:(\w+): ?)?(\[.*)?", re.DOTALL)
 
 
-def mesh(name: str = "", /, *, workers: Sequence[int] | None = None, **axes: int) -> Mesh:
+def mesh(name: str = "", /, *, workers: Sequence[int] | None = None, **axes: int) -> SessionMesh:
     """Run this session on several workers, arranged in a grid with these axes: `gt.mesh(x=2, y=2)`.
 
     New tensors are placed on the mesh. Existing tensors stay on their worker until an op uses them together with
@@ -44,7 +46,7 @@ def mesh(name: str = "", /, *, workers: Sequence[int] | None = None, **axes: int
     if not axes and workers is None:
         session.meshes.find(name)
         return session.meshes.by_name[name]
-    return session.meshes.set(name, axes, workers, split=session.config.auto_shard and not name)
+    return set_mesh(session, name, axes, workers, split=session.config.auto_shard and not name)
 
 
 # --- layouts as text -----------------------------------------------------------------------------------
@@ -56,7 +58,7 @@ def layout_text(op: str, shape: tuple[int, ...], wish: Any, on: Any = None) -> s
     Returns "" in a session without a mesh: with one worker, no layout changes anything.
     """
     meshes = recorder().session.meshes
-    name = on.name if isinstance(on, Mesh) else "" if on is None else on
+    name = on.name if isinstance(on, SessionMesh) else "" if on is None else on
     if not isinstance(name, str):
         raise DTypeError(f"{op}: mesh must be a mesh or the name of one, got {shown(name)}")
     if isinstance(wish, Layout):
@@ -97,14 +99,6 @@ def _dim(op: str, d: Any, ndim: int) -> int:
     return d % ndim
 
 
-def axes_of(op: str, axes: Any) -> tuple[str, ...]:
-    """The axes that a dimension is sharded over, given as one name or several."""
-    found = (axes,) if isinstance(axes, str) else tuple(axes) if isinstance(axes, (tuple, list)) else ()
-    if not all(isinstance(a, str) for a in found) or not (found or axes in ((), [])):
-        raise DTypeError(f"{op}: the axes of a dimension must be a name or a tuple of names, got {shown(axes)}")
-    return found
-
-
 # --- tensors -------------------------------------------------------------------------------------------
 
 
@@ -115,15 +109,6 @@ def shard(tensor: Any, layout: Any, mesh: Any = None) -> Any:
     >>> rows = gt.shard(gt.ones(100, 8), {0: "x"})  # needs a mesh with an axis x; has no effect on one worker
     """
     return pinned(tensor, layout_text("shard", tensor.shape, layout, mesh))
-
-
-def pinned(tensor: Any, text: str) -> Any:
-    """The same tensor with the layout that `layout_text` returned."""
-    made = unary(_SHARD[text], tensor)
-    value = made._v or made._read()
-    if text and value.owner is not None:
-        value.owner.pins[value.num] = text
-    return made
 
 
 def replicate(tensor: Any, mesh: Any = None) -> Any:
@@ -183,7 +168,7 @@ def layout_of(tensor: Any) -> Layout:
     rec = recorder()
     session = rec.session
     if not session.meshes.by_name:
-        return session.meshes.alone()
+        return layout_alone(session)
     if rec.trace is not None:
         rec.trace.refuse_sync()
     return session.layout_of(tensor._v or tensor._read())

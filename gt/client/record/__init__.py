@@ -1,1 +1,1 @@
-"""What the client records: the tree, the pending program, values, the graph of gradients."""
+"""Recording: ops become part of a thread's pending program."""

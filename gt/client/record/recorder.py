@@ -1,254 +1,82 @@
-"""Recording: what the user's Python does becomes a pending program.
+"""Recording an op: what the user's Python does becomes part of a pending program.
 
-Law 1: recording a known op waits for nobody, takes no lock and infers nothing.
-Law 2: only the owner thread adds to its pending program. Another thread may end it, when the
-       owner is not inside an op: see `Recorder.steal`.
+Law: recording a known op waits for nobody, takes no lock and infers nothing.
 
 Ops come in through `unary`, `binary` and `apply`, those of a gradient through `record_code`. Each makes the op's key
 (its kind and its operands as numbers) and looks it up among the children of the current tree node. A miss goes to
 `Recorder.miss`, which does whatever was missing (end a marked program, grow the tree) so that the same op, tried again,
-hits.
+hits. How a program ends is told in thread.py.
 """
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from threading import get_ident
+from typing import Any
 
-from gt.client.record.graph import attach
-from gt.client.record.numbers import Number, Shared
-from gt.client.record.pending import (
-    HIGHEST,
-    LETTERS,
-    LOWEST,
-    NOWHERE,
-    Pending,
-    Value,
-    close,
-    grow,
-    held_alone,
-    roll_back,
-    too_long,
-)
-from gt.client.record.tree import Kind, Node, find_period
-from gt.errors import DTypeError, ServerError
+from gt.client.programs.numbers import Number, SharedNumber
+from gt.client.programs.pending import HIGHEST, LETTERS, LOWEST, Pending, Value, local, roll_back, too_long
+from gt.client.programs.pullback import pullback
+from gt.client.programs.tree import Kind, Node, kind_of
+from gt.client.record.thread import Recorder, policy
+from gt.client.session.connecting import current
+from gt.client.session.session import Session
+from gt.client.tensor import Edge, GradNode, Tensor
+from gt.errors import DTypeError
+from gt.ops.record import Op
 
-if TYPE_CHECKING:
-    from gt.client.session.session import Session
-    from gt.client.tensor import Tensor
-
-CAP = 4_000  #: Instructions after which a program ends in any case.
-TRACE_CAP = 50_000  #: The same for a traced function, which should stay one program.
-HELD_NBYTES = 64 << 20  #: Bytes of inputs that only a pending program holds before it ends.
-ELSEWHERE = "this tensor belongs to a session that is closed, or is not this thread's"
-MARK_S = 0.002  #: A marked program settles after this time at the latest.
-IDLE_S = 0.2  #: An unfinished program is cut after this long without a GT call.
-
-#: What an op's result is wrapped in, and what makes an operand out of something that is none
-#: (a numpy number, an array). Both are set by tensor.py, which is built on this file.
-make: type[Tensor] = None  # type: ignore[assignment]  # there from the first op on
-coerce: Callable[..., Any] = None  # type: ignore[assignment]  # likewise
-
-
-class Recorder:
-    """One thread's recording."""
-
-    __slots__ = (
-        "anomaly", "blocked", "busy", "grad", "pending", "pin", "policy", "seen", "session", "tape", "thread", "trace",
-        "transforms",
-    )  # fmt: skip
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self.thread = threading.current_thread()
-        self.grad = True
-        #: The owner is inside an op. Written before `pending` is read; a thief writes `pending` before it
-        #: reads this. So at least one of the two sees the other.
-        self.busy = False
-        self.pending = Pending(self, session.tree.root)
-        self.blocked = Pending(self, NOWHERE)  #: Stands in for `pending` while another thread ends it.
-        self.seen = (0, 0, 0.0)  #: At the timer's last look: the program, its length, and since when.
-        self.trace: Any = None  #: Set while a @gt.function is being traced.
-        self.anomaly: Any = None  #: Looks for the first nan, if it is to be found: see anomaly.py.
-        self.transforms = 0  #: Functions of gt.func that are running: inner gradients are differentiable then.
-        self.tape: Any = None  #: Notes the seeds that are drawn, or has them drawn again: see checkpoint.py.
-        #: Casts the operands of some ops before they are recorded: autocast, another default dtype; see autocast.py.
-        self.policy: Callable[[Kind, tuple[Any, ...]], tuple[Any, ...]] | None = None
-        self.pin: Any = None  #: In a signal's context: where results shall lie (signals.py). Never without a policy.
-
-    # --- the slow path ---
-
-    def miss(self, p: Pending, kind: Kind, args: tuple[Any, ...]) -> None:
-        """Make it so that recording this op again finds a node, or raise the user's error."""
-        roll_back(p)
-        self.busy = False
-        session = self.session
-        session.check_usable()
-        for a in args:
-            if hasattr(a, "_v"):
-                v = a._v or a._read()
-                self._bring_here(v)
-                if self.trace is not None and v.owner is not p:
-                    self.trace.learn(a)
-        with session.lock:
-            if self.pending is not p:
-                return  # another thread ended it meanwhile
-            if p.end is not None:
-                self.settle()
-                return
-            node = p.node
-            if node is NOWHERE:
-                p.node = session.tree.root
-                session.wake_timer()
-                return
-            if node.depth >= TRACE_CAP if self.trace else node.ends or node.depth >= CAP:
-                if self._end_at_cap(p):
-                    return
-            elif p.held > HELD_NBYTES:
-                p.held = held_alone(p)
-                if p.held > HELD_NBYTES:
-                    self.settle()
-                    return
-            grow(session.tree, p, kind, args)
-
-    def _bring_here(self, v: Value) -> None:
-        """An operand that is pending in another thread: end that program first."""
-        owner = v.owner
-        if owner is not None and owner.rec is not self:
-            if owner.rec.session is not self.session:
-                raise ServerError("a tensor of another session cannot be used here; pass its .numpy()")
-            while v.owner is not None and not owner.rec.steal():
-                if self.session.full:
-                    self.session.make_room()
-                else:
-                    time.sleep(0)  # it is inside an op, which is a matter of microseconds
-        elif owner is None and v.handle is not None and v.handle.dead is not self.session.dead:
-            raise ServerError(ELSEWHERE)
-
-    def _end_at_cap(self, p: Pending) -> bool:
-        """The program is as long as it may get. True if it ended, False if it goes on a little, to
-        the edge of the period that it repeats: then the next program starts where this one did."""
-        node = p.node
-        if node.ends:
-            self.settle()
-            return True
-        if p.grown_to == 0:
-            period = find_period(node.path())
-            whole = period and _repeats_from_start(node, period)
-            p.grown_to = -(-node.depth // period) * period if whole else node.depth
-        if node.depth < p.grown_to:
-            return False
-        node.ends = True
-        self.settle()
-        return True
-
-    # --- ends ---
-
-    def mark(self) -> None:
-        """The program ends here; it settles when the next op is recorded, at a sync, or by the timer."""
-        if self.trace is not None:
-            return  # a traced function is one program
-        self.session.hear_of_new()  # first: what is marked settles soon, and would keep what the next op lets go of
-        p = self.pending
-        if p.end is None and p.node.depth:
-            p.marked_s = time.monotonic()
-            p.end = p.node
-            p.node = NOWHERE
-        session = self.session
-        if session.asleep:
-            session.wake_timer()
-        session.raise_failures()
-
-    def settle(self, timed: bool = False) -> None:
-        """End the pending program now: fix what it keeps and gives away, and send the call."""
-        session = self.session
-        with session.lock:
-            session.make_room()
-            p = self.pending
-            self.pending = Pending(self, session.tree.root)
-            self._finish(p, timed)
-
-    def steal(self, timed: bool = False, seen: Pending | None = None) -> bool:
-        """End this program from another thread; if it was `seen` before, that one and no other. False if the owner is
-        inside an op, or there is no room."""
-        session = self.session
-        with session.lock:
-            if session.full:
-                return False
-            p = self.pending
-            if seen is not None and p is not seen:
-                return True  # the owner has ended it meanwhile; what it records now may be a function's trace
-            self.pending = self.blocked  # an op that begins now misses, and waits for the lock
-            if self.busy:
-                self.pending = p
-                return False
-            try:
-                self._finish(p, timed)
-            finally:
-                self.pending = Pending(self, session.tree.root)
-            return True
-
-    def _finish(self, p: Pending, timed: bool) -> None:
-        """Send a program that nobody adds to any more. The caller has the lock."""
-        session = self.session
-        end = p.end or p.node
-        if end.depth == 0 or end is NOWHERE:
-            return
-        try:
-            call = close(p, end, session.tree)
-            if call is not None:
-                variant, live = call
-                variant.timed = timed
-                session.send_call(p, variant, live)
-        finally:
-            p.let_go()
-        session.tree.touch(end, session.pinned)
-
-
-def _repeats_from_start(node: Node, period: int) -> bool:
-    """Whether the whole path is that period over and over (its first round may name new inputs)."""
-    kinds = [(n.kind, n.specs) for n in node.path()]
-    return kinds[period:] == kinds[: len(kinds) - period]
-
-
-# --- recording an op -------------------------------------------------------------------------------
-
-_NUMBERS = frozenset([*LETTERS, Number, Shared])
-
-_local = threading.local()
+# --- this thread's recorder --------------------------------------------------------------------------
 
 
 def recorder() -> Recorder:
     """This thread's recorder, in the current session."""
-    rec: Recorder | None = getattr(_local, "recorder", None)
+    rec: Recorder | None = getattr(local, "recorder", None)
     if rec is None or rec.session.closed:
-        from gt.client.session.current import current
-
-        rec = _local.recorder = current().new_recorder()
+        rec = local.recorder = new_recorder(current())
     return rec
 
 
-def in_use() -> Recorder | None:
-    """This thread's recorder, if it has one yet."""
-    return getattr(_local, "recorder", None)
+def new_recorder(session: Session) -> Recorder:
+    """A recorder for this thread."""
+    rec = Recorder(session)
+    rec.policy = policy()
+    session.add_recorder(rec)
+    return rec
 
 
-def use(rec: Recorder | None) -> Recorder | None:
-    """Make this the thread's recorder; returns the one before."""
-    before: Recorder | None = getattr(_local, "recorder", None)
-    if rec is None:
-        _local.__dict__.pop("recorder", None)
-    else:
-        _local.recorder = rec
-    return before
+# --- history -----------------------------------------------------------------------------------------
+
+#: Lists, by thread, that every new GradNode of that thread is appended to: see grad/checkpoint.py.
+watchers: dict[int, list[GradNode]] = {}
 
 
-def _input(p: Pending, v: Value) -> Any:
-    """An operand that `p` meets for the first time, as it stands in a key: its number and spec; None, which is in
-    no key, if it must be brought here first."""
-    handle, rec = v.handle, p.rec
+def attach(node: Node, edges: tuple[Edge | None, ...], values: tuple[Any, ...], mask: int) -> GradNode | None:
+    """The graph node of an op just recorded; None if no gradient passes through it. `values`: operands, result, None.
+    `mask`: which operands have an edge, as bits."""
+    try:
+        pull = node.pulls[mask]
+    except KeyError:
+        assert node.kind is not None
+        pull = node.pulls[mask] = pullback(node.kind, node.operands, node.specs, mask)
+    if pull.saves < 0:
+        return None
+    made = GradNode(node, pull, edges, pull.pick(values))
+    if watchers:
+        mine = watchers.get(get_ident())
+        if mine is not None:
+            mine.append(made)
+    return made
+
+
+# --- recording an op ---------------------------------------------------------------------------------
+
+_NUMBERS = frozenset([*LETTERS, Number, SharedNumber])
+
+
+def _input(rec: Recorder, p: Pending, v: Value) -> Any:
+    """An operand that is new to `p`, as part of a key: its number and spec. None, which is in no key, if the program
+    that makes it must be settled first."""
+    handle = v.handle
     if handle is None or handle.dead is not rec.session.dead:
         return None
     if rec.trace is not None and id(v) not in rec.trace.owners:
@@ -260,16 +88,16 @@ def _input(p: Pending, v: Value) -> Any:
     return ref, v.spec
 
 
-_new: Callable[[type[Tensor]], Tensor] = object.__new__  # spares the hot path the call of __init__
+_new: Callable[[type[Tensor]], Tensor] = object.__new__  # without a call of __init__, on the hot path
 
-# The functions below are the hot path, and the same thing four times: for one operand, for two (the second may be a
+# The functions below are the hot path, and do the same four times: for one operand, for two (the second may be a
 # number), for any (`record`), for several ops at once on values. Keep them equal.
 
 
 def unary(kind: Kind, a: Tensor) -> Tensor:
     """Record an op of one tensor and one result."""
     try:
-        rec: Recorder = _local.recorder
+        rec: Recorder = local.recorder
     except AttributeError:
         rec = recorder()
     if rec.policy is not None:
@@ -281,7 +109,7 @@ def unary(kind: Kind, a: Tensor) -> Tensor:
             va = a._v or a._read()
             rec.busy = True
             p = rec.pending
-            node = p.node.kids.get((kind, va.num if va.owner is p else p.inputs.get(va) or _input(p, va)))
+            node = p.node.kids.get((kind, va.num if va.owner is p else p.inputs.get(va) or _input(rec, p, va)))
             if node is not None:
                 break
             rec.miss(p, kind, (a,))
@@ -292,16 +120,16 @@ def unary(kind: Kind, a: Tensor) -> Tensor:
         rec.busy = False
     except AttributeError:
         _interrupted(rec)
-        if hasattr(a, "_v"):
+        if isinstance(a, Tensor):
             raise
-        a = coerce(kind.op.name, a)
-        if not hasattr(a, "_v"):
+        a = Tensor._coerce(kind.op.name, a)
+        if not isinstance(a, Tensor):
             raise DTypeError(f"{kind.op.name}: expected a tensor, got {a!r}") from None
         return unary(kind, a)
     except BaseException:
         _interrupted(rec)
         raise
-    t = _new(make)
+    t = _new(Tensor)
     t._v, t._x = v, None
     fn = a._fn
     t._fn = None if fn is None or not rec.grad else attach(node, (fn,), (va, v, None), 1)
@@ -311,14 +139,14 @@ def unary(kind: Kind, a: Tensor) -> Tensor:
 def binary(kind: Kind, a: Tensor, b: Any) -> Tensor:
     """Record an op of a tensor and a tensor or number."""
     try:
-        rec: Recorder = _local.recorder
+        rec: Recorder = local.recorder
     except AttributeError:
         rec = recorder()
     if rec.policy is not None:
         a, b = rec.policy(kind, _operands(kind, (a, b)))
         if rec.pin is not None:
             return rec.pin.record(kind, (a, b))
-    letter = None if type(b) is make else LETTERS.get(type(b))
+    letter = None if type(b) is Tensor else LETTERS.get(type(b))
     vb: Any = b
     try:
         while True:
@@ -327,14 +155,14 @@ def binary(kind: Kind, a: Tensor, b: Any) -> Tensor:
                 vb = b._v or b._read()
                 rec.busy = True
                 p = rec.pending
-                ka = va.num if va.owner is p else p.inputs.get(va) or _input(p, va)
-                kb = vb.num if vb.owner is p else p.inputs.get(vb) or _input(p, vb)
+                ka = va.num if va.owner is p else p.inputs.get(va) or _input(rec, p, va)
+                kb = vb.num if vb.owner is p else p.inputs.get(vb) or _input(rec, p, vb)
             else:
                 if letter == "i" and not LOWEST <= b <= HIGHEST:
                     raise too_long(kind, b)
                 rec.busy = True
                 p = rec.pending
-                ka = va.num if va.owner is p else p.inputs.get(va) or _input(p, va)
+                ka = va.num if va.owner is p else p.inputs.get(va) or _input(rec, p, va)
                 kb = letter
                 p.scalars.append(b)
             node = p.node.kids.get((kind, ka, kb))
@@ -348,13 +176,13 @@ def binary(kind: Kind, a: Tensor, b: Any) -> Tensor:
         rec.busy = False
     except AttributeError:
         _interrupted(rec)
-        if hasattr(a, "_v") and (letter or hasattr(b, "_v")):
+        if isinstance(a, Tensor) and (letter or isinstance(b, Tensor)):
             raise
         return apply(kind, (a, b))
     except BaseException:
         _interrupted(rec)
         raise
-    t = _new(make)
+    t = _new(Tensor)
     t._v, t._x = v, None
     fa = a._fn
     fb = b._fn if letter is None else None
@@ -375,7 +203,7 @@ def apply(kind: Kind, args: tuple[Any, ...]) -> Any:
     try:
         node, operands, values = record(rec, kind, args)
     except AttributeError:
-        if all(type(a) in _NUMBERS or hasattr(a, "_v") for a in args):
+        if all(type(a) in _NUMBERS or isinstance(a, Tensor) for a in args):
             raise
         return apply(kind, _operands(kind, args))
     fn: Any = None
@@ -392,16 +220,24 @@ def apply(kind: Kind, args: tuple[Any, ...]) -> Any:
             result = values[0] if len(values) == 1 else tuple(values)
             fn = attach(node, tuple(edges), (*operands, result, None), mask)
     if len(values) == 1:
-        t = _new(make)
+        t = _new(Tensor)
         t._v, t._x, t._fn = values[0], None, fn
         return t
     made = []
     for i, v in enumerate(values):
-        t = _new(make)
+        t = _new(Tensor)
         # Of several results those that are indices have no gradient.
         t._v, t._x, t._fn = v, None, None if fn is None or not v.spec.dtype.is_differentiable else fn.part(i)
         made.append(t)
     return tuple(made)
+
+
+def apply_op(op: Op, args: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
+    """Record an op by its record; see `Op.__call__`."""
+    if op.compose is not None and op.vjp is None and recorder().grad:
+        if any(isinstance(a, Tensor) and a._fn is not None for a in args):
+            return op.compose(*args, **attrs)  # its parts have the gradients
+    return apply(kind_of(op, attrs), args)
 
 
 def record(rec: Recorder, kind: Kind, args: Sequence[Any]) -> tuple[Node, list[Any], list[Value]]:
@@ -415,10 +251,10 @@ def record(rec: Recorder, kind: Kind, args: Sequence[Any]) -> tuple[Node, list[A
             key: list[Any] = [kind]
             for x in operands:
                 if type(x) is Value:
-                    key.append(x.num if x.owner is p else p.inputs.get(x) or _input(p, x))
+                    key.append(x.num if x.owner is p else p.inputs.get(x) or _input(rec, p, x))
                     continue
                 letter = LETTERS.get(type(x))
-                if letter is None:  # a Number or Shared: the same one is passed once
+                if letter is None:  # a Number or SharedNumber: the same one is passed once
                     known = p.shared.get(id(x))
                     if known is not None:
                         key.append(known[0])
@@ -451,9 +287,9 @@ def record(rec: Recorder, kind: Kind, args: Sequence[Any]) -> tuple[Node, list[A
 
 
 def _operands(kind: Kind, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Tensors and numbers out of whatever the user gave."""
+    """The operands as tensors and plain numbers."""
     name = kind.op.name
-    return tuple([a if type(a) in _NUMBERS or hasattr(a, "_v") else coerce(name, a, args) for a in args])
+    return tuple([a if type(a) in _NUMBERS or isinstance(a, Tensor) else Tensor._coerce(name, a, args) for a in args])
 
 
 def record_code(rec: Recorder, steps: Iterable[tuple[Kind, tuple[int, ...]]], values: list[Any]) -> None:
@@ -468,7 +304,7 @@ def record_code(rec: Recorder, steps: Iterable[tuple[Kind, tuple[int, ...]]], va
                 for i in places:
                     x = values[i]
                     if type(x) is Value:
-                        key.append(x.num if x.owner is p else p.inputs.get(x) or _input(p, x))
+                        key.append(x.num if x.owner is p else p.inputs.get(x) or _input(rec, p, x))
                     else:
                         key.append(LETTERS[type(x)])
                         p.scalars.append(x)
@@ -476,7 +312,7 @@ def record_code(rec: Recorder, steps: Iterable[tuple[Kind, tuple[int, ...]]], va
                 if node is not None:
                     break
                 operands = [values[i] for i in places]
-                rec.miss(p, kind, tuple([make(x, None) if type(x) is Value else x for x in operands]))
+                rec.miss(p, kind, tuple([Tensor(x, None) if type(x) is Value else x for x in operands]))
                 rec.busy = True
                 p = rec.pending
             number = p.node.n_values
@@ -493,6 +329,6 @@ def record_code(rec: Recorder, steps: Iterable[tuple[Kind, tuple[int, ...]]], va
 
 
 def _interrupted(rec: Recorder) -> None:
-    """An error or Ctrl-C inside an op: the pending program is as it was before the op."""
+    """After an error or Ctrl-C inside an op: restore the pending program as it was before the op."""
     roll_back(rec.pending)
     rec.busy = False

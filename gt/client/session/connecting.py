@@ -1,57 +1,90 @@
-"""How a process comes to its session: it joins a running server, or starts a private one.
+"""The session of this process: one at a time, opened when it is first needed, closed when the process ends.
 
-A session begins with the workers that the settings or the user ask for: one, some as a mesh, or all there are.
+A process joins a running server or starts a private one. A session begins with the workers that the settings or the
+user ask for: one, a mesh of some, or all.
 """
 
 from __future__ import annotations
 
+import atexit
+import os
+import threading
 from collections.abc import Mapping
 from typing import Any
 
 from gt import config, transport
 from gt.client.compat.arguments import shown
-from gt.client.record import recorder as recording
-from gt.client.session import current as sessions
+from gt.client.programs.pending import NOWHERE, Pending, use
+from gt.client.programs.tree import change_precision
+from gt.client.session import timer
+from gt.client.session.placing import configure_session, set_mesh, take_all
 from gt.client.session.session import Session
 from gt.errors import ArgumentError, ServerError, StateError
 
 __all__ = ["connect", "disconnect", "gpu_workers"]
 
-_wanted: dict[str, Any] = {}  #: Settings of the next private server that the user has changed.
+_current: Session | None = None
+_starting = threading.Lock()
+_wanted: dict[str, Any] = {}  #: Settings that the user has chosen for the next private server.
+
+
+def current() -> Session:
+    """The session of this process; the first use connects to GT_SERVER or starts a private server."""
+    global _current
+    if _current is None or _current.closed:
+        with _starting:
+            if _current is None or _current.closed:
+                _current = join_or_start()
+    return _current
+
+
+def adopt(session: Session | None) -> Session | None:
+    """Make this the current session (the simulator has many); returns the one before."""
+    global _current
+    before, _current = _current, session
+    return before
+
+
+def choose_precision(product: str | None = None, conv_tf32: bool | None = None) -> None:
+    """Set the precision of float32 for what is recorded from now on; pending programs keep theirs. See Precision."""
+    session = _current
+    if change_precision(product, conv_tf32) and session is not None and not (session.forked or session.broken):
+        for rec in list(session.recorders):
+            session.settle(rec.pending)
 
 
 def connect(address: str, token: str | None = None, mesh: Mapping[str, int] | None = None) -> Session:
     """Join a running server: `gt.connect("host:12345")`. Tensors made before belong to the old session.
 
-    With `mesh={"x": 4}` the session lives on four of its workers: see `gt.mesh`.
+    With `mesh={"x": 4}` the session runs on four of its workers: see `gt.mesh`.
     """
     settings = config.load()
     if token is not None:
         settings = config.replace(settings, token=token)
     new = _join(address, settings, mesh)
     disconnect()
-    sessions.adopt(new)
-    recording.use(None)
+    adopt(new)
+    use(None)
     return new
 
 
 def disconnect() -> None:
-    """Leave the server. The next tensor starts or joins one again."""
-    old = sessions.adopt(None)
+    """Close the session. The next tensor opens one again."""
+    old = adopt(None)
     if old is not None:
         old.close()
-    recording.use(None)
+    use(None)
 
 
 def gpu_workers(n: int) -> None:
-    """Have the server that starts by itself run this many workers: on this machine's GPUs in turn, or else on its CPU.
+    """Set the number of workers of the private server. They run on this machine's GPUs in turn, or on its CPU.
 
-    To be called before the first tensor. A session still lives on one of them, until `gt.mesh` says otherwise.
+    Call it before creating the first tensor. A session runs on one of them until `gt.mesh` is called.
     """
     if type(n) is not int or n < 1:
-        raise ArgumentError(f"gpu_workers: 1 or more, not {shown(n)}")
-    if sessions.is_open():
-        raise StateError("gpu_workers: this process has a server already; call it before the first tensor is made")
+        raise ArgumentError(f"gpu_workers: n must be an int >= 1, got {shown(n)}")
+    if _current is not None and not _current.closed:
+        raise StateError("gpu_workers: the server is running already; call it before creating the first tensor")
     _wanted["workers"] = n
 
 
@@ -68,11 +101,12 @@ def _join(address: str, settings: config.Config, mesh: Mapping[str, int] | None 
     except ServerError as e:
         channel.close()
         raise ServerError(f"{address}: {e}") from None
+    timer.start(session)
     return begin(session, mesh)
 
 
 def _start(settings: config.Config) -> Session:
-    from gt.server.local import start_private
+    from gt.server.local import start_private  # only here: a client that joins a server needs nothing of it
 
     private = start_private(settings)
     try:
@@ -81,6 +115,7 @@ def _start(settings: config.Config) -> Session:
     except BaseException:
         private.close()
         raise
+    timer.start(session)
     return begin(session)
 
 
@@ -89,14 +124,28 @@ def begin(session: Session, mesh: Mapping[str, int] | None = None) -> Session:
     settings = session.config
     try:
         if mesh is not None:
-            session.meshes.set("", mesh, split=settings.auto_shard)
+            set_mesh(session, "", mesh, split=settings.auto_shard)
         elif settings.auto_shard:
-            session.meshes.take_all(settings.worker_timeout_s)
+            take_all(session, settings.worker_timeout_s)
         if settings.signals:
-            from gt.client.mesh.signals import configure_session
-
             configure_session(session, settings.signals)
     except BaseException:
         session.close()
         raise
     return session
+
+
+def _after_fork() -> None:
+    if _current is not None:
+        _current.forked = True
+        for rec in _current.recorders:
+            rec.pending = Pending(rec, NOWHERE)
+
+
+def _at_exit() -> None:
+    if _current is not None and not _current.forked:
+        _current.close()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)

@@ -1,4 +1,4 @@
-"""A tensor of several workers, put together in host memory out of its shards.
+"""Assembling a tensor from the shards of several workers, in host memory.
 
 Law 1: nothing is added twice: of shards that are copies of each other one is taken, whoever sent them.
 Law 2: what is partial is reduced here, 16-bit floats in float32, as workers would do it.
@@ -23,29 +23,29 @@ _NARROW = (dtypes.float16.numpy, dtypes.bfloat16.numpy)
 
 
 def layout_of(m: Sharded) -> Layout:
-    """How the server says that a tensor lies."""
+    """The layout of a tensor, from the server's message."""
     return layout.parse(m.layout, layout.mesh(m.workers, **dict(m.axes)))
 
 
 class Parts:
-    """The shards of one fetch, as their chunks come."""
+    """The shards of one fetch, while their chunks come."""
 
     def __init__(self, m: Sharded) -> None:
         self.layout = layout_of(m)
         self.shape = m.shape
         self.dtype = dtypes.BY_NAME[m.dtype].numpy
-        self.positions = m.parts  #: Of each part: whose shard it is, as a position in the mesh.
+        self.positions = m.parts  #: The position in the mesh of each shard.
         self._buffers: list[Array | None] = [None] * len(m.parts)
         self._got = [0] * len(m.parts)
         self._left = len(m.parts)
 
     @property
     def done(self) -> bool:
-        """Whether all of every part is here."""
+        """Whether every shard has come completely."""
         return self._left == 0
 
     def take(self, part: int, offset: int, total: int, piece: Array) -> bool:
-        """The next piece of a part; returns whether more of this part is to come."""
+        """Add the next piece of a shard; returns whether more of it is to come."""
         buffer = self._buffers[part]
         if buffer is None:
             buffer = self._buffers[part] = np.empty(total, np.uint8)
@@ -63,7 +63,9 @@ class Parts:
             shape = layout.local_shape(self.layout, self.shape, self.layout.mesh.coordinates[k])
             assert buffer is not None
             if buffer.size != int(np.prod(shape)) * self.dtype.itemsize:
-                raise ServerError(f"the shard {k} of a tensor of shape {self.shape} came with {buffer.size} bytes")
+                raise ServerError(
+                    f"shard {k} of a tensor of shape {self.shape} has {buffer.size} bytes, which is the wrong size"
+                )
             found[k] = buffer.view(self.dtype).reshape(shape)
         return found
 
@@ -73,7 +75,7 @@ class Parts:
 
 
 def assemble(lay: Layout, shape: tuple[int, ...], shards: Mapping[int, Array]) -> Array:
-    """The tensor of which these are shards, by their positions in the layout's mesh. Copies need not all be there.
+    """The tensor with these shards, given by their positions in the layout's mesh. One of several copies is enough.
 
     >>> rows = layout.split(layout.mesh(x=2), (3,), {0: "x"})
     >>> assemble(rows, (3,), {0: np.array([1.0]), 1: np.array([2.0, 3.0])})
@@ -83,7 +85,7 @@ def assemble(lay: Layout, shape: tuple[int, ...], shards: Mapping[int, Array]) -
     """
     mesh = lay.mesh
     used, pending = sorted(lay.axes()), lay.pending
-    #: By place in the tensor: its addends, by place along the partial axes.
+    #: By position in the tensor: what is to be added up, by position along the partial axes.
     places: dict[tuple[Runs, ...], dict[int, Array]] = {}
     for k, shard in shards.items():
         at = mesh.coordinates[k]
@@ -94,12 +96,12 @@ def assemble(lay: Layout, shape: tuple[int, ...], shards: Mapping[int, Array]) -
     count = 0
     for runs, addends in places.items():
         if len(addends) != mesh.size(pending):
-            raise ServerError(f"a tensor that lies as {lay!r} came without all of its parts over {used}")
+            raise ServerError(f"shards are missing over {used} of a tensor with layout {lay!r}")
         value = _reduced(lay.kind, [addends[i] for i in sorted(addends)])
         whole[_index(runs)] = value
         count += value.size
     if count != whole.size:
-        raise ServerError(f"a tensor of shape {shape} that lies as {lay!r} came without all of its parts")
+        raise ServerError(f"shards are missing of a tensor of shape {shape} with layout {lay!r}")
     return whole
 
 
@@ -115,7 +117,7 @@ def _reduced(kind: str | None, addends: list[Array]) -> Array:
 
 
 def _index(runs: tuple[Runs, ...]) -> Any:
-    """These positions of each dimension, as numpy takes them: slices where each is one run."""
+    """A numpy index of these positions in each dimension: slices if each is one run."""
     if all(len(r) == 1 for r in runs):
         return tuple(slice(*r[0]) for r in runs)
     return np.ix_(*(np.concatenate([np.arange(a, b) for a, b in r]) if r else np.arange(0) for r in runs))

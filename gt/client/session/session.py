@@ -1,11 +1,11 @@
-"""A session: this client's world at a dispatcher. Its tree of programs, its ids, its connection.
+"""A session: the connection of this process to a dispatcher, with its ids and its tree of programs.
 
-Law 1: the channel is used under `lock` only. A thread that waits for a value sleeps outside it, and is
-       woken by the channel or by whoever took its message off the channel. One that has run its window
-       ahead waits with the lock: no other thread comes between the two halves of its op.
-Law 2: ids grow and are never used twice.
-Law 3: a failed call is raised once, at the next sync or program end. Calls that were under way by then
-       and had used its results failed with it and are not raised again; later ones are.
+Law 1: the channel is used under `lock` only. A thread that waits for a value sleeps without the lock. It is woken by
+       the channel, or by the thread that received its message. A thread whose window is full waits with the lock, so
+       that no other thread runs between the two halves of its op.
+Law 2: ids increase and are never used twice.
+Law 3: a failed call is raised once, at the next sync or program end. Calls that were in flight by then and used its
+       results failed with it and are not raised again. Calls that are sent later are.
 """
 
 from __future__ import annotations
@@ -21,17 +21,13 @@ from typing import Any, NoReturn
 import numpy as np
 
 from gt import config, errors
-from gt.client.compat import autocast as policy
-from gt.client.mesh.meshes import Meshes
-from gt.client.record import recorder as recording
-from gt.client.record.pending import Handle, Pending, Value
-from gt.client.record.recorder import Recorder
-from gt.client.record.tree import Node, Tree, Variant
-from gt.client.session import waiting
+from gt.client.programs.pending import Pending, RemoteId, ThreadRecorder, Value, in_use
+from gt.client.programs.tree import Node, Tree, Variant
 from gt.client.session.gathering import layout_of
-from gt.client.session.interrupts import SessionLock
+from gt.client.session.meshes import Meshes
+from gt.client.session.signals import Signals
 from gt.client.session.transfers import Download, Transfers
-from gt.client.session.waiting import Sleeper
+from gt.client.session.waiting import SessionLock, Sleeper
 from gt.errors import ForkError, GTError, ServerError
 from gt.layout import Layout
 from gt.program import Spec
@@ -64,39 +60,43 @@ from gt.transport.messages import (
     pack_ids,
 )  # fmt: skip
 
+ELSEWHERE = "this tensor belongs to another session, or to one that is closed"
+
 
 class Session:
     """See the file's header."""
 
-    def __init__(self, channel: Channel, settings: config.Config, private: Any = None, timer: bool = True) -> None:
+    def __init__(self, channel: Channel, settings: config.Config, private: Any = None) -> None:
         self.channel = channel
         self.config = settings
-        self.private = private  #: The server that was started for this session, if one was.
+        self.private = private  #: The private server that was started for this session, if any.
         self.lock = SessionLock()
         self.closed = False
         self.forked = False
-        self.broken: str = ""  #: Why the connection is of no more use.
+        self.broken: str = ""  #: Why the connection cannot be used any more; "" while it can.
         self.number = 0
         self.window = WINDOW
         self.tree = Tree(settings.cache_bytes)
-        self.recorders: list[Recorder] = []
-        self.dead: deque[int] = deque()  #: Ids whose values are gone; appended to by finalizers.
+        self.recorders: list[ThreadRecorder] = []
+        self.dead: deque[int] = deque()  #: Ids of values that nobody holds any more; finalizers append to it.
         self.next_id = 1
         self.seq = 0  #: Calls sent.
-        self.done = 0  #: Calls finished: all up to this one.
-        self.unproven = 0  #: The last call of a program that was new then.
+        self.done = 0  #: All calls up to this one have finished.
+        self.unproven = 0  #: The latest call that was the first one of its program.
         self.acked = 0  #: Failures up to this call were raised.
         self.failures: deque[CallFailed] = deque()
         self._raised: dict[int, int] = {}  #: Raised failures, by root: how many calls had been sent by then.
-        self._undo: dict[int, list[Callable[[], None]]] = {}  #: By call, as long as it may fail.
-        self.variants: OrderedDict[bytes, Variant] = OrderedDict()  #: Programs that were sent, latest last.
-        self.defined = 0  #: Program texts sent, for those who count.
+        self._undo: dict[int, list[Callable[[], None]]] = {}  #: By call, as long as it can fail: what to undo then.
+        self.variants: OrderedDict[bytes, Variant] = OrderedDict()  #: Programs that were sent, the most recent last.
+        self.defined = 0  #: The number of program texts sent.
         self.transfers = Transfers(self)
-        self.meshes = Meshes(self)
-        self.signals: Any = None  #: Where ops in named contexts run, if that was configured: see signals.py.
-        self._answers: dict[int, Any] = {}  #: To the questions under way; None until there is one.
+        self.meshes = Meshes()
+        self.signals: Signals | None = None  #: The configuration of signals, if any: see placing.py.
+        self._answers: dict[int, Any] = {}  #: By request: the answer, or None until it has come.
         self._request = 0
-        self._out: list[tuple[Any, Buffer | None]] = []  #: Messages held back while `_holds`, to go out as one.
+        self._out: list[
+            tuple[Any, Buffer | None]
+        ] = []  #: Messages held back while `_holds` is not 0, to be sent together.
         self._holds = 0
         self._threads = threading.local()  #: Each thread's `sleeper`.
         self.waiters: set[int] = set()  #: Event descriptors of the threads that sleep in `wait`.
@@ -106,9 +106,6 @@ class Session:
         self.asleep = self.dozing = False  #: the timer
         self.wake = threading.Event()
         self._hello()
-        if timer:
-            threading.Thread(target=waiting.run_timer, args=(self,), name="gt-timer", daemon=True).start()
-            waiting.watch_cells(self)
 
     def _hello(self) -> None:
         name = f"{os.path.basename(sys.argv[0]) or 'python'}-{os.getpid()}"
@@ -120,23 +117,21 @@ class Session:
 
     # --- recorders ---
 
-    def new_recorder(self) -> Recorder:
+    def add_recorder(self, rec: ThreadRecorder) -> None:
+        """Add the recorder of a thread; those of threads that have ended are removed."""
         with self.lock:
             self.recorders = [r for r in self.recorders if r.thread.is_alive() or r.pending.node.depth]
-            rec = Recorder(self)
-            rec.policy = policy.current()
             self.recorders.append(rec)
-            return rec
 
     def pinned(self) -> set[Node]:
-        """Nodes that the tree must not lose now."""
+        """Nodes that the tree must keep, because a pending program is there."""
         return {r.pending.node for r in self.recorders} | {r.pending.end for r in self.recorders if r.pending.end}
 
     def check_usable(self) -> None:
         if self.forked:
             raise ForkError(
                 "GT cannot be used in a forked child: the connection belongs to the parent process "
-                "(use the 'spawn' start method, or hand numpy arrays to the child)"
+                "(use the 'spawn' start method, or pass numpy arrays to the child)"
             )
         if self.broken:
             raise ServerError(self.broken)
@@ -152,25 +147,25 @@ class Session:
     # --- sending ---
 
     def make_room(self) -> None:
-        """Wait while this session has run its whole window ahead. The only wait that needs no value."""
+        """Wait while the window of calls in flight is full."""
         self.check_usable()
         if self.full:
             self.wait(lambda: not self.full)
 
     def hear_of_new(self) -> None:
-        """Wait for the outcome of the last program that was called for the first time. What a program cannot do (it
-        needs more memory than there is, say) it mostly cannot do from the start: so a training loop hears of it by
-        the end of its next step. What has gone well before is not waited for."""
+        """Wait for the outcome of the latest program that was called for the first time. A program that fails (because
+        it needs too much memory, for example) usually fails at its first call; so a training loop is told by the end
+        of its next step. Programs that have succeeded before are not waited for."""
         if self.unproven > self.done:
             self.wait(lambda: self.done >= self.unproven)
 
     @property
     def full(self) -> bool:
-        """As many calls are under way as may be."""
+        """Whether as many calls are in flight as the window allows."""
         return self.seq - self.done >= self.window
 
     def send_call(self, p: Pending, variant: Variant, live: set[int]) -> None:
-        """Send a settled program; give its live values their ids. The caller has the lock."""
+        """Send the call of a program, and give its live values their ids. The caller has the lock."""
         inputs = [v.handle for v in p.inputs]
         ids = [inputs[k].id for k in variant.inputs]  # type: ignore[union-attr]  # inputs have handles
         scalars = p.scalars if len(variant.scalars) == len(p.scalars) else [p.scalars[k] for k in variant.scalars]
@@ -181,14 +176,14 @@ class Session:
             if num in live:
                 v = p.values[num]
                 v.owner = None
-                v.handle = Handle(first + i, self)
+                v.handle = RemoteId(first + i, self.dead)
             else:
-                self.dead.append(first + i)  # kept by the program for other callers, not for this one
+                self.dead.append(first + i)  # an output for other callers; this one does not need it
 
     def call(
         self, variant: Variant, ids: list[int], scalars: tuple[Any, ...], undo: list[Callable[[], None]], compile: int
     ) -> int:
-        """Send one call; returns the id of its first output. If it fails, `undo` is done. `compile`: see Define."""
+        """Send one call; returns the id of its first output. `undo` is run if it fails. `compile`: see Define."""
         frees = self._take_dead()
         sent = self.variants.get(variant.hash)
         if sent is None or compile > sent.compile:
@@ -213,7 +208,7 @@ class Session:
         return first
 
     def send(self, message: Any, payload: Buffer | None = None) -> None:
-        """Send it, or keep it for the `_flush` of whoever holds it back. The caller has the lock."""
+        """Send a message now, or with the next `_flush` while messages are held back. The caller has the lock."""
         self._out.append((message, payload))
         if not self._holds:
             self._flush()
@@ -226,7 +221,7 @@ class Session:
             self.give_up(str(e))
         self.sent_s = time.monotonic()
         if self.waiters and not self.channel.local:
-            # Sending may swallow the channel's signal that something came; a local one has it as long as it is true.
+            # Sending may consume the channel's signal that a message came; a local channel keeps it.
             self._wake_waiters()
 
     def _take_dead(self) -> bytes:
@@ -234,7 +229,7 @@ class Session:
         if not dead:
             return b""
         ids: list[int] = []
-        later: list[int] = []  # an upload is freed when it has arrived
+        later: list[int] = []  # uploads that have not arrived yet
         while dead:
             i = dead.popleft()
             (later if i in self.transfers.uploads else ids).append(i)
@@ -248,7 +243,7 @@ class Session:
                 self.send(Free(0, ids))
 
     def upload(self, array: np.ndarray[Any, Any], spec: Spec, layout: str = "") -> Value:
-        """A value with the bytes of this array. They have been copied when this returns. `layout`: see Chunk."""
+        """A value with the data of this array, which may change when this returns. `layout`: see Chunk."""
         with self.lock:
             v = self.transfers.upload(array, spec, layout)
             if self.asleep:
@@ -258,7 +253,7 @@ class Session:
     # --- receiving ---
 
     def process(self, me: int = -1) -> None:
-        """Take every message that is there. The caller has the lock; `me` is its place among the waiters."""
+        """Handle every message that has come. The caller has the lock; `me` is its descriptor among the waiters."""
         if self.closed or self.forked:
             return
         came = False
@@ -273,7 +268,7 @@ class Session:
             came = True
             self._handle(*item)
         if came and self._out:
-            self._flush()  # what was asked for is never held back: the server may wait for it
+            self._flush()  # never held back: the server may wait for these
         if came and len(self.waiters) > (me in self.waiters):
             self._wake_waiters(me)
 
@@ -290,7 +285,7 @@ class Session:
         elif isinstance(m, CallFailed):
             for take_back in self._undo.pop(m.seq, ()):
                 take_back()
-            # Of calls that were under way when the root was raised the user knows; of later ones not.
+            # The user was told about calls that were in flight when their root was raised, not about later ones.
             if m.seq > self._raised.get(m.root, 0) and all(f.root != m.root for f in self.failures):
                 self.failures.append(m)
         elif isinstance(m, (FetchFailed, Sharded, Stats, MeshSet)):
@@ -314,7 +309,7 @@ class Session:
             self.give_up(m.text)
 
     def give_up(self, why: str) -> None:
-        """The connection is of no more use."""
+        """Mark the connection as broken, for this reason."""
         if not self.broken:
             if self.private is not None and not self.private.alive():
                 why = f"GT's private server is gone ({why})"
@@ -323,12 +318,12 @@ class Session:
     # --- waiting ---
 
     def wait(self, ready: Callable[[], bool], look: bool = False) -> None:
-        """Sleep until `ready()`. Raises if the connection breaks; Ctrl-C leaves everything usable. With `look` that may
-        come true without a message, and is looked for before the sleep."""
+        """Sleep until `ready()` is true. Raises if the connection breaks; after Ctrl-C the session can still be used.
+        With `look` it may become true without a message, and is polled for a moment before the sleep."""
         sleeper = self._sleeper()
         try:
             with self.lock:
-                if not self.channel.local:  # what has come to a local one is seen by whoever sleeps on it
+                if not self.channel.local:  # a thread that sleeps on a local channel sees what has come
                     if self._out:
                         self._flush()
                     self.process()
@@ -337,10 +332,10 @@ class Session:
                     self.check_usable()
                     self.waiters.add(sleeper.fd)
                 if self._out:
-                    self._flush()  # last: whoever answers may need this very CPU, which is free once this one sleeps
+                    self._flush()  # last: the process that answers may need this CPU
                 if done:
                     return
-            if look and sleeper.look(self, ready):
+            if look and sleeper.look(lambda: self._hear(sleeper.fd), ready):
                 return
             while True:
                 with self.lock.asleep():
@@ -356,6 +351,11 @@ class Session:
                 if self.dozing:
                     self.wake_timer()
 
+    def _hear(self, me: int) -> None:
+        with self.lock:
+            self.process(me)
+            self.check_usable()
+
     def _sleeper(self) -> Sleeper:
         found: Sleeper | None = getattr(self._threads, "sleeper", None)
         if found is None:
@@ -368,7 +368,7 @@ class Session:
                 os.eventfd_write(fd, 1)
 
     def fetch(self, v: Value) -> np.ndarray[Any, Any]:
-        """The value's data, in host memory that the caller may write to."""
+        """The data of a value, in memory that the caller may write to."""
         t = self.download(v)
         if t.parts is not None:
             return t.parts.whole()
@@ -376,13 +376,13 @@ class Session:
         return data
 
     def download(self, v: Value) -> Download:
-        """The value's data as it comes: in one buffer, or in parts."""
+        """The data of a value as it is sent: in one buffer, or in shards."""
         request = 0
         try:
             with self.lock:
-                self._holds += 1  # the call and the fetch go out as one: one way to the server, not two
+                self._holds += 1  # the call and the fetch are sent together
                 try:
-                    self.bring_out(v)
+                    self.settle_value(v)
                     self.check_usable()
                     assert v.handle is not None
                     self.flush_frees()
@@ -406,15 +406,15 @@ class Session:
         return t
 
     def _raise_fetch(self, error: Failure) -> NoReturn:
-        """A fetch failed. If that is because a call did, it is one error: the call's, which may be told of later."""
+        """Raise the error of a fetch. If a call failed, its error is raised instead, even if it comes later."""
         self.wait(lambda: self.done >= self.seq)
         self.raise_failures()
         raise self._error(error)
 
     def layout_of(self, v: Value) -> Layout:
-        """How a value lies on the session's workers."""
+        """The layout of a value over the session's workers."""
         with self.lock:
-            self.bring_out(v)
+            self.settle_value(v)
             assert v.handle is not None
             id = v.handle.id
         answer = self.ask(lambda request: Fetch(0, request, id, layout=True))
@@ -424,34 +424,31 @@ class Session:
             self._raise_fetch(answer.error)
         return layout_of(answer)
 
-    def bring_out(self, v: Value) -> None:
-        """If the value is pending, end its program. It is one of this session: others have the same ids."""
-        while True:
-            owner = v.owner
-            if owner is None:
-                if v.handle is None or v.handle.dead is not self.dead:
-                    raise ServerError(recording.ELSEWHERE)
-                return
+    def settle_value(self, v: Value) -> None:
+        """If the value is pending, settle its program. Raises if it belongs to another session, where ids differ."""
+        while (owner := v.owner) is not None:
             if owner.rec.session is not self:
-                raise ServerError(recording.ELSEWHERE)
-            if owner.rec.trace is not None:
-                owner.rec.trace.refuse_sync()
-            self.end(owner.rec)
+                raise ServerError(ELSEWHERE)
+            owner.rec.refuse_sync()
+            self.settle(owner)
+        if v.handle is None or v.handle.dead is not self.dead:
+            raise ServerError(ELSEWHERE)
 
-    def end(self, rec: Recorder) -> bool:
-        """End what a thread has pending; False if it must be tried again."""
-        if rec is recording.in_use():
-            rec.settle()
-        elif not rec.steal():
+    def settle(self, p: Pending) -> None:
+        """Settle a program of this session, whichever thread records it."""
+        rec = p.rec
+        if rec is in_use():
+            if rec.pending is p:
+                rec.settle()
+            return
+        while not rec.steal(p):
             if self.full:
                 self.make_room()
             else:
-                time.sleep(0)  # inside an op of its own thread, which is a matter of microseconds
-            return False
-        return True
+                time.sleep(0)  # its thread is inside an op, for a few microseconds
 
     def ask(self, question: Callable[[int], Any]) -> Any:
-        """Send the question with a number of its own, and wait for the answer that has it."""
+        """Send a question, made with a new request number, and wait for its answer."""
         request = 0
         try:
             with self.lock:
@@ -467,7 +464,7 @@ class Session:
                 self._answers.pop(request, None)
 
     def stats(self) -> dict[str, Any]:
-        """What dispatcher and workers say about themselves and this session."""
+        """Statistics of the dispatcher, the workers and this session."""
         data: dict[str, Any] = self.ask(GetStats).data
         return data
 
@@ -479,11 +476,11 @@ class Session:
             self.process()
             if not self.failures:
                 return
-            rec = recording.recorder()
-            if rec.trace is None:
-                # What is recorded was meant to follow what failed: it fails with it, and is not done without it.
+            rec = in_use()
+            if rec is not None and rec.session is self and not rec.tracing:
+                # What is recorded follows the failed call: it is sent now, so that it fails with it.
                 rec.settle()
-            # So do the calls under way that used its results. Then all is as it was before it.
+            # Calls in flight that used its results fail too. Then everything is as it was before the failed call.
             self.wait(lambda: self.done >= self.seq)
             failed = self.failures.popleft()
             self._raised = {root: seq for root, seq in self._raised.items() if seq > self.done}
@@ -508,12 +505,8 @@ class Session:
 
     @property
     def under_way(self) -> bool:
-        """Whether the server has something to say about calls or uploads of ours."""
+        """Whether calls or uploads are in flight."""
         return bool(self.transfers.uploads) or self.seq > self.done
-
-    def tick(self, now: float) -> bool:
-        """What is due at this time. False if there was nothing to look after."""
-        return waiting.tick(self, now)
 
     # --- the end ---
 
@@ -526,7 +519,7 @@ class Session:
             if not self.forked:
                 for rec in self.recorders:
                     ended, rec.pending = rec.pending, rec.blocked
-                    ended.let_go()
+                    ended.clear()
                 if not self.broken:
                     self.channel.send(Goodbye())
                 self.broken = self.broken or "this session is closed"

@@ -1,12 +1,12 @@
-"""Tensors on their way to or from the server: in chunks that bring their bytes, or through the session's ring.
+"""Uploads and fetches: tensors are sent in chunks that contain their bytes, or through the session's ring.
 
 Law 1: when `upload` returns, the user's bytes have been copied: into slots of the ring, or into memory of ours.
-Law 2: the chunks of a transfer go out in order, and are taken in order: after a chunk that lies in the ring one that
+Law 2: the chunks of a transfer go out in order, and are taken in order: after a chunk in the ring one that
        brings its bytes goes out only when all before it were acknowledged.
        What was in the ring when it was withdrawn, with the worker that had it, is sent again.
 Law 3: a slot is free again when its chunk was acknowledged, or when the fetch it was lent for has ended. A fetch that
        was given up may still be written to: then so is its ring.
-Law 4: what lies in a mailbox is the answer to a fetch before its message is here. So mailboxes are lent only when the
+Law 4: what is in a mailbox is the answer to a fetch before its message is here. So mailboxes are lent only when the
        worker is known to have the ring: all that the server had to say before that has been heard.
 
 A tensor of several workers comes in parts, one transfer for each; gathering.py puts them together.
@@ -21,13 +21,16 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import numpy as np
 
-from gt.client.record.pending import Handle, Value
+from gt import config
+from gt.client.programs.pending import RemoteId, Value
 from gt.client.session.gathering import Parts
 from gt.program import Spec
+from gt.transport.channel import Channel
 from gt.transport.codec import Buffer
 from gt.transport.messages import (
     CHUNK,
@@ -45,10 +48,7 @@ from gt.transport.messages import (
 )
 from gt.transport.shared import LARGE, LENT, PIECE, SLOTS, SMALL, Ring, make_ring, nbytes_of
 
-if TYPE_CHECKING:
-    from gt.client.session.session import Session
-
-QUEUED_NBYTES = 256 << 20  #: Upload bytes held for sending before from_numpy waits.
+QUEUED_NBYTES = 256 << 20  #: Upload bytes that wait to be sent before from_numpy blocks.
 ANSWER_S = 0.2  #: How long a very large upload waits to learn whether the worker has the ring.
 OFTEN = 8  #: Small fetches after which a ring is made for them.
 REST_S = 5.0  #: How long a ring keeps its memory after it was last used.
@@ -57,7 +57,7 @@ Bytes = np.ndarray[Any, Any]
 
 
 class Download:
-    """A fetch under way."""
+    """A fetch in flight."""
 
     __slots__ = ("box", "buffer", "done", "error", "got", "nbytes", "parts", "request", "ring", "slots")
 
@@ -71,10 +71,10 @@ class Download:
         self.ring: Ring | None = None
         self.slots: tuple[int, ...] = ()  #: of that ring, lent to the worker
         self.box = -1  #: The mailbox of that ring that was lent instead.
-        self.parts: Parts | None = None  #: Of a tensor of several workers: its shards, instead of `buffer`.
+        self.parts: Parts | None = None  #: The shards of a tensor of several workers, instead of `buffer`.
 
     def arrived(self) -> bool:
-        """Whether it is done: its messages have come, or the answer lies in its mailbox. Needs no lock: whoever
+        """Whether it is done: its messages have come, or the answer is in its mailbox. Needs no lock: whoever
         takes the message off the channel at the same time finds the same bytes in it."""
         if self.done:
             return True
@@ -88,7 +88,7 @@ class Download:
 
 
 class Upload:
-    """Host data on its way to a worker."""
+    """An upload in flight."""
 
     __slots__ = ("data", "flying", "layout", "owned", "sent", "spec", "start", "total")
 
@@ -97,10 +97,10 @@ class Upload:
         self.start = 0
         self.owned = False  #: nobody else can change them
         self.spec = spec
-        self.layout = layout  #: how it shall lie on the session's workers; "": as the session likes
+        self.layout = layout  #: the layout to give it; "": the session's default
         self.total = len(data)
         self.sent = -1  #: bytes sent; -1: not even the first chunk, which an empty tensor has too
-        #: Chunks not acknowledged. Those that lie in a ring: where, and from which byte on.
+        #: Chunks not acknowledged. Of those in a ring: the ring, the slot, and the first byte.
         self.flying: deque[tuple[Ring, int, int] | None] = deque()
 
     def own(self) -> None:
@@ -110,7 +110,7 @@ class Upload:
         self.owned = True
 
     def take_back(self, number: int) -> None:
-        """What lies in this ring and was not acknowledged counts as not sent."""
+        """What is in this ring and was not acknowledged counts as not sent."""
         parts = []
         while self.flying and (last := self.flying[-1]) is not None and last[0].number == number:
             ring, slot, offset = last
@@ -123,15 +123,31 @@ class Upload:
             self.start, self.owned = self.sent, True
 
     def piece(self, nbytes: int) -> Bytes:
-        """The next so many bytes."""
+        """The next `nbytes` bytes, or what is left."""
         at = max(self.sent, 0) - self.start
         return self.data[at : at + nbytes]
+
+
+class Connection(Protocol):
+    """What transfers need of their session."""
+
+    channel: Channel
+    config: config.Config
+    dead: deque[int]
+    next_id: int
+    broken: str
+
+    def check_usable(self) -> None: ...
+
+    def wait(self, ready: Callable[[], bool], look: bool = False) -> None: ...
+
+    def send(self, message: Any, payload: Buffer | None = None) -> None: ...
 
 
 class Transfers:
     """The uploads and fetches of one session, and its ring."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Connection) -> None:
         self.session = session
         self.uploads: dict[int, Upload] = {}
         self.fetches: dict[int, Download] = {}
@@ -152,7 +168,7 @@ class Transfers:
         if self._full():
             session.wait(lambda: not self._full())
         v = Value(None, -1, spec)
-        v.handle = Handle(session.next_id, session)
+        v.handle = RemoteId(session.next_id, session.dead)
         session.next_id += 1
         key = v.handle.id
         up = self.uploads[key] = Upload(np.ascontiguousarray(array).reshape(-1).view(np.uint8), spec, layout)
@@ -162,7 +178,7 @@ class Transfers:
                 self._offer()
                 self._pump(key, up)  # into the ring, as far as there is one
                 if up.total > QUEUED_NBYTES and self.ring is not None:
-                    # It would wait anyway: here for the ring, if the worker takes it, and for all of it to get in.
+                    # It would wait anyway: here for the worker to accept the ring, and for all bytes to be in it.
                     soon_s = time.monotonic() + ANSWER_S
                     session.wait(lambda: self.sharing or self.ring is None or time.monotonic() > soon_s)
                     self._pump(key, up)
@@ -184,7 +200,7 @@ class Transfers:
                 if self.ring.free and len(up.flying) < SLOTS:
                     slot = self._take(self.ring.free)
                 elif up.sent >= 0:
-                    return  # until one comes back. Only the first chunk cannot wait: it makes the tensor known
+                    return  # until a slot is free. Only the first chunk cannot wait: it announces the tensor
             if slot < 0 and (not up.owned or len(up.flying) >= CHUNKS_IN_FLIGHT or any(up.flying)):
                 return
             at = max(up.sent, 0)
@@ -204,7 +220,7 @@ class Transfers:
             up.sent = at + len(piece)
 
     def acknowledged(self, ack: ChunkAck) -> None:
-        """The server has taken a chunk of an upload."""
+        """The server has received a chunk of an upload."""
         up = self.uploads.get(ack.key)
         if up is None or not up.flying:
             return
@@ -241,14 +257,14 @@ class Transfers:
         elif nbytes > LARGE:
             self._offer()
             if self.ring is not None and self.ring.to_lend:
-                # The worker may not have the ring yet, or ever. It will, or will not, before it answers.
+                # Whether the worker can use the ring may not be known yet; it is before the worker answers.
                 t.ring, there = self.ring, self.ring.to_lend
                 t.slots = tuple(self._take(there) for _ in range(min(LENT, len(there), -(-nbytes // PIECE))))
         self.session.send(Fetch(0, request, id, t.ring.number if t.ring is not None else 0, t.slots))
         return t
 
     def came(self, m: Chunk, payload: Buffer | None) -> None:
-        """A piece of what was asked for."""
+        """A chunk of a fetched tensor has come."""
         t = self.fetches.get(m.key)
         if t is None:
             return  # cancelled, or found in its mailbox
@@ -278,19 +294,19 @@ class Transfers:
             self.session.send(ChunkAck(0, m.key, False))
 
     def sharded(self, m: Sharded) -> None:
-        """What was asked for lies on several workers: its parts follow."""
+        """The tensor is sharded over several workers: its shards follow."""
         t = self.fetches.get(m.request)
         if t is not None:
             t.parts = Parts(m)
 
     def failed(self, m: FetchFailed) -> None:
-        """What was asked for cannot be had, or a part of it."""
+        """A fetch failed, or that of one of its shards."""
         t = self.fetches.get(m.request)
         if t is not None:
             t.error, t.done = m.error, True
 
     def end(self, request: int) -> None:
-        """A fetch has been answered, or is not waited for any more."""
+        """A fetch has been answered or given up."""
         t = self.fetches.pop(request, None)
         if t is None:
             return
@@ -309,7 +325,7 @@ class Transfers:
     # --- the ring ---
 
     def _offer(self) -> None:
-        """Make a ring, if there may be one and there is none."""
+        """Make a ring if there is none and one is allowed."""
         if self.ring is None and self.may_share:
             self._rings += 1
             ring = self.ring = make_ring(self._rings)
@@ -319,12 +335,12 @@ class Transfers:
                 self.session.send(Share(0, ring.number, ring.fd, ring.name))
 
     def shared(self, m: Shared) -> None:
-        """The worker has the ring, or cannot have it, or is gone."""
-        now = self.ring is not None and m.ring == self.ring.number  # or it is one that was given up
+        """The worker uses the ring, or cannot use it, or is gone."""
+        now = self.ring is not None and m.ring == self.ring.number  # or it is an earlier ring
         if now and m.ok:
             self.sharing = True
         elif now:
-            self.may_share = self.sharing  # refused once is refused for good
+            self.may_share = self.sharing  # a worker that refused it is not asked again
             self._give_up()
         if not m.ok:
             for up in self.uploads.values():
@@ -332,13 +348,13 @@ class Transfers:
         self._pump_all()
 
     def stop_sharing(self) -> None:
-        """The session lives on several workers now: tensors go by messages alone."""
+        """The session runs on several workers now: tensors are sent in messages only."""
         self.may_share = False
         self._give_up()
         self._pump_all()
 
     def _give_up(self) -> None:
-        """Use this ring no more. What lies in it can still be read by whoever has it."""
+        """Use this ring no more. Whoever has it can still read what is in it."""
         self.ring, self.sharing = None, False
 
     def _take(self, free: list[int]) -> int:

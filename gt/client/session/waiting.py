@@ -1,36 +1,98 @@
-"""How a thread waits for the server, and what is done while nobody does anything.
+"""Waiting for the session's lock, and for the server.
 
-The timer settles programs that were marked, cuts those that the user seems to have left lying, sends frees
-when nothing else is sent, and keeps uploads going. It sleeps when there is nothing to look after, and
-the next op wakes it.
+Python raises KeyboardInterrupt between any two steps of the main thread. If that were between sending a call and
+counting it, client and server would no longer agree, and the session would be lost.
+
+Law 1: while the main thread has the lock, Ctrl-C is only noted. It is raised when the lock is released, or where the
+       thread sleeps (`asleep`): there the state is consistent.
+Law 2: the user's own handler of Ctrl-C is restored, and called, afterwards.
 """
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # signal's own functions take ten times as long
 import os
 import select
 import sys
+import threading
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from _thread import RLock, get_ident
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from signal import SIGINT
+from typing import Any
 
-from gt.client.record.pending import NOWHERE, Pending
-from gt.client.record.recorder import IDLE_S, MARK_S, Recorder
-from gt.errors import GTError
 from gt.transport.channel import Patience
 
-if TYPE_CHECKING:
-    from gt.client.session.session import Session
-
-TICK_S = 0.005  #: How often the timer looks while there is something to look at,
-DOZE_S = 0.05  #: and while all threads wait for an answer: they look themselves, and leave nothing lying.
-QUIET_S = 0.25  #: How long there is nothing before it falls asleep,
-ASLEEP_S = 1.0  #: and how often it looks even so.
-FREE_S = 0.05  #: How long frees wait for a call to travel with.
-#: How long an answer is looked for before the sleep. Where there is one CPU the server needs it.
+LOCK_S = 0.05  #: How often a thread that waits for the lock checks for Ctrl-C.
+#: How long an answer is polled for before the sleep. Not on a single CPU: the server needs it.
 LOOK_S = 400e-6 if len(os.sched_getaffinity(0)) > 1 else 0.0
-LISTEN = 8  #: Looks at a mailbox before the channel is asked too: that takes as long as so many looks.
-POLL_S = 0.25  #: The longest sleep of a waiting thread before it looks around.
+LISTEN = 8  #: Polls of a mailbox for each poll of the channel, which costs as much.
+POLL_S = 0.25  #: The longest sleep of a waiting thread.
+
+_MAIN = threading.main_thread().ident
+_number = int(SIGINT)
+
+
+class SessionLock(RLock):  # type: ignore[misc,unused-ignore]  # may be subclassed, whatever the stubs say
+    """A reentrant lock that defers Ctrl-C; see the file's header."""
+
+    def __init__(self) -> None:
+        self._depth = 0  #: How many times the main thread has acquired it, or is about to.
+        self._handler: Any = None  #: The user's handler; None while Ctrl-C is not deferred.
+        self._came = False  #: Ctrl-C was pressed meanwhile.
+
+    def __enter__(self) -> bool:  # type: ignore[override]
+        if get_ident() != _MAIN:
+            return self.acquire()
+        if not self._depth:
+            self._hold_back()
+        self._depth += 1
+        while not self.acquire(timeout=LOCK_S):
+            if self._came:
+                self._depth -= 1
+                self._let_come()  # which usually raises
+                self._hold_back()
+                self._depth += 1
+        return True
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+        if get_ident() == _MAIN:
+            self._depth -= 1
+            if not self._depth:
+                self._let_come()
+
+    @contextmanager
+    def asleep(self) -> Iterator[None]:
+        """Allow Ctrl-C during a sleep, also of a thread that has the lock."""
+        if not self._depth or get_ident() != _MAIN:
+            yield
+            return
+        self._let_come()
+        try:
+            yield
+        finally:
+            self._hold_back()
+
+    def _hold_back(self) -> None:
+        self._came = False
+        handler = _signal.getsignal(_number)
+        if callable(handler):  # else Ctrl-C ends the process, or is ignored, or is handled in C
+            with suppress(ValueError):  # an interpreter that does not handle signals
+                _signal.signal(_number, self._remember)
+                self._handler = handler
+
+    def _remember(self, *_: object) -> None:
+        self._came = True
+
+    def _let_come(self) -> None:
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            _signal.signal(_number, handler)
+            if self._came:
+                self._came = False
+                handler(_number, sys._getframe())
 
 
 class Sleeper:
@@ -43,23 +105,20 @@ class Sleeper:
         self._channel_fd = -1
         self._patience = Patience()
 
-    def look(self, session: Session, ready: Callable[[], bool]) -> bool:
-        """Look for what may come without a message, for a moment: to be woken takes longer than most calls. The time is
-        used to hear what the server still has to say of what was answered before."""
+    def look(self, hear: Callable[[], None], ready: Callable[[], bool]) -> bool:
+        """Poll `ready` for a moment: being woken takes longer than most calls. Meanwhile `hear` handles messages."""
         if self._channel_fd < 0 or not LOOK_S or not self._patience.wanted():
             return False
         found = False
         until_s = time.perf_counter() + LOOK_S
         while not found and time.perf_counter() < until_s:
-            os.sched_yield()  # whoever has work goes first: it may be the one that answers
-            with session.lock:
-                session.process(self.fd)
-                session.check_usable()
+            os.sched_yield()  # other processes first: one of them may be the one that answers
+            hear()
             for _ in range(LISTEN):
                 if found := ready():
                     break
                 os.sched_yield()
-        # Where others took this CPU meanwhile, to sleep is better: who is woken goes first.
+        # If others needed this CPU, sleeping is better: a thread that is woken goes first.
         self._patience.looked(found and time.perf_counter() < until_s)
         return found
 
@@ -67,7 +126,7 @@ class Sleeper:
         if self._channel_fd < 0:
             fileno = getattr(channel, "fileno", None)
             if fileno is None:
-                channel.wait(POLL_S)  # one in memory: whoever owns it knows what happens next
+                channel.wait(POLL_S)  # in memory, in tests
                 return
             self._channel_fd = fileno()
             self._poll.register(self._channel_fd, select.POLLIN)
@@ -77,93 +136,3 @@ class Sleeper:
 
     def __del__(self) -> None:
         os.close(self.fd)
-
-
-def run_timer(session: Session) -> None:
-    """The timer's thread."""
-    quiet_since = time.monotonic()
-    while not session.closed and not session.forked:
-        if session.asleep:
-            session.wake.wait(ASLEEP_S)
-        elif session.dozing:
-            session.wake.wait(DOZE_S)
-        else:
-            time.sleep(TICK_S)
-        session.wake.clear()
-        now = time.monotonic()
-        active = tick(session, now)
-        session.dozing = may_doze(session)
-        if active:
-            quiet_since = now
-        elif now - quiet_since > QUIET_S and not session.asleep:
-            _fall_asleep(session)
-
-
-def may_doze(session: Session) -> bool:
-    """Whether every thread that records waits for an answer, with nothing marked: who goes on wakes the timer."""
-    return 0 < len(session.recorders) <= len(session.waiters) and all(r.pending.end is None for r in session.recorders)
-
-
-def tick(session: Session, now: float) -> bool:
-    """What is due at this time. False if there was nothing to look after."""
-    active = False
-    for rec in session.recorders:
-        p = rec.pending
-        if p.end is not None:
-            active = True
-            if now >= p.marked_s + MARK_S:
-                _steal(session, rec, False, p)
-        elif p.node.depth and rec.trace is None:
-            active = True
-            pending, length, since = rec.seen
-            if pending != id(p) or length != p.node.depth:
-                rec.seen = (id(p), p.node.depth, now)
-            elif now >= since + IDLE_S and not session.waiters:
-                _steal(session, rec, True, p)
-    if session.lock.acquire(blocking=False):
-        try:
-            session.process()
-            if session.dead and now - session.sent_s > FREE_S:
-                session.flush_frees()
-            session.transfers.rest(now)
-            active = active or session.under_way
-        finally:
-            session.lock.release()
-    return active
-
-
-def _steal(session: Session, rec: Recorder, timed: bool, seen: Pending | None = None) -> None:
-    try:
-        rec.steal(timed, seen)
-    except GTError as e:
-        session.give_up(str(e))  # the owner meets the same trouble at its next op, where it can be raised
-
-
-def _fall_asleep(session: Session) -> None:
-    """Have the next op of every thread wake the timer."""
-    with session.lock:
-        session.asleep = True
-        for rec in session.recorders:
-            p = rec.pending
-            rec.pending = rec.blocked
-            if rec.busy or p.node.depth or p.end is not None or rec.trace is not None:
-                rec.pending = p
-                session.asleep = False
-            else:
-                rec.pending = Pending(rec, NOWHERE)
-
-
-def watch_cells(session: Session) -> None:
-    """In IPython, what a cell recorded is sent when the cell ends."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    if shell is None:
-        return
-
-    def cell_ended(*_: Any) -> None:
-        if session.closed:
-            shell.events.unregister("post_run_cell", cell_ended)
-            return
-        for rec in list(session.recorders):
-            _steal(session, rec, timed=False)
-
-    shell.events.register("post_run_cell", cell_ended)

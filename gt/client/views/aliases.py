@@ -1,4 +1,4 @@
-"""Aliasing as torch has it, on values that never change.
+"""Aliasing as in torch, on values that never change.
 
 A tensor points to a cell, the cell to a value; `detach()` and `.data` share the cell, in-place ops
 rebind it. (A tensor that shares with nobody keeps its value itself, `_v`, and has no cell yet.)
@@ -9,48 +9,20 @@ reading a view whose base has changed takes it again. So users see shared memory
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import Any
 
 from gt.client.grad.modes import set_grad
-from gt.client.record import recorder as recording
-from gt.client.record.graph import Leaf
-from gt.client.record.pending import Pending, Value
-from gt.client.record.recorder import Recorder, apply, recorder, unary
-from gt.client.record.tree import Kind, Kinds
+from gt.client.programs.pending import Pending, Value
+from gt.client.programs.tree import Kind, Kinds
+from gt.client.record.recorder import apply, recorder, unary
+from gt.client.record.thread import Recorder
+from gt.client.tensor import Alias, Cell, Leaf, Tensor
 from gt.errors import AutogradError, ShapeError
 from gt.ops import TABLE
 
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
-
-
 ASSIGN = Kind(TABLE["assign"], {})
 _RESHAPE = Kinds(TABLE["reshape"], "shape")
-
-
-class Cell:
-    """Where tensors that share memory find their value."""
-
-    __slots__ = ("value", "version")
-
-    def __init__(self, value: Value) -> None:
-        self.value = value
-        self.version = 0  #: Grows with every write.
-
-
-class Alias(msgspec.Struct, eq=False):  # a struct, because every view has one
-    """What a tensor that shares memory has instead of a value of its own."""
-
-    cell: Cell
-    base: Tensor | None = None  #: For a view: what it is a view of ...
-    under: Alias | None = None  #: ... and where that lay: it may be moved, see `adopt` ...
-    seen: int = 0  #: ... at which version of the base's cell it was taken ...
-    kind: Kind | None = None  #: ... and how: this op, these numbers, that one of its results.
-    args: tuple[Any, ...] = ()
-    part: int = 0
-    grad: bool = False  #: Whether it was taken with history, and so is taken again.
+_SHARD = Kinds(TABLE["shard"], "layout")
 
 
 def copied(t: Tensor) -> Value:
@@ -61,11 +33,11 @@ def copied(t: Tensor) -> Value:
 
 
 def cells_of(value: Value) -> int:
-    """In how many cells a value is now."""
+    """The number of tensors and cells that have this value now."""
     if not value.copied:
         return 1
     holders = gc.get_referrers(value)
-    return sum(h.value is value if type(h) is Cell else getattr(h, "_v", None) is value for h in holders)
+    return sum(h.value is value if type(h) is Cell else isinstance(h, Tensor) and h._v is value for h in holders)
 
 
 def cell_of(t: Tensor) -> Cell:
@@ -128,9 +100,7 @@ def read(t: Tensor) -> Value:
 
 
 def _stay(alias: Alias) -> Tensor:
-    """The base of a view has moved to other memory; the view stays, and its base is now a tensor that does."""
-    from gt.client.tensor import Tensor
-
+    """The base of a view was moved to other memory (`adopt`): give the view a base on the old memory."""
     assert alias.under is not None
     alias.base = base = Tensor(alias.under.cell.value, None)
     base._v, base._x = None, alias.under
@@ -143,16 +113,16 @@ def write(t: Tensor, new: Tensor) -> None:
     if rec.grad:
         if type(t._fn) is Leaf:
             raise AutogradError(
-                "a leaf tensor that requires grad was written in place; do it under gt.no_grad(), or on .data"
+                "a leaf tensor that requires grad cannot be written in place; use gt.no_grad(), or write to .data"
             )
     old = t._v or read(t)
     alias = t._x
     # As in torch, what was written over still requires grad, with a gradient of zeros.
     bare = rec.grad and t._fn is not None and new._fn is None
-    if (bare or _lies_elsewhere(rec, old)) and (alias is None or alias.base is None):
+    if (bare or _may_change_layout(rec, old)) and (alias is None or alias.base is None):
         new = apply(ASSIGN, (t, new))
     if rec.pending.pins:
-        new = _as_told(rec.pending, old, new)
+        new = _keep_layout(rec.pending, old, new)
     value = new._v or read(new)
     _note_replaced(rec.pending, old, value)
     if rec.trace is not None and (alias is None or alias.base is None):
@@ -176,7 +146,7 @@ def replace(rec: Recorder, t: Tensor, value: Value) -> None:
     """`write`, of a value without history, while none is recorded."""
     alias = t._x
     if rec.session.meshes.several or rec.trace is not None or (alias is not None and alias.base is not None):
-        write(t, recording.make(value))
+        write(t, Tensor(value))
         return
     if alias is None:
         old: Any = t._v
@@ -188,9 +158,9 @@ def replace(rec: Recorder, t: Tensor, value: Value) -> None:
     _note_replaced(rec.pending, old, value)
 
 
-def _lies_elsewhere(rec: Recorder, old: Value) -> bool:
-    """Whether what is written was not made of `old` by the last op. On several workers it may then lie in another way;
-    but a tensor that is written to shall lie as before, so `old` has to be part of the program."""
+def _may_change_layout(rec: Recorder, old: Value) -> bool:
+    """Whether what is written was not made of `old` by the last op. On several workers it may then have another layout;
+    but a tensor that is written to keeps its layout, so `old` has to be part of the program."""
     if not rec.session.meshes.several:
         return False
     p = rec.pending
@@ -198,16 +168,22 @@ def _lies_elsewhere(rec: Recorder, old: Value) -> bool:
     return ref is None or ref not in p.node.refs
 
 
-def _as_told(p: Pending, old: Value, new: Tensor) -> Tensor:
-    """What is written over a value that this program itself told how to lie, and does not take as an input that lies
-    so: it is told the same, unless it was told something else."""
+def _keep_layout(p: Pending, old: Value, new: Tensor) -> Tensor:
+    """`new`, which is written over `old`, with the layout that the user gave to `old` in this very program. (An input
+    of the program has its layout already.) If the user gave a layout to `new`, that one holds."""
     told = p.pins.get(old.num) if old.owner is p else None
     value = new._v or read(new)
     if told is None or (value.owner is p and value.num in p.pins):
         return new
-    from gt.client.mesh.sharding import pinned
+    return pinned(new, told)
 
-    made: Tensor = pinned(new, told)
+
+def pinned(t: Tensor, layout: str) -> Tensor:
+    """The same tensor with a layout that `sharding.layout_text` returned."""
+    made = unary(_SHARD[layout], t)
+    value = made._v or read(made)
+    if layout and value.owner is not None:
+        value.owner.pins[value.num] = layout
     return made
 
 
@@ -220,15 +196,15 @@ def _put(alias: Alias, base: Tensor, new: Tensor) -> Tensor:
         return made
     if new.numel() != base.numel():
         raise ShapeError(
-            f"a tensor of shape {new.shape}, expanded from {base.shape}, was written in place: "
-            "several of its elements are one in memory; write to a clone() of it"
+            f"a tensor of shape {new.shape}, expanded from {base.shape}, cannot be written in place: "
+            "several of its elements share memory; write to a clone() of it"
         )
     whole: Tensor = TABLE["reshape"](new, shape=base.shape)
     return whole
 
 
 def _note_replaced(p: Pending, old: Value, new: Value) -> None:
-    """If the call fails, `new` shall keep what `old` was: remember which input that is."""
+    """If the call fails, `new` gets the value of `old` again: note which input that is."""
     if new.owner is not p or old.spec is not new.spec:
         return
     if old.owner is p:
@@ -240,8 +216,6 @@ def _note_replaced(p: Pending, old: Value, new: Value) -> None:
 
 def share(t: Tensor) -> Tensor:
     """Another tensor on the same memory, without history: what detach() returns."""
-    from gt.client.tensor import Tensor
-
     cell = cell_of(t)
     alias = t._x
     assert alias is not None
@@ -257,7 +231,7 @@ def share(t: Tensor) -> Tensor:
 
 
 def adopt(t: Tensor, other: Tensor) -> None:
-    """`t.data = other`: t is on that memory now. What shared memory with it stays where it is."""
+    """`t.data = other`: move t to the memory of other. Tensors that shared memory with t stay where they are."""
     if recorder().trace is not None:
         rebind(t, copied(other))  # a replay sets values, not who shares with whom
         return

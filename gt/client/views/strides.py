@@ -1,25 +1,23 @@
-"""How a tensor would lie in torch's memory: its strides, and whether a new shape of it is a view or a copy.
+"""The strides that a tensor would have in torch, and whether a new shape of it is a view or a copy.
 
 Here values have no strides; what a user can see of them is which tensors share memory. So they are
-worked out from how a view was taken: a tensor that is no view lies in order.
+worked out from how a view was taken: a tensor that is not a view is contiguous.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gt.client.record.tree import Kind
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
+from gt.client.programs.tree import Kind
+from gt.client.tensor import Tensor
 
 Shape = tuple[int, ...]
 
 
 def in_order(shape: Shape) -> Shape:
-    """The strides of a tensor that lies in order.
+    """The strides of a contiguous tensor.
 
     >>> in_order((2, 3, 4))
     (12, 4, 1)
@@ -41,7 +39,7 @@ def strides(t: Tensor) -> Shape:
 
 
 def is_contiguous(t: Tensor) -> bool:
-    """Whether the elements lie in order, without gaps."""
+    """Whether the elements are in order in memory, without gaps."""
     alias = t._x
     if alias is None or alias.base is None:
         return True
@@ -90,7 +88,7 @@ def _through(kind: Kind, shape: Shape, old: Shape, result: Shape) -> Shape:
 def _viewed(shape: Shape, old: Shape, new: Shape) -> Shape | None:
     """The strides of a new shape on the same memory; None if there are none.
 
-    Dimensions that lie in memory as one would (a chunk) can be divided anew; a new dimension cannot
+    Dimensions that are one dimension in memory (a chunk) can be divided anew; a new dimension cannot
     cross from one chunk to another.
     """
     if 0 in shape:

@@ -10,8 +10,8 @@ from gt.client.compat.autocast import autocasts
 from gt.client.functions import creation
 from gt.client.functions import elementwise as ew
 from gt.client.functions.reductions import softmax
+from gt.client.programs.tree import Kinds
 from gt.client.record.recorder import apply
-from gt.client.record.tree import Kinds
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.nn.functional.dropout import dropout

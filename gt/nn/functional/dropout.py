@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gt.client.functions import creation
+from gt.client.functions import creation, inplace
 from gt.client.functions import elementwise as ew
+from gt.client.programs.tree import Kinds
 from gt.client.record.recorder import apply
-from gt.client.record.tree import Kinds
 from gt.client.tensor import Tensor
-from gt.client.views import inplace
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import TABLE
 

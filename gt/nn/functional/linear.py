@@ -8,8 +8,8 @@ from typing import Any
 from gt.client.compat.arguments import shown
 from gt.client.compat.autocast import autocasts
 from gt.client.functions.embeddings import embedding, embedding_bag, one_hot
+from gt.client.programs.tree import Kind
 from gt.client.record.recorder import apply
-from gt.client.record.tree import Kind
 from gt.client.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.ops import TABLE

@@ -8,8 +8,8 @@ from typing import Any
 from gt.client.compat.autocast import autocasts
 from gt.client.functions.linalg.norms import norm as p_norm
 from gt.client.grad.modes import set_grad
+from gt.client.programs.tree import Kinds
 from gt.client.record.recorder import apply
-from gt.client.record.tree import Kinds
 from gt.client.tensor import Tensor
 from gt.client.views import aliases as views
 from gt.errors import ArgumentError, DTypeError, ShapeError

@@ -10,8 +10,8 @@ from typing import Any
 from gt.client.compat.autocast import autocasts
 from gt.client.functions import creation, randoms
 from gt.client.functions import elementwise as ew
+from gt.client.programs.tree import Kinds
 from gt.client.record.recorder import apply, unary
-from gt.client.record.tree import Kinds
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
 from gt.nn.functional.spatial import Sizes, batched, called, per_dim

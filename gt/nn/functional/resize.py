@@ -10,8 +10,8 @@ from gt.client.compat.autocast import autocasts
 from gt.client.functions import creation
 from gt.client.functions import elementwise as ew
 from gt.client.functions.shapes import cat
+from gt.client.programs.tree import Kinds
 from gt.client.record.recorder import apply, unary
-from gt.client.record.tree import Kinds
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
 from gt.nn.functional.pool import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from gt.client.record.recorder import in_use
+from gt.client.programs.pending import in_use
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, FunctionError
 from gt.optim.optimizer import Optimizer

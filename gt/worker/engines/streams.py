@@ -124,6 +124,8 @@ class Streams:
         self._abandoned.append(graph)  # torch's allocators refer to it, so it must not be destroyed
         with suppress(RuntimeError):  # newer versions of torch have done this themselves
             torch._C._cuda_endAllocateToPool(self._device.index, pool)
+        generator = torch.cuda.default_generators[self._device.index]
+        generator.graphsafe_set_state(generator.clone_state())  # the old state would count as being captured for ever
         for stream, each in list(self._pools.items()):
             if each.id == pool:
                 del self._pools[stream]

@@ -60,7 +60,7 @@ def test_missing_parts_of_torch_say_what_to_use(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("data", "a"), ("data", torch.ones(2)), ("grad", 3.0)])
 def test_a_parameter_is_given_tensors(name: str, value: Any, session: Session) -> None:
-    with pytest.raises(TypeError, match=f"{name}: takes a tensor"):
+    with pytest.raises(TypeError, match=f"{name}: expected a tensor"):
         setattr(gt.nn.Parameter(gt.ones(2)), name, value)
 
 

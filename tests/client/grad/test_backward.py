@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import gt
-from gt.client.record.pending import alone
+from gt.client.programs.pending import alone
 from gt.client.record.recorder import recorder
 from gt.client.session.session import Session
 from gt.errors import AutogradError, DTypeError, ShapeError
@@ -111,7 +111,7 @@ def test_a_second_backward_names_the_line(session: Session) -> None:
     x = leaf(gt, A)
     y = (x * x).sum()
     y.backward()
-    with pytest.raises(AutogradError, match=r"test_backward\.py:\d+: backward a second time .*retain_graph=True"):
+    with pytest.raises(AutogradError, match=r"test_backward\.py:\d+: backward a second time.*retain_graph=True"):
         y.backward()
     np.testing.assert_allclose(x.grad.numpy(), 2 * A)
 
@@ -120,15 +120,15 @@ def test_refusals(session: Session) -> None:
     x = leaf(gt, A)
     with pytest.raises(AutogradError, match="does not require grad"):
         gt.ones(3).sum().backward()
-    with pytest.raises(AutogradError, match=r"shape \(4, 5\) needs backward\(gradient\)"):
+    with pytest.raises(AutogradError, match=r"shape \(4, 5\) needs backward\(gradient="):
         (x * 2.0).backward()
-    with pytest.raises(ShapeError, match=r"gradient of shape \(5,\) for a tensor of shape \(4, 5\)"):
+    with pytest.raises(ShapeError, match=r"gradient must have the shape \(4, 5\) of the tensor, got \(5,\)"):
         (x * 2.0).backward(gt.ones(5))
     with pytest.raises(AutogradError, match="allow_unused=True"):
         gt.grad((x * 2.0).sum(), [x, leaf(gt, B)])
     with pytest.raises(DTypeError, match="only floating-point tensors can require grad, not int64"):
         gt.arange(3).requires_grad_()
-    with pytest.raises(AutogradError, match="switched off only for leaves"):
+    with pytest.raises(AutogradError, match="set to False for leaf tensors only"):
         (x * 2.0).requires_grad_(False)
     with pytest.raises(AutogradError, match=r"tensor\.detach\(\)\.numpy\(\)"):
         x.numpy()
@@ -196,7 +196,7 @@ def test_a_deep_graph(session: Session) -> None:
 def test_a_hook_that_returns_no_tensor(session: Session) -> None:
     y = gt.ones(2, requires_grad=True) * 2
     y.register_hook(lambda g: 5)  # type: ignore[arg-type, return-value]
-    with pytest.raises(TypeError, match="a hook of a gradient returned 5; it returns a tensor or None"):
+    with pytest.raises(TypeError, match="a hook must return a tensor or None, got 5"):
         y.sum().backward()
 
 

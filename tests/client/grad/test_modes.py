@@ -60,7 +60,7 @@ def test_hooks_after_accumulation_see_the_gradient() -> None:
     (x * 3).sum().backward()
     (x * 3).sum().backward()
     assert sums == [6.0, 12.0]
-    with pytest.raises(AutogradError, match="only a leaf"):
+    with pytest.raises(AutogradError, match="must be a leaf"):
         (x * 2).register_post_accumulate_grad_hook(print)
 
 

@@ -56,7 +56,7 @@ def test_func_adds_nothing_to_grad_and_goes_through_outer_history() -> None:
 def test_func_refuses_results_of_several_elements() -> None:
     with pytest.raises(AutogradError, match="one element"):
         gt.func.grad(lambda a: a)(gt.ones(2))
-    with pytest.raises(ArgumentError, match="argnums 3 for 1 arguments"):
+    with pytest.raises(ArgumentError, match="argnums 3 is out of range for 1 arguments"):
         gt.func.grad(lambda a: a.sum(), argnums=3)(gt.ones(2))
 
 

@@ -19,5 +19,5 @@ def script() -> Script:
 
 @pytest.fixture
 def session(script: Script) -> Iterator[Session]:
-    with using(Session(script, config.load(), timer=False)) as session:
+    with using(Session(script, config.load())) as session:
         yield session

@@ -15,6 +15,7 @@ import pytest
 import gt
 from benchmarks import zoo
 from gt import config
+from gt.client.session.placing import set_mesh
 from gt.client.session.session import Session
 from gt.errors import OutOfMemory
 from tests.beside_torch import same
@@ -128,7 +129,7 @@ def test_checkpoints_move_between_numbers_of_workers(cluster: Cluster, session: 
     moments = [optimizer.state[p]["exp_avg"].numpy() for p in model.parameters()]
     for mesh in ({"x": 3}, {"x": 2, "y": 2}, None):
         with using(cluster.client()) as other:
-            other.meshes.set("", mesh) if mesh is not None else None
+            set_mesh(other, "", mesh) if mesh is not None else None
             got = gt.load(tmp_path / "c")
             twin = zoo.residual(gt).double()
             if mesh is not None:

@@ -15,6 +15,7 @@ import pytest
 import gt
 from gt import config
 from gt.client.functions.save import begin, entry
+from gt.client.session.placing import set_mesh
 from gt.client.session.session import Session
 from gt.errors import ArgumentError, GTError
 from tests.client.mesh.scripting import Array, Store
@@ -27,9 +28,9 @@ ARRAYS: dict[str, Array] = {"rows": ROWS, "columns": COLUMNS, "whole": WHOLE}
 
 
 def on(store: Store) -> Session:
-    session = Session(store, config.load(), timer=False)
+    session = Session(store, config.load())
     if store.axes:
-        session.meshes.set("", store.axes)
+        set_mesh(session, "", store.axes)
     return session
 
 
@@ -140,7 +141,7 @@ WRONG: dict[Callable[[Any, Any], Any], str] = {
     lambda index, row: row.update(layout="[99@x]"): "does not fit a tensor",
     lambda index, row: row.update(dtype="float32"): "does not hold the shard of model.rows",
     lambda index, row: row["files"].update({"0": "../secret"}): "a file outside the folder",
-    lambda index, row: row["files"].pop("0"): "without all of its parts",
+    lambda index, row: row["files"].pop("0"): "shards are missing",
     lambda index, row: row.pop("axes"): "not the index of a sharded checkpoint",
     lambda index, row: index.update(gt=2): "checkpoint version 2",
     lambda index, row: index.pop("gt"): "not the index of a sharded checkpoint",

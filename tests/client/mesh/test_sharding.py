@@ -152,7 +152,7 @@ def test_layouts_are_text_axes_or_another_layout(script: Script, session: Sessio
         gt.replicate(x),
         gt.replicate(x, mesh=stage),
     ]
-    session.end(recorder_of(session))
+    session.settle(recorder_of(session).pending)
     assert len(made) == 10
     assert pins(script) == [
         "[10@x]", "[10@x 4@y]", "[10@x,y]", "stage1: [. 4@x]", "stage1: [10@x]", "stage1: [10@x]", "stage1: [10@x]",
@@ -184,7 +184,7 @@ def test_wrong_layouts(session: Session, wish: Any, error: type[Exception], said
 
 def test_on_one_worker_a_layout_changes_nothing(script: Script, session: Session) -> None:
     y = gt.shard(gt.ones(10, 4), {0: "x"})
-    session.bring_out(y._v)
+    session.settle_value(y._v)
     assert pins(script) == [""]
 
 
@@ -192,7 +192,7 @@ def test_a_gradient_is_pinned_as_its_tensor(script: Script, session: Session) ->
     gt.mesh(x=2)
     w = gt.ones(10, 4, requires_grad=True)
     gt.shard(w, {0: "x"}).sum().backward()
-    session.bring_out(w.grad._v)
+    session.settle_value(w.grad._v)
     assert pins(script) == ["[10@x]"], "the result of forward is dead, and so is its pin"
 
 
@@ -206,7 +206,7 @@ def test_a_parameter_is_laid_out_in_place(script: Script, session: Session) -> N
     assert model[0].weight is weight
     assert (weight._fn, weight.grad) == (leaf, grad)
     assert weight.is_leaf
-    session.end(recorder_of(session))
+    session.settle(recorder_of(session).pending)
     # weight and its gradient; weight, bias, mean and variance of the norm, but not its count, which has no dimensions
     assert sorted(pins(script)) == ["[6@x]"] * 6
     with pytest.raises(ArgumentError, match=r"shard_: no parameter matches '2\.\*'"):
@@ -226,7 +226,7 @@ def test_a_tensor_that_is_written_at_once_has_the_layout_it_was_given(script: Sc
     optimizer.step()
     small = gt.tensor([[1.0, 2.0]], layout={1: "x"})
     small[:, 1] -= 1.0
-    session.end(recorder_of(session))
+    session.settle(recorder_of(session).pending)
     made = [d.program.code[o - len(d.program.inputs)] for d in script.of(Define) for o in d.program.outputs]
     assert [ins.attrs["layout"] for ins in made if ins.op == "shard"] == ["[4@x]", "[. 2@x]"]
 
@@ -234,10 +234,10 @@ def test_a_tensor_that_is_written_at_once_has_the_layout_it_was_given(script: Sc
 def test_the_state_of_an_optimizer_has_the_layout_of_its_parameter(script: Script, session: Session) -> None:
     gt.mesh(x=2)
     w = gt.shard_(gt.nn.Parameter(gt.ones(4, 2)), {0: "x"})
-    session.end(recorder_of(session))
+    session.settle(recorder_of(session).pending)
     script.sent.clear()
     optimizer = gt.optim.Adam([w])
-    session.end(recorder_of(session))
+    session.settle(recorder_of(session).pending)
     (define,) = script.of(Define)
     assert len(optimizer.state[w]) == 3
     assert define.program.inputs == (((4, 2), "float32"),), "it is made of the parameter, and so has its layout"
@@ -261,7 +261,7 @@ def test_an_upload_brings_its_wish_with_the_first_chunk(script: Script, session:
 
 def test_a_small_upload_is_sent_by_value_and_pinned(script: Script, session: Session) -> None:
     gt.mesh(x=2)
-    session.bring_out(gt.tensor([1.0, 2.0], layout={0: "x"})._v)
+    session.settle_value(gt.tensor([1.0, 2.0], layout={0: "x"})._v)
     assert pins(script) == ["[2@x]"]
 
 
@@ -394,9 +394,9 @@ def test_narrow_floats_are_added_wide() -> None:
 
 
 def test_a_missing_part_is_noticed() -> None:
-    with pytest.raises(ServerError, match="without all of its parts"):
+    with pytest.raises(ServerError, match="shards are missing"):
         assemble(layout.parse("[4@x]", layout.mesh(x=2)), (4,), {0: np.ones(2)})
-    with pytest.raises(ServerError, match="without all of its parts"):
+    with pytest.raises(ServerError, match="shards are missing"):
         assemble(layout.parse("[] sum x", layout.mesh(x=2)), (4,), {0: np.ones(4)})
 
 

@@ -13,9 +13,9 @@ import pytest
 
 import gt
 from gt import config
-from gt.client.mesh.signals import read
 from gt.client.session import connecting
 from gt.client.session.session import Session
+from gt.client.session.signals import read
 from gt.errors import ArgumentError, DTypeError
 from gt.transport.messages import Define, MeshSet, SetMesh
 from tests.client.mesh.scripting import Script
@@ -24,7 +24,7 @@ from tests.sim.cluster import Cluster, recorder_of, using
 
 def code(script: Script, session: Session) -> list[str]:
     """Everything that was recorded so far: ops, and pins as their layouts."""
-    session.end(recorder_of(session))
+    session.settle(recorder_of(session).pending)
     found = [ins.attrs["layout"] if ins.op == "shard" else ins.op for d in script.of(Define) for ins in d.program.code]
     script.sent.clear()
     return found
@@ -282,11 +282,11 @@ def test_every_session_reads_the_file_of_the_settings(tmp_path: Path, monkeypatc
     file = tmp_path / "s.yaml"
     monkeypatch.setenv("GT_SIGNALS", str(file))
     file.write_text("mesh: {x: 2}\nsignals: {a: {split: {0: x}}}")
-    session = connecting.begin(Session(Script(), config.load(), timer=False))
+    session = connecting.begin(Session(Script(), config.load()))
     assert session.signals.find("a") is not None
     assert session.meshes.several
     file.write_text("mesh: {")
-    other = Session(Script(), config.load(), timer=False)
+    other = Session(Script(), config.load())
     with pytest.raises(ArgumentError, match="line 1"):
         connecting.begin(other)
     assert other.closed, "nobody else knows of it"

@@ -159,5 +159,5 @@ def test_arguments_of_compile(session: Session) -> None:
     model = gt.nn.Linear(2, 2)
     gt.compile(model, disable=True)
     assert model._hooks is None
-    with pytest.raises(ArgumentError, match="takes a module or a function, not int"):
+    with pytest.raises(ArgumentError, match="expected a module or a function, got int"):
         gt.compile(3)

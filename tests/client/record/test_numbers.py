@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import gt
-from gt.client.record.numbers import Shared
+from gt.client.programs.numbers import SharedNumber
+from gt.client.programs.tree import Kind, find_period
 from gt.client.record.recorder import apply, recorder
-from gt.client.record.tree import Kind, find_period
 from gt.client.session.session import Session
 from gt.errors import ShapeError
 from gt.ops import TABLE
@@ -42,7 +42,7 @@ def x(session: Session) -> Any:
 
 def test_a_call_carries_it_once_and_a_known_step_sends_no_text(x: Any, session: Session) -> None:
     for i in range(4):
-        a, b = Shared(float(i)), Shared(i + 1)
+        a, b = SharedNumber(float(i)), SharedNumber(i + 1)
         y = add(mul(add(mul(x, a), b), a), b)
         assert y.tolist() == [(i + i + 1) * i + i + 1] * 2
     last = programs(session)[-1]
@@ -52,7 +52,7 @@ def test_a_call_carries_it_once_and_a_known_step_sends_no_text(x: Any, session: 
 
 
 def test_equal_numbers_that_are_not_one_stay_apart(x: Any, session: Session) -> None:
-    y = add(mul(x, Shared(2.0)), Shared(2.0))
+    y = add(mul(x, SharedNumber(2.0)), SharedNumber(2.0))
     assert programs(session)[-1].scalars == "ff"
     assert y.tolist() == [4.0, 4.0]
 
@@ -60,12 +60,12 @@ def test_equal_numbers_that_are_not_one_stay_apart(x: Any, session: Session) -> 
 def test_one_that_is_gone_is_not_taken_for_another(x: Any, session: Session) -> None:
     """The next object often has the address of the one before."""
     for i in range(20):
-        x = add(x, Shared(float(i)))
+        x = add(x, SharedNumber(float(i)))
     assert x.tolist() == [191.0, 191.0]
 
 
 def test_another_program_passes_it_again(x: Any, session: Session) -> None:
-    a = Shared(3.0)
+    a = SharedNumber(3.0)
     y = mul(x, a)
     recorder().settle()
     z = mul(y, a)
@@ -76,12 +76,12 @@ def test_another_program_passes_it_again(x: Any, session: Session) -> None:
 def test_an_op_that_is_left_out_passes_no_number(another: bool, x: Any, session: Session) -> None:
     """The op that brought `a` is left out: of those that stay, the first takes `b`."""
     for v in (2.0, 5.0):
-        a, b = Shared(v), Shared(10.0)
+        a, b = SharedNumber(v), SharedNumber(10.0)
         dead = mul(x, a)
         y = add(x, b)
         z = mul(y, a)
         if another:
-            dead = mul(x, Shared(1000.0))
+            dead = mul(x, SharedNumber(1000.0))
         del dead
         assert z.tolist() == [11 * v] * 2
     (program,) = programs(session)[1:]
@@ -92,7 +92,7 @@ def test_an_op_that_is_left_out_passes_no_number(another: bool, x: Any, session:
 def test_the_same_one_twice_in_an_op(x: Any, session: Session) -> None:
     sgd = Kind(TABLE["sgd"], {})  # of a parameter, its gradient, a rate and a decay
     for v in (0.5, 0.25):
-        a = Shared(v)
+        a = SharedNumber(v)
         y = apply(sgd, (x, gt.zeros(2), a, a))
         assert y.tolist() == [1 - v * v] * 2
     assert programs(session)[-1].scalars.count("f") == 2  # that of zeros(), and this one
@@ -101,7 +101,7 @@ def test_the_same_one_twice_in_an_op(x: Any, session: Session) -> None:
 def test_an_op_that_fails_passes_nothing(x: Any, session: Session) -> None:
     longer = gt.ones(3)
     recorder().settle()
-    a = Shared(4.0)
+    a = SharedNumber(4.0)
     y = add(x, 1.0)
     with pytest.raises(ShapeError):
         apply(LERP, (x, longer, a))
@@ -112,7 +112,7 @@ def test_an_op_that_fails_passes_nothing(x: Any, session: Session) -> None:
 
 def test_a_period_is_seen_through_them(x: Any, session: Session) -> None:
     for i in range(10):
-        a = Shared(float(i))
+        a = SharedNumber(float(i))
         x = add(mul(x, a), a)
     assert find_period(recorder().pending.node.path()) == 2
 

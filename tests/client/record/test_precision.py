@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import gt
-from gt.client.record import precision
+from gt.client.programs.tree import current_precision
 from gt.client.record.recorder import recorder
+from gt.client.session.connecting import choose_precision
 from gt.client.session.session import Session
 from gt.errors import ArgumentError
 from gt.program import DEFAULT_PRECISION, PRODUCTS, Precision
@@ -21,7 +22,7 @@ from tests.sim.cluster import Cluster, using
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
     yield
-    precision.choose(*DEFAULT_PRECISION)
+    choose_precision(*DEFAULT_PRECISION)
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def test_other_words_are_refused() -> None:
         gt.set_float32_matmul_precision("low")
     with pytest.raises(ArgumentError, match="not 'exact'"):
         gt.backends.cuda.matmul.fp32_precision = "exact"
-    assert precision.current() == DEFAULT_PRECISION
+    assert current_precision() == DEFAULT_PRECISION
 
 
 def test_programs_recorded_afterwards_have_the_precision(session: Session) -> None:
@@ -159,7 +160,7 @@ def test_a_change_inside_a_function_gives_two_programs_and_no_replay(session: Se
 
 
 def test_no_session_begins_for_a_switch(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gt.client.session import current as sessions
+    from gt.client.session import connecting as sessions
 
     monkeypatch.setattr(sessions, "_current", None)
     gt.set_float32_matmul_precision("high")
@@ -175,7 +176,7 @@ def test_the_worker_computes_with_the_precision_of_the_program(torchs_flags: Non
         gt.backends.cudnn.allow_tf32 = False
         (gt.ones(2) + 1).sum().item()
     assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == ("medium", False)
-    precision.choose(*DEFAULT_PRECISION)
+    choose_precision(*DEFAULT_PRECISION)
     with using(b):
         (gt.ones(2) + 1).sum().item()
     assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == ("highest", True)

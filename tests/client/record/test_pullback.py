@@ -10,12 +10,11 @@ import pytest
 
 import gt
 from gt.client.grad import backward
-from gt.client.record import pullback
-from gt.client.record.graph import GradNode
-from gt.client.record.pullback import Pullback
+from gt.client.programs import pullback
+from gt.client.programs.tree import Pullback
 from gt.client.record.recorder import recorder
 from gt.client.session.session import Session
-from gt.client.tensor import Tensor
+from gt.client.tensor import GradNode, Tensor
 from gt.errors import AutogradError
 from gt.ops import TABLE, Op
 from tests.ops.cases import ops, samples, trying
@@ -74,14 +73,14 @@ def pulls(t: Tensor) -> Pullback:
 def run_vjps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The ops whose VJP backward runs, from now on."""
     ran: list[str] = []
-    vjp = GradNode.backward
+    vjp = backward.run_vjp
 
-    def noted(self: GradNode, gs: list[Any], create_graph: bool) -> Any:
-        assert self.node.kind is not None
-        ran.append(self.node.kind.op.name)
-        return vjp(self, gs, create_graph)
+    def noted(fn: GradNode, gs: list[Any], create_graph: bool) -> Any:
+        assert fn.node.kind is not None
+        ran.append(fn.node.kind.op.name)
+        return vjp(fn, gs, create_graph)
 
-    monkeypatch.setattr(GradNode, "backward", noted)
+    monkeypatch.setattr(backward, "run_vjp", noted)
     return ran
 
 
@@ -134,10 +133,10 @@ def test_numbers_that_c_code_reads_are_seen_too(session: Session, monkeypatch: p
     op = TABLE["mul"]
     fields = {name: getattr(op, name) for name in op.__slots__}
     for f, known in ((lambda g, y, a, b: g * math.sqrt(b), False), (lambda g, y, a, b: g * b, True)):
-        kind = gt.client.record.tree.Kind(Op(**{**fields, "vjp": (f, None)}), {})
+        kind = gt.client.programs.tree.Kind(Op(**{**fields, "vjp": (f, None)}), {})
         x = gt.ones(2)._spec
         number = gt.program.SCALARS["f"]
-        assert (Pullback(kind, (x, number), (x,), 1).whole is not None) == known
+        assert (pullback.pullback(kind, (x, number), (x,), 1).whole is not None) == known
 
 
 def test_gradients_that_are_not_needed_are_not_recorded(session: Session) -> None:
@@ -209,5 +208,5 @@ def test_a_backward_that_is_cut_in_two_goes_on(session: Session, monkeypatch: py
         return w.grad.tolist()
 
     whole = grad()
-    monkeypatch.setattr("gt.client.record.recorder.CAP", 1)
+    monkeypatch.setattr("gt.client.record.thread.CAP", 1)
     assert grad() == grad() == whole

@@ -13,11 +13,13 @@ import pytest
 
 import gt
 from gt import config
+from gt.client.programs.pending import use
+from gt.client.programs.tree import NODE_NBYTES, Tree
 from gt.client.record import recorder as recording
-from gt.client.record.recorder import IDLE_S, MARK_S, recorder
-from gt.client.record.tree import NODE_NBYTES, Tree
+from gt.client.record import thread
+from gt.client.record.recorder import recorder
 from gt.client.session.session import Session
-from gt.client.session.waiting import may_doze
+from gt.client.session.timer import IDLE_S, MARK_S, may_doze, tick
 from gt.client.tensor import Tensor
 from gt.errors import GTError, ShapeError
 from gt.ops import TABLE
@@ -269,7 +271,7 @@ def test_a_long_loop_without_reads_is_few_programs(session: Session) -> None:
     assert x.tolist() == pytest.approx([_recurrence(5_000)] * 2)
     assert session.defined - start <= 3
     assert session.seq - calls >= 2
-    assert session.tree.nodes <= 2 * recording.CAP + 100
+    assert session.tree.nodes <= 2 * thread.CAP + 100
 
 
 def _recurrence(n: int) -> float:
@@ -283,7 +285,7 @@ def test_a_loop_with_a_period_of_its_own_length_repeats_its_programs(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A period that does not divide the cap: programs end at its edge and are the same from then on."""
-    monkeypatch.setattr(recording, "CAP", 100)
+    monkeypatch.setattr(thread, "CAP", 100)
     x, w = gt.ones(3, dtype=gt.float64), gt.full((3,), 0.5, dtype=gt.float64)
     made(x, w)
     start = session.defined
@@ -310,8 +312,8 @@ def test_a_loop_over_layers_below_the_cap_is_not_cut(session: Session) -> None:
 
 def test_held_inputs_end_the_program(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """Data that only the pending program holds does not pile up."""
-    assert recording.HELD_NBYTES == 64 << 20
-    monkeypatch.setattr(recording, "HELD_NBYTES", 1 << 20)
+    assert thread.HELD_NBYTES == 64 << 20
+    monkeypatch.setattr(thread, "HELD_NBYTES", 1 << 20)
     total = gt.zeros((), dtype=gt.float64)
     made(total)
     calls, most = session.seq, 0
@@ -326,7 +328,7 @@ def test_held_inputs_end_the_program(session: Session, monkeypatch: pytest.Monke
 
 
 def test_inputs_that_others_hold_do_not_count(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "HELD_NBYTES", 1 << 20)
+    monkeypatch.setattr(thread, "HELD_NBYTES", 1 << 20)
     ws = [gt.from_numpy(np.ones(1 << 15)) for _ in range(8)]
     made(*ws)
     calls, total = session.seq, 0.0
@@ -352,9 +354,9 @@ def test_a_marked_program_settles_by_the_timer(session: Session) -> None:
     w, _ = stepped()
     p = recorder().pending
     calls = session.seq
-    session.tick(p.marked_s + MARK_S / 2)
+    tick(session, p.marked_s + MARK_S / 2)
     assert session.seq == calls
-    session.tick(p.marked_s + MARK_S)
+    tick(session, p.marked_s + MARK_S)
     assert session.seq == calls + 1
     assert recorder().pending is not p
     assert w.tolist() == pytest.approx([0.8] * 3)
@@ -366,7 +368,7 @@ def test_the_timer_dozes_only_while_every_thread_waits_and_nothing_is_marked(ses
     session.waiters.add(-1)
     assert not may_doze(session)
     session.waiters.clear()
-    session.tick(marked.marked_s + MARK_S)
+    tick(session, marked.marked_s + MARK_S)
     assert not may_doze(session)
     session.waiters.add(-1)
     assert may_doze(session)
@@ -385,14 +387,14 @@ def test_an_unfinished_program_is_cut_only_when_left_lying(session: Session) -> 
     x = made(gt.ones(3))
     y = x * 2.0
     calls, now = session.seq, 100.0
-    session.tick(now)
-    session.tick(now + IDLE_S * 0.9)
+    tick(session, now)
+    tick(session, now + IDLE_S * 0.9)
     assert session.seq == calls
     z = y + 1.0  # still at work: the clock starts again
-    session.tick(now + IDLE_S)
-    session.tick(now + IDLE_S * 1.9)
+    tick(session, now + IDLE_S)
+    tick(session, now + IDLE_S * 1.9)
     assert session.seq == calls
-    session.tick(now + IDLE_S * 2.1)
+    tick(session, now + IDLE_S * 2.1)
     assert session.seq == calls + 1
     assert next(reversed(session.variants.values())).timed
     assert (y + z).tolist() == [5.0, 5.0, 5.0]
@@ -413,9 +415,9 @@ def test_the_timer_sends_frees_when_nothing_else_goes(cluster: Cluster, session:
     cluster.run()
     del x
     del sent[:]
-    session.tick(session.sent_s + 0.01)
+    tick(session, session.sent_s + 0.01)
     assert sent == []
-    session.tick(session.sent_s + 1.0)
+    tick(session, session.sent_s + 1.0)
     assert [type(m) for m in sent] == [Free]
     assert store(cluster) == {}
 
@@ -509,7 +511,7 @@ def in_thread(session: Session, work: Callable[[], Any]) -> Any:
     box: list[Any] = []
 
     def run() -> None:
-        recording.use(session.new_recorder())
+        use(recording.new_recorder(session))
         try:
             box.append(work())
         except BaseException as e:
@@ -548,7 +550,7 @@ def test_many_threads_share_one_value(session: Session) -> None:
 
     def work() -> None:
         try:
-            recording.use(session.new_recorder())
+            use(recording.new_recorder(session))
             for _ in range(40):
                 with lock:
                     shared[0] = shared[0] * 2.0 - 1.0
@@ -594,7 +596,7 @@ def test_ctrl_c_inside_an_op_leaves_the_program_as_it_was(session: Session, monk
     for place in (
         "gt.client.record.recorder._input",
         "gt.client.record.recorder.Value",
-        "gt.client.record.pending.users_line",
+        "gt.client.programs.pending.users_line",
     ):
         for op in (lambda: a + y, lambda: y.exp(), lambda: gt.where(y > 0.0, a, y), lambda: a * 3.0):
             p = recorder().pending
@@ -740,7 +742,7 @@ def test_a_call_and_its_fetch_travel_as_one(session: Session, monkeypatch: pytes
 
 def test_a_step_of_a_large_model_is_one_program(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an optimizer writes over is held by the pending program alone, but costs no memory."""
-    monkeypatch.setattr(recording, "HELD_NBYTES", 1 << 20)
+    monkeypatch.setattr(thread, "HELD_NBYTES", 1 << 20)
     w = [gt.zeros(1 << 16, requires_grad=True) for _ in range(8)]
     optimizer = gt.optim.AdamW(w, lr=0.1)
     for _ in range(3):

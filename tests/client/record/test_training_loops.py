@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 import gt
+from gt.client.programs.pending import use
 from gt.client.record import recorder as recording
+from gt.client.record import thread
 from gt.client.session.session import Session
 from tests.beside_torch import Story, arrays, each, same, stories
 from tests.client.conftest import run_threads
@@ -73,7 +75,7 @@ def compare_op_by_op(story: Story, session: Session, monkeypatch: pytest.MonkeyP
 
     kit, got = run(session)
     with monkeypatch.context() as patch, using(Cluster().client()) as other:
-        patch.setattr(recording, "CAP", 1)
+        patch.setattr(thread, "CAP", 1)
         slow, want = run(other)
     assert slow.calls[-1] > 10 * kit.calls[-1]
     same(got, want, rtol=1e-12, atol=1e-14)
@@ -200,7 +202,7 @@ def test_two_threads_train_at_once(session: Session) -> None:
     results: dict[int, Any] = {}
 
     def work(k: int) -> None:
-        recording.use(session.new_recorder())
+        use(recording.new_recorder(session))
         results[k] = arrays(item_after_step(Kit(gt, session)))
 
     run_threads(lambda: work(0), lambda: work(1))
@@ -219,7 +221,7 @@ def test_loader_thread_hands_batches_over(session: Session) -> None:
         box: list[Any] = []
 
         def load(step: int = step, box: list[Any] = box) -> None:
-            recording.use(session.new_recorder())
+            use(recording.new_recorder(session))
             x, y = kit.batch(step)
             box.append((x * 2.0 - 1.0, y))
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import gt
-from gt.client.session.interrupts import SessionLock
 from gt.client.session.session import Session
+from gt.client.session.waiting import SessionLock
 
 CLIENT = str(Path(gt.__file__).parent / "client")
 STRIDE = 5  #: Every line would take long; a loop's next pass is cut at other ones.

@@ -14,8 +14,8 @@ from gt.client.functions.complexes import adjoint, conj
 from gt.client.functions.creation import empty, eye, zeros
 from gt.client.functions.linalg.matrices import matmul, nothing_of
 from gt.client.functions.linalg.solving import epsilon, is_vector, pinv, solve_triangular, tolerances
+from gt.client.programs.tree import Kind, Kinds
 from gt.client.record.recorder import apply, unary
-from gt.client.record.tree import Kind, Kinds
 from gt.client.tensor import Tensor
 from gt.errors import ShapeError
 from gt.ops import TABLE

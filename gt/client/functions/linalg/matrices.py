@@ -15,8 +15,8 @@ from gt.client.functions import reductions as red
 from gt.client.functions import shapes
 from gt.client.functions.complexes import conj
 from gt.client.functions.creation import full
+from gt.client.programs.tree import Kind
 from gt.client.record.recorder import binary
-from gt.client.record.tree import Kind
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import TABLE

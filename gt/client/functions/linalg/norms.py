@@ -13,8 +13,8 @@ from gt.client.functions import reductions as red
 from gt.client.functions import shapes
 from gt.client.functions.linalg.factoring import svdvals
 from gt.client.functions.linalg.solving import inv_ex
+from gt.client.programs.tree import Kinds
 from gt.client.record.recorder import unary
-from gt.client.record.tree import Kinds
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, DimError, DTypeError
 from gt.ops import TABLE

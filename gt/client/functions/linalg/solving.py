@@ -19,8 +19,8 @@ from gt.client.functions import shapes
 from gt.client.functions.complexes import conj
 from gt.client.functions.creation import arange, eye
 from gt.client.functions.linalg.matrices import matmul, multiply_chain, nothing_of
+from gt.client.programs.tree import Kind, Kinds
 from gt.client.record.recorder import apply, unary
-from gt.client.record.tree import Kind, Kinds
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import TABLE

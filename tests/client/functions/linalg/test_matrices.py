@@ -217,7 +217,7 @@ def test_complex_tensors_print_as_in_torch(data: Any) -> None:
 
 def test_backward_of_a_complex_tensor_needs_a_gradient() -> None:
     z = gt.tensor([1 + 2j], requires_grad=True)
-    with pytest.raises(AutogradError, match=r"complex64 tensor needs backward\(gradient\)"):
+    with pytest.raises(AutogradError, match=r"complex64 tensor needs backward\(gradient="):
         (z * z).sum().backward()
     (z * z).sum().backward(gt.tensor(1 + 0j))
     np.testing.assert_allclose(z.grad.numpy(), [2 - 4j])

@@ -1,125 +1,154 @@
 """A program that is being recorded, and the values in it.
 
-Law: which values are alive is exact: it is read off CPython's reference counts when the program settles. So nothing
-     that holds a value, the autograd graph neither, may be part of a reference cycle.
+Law: which values are alive is exact: it is read off CPython's reference counts when the program is sent. So nothing
+     that holds a value may be part of a reference cycle; the autograd graph may not either.
 """
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from sys import getrefcount
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 
-from gt.client.record.tree import Kind, Node, Tree, Variant, users_line
+from gt.client.programs.numbers import Number, SharedNumber
+from gt.client.programs.tree import Kind, Node, Tree, Variant, users_line
 from gt.errors import ArgumentError, ShapeError
 from gt.ops.check import misfit
 from gt.ops.record import as_tuple
 from gt.program import SCALARS, Spec
 
-if TYPE_CHECKING:
-    from gt.client.record.recorder import Recorder
-    from gt.client.session.session import Session
-
 
 class Value(msgspec.Struct, eq=False, gc=False):
     """One immutable value. Tensors, cells and the autograd graph share it.
 
-    A struct that the collector does not look at, because one is made by every op: it costs a third so. The only
-    cycle it is ever in is that with a pending program, which lets go of its values when it ends.
+    A struct without garbage collection, because every op makes one: it costs a third of an object. The only cycle it
+    is ever part of is with its pending program, which drops its values when it ends.
     """
 
     owner: Pending | None  #: The pending program that will make it; None once it has an id.
     num: int  #: Its number among the results of that program.
     spec: Spec
-    handle: Handle | None = None
+    handle: RemoteId | None = None
     replaces: int | None = None  #: The input of its program that it was written over.
-    copied: bool = False  #: A second tensor has had it that does not share memory with the first; see views.py.
+    copied: bool = False  #: Tensors that do not share memory have had it; see views/aliases.py.
 
 
-class Handle:
-    """A value's name at the dispatcher. When it dies, the id is appended to a deque and that is all:
-    no lock, no send, since this may run in any thread, inside anything."""
+class RemoteId:
+    """The id of a value at the dispatcher. When this object is freed, the id is appended to the session's
+    `dead` and nothing else happens: no lock, no message, since this may run in any thread, at any time."""
 
     __slots__ = ("dead", "id")
 
-    def __init__(self, id: int, session: Session) -> None:
+    def __init__(self, id: int, dead: deque[int]) -> None:
         self.id = id
-        self.dead = session.dead
+        self.dead = dead
 
     def __del__(self) -> None:
         if self.id:
             self.dead.append(self.id)
 
 
+class ThreadRecorder(Protocol):
+    """What a pending program and a session know of a thread's recorder (recorder.py)."""
+
+    thread: threading.Thread
+    pending: Pending
+    blocked: Pending
+    busy: bool
+    seen: tuple[int, int, float]
+
+    @property
+    def session(self) -> object: ...
+
+    @property
+    def tracing(self) -> bool: ...
+
+    def refuse_sync(self) -> None: ...
+
+    def settle(self, timed: bool = False) -> None: ...
+
+    def steal(self, p: Pending, timed: bool = False) -> bool: ...
+
+
+#: `recorder`: the recorder that this thread records with; unset until there is one.
+local = threading.local()
+
+
+def in_use() -> Any:
+    """This thread's recorder; None if it has none yet."""
+    return getattr(local, "recorder", None)
+
+
+def use(rec: ThreadRecorder | None) -> Any:
+    """Make this the thread's recorder; returns the one before."""
+    before = in_use()
+    if rec is None:
+        local.__dict__.pop("recorder", None)
+    else:
+        local.recorder = rec
+    return before
+
+
 class Pending:
     """A program that is being recorded."""
 
     __slots__ = (
-        "compile",
-        "end",
-        "grown_to",
-        "held",
-        "inputs",
-        "marked_s",
-        "node",
-        "pins",
-        "rec",
-        "scalars",
-        "shared",
-        "sources",
-        "undo",
-        "values",
-    )
+        "compile", "end", "grown_to", "held", "inputs", "marked_s", "node", "pins", "rec", "scalars", "shared",
+        "sources", "undo", "values",
+    )  # fmt: skip
 
-    def __init__(self, rec: Recorder, node: Node) -> None:
+    def __init__(self, rec: ThreadRecorder, node: Node) -> None:
         self.rec = rec
         self.node = node
         self.values: list[Value] = []  #: Every result so far, by number.
         self.inputs: dict[Value, int] = {}  #: What it takes, in order; the k-th as ~k, its number in a key.
         self.scalars: list[Any] = []
-        #: A Number or Shared that was passed: its scalar k as a later op's key has it ("f3"), and itself, to keep its
-        #: id() its own. In the order of k.
+        #: A Number or SharedNumber that was passed: its scalar k as a later op's key has it ("f3"), and itself, to keep
+        #: its id() its own. In the order of k.
         self.shared: dict[int, tuple[str, Any]] = {}
-        self.pins: dict[int, str] = {}  #: Of results that were told how to lie on several workers: their layouts.
-        self.sources: dict[int, Any] = {}  #: In a trace: where scalar k comes from, see function.py.
-        self.undo: list[Callable[[], None]] = []  #: What to take back on the host if the call fails.
+        self.pins: dict[int, str] = {}  #: The layouts that the user gave to some results, by their numbers.
+        self.sources: dict[int, Number] = {}  #: In a trace: where scalar k comes from; see traced.py.
+        self.undo: list[Callable[[], None]] = []  #: What to undo on the host if the call fails.
         self.compile = 0  #: What the user chose: see messages.Define.
         self.end: Node | None = None  #: Once marked: the node it ends at. `node` then has no children.
         self.marked_s = 0.0
         self.held = 0  #: Bytes of the inputs, as far as they are large; see `held_alone`.
-        self.grown_to = 0  #: Length at which the cap asked to go on to a period's edge.
+        self.grown_to = 0  #: The length up to which the cap lets it grow: the end of a period.
 
-    def let_go(self) -> None:
-        """It is over. Its values name it as their owner: without this it would live in a cycle, and they with it."""
+    def clear(self) -> None:
+        """Drop its values when it is over. They refer to it as their owner, and would keep each other alive."""
         self.values.clear()
         self.inputs.clear()
 
 
 #: What a number is in a key, by its type.
 LETTERS: dict[type, str] = {float: "f", int: "i", bool: "b", bytes: "d"}
-LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1  #: The ints that a program can be passed.
+LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1  #: The range of the ints that a call can carry.
 
 NOWHERE = Node(None, None)  #: Has no children: an op recorded there always misses.
 
 
 def too_long(kind: Kind, number: int) -> ArgumentError:
-    """The error for an int outside of that. No call could carry it: it is refused where it is recorded."""
-    return ArgumentError(f"{kind.op.name}: a number of {number.bit_length()} bits does not fit into int64")
+    """The error for an int outside of that range."""
+    return ArgumentError(f"{kind.op.name}: the number does not fit into int64; it has {number.bit_length()} bits")
 
 
-def grow(tree: Tree, p: Pending, kind: Kind, args: tuple[Any, ...]) -> None:
-    """Add the node of an op to the tree, below the one that the program is at; or raise the user's error."""
+def grow(tree: Tree, p: Pending, kind: Kind, operands: Iterable[Any]) -> None:
+    """Add the node of an op on values and numbers to the tree, below the one that the program is at; or raise the
+    user's error."""
     key: list[Any] = [kind]
     refs: list[int | None] = []
     specs: list[Spec] = []
     fresh: dict[Value, int] = {}  # inputs that this op is the first to use
     again: dict[int, str] = {}  # and numbers
     n_inputs = n_scalars = 0
-    for a in args:
+    for a in operands:
         letter = LETTERS.get(type(a))
-        if letter is None and hasattr(a, "_letter"):
+        if isinstance(a, (Number, SharedNumber)):
             letter, known = a._letter, p.shared.get(id(a))
             if known is not None or id(a) in again:
                 key.append(again[id(a)] if known is None else known[0])
@@ -133,22 +162,21 @@ def grow(tree: Tree, p: Pending, kind: Kind, args: tuple[Any, ...]) -> None:
             specs.append(SCALARS[letter])
             n_scalars += 1
             continue
-        v = a._v or a._read()
-        specs.append(v.spec)
-        if v.owner is p:
-            key.append(v.num)
-            refs.append(v.num)
+        specs.append(a.spec)
+        if a.owner is p:
+            key.append(a.num)
+            refs.append(a.num)
             continue
-        ref = p.inputs.get(v, fresh.get(v))
+        ref = p.inputs.get(a, fresh.get(a))
         if ref is None:
-            ref = fresh[v] = ~(len(p.inputs) + n_inputs)
+            ref = fresh[a] = ~(len(p.inputs) + n_inputs)
             n_inputs += 1
-            key.append((ref, v.spec))
+            key.append((ref, a.spec))
         else:
             key.append(ref)
         refs.append(ref)
     if tuple(key) in p.node.kids:
-        return  # only an operand had to be brought here
+        return  # only an operand was missing
     node = Node(p.node, tuple(key))
     node.kind = kind
     node.operands = tuple(specs)
@@ -171,7 +199,7 @@ def grow(tree: Tree, p: Pending, kind: Kind, args: tuple[Any, ...]) -> None:
 
 
 def roll_back(p: Pending) -> None:
-    """Undo what an op that missed had already added."""
+    """Remove what an op that was not recorded has already added."""
     node = p.end or p.node
     while len(p.inputs) > node.n_inputs:
         p.inputs.popitem()
@@ -184,15 +212,15 @@ def roll_back(p: Pending) -> None:
 
 
 def held_alone(p: Pending) -> int:
-    """The bytes of inputs that nobody else holds. One that was written over does not count: the new value takes its
-    memory, and a step of an optimizer shall stay one program, however large the model."""
+    """The bytes of inputs that nobody else holds. An input that was written over does not count: the new value takes
+    its memory, and the step of an optimizer must stay one program, however large the model is."""
     replaced = {v.replaces for v in p.values}
     sizes = [v.spec.nbytes if getrefcount(v) <= ALONE else 0 for v in p.inputs]
     return sum([nbytes for k, nbytes in enumerate(sizes) if k not in replaced])
 
 
 def alone(values: Iterable[Value]) -> list[int]:
-    """Which of these values nobody holds but what they are in. (Not with enumerate: its tuple would hold one.)"""
+    """Which of these values nobody else holds. (Not with enumerate: its tuple would hold one.)"""
     return [k for k, n in enumerate([getrefcount(v) for v in values]) if n <= ALONE]
 
 
@@ -205,8 +233,8 @@ def _alone() -> int:
 ALONE = _alone()
 
 
-def close(p: Pending, end: Node, tree: Tree) -> tuple[Variant, set[int]] | None:
-    """Which program this is: by what is alive now. None if nothing of it is."""
+def program_of(p: Pending, end: Node, tree: Tree) -> tuple[Variant, set[int]] | None:
+    """The program to call, and the results that are alive now. None if none is."""
     live = [v.num for v in p.values if getrefcount(v) > ALONE]
     if not live:
         return None

@@ -18,19 +18,18 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
-from gt.client.record import precision
 from gt.config import PACKAGE
 from gt.ops.record import Op
-from gt.program import Instruction, Precision, Program, Spec
-
-if TYPE_CHECKING:
-    from gt.client.record.pullback import Pullback
+from gt.program import DEFAULT_PRECISION, Instruction, Precision, Program, Spec
 
 NODE_NBYTES = 700  #: What a node costs in memory, its share of dictionaries included.
 
 _GT = str(PACKAGE) + os.sep  #: Frames of GT's own files are not the user's line.
+
+
+_precision: list[Precision] = [DEFAULT_PRECISION]  #: One entry: how exactly this process computes float32.
 
 
 class Kind:
@@ -45,7 +44,7 @@ class Kind:
         self.differentiable = op.vjp is not None or op.compose is not None
 
     def refused(self) -> None:
-        """Inference refused these attributes: forget them, since others may be equal to them (True == 1 == 1.0)."""
+        """Inference raised an error for these attributes. Forget them: others may equal them (True == 1 == 1.0)."""
         if self.home is not None:
             for values in [v for v, kind in self.home.items() if kind is self]:
                 del self.home[values]
@@ -66,7 +65,7 @@ class Kinds(dict[Any, Kind]):
 
     def __missing__(self, values: Any) -> Kind:
         if len(self) >= self.LIMIT:
-            self.clear()  # the tree grows its branches anew; nothing is lost but time
+            self.clear()  # the tree grows new branches; only time is lost
         row = values if len(self.names) != 1 else (values,)
         kind = self[values] = Kind(self.op, dict(zip(self.names, row, strict=True)), self)
         return kind
@@ -83,6 +82,26 @@ def kind_of(op: Op, attrs: dict[str, Any]) -> Kind:
         kinds = _KINDS[op, names] = Kinds(op, *names)
     values = (*attrs.values(),)
     return kinds[values if len(values) != 1 else values[0]]
+
+
+class Code(NamedTuple):
+    """What a gradient records. Its values have places: the gradients of the results, the operands, the results, the
+    constants, and then what it computes, in order."""
+
+    constants: tuple[Any, ...]
+    steps: tuple[tuple[Kind, tuple[int, ...]], ...]  #: ops, and the places of their operands
+    gradients: tuple[tuple[int, int], ...]  #: (operand, place of its gradient)
+
+
+@dataclass(slots=True, eq=False)
+class Pullback:
+    """What is known of the gradient of an op for some of its operands. pullback.py works it out."""
+
+    use: tuple[Kind, tuple[Spec, ...], tuple[Spec, ...], int]  #: the op, its operands and results, which operands
+    saves: int  #: Which values the VJP reads, as bits: operands, then the result. -1: there is no gradient.
+    pick: Callable[[tuple[Any, ...]], tuple[Any, ...]]  #: Of operands, result and None: what a graph node keeps.
+    whole: Code | None  #: If every result has a gradient; None: the VJP itself must be run.
+    codes: dict[tuple[bool, ...], Code | None]  #: If only those results have one.
 
 
 class Node:
@@ -108,7 +127,7 @@ class Node:
         self.pulls: dict[int, Pullback] = {}  #: The gradient, by which operands need one, as bits.
         self.where: tuple[str, int] = ("", 0)
         self.programs: dict[Any, Variant] = {}
-        self.ends = False  #: A program that gets here ends here: at the cap, or at a period's edge.
+        self.ends = False  #: A program that reaches this node ends here: at the cap, or at the end of a period.
 
     def path(self) -> list[Node]:
         """The nodes from the first op to this one."""
@@ -138,7 +157,7 @@ class Variant:
 
 
 def build(end: Node, live: tuple[int, ...], dead: frozenset[int], updates: tuple[tuple[int, int], ...]) -> Variant:
-    """The program of the path to `end` that keeps `live`. What nothing needs is left out."""
+    """The program of the path to `end` with the results `live`. Instructions that they do not need are left out."""
     path = end.path()
     needed = set(live)
     keep: list[tuple[int, Node]] = []  # (number of its first result, node), last first
@@ -207,10 +226,27 @@ def _input_specs(path: list[Node]) -> list[Spec]:
     return specs
 
 
-class Tree:
-    """The roots, and the bound on what hangs from them."""
+def current_precision() -> Precision:
+    """The precision of programs that begin now."""
+    return _precision[0]
 
-    VARIANTS = 4  #: Programs of one node before they are joined into one.
+
+def change_precision(product: str | None, conv_tf32: bool | None) -> bool:
+    """Change the precision of programs that begin later; None leaves a field as it is. Returns whether it changed.
+
+    A program has one precision (program.py says why it is part of it), so whoever calls this ends what is pending:
+    recording an op never asks for it."""
+    before = _precision[0]
+    _precision[0] = Precision(
+        before.product if product is None else product, before.conv_tf32 if conv_tf32 is None else conv_tf32
+    )
+    return _precision[0] != before
+
+
+class Tree:
+    """The roots, and the bound on the number of nodes."""
+
+    VARIANTS = 4  #: If one node has more programs, they are joined into one.
 
     def __init__(self, limit_nbytes: int) -> None:
         self._roots: dict[Precision, Node] = {}  #: Each has its precision for a key.
@@ -222,7 +258,7 @@ class Tree:
     @property
     def root(self) -> Node:
         """Where a program begins now."""
-        chosen = precision.current()
+        chosen = _precision[0]
         found = self._roots.get(chosen)
         return self._roots.setdefault(chosen, Node(None, chosen)) if found is None else found
 
@@ -240,7 +276,7 @@ class Tree:
             if v.updates == updates and v.dead <= dead and alive.issubset(v.outputs):
                 return v
         if len(end.programs) >= self.VARIANTS:
-            # The code keeps now this, now that. One program that keeps all of it serves every case.
+            # The user's code keeps different results each time. One program that keeps all of them serves every case.
             for v in end.programs.values():
                 alive.update(v.outputs)
                 dead = dead & v.dead
@@ -251,8 +287,8 @@ class Tree:
         return made
 
     def touch(self, end: Node, pinned: Callable[[], set[Node]]) -> None:
-        """A pending program ended here. Cut what was longest unused, but not what is `pinned`, if the tree is too
-        large."""
+        """A pending program ended here. If the tree is too large, cut the least recently used branches, except those
+        that are `pinned`."""
         self.ends[end] = None
         self.ends.move_to_end(end)
         while self.nodes > self.limit and len(self.ends) > 1:

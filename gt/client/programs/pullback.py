@@ -1,4 +1,4 @@
-"""The gradient of an op, written down: which ops it records, on which values.
+"""The gradient of an op as code: which ops it records, on which values.
 
 A VJP is a pure function of specs, attributes and ops (gt/ops). So it is run once, on symbols, for all uses of the op
 that are alike: of one kind, on operands of the same specs, with a gradient for the same operands. That says which
@@ -12,57 +12,37 @@ runs the VJP itself.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
-from gt.client.record.tree import Kind, kind_of
+from gt.client.programs.tree import Code, Kind, Pullback, kind_of
 from gt.errors import AutogradError
 from gt.ops.record import TABLE
 from gt.ops.trace import Symbol, Trace, scalar_kind
 from gt.program import SCALAR_TYPES, Spec
 
 
-class Code(NamedTuple):
-    """What a gradient records. Its values have places: the gradients of the results, the operands, the results, the
-    constants, and then what it computes, in order."""
-
-    constants: tuple[Any, ...]
-    steps: tuple[tuple[Kind, tuple[int, ...]], ...]  #: ops, and the places of their operands
-    gradients: tuple[tuple[int, int], ...]  #: (operand, place of its gradient)
-
-
-class Pullback:
-    """What is known of the gradient of an op for some of its operands."""
-
-    __slots__ = ("_codes", "_use", "pick", "saves", "whole")
-
-    def __init__(self, kind: Kind, operands: tuple[Spec, ...], results: tuple[Spec, ...], mask: int) -> None:
-        self._use = kind, operands, results, mask
-        #: Which values the VJP reads, as bits: operands, then the result. -1: there is no gradient.
-        self.saves = -1
-        self.whole: Code | None = None  #: if every result has a gradient
-        self._codes: dict[tuple[bool, ...], Code | None] = {}  #: if those do
-        if _flows(kind, operands, results, mask):
-            self.saves = _reads(kind, operands, results, mask)
-            self.whole = _write(kind, operands, results, mask, (True,) * len(results))
-        n = len(operands)
-        #: Of operands, result and None: what a graph node keeps.
-        self.pick: Callable[[tuple[Any, ...]], tuple[Any, ...]] = itemgetter(
-            *[i if self.saves >> i & 1 else n + 1 for i in range(n + 1)]
-        )
-
-    def of(self, given: tuple[bool, ...]) -> Code | None:
-        """The gradient where only those results have one."""
-        try:
-            return self._codes[given]
-        except KeyError:
-            code = self._codes[given] = _write(*self._use, given)
-            return code
-
-
 #: Uses that are alike share one: layers of a model, and the tree's branches.
-pullback = functools.lru_cache(maxsize=4096)(Pullback)
+@functools.lru_cache(maxsize=4096)
+def pullback(kind: Kind, operands: tuple[Spec, ...], results: tuple[Spec, ...], mask: int) -> Pullback:
+    """The gradient of an op on these operands, for those in the mask."""
+    saves, whole = -1, None
+    if _flows(kind, operands, results, mask):
+        saves = _reads(kind, operands, results, mask)
+        whole = _write(kind, operands, results, mask, (True,) * len(results))
+    n = len(operands)
+    pick = itemgetter(*[i if saves >> i & 1 else n + 1 for i in range(n + 1)])
+    return Pullback((kind, operands, results, mask), saves, pick, whole, {})
+
+
+def code_for(pull: Pullback, given: tuple[bool, ...]) -> Code | None:
+    """The gradient where only those results have one."""
+    try:
+        return pull.codes[given]
+    except KeyError:
+        code = pull.codes[given] = _write(*pull.use, given)
+        return code
 
 
 def fit(d: Any, spec: Spec) -> Any:
@@ -93,7 +73,7 @@ def _flows(kind: Kind, operands: Sequence[Spec], results: Sequence[Spec], mask: 
 def gradients(
     kind: Kind, mask: int, g: Any, y: Any, args: Sequence[Any], operands: Sequence[Spec]
 ) -> list[tuple[int, Any]]:
-    """What the VJP makes of these: (operand, its gradient), for operands in the mask."""
+    """The results of the VJP: (operand, its gradient), for the operands in the mask."""
     vjp, attrs, found = kind.op.vjp, kind.attrs, []
     if callable(vjp):
         for i, d in enumerate(vjp(g, y, *args, **attrs)):
@@ -129,7 +109,7 @@ def _reads(kind: Kind, operands: Sequence[Spec], results: Sequence[Spec], mask: 
     try:
         trace, found = _run(kind, operands, results, mask, (True,) * len(results), args)
     except AutogradError:
-        return 0  # there is no gradient in this case: which backward will say, if it comes here
+        return 0  # there is no gradient in this case; backward raises the error if it gets here
     reads = trace.reads() | {d.number for _, d in found}
     number, bits = len(results), 0
     for i, a in enumerate(args):
@@ -166,7 +146,7 @@ _STAND_INS: dict[str, tuple[Any, Any]] = {
 def _write(
     kind: Kind, operands: Sequence[Spec], results: Sequence[Spec], mask: int, given: tuple[bool, ...]
 ) -> Code | None:
-    """The gradient written down; None where that cannot be done."""
+    """The gradient as code; None if it depends on a number."""
     numbers = [s.dtype.name for s in operands if s.weak]
     if "bool" in numbers:
         return None

@@ -1,12 +1,16 @@
 """`@gt.function`: a known call is replayed without running its Python again.
 
-The first call with arguments of some form runs the Python and watches (a Trace): which tensors it
+The first call with arguments of some form runs the Python and watches (trace.py): which tensors it
 reads, which it writes, where its numbers come from. That gives one program and a recipe to call it: the
 inputs are read anew from the same tensors, numbers given as arguments, optimizer settings, step
 counts and seeds are read anew too, and the tensors that were written get the new values.
 
 What cannot be replayed is run as plain Python every time, which is correct and only slower: a function
 that returns tensors with a history. Reading a value inside is an error.
+
+Here is also which programs are compiled at once, or never: the user's choice. Without one a worker compiles what proves
+hot. The choice travels with a program's text (messages.Define) and is not part of its hash: the same program does the
+same.
 """
 
 from __future__ import annotations
@@ -19,136 +23,27 @@ from typing import Any
 
 import numpy as np
 
-from gt.client.record import precision
-from gt.client.record.compiling import CHOICES, begins, ends
-from gt.client.record.graph import Leaf
-from gt.client.record.numbers import Number
-from gt.client.record.pending import HIGHEST, LOWEST, Handle, Value, alone
-from gt.client.record.recorder import Recorder, recorder
-from gt.client.record.tree import Node, users_line
+from gt.client.programs.numbers import Finder, Number
+from gt.client.programs.pending import HIGHEST, LOWEST, RemoteId, Value, alone
+from gt.client.programs.tree import Node, current_precision
+from gt.client.record.recorder import recorder
+from gt.client.record.thread import Recorder
+from gt.client.replay.trace import FunctionTrace
 from gt.client.tensor import Tensor
 from gt.client.views import aliases as views
-from gt.errors import FunctionError
+from gt.errors import ArgumentError
 from gt.program import Spec
 
-LIMIT = 64  #: Recipes of one function; those longest unused are forgotten.
+__all__ = ["compile", "function"]
 
-
-#: Where a replay finds something, given the call's arguments.
-Finder = Callable[[list[Any]], Any]
-
-
-class Trace:
-    """What is seen while a function's Python runs."""
-
-    def __init__(self, rec: Recorder, name: str, arguments: list[Any]) -> None:
-        self.rec = rec
-        self.name = name
-        self.replayable = True
-        #: False after a deepcopy: two tensors have one value, and a program that read it for either cannot
-        #: tell which of them a replay must ask. The next trace may.
-        self.clear = True
-        self.guards: list[tuple[Finder, Any]] = []  #: What must be as it was for a replay to be right.
-        self.effects: list[tuple[Callable[[], None], Callable[[], None]]] = []  #: What to do, how to take it back.
-        self.seeds: list[int] = []  #: Those of the latest run.
-        # What follows is known by id(), kept alive by `kept`, and forgotten when the trace ends.
-        self.arguments = arguments
-        self.owners: dict[int, Finder] = {}  #: Input values: the value for another call.
-        self.homes: dict[int, Finder] = {}  #: Arguments' leaves: that argument's leaf.
-        self.leaves: dict[int, tuple[Leaf, Finder, Tensor | None, Value | None]] = {}  #: With the gradient it had.
-        self.grads: set[int] = set()  #: Cells of those gradients.
-        self.cells: dict[int, Finder | None] = {}  #: Arguments' cells; None: an argument is a view of it.
-        self.written: dict[int, tuple[Tensor, Finder]] = {}  #: Cells, or tensors that have none.
-        self.kept: list[Any] = []
-        for place, x in enumerate(arguments):
-            if isinstance(x, Tensor):
-                self._argument(place, x)
-
-    def _argument(self, place: int, t: Tensor) -> None:
-        if type(t._fn) is Leaf:
-            self.homes[id(t._fn)] = lambda args: args[place]._fn
-        self.learn(t, lambda args: args[place])
-        cell, root = views.cell_of(t), views.root_cell(t)
-        self.cells[id(root)] = (lambda args: args[place]) if root is cell else None
-
-    def learn(self, t: Any, find: Finder | None = None) -> None:
-        """An operand from outside: remember where a replay finds it."""
-        value = t._v or t._read()
-        if id(value) in self.owners:
-            return
-        if views.cells_of(value) > 1:
-            self.clear = False
-        self.kept.append(value)
-        if type(t._fn) is Leaf:
-            self.touch(t._fn)
-        elif t._fn is not None and self.rec.grad:
-            self.replayable = False  # backward would walk a graph that a replay does not have
-        where: Finder = find or (lambda args: t)
-        self.owners[id(value)] = lambda args: where(args)._v or where(args)._read()
-
-    def touch(self, leaf: Leaf) -> None:
-        """A leaf whose gradient is read or written here."""
-        if id(leaf) in self.leaves:
-            return
-        find: Finder = self.homes.get(id(leaf)) or (lambda args: leaf)
-        g = leaf.grad
-        value = None if g is None else g._v or g._read()
-        if g is not None:
-            self.grads.add(id(views.cell_of(g)))
-            if id(value) in self.owners:
-                self.clear = False
-            self.owners[id(value)] = lambda args: find(args).grad._v or find(args).grad._read()
-        self.leaves[id(leaf)] = (leaf, find, g, value)
-        self.kept.append((leaf, g))
-
-    def wrote(self, t: Tensor, old: Value) -> None:
-        """A tensor that is no view was written to; it was `old`."""
-        key = id(t if t._x is None else t._x.cell)
-        if key in self.written or key in self.grads or old.owner is self.rec.pending:
-            return  # known, or made in here
-        find = self.cells.get(key, lambda args: t)
-        if find is None:
-            self.replayable = False
-        else:
-            self.written[key] = (t, find)
-        self.kept.append((t, t._x))
-
-    def end(self) -> None:
-        """Let go of the values that were met: the call may give their memory away."""
-        self.arguments = []
-        for seen in (self.owners, self.homes, self.leaves, self.grads, self.cells, self.written, self.kept):
-            seen.clear()
-
-    def seed(self) -> Number:
-        k = len(self.seeds)
-        self.seeds.append(self.rec.session.next_seed())
-        return Number(self, self.seeds[k], lambda args: self.seeds[k])
-
-    def live(self, read: Callable[[], Any]) -> Number:
-        """A number that a replay reads again: an optimizer's setting, a step count."""
-        return Number(self, read(), lambda args: read())
-
-    def effect(self, do: Callable[[], None], undo: Callable[[], None]) -> None:
-        """Something a replay does first (counting a step), and takes back if its call fails."""
-        self.effects.append((do, undo))
-
-    def mode(self, module: Any) -> None:
-        """Whether a module trains is part of what was traced."""
-        self.guards.append((lambda args: module.training, module.training))
-
-    def refuse_sync(self) -> None:
-        file, line = users_line()
-        raise FunctionError(
-            f"{self.name}: {file}:{line} reads a value inside a @gt.function, which cannot be replayed; "
-            "return the tensor and read it outside"
-        )
+LIMIT = 64  #: Recipes of one function; the least recently used ones are forgotten.
 
 
 @dataclass
 class Recipe:
     """How to call what a trace recorded."""
 
-    trace: Trace
+    trace: FunctionTrace
     leaves: list[tuple[Finder, bool]]  #: whether each has a gradient when the function is called
     end: Node
     inputs: list[Finder]
@@ -165,7 +60,7 @@ class Recipe:
 
     def fits(self, args: list[Any]) -> bool:
         if not all(LOWEST <= a <= HIGHEST for a in args if type(a) is int):
-            return False  # no call could carry it: run as Python it may be refused, at its line
+            return False  # no call can carry it: the Python raises the error, at its line
         return all(had == (find(args).grad is not None) for find, had in self.leaves) and all(
             now(args) == was for now, was in self.trace.guards
         )
@@ -183,7 +78,7 @@ class Recipe:
                 scalars[k] = number.now(args)
             inputs = [source(args) for source in self.inputs]
             for k in range(len(inputs)):
-                session.bring_out(inputs[k])
+                session.settle_value(inputs[k])
             outputs = {num: Value(None, -1, self.specs[num]) for num in self.live}
             for find, num in self.written:
                 views.rebind(find(args), outputs[num])
@@ -205,14 +100,14 @@ class Recipe:
             first = session.call(variant, ids, tuple([scalars[k] for k in variant.scalars]), undo, self.compile)
             for i, num in enumerate(variant.outputs):
                 if num in outputs:
-                    outputs[num].handle = Handle(first + i, session)
+                    outputs[num].handle = RemoteId(first + i, session.dead)
                 else:
                     session.dead.append(first + i)
         session.raise_failures()
         return self.result(outputs, args)
 
 
-class Function:
+class TracedFunction:
     """A Python function whose known calls are replayed."""
 
     def __init__(self, f: Callable[..., Any], compile: bool | None = None) -> None:
@@ -232,8 +127,8 @@ class Function:
         leaves: list[Any] = []
         shape = _flatten((args, kwargs), leaves)
         if any(isinstance(x, np.ndarray) for x in leaves):
-            return self._run(args, kwargs)  # its content may be anything at the next call
-        key = (id(rec.session), rec.grad, rec.policy, rec.pin, precision.current(), shape, _sharing(leaves))
+            return self._run(args, kwargs)  # its content may differ at the next call
+        key = (id(rec.session), rec.grad, rec.policy, rec.pin, current_precision(), shape, _sharing(leaves))
         recipes = self._recipes.setdefault(key, [])
         self._recipes.move_to_end(key)
         if len(self._recipes) > LIMIT:
@@ -247,7 +142,7 @@ class Function:
         return self._trace(rec, args, kwargs, leaves, recipes)
 
     def _run(self, args: Any, kwargs: Any) -> Any:
-        """Run the Python, and no more."""
+        """Run the Python without a trace."""
         choice = CHOICES[self.compile]
         begins(choice)
         result = self._f(*args, **kwargs)
@@ -255,13 +150,13 @@ class Function:
         return result
 
     def _trace(self, rec: Recorder, args: Any, kwargs: Any, leaves: list[Any], recipes: list[Recipe | None]) -> Any:
-        """Run the Python, watch it, and add a recipe for the next time if there is one."""
+        """Run the Python, trace it, and add a recipe for the next call if there is one."""
         rec.settle()
         rec.pending.compile = CHOICES[self.compile]
-        trace = Trace(rec, getattr(self._f, "__name__", "function"), leaves)
+        trace = FunctionTrace(rec, getattr(self._f, "__name__", "function"), leaves)
         numbered = iter(range(len(leaves)))
         targs, tkwargs = _map((args, kwargs), lambda x: _wrap(trace, x, next(numbered)))
-        with rec.session.lock:  # the timer may just have its hands on the program
+        with rec.session.lock:  # the timer may be settling the program just now
             p, rec.trace = rec.pending, trace
         try:
             result = self._f(*targs, **tkwargs)
@@ -280,9 +175,9 @@ class Function:
         return _map(result, lambda x: x.value if isinstance(x, Number) else x)
 
 
-def _wrap(trace: Trace, x: Any, place: int) -> Any:
+def _wrap(trace: FunctionTrace, x: Any, place: int) -> Any:
     if _is_number(x):
-        return Number(trace, _plain(x), lambda args: _plain(args[place]))
+        return Number(trace.guards, _plain(x), lambda args: _plain(args[place]))
     return x
 
 
@@ -306,7 +201,7 @@ def _sharing(leaves: list[Any]) -> tuple[int, ...]:
     )
 
 
-def _recipe(trace: Trace, result: Any, out_leaves: list[Any]) -> Recipe | None:
+def _recipe(trace: FunctionTrace, result: Any, out_leaves: list[Any]) -> Recipe | None:
     p = trace.rec.pending
     end = p.end or p.node
     if any(isinstance(x, Tensor) and not x.is_leaf for x in out_leaves):
@@ -366,7 +261,7 @@ def _recipe(trace: Trace, result: Any, out_leaves: list[Any]) -> Recipe | None:
 Maker = Callable[[dict[int, Value], list[Any], list[Any]], Any]
 
 
-def _maker(trace: Trace, x: Any, num: int | None, before: list[Any]) -> Maker | None:
+def _maker(trace: FunctionTrace, x: Any, num: int | None, before: list[Any]) -> Maker | None:
     """How a replay makes this leaf of the result; None: it cannot."""
     if isinstance(x, Number):
         return lambda outputs, args, made: x.now(args)
@@ -450,4 +345,69 @@ def function(f: Callable[..., Any] | None = None, *, compile: bool | None = None
     >>> double(gt.ones(2))
     tensor([2., 2.])
     """
-    return Function(f, compile) if f is not None else functools.partial(Function, compile=compile)
+    return TracedFunction(f, compile) if f is not None else functools.partial(TracedFunction, compile=compile)
+
+
+# --- compiling ---------------------------------------------------------------------------------------
+
+CHOICES = {True: 1, None: 0, False: -1}  #: As messages.Define has them.
+
+
+def compile(model: Any = None, *, disable: bool = False, **options: Any) -> Any:
+    """Have workers compile what this module or function computes at its first call, instead of when it is called often.
+
+    GT compiles whole programs, mostly whole training steps: those in which a call of it begins or ends are marked.
+    They compile in the background, and nothing waits for it. A module is returned itself, a function is wrapped.
+    Other options of torch.compile are accepted and ignored.
+
+    >>> import gt
+    >>> model = gt.compile(gt.nn.Linear(2, 3))
+    >>> model(gt.ones(1, 2)).shape
+    (1, 3)
+    """
+    if model is None:
+        return lambda f: compile(f, disable=disable)
+    if not callable(model):
+        raise ArgumentError(f"compile: expected a module or a function, got {type(model).__name__}")
+    if disable:
+        return model
+    if isinstance(model, TracedFunction):
+        model.compile = True
+        return model
+    if hasattr(model, "register_forward_pre_hook"):
+        model.register_forward_pre_hook(_module_begins)
+        model.register_forward_hook(_module_ends)
+        return model
+
+    @functools.wraps(model)
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        begins(1)
+        result = model(*args, **kwargs)
+        ends(1)
+        return result
+
+    return compiled
+
+
+def begins(choice: int) -> None:
+    """A function or module with this choice records its first op next."""
+    if choice:
+        rec = recorder()
+        if rec.pending.end is not None:
+            rec.settle()  # as the next op would
+        rec.pending.compile = choice
+
+
+def ends(choice: int) -> None:
+    """A function or module with this choice has recorded its last op."""
+    p = recorder().pending
+    if choice and (p.end is not None or p.node.depth):
+        p.compile = choice
+
+
+def _module_begins(module: Any, args: Any) -> None:
+    begins(1)
+
+
+def _module_ends(module: Any, args: Any, out: Any) -> None:
+    ends(1)

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from gt.client.compat.arguments import RAW, explain
+from gt.client.compat.operands import coerce
 from gt.client.functions import elementwise as ew
 from gt.client.functions import shapes
-from gt.client.record import recorder as recording
-from gt.client.record.graph import Leaf
-from gt.client.record.recorder import apply
-from gt.client.views.aliases import ASSIGN, Alias, cell_of, reshaped, write
+from gt.client.functions.constants import filled
+from gt.client.record.recorder import apply, recorder
+from gt.client.tensor import Alias, Leaf, Tensor
+from gt.client.views.aliases import ASSIGN, cell_of, reshaped, write
 from gt.errors import ArgumentError, AutogradError, DTypeError, ShapeError
-
-if TYPE_CHECKING:
-    from gt.client.tensor import Tensor
 
 __all__ = ["fill"]
 METHODS = [
@@ -31,10 +29,9 @@ def assign(x: Tensor, value: Any) -> Tensor:
     """Overwrite with a tensor or number, broadcast and cast."""
     base = None if x._x is None else x._x.base
     if base is not None and base.numel() != x.numel():
-        # A part of its base: what is written there comes from the base by itself, and the part's old
-        # value is of no use.
+        # A part of its base: the rest comes from the base, and the old value of the part is not needed.
         new = _like(x, value)
-        # A value is in one cell only; what is written as it is becomes one of its own.
+        # A value belongs to one cell: a tensor that is written unchanged gets a value of its own.
         write(x, new if new is not value else apply(ASSIGN, (x, value)))
     else:
         write(x, apply(ASSIGN, (x, value)))
@@ -43,22 +40,20 @@ def assign(x: Tensor, value: Any) -> Tensor:
 
 def _like(x: Tensor, value: Any) -> Tensor:
     """The value as a tensor of x's shape and dtype."""
-    if not hasattr(value, "_v"):
-        from gt.client.functions.creation import full
-
-        return full(x.shape, value, dtype=x.dtype)
+    if not isinstance(value, Tensor):
+        return filled(x.shape, value, x.dtype)
     value = ew.cast(value, x.dtype)
     if value.shape == x.shape:
         return value
     try:
         return shapes.expand(value, x.shape)
     except ShapeError:
-        raise ShapeError(f"assignment: a value of shape {value.shape} does not fit into {x.shape}") from None
+        raise ShapeError(f"assignment: cannot broadcast a value of shape {value.shape} to {x.shape}") from None
 
 
 def copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
     """Overwrite with src, broadcast and cast."""
-    return assign(self, src if hasattr(src, "_v") else recording.coerce("copy_", np.asarray(src)))
+    return assign(self, src if isinstance(src, Tensor) else coerce("copy_", np.asarray(src)))
 
 
 def fill_(self: Tensor, value: Any) -> Tensor:
@@ -72,11 +67,11 @@ def fill(input: Tensor, value: Any) -> Tensor:
 
 
 def _number(op: str, value: Any) -> Any:
-    if hasattr(value, "_v"):
+    if isinstance(value, Tensor):
         if value.ndim:
-            raise ShapeError(f"{op}: a tensor to fill with has no dimensions, not the shape {value.shape}")
+            raise ShapeError(f"{op}: value must be a number or a tensor of 0 dimensions, got shape {value.shape}")
         return value
-    return recording.coerce(op, value)
+    return coerce(op, value)
 
 
 def zero_(self: Tensor) -> Tensor:
@@ -87,9 +82,9 @@ def zero_(self: Tensor) -> Tensor:
 def fill_diagonal_(self: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
     """Overwrite the diagonal with one number; with wrap, a tall matrix has it again after each gap of a row."""
     if self.ndim < 2:
-        raise ShapeError(f"fill_diagonal_: needs at least 2 dimensions, not the shape {self.shape}")
+        raise ShapeError(f"fill_diagonal_: expected at least 2 dimensions, got shape {self.shape}")
     if self.ndim > 2 and len(set(self.shape)) > 1:
-        raise ShapeError(f"fill_diagonal_: all sizes must be equal where there are more than 2, not {self.shape}")
+        raise ShapeError(f"fill_diagonal_: with more than 2 dimensions all sizes must be equal, got {self.shape}")
     rows, columns = self.shape[0], self.shape[1]
     step = 1 + sum(columns**k for k in range(1, self.ndim))
     flat = reshaped(self, (self.numel(),))
@@ -102,7 +97,7 @@ def fill_diagonal_(self: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
 def apply_(self: Tensor, callable: Callable[[Any], Any]) -> Tensor:
     """Overwrite each element with a Python function of it. Waits for the data."""
     if not builtins.callable(callable):
-        raise ArgumentError(f"apply_: takes a function of one number, not {type(callable).__name__}")
+        raise ArgumentError(f"apply_: expected a function of one number, got {type(callable).__name__}")
     return map_(self, self, lambda x, _: callable(x))
 
 
@@ -114,17 +109,21 @@ def map_(self: Tensor, tensor: Tensor, callable: Callable[[Any, Any], Any]) -> T
 
 
 def replace(name: str, x: Tensor, new: Tensor) -> Tensor:
-    """Rebind x to a result, which must fit into it."""
+    """Rebind x to a result of the same shape."""
     if new.shape != x.shape:
-        raise ShapeError(f"{name}: a result of shape {new.shape} does not fit in place into {x.shape}")
+        raise ShapeError(
+            f"{name}: the result has shape {new.shape}, but the tensor written in place has shape {x.shape}"
+        )
     if new.dtype is not x.dtype:
         if new.dtype.category > x.dtype.category:
-            raise DTypeError(f"{name}: a {new.dtype.name} result does not fit in place into {x.dtype.name}")
+            raise DTypeError(
+                f"{name}: the result is {new.dtype.name} and cannot be written in place to a {x.dtype.name} tensor"
+            )
         new = ew.cast(new, x.dtype)
-    old, p = x._v or x._read(), recording.recorder().pending
+    old, p = x._v or x._read(), recorder().pending
     if old.owner is not p and old not in p.inputs:
-        # The new value does not come from the old one; make it depend on it, so that a failed
-        # call knows what to keep.
+        # The new value was not computed from the old one. Make it depend on it, so that the old value is kept if the
+        # call fails.
         return assign(x, new)
     write(x, new)
     return x
@@ -149,12 +148,12 @@ def method(function: Callable[..., Tensor], name: str) -> Callable[..., Tensor]:
 
 
 def _turned(function: Callable[..., Tensor], name: str) -> Callable[..., Tensor]:
-    """A method that makes the tensor a view of what it was: its memory stays, its shape changes."""
+    """A method that makes the tensor a view of itself: its memory stays, its shape changes."""
 
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        if recording.recorder().grad and type(self._fn) is Leaf:
+        if recorder().grad and type(self._fn) is Leaf:
             raise AutogradError(f"{name}: a leaf tensor that requires grad cannot change its shape in place")
-        before = recording.make(cell_of(self).value, self._fn)
+        before = Tensor(cell_of(self).value, self._fn)
         assert self._x is not None
         before._v, before._x = None, self._x
         view = function(before, *args, **kwargs)

@@ -9,13 +9,15 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from gt.client.record.traced import Trace
+#: Where a replay finds something, given the call's arguments.
+Finder = Callable[[list[Any]], Any]
+#: What must be as it was for a replay to be right: where a replay finds it, and what it was.
+Guards = list[tuple[Finder, Any]]
 
 
-class Shared:
+class SharedNumber:
     """A number that several instructions of a program take, outside of a trace."""
 
     __slots__ = ("_letter", "value")
@@ -29,16 +31,16 @@ class Number:
     """A Python number that a replay will read anew. Arithmetic on it gives such numbers again; any other
     look at it (a comparison, int(), a size) fixes it: a replay then needs it to be the same."""
 
-    __slots__ = ("_letter", "now", "trace", "value")
+    __slots__ = ("_letter", "guards", "now", "value")
 
-    def __init__(self, trace: Trace, value: Any, now: Callable[[list[Any]], Any]) -> None:
-        self.trace = trace
+    def __init__(self, guards: Guards, value: Any, now: Finder) -> None:
+        self.guards = guards  #: of the trace that it belongs to
         self.value = value
         self.now = now  #: the number for a call with these arguments
         self._letter = "b" if isinstance(value, bool) else "i" if isinstance(value, int) else "f"
 
     def fixed(self) -> Any:
-        self.trace.guards.append((self.now, self.value))
+        self.guards.append((self.now, self.value))
         return self.value
 
     def _with(self, f: Callable[[Any, Any], Any], other: Any, swap: bool = False) -> Any:
@@ -49,8 +51,8 @@ class Number:
         mine = self.now
         if isinstance(other, Number):
             its = other.now
-            return Number(self.trace, f(self.value, other.value), lambda args: f(mine(args), its(args)))
-        return Number(self.trace, f(self.value, other), lambda args: f(mine(args), other))
+            return Number(self.guards, f(self.value, other.value), lambda args: f(mine(args), its(args)))
+        return Number(self.guards, f(self.value, other), lambda args: f(mine(args), other))
 
     def __add__(self, o: Any) -> Any:
         return self._with(operator.add, o)
@@ -88,7 +90,7 @@ class Number:
 
     def __neg__(self) -> Any:
         mine = self.now
-        return Number(self.trace, -self.value, lambda args: -mine(args))
+        return Number(self.guards, -self.value, lambda args: -mine(args))
 
     def _compare(self, f: Callable[[Any, Any], bool], o: Any) -> bool:
         if not isinstance(o, (Number, int, float)):
@@ -96,7 +98,7 @@ class Number:
         # Only the outcome is fixed, not the number: `if i < 0` holds for many i.
         its = o.now if isinstance(o, Number) else lambda args: o
         result, mine = f(self.value, o.value if isinstance(o, Number) else o), self.now
-        self.trace.guards.append((lambda args: f(mine(args), its(args)), result))
+        self.guards.append((lambda args: f(mine(args), its(args)), result))
         return result
 
     def __lt__(self, o: Any) -> bool:

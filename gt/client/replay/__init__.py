@@ -1,0 +1,1 @@
+"""`@gt.function`: a Python function is traced once, and replayed."""
