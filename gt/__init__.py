@@ -72,14 +72,14 @@ _arguments.explain_all(globals())
 
 
 def __getattr__(name: str) -> object:
-    """Names without a function of their own: in-place forms, ops of the table, and functions that torch runs."""
+    """Names without a function of their own: in-place forms, public ops of the table, and functions that torch runs."""
     if name.endswith("_") and not name.startswith("_") and hasattr(Tensor, name):
         return getattr(Tensor, name)  # gt.relu_(x)
-    if name not in _TABLE:
+    op = _TABLE.get(name)
+    if op is None or not op.public:
         if name.startswith("_") or (found := _fallback.find(name)) is None:
             raise _switches.absent(name)
         return found
-    op = _TABLE[name]
 
     def plain(*args: object, **attrs: object) -> object:
         return Tensor._apply(op, args, attrs)

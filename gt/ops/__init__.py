@@ -1,103 +1,24 @@
 """What an op is, and all of them: one record per op, one file per family.
 
-Pure: nothing here imports an array library but numpy (for samples), or anything above layout.py.
+Pure: nothing here imports an array library except numpy (for samples), or anything above layout.py.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from gt.ops.check import Checked, check
-from gt.ops.families import (
-    activation,
-    adaptive,
-    assign,
-    attention,
-    batch_norm,
-    binary,
-    bitwise,
-    collective,
-    columns,
-    complex,
-    conv,
-    create,
-    descent,
-    diagonal,
-    elementwise,
-    embedding,
-    factor,
-    fallback,
-    fft,
-    index,
-    join,
-    linalg,
-    loss,
-    matmul,
-    matrix_functions,
-    norm,
-    pad,
-    poisson,
-    pool,
-    random,
-    reduce,
-    resize,
-    scan,
-    scatter,
-    shape,
-    slice,
-    softmax,
-    sort,
-    special,
-    sum_to,
-    ternary,
-    update,
-    vector_norm,
-)
 from gt.ops.record import TABLE, Op, ops
 
-#: The files that entered their ops in the table when they were imported just now.
-FAMILIES = (
-    create,
-    random,
-    poisson,
-    elementwise,
-    binary,
-    assign,
-    ternary,
-    bitwise,
-    activation,
-    special,
-    complex,
-    conv,
-    pool,
-    adaptive,
-    resize,
-    columns,
-    diagonal,
-    matmul,
-    linalg,
-    factor,
-    matrix_functions,
-    fft,
-    reduce,
-    sum_to,
-    scan,
-    sort,
-    vector_norm,
-    norm,
-    batch_norm,
-    attention,
-    softmax,
-    loss,
-    shape,
-    join,
-    pad,
-    slice,
-    index,
-    scatter,
-    embedding,
-    update,
-    descent,
-    collective,
-    fallback,
+#: The files of gt/ops/families with records. Importing one enters its ops in the table.
+FAMILIES = tuple(
+    import_module(f"gt.ops.families.{name}")
+    for name in """
+        create random poisson elementwise binary assign ternary bitwise activation special complex conv pool adaptive
+        resize columns diagonal matmul linalg factor matrix_functions fft reduce sum_to scan sort vector_norm norm
+        batch_norm attention softmax loss shape join pad slice index scatter embedding update descent collective
+        fallback
+    """.split()
 )
 
 __all__ = ["FAMILIES", "TABLE", "Checked", "Op", "check", "ops"]

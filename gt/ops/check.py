@@ -32,11 +32,11 @@ class Checked:
 def check_client(program: Program) -> Checked:
     """The facts of a program that a client wrote: what only the planner may write is refused."""
     if program.workers:
-        raise ProgramError("a client's program names no workers")
+        raise ProgramError("a client's program must not name workers")
     for i, ins in enumerate(program.code):
         op = TABLE.get(ins.op)
         if op is not None and op.collective:
-            raise ProgramError(f"instruction {i} ({ins.op}): only the planner writes what workers do together")
+            raise ProgramError(f"instruction {i} ({ins.op}): a client must not use collective ops")
     return check(program)
 
 
@@ -48,15 +48,15 @@ def check(program: Program) -> Checked:
     n_inputs = len(specs)
     for letter in program.scalars:
         if letter not in SCALARS:
-            raise ProgramError(f"scalar kind {letter!r} is not one of {', '.join(SCALARS)}")
+            raise ProgramError(f"unknown scalar kind {letter!r}; expected one of {', '.join(SCALARS)}")
     if program.precision.product not in PRODUCTS:
-        raise ProgramError(f"precision {program.precision.product!r} is not one of {', '.join(PRODUCTS)}")
+        raise ProgramError(f"unknown precision {program.precision.product!r}; expected one of {', '.join(PRODUCTS)}")
     scalar_specs = [SCALARS[k] for k in program.scalars]
     last_use = [-1] * n_inputs
     for i, ins in enumerate(program.code):
         op = TABLE.get(ins.op)
         if op is None:
-            raise ProgramError(f"instruction {i}: no op {ins.op!r}")
+            raise ProgramError(f"instruction {i}: unknown op {ins.op!r}")
         operands = []
         for a in ins.args:
             if not -len(scalar_specs) <= a < len(specs):
@@ -68,7 +68,7 @@ def check(program: Program) -> Checked:
                 operands.append(scalar_specs[~a])
         results = _infer(i, op, operands, ins.attrs)
         if len(results) != ins.results:
-            raise ProgramError(f"instruction {i} ({ins.op}): {ins.results} results declared, {len(results)} made")
+            raise ProgramError(f"instruction {i} ({ins.op}): expected {len(results)} results, got {ins.results}")
         specs.extend(results)
         last_use.extend([-1] * len(results))
     _check_ends(program, n_inputs, specs)
@@ -80,7 +80,7 @@ def check(program: Program) -> Checked:
 
 def _input(shape: tuple[int, ...], dtype: str) -> Spec:
     if dtype not in dtypes.BY_NAME:
-        raise ProgramError(f"dtype {dtype!r} is not known")
+        raise ProgramError(f"unknown dtype {dtype!r}")
     return _sane(spec(tuple(shape), dtypes.BY_NAME[dtype]), "an input")
 
 
@@ -113,9 +113,9 @@ def _infer(i: int, op: Op, operands: list[Spec], attrs: dict[str, Any]) -> tuple
 def _check_ends(program: Program, n_inputs: int, specs: list[Spec]) -> None:
     outputs, donate, n_values = program.outputs, program.donate, len(specs)
     if len(set(outputs)) != len(outputs) or not all(n_inputs <= o < n_values for o in outputs):
-        raise ProgramError("outputs must be results, none twice")
+        raise ProgramError("outputs must be results, each named once")
     if len(set(donate)) != len(donate) or not all(0 <= d < n_inputs for d in donate):
-        raise ProgramError("donated values must be inputs, none twice")
+        raise ProgramError("donated values must be inputs, each named once")
     for position, source in program.updates:
         if not (0 <= position < len(outputs) and 0 <= source < n_inputs):
             raise ProgramError(f"update {position} <- {source} does not exist")

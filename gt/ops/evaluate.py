@@ -21,7 +21,7 @@ def expand(op: Op, specs: Sequence[Spec], attrs: dict[str, Any]) -> tuple[Trace,
     """The composition of an op, written down: its operands are the trace's first symbols (numbers
     among them have the weak specs of SCALARS), then come the results that are returned too."""
     if op.compose is None:
-        raise ProgramError(f"{op.name}: has neither a kernel here nor a composition")
+        raise ProgramError(f"{op.name}: has neither a kernel for this engine nor a composition")
     trace = Trace()
     results = op.compose(*[trace.symbol(s) for s in specs], **attrs)
     return trace, results if isinstance(results, tuple) else (results,)

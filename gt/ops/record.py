@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from gt.dtypes import DType
 from gt.errors import ProgramError
 from gt.program import Spec
 
+Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 #: Operands and attributes of one test case: numpy arrays or Python numbers, then keywords.
 Sample = tuple[tuple[Any, ...], dict[str, Any]]
 Infer = Callable[..., Spec | tuple[Spec, ...]]
@@ -30,6 +31,25 @@ Kernel = Callable[..., Any]
 #: The gradient of one argument: f(g, y, *args, **attrs). `g` and `y` are tuples where the op has
 #: several results (an entry of `g` is None if that result was not used).
 ArgumentVJP = Callable[..., Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Autocast:
+    """What autocast does with the floating-point operands of an op or function, by the kind of device it is on for.
+
+    "lower" casts them to autocast's dtype, "float32" to float32, "widest" to the widest dtype among them. "off" casts
+    nothing, and a composed function is then computed as without autocast. "" says nothing: the operands stay as they
+    are, and the parts of a composed function are treated one by one. PyTorch has a list for each kind of device.
+    """
+
+    cpu: str = ""
+    cuda: str = ""  #: for every other kind of device, too
+
+
+LOWER = Autocast("lower", "lower")
+FLOAT32 = Autocast("float32", "float32")
+FLOAT32_ON_CUDA = Autocast(cuda="float32")
+FLOAT32_ON_CPU = Autocast(cpu="float32")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -45,7 +65,7 @@ class Op:
     #: sums a gradient over broadcast dimensions and casts it to the operand's dtype. A tuple may
     #: leave out trailing operands that never have a gradient (numbers, indices), and name optional ones.
     vjp: tuple[ArgumentVJP, ...] | Callable[..., tuple[Any, ...]] | None
-    samples: Callable[[np.random.Generator], list[Sample]]
+    samples: Callable[[Rng], list[Sample]]
     #: By engine. "array" serves numpy and jax: f(xp, *operands, **attrs); "numpy" and "jax" have the
     #: same form and go before it; "jax_lib" is given the jax module itself. jax compiles them with numbers as
     #: operands: where numbers must be looked at, "numbers", f(specs, **attrs), returns a function of the numbers
@@ -63,10 +83,17 @@ class Op:
     kernels: Mapping[str, Kernel] = field(default_factory=dict)
     #: The op written in other ops. Needs no kernels, no gradient of its own.
     compose: Callable[..., Any] | None = None
+    #: Users may call the record itself, by its name: `gt.softplus(x, ...)`, `x.softplus(...)`. False: the name is
+    #: public only if gt/client has a function or method of that name.
+    public: bool = False
+    autocast: Autocast | Callable[..., Autocast] = Autocast()  #: or (**attrs) -> it
+    #: The floating-point operations of one use: (*specs, **attrs) -> their number, or how many for each element of the
+    #: largest operand or result. None: derived from the record (work.py).
+    flops: Callable[..., int] | int | None = None
     #: Operands meet in their common dtype (dtypes.promote), or in the result's if only that is
     #: floating; array kernels get them cast to it, torch does it by itself.
     promote: bool = False
-    #: (*specs, **attrs) -> {operand: (n, extra)}: every element of that operand must lie in [0, n), or
+    #: (*specs, **attrs) -> {operand: (n, extra)}: every element of that operand must be in [0, n), or
     #: be `extra` if that is not None (an ignore_index). The worker checks this before the kernel runs,
     #: so no kernel meets a bad index.
     indices: Callable[..., dict[int, tuple[int, int | None]]] | None = None
@@ -104,7 +131,7 @@ class Op:
     parts: Callable[..., Any] | None = None
     #: The workers of its attribute `workers` run it together: see collective.py. Only the planner may write it.
     collective: bool = False
-    #: Its attribute `layout` says how its result shall lie on the session's mesh.
+    #: Its attribute `layout` is the layout of its result on the session's mesh.
     pins: bool = False
 
     def __call__(self, *args: Any, **attrs: Any) -> Any:
@@ -112,7 +139,7 @@ class Op:
             maker = getattr(a, "_apply", None)
             if maker is not None:
                 return maker(self, args, attrs)
-        raise TypeError(f"{self.name}: no operand is a tensor")
+        raise TypeError(f"{self.name}: expected at least one tensor")
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"

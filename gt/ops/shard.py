@@ -27,7 +27,7 @@ from gt.program import Spec, spec
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a worker has of one factor: so many elements, the first of them at `start` (-1 if they lie apart)."""
+    """What a worker has of one factor: its size, and the `start` of its first element (-1 if not contiguous)."""
 
     start: int
     size: int
@@ -105,7 +105,7 @@ def on_shard(
         made = list(given) if isinstance(given, tuple) else [given]
     for m, s in zip(made, results, strict=True):
         if m.spec is not s:
-            raise ProgramError(f"{op.name}: on a shard gives {m.spec!r} where its rule says {s!r}")
+            raise ProgramError(f"{op.name}: returns {m.spec!r} on a shard, but its rule says {s!r}")
     return shard.trace, tuple(made)
 
 

@@ -53,7 +53,7 @@ def parse(text: str) -> Rule:
     body, _, tail = text.partition("|")
     left, arrow, right = body.partition("->")
     if not arrow:
-        raise ProgramError(f"rule {text!r}: has no ->")
+        raise ProgramError(f"rule {text!r}: expected an arrow")
     whole: set[str] = set()
     at: set[str] = set()
     windows: set[tuple[int, int]] = set()
@@ -68,7 +68,7 @@ def parse(text: str) -> Rule:
                 for word in (group or single).split():
                     found = _FACTOR.fullmatch(word)
                     if found is None and word != "1":
-                        raise ProgramError(f"rule {text!r}: {word!r} is no factor")
+                        raise ProgramError(f"rule {text!r}: {word!r} is not a factor")
                     if found is None:
                         continue
                     names.append(found[2])
@@ -150,7 +150,7 @@ def bind(op: Op, specs: Sequence[Spec], results: Sequence[Spec], attrs: dict[str
     counts = (len(rule.inputs), len(outputs))
     if counts != (len(specs), len(results)) or any(len(v) != s.ndim for v, s in values):
         shapes = f"{[s.shape for s in specs]} -> {[s.shape for s in results]}"
-        raise ProgramError(f"{op.name}: its rule {text!r} is not of {shapes}")
+        raise ProgramError(f"{op.name}: its rule {text!r} does not fit the shapes {shapes}")
     equations = []
     for k, (value, s) in enumerate(values):
         for d, (dim, n) in enumerate(zip(value, s.shape, strict=True)):
@@ -191,13 +191,13 @@ def _sizes(name: str, equations: list[tuple[Dim, int]], given: dict[str, int]) -
                 rest.append((dim, n))
             elif not unknown:
                 if known != n:
-                    raise ProgramError(f"{name}: its rule makes {known} of a dimension of size {n} ({' '.join(dim)})")
+                    raise ProgramError(f"{name}: its rule gives {' '.join(dim)} size {known}, got {n}")
             else:
                 sizes[unknown[0]] = n // known if known else 0
                 if known and n % known:
-                    raise ProgramError(f"{name}: its rule cuts a dimension of size {n} at {known}")
+                    raise ProgramError(f"{name}: its rule needs a dimension divisible by {known}, got size {n}")
         if len(rest) == len(equations):
-            raise ProgramError(f"{name}: its rule leaves the sizes of {' '.join(rest[0][0])} open")
+            raise ProgramError(f"{name}: its rule does not determine the sizes of {' '.join(rest[0][0])}")
         equations = rest
     return sizes
 
@@ -332,7 +332,7 @@ def masked(inside: Any, x: Any) -> Any:
 
 
 def within(index: Any, start: int, size: int) -> tuple[Any, Any]:
-    """For `local`: which elements of an index lie in a shard's part, and their places in it (0 for the others)."""
+    """For `local`: which elements of an index are in a shard's part, and their positions in it (0 for the others)."""
     inside = TABLE["logical_and"](TABLE["ge"](index, start), TABLE["lt"](index, start + size))
     return inside, masked(inside, index - start)
 

@@ -74,4 +74,4 @@ def scalar_kind(x: Any) -> str:
         return "f"
     if isinstance(x, bytes):
         return "d"
-    raise TypeError(f"{type(x).__name__} is not a number")
+    raise TypeError(f"expected a number, got {type(x).__name__}")

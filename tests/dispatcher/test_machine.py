@@ -242,7 +242,7 @@ def test_a_program_of_an_unknown_precision_is_rejected():
     strange = structs.replace(PLAIN, precision=Precision("low"))
     assert strange.hash() != PLAIN.hash()
     (rejected,) = client.hears(client.define(strange))
-    assert "precision 'low' is not one of highest, high, medium" in rejected.text
+    assert "unknown precision 'low'; expected one of highest, high, medium" in rejected.text
 
 
 def test_one_program_over_the_limit_still_runs():

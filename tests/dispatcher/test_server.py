@@ -152,7 +152,7 @@ def test_checks_come_back(machine: Machine, connect: Callable[..., SocketChannel
     assert good.checked is not None
     assert good.checked.program == EMPTY
     assert bad.checked is None
-    assert bad.error == "outputs must be results, none twice"
+    assert bad.error == "outputs must be results, each named once"
 
 
 def test_bad_frames_are_an_event(server: Server) -> None:

@@ -176,7 +176,7 @@ def test_an_empty_range_is_refused(engine: Any) -> None:
     attrs = {"shape": (2,), "dtype": "int64"}
     for maker in (NUMPY, engine):
         kernel = maker.kernel(TABLE["randint"], attrs, [SCALARS["i"]] * 3)
-        with pytest.raises(ArgumentError, match="randint: there is no integer from 3 to below 3"):
+        with pytest.raises(ArgumentError, match="randint: low must be < high, got 3 and 3"):
             kernel(1, 3, 3)
 
 

@@ -98,7 +98,7 @@ def test_a_number_that_is_out_of_range_is_named(engine: Any) -> None:
     runnable, _ = make_whole(engine, b.checked([part]), [x], 0)
     assert is_whole(runnable)
     assert run(runnable, [x], 3)[0].tolist() == [-3, -4]
-    with pytest.raises(IndexOutOfRange, match="start 4 with 2 elements leaves dimension 0 of size 5") as caught:
+    with pytest.raises(IndexOutOfRange, match="slice: 2 elements from 4 exceed dimension 0 of size 5") as caught:
         runnable.run([x], (4,))
     assert runnable.where(caught.value) == (1, False)
 

@@ -1,7 +1,10 @@
 """What changes dtypes without being asked for at every op: autocast, and the default dtype.
 
-While either is in force the recorder hands each op's operands to `Policy.__call__`, which casts some of them.
-The casts are ops like any other: gradients pass through them, programs contain them.
+While either is on, the recorder hands the operands of each op to `Policy.__call__`, which casts some of them. The casts
+are ops like any other: gradients pass through them, programs contain them.
+
+What autocast does with an op stands in the op's record (`Op.autocast`). A function that is composed of several ops, but
+is one entry in PyTorch's lists, says it where it is defined: `@autocasts(FLOAT32)`.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from gt import dtypes
 from gt.client.programs.tree import Kind
@@ -18,71 +21,54 @@ from gt.client.record.thread import choose_default_policy, choose_policy
 from gt.dtypes import DType
 from gt.errors import ArgumentError, DTypeError
 from gt.ops import TABLE
-from gt.ops.record import Op
+from gt.ops.record import Autocast
 from gt.program import SCALARS
 
 __all__ = ["autocast", "get_default_dtype", "is_autocast_enabled", "set_default_dtype"]
 
-#: Ops that autocast computes in the narrow type: where the time goes, and sums are made in float32 anyway.
-NARROW = frozenset(
-    ["matmul", "linear", "conv", "conv_transpose", "bilinear", "scaled_dot_product_attention", "einsum", "attention"]
-)
-#: Ops that autocast computes in float32, because their range or their sums need it.
-WIDE = frozenset(
-    [
-        "acos", "asin", "cosh", "sinh", "tan", "exp", "expm1", "log", "log10", "log1p", "log2", "pow", "reciprocal",
-        "rsqrt", "erfinv", "cumsum", "cumprod", "sum", "mean", "prod", "var", "norm", "logsumexp", "softmax",
-        "log_softmax", "nll_loss", "cross_entropy", "mse_loss", "binary_cross_entropy",
-        "binary_cross_entropy_with_logits", "layer_norm", "group_norm", "rms_norm", "softplus", "cdist",
-    ]
-)  # fmt: skip
 _HALVES = (dtypes.float16, dtypes.bfloat16)
+_CAST = (dtypes.float32, *_HALVES)  #: The dtypes that autocast casts. Others stay: float64, integers, complex numbers.
+_TO = {d: Kind(TABLE["cast"], {"dtype": d.name}) for d in dtypes.BY_NAME.values()}
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Policy:
     """Which operands are cast, and to what."""
 
-    __slots__ = ("_casts", "default", "kinds", "narrow")
+    __slots__ = ("default", "device", "narrow")
 
-    def __init__(self, default: DType, narrow: DType | None) -> None:
-        self.default = default  #: what Python's floats and functions of integers become
-        self.narrow = narrow  #: autocast's type; None: it is off
-        self.kinds = {d: Kind(TABLE["cast"], {"dtype": d.name}) for d in (default, narrow, dtypes.float32) if d}
-        self._casts: dict[Op, dict[DType, Kind] | None] = {}  #: By op, once it was met: what autocast does to operands.
+    def __init__(self, default: DType, narrow: DType | None, device: str) -> None:
+        self.default = default  #: The dtype of Python floats, and of functions of integers that return floats.
+        self.narrow = narrow  #: autocast's dtype; None while it is off
+        self.device = device  #: whose list autocast follows: "cpu" or "cuda"
 
     def __call__(self, kind: Kind, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The operands as the op shall see them."""
         op = kind.op
-        try:
-            casts = self._casts[op]
-        except KeyError:
-            casts = self._casts[op] = self._autocasts(op)
-        if casts is not None:
-            return self._cast(args, casts)
+        entry = op.autocast
+        rule = self.rule(entry if isinstance(entry, Autocast) else entry(**kind.attrs))
+        if rule:
+            to = self.target(rule, args)
+            return tuple([cast_to(a, to) if hasattr(a, "_v") and a.dtype in _CAST else a for a in args])
         if self.default is not dtypes.float32 and op.promote and op.name != "cast" and self._makes_float(kind, args):
-            to = self.kinds[self.default]
-            return self._cast(args, {d: to for d in dtypes.BY_NAME.values() if not d.is_differentiable})
+            to = self.default
+            return tuple([cast_to(a, to) if hasattr(a, "_v") and not a.dtype.is_differentiable else a for a in args])
         return args
 
-    def _autocasts(self, op: Op) -> dict[DType, Kind] | None:
-        """By an operand's dtype: the cast that autocast makes of it; None if it leaves this op alone."""
-        if self.narrow is None or op.name not in NARROW | WIDE:
-            return None
-        to = self.narrow if op.name in NARROW else dtypes.float32
-        return {d: self.kinds[to] for d in (dtypes.float32, *_HALVES) if d is not to}
+    def rule(self, entry: Autocast) -> str:
+        """What to do with operands: "lower", "float32", "widest", "off", or "" for nothing."""
+        return "" if self.narrow is None else entry.cpu if self.device == "cpu" else entry.cuda
 
-    def _cast(self, args: tuple[Any, ...], casts: dict[DType, Kind]) -> tuple[Any, ...]:
-        made = []
-        for a in args:
-            if hasattr(a, "_v"):
-                kind = casts.get(a.dtype)
-                if kind is not None:
-                    a = unary(kind, a)
-            made.append(a)
-        return tuple(made)
+    def target(self, rule: str, args: Any) -> DType:
+        """The dtype that a rule casts these operands to."""
+        assert self.narrow is not None
+        if rule == "lower" or (rule == "widest" and not any(getattr(a, "dtype", 0) is dtypes.float32 for a in args)):
+            return self.narrow
+        return dtypes.float32
 
     def _makes_float(self, kind: Kind, args: tuple[Any, ...]) -> bool:
-        """Whether integers become floats here."""
+        """Whether the op turns integers into floats here."""
         if any(hasattr(a, "_v") and a.dtype.is_differentiable for a in args):
             return False
         specs = [a._spec if hasattr(a, "_v") else SCALARS[_letter(a)] for a in args]
@@ -90,29 +76,73 @@ class Policy:
         return getattr(result, "dtype", None) is dtypes.float32
 
 
+def cast_to(x: Any, dtype: DType) -> Any:
+    """A tensor in another dtype; the same tensor if it has that dtype already."""
+    return x if x.dtype is dtype else unary(_TO[dtype], x)
+
+
 def _letter(x: Any) -> str:
     known = {bool: "b", int: "i", float: "f", bytes: "d"}.get(type(x))
     return str(x._letter) if known is None else known
 
 
+def autocasts(entry: Autocast) -> Callable[[F], F]:
+    """Have autocast treat a function as one op: its tensors are cast before it runs, and nothing is cast inside.
+    As in PyTorch, an explicit `dtype=` takes precedence: then nothing is cast."""
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if _state.narrow is None:
+                return function(*args, **kwargs)
+            policy = _policy(_defaults[0], _state.narrow, _state.device)
+            rule = policy.rule(entry)
+            if not rule:
+                return function(*args, **kwargs)
+            if rule != "off" and kwargs.get("dtype") is None:
+                to = policy.target(rule, _tensors([args, list(kwargs.values())]))
+                args = tuple([_cast_all(a, to) for a in args])
+                kwargs = {k: _cast_all(a, to) for k, a in kwargs.items()}
+            with autocast(enabled=False):
+                return function(*args, **kwargs)
+
+        return cast(F, call)
+
+    return decorate
+
+
+def _tensors(x: Any) -> list[Any]:
+    """The tensors among arguments and in lists of them."""
+    if isinstance(x, (list, tuple)):
+        return [t for y in x for t in _tensors(y)]
+    return [x] if hasattr(x, "_v") else []
+
+
+def _cast_all(x: Any, to: DType) -> Any:
+    if isinstance(x, (list, tuple)) and _tensors(x):
+        return type(x)([_cast_all(y, to) for y in x])
+    return cast_to(x, to) if hasattr(x, "_v") and x.dtype in _CAST else x
+
+
 class _State(threading.local):
     narrow: DType | None = None
+    device: str = "cuda"
 
 
 _state = _State()
-_defaults: list[DType] = [dtypes.float32]  #: one entry; the process's default dtype, as in torch
+_defaults: list[DType] = [dtypes.float32]  #: One entry: the default dtype of the process, as in PyTorch.
 
 
 def current() -> Policy | None:
-    """The policy of this thread; None while nothing is to be cast."""
+    """The policy of this thread; None while nothing has to be cast."""
     if _state.narrow is None and _defaults[0] is dtypes.float32:
         return None
-    return _policy(_defaults[0], _state.narrow)
+    return _policy(_defaults[0], _state.narrow, _state.device)
 
 
 @functools.cache
-def _policy(default: DType, narrow: DType | None) -> Policy:
-    return Policy(default, narrow)
+def _policy(default: DType, narrow: DType | None, device: str) -> Policy:
+    return Policy(default, narrow, device)
 
 
 def enforce() -> None:
@@ -121,34 +151,35 @@ def enforce() -> None:
 
 
 def default_dtype() -> DType:
-    """What a tensor of floats is made of when nothing is said."""
+    """The dtype of a new tensor of floats, if none is given."""
     return _defaults[0]
 
 
 def get_default_dtype() -> DType:
-    """The dtype of new tensors of floats."""
+    """Return the dtype of new tensors of floats."""
     return _defaults[0]
 
 
 def set_default_dtype(d: Any) -> None:
-    """Make this the dtype of new tensors of floats, in this thread and in those that begin later."""
+    """Set the dtype of new tensors of floats, in this thread and in threads that start later."""
     d = dtypes.dtype(d)
     if not d.is_floating_point:
-        raise DTypeError(f"set_default_dtype: a floating type, not {d.name}")
+        raise DTypeError(f"set_default_dtype: expected a floating-point dtype, got {d.name}")
     _defaults[0] = d
-    choose_default_policy(None if d is dtypes.float32 else _policy(d, None))
+    choose_default_policy(None if d is dtypes.float32 else _policy(d, None, "cuda"))
     enforce()
 
 
 def is_autocast_enabled(device_type: str = "") -> bool:
-    """Whether autocast is on in this thread."""
+    """Return whether autocast is on in this thread."""
     return _state.narrow is not None
 
 
 class autocast:
-    """Compute matrix products and convolutions in a narrow type, sums and exponentials in float32.
+    """Compute matrix products and convolutions in a lower precision, and what needs the range of float32 in float32.
 
-    A context manager and a decorator. Which device a worker has is the server's affair: `device_type` changes nothing.
+    A context manager and a decorator. `device_type` chooses the list of ops: "cpu" is PyTorch's list for CPUs, anything
+    else, and the default, PyTorch's list for CUDA. Both work on every worker.
 
     >>> import gt
     >>> x, w = gt.randn(2, 3), gt.randn(3, 4)
@@ -162,21 +193,23 @@ class autocast:
         self, device_type: Any = None, dtype: Any = None, enabled: bool = True, cache_enabled: bool | None = None
     ) -> None:
         if isinstance(device_type, DType) and dtype is None:
-            dtype = device_type
+            device_type, dtype = None, device_type
+        self._device = "cpu" if str(device_type).startswith("cpu") else "cuda"
         self._dtype = dtypes.bfloat16 if dtype is None else dtypes.dtype(dtype)
         if self._dtype not in (*_HALVES, dtypes.float32):
-            raise ArgumentError(f"autocast: dtype is bfloat16, float16 or float32, not {self._dtype.name}")
+            raise ArgumentError(f"autocast: dtype must be bfloat16, float16 or float32, got {self._dtype.name}")
         self._enabled = enabled
-        self._before: list[DType | None] = []
+        self._before: list[tuple[DType | None, str]] = []
 
     def __enter__(self) -> autocast:
-        self._before.append(_state.narrow)
+        self._before.append((_state.narrow, _state.device))
+        _state.device = self._device
         _state.narrow = self._dtype if self._enabled and self._dtype is not dtypes.float32 else None
         enforce()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        _state.narrow = self._before.pop()
+        _state.narrow, _state.device = self._before.pop()
         enforce()
 
     def __call__(self, f: Callable[..., Any]) -> Callable[..., Any]:

@@ -86,7 +86,7 @@ def find(name: str) -> Callable[..., Any] | None:
 def find_method(self: Tensor, name: str) -> Any:
     """A method that no file of functions has: an op of the table (`x.softplus`), or else a function of torch."""
     op = TABLE.get(name)
-    if op is not None:
+    if op is not None and op.public:
         return lambda *args, **attrs: Tensor._apply(op, (self, *args), attrs)
     function = None if name.startswith("_") else find(name)
     if function is None:

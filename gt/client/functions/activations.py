@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gt.client.compat.autocast import autocasts
 from gt.client.compat.checks import at_least, floating
 from gt.client.compat.dims import one_dim
 from gt.client.functions import elementwise as ew
@@ -17,6 +18,7 @@ from gt.client.record.recorder import unary
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import TABLE
+from gt.ops.record import LOWER
 
 __all__ = [
     "celu", "celu_", "hardshrink", "prelu", "relu", "relu_", "rrelu", "rrelu_", "selu", "selu_", "threshold",
@@ -167,6 +169,7 @@ def glu(input: Any, dim: int = -1) -> Tensor:
     return mul(a, sigmoid(b))
 
 
+@autocasts(LOWER)
 def prelu(input: Any, weight: Any) -> Tensor:
     """input where input > 0, else weight * input; weight has one element, or one per channel (dimension 1)."""
     floating("prelu", input)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gt import dtypes
+from gt.client.compat.autocast import autocasts
 from gt.client.compat.checks import matrices
 from gt.client.compat.dims import one_dim
 from gt.client.functions import elementwise as ew
@@ -17,6 +18,7 @@ from gt.client.tensor import Tensor
 from gt.client.views.aliases import take
 from gt.errors import DimError, ShapeError
 from gt.ops import TABLE
+from gt.ops.record import Autocast
 
 __all__ = [
     "block_diag", "diag", "diag_embed", "diagflat", "diagonal", "diagonal_copy", "diagonal_scatter", "trace"
@@ -81,6 +83,7 @@ def diagflat(input: Any, offset: int = 0) -> Tensor:
     return diag_embed(shapes.reshape(input, -1) if input.numel() else shapes.reshape(input, 0), offset)
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def trace(input: Any) -> Tensor:
     """The sum of the diagonal of a matrix."""
     matrices("trace", input)

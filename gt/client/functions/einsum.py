@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 from gt.client.compat.arguments import shown
+from gt.client.compat.autocast import autocasts
 from gt.client.functions import elementwise as ew
 from gt.client.functions import reductions as red
 from gt.client.functions import shapes
@@ -17,6 +18,7 @@ from gt.client.functions.diagonals import diagonal
 from gt.client.functions.linalg.matrices import matmul
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
+from gt.ops.record import Autocast
 
 __all__ = ["einsum"]
 
@@ -25,6 +27,7 @@ Label = str | int
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
+@autocasts(Autocast(cuda="lower"))
 def einsum(*args: Any) -> Tensor:
     """The sum of products of the operands' elements, given as an equation in Einstein notation.
 

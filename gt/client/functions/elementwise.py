@@ -14,7 +14,7 @@ import ml_dtypes
 
 from gt import dtypes
 from gt.client.compat.arguments import recorded
-from gt.client.compat.autocast import default_dtype
+from gt.client.compat.autocast import autocasts, default_dtype
 from gt.client.compat.checks import floating, one_of, same_dtype
 from gt.client.functions.constants import filled
 from gt.client.programs.tree import Kind, Kinds
@@ -22,6 +22,7 @@ from gt.client.record.recorder import apply, binary, unary
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, DTypeError
 from gt.ops import TABLE
+from gt.ops.record import Autocast
 
 __all__ = [
     "abs", "absolute", "acos", "acosh", "add", "addcdiv", "addcmul", "allclose", "arccos", "arccosh", "arcsin",
@@ -298,6 +299,7 @@ def _is_complex(x: Any) -> bool:
     return x.dtype.is_complex if hasattr(x, "_v") else isinstance(x, complex)
 
 
+@autocasts(Autocast(cuda="off"))
 def ldexp(input: Any, other: Any) -> Tensor:
     """input * 2 ** other."""
     return mul(input, _pow(2.0, other))

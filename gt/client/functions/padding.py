@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gt import dtypes
+from gt.client.compat.autocast import autocasts
 from gt.client.compat.checks import one_of
 from gt.client.compat.dims import sizes
 from gt.client.functions import elementwise as ew
@@ -16,6 +17,7 @@ from gt.client.record.recorder import apply
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import TABLE
+from gt.ops.record import FLOAT32_ON_CPU
 
 __all__ = ["constant_pad_nd"]
 METHODS: list[str] = []
@@ -48,10 +50,19 @@ def pad(input: Any, pad: Any, mode: str = "constant", value: Any = None) -> Tens
     one_of("pad", "mode", mode, "constant", "reflect", "replicate", "circular")
     if value:
         raise ArgumentError(f"pad: value must be None for mode={mode!r}, got {value}")
+    in_float32 = mode == "replicate" or (mode == "reflect" and len(pad) <= 4)
+    return (_own_elements_float32 if in_float32 else _own_elements)(input, pad, mode)
+
+
+def _own_elements(input: Any, pad: Any, mode: str) -> Tensor:
+    """A tensor padded with its own elements."""
     x = input
     for d, (before, after) in enumerate(_sides("pad", input, pad)):
         x = _padded(x, d, before, after, mode)
     return x if x is not input else input.clone()
+
+
+_own_elements_float32 = autocasts(FLOAT32_ON_CPU)(_own_elements)
 
 
 def _padded(x: Any, d: int, before: int, after: int, mode: str) -> Any:

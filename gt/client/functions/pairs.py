@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gt.client.compat.autocast import autocasts
 from gt.client.compat.checks import at_least, floating, matrices, one_of, vectors
 from gt.client.functions import elementwise as ew
 from gt.client.functions import reductions as red
@@ -19,6 +20,7 @@ from gt.client.record.recorder import unary
 from gt.client.tensor import Tensor
 from gt.errors import ShapeError
 from gt.ops import TABLE
+from gt.ops.record import FLOAT32, FLOAT32_ON_CUDA
 
 __all__ = ["cartesian_prod", "cdist", "combinations", "pdist"]
 
@@ -51,6 +53,7 @@ def combinations(input: Any, r: int = 2, with_replacement: bool = False) -> Tens
     return input[from_numpy(places)]
 
 
+@autocasts(FLOAT32)
 def cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: str | None = _MODES[0]) -> Tensor:
     """The p-norm distance between each row of x1 and each row of x2; leading dimensions are batches."""
     if x1.ndim < 2 or x2.ndim < 2 or x1.shape[-1] != x2.shape[-1]:
@@ -66,6 +69,7 @@ def cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: str | None = _MODES[0]
     return _length(shapes.unsqueeze(x1, -2) - shapes.unsqueeze(x2, -3), p)
 
 
+@autocasts(FLOAT32_ON_CUDA)
 def pdist(input: Any, p: float = 2.0) -> Tensor:
     """The p-norm distances between all pairs of rows of a matrix, as a vector."""
     matrices("pdist", input)

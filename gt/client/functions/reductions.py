@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from gt import dtypes
 from gt.client.compat.arguments import shown
+from gt.client.compat.autocast import autocast, autocasts
 from gt.client.compat.dims import one_dim, some_dims
 from gt.client.functions import elementwise as ew
 from gt.client.functions import shapes
@@ -15,6 +16,7 @@ from gt.client.record.recorder import apply, unary
 from gt.client.tensor import Tensor
 from gt.errors import DTypeError
 from gt.ops import TABLE
+from gt.ops.record import Autocast
 
 __all__ = [
     "all", "amax", "amin", "aminmax", "any", "argmax", "argmin", "count_nonzero", "log_softmax", "logsumexp", "max",
@@ -108,6 +110,7 @@ def lifted(x: Any, f: Callable[[Any], Any]) -> Any:
 # --- sums --------------------------------------------------------------------------------------------
 
 
+@autocasts(Autocast(cuda="off"))
 def nansum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The sum over dims, with nan counted as 0."""
     if input.dtype.is_differentiable:
@@ -115,6 +118,7 @@ def nansum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = N
     return sum(input, dim, keepdim, dtype=dtype)
 
 
+@autocasts(Autocast(cuda="off"))
 def nanmean(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The mean over dims of the elements that are not nan."""
     kept = sum(ew.logical_not(ew.isnan(input)), dim, keepdim)
@@ -238,11 +242,13 @@ def logsumexp(input: Any, dim: Any, keepdim: bool = False, **names: Any) -> Tens
 
 
 def _along(kinds: Kinds, input: Any, dim: Any, dtype: Any) -> Tensor:
-    x = input if dtype is None else ew.cast(input, dtype)
-    if not hasattr(x, "ndim"):
-        raise DTypeError(f"{kinds.op.name}: expected a tensor, got {shown(x)}")
-    kind = kinds[one_dim(kinds.op.name, dim, x.ndim)]
-    return unary(kind, x) if x.ndim else lifted(x, lambda x: unary(kind, x))
+    if dtype is not None:  # takes precedence over autocast
+        with autocast(enabled=False):
+            return _along(kinds, ew.cast(input, dtype), dim, None)
+    if not hasattr(input, "ndim"):
+        raise DTypeError(f"{kinds.op.name}: expected a tensor, got {shown(input)}")
+    kind = kinds[one_dim(kinds.op.name, dim, input.ndim)]
+    return unary(kind, input) if input.ndim else lifted(input, lambda x: unary(kind, x))
 
 
 def softmax(input: Any, dim: int, dtype: Any = None) -> Tensor:

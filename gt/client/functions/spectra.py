@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gt.client.compat.autocast import autocasts
 from gt.client.compat.checks import positive
 from gt.client.functions import elementwise as ew
 from gt.client.functions import fft as transforms
@@ -15,6 +16,7 @@ from gt.client.grad.backward import Ghost
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import TABLE
+from gt.ops.record import FLOAT32_ON_CPU
 from gt.program import spec
 
 __all__ = ["istft", "stft"]
@@ -34,6 +36,7 @@ def _window(op: str, window: Any, win_length: int | None, n_fft: int, like: Any)
     return window if length == n_fft else pad(window, (left, n_fft - length - left))
 
 
+@autocasts(FLOAT32_ON_CPU)
 def stft(
     input: Any, n_fft: int, hop_length: int | None = None, win_length: int | None = None, window: Any = None,
     center: bool = True, pad_mode: str = "reflect", normalized: bool = False, onesided: bool | None = None,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from gt import dtypes
+from gt.client.compat.autocast import autocasts
 from gt.client.compat.checks import at_least, floating, one_of, positive
 from gt.client.compat.dims import one_dim
 from gt.client.functions import elementwise as ew
@@ -18,6 +19,7 @@ from gt.client.functions.reductions import amax, amin, any, sum
 from gt.client.functions.sorting import added_at, searchsorted, sort
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, DTypeError, ShapeError
+from gt.ops.record import FLOAT32_ON_CPU, FLOAT32_ON_CUDA
 
 __all__ = [
     "bincount", "corrcoef", "cov", "histc", "histogram", "histogramdd", "nanquantile", "quantile", "renorm",
@@ -77,11 +79,13 @@ def _quantile(name: str, input: Any, q: Any, dim: Any, keepdim: bool, interpolat
     return shapes.reshape(shapes.movedim(values, -1, 0), (q.shape[0], *shape))
 
 
+@autocasts(FLOAT32_ON_CPU)
 def quantile(input: Any, q: Any, dim: Any = None, keepdim: bool = False, *, interpolation: str = "linear") -> Tensor:
     """The q-th quantiles, of all elements or along dim; nan if an element is nan."""
     return _quantile("quantile", input, q, dim, keepdim, interpolation, False)
 
 
+@autocasts(FLOAT32_ON_CPU)
 def nanquantile(input: Any, q: Any, dim: Any = None, keepdim: bool = False, *, interpolation: str = "linear") -> Tensor:
     """The q-th quantiles of the elements that are not nan, of all or along dim."""
     return _quantile("nanquantile", input, q, dim, keepdim, interpolation, True)
@@ -234,6 +238,7 @@ def histogramdd(input: Any, bins: Any, *, range: Any = None, weight: Any = None,
 # --- renorm ------------------------------------------------------------------------------------------
 
 
+@autocasts(FLOAT32_ON_CUDA)
 def renorm(input: Any, p: float, dim: int, maxnorm: float) -> Tensor:
     """A copy of the tensor whose slices along dim are scaled to a p-norm of at most maxnorm."""
     d = one_dim("renorm", dim, input.ndim)

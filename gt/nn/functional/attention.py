@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from gt import dtypes
+from gt.client.compat.autocast import autocasts
 from gt.client.functions import creation
 from gt.client.functions import elementwise as ew
 from gt.client.functions.reductions import softmax
@@ -16,12 +17,14 @@ from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.nn.functional.dropout import dropout
 from gt.nn.functional.linear import linear
 from gt.ops import TABLE, ops, rules
+from gt.ops.record import LOWER
 
 __all__ = ["multi_head_attention_forward", "scaled_dot_product_attention"]
 
 _ATTENTION = Kinds(TABLE["attention"], "causal", "scale", "dmask")
 
 
+@autocasts(LOWER)
 def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
     scale: float | None = None, enable_gqa: bool = False,
@@ -157,7 +160,7 @@ def multi_head_attention_forward(
     weights: Any = None
     if need_weights:
         scores = (q * math.sqrt(1.0 / q.shape[-1])) @ k.transpose(-2, -1)  # (batch, heads, n, keys)
-        weights = dropout(softmax(scores if mask is None else scores + mask, -1), dropout_p)
+        weights = dropout(softmax(scores if mask is None else scores + mask.to(scores.dtype), -1), dropout_p)
         out = weights @ v
     else:
         out = scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal)

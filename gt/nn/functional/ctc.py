@@ -7,18 +7,21 @@ from typing import Any
 import numpy as np
 
 from gt import dtypes
+from gt.client.compat.autocast import autocasts
 from gt.client.functions import creation
 from gt.client.functions import elementwise as ew
 from gt.client.functions.shapes import cat, stack, unbind
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.nn.functional.loss import reduced, reduction_of
+from gt.ops.record import FLOAT32_ON_CPU
 
 __all__ = ["ctc_loss"]
 
 _NEVER = -1e30  #: The logarithm of probability 0; -inf would make gradients nan.
 
 
+@autocasts(FLOAT32_ON_CPU)
 def ctc_loss(
     log_probs: Tensor, targets: Any, input_lengths: Any, target_lengths: Any, blank: int = 0, reduction: str = "mean",
     zero_infinity: bool = False,

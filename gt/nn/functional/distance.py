@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gt.client.compat.autocast import autocasts
 from gt.client.functions.linalg.norms import norm
 from gt.client.functions.pairs import pdist
 from gt.client.tensor import Tensor
@@ -11,6 +12,7 @@ from gt.dtypes import promote_types
 from gt.errors import DTypeError
 from gt.nn.functional.loss import at_least
 from gt.ops import rules
+from gt.ops.record import FLOAT32_ON_CUDA
 
 __all__ = ["cosine_similarity", "pairwise_distance", "pdist"]
 
@@ -20,6 +22,7 @@ def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6,
     return norm(x1 - x2 + eps, p, -1, keepdim)
 
 
+@autocasts(FLOAT32_ON_CUDA)
 def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """x1 . x2 / (max(|x1|, eps) * max(|x2|, eps)) along dim."""
     kind = promote_types(x1.dtype, x2.dtype)

@@ -6,12 +6,14 @@ import math
 from typing import Any
 
 from gt.client.compat.arguments import shown
+from gt.client.compat.autocast import autocasts
 from gt.client.functions.embeddings import embedding, embedding_bag, one_hot
 from gt.client.programs.tree import Kind
 from gt.client.record.recorder import apply
 from gt.client.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.ops import TABLE
+from gt.ops.record import Autocast
 
 __all__ = ["bilinear", "embedding", "embedding_bag", "linear", "one_hot"]
 
@@ -30,6 +32,7 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
     return apply(_LINEAR, (input, weight) if bias is None else (input, weight, bias))
 
 
+@autocasts(Autocast(cuda="widest"))
 def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Tensor:
     """input1 @ weight[k] @ input2 + bias[k], for every output k."""
     if weight.ndim != 3 or input1.shape[-1:] != weight.shape[1:2] or input2.shape[-1:] != weight.shape[2:]:

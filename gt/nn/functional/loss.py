@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from gt.client.compat.autocast import autocasts
 from gt.client.functions import elementwise as ew
 from gt.client.functions.reductions import log_softmax
 from gt.client.programs.tree import Kinds
@@ -17,6 +18,7 @@ from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
 from gt.nn.functional.linear import linear
 from gt.ops import TABLE, ops
+from gt.ops.record import FLOAT32
 
 __all__ = [
     "binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "gaussian_nll_loss", "huber_loss",
@@ -63,6 +65,7 @@ def _weighted(op: str, input: Tensor, loss: Tensor, weight: Any, reduction: str)
 # --- regression --------------------------------------------------------------------------------------
 
 
+@autocasts(FLOAT32)
 def mse_loss(
     input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean", weight: Any = None,
@@ -76,6 +79,7 @@ def mse_loss(
     return _weighted("mse_loss", input, d * d, weight, reduction)
 
 
+@autocasts(FLOAT32)
 def l1_loss(
     input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean", weight: Any = None,
@@ -85,6 +89,7 @@ def l1_loss(
     return _weighted("l1_loss", input, (input - target).abs(), weight, reduction)
 
 
+@autocasts(FLOAT32)
 def smooth_l1_loss(
     input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean", beta: float = 1.0,
@@ -99,6 +104,7 @@ def smooth_l1_loss(
     return reduced(ew.where(d < beta, d * d * (0.5 / beta), d - 0.5 * beta), reduction)
 
 
+@autocasts(FLOAT32)
 def huber_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Any = None
 ) -> Tensor:
@@ -117,6 +123,7 @@ def huber_loss(
     return reduced(loss * weight, reduction)
 
 
+@autocasts(FLOAT32)
 def poisson_nll_loss(
     input: Tensor, target: Tensor, log_input: bool = True, full: bool = False, size_average: bool | None = None,
     eps: float = 1e-8, reduce: bool | None = None, reduction: str = "mean",
@@ -179,6 +186,7 @@ def _check_weight(op: str, input: Tensor, weight: Any) -> None:
         raise ShapeError(f"{op}: weight must have shape {(classes,)}, one per class, got {tuple(weight.shape)}")
 
 
+@autocasts(FLOAT32)
 def nll_loss(
     input: Tensor, target: Tensor, weight: Any = None, size_average: bool | None = None, ignore_index: int = -100,
     reduce: bool | None = None, reduction: str = "mean",
@@ -192,6 +200,7 @@ def nll_loss(
     return _with_weight(apply(_NLL["none", ignore_index], (input, target)), target, weight, ignore_index, reduction)
 
 
+@autocasts(FLOAT32)
 def cross_entropy(
     input: Tensor, target: Tensor, weight: Any = None, size_average: bool | None = None, ignore_index: int = -100,
     reduce: bool | None = None, reduction: str = "mean", label_smoothing: float = 0.0,
@@ -265,6 +274,7 @@ def _one_dtype(input: Tensor, target: Tensor) -> Tensor:
     return target if target.dtype is input.dtype else target.to(input.dtype)
 
 
+@autocasts(FLOAT32)
 def binary_cross_entropy(
     input: Tensor, target: Tensor, weight: Any = None, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean",
@@ -276,6 +286,7 @@ def binary_cross_entropy(
     return reduced(loss if weight is None else loss * weight, reduction)
 
 
+@autocasts(FLOAT32)
 def binary_cross_entropy_with_logits(
     input: Tensor, target: Tensor, weight: Any = None, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean", pos_weight: Any = None,
@@ -291,6 +302,7 @@ def binary_cross_entropy_with_logits(
     return reduced(loss if weight is None else loss * weight, reduction)
 
 
+@autocasts(FLOAT32)
 def kl_div(
     input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean", log_target: bool = False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gt.client.compat.autocast import autocasts
 from gt.client.functions import creation
 from gt.client.functions import elementwise as ew
 from gt.client.tensor import Tensor
@@ -12,6 +13,7 @@ from gt.errors import ArgumentError, ShapeError
 from gt.nn.functional.distance import pairwise_distance
 from gt.nn.functional.loss import reduced, reduction_of, same_shape
 from gt.ops import ops
+from gt.ops.record import FLOAT32, Autocast
 
 __all__ = [
     "cosine_embedding_loss", "hinge_embedding_loss", "margin_ranking_loss", "multi_margin_loss",
@@ -20,6 +22,7 @@ __all__ = [
 ]  # fmt: skip
 
 
+@autocasts(FLOAT32)
 def hinge_embedding_loss(
     input: Tensor, target: Tensor, margin: float = 1.0, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean",
@@ -31,6 +34,7 @@ def hinge_embedding_loss(
     return reduced(apart + together, reduction)
 
 
+@autocasts(FLOAT32)
 def margin_ranking_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0, size_average: bool | None = None,
     reduce: bool | None = None, reduction: str = "mean",
@@ -45,6 +49,7 @@ def margin_ranking_loss(
     return reduced((-target * (input1 - input2) + margin).clamp(min=0), reduction)
 
 
+@autocasts(FLOAT32)
 def soft_margin_loss(
     input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean"
 ) -> Tensor:
@@ -63,6 +68,7 @@ def _rows(op: str, input: Tensor, target: Tensor, per_class: bool) -> tuple[Tens
     return rows, target.reshape(*(rows.shape if per_class else rows.shape[:1]))
 
 
+@autocasts(FLOAT32)
 def multi_margin_loss(
     input: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Any = None,
     size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean",
@@ -84,6 +90,7 @@ def multi_margin_loss(
     return reduced(loss if input.ndim == 2 else loss.squeeze(0), reduction)
 
 
+@autocasts(FLOAT32)
 def multilabel_margin_loss(
     input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean"
 ) -> Tensor:
@@ -101,6 +108,7 @@ def multilabel_margin_loss(
     return reduced(loss if input.ndim == 2 else loss.squeeze(0), reduction)
 
 
+@autocasts(Autocast(cpu="off"))
 def multilabel_soft_margin_loss(
     input: Tensor, target: Tensor, weight: Any = None, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean",
@@ -112,6 +120,7 @@ def multilabel_soft_margin_loss(
     return reduced((loss if weight is None else loss * weight).mean(-1), reduction)
 
 
+@autocasts(FLOAT32)
 def triplet_margin_loss(
     anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2, eps: float = 1e-6,
     swap: bool = False, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean",
@@ -151,6 +160,7 @@ def _triplet(
     return reduced((near - far + margin).clamp(min=0), reduction)
 
 
+@autocasts(FLOAT32)
 def cosine_embedding_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0, size_average: bool | None = None,
     reduce: bool | None = None, reduction: str = "mean",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gt.client.compat.autocast import autocasts
 from gt.client.functions.linalg.norms import norm as p_norm
 from gt.client.grad.modes import set_grad
 from gt.client.programs.tree import Kinds
@@ -13,6 +14,7 @@ from gt.client.tensor import Tensor
 from gt.client.views import aliases as views
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import TABLE, ops
+from gt.ops.record import Autocast
 
 __all__ = ["batch_norm", "group_norm", "instance_norm", "layer_norm", "local_response_norm", "normalize", "rms_norm"]
 
@@ -102,6 +104,7 @@ def batch_norm(
     return y if bias is None or weight is not None else y + _per_channel(y, bias)
 
 
+@autocasts(Autocast(cuda="off"))
 def instance_norm(
     input: Tensor, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
     use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,

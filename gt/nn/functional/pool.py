@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from gt.client.compat.autocast import autocasts
 from gt.client.functions import creation, randoms
 from gt.client.functions import elementwise as ew
 from gt.client.programs.tree import Kinds
@@ -15,6 +16,7 @@ from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
 from gt.nn.functional.spatial import Sizes, batched, called, per_dim
 from gt.ops import TABLE
+from gt.ops.record import FLOAT32_ON_CPU
 
 __all__ = [
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
@@ -106,7 +108,9 @@ def _unpool(n: int) -> Pool:
         y = apply(_SCATTER[2], (empty, indices.reshape(flat), x.reshape(flat))).reshape((*x.shape[:2], *sizes))
         return y if had_batch else y.squeeze(0)
 
-    return called(function, op, f"The partial inverse of max_pool{n}d: each maximum at its index, zeros elsewhere.")
+    return autocasts(FLOAT32_ON_CPU)(
+        called(function, op, f"The partial inverse of max_pool{n}d: each maximum at its index, zeros elsewhere.")
+    )
 
 
 max_unpool1d, max_unpool2d, max_unpool3d = _unpool(1), _unpool(2), _unpool(3)
@@ -142,7 +146,8 @@ def _fractional(n: int) -> tuple[Pool, Pool]:
         where = apply(_GATHER[n + 2], (position.reshape(each), best)).squeeze(-1)
         return (y, where) if had_batch else (y.squeeze(0), where.squeeze(0))
 
-    return _pair(function, op, "The maximum of windows that start at random positions, which differ per channel")
+    plain, both = _pair(function, op, "The maximum of windows that start at random positions, which differ per channel")
+    return autocasts(FLOAT32_ON_CPU)(plain), autocasts(FLOAT32_ON_CPU)(both)
 
 
 def _fractions(op: str, sizes: Sizes, kernel: Sizes, output_size: Any, ratio: Any) -> Sizes:
@@ -248,7 +253,8 @@ def _adaptive_avg(n: int) -> Pool:
         y = unary(_ADAPTIVE_AVG[sizes, "area", False, None], x)
         return y if had_batch else y.squeeze(0)
 
-    return called(function, op, "Average pooling to output_size elements.")
+    named = called(function, op, "Average pooling to output_size elements.")
+    return autocasts(FLOAT32_ON_CPU)(named) if n == 3 else named
 
 
 adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = _adaptive_avg(1), _adaptive_avg(2), _adaptive_avg(3)

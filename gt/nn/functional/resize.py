@@ -6,6 +6,7 @@ import itertools
 import math
 from typing import Any
 
+from gt.client.compat.autocast import autocasts
 from gt.client.functions import creation
 from gt.client.functions import elementwise as ew
 from gt.client.functions.shapes import cat
@@ -16,6 +17,7 @@ from gt.errors import ArgumentError, ShapeError
 from gt.nn.functional.pool import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
 from gt.nn.functional.spatial import Sizes
 from gt.ops import TABLE
+from gt.ops.record import Autocast
 
 __all__ = [
     "affine_grid", "channel_shuffle", "grid_sample", "interpolate", "native_channel_shuffle", "pixel_shuffle",
@@ -163,6 +165,7 @@ def _steps(m: int, align_corners: bool, dtype: Any) -> Any:
     return steps if align_corners else steps * ((m - 1) / m)
 
 
+@autocasts(Autocast(cpu="float32", cuda="widest"))
 def grid_sample(
     input: Any, grid: Any, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: bool | None = None
 ) -> Tensor:
@@ -196,6 +199,7 @@ def grid_sample(
     return total.reshape((*input.shape[:2], *grid.shape[1:-1]))
 
 
+@autocasts(Autocast(cpu="float32", cuda="widest"))
 def grid_sampler(input: Any, grid: Any, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Tensor:
     """grid_sample with torch's integer codes of the modes."""
     try:

@@ -7,28 +7,27 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
-from gt.ops.record import TABLE, Op, Sample, conj, op, ops
+from gt.ops.record import FLOAT32_ON_CUDA, TABLE, Op, Rng, Sample, conj, op, ops
 from gt.ops.sharding import pointwise
 from gt.program import Spec
 
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 _SIZES: list[tuple[int, ...]] = [(3, 4), (), (0, 2)]
 
 
 def _checked(name: str, attrs: dict[str, Any], expected: tuple[str, ...]) -> None:
     if set(attrs) != set(expected):
-        raise ArgumentError(f"{name}: the attributes are {', '.join(expected) or 'none'}, not {', '.join(attrs)}")
+        raise ArgumentError(f"{name}: expected the attributes {', '.join(expected) or 'none'}; got {', '.join(attrs)}")
     for key, value in attrs.items():
         if key == "approximate":
             rules.choice(name, key, value, ("none", "tanh"))
         elif type(value) not in (int, float):
-            raise ArgumentError(f"{name}: {key} is a number, not {rules.shown(value)}")
+            raise ArgumentError(f"{name}: {key} must be a number, got {rules.shown(value)}")
 
 
 def _infer(name: str, expected: tuple[str, ...] = (), complexes: bool = False) -> Any:
@@ -49,7 +48,7 @@ def _like_gradient(name: str, expected: tuple[str, ...] = (), complexes: bool = 
             rules.floating(name, g)
         rules.same_dtype(name, g, x)
         if g.shape != x.shape:
-            raise ShapeError(f"{name}: gradient {g.shape} and value {x.shape} differ")
+            raise ShapeError(f"{name}: gradient and value must have one shape, got {g.shape} and {x.shape}")
         _checked(name, attrs, expected)
         return g
 
@@ -74,6 +73,7 @@ def _activation(
     attrs: tuple[dict[str, Any], ...] = ({},),
     forward: Any = None,
     infer: Any = None,
+    **more: Any,
 ) -> Op:
     """An activation and its gradient op. `attrs` has the attributes of each sample; `backward(torch)` is torch's
     kernel of (g, x, **attrs), None if it is no good; `second` is the gradient of the gradient by x, None where that
@@ -101,10 +101,12 @@ def _activation(
         doc,
         infer=infer or _infer(name, expected),
         factors=pointwise,
+        public=True,
         vjp=(lambda g, y, x, **a: TABLE[dx_name](g, x, **a),),
         compose=compose,
         kernels={"torch": kernel},
         samples=lambda rng: [(args, dict(a)) for args, _ in _reals(rng) for a in attrs],
+        **more,
     )
 
 
@@ -155,7 +157,7 @@ def _infer_relu(x: Spec) -> Spec:
 
 relu = op(
     "relu",
-    "x where positive, else 0.",
+    "x where x > 0, else 0.",
     infer=_infer_relu,
     factors=pointwise,
     vjp=(lambda g, y, x: ops.relu_dx(g, y),),
@@ -167,7 +169,7 @@ relu = op(
 
 leaky_relu = _activation(
     "leaky_relu",
-    "x where positive, else negative_slope * x.",
+    "x where x > 0, else negative_slope * x.",
     lambda x, *, negative_slope: ops.where(ops.gt(x, 0), x, x * negative_slope),
     lambda g, x, *, negative_slope: ops.where(ops.gt(x, 0), g, g * negative_slope),
     None,
@@ -184,9 +186,9 @@ def _infer_hardtanh(x: Spec, **attrs: Any) -> Spec:
     rules.not_complex("hardtanh", x.dtype)
     _checked("hardtanh", attrs, ("min_val", "max_val"))
     if not x.dtype.is_floating_point and any(type(v) is float for v in attrs.values()):
-        raise ArgumentError("hardtanh: the limits of integers are ints")
+        raise ArgumentError("hardtanh: min_val and max_val must be ints for integer tensors")
     if attrs["min_val"] > attrs["max_val"]:
-        raise ArgumentError(f"hardtanh: min_val={attrs['min_val']} is above max_val={attrs['max_val']}")
+        raise ArgumentError(f"hardtanh: min_val must be <= max_val, got {attrs['min_val']} and {attrs['max_val']}")
     return x
 
 
@@ -196,7 +198,7 @@ def _between(x: Any, low: float, high: float) -> Any:
 
 hardtanh = _activation(
     "hardtanh",
-    "x, but not below min_val and not above max_val; flat at the limits.",
+    "x limited to the range from min_val to max_val; the gradient is 0 at the limits.",
     lambda x, *, min_val, max_val: ops.clamp(x, min_val, max_val),
     lambda g, x, *, min_val, max_val: ops.where(_between(x, min_val, max_val), g, 0.0),
     None,
@@ -215,7 +217,7 @@ def _exact(torch: Any, theirs: Any, ours: Any) -> Any:
 
 hardsigmoid = _activation(
     "hardsigmoid",
-    "x / 6 + 0.5, but not below 0 and not above 1.",
+    "x / 6 + 0.5, limited to the range from 0 to 1.",
     lambda x: ops.clamp(x * (1 / 6) + 0.5, 0.0, 1.0),
     lambda g, x: ops.where(_between(x, -3.0, 3.0), g * (1 / 6), 0.0),
     None,
@@ -247,7 +249,7 @@ def _elu_backward(torch: Any, *, alpha: float, scale: float, input_scale: float)
 
 elu = _activation(
     "elu",
-    "scale * x where positive, else scale * alpha * (exp(input_scale * x) - 1).",
+    "scale * x where x > 0, else scale * alpha * (exp(input_scale * x) - 1).",
     lambda x, *, alpha, scale, input_scale: ops.where(
         ops.gt(x, 0), x * scale, ops.expm1(x * input_scale) * (alpha * scale)
     ),
@@ -279,17 +281,19 @@ def _softplus_second(u: Any, z: Any, g: Any, x: Any, *, beta: float, threshold: 
 
 softplus = _activation(
     "softplus",
-    "log(1 + exp(beta * x)) / beta, and x where beta * x is above the threshold.",
+    "log(1 + exp(beta * x)) / beta, and x where beta * x > threshold.",
     _softplus,
     _softplus_dx,
     _softplus_second,
     lambda torch, *, beta, threshold: lambda g, x, f=torch.ops.aten.softplus_backward.default: f(g, x, beta, threshold),
     attrs=({"beta": 1.0, "threshold": 20.0}, {"beta": 1.5, "threshold": 1.0}),
+    autocast=FLOAT32_ON_CUDA,
 )
 
 logsigmoid = op(
     "logsigmoid",
     "The logarithm of sigmoid(x), without overflow.",
+    public=True,
     infer=_infer("logsigmoid"),
     factors=pointwise,
     vjp=(lambda g, y, x: g * ops.sigmoid(-x),),
@@ -303,7 +307,8 @@ logsigmoid = op(
 
 silu = op(
     "silu",
-    "x times sigmoid(x).",
+    "x * sigmoid(x).",
+    public=True,
     infer=_infer("silu", complexes=True),
     factors=pointwise,
     vjp=(lambda g, y, x: ops.silu_dx(g, x),),
@@ -357,7 +362,7 @@ def _mish_second(u: Any, z: Any, g: Any, x: Any) -> Any:
 
 mish = _activation(
     "mish",
-    "x times tanh(softplus(x)).",
+    "x * tanh(softplus(x)).",
     lambda x: x * _mish_gate(x),
     _mish_dx,
     _mish_second,
@@ -400,7 +405,7 @@ def _gelu_second(u: Any, z: Any, g: Any, x: Any, *, approximate: str) -> Any:
 
 gelu = _activation(
     "gelu",
-    "x times the normal distribution function of x, exact or by tanh.",
+    "x times the normal distribution function of x, exact or approximated by tanh.",
     _gelu,
     _gelu_dx,
     _gelu_second,

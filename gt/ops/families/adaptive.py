@@ -14,7 +14,7 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ShapeError
 from gt.ops import rules
-from gt.ops.record import Site, op, ops
+from gt.ops.record import FLOAT32_ON_CPU, Autocast, Site, op, ops
 from gt.program import Spec, spec
 
 Sizes = tuple[int, ...]
@@ -25,7 +25,7 @@ def _infer(x: Spec, *, sizes: Any) -> tuple[Spec, Spec]:
     rules.tensor(name, x)
     rules.floating(name, x)
     if not 3 <= x.ndim <= 5 or 0 in x.shape[2:]:
-        raise ShapeError(f"{name}: an input is (batch, channels, 1 to 3 sizes that are not 0), not {x.shape}")
+        raise ShapeError(f"{name}: expected an input (batch, channels, 1 to 3 sizes > 0), got shape {x.shape}")
     shape = (*x.shape[:2], *rules.shape(name, rules.ints(name, "output_size", sizes, x.ndim - 2)))
     return spec(shape, x.dtype), spec(shape, dtypes.int64)
 
@@ -76,7 +76,7 @@ def _dx(g: Any, y: Any, x: Any, *, sizes: Any) -> Any:
 
 adaptive_max_pool = op(
     "adaptive_max_pool",
-    "The largest element of each share of the input, and its position in the channel.",
+    "The largest element of each of `sizes` windows of about equal size, and its position in the channel.",
     infer=_infer,
     factors="n c ... -> n c ...",
     ranges=lambda x, **attrs: {1: math.prod(x.shape[2:])},
@@ -88,4 +88,5 @@ adaptive_max_pool = op(
         ((rng.permutation(24).reshape(1, 1, 3, 2, 4) / 4.0,), {"sizes": (2, 2, 3)}),
         ((rng.normal(size=(0, 2, 5, 3)),), {"sizes": (3, 2)}),
     ],
+    autocast=lambda sizes: FLOAT32_ON_CPU if len(sizes) == 3 else Autocast(),
 )

@@ -41,7 +41,7 @@ def _assign_inplace(torch: Any, site: Site) -> Any:
 
 assign = op(
     "assign",
-    "`new` in place of `old`: expanded to its shape, cast to its dtype.",
+    "The tensor `new`, expanded to the shape and cast to the dtype of `old`, which it replaces.",
     infer=_infer_assign,
     factors=pointwise,
     linear=lambda old, new: ((1,),) if old.dtype is new.dtype else (),
@@ -61,4 +61,5 @@ assign = op(
         ((np.array(1.0), np.array(2.0)), {}),
         ((np.zeros((0, 3)), rng.normal(size=3)), {}),
     ],
+    flops=0,
 )

@@ -11,7 +11,7 @@ A row whose every key is masked gives zeros.
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -19,10 +19,9 @@ from gt import dtypes
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import rules
 from gt.ops.families.norm import cast, wide_dtype
-from gt.ops.record import TABLE, Sample, Site, fill, op, ops
+from gt.ops.record import LOWER, TABLE, Rng, Sample, Site, fill, op, ops
 from gt.program import Spec, spec
 
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 _HALVES = (dtypes.float16, dtypes.bfloat16)
 
 
@@ -33,28 +32,28 @@ def _check(name: str, q: Spec, k: Spec, v: Spec, mask: tuple[Spec, ...], causal:
     for x in (k, v):
         rules.same_dtype(name, q, x)
     if type(scale) not in (int, float):
-        raise ArgumentError(f"{name}: scale is a number, not {rules.shown(scale)}")
+        raise ArgumentError(f"{name}: scale must be a number, got {rules.shown(scale)}")
     shapes = f"query {q.shape}, key {k.shape}, value {v.shape}"
     if not q.ndim == k.ndim == v.ndim == 4:
-        raise ShapeError(f"{name}: {shapes}: each is (batch, heads, positions, size)")
+        raise ShapeError(f"{name}: expected query, key and value (batch, heads, positions, size), got {shapes}")
     if q.shape[:2] != k.shape[:2] or q.shape[:2] != v.shape[:2]:
-        raise ShapeError(f"{name}: {shapes}: batch and heads differ; with fewer key heads give enable_gqa=True")
+        raise ShapeError(f"{name}: batch and heads must be equal, got {shapes}; use enable_gqa=True")
     if q.shape[3] != k.shape[3]:
-        raise ShapeError(f"{name}: {shapes}: query and key have sizes {q.shape[3]} and {k.shape[3]}")
+        raise ShapeError(f"{name}: query and key must have one size, got {q.shape[3]} and {k.shape[3]} ({shapes})")
     if k.shape[2] != v.shape[2]:
-        raise ShapeError(f"{name}: {shapes}: {k.shape[2]} keys and {v.shape[2]} values")
+        raise ShapeError(f"{name}: expected as many keys as values, got {k.shape[2]} and {v.shape[2]} ({shapes})")
     if len(mask) > 1:
-        raise ArgumentError(f"{name}: takes one mask, not {len(mask)}")
+        raise ArgumentError(f"{name}: expected at most one mask, got {len(mask)}")
     for m in mask:
         if m.dtype is not dtypes.bool_ and m.dtype is not q.dtype:
-            raise DTypeError(f"{name}: the mask is bool or {q.dtype.name}, not {m.dtype.name}")
+            raise DTypeError(f"{name}: the mask must be bool or {q.dtype.name}, got {m.dtype.name}")
         rules.expands(name, "a mask", m.shape, (*q.shape[:3], k.shape[2]))
 
 
 def _infer(q: Spec, k: Spec, v: Spec, *mask: Spec, causal: Any, scale: Any, dmask: Any) -> tuple[Spec, Spec]:
     _check("attention", q, k, v, mask, causal, scale)
     if rules.flag("attention", "dmask", dmask) and not (mask and mask[0].dtype.is_floating_point):
-        raise ArgumentError("attention: no floating mask has a gradient here")
+        raise ArgumentError("attention: dmask needs a floating-point mask")
     return spec((*q.shape[:3], v.shape[3]), q.dtype), spec(q.shape[:3], wide_dtype(q.dtype))
 
 
@@ -65,7 +64,7 @@ def _infer_d(
     rules.tensor("attention_d", g, out, total)
     rules.floating("attention_d", g, out, total)
     if not g.shape == out.shape == (*q.shape[:3], v.shape[3]) or total.shape != q.shape[:3]:
-        raise ShapeError(f"attention_d: gradient {g.shape} and result {out.shape} are not of query {q.shape}")
+        raise ShapeError(f"attention_d: gradient {g.shape} and result {out.shape} do not fit query {q.shape}")
     return q, k, v
 
 
@@ -334,7 +333,7 @@ def _keys_last(shard: Any, kept: Any, gathered: Any, **attrs: Any) -> Any:
 
 attention = op(
     "attention",
-    "softmax(q k' * scale) v for each head, and the logarithm of the sum in each row of the softmax.",
+    "softmax(q @ k.T * scale) @ v for each head, and the log-sum-exp of each row of the scores.",
     infer=_infer,
     merge=_merge,
     factors=_rule,
@@ -342,11 +341,12 @@ attention = op(
     compose=_attention,
     kernels={"torch": _torch},
     samples=_cases,
+    autocast=LOWER,
 )
 
 attention_d = op(
     "attention_d",
-    "The gradients of attention by q, k and v, from its result and the sums in it.",
+    "The gradients of attention with respect to q, k and v, given its result and log-sum-exp.",
     infer=_infer_d,
     factors=_d_rule,
     linear=((0,),),

@@ -7,7 +7,7 @@ running values are results: who calls it writes them over the old ones.
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -36,11 +36,9 @@ from gt.ops.families.norm import (
     torch_gradients,
     wide_dtype,
 )
-from gt.ops.record import Sample, Site, op, ops
+from gt.ops.record import Rng, Sample, Site, op, ops
 from gt.ops.sharding import letters
 from gt.program import Spec, spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 
 def _batched(shape: Shape) -> Form:
@@ -49,7 +47,7 @@ def _batched(shape: Shape) -> Form:
 
 def _channels(name: str, x: Spec) -> Shape:
     if x.ndim < 2:
-        raise ShapeError(f"{name}: the input is (N, C, ...), not of shape {x.shape}")
+        raise ShapeError(f"{name}: expected an input (N, C, ...), got shape {x.shape}")
     return x.shape[1:2]
 
 
@@ -63,16 +61,16 @@ def _infer_batch_norm(x: Spec, *rest: Spec, running: Any, eps: Any) -> tuple[Spe
     old, affine = _split(rules.flag("batch_norm", "running", running), rest)
     check_affine("batch_norm", x, affine, channels, eps)
     if running and len(old) < 3:
-        raise ArgumentError("batch_norm: takes a running mean, a running variance and a momentum")
+        raise ArgumentError("batch_norm: expected a running mean, a running variance and a momentum")
     if x.size and x.size == x.shape[1]:
-        raise ShapeError(f"batch_norm: one value per channel in {x.shape} has no variance; train with more")
+        raise ShapeError(f"batch_norm: expected more than one value per channel when training, got shape {x.shape}")
     for what, s in zip(("running_mean", "running_var"), old, strict=False):
         rules.tensor("batch_norm", s)
         rules.floating("batch_norm", s)
         if s.shape != channels:
-            raise ShapeError(f"batch_norm: {what} of shape {s.shape} where input {x.shape} needs {channels}")
+            raise ShapeError(f"batch_norm: {what} must have shape {channels} for an input {x.shape}, got {s.shape}")
     if running and (old[2].shape or not old[2].dtype.is_floating_point):
-        raise ArgumentError("batch_norm: momentum is a float, or a float tensor without dimensions")
+        raise ArgumentError("batch_norm: momentum must be a float, or a float tensor without dimensions")
     return (*results(x, _batched(x.shape), 2), *old[:2])
 
 
@@ -178,7 +176,7 @@ def _rule(x: Spec, *rest: Spec, running: bool, eps: float) -> str:
 
 batch_norm = op(
     "batch_norm",
-    "x of mean 0 and variance 1 in each channel, scaled and shifted; means, 1 / deviations; new running values.",
+    "x normalized in each channel, then scaled and shifted; the means, 1 / the deviations, new running values.",
     infer=_infer_batch_norm,
     factors=_rule,
     vjp=_batch_norm_vjp,
@@ -190,14 +188,14 @@ batch_norm = op(
 
 def _infer_batch_norm_d(g: Spec, x: Spec, mean: Spec, rstd: Spec, *weight: Spec, eps: Any) -> Any:
     if type(eps) not in (int, float):
-        raise ArgumentError(f"batch_norm_d: eps is a number, not {rules.shown(eps)}")
+        raise ArgumentError(f"batch_norm_d: eps must be a number, got {rules.shown(eps)}")
     form = _batched((*x.shape, *_channels("batch_norm_d", x))[: x.ndim])
     return infer_gradients("batch_norm_d", g, x, (mean, rstd), weight, form)
 
 
 batch_norm_d = op(
     "batch_norm_d",
-    "The gradients of batch_norm by x, weight and bias.",
+    "The gradients of batch_norm with respect to x, weight and bias.",
     infer=_infer_batch_norm_d,
     factors=lambda g, x, mean, rstd, *weight, eps: (
         "!n c ..., !n c ..., c, c, c -> !n c ..., c, c" if weight else "!n c ..., !n c ..., c, c -> !n c ..."
@@ -220,7 +218,7 @@ def _infer_batch_norm_eval(x: Spec, mean: Spec, var: Spec, *affine: Spec, eps: A
         rules.tensor("batch_norm", s)
         rules.floating("batch_norm", s)
         if s.shape != channels:
-            raise ShapeError(f"batch_norm: {what} of shape {s.shape} where input {x.shape} needs {channels}")
+            raise ShapeError(f"batch_norm: {what} must have shape {channels} for an input {x.shape}, got {s.shape}")
     return x
 
 
@@ -251,7 +249,7 @@ def _eval_rule(x: Spec, *channels: Spec, eps: float) -> str:
 
 batch_norm_eval = op(
     "batch_norm_eval",
-    "x less the running mean of its channel, over the running deviation, scaled and shifted.",
+    "x minus the running mean of its channel, divided by the running deviation, then scaled and shifted.",
     infer=_infer_batch_norm_eval,
     factors=_eval_rule,
     vjp=None,

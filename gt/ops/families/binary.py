@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -16,11 +16,9 @@ from gt import dtypes
 from gt.dtypes import DType
 from gt.errors import DTypeError
 from gt.ops import rules
-from gt.ops.record import Op, Sample, Site, conj, fill, op, ops
+from gt.ops.record import FLOAT32_ON_CUDA, Autocast, Op, Rng, Sample, Site, conj, fill, op, ops
 from gt.ops.sharding import pointwise
 from gt.program import Spec, spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 
 def infer_pair(name: str, result: Callable[[DType], DType] = lambda d: d) -> Any:
@@ -108,26 +106,30 @@ def _and_complex(positive: bool = False) -> Any:
 def binary(
     name: str,
     doc: str,
-    array: Any,
     vjp: Any,
+    array: Any = None,
     result: Callable[[DType], DType] = lambda d: d,
     samples: Any = with_integers,
     swapped: str | None = None,
     number_right: bool = True,
     number_left: bool = False,
     infer: Any = None,
-    linear: tuple[tuple[int, ...], ...] = (),
+    **more: Any,
 ) -> Op:
+    """An op of two operands. `array` is its kernel, if numpy has no function of that name."""
     return op(
         name,
         doc,
         infer=infer or infer_pair(name, result),
         factors=pointwise,
-        linear=linear,
         vjp=vjp,
-        kernels={"array": array, "torch": _torch(name, swapped, number_right, number_left)},
+        kernels={
+            "array": array or (lambda xp, a, b: getattr(xp, name)(a, b)),
+            "torch": _torch(name, swapped, number_right, number_left),
+        },
         promote=True,
         samples=samples,
+        **more,
     )
 
 
@@ -140,7 +142,7 @@ def _refuse(name: str, bools: bool = True, complexes: bool = True, integers: boo
         if complexes:
             rules.not_complex(name, d)
         if integers and not d.is_differentiable:
-            raise DTypeError(f"{name}: needs a floating type, not {d.name}; cast first, as in x.float()")
+            raise DTypeError(f"{name}: expected a floating-point dtype, got {d.name}; cast first, as in x.float()")
         return d
 
     return result
@@ -151,8 +153,8 @@ def _refuse(name: str, bools: bool = True, complexes: bool = True, integers: boo
 add = binary(
     "add",
     "a + b.",
-    lambda xp, a, b: a + b,
     (lambda g, y, a, b: g, lambda g, y, a, b: g),
+    array=lambda xp, a, b: a + b,
     samples=_and_complex(),
     swapped="add",
     linear=((0, 1),),
@@ -160,8 +162,8 @@ add = binary(
 sub = binary(
     "sub",
     "a - b.",
-    lambda xp, a, b: a - b,
     (lambda g, y, a, b: g, lambda g, y, a, b: -g),
+    array=lambda xp, a, b: a - b,
     samples=_and_complex(),
     swapped="rsub",
     linear=((0, 1),),
@@ -170,8 +172,8 @@ sub = binary(
 mul = binary(
     "mul",
     "a * b.",
-    lambda xp, a, b: a * b,
     (lambda g, y, a, b: g * conj(b), lambda g, y, a, b: g * conj(a)),
+    array=lambda xp, a, b: a * b,
     samples=_and_complex(),
     swapped="mul",
     linear=((0,), (1,)),
@@ -179,8 +181,8 @@ mul = binary(
 div = binary(
     "div",
     "a / b; integers give floats.",
-    lambda xp, a, b: a / b,
     (lambda g, y, a, b: g / conj(b), lambda g, y, a, b: -(g * conj(y / b))),
+    array=lambda xp, a, b: a / b,
     result=to_floats("div", complexes=True),
     samples=_and_complex(positive=True),
     linear=((0,),),
@@ -198,14 +200,15 @@ def _power(xp: Any, a: Any, b: Any) -> Any:
 pow_ = binary(
     "pow",
     "a to the power b.",
-    _power,
     (lambda g, y, a, b: g * conj(ops.pow_da(a, b)), lambda g, y, a, b: g * conj(ops.pow_db(a, b))),
+    array=_power,
     result=_refuse("pow", complexes=False),
     samples=lambda rng: [
         *_and_complex(positive=True)(rng),
         ((np.array([0.0, 0.0, 2.0]), np.array([0.0, 2.0, 0.0])), {}),
     ],
     number_left=True,
+    autocast=FLOAT32_ON_CUDA,
 )
 
 
@@ -234,7 +237,7 @@ def _infer_pow_da(a: Spec, b: Spec) -> Spec:
 
 pow_da = op(
     "pow_da",
-    "The gradient of pow by its base: b * a ** (b - 1), and 0 where b is 0.",
+    "The derivative of pow with respect to its base: b * a ** (b - 1), and 0 where b is 0.",
     infer=_infer_pow_da,
     factors=pointwise,
     vjp=(
@@ -265,7 +268,7 @@ def _pow_db_torch(torch: Any, site: Site) -> Any:
 
 pow_db = op(
     "pow_db",
-    "The gradient of pow by its exponent: a ** b * log(a), and 0 where a is 0 and b is not negative.",
+    "The derivative of pow with respect to its exponent: a ** b * log(a), and 0 where a is 0 and b >= 0.",
     infer=infer_pair("pow_db", _refuse("pow_db", complexes=False, integers=True)),
     factors=pointwise,
     vjp=(
@@ -290,8 +293,7 @@ def _larger(g: Any, a: Any, b: Any) -> Any:
 
 maximum = binary(
     "maximum",
-    "The larger of a and b; nan if one is.",
-    lambda xp, a, b: xp.maximum(a, b),
+    "The larger of a and b; nan if one of them is nan.",
     (lambda g, y, a, b: _larger(g, a, b), lambda g, y, a, b: _larger(g, b, a)),
     samples=lambda rng: [*with_integers(rng), ((np.array([1.0, 2.0]), np.array([1.0, 3.0])), {})],
     result=_refuse("maximum", bools=False),
@@ -300,8 +302,7 @@ maximum = binary(
 )
 minimum = binary(
     "minimum",
-    "The smaller of a and b; nan if one is.",
-    lambda xp, a, b: xp.minimum(a, b),
+    "The smaller of a and b; nan if one of them is nan.",
     (lambda g, y, a, b: _larger(g, b, a), lambda g, y, a, b: _larger(g, a, b)),
     samples=lambda rng: [*with_integers(rng), ((np.array([1.0, 2.0]), np.array([1.0, 3.0])), {})],
     result=_refuse("minimum", bools=False),
@@ -311,7 +312,6 @@ minimum = binary(
 remainder = binary(
     "remainder",
     "a % b, with the sign of b.",
-    lambda xp, a, b: xp.remainder(a, b),
     (lambda g, y, a, b: g, lambda g, y, a, b: -(g * ops.floor_divide(a, b))),
     result=_refuse("remainder"),
     samples=lambda rng: with_integers(rng, positive=True),
@@ -320,7 +320,6 @@ remainder = binary(
 floor_divide = binary(
     "floor_divide",
     "a // b, rounded towards minus infinity.",
-    lambda xp, a, b: xp.floor_divide(a, b),
     (lambda g, y, a, b: _zero(g), lambda g, y, a, b: _zero(g)),
     result=_refuse("floor_divide"),
     samples=lambda rng: with_integers(rng, positive=True),
@@ -328,7 +327,6 @@ floor_divide = binary(
 fmod = binary(
     "fmod",
     "The remainder of a / b, with the sign of a.",
-    lambda xp, a, b: xp.fmod(a, b),
     (lambda g, y, a, b: g, lambda g, y, a, b: -(g * ops.trunc(a / b))),
     result=_refuse("fmod"),
     samples=lambda rng: with_integers(rng, positive=True),
@@ -348,8 +346,7 @@ def _at_most(a: Any, b: Any) -> Any:
 
 fmax = binary(
     "fmax",
-    "The larger of a and b; the other if one is nan.",
-    lambda xp, a, b: xp.fmax(a, b),
+    "The larger of a and b; if one of them is nan, the other.",
     (lambda g, y, a, b: ops.where(_at_least(a, b), g, 0.0), lambda g, y, a, b: ops.where(_at_least(a, b), 0.0, g)),
     result=_refuse("fmax", bools=False),
     swapped="fmax",
@@ -357,8 +354,7 @@ fmax = binary(
 )
 fmin = binary(
     "fmin",
-    "The smaller of a and b; the other if one is nan.",
-    lambda xp, a, b: xp.fmin(a, b),
+    "The smaller of a and b; if one of them is nan, the other.",
     (lambda g, y, a, b: ops.where(_at_most(a, b), g, 0.0), lambda g, y, a, b: ops.where(_at_most(a, b), 0.0, g)),
     result=_refuse("fmin", bools=False),
     swapped="fmin",
@@ -369,16 +365,16 @@ fmin = binary(
 
 atan2 = binary(
     "atan2",
-    "The angle of the point (b, a).",
-    lambda xp, a, b: xp.arctan2(a, b),
+    "The angle of the point (b, a) in radians: the inverse tangent of a / b.",
     (lambda g, y, a, b: g * (b / (a * a + b * b)), lambda g, y, a, b: -(g * (a / (a * a + b * b)))),
+    array=lambda xp, a, b: xp.arctan2(a, b),
     result=to_floats("atan2"),
     number_right=False,
+    autocast=Autocast(cuda="widest"),
 )
 hypot = binary(
     "hypot",
     "sqrt(a * a + b * b), without overflow.",
-    lambda xp, a, b: xp.hypot(a, b),
     (lambda g, y, a, b: g * (a / y), lambda g, y, a, b: g * (b / y)),
     result=_refuse("hypot", integers=True),
     samples=reals,
@@ -386,8 +382,7 @@ hypot = binary(
 )
 copysign = binary(
     "copysign",
-    "The size of a with the sign of b.",
-    lambda xp, a, b: xp.copysign(a, b),
+    "The absolute value of a with the sign of b.",
     (
         lambda g, y, a, b: ops.where(ops.eq(a, 0), 0.0, g * (y / ops.where(ops.eq(a, 0), 1.0, a))),
         lambda g, y, a, b: _zero(g),
@@ -397,7 +392,6 @@ copysign = binary(
 logaddexp = binary(
     "logaddexp",
     "log(exp(a) + exp(b)), without overflow.",
-    lambda xp, a, b: xp.logaddexp(a, b),
     (lambda g, y, a, b: g * ops.sigmoid(a - b), lambda g, y, a, b: g * ops.sigmoid(b - a)),
     result=_refuse("logaddexp", integers=True),
     samples=reals,
@@ -406,7 +400,6 @@ logaddexp = binary(
 logaddexp2 = binary(
     "logaddexp2",
     "log2(2 ** a + 2 ** b), without overflow.",
-    lambda xp, a, b: xp.logaddexp2(a, b),
     (
         lambda g, y, a, b: g * ops.sigmoid((a - b) * math.log(2)),
         lambda g, y, a, b: g * ops.sigmoid((b - a) * math.log(2)),
@@ -427,8 +420,8 @@ def log_slope(function: Any, g: Any, a: Any, b: Any, pole: float) -> Any:
 xlogy = binary(
     "xlogy",
     "a * log(b); 0 where a is 0.",
-    lambda xp, a, b: xp.where((a == 0) & ~xp.isnan(b), 0, a * xp.log(xp.where(a == 0, 1, b))),
     (lambda g, y, a, b: log_slope(ops.xlogy, g, a, b, 0.0), lambda g, y, a, b: g * (a / b)),
+    array=lambda xp, a, b: xp.where((a == 0) & ~xp.isnan(b), 0, a * xp.log(xp.where(a == 0, 1, b))),
     result=to_floats("xlogy"),
     samples=lambda rng: with_integers(rng, positive=True),
     number_left=True,
@@ -436,7 +429,6 @@ xlogy = binary(
 nextafter = binary(
     "nextafter",
     "The next floating-point number after a towards b.",
-    lambda xp, a, b: xp.nextafter(a, b),
     (lambda g, y, a, b: g, lambda g, y, a, b: _zero(g)),
     result=_refuse("nextafter", integers=True),
     samples=reals,
@@ -446,7 +438,7 @@ nextafter = binary(
 # -- comparison and logic --------------------------------------------------------------------
 
 
-def _test(name: str, doc: str, array: Any, swapped: str, number_right: bool = True) -> Op:
+def _test(name: str, doc: str, swapped: str, array: Any = None, number_right: bool = True) -> Op:
     ordered = name in ("lt", "le", "gt", "ge")
 
     def result(d: DType) -> DType:
@@ -458,19 +450,15 @@ def _test(name: str, doc: str, array: Any, swapped: str, number_right: bool = Tr
         nan = np.array([np.nan, 1.0, 0.0])
         return [*with_integers(rng), ((nan, nan), {}), ((np.array([True, False]), np.array([True, True])), {})]
 
-    return binary(name, doc, array, None, result=result, samples=samples, swapped=swapped, number_right=number_right)
+    return binary(name, doc, None, array, result, samples, swapped, number_right)
 
 
-eq = _test("eq", "Whether a equals b.", lambda xp, a, b: a == b, "eq")
-ne = _test("ne", "Whether a differs from b.", lambda xp, a, b: a != b, "ne")
-lt = _test("lt", "Whether a is below b.", lambda xp, a, b: a < b, "gt")
-le = _test("le", "Whether a is at most b.", lambda xp, a, b: a <= b, "ge")
-gt = _test("gt", "Whether a is above b.", lambda xp, a, b: a > b, "lt")
-ge = _test("ge", "Whether a is at least b.", lambda xp, a, b: a >= b, "le")
-logical_and = _test(
-    "logical_and", "Whether both are not zero.", lambda xp, a, b: xp.logical_and(a, b), "logical_and", False
-)
-logical_or = _test("logical_or", "Whether one is not zero.", lambda xp, a, b: xp.logical_or(a, b), "logical_or", False)
-logical_xor = _test(
-    "logical_xor", "Whether just one is not zero.", lambda xp, a, b: xp.logical_xor(a, b), "logical_xor", False
-)
+eq = _test("eq", "Whether a == b.", "eq", lambda xp, a, b: a == b)
+ne = _test("ne", "Whether a != b.", "ne", lambda xp, a, b: a != b)
+lt = _test("lt", "Whether a < b.", "gt", lambda xp, a, b: a < b)
+le = _test("le", "Whether a <= b.", "ge", lambda xp, a, b: a <= b)
+gt = _test("gt", "Whether a > b.", "lt", lambda xp, a, b: a > b)
+ge = _test("ge", "Whether a >= b.", "le", lambda xp, a, b: a >= b)
+logical_and = _test("logical_and", "Whether both are not zero.", "logical_and", number_right=False)
+logical_or = _test("logical_or", "Whether at least one is not zero.", "logical_or", number_right=False)
+logical_xor = _test("logical_xor", "Whether exactly one is not zero.", "logical_xor", number_right=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -11,17 +11,15 @@ from gt.dtypes import DType
 from gt.errors import DTypeError
 from gt.ops import rules
 from gt.ops.families.binary import binary
-from gt.ops.record import Op, Sample, op
+from gt.ops.record import Op, Rng, Sample, op
 from gt.ops.sharding import pointwise
 from gt.program import Spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 
 def _integers(name: str, bools: bool) -> Any:
     def result(d: DType) -> DType:
         if d.is_differentiable or (d is dtypes.bool_ and not bools):
-            raise DTypeError(f"{name}: takes integers{' or bools' if bools else ''}, not {d.name}; cast first")
+            raise DTypeError(f"{name}: expected integers{' or bools' if bools else ''}, got {d.name}; cast first")
         return d
 
     return result
@@ -45,15 +43,13 @@ def _with_bools(rng: Rng) -> list[Sample]:
     return [*_pairs(rng), ((a, b), {}), ((a, False), {})]
 
 
-def _bits(name: str, doc: str, array: Any) -> Op:
-    return binary(
-        name, doc, array, None, result=_integers(name, bools=True), samples=_with_bools, swapped=name, number_left=False
-    )
+def _bits(name: str, doc: str) -> Op:
+    return binary(name, doc, None, result=_integers(name, bools=True), samples=_with_bools, swapped=name)
 
 
-bitwise_and = _bits("bitwise_and", "The bits that both have.", lambda xp, a, b: xp.bitwise_and(a, b))
-bitwise_or = _bits("bitwise_or", "The bits that one has.", lambda xp, a, b: xp.bitwise_or(a, b))
-bitwise_xor = _bits("bitwise_xor", "The bits that just one has.", lambda xp, a, b: xp.bitwise_xor(a, b))
+bitwise_and = _bits("bitwise_and", "The bitwise AND.")
+bitwise_or = _bits("bitwise_or", "The bitwise OR.")
+bitwise_xor = _bits("bitwise_xor", "The bitwise XOR.")
 
 
 def _infer_not(x: Spec) -> Spec:
@@ -64,7 +60,7 @@ def _infer_not(x: Spec) -> Spec:
 
 bitwise_not = op(
     "bitwise_not",
-    "Every bit turned; of bools, not x.",
+    "The bitwise NOT; for bools, the logical NOT.",
     infer=_infer_not,
     factors=pointwise,
     vjp=None,
@@ -96,23 +92,24 @@ def _shift(name: str, doc: str, array: Any) -> Op:
     return binary(
         name,
         doc,
-        array,
         None,
+        array,
         result=_integers(name, bools=False),
         samples=lambda rng: [*_pairs(rng, 0, 6), ((np.array([-5, 5, 1]), np.array([2, 70, -1])), {})],
         number_left=True,
     )
 
 
-bitwise_left_shift = _shift("bitwise_left_shift", "a * 2 ** b, by moving bits.", _shift_left)
-bitwise_right_shift = _shift("bitwise_right_shift", "a / 2 ** b rounded down, by moving bits.", _shift_right)
+bitwise_left_shift = _shift("bitwise_left_shift", "a with its bits shifted left by b.", _shift_left)
+bitwise_right_shift = _shift(
+    "bitwise_right_shift", "a with its bits shifted right by b; the sign is kept.", _shift_right
+)
 
 
-def _divisors(name: str, doc: str, array: Any) -> Op:
-    return binary(
-        name, doc, array, None, result=_integers(name, bools=False), samples=_pairs, swapped=name, number_right=False
-    )
+def _divisors(name: str, doc: str) -> Op:
+    result = _integers(name, bools=False)
+    return binary(name, doc, None, result=result, samples=_pairs, swapped=name, number_right=False)
 
 
-gcd = _divisors("gcd", "The greatest common divisor.", lambda xp, a, b: xp.gcd(a, b))
-lcm = _divisors("lcm", "The least common multiple.", lambda xp, a, b: xp.lcm(a, b))
+gcd = _divisors("gcd", "The greatest common divisor.")
+lcm = _divisors("lcm", "The least common multiple.")

@@ -1,4 +1,4 @@
-"""How pictures lie in torch's memory: channel after channel, or with the channels of a pixel side by side (channels
+"""The memory format of images in torch: channel after channel, or with the channels of a pixel side by side (channels
 last).
 
 On a CPU much is faster on the second: max_pool several times, batch_norm and convolutions of few channels. But norms of

@@ -1,4 +1,4 @@
-"""What workers do together, and how a tensor is told where to lie.
+"""What workers do together, and the op that gives a tensor a layout.
 
 Only the planner writes the collective ops; a program of a client that has one is refused. They work on flat arrays of
 declared sizes: all the cutting and joining around them is ordinary ops, so every layout needs only these three. The
@@ -11,7 +11,7 @@ declares are those that the others expect. The planner writes both ends, so they
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -22,35 +22,33 @@ from gt.ops.record import Site, op, ops
 from gt.ops.sharding import pointwise
 from gt.program import Spec, spec
 
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
-
 
 def _group(name: str, workers: Any, rank: Any) -> int:
     """How many they are."""
     if not isinstance(workers, Sequence) or not workers or len(set(workers)) != len(workers):
-        raise ProgramError(f"{name}: {rules.shown(workers)} are not the workers of a group")
+        raise ProgramError(f"{name}: workers must be the different ids of a group, got {rules.shown(workers)}")
     if type(rank) is not int or not 0 <= rank < len(workers):
-        raise ProgramError(f"{name}: {rules.shown(rank)} is no place in a group of {len(workers)}")
+        raise ProgramError(f"{name}: rank must be in a group of {len(workers)}, got {rules.shown(rank)}")
     return len(workers)
 
 
 def _sizes(name: str, sizes: Any, count: int) -> int:
     if not isinstance(sizes, Sequence) or len(sizes) != count or any(type(n) is not int or n < 0 for n in sizes):
-        raise ProgramError(f"{name}: {rules.shown(sizes)} are not {count} sizes")
+        raise ProgramError(f"{name}: expected {count} sizes, got {rules.shown(sizes)}")
     return sum(sizes)
 
 
 def _flat(name: str, x: Spec, size: int) -> None:
     rules.tensor(name, x)
     if x.shape != (size,):
-        raise ProgramError(f"{name}: an array of {x.shape} where {size} elements are declared")
+        raise ProgramError(f"{name}: expected an array of {size} elements, got shape {x.shape}")
 
 
 def _infer_all_reduce(x: Spec, *, workers: Any, rank: Any, kind: Any) -> Spec:
     rules.tensor("all_reduce", x)
     _group("all_reduce", workers, rank)
     if kind not in KINDS:
-        raise ProgramError(f"all_reduce: {rules.shown(kind)} is not one of {', '.join(KINDS)}")
+        raise ProgramError(f"all_reduce: kind must be one of {', '.join(KINDS)}; got {rules.shown(kind)}")
     return x
 
 
@@ -65,7 +63,7 @@ def _infer_all_to_all(x: Spec, *, workers: Any, rank: Any, sends: Any, takes: An
     _flat("all_to_all", x, _sizes("all_to_all", sends, count))
     total = _sizes("all_to_all", takes, count)
     if sends[rank] != takes[rank]:
-        raise ProgramError(f"all_to_all: keeps {takes[rank]} elements of the {sends[rank]} that it has for itself")
+        raise ProgramError(f"all_to_all: sends {sends[rank]} elements to itself, but takes {takes[rank]}")
     return spec((total,), x.dtype)
 
 
@@ -82,7 +80,7 @@ _COPY: dict[str, Any] = {"array": _copy_array, "torch": _copy_torch}
 
 all_reduce = op(
     "all_reduce",
-    "The sum, max or min of the arrays that the workers of a group have.",
+    "The sum, max or min of the arrays of the workers of a group.",
     infer=_infer_all_reduce,
     vjp=None,
     kernels=_COPY,
@@ -92,7 +90,7 @@ all_reduce = op(
 
 all_gather = op(
     "all_gather",
-    "The arrays of the workers of a group, one behind the other.",
+    "The arrays of the workers of a group, concatenated.",
     infer=_infer_all_gather,
     vjp=None,
     kernels=_COPY,
@@ -102,7 +100,7 @@ all_gather = op(
 
 all_to_all = op(
     "all_to_all",
-    "From each worker of a group the part of its array that is for this one, one behind the other.",
+    "The parts for this worker of the arrays of all workers of a group, concatenated.",
     infer=_infer_all_to_all,
     vjp=None,
     kernels=_COPY,
@@ -118,16 +116,16 @@ def _infer_in_range(index: Spec, *, n: Any, extra: Any = None) -> Spec:
     rules.index("in_range", index)
     rules.size("in_range", "n", n)
     if extra is not None and type(extra) is not int:
-        raise ArgumentError(f"in_range: extra must be an int or None, not {rules.shown(extra)}")
+        raise ArgumentError(f"in_range: extra must be an int or None, got {rules.shown(extra)}")
     return index
 
 
 in_range = op(
     "in_range",
-    "An index whose elements must lie in [0, n), or be `extra`: for shards, on which an op's own check would not do.",
+    "An index whose elements must be in [0, n) or equal to `extra`; for shards of an index.",
     infer=_infer_in_range,
     indices=lambda index, *, n, extra=None: {0: (n, extra)},
-    factors=pointwise,  # it moves elements, but a part of a value need not lie where the value does
+    factors=pointwise,  # it moves elements, but a part of a value may have another layout than the value
     vjp=None,
     kernels={"array": lambda xp, x, **attrs: xp.array(x), "torch": _copy_torch},
     samples=lambda rng: [
@@ -141,13 +139,13 @@ in_range = op(
 def _infer_shard(x: Spec, *, layout: Any) -> Spec:
     rules.tensor("shard", x)
     if type(layout) is not str or len(layout) > 1000:
-        raise ArgumentError(f"shard: a layout is a text like '[100@x .]', not {rules.shown(layout)}")
+        raise ArgumentError(f"shard: layout must be a string such as '[100@x .]', got {rules.shown(layout)}")
     return x
 
 
 shard = op(
     "shard",
-    "The same tensor, which shall lie on the session's workers as its layout says; so shall its gradient.",
+    "The same tensor with the given layout on the session's mesh; its gradient gets that layout too.",
     infer=_infer_shard,
     factors=pointwise,
     moves=True,

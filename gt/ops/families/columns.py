@@ -11,7 +11,7 @@ from gt import dtypes
 from gt.errors import DTypeError, ShapeError
 from gt.ops import rules
 from gt.ops.families import windows
-from gt.ops.record import Sample, Site, op, ops
+from gt.ops.record import Rng, Sample, Site, op, ops
 from gt.program import Spec, spec
 
 Sizes = tuple[int, ...]
@@ -36,7 +36,7 @@ def _infer_im2col(x: Spec, *, kernel: Any, dilation: Any, padding: Any, stride: 
     _dtype("unfold", x, dtypes.bool_)
     kernel, dilation, padding, stride = _attributes("unfold", kernel, dilation, padding, stride)
     if x.ndim != 4:
-        raise ShapeError(f"unfold: images are (batch, channels, height, width), not {x.shape}")
+        raise ShapeError(f"unfold: expected images (batch, channels, height, width), got shape {x.shape}")
     outs = windows.counts("unfold", x.shape[2:], kernel, stride, padding, dilation)
     return spec((x.shape[0], x.shape[1] * math.prod(kernel), math.prod(outs)), x.dtype)
 
@@ -47,9 +47,9 @@ def _infer_col2im(x: Spec, *, sizes: Any, kernel: Any, dilation: Any, padding: A
     kernel, dilation, padding, stride = _attributes("fold", kernel, dilation, padding, stride)
     sizes = windows.positive("fold", "output_size", sizes, 2)
     if x.ndim != 3:
-        raise ShapeError(f"fold: columns are (batch, channels * kernel, windows), not {x.shape}")
+        raise ShapeError(f"fold: expected columns (batch, channels * kernel, windows), got shape {x.shape}")
     if x.shape[1] % math.prod(kernel):
-        raise ShapeError(f"fold: columns of {x.shape[1]} elements are no multiple of a kernel of {kernel}")
+        raise ShapeError(f"fold: the size of columns must be a multiple of the kernel {kernel}, got {x.shape[1]}")
     outs = windows.counts("fold", sizes, kernel, stride, padding, dilation)
     if x.shape[2] != math.prod(outs):
         raise ShapeError(
@@ -90,7 +90,7 @@ def _col2im_torch(torch: Any, site: Site, **attrs: Any) -> Any:
     return lambda x: f(x, *a)
 
 
-def _cases(rng: np.random.Generator) -> list[tuple[Any, dict[str, Any]]]:
+def _cases(rng: Rng) -> list[tuple[Any, dict[str, Any]]]:
     return [
         (rng.normal(size=(2, 3, 4, 5)), {"kernel": (2, 3), "dilation": (1, 1), "padding": (0, 0), "stride": (1, 1)}),
         (rng.normal(size=(1, 2, 5, 4)), {"kernel": (2, 2), "dilation": (2, 1), "padding": (1, 2), "stride": (2, 3)}),
@@ -98,7 +98,7 @@ def _cases(rng: np.random.Generator) -> list[tuple[Any, dict[str, Any]]]:
     ]
 
 
-def _col2im_samples(rng: np.random.Generator) -> list[Sample]:
+def _col2im_samples(rng: Rng) -> list[Sample]:
     samples: list[Sample] = []
     for x, a in _cases(rng):
         outs = windows.counts("fold", x.shape[2:], a["kernel"], a["stride"], a["padding"], a["dilation"])
@@ -116,11 +116,12 @@ im2col = op(
     vjp=(lambda g, y, x, **attrs: ops.col2im(g, sizes=x.shape[2:], **attrs),),
     kernels={"array": _im2col_array, "torch": _im2col_torch},
     samples=lambda rng: [((x,), a) for x, a in _cases(rng)],
+    flops=0,
 )
 
 col2im = op(
     "col2im",
-    "Images of the given sizes out of columns, added up where windows overlap.",
+    "Images of the given sizes from columns; where windows overlap, their elements are added.",
     infer=_infer_col2im,
     factors="n ... -> n ...",
     linear=((0,),),

@@ -8,24 +8,22 @@ conj, real, imag, view_as_real and view_as_complex are views: `put` says what th
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from gt import dtypes
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import rules
-from gt.ops.record import Sample, Site, fill, op, ops
+from gt.ops.record import FLOAT32_ON_CPU, Rng, Sample, Site, fill, op, ops
 from gt.ops.sharding import letters, pointwise
 from gt.program import Spec, spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 
 def _needs_complex(name: str, x: Spec) -> None:
     rules.tensor(name, x)
     if not x.dtype.is_complex:
-        raise DTypeError(f"{name}: needs a complex type, not {x.dtype.name}")
+        raise DTypeError(f"{name}: expected a complex dtype, got {x.dtype.name}")
 
 
 def _draw(rng: Rng, *size: int) -> Any:
@@ -135,7 +133,7 @@ def _angle_torch(torch: Any, site: Site) -> Any:
 
 angle = op(
     "angle",
-    "The angle of complex numbers; 0 or pi of real ones.",
+    "The angle of complex numbers in radians; 0 or pi for real numbers.",
     infer=_infer_angle,
     factors=pointwise,
     vjp=(_angle_dx,),
@@ -155,7 +153,7 @@ def _infer_complex(real: Spec, imag: Spec) -> Spec:
     rules.tensor("complex", real, imag)
     for x in (real, imag):
         if x.dtype not in (dtypes.float32, dtypes.float64):
-            raise DTypeError(f"complex: the parts are float32 or float64, not {x.dtype.name}; cast first")
+            raise DTypeError(f"complex: expected parts of float32 or float64, got {x.dtype.name}; cast first")
     rules.same_dtype("complex", real, imag)
     return spec(rules.broadcast("complex", real.shape, imag.shape), real.dtype.to_complex())
 
@@ -179,13 +177,14 @@ def _pairs(rng: Rng) -> list[Sample]:
 
 complex_ = op(
     "complex",
-    "Complex numbers of their real and imaginary parts.",
+    "Complex numbers, given their real and imaginary parts.",
     infer=_infer_complex,
     factors=pointwise,
     linear=((0, 1),),
     vjp=(lambda g, y, real, imag: ops.real(g), lambda g, y, real, imag: ops.imag(g)),
     kernels={"numpy": _complex_numpy, "jax_lib": _complex_jax},
     samples=_pairs,
+    flops=0,
 )
 
 # -- complex numbers as pairs ----------------------------------------------------------------
@@ -198,7 +197,7 @@ def _infer_view_as_real(x: Spec) -> Spec:
 
 view_as_real = op(
     "view_as_real",
-    "Complex numbers as pairs of real ones, in a last dimension of size 2.",
+    "Complex numbers as pairs of real numbers, in a new last dimension of size 2.",
     infer=_infer_view_as_real,
     factors=lambda x: f"{' '.join(letters(x.ndim))} -> {' '.join(letters(x.ndim))} ...",
     linear=((0,),),
@@ -213,14 +212,14 @@ view_as_real = op(
 def _infer_view_as_complex(x: Spec) -> Spec:
     rules.tensor("view_as_complex", x)
     if x.dtype not in (dtypes.float32, dtypes.float64):
-        raise DTypeError(f"view_as_complex: takes float32 or float64, not {x.dtype.name}; cast first")
+        raise DTypeError(f"view_as_complex: expected float32 or float64, got {x.dtype.name}; cast first")
     if not x.shape or x.shape[-1] != 2:
-        raise ShapeError(f"view_as_complex: the last dimension has size 2, not {x.shape}")
+        raise ShapeError(f"view_as_complex: the last dimension must have size 2, got shape {x.shape}")
     return spec(x.shape[:-1], x.dtype.to_complex())
 
 
 def _as_complex_torch(torch: Any, site: Site) -> Any:
-    if not site.specs[0].size:  # which may lie in any way
+    if not site.specs[0].size:  # whose strides may be anything
         return lambda x: torch.complex(x[..., 0], x[..., 1])
 
     def run(x: Any) -> Any:
@@ -235,7 +234,7 @@ def _as_complex_torch(torch: Any, site: Site) -> Any:
 
 view_as_complex = op(
     "view_as_complex",
-    "Pairs of real numbers, in a last dimension of size 2, as complex ones.",
+    "Pairs of real numbers, in a last dimension of size 2, as complex numbers.",
     infer=_infer_view_as_complex,
     factors=lambda x: f"{' '.join(letters(x.ndim - 1))} ... -> {' '.join(letters(x.ndim - 1))}",
     linear=((0,),),
@@ -252,6 +251,7 @@ view_as_complex = op(
         ((rng.normal(size=2).astype(np.float32),), {}),
         ((np.zeros((0, 2), np.float32),), {}),
     ],
+    autocast=FLOAT32_ON_CPU,
 )
 
 
@@ -264,10 +264,11 @@ def _infer_polar(abs: Spec, angle: Spec) -> Spec:
 
 polar = op(
     "polar",
-    "Complex numbers of their absolute values and angles.",
+    "Complex numbers, given their absolute values and angles.",
     infer=_infer_polar,
     factors=pointwise,
     vjp=None,
     compose=lambda abs, angle: ops.complex(abs * ops.cos(angle), abs * ops.sin(angle)),
     samples=_pairs,
+    autocast=FLOAT32_ON_CPU,
 )

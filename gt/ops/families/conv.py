@@ -16,7 +16,7 @@ from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.families import windows
 from gt.ops.families.channels_last import FAST, choose, empty, order_of, put
-from gt.ops.record import Sample, Site, conj, op, ops
+from gt.ops.record import LOWER, Rng, Sample, Site, conj, op, ops
 from gt.program import Spec, spec
 
 Sizes = tuple[int, ...]
@@ -28,7 +28,7 @@ def _names(x: Spec) -> str:
 
 def _attributes(name: str, n: int, stride: Any, padding: Any, dilation: Any, groups: Any) -> tuple[Sizes, Sizes, Sizes]:
     if type(groups) is not int or groups < 1:
-        raise ArgumentError(f"{name}: groups={rules.shown(groups)} is not a positive int")
+        raise ArgumentError(f"{name}: groups must be an int > 0, got {rules.shown(groups)}")
     return (
         windows.positive(name, "stride", stride, n),
         windows.padding(name, padding, n),
@@ -42,7 +42,7 @@ def _check(name: str, x: Spec, weight: Spec) -> int:
     rules.not_bool(name, x.dtype)
     rules.same_dtype(name, x, weight)
     if x.ndim < 3:
-        raise ShapeError(f"{name}: an input is (batch, channels, sizes ...), not {x.shape}")
+        raise ShapeError(f"{name}: expected an input (batch, channels, sizes...), got shape {x.shape}")
     if weight.ndim != x.ndim:
         raise ShapeError(f"{name}: weight {weight.shape} has {weight.ndim} dimensions, input {x.shape} has {x.ndim}")
     if any(k < 1 for k in weight.shape[2:]):
@@ -52,17 +52,17 @@ def _check(name: str, x: Spec, weight: Spec) -> int:
 
 def _groups(name: str, outputs: int, groups: int) -> None:
     if outputs % groups or not outputs:
-        raise ShapeError(f"{name}: {outputs} channels do not divide into {groups} groups")
+        raise ShapeError(f"{name}: {outputs} channels cannot be divided into {groups} groups")
 
 
 def _bias(name: str, bias: tuple[Spec, ...], x: Spec, channels: int) -> None:
     if len(bias) > 1:
-        raise ArgumentError(f"{name}: {len(bias)} biases")
+        raise ArgumentError(f"{name}: expected at most one bias, got {len(bias)}")
     for b in bias:
         rules.tensor(name, b)
         rules.same_dtype(name, x, b)
         if b.shape != (channels,):
-            raise ShapeError(f"{name}: {channels} output channels need a bias of shape ({channels},), not {b.shape}")
+            raise ShapeError(f"{name}: expected a bias of {channels} output channels, got shape {b.shape}")
 
 
 def _infer(x: Spec, weight: Spec, *bias: Spec, stride: Any, padding: Any, dilation: Any, groups: Any) -> Spec:
@@ -84,7 +84,7 @@ def _infer(x: Spec, weight: Spec, *bias: Spec, stride: Any, padding: Any, dilati
 def _fits(name: str, g: Spec, sizes: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> None:
     outs = windows.counts(name, sizes, kernel, stride, padding, dilation)
     if g.shape[2:] != outs:
-        raise ShapeError(f"{name}: {g.shape[2:]} is not what {sizes} is convolved to, {outs}")
+        raise ShapeError(f"{name}: a gradient of sizes {outs} belongs to an input of sizes {sizes}, got {g.shape[2:]}")
 
 
 def _infer_dx(
@@ -269,7 +269,7 @@ def _dw_torch(torch: Any, site: Site, *, kernel: Any, stride: Any, padding: Any,
     f, none, shape = torch.ops.aten.convolution_backward.default, [0] * len(kernel), site.results[0].shape
     which = [False, True, False]
     order = choose(torch, site.device, site.specs[1], site.results[0], site.specs[0])
-    # As the weight lies, which it meets next.
+    # In the memory format of the weight, with which it is used next.
     plain = torch.contiguous_format if site.device == "cpu" or order else None
 
     def run(g: Any, x: Any, bias: None) -> Any:
@@ -283,7 +283,7 @@ def _dw_torch(torch: Any, site: Site, *, kernel: Any, stride: Any, padding: Any,
 # -- samples ---------------------------------------------------------------------------------
 
 
-def _cases(rng: np.random.Generator) -> list[tuple[Any, Any, dict[str, Any]]]:
+def _cases(rng: Rng) -> list[tuple[Any, Any, dict[str, Any]]]:
     """(input, weight, attributes)."""
     rows: list[tuple[Sizes, Sizes, Sizes, Sizes, Sizes, int]] = [
         ((2, 3, 7), (4, 3, 3), (1,), (0,), (1,), 1),
@@ -302,13 +302,13 @@ def _cases(rng: np.random.Generator) -> list[tuple[Any, Any, dict[str, Any]]]:
     return [*cases, (x + 1j * rng.normal(size=x.shape), w - 1j * rng.normal(size=w.shape), a)]
 
 
-def _sample_g(rng: np.random.Generator, x: Any, w: Any, a: dict[str, Any]) -> Any:
+def _sample_g(rng: Rng, x: Any, w: Any, a: dict[str, Any]) -> Any:
     outs = windows.counts("conv", x.shape[2:], w.shape[2:], a["stride"], a["padding"], a["dilation"])
     g = rng.normal(size=(x.shape[0], w.shape[0], *outs))
     return g + 1j * rng.normal(size=g.shape) if np.iscomplexobj(x) else g
 
 
-def _conv_samples(rng: np.random.Generator) -> list[Sample]:
+def _conv_samples(rng: Rng) -> list[Sample]:
     return [
         ((x, w, *(rng.normal(size=w.shape[0]).astype(x.dtype) for _ in range(b))), a)
         for i, (x, w, a) in enumerate(_cases(rng))
@@ -316,7 +316,7 @@ def _conv_samples(rng: np.random.Generator) -> list[Sample]:
     ]
 
 
-def _dx_samples(rng: np.random.Generator) -> list[Sample]:
+def _dx_samples(rng: Rng) -> list[Sample]:
     return [
         (
             (_sample_g(rng, x, w, a), w, *(rng.normal(size=x.shape[1]).astype(x.dtype) for _ in range(b))),
@@ -327,7 +327,7 @@ def _dx_samples(rng: np.random.Generator) -> list[Sample]:
     ]
 
 
-def _dw_samples(rng: np.random.Generator) -> list[Sample]:
+def _dw_samples(rng: Rng) -> list[Sample]:
     return [((_sample_g(rng, x, w, a), x), {"kernel": w.shape[2:], **a}) for x, w, a in _cases(rng)]
 
 
@@ -429,14 +429,20 @@ def _dw_local(shard: Any, g: Any, x: Any, *, padding: Sizes, groups: int, **attr
     return shard.again(g, x, padding=_padded(shard, padding), groups=_in_group(shard, groups), **attrs)
 
 
+def _products(g: Spec, weight: Sizes, *bias: Spec) -> int:
+    """The work of a convolution, given its result (or the gradient of it) and the shape of its weight."""
+    return 2 * g.size * math.prod(weight[1:]) + sum(g.size for _ in bias)
+
+
 conv = op(
     "conv",
-    "The correlation of an input (batch, channels, sizes ...) with a weight (outputs, channels, kernel ...).",
+    "The convolution of an input (batch, channels, sizes...) with a weight (outputs, channels, kernel...).",
     infer=_infer,
     factors=lambda x, w, *b, groups, **attrs: _rule("n {c} h~, {o} c !k", "n {o} h", x.ndim - 2, groups, len(b), "{o}"),
     linear=((0, 2), (1, 2)),
     window=_window,
     local=_local,
+    flops=lambda x, w, *b, **attrs: _products(_infer(x, w, *b, **attrs), w.shape, *b),
     vjp=(
         lambda g, y, x, w, *b, **attrs: ops.conv_dx(g, conj(w), sizes=x.shape[2:], **attrs),
         lambda g, y, x, w, *b, **attrs: ops.conv_dw(g, conj(x), kernel=w.shape[2:], **attrs),
@@ -444,16 +450,20 @@ conv = op(
     ),
     kernels={"array": _conv_array, "jax_lib": _conv_jax, "torch": _conv_torch},
     samples=_conv_samples,
+    autocast=LOWER,
 )
 
 conv_dx = op(
     "conv_dx",
-    "The gradient of conv by an input of the given sizes (a transposed convolution), plus a bias if there is one.",
+    "A transposed convolution, the gradient of conv with respect to its input; plus an optional bias.",
     infer=_infer_dx,
     factors=lambda g, w, *b, groups, **attrs: _rule("n {o} h~, {o} c !k", "n {c} h", g.ndim - 2, groups, len(b), "{c}"),
     linear=((0, 2), (1, 2)),
     window=_dx_window,
     local=_dx_local,
+    flops=lambda g, w, *b, sizes, groups, **attrs: (
+        _products(g, w.shape) + len(b) * g.shape[0] * w.shape[1] * groups * math.prod(sizes)
+    ),
     vjp=(
         lambda u, z, g, w, *b, **attrs: ops.conv(u, conj(w), **_without_sizes(attrs)),
         lambda u, z, g, w, *b, **attrs: ops.conv_dw(conj(g), u, kernel=w.shape[2:], **_without_sizes(attrs)),
@@ -461,16 +471,18 @@ conv_dx = op(
     ),
     kernels={"array": _dx_array, "jax_lib": _dx_jax, "torch": _dx_torch},
     samples=_dx_samples,
+    autocast=LOWER,
 )
 
 conv_dw = op(
     "conv_dw",
-    "The gradient of conv by a weight with a kernel of the given sizes.",
+    "The gradient of conv with respect to a weight with a kernel of the given sizes.",
     infer=_infer_dw,
     factors=lambda g, x, *, groups, **attrs: _rule("n {o} h, n {c} h~", "{o} c !k", x.ndim - 2, groups),
     linear=((0,), (1,)),
     window=lambda g, x, *, kernel, **attrs: _windows(kernel, **attrs),
     local=_dw_local,
+    flops=lambda g, x, *, kernel, groups, **attrs: _products(g, (g.shape[1], x.shape[1] // groups, *kernel)),
     vjp=(
         lambda u, z, g, x, *, kernel, **attrs: ops.conv(conj(x), u, **attrs),
         lambda u, z, g, x, *, kernel, **attrs: ops.conv_dx(conj(g), u, sizes=x.shape[2:], **attrs),

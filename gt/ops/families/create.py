@@ -32,7 +32,7 @@ def _full_graph(torch: Any, site: Site, *, shape: Any, dtype: str) -> Any:
 
 full = op(
     "full",
-    "One number everywhere.",
+    "A tensor filled with one number.",
     infer=_infer_full,
     factors=created,
     local=same_shape,
@@ -48,6 +48,7 @@ full = op(
         ((True,), {"shape": (0, 3), "dtype": "bool"}),
         ((0,), {"shape": (2,), "dtype": "bfloat16"}),
     ],
+    flops=0,
 )
 
 
@@ -94,7 +95,7 @@ def _arange_local(shard: Any, start: Any, step: Any, *, n: int, dtype: str) -> A
 
 arange = op(
     "arange",
-    "start, start + step, ...: n numbers.",
+    "n numbers: start, start + step, start + 2 * step, ...",
     infer=_infer_arange,
     factors=", -> n@",
     local=_arange_local,
@@ -106,19 +107,20 @@ arange = op(
         ((0.5, 0.1), {"n": 7, "dtype": "float32"}),
         ((0, 1), {"n": 0, "dtype": "float64"}),
     ],
+    flops=0,
 )
 
 
 def _infer_data(data: Spec, *, shape: Any, dtype: Any) -> Spec:
     if data is not SCALARS["d"]:
-        raise ArgumentError("data: takes bytes")
+        raise ArgumentError("data: expected bytes")
     return spec(rules.shape("data", shape), rules.dtype("data", dtype))
 
 
 def _measured(data: bytes, shape: Any, dtype: str) -> bytes:
     wanted = math.prod(shape) * dtypes.BY_NAME[dtype].itemsize
     if len(data) != wanted:
-        raise ArgumentError(f"data: {len(data)} bytes for {dtype} of shape {tuple(shape)}, which has {wanted}")
+        raise ArgumentError(f"data: {dtype} of shape {tuple(shape)} needs {wanted} bytes, got {len(data)}")
     return data
 
 
@@ -146,7 +148,7 @@ def _data_torch(torch: Any, site: Site, *, shape: Any, dtype: str) -> Any:
 
 def _data_graph(torch: Any, site: Site, *, shape: Any, dtype: str) -> Any:
     target, kind = tuple(shape), getattr(torch, dtype)
-    # A clone: the bytes lie in memory that the next call writes to.
+    # A clone: the bytes are in memory that the next call overwrites.
     return lambda data: data.view(kind).view(target).clone()
 
 
@@ -156,7 +158,7 @@ def _bytes_of(x: Any) -> bytes:
 
 data = op(
     "data",
-    "Small host data, passed by value with the call.",
+    "A small tensor of host data that is sent with the call.",
     infer=_infer_data,
     vjp=None,
     kernels={"array": _data_array, "jax": _data_jax, "torch": _data_torch, "torch_graph": _data_graph},
@@ -166,4 +168,5 @@ data = op(
         ((_bytes_of(np.array(True)),), {"shape": (), "dtype": "bool"}),
         ((b"",), {"shape": (0, 2), "dtype": "int64"}),
     ],
+    flops=0,
 )

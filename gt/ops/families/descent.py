@@ -3,7 +3,7 @@
 All tensors are of one shape and dtype; the numbers come with the call. What can be computed of numbers alone (bias
 corrections, decayed learning rates, `1 - beta`) is computed by whoever records the step, and passed.
 
-They are not written in place: their kernels would need memory for what lies between, and a commit may allocate none.
+They are not written in place: their kernels would need memory for intermediate values, and a commit may allocate none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from gt.errors import ArgumentError
 from gt.ops import rules
 from gt.ops.families.update import same_tensors
-from gt.ops.record import Op, Sample, op, ops
+from gt.ops.record import Op, Rng, Sample, op, ops
 from gt.ops.sharding import pointwise
 from gt.program import Spec
 
@@ -30,7 +30,7 @@ def _step(name: str, doc: str, compose: Callable[..., Any], tensors: int, number
         _check(name, operands, tensors, count)
         return (operands[0], *operands[2:tensors])
 
-    def samples(rng: np.random.Generator) -> list[Sample]:
+    def samples(rng: Rng) -> list[Sample]:
         return [((*_arrays(rng, size, tensors), *numbers), {}) for size in [(3, 4), (), (0, 2)]]
 
     return op(name, doc, infer=infer, factors=pointwise, vjp=None, compose=compose, samples=samples)
@@ -39,13 +39,13 @@ def _step(name: str, doc: str, compose: Callable[..., Any], tensors: int, number
 def _check(name: str, operands: Sequence[Spec], tensors: int, count: int) -> None:
     if len(operands) != count:
         raise ArgumentError(
-            f"{name}: takes {tensors} tensors and {count - tensors} numbers, not {len(operands)} operands"
+            f"{name}: expected {tensors} tensors and {count - tensors} numbers, got {len(operands)} operands"
         )
     same_tensors(name, *operands[:tensors])
     rules.number(name, *operands[tensors:])
 
 
-def _arrays(rng: np.random.Generator, size: tuple[int, ...], tensors: int) -> list[Any]:
+def _arrays(rng: Rng, size: tuple[int, ...], tensors: int) -> list[Any]:
     """A parameter, a gradient, and a state that may be taken for sums of squares."""
     state = [np.asarray(rng.uniform(0.5, 1.0, size)) for _ in range(tensors - 2)]
     return [rng.normal(size=size), rng.normal(size=size), *state]
@@ -102,7 +102,7 @@ def _adadelta(p: Any, g: Any, square: Any, delta: Any, lr: Any, rho: Any, rest: 
 
 
 adadelta = _step(
-    "adadelta", "One step of Adadelta: the new parameter, mean square gradient and mean square move.", _adadelta, 4,
+    "adadelta", "One step of Adadelta: the new parameter, mean square gradient and mean square update.", _adadelta, 4,
     (0.5, 0.9, 0.1, 1e-6),
 )  # fmt: skip
 
@@ -128,7 +128,7 @@ def _rmsprop(p: Any, g: Any, square: Any, *rest: Any, centered: bool, momentum: 
     return p - move * lr, *state
 
 
-def _rmsprop_samples(rng: np.random.Generator) -> list[Sample]:
+def _rmsprop_samples(rng: Rng) -> list[Sample]:
     cases: list[Sample] = []
     for size in [(3, 4), (), (0, 2)]:
         for centered in (False, True):
@@ -145,7 +145,7 @@ def _rmsprop_samples(rng: np.random.Generator) -> list[Sample]:
 
 rmsprop = op(
     "rmsprop",
-    "One step of RMSprop: the new parameter, mean square, and where asked for the mean and the momentum.",
+    "One step of RMSprop: the new parameter and mean square; optionally the mean and the momentum buffer.",
     infer=_infer_rmsprop,
     factors=pointwise,
     vjp=None,
@@ -177,6 +177,6 @@ asgd = _step(
     (0.999, 0.01, 0.5),
 )  # fmt: skip
 rprop = _step(
-    "rprop", "One step of Rprop: the new parameter, gradient that counted, and step sizes.", _rprop, 4,
+    "rprop", "One step of Rprop: the new parameter, previous gradient and step sizes.", _rprop, 4,
     (0.0, 0.5, 1.2, 1e-6, 50.0),
 )  # fmt: skip

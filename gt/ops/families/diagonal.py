@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from gt.errors import ArgumentError, DimError, ShapeError
 from gt.ops import rules
-from gt.ops.record import Sample, Site, fill, op, ops
+from gt.ops.record import Rng, Sample, Site, fill, op, ops
 from gt.ops.sharding import letters
 from gt.program import Spec, spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 
 def _infer_diagonal(x: Spec, *, offset: Any, dim1: Any, dim2: Any) -> Spec:
@@ -23,7 +21,7 @@ def _infer(name: str, x: Spec, offset: Any, dim1: Any, dim2: Any) -> Spec:
     rules.tensor(name, x)
     rules.ints(name, "offset", (offset,))
     if abs(offset) >= 1 << 62:
-        raise ArgumentError(f"{name}: offset {rules.shown(offset)} is out of reach")
+        raise ArgumentError(f"{name}: offset must be an int of less than 64 bits, got {rules.shown(offset)}")
     a, b = rules.dim(name, dim1, x.ndim), rules.dim(name, dim2, x.ndim)
     if a == b:
         raise DimError(f"{name}: dim1 and dim2 are both {a}; a diagonal needs two dimensions")
@@ -95,7 +93,7 @@ def _scatter_rule(base: Spec, src: Spec, *, dim1: int, dim2: int, **attrs: Any) 
 
 diagonal = op(
     "diagonal",
-    "A diagonal of two dimensions, as a new last one.",
+    "A diagonal of two dimensions, as a new last dimension.",
     infer=_infer_diagonal,
     factors=lambda x, *, dim1, dim2, **attrs: " -> ".join(_names(x, dim1, dim2)),
     moves=True,

@@ -7,18 +7,17 @@ functions are conjugated, as in torch; `conj` leaves real ones alone.
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from gt import dtypes
 from gt.errors import ArgumentError, DTypeError
 from gt.ops import rules
-from gt.ops.record import Op, Sample, Site, conj, fill, op, ops
+from gt.ops.record import FLOAT32_ON_CUDA, Op, Rng, Sample, Site, conj, fill, op, ops
 from gt.ops.sharding import pointwise
 from gt.program import Spec, spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 # -- samples ---------------------------------------------------------------------------------
 
@@ -44,100 +43,64 @@ def _odd_values(rng: Rng) -> list[Sample]:
     ]
 
 
-# -- inference -------------------------------------------------------------------------------
-
-
-def to_float(name: str, complexes: bool = True) -> Any:
-    """Floats stay, integers become floats."""
-
-    def infer(x: Spec) -> Spec:
-        rules.tensor(name, x)
-        if not complexes:
-            rules.not_complex(name, x.dtype)
-        return spec(x.shape, rules.float_of(x))
-
-    return infer
-
-
-def _keeps(name: str, bools: bool = False, complexes: bool = False) -> Any:
-    def infer(x: Spec) -> Spec:
-        rules.tensor(name, x)
-        if not bools:
-            rules.not_bool(name, x.dtype)
-        if not complexes:
-            rules.not_complex(name, x.dtype)
-        return x
-
-    return infer
-
-
-def _to_bool(name: str, complexes: bool = True) -> Any:
-    def infer(x: Spec) -> Spec:
-        rules.tensor(name, x)
-        if not complexes:
-            rules.not_complex(name, x.dtype)
-        return spec(x.shape, dtypes.bool_)
-
-    return infer
-
-
 # -- ops that make floats --------------------------------------------------------------------
 
 
-def _smooth(name: str, doc: str, array: Any, vjp: Any, samples: Any = _reals, **more: Any) -> Op:
-    kernels = {"array": array, **more.pop("kernels", {})}
-    samples = _and_complex(samples)
-    more = {"promote": True, "factors": pointwise, **more}
-    return op(name, doc, infer=to_float(name), vjp=(vjp,), kernels=kernels, samples=samples, **more)
+def _numpys(name: str) -> Any:
+    """numpy's function of that name, which jax.numpy has too."""
+    return lambda xp, x: getattr(xp, name)(x)
 
 
+def _smooth(name: str, doc: str, vjp: Any, samples: Any = _reals, array: Any = None, **more: Any) -> Op:
+    """Floats stay floats, integers become floats. `array` is its kernel, if numpy has none of that name."""
+    kernels, samples = {"array": array or _numpys(name)}, _and_complex(samples)
+    infer = rules.unary(name, to="float")
+    return op(
+        name, doc, infer=infer, factors=pointwise, vjp=(vjp,), kernels=kernels, promote=True, samples=samples, **more
+    )
+
+
+#: Functions whose range or slope needs float32: autocast computes them so on CUDA.
+_steep = partial(_smooth, autocast=FLOAT32_ON_CUDA)
 _positives = _between(0.5, 3)
 _inside = _between(-0.9, 0.9)
 
-exp = _smooth("exp", "e to the power x.", lambda xp, x: xp.exp(x), lambda g, y, x: g * conj(y))
-exp2 = _smooth("exp2", "2 to the power x.", lambda xp, x: xp.exp2(x), lambda g, y, x: g * conj(y) * math.log(2))
-expm1 = _smooth("expm1", "exp(x) - 1, exact near 0.", lambda xp, x: xp.expm1(x), lambda g, y, x: g * (conj(y) + 1.0))
-log = _smooth("log", "The natural logarithm.", lambda xp, x: xp.log(x), lambda g, y, x: g / conj(x), _positives)
-log1p = _smooth(
-    "log1p", "log(1 + x), exact near 0.", lambda xp, x: xp.log1p(x), lambda g, y, x: g / (conj(x) + 1.0), _positives
+exp = _steep("exp", "The exponential function.", lambda g, y, x: g * conj(y))
+exp2 = _smooth("exp2", "2 to the power x.", lambda g, y, x: g * conj(y) * math.log(2))
+expm1 = _steep("expm1", "exp(x) - 1, accurate near 0.", lambda g, y, x: g * (conj(y) + 1.0))
+log = _steep("log", "The natural logarithm.", lambda g, y, x: g / conj(x), _positives)
+log1p = _steep("log1p", "log(1 + x), accurate near 0.", lambda g, y, x: g / (conj(x) + 1.0), _positives)
+
+
+def _log_to(base: int) -> Any:
+    """numpy's logarithm to a base. jax has none of complex numbers."""
+    own = _numpys(f"log{base}")
+    return lambda xp, x: own(xp, x) if x.dtype.kind != "c" else xp.log(x) / math.log(base)
+
+
+log2 = _steep(
+    "log2", "The logarithm to base 2.", lambda g, y, x: g / (conj(x) * math.log(2)), _positives, array=_log_to(2)
 )
-log2 = _smooth(
-    "log2",
-    "The logarithm to base 2.",
-    # Of complex numbers numpy's own would not do in jax.
-    lambda xp, x: xp.log2(x) if x.dtype.kind != "c" else xp.log(x) / math.log(2),
-    lambda g, y, x: g / (conj(x) * math.log(2)),
-    _positives,
+log10 = _steep(
+    "log10", "The logarithm to base 10.", lambda g, y, x: g / (conj(x) * math.log(10)), _positives, array=_log_to(10)
 )
-log10 = _smooth(
-    "log10",
-    "The logarithm to base 10.",
-    lambda xp, x: xp.log10(x) if x.dtype.kind != "c" else xp.log(x) / math.log(10),
-    lambda g, y, x: g / (conj(x) * math.log(10)),
-    _positives,
+sqrt = _smooth("sqrt", "The square root.", lambda g, y, x: g / (conj(y) * 2.0), _positives)
+rsqrt = _steep(
+    "rsqrt", "1 / sqrt(x).", lambda g, y, x: g * conj(y * y * y) * -0.5, _positives, lambda xp, x: 1 / xp.sqrt(x)
 )
-sqrt = _smooth("sqrt", "The square root.", lambda xp, x: xp.sqrt(x), lambda g, y, x: g / (conj(y) * 2.0), _positives)
-rsqrt = _smooth(
-    "rsqrt", "1 / sqrt(x).", lambda xp, x: 1 / xp.sqrt(x), lambda g, y, x: g * conj(y * y * y) * -0.5, _positives
+reciprocal = _steep("reciprocal", "1 / x.", lambda g, y, x: -(g * conj(y * y)), _positives, lambda xp, x: 1 / x)
+sin = _smooth("sin", "The sine.", lambda g, y, x: g * conj(ops.cos(x)))
+cos = _smooth("cos", "The cosine.", lambda g, y, x: -(g * conj(ops.sin(x))))
+tan = _steep("tan", "The tangent.", lambda g, y, x: g * conj(y * y + 1.0))
+asin = _steep("asin", "The inverse sine.", lambda g, y, x: g * conj(ops.rsqrt(1.0 - x * x)), _inside, _numpys("arcsin"))
+acos = _steep(
+    "acos", "The inverse cosine.", lambda g, y, x: -(g * conj(ops.rsqrt(1.0 - x * x))), _inside, _numpys("arccos")
 )
-reciprocal = _smooth("reciprocal", "1 / x.", lambda xp, x: 1 / x, lambda g, y, x: -(g * conj(y * y)), _positives)
-sin = _smooth("sin", "The sine.", lambda xp, x: xp.sin(x), lambda g, y, x: g * conj(ops.cos(x)))
-cos = _smooth("cos", "The cosine.", lambda xp, x: xp.cos(x), lambda g, y, x: -(g * conj(ops.sin(x))))
-tan = _smooth("tan", "The tangent.", lambda xp, x: xp.tan(x), lambda g, y, x: g * conj(y * y + 1.0))
-asin = _smooth(
-    "asin", "The arc sine.", lambda xp, x: xp.arcsin(x), lambda g, y, x: g * conj(ops.rsqrt(1.0 - x * x)), _inside
-)
-acos = _smooth(
-    "acos", "The arc cosine.", lambda xp, x: xp.arccos(x), lambda g, y, x: -(g * conj(ops.rsqrt(1.0 - x * x))), _inside
-)
-atan = _smooth("atan", "The arc tangent.", lambda xp, x: xp.arctan(x), lambda g, y, x: g / conj(x * x + 1.0))
-sinh = _smooth("sinh", "The hyperbolic sine.", lambda xp, x: xp.sinh(x), lambda g, y, x: g * conj(ops.cosh(x)))
-cosh = _smooth("cosh", "The hyperbolic cosine.", lambda xp, x: xp.cosh(x), lambda g, y, x: g * conj(ops.sinh(x)))
+atan = _smooth("atan", "The inverse tangent.", lambda g, y, x: g / conj(x * x + 1.0), array=_numpys("arctan"))
+sinh = _steep("sinh", "The hyperbolic sine.", lambda g, y, x: g * conj(ops.cosh(x)))
+cosh = _steep("cosh", "The hyperbolic cosine.", lambda g, y, x: g * conj(ops.sinh(x)))
 asinh = _smooth(
-    "asinh",
-    "The inverse of the hyperbolic sine.",
-    lambda xp, x: xp.arcsinh(x),
-    lambda g, y, x: g * conj(ops.rsqrt(x * x + 1.0)),
+    "asinh", "The inverse hyperbolic sine.", lambda g, y, x: g * conj(ops.rsqrt(x * x + 1.0)), array=_numpys("arcsinh")
 )
 
 
@@ -147,15 +110,9 @@ def _acosh_dx(g: Any, y: Any, x: Any) -> Any:
     return g * ops.rsqrt(x * x - 1.0)
 
 
-acosh = _smooth(
-    "acosh", "The inverse of the hyperbolic cosine.", lambda xp, x: xp.arccosh(x), _acosh_dx, _between(1.5, 4)
-)
+acosh = _smooth("acosh", "The inverse hyperbolic cosine.", _acosh_dx, _between(1.5, 4), _numpys("arccosh"))
 atanh = _smooth(
-    "atanh",
-    "The inverse of the hyperbolic tangent.",
-    lambda xp, x: xp.arctanh(x),
-    lambda g, y, x: g / conj(1.0 - x * x),
-    _inside,
+    "atanh", "The inverse hyperbolic tangent.", lambda g, y, x: g / conj(1.0 - x * x), _inside, _numpys("arctanh")
 )
 
 
@@ -167,7 +124,7 @@ def _sinc_dx(g: Any, y: Any, x: Any) -> Any:
     return ops.where(zero, 0.0, g * conj(slope))
 
 
-sinc = _smooth("sinc", "sin(pi x) / (pi x), and 1 at 0.", lambda xp, x: xp.sinc(x), _sinc_dx)
+sinc = _smooth("sinc", "sin(pi x) / (pi x), and 1 at 0.", _sinc_dx)
 
 
 def _tanh_vjp(g: Any, y: Any, x: Any) -> Any:
@@ -185,15 +142,15 @@ def _sigmoid(xp: Any, x: Any) -> Any:
     return xp.where(x >= 0, 1 / (1 + e), e / (1 + e))
 
 
-tanh = _smooth("tanh", "The hyperbolic tangent.", lambda xp, x: xp.tanh(x), _tanh_vjp)
-sigmoid = _smooth("sigmoid", "1 / (1 + exp(-x)).", _sigmoid, _sigmoid_vjp)
+tanh = _smooth("tanh", "The hyperbolic tangent.", _tanh_vjp)
+sigmoid = _smooth("sigmoid", "1 / (1 + exp(-x)).", _sigmoid_vjp, array=_sigmoid)
 
 # -- ops that keep the dtype -----------------------------------------------------------------
 
 neg = op(
     "neg",
     "-x.",
-    infer=_keeps("neg", complexes=True),
+    infer=rules.unary("neg", bools=False),
     factors=pointwise,
     linear=((0,),),
     vjp=(lambda g, y, x: -g,),
@@ -202,19 +159,13 @@ neg = op(
 )
 
 
-def _infer_abs(x: Spec) -> Spec:
-    rules.tensor("abs", x)
-    rules.not_bool("abs", x.dtype)
-    return spec(x.shape, x.dtype.to_real()) if x.dtype.is_complex else x
-
-
 abs_ = op(
     "abs",
     "The absolute value.",
-    infer=_infer_abs,
+    infer=rules.unary("abs", to="real", bools=False),
     factors=pointwise,
     vjp=(lambda g, y, x: g * ops.sgn(x),),
-    kernels={"array": lambda xp, x: xp.abs(x)},
+    kernels={"array": _numpys("abs")},
     samples=_and_complex(_reals),
 )
 
@@ -226,12 +177,13 @@ def _infer_square(x: Spec) -> Spec:
 
 square = op(
     "square",
-    "x times x; of bools in int64.",
+    "x * x; bools give int64.",
     infer=_infer_square,
     factors=pointwise,
     vjp=(lambda g, y, x: g * (conj(x) * 2.0),),
     kernels={"array": lambda xp, x: x * x},
     samples=_and_complex(_reals),
+    autocast=FLOAT32_ON_CUDA,
 )
 
 
@@ -263,7 +215,7 @@ def _sgn_dx(g: Any, y: Any, x: Any) -> Any:
 sign = op(
     "sign",
     "-1, 0 or 1.",
-    infer=_keeps("sign", bools=True),
+    infer=rules.unary("sign", complexes=False),
     factors=pointwise,
     vjp=(_zero,),
     kernels={"array": _sign},
@@ -271,8 +223,8 @@ sign = op(
 )
 sgn = op(
     "sgn",
-    "The sign; of complex numbers x / abs(x), and 0 at 0.",
-    infer=_keeps("sgn", bools=True, complexes=True),
+    "The sign; x / abs(x) for complex numbers, and 0 at 0.",
+    infer=rules.unary("sgn"),
     factors=pointwise,
     vjp=(_sgn_dx,),
     kernels={"array": _sign},
@@ -280,21 +232,21 @@ sgn = op(
 )
 
 
-def _whole(name: str, doc: str, array: Any) -> Op:
+def _whole(name: str, doc: str) -> Op:
     return op(
         name,
         doc,
-        infer=_keeps(name),
+        infer=rules.unary(name, bools=False, complexes=False),
         factors=pointwise,
         vjp=(_zero,),
-        kernels={"array": lambda xp, x: array(xp, x) if x.dtype.kind not in "iu" else x + 0},
+        kernels={"array": lambda xp, x: getattr(xp, name)(x) if x.dtype.kind not in "iu" else x + 0},
         samples=_reals,
     )
 
 
-floor = _whole("floor", "The largest integer not above x.", lambda xp, x: xp.floor(x))
-ceil = _whole("ceil", "The smallest integer not below x.", lambda xp, x: xp.ceil(x))
-trunc = _whole("trunc", "x without its fraction.", lambda xp, x: xp.trunc(x))
+floor = _whole("floor", "The largest integer <= x.")
+ceil = _whole("ceil", "The smallest integer >= x.")
+trunc = _whole("trunc", "x without its fractional part.")
 
 
 def _infer_round(x: Spec, *, decimals: int = 0) -> Spec:
@@ -302,7 +254,7 @@ def _infer_round(x: Spec, *, decimals: int = 0) -> Spec:
     rules.not_bool("round", x.dtype)
     rules.not_complex("round", x.dtype)
     if type(decimals) is not int:
-        raise ArgumentError(f"round: decimals is an int, not {rules.shown(decimals)}")
+        raise ArgumentError(f"round: decimals must be an int, got {rules.shown(decimals)}")
     if decimals:
         rules.floating("round", x)
     return x
@@ -310,7 +262,7 @@ def _infer_round(x: Spec, *, decimals: int = 0) -> Spec:
 
 round_ = op(
     "round",
-    "The nearest number of so many decimals, halves to the even one.",
+    "x rounded to a number of decimals; halves are rounded to even.",
     infer=_infer_round,
     factors=pointwise,
     vjp=(_zero,),
@@ -321,18 +273,18 @@ round_ = op(
 # -- tests -----------------------------------------------------------------------------------
 
 
-def _test(name: str, doc: str, array: Any, complexes: bool = True) -> Op:
-    infer, kernels = _to_bool(name, complexes), {"array": array}
+def _test(name: str, doc: str, array: Any = None, complexes: bool = True) -> Op:
+    infer, kernels = rules.unary(name, to="bool", complexes=complexes), {"array": array or _numpys(name)}
     return op(name, doc, infer=infer, factors=pointwise, vjp=None, kernels=kernels, samples=_odd_values)
 
 
-logical_not = _test("logical_not", "Whether x is zero.", lambda xp, x: xp.logical_not(x))
-isnan = _test("isnan", "Whether x is not a number.", lambda xp, x: xp.isnan(x))
-isinf = _test("isinf", "Whether x is infinite.", lambda xp, x: xp.isinf(x))
-isfinite = _test("isfinite", "Whether x is a finite number.", lambda xp, x: xp.isfinite(x))
+logical_not = _test("logical_not", "Whether x is zero.")
+isnan = _test("isnan", "Whether x is not a number.")
+isinf = _test("isinf", "Whether x is infinite.")
+isfinite = _test("isfinite", "Whether x is a finite number.")
 signbit = _test(
     "signbit",
-    "Whether the sign of x is minus; also that of -0.0.",
+    "Whether x has a minus sign; True for -0.0.",
     lambda xp, x: xp.signbit(x) if x.dtype.kind not in "biu" else x < 0,
     complexes=False,
 )
@@ -406,6 +358,7 @@ cast = op(
         ((np.array([1 + 2j, 3j, 0j]),), {"dtype": "bool"}),
         ((np.zeros((0, 2)),), {"dtype": "float16"}),
     ],
+    flops=0,
 )
 
 
@@ -414,14 +367,14 @@ def _infer_clamp(name: str) -> Any:
         rules.tensor(name, x)
         rules.either(name, x, *limits)
         if len(limits) != (2 if name == "clamp" else 1):
-            raise ArgumentError(f"{name}: {len(limits)} limits")
+            raise ArgumentError(f"{name}: wrong number of limits, got {len(limits)}")
         if len({s.weak for s in limits}) > 1:
-            raise ArgumentError(f"{name}: the limits are both numbers or both tensors")
+            raise ArgumentError(f"{name}: the limits must be both numbers or both tensors")
         common = dtypes.promote((x, *limits))
         if name == "clamp":
             rules.not_bool(name, common)
         if common.is_complex:
-            raise DTypeError(f"{name}: complex numbers have no order")
+            raise DTypeError(f"{name}: complex numbers are not ordered")
         return spec(rules.broadcast(name, x.shape, *[s.shape for s in limits]), common)
 
     return infer
@@ -447,7 +400,7 @@ def _within(x: Any, g: Any, lo: Any = None, hi: Any = None) -> Any:
 
 clamp = op(
     "clamp",
-    "x, but not below lo and not above hi.",
+    "x limited to the range from lo to hi.",
     infer=_infer_clamp("clamp"),
     factors=pointwise,
     vjp=(
@@ -461,7 +414,7 @@ clamp = op(
 )
 clamp_min = op(
     "clamp_min",
-    "x, but not below lo.",
+    "The larger of x and lo.",
     infer=_infer_clamp("clamp_min"),
     factors=pointwise,
     vjp=(lambda g, y, x, lo: _within(x, g, lo=lo), lambda g, y, x, lo: ops.where(ops.lt(x, lo), g, 0.0)),
@@ -471,7 +424,7 @@ clamp_min = op(
 )
 clamp_max = op(
     "clamp_max",
-    "x, but not above hi.",
+    "The smaller of x and hi.",
     infer=_infer_clamp("clamp_max"),
     factors=pointwise,
     vjp=(lambda g, y, x, hi: _within(x, g, hi=hi), lambda g, y, x, hi: ops.where(ops.gt(x, hi), g, 0.0)),

@@ -7,18 +7,16 @@ divided by how often it was used.
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from gt.errors import ShapeError
 from gt.ops import rules
 from gt.ops.families.placing import add_at
-from gt.ops.record import Site, fill, op, ops
+from gt.ops.record import Rng, Site, fill, op, ops
 from gt.ops.sharding import letters, masked, within
 from gt.program import Spec, spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 
 def _infer_embedding(weight: Spec, index: Spec, *, padding_idx: Any = -1, scale_grad_by_freq: Any = False) -> Spec:
@@ -27,7 +25,7 @@ def _infer_embedding(weight: Spec, index: Spec, *, padding_idx: Any = -1, scale_
     rules.ints("embedding", "padding_idx", (padding_idx,))
     rules.flag("embedding", "scale_grad_by_freq", scale_grad_by_freq)
     if weight.ndim != 2:
-        raise ShapeError(f"embedding: the weight is a matrix, not of shape {weight.shape}")
+        raise ShapeError(f"embedding: the weight must be a matrix, got shape {weight.shape}")
     return spec((*index.shape, weight.shape[1]), weight.dtype)
 
 
@@ -41,7 +39,7 @@ def _infer_embedding_dweight(
     rules.ints("embedding_dweight", "padding_idx", (padding_idx,))
     rules.flag("embedding_dweight", "scale_grad_by_freq", scale_grad_by_freq)
     if not g.shape or g.shape[:-1] != index.shape:
-        raise ShapeError(f"embedding_dweight: gradient {g.shape} is not one row per index of {index.shape}")
+        raise ShapeError(f"embedding_dweight: expected one row per index of {index.shape}, got {g.shape}")
     return spec((n, g.shape[-1]), g.dtype)
 
 
@@ -107,7 +105,7 @@ def _local(shard: Any, weight: Any, index: Any, **attrs: Any) -> Any:
 
 embedding = op(
     "embedding",
-    "The rows of a weight at `index`, of any shape.",
+    "The rows of a weight at `index`, a tensor of any shape.",
     infer=_infer_embedding,
     factors=_rule,
     linear=((0,),),
@@ -117,6 +115,7 @@ embedding = op(
     indices=lambda weight, index, **attrs: {1: (weight.shape[0], None)},
     # Not the last: what it asks for is not the slope of the function.
     samples=lambda rng: [((w, i), attrs) for w, i, attrs in _embedding_samples(rng)[:-1]],
+    flops=0,
 )
 
 
@@ -136,7 +135,7 @@ def _dweight_local(shard: Any, g: Any, index: Any, *, n: int, padding_idx: int =
 
 embedding_dweight = op(
     "embedding_dweight",
-    "The gradient of embedding by its weight of n rows.",
+    "The gradient of embedding with respect to its weight of n rows.",
     infer=_infer_embedding_dweight,
     factors=_dweight_rule,
     linear=((0,),),
@@ -148,4 +147,5 @@ embedding_dweight = op(
         ((rng.normal(size=(*i.shape, w.shape[1])), i), {"n": w.shape[0], **attrs})
         for w, i, attrs in _embedding_samples(rng)
     ],
+    flops=lambda g, index, **attrs: g.size,
 )

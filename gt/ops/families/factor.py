@@ -7,19 +7,17 @@ library's. Their gradients are those of functions that do not depend on it, as i
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from gt import dtypes
 from gt.errors import ArgumentError, AutogradError, ShapeError
 from gt.ops import rules
-from gt.ops.families.linalg import adjoint, as_diagonal, diagonal_of, in_float32, matrices, spread, well
-from gt.ops.record import Sample, Site, conj, fill, op, ops, unfit
+from gt.ops.families.linalg import adjoint, as_diagonal, cubes, diagonal_of, in_float32, matrices, spread, well
+from gt.ops.record import Rng, Sample, Site, conj, fill, op, ops, unfit
 from gt.ops.sharding import leading
 from gt.program import Spec, spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 
 def _cut(x: Any, dim: int, n: int) -> tuple[Any, Any]:
@@ -94,7 +92,7 @@ def _qr_torch(torch: Any, site: Site, *, mode: str) -> Any:
 
 linalg_qr = op(
     "linalg_qr",
-    "Matrices as a product of orthonormal columns and a triangle.",
+    "The QR decomposition of matrices.",
     infer=_infer_qr,
     factors=leading(2),
     vjp=(_qr_dx,),
@@ -107,6 +105,7 @@ linalg_qr = op(
         ((well(rng, 2, 3),), {"mode": "complete"}),
         ((np.zeros((2, 0, 3)),), {"mode": "reduced"}),
     ],
+    flops=lambda x, **attrs: cubes(x, 8 / 3),
 )
 
 # -- eigenvectors ----------------------------------------------------------------------------
@@ -176,6 +175,7 @@ linalg_eigh = op(
     vjp=(_eigh_dx,),
     kernels={"numpy": _eigh_numpy, "jax": _eigh_jax, "torch": _eigh_torch, "torch_graph": unfit},
     samples=_eigh_samples,
+    flops=lambda x, **attrs: cubes(x, 9),
 )
 
 
@@ -214,6 +214,7 @@ linalg_eig = op(
         ((np.array([[1.0, 2.0], [-3.0, 1.0]]),), {}),
         ((np.zeros((0, 2, 2)),), {}),
     ],
+    flops=lambda x, **attrs: cubes(x, 25),
 )
 
 # -- singular vectors ------------------------------------------------------------------------
@@ -274,7 +275,7 @@ def _svd_dx(g: Any, y: Any, x: Any, *, full_matrices: bool) -> Any:
 
 linalg_svd = op(
     "linalg_svd",
-    "Matrices as u @ diag(s) @ vh with orthonormal u and vh, and s in descending order.",
+    "The singular value decomposition u @ diag(s) @ vh of matrices, with s in descending order.",
     infer=_infer_svd,
     factors=leading(2),
     vjp=(_svd_dx,),
@@ -286,6 +287,7 @@ linalg_svd = op(
         ((well(rng, 3, 2).astype(np.float32),), {"full_matrices": True}),
         ((np.zeros((0, 2, 3)),), {"full_matrices": False}),
     ],
+    flops=lambda x, **attrs: cubes(x, 21),
 )
 
 # -- LU --------------------------------------------------------------------------------------
@@ -362,12 +364,13 @@ def _lu_dx(g: Any, y: Any, x: Any, *, pivot: bool) -> Any:
 
 linalg_lu_factor_ex = op(
     "linalg_lu_factor_ex",
-    "Two triangles in one matrix, the exchanges of rows before their product, and 0 where it is not singular.",
+    "The LU factors of matrices in one matrix, the pivots, and an info that is 0 where the matrix is not singular.",
     infer=_infer_lu,
     factors=leading(2),
     vjp=(_lu_dx,),
     kernels={"numpy": _lu_numpy, "jax_lib": _lu_jax, "torch": _lu_torch, "torch_graph": unfit},
     samples=lambda rng: [*[((rng.normal(size=s),), {"pivot": True}) for s in [(3, 3), (2, 2, 3), (4, 2), (0, 2, 2)]]],
+    flops=lambda x, **attrs: cubes(x, 2 / 3),
 )
 
 
@@ -408,7 +411,7 @@ def _permutation_torch(torch: Any, site: Site, *, m: int, dtype: str) -> Any:
 
 lu_permutation = op(
     "lu_permutation",
-    "The permutation matrix that LU's exchanges of rows, counted from 0, come to.",
+    "The permutation matrix of an LU decomposition, given its pivots counted from 0.",
     infer=_infer_permutation,
     factors=leading(1),
     vjp=None,

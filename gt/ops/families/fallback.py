@@ -22,7 +22,7 @@ from gt.dtypes import BY_NAME
 from gt.errors import ArgumentError, ProgramError
 from gt.ops import rules
 from gt.ops.families.torch_names import NAMES
-from gt.ops.record import Op, Sample, Site, fill, op, unfit
+from gt.ops.record import Op, Rng, Sample, Site, fill, op, unfit
 from gt.program import Spec, spec
 
 PROBE_NBYTES = 16384  #: The answer of a probe: JSON, padded with spaces.
@@ -57,7 +57,7 @@ def pack(x: Any, number: Callable[[Any], int | None]) -> Any:
     name = getattr(x, "name", None)
     if name in BY_NAME:
         return {"d": name}
-    raise ArgumentError(f"torch_op: an argument of type {type(x).__name__} cannot be passed on to torch")
+    raise ArgumentError(f"torch_op: cannot pass an argument of type {type(x).__name__} to torch")
 
 
 def _unpack(torch: Any, x: Any, tensors: list[Any]) -> Any:
@@ -83,7 +83,7 @@ def _read_call(name: str, call: Any, operands: int | None = None) -> tuple[list[
         raise ArgumentError(f"{rules.shown(name)}: the call does not describe arguments")
     for refused in ("out", "inplace", "generator"):
         if kwargs.get(refused):
-            raise ArgumentError(f"{name}: {refused}= cannot be passed on to torch")
+            raise ArgumentError(f"{name}: cannot pass {refused}= to torch")
     if operands is not None and any(not 0 <= k < operands for k in _numbers([args, *kwargs.values()])):
         raise ArgumentError(f"{name}: the call names an operand that does not exist")
     return args, kwargs
@@ -112,13 +112,13 @@ def _structure(torch: Any, out: Any) -> Any:
     """What came out, without the numbers in tensors."""
     if isinstance(out, torch.Tensor):
         if out.layout is not torch.strided or str(out.dtype).removeprefix("torch.") not in BY_NAME:
-            raise ArgumentError(f"its result is a tensor that GT cannot hold: {out.dtype}, {out.layout}")
+            raise ArgumentError(f"GT does not support its result: {out.dtype}, {out.layout}")
         return {"t": [list(out.shape), str(out.dtype).removeprefix("torch."), bool(out.requires_grad)]}
     if isinstance(out, list | tuple):
         return {"l": [_structure(torch, x) for x in out]}
     if out is None or isinstance(out, bool | int | float | str):
         return {"v": out}
-    raise ArgumentError(f"its result is of type {type(out).__name__}, not a tensor")
+    raise ArgumentError(f"expected a tensor as its result, got {type(out).__name__}")
 
 
 def _call(torch: Any, name: str, call: str, tensors: list[Any]) -> Any:
@@ -140,7 +140,7 @@ def _check(op: str, name: Any, call: Any, needs: Any) -> None:
     if name not in NAMES:
         raise ArgumentError(f"{op}: torch has no function {rules.shown(name)} that can be run on a worker")
     if not isinstance(call, str):
-        raise ArgumentError(f"{op}: the call is text")
+        raise ArgumentError(f"{op}: call must be a string")
     rules.ints(op, "needs", needs)
 
 
@@ -176,7 +176,7 @@ def _try(torch: Any, name: str, call: str, tensors: tuple[Any, ...], needs: Any)
 
 probe: Op = op(
     "torch_probe",
-    "What one of torch's functions would make of these operands, as JSON.",
+    "The shapes and dtypes that a function of torch returns for these operands, as JSON.",
     infer=_infer_probe,
     vjp=None,
     kernels={"torch": _probe_torch, "torch_graph": unfit},
@@ -193,10 +193,10 @@ def _declared(results: Any) -> tuple[tuple[Spec, bool], ...]:
     made = []
     for r in results if isinstance(results, list | tuple) else ():
         if not isinstance(r, list | tuple) or len(r) != 3 or type(r[2]) is not bool:
-            raise ArgumentError("torch_op: a result is a shape, a dtype, and whether it has a gradient")
+            raise ArgumentError("torch_op: a result must be a shape, a dtype, and whether it has a gradient")
         made.append((spec(rules.shape("torch_op", r[0]), rules.dtype("torch_op", r[1])), r[2]))
     if not made:
-        raise ArgumentError("torch_op: no result is declared")
+        raise ArgumentError("torch_op: expected at least one declared result")
     return tuple(made)
 
 
@@ -207,11 +207,11 @@ def _infer_op(
         rules.tensor("torch_op", *operands)
     _check("torch_op", name, call, needs)
     if type(order) is not int or not 0 <= order <= 8:
-        raise ArgumentError(f"torch_op: order {rules.shown(order)}")
+        raise ArgumentError(f"torch_op: order must be an int >= 0, got {rules.shown(order)}")
     declared = _declared(results)
     forms = Forms(rules.size("torch_op", "n", n), tuple(needs), sum(grad for _, grad in declared), order)
     if forms.sizes[-1] != len(operands) or any(not 0 <= k < len(operands) for k in forms.needs[-1]):
-        raise ProgramError(f"torch_op: {len(operands)} operands do not fit")
+        raise ProgramError(f"torch_op: the number of operands does not fit the call, got {len(operands)}")
     if order == 0:
         made = tuple(s for s, _ in declared)
     else:
@@ -269,7 +269,7 @@ def _op_torch(torch: Any, site: Site, *, name: str, call: str, n: int, needs: An
             made = [t.detach().to(site.device) for t in level(order, copies)]
         found = [(tuple(t.shape), t.dtype) for t in made]
         if found != wanted:
-            raise ProgramError(f"{name}: made {found} where {wanted} was expected")
+            raise ProgramError(f"{name}: expected the result {wanted}, got {found}")
         own = [t.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format) for t in made]
         return tuple(own) if len(own) > 1 else own[0]
 
@@ -291,8 +291,8 @@ def _op_vjp(
     return tuple(next(made) if k in wanted else None for k in range(len(operands)))
 
 
-def _samples(order: int) -> Callable[[np.random.Generator], list[Sample]]:
-    def samples(rng: np.random.Generator) -> list[Sample]:
+def _samples(order: int) -> Callable[[Rng], list[Sample]]:
+    def samples(rng: Rng) -> list[Sample]:
         cases: list[Sample] = []
         for shape in ((2, 3), (), (0, 3)):
             # In float64 whatever it is given: what comes out is declared.
@@ -313,7 +313,7 @@ def _samples(order: int) -> Callable[[np.random.Generator], list[Sample]]:
 
 torch_op: Op = op(
     "torch_op",
-    "One of torch's functions, run by torch.",
+    "A function of torch, run by torch on the worker.",
     infer=_infer_op,
     vjp=_op_vjp,
     kernels={"torch": _op_torch, "torch_graph": unfit},
@@ -322,7 +322,7 @@ torch_op: Op = op(
 #: The gradient is the same op of a higher order; a record of its own only so that programs are easy to read.
 back: Op = op(
     "torch_op_dx",
-    "The gradients of one of torch's functions, by torch's own autograd.",
+    "The gradients of a function of torch, computed by torch's autograd.",
     infer=_infer_op,
     vjp=_op_vjp,
     kernels={"torch": _op_torch, "torch_graph": unfit},
@@ -330,7 +330,7 @@ back: Op = op(
 )
 torch_call: Op = op(
     "torch_call",
-    "One of torch's functions that has no gradient, run by torch.",
+    "A function of torch that has no gradient, run by torch on the worker.",
     infer=_infer_op,
     vjp=None,
     kernels={"torch": _op_torch, "torch_graph": unfit},

@@ -6,18 +6,17 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+import math
+from typing import Any
 
 import numpy as np
 
 from gt import dtypes
 from gt.errors import DTypeError, ShapeError
 from gt.ops import rules
-from gt.ops.record import Sample, Site, fill, op, ops
+from gt.ops.record import Rng, Sample, Site, fill, op, ops
 from gt.ops.sharding import beside
 from gt.program import Spec, spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 _NORMS = ("none", "root", "n")  #: in torch's order
 _FORWARD = {"none": "backward", "root": "ortho", "n": "forward"}  #: numpy's names, for a forward transform
@@ -28,19 +27,26 @@ def _check(name: str, x: Spec, dims: Any, norm: Any, complex: bool) -> tuple[int
     rules.tensor(name, x)
     if x.dtype.is_complex is not complex or not x.dtype.is_differentiable:
         kind = "complex" if complex else "real floating"
-        raise DTypeError(f"{name}: takes a {kind} type, not {x.dtype.name}")
+        raise DTypeError(f"{name}: expected a {kind} dtype, got {x.dtype.name}")
     rules.choice(name, "norm", norm, _NORMS)
     checked = rules.dims(name, dims, x.ndim)
     if not checked:
-        raise ShapeError(f"{name}: no dimension is transformed")
+        raise ShapeError(f"{name}: expected at least one dimension to transform")
     for d in checked:
         if not x.shape[d]:
-            raise ShapeError(f"{name}: dimension {d} of {x.shape} has no points to transform")
+            raise ShapeError(f"{name}: dimension {d} of shape {x.shape} must have size > 0")
     return checked
 
 
 def _resized(shape: tuple[int, ...], d: int, n: int) -> tuple[int, ...]:
     return (*shape[:d], n, *shape[d + 1 :])
+
+
+def _flops(x: Spec, *, dims: Any, n: int | None = None, **attrs: Any) -> int:
+    """Of the usual algorithm: 5 m log2(m) for m complex points; half of it for real ones."""
+    shape = x.shape if n is None else _resized(x.shape, dims[-1], n)
+    points, real = math.prod(shape[d] for d in dims), n is not None or not x.dtype.is_complex
+    return int((2.5 if real else 5) * math.prod(shape) * math.log2(max(points, 1)))
 
 
 def _infer_c2c(x: Spec, *, dims: Any, norm: Any, forward: Any) -> Spec:
@@ -58,7 +64,7 @@ def _infer_c2r(x: Spec, *, dims: Any, norm: Any, n: Any) -> Spec:
     last = _check("fft_c2r", x, dims, norm, complex=True)[-1]
     size = rules.size("fft_c2r", "n", n)
     if size < 1 or x.shape[last] != size // 2 + 1:
-        raise ShapeError(f"fft_c2r: {n} points need {size // 2 + 1} in dimension {last}, {x.shape} has {x.shape[last]}")
+        raise ShapeError(f"fft_c2r: n={n} needs size {size // 2 + 1} in dimension {last}, got shape {x.shape}")
     return spec(_resized(x.shape, last, size), x.dtype.to_real())
 
 
@@ -170,26 +176,29 @@ fft_c2c = op(
     vjp=(lambda g, y, x, *, dims, norm, forward: ops.fft_c2c(g, dims=tuple(dims), norm=norm, forward=not forward),),
     kernels={"array": _c2c_array, "torch": _c2c_torch},
     samples=_c2c_samples,
+    flops=_flops,
 )
 
 fft_r2c = op(
     "fft_r2c",
-    "The Fourier transform of real numbers: the half that determines the other.",
+    "The Fourier transform of real numbers; only the half of the result that determines the other is returned.",
     infer=_infer_r2c,
     factors=beside("dims"),
     linear=((0,),),
     vjp=(_r2c_dx,),
     kernels={"array": _r2c_array, "torch": _r2c_torch},
     samples=_r2c_samples,
+    flops=_flops,
 )
 
 fft_c2r = op(
     "fft_c2r",
-    "The inverse Fourier transform of half of the transform of n real numbers.",
+    "The inverse of fft_r2c: n real numbers from half of their Fourier transform.",
     infer=_infer_c2r,
     factors=beside("dims"),
     linear=((0,),),
     vjp=(_c2r_dx,),
     kernels={"array": _c2r_array, "torch": _c2r_torch},
     samples=_c2r_samples,
+    flops=_flops,
 )

@@ -6,7 +6,7 @@ worker what to check before a kernel sees them. On a GPU a bad index would kill 
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +15,9 @@ from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.families import index_shards
 from gt.ops.families.placing import add_at, put_at
-from gt.ops.record import Sample, Site, fill, op, ops
+from gt.ops.record import Autocast, Rng, Sample, Site, fill, op, ops
 from gt.ops.sharding import pointwise
 from gt.program import Spec, spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 # -- index_select, index_add -----------------------------------------------------------------
 
@@ -29,7 +27,7 @@ def _infer_index_select(x: Spec, index: Spec, *, dim: Any) -> Spec:
     rules.index("index_select", index)
     dim = rules.dim("index_select", dim, x.ndim)
     if index.ndim != 1:
-        raise ShapeError(f"index_select: the index has one dimension, not the shape {index.shape}")
+        raise ShapeError(f"index_select: the index must have one dimension, got shape {index.shape}")
     return spec((*x.shape[:dim], index.shape[0], *x.shape[dim + 1 :]), x.dtype)
 
 
@@ -64,6 +62,7 @@ index_select = op(
     },
     indices=lambda x, index, *, dim: {1: (x.shape[dim], None)},
     samples=lambda rng: [((x, i), {"dim": d}) for x, i, d in _select_samples(rng)],
+    flops=0,
 )
 
 
@@ -72,7 +71,7 @@ def _check_add(name: str, shape: tuple[int, ...], index: Spec, src: Spec, dim: A
     rules.index(name, index)
     dim = rules.dim(name, dim, len(shape))
     if index.ndim != 1 or src.shape != (*shape[:dim], index.shape[0], *shape[dim + 1 :]):
-        raise ShapeError(f"{name}: {src.shape} at an index of shape {index.shape} does not fit in {shape}")
+        raise ShapeError(f"{name}: src {src.shape} at an index {index.shape} does not fit into shape {shape}")
 
 
 def _infer_index_add(x: Spec, index: Spec, src: Spec, *, dim: Any) -> Spec:
@@ -100,6 +99,7 @@ index_add = op(
     },
     indices=lambda x, index, src, *, dim: {1: (x.shape[dim], None)},
     samples=lambda rng: [((x, i, rng.normal(size=_chosen(x, i, d))), {"dim": d}) for x, i, d in _select_samples(rng)],
+    flops=lambda x, index, src, **attrs: src.size,
 )
 
 
@@ -116,7 +116,7 @@ def _index_select_dx_torch(torch: Any, site: Site, *, shape: Any, dim: int) -> A
 
 index_select_dx = op(
     "index_select_dx",
-    "The gradient of index_select: the rows of g added up at `index`, along dim.",
+    "The gradient of index_select: the rows of g are added at `index`, along dim.",
     infer=_infer_index_select_dx,
     factors=index_shards.select_dx_rule,
     linear=((0,),),
@@ -132,6 +132,7 @@ index_select_dx = op(
     samples=lambda rng: [
         ((rng.normal(size=_chosen(x, i, d)), i), {"shape": x.shape, "dim": d}) for x, i, d in _select_samples(rng)
     ],
+    flops=lambda g, index, **attrs: g.size,
 )
 
 # -- advanced indexing -----------------------------------------------------------------------
@@ -145,9 +146,9 @@ def _indexed(name: str, shape: tuple[int, ...], indices: tuple[Spec, ...], dims:
     dims = rules.dims(name, dims, len(shape))
     rules.index(name, *indices)
     if not indices or len(dims) != len(indices):
-        raise ArgumentError(f"{name}: {len(indices)} index tensors for {len(dims)} dimensions")
+        raise ArgumentError(f"{name}: expected one index tensor for each of {len(dims)} dimensions, got {len(indices)}")
     if list(dims) != sorted(dims):
-        raise ArgumentError(f"{name}: dims {dims} are not in order")
+        raise ArgumentError(f"{name}: dims must be in ascending order, got {dims}")
     common = rules.broadcast(name, *(i.shape for i in indices))
     rest = tuple(n for d, n in enumerate(shape) if d not in dims)
     front = dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
@@ -195,7 +196,7 @@ def _index_indices(x: Spec, *indices: Spec, dims: Any) -> dict[int, tuple[int, i
 
 index = op(
     "index",
-    "x indexed by integer tensors in the named dimensions, by torch's rule for where they land.",
+    "x indexed by integer tensors in the given dimensions, as in torch.",
     infer=_infer_index,
     factors=index_shards.index_rule,
     linear=((0,),),
@@ -207,6 +208,7 @@ index = op(
     },
     indices=_index_indices,
     samples=lambda rng: [((x, *indices), {"dims": d}) for x, indices, d in _index_samples(rng)],
+    flops=0,
 )
 
 
@@ -231,7 +233,7 @@ def _index_put_array(xp: Any, x: Any, value: Any, *indices: Any, dims: Any, accu
 
 index_dx = op(
     "index_dx",
-    "The gradient of index: g added up where it was taken.",
+    "The gradient of index: g is added at the indexed positions.",
     infer=_infer_index_dx,
     factors=index_shards.index_dx_rule,
     linear=((0,),),
@@ -248,6 +250,7 @@ index_dx = op(
         ((rng.normal(size=x[tuple(_places(x.ndim, i, d, slice(None)))].shape), *i), {"shape": x.shape, "dims": d})
         for x, i, d in _index_samples(rng)
     ],
+    flops=lambda g, *indices, **attrs: g.size,
 )
 
 
@@ -291,7 +294,7 @@ def _put_samples(rng: Rng) -> list[Sample]:
 
 index_put = op(
     "index_put",
-    "x with `value` written, or added, where integer tensors point in the named dimensions.",
+    "x with `value` written or added at the positions given by integer tensors in the given dimensions.",
     infer=_infer_index_put,
     factors=index_shards.index_put_rule,
     linear=lambda x, value, *indices, accumulate, **attrs: ((0, 1),) if accumulate else (),
@@ -299,6 +302,8 @@ index_put = op(
     kernels={"array": _index_put_array, "torch": _index_put_torch, "torch_graph": _index_put_graph},
     indices=lambda x, value, *indices, dims, accumulate: {2 + k: (x.shape[d], None) for k, d in enumerate(dims)},
     samples=_put_samples,
+    autocast=Autocast(cuda="widest"),
+    flops=0,
 )
 
 
@@ -307,13 +312,13 @@ def _infer_select_at(x: Spec, index: Spec, *, dim: Any) -> Spec:
     rules.index("select_at", index)
     dim = rules.dim("select_at", dim, x.ndim)
     if index.ndim:
-        raise ShapeError(f"select_at: the index is one number, not of shape {index.shape}")
+        raise ShapeError(f"select_at: the index must have no dimensions, got shape {index.shape}")
     return spec(x.shape[:dim] + x.shape[dim + 1 :], x.dtype)
 
 
 select_at = op(
     "select_at",
-    "One slice of x along dim, at a number that is a tensor: a view, like the slice at a Python number.",
+    "The slice of x along dim at an index that is a tensor without dimensions; a view.",
     infer=_infer_select_at,
     factors=index_shards.select_at_rule,
     linear=((0,),),
@@ -340,7 +345,7 @@ select_at = op(
 def _infer_flatnonzero(x: Spec, *, n: Any) -> Spec:
     rules.tensor("flatnonzero", x)
     if rules.size("flatnonzero", "n", n) > x.size:
-        raise ShapeError(f"flatnonzero: {n} elements of {x.size} are not zero")
+        raise ShapeError(f"flatnonzero: n must be from 0 to {x.size}, got {n}")
     return spec((n,), dtypes.int64)
 
 
@@ -351,7 +356,7 @@ def _flatnonzero_numpy(xp: Any, x: Any, *, n: int) -> Any:
 
 flatnonzero = op(
     "flatnonzero",
-    "Where the n elements that are not zero stand, counted through x in order.",
+    "The indices of the n elements of the flattened x that are not zero.",
     infer=_infer_flatnonzero,
     ranges=lambda x, *, n: {0: x.size},
     vjp=None,
@@ -404,6 +409,7 @@ one_hot = op(
         ((np.array(1),), {"n": 3}),
         ((np.zeros((0, 2), np.int32),), {"n": 3}),
     ],
+    flops=0,
 )
 
 
@@ -415,7 +421,7 @@ def _infer_wrap(index: Spec, *, n: Any) -> Spec:
 
 wrap_index = op(
     "wrap_index",
-    "An index with n added where it is negative, so that -1 means the last.",
+    "An index with n added where it is negative: -1 is the last element.",
     infer=_infer_wrap,
     factors=pointwise,
     vjp=None,

@@ -9,7 +9,7 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
-from gt.ops.record import Site, fill, op, ops
+from gt.ops.record import Autocast, Site, fill, op, ops
 from gt.ops.sharding import letters
 from gt.program import Spec, spec
 
@@ -20,14 +20,14 @@ MAX_PIECES = 1 << 16  #: results that one instruction may have
 
 def _infer_cat(*xs: Spec, dim: Any) -> Spec:
     if not xs:
-        raise ArgumentError("cat: nothing to join")
+        raise ArgumentError("cat: expected at least one tensor")
     rules.tensor("cat", *xs)
     first = xs[0].shape
     dim = rules.dim("cat", dim, len(first))
     total = 0
     for x in xs:
         if x.ndim != len(first) or x.shape[:dim] != first[:dim] or x.shape[dim + 1 :] != first[dim + 1 :]:
-            raise ShapeError(f"cat: {first} and {x.shape} differ outside dimension {dim}")
+            raise ShapeError(f"cat: shapes must be equal except in dimension {dim}, got {first} and {x.shape}")
         total += x.shape[dim]
     return spec((*first[:dim], total, *first[dim + 1 :]), dtypes.promote(xs))
 
@@ -75,6 +75,7 @@ cat = op(
         ((rng.normal(size=(2,)),), {"dim": 0}),
         ((rng.normal(size=(2,)), rng.integers(0, 3, size=(2,))), {"dim": 0}),
     ],
+    autocast=Autocast(cpu="widest"),
 )
 
 
@@ -83,7 +84,7 @@ def _infer_split(x: Spec, *, sizes: Any, dim: Any) -> tuple[Spec, ...]:
     dim = rules.dim("split", dim, x.ndim)
     pieces = rules.ints("split", "sizes", sizes)
     if not pieces or any(n < 0 for n in pieces) or sum(pieces) != x.shape[dim]:
-        raise ShapeError(f"split: {x.shape} along dimension {dim}: sizes do not add up to {x.shape[dim]}")
+        raise ShapeError(f"split: sizes must add up to {x.shape[dim]}, the size of dimension {dim} of shape {x.shape}")
     return tuple(spec((*x.shape[:dim], n, *x.shape[dim + 1 :]), x.dtype) for n in pieces)
 
 
@@ -134,7 +135,7 @@ def _split_local(shard: Any, x: Any, *, sizes: Any, dim: int) -> Any:
 
 split = op(
     "split",
-    "x cut along one dimension into pieces of these sizes.",
+    "x split along one dimension into pieces of the given sizes.",
     infer=_infer_split,
     factors=_split_rule,
     moves=True,
@@ -155,13 +156,13 @@ split = op(
 
 def _infer_stack(*xs: Spec, dim: Any) -> Spec:
     if not xs:
-        raise ArgumentError("stack: nothing to join")
+        raise ArgumentError("stack: expected at least one tensor")
     rules.tensor("stack", *xs)
     first = xs[0].shape
     dim = rules.dim("stack", dim, len(first) + 1)
     for x in xs:
         if x.shape != first:
-            raise ShapeError(f"stack: every tensor must have one shape, got {first} and {x.shape}")
+            raise ShapeError(f"stack: all tensors must have one shape, got {first} and {x.shape}")
     # Tensors without dimensions get one before they are joined: their widths count.
     common = dtypes.promote([spec((1, *x.shape), x.dtype) for x in xs])
     return spec((*first[:dim], len(xs), *first[dim:]), common)
@@ -203,6 +204,7 @@ stack = op(
         ((rng.normal(size=(2,)),), {"dim": 1}),
         ((np.zeros((0, 3)), np.zeros((0, 3))), {"dim": 2}),
     ],
+    autocast=Autocast(cpu="widest"),
 )
 
 
@@ -211,7 +213,7 @@ def _infer_unbind(x: Spec, *, dim: Any) -> tuple[Spec, ...]:
     dim = rules.dim("unbind", dim, x.ndim)
     n = x.shape[dim]
     if not 0 < n <= MAX_PIECES:
-        raise ShapeError(f"unbind: dimension {dim} of {x.shape} cannot be taken apart (from 1 to {MAX_PIECES} pieces)")
+        raise ShapeError(f"unbind: dimension {dim} must have a size from 1 to {MAX_PIECES}, got shape {x.shape}")
     return (spec((*x.shape[:dim], *x.shape[dim + 1 :]), x.dtype),) * n
 
 
@@ -245,7 +247,7 @@ def _unbind_rule(x: Spec, *, dim: int) -> str:
 
 unbind = op(
     "unbind",
-    "The slices of x along one dimension, without it.",
+    "The slices of x along one dimension, which is removed.",
     infer=_infer_unbind,
     factors=_unbind_rule,
     moves=True,

@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from gt import dtypes
 from gt.errors import ArgumentError, DTypeError, LinAlgError, ShapeError
 from gt.ops import rules
-from gt.ops.record import Sample, Site, conj, fill, op, ops, unfit
+from gt.ops.record import Rng, Sample, Site, conj, fill, op, ops, unfit
 from gt.ops.sharding import leading
 from gt.program import Spec, spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 # -- what the ops share ----------------------------------------------------------------------
 
@@ -30,11 +28,16 @@ def matrices(name: str, x: Spec, square: bool = False) -> None:
     """A batch of matrices of floats."""
     rules.tensor(name, x)
     if not x.dtype.is_differentiable:
-        raise DTypeError(f"{name}: needs a floating or complex type, not {x.dtype.name}; cast first, as in x.float()")
+        raise DTypeError(f"{name}: expected a floating-point or complex dtype, got {x.dtype.name}; use x.float()")
     if x.ndim < 2:
-        raise ShapeError(f"{name}: takes matrices, not a tensor of shape {x.shape}")
+        raise ShapeError(f"{name}: expected matrices, got shape {x.shape}")
     if square and x.shape[-1] != x.shape[-2]:
-        raise ShapeError(f"{name}: takes square matrices, not {x.shape}")
+        raise ShapeError(f"{name}: expected square matrices, got shape {x.shape}")
+
+
+def cubes(x: Spec, each: float) -> int:
+    """The work of an algorithm that takes each * m * n * min(m, n) operations for a matrix."""
+    return round(each * x.size * min(x.shape[-2:]))
 
 
 def in_float32(torch: Any, site: Site, f: Callable[..., Any]) -> Callable[..., Any]:
@@ -101,7 +104,7 @@ def _infer_check(x: Spec, info: Spec, *, what: Any) -> Spec:
     rules.tensor("linalg_check", x, info)
     rules.index("linalg_check", info)
     if not isinstance(what, str):
-        raise ArgumentError("linalg_check: what is a sentence")
+        raise ArgumentError("linalg_check: what must be a string")
     return rules.same(x)
 
 
@@ -127,7 +130,7 @@ def _check_torch(torch: Any, site: Site, *, what: str) -> Any:
 
 linalg_check = op(
     "linalg_check",
-    "The tensor itself, or an error where info says that it could not be computed.",
+    "The tensor itself; fails with an error where info is not 0.",
     infer=_infer_check,
     factors=leading(2),
     vjp=(lambda g, y, x, info, *, what: g,),
@@ -190,7 +193,7 @@ def _plain(rng: Rng) -> list[Sample]:
 
 linalg_inv_ex = op(
     "linalg_inv_ex",
-    "The inverse of matrices, and 0 where there is one.",
+    "The inverse of matrices, and an info that is 0 where it exists.",
     infer=_infer_inv,
     factors=leading(2),
     vjp=(lambda g, y, x: None if g[0] is None else -ops.matmul(adjoint(y[0]), ops.matmul(g[0], adjoint(y[0]))),),
@@ -201,6 +204,7 @@ linalg_inv_ex = op(
         "torch_graph": unfit,
     },
     samples=_plain,
+    flops=lambda x: cubes(x, 2),
 )
 
 
@@ -209,7 +213,7 @@ def _infer_solve(a: Spec, b: Spec) -> tuple[Spec, Spec]:
     matrices("linalg.solve", b)
     rules.same_dtype("linalg.solve", a, b)
     if a.shape[-1] != b.shape[-2]:
-        raise ShapeError(f"linalg.solve: {a.shape} and {b.shape}: sizes {a.shape[-1]} and {b.shape[-2]} differ")
+        raise ShapeError(f"linalg.solve: shapes {a.shape} and {b.shape}: sizes {a.shape[-1]} and {b.shape[-2]} differ")
     batch = rules.broadcast("linalg.solve", a.shape[:-2], b.shape[:-2])
     return spec((*batch, *b.shape[-2:]), a.dtype), spec(a.shape[:-2], dtypes.int32)
 
@@ -243,7 +247,7 @@ def _solve_db(g: Any, a: Any) -> Any:
 
 linalg_solve_ex = op(
     "linalg_solve_ex",
-    "The x of a @ x = b, and 0 where there is one.",
+    "The solution x of a @ x = b, and an info that is 0 where it exists.",
     infer=_infer_solve,
     factors=leading(2),
     vjp=(
@@ -259,6 +263,7 @@ linalg_solve_ex = op(
         ((well(rng, 0, 2, 2), np.zeros((0, 2, 3))), {}),
         ((well(rng, 2, 2) + 1j * well(rng, 2, 2), rng.normal(size=(2, 2)) + 0j), {}),
     ],
+    flops=lambda a, b: cubes(a, 2 / 3) + 2 * a.shape[-1] * b.size,
 )
 
 
@@ -270,7 +275,7 @@ def _infer_triangular(a: Spec, b: Spec, *, upper: Any, left: Any, unitriangular:
     for what, value in (("upper", upper), ("left", left), ("unitriangular", unitriangular)):
         rules.flag(name, what, value)
     if a.shape[-1] != b.shape[-2 if left else -1]:
-        raise ShapeError(f"{name}: {a.shape} and {b.shape} with left={left}: sizes differ")
+        raise ShapeError(f"{name}: shapes {a.shape} and {b.shape} do not fit with left={left}")
     batch = rules.broadcast(name, a.shape[:-2], b.shape[:-2])
     return spec((*batch, *b.shape[-2:]), a.dtype)
 
@@ -320,12 +325,13 @@ def _triangle_samples(rng: Rng) -> list[Sample]:
 
 linalg_solve_triangular = op(
     "linalg_solve_triangular",
-    "The x of a @ x = b, or x @ a = b, where a is a triangle.",
+    "The solution x of a @ x = b, or of x @ a = b, for a triangular matrix a.",
     infer=_infer_triangular,
     factors=leading(2),
     vjp=(_triangle_da, lambda g, y, a, b, **attrs: _triangle_db(g, a, **attrs)),
     kernels={"array": _triangle_array, "torch": _triangle_torch},
     samples=_triangle_samples,
+    flops=lambda a, b, **attrs: a.shape[-1] * b.size,
 )
 
 # -- Cholesky --------------------------------------------------------------------------------
@@ -375,7 +381,7 @@ def _cholesky_samples(rng: Rng) -> list[Sample]:
 
 linalg_cholesky_ex = op(
     "linalg_cholesky_ex",
-    "The triangle whose product with its conjugate transpose x is, and 0 where there is one.",
+    "The Cholesky factor of matrices, and an info that is 0 where it exists.",
     infer=_infer_cholesky,
     factors=leading(2),
     vjp=(_cholesky_da,),
@@ -388,6 +394,7 @@ linalg_cholesky_ex = op(
         "torch_graph": unfit,
     },
     samples=_cholesky_samples,
+    flops=lambda x, **attrs: cubes(x, 1 / 3),
 )
 
 
@@ -420,7 +427,7 @@ def _cholesky_solve_dlow(g: Any, y: Any, b: Any, low: Any, *, upper: bool) -> An
 
 cholesky_solve = op(
     "cholesky_solve",
-    "The x of a @ x = b, given the Cholesky factor of a.",
+    "The solution x of a @ x = b, given the Cholesky factor of a.",
     infer=_infer_cholesky_solve,
     factors=leading(2),
     vjp=(lambda g, y, b, low, *, upper: ops.cholesky_solve(g, low, upper=upper), _cholesky_solve_dlow),

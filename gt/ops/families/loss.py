@@ -14,7 +14,7 @@ import numpy as np
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.families.norm import NARROW
-from gt.ops.record import Sample, Site, op, ops
+from gt.ops.record import FLOAT32, Rng, Sample, Site, op, ops
 from gt.ops.sharding import letters, pointwise, within
 from gt.program import Spec, spec
 
@@ -26,12 +26,12 @@ def _targets(name: str, shape: tuple[int, ...], target: Spec, reduction: Any, ig
     rules.index(name, target)
     rules.choice(name, "reduction", reduction, _REDUCTIONS)
     if type(ignore_index) is not int or abs(ignore_index) >= 1 << 31:
-        raise ArgumentError(f"{name}: ignore_index={rules.shown(ignore_index)} is not a small int")
+        raise ArgumentError(f"{name}: ignore_index must be an int of 32 bits, got {rules.shown(ignore_index)}")
     if not shape:
-        raise ShapeError(f"{name}: scores need a dimension of classes")
+        raise ShapeError(f"{name}: expected scores with a dimension of classes, got none")
     wanted = () if len(shape) == 1 else (shape[0], *shape[2:])
     if target.shape != wanted:
-        raise ShapeError(f"{name}: scores {shape} take targets of shape {wanted}, not {target.shape}")
+        raise ShapeError(f"{name}: scores {shape} need targets of shape {wanted}, got {target.shape}")
     return wanted
 
 
@@ -55,7 +55,7 @@ def _infer_dlogp(g: Spec, target: Spec, *, shape: Any, reduction: Any, ignore_in
     shape = rules.shape("nll_loss_dlogp", shape)
     wanted = _targets("nll_loss_dlogp", shape, target, reduction, ignore_index)
     if g.shape != (wanted if reduction == "none" else ()):
-        raise ShapeError(f"nll_loss_dlogp: gradient {g.shape} is not that of reduction {reduction!r}")
+        raise ShapeError(f"nll_loss_dlogp: gradient {g.shape} does not fit reduction {reduction!r}")
     return spec(shape, g.dtype)
 
 
@@ -129,7 +129,7 @@ def _dlogp_graph(torch: Any, site: Site, *, shape: Any, reduction: str, ignore_i
     return kernel
 
 
-def _cases(rng: np.random.Generator) -> list[tuple[Any, Any, dict[str, Any]]]:
+def _cases(rng: Rng) -> list[tuple[Any, Any, dict[str, Any]]]:
     """(scores, targets, attributes)."""
     cases = []
     for shape in [(4, 3), (3,), (2, 3, 4), (0, 3)]:
@@ -146,7 +146,7 @@ def _gradient_shape(target: Any, attrs: dict[str, Any]) -> tuple[int, ...]:
     return target.shape if attrs["reduction"] == "none" else ()
 
 
-def _samples_dlogp(rng: np.random.Generator) -> list[Sample]:
+def _samples_dlogp(rng: Rng) -> list[Sample]:
     return [((rng.normal(size=_gradient_shape(t, a)), t), {"shape": x.shape, **a}) for x, t, a in _cases(rng)]
 
 
@@ -181,16 +181,18 @@ def _nll_parts(logp: Any, target: Any, *, reduction: str, ignore_index: int) -> 
 
 nll_loss = op(
     "nll_loss",
-    "Minus the log-probability of each target class; the mean leaves out targets of ignore_index.",
+    "The negative log-probability of each target class; targets equal to ignore_index do not count in the mean.",
     infer=_infer,
     factors=_nll_rule,
     linear=((0,),),
     local=_nll_local,
     parts=_nll_parts,
+    flops=lambda logp, target, **attrs: target.size,
     vjp=(lambda g, y, logp, target, **attrs: ops.nll_loss_dlogp(g, target, shape=logp.shape, **attrs),),
     kernels={"array": _nll_array, "torch": _nll_torch},
     indices=lambda logp, target, *, reduction, ignore_index: {1: (logp.shape[_class_dim(logp.shape)], ignore_index)},
     samples=lambda rng: [((x, t), a) for x, t, a in _cases(rng)],
+    autocast=FLOAT32,
 )
 
 
@@ -211,12 +213,13 @@ def _dlogp_parts(g: Any, target: Any, *, shape: Any, reduction: str, ignore_inde
 
 nll_loss_dlogp = op(
     "nll_loss_dlogp",
-    "The gradient of nll_loss: minus g at each target, divided by their number for the mean.",
+    "The gradient of nll_loss: -g at each target, divided by the number of targets for the mean.",
     infer=_infer_dlogp,
     factors=_dlogp_rule,
     linear=((0,),),
     local=_dlogp_local,
     parts=_dlogp_parts,
+    flops=lambda g, target, **attrs: target.size,
     vjp=(lambda u, z, g, target, *, shape, **attrs: ops.nll_loss(u, target, **attrs),),
     kernels={"array": _dlogp_array, "torch": _dlogp_torch, "torch_graph": _dlogp_graph},
     indices=lambda g, target, *, shape, reduction, ignore_index: {1: (shape[_class_dim(shape)], ignore_index)},
@@ -233,7 +236,7 @@ def _infer_cross_entropy(
     rules.floating("cross_entropy", x)
     shape = _targets("cross_entropy", x.shape, target, reduction, ignore_index)
     if type(smoothing) not in (int, float) or not 0 <= smoothing <= 1:
-        raise ArgumentError(f"cross_entropy: label_smoothing={rules.shown(smoothing)} is not between 0 and 1")
+        raise ArgumentError(f"cross_entropy: label_smoothing must be from 0 to 1, got {rules.shown(smoothing)}")
     return spec(shape if reduction == "none" else (), x.dtype), x
 
 
@@ -244,7 +247,7 @@ def _infer_cross_entropy_dx(
     rules.tensor("cross_entropy_dx", g)
     rules.same_dtype("cross_entropy_dx", g, logp)
     if g.shape != loss.shape:
-        raise ShapeError(f"cross_entropy_dx: gradient {g.shape} is not that of reduction {reduction!r}")
+        raise ShapeError(f"cross_entropy_dx: gradient {g.shape} does not fit reduction {reduction!r}")
     return logp
 
 
@@ -326,12 +329,12 @@ def _cross_entropy_dx_graph(torch: Any, site: Site, *, reduction: str, ignore_in
     return kernel
 
 
-def _cross_entropy_samples(rng: np.random.Generator) -> list[Sample]:
+def _cross_entropy_samples(rng: Rng) -> list[Sample]:
     cases = [(case, s) for case in _cases(rng) for s in (0.0, 0.2)]
     return [((x, t), {**a, "smoothing": s}) for (x, t, a), s in cases if not s or x.shape in ((4, 3), (2, 3, 4))]
 
 
-def _cross_entropy_dx_samples(rng: np.random.Generator) -> list[Sample]:
+def _cross_entropy_dx_samples(rng: Rng) -> list[Sample]:
     return [((rng.normal(size=_gradient_shape(t, a)), -np.abs(x), t), a) for (x, t), a in _cross_entropy_samples(rng)]
 
 
@@ -351,7 +354,7 @@ def _cross_entropy_dx_rule(g: Spec, logp: Spec, target: Spec, *, reduction: str,
 
 cross_entropy = op(
     "cross_entropy",
-    "nll_loss of log_softmax(x), smoothed by `smoothing` towards all classes; and that log_softmax.",
+    "nll_loss of log_softmax(x), with label smoothing; and that log_softmax.",
     infer=_infer_cross_entropy,
     factors=_cross_entropy_rule,
     vjp=_cross_entropy_vjp,
@@ -359,6 +362,7 @@ cross_entropy = op(
     kernels={"torch": _cross_entropy_torch},
     indices=lambda x, target, *, ignore_index, **attrs: {1: (x.shape[_class_dim(x.shape)], ignore_index)},
     samples=_cross_entropy_samples,
+    autocast=FLOAT32,
 )
 
 cross_entropy_dx = op(
@@ -382,7 +386,7 @@ def _pair(name: str, x: Spec, target: Spec) -> None:
     rules.floating(name, x)
     rules.same_dtype(name, x, target)
     if x.shape != target.shape:
-        raise ShapeError(f"{name}: input {x.shape} and target {target.shape} must have one shape")
+        raise ShapeError(f"{name}: input and target must have one shape, got {x.shape} and {target.shape}")
 
 
 def _infer_mse(x: Spec, target: Spec, *, reduction: Any) -> Spec:
@@ -409,7 +413,7 @@ def _mse_torch(torch: Any, site: Site, *, reduction: str) -> Any:
 
 mse_loss = op(
     "mse_loss",
-    "Squared differences.",
+    "The squared differences, or their mean or sum.",
     infer=_infer_mse,
     factors=lambda x, target, *, reduction: (
         pointwise(x, target)
@@ -424,6 +428,7 @@ mse_loss = op(
     samples=lambda rng: [
         ((rng.normal(size=s), rng.normal(size=s)), {"reduction": r}) for s in [(3, 4), (), (0, 2)] for r in _REDUCTIONS
     ],
+    autocast=FLOAT32,
 )
 
 # -- two classes -----------------------------------------------------------------------------
@@ -444,7 +449,7 @@ def _log(x: Any) -> Any:
 
 binary_cross_entropy = op(
     "binary_cross_entropy",
-    "Cross-entropy of probabilities x and targets; logarithms are kept above -100.",
+    "The binary cross-entropy of probabilities x and targets; logarithms are limited to >= -100.",
     infer=_infer_two("binary_cross_entropy"),
     factors=pointwise,
     vjp=(
@@ -456,6 +461,7 @@ binary_cross_entropy = op(
     samples=lambda rng: [
         (tuple(np.asarray(rng.uniform(0.1, 0.9, size=s)) for _ in range(2)), {}) for s in [(3, 4), (), (0, 2)]
     ],
+    autocast=FLOAT32,
 )
 
 
@@ -470,7 +476,7 @@ def _logits_torch(torch: Any, site: Site) -> Any:
 
 binary_cross_entropy_with_logits = op(
     "binary_cross_entropy_with_logits",
-    "Cross-entropy of sigmoid(x) and targets, without overflow.",
+    "The binary cross-entropy of sigmoid(x) and targets, without overflow.",
     infer=_infer_two("binary_cross_entropy_with_logits"),
     factors=pointwise,
     vjp=(lambda g, y, x, target: g * (ops.sigmoid(x) - target), lambda g, y, x, target: -(g * x)),
@@ -479,4 +485,5 @@ binary_cross_entropy_with_logits = op(
     samples=lambda rng: [
         ((rng.normal(size=s), np.asarray(rng.uniform(0, 1, size=s))), {}) for s in [(3, 4), (), (0, 2)]
     ],
+    autocast=FLOAT32,
 )

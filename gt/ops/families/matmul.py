@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
-from gt.ops.record import Sample, Site, conj, op, ops
+from gt.ops.record import LOWER, Rng, Sample, Site, conj, op, ops
 from gt.ops.sharding import letters
 from gt.program import Spec, spec
 
@@ -90,7 +88,7 @@ def _torch(torch: Any, site: Site) -> Any:
     return torch.matmul
 
 
-def _samples(rng: np.random.Generator) -> list[Sample]:
+def _samples(rng: Rng) -> list[Sample]:
     shapes = [
         ((3, 4), (4, 2)),
         ((4,), (4,)),
@@ -131,9 +129,11 @@ matmul = op(
     infer=_infer,
     factors=_rule,
     linear=((0,), (1,)),
+    flops=lambda a, b: 2 * a.shape[-1] * _infer(a, b).size,
     vjp=(_da, _db),
     kernels={"array": lambda xp, a, b: xp.matmul(a, b), "torch": _torch},
     samples=_samples,
+    autocast=LOWER,
 )
 
 # -- linear ----------------------------------------------------------------------------------
@@ -145,13 +145,13 @@ def _infer_linear(x: Spec, weight: Spec, *bias: Spec) -> Spec:
     for other in (weight, *bias):
         rules.same_dtype("linear", x, other)
     if len(bias) > 1:
-        raise ArgumentError(f"linear: {len(bias)} biases")
+        raise ArgumentError(f"linear: expected at most one bias, got {len(bias)}")
     if weight.ndim != 2:
-        raise ShapeError(f"linear: the weight is a matrix, not of shape {weight.shape}")
+        raise ShapeError(f"linear: the weight must be a matrix, got shape {weight.shape}")
     if not x.shape or x.shape[-1] != weight.shape[1]:
-        raise ShapeError(f"linear: input {x.shape} and weight {weight.shape}: last sizes differ")
+        raise ShapeError(f"linear: the last sizes of input {x.shape} and weight {weight.shape} must be equal")
     if bias and bias[0].shape != weight.shape[:1]:
-        raise ShapeError(f"linear: bias {bias[0].shape} and weight {weight.shape}: first sizes differ")
+        raise ShapeError(f"linear: the first sizes of bias {bias[0].shape} and weight {weight.shape} must be equal")
     return spec((*x.shape[:-1], weight.shape[0]), x.dtype)
 
 
@@ -181,13 +181,13 @@ def _linear_rule(x: Spec, weight: Spec, *bias: Spec) -> str:
 
 linear = op(
     "linear",
-    "x @ weight.T, plus a bias if there is one.",
+    "x @ weight.T, plus an optional bias.",
     infer=_infer_linear,
     factors=_linear_rule,
     linear=((0, 2), (1, 2)),
     vjp=(
         lambda g, y, x, weight, *bias: ops.matmul(g, weight),
-        # As g.T @ x, the gradient lies in memory as the weight does.
+        # As g.T @ x, the gradient has the memory format of the weight.
         lambda g, y, x, weight, *bias: ops.matmul(_turn(_flat(g)), _flat(x)),
         lambda g, y, x, weight, *bias: g,
     ),
@@ -198,4 +198,5 @@ linear = op(
         for s in [(5, 4), (4,), (2, 5, 4), (0, 4)]
         for b in (0, 1)
     ],
+    autocast=LOWER,
 )

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from gt.errors import ArgumentError
 from gt.ops import rules
-from gt.ops.families.linalg import adjoint, as_diagonal, in_float32, matrices, spread, well
-from gt.ops.record import Sample, Site, conj, op, ops, unfit
+from gt.ops.families.linalg import adjoint, as_diagonal, cubes, in_float32, matrices, spread, well
+from gt.ops.record import Rng, Sample, Site, conj, op, ops, unfit
 from gt.ops.sharding import leading
 from gt.program import Spec, spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 
 def _torch(f: str) -> Any:
@@ -42,6 +40,7 @@ linalg_det = op(
     vjp=(lambda g, y, x: ops.linalg_cofactor(x) * spread(g, -1, -2),),
     kernels={"array": lambda xp, x: xp.linalg.det(x), "torch": _torch("det"), "torch_graph": unfit},
     samples=_samples,
+    flops=lambda x: cubes(x, 2 / 3),
 )
 
 
@@ -86,12 +85,13 @@ def _cofactor_dx(u: Any, z: Any, x: Any) -> Any:
 
 linalg_cofactor = op(
     "linalg_cofactor",
-    "The conjugate gradient of the determinant of matrices.",
+    "The conjugated gradient of the determinant of matrices: the cofactor matrix.",
     infer=_infer_cofactor,
     factors=leading(2),
     vjp=(_cofactor_dx,),
     kernels={"array": _cofactor, "torch": _cofactor_torch, "torch_graph": unfit},
     samples=lambda rng: [*_samples(rng), ((np.ones((2, 2), np.float32),), {}), ((np.diag([1.0, 2.0, 0.0]),), {})][:6],
+    flops=lambda x: cubes(x, 23),
 )
 
 
@@ -126,6 +126,7 @@ linalg_slogdet = op(
         "torch_graph": unfit,
     },
     samples=_samples,
+    flops=lambda x: cubes(x, 2 / 3),
 )
 
 # -- pseudo-inverse --------------------------------------------------------------------------
@@ -136,7 +137,7 @@ def _infer_pinv(x: Spec, atol: Spec, rtol: Spec, *, hermitian: Any) -> Spec:
     rules.flag("linalg.pinv", "hermitian", hermitian)
     for name, t in (("atol", atol), ("rtol", rtol)):
         if t.dtype.is_complex:
-            raise ArgumentError(f"linalg.pinv: {name} is a real number, or a tensor of them")
+            raise ArgumentError(f"linalg.pinv: {name} must be a real number, or a tensor of real numbers")
         if not t.weak:
             rules.expands("linalg.pinv", name, t.shape, x.shape[:-2])
     return spec((*x.shape[:-2], x.shape[-1], x.shape[-2]), x.dtype)
@@ -183,12 +184,13 @@ def _pinv_samples(rng: Rng) -> list[Sample]:
 
 linalg_pinv = op(
     "linalg_pinv",
-    "The pseudo-inverse of matrices; singular values up to max(atol, rtol * the largest) count as zero.",
+    "The pseudo-inverse of matrices; singular values <= max(atol, rtol * the largest) count as zero.",
     infer=_infer_pinv,
     factors=leading(2),
     vjp=(_pinv_dx,),
     kernels={"array": _pinv_array, "torch": _pinv_torch, "torch_graph": unfit},
     samples=_pinv_samples,
+    flops=lambda x, *rest, **attrs: cubes(x, 23),
 )
 
 # -- exponential -----------------------------------------------------------------------------
@@ -237,10 +239,11 @@ def _exp_dx(g: Any, y: Any, x: Any) -> Any:
 
 linalg_matrix_exp = op(
     "linalg_matrix_exp",
-    "The exponential of matrices.",
+    "The matrix exponential.",
     infer=_infer_exp,
     factors=leading(2),
     vjp=(_exp_dx,),
     kernels={"numpy": _exp_numpy, "jax_lib": _exp_jax, "torch": _torch("matrix_exp"), "torch_graph": unfit},
     samples=_samples,
+    flops=lambda x: cubes(x, 30),
 )

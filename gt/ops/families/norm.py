@@ -9,7 +9,7 @@ Their own gradients come from their compositions.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,17 +18,16 @@ from gt.dtypes import DType
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.families.channels_last import BLOCK, order_of, put
-from gt.ops.record import Sample, Site, op, ops
+from gt.ops.record import FLOAT32_ON_CUDA, Rng, Sample, Site, op, ops
 from gt.ops.sharding import letters
 from gt.program import Spec, spec
 
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 Shape = tuple[int, ...]
 NARROW = (dtypes.float16, dtypes.bfloat16)
 
 
 class Form(NamedTuple):
-    """What a norm averages over, and how its parts lie."""
+    """What a norm averages over, and the shapes of its parts."""
 
     view: Shape  #: x is looked at in this shape ...
     dims: Shape  #: ... of which these dimensions are averaged over
@@ -152,25 +151,25 @@ def check_affine(name: str, x: Spec, affine: tuple[Spec, ...], shape: Shape, eps
     rules.tensor(name, x, *affine)
     rules.floating(name, x, *affine)
     if len(affine) > 2:
-        raise ArgumentError(f"{name}: takes a weight and a bias, not {len(affine)} tensors")
+        raise ArgumentError(f"{name}: expected a weight and a bias, got {len(affine)} tensors")
     for what, a in zip(("weight", "bias"), affine, strict=False):
         if a.shape != shape:
-            raise ShapeError(f"{name}: {what} of shape {a.shape} where input {x.shape} needs {shape}")
+            raise ShapeError(f"{name}: {what} must have shape {shape} for an input {x.shape}, got {a.shape}")
     if type(eps) not in (int, float):
-        raise ArgumentError(f"{name}: eps is a number, not {rules.shown(eps)}")
+        raise ArgumentError(f"{name}: eps must be a number, got {rules.shown(eps)}")
 
 
 def _count(name: str, x: Spec, n: Any) -> int:
     if type(n) is not int or not 1 <= n <= x.ndim:
-        raise ShapeError(f"{name}: the last {rules.shown(n)} dimensions of {x.shape} do not exist")
+        raise ShapeError(f"{name}: n must be from 1 to the number of dimensions of {x.shape}, got {rules.shown(n)}")
     return n
 
 
 def _groups(name: str, x: Spec, groups: Any) -> int:
     if x.ndim < 2:
-        raise ShapeError(f"{name}: the input is (N, C, ...), not of shape {x.shape}")
+        raise ShapeError(f"{name}: expected an input (N, C, ...), got shape {x.shape}")
     if type(groups) is not int or groups < 1 or x.shape[1] % groups:
-        raise ShapeError(f"{name}: {x.shape[1]} channels do not divide into {rules.shown(groups)} groups")
+        raise ShapeError(f"{name}: {x.shape[1]} channels cannot be divided into {rules.shown(groups)} groups")
     return groups
 
 
@@ -182,11 +181,11 @@ def infer_gradients(name: str, g: Spec, x: Spec, stats: tuple[Spec, ...], weight
     rules.tensor(name, g, *stats)
     check_affine(name, x, weight, form.weight, 0.0)
     if g.shape != x.shape:
-        raise ShapeError(f"{name}: gradient {g.shape} and input {x.shape} differ")
+        raise ShapeError(f"{name}: gradient and input must have one shape, got {g.shape} and {x.shape}")
     for s in stats:
         rules.floating(name, s)
         if s.shape != form.stats:
-            raise ShapeError(f"{name}: a mean or deviation is of shape {s.shape}, not {form.stats}")
+            raise ShapeError(f"{name}: a mean or deviation must have shape {form.stats}, got {s.shape}")
     return (x, *[weight[0]] * len(stats)) if weight else x
 
 
@@ -201,7 +200,7 @@ def _direct(site: Site, operands: tuple[Spec, ...]) -> bool:
 
 
 def to_dtype(dtype: Any, *operands: Any) -> list[Any]:
-    """Cast, and in order: torch's kernels read small operands as they lie."""
+    """Cast and contiguous: torch's kernels ignore the strides of small operands."""
     return [None if a is None else a.to(dtype).contiguous() for a in operands]
 
 
@@ -297,7 +296,7 @@ def _last_rule(x: Spec, rows: tuple[Spec, ...], affine: tuple[Spec, ...], n: int
 
 layer_norm = op(
     "layer_norm",
-    "x of mean 0 and variance 1 over its last n dimensions, scaled and shifted; the mean; 1 / the deviation.",
+    "x normalized over its last n dimensions, then scaled and shifted; the means; 1 / the deviations.",
     infer=_infer_layer_norm,
     factors=lambda x, *affine, n, **attrs: _last_rule(x, (x,), affine, n, 3),
     vjp=lambda g, y, x, *affine, n, eps: gradients(
@@ -306,11 +305,12 @@ layer_norm = op(
     compose=lambda x, *affine, n, eps: forward(x, affine, _last_dims(x.shape, n), eps),
     kernels={"torch": _layer_norm_torch},
     samples=_layer_norm_samples,
+    autocast=FLOAT32_ON_CUDA,
 )
 
 layer_norm_d = op(
     "layer_norm_d",
-    "The gradients of layer_norm by x, weight and bias.",
+    "The gradients of layer_norm with respect to x, weight and bias.",
     factors=lambda g, x, mean, rstd, *weight, n: _last_rule(x, (g, x, mean, rstd), weight, n, 1),
     linear=((0,),),
     infer=lambda g, x, mean, rstd, *weight, n: infer_gradients(
@@ -330,7 +330,7 @@ def _infer_rms_norm(x: Spec, *weight: Spec, n: Any, eps: Any) -> tuple[Spec, ...
     form = _last_dims(x.shape, _count("rms_norm", x, n))
     check_affine("rms_norm", x, weight, form.affine, eps)
     if len(weight) > 1:
-        raise ArgumentError("rms_norm: takes a weight and no bias")
+        raise ArgumentError("rms_norm: expected at most a weight, got a bias too")
     return results(x, form, 1)
 
 
@@ -352,7 +352,7 @@ def _rms_norm_samples(rng: Rng) -> list[Sample]:
 
 rms_norm = op(
     "rms_norm",
-    "x of mean square 1 over its last n dimensions, scaled; 1 / the root of the mean square.",
+    "x divided by its root mean square over the last n dimensions, then scaled; 1 / the root mean squares.",
     infer=_infer_rms_norm,
     factors=lambda x, *weight, n, **attrs: _last_rule(x, (x,), weight, n, 2),
     vjp=lambda g, y, x, *weight, n, eps: gradients(
@@ -361,11 +361,12 @@ rms_norm = op(
     compose=lambda x, *weight, n, eps: forward(x, weight, _last_dims(x.shape, n), eps, center=False),
     kernels={"torch": _rms_norm_torch},
     samples=_rms_norm_samples,
+    autocast=FLOAT32_ON_CUDA,
 )
 
 rms_norm_d = op(
     "rms_norm_d",
-    "The gradients of rms_norm by x and weight.",
+    "The gradients of rms_norm with respect to x and weight.",
     factors=lambda g, x, rstd, *weight, n: _last_rule(x, (g, x, rstd), weight, n, 1),
     linear=((0,),),
     infer=lambda g, x, rstd, *weight, n: infer_gradients(
@@ -427,7 +428,7 @@ def _groups_local(shard: Any, *operands: Any, groups: int, **attrs: Any) -> Any:
 
 group_norm = op(
     "group_norm",
-    "x of mean 0 and variance 1 in each group of channels, scaled and shifted; the means; 1 / the deviations.",
+    "x normalized in each group of channels, then scaled and shifted; the means; 1 / the deviations.",
     infer=_infer_group_norm,
     factors=lambda x, *affine, groups, **attrs: (
         f"n (g={groups} !c) ...{', (g !c)' * len(affine)} -> n (g !c) ..., n g, n g"
@@ -439,11 +440,12 @@ group_norm = op(
     compose=lambda x, *affine, groups, eps: forward(x, affine, _grouped(x.shape, groups), eps),
     kernels={"torch": _group_norm_torch},
     samples=_group_norm_samples,
+    autocast=FLOAT32_ON_CUDA,
 )
 
 group_norm_d = op(
     "group_norm_d",
-    "The gradients of group_norm by x, weight and bias.",
+    "The gradients of group_norm with respect to x, weight and bias.",
     factors=lambda g, x, mean, rstd, *weight, groups: (
         f"n (g={groups} !c) ..., n (g !c) ..., n g, n g{', (g !c)' * len(weight)}"
         f" -> n (g !c) ...{', (g !c)' * 2 * len(weight)}"

@@ -20,7 +20,7 @@ def _infer_pad(x: Spec, value: Spec, *, pads: Any) -> Spec:
     shape = tuple(n + a + b for n, a, b in zip(x.shape, given[::2], given[1::2], strict=True))
     for n, a, b, m in zip(x.shape, given[::2], given[1::2], shape, strict=True):
         if m < 0 or n + min(a, 0) < 0 or n + min(b, 0) < 0:
-            raise ShapeError(f"pad: {a} before and {b} after leave nothing of a dimension of size {n}")
+            raise ShapeError(f"pad: {a} before and {b} after remove more than a dimension of size {n}")
     return spec(rules.shape("pad", shape), x.dtype)
 
 
@@ -80,7 +80,7 @@ def _local(shard: Any, x: Any, value: Any, *, pads: Any) -> Any:
 
 pad = op(
     "pad",
-    "x with so many elements of one value before and after it in each dimension; a negative number takes some away.",
+    "x padded with one value before and after each dimension; a negative number removes elements.",
     infer=_infer_pad,
     factors=_rule,
     window=_window,
@@ -95,4 +95,5 @@ pad = op(
         ((np.array([True]), True), {"pads": (1, 1)}),
         ((np.zeros((0, 2)), 2.0), {"pads": (1, 0, 0, 0)}),
     ],
+    flops=0,
 )

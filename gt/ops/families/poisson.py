@@ -76,7 +76,7 @@ def _poisson_graph(torch: Any, site: Site) -> Prepared:
 
 poisson = op(
     "poisson",
-    "Counts of events that happen at the given rates.",
+    "Random numbers from the Poisson distributions with the given rates.",
     infer=_infer_poisson,
     vjp=(lambda g, y, rate, seed: g * 0.0,),
     kernels={"numpy": _poisson_numpy, "jax": _poisson_jax, "torch": _poisson_torch, "torch_graph": _poisson_graph},

@@ -16,7 +16,7 @@ from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import rules
 from gt.ops.families import pool_shards, windows
 from gt.ops.families.channels_last import empty, order_of
-from gt.ops.record import Sample, Site, op, ops
+from gt.ops.record import FLOAT32_ON_CPU, Autocast, Rng, Sample, Site, op, ops
 from gt.program import Spec, spec
 
 Sizes = tuple[int, ...]
@@ -33,7 +33,7 @@ def _check(name: str, x: Spec) -> int:
     if x.dtype.is_complex:
         raise DTypeError(f"{name}: is not defined for {x.dtype.name}")
     if not 3 <= x.ndim <= 5:
-        raise ShapeError(f"{name}: an input is (batch, channels, 1 to 3 sizes), not {x.shape}")
+        raise ShapeError(f"{name}: expected an input (batch, channels, 1 to 3 sizes), got shape {x.shape}")
     return x.ndim - 2
 
 
@@ -45,7 +45,7 @@ def _windows(name: str, sizes: Sizes, kernel: Any, stride: Any, padding: Any, di
     padding = windows.padding(name, padding, n)
     dilation = windows.positive(name, "dilation", dilation, n)
     if any(2 * p > d * (k - 1) + 1 for k, p, d in zip(kernel, padding, dilation, strict=True)):
-        raise ArgumentError(f"{name}: padding {padding} must be at most half of a kernel of {kernel}")
+        raise ArgumentError(f"{name}: padding must be at most half of the kernel {kernel}, got {padding}")
     return windows.counts(name, sizes, kernel, stride, padding, dilation, rules.flag(name, "ceil_mode", ceil))
 
 
@@ -93,7 +93,7 @@ def _infer_max_dx(g: Spec, positions: Spec, *, sizes: Any, **attrs: Any) -> Spec
     sizes = rules.shape("max_pool_dx", rules.ints("max_pool_dx", "sizes", sizes, g.ndim - 2))
     x = spec((*g.shape[:2], *sizes), g.dtype)
     if not g.shape == positions.shape == _infer_max(x, **attrs)[0].shape:
-        raise ShapeError(f"max_pool_dx: gradient {g.shape} at {positions.shape} is not what {x.shape} is pooled to")
+        raise ShapeError(f"max_pool_dx: gradient {g.shape}, positions {positions.shape} do not fit input {x.shape}")
     return x
 
 
@@ -158,7 +158,7 @@ def _pool_attrs(kernel: Sizes, stride: Sizes, padding: Sizes, ceil_mode: bool) -
     return {"kernel": kernel, "stride": stride, "padding": padding, "ceil_mode": ceil_mode}
 
 
-def _max_cases(rng: np.random.Generator) -> list[tuple[Any, dict[str, Any]]]:
+def _max_cases(rng: Rng) -> list[tuple[Any, dict[str, Any]]]:
     rows: list[tuple[Sizes, Sizes, Sizes, Sizes, Sizes, bool]] = [
         ((2, 2, 7), (3,), (2,), (1,), (1,), False),
         ((1, 2, 6), (2,), (3,), (0,), (2,), True),
@@ -174,7 +174,7 @@ def _max_cases(rng: np.random.Generator) -> list[tuple[Any, dict[str, Any]]]:
     ]
 
 
-def _max_dx_samples(rng: np.random.Generator) -> list[Sample]:
+def _max_dx_samples(rng: Rng) -> list[Sample]:
     samples: list[Sample] = []
     for x, a in _max_cases(rng):
         _, positions = _max_array(np, x, **a)
@@ -211,11 +211,13 @@ max_pool = op(
     ),
     kernels={"array": _max_array, "torch": _max_torch},
     samples=lambda rng: [((x,), a) for x, a in _max_cases(rng)],
+    autocast=lambda kernel, **attrs: FLOAT32_ON_CPU if len(kernel) == 3 else Autocast(),
+    flops=lambda x, *, kernel, **attrs: math.prod(kernel) * _infer_max(x, kernel=kernel, **attrs)[0].size,
 )
 
 max_pool_dx = op(
     "max_pool_dx",
-    "The gradient of max_pool by an input of the given sizes: g added up at the positions.",
+    "The gradient of max_pool with respect to an input of the given sizes: g is added at the positions.",
     infer=_infer_max_dx,
     factors=pool_shards.gradient_rule,
     linear=((0,),),
@@ -239,7 +241,7 @@ def _infer_avg(
         raise DTypeError(f"{name}: is not defined for {x.dtype.name}; cast first, as in x.float()")
     rules.flag(name, "count_include_pad", include_pad)
     if divisor is not None and (type(divisor) is not int or divisor == 0):
-        raise ArgumentError(f"{name}: divisor_override={rules.shown(divisor)} is not an int other than 0")
+        raise ArgumentError(f"{name}: divisor_override must be an int other than 0, got {rules.shown(divisor)}")
     outs = _windows(name, x.shape[2:], kernel, stride, padding, (1,) * n, ceil_mode)
     return spec((*x.shape[:2], *outs), x.dtype)
 
@@ -250,7 +252,7 @@ def _infer_avg_dx(g: Spec, *, sizes: Any, **attrs: Any) -> Spec:
     sizes = rules.shape("avg_pool_dx", rules.ints("avg_pool_dx", "sizes", sizes, g.ndim - 2))
     x = spec((*g.shape[:2], *sizes), g.dtype)
     if _infer_avg(x, **attrs).shape != g.shape:
-        raise ShapeError(f"avg_pool_dx: gradient {g.shape} is not of the shape that {x.shape} is pooled to")
+        raise ShapeError(f"avg_pool_dx: gradient {g.shape} does not fit an input {x.shape}")
     return x
 
 
@@ -320,7 +322,7 @@ def _avg_dx_torch(torch: Any, site: Site, *, sizes: Any, **attrs: Any) -> Any:
     return _flat(lambda g: f(g, empty(torch, g, shape, order_of(torch, g)), *a), count)  # torch asks for x
 
 
-def _avg_cases(rng: np.random.Generator) -> list[tuple[Any, dict[str, Any]]]:
+def _avg_cases(rng: Rng) -> list[tuple[Any, dict[str, Any]]]:
     rows: list[tuple[Sizes, Sizes, Sizes, Sizes, bool, bool, int | None]] = [
         ((2, 2, 7), (3,), (2,), (1,), False, True, None),
         ((1, 2, 6), (2,), (3,), (1,), True, False, None),
@@ -336,7 +338,7 @@ def _avg_cases(rng: np.random.Generator) -> list[tuple[Any, dict[str, Any]]]:
     ]
 
 
-def _avg_dx_samples(rng: np.random.Generator) -> list[Sample]:
+def _avg_dx_samples(rng: Rng) -> list[Sample]:
     samples: list[Sample] = []
     for x, a in _avg_cases(rng):
         g = rng.normal(size=_infer_avg(spec(x.shape, dtypes.float64), **a).shape)
@@ -346,7 +348,7 @@ def _avg_dx_samples(rng: np.random.Generator) -> list[Sample]:
 
 avg_pool = op(
     "avg_pool",
-    "The mean of each window: its sum by its size, with or without padding, or by a divisor.",
+    "The mean of each window: its sum divided by its size, with or without padding, or by a given divisor.",
     infer=_infer_avg,
     factors=lambda x, **attrs: pool_shards.rule(x) if x.dtype.is_floating_point else "n c ... -> n c ...",
     linear=((0,),),
@@ -355,11 +357,13 @@ avg_pool = op(
     vjp=(lambda g, y, x, **attrs: ops.avg_pool_dx(g, sizes=x.shape[2:], **attrs),),
     kernels={"array": _avg_array, "torch": _avg_torch},
     samples=lambda rng: [((x,), a) for x, a in _avg_cases(rng)],
+    autocast=lambda kernel, **attrs: FLOAT32_ON_CPU if len(kernel) == 3 else Autocast(),
+    flops=lambda x, *, kernel, **attrs: (math.prod(kernel) + 1) * _infer_avg(x, kernel=kernel, **attrs).size,
 )
 
 avg_pool_dx = op(
     "avg_pool_dx",
-    "The gradient of avg_pool by an input of the given sizes.",
+    "The gradient of avg_pool with respect to an input of the given sizes.",
     infer=_infer_avg_dx,
     factors=pool_shards.gradient_rule,
     linear=((0,),),
@@ -367,4 +371,5 @@ avg_pool_dx = op(
     vjp=(lambda u, z, g, *, sizes, **attrs: ops.avg_pool(u, **attrs),),
     kernels={"array": _avg_dx_array, "torch": _avg_dx_torch},
     samples=_avg_dx_samples,
+    flops=lambda g, *, kernel, **attrs: (math.prod(kernel) + 1) * g.size,
 )

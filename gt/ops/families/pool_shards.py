@@ -1,7 +1,8 @@
 """Pooling on shards: windows that reach into the neighbour's part, positions that count through the whole channel.
 
-A shard of the result gets all elements that its windows see (a halo); what lies beyond the whole is padded here, so
-the op itself runs without padding along a split dimension. Gradients add up in windows that overlap between shards:
+A shard of the result gets all elements that its windows see (a halo). Elements outside the whole input are padding,
+which is added here: the op itself runs without padding along a split dimension. Gradients add up in windows that
+overlap between shards:
 each shard spreads its own part into zeros, and the sum over shards is the gradient.
 """
 
@@ -27,7 +28,7 @@ def rule(x: Spec, **attrs: Any) -> str:
 
 
 def gradient_rule(*specs: Spec, **attrs: Any) -> str:
-    """Windows are contracted: what each adds to lies anywhere in the whole."""
+    """Windows are contracted: each may add to any element of the whole."""
     value = f"n c {' '.join(a + '@' for a in _names(specs[0].ndim - 2))}"
     return f"{', '.join([value] * len(specs))} -> n c ..."
 

@@ -32,7 +32,7 @@ from gt.ops.families.bits import (
     pieces_torch,
     uniform_streams,
 )  # fmt: skip
-from gt.ops.record import Op, Prepared, Sample, Site, fill, op, ops
+from gt.ops.record import Op, Prepared, Rng, Sample, Site, fill, op, ops
 from gt.ops.sharding import letters
 from gt.program import Spec, spec
 
@@ -144,7 +144,7 @@ def _randn_graph(torch: Any, site: Site, *, shape: Any, dtype: str) -> Prepared:
     return _seeded(even, uniform_streams(wide), kernel)
 
 
-def _float_samples(rng: np.random.Generator) -> list[Sample]:
+def _float_samples(rng: Rng) -> list[Sample]:
     return [
         ((7,), {"shape": (3, 5), "dtype": "float32"}),
         ((-(2**63),), {"shape": (4,), "dtype": "float64"}),
@@ -178,7 +178,7 @@ def _part(shard: Any, shape: tuple[int, ...], draw: Any) -> Any:
 
 rand = op(
     "rand",
-    "Numbers in [0, 1), all equally likely.",
+    "Random numbers, uniform in [0, 1).",
     infer=_infer_floats("rand"),
     factors=_rule,
     local=_local,
@@ -189,7 +189,7 @@ rand = op(
 
 randn = op(
     "randn",
-    "Normally distributed numbers of mean 0 and variance 1.",
+    "Random numbers from the normal distribution with mean 0 and variance 1.",
     infer=_infer_floats("randn"),
     factors=_rule,
     local=_local,
@@ -205,13 +205,13 @@ def _infer_randint(seed: Spec, low: Spec, high: Spec, *, shape: Any, dtype: Any)
     rules.integer("randint", seed, low, high)
     result = spec(rules.shape("randint", shape), rules.dtype("randint", dtype))
     if result.dtype.is_complex:
-        raise DTypeError(f"randint: integers cannot be drawn as {result.dtype.name}")
+        raise DTypeError(f"randint: expected an integer or floating-point dtype, got {result.dtype.name}")
     return result
 
 
 def _span(low: int, high: int) -> int:
     if not 0 < high - low <= 1 << 64:
-        raise ArgumentError(f"randint: there is no integer from {low} to below {high}")
+        raise ArgumentError(f"randint: low must be < high, got {low} and {high}")
     return high - low
 
 
@@ -292,7 +292,7 @@ def _randint_graph(torch: Any, site: Site, *, shape: Any, dtype: str) -> Prepare
 
 randint = op(
     "randint",
-    "Integers from low to below high, all equally likely.",
+    "Random integers, uniform in [low, high).",
     infer=_infer_randint,
     factors=_rule,
     local=_local,
@@ -355,7 +355,7 @@ def _randperm_graph(torch: Any, site: Site, *, n: int, dtype: str) -> Prepared:
 
 randperm = op(
     "randperm",
-    "The integers below n in random order: where 64 random bits for each of them would be sorted to.",
+    "The integers from 0 to n - 1 in random order: the order that sorts n random keys of 64 bits.",
     infer=_infer_randperm,
     ranges=lambda seed, *, n, dtype: {0: n} if dtype in ("int64", "int32") else {},
     vjp=None,
@@ -376,7 +376,7 @@ def _infer_dropout(x: Spec, seed: Spec, *, p: Any) -> Spec:
     rules.floating("dropout", x)
     rules.integer("dropout", seed)
     if type(p) not in (int, float) or not 0 <= p <= 1:
-        raise ArgumentError(f"dropout: p={rules.shown(p)} is not a probability")
+        raise ArgumentError(f"dropout: p must be from 0 to 1, got {rules.shown(p)}")
     return x
 
 
@@ -439,7 +439,7 @@ def _dropout_local(shard: Any, x: Any, seed: Any, *, p: float) -> Any:
 
 dropout: Op = op(
     "dropout",
-    "x with each element zeroed with probability p, the others scaled by 1 / (1 - p).",
+    "x with each element set to zero with probability p, and the others scaled by 1 / (1 - p).",
     infer=_infer_dropout,
     factors=_dropout_rule,
     linear=((0,),),

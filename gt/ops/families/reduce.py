@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -14,11 +14,10 @@ from gt import dtypes
 from gt.dtypes import DType
 from gt.errors import ArgumentError, DimError, DTypeError
 from gt.ops import rules
-from gt.ops.record import Op, Sample, Site, conj, fill, op, ops
+from gt.ops.record import FLOAT32, FLOAT32_ON_CUDA, Op, Rng, Sample, Site, conj, fill, op, ops
 from gt.ops.sharding import letters, reducing
 from gt.program import Spec, spec
 
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 Dims = tuple[int, ...]
 
 # -- shapes ----------------------------------------------------------------------------------
@@ -124,7 +123,7 @@ def wide(x: Any) -> Any:
 
 sum_ = op(
     "sum",
-    "The sum over dims; of integers in int64.",
+    "The sum over dims; integers give int64.",
     infer=_infer_sum("sum"),
     factors=reducing("sum"),
     linear=((0,),),
@@ -134,6 +133,7 @@ sum_ = op(
         "torch": _torch("sum"),
     },
     samples=lambda rng: [*_samples(rng), *_complex_samples(rng)],
+    autocast=FLOAT32_ON_CUDA,
 )
 
 
@@ -159,7 +159,7 @@ def _prod_dx(g: Any, y: Any, x: Any, *, dims: Any, keepdim: bool) -> Any:
 
 prod = op(
     "prod",
-    "The product over dims; of integers in int64.",
+    "The product over dims; integers give int64.",
     infer=_infer_sum("prod"),
     factors=reducing("whole"),
     vjp=(_prod_dx,),
@@ -172,6 +172,7 @@ prod = op(
         *_complex_samples(rng),
         ((np.array([[0.0, 2.0, 3.0], [0.0, 0.0, 3.0]]),), {"dims": (1,), "keepdim": False}),
     ],
+    autocast=FLOAT32,
 )
 
 
@@ -216,6 +217,7 @@ mean = op(
         "torch": _torch("mean"),
     },
     samples=lambda rng: [*_samples(rng, integers=False), *_complex_samples(rng)],
+    flops=lambda x, *, dims, **attrs: x.size + x.size // max(count(x.shape, dims), 1),
 )
 
 
@@ -224,7 +226,7 @@ def _infer_var(name: str) -> Any:
         rules.tensor(name, x)
         floating_or_complex(name, x)
         if type(correction) not in (int, float):
-            raise ArgumentError(f"{name}: correction is a number, not {rules.shown(correction)}")
+            raise ArgumentError(f"{name}: correction must be a number, got {rules.shown(correction)}")
         return _infer(name, x, dims, keepdim, x.dtype.to_real())
 
     return infer
@@ -282,7 +284,7 @@ def _spreads(rng: Rng) -> list[Sample]:
 
 var = op(
     "var",
-    "The variance over dims: squared deviations over their number less the correction.",
+    "The variance over dims: the sum of squared deviations, divided by their number minus the correction.",
     infer=_infer_var("var"),
     factors=reducing("whole"),
     vjp=(_var_dx,),
@@ -308,9 +310,9 @@ std = op(
 def some(name: str, x: Spec, dims: Any) -> None:
     """Refuse to choose among complex numbers, or among none."""
     if x.dtype.is_complex:
-        raise DTypeError(f"{name}: complex numbers have no order; compare x.abs()")
+        raise DTypeError(f"{name}: complex numbers are not ordered; use x.abs()")
     if any(x.shape[d] == 0 for d in dims):
-        raise DimError(f"{name}: {x.shape}: no largest or smallest of no elements")
+        raise DimError(f"{name}: expected at least one element, got shape {x.shape}")
 
 
 def _infer_extreme(name: str) -> Any:
@@ -329,14 +331,14 @@ def _extreme_dx(g: Any, y: Any, x: Any, *, dims: Any, keepdim: bool) -> Any:
     return ops.where(winners, restore(g, x.shape, dims, keepdim) / count, 0.0)
 
 
-def _extreme(name: str, doc: str, array: Any, kind: str) -> Op:
+def _extreme(name: str, doc: str, kind: str) -> Op:
     return op(
         name,
         doc,
         infer=_infer_extreme(name),
         factors=reducing(kind),
         vjp=(_extreme_dx,),
-        kernels={"array": _array(array), "torch": _torch(name)},
+        kernels={"array": _array(lambda xp, x, d, k: getattr(xp, kind)(x, axis=d, keepdims=k)), "torch": _torch(name)},
         samples=lambda rng: [
             *_samples(rng, empty=False),
             ((np.array([[1.0, np.nan], [2.0, 3.0]]),), {"dims": (1,), "keepdim": False}),
@@ -345,12 +347,8 @@ def _extreme(name: str, doc: str, array: Any, kind: str) -> Op:
     )
 
 
-amax = _extreme(
-    "amax", "The largest over dims; nan if one is.", lambda xp, x, d, k: xp.max(x, axis=d, keepdims=k), "max"
-)
-amin = _extreme(
-    "amin", "The smallest over dims; nan if one is.", lambda xp, x, d, k: xp.min(x, axis=d, keepdims=k), "min"
-)
+amax = _extreme("amax", "The largest element over dims; nan if one of them is nan.", "max")
+amin = _extreme("amin", "The smallest element over dims; nan if one of them is nan.", "min")
 
 
 def _infer_place(name: str) -> Any:
@@ -408,8 +406,8 @@ def _place(name: str, doc: str) -> Op:
     )
 
 
-argmax = _place("argmax", "Where the largest is, in one dimension or (None) in all, counted flat.")
-argmin = _place("argmin", "Where the smallest is, in one dimension or (None) in all, counted flat.")
+argmax = _place("argmax", "The index of the largest element along dim, or with dim=None in the flattened tensor.")
+argmin = _place("argmin", "The index of the smallest element along dim, or with dim=None in the flattened tensor.")
 
 # -- logic -----------------------------------------------------------------------------------
 
@@ -441,5 +439,5 @@ def _logic(name: str, doc: str) -> Op:
     )
 
 
-any_ = _logic("any", "Whether one over dims is not zero.")
-all_ = _logic("all", "Whether none over dims is zero.")
+any_ = _logic("any", "Whether at least one element over dims is not zero.")
+all_ = _logic("all", "Whether all elements over dims are not zero.")

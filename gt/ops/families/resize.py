@@ -14,7 +14,7 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import rules
-from gt.ops.record import Sample, Site, op, ops
+from gt.ops.record import FLOAT32_ON_CUDA, Autocast, Rng, Sample, Site, op, ops
 from gt.program import Spec, spec
 
 Sizes = tuple[int, ...]
@@ -36,20 +36,20 @@ def _check(name: str, x: Spec, sizes: Any, mode: Any, align: Any, scales: Any) -
     rules.choice(name, "mode", mode, tuple(_FUNCTIONS))
     rules.flag(name, "align_corners", align)
     if not x.dtype.is_floating_point and (mode == "area" or x.dtype is not dtypes.uint8):
-        raise DTypeError(f"{name}: needs a floating type, not {x.dtype.name}; cast first, as in x.float()")
+        raise DTypeError(f"{name}: expected a floating-point dtype, got {x.dtype.name}; cast first, as in x.float()")
     n = x.ndim - 2
     if n not in _FUNCTIONS[mode]:
         known = " or ".join(str(k + 2) for k in _FUNCTIONS[mode])
-        raise ShapeError(f"{name}: mode {mode!r} takes an input of {known} dimensions, not {x.shape}")
+        raise ShapeError(f"{name}: mode {mode!r} expects an input of {known} dimensions, got shape {x.shape}")
     sizes = rules.shape(name, rules.ints(name, "sizes", sizes, n))
     if 0 in x.shape[2:] or (0 in sizes and mode != "area"):
-        raise ShapeError(f"{name}: {x.shape[2:]} to {sizes}: sizes must be positive")
+        raise ShapeError(f"{name}: sizes must be positive, got {x.shape[2:]} and {sizes}")
     if scales is not None and (
         not isinstance(scales, list | tuple)
         or len(scales) != n
         or any(s is not None and (type(s) is not float or not s > 0) for s in scales)
     ):
-        raise ArgumentError(f"{name}: scales is None or {n} positive numbers, not {rules.shown(scales)}")
+        raise ArgumentError(f"{name}: scales must be None or {n} positive numbers, got {rules.shown(scales)}")
     return sizes
 
 
@@ -204,7 +204,7 @@ def _dx_torch(torch: Any, site: Site, *, sizes: Any, mode: str, align: bool, sca
 # -- records ---------------------------------------------------------------------------------
 
 
-def _cases(rng: np.random.Generator) -> list[tuple[Any, dict[str, Any]]]:
+def _cases(rng: Rng) -> list[tuple[Any, dict[str, Any]]]:
     rows: list[tuple[Sizes, Sizes, str, bool, tuple[float | None, ...] | None]] = [
         ((2, 1, 4), (7,), "nearest", False, None),
         ((1, 2, 3, 5), (6, 4), "nearest", False, (2.0, None)),
@@ -233,24 +233,25 @@ def _cases(rng: np.random.Generator) -> list[tuple[Any, dict[str, Any]]]:
     ]
 
 
-def _dx_samples(rng: np.random.Generator) -> list[Sample]:
+def _dx_samples(rng: Rng) -> list[Sample]:
     return [((rng.normal(size=(*x.shape[:2], *a["sizes"])),), {**a, "sizes": x.shape[2:]}) for x, a in _cases(rng)]
 
 
 interpolate = op(
     "interpolate",
-    "The input resized: nearest, linear, cubic, or the mean of equal shares.",
+    "The input resized by nearest, linear or cubic interpolation, or by the mean of each area.",
     infer=_infer,
     factors="n c ... -> n c ...",
     linear=((0,),),
     vjp=(lambda g, y, x, *, sizes, **attrs: ops.interpolate_dx(g, sizes=x.shape[2:], **attrs),),
     kernels={"array": _array, "torch": _torch},
     samples=lambda rng: [((x,), a) for x, a in _cases(rng)],
+    autocast=lambda mode, **attrs: Autocast() if mode == "area" else FLOAT32_ON_CUDA,
 )
 
 interpolate_dx = op(
     "interpolate_dx",
-    "The gradient of interpolate by an input of the given sizes.",
+    "The gradient of interpolate with respect to an input of the given sizes.",
     infer=_infer_dx,
     factors="n c ... -> n c ...",
     linear=((0,),),

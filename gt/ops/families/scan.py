@@ -7,7 +7,7 @@ without a division, so that zeros and infinities need no cases of their own.
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +15,9 @@ from gt import dtypes
 from gt.errors import ShapeError
 from gt.ops import rules
 from gt.ops.families.reduce import some, wide
-from gt.ops.record import Op, Sample, Site, conj, fill, op, ops
+from gt.ops.record import FLOAT32_ON_CUDA, Op, Rng, Sample, Site, conj, fill, op, ops
 from gt.ops.sharding import along, letters
 from gt.program import Spec, spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 
 def _shifted(x: Any, dim: int, by: int, value: float) -> Any:
@@ -87,7 +85,7 @@ def _cumsum_last(shard: Any, kept: Any, gathered: Any, *, dim: int) -> Any:
 
 cumsum = op(
     "cumsum",
-    "The sum of all elements up to each, along dim.",
+    "The cumulative sum along dim.",
     infer=_infer_wide("cumsum"),
     merge=lambda x, *, dim: (letters(x.ndim)[dim], _cumsum_first, _cumsum_last) if x.ndim else None,
     factors=along("dim"),
@@ -95,6 +93,7 @@ cumsum = op(
     vjp=(lambda g, y, x, *, dim: _reversed(ops.cumsum, g, dim),),
     kernels={"array": lambda xp, x, *, dim: xp.cumsum(wide(x), axis=dim), "torch": _torch("cumsum")},
     samples=lambda rng: [*_samples(rng), *_complex_and_integers(rng)],
+    autocast=FLOAT32_ON_CUDA,
 )
 
 
@@ -106,7 +105,7 @@ def _cumprod_dx(g: Any, y: Any, x: Any, *, dim: int) -> Any:
 
 cumprod = op(
     "cumprod",
-    "The product of all elements up to each, along dim.",
+    "The cumulative product along dim.",
     infer=_infer_wide("cumprod"),
     factors=along("dim"),
     vjp=(_cumprod_dx,),
@@ -116,6 +115,7 @@ cumprod = op(
         *_complex_and_integers(rng),
         ((np.array([[2.0, 0.0, 3.0, 4.0], [0.0, 1.0, 0.0, 2.0]]),), {"dim": 1}),
     ],
+    autocast=FLOAT32_ON_CUDA,
 )
 
 
@@ -125,12 +125,12 @@ def _infer_linear_scan(a: Spec, b: Spec, *, dim: Any, reverse: Any) -> Spec:
     rules.dim("linear_scan", dim, a.ndim)
     rules.flag("linear_scan", "reverse", reverse)
     if a.shape != b.shape:
-        raise ShapeError(f"linear_scan: {a.shape} and {b.shape} differ")
+        raise ShapeError(f"linear_scan: expected operands of one shape, got {a.shape} and {b.shape}")
     return b
 
 
 def _linear_scan(a: Any, b: Any, *, dim: int, reverse: bool) -> Any:
-    """Every step joins each element with what lies so far before it, twice as far as in the step before."""
+    """Every step combines each element with the one `by` places before it; `by` doubles at each step."""
     by = 1
     while by < a.shape[dim]:
         way = -by if reverse else by
@@ -151,7 +151,7 @@ def _linear_scan_da(g: Any, y: Any, a: Any, dim: int, reverse: bool) -> Any:
 
 linear_scan = op(
     "linear_scan",
-    "y[t] = a[t] * y[t - 1] + b[t] along dim (of y[t + 1], in reverse); nothing comes before the first.",
+    "The recurrence y[t] = a[t] * y[t - 1] + b[t] along dim, with y = 0 before the first element; or in reverse.",
     infer=_infer_linear_scan,
     factors=along("dim"),
     linear=((1,),),
@@ -239,5 +239,5 @@ def _extreme(name: str, doc: str, better: str) -> Op:
     )
 
 
-cummax = _extreme("cummax", "The largest up to each element, along dim, and where it is.", "maximum")
-cummin = _extreme("cummin", "The smallest up to each element, along dim, and where it is.", "minimum")
+cummax = _extreme("cummax", "The cumulative maximum along dim, and its indices.", "maximum")
+cummin = _extreme("cummin", "The cumulative minimum along dim, and its indices.", "minimum")

@@ -6,7 +6,7 @@ never negative, as in torch, and never out of range: `indices` tells the worker 
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +15,9 @@ from gt.errors import ShapeError
 from gt.ops import rules
 from gt.ops.families.index_shards import picked_local
 from gt.ops.families.placing import add_at, put_at
-from gt.ops.record import Sample, Site, fill, op, ops
+from gt.ops.record import Autocast, Rng, Sample, Site, fill, op, ops
 from gt.ops.sharding import letters, masked, within
 from gt.program import Spec, spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 REDUCTIONS = ("sum", "prod", "mean", "amax", "amin")
 
@@ -29,7 +27,7 @@ REDUCTIONS = ("sum", "prod", "mean", "amax", "amin")
 def _fits(name: str, shape: tuple[int, ...], index: Spec, dim: Any) -> None:
     rules.dim(name, dim, len(shape))
     if index.ndim != len(shape):
-        raise ShapeError(f"{name}: index {index.shape} has {index.ndim} dimensions, the tensor has {len(shape)}")
+        raise ShapeError(f"{name}: index {index.shape} must have as many dimensions as the tensor, {len(shape)}")
     if not index.size:
         return
     for d, n in enumerate(index.shape):
@@ -107,6 +105,7 @@ gather = op(
     },
     indices=lambda x, index, *, dim: {1: (x.shape[dim], None)},
     samples=lambda rng: [((x, i), {"dim": d}) for x, i, d in _gather_samples(rng)],
+    flops=0,
 )
 
 
@@ -116,7 +115,7 @@ def _infer_gather_dx(g: Spec, index: Spec, *, shape: Any, dim: Any) -> Spec:
     shape = rules.shape("gather_dx", shape)
     _fits("gather_dx", shape, index, dim)
     if g.shape != index.shape:
-        raise ShapeError(f"gather_dx: gradient {g.shape} and index {index.shape} differ")
+        raise ShapeError(f"gather_dx: gradient must have the shape of the index, got {g.shape} and {index.shape}")
     return spec(shape, g.dtype)
 
 
@@ -137,7 +136,7 @@ def _gather_dx_local(shard: Any, g: Any, index: Any, *, shape: Any, dim: int) ->
 
 gather_dx = op(
     "gather_dx",
-    "The gradient of gather: g added up at `index` along dim.",
+    "The gradient of gather: g is added at `index` along dim.",
     infer=_infer_gather_dx,
     factors=_gather_dx_rule,
     linear=((0,),),
@@ -151,6 +150,7 @@ gather_dx = op(
     samples=lambda rng: [
         ((rng.normal(size=i.shape), i), {"shape": x.shape, "dim": d}) for x, i, d in _gather_samples(rng)
     ],
+    flops=lambda g, index, **attrs: g.size,
 )
 
 # -- scatter, scatter_add --------------------------------------------------------------------
@@ -162,7 +162,7 @@ def _check_scatter(name: str, x: Spec, index: Spec, src: Spec, dim: Any) -> None
     rules.index(name, index)
     _fits(name, x.shape, index, dim)
     if src.shape != index.shape:
-        raise ShapeError(f"{name}: src {src.shape} and index {index.shape} differ; slice src first")
+        raise ShapeError(f"{name}: src {src.shape} must have the shape of the index, {index.shape}; slice src first")
 
 
 def _infer_scatter(x: Spec, index: Spec, src: Spec, *, dim: Any) -> Spec:
@@ -207,7 +207,7 @@ def _scatter_rule(x: Spec, index: Spec, src: Spec, *, dim: int, **attrs: Any) ->
 
 scatter = op(
     "scatter",
-    "x with src, or one number, written at `index` along dim.",
+    "x with src, a tensor or a number, written at `index` along dim.",
     infer=_infer_scatter,
     factors=_scatter_rule,
     vjp=(_scatter_dx, None, lambda g, y, x, index, src, *, dim: ops.gather(g, index, dim=dim)),
@@ -221,6 +221,7 @@ scatter = op(
         *[((x, i, rng.normal(size=i.shape)), {"dim": d}) for x, i, d in _apart(rng)],
         *[((x, i, 1.5), {"dim": d}) for x, i, d in _apart(rng)],
     ],
+    flops=0,
 )
 
 
@@ -263,6 +264,8 @@ scatter_add = op(
         *[((x, i, rng.normal(size=i.shape)), {"dim": d}) for x, i, d in _gather_samples(rng)],
         ((np.array([True, False, False]), np.array([1, 1, 2]), np.array([True, True, False])), {"dim": 0}),
     ],
+    autocast=Autocast(cuda="widest"),
+    flops=lambda x, index, src, **attrs: index.size,
 )
 
 # -- scatter_reduce --------------------------------------------------------------------------
@@ -397,11 +400,12 @@ def _reduce_samples(rng: Rng) -> list[Sample]:
 
 scatter_reduce = op(
     "scatter_reduce",
-    "x with src combined at `index` along dim, with what was there or (include_self false) without it.",
+    "x with src reduced at `index` along dim, together with x or (include_self=False) without it.",
     infer=_infer_scatter_reduce,
     factors=_scatter_rule,
     vjp=_reduce_vjp,
     kernels={"numpy": _reduce_numpy, "jax": _reduce_jax, "torch": _reduce_torch},
     indices=lambda x, index, src, *, dim, reduce, include_self: {1: (x.shape[dim], None)},
     samples=_reduce_samples,
+    flops=lambda x, index, src, **attrs: index.size,
 )

@@ -7,7 +7,7 @@ base becomes when the view is written to; an expanded tensor cannot be.
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -17,8 +17,6 @@ from gt.ops import rules
 from gt.ops.record import Op, Site, op, ops
 from gt.ops.sharding import letters, pointwise, reshaping, same_shape
 from gt.program import Spec, spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 
 def _whole(op: str, x: Spec) -> Spec:
@@ -33,7 +31,7 @@ def _infer_reshape(x: Spec, *, shape: Any) -> Spec:
     rules.tensor("reshape", x)
     target = rules.shape("reshape", shape)
     if math.prod(target) != x.size:
-        raise ShapeError(f"reshape: {x.shape} has {x.size} elements, {target} has {math.prod(target)}")
+        raise ShapeError(f"reshape: {x.shape} has {x.size} elements, but {target} has {math.prod(target)}")
     return spec(target, x.dtype)
 
 
@@ -67,7 +65,7 @@ def _infer_permute(x: Spec, *, dims: Any) -> Spec:
     rules.tensor("permute", x)
     order = rules.dims("permute", dims, x.ndim)
     if len(order) != x.ndim:
-        raise ShapeError(f"permute: {x.shape} has {x.ndim} dimensions, {order} orders {len(order)}")
+        raise ShapeError(f"permute: expected an order of {x.ndim} dimensions for shape {x.shape}, got {order}")
     return spec(tuple(x.shape[d] for d in order), x.dtype)
 
 
@@ -144,7 +142,7 @@ expand = op(
 
 clone = op(
     "clone",
-    "The same elements in memory of their own.",
+    "A copy of x.",
     infer=lambda x: _whole("clone", x),
     factors=pointwise,
     moves=True,
@@ -165,9 +163,9 @@ def _infer_unfold(x: Spec, *, dim: Any, size: Any, step: Any) -> Spec:
     dim = rules.dim("unfold", dim, x.ndim)
     size = rules.size("unfold", "size", size)
     if size > x.shape[dim]:
-        raise ShapeError(f"unfold: windows of {size} do not fit into dimension {dim} of size {x.shape[dim]}")
+        raise ShapeError(f"unfold: a window of {size} is larger than dimension {dim} of size {x.shape[dim]}")
     if type(step) is not int or not 0 < step < 1 << 62:
-        raise ArgumentError(f"unfold: step must be a positive int, not {rules.shown(step)}")
+        raise ArgumentError(f"unfold: step must be an int > 0, got {rules.shown(step)}")
     return spec((*x.shape[:dim], (x.shape[dim] - size) // step + 1, *x.shape[dim + 1 :], size), x.dtype)
 
 
@@ -178,7 +176,7 @@ def _unfold_array(xp: Any, x: Any, *, dim: int, size: int, step: int) -> Any:
 
 
 def _windows(like: Any, shape: tuple[int, ...], dim: int, size: int, step: int) -> Any:
-    """Where in the base the elements of each window lie: (windows, size)."""
+    """The positions in the base of the elements of each window: (windows, size)."""
     n = (shape[dim] - size) // step + 1
     starts, steps = (like._apply(ops.arange, (0, by), {"n": k, "dtype": "int64"}) for by, k in ((step, n), (1, size)))
     return ops.add(ops.reshape(starts, shape=(n, 1)), steps)
@@ -208,7 +206,7 @@ def _unfold_rule(x: Spec, dim: int) -> str:
 
 unfold = op(
     "unfold",
-    "Windows of one dimension, `step` apart; the place in the window is a new last dimension.",
+    "The windows of one dimension, `step` apart; the position in the window is a new last dimension.",
     infer=_infer_unfold,
     factors=lambda x, *, dim, **attrs: _unfold_rule(x, dim),
     window=lambda x, *, dim, size, step: {"v": lambda operand, lo, hi: (lo * step, (hi - 1) * step + size, "clip")},
@@ -263,7 +261,7 @@ def _bitcast_rule(x: Spec, *, dtype: str) -> str:
 
 bitcast = op(
     "bitcast",
-    "The same bytes read as another type.",
+    "The same bytes as another dtype.",
     infer=_infer_bitcast,
     factors=_bitcast_rule,
     vjp=None,
@@ -284,7 +282,7 @@ def _infer_roll(x: Spec, *, shifts: Any, dims: Any) -> Spec:
     rules.tensor("roll", x)
     places = rules.dims("roll", dims, x.ndim)
     if any(abs(n) >= 1 << 62 for n in rules.ints("roll", "shifts", shifts, len(places))):
-        raise ArgumentError(f"roll: shifts {rules.shown(shifts)} are out of reach")
+        raise ArgumentError(f"roll: shifts must be ints of less than 64 bits, got {rules.shown(shifts)}")
     return x
 
 
@@ -313,7 +311,7 @@ def _mirrored(n: int) -> Any:
 
 roll = op(
     "roll",
-    "x moved along these dimensions; what leaves at one end comes in at the other.",
+    "x shifted along dims; elements shifted beyond the end come back at the start.",
     infer=_infer_roll,
     factors=lambda x, *, dims, **attrs: _shifted_rule(x, dims),
     moves=True,
@@ -344,7 +342,7 @@ def _infer_flip(x: Spec, *, dims: Any) -> Spec:
 
 flip = op(
     "flip",
-    "x with the order along these dimensions reversed.",
+    "x with the order of elements reversed along dims.",
     infer=_infer_flip,
     factors=lambda x, *, dims: _shifted_rule(x, dims),
     moves=True,
@@ -369,9 +367,9 @@ def _infer_triangle(name: str) -> Any:
         rules.tensor(name, x)
         rules.ints(name, "diagonal", (diagonal,))
         if abs(diagonal) >= 1 << 62:
-            raise ArgumentError(f"{name}: diagonal {rules.shown(diagonal)} is out of reach")
+            raise ArgumentError(f"{name}: diagonal must be an int of less than 64 bits, got {rules.shown(diagonal)}")
         if x.ndim < 2:
-            raise ShapeError(f"{name}: needs a matrix, not {x.shape}")
+            raise ShapeError(f"{name}: expected a matrix, got shape {x.shape}")
         return x
 
     return infer
@@ -399,6 +397,7 @@ def _triangle(name: str, doc: str) -> Op:
         factors=_triangle_rule,
         linear=((0,),),
         local=_triangle_local,
+        flops=0,
         vjp=(lambda g, y, x, *, diagonal: getattr(ops, name)(g, diagonal=diagonal),),
         kernels={"array": array, "torch": lambda torch, site, *, diagonal: lambda x: getattr(torch, name)(x, diagonal)},
         samples=lambda rng: [

@@ -6,22 +6,20 @@ program; its length and step are structure. A start is checked when the slice is
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from gt.errors import ArgumentError, IndexOutOfRange, ShapeError
 from gt.ops import rules
 from gt.ops.families.placing import put_at
-from gt.ops.record import Prepared, Site, fill, op, ops
+from gt.ops.record import Prepared, Rng, Site, fill, op, ops
 from gt.ops.sharding import letters, masked, within
 from gt.program import Spec, spec
 
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
-
 
 class Cut:
-    """Where a slice lies in a tensor of `shape`: checked attributes, and what the kernels need."""
+    """The position of a slice in a tensor of `shape`: checked attributes, and what the kernels need."""
 
     __slots__ = ("dims", "drop", "full", "lengths", "limits", "result", "shape", "spans", "steps")
 
@@ -36,11 +34,11 @@ class Cut:
         for d, length, step in zip(self.dims, self.lengths, self.steps, strict=True):
             last = (length - 1) * step if length else 0
             if step < 1 or length < 0 or last >= max(full[d], 1):
-                raise ShapeError(f"{op}: {length} elements, {step} apart, do not fit in size {full[d]}")
+                raise ShapeError(f"{op}: {length} elements, step {step}, do not fit into size {full[d]}")
             limits.append(full[d] - last + (length == 0))
             full[d] = length
             spans[d] = last + 1 if length else 0
-        self.spans = tuple(spans)  #: how much of each dimension lies between the slice's ends
+        self.spans = tuple(spans)  #: how much of each dimension is between the slice's ends
         self.limits = tuple(limits)
         self.full = tuple(full)  #: the slice's shape before `drop`
         for d in self.drop:
@@ -49,7 +47,7 @@ class Cut:
         self.result = tuple(n for d, n in enumerate(full) if d not in self.drop)
 
     def where(self, starts: tuple[int, ...]) -> tuple[slice, ...]:
-        """The slice as Python knows it; refuses what lies outside, which Python would shorten."""
+        """The slice as Python knows it; refuses elements outside, which Python would leave out."""
         place = [slice(None)] * len(self.shape)
         for i, start in enumerate(starts):
             self.check(i, start)
@@ -61,7 +59,7 @@ class Cut:
         if not 0 <= start < self.limits[i]:
             d = self.dims[i]
             raise IndexOutOfRange(
-                f"slice: start {start} with {self.lengths[i]} elements leaves dimension {d} of size {self.shape[d]}"
+                f"slice: {self.lengths[i]} elements from {start} exceed dimension {d} of size {self.shape[d]}"
             )
 
 
@@ -122,7 +120,7 @@ def _slice_torch(torch: Any, site: Site, **attrs: Any) -> Any:
     if len(cut.dims) == 1 and cut.steps == (1,):
         dim, length = cut.dims[0], cut.lengths[0]
         if cut.drop:
-            return lambda x, start: x.select(dim, start)  # torch refuses what lies outside
+            return lambda x, start: x.select(dim, start)  # torch refuses elements outside
         return lambda x, start: x.narrow(dim, start, length)
     view = _view_torch(cut)
     return lambda x, *starts: view(x, starts)
@@ -278,7 +276,7 @@ def _slice_local(shard: Any, x: Any, *starts: Any, dims: Any, lengths: Any, step
 
 slice_ = op(
     "slice",
-    "A part of x: some dimensions from a start, with a length and a step; dropped ones have length 1.",
+    "A slice of x: a start, length and step in some dimensions, of which those of length 1 may be dropped.",
     infer=_infer_slice,
     factors=_slice_rule,
     linear=((0,),),
@@ -304,7 +302,7 @@ def _infer_slice_put(x: Spec, new: Spec, *starts: Spec, dims: Any, lengths: Any,
     cut = Cut("slice_put", x.shape, dims, lengths, steps, drop)
     _starts("slice_put", cut, starts)
     if new.shape != cut.result:
-        raise ShapeError(f"slice_put: {new.shape} does not fill the slice's {cut.result}")
+        raise ShapeError(f"slice_put: expected a value of the slice's shape {cut.result}, got {new.shape}")
     return x
 
 
@@ -396,7 +394,7 @@ def _infer_slice_dx(g: Spec, *starts: Spec, shape: Any, dims: Any, lengths: Any,
     cut = Cut("slice_dx", rules.shape("slice_dx", shape), dims, lengths, steps, drop)
     _starts("slice_dx", cut, starts)
     if g.shape != cut.result:
-        raise ShapeError(f"slice_dx: {g.shape} does not fill the slice's {cut.result}")
+        raise ShapeError(f"slice_dx: expected a gradient of the slice's shape {cut.result}, got {g.shape}")
     return spec(cut.shape, g.dtype)
 
 
@@ -434,7 +432,7 @@ def _slice_dx_local(
 
 slice_dx = op(
     "slice_dx",
-    "The gradient of slice: zeros of the base's shape with g in the slice's place.",
+    "The gradient of slice: zeros of the base's shape, with g at the slice.",
     infer=_infer_slice_dx,
     factors=_slice_dx_rule,
     linear=((0,),),
@@ -453,4 +451,5 @@ slice_dx = op(
         ((rng.normal(size=Cut("slice", x.shape, **attrs).result), *starts), {"shape": x.shape, **attrs})
         for x, starts, attrs in _cut_samples(rng)
     ],
+    flops=0,
 )

@@ -9,7 +9,7 @@ import numpy as np
 from gt.errors import ShapeError
 from gt.ops import rules
 from gt.ops.families.reduce import count, floating_or_complex, reduced, restore
-from gt.ops.record import Sample, Site, conj, op, ops
+from gt.ops.record import FLOAT32_ON_CUDA, Rng, Sample, Site, conj, op, ops
 from gt.ops.sharding import along, reducing
 from gt.program import Spec, spec
 
@@ -31,7 +31,7 @@ def _infer_dx(name: str) -> Any:
         rules.same_dtype(name, g, y)
         rules.dim(name, dim, y.ndim)
         if g.shape != y.shape:
-            raise ShapeError(f"{name}: gradient {g.shape} and result {y.shape} differ")
+            raise ShapeError(f"{name}: gradient and result must have one shape, got {g.shape} and {y.shape}")
         return y
 
     return infer
@@ -56,7 +56,7 @@ def _log_softmax(x: Any, *, dim: int) -> Any:
     return c - ops.log(_total(ops.exp(c), dim))
 
 
-def _samples(rng: np.random.Generator) -> list[Sample]:
+def _samples(rng: Rng) -> list[Sample]:
     return [
         ((rng.normal(size=(3, 4)),), {"dim": 1}),
         ((rng.normal(size=(3, 4, 2)) * 10,), {"dim": 1}),
@@ -85,13 +85,14 @@ def _torch_dx(name: str) -> Any:
 
 softmax = op(
     "softmax",
-    "exp(x) over its sum along dim.",
+    "exp(x) divided by its sum along dim.",
     infer=_infer("softmax"),
     factors=along("dim"),
     vjp=(lambda g, y, x, *, dim: ops.softmax_dx(g, y, dim=dim),),
     compose=_softmax,
     kernels={"torch": _torch("softmax")},
     samples=_samples,
+    autocast=FLOAT32_ON_CUDA,
 )
 
 softmax_dx = op(
@@ -111,13 +112,14 @@ softmax_dx = op(
 
 log_softmax = op(
     "log_softmax",
-    "The logarithm of softmax along dim, without loss where that is tiny.",
+    "The logarithm of softmax along dim, accurate where softmax is tiny.",
     infer=_infer("log_softmax"),
     factors=along("dim"),
     vjp=(lambda g, y, x, *, dim: ops.log_softmax_dx(g, y, dim=dim),),
     compose=_log_softmax,
     kernels={"torch": _torch("log_softmax")},
     samples=_samples,
+    autocast=FLOAT32_ON_CUDA,
 )
 
 log_softmax_dx = op(
@@ -161,7 +163,7 @@ def _logsumexp_torch(torch: Any, site: Site, *, dims: Any, keepdim: bool) -> Any
     return lambda x: f(x, dims, keepdim)
 
 
-def _logsumexp_samples(rng: np.random.Generator) -> list[Sample]:
+def _logsumexp_samples(rng: Rng) -> list[Sample]:
     x = rng.normal(size=(2, 3, 4))
     return [
         ((x,), {"dims": (0, 1, 2), "keepdim": False}),
@@ -189,4 +191,5 @@ logsumexp = op(
     compose=_logsumexp,
     kernels={"torch": _logsumexp_torch},
     samples=_logsumexp_samples,
+    autocast=FLOAT32_ON_CUDA,
 )

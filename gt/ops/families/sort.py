@@ -7,7 +7,7 @@ except for sort, which keeps their order. A nan is larger than everything.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +15,9 @@ from gt import dtypes
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.families.reduce import reduced, restore, some
-from gt.ops.record import Op, Sample, Site, op, ops
+from gt.ops.record import Op, Rng, Sample, Site, op, ops
 from gt.ops.sharding import along, beside, letters
 from gt.program import Spec, spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 # -- sort and topk ---------------------------------------------------------------------------
 
@@ -70,7 +68,7 @@ def _rows(rng: Rng) -> list[tuple[Any, int]]:
 
 sort = op(
     "sort",
-    "The elements in order along dim, and where they were.",
+    "The elements sorted along dim, and their indices.",
     infer=_infer_sort,
     factors=along("dim"),
     ranges=lambda x, *, dim, **attrs: {1: x.shape[dim] if x.ndim else 1},
@@ -82,6 +80,7 @@ sort = op(
         ((np.array([True, False, True]),), {"dim": 0, "descending": False, "stable": True}),
         ((np.zeros((2, 0)),), {"dim": 1, "descending": False, "stable": False}),
     ],
+    flops=0,
 )
 
 
@@ -93,7 +92,7 @@ def _infer_topk(x: Spec, *, k: Any, dim: Any, largest: Any, sorted: Any) -> tupl
     rules.flag("topk", "largest", largest)
     rules.flag("topk", "sorted", sorted)
     if type(k) is not int or not 0 <= k <= x.shape[dim]:
-        raise ArgumentError(f"topk: k={rules.shown(k)} of a dimension of size {x.shape[dim]}")
+        raise ArgumentError(f"topk: k must be from 0 to {x.shape[dim]}, got {rules.shown(k)}")
     shape = (*x.shape[:dim], k, *x.shape[dim + 1 :])
     return spec(shape, x.dtype), spec(shape, dtypes.int64)
 
@@ -106,7 +105,7 @@ def _topk_array(xp: Any, x: Any, *, k: int, dim: int, largest: bool, sorted: boo
 
 topk = op(
     "topk",
-    "The k largest (or smallest) elements along dim, and where they are.",
+    "The k largest (or smallest) elements along dim, and their indices.",
     infer=_infer_topk,
     factors=beside("dim"),
     ranges=lambda x, *, dim, **attrs: {1: x.shape[dim] if x.ndim else 1},
@@ -121,6 +120,7 @@ topk = op(
         for k in (0, 2)
         for most in (True, False)
     ],
+    flops=0,
 )
 
 # -- one element along a dimension -----------------------------------------------------------
@@ -136,7 +136,7 @@ def _infer_choice(name: str) -> Any:
         if name == "kthvalue":
             k = attrs.pop("k", None)
             if type(k) is not int or not 1 <= k <= x.shape[dim]:
-                raise ArgumentError(f"kthvalue: k={rules.shown(k)} of a dimension of size {x.shape[dim]}")
+                raise ArgumentError(f"kthvalue: k must be from 1 to {x.shape[dim]}, got {rules.shown(k)}")
         if attrs:
             raise ArgumentError(f"{name}: unknown attributes {rules.shown(sorted(attrs))}")
         shape = reduced(x.shape, (dim,), rules.flag(name, "keepdim", keepdim))
@@ -220,20 +220,20 @@ def _mode(xp: Any, x: Any, dim: int) -> Any:
 
 
 max_ = _choice(
-    "max", "The largest along dim, and where it is.", lambda xp, x, dim: xp.argmax(x, axis=dim, keepdims=True)
+    "max", "The largest element along dim, and its index.", lambda xp, x, dim: xp.argmax(x, axis=dim, keepdims=True)
 )
 min_ = _choice(
-    "min", "The smallest along dim, and where it is.", lambda xp, x, dim: xp.argmin(x, axis=dim, keepdims=True)
+    "min", "The smallest element along dim, and its index.", lambda xp, x, dim: xp.argmin(x, axis=dim, keepdims=True)
 )
 kthvalue = _choice(
     "kthvalue",
-    "The k-th smallest along dim, counted from 1, and where it is.",
+    "The k-th smallest element along dim, counted from 1, and its index.",
     lambda xp, x, dim, *, k: _at(xp, _order(xp, x, dim, False), k - 1, dim),
     k=2,
 )
-median = _choice("median", "The middle one along dim (the lower of two), nan if one is, and where it is.", _median)
-nanmedian = _choice("nanmedian", "The middle one along dim of those that are numbers, and where it is.", _nanmedian)
-mode = _choice("mode", "The most frequent along dim, the smallest of several, and where it is last.", _mode)
+median = _choice("median", "The median along dim (the lower of two), nan if an element is nan, and its index.", _median)
+nanmedian = _choice("nanmedian", "The median along dim of the elements that are not nan, and its index.", _nanmedian)
+mode = _choice("mode", "The most frequent element along dim (the smallest of several), and its last index.", _mode)
 
 # -- places in sorted rows, rows in order ----------------------------------------------------
 
@@ -271,7 +271,7 @@ def _search_rule(rows: Spec, x: Spec, *, right: bool) -> str:
 
 searchsorted = op(
     "searchsorted",
-    "Where to put x into sorted rows: before equal elements, or to their right.",
+    "The indices at which x is inserted into sorted rows: left of equal elements, or right of them.",
     infer=_infer_searchsorted,
     factors=_search_rule,
     vjp=None,
@@ -290,7 +290,7 @@ def _infer_lexsort(x: Spec) -> Spec:
     rules.tensor("lexsort", x)
     some("lexsort", x, ())
     if x.ndim != 2:
-        raise ShapeError(f"lexsort: needs a matrix, not {x.shape}")
+        raise ShapeError(f"lexsort: expected a matrix, got shape {x.shape}")
     return spec((x.shape[0],), dtypes.int64)
 
 
@@ -319,7 +319,7 @@ def _lexsort_samples(rng: Rng) -> list[Sample]:
 
 lexsort = op(
     "lexsort",
-    "Where the rows of a matrix are, in order: by the first column, then the next.",
+    "The indices that sort the rows of a matrix, by the first column, then by the next.",
     infer=_infer_lexsort,
     ranges=lambda x, **attrs: {0: x.shape[0]},
     vjp=None,

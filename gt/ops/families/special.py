@@ -7,19 +7,16 @@ no hurry. torch uses its own.
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from gt.errors import ArgumentError
 from gt.ops import rules
 from gt.ops.families.binary import infer_pair, log_slope, to_floats
-from gt.ops.families.elementwise import to_float
-from gt.ops.record import Op, Sample, Site, op, ops
+from gt.ops.record import FLOAT32_ON_CUDA, Op, Rng, Sample, Site, op, ops
 from gt.ops.sharding import pointwise
 from gt.program import Spec, spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 
 def _normal() -> Any:
@@ -60,12 +57,13 @@ def _torch(name: str, narrow: bool = True) -> Any:
 
 
 def _special(
-    name: str, doc: str, numpy: Any, vjp: Any, samples: Any, torch: str = "", narrow: bool = True, jax: Any = None
-) -> Op:
+    name: str, doc: str, numpy: Any, vjp: Any, samples: Any, torch: str = "", narrow: bool = True, jax: Any = None,
+    **more: Any,
+) -> Op:  # fmt: skip
     return op(
         name,
         doc,
-        infer=to_float(name, complexes=False),
+        infer=rules.unary(name, to="float", complexes=False),
         factors=pointwise,
         vjp=None if vjp is None else (vjp,),
         kernels={
@@ -74,7 +72,9 @@ def _special(
             "torch": _torch(torch or name, narrow),
         },
         promote=True,
+        public=True,
         samples=samples,
+        **more,
     )
 
 
@@ -123,7 +123,7 @@ erf = _special(
 )
 erfc = _special(
     "erfc",
-    "1 - erf(x), exact where that is small.",
+    "1 - erf(x), accurate where it is small.",
     _each(math.erfc),
     lambda g, y, x: g * ops.exp(-(x * x)) * (-2 / _ROOT_PI),
     _uniform(-2, 2),
@@ -134,6 +134,7 @@ erfinv = _special(
     _each(_erfinv),
     lambda g, y, x: g * ops.exp(y * y) * (_ROOT_PI / 2),
     _uniform(-0.9, 0.9),
+    autocast=FLOAT32_ON_CUDA,
 )
 erfcx = _special(
     "erfcx",
@@ -163,13 +164,14 @@ def _log_ndtr(x: Any) -> Any:
 log_ndtr = op(
     "log_ndtr",
     "The logarithm of the normal distribution function.",
-    infer=to_float("log_ndtr", complexes=False),
+    infer=rules.unary("log_ndtr", to="float", complexes=False),
     factors=pointwise,
     vjp=(lambda g, y, x: g / ops.erfcx(x * -_ROOT_HALF) * math.sqrt(2 / math.pi),),
     compose=lambda x: _log_ndtr(x if x.dtype.is_floating_point else x * 1.0),
     kernels={"torch": _torch("log_ndtr", narrow=False)},
     promote=True,
     samples=_uniform(-4, 3),
+    public=True,
 )
 
 
@@ -182,13 +184,14 @@ def _entr(x: Any) -> Any:
 entr = op(
     "entr",
     "-x * log(x); 0 at 0, -inf below.",
-    infer=to_float("entr", complexes=False),
+    infer=rules.unary("entr", to="float", complexes=False),
     factors=pointwise,
     vjp=(lambda g, y, x: g * (-1.0 - ops.log(x)),),
     compose=lambda x: _entr(x if x.dtype.is_floating_point else x * 1.0),
     kernels={"torch": _torch("entr")},
     promote=True,
     samples=_uniform(0.1, 3),
+    public=True,
 )
 
 
@@ -196,7 +199,7 @@ def _infer_logit(x: Spec, *, eps: float | None) -> Spec:
     rules.tensor("logit", x)
     rules.not_complex("logit", x.dtype)
     if eps is not None and type(eps) not in (int, float):
-        raise ArgumentError(f"logit: eps is a number or None, not {rules.shown(eps)}")
+        raise ArgumentError(f"logit: eps must be a number or None, got {rules.shown(eps)}")
     return spec(x.shape, rules.float_of(x))
 
 
@@ -212,7 +215,7 @@ def _logit_dx(g: Any, y: Any, x: Any, *, eps: float | None) -> Any:
 
 logit = op(
     "logit",
-    "log(x / (1 - x)), the inverse of sigmoid; x is kept eps away from 0 and 1.",
+    "log(x / (1 - x)), the inverse of sigmoid; with eps, x is limited to the range from eps to 1 - eps.",
     infer=_infer_logit,
     factors=pointwise,
     vjp=(_logit_dx,),
@@ -282,7 +285,7 @@ def _infer_polygamma(x: Spec, *, n: int) -> Spec:
     rules.tensor("polygamma", x)
     rules.not_complex("polygamma", x.dtype)
     if type(n) is not int or not 0 <= n < 1000:
-        raise ArgumentError(f"polygamma: n is an int from 0 on, not {rules.shown(n)}")
+        raise ArgumentError(f"polygamma: n must be an int >= 0, got {rules.shown(n)}")
     return spec(x.shape, rules.float_of(x))
 
 
@@ -398,7 +401,7 @@ def _pairs(low: float, high: float) -> Any:
 
 zeta = op(
     "zeta",
-    "Hurwitz' zeta function: the sum over k of (other + k) ** -input.",
+    "The Hurwitz zeta function: the sum over k of (other + k) ** -input.",
     infer=infer_pair("zeta", to_floats("zeta")),
     factors=pointwise,
     vjp=(None, lambda g, y, s, q: g * (ops.zeta(s + 1.0, q) * -s)),
@@ -412,6 +415,7 @@ zeta = op(
         ((np.array([2, 4]), np.array([-1.5, -0.25])), {}),
         ((np.zeros((0, 2)), np.zeros(2)), {}),
     ],
+    public=True,
 )
 
 
@@ -428,4 +432,5 @@ xlog1py = op(
     kernels={"array": _xlog1py_array, "torch": _torch("xlog1py")},
     promote=True,
     samples=_pairs(0.5, 2),
+    public=True,
 )

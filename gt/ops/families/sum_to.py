@@ -9,7 +9,7 @@ import numpy as np
 from gt import dtypes
 from gt.errors import DTypeError, ShapeError
 from gt.ops import rules
-from gt.ops.record import Site, op, ops
+from gt.ops.record import FLOAT32_ON_CUDA, Site, op, ops
 from gt.ops.sharding import letters, same_shape
 from gt.program import Spec, spec
 
@@ -24,7 +24,7 @@ def _infer_sum_to(x: Spec, *, shape: Any) -> Spec:
     try:
         rules.expands("sum_to", "a result", target, x.shape)
     except ShapeError:
-        raise ShapeError(f"sum_to: {x.shape} is not {target} broadcast") from None
+        raise ShapeError(f"sum_to: {target} does not broadcast to {x.shape}") from None
     return spec(target, x.dtype)
 
 
@@ -59,7 +59,7 @@ def _sum_to_rule(x: Spec, *, shape: Any) -> str:
 
 sum_to = op(
     "sum_to",
-    "x summed over the dimensions that broadcasting from `shape` would make: the inverse of expand.",
+    "x summed to `shape`, over the dimensions that broadcasting from `shape` adds: the gradient of expand.",
     infer=_infer_sum_to,
     factors=_sum_to_rule,
     linear=((0,),),
@@ -74,4 +74,5 @@ sum_to = op(
             ((rng.integers(0, 4, size=(2, 3), dtype=np.int32),), {"shape": (3,)}),
         ]
     ),
+    autocast=FLOAT32_ON_CUDA,
 )

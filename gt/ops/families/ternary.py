@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from gt import dtypes
 from gt.errors import DTypeError
 from gt.ops import rules
-from gt.ops.record import Sample, Site, conj, op, ops
+from gt.ops.record import Autocast, Rng, Sample, Site, conj, op, ops
 from gt.ops.sharding import pointwise
 from gt.program import Spec, spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 
 def _infer_where(cond: Spec, x: Spec, y: Spec) -> Spec:
     rules.tensor("where", cond)
     rules.either("where", cond, x, y)
     if cond.dtype is not dtypes.bool_:
-        raise DTypeError(f"where: the condition is bool, not {cond.dtype.name}; compare first, as in x > 0")
+        raise DTypeError(f"where: the condition must be bool, got {cond.dtype.name}; compare first, as in x > 0")
     return spec(rules.broadcast("where", cond.shape, x.shape, y.shape), dtypes.promote((x, y)))
 
 
@@ -44,13 +42,14 @@ def _sample_where(rng: Rng) -> list[Sample]:
 
 where = op(
     "where",
-    "x where the condition holds, else y.",
+    "x where the condition is True, else y.",
     infer=_infer_where,
     factors=pointwise,
     linear=((1, 2),),
     vjp=(None, lambda g, out, cond, x, y: ops.where(cond, g, 0.0), lambda g, out, cond, x, y: ops.where(cond, 0.0, g)),
     kernels={"array": lambda xp, cond, x, y: xp.where(cond, x, y), "torch_graph": _where_graph},
     samples=_sample_where,
+    flops=0,
 )
 
 
@@ -73,7 +72,7 @@ def _triples(rng: Rng, last: Any = None) -> list[Sample]:
 def _infer_lerp(start: Spec, end: Spec, weight: Spec) -> Spec:
     rules.tensor("lerp", start, end)
     if not start.dtype.is_differentiable:
-        raise DTypeError(f"lerp: needs a floating type, not {start.dtype.name}; cast first, as in x.float()")
+        raise DTypeError(f"lerp: expected a floating-point dtype, got {start.dtype.name}; cast first, as in x.float()")
     rules.same_dtype("lerp", start, end)
     if not weight.weak:
         rules.same_dtype("lerp", start, weight)
@@ -99,6 +98,7 @@ lerp = op(
     kernels={"array": _lerp},
     promote=True,
     samples=lambda rng: [*_triples(rng), ((rng.normal(size=3), rng.normal(size=3), 0.3), {})],
+    flops=3,
 )
 
 
@@ -109,9 +109,9 @@ def _infer_three(name: str, integers: bool) -> Any:
         common = dtypes.promote((x, a, b))
         rules.not_bool(name, common)
         if not integers and not common.is_differentiable:
-            raise DTypeError(f"{name}: needs a floating type, not {common.name}; cast first, as in x.float()")
+            raise DTypeError(f"{name}: expected a floating-point dtype, got {common.name}; cast first, as in x.float()")
         if value.dtype.category > common.category:
-            raise DTypeError(f"{name}: value is an int where the tensors are {common.name}")
+            raise DTypeError(f"{name}: value must be an int for tensors of dtype {common.name}")
         return spec(rules.broadcast(name, x.shape, a.shape, b.shape), common)
 
     return infer
@@ -159,6 +159,8 @@ addcmul = op(
     kernels={"array": _addcmul, "torch": _torch_three("addcmul"), "torch_graph": _graph_three(_addcmul)},
     promote=True,
     samples=lambda rng: [*_triples(rng, 1.5), ((np.arange(3), np.arange(3), np.arange(3), 2), {})],
+    autocast=Autocast(cuda="widest"),
+    flops=3,
 )
 addcdiv = op(
     "addcdiv",
@@ -174,4 +176,6 @@ addcdiv = op(
     kernels={"array": _addcdiv, "torch": _torch_three("addcdiv"), "torch_graph": _graph_three(_addcdiv)},
     promote=True,
     samples=lambda rng: _triples(rng, 1.5),
+    autocast=Autocast(cuda="widest"),
+    flops=3,
 )

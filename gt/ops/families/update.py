@@ -1,7 +1,7 @@
 """Optimizer steps, one instruction per parameter; learning rate and step count come with the call.
 
 The arithmetic is torch's, by its fused kernels: "torch_inplace" writes the new parameter and state
-over the old ones, "torch" over copies of them. The fused kernels read memory as it lies and look at
+over the old ones, "torch" over copies of them. The fused kernels read memory in order and look at
 no strides: their operands must be contiguous.
 
 In a graph the same arithmetic is written out, in float32 for narrow types: it fuses with what is around it. What
@@ -13,18 +13,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from gt import dtypes
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
-from gt.ops.record import Op, Prepared, Sample, Site, op
+from gt.ops.record import Op, Prepared, Rng, Sample, Site, op
 from gt.ops.sharding import pointwise
 from gt.program import Spec
-
-Rng: TypeAlias = "np.random.Generator"  #: quoted, or numpy.random would be loaded
 
 
 def same_tensors(name: str, p: Spec, *others: Spec) -> None:
@@ -34,7 +32,7 @@ def same_tensors(name: str, p: Spec, *others: Spec) -> None:
     for x in others:
         rules.same_dtype(name, p, x)
         if x.shape != p.shape:
-            raise ShapeError(f"{name}: parameter {p.shape} and its gradient or state {x.shape} differ")
+            raise ShapeError(f"{name}: parameter, gradient and state must have one shape, got {p.shape} and {x.shape}")
 
 
 def _inplace(fused: Any, written: tuple[int, ...]) -> Any:
@@ -43,7 +41,7 @@ def _inplace(fused: Any, written: tuple[int, ...]) -> Any:
     def make(torch: Any, site: Site, **attrs: Any) -> Any:
         if site.specs[0].size:
             return fused(torch, site, **attrs)
-        # CUDA's kernel minds even how nothing lies in memory.
+        # CUDA's kernel looks at the strides even of an empty tensor.
         return lambda *operands: tuple(operands[k] for k in written) if len(written) > 1 else operands[written[0]]
 
     return make
@@ -138,6 +136,7 @@ sgd = op(
     samples=lambda rng: [
         ((rng.normal(size=s), rng.normal(size=s), 0.1, wd), {}) for s in [(3, 4), (), (0, 2)] for wd in (0.0, 0.01)
     ],
+    flops=4,
 )
 
 
@@ -199,6 +198,7 @@ sgd_momentum = op(
         _momentum_array, _momentum_fused, 3, (0, 2), _graph(_momentum_numbers, 4, _momentum_graph), _momentum_many
     ),
     inplace=(0, 2),
+    flops=lambda p, *rest, nesterov: (9 if nesterov else 7) * p.size,
     samples=lambda rng: [
         ((*(rng.normal(size=s) for _ in range(3)), 0.1, 0.01, 0.9, d), {"nesterov": n})
         for s in [(3, 4), (), (0, 2)]
@@ -230,7 +230,7 @@ def _adam(name: str, doc: str, decoupled: bool, amsgrad: bool) -> Op:
 
     def infer(*operands: Spec) -> tuple[Spec, ...]:
         if len(operands) != tensors + 6:
-            raise ArgumentError(f"{name}: takes {tensors} tensors and 6 numbers, not {len(operands)} operands")
+            raise ArgumentError(f"{name}: expected {tensors} tensors and 6 numbers, got {len(operands)} operands")
         same_tensors(name, *operands[:tensors])
         rules.number(name, *operands[tensors:])
         return tuple(operands[k] for k in written)
@@ -290,16 +290,32 @@ def _adam(name: str, doc: str, decoupled: bool, amsgrad: bool) -> Op:
 
     graph = _graph(partial(_adam_numbers, decoupled), 7, formula)
     kernels = _kernels(array, fused, tensors, written, graph, many)
-    return op(name, doc, infer=infer, factors=pointwise, vjp=None, kernels=kernels, inplace=written, samples=samples)
+    return op(
+        name,
+        doc,
+        infer=infer,
+        factors=pointwise,
+        vjp=None,
+        kernels=kernels,
+        inplace=written,
+        flops=14 + (not decoupled) + amsgrad,
+        samples=samples,
+    )
 
 
 adamw = _adam("adamw", "One step of AdamW: the new parameter, first and second moment.", True, False)
 adamw_amsgrad = _adam(
-    "adamw_amsgrad", "One step of AdamW by the largest second moment so far: also the new one of these.", True, True
+    "adamw_amsgrad",
+    "One step of AdamW with AMSGrad: the new parameter, first and second moment, and largest second moment.",
+    True,
+    True,
 )
 adam = _adam("adam", "One step of Adam: the new parameter, first and second moment.", False, False)
 adam_amsgrad = _adam(
-    "adam_amsgrad", "One step of Adam by the largest second moment so far: also the new one of these.", False, True
+    "adam_amsgrad",
+    "One step of Adam with AMSGrad: the new parameter, first and second moment, and largest second moment.",
+    False,
+    True,
 )
 
 # -- adagrad ---------------------------------------------------------------------------------
@@ -341,4 +357,5 @@ adagrad = op(
         for s in [(3, 4), (), (0, 2)]
         for wd in (0.0, 0.01)
     ],
+    flops=9,
 )

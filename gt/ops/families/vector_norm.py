@@ -10,7 +10,7 @@ import numpy as np
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.families.reduce import count, floating_or_complex, reduced, restore
-from gt.ops.record import Sample, Site, op, ops
+from gt.ops.record import FLOAT32_ON_CUDA, Rng, Sample, Site, op, ops
 from gt.ops.sharding import reducing
 from gt.program import Spec, spec
 
@@ -19,10 +19,10 @@ def _infer(x: Spec, *, ord: Any, dims: Any, keepdim: Any) -> Spec:
     rules.tensor("vector_norm", x)
     floating_or_complex("vector_norm", x)
     if type(ord) not in (int, float) or math.isnan(ord):
-        raise ArgumentError(f"vector_norm: ord is a number, not {rules.shown(ord)}")
+        raise ArgumentError(f"vector_norm: ord must be a number, got {rules.shown(ord)}")
     dims = rules.dims("vector_norm", dims, x.ndim)
     if (ord < 0 or ord == math.inf) and not count(x.shape, dims):
-        raise ShapeError(f"vector_norm: {x.shape}: the norm of order {ord} of no elements is not defined")
+        raise ShapeError(f"vector_norm: the norm of order {ord} is not defined for no elements, got shape {x.shape}")
     return spec(reduced(x.shape, dims, rules.flag("vector_norm", "keepdim", keepdim)), x.dtype.to_real())
 
 
@@ -86,7 +86,7 @@ def _torch(torch: Any, site: Site, *, ord: float, dims: Any, keepdim: bool) -> A
     return lambda x: f(x, ord, dims, keepdim)
 
 
-def _samples(rng: np.random.Generator) -> list[Sample]:
+def _samples(rng: Rng) -> list[Sample]:
     x = rng.normal(size=(2, 3, 4))
     z = rng.normal(size=(2, 3)) + 1j * rng.normal(size=(2, 3))
     orders = (0, 0.5, 1, 1.5, 2, 3, math.inf, -math.inf, -1.5)
@@ -102,11 +102,12 @@ def _samples(rng: np.random.Generator) -> list[Sample]:
 
 vector_norm = op(
     "vector_norm",
-    "(sum(abs(x) ** ord)) ** (1 / ord) over dims, with its limits at 0 and infinity.",
+    "sum(abs(x) ** ord) ** (1 / ord) over dims, and its limits for ord 0 and infinity.",
     infer=_infer,
     factors=reducing("whole"),
     vjp=(_dx,),
     compose=_vector_norm,
     kernels={"torch": _torch},
     samples=_samples,
+    autocast=FLOAT32_ON_CUDA,
 )

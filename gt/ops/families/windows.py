@@ -1,4 +1,4 @@
-"""Windows that slide over the last dimensions of a tensor: where they lie, and how array kernels read them.
+"""Windows that slide over the last dimensions of a tensor: their positions, and how array kernels read them.
 
 A window has `kernel` elements along each dimension, `dilation` apart; the next window begins `stride` further.
 What kernels do with windows they do offset by offset: `taken` is the element at one offset of all windows,
@@ -21,19 +21,19 @@ def positive(op: str, name: str, value: Any, count: int) -> Sizes:
     """An attribute of one number per dimension, all at least 1."""
     sizes = rules.ints(op, name, value, count)
     if any(not 1 <= n <= rules.MAX_SIZE for n in sizes):
-        raise ArgumentError(f"{op}: {name}={sizes} must be positive")
+        raise ArgumentError(f"{op}: {name} must be positive, got {sizes}")
     return sizes
 
 
 def padding(op: str, value: Any, count: int) -> Sizes:
     sizes = rules.ints(op, "padding", value, count)
     if any(not 0 <= n <= rules.MAX_SIZE for n in sizes):
-        raise ArgumentError(f"{op}: padding={sizes} must not be negative")
+        raise ArgumentError(f"{op}: padding must be >= 0, got {sizes}")
     return sizes
 
 
 def count(n: int, k: int, stride: int, pad: int, dilation: int, ceil: bool = False) -> int:
-    """How many windows lie in n elements with `pad` more at each end; with `ceil`, also one that begins inside
+    """How many windows fit into n elements with `pad` more at each end; with `ceil`, also one that begins inside
     and ends outside.
 
     >>> count(5, 2, 2, 0, 1), count(5, 2, 2, 0, 1, ceil=True)
@@ -96,7 +96,7 @@ def spread(xp: Any, g: Any, at: Sizes, sizes: Sizes, stride: Sizes, pad: Sizes, 
             shape = (*g.shape[:axis], g.shape[axis] * s, *g.shape[axis + 1 :])
             none = [(0, 0)] * (axis + 1)
             g = xp.pad(xp.expand_dims(g, axis + 1), [*none, (0, s - 1), *[(0, 0)] * (g.ndim - axis - 1)]).reshape(shape)
-        first = a * d - p  # where the first window's element lies; what falls outside was padding
+        first = a * d - p  # the position of the first window's element; those outside were padding
         low, high = max(0, -first), min(g.shape[axis], n - first)
         cut = g[(slice(None),) * axis + (slice(low, max(low, high)),)]
         before = max(0, first)

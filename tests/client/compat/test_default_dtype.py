@@ -48,7 +48,7 @@ def test_autocast_as_a_decorator_and_in_a_traced_function() -> None:
     with gt.autocast(dtype=gt.bfloat16):
         assert f(a).dtype is gt.bfloat16
     assert f(a).dtype is gt.float32
-    with pytest.raises(ArgumentError, match="bfloat16, float16 or float32, not int64"):
+    with pytest.raises(ArgumentError, match="bfloat16, float16 or float32, got int64"):
         gt.autocast(dtype=gt.int64)
 
 

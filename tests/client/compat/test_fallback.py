@@ -71,7 +71,7 @@ def test_a_known_form_is_asked_for_once(session: Any, caplog: pytest.LogCaptureF
 def test_errors_of_torch_are_raised_at_the_users_line(session: Any) -> None:
     with pytest.raises(ArgumentError, match=r"linalg\.ldl_factor: .*at least 2 dimensions"):
         gt.linalg.ldl_factor(gt.ones(3))
-    with pytest.raises(ArgumentError, match="cannot be passed on to torch"):
+    with pytest.raises(ArgumentError, match="cannot pass an argument of type object"):
         gt.torch_op("cumsum", gt.ones(3), object())
 
 
@@ -94,7 +94,7 @@ def test_nothing_else_can_be_named(session: Any, name: str) -> None:
 def test_a_false_claim_about_the_results_fails_the_call_alone(session: Any) -> None:
     attrs = {"name": "exp", "call": '[[{"t": 0}], {}]', "n": 1, "needs": (), "order": 0}
     wrong = gt.Tensor._apply(TABLE["torch_call"], (gt.ones(2),), {**attrs, "results": (((3,), "float32", False),)})
-    with pytest.raises(ProgramError, match="was expected"):
+    with pytest.raises(ProgramError, match="expected the result"):
         wrong.numpy()
     assert gt.ones(2).sum().item() == 2.0
 

@@ -98,8 +98,8 @@ def test_results_have_names() -> None:
 
 
 MISTAKES: Mistakes = {
-    "topk": (lambda x: x.topk(9), ArgumentError, "topk: k=9 of a dimension of size 4"),
-    "kthvalue": (lambda x: x.kthvalue(0), ArgumentError, "kthvalue: k=0 of a dimension of size 4"),
+    "topk": (lambda x: x.topk(9), ArgumentError, "topk: k must be from 0 to 4, got 9"),
+    "kthvalue": (lambda x: x.kthvalue(0), ArgumentError, "kthvalue: k must be from 1 to 4, got 0"),
     "median": (lambda x: x.bool().median(), DTypeError, "median: is not defined for bool"),
     "quantile": (lambda x: x.quantile(2.0), ArgumentError, r"quantile: q must be between 0 and 1, got 2\.0"),
     "quantile (2)": (lambda x: x.half().quantile(0.5), DTypeError, "quantile: expected a float32 or float64 tensor,"),
@@ -110,11 +110,11 @@ MISTAKES: Mistakes = {
         ArgumentError,
         "searchsorted: side must be one of 'left', 'right', got 'up'",
     ),
-    "searchsorted (3)": (lambda x: gt.searchsorted(x, x.long()), DTypeError, "searchsorted: float32 and int64 differ"),
+    "searchsorted (3)": (lambda x: gt.searchsorted(x, x.long()), DTypeError, "searchsorted: expected one dtype"),
     "bincount": (lambda x: x.bincount(), ArgumentError, "bincount: expected a vector of integers, got float32 of"),
     "bincount (2)": (lambda x: gt.tensor([1, -2]).bincount(), ArgumentError, "bincount: elements must be >= 0, got -2"),
     "histc": (lambda x: x.long().histc(), DTypeError, "histc: expected a floating-point tensor, got int64"),
     "cov": (lambda x: gt.cov(x[None]), ShapeError, r"cov: expected at most 2 dimensions, got shape \(1, 2, 4\)"),
-    "sort": (lambda x: gt.complex(x, x).sort(), DTypeError, "sort: complex numbers have no order"),
+    "sort": (lambda x: gt.complex(x, x).sort(), DTypeError, "sort: complex numbers are not ordered"),
 }
 test_mistakes = refused(MISTAKES, lambda: gt.tensor(X))

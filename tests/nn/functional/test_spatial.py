@@ -139,28 +139,28 @@ WRONG: dict[str, tuple[Callable[[Any, Any], Any], type[Exception], str]] = {
         lambda F, x: F.conv2d(x, gt.ones(8, 1, 3, 3), groups=2), ShapeError,
         "input has 4 channels, weight expects 2 in 2 groups",
     ),
-    "groups": (lambda F, x: F.conv2d(x, gt.ones(3, 2, 3, 3), groups=2), ShapeError, "3 channels do not divide into 2"),
+    "groups": (lambda F, x: F.conv2d(x, gt.ones(3, 2, 3, 3), groups=2), ShapeError, "3 channels cannot be divided"),
     "kernel": (
         lambda F, x: F.conv2d(x, gt.ones(8, 4, 9, 3)), ShapeError,
         r"a window of \(9, 3\) does not fit into an input of \(6, 7\) with padding \(0, 0\)",
     ),
-    "bias": (lambda F, x: F.conv2d(x, gt.ones(8, 4, 1, 1), gt.ones(3)), ShapeError, r"need a bias of shape \(8,\)"),
+    "bias": (lambda F, x: F.conv2d(x, gt.ones(8, 4, 1, 1), gt.ones(3)), ShapeError, r"a bias of 8 output channels"),
     "dimensions": (
         lambda F, x: F.conv2d(x[0, 0], gt.ones(8, 4, 1, 1)), ShapeError, "expected an input of 3 dimensions"
     ),
-    "dtype": (lambda F, x: F.conv2d(x, gt.ones(8, 4, 1, 1).double()), DTypeError, "conv2d: float32 and float64 differ"),
+    "dtype": (lambda F, x: F.conv2d(x, gt.ones(8, 4, 1, 1).double()), DTypeError, "conv2d: expected one dtype"),
     "strided same": (
         lambda F, x: F.conv2d(x, gt.ones(8, 4, 1, 1), stride=2, padding="same"), ArgumentError, "requires stride 1"
     ),
     "named padding": (lambda F, x: F.conv2d(x, gt.ones(8, 4, 1, 1), padding="full"), ArgumentError, "got 'full'"),
-    "stride": (lambda F, x: F.conv2d(x, gt.ones(8, 4, 1, 1), stride=0), ArgumentError, r"stride=\(0, 0\) must be"),
+    "stride": (lambda F, x: F.conv2d(x, gt.ones(8, 4, 1, 1), stride=0), ArgumentError, r"stride must be positive"),
     "strides": (
         lambda F, x: F.conv2d(x, gt.ones(8, 4, 1, 1), stride=(1, 2, 3)), ArgumentError, "stride must be an int or 2"
     ),
     "output padding": (
         lambda F, x: F.conv_transpose2d(x, gt.ones(4, 1, 2, 2), output_padding=1), ArgumentError, "must be smaller than"
     ),
-    "pool padding": (lambda F, x: F.max_pool2d(x, 2, padding=2), ArgumentError, "must be at most half of a kernel"),
+    "pool padding": (lambda F, x: F.max_pool2d(x, 2, padding=2), ArgumentError, "at most half of the kernel"),
     "not a tensor": (lambda F, x: F.max_pool2d(3, 2), ArgumentError, "max_pool2d: input must be a tensor, got 3"),
     "columns": (lambda F, x: F.fold(gt.ones(1, 8, 3), (4, 4), 2), ShapeError, "have 9 windows, the input .* has 3"),
     "size and factor": (lambda F, x: F.interpolate(x, 3, 2.0), ArgumentError, "expected either size or scale_factor"),

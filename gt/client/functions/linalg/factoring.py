@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from gt import dtypes
+from gt.client.compat.autocast import autocasts
 from gt.client.compat.checks import batches, one_of
 from gt.client.functions import elementwise as ew
 from gt.client.functions import reductions as red
@@ -18,6 +19,7 @@ from gt.client.record.recorder import apply, unary
 from gt.client.tensor import Tensor
 from gt.errors import ShapeError
 from gt.ops import TABLE
+from gt.ops.record import FLOAT32_ON_CPU, Autocast
 
 __all__ = ["lu", "lu_solve", "lu_unpack", "orgqr", "qr", "svd"]
 METHODS = ["lu", "lu_solve", "orgqr", "qr", "svd"]
@@ -96,6 +98,7 @@ class LUFactorInfo(NamedTuple):
 # --- QR ------------------------------------------------------------------------------------------------
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def linalg_qr(A: Any, mode: str = "reduced") -> QR:
     """The QR decomposition: A = Q @ R with orthonormal columns Q and upper triangular R; mode 'r' computes R only."""
     one_of("linalg.qr", "mode", mode, "reduced", "complete", "r")
@@ -105,11 +108,13 @@ def linalg_qr(A: Any, mode: str = "reduced") -> QR:
     return QR(q, r)
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def qr(input: Any, some: bool = True) -> QR:
     """The QR decomposition; see linalg.qr."""
     return linalg_qr(input, "reduced" if some else "complete")
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def householder_product(A: Any, tau: Any) -> Tensor:
     """The first columns of a product of Householder reflections, given as geqrf returns them."""
     if A.ndim < 2 or A.shape[-1] > A.shape[-2] or tau.ndim != A.ndim - 1 or tau.shape[-1] > A.shape[-1]:
@@ -126,6 +131,7 @@ def householder_product(A: Any, tau: Any) -> Tensor:
     return made if k else ew.add(made, nothing_of(A))
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def orgqr(input: Any, tau: Any) -> Tensor:
     """Same as linalg.householder_product()."""
     return householder_product(input, tau)
@@ -134,6 +140,7 @@ def orgqr(input: Any, tau: Any) -> Tensor:
 # --- eigenvalues ---------------------------------------------------------------------------------------
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def eigh(A: Any, UPLO: str = "L") -> Eigen:
     """The eigenvalues, in ascending order, and eigenvectors of symmetric or Hermitian matrices."""
     one_of("linalg.eigh", "UPLO", UPLO, "L", "U", "l", "u")
@@ -141,17 +148,20 @@ def eigh(A: Any, UPLO: str = "L") -> Eigen:
     return Eigen(values, vectors)
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def eigvalsh(A: Any, UPLO: str = "L") -> Tensor:
     """The eigenvalues, in ascending order, of symmetric or Hermitian matrices."""
     return eigh(A, UPLO).eigenvalues
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def eig(A: Any) -> Eigen:
     """The complex eigenvalues and eigenvectors of square matrices."""
     values, vectors = apply(_EIG, (A,))
     return Eigen(values, vectors)
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def eigvals(A: Any) -> Tensor:
     """The complex eigenvalues of square matrices."""
     return eig(A).eigenvalues
@@ -160,12 +170,14 @@ def eigvals(A: Any) -> Tensor:
 # --- singular values -----------------------------------------------------------------------------------
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def linalg_svd(A: Any, full_matrices: bool = True, *, driver: str | None = None) -> SVD:
     """The singular value decomposition: A = U @ diag(S) @ Vh, with S in descending order."""
     u, s, vh = apply(_SVD[bool(full_matrices)], (A,))
     return SVD(u, s, vh)
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def svd(input: Any, some: bool = True, compute_uv: bool = True) -> OldSVD:
     """The singular value decomposition: input = U @ diag(S) @ V.mH; see linalg.svd."""
     if not compute_uv:
@@ -175,11 +187,13 @@ def svd(input: Any, some: bool = True, compute_uv: bool = True) -> OldSVD:
     return OldSVD(u, s, adjoint(vh))
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def svdvals(A: Any, *, driver: str | None = None) -> Tensor:
     """The singular values of matrices, in descending order."""
     return linalg_svd(A, False).S
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def matrix_rank(A: Any, tol: Any = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None) -> Tensor:
     """The rank of matrices: the number of singular values larger than max(atol, rtol * the largest one)."""
     batches("linalg.matrix_rank", A)
@@ -194,6 +208,7 @@ def matrix_rank(A: Any, tol: Any = None, hermitian: bool = False, *, atol: Any =
     return red.sum(ew.gt(values, shapes.unsqueeze(least, -1)), -1)
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def lstsq(A: Any, B: Any, rcond: float | None = None, *, driver: str | None = None) -> LeastSquares:
     """The least-squares solution X of A @ X = B, of minimal norm. The drivers gelsd and gelss wait for the rank."""
     driver = driver or "gelsy"
@@ -233,6 +248,7 @@ def lu_factor(A: Any, *, pivot: bool = True) -> LUFactor:
     return LUFactor(made.LU, made.pivots)
 
 
+@autocasts(FLOAT32_ON_CPU)
 def lu(A: Any, pivot: bool = True, get_infos: bool = False) -> tuple[Tensor, ...]:
     """Same as linalg.lu_factor(); with get_infos, also returns info, which is 0 where A is not singular."""
     made = lu_factor_ex(A, pivot=pivot)
@@ -262,6 +278,7 @@ def lu_unpack(LU_data: Any, LU_pivots: Any, unpack_data: bool = True, unpack_piv
     return Factors(p, low, shapes.triu(LU_data[..., :k, :]))
 
 
+@autocasts(Autocast(cpu="off", cuda="off"))
 def linalg_lu_solve(LU: Any, pivots: Any, B: Any, *, left: bool = True, adjoint: bool = False) -> Tensor:
     """Solve A @ X = B (X @ A = B if not left; with A.mH if adjoint), given the result of lu_factor(A)."""
     n = LU.shape[-1] if LU.ndim > 1 else -1
@@ -289,6 +306,7 @@ def _flip(x: Any) -> Tensor:
     return conj(shapes.transpose(x, -2, -1))
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def lu_solve(b: Any, LU_data: Any, LU_pivots: Any) -> Tensor:
     """Solve A @ X = b, given the result of lu(A)."""
     return linalg_lu_solve(LU_data, LU_pivots, b)

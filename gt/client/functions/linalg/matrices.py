@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gt.client.compat import checks
+from gt.client.compat.autocast import autocasts
 from gt.client.compat.dims import different_dims, one_dim
 from gt.client.functions import elementwise as ew
 from gt.client.functions import reductions as red
@@ -19,6 +20,7 @@ from gt.client.record.recorder import binary
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import TABLE
+from gt.ops.record import LOWER, Autocast
 
 __all__ = [
     "addbmm", "addmm", "addmv", "addr", "baddbmm", "bmm", "chain_matmul", "cross", "dot", "ger", "inner", "kron",
@@ -52,16 +54,19 @@ def bmm(input: Any, mat2: Any) -> Tensor:
     return _product("bmm", input, mat2, 3, 3, "two batches of the same number of matrices")
 
 
+@autocasts(Autocast(cpu="off", cuda="lower"))
 def mv(input: Any, vec: Any) -> Tensor:
     """The product of a matrix and a vector."""
     return _product("mv", input, vec, 2, 1, "a matrix and a vector")
 
 
+@autocasts(Autocast(cpu="off", cuda="widest"))
 def dot(input: Any, tensor: Any) -> Tensor:
     """The dot product of two vectors."""
     return _product("dot", input, tensor, 1, 1, "two vectors")
 
 
+@autocasts(Autocast(cpu="off", cuda="widest"))
 def vdot(input: Any, other: Any) -> Tensor:
     """The dot product of two vectors; the first is conjugated."""
     return dot(conj(input), other)
@@ -114,26 +119,31 @@ def nothing_of(x: Any) -> Tensor:
     return ew.where(ew.eq(full((), 1), 0), x, 0)
 
 
+@autocasts(LOWER)
 def addmm(input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """beta * input + alpha * (mat1 @ mat2)."""
     return _plus("addmm", input, _product("addmm", mat1, mat2, 2, 2, "two matrices"), beta, alpha)
 
 
+@autocasts(Autocast(cpu="off", cuda="lower"))
 def addmv(input: Any, mat: Any, vec: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """beta * input + alpha * (mat @ vec)."""
     return _plus("addmv", input, _product("addmv", mat, vec, 2, 1, "a matrix and a vector"), beta, alpha)
 
 
+@autocasts(LOWER)
 def baddbmm(input: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """beta * input + alpha * (batch1 @ batch2)."""
     return _plus("baddbmm", input, bmm(batch1, batch2), beta, alpha)
 
 
+@autocasts(LOWER)
 def addbmm(input: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """beta * input + alpha * (batch1 @ batch2).sum(0)."""
     return _plus("addbmm", input, red.sum(bmm(batch1, batch2), 0, dtype=batch1.dtype), beta, alpha)
 
 
+@autocasts(Autocast(cuda="lower"))
 def addr(input: Any, vec1: Any, vec2: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """beta * input + alpha * outer(vec1, vec2)."""
     if input.dtype.name == "bool" and outer(vec1, vec2).dtype.name == "bool":
@@ -145,6 +155,7 @@ def addr(input: Any, vec1: Any, vec2: Any, *, beta: Any = 1, alpha: Any = 1) -> 
 # --- of any number of dimensions -----------------------------------------------------------------------
 
 
+@autocasts(Autocast(cuda="widest"))
 def tensordot(a: Any, b: Any, dims: Any = 2) -> Tensor:
     """The sum of products over the last dims dimensions of a and the first of b, or over two lists of dimensions."""
     ours, theirs = _paired_dims(a, b, dims)
@@ -159,9 +170,10 @@ def tensordot(a: Any, b: Any, dims: Any = 2) -> Tensor:
     rows = [d for d in range(a.ndim) if d not in ours]
     columns = [d for d in range(b.ndim) if d not in theirs]
     inside = math.prod(a.shape[d] for d in ours)
-    left = shapes.reshape(shapes.permute(a, *rows, *ours), math.prod(a.shape[d] for d in rows), inside)
-    right = shapes.reshape(shapes.permute(b, *theirs, *columns), inside, math.prod(b.shape[d] for d in columns))
-    made = matmul(left, right)
+    height, width = math.prod(a.shape[d] for d in rows), math.prod(b.shape[d] for d in columns)
+    left = shapes.reshape(shapes.permute(a, *rows, *ours), height, inside)
+    right = shapes.reshape(shapes.permute(b, *theirs, *columns), inside, width)
+    made = matmul(left, right) if height != 1 or width != 1 else dot(left[0], right[:, 0])
     return shapes.reshape(made, (*(a.shape[d] for d in rows), *(b.shape[d] for d in columns)))
 
 
@@ -191,6 +203,7 @@ def kron(input: Any, other: Any) -> Tensor:
     return shapes.reshape(ew.mul(left, right), tuple(p * q for p, q in zip(a, b, strict=True)))
 
 
+@autocasts(Autocast(cuda="widest"))
 def cross(input: Any, other: Any, dim: int | None = None) -> Tensor:
     """The cross product of vectors of 3 elements along a dimension; by default, the first of size 3."""
     if dim is None:
@@ -215,6 +228,7 @@ def cross_along(op: str, a: Any, b: Any, dim: int) -> Tensor:
     return shapes.cat([a2 * b3 - a3 * b2, a3 * b1 - a1 * b3, a1 * b2 - a2 * b1], d)
 
 
+@autocasts(Autocast(cuda="lower"))
 def chain_matmul(*matrices: Any) -> Tensor:
     """The product of several matrices, multiplied in the order that takes the fewest operations."""
     chain = list(matrices[0]) if len(matrices) == 1 and isinstance(matrices[0], (list, tuple)) else list(matrices)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from gt.client.compat.autocast import autocasts
 from gt.client.compat.checks import batches, one_of, square
 from gt.client.compat.dims import one_dim, some_dims
 from gt.client.functions import elementwise as ew
@@ -17,6 +18,7 @@ from gt.client.record.recorder import unary
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, DimError, DTypeError
 from gt.ops import TABLE
+from gt.ops.record import FLOAT32_ON_CPU, FLOAT32_ON_CUDA
 
 __all__ = ["dist", "norm"]
 METHODS = [*__all__]
@@ -24,6 +26,7 @@ METHODS = [*__all__]
 _NORM = Kinds(TABLE["vector_norm"], "ord", "dims", "keepdim")
 
 
+@autocasts(FLOAT32_ON_CUDA)
 def norm(input: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False, dtype: Any = None, **names: Any) -> Tensor:
     """The p-norm over dims: p is a number, inf, -inf, 'fro' (p = 2), or 'nuc' for matrices."""
     if names:
@@ -40,6 +43,7 @@ def norm(input: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False, dty
     return unary(_NORM[p, some_dims("norm", dim, input.ndim), bool(keepdim)], input)
 
 
+@autocasts(FLOAT32_ON_CUDA)
 def dist(input: Any, other: Any, p: float = 2) -> Tensor:
     """The p-norm of input - other."""
     return norm(ew.sub(input, other), p)
@@ -62,6 +66,7 @@ def vector_norm(x: Any, ord: float = 2, dim: Any = None, keepdim: bool = False, 
     return unary(_NORM[float(ord), some_dims("linalg.vector_norm", dim, x.ndim), bool(keepdim)], x)
 
 
+@autocasts(FLOAT32_ON_CUDA)
 def matrix_norm(A: Any, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The matrix norm over two dimensions; ord is 'fro', 'nuc', 1, -1, 2, -2, inf or -inf."""
     A = _typed("linalg.matrix_norm", A, dtype)
@@ -99,6 +104,7 @@ def linalg_norm(A: Any, ord: Any = None, dim: Any = None, keepdim: bool = False,
     return matrix_norm(A, ord, (-2, -1) if dims is None else dims, keepdim, dtype=dtype)
 
 
+@autocasts(FLOAT32_ON_CPU)
 def cond(A: Any, p: Any = None) -> Tensor:
     """The condition number of matrices: norm(A) * norm(inv(A))."""
     batches("linalg.cond", A)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gt.client.compat.autocast import autocasts
 from gt.client.compat.checks import batches, matrices, positive, same_dtype, square, vectors
 from gt.client.functions import elementwise as ew
 from gt.client.functions import reductions as red
@@ -23,6 +24,7 @@ from gt.client.record.recorder import apply, unary
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import TABLE
+from gt.ops.record import FLOAT32_ON_CPU, LOWER, Autocast
 
 __all__ = [
     "cholesky", "cholesky_inverse", "cholesky_solve", "det", "inverse", "logdet", "matrix_exp", "matrix_power",
@@ -84,18 +86,21 @@ def _checked(x: Tensor, info: Tensor, what: str) -> Tensor:
 _SINGULAR = "the matrix is singular, and has no inverse"
 
 
+@autocasts(FLOAT32_ON_CPU)
 def inv_ex(A: Any, *, check_errors: bool = False) -> Inverse:
     """The inverse of matrices, and info, which is 0 where the inverse exists."""
     y, info = apply(_INV, (A,))
     return Inverse(_checked(y, info, f"linalg.inv_ex: {_SINGULAR}") if check_errors else y, info)
 
 
+@autocasts(FLOAT32_ON_CPU)
 def inv(A: Any) -> Tensor:
     """The inverse of matrices."""
     y, info = apply(_INV, (A,))
     return _checked(y, info, f"linalg.inv: {_SINGULAR}")
 
 
+@autocasts(FLOAT32_ON_CPU)
 def inverse(input: Any) -> Tensor:
     """The inverse of matrices; see linalg.inv."""
     return inv(input)
@@ -112,6 +117,7 @@ def solve_ex(A: Any, B: Any, *, left: bool = True, check_errors: bool = False) -
     return Solution(_checked(x, info, f"linalg.solve_ex: {_SINGULAR}") if check_errors else x, info)
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def solve(A: Any, B: Any, *, left: bool = True) -> Tensor:
     """Solve A @ X = B (X @ A = B if not left). B may be a vector."""
     x, info = _solve("linalg.solve", A, B, left)
@@ -134,6 +140,7 @@ def solve_triangular(A: Any, B: Any, *, upper: bool, left: bool = True, unitrian
     return apply(_TRIANGULAR[bool(upper), bool(left), bool(unitriangular)], (A, B))
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def triangular_solve(
     b: Any, A: Any, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> TriangularSolution:
@@ -145,6 +152,7 @@ def triangular_solve(
     return TriangularSolution(solve_triangular(A, b, upper=upper, unitriangular=unitriangular), clone)
 
 
+@autocasts(FLOAT32_ON_CPU)
 def tensorinv(A: Any, ind: int = 2) -> Tensor:
     """The inverse of a tensor as a matrix whose rows are the first ind dimensions."""
     positive("linalg.tensorinv", "ind", ind)
@@ -154,6 +162,7 @@ def tensorinv(A: Any, ind: int = 2) -> Tensor:
     return shapes.reshape(inv(shapes.reshape(A, (math.prod(rows), math.prod(columns)))), (*columns, *rows))
 
 
+@autocasts(FLOAT32_ON_CPU)
 def tensorsolve(A: Any, B: Any, dims: Any = None) -> Tensor:
     """Solve tensordot(A, X, X.ndim) = B."""
     if dims is not None:
@@ -170,29 +179,34 @@ def tensorsolve(A: Any, B: Any, dims: Any = None) -> Tensor:
 _INDEFINITE = "the matrix is not positive definite"
 
 
+@autocasts(FLOAT32_ON_CPU)
 def cholesky_ex(A: Any, *, upper: bool = False, check_errors: bool = False) -> Cholesky:
     """The Cholesky factor L with A = L @ L.mH, and info, which is 0 where it exists."""
     y, info = apply(_CHOLESKY[bool(upper)], (A,))
     return Cholesky(_checked(y, info, f"linalg.cholesky_ex: {_INDEFINITE}") if check_errors else y, info)
 
 
+@autocasts(FLOAT32_ON_CPU)
 def cholesky(input: Any, upper: bool = False) -> Tensor:
     """The Cholesky factor L with input = L @ L.mH, or its conjugate transpose if upper."""
     y, info = apply(_CHOLESKY[bool(upper)], (input,))
     return _checked(y, info, f"linalg.cholesky: {_INDEFINITE}")
 
 
+@autocasts(FLOAT32_ON_CPU)
 def linalg_cholesky(A: Any, *, upper: bool = False) -> Tensor:
     """The Cholesky factor L with A = L @ L.mH, or its conjugate transpose if upper."""
     return cholesky(A, upper)
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def cholesky_solve(B: Any, L: Any, upper: bool = False) -> Tensor:
     """Solve A @ X = B, given the Cholesky factor of A."""
     batches("cholesky_solve", B, L)
     return apply(_CHOLESKY_SOLVE[bool(upper)], (B, L))
 
 
+@autocasts(FLOAT32_ON_CPU)
 def cholesky_inverse(L: Any, upper: bool = False) -> Tensor:
     """The inverse of A, given the Cholesky factor of A."""
     square("cholesky_inverse", L)
@@ -243,6 +257,7 @@ def matrix_exp(A: Any) -> Tensor:
     return unary(_EXP, A)
 
 
+@autocasts(Autocast(cuda="lower"))
 def multi_dot(tensors: Any) -> Tensor:
     """The product of several matrices in the cheapest order; the first and last may be vectors."""
     chain = list(tensors)
@@ -259,6 +274,7 @@ def multi_dot(tensors: Any) -> Tensor:
     return shapes.reshape(made, shape) if row or column else made
 
 
+@autocasts(LOWER)
 def vecdot(x: Any, y: Any, *, dim: int = -1) -> Tensor:
     """The dot product of vectors along a dimension; x is conjugated."""
     same_dtype("linalg.vecdot", x, y)
@@ -310,6 +326,7 @@ def pinv(A: Any, rcond: Any = None, hermitian: bool = False, *, atol: Any = None
     return apply(_PINV[bool(hermitian)], (A, *numbers))
 
 
+@autocasts(Autocast(cpu="float32", cuda="off"))
 def pinverse(input: Any, rcond: Any = 1e-15) -> Tensor:
     """The pseudoinverse of matrices; see linalg.pinv."""
     return pinv(input, rcond)

@@ -189,11 +189,15 @@ def test_info_says_which_failed() -> None:
 
 
 MISTAKES: Mistakes = {
-    "square": (lambda: gt.linalg.inv(gt.ones(2, 3)), ShapeError, r"linalg.inv: takes square matrices, not \(2, 3\)"),
-    "vector": (lambda: gt.linalg.inv(gt.ones(3)), ShapeError, r"takes matrices, not a tensor of shape \(3,\)"),
-    "integers": (lambda: gt.linalg.det(gt.eye(2).int()), DTypeError, "needs a floating or complex type, not int32"),
+    "square": (lambda: gt.linalg.inv(gt.ones(2, 3)), ShapeError, r"linalg.inv: expected square matrices"),
+    "vector": (lambda: gt.linalg.inv(gt.ones(3)), ShapeError, r"linalg.inv: expected matrices"),
+    "integers": (lambda: gt.linalg.det(gt.eye(2).int()), DTypeError, "expected a floating-point or complex dtype"),
     "sizes": (lambda: gt.linalg.solve(gt.eye(2), gt.ones(3, 1)), ShapeError, r"\(2, 2\) and \(3, 1\): sizes 2 and 3"),
-    "types": (lambda: gt.linalg.solve(gt.eye(2), gt.eye(2).double()), DTypeError, "float32 and float64 differ"),
+    "types": (
+        lambda: gt.linalg.solve(gt.eye(2), gt.eye(2).double()),
+        DTypeError,
+        "expected one dtype, got float32 and float64",
+    ),
     "left": (lambda: gt.linalg.solve(gt.eye(2), gt.ones(2), left=False), ShapeError, "left=False needs a matrix B,"),
     "mode": (lambda: gt.linalg.qr(gt.eye(2), mode="x"), ArgumentError, r"linalg\.qr: mode must be one of 'reduced',"),
     "ord": (lambda: gt.linalg.matrix_norm(gt.eye(2), 7), ArgumentError, "ord must be one of 'fro', 'nuc', 1,"),

@@ -141,7 +141,7 @@ def test_sets() -> None:
 MISTAKES: Mistakes = {
     "mm": (lambda: gt.ones(2, 3).mm(gt.ones(3)), ShapeError, r"mm: expected two matrices, got shapes \(2, 3\) and"),
     "inner": (lambda: gt.ones(2, 3) @ gt.ones(2, 3), ShapeError, r"\(2, 3\) @ \(2, 3\): inner sizes 3 and 2 differ"),
-    "types": (lambda: gt.ones(2, 2) @ gt.ones(2, 2).double(), DTypeError, "matmul: float32 and float64 differ"),
+    "types": (lambda: gt.ones(2, 2) @ gt.ones(2, 2).double(), DTypeError, "matmul: expected one dtype"),
     "bool": (lambda: gt.ones(2, 2).bool() @ gt.ones(2, 2).bool(), DTypeError, "not defined for bool"),
     "batches": (lambda: gt.bmm(gt.ones(2, 3, 4), gt.ones(3, 4, 2)), ShapeError, "bmm: expected two batches of the"),
     "expand": (lambda: gt.addmm(gt.ones(3), gt.ones(2, 2), gt.ones(2, 2)), ShapeError, r"input of shape \(3,\) does"),
@@ -151,7 +151,7 @@ MISTAKES: Mistakes = {
     "count": (lambda: gt.einsum("ij,jk", gt.ones(2, 3)), ArgumentError, "einsum: 'ij,jk' expects 2 operands, got 1"),
     "diagonal": (lambda: gt.ones(2, 2).diagonal(0, 1, 1), DimError, "diagonal: dim1 and dim2 must differ, got"),
     "cross": (lambda: gt.cross(gt.ones(2), gt.ones(2)), ShapeError, "cross: expected a dimension of size 3, got shape"),
-    "complex": (lambda: gt.complex(gt.ones(2), gt.ones(2).int()), DTypeError, "float32 or float64, not int32"),
+    "complex": (lambda: gt.complex(gt.ones(2), gt.ones(2).int()), DTypeError, "float32 or float64, got int32"),
     "imag": (lambda: gt.ones(2).imag, DTypeError, "imag: expected a complex tensor, got float32"),
 }
 

@@ -1,0 +1,44 @@
+"""The work of an op: the floating-point operations of one use of it.
+
+Law: an addition, a multiplication, a division, a comparison that picks a number, and a function such as exp are one
+operation per element, whatever a device takes for them. So a product of matrices (m, k) and (k, n) is 2 m k n. An op
+that only moves, selects or casts elements has no work, nor has one without floating-point results.
+
+`Op.flops` states it where it cannot be derived. An op with a composition has the work of its parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gt.ops.evaluate import expand
+from gt.ops.record import Op, as_tuple
+from gt.ops.trace import Symbol, scalar_kind
+from gt.program import SCALARS, Spec
+
+
+def flops(op: Op, specs: Sequence[Spec], attrs: dict[str, Any]) -> int:
+    """The floating-point operations of one use of an op.
+
+    >>> from gt import dtypes
+    >>> from gt.ops import TABLE
+    >>> from gt.program import spec
+    >>> a, b = spec((8, 16), dtypes.float32), spec((16, 4), dtypes.float32)
+    >>> flops(TABLE["matmul"], [a, b], {}), flops(TABLE["exp"], [a], {}), flops(TABLE["permute"], [a], {"dims": (1, 0)})
+    (1024, 128, 0)
+    """
+    if callable(op.flops):
+        return op.flops(*specs, **attrs)
+    if op.flops is None and op.compose is not None:
+        trace, _ = expand(op, specs, attrs)
+        return sum(flops(part, [_spec(a) for a in args], more) for part, args, more, _ in trace.code)
+    results = as_tuple(op.infer(*specs, **attrs))
+    if not any(s.dtype.is_differentiable for s in results) or op.collective:
+        return 0
+    each = op.flops if op.flops is not None else 0 if op.moves or op.aliases else 1
+    return each * max(s.size for s in (*specs, *results) if not s.weak)
+
+
+def _spec(operand: Any) -> Spec:
+    return operand.spec if isinstance(operand, Symbol) else SCALARS[scalar_kind(operand)]
