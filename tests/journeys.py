@@ -26,7 +26,7 @@ from .sim.cluster import Cluster, using
 
 
 def visited(run: Callable[[], Any]) -> dict[str, list[str]]:
-    """The files of gt/ with a function that is called meanwhile, and those functions, in the order of their first call."""
+    """The files of gt/ with functions that are called meanwhile, and those functions, by first call."""
     found: dict[str, dict[str, None]] = {}
     start = str(PACKAGE) + "/"
 

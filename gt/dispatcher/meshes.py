@@ -20,8 +20,7 @@ from gt.dispatcher.queues import advance
 from gt.dispatcher.session import MeshWish, Session
 from gt.dispatcher.state import State, Worker
 from gt.layout import layout, mesh
-from gt.transport.codec import Buffer
-from gt.transport.messages import MeshSet, Peers, SetMesh
+from gt.transport.messages import Buffer, MeshSet, Peers, SetMesh
 
 MESHES = 16  #: of one session
 AXES = 4  #: of one mesh

@@ -34,8 +34,7 @@ from gt.dispatcher.session import (
     show_nbytes,
 )
 from gt.dispatcher.state import State, Worker
-from gt.transport.codec import Buffer
-from gt.transport.messages import WINDOW, Call, Cancel, Failure, Fetch, FetchFailed, Free, Need, unpack_ids
+from gt.transport.messages import WINDOW, Buffer, Call, Cancel, Failure, Fetch, FetchFailed, Free, Need, unpack_ids
 
 # --- into the queue --------------------------------------------------------------------------
 

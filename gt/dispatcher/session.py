@@ -23,8 +23,7 @@ import msgspec
 from gt.dispatcher.events import Peer
 from gt.layout import Layout, Mesh, local_shape
 from gt.program import Spec
-from gt.transport.codec import Buffer
-from gt.transport.messages import Call, Chunk, Failure, Fetch, Free, Message, SetMesh, Share
+from gt.transport.messages import Buffer, Call, Chunk, Failure, Fetch, Free, Message, SetMesh, Share
 
 if TYPE_CHECKING:
     from gt.dispatcher.plans import Plan

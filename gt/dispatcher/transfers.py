@@ -46,11 +46,11 @@ from gt.errors import ArgumentError, GTError
 from gt.layout import Layout, Mesh, Runs, fits, local_shape, parse, shards, split
 from gt.ops.check import MAX_DIMS, misfit
 from gt.program import Spec, spec
-from gt.transport.codec import Buffer
 from gt.transport.messages import (
     CHUNK,
     CHUNKS_IN_FLIGHT,
     UPLOADS,
+    Buffer,
     Cancel,
     Chunk,
     ChunkAck,

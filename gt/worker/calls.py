@@ -22,8 +22,7 @@ from typing import Any
 from gt.config import Config
 from gt.errors import BY_NAME, IndexOutOfRange
 from gt.program import Precision
-from gt.transport.codec import Buffer
-from gt.transport.messages import Call, CallDone, CallFailed, Failure, Message, unpack_ids
+from gt.transport.messages import Buffer, Call, CallDone, CallFailed, Failure, Message, unpack_ids
 from gt.worker.run.engine import Engine
 from gt.worker.run.programs import Known
 from gt.worker.run.replays import Replay

@@ -25,8 +25,8 @@ from typing import Any
 
 from gt.config import Config
 from gt.errors import ProgramError
-from gt.transport.codec import Buffer
 from gt.transport.messages import (
+    Buffer,
     Call,
     CallFailed,
     Cancel,

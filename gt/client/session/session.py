@@ -32,10 +32,10 @@ from gt.errors import ForkError, GTError, ServerError
 from gt.layout import Layout
 from gt.program import Spec
 from gt.transport.channel import Channel
-from gt.transport.codec import Buffer
 from gt.transport.messages import (
     VERSION,
     WINDOW,
+    Buffer,
     Call,
     CallDone,
     CallFailed,

@@ -31,11 +31,11 @@ from gt.client.programs.pending import RemoteId, Value
 from gt.client.session.gathering import Parts
 from gt.program import Spec
 from gt.transport.channel import Channel
-from gt.transport.codec import Buffer
 from gt.transport.messages import (
     CHUNK,
     CHUNKS_IN_FLIGHT,
     UPLOADS,
+    Buffer,
     Cancel,
     Chunk,
     ChunkAck,

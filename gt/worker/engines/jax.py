@@ -26,7 +26,7 @@ import numpy as np
 from gt.errors import GTError, IndexOutOfRange, StartError
 from gt.ops.record import Op, as_tuple
 from gt.program import Spec
-from gt.transport.codec import Buffer
+from gt.transport.messages import Buffer
 from gt.worker.engines.borrowing import borrow
 from gt.worker.engines.numpy import casts
 from gt.worker.run.engine import Engine, bad_indices

@@ -12,7 +12,7 @@ from gt import dtypes
 from gt.errors import IndexOutOfRange
 from gt.ops.record import Op, as_tuple
 from gt.program import Spec
-from gt.transport.codec import Buffer
+from gt.transport.messages import Buffer
 from gt.worker.engines.borrowing import borrow
 from gt.worker.run.engine import Engine, bad_indices
 

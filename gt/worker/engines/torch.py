@@ -20,7 +20,7 @@ from gt.errors import IndexOutOfRange, StartError
 from gt.ops.check import Checked
 from gt.ops.record import Op, Site, as_tuple
 from gt.program import Precision, Spec
-from gt.transport.codec import Buffer
+from gt.transport.messages import Buffer
 from gt.worker.engines.captures import Capture, Captures
 from gt.worker.engines.graph_program import GraphProgram
 from gt.worker.engines.library import load, load_segment

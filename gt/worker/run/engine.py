@@ -15,7 +15,7 @@ import numpy as np
 from gt.ops.check import Checked
 from gt.ops.record import Op
 from gt.program import Precision, Spec
-from gt.transport.codec import Buffer
+from gt.transport.messages import Buffer
 from gt.worker.run.store import Array, Entry
 
 Scalars = tuple[Any, ...]  #: The numbers (and bytes) of one call.
