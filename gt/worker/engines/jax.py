@@ -120,6 +120,9 @@ class JaxEngine(Engine):
             mark.block_until_ready()
         return bool(mark.is_ready())
 
+    def use(self, session: int) -> None:
+        return
+
     def out_of_memory(self, error: BaseException) -> bool:
         if isinstance(error, MemoryError):
             return True
