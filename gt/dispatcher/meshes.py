@@ -167,4 +167,5 @@ def set_home(session: Session) -> None:
         return
     home = plain_layout(layout(own)) if own is not None else first.layout
     named = sorted((name, m) for name, m in session.meshes.items() if name)
+    session.home = home
     session.place = (home, *(each for pair in named for each in pair))

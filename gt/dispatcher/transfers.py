@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from gt import dtypes
-from gt.dispatcher.plans import plain_layout
+from gt.dispatcher.plans import plain_layout, tensor_at
 from gt.dispatcher.session import (
     MAX_ID,
     Download,
@@ -39,7 +39,6 @@ from gt.dispatcher.session import (
     ShardUpload,
     Tensor,
     Upload,
-    tensor_at,
 )
 from gt.dispatcher.state import HELD_NBYTES, State, Worker, memory_text
 from gt.errors import ArgumentError, GTError
