@@ -58,6 +58,7 @@ from gt.worker.session import Work, WorkerSession
 from gt.worker.together import Together
 from gt.worker.transfers import Arrived, Incoming, Outgoing, Pieces, below
 
+IN_FLIGHT = 8  #: Calls of one session that may be on a device at once.
 RINGS = 256  #: Rings of clients that may be open here: each takes a file descriptor.
 POLL_S = 50e-6  #: How often a busy device is asked whether it is done.
 
@@ -374,8 +375,10 @@ class WorkerCore:
 
     def _may_begin(self, work: Work) -> bool:
         """Whether it is this work's turn: within its session, and among the calls that several workers run."""
-        session = work.session
-        return (session is None or not session.must_wait) and (not work.together or self._order[0] is work)
+        s = work.session
+        if s is not None and (s.flagged is not None or s.paused or len(s.flying) >= IN_FLIGHT):
+            return False  # it waits for the outcome of a call, or the device has enough to do
+        return not work.together or self._order[0] is work
 
     def _serve_fetches(self, work: Work, out: Out) -> None:
         """Serve the fetches of what this work has made, at once: their answers are sent with the call's."""

@@ -27,7 +27,6 @@ import gt.transport.shared
 import gt.worker.calls
 import gt.worker.core
 import gt.worker.fetches
-import gt.worker.session
 from gt import config
 from gt.client.session.timer import tick
 from gt.client.session.transfers import Download
@@ -52,11 +51,10 @@ LIMITS = {
     gt.dispatcher.transfers: {"CHUNK": 48, "UPLOADS": 3, "SLOTS": 5},
     gt.dispatcher.invariants: {"WINDOW": 6, "UPLOADS": 3, "SLOTS": 5},
     gt.worker.core: {"SLOTS": 5},
-    gt.worker.fetches: {"CHUNK": 48, "SLOTS": 5, "LARGE": 80},
+    gt.worker.fetches: {"CHUNK": 48, "SLOTS": 5, "LARGE": 80, "SENDING_NBYTES": 500},
     gt.dispatcher.machine: {"WINDOW": 6},
     gt.dispatcher.queues: {"WINDOW": 6},
     gt.transport.chunks: {"CHUNK": 48},
-    gt.worker.session: {"SENDING_NBYTES": 500},
     gt.client.functions.constants: {"BY_VALUE_NBYTES": 64},
 }  # fmt: skip
 #: They ask for the time.
