@@ -17,8 +17,7 @@ from gt import dtypes
 from gt.errors import ProgramError
 from gt.ops import TABLE
 from gt.ops.check import check
-from gt.ops.record import as_tuple
-from gt.program import SCALARS, Instruction, Program, input_spec
+from gt.program import SCALARS, Instruction, Program, as_tuple, input_spec
 from gt.transport import messages
 from gt.transport.messages import (
     CHUNK,

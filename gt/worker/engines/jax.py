@@ -24,8 +24,8 @@ import jax.scipy.special
 import numpy as np
 
 from gt.errors import GTError, IndexOutOfRange, StartError
-from gt.ops.record import Op, as_tuple
-from gt.program import Spec
+from gt.ops.record import Op
+from gt.program import Spec, as_tuple
 from gt.transport.messages import Buffer
 from gt.worker.engines.borrowing import borrow
 from gt.worker.engines.numpy import casts

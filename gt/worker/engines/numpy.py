@@ -10,8 +10,8 @@ import numpy as np
 
 from gt import dtypes
 from gt.errors import IndexOutOfRange
-from gt.ops.record import Op, as_tuple
-from gt.program import Spec
+from gt.ops.record import Op
+from gt.program import Spec, as_tuple
 from gt.transport.messages import Buffer
 from gt.worker.engines.borrowing import borrow
 from gt.worker.run.engine import Engine, KernelUse, bad_indices

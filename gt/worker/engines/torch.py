@@ -18,8 +18,8 @@ import torch
 
 from gt.errors import IndexOutOfRange, StartError
 from gt.ops.check import Checked
-from gt.ops.record import Op, Site, as_tuple
-from gt.program import Precision, Spec
+from gt.ops.record import Op, Site
+from gt.program import Precision, Spec, as_tuple
 from gt.transport.messages import Buffer
 from gt.worker.engines.captures import Capture, Captures
 from gt.worker.engines.graph_program import GraphProgram
