@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import gt.client.functions.creation
-import gt.client.record.thread
+import gt.client.record.recorder
 import gt.client.session.session
 import gt.client.session.transfers
 import gt.dispatcher.invariants
@@ -58,7 +58,7 @@ LIMITS = {
     gt.client.functions.constants: {"BY_VALUE_NBYTES": 64},
 }  # fmt: skip
 #: They ask for the time.
-CLOCKED = (gt.client.session.session, gt.client.session.transfers, gt.client.record.thread, gt.worker.calls)
+CLOCKED = (gt.client.session.session, gt.client.session.transfers, gt.client.record.recorder, gt.worker.calls)
 FAULTS = 0.03  #: Turns in which something goes wrong or a worker joins.
 TORCH = find_spec("torch") is not None
 for engine in ["numpy", "torch"] if TORCH else ["numpy"]:

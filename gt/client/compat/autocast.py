@@ -16,8 +16,8 @@ from typing import Any, TypeVar, cast
 
 from gt import dtypes
 from gt.client.programs.tree import Kind
+from gt.client.record.contexts import choose_default_policy, choose_policy
 from gt.client.record.recorder import unary
-from gt.client.record.thread import choose_default_policy, choose_policy
 from gt.client.tensor import change_default_dtype, default_dtype
 from gt.dtypes import DType
 from gt.errors import ArgumentError, DTypeError
