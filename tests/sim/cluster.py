@@ -39,7 +39,8 @@ from gt.transport import messages
 from gt.transport.messages import VERSION, Refused, Share, WorkerHello, WorkerWelcome
 from gt.worker import engines
 from gt.worker.core import WorkerCore
-from gt.worker.run.memory_groups import MemoryHub
+
+from .memory_groups import MemoryHub
 
 TICK_S = 0.1
 
