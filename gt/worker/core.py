@@ -48,7 +48,7 @@ from gt.transport.messages import (
     WorkerWelcome,
 )  # fmt: skip
 from gt.transport.shared import SLOTS, Ring, nbytes_of, open_ring
-from gt.worker.calls import Calls, Out, unpack
+from gt.worker.calls import Calls, Out, free, unpack
 from gt.worker.fetches import Fetches
 from gt.worker.run.collectives import Groups, Network
 from gt.worker.run.engine import Engine
@@ -335,7 +335,7 @@ class WorkerCore:
                 self._fetches.serve(work, session, message, out)
             case Free() if session is not None:
                 with self._lock:
-                    session.store.drop(unpack(message.ids))
+                    free(session, unpack(message.ids))
             case Arrived() if session is not None:
                 self._do_arrived(session, message)
             case Define():
@@ -434,7 +434,7 @@ class WorkerCore:
         """Run a call; True if it has not ended: its program is missing, or other workers are waited for."""
         with self._lock:
             if call.frees:
-                session.store.drop(unpack(call.frees))
+                free(session, unpack(call.frees))
             session.acked = call.acked
             known = self.programs.get(call.program)
             # A program that was refused as invalid will never be sent: the call fails without it.
