@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatching import BROKEN, PLAIN, TOKEN, Hand, start
+from dispatching import BROKEN, PLAIN, TOKEN, start
 from msgspec import structs
 
 from gt.dispatcher.events import BadFramesCame, MessageCame, PeerLost
@@ -22,8 +22,7 @@ def logged(hand):
     return "".join(lines).splitlines()
 
 
-def test_a_call_from_client_to_worker_and_back():
-    hand = Hand()
+def test_a_call_from_client_to_worker_and_back(hand):
     worker, client = hand.worker(), hand.client("train.py@ann")
     x = client.upload(worker)
     client.define(PLAIN)
@@ -48,9 +47,7 @@ def test_a_call_from_client_to_worker_and_back():
     assert any("CallDone" in line and "#1 42 us" in line for line in lines)
 
 
-def test_a_program_is_listed_when_it_first_passes():
-    hand = Hand()
-    worker, client = hand.worker(), hand.client()
+def test_a_program_is_listed_when_it_first_passes(hand, client, worker):
     client.define(PLAIN)
     client.define(PLAIN)
     client.call(PLAIN, [client.upload(worker)])
@@ -60,8 +57,7 @@ def test_a_program_is_listed_when_it_first_passes():
     assert lines[first + 1].startswith("    | program ")
 
 
-def test_a_chunks_size_includes_its_bytes():
-    hand = Hand()
+def test_a_chunks_size_includes_its_bytes(hand):
     hand.client().upload(hand.worker(), 100)
     sizes = [int(line.split()[5]) for line in logged(hand) if "RECV" in line and " Chunk " in line]
     assert sizes
@@ -118,8 +114,7 @@ def test_a_strangers_precision_cannot_write_lines():
     assert not any(line.startswith("00:00") for line in "".join(lines).splitlines())
 
 
-def test_the_log_shows_plans_for_several_workers():
-    hand = Hand()
+def test_the_log_shows_plans_for_several_workers(hand):
     client, workers = start(hand)
     lines: list[str] = []
     log = InstructionLog(lines.append, clock=lambda: 0.0)

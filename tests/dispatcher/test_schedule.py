@@ -9,7 +9,7 @@ from dispatching import PLAIN, Hand, calls, copies, program
 
 from gt.dispatcher.schedule import AHEAD_US, CREDITS, Lane, estimate
 from gt.dispatcher.session import Session
-from gt.transport.messages import Call, CallDone
+from gt.transport import messages as msg
 
 OTHER = program(length=2)
 
@@ -28,7 +28,7 @@ class Running:
 
     def take(self, actions):
         for message in self.worker.hears(actions):
-            if isinstance(message, Call):
+            if isinstance(message, msg.Call):
                 self.behind_us.append(sum(self.run_us[c.session] for c in self.waiting))
                 self.waiting.append(message)
 
@@ -62,24 +62,20 @@ def compete(run_us, steps, sync=()):
     return running
 
 
-def test_credits_bound_what_a_worker_is_sent():
-    hand = Hand()
-    worker, client = hand.worker(), hand.client()
+def test_credits_bound_what_a_worker_is_sent(client, worker):
     x = client.upload(worker)
     client.define(PLAIN)
     client.call(PLAIN, [x])
     worker.done(client, 1)
     sent = []
     for _ in range(30):
-        sent += [m for m in worker.hears(client.call(PLAIN, [x])) if isinstance(m, Call)]
+        sent += [m for m in worker.hears(client.call(PLAIN, [x])) if isinstance(m, msg.Call)]
     assert len(sent) == CREDITS
-    more = [m for m in worker.hears(worker.done(client, 2)) if isinstance(m, Call)]
+    more = [m for m in worker.hears(worker.done(client, 2)) if isinstance(m, msg.Call)]
     assert [m.seq for m in more] == [CREDITS + 2]
 
 
-def test_few_calls_of_an_unknown_program_are_sent_at_once():
-    hand = Hand()
-    worker, client = hand.worker(), hand.client()
+def test_few_calls_of_an_unknown_program_are_sent_at_once(client, worker):
     x = client.upload(worker)
     client.define(PLAIN)
     for _ in range(10):
@@ -89,9 +85,7 @@ def test_few_calls_of_an_unknown_program_are_sent_at_once():
     assert worker.state.lane.calls == 9  # all there are
 
 
-def test_long_calls_are_not_piled_up_on_a_worker():
-    hand = Hand()
-    worker, client = hand.worker(), hand.client()
+def test_long_calls_are_not_piled_up_on_a_worker(client, worker):
     x = client.upload(worker)
     client.define(PLAIN)
     for _ in range(3):  # it turns out that they take a second
@@ -191,9 +185,8 @@ def test_estimates_follow_what_was_measured():
 # --- calls for several workers ---------------------------------------------------------------
 
 
-def test_sessions_that_share_some_workers_never_wait_for_each_other():
+def test_sessions_that_share_some_workers_never_wait_for_each_other(hand):
     """1 2, 2 3 and 3 1: each worker gets the calls it shares with another in the same order."""
-    hand = Hand()
     workers = hand.workers(3)
     order: dict[int, list[tuple[int, int]]] = {w.number: [] for w in workers}
     clients = []
@@ -224,7 +217,7 @@ def test_sessions_that_share_some_workers_never_wait_for_each_other():
             if at[w.number] < len(order[w.number]):
                 session, seq = order[w.number][at[w.number]]
                 at[w.number] += 1
-                note(w.say(CallDone(session, seq, 12_000)))
+                note(w.say(msg.CallDone(session, seq, 12_000)))
     assert all(client.session.done == 20 for client, _ in clients)
     for a in workers:
         for b in workers:
@@ -232,8 +225,7 @@ def test_sessions_that_share_some_workers_never_wait_for_each_other():
             assert common == [c for c in order[b.number] if c in order[a.number]]
 
 
-def test_a_call_for_two_takes_credit_on_both_or_on_none():
-    hand = Hand()
+def test_a_call_for_two_takes_credit_on_both_or_on_none(hand):
     workers = hand.workers(2)
     busy = hand.client()
     busy.upload(workers[0])

@@ -13,7 +13,7 @@ from worker_driver import Driver
 
 from gt.config import Config
 from gt.program import Precision
-from gt.transport.messages import Call, CallDone, CallFailed, Failure, FetchFailed
+from gt.transport import messages as msg
 from gt.worker.calls import EngineLost
 from gt.worker.session import IN_FLIGHT
 
@@ -44,7 +44,7 @@ def test_a_call_makes_its_results_and_takes_what_is_donated(driver: Driver) -> N
     driver.upload(1, ONE)
     driver.upload(2, TWO)
     (done,) = driver.call(step_program(), [1, 2], outputs=10)
-    assert isinstance(done, CallDone)
+    assert isinstance(done, msg.CallDone)
     assert np.array_equal(driver.fetch(10), ONE - TWO)
     assert np.array_equal(driver.fetch(11), -TWO)
     for gone in (1, 2):
@@ -66,7 +66,7 @@ def test_a_failed_call_changes_nothing(driver: Driver, faulty: Faulty) -> None:
     driver.upload(2, TWO)
     faulty.count, faulty.fail_at = 0, 1
     (failed,) = driver.call(step_program(), [1, 2], outputs=10)
-    assert isinstance(failed, CallFailed)
+    assert isinstance(failed, msg.CallFailed)
     assert (failed.seq, failed.root, failed.error.kind, failed.error.instruction) == (1, 1, "WorkerError", 1)
     assert "piece of work 1" in failed.error.text
     assert np.array_equal(driver.fetch(10), ONE)  # the state under its new id
@@ -80,15 +80,15 @@ def test_calls_behind_a_failed_one_fail_the_same_way_until_it_is_known(driver: D
         driver.upload(id, ONE)
     faulty.count, faulty.fail_at = 0, 0
     (first,) = driver.call(program, [1, 2], outputs=10)
-    assert isinstance(first, CallFailed)
+    assert isinstance(first, msg.CallFailed)
     (second,) = driver.call(program, [10, 3], outputs=20)  # uses the kept state too early
-    assert isinstance(second, CallFailed)
+    assert isinstance(second, msg.CallFailed)
     assert (second.seq, second.root, second.error) == (2, 1, first.error)
     (third,) = driver.call(program, [20, 4], outputs=30, acked=1)  # knows of the first failure only
-    assert isinstance(third, CallFailed)
+    assert isinstance(third, msg.CallFailed)
     assert (third.root, third.error) == (1, first.error)
     (fourth,) = driver.call(program, [30, 5], outputs=40, acked=3)
-    assert isinstance(fourth, CallDone)
+    assert isinstance(fourth, msg.CallDone)
     assert np.array_equal(driver.fetch(40), ONE - ONE)
 
 
@@ -99,8 +99,8 @@ def test_poison_is_never_forgiven(driver: Driver, faulty: Faulty) -> None:
     (first,) = driver.call(step_program(), [1, 2], outputs=10)
     b = Builder(SHAPE)
     (use,) = driver.call(b.program([b.add("neg", 0)]), [11], outputs=20, acked=1)
-    assert isinstance(use, CallFailed)
-    assert isinstance(first, CallFailed)
+    assert isinstance(use, msg.CallFailed)
+    assert isinstance(first, msg.CallFailed)
     assert (use.root, use.error) == (1, first.error)
     assert driver.fetch_error(20) == first.error
 
@@ -141,7 +141,7 @@ def test_what_does_not_fit_the_program_is_refused(driver: Driver) -> None:
         ([1], "1 inputs"),
     ):
         (failed,) = driver.call(program, inputs, outputs=10)
-        assert isinstance(failed, CallFailed)
+        assert isinstance(failed, msg.CallFailed)
         assert failed.error.kind == "ProgramError"
         assert said in failed.error.text
         driver.upload(1, ONE)
@@ -149,26 +149,26 @@ def test_what_does_not_fit_the_program_is_refused(driver: Driver) -> None:
     scaled = b.program([b.add("mul", 0, ~0)])
     for scalars in ((), (1,), (True,), (1.0, 2.0)):
         (failed,) = driver.call(scaled, [1], outputs=10, scalars=scalars)
-        assert isinstance(failed, CallFailed)
+        assert isinstance(failed, msg.CallFailed)
         assert failed.error.kind == "ProgramError"
-    assert isinstance(driver.call(scaled, [1], outputs=10, scalars=(3.0,))[0], CallDone)
+    assert isinstance(driver.call(scaled, [1], outputs=10, scalars=(3.0,))[0], msg.CallDone)
 
 
 def test_broken_id_lists_do_no_harm(driver: Driver) -> None:
     program = step_program()
     driver.upload(1, ONE)
     driver.define(program)
-    (failed,) = driver.send(Call(1, 1, program.hash(), b"123", (), 10, b"1234567", 0))
-    assert isinstance(failed, CallFailed)
+    (failed,) = driver.send(msg.Call(1, 1, program.hash(), b"123", (), 10, b"1234567", 0))
+    assert isinstance(failed, msg.CallFailed)
     assert np.array_equal(driver.fetch(1), ONE)
 
 
 def test_a_refused_call_fails_for_the_reason_it_brings(driver: Driver) -> None:
     driver.upload(1, ONE)
     driver.upload(2, TWO)
-    reason = Failure("OutOfMemory", "the session's quota is used up")
+    reason = msg.Failure("OutOfMemory", "the session's quota is used up")
     (failed,) = driver.call(step_program(), [1, 2], outputs=10, refused=reason)
-    assert failed == CallFailed(1, 1, 1, reason)
+    assert failed == msg.CallFailed(1, 1, 1, reason)
     assert np.array_equal(driver.fetch(10), ONE)
     assert driver.fetch_error(11) == reason
 
@@ -187,7 +187,7 @@ def test_out_of_memory_is_named_and_the_engine_gives_memory_back(engine: Any) ->
     driver.upload(1, ONE)
     driver.upload(2, TWO)
     (failed,) = driver.call(step_program(), [1, 2], outputs=10)
-    assert isinstance(failed, CallFailed)
+    assert isinstance(failed, msg.CallFailed)
     assert failed.error.kind == "OutOfMemory"
     assert failed.error.text
     assert released == [True]
@@ -200,9 +200,9 @@ def test_the_faked_limit_fails_calls(engine: Any) -> None:
     driver.upload(2, np.zeros(512, np.float32))
     (failed,) = driver.call(large.program([large.add("neg", 0)]), [2], outputs=10)
     (done,) = driver.call(small.program([small.add("neg", 0)]), [1], outputs=11)
-    assert isinstance(failed, CallFailed)
+    assert isinstance(failed, msg.CallFailed)
     assert (failed.error.kind, failed.error.instruction) == ("OutOfMemory", 0)
-    assert isinstance(done, CallDone)
+    assert isinstance(done, msg.CallDone)
 
 
 def test_an_index_out_of_range_is_named(engine: Any) -> None:
@@ -212,7 +212,7 @@ def test_an_index_out_of_range_is_named(engine: Any) -> None:
     driver.upload(1, np.zeros((4, 2), np.float32))
     driver.upload(2, np.array([0, 4, 1]))
     (failed,) = driver.call(program, [1, 2], outputs=10)
-    assert isinstance(failed, CallFailed)
+    assert isinstance(failed, msg.CallFailed)
     assert (failed.error.kind, failed.error.instruction) == ("IndexOutOfRange", 0)
 
 
@@ -231,7 +231,7 @@ def test_a_failure_in_the_commit_poisons_what_it_touched(torch_engine: Any) -> N
     driver.upload(1, ONE)
     driver.upload(2, TWO)
     (failed,) = driver.call(step_program(), [1, 2], outputs=10)
-    assert isinstance(failed, CallFailed)
+    assert isinstance(failed, msg.CallFailed)
     assert driver.fetch_error(10) == failed.error
 
 
@@ -292,8 +292,8 @@ def test_a_bad_index_on_the_device_fails_the_call_and_those_behind_it(device: De
     driver.upload(4, state)
     assert driver.call(flagged(), [1, 2, 4], outputs=10) == []  # the outcome is on the device
     first, second = driver.call(flagged(), [1, 3, 10], outputs=20)
-    assert isinstance(first, CallFailed)
-    assert isinstance(second, CallFailed)
+    assert isinstance(first, msg.CallFailed)
+    assert isinstance(second, msg.CallFailed)
     assert (first.seq, first.root, first.error.kind, first.error.instruction) == (1, 1, "IndexOutOfRange", 0)
     assert (second.seq, second.root, second.error) == (2, 1, first.error)
     assert driver.fetch_error(11) == first.error
@@ -309,8 +309,8 @@ def test_a_fetch_waits_for_the_outcome_of_the_call_before_it(device: Device) -> 
     driver.upload(4, np.ones((3, 2), np.float32))
     assert driver.call(flagged(), [1, 2, 4], outputs=10) == []
     failed, answer = driver.send(driver.fetch_message(11))
-    assert isinstance(failed, CallFailed)
-    assert isinstance(answer, FetchFailed)
+    assert isinstance(failed, msg.CallFailed)
+    assert isinstance(answer, msg.FetchFailed)
 
 
 def test_a_fetch_that_came_with_its_call_waits_for_the_outcome_too(device: Device) -> None:
@@ -323,8 +323,8 @@ def test_a_fetch_that_came_with_its_call_waits_for_the_outcome_too(device: Devic
     assert driver.core.receive(driver.call_message(flagged(), [1, 2, 4], 10), None) == []
     assert driver.core.receive(driver.fetch_message(11), None) == []
     failed, answer = driver.work()
-    assert isinstance(failed, CallFailed)
-    assert isinstance(answer, FetchFailed)
+    assert isinstance(failed, msg.CallFailed)
+    assert isinstance(answer, msg.FetchFailed)
 
 
 def test_a_broken_device_is_told_apart_from_a_failed_call(device: Device) -> None:
@@ -374,7 +374,7 @@ def test_the_engine_is_set_when_a_call_has_another_precision_than_the_last(numpy
     driver.upload(1, ONE)
     for i, program in enumerate((plain, plain, fast, fast, plain)):
         (done,) = driver.call(program, [1], outputs=10 + i)
-        assert isinstance(done, CallDone)
+        assert isinstance(done, msg.CallDone)
     assert watched.precisions == [plain.precision, fast.precision, plain.precision]
 
 
