@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dispatching import Client, FakeWorker, Hand
+from dispatching import PLAIN, Client, FakeWorker, Hand
 
 
 @pytest.fixture
@@ -19,3 +19,10 @@ def worker(hand: Hand) -> FakeWorker:
 @pytest.fixture
 def client(hand: Hand, worker: FakeWorker) -> Client:
     return hand.client()
+
+
+@pytest.fixture
+def x(client: Client, worker: FakeWorker) -> int:
+    """A tensor of 8 floats on the worker, of a client that has defined PLAIN."""
+    client.define(PLAIN)
+    return client.upload(worker)

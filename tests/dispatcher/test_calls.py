@@ -20,9 +20,7 @@ COUNTS = pytest.mark.parametrize("count", [1, 2, 3])  #: of workers
 # --- what a call does ------------------------------------------------------------------------
 
 
-def test_a_call_is_sent_with_its_session_and_its_program_once(client, worker):
-    x = client.upload(worker)
-    client.define(PLAIN)
+def test_a_call_is_sent_with_its_session_and_its_program_once(client, worker, x):
     define, call = worker.hears(client.call(PLAIN, [x], frees=b"", acked=0))
     assert define == msg.Define(PLAIN)
     assert call == msg.Call(client.number, 1, PLAIN.hash(), msg.pack_ids([x]), (), x + 1, b"", 0)

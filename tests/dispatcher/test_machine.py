@@ -221,9 +221,7 @@ def test_one_program_over_the_limit_still_runs():
         worker.done(client, client.seq)
 
 
-def test_a_worker_that_forgot_a_program_gets_it_again(client, worker):
-    x = client.upload(worker)
-    client.define(PLAIN)
+def test_a_worker_that_forgot_a_program_gets_it_again(client, worker, x):
     client.call(PLAIN, [x])
     assert worker.hears(worker.say(msg.Need(PLAIN.hash()))) == [msg.Define(PLAIN)]
     assert worker.say(msg.Need(b"unknown")) == []

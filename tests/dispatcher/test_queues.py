@@ -11,9 +11,7 @@ from gt.transport import messages as msg
 TWO_INPUTS = Program((((8,), "float32"), ((8,), "float32")), "", (Instruction("add", (0, 1), {}),), (2,), (0,), ())
 
 
-def test_done_is_cumulative_and_in_order(client, worker):
-    x = client.upload(worker)
-    client.define(PLAIN)
+def test_done_is_cumulative_and_in_order(client, worker, x):
     for _ in range(3):
         client.call(PLAIN, [x])
     assert client.hears(worker.done(client, 2, 80)) == []
@@ -97,9 +95,7 @@ def test_a_donated_tensor_cannot_be_given_twice(client, worker):
     assert "given twice" in rejected.text
 
 
-def test_ids_of_calls_grow(client, worker):
-    x = client.upload(worker)
-    client.define(PLAIN)
+def test_ids_of_calls_grow(client, x):
     client.call(PLAIN, [x])
     client.free(x + 1)
     (rejected,) = client.hears(client.call(PLAIN, [x], outputs=x + 1))
@@ -125,9 +121,7 @@ def test_a_bad_free_is_rejected(client, worker, ids):
     assert [type(m) for m in client.hears(client.say(msg.Free(0, b"xyz")))] == [msg.Rejected]
 
 
-def test_the_window_is_kept(client, worker):
-    x = client.upload(worker)
-    client.define(PLAIN)
+def test_the_window_is_kept(client, worker, x):
     for _ in range(msg.WINDOW):
         assert client.hears(client.call(PLAIN, [x])) == []
     (rejected,) = client.hears(client.call(PLAIN, [x]))

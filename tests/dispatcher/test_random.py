@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from dispatching import BROKEN, TOKEN, Client, FakeWorker, Hand, Settings, program, sent_to
 
-from gt.dispatcher.events import MessageCame, ProgramChecked
+from gt.dispatcher.events import MessageCame
 from gt.dispatcher.machine import Machine
 from gt.transport import codec
 from gt.transport import messages as msg
@@ -351,8 +351,3 @@ def test_a_long_siege():
     (client,) = world.honest
     assert client.content
     assert client.done > 100
-
-
-def test_stray_results_of_checks_do_no_harm():
-    hand = Hand()
-    assert hand.feed(ProgramChecked(PROGRAMS[0].hash(), None, "never asked for")) == []

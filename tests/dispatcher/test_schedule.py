@@ -62,9 +62,7 @@ def compete(run_us, steps, sync=()):
     return running
 
 
-def test_credits_bound_what_a_worker_is_sent(client, worker):
-    x = client.upload(worker)
-    client.define(PLAIN)
+def test_credits_bound_what_a_worker_is_sent(client, worker, x):
     client.call(PLAIN, [x])
     worker.done(client, 1)
     sent = []
@@ -75,9 +73,7 @@ def test_credits_bound_what_a_worker_is_sent(client, worker):
     assert [m.seq for m in more] == [CREDITS + 2]
 
 
-def test_few_calls_of_an_unknown_program_are_sent_at_once(client, worker):
-    x = client.upload(worker)
-    client.define(PLAIN)
+def test_few_calls_of_an_unknown_program_are_sent_at_once(client, worker, x):
     for _ in range(10):
         client.call(PLAIN, [x])
     assert worker.state.lane.calls == 2
@@ -85,9 +81,7 @@ def test_few_calls_of_an_unknown_program_are_sent_at_once(client, worker):
     assert worker.state.lane.calls == 9  # all there are
 
 
-def test_long_calls_are_not_piled_up_on_a_worker(client, worker):
-    x = client.upload(worker)
-    client.define(PLAIN)
+def test_long_calls_are_not_piled_up_on_a_worker(client, worker, x):
     for _ in range(3):  # it turns out that they take a second
         client.call(PLAIN, [x])
         worker.done(client, client.seq, 1_000_000)

@@ -220,9 +220,7 @@ def test_frees_of_lost_tensors_are_not_sent(hand):
     assert call.refused is None
 
 
-def test_a_lost_workers_other_connection_means_nothing_any_more(hand, client, worker):
-    x = client.upload(worker)
-    client.define(PLAIN)
+def test_a_lost_workers_other_connection_means_nothing_any_more(hand, client, worker, x):
     client.call(PLAIN, [x])
     worker.die()
     assert client.hears(hand.say(worker.control, msg.CallDone(client.number, 1, 5))) == []

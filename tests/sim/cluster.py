@@ -94,20 +94,8 @@ class SimWorker:
         self.dead = False
         memory = settings.worker_memory or 1 << 40
         for link, control in ((self.control, True), (self.results, False)):
-            link.send(
-                WorkerHello(
-                    VERSION,
-                    settings.token,
-                    f"link{number}",
-                    control,
-                    self.engine.name,
-                    "cpu",
-                    memory,
-                    "sim",
-                    number,
-                    "sim",
-                )
-            )
+            about = (self.engine.name, "cpu", memory, "sim", number, "sim")
+            link.send(WorkerHello(VERSION, settings.token, f"link{number}", control, *about))
 
     def step(self) -> bool:
         out = self.core.step()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from worker_building import Builder, Device, Faulty
+from worker_building import Builder, Device, Faulty, unary
 
 from gt import dtypes
 from gt.ops.check import check
@@ -19,6 +19,7 @@ from tests.workers_here import Many, Part, parts, steps, sum_program, sums, toge
 
 NUMPY = load("numpy")
 PAIR = (1, 2)
+NEG = unary("neg", (2,))
 FAIL = Failure("OutOfMemory", "no room")
 
 
@@ -297,12 +298,10 @@ def test_calls_run_in_the_order_in_which_they_came_over_all_sessions(seed: int) 
     many = Many([NUMPY] * 3, seed)
     for session in (1, 2, 3):
         fill(many, 1, session)
-    b = Builder((2,))
-    plain = b.program([b.add("neg", 0)])
     seqs = []
     for k in range(3):
         seqs.append(many.call(sums((1, 2), [1]), 100 + 10 * k, session=1))
-        seqs.append(many.call({w: Part(plain, [100 + 10 * k]) for w in (1, 2)}, 500 + k, session=1))
+        seqs.append(many.call({w: Part(NEG, [100 + 10 * k]) for w in (1, 2)}, 500 + k, session=1))
         seqs.append(many.call(sums((2, 3), [1]), 100 + 10 * k, session=2))
         seqs.append(many.call(sums((1, 3), [1]), 100 + 10 * k, session=3))
         seqs.append(many.call(sums((1, 2, 3), [1]), 200 + 10 * k, session=3))
@@ -319,13 +318,11 @@ def test_a_worker_that_waits_serves_others() -> None:
     many = Many([NUMPY] * 2)
     fill(many, 1)
     fill(many, 1, session=2)
-    b = Builder((2,))
-    plain = b.program([b.add("neg", 0)])
     made = sums(PAIR, [1])
     seq = many.call({1: made[1]}, 10)
-    behind = many.call({1: Part(plain, [10])}, 15)
+    behind = many.call({1: Part(NEG, [10])}, 15)
     assert many.kinds(seq) == {}  # the other has not heard of it yet
-    other = many.call({1: Part(plain, [1])}, 10, session=2)
+    other = many.call({1: Part(NEG, [1])}, 10, session=2)
     assert many.kinds(other) == {1: ""}
     np.testing.assert_array_equal(many.fetch(1, 10, session=2), [-1, -10])
     many.seq = seq - 1
@@ -357,11 +354,9 @@ def test_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_programs_of_several_workers_stay_until_they_are_to_be_forgotten() -> None:
     many = Many([NUMPY, NUMPY], cache_bytes=1)
     fill(many, 1)
-    b = Builder((2,))
-    plain = b.program([b.add("neg", 0)])
     for _ in range(2):
         many.call(sums(PAIR, [1]), 10)
-        many.call({w: Part(plain, [1]) for w in PAIR}, 20)
+        many.call({w: Part(NEG, [1]) for w in PAIR}, 20)
         many.work()
     assert len(many.cores[1].programs) == 2
     program = sums(PAIR, [1])[1].program

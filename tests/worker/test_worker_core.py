@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from worker_building import Builder, Faulty
+from worker_building import Builder, Faulty, unary
 from worker_driver import Driver
 
 from gt import dtypes
@@ -16,11 +16,7 @@ from gt.transport import messages as msg
 
 SHAPE = (4,)
 ONE = np.full(4, 1, np.float32)
-
-
-def unary(op: str, shape: tuple[int, ...] = SHAPE) -> Any:
-    b = Builder(shape)
-    return b.program([b.add(op, 0)])
+NEG = unary("neg")
 
 
 @pytest.fixture
@@ -38,10 +34,10 @@ def names(messages: list[Any]) -> list[str]:
 
 
 def test_a_fetch_is_served_when_its_value_is_there_not_behind_later_calls(driver: Driver) -> None:
-    core, neg = driver.core, unary("neg")
-    driver.define(neg)
+    core = driver.core
+    driver.define(NEG)
     for k in range(4):  # 10 -> 11 -> 12 -> 13
-        core.receive(driver.call_message(neg, [1 if not k else 9 + k], 10 + k))
+        core.receive(driver.call_message(NEG, [1 if not k else 9 + k], 10 + k))
     core.receive(driver.fetch_message(11))  # made by the second of them
     core.receive(driver.fetch_message(1))  # there already
     answers = driver.work()
@@ -50,9 +46,8 @@ def test_a_fetch_is_served_when_its_value_is_there_not_behind_later_calls(driver
 
 
 def test_fetches_of_one_value_are_served_in_order(driver: Driver) -> None:
-    neg = unary("neg")
-    driver.define(neg)
-    driver.core.receive(driver.call_message(neg, [1], 10))
+    driver.define(NEG)
+    driver.core.receive(driver.call_message(NEG, [1], 10))
     for _ in range(3):
         driver.core.receive(driver.fetch_message(10))
     assert [m.key for m in driver.work() if isinstance(m, msg.Chunk)] == [1, 2, 3]
@@ -92,11 +87,10 @@ def test_a_large_tensor_goes_out_in_chunks_a_few_at_a_time(driver: Driver) -> No
 
 
 def test_a_cancelled_fetch_is_dropped_wherever_it_is(driver: Driver) -> None:
-    neg = unary("neg")
-    driver.define(neg)
+    driver.define(NEG)
     driver.upload(2, np.zeros(9 * msg.CHUNK, np.uint8))
     core = driver.core
-    core.receive(driver.call_message(neg, [1], 10))
+    core.receive(driver.call_message(NEG, [1], 10))
     core.receive(driver.fetch_message(10))
     core.receive(driver.fetch_message(1))
     for request in (1, 2):
@@ -185,8 +179,7 @@ def test_a_fetch_of_what_is_being_uploaded_waits_for_it(driver: Driver) -> None:
 
 def test_a_call_with_a_failed_upload_names_itself_as_the_root(driver: Driver) -> None:
     driver.send(msg.Chunk(1, 2, 0, 17, (4,), "float32"), bytes(16))
-    (failed,) = driver.call(unary("neg"), [2], outputs=10)
-    assert isinstance(failed, msg.CallFailed)
+    failed = driver.fails(NEG, [2], outputs=10)
     assert (failed.root, failed.error.kind) == (1, "ProgramError")
 
 
@@ -194,33 +187,31 @@ def test_a_call_with_a_failed_upload_names_itself_as_the_root(driver: Driver) ->
 
 
 def test_an_unknown_program_holds_its_session_and_no_other(driver: Driver) -> None:
-    neg, abs_ = unary("neg"), unary("abs")
+    abs_ = unary("abs")
     driver.define(abs_)
-    other = Driver(driver.core.engine, session=2)
-    other.core = driver.core
+    other = driver.beside()
     other.upload(1, ONE)
-    assert driver.send(driver.call_message(neg, [1], 10)) == [msg.Need(neg.hash())]
+    assert driver.send(driver.call_message(NEG, [1], 10)) == [msg.Need(NEG.hash())]
     assert driver.send(driver.call_message(abs_, [10], 11)) == []  # behind it, so held
     assert driver.send(driver.fetch_message(11)) == []
     assert driver.send(driver.fetch_message(10)) == []
     assert driver.fetch(1).tolist() == ONE.tolist()
     assert names(other.call(abs_, [1], 10)) == ["CallDone"]
-    assert other.send(other.call_message(neg, [1], 11)) == []  # asked for already
-    answers = driver.send(msg.Define(neg))
+    assert other.send(other.call_message(NEG, [1], 11)) == []  # asked for already
+    answers = driver.send(msg.Define(NEG))
     assert names(answers) == ["CallDone", "Chunk", "CallDone", "Chunk", "CallDone"]
     assert [m.session for m in answers] == [1, 1, 1, 1, 2]
 
 
 def test_a_forgotten_program_is_asked_for_again(driver: Driver) -> None:
-    neg = unary("neg")
-    driver.define(neg)
-    driver.core.receive(driver.call_message(neg, [1], 10))
-    driver.core.receive(msg.Forget(neg.hash()))
-    driver.core.receive(driver.call_message(neg, [10], 11))
+    driver.define(NEG)
+    driver.core.receive(driver.call_message(NEG, [1], 10))
+    driver.core.receive(msg.Forget(NEG.hash()))
+    driver.core.receive(driver.call_message(NEG, [10], 11))
     done, need = driver.work()
     assert isinstance(done, msg.CallDone)
-    assert need == msg.Need(neg.hash())
-    assert names(driver.send(msg.Define(neg))) == ["CallDone"]
+    assert need == msg.Need(NEG.hash())
+    assert names(driver.send(msg.Define(NEG))) == ["CallDone"]
 
 
 def test_the_cache_is_bounded_and_timed_programs_go_first(numpy_engine: Any) -> None:
@@ -247,8 +238,7 @@ def test_the_cache_is_bounded_and_timed_programs_go_first(numpy_engine: Any) -> 
 def test_what_is_no_program_fails_its_calls_only(driver: Driver) -> None:
     b = Builder(SHAPE)
     bad = b.program([b.add("neg", 0)], donate=(7,))
-    (failed,) = driver.call(bad, [1], outputs=10)
-    assert isinstance(failed, msg.CallFailed)
+    failed = driver.fails(bad, [1], outputs=10)
     assert failed.error.kind == "ProgramError"
     reason = msg.Failure("ProgramError", "not a program")
     unknown = unary("tanh")
@@ -260,21 +250,18 @@ def test_what_is_no_program_fails_its_calls_only(driver: Driver) -> None:
 
 
 def test_sessions_see_only_their_own(driver: Driver) -> None:
-    other = Driver(driver.core.engine, session=2)
-    other.core = driver.core
+    other = driver.beside()
     assert isinstance(other.send(other.fetch_message(1))[0], msg.FetchFailed)
-    (failed,) = other.call(unary("neg"), [1], outputs=10)
-    assert isinstance(failed, msg.CallFailed)
+    other.fails(NEG, [1], outputs=10)
 
 
 def test_a_closed_session_leaves_nothing(driver: Driver) -> None:
-    neg = unary("neg")
-    driver.define(neg)
+    driver.define(NEG)
     driver.upload(2, np.zeros(9 * msg.CHUNK, np.uint8))
     driver.send(driver.fetch_message(2))
     core = driver.core
     for k in range(3):
-        core.receive(driver.call_message(neg, [1], 10 + k))
+        core.receive(driver.call_message(NEG, [1], 10 + k))
     core.receive(driver.fetch_message(11))
     assert core.receive(msg.CloseSession(1)) == []
     assert driver.work() == []
@@ -289,20 +276,19 @@ def test_a_session_closed_while_its_call_runs(numpy_engine: Any) -> None:
 
     driver = Driver(Closing(numpy_engine))
     driver.upload(1, ONE)
-    driver.define(unary("neg"))
-    assert driver.send(driver.call_message(unary("neg"), [1], 10)) == []
+    driver.define(NEG)
+    assert driver.send(driver.call_message(NEG, [1], 10)) == []
     assert driver.stats()["sessions"] == {}
 
 
 def test_stats(driver: Driver) -> None:
-    neg = unary("neg")
-    driver.call(neg, [1], outputs=10)
-    driver.call(neg, [1], outputs=11)
+    driver.call(NEG, [1], outputs=10)
+    driver.call(NEG, [1], outputs=11)
     stats = driver.stats()
     assert stats["engine"] == "numpy"
     assert stats["calls"] == 2
     assert stats["sessions"] == {"1": {"nbytes": 48, "tensors": 3}}
-    program = stats["programs"][neg.hash().hex()]
+    program = stats["programs"][NEG.hash().hex()]
     assert (program["instructions"], program["hits"], program["tier"]) == (1, 2, 1)
     assert program["run_us"] <= stats["run_us"]
 
@@ -340,13 +326,11 @@ def test_reader_and_runner_in_two_threads(driver: Driver) -> None:
 
 
 def test_a_program_that_only_a_closed_session_waited_for_is_asked_for_again(driver: Driver) -> None:
-    neg = unary("neg")
-    assert driver.send(driver.call_message(neg, [1], 10)) == [msg.Need(neg.hash())]
+    assert driver.send(driver.call_message(NEG, [1], 10)) == [msg.Need(NEG.hash())]
     driver.send(msg.CloseSession(1))
-    other = Driver(driver.core.engine, session=2)
-    other.core = driver.core
+    other = driver.beside()
     other.upload(1, ONE)
-    assert names(other.call(neg, [1], 10)) == ["CallDone"]
+    assert names(other.call(NEG, [1], 10)) == ["CallDone"]
 
 
 def test_uploads_are_taken_without_another_copy(engine: Any) -> None:
@@ -360,12 +344,10 @@ def test_uploads_are_taken_without_another_copy(engine: Any) -> None:
 
 
 def test_whether_to_compile_is_kept_and_may_be_raised(driver: Driver) -> None:
-    neg = unary("neg")
-    driver.send(msg.Define(neg, False, -1))
-    known = driver.core.programs.peek(neg.hash())
-    assert known is not None
+    driver.send(msg.Define(NEG, False, -1))
+    known = driver.core.programs.peek(NEG.hash())
     assert known.compile == -1
     for said, told in ((0, 0), (1, 1), (-1, 1)):
-        driver.send(msg.Define(neg, False, said))
+        driver.send(msg.Define(NEG, False, said))
         assert known.compile == told
-    assert driver.core.programs.peek(neg.hash()) is known
+    assert driver.core.programs.peek(NEG.hash()) is known

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from worker_building import Builder
+from worker_building import unary
 
 from gt.transport import codec, listen
 from gt.transport import messages as msg
@@ -93,8 +93,7 @@ def test_a_worker_joins_runs_and_leaves(dispatcher: Dispatcher) -> None:
     assert {first.control, second.control} == {True, False}
     assert (first.version, first.token, first.engine, first.pid) == (msg.VERSION, "secret", "numpy", process.pid)
 
-    b = Builder((4,))
-    program = b.program([b.add("neg", 0)])
+    program = unary("neg")
     data = np.arange(4, dtype=np.float32)
     dispatcher.send(msg.Chunk(1, 5, 0, 16, (4,), "float32"), data.tobytes())
     dispatcher.send(msg.Define(program))
@@ -137,26 +136,6 @@ def test_a_signal_ends_it_in_good_order(dispatcher: Dispatcher, number: signal.S
     peer, message, _ = dispatcher.receive()
     assert (peer, message) == (dispatcher.control, msg.Goodbye())
     assert ended(process) == (0, "")
-
-
-def test_a_refused_worker_says_why(dispatcher: Dispatcher) -> None:
-    process = dispatcher.start()
-    peer, _, _ = dispatcher.receive()
-    other, _, _ = dispatcher.receive()
-    for p in (peer, other):
-        dispatcher.send(msg.Refused("wrong token"), to=p)
-    code, said = ended(process)
-    assert code == 1
-    assert said.count("\n") == 1
-    assert "wrong token" in said
-
-
-def test_no_server(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "gt.worker", "--address", f"ipc://{tmp_path}/none", "--engine", "numpy"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1
-    assert "no server at" in done.stderr
 
 
 def test_a_worker_does_not_outlive_its_parent(dispatcher: Dispatcher) -> None:

@@ -29,7 +29,6 @@ def ring(driver: Driver) -> Ring:
 
 def shared_with(driver: Driver, number: int = 1, **changes: Any) -> Ring:
     made = make_ring(number)
-    assert made is not None
     given = {"fd": made.fd, "name": made.name, "pid": os.getpid(), **changes}
     assert driver.send(msg.Share(driver.session, number, **given)) == [msg.Shared(driver.session, number, not changes)]
     return made
@@ -112,7 +111,6 @@ def test_rings_are_counted(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> N
     shared_with(driver)
     shared_with(driver, 2)  # in place of the first
     made = make_ring(1)
-    assert made is not None
     offer = msg.Share(2, 1, made.fd, made.name, os.getpid())
     assert driver.send(offer) == [msg.Shared(2, 1, False)]
     driver.send(msg.CloseSession(1))

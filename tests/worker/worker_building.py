@@ -46,6 +46,12 @@ class Builder:
         return check(self.program(outputs, **ends))
 
 
+def unary(op: str, shape: tuple[int, ...] = (4,)) -> Program:
+    """A program of one instruction, on one input."""
+    b = Builder(shape)
+    return b.program([b.add(op, 0)])
+
+
 class Wrapped:
     """An engine that passes everything on; the others change one thing about it."""
 

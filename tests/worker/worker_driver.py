@@ -14,14 +14,20 @@ from gt.worker.core import WorkerCore
 
 
 class Driver:
-    """One session, unless told otherwise."""
+    """One session of a worker: its first, unless `core` is one that others use too."""
 
-    def __init__(self, engine: Any, config: Config | None = None, session: int = 1) -> None:
-        self.core = WorkerCore(engine, config or Config())
+    def __init__(
+        self, engine: Any, config: Config | None = None, session: int = 1, core: WorkerCore | None = None
+    ) -> None:
+        self.core = core or WorkerCore(engine, config or Config())
         self.session = session
         self.seq = 0
         self.request = 0
         self.payloads: list[bytes] = []  #: of the chunks that came last
+
+    def beside(self) -> Driver:
+        """Another session on the same worker."""
+        return Driver(self.core.engine, session=self.session + 1, core=self.core)
 
     def work(self) -> list[Any]:
         """Let the core do all there is to do; the messages it sent."""
@@ -61,6 +67,12 @@ class Driver:
         if answers and isinstance(answers[-1], msg.Need):
             return [*answers[:-1], *self.send(msg.Define(program))]
         return answers
+
+    def fails(self, program: Program, inputs: list[int], outputs: int, **more: Any) -> msg.CallFailed:
+        """Call a program that fails; its failure."""
+        (failed,) = self.call(program, inputs, outputs, **more)
+        assert isinstance(failed, msg.CallFailed)
+        return failed
 
     def upload(self, id: int, array: np.ndarray[Any, Any]) -> list[Any]:
         data = array.tobytes()
