@@ -19,7 +19,7 @@ from gt.transport.messages import CHUNK, MAX_FRAME, Chunk, GetStats
 from gt.transport.router import SETTLE_S, Router
 from gt.transport.sockets import SocketChannel, endpoint
 
-from .wires import DEADLINE_S, Join, joining, next_message, until_lost
+from .wires import DEADLINE_S, Join, next_message, until_lost
 
 
 @pytest.fixture
@@ -27,12 +27,6 @@ def router() -> Iterator[Router]:
     r = Router("127.0.0.1:0")
     yield r
     r.close()
-
-
-@pytest.fixture
-def join(router: Router) -> Iterator[Join]:
-    with joining(router) as new:
-        yield new
 
 
 def raw_dealer(router: Router, routing_id: bytes = b"") -> tuple[zmq.Context[zmq.Socket[bytes]], zmq.Socket[bytes]]:

@@ -14,7 +14,7 @@ from gt.errors import ServerError
 from gt.transport import codec, listen
 from gt.transport.messages import CHUNK, Chunk, GetStats, Refused, Stats
 
-from .wires import DEADLINE_S, AnyRouter, Join, joining, next_message, until_lost
+from .wires import DEADLINE_S, AnyRouter, Join, next_message, until_lost
 
 
 @pytest.fixture(params=["tcp", "unix"])
@@ -22,12 +22,6 @@ def router(request: Any, tmp_path: Path) -> Iterator[AnyRouter]:
     made = listen("127.0.0.1:0" if request.param == "tcp" else f"ipc://{tmp_path}/s")
     yield made
     made.close()
-
-
-@pytest.fixture
-def join(router: AnyRouter) -> Iterator[Join]:
-    with joining(router) as new:
-        yield new
 
 
 def test_messages_pass_both_ways_in_order(router: AnyRouter, join: Join) -> None:

@@ -100,6 +100,12 @@ class Setting:
             self.tiers.note(self.known, form.ran, us, us)
         return form.ran
 
+    def judge(self) -> None:
+        """Take 1000 us a call on tier 1; from now on there is compiled code."""
+        self.call(times=HITS)
+        self.call(us=1000, times=TRIAL)
+        self.compiler.there.add("folder")
+
     @property
     def stats(self) -> dict[str, Any]:
         assert self.known.standing is not None
@@ -193,9 +199,7 @@ def test_what_cannot_be_a_graph_is_not_asked_for() -> None:
 @pytest.mark.parametrize(("us", "stays"), [(900, True), (1050, True), (1200, False)])
 def test_a_slower_tier_is_left(us: int, stays: bool) -> None:
     setting = Setting(program(), replace(AUTO, debug_compile=True), quick=False)
-    setting.call(times=HITS)
-    setting.call(us=1000, times=TRIAL)
-    setting.compiler.there.add("folder")
+    setting.judge()
     assert setting.call(us=10_000, times=TRIAL) == 3, "the first ones warm up"
     assert setting.call(us=us, times=TRIAL) == 3
     assert setting.call() == (3 if stays else 1)
@@ -206,9 +210,7 @@ def test_a_slower_tier_is_left(us: int, stays: bool) -> None:
 def test_a_slower_tier_is_tried_again() -> None:
     """Somebody else had the machine when it was judged; now it is free. Where it stays slow it rests ever longer."""
     setting = Setting(program(), quick=False)
-    setting.call(times=HITS)
-    setting.call(us=1000, times=TRIAL)
-    setting.compiler.there.add("folder")
+    setting.judge()
     setting.call(us=9000, times=2 * TRIAL)
     assert setting.call(us=1000) == 1
     assert setting.call(us=1000, times=REST_US // 1000 - 2) == 1, "it rests"
@@ -224,9 +226,7 @@ def test_a_slower_tier_is_tried_again() -> None:
 def test_others_that_disturb_do_not_count() -> None:
     """A machine that is busy for a while makes most calls slower, not all."""
     setting = Setting(program(), quick=False)
-    setting.call(us=HOT_US, times=HITS)
-    setting.call(us=1000, times=TRIAL)
-    setting.compiler.there.add("folder")
+    setting.judge()
     for i in range(2 * TRIAL):
         setting.call(us=250 if i % 4 == 0 else 5000)
     assert setting.call() == 3
