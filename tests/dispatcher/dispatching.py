@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -117,10 +118,10 @@ def start(hand: Hand, count: int = 2, memory: int = 0, **axes: int) -> tuple[Cli
     return client, workers
 
 
-def start_with_tensor(hand: Hand, count: int = 2) -> tuple[Client, list[FakeWorker], int]:
-    """A client on so many workers, and a tensor of 8 floats that is replicated on them."""
+def start_with_tensor(hand: Hand, count: int = 2, layout: str = "") -> tuple[Client, list[FakeWorker], int]:
+    """A client on so many workers, and a tensor of 8 floats that is replicated on them or has this layout."""
     client, workers = start(hand, count)
-    return client, workers, client.upload(workers[0], 8, *workers[1:])
+    return client, workers, client.upload(workers[0], 8, *workers[1:], layout=layout)
 
 
 def copies(checked: Any, inputs: Any, home: Any, meshes: Any) -> Planned:
@@ -131,6 +132,11 @@ def copies(checked: Any, inputs: Any, home: Any, meshes: Any) -> Planned:
     updates = dict(checked.program.updates)
     outputs = tuple(inputs[updates[o]] if o in updates else layout(home) for o in range(len(checked.program.outputs)))
     return Planned(workers, dict.fromkeys(workers, local), outputs, need, ("a note",), ())
+
+
+def planning(change: Callable[[Planned, Any, Any], Planned]) -> Planner:
+    """A planner that makes the plans of copies(), each changed by `change(plan, inputs, home)`."""
+    return lambda checked, inputs, home, meshes: change(copies(checked, inputs, home, meshes), inputs, home)
 
 
 def calls(worker: FakeWorker, out: list[ev.Effect]) -> list[msg.Call]:

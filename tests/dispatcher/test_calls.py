@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from dispatching import PLAIN, STEP, FakeWorker, calls, copies, floats, program, start, start_with_tensor
+from dispatching import PLAIN, STEP, FakeWorker, calls, copies, floats, planning, program, start, start_with_tensor
 
 from gt.dispatcher.planner.emit import Local
 from gt.layout import split
@@ -62,12 +62,10 @@ def test_a_call_goes_to_all_workers_at_once_with_a_program_of_its_own(hand):
 def test_constants_stand_behind_the_calls_scalars(hand):
     client, workers = start(hand)
 
-    def planner(checked, inputs, home, meshes):
-        made = copies(checked, inputs, home, meshes)
-        locals_ = {n: replace(made.locals[n], constants=(n, 0.25)) for n in made.workers}
-        return replace(made, locals=locals_)
+    def with_constants(plan, inputs, home):
+        return replace(plan, locals={n: replace(plan.locals[n], constants=(n, 0.25)) for n in plan.workers})
 
-    hand.planner = planner
+    hand.planner = planning(with_constants)
     x = client.upload(workers[0], 8, workers[1])
     out = client.call(STEP, [x], (0.5,))
     assert [call.scalars for w in workers for call in calls(w, out)] == [(0.5, 1, 0.25), (0.5, 2, 0.25)]
@@ -75,11 +73,7 @@ def test_constants_stand_behind_the_calls_scalars(hand):
 
 def test_results_have_the_layouts_that_the_plan_says(hand):
     client, workers = start(hand, 2)
-
-    def planner(checked, inputs, home, meshes):
-        return replace(copies(checked, inputs, home, meshes), outputs=(split(home, (8,), {0: "x"}),))
-
-    hand.planner = planner
+    hand.planner = planning(lambda plan, inputs, home: replace(plan, outputs=(split(home, (8,), {0: "x"}),)))
     x = client.upload(workers[0], 8, workers[1])
     client.call(PLAIN, [x])
     y = client.session.tensors[client.next_id - 1]
@@ -94,13 +88,9 @@ def test_calls_of_other_workers_are_told_in_order(hand):
     client, workers = start(hand, 2)
     client.set_mesh("a", (0,), x=1)
     client.set_mesh("b", (1,), x=1)
-
-    def planner(checked, inputs, home, meshes):
-        made = copies(checked, inputs, home, meshes)
-        (at,) = {i.mesh.workers for i in inputs}
-        return replace(made, workers=at, outputs=tuple(inputs))
-
-    hand.planner = planner
+    hand.planner = planning(
+        lambda plan, inputs, home: replace(plan, workers=inputs[0].mesh.workers, outputs=tuple(inputs))
+    )
     x = client.upload(workers[0], layout="a: []")
     y = client.upload(workers[1], layout="b: []")
     out = client.call(PLAIN, [x])
@@ -116,11 +106,7 @@ def test_frees_and_donations_reach_workers_that_do_not_run_the_call(hand):
     client.set_mesh("a", (0,), x=1)
     x = client.upload(workers[0], layout="a: []")
     z = client.upload(workers[0], 8, workers[1])
-
-    def planner(checked, inputs, home, meshes):
-        return replace(copies(checked, inputs, home, meshes), workers=(1,), outputs=tuple(inputs))
-
-    hand.planner = planner
+    hand.planner = planning(lambda plan, inputs, home: replace(plan, workers=(1,), outputs=tuple(inputs)))
     out = client.call(STEP, [x], (0.5,), frees=msg.pack_ids([z]))
     (call,) = calls(workers[0], out)
     assert msg.unpack_ids(call.frees) == [z]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from dispatching import BROKEN, PLAIN, TOKEN, start
 from msgspec import structs
 
 from gt.dispatcher.events import BadFramesCame, MessageCame, PeerLost
 from gt.dispatcher.log import InstructionLog
-from gt.program import Instruction, Precision
+from gt.program import Instruction, Precision, Program
 from gt.transport.messages import VERSION, Call, Define, Hello, WorkerHello
 
 
@@ -81,18 +82,17 @@ def test_strangers_cannot_write_lines_or_break_it():
     assert TOKEN not in text
 
 
-def test_an_unreadable_program_is_named_as_such():
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (Program((((8,), "no such dtype"),), "", (), (), (), ()), "not readable"),
+        (Program((), "", (Instruction("full", (), {}, (1 << 63) - 1),), (0,), (), ()), "too many results"),
+    ],
+)
+def test_a_program_that_cannot_be_written_out(bad, said):
     lines = []
-    bad = type(PLAIN)((((8,), "no such dtype"),), "", (), (), (), ())
     InstructionLog(lines.append)(MessageCame(b"p", Define(bad)))
-    assert "not readable" in lines[-1]
-
-
-def test_a_program_that_claims_too_many_results_is_not_written_out():
-    lines = []
-    bad = type(PLAIN)((), "", (Instruction("full", (), {}, (1 << 63) - 1),), (0,), (), ())
-    InstructionLog(lines.append)(MessageCame(b"p", Define(bad)))
-    assert "too many results" in lines[-1]
+    assert said in lines[-1]
 
 
 def test_the_choice_and_the_precision_are_shown():
@@ -116,15 +116,9 @@ def test_a_strangers_precision_cannot_write_lines():
 
 def test_the_log_shows_plans_for_several_workers(hand):
     client, workers = start(hand)
-    lines: list[str] = []
-    log = InstructionLog(lines.append, clock=lambda: 0.0)
     x = client.upload(workers[0], 8, workers[1])
     client.call(PLAIN, [x])
-    for event, actions in zip(hand.events, hand.actions, strict=True):
-        log(event)
-        for action in actions:
-            log(action)
-    text = "".join(lines)
+    text = "\n".join(logged(hand))
     (call,) = [m for m in workers[0].hears([a for each in hand.actions for a in each]) if isinstance(m, Call)]
     name = call.program.hex()[:8]
     assert f"{PLAIN.hash().hex()[:8]} (1 instructions) workers 1:{name} 2:{name} results []" in text

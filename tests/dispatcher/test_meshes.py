@@ -9,11 +9,6 @@ from gt.program import Instruction, Program
 from gt.transport import messages as msg
 from gt.transport.shared import nbytes_of
 
-
-def numbers(session) -> list[int]:
-    return list(session.workers)
-
-
 # --- coming to several -----------------------------------------------------------------------
 
 
@@ -26,7 +21,7 @@ def test_a_mesh_keeps_the_workers_there_are_and_takes_the_least_loaded(hand):
     assert client.set_mesh(x=2).workers == (2, 3)
     assert client.set_mesh(x=2, y=2).workers == (2, 3, 1, 4)
     assert client.session.first.number == 2
-    assert numbers(client.session) == [2, 3, 1, 4]
+    assert list(client.session.workers) == [2, 3, 1, 4]
     assert client.set_mesh("stage", (3, 0), x=2).workers == (4, 2)
     assert client.set_mesh("stage", x=3).workers == (2, 3, 1)
     assert client.session.home.mesh.workers == (2, 3, 1, 4)
@@ -35,22 +30,16 @@ def test_a_mesh_keeps_the_workers_there_are_and_takes_the_least_loaded(hand):
 def test_a_mesh_of_fewer_takes_no_worker(hand):
     hand.workers(6)
     client = hand.client()
-    client.set_mesh(x=3)
+    assert client.set_mesh(x=3).workers == (1, 2, 3)
+    assert client.session.first.number == 1
     assert client.set_mesh(x=2).workers == (1, 2)
-    assert numbers(client.session) == [1, 2, 3]
+    assert list(client.session.workers) == [1, 2, 3]
 
 
 def test_sessions_on_the_same_workers_have_the_same_mesh(hand):
     workers = hand.workers(3)
     hand.client().upload(workers[0])  # the first is loaded; where all are needed that does not matter
     assert hand.client().set_mesh(x=3).workers == hand.client().set_mesh(x=3).workers == (1, 2, 3)
-
-
-def test_a_new_session_may_begin_with_a_mesh(hand):
-    hand.workers(3)
-    client = hand.client()
-    assert client.set_mesh(x=3).workers == (1, 2, 3)
-    assert client.session.first.number == 1
 
 
 def test_a_mesh_of_one_leaves_the_session_as_it_is(client, worker):

@@ -263,9 +263,7 @@ class World:
         elif choice < 0.05 and len(self.workers) < 3:
             self.workers.append(Working(hand, rng, self.peers))
         elif choice < 0.07 and len(self.hostile) < 3:
-            peer = hand.peer()
-            self.hostile.append(peer)
-            hand.say(peer, msg.Hello(msg.VERSION, TOKEN, "hostile"))
+            self.let_in()
         elif choice < 0.45 and self.honest:
             rng.choice(self.honest).act()
         elif choice < 0.75 and self.workers:
@@ -282,6 +280,11 @@ class World:
             hand.pass_time(rng.choice([0.1, 0.1, 0.1, 3.0]))
         self.deliver()
         self.seen = [e.message for e in hand.events[-200:] if isinstance(e, MessageCame)]
+
+    def let_in(self) -> None:
+        """Another hostile client."""
+        self.hostile.append(self.hand.peer())
+        self.hand.say(self.hostile[-1], msg.Hello(msg.VERSION, TOKEN, "hostile"))
 
     def attack(self) -> None:
         peer = self.rng.choice(self.hostile)
@@ -330,9 +333,7 @@ def test_a_long_siege():
     world.hand.looking = False
     for n in range(6000):
         while len(world.hostile) < 3:
-            peer = world.hand.peer()
-            world.hostile.append(peer)
-            world.hand.say(peer, msg.Hello(msg.VERSION, TOKEN, "hostile"))
+            world.let_in()
         world.attack()
         if n % 6 == 0:
             world.honest[0].act()
@@ -340,8 +341,7 @@ def test_a_long_siege():
             world.workers[0].act()
             world.deliver()
         while world.hand.pending:
-            asked = world.hand.pending.pop(0)
-            world.hand.feed(world.hand.ready(asked))
+            world.hand.feed(world.hand.ready(world.hand.pending.pop(0)))
         world.deliver()
         world.seen = [e.message for e in world.hand.events[-200:] if isinstance(e, MessageCame)]
         if n % 50 == 0:

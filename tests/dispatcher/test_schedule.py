@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 
-from dispatching import PLAIN, Hand, calls, copies, program
+from dispatching import PLAIN, Hand, calls, planning, program
 
 from gt.dispatcher.schedule import AHEAD_US, CREDITS, Lane, estimate
 from gt.dispatcher.session import Session
@@ -192,11 +192,9 @@ def test_sessions_that_share_some_workers_never_wait_for_each_other(hand):
         client.define(PLAIN)
         a, b = (workers[n - 1] for n in pair)
         clients.append((client, client.upload(a, 8, b, layout="pair: []")))
-
-    def planner(checked, inputs, home, meshes):
-        return replace(copies(checked, inputs, home, meshes), workers=inputs[0].mesh.workers, outputs=tuple(inputs))
-
-    hand.planner = planner
+    hand.planner = planning(
+        lambda plan, inputs, home: replace(plan, workers=inputs[0].mesh.workers, outputs=tuple(inputs))
+    )
 
     def note(out: list) -> None:
         for w in workers:

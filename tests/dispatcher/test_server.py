@@ -136,24 +136,18 @@ def test_checks_come_back(machine: Machine, connect: Callable[..., SocketChannel
     connect(Define(EMPTY), Define(NOT_A_PROGRAM))
     good = machine.wait_for(lambda e: isinstance(e, ev.ProgramChecked) and not e.error)
     bad = machine.wait_for(lambda e: isinstance(e, ev.ProgramChecked) and bool(e.error))
-    assert isinstance(good, ev.ProgramChecked)
-    assert isinstance(bad, ev.ProgramChecked)
-    assert good.checked is not None
     assert good.checked.program == EMPTY
     assert bad.checked is None
     assert bad.error == "outputs must be results, each named once"
 
 
 def test_bad_frames_are_an_event(server: Server) -> None:
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    dealer = context.socket(zmq.DEALER)
-    dealer.linger = 0
-    dealer.connect(f"tcp://{server.router.address}")
-    dealer.send(b"\xc1\xc1")
-    assert dealer.poll(int(DEADLINE_S * 1000))
-    assert b"not a message" in dealer.recv()
-    dealer.close()
-    context.term()
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.linger = 0
+        dealer.connect(f"tcp://{server.router.address}")
+        dealer.send(b"\xc1\xc1")
+        assert dealer.poll(int(DEADLINE_S * 1000))
+        assert b"not a message" in dealer.recv()
 
 
 def test_loss_and_disconnect(machine: Machine, connect: Callable[..., SocketChannel]) -> None:

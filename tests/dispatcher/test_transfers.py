@@ -312,8 +312,7 @@ def test_a_fetch_asks_as_few_as_hold_the_tensor_together(hand):
 
 
 def test_each_part_is_acknowledged_to_who_sent_it(hand):
-    client, workers = start(hand)
-    x = client.upload(workers[0], 8, workers[1], layout="[8@x]")
+    client, workers, x = start_with_tensor(hand, layout="[8@x]")
     client.fetch(5, x)
     for worker in workers:
         worker.say(msg.Chunk(client.number, 5, 0, 16, (4,), "float32"), bytes(8))
@@ -326,8 +325,7 @@ def test_each_part_is_acknowledged_to_who_sent_it(hand):
 
 
 def test_one_part_that_fails_ends_the_fetch(hand):
-    client, workers = start(hand)
-    x = client.upload(workers[0], 8, workers[1], layout="[8@x]")
+    client, workers, x = start_with_tensor(hand, layout="[8@x]")
     client.fetch(5, x)
     out = workers[1].fetch_failed(client, 5)
     assert [type(m) for m in client.hears(out)] == [msg.FetchFailed]
@@ -366,8 +364,7 @@ def test_that_a_value_is_lost_is_told_behind_the_outcome_of_its_call(hand):
 
 
 def test_a_layout_can_be_asked_for_alone(hand):
-    client, workers = start(hand)
-    x = client.upload(workers[0], 8, workers[1], layout="[8@x]")
+    client, workers, x = start_with_tensor(hand, layout="[8@x]")
     out = client.say(msg.Fetch(0, 5, x, layout=True))
     assert client.hears(out) == [msg.Sharded(5, "", (("x", 2),), (1, 2), "[8@x]", (8,), "float32")]
     assert not client.session.fetches
