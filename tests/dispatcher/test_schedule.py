@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 
+import pytest
 from dispatching import PLAIN, Hand, calls, planning, program
 
 from gt.dispatcher.schedule import AHEAD_US, CREDITS, Lane, estimate
@@ -95,16 +96,11 @@ def test_equal_sessions_take_turns():
     assert max(running.finished.values()) - min(running.finished.values()) <= 2 * CREDITS
 
 
-def test_a_session_of_long_calls_gets_its_share_of_time_and_not_more():
-    running = compete([10_000, 100], 8000)
-    long, short = running.used_us[1], running.used_us[2]
-    assert 0.8 < long / short < 1.25
-    assert running.finished[2] > 50 * running.finished[1]
-
-
-def test_very_different_lengths_still_share():
-    running = compete([1_000_000, 1_000], 10_000)
+@pytest.mark.parametrize(("long_us", "short_us", "steps"), [(10_000, 100, 8000), (1_000_000, 1_000, 10_000)])
+def test_a_session_of_long_calls_gets_its_share_of_time_and_not_more(long_us, short_us, steps):
+    running = compete([long_us, short_us], steps)
     assert 0.8 < running.used_us[1] / running.used_us[2] < 1.25
+    assert running.finished[2] > long_us / short_us / 2 * running.finished[1]
 
 
 def test_nobody_stands_behind_more_than_the_bound():

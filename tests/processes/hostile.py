@@ -6,6 +6,7 @@ import random
 import re
 import socket
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -161,26 +162,20 @@ def wrong_program(rng: random.Random) -> Program:
     op = rng.choice(
         ["add", "full", "matmul", "gather", "slice", "sgd", "data", "reshape", "sum", "nop", "", "__import__"]
     )
-    match rng.randrange(9):
-        case 0:
-            return msgspec.structs.replace(p, code=(Instruction(op, ins.args, attrs),))
-        case 1:
-            return msgspec.structs.replace(p, code=(Instruction(ins.op, (any_int(), any_int()), ins.attrs),))
-        case 2:
-            return msgspec.structs.replace(p, code=(Instruction(ins.op, ins.args, ins.attrs, any_int()),))
-        case 3:
-            return msgspec.structs.replace(p, outputs=tuple(any_int() for _ in range(rng.randrange(4))))
-        case 4:
-            return msgspec.structs.replace(p, donate=(any_int(), any_int()), updates=((any_int(), any_int()),))
-        case 5:
-            return msgspec.structs.replace(p, scalars=rng.choice(["", "q", "ff", "fibd" * 100, "\0"]))
-        case 6:
-            shape = tuple(any_int() for _ in range(rng.randrange(4)))
-            return msgspec.structs.replace(p, inputs=((shape, rng.choice(["float32", "float99", ""])),))
-        case 7:
-            return msgspec.structs.replace(p, code=p.code * rng.randrange(2, 200))
-        case _:
-            return Program((), "", (Instruction(op, (), attrs),), (0,), (), ())
+    some = lambda: tuple(any_int() for _ in range(rng.randrange(4)))  # noqa: E731
+    changes: list[Callable[[], dict[str, Any]]] = [
+        lambda: {"code": (Instruction(op, ins.args, attrs),)},
+        lambda: {"code": (Instruction(ins.op, (any_int(), any_int()), ins.attrs),)},
+        lambda: {"code": (Instruction(ins.op, ins.args, ins.attrs, any_int()),)},
+        lambda: {"outputs": some()},
+        lambda: {"donate": (any_int(), any_int()), "updates": ((any_int(), any_int()),)},
+        lambda: {"scalars": rng.choice(["", "q", "ff", "fibd" * 100, "\0"])},
+        lambda: {"inputs": ((some(), rng.choice(["float32", "float99", ""])),)},
+        lambda: {"code": p.code * rng.randrange(2, 200)},
+    ]
+    if rng.randrange(9) == 0:
+        return Program((), "", (Instruction(op, (), attrs),), (0,), (), ())
+    return msgspec.structs.replace(p, **rng.choice(changes)())
 
 
 def borrowing_program() -> tuple[Program, tuple[Any, ...]]:
@@ -260,6 +255,11 @@ class Liar:
     def session(self) -> int:
         return self.rng.choice([0, self.victim, self.victim, self.rng.getrandbits(4)])
 
+    def but_for_one(self, right: Any, lies: dict[str, Any]) -> Any:
+        """A message in which one field is wrong."""
+        name = self.rng.choice(list(lies))
+        return msgspec.structs.replace(right, **{name: lies[name]})
+
     def wrong(self) -> Frames:
         """A well-formed message with something wrong in it, most of the time."""
         message, payload = getattr(self, self.rng.choices(SAYINGS, WEIGHTS)[0])()
@@ -312,8 +312,7 @@ class Liar:
             "scalars": rng.choice([(), (1,), (True,), (b"x" * 5000,), (float("nan"), 2), (1 << 63,), (1.0,) * 500]),
             "acked": self.number(), "refused": msg.Failure("OutOfMemory", "so I say"), "root": self.id(),
         }  # fmt: skip
-        name = rng.choice(list(lies))
-        return msgspec.structs.replace(right, **{name: lies[name]}), None
+        return self.but_for_one(right, lies), None
 
     def free(self) -> Any:
         return msg.Free(self.session(), self.some_ids()), None
@@ -330,8 +329,7 @@ class Liar:
             "shape": rng.choice([(n + 1,), (), (-1,), (1 << 60,), (1 << 31, 1 << 31), (0,), (1,) * 100]),
             "dtype": rng.choice(["int8", "float64", "float99", ""]),
         }  # fmt: skip
-        name = rng.choice(list(lies))
-        lie = msgspec.structs.replace(right, **{name: lies[name]})
+        lie = self.but_for_one(right, lies)
         if rng.random() < 0.01:  # in a ring, or so it says; without one it has begun what it will not end
             self.stuck = True
             return msgspec.structs.replace(lie, slot=rng.choice([0, 1, SLOTS - 1, SLOTS, 1 << 40])), None
@@ -348,8 +346,7 @@ class Liar:
             "fd": rng.choice([0, 1, 2, 3, 4, 5, -1, 1 << 40]), "name": rng.choice(["", "gt-", "gt-" + "0" * 32, "/"]),
             "pid": self.number(), "session": self.session(), "ring": self.number(),
         }  # fmt: skip
-        name = rng.choice(list(lies))
-        return right if rng.random() < 0.3 else msgspec.structs.replace(right, **{name: lies[name]}), None
+        return right if rng.random() < 0.3 else self.but_for_one(right, lies), None
 
     def fetch(self) -> Any:
         request = self.number() if self.rng.random() < 0.5 else self.new_id()

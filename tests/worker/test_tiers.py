@@ -15,7 +15,7 @@ from gt.worker.run import tiers
 from gt.worker.run.programs import REST_US, TRIAL, Known, Standing
 from gt.worker.run.store import Entry
 from gt.worker.run.tiers import HITS, HOT_US, Around, Tiers
-from tests.worker.worker_building import Builder, Wrapped
+from tests.worker.worker_building import Builder, FakeCompiler, Wrapped
 
 AUTO = replace(Config(), auto_compile=True)
 X = np.arange(3, dtype=np.float32)
@@ -42,31 +42,6 @@ class Compiles(Wrapped):
         return self.library
 
 
-class Compiler:
-    """Compiles at once, if `quick`; else when it is told to, or never."""
-
-    def __init__(self, quick: bool = True) -> None:
-        self.asked: list[str] = []
-        self.there: set[str] = set()
-        self.failed: dict[str, str] = {}
-        self.quick = quick
-        self.full = False
-
-    def folder(self, program: Any, trusted: bool) -> str:
-        return "folder"
-
-    def ready(self, folder: str) -> bool:
-        return folder in self.there
-
-    def waits(self, folder: str) -> bool:
-        return folder in self.asked and folder not in self.there and folder not in self.failed
-
-    def request(self, folder: str, program: Any, trusted: bool) -> None:
-        self.asked.append(folder)
-        if self.quick:
-            self.there.add(folder)
-
-
 def program(timed: bool = False, compile: int = 0, steps: int = 4) -> Known:
     """((x * 2 + s) * 2) * 2 ..., of so many instructions."""
     b = Builder((3,), scalars="f")
@@ -83,7 +58,7 @@ class Setting:
     """One program's calls."""
 
     def __init__(self, known: Known, config: Config = AUTO, quick: bool = True) -> None:
-        self.engine, self.compiler, self.known = Compiles(), Compiler(quick), known
+        self.engine, self.compiler, self.known = Compiles(), FakeCompiler(quick, "folder"), known
         self.said: list[str] = []
         self.tiers = Tiers(self.engine, config, self.said.append)
         self.tiers.compiler = self.compiler  # type: ignore[assignment]
