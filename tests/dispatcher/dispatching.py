@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -151,6 +151,10 @@ def finish(client: Client, workers: list[FakeWorker], seq: int) -> list[ev.Effec
 def sent_to(peer: ev.Peer | tuple[ev.Peer, ...], actions: list[ev.Effect]) -> list[Any]:
     peers = (peer,) if isinstance(peer, bytes) else peer
     return [a.message for a in actions if isinstance(a, ev.Send) and a.peer in peers]
+
+
+def types(messages: Iterable[Any]) -> list[type]:
+    return [type(m) for m in messages]
 
 
 def disconnected(actions: list[ev.Effect]) -> list[ev.Peer]:

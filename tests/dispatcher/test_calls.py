@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from dispatching import PLAIN, STEP, FakeWorker, calls, copies, floats, planning, program, start, start_with_tensor
+from dispatching import PLAIN, STEP, calls, copies, floats, planning, program, start, start_with_tensor, types
 
 from gt.dispatcher.planner.emit import Local
 from gt.layout import split
@@ -56,7 +56,7 @@ def test_a_call_goes_to_all_workers_at_once_with_a_program_of_its_own(hand):
     assert client.hears(workers[0].done(client, 1)) == []
     assert client.hears(workers[1].done(client, 1, run_us=300)) == [msg.CallDone(0, 1, 300)]
     again = client.call(STEP, [client.next_id - 1], (0.5,))
-    assert [type(m) for m in workers[0].hears(again)] == [msg.Call]
+    assert types(workers[0].hears(again)) == [msg.Call]
 
 
 def test_constants_stand_behind_the_calls_scalars(hand):
@@ -80,7 +80,7 @@ def test_results_have_the_layouts_that_the_plan_says(hand):
     assert (repr(y.layout), y.parts, y.nbytes) == ("[8@x]", {1: 16, 2: 16}, 32)
     assert [w.state.nbytes for w in workers] == [48, 48]
     out = client.free(x)
-    assert all([type(m) for m in w.hears(out)] == [msg.Free] for w in workers)
+    assert all(types(w.hears(out)) == [msg.Free] for w in workers)
     assert [w.state.nbytes for w in workers] == [16, 16]
 
 
@@ -98,7 +98,7 @@ def test_calls_of_other_workers_are_told_in_order(hand):
     out = client.call(PLAIN, [y])
     assert [len(calls(w, out)) for w in workers] == [0, 1]
     assert client.hears(workers[1].failed(client, 2)) == []
-    assert [type(m) for m in client.hears(workers[0].done(client, 1))] == [msg.CallFailed, msg.CallDone]
+    assert types(client.hears(workers[0].done(client, 1))) == [msg.CallFailed, msg.CallDone]
 
 
 def test_frees_and_donations_reach_workers_that_do_not_run_the_call(hand):
@@ -286,7 +286,7 @@ def test_what_a_call_frees_is_room_for_it(hand):
 
 
 def test_a_call_that_finds_no_memory_somewhere_is_refused_everywhere(hand):
-    workers = [FakeWorker(hand, 1000, "a"), FakeWorker(hand, 40, "b")]
+    workers = [hand.worker(1000, "a"), hand.worker(40, "b")]
     client = hand.client()
     client.set_mesh(x=2)
     client.define(STEP)

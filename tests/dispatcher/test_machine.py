@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dispatching import BROKEN, PLAIN, STEP, TOKEN, Hand, Settings, disconnected, program, sent_to
+from dispatching import BROKEN, PLAIN, STEP, TOKEN, Hand, Settings, disconnected, program, sent_to, types
 from msgspec import structs
 
 from gt.dispatcher import state as state_module
@@ -47,7 +47,7 @@ def test_another_version_or_a_wrong_token_is_refused_and_named(version, token, w
 def test_before_hello_nothing_is_allowed(hand):
     for message in (msg.Define(PLAIN), msg.GetStats(1), msg.Goodbye(), msg.CallDone(1, 1), msg.Welcome(1, 1, 1)):
         out = hand.say(b"p", message)
-        assert [type(m) for m in sent_to(b"p", out)] == [msg.Rejected]
+        assert types(sent_to(b"p", out)) == [msg.Rejected]
     assert not hand.state.peers
     hand.handle(PeerLost(b"p"))
 
@@ -56,8 +56,8 @@ def test_a_second_hello_and_a_workers_message_are_rejected_and_change_nothing(ha
     client = hand.client()
     hellos = [msg.Hello(msg.VERSION, TOKEN, "again"), msg.WorkerHello(msg.VERSION, TOKEN, "l", True)]
     for message in (*hellos, msg.CallDone(1, 1), msg.Stats(1, {}), msg.CloseSession(1)):
-        assert [type(m) for m in client.hears(client.say(message))] == [msg.Rejected]
-    assert [type(m) for m in client.hears(client.garble())] == [msg.Rejected]
+        assert types(client.hears(client.say(message))) == [msg.Rejected]
+    assert types(client.hears(client.garble())) == [msg.Rejected]
     assert client.session.name == "somebody"
     assert not hand.state.workers
 
@@ -105,7 +105,7 @@ def test_others_go_on_while_a_program_is_checked(hand):
     x = one.upload(worker)
     one.define(STEP)
     assert one.call(STEP, [x], (1.0,)) == []
-    assert [type(m) for m in worker.hears(two.call(PLAIN, [y]))] == [msg.Define, msg.Call]
+    assert types(worker.hears(two.call(PLAIN, [y]))) == [msg.Define, msg.Call]
 
 
 def test_a_program_that_fails_its_check_is_rejected_and_a_call_of_it_ends_the_session(hand):
@@ -114,7 +114,7 @@ def test_a_program_that_fails_its_check_is_rejected_and_a_call_of_it_ends_the_se
     (rejected,) = client.hears(client.define(BROKEN))
     assert isinstance(rejected, msg.Rejected)
     assert "nonsense" in rejected.text
-    assert [type(m) for m in client.hears(client.define(BROKEN))] == [msg.Rejected]  # again, without a check
+    assert types(client.hears(client.define(BROKEN))) == [msg.Rejected]  # again, without a check
     out = client.call(BROKEN, [x])
     assert isinstance(client.hears(out)[0], msg.Refused)
     assert disconnected(out) == [client.peer]
@@ -128,7 +128,7 @@ def test_a_call_waiting_for_a_program_that_fails_ends_the_session():
     client.define(BROKEN)
     client.call(BROKEN, [1])
     out = hand.feed(hand.ready(hand.pending[0]))
-    assert [type(m) for m in client.hears(out)] == [msg.Rejected, msg.Refused]
+    assert types(client.hears(out)) == [msg.Rejected, msg.Refused]
     assert disconnected(out) == [client.peer]
 
 
@@ -138,7 +138,7 @@ def test_an_unknown_program_is_asked_for_once_and_held_in_order(client, worker):
     assert client.call(PLAIN, [x + 1]) == []
     assert client.fetch(1, x + 1) == []
     out = client.define(PLAIN)
-    assert [type(m) for m in worker.hears(out)] == [msg.Define, msg.Call, msg.Call, msg.Fetch]
+    assert types(worker.hears(out)) == [msg.Define, msg.Call, msg.Call, msg.Fetch]
 
 
 def test_the_cache_is_bounded_forgets_timed_programs_first_and_tells_the_workers():
@@ -156,7 +156,7 @@ def test_the_cache_is_bounded_forgets_timed_programs_first_and_tells_the_workers
     assert {e.hash for e in hand.state.programs} == {third.hash(), fourth.hash()}
     # A call of what was forgotten is held while its text is asked for, and goes out with it.
     assert client.hears(client.call(timed, [x])) == [msg.Need(timed.hash())]
-    assert [type(m) for m in worker.hears(client.define(timed))] == [msg.Define, msg.Call]
+    assert types(worker.hears(client.define(timed))) == [msg.Define, msg.Call]
 
 
 def test_a_program_in_use_is_not_forgotten():
@@ -326,7 +326,7 @@ def test_statistics_without_workers_and_after_a_worker_is_lost(hand):
 def test_questions_are_bounded_and_end_with_their_session(hand, client, worker):
     for n in range(16):
         assert client.hears(client.say(msg.GetStats(n))) == []
-    assert [type(m) for m in client.hears(client.say(msg.GetStats(99)))] == [msg.Rejected]
+    assert types(client.hears(client.say(msg.GetStats(99)))) == [msg.Rejected]
     client.leave()
     assert not hand.state.questions
     assert worker.say(msg.Stats(1, {})) == []

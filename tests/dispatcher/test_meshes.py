@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dispatching import PLAIN, STEP, FakeWorker, sent_to, start, start_with_tensor
+from dispatching import PLAIN, STEP, sent_to, start, start_with_tensor, types
 
 from gt.program import Instruction, Program
 from gt.transport import messages as msg
@@ -58,7 +58,7 @@ def test_a_mesh_waits_for_workers_and_the_wait_has_an_end(hand):
     assert client.hears(client.say(wish)) == []
     (refused,) = client.hears(client.say(msg.SetMesh(8, "", (("x", 2),))))
     assert "waiting" in refused.error
-    late = FakeWorker(hand, 0, "there:2")
+    late = hand.worker(0, "there:2")
     assert [m for m in sent_to(client.peer, late.joined) if isinstance(m, msg.MeshSet)] == [msg.MeshSet(7, (1, 2))]
 
     assert client.hears(client.say(msg.SetMesh(9, "", (("x", 3),)))) == []
@@ -75,7 +75,7 @@ def test_what_waits_for_any_worker_goes_on_when_a_mesh_brings_one(hand, size):
     client.define(made)
     client.call(made, [], (1.0,))
     client.say(msg.SetMesh(1, "", (("x", size),)))
-    workers = [FakeWorker(hand, 0, f"there:{i}") for i in range(size)]
+    workers = [hand.worker(0, f"there:{i}") for i in range(size)]
     out = [action for w in workers for action in w.joined]
     assert [m.seq for w in workers for m in w.hears(out) if isinstance(m, msg.Call)] == [1]
 
@@ -95,7 +95,7 @@ def test_everybody_hears_where_the_others_are(hand):
     expected = msg.Peers({1: "there:1", 2: "there:2"})
     assert [m for m in first.hears(second.joined) if isinstance(m, msg.Peers)] == [expected]
     assert [m for m in second.hears(second.joined) if isinstance(m, msg.Peers)] == [expected]
-    third = FakeWorker(hand, 0, "there:3")
+    third = hand.worker(0, "there:3")
     out = third.die()
     assert [m for m in first.hears(out) if isinstance(m, msg.Peers)] == [expected]
 
@@ -158,7 +158,7 @@ def test_a_ring_is_one_workers(hand):
     # What began goes on, by messages; what names a slot now was never sent.
     assert client.say(msg.Chunk(0, 7, nbytes_of(first), 1 << 22, slot=1)) == []
     out = client.say(msg.Chunk(0, 7, nbytes_of(first), 1 << 22), bytes(8))
-    assert [[type(m) for m in w.hears(out)] for w in workers] == [[msg.Chunk], []]
+    assert [types(w.hears(out)) for w in workers] == [[msg.Chunk], []]
     assert client.hears(client.say(msg.Share(0, 6, 3, "ring", 77))) == [msg.Shared(0, 6, False)]
 
 
@@ -255,7 +255,7 @@ def test_everything_under_way_fails_with_a_worker(hand):
     workers[0].done(client, 1)
     out = workers[1].die()
     heard = client.hears(out)
-    assert [type(m) for m in heard] == [msg.ChunkAck, msg.FetchFailed, msg.CallFailed, msg.CallFailed, msg.CallDone]
+    assert types(heard) == [msg.ChunkAck, msg.FetchFailed, msg.CallFailed, msg.CallFailed, msg.CallDone]
     assert {(m.seq, m.root) for m in heard if isinstance(m, msg.CallFailed)} == {(1, 1), (2, 1)}
     assert all(client.lost(i) for i in (x + 1, x + 2, y.key))
     for worker in (workers[0], workers[2]):
@@ -286,7 +286,7 @@ def test_what_was_asked_for_before_there_were_several_fails_with_its_call(hand):
     late = first.say(msg.Chunk(client.session.number, 5, 0, 32, (8,), "float32"), bytes(32))
     assert client.hears(late) == []
     there = first.say(msg.Chunk(client.session.number, 6, 0, 32, (8,), "float32"), bytes(32))
-    assert [type(m) for m in client.hears(there)] == [msg.Chunk]
+    assert types(client.hears(there)) == [msg.Chunk]
 
 
 def test_without_its_mesh_a_session_waits_for_a_new_one(hand):
@@ -336,7 +336,7 @@ def test_a_session_may_lose_all_its_workers(hand):
     assert not client.session.workers
     assert client.lost(x)
     new = hand.workers(2)
-    assert [type(m) for m in client.hears(client.call(PLAIN, [x]))] == [msg.CallFailed, msg.CallDone]
+    assert types(client.hears(client.call(PLAIN, [x]))) == [msg.CallFailed, msg.CallDone]
     assert not client.set_mesh(x=2).error
     y = client.upload(new[0], 8, new[1])
     out = client.call(PLAIN, [y])
@@ -347,7 +347,7 @@ def test_the_end_of_a_session_is_told_to_all_its_workers(hand):
     client, workers = start(hand, 3)
     client.upload(workers[0], 8, *workers[1:])
     out = client.leave()
-    assert all([type(m) for m in w.hears(out)] == [msg.CloseSession] for w in workers)
+    assert all(types(w.hears(out)) == [msg.CloseSession] for w in workers)
     assert all(w.state.nbytes == 0 for w in workers)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dispatching import PLAIN, STEP, calls, disconnected, program
+from dispatching import PLAIN, STEP, calls, disconnected, program, types
 
 from gt.program import Instruction, Program
 from gt.transport import messages as msg
@@ -109,16 +109,16 @@ def test_the_calls_behind_a_rejected_one_are_rejected_too(hand, client, worker):
     client.call(PLAIN, [99])
     client.call(PLAIN, [x])
     out = hand.feed(hand.ready(hand.pending[0]))
-    assert [type(m) for m in client.hears(out)] == [msg.Rejected, msg.Rejected]
+    assert types(client.hears(out)) == [msg.Rejected, msg.Rejected]
     assert worker.hears(out) == []
 
 
 @pytest.mark.parametrize("ids", [[5], [1, 1], [-3]])
 def test_a_bad_free_is_rejected(client, worker, ids):
     client.upload(worker)
-    assert [type(m) for m in client.hears(client.free(*ids))] == [msg.Rejected]
+    assert types(client.hears(client.free(*ids))) == [msg.Rejected]
     assert 1 in client.session.tensors
-    assert [type(m) for m in client.hears(client.say(msg.Free(0, b"xyz")))] == [msg.Rejected]
+    assert types(client.hears(client.say(msg.Free(0, b"xyz")))) == [msg.Rejected]
 
 
 def test_the_window_is_kept(client, worker, x):
@@ -164,9 +164,9 @@ def test_a_session_cannot_name_anothers_tensors(hand, worker):
     secret = one.next_id - 1
     two.next_id = 1000
     two.define(PLAIN)
-    assert [type(m) for m in two.hears(two.call(PLAIN, [secret]))] == [msg.Rejected]
-    assert [type(m) for m in two.hears(two.free(secret))] == [msg.Rejected]
-    assert [type(m) for m in two.hears(two.fetch(1, secret))] == [msg.FetchFailed]
+    assert types(two.hears(two.call(PLAIN, [secret]))) == [msg.Rejected]
+    assert types(two.hears(two.free(secret))) == [msg.Rejected]
+    assert types(two.hears(two.fetch(1, secret))) == [msg.FetchFailed]
     # The session in a client's message means nothing.
     two.seq = 0
     (call,) = calls(worker, two.call(PLAIN, [1], session=one.number))
@@ -180,5 +180,5 @@ def test_a_failure_goes_to_its_own_session_only(hand, worker):
         client.define(PLAIN)
         client.call(PLAIN, [client.upload(worker)])
     out = worker.failed(one, 1, text="private matters")
-    assert [type(m) for m in one.hears(out)] == [msg.CallFailed, msg.CallDone]
+    assert types(one.hears(out)) == [msg.CallFailed, msg.CallDone]
     assert two.hears(out) == []

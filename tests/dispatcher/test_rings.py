@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatching import PLAIN
+from dispatching import PLAIN, types
 
 from gt.transport import messages as msg
 from gt.transport.shared import PIECE, SLOTS
@@ -89,19 +89,17 @@ def test_chunks_that_name_slots(client, worker):
 
 def test_wrong_slots_and_too_many_are_rejected(client, worker):
     settle(client, worker)
-    assert [type(m) for m in client.hears(piece(client, 5, slot=SLOTS))] == [msg.Rejected]
+    assert types(client.hears(piece(client, 5, slot=SLOTS))) == [msg.Rejected]
     total = (SLOTS + 2) * PIECE
     for i in range(SLOTS):
         assert client.hears(piece(client, 5, i * PIECE, i, total)) == []
-    assert [type(m) for m in client.hears(piece(client, 5, SLOTS * PIECE, 0, total))] == [msg.Rejected]
+    assert types(client.hears(piece(client, 5, SLOTS * PIECE, 0, total))) == [msg.Rejected]
     bytes_too = msg.Chunk(0, 5, SLOTS * PIECE, total)
-    assert [type(m) for m in client.hears(client.say(bytes_too, bytes(8)))] == [msg.Rejected]
+    assert types(client.hears(client.say(bytes_too, bytes(8)))) == [msg.Rejected]
     assert SLOTS > msg.CHUNKS_IN_FLIGHT
     # Sizes and the quota are what they are for bytes.
-    assert [type(m) for m in client.hears(client.say(msg.Chunk(0, 6, 0, 7, (2,), "float32", 0)))] == [msg.Rejected]
-    assert [type(m) for m in client.hears(client.say(msg.Chunk(0, 6, 0, 2**62, (2**60,), "float32", 0)))] == [
-        msg.Rejected
-    ]
+    assert types(client.hears(client.say(msg.Chunk(0, 6, 0, 7, (2,), "float32", 0)))) == [msg.Rejected]
+    assert types(client.hears(client.say(msg.Chunk(0, 6, 0, 2**62, (2**60,), "float32", 0)))) == [msg.Rejected]
 
 
 def test_a_tensor_that_does_not_fit_is_lost_in_a_ring_too(hand):

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from dispatching import PLAIN, TOKEN, Hand, Settings, disconnected, sent_to
+from dispatching import PLAIN, TOKEN, Hand, Settings, disconnected, sent_to, types
 
 from gt.dispatcher.events import PeerLost
 from gt.program import Instruction, Program
 from gt.transport import messages as msg
 
 NO_WORKER = "no worker has joined this server; start one with: gt worker --host here -p 1"
-
-
-def types(messages):
-    return [type(m) for m in messages]
 
 
 # --- joining ---------------------------------------------------------------------------------
@@ -24,7 +20,7 @@ def test_a_worker_is_usable_once_both_connections_are_there(hand):
     hand.say(b"control", msg.WorkerHello(msg.VERSION, TOKEN, "link", True))
     assert not client.session.workers
     out = hand.say(b"results", msg.WorkerHello(msg.VERSION, TOKEN, "link", False))
-    assert [type(m) for m in sent_to(b"control", out)] == [msg.Chunk]
+    assert types(sent_to(b"control", out)) == [msg.Chunk]
     assert client.session.first.number == 1
     assert x in client.session.uploads
 

@@ -27,9 +27,8 @@ from gt.transport.unix import Stream, head_of
 
 Frames = list[bytes]
 SAMPLES = {name: op.samples(np.random.default_rng(0)) for name, op in TABLE.items()}
-ECHO = codec.encode(
-    msg.Welcome(0, 0, 0)
-)  #: No client may send this; that it is rejected shows that all before was read.
+#: No client may send this; that it is rejected shows that all before was read.
+ECHO = codec.encode(msg.Welcome(0, 0, 0))
 
 
 class ZmqPeer:

@@ -81,9 +81,8 @@ print(big.layout, small.layout, (big * 2).layout, big.sum().item())
 
 
 def test_auto_shard_splits_what_is_uploaded() -> None:
-    assert (
-        output_of(["-c", AUTO], GT_ENGINE="numpy", GT_AUTO_SHARD="1", GT_WORKERS="2") == "[100@x] [] [100@x] 100000.0\n"
-    )
+    out = output_of(["-c", AUTO], GT_ENGINE="numpy", GT_AUTO_SHARD="1", GT_WORKERS="2")
+    assert out == "[100@x] [] [100@x] 100000.0\n"
 
 
 # --- tensors ------------------------------------------------------------------------------------------

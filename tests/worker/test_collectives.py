@@ -37,6 +37,13 @@ def fill(many: Many, id: int, session: int = 1) -> None:
         many.upload(worker, id, numbers(worker, 10 * worker), session)
 
 
+def filled(count: int, seed: int = 0) -> Many:
+    """So many workers on numpy that hold tensor 1."""
+    many = Many([NUMPY] * count, seed)
+    fill(many, 1)
+    return many
+
+
 # --- the code --------------------------------------------------------------------------------------------------------
 
 
@@ -220,9 +227,8 @@ def test_memory_that_runs_out_between_collectives() -> None:
         once = each.add("all_reduce", 0, workers=PAIR, rank=r, kind="sum")
         large = each.add("expand", each.add("reshape", once, shape=(2, 1)), shape=(2, 50))
         large = each.add("add", large, large)
-        again = each.add(
-            "all_reduce", each.add("sum", large, dims=(1,), keepdim=False), workers=PAIR, rank=r, kind="sum"
-        )
+        summed = each.add("sum", large, dims=(1,), keepdim=False)
+        again = each.add("all_reduce", summed, workers=PAIR, rank=r, kind="sum")
         made[r + 1] = Part(together(each, PAIR, [again]), [1])
     many = Many([NUMPY, NUMPY], 5, fake_memory=[0, 600])
     fill(many, 1)
@@ -260,8 +266,7 @@ def test_a_bad_index_on_a_device_is_found_at_the_agreement() -> None:
 
 @pytest.mark.parametrize("when", range(12))
 def test_a_worker_that_dies_leaves_nobody_waiting(when: int) -> None:
-    many = Many([NUMPY] * 3, when)
-    fill(many, 1)
+    many = filled(3, when)
     seqs = [many.call(sums((1, 2, 3), [1]), 10 * (k + 1)) for k in range(2)]
     for _ in range(when):
         many.step()
@@ -315,8 +320,7 @@ def test_calls_run_in_the_order_in_which_they_came_over_all_sessions(seed: int) 
 
 
 def test_a_worker_that_waits_serves_others() -> None:
-    many = Many([NUMPY] * 2)
-    fill(many, 1)
+    many = filled(2)
     fill(many, 1, session=2)
     made = sums(PAIR, [1])
     seq = many.call({1: made[1]}, 10)
@@ -333,8 +337,7 @@ def test_a_worker_that_waits_serves_others() -> None:
 
 def test_a_group_that_was_long_unused_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collectives, "IDLE", 3)
-    many = Many([NUMPY] * 3, 0)
-    fill(many, 1)
+    many = filled(3, 0)
     for workers in ((1, 2), (1, 3), (1, 3), (1, 3), (1, 3), (2, 3), (1, 2)):
         assert set(many.run(sums(workers, [1]), 10).values()) == {""}
     generations = {key.workers: key.generation for key in many.hall.meetings}
@@ -343,8 +346,7 @@ def test_a_group_that_was_long_unused_is_made_anew(monkeypatch: pytest.MonkeyPat
 
 def test_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collectives, "GROUPS", 1)
-    many = Many([NUMPY] * 3, 0)
-    fill(many, 1)
+    many = filled(3, 0)
     many.call(sums((1, 2), [1]), 10)
     bad = many.call(sums((1, 3), [1]), 20)
     assert many.kinds(bad) == {1: "WorkerError", 3: "PeerFailed"}
@@ -376,8 +378,7 @@ def test_parts_that_do_not_fit_together_are_named() -> None:
 
 
 def test_a_part_that_is_not_for_this_worker_fails() -> None:
-    many = Many([NUMPY, NUMPY, NUMPY])
-    fill(many, 1)
+    many = filled(3)
     assert many.run({3: sums(PAIR, [1])[2]}, 10) == {3: "ProgramError"}
 
 
