@@ -234,9 +234,17 @@ def test_what_an_op_is_knows_no_op() -> None:
     assert [line for part in core for line in reaches(f"gt.ops.{part}", "gt.ops.families")] == []
 
 
-def test_what_runs_programs_knows_no_messages() -> None:
-    handling = "core calls together fetches transfers session main".split()
-    assert reaches("gt.worker.run", *[f"gt.worker.{part}" for part in handling]) == []
+@pytest.mark.parametrize(("part", "known"), [("run", ()), ("engines", ("run",))])
+def test_messages_stand_above_what_runs_programs_and_engines_beside_it(part: str, known: tuple[str, ...]) -> None:
+    """Of the worker, `run` imports nothing but itself; the engines import `run` too."""
+    allowed = [f"gt.worker.{name}" for name in (part, *known)]
+    others = [name for name in TEXTS if within(name, "gt.worker") and not within(name, *allowed)]
+    assert reaches(f"gt.worker.{part}", *[name for name in others if name != "gt.worker"]) == []
+
+
+def test_worker_and_transport_have_no_cycle() -> None:
+    parts = {name for name in GRAPH if within(name, "gt.worker", "gt.transport")}
+    assert packages.cycles({name: GRAPH[name] & parts for name in parts}) == []
 
 
 # --- the picture -----------------------------------------------------------------------------------------------------

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from gt import dtypes
-from gt.dispatcher.events import (
-    BadFramesCame,
-    CheckProgram,
-    Disconnect,
-    Effect,
-    Event,
-    MakePlan,
-    MessageCame,
-    Peer,
-    PeerLost,
-    PlanReady,
-    ProgramChecked,
-    Send,
-    TimePassed,
-)
+from gt.dispatcher import events as ev
 from gt.dispatcher.machine import Machine
 from gt.dispatcher.planner.emit import Local
 from gt.dispatcher.planner.plan import Planned
@@ -30,27 +17,7 @@ from gt.dispatcher.plans import Planner, work_off
 from gt.dispatcher.session import Lost
 from gt.layout import layout
 from gt.program import Instruction, Program, spec
-from gt.transport.messages import (
-    VERSION,
-    Call,
-    CallDone,
-    CallFailed,
-    Chunk,
-    ChunkAck,
-    Define,
-    Failure,
-    Fetch,
-    FetchFailed,
-    Free,
-    Hello,
-    MeshSet,
-    Message,
-    SetMesh,
-    Welcome,
-    WorkerHello,
-    WorkerWelcome,
-    pack_ids,
-)
+from gt.transport import messages as msg
 
 TOKEN = "the secret"
 
@@ -85,30 +52,30 @@ class Hand:
     settings: Settings = field(default_factory=Settings)
     checking: bool = True  #: answer each CheckProgram at once
     looking: bool = True  #: look at the invariants
-    events: list[Event] = field(default_factory=list)
-    actions: list[list[Effect]] = field(default_factory=list)
+    events: list[ev.Event] = field(default_factory=list)
+    actions: list[list[ev.Effect]] = field(default_factory=list)
     now_s: float = 100.0
 
     def __post_init__(self) -> None:
         self.machine = Machine(self.settings, TOKEN, "gt worker --host here -p 1")
         self.state = self.machine.state
-        self.pending: list[CheckProgram | MakePlan] = []
+        self.pending: list[ev.CheckProgram | ev.MakePlan] = []
         self.planner: Planner = copies
         self.peers = 0
         self.pass_time(0.0)
 
-    def feed(self, event: Event) -> list[Effect]:
+    def feed(self, event: ev.Event) -> list[ev.Effect]:
         """Handle an event and, unless told otherwise, the checks it asks for."""
         out = self.handle(event)
         for action in list(out):
-            if isinstance(action, CheckProgram | MakePlan):
+            if isinstance(action, ev.CheckProgram | ev.MakePlan):
                 if self.checking:
                     out = out + self.feed(self.ready(action))
                 else:
                     self.pending.append(action)
         return out
 
-    def handle(self, event: Event) -> list[Effect]:
+    def handle(self, event: ev.Event) -> list[ev.Effect]:
         self.events.append(event)
         out = self.machine.handle(event)
         if self.looking:
@@ -116,16 +83,16 @@ class Hand:
         self.actions.append(out)
         return out
 
-    def pass_time(self, seconds: float) -> list[Effect]:
+    def pass_time(self, seconds: float) -> list[ev.Effect]:
         self.now_s += seconds
-        return self.feed(TimePassed(self.now_s))
+        return self.feed(ev.TimePassed(self.now_s))
 
-    def peer(self) -> Peer:
+    def peer(self) -> ev.Peer:
         self.peers += 1
         return b"peer%d" % self.peers
 
-    def say(self, peer: Peer, message: Message, payload: bytes | None = None) -> list[Effect]:
-        return self.feed(MessageCame(peer, message, payload))
+    def say(self, peer: ev.Peer, message: msg.Message, payload: bytes | None = None) -> list[ev.Effect]:
+        return self.feed(ev.MessageCame(peer, message, payload))
 
     def client(self, name: str = "somebody") -> Client:
         return Client(self, name)
@@ -137,7 +104,7 @@ class Hand:
         """Workers that can work together."""
         return [FakeWorker(self, memory, f"there:{k}") for k in range(1, count + 1)]
 
-    def ready(self, job: CheckProgram | MakePlan) -> ProgramChecked | PlanReady:
+    def ready(self, job: ev.CheckProgram | ev.MakePlan) -> ev.ProgramChecked | ev.PlanReady:
         return work_off(job, self.planner)
 
 
@@ -151,6 +118,12 @@ def start(hand: Hand, count: int = 2, memory: int = 0, **axes: int) -> tuple[Cli
     return client, workers
 
 
+def start_with_tensor(hand: Hand, count: int = 2, layout: str = "") -> tuple[Client, list[FakeWorker], int]:
+    """A client on so many workers, and a tensor of 8 floats that is replicated on them or has this layout."""
+    client, workers = start(hand, count)
+    return client, workers, client.upload(workers[0], 8, *workers[1:], layout=layout)
+
+
 def copies(checked: Any, inputs: Any, home: Any, meshes: Any) -> Planned:
     """A plan in which every worker that holds something runs all of the program, and results are whole at home."""
     workers = tuple(sorted({n for at in inputs for n in at.mesh.workers} | set(home.workers)))
@@ -161,69 +134,78 @@ def copies(checked: Any, inputs: Any, home: Any, meshes: Any) -> Planned:
     return Planned(workers, dict.fromkeys(workers, local), outputs, need, ("a note",), ())
 
 
-def calls(worker: FakeWorker, out: list[Effect]) -> list[Call]:
-    return [m for m in worker.hears(out) if isinstance(m, Call)]
+def planning(change: Callable[[Planned, Any, Any], Planned]) -> Planner:
+    """A planner that makes the plans of copies(), each changed by `change(plan, inputs, home)`."""
+    return lambda checked, inputs, home, meshes: change(copies(checked, inputs, home, meshes), inputs, home)
 
 
-def finish(client: Client, workers: list[FakeWorker], seq: int) -> list[Effect]:
+def calls(worker: FakeWorker, out: list[ev.Effect]) -> list[msg.Call]:
+    return [m for m in worker.hears(out) if isinstance(m, msg.Call)]
+
+
+def finish(client: Client, workers: list[FakeWorker], seq: int) -> list[ev.Effect]:
     """All workers of a call say that it went well."""
     return [action for w in workers for action in w.done(client, seq)]
 
 
-def sent_to(peer: Peer | tuple[Peer, ...], actions: list[Effect]) -> list[Any]:
+def sent_to(peer: ev.Peer | tuple[ev.Peer, ...], actions: list[ev.Effect]) -> list[Any]:
     peers = (peer,) if isinstance(peer, bytes) else peer
-    return [a.message for a in actions if isinstance(a, Send) and a.peer in peers]
+    return [a.message for a in actions if isinstance(a, ev.Send) and a.peer in peers]
 
 
-def disconnected(actions: list[Effect]) -> list[Peer]:
-    return [a.peer for a in actions if isinstance(a, Disconnect)]
+def types(messages: Iterable[Any]) -> list[type]:
+    return [type(m) for m in messages]
+
+
+def disconnected(actions: list[ev.Effect]) -> list[ev.Peer]:
+    return [a.peer for a in actions if isinstance(a, ev.Disconnect)]
 
 
 class Client:
     def __init__(self, hand: Hand, name: str) -> None:
         self.hand = hand
         self.peer = hand.peer()
-        (welcome,) = sent_to(self.peer, hand.say(self.peer, Hello(VERSION, TOKEN, name)))
-        assert isinstance(welcome, Welcome)
+        (welcome,) = sent_to(self.peer, hand.say(self.peer, msg.Hello(msg.VERSION, TOKEN, name)))
+        assert isinstance(welcome, msg.Welcome)
         self.number = welcome.session
         self.seq = 0
         self.next_id = 1
 
-    def say(self, message: Message, payload: bytes | None = None) -> list[Effect]:
+    def say(self, message: msg.Message, payload: bytes | None = None) -> list[ev.Effect]:
         return self.hand.say(self.peer, message, payload)
 
-    def hears(self, actions: list[Effect]) -> list[Any]:
+    def hears(self, actions: list[ev.Effect]) -> list[Any]:
         return sent_to(self.peer, actions)
 
     @property
     def session(self) -> Any:
         return self.hand.state.sessions[self.number]
 
-    def lost(self, id: int) -> Failure | None:
+    def lost(self, id: int) -> msg.Failure | None:
         """Why a tensor is lost; None if it is not."""
         tensor = self.session.tensors[id]
         return tensor.failure if isinstance(tensor, Lost) else None
 
-    def define(self, what: Program, timed: bool = False) -> list[Effect]:
-        return self.say(Define(what, timed))
+    def define(self, what: Program, timed: bool = False) -> list[ev.Effect]:
+        return self.say(msg.Define(what, timed))
 
-    def make_call(self, what: Program, inputs: list[int], scalars: tuple[Any, ...] = (), **fields: Any) -> Call:
+    def make_call(self, what: Program, inputs: list[int], scalars: tuple[Any, ...] = (), **fields: Any) -> msg.Call:
         """The next call, well formed unless `fields` say otherwise."""
         self.seq += 1
         call = {
-            "session": 0, "seq": self.seq, "program": what.hash(), "inputs": pack_ids(inputs), "scalars": scalars,
+            "session": 0, "seq": self.seq, "program": what.hash(), "inputs": msg.pack_ids(inputs), "scalars": scalars,
             "outputs": self.next_id, "frees": b"", "acked": 0,
         }  # fmt: skip
         self.next_id += len(what.outputs)
-        return Call(**{**call, **fields})
+        return msg.Call(**{**call, **fields})
 
-    def call(self, what: Program, inputs: list[int], scalars: tuple[Any, ...] = (), **fields: Any) -> list[Effect]:
+    def call(self, what: Program, inputs: list[int], scalars: tuple[Any, ...] = (), **fields: Any) -> list[ev.Effect]:
         return self.say(self.make_call(what, inputs, scalars, **fields))
 
-    def chunk(self, n: int = 8) -> Chunk:
+    def chunk(self, n: int = 8) -> msg.Chunk:
         """The first and only chunk of an upload of n floats, under the next id."""
         self.next_id += 1
-        return Chunk(0, self.next_id - 1, 0, 4 * n, (n,), "float32")
+        return msg.Chunk(0, self.next_id - 1, 0, 4 * n, (n,), "float32")
 
     def upload(self, worker: FakeWorker | None, n: int = 8, *others: FakeWorker, layout: str = "") -> int:
         """Upload n floats in one chunk; with workers it is acknowledged."""
@@ -234,63 +216,63 @@ class Client:
                 each.ack(self, chunk.key)
         return chunk.key
 
-    def set_mesh(self, name: str = "", members: tuple[int, ...] = (), split: bool = False, **axes: int) -> MeshSet:
+    def set_mesh(self, name: str = "", members: tuple[int, ...] = (), split: bool = False, **axes: int) -> msg.MeshSet:
         """Have a mesh, which must be answered at once."""
-        (answer,) = self.hears(self.say(SetMesh(1, name, tuple(axes.items()), members, split)))
-        assert isinstance(answer, MeshSet)
+        (answer,) = self.hears(self.say(msg.SetMesh(1, name, tuple(axes.items()), members, split)))
+        assert isinstance(answer, msg.MeshSet)
         return answer
 
-    def fetch(self, request: int, id: int) -> list[Effect]:
-        return self.say(Fetch(0, request, id))
+    def fetch(self, request: int, id: int) -> list[ev.Effect]:
+        return self.say(msg.Fetch(0, request, id))
 
-    def free(self, *ids: int) -> list[Effect]:
-        return self.say(Free(0, pack_ids(ids)))
+    def free(self, *ids: int) -> list[ev.Effect]:
+        return self.say(msg.Free(0, msg.pack_ids(ids)))
 
-    def leave(self) -> list[Effect]:
-        return self.hand.feed(PeerLost(self.peer))
+    def leave(self) -> list[ev.Effect]:
+        return self.hand.feed(ev.PeerLost(self.peer))
 
-    def garble(self) -> list[Effect]:
-        return self.hand.feed(BadFramesCame(self.peer, "not a message"))
+    def garble(self) -> list[ev.Effect]:
+        return self.hand.feed(ev.BadFramesCame(self.peer, "not a message"))
 
 
 class FakeWorker:
     def __init__(self, hand: Hand, memory: int, peers: str = "") -> None:
         self.hand = hand
         self.control, self.results = hand.peer(), hand.peer()
-        hello = WorkerHello(VERSION, TOKEN, self.control.hex(), True, "numpy", "cpu", memory, "host", 7, peers)
+        hello = msg.WorkerHello(msg.VERSION, TOKEN, self.control.hex(), True, "numpy", "cpu", memory, "host", 7, peers)
         (welcome,) = self.hears(hand.say(self.control, hello))
-        assert isinstance(welcome, WorkerWelcome)
+        assert isinstance(welcome, msg.WorkerWelcome)
         self.number = welcome.worker
-        results = WorkerHello(VERSION, TOKEN, self.control.hex(), False)
+        results = msg.WorkerHello(msg.VERSION, TOKEN, self.control.hex(), False)
         self.joined = hand.say(self.results, results)  #: what its arrival led to
         assert self.hears(self.joined)[0] == welcome
 
-    def hears(self, actions: list[Effect]) -> list[Any]:
+    def hears(self, actions: list[ev.Effect]) -> list[Any]:
         return sent_to((self.control, self.results), actions)
 
     @property
     def state(self) -> Any:
         return self.hand.state.workers[self.number]
 
-    def say(self, message: Message, payload: bytes | None = None) -> list[Effect]:
+    def say(self, message: msg.Message, payload: bytes | None = None) -> list[ev.Effect]:
         return self.hand.say(self.results, message, payload)
 
-    def ack(self, client: Client, key: int) -> list[Effect]:
-        return self.hand.say(self.control, ChunkAck(client.number, key, True))
+    def ack(self, client: Client, key: int) -> list[ev.Effect]:
+        return self.hand.say(self.control, msg.ChunkAck(client.number, key, True))
 
-    def done(self, client: Client, seq: int, run_us: int = 100) -> list[Effect]:
-        return self.say(CallDone(client.number, seq, run_us))
+    def done(self, client: Client, seq: int, run_us: int = 100) -> list[ev.Effect]:
+        return self.say(msg.CallDone(client.number, seq, run_us))
 
     def failed(
         self, client: Client, seq: int, root: int = 0, text: str = "no", kind: str = "WorkerError"
-    ) -> list[Effect]:
-        return self.say(CallFailed(client.number, seq, root or seq, Failure(kind, text)))
+    ) -> list[ev.Effect]:
+        return self.say(msg.CallFailed(client.number, seq, root or seq, msg.Failure(kind, text)))
 
-    def fetch_failed(self, client: Client, request: int) -> list[Effect]:
-        return self.say(FetchFailed(client.number, request, Failure("WorkerError", "no")))
+    def fetch_failed(self, client: Client, request: int) -> list[ev.Effect]:
+        return self.say(msg.FetchFailed(client.number, request, msg.Failure("WorkerError", "no")))
 
-    def die(self) -> list[Effect]:
-        return self.hand.feed(PeerLost(self.results))
+    def die(self) -> list[ev.Effect]:
+        return self.hand.feed(ev.PeerLost(self.results))
 
 
 def floats(n: int) -> Any:

@@ -7,40 +7,23 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from dispatching import PLAIN, STEP, FakeWorker, Hand, calls, copies, floats, program, start
+from dispatching import PLAIN, STEP, calls, copies, floats, planning, program, start, start_with_tensor, types
 
 from gt.dispatcher.planner.emit import Local
 from gt.layout import split
 from gt.program import Instruction, Program
-from gt.transport.messages import Call, CallDone, CallFailed, Define, Failure, Free, pack_ids, unpack_ids
+from gt.transport import messages as msg
 
 COUNTS = pytest.mark.parametrize("count", [1, 2, 3])  #: of workers
-
-
-@pytest.fixture
-def hand() -> Hand:
-    return Hand()
-
-
-@pytest.fixture
-def worker(hand):
-    return hand.worker()
-
-
-@pytest.fixture
-def client(hand, worker):
-    return hand.client()
 
 
 # --- what a call does ------------------------------------------------------------------------
 
 
-def test_a_call_is_sent_with_its_session_and_its_program_once(client, worker):
-    x = client.upload(worker)
-    client.define(PLAIN)
+def test_a_call_is_sent_with_its_session_and_its_program_once(client, worker, x):
     define, call = worker.hears(client.call(PLAIN, [x], frees=b"", acked=0))
-    assert define == Define(PLAIN)
-    assert call == Call(client.number, 1, PLAIN.hash(), pack_ids([x]), (), x + 1, b"", 0)
+    assert define == msg.Define(PLAIN)
+    assert call == msg.Call(client.number, 1, PLAIN.hash(), msg.pack_ids([x]), (), x + 1, b"", 0)
     (call,) = worker.hears(client.call(PLAIN, [x + 1]))
     assert (call.seq, call.outputs) == (2, x + 2)
     assert client.session.tensors[x + 2].spec is floats(8)
@@ -51,41 +34,38 @@ def test_results_donations_and_frees_are_counted(hand, count):
     client, workers = start(hand, count)
     x, y = (client.upload(workers[0], 8, *workers[1:]) for _ in range(2))
     assert client.session.nbytes == 64 * count
-    out = client.call(STEP, [x], (1.0,), frees=pack_ids([y]))
-    assert [call.frees for w in workers for call in calls(w, out)] == [pack_ids([y])] * count
+    out = client.call(STEP, [x], (1.0,), frees=msg.pack_ids([y]))
+    assert [call.frees for w in workers for call in calls(w, out)] == [msg.pack_ids([y])] * count
     assert set(client.session.tensors) == {y + 1}
     assert client.session.nbytes == 32 * count
     assert [w.state.nbytes for w in workers] == [32] * count
     out = client.free(y + 1)
-    assert all(w.hears(out) == [Free(client.number, pack_ids([y + 1]))] for w in workers)
+    assert all(w.hears(out) == [msg.Free(client.number, msg.pack_ids([y + 1]))] for w in workers)
     assert [w.state.nbytes for w in workers] == [0] * count
 
 
 def test_a_call_goes_to_all_workers_at_once_with_a_program_of_its_own(hand):
-    client, workers = start(hand)
-    x = client.upload(workers[0], 8, workers[1])
+    client, workers, x = start_with_tensor(hand)
     out = client.call(STEP, [x], (0.5,))
     for worker in workers:
         define, call = worker.hears(out)
-        assert isinstance(define, Define)
+        assert isinstance(define, msg.Define)
         assert define.program.workers == (1, 2)
         assert call.program == define.program.hash() != STEP.hash()
-        assert (unpack_ids(call.inputs), call.scalars, call.refused) == ([x], (0.5,), None)
+        assert (msg.unpack_ids(call.inputs), call.scalars, call.refused) == ([x], (0.5,), None)
     assert client.hears(workers[0].done(client, 1)) == []
-    assert client.hears(workers[1].done(client, 1, run_us=300)) == [CallDone(0, 1, 300)]
+    assert client.hears(workers[1].done(client, 1, run_us=300)) == [msg.CallDone(0, 1, 300)]
     again = client.call(STEP, [client.next_id - 1], (0.5,))
-    assert [type(m) for m in workers[0].hears(again)] == [Call]
+    assert types(workers[0].hears(again)) == [msg.Call]
 
 
 def test_constants_stand_behind_the_calls_scalars(hand):
     client, workers = start(hand)
 
-    def planner(checked, inputs, home, meshes):
-        made = copies(checked, inputs, home, meshes)
-        locals_ = {n: replace(made.locals[n], constants=(n, 0.25)) for n in made.workers}
-        return replace(made, locals=locals_)
+    def with_constants(plan, inputs, home):
+        return replace(plan, locals={n: replace(plan.locals[n], constants=(n, 0.25)) for n in plan.workers})
 
-    hand.planner = planner
+    hand.planner = planning(with_constants)
     x = client.upload(workers[0], 8, workers[1])
     out = client.call(STEP, [x], (0.5,))
     assert [call.scalars for w in workers for call in calls(w, out)] == [(0.5, 1, 0.25), (0.5, 2, 0.25)]
@@ -93,18 +73,14 @@ def test_constants_stand_behind_the_calls_scalars(hand):
 
 def test_results_have_the_layouts_that_the_plan_says(hand):
     client, workers = start(hand, 2)
-
-    def planner(checked, inputs, home, meshes):
-        return replace(copies(checked, inputs, home, meshes), outputs=(split(home, (8,), {0: "x"}),))
-
-    hand.planner = planner
+    hand.planner = planning(lambda plan, inputs, home: replace(plan, outputs=(split(home, (8,), {0: "x"}),)))
     x = client.upload(workers[0], 8, workers[1])
     client.call(PLAIN, [x])
     y = client.session.tensors[client.next_id - 1]
     assert (repr(y.layout), y.parts, y.nbytes) == ("[8@x]", {1: 16, 2: 16}, 32)
     assert [w.state.nbytes for w in workers] == [48, 48]
     out = client.free(x)
-    assert all([type(m) for m in w.hears(out)] == [Free] for w in workers)
+    assert all(types(w.hears(out)) == [msg.Free] for w in workers)
     assert [w.state.nbytes for w in workers] == [16, 16]
 
 
@@ -112,13 +88,9 @@ def test_calls_of_other_workers_are_told_in_order(hand):
     client, workers = start(hand, 2)
     client.set_mesh("a", (0,), x=1)
     client.set_mesh("b", (1,), x=1)
-
-    def planner(checked, inputs, home, meshes):
-        made = copies(checked, inputs, home, meshes)
-        (at,) = {i.mesh.workers for i in inputs}
-        return replace(made, workers=at, outputs=tuple(inputs))
-
-    hand.planner = planner
+    hand.planner = planning(
+        lambda plan, inputs, home: replace(plan, workers=inputs[0].mesh.workers, outputs=tuple(inputs))
+    )
     x = client.upload(workers[0], layout="a: []")
     y = client.upload(workers[1], layout="b: []")
     out = client.call(PLAIN, [x])
@@ -126,7 +98,7 @@ def test_calls_of_other_workers_are_told_in_order(hand):
     out = client.call(PLAIN, [y])
     assert [len(calls(w, out)) for w in workers] == [0, 1]
     assert client.hears(workers[1].failed(client, 2)) == []
-    assert [type(m) for m in client.hears(workers[0].done(client, 1))] == [CallFailed, CallDone]
+    assert types(client.hears(workers[0].done(client, 1))) == [msg.CallFailed, msg.CallDone]
 
 
 def test_frees_and_donations_reach_workers_that_do_not_run_the_call(hand):
@@ -134,16 +106,12 @@ def test_frees_and_donations_reach_workers_that_do_not_run_the_call(hand):
     client.set_mesh("a", (0,), x=1)
     x = client.upload(workers[0], layout="a: []")
     z = client.upload(workers[0], 8, workers[1])
-
-    def planner(checked, inputs, home, meshes):
-        return replace(copies(checked, inputs, home, meshes), workers=(1,), outputs=tuple(inputs))
-
-    hand.planner = planner
-    out = client.call(STEP, [x], (0.5,), frees=pack_ids([z]))
+    hand.planner = planning(lambda plan, inputs, home: replace(plan, workers=(1,), outputs=tuple(inputs)))
+    out = client.call(STEP, [x], (0.5,), frees=msg.pack_ids([z]))
     (call,) = calls(workers[0], out)
-    assert unpack_ids(call.frees) == [z]
+    assert msg.unpack_ids(call.frees) == [z]
     (free,) = workers[1].hears(out)
-    assert unpack_ids(free.ids) == [z, x]
+    assert msg.unpack_ids(free.ids) == [z, x]
 
 
 # --- failures --------------------------------------------------------------------------------
@@ -167,15 +135,14 @@ def test_a_failed_call_is_relayed_counts_as_done_and_holds_no_bytes(hand, count)
 
 
 def test_one_failure_fails_the_call_and_is_told_when_all_have_answered(hand):
-    client, workers = start(hand, 3)
-    x = client.upload(workers[0], 8, *workers[1:])
+    client, workers, x = start_with_tensor(hand, 3)
     client.call(program(), [x])
     assert client.hears(workers[0].failed(client, 1, kind="PeerFailed", text="another")) == []
     assert client.hears(workers[1].failed(client, 1, kind="IndexOutOfRange", text="this")) == []
     out = workers[2].failed(client, 1, kind="PeerFailed", text="another")
-    assert client.hears(out) == [CallFailed(0, 1, 1, Failure("IndexOutOfRange", "this")), CallDone(0, 1, 0)]
+    assert client.hears(out) == [msg.CallFailed(0, 1, 1, msg.Failure("IndexOutOfRange", "this")), msg.CallDone(0, 1, 0)]
     for worker in workers:  # its result is of no use to anybody
-        assert [unpack_ids(m.ids) for m in worker.hears(out) if isinstance(m, Free)] == [[x + 1]]
+        assert [msg.unpack_ids(m.ids) for m in worker.hears(out) if isinstance(m, msg.Free)] == [[x + 1]]
     (failed,) = client.hears(client.fetch(1, x + 1))
     assert failed.error.text == "this"
     assert [w.state.nbytes for w in workers] == [32] * 3
@@ -194,15 +161,14 @@ def test_a_failure_is_told_of_the_clients_program(hand):
     hand.planner = planner
     x = client.upload(workers[0], 8, workers[1])
     (call,) = calls(workers[0], client.call(PLAIN, [x]))
-    error = Failure("IndexOutOfRange", "neg: 9 is too much", call.program, 0)
-    workers[0].say(CallFailed(client.number, 1, 1, error))
+    error = msg.Failure("IndexOutOfRange", "neg: 9 is too much", call.program, 0)
+    workers[0].say(msg.CallFailed(client.number, 1, 1, error))
     failed, _ = client.hears(workers[1].failed(client, 1, kind="PeerFailed"))
-    assert failed.error == Failure("IndexOutOfRange", f"{PLAIN.code[0].op}: 9 is too much", PLAIN.hash(), 0)
+    assert failed.error == msg.Failure("IndexOutOfRange", f"{PLAIN.code[0].op}: 9 is too much", PLAIN.hash(), 0)
 
 
 def test_if_all_only_saw_others_fail_that_is_told(hand):
-    client, workers = start(hand)
-    x = client.upload(workers[0], 8, workers[1])
+    client, workers, x = start_with_tensor(hand)
     client.call(PLAIN, [x])
     workers[0].failed(client, 1, kind="PeerFailed", text="in time")
     failed, _ = client.hears(workers[1].failed(client, 1, kind="PeerFailed", text="in time"))
@@ -212,8 +178,7 @@ def test_if_all_only_saw_others_fail_that_is_told(hand):
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_of_several_failures_the_one_with_the_earliest_root_is_told(hand, order):
     """In whatever order the workers answer: one has a result of call 1, which failed; one fails by itself."""
-    client, workers = start(hand, 3)
-    x = client.upload(workers[0], 8, *workers[1:])
+    client, workers, x = start_with_tensor(hand, 3)
     client.call(PLAIN, [x])
     for worker in workers:
         worker.failed(client, 1, kind="PeerFailed")
@@ -239,13 +204,12 @@ def test_a_failed_step_keeps_what_it_was_to_replace(hand, count):
 
 
 def test_a_torn_call_keeps_nothing(hand):
-    client, workers = start(hand)
-    x = client.upload(workers[0], 8, workers[1])
+    client, workers, x = start_with_tensor(hand)
     client.call(STEP, [x], (0.5,))
     workers[0].done(client, 1)
     out = workers[1].failed(client, 1)
     assert client.lost(x + 1)
-    assert [unpack_ids(m.ids) for m in workers[0].hears(out) if isinstance(m, Free)] == [[x + 1]]
+    assert [msg.unpack_ids(m.ids) for m in workers[0].hears(out) if isinstance(m, msg.Free)] == [[x + 1]]
     assert [w.state.nbytes for w in workers] == [0, 0]
 
 
@@ -316,13 +280,13 @@ def test_what_a_call_frees_is_room_for_it(hand):
     client = hand.client()
     x, y = client.upload(worker), client.upload(worker)
     client.define(program(outputs=2))
-    (call,) = calls(worker, client.call(program(outputs=2), [x], frees=pack_ids([y])))
+    (call,) = calls(worker, client.call(program(outputs=2), [x], frees=msg.pack_ids([y])))
     assert call.refused is None
     assert client.session.nbytes == 96
 
 
 def test_a_call_that_finds_no_memory_somewhere_is_refused_everywhere(hand):
-    workers = [FakeWorker(hand, 1000, "a"), FakeWorker(hand, 40, "b")]
+    workers = [hand.worker(1000, "a"), hand.worker(40, "b")]
     client = hand.client()
     client.set_mesh(x=2)
     client.define(STEP)
@@ -332,7 +296,7 @@ def test_a_call_that_finds_no_memory_somewhere_is_refused_everywhere(hand):
         (call,) = calls(worker, out)
         assert call.refused.kind == "OutOfMemory"
         assert "32 bytes on worker 2, which has 8 bytes free of 40 bytes" in call.refused.text
-        (define,) = [m for m in worker.hears(out) if isinstance(m, Define)]
+        (define,) = [m for m in worker.hears(out) if isinstance(m, msg.Define)]
         assert define.program.workers == ()  # nobody has to wait for anybody
         assert define.program.updates == ((0, 0),)
         assert define.program.hash() == call.program
@@ -356,7 +320,7 @@ def test_lost_inputs_are_known_here_and_the_rest_is_kept(hand):
     for worker in workers:
         (call,) = calls(worker, out)
         assert (call.refused.text, call.root) == ("no", 1)
-        assert unpack_ids(worker.hears(out)[-1].ids) == [x + 3]
+        assert msg.unpack_ids(worker.hears(out)[-1].ids) == [x + 3]
         worker.failed(client, 2, root=1)
     assert client.session.tensors[x + 2].parts == {1: 32, 2: 32}
     assert client.lost(x + 3).text == "no"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dispatching import BROKEN, PLAIN, TOKEN, Hand, start
+import pytest
+from dispatching import BROKEN, PLAIN, TOKEN, start
 from msgspec import structs
 
 from gt.dispatcher.events import BadFramesCame, MessageCame, PeerLost
 from gt.dispatcher.log import InstructionLog
-from gt.program import Instruction, Precision
+from gt.program import Instruction, Precision, Program
 from gt.transport.messages import VERSION, Call, Define, Hello, WorkerHello
 
 
@@ -22,8 +23,7 @@ def logged(hand):
     return "".join(lines).splitlines()
 
 
-def test_a_call_from_client_to_worker_and_back():
-    hand = Hand()
+def test_a_call_from_client_to_worker_and_back(hand):
     worker, client = hand.worker(), hand.client("train.py@ann")
     x = client.upload(worker)
     client.define(PLAIN)
@@ -48,9 +48,7 @@ def test_a_call_from_client_to_worker_and_back():
     assert any("CallDone" in line and "#1 42 us" in line for line in lines)
 
 
-def test_a_program_is_listed_when_it_first_passes():
-    hand = Hand()
-    worker, client = hand.worker(), hand.client()
+def test_a_program_is_listed_when_it_first_passes(hand, client, worker):
     client.define(PLAIN)
     client.define(PLAIN)
     client.call(PLAIN, [client.upload(worker)])
@@ -60,8 +58,7 @@ def test_a_program_is_listed_when_it_first_passes():
     assert lines[first + 1].startswith("    | program ")
 
 
-def test_a_chunks_size_includes_its_bytes():
-    hand = Hand()
+def test_a_chunks_size_includes_its_bytes(hand):
     hand.client().upload(hand.worker(), 100)
     sizes = [int(line.split()[5]) for line in logged(hand) if "RECV" in line and " Chunk " in line]
     assert sizes
@@ -85,18 +82,17 @@ def test_strangers_cannot_write_lines_or_break_it():
     assert TOKEN not in text
 
 
-def test_an_unreadable_program_is_named_as_such():
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (Program((((8,), "no such dtype"),), "", (), (), (), ()), "not readable"),
+        (Program((), "", (Instruction("full", (), {}, (1 << 63) - 1),), (0,), (), ()), "too many results"),
+    ],
+)
+def test_a_program_that_cannot_be_written_out(bad, said):
     lines = []
-    bad = type(PLAIN)((((8,), "no such dtype"),), "", (), (), (), ())
     InstructionLog(lines.append)(MessageCame(b"p", Define(bad)))
-    assert "not readable" in lines[-1]
-
-
-def test_a_program_that_claims_too_many_results_is_not_written_out():
-    lines = []
-    bad = type(PLAIN)((), "", (Instruction("full", (), {}, (1 << 63) - 1),), (0,), (), ())
-    InstructionLog(lines.append)(MessageCame(b"p", Define(bad)))
-    assert "too many results" in lines[-1]
+    assert said in lines[-1]
 
 
 def test_the_choice_and_the_precision_are_shown():
@@ -118,18 +114,11 @@ def test_a_strangers_precision_cannot_write_lines():
     assert not any(line.startswith("00:00") for line in "".join(lines).splitlines())
 
 
-def test_the_log_shows_plans_for_several_workers():
-    hand = Hand()
+def test_the_log_shows_plans_for_several_workers(hand):
     client, workers = start(hand)
-    lines: list[str] = []
-    log = InstructionLog(lines.append, clock=lambda: 0.0)
     x = client.upload(workers[0], 8, workers[1])
     client.call(PLAIN, [x])
-    for event, actions in zip(hand.events, hand.actions, strict=True):
-        log(event)
-        for action in actions:
-            log(action)
-    text = "".join(lines)
+    text = "\n".join(logged(hand))
     (call,) = [m for m in workers[0].hears([a for each in hand.actions for a in each]) if isinstance(m, Call)]
     name = call.program.hex()[:8]
     assert f"{PLAIN.hash().hex()[:8]} (1 instructions) workers 1:{name} 2:{name} results []" in text

@@ -3,42 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from dispatching import PLAIN, STEP, FakeWorker, Hand, sent_to, start
+from dispatching import PLAIN, STEP, sent_to, start, start_with_tensor, types
 
 from gt.program import Instruction, Program
-from gt.transport.messages import (
-    Call,
-    CallDone,
-    CallFailed,
-    Cancel,
-    Chunk,
-    ChunkAck,
-    CloseSession,
-    Fetch,
-    FetchFailed,
-    Free,
-    GetStats,
-    MeshSet,
-    Peers,
-    Rejected,
-    SetMesh,
-    Sharded,
-    Share,
-    Shared,
-    Stats,
-    unpack_ids,
-)
+from gt.transport import messages as msg
 from gt.transport.shared import nbytes_of
-
-
-@pytest.fixture
-def hand() -> Hand:
-    return Hand()
-
-
-def numbers(session) -> list[int]:
-    return list(session.workers)
-
 
 # --- coming to several -----------------------------------------------------------------------
 
@@ -52,7 +21,7 @@ def test_a_mesh_keeps_the_workers_there_are_and_takes_the_least_loaded(hand):
     assert client.set_mesh(x=2).workers == (2, 3)
     assert client.set_mesh(x=2, y=2).workers == (2, 3, 1, 4)
     assert client.session.first.number == 2
-    assert numbers(client.session) == [2, 3, 1, 4]
+    assert list(client.session.workers) == [2, 3, 1, 4]
     assert client.set_mesh("stage", (3, 0), x=2).workers == (4, 2)
     assert client.set_mesh("stage", x=3).workers == (2, 3, 1)
     assert client.session.home.mesh.workers == (2, 3, 1, 4)
@@ -61,9 +30,10 @@ def test_a_mesh_keeps_the_workers_there_are_and_takes_the_least_loaded(hand):
 def test_a_mesh_of_fewer_takes_no_worker(hand):
     hand.workers(6)
     client = hand.client()
-    client.set_mesh(x=3)
+    assert client.set_mesh(x=3).workers == (1, 2, 3)
+    assert client.session.first.number == 1
     assert client.set_mesh(x=2).workers == (1, 2)
-    assert numbers(client.session) == [1, 2, 3]
+    assert list(client.session.workers) == [1, 2, 3]
 
 
 def test_sessions_on_the_same_workers_have_the_same_mesh(hand):
@@ -72,16 +42,7 @@ def test_sessions_on_the_same_workers_have_the_same_mesh(hand):
     assert hand.client().set_mesh(x=3).workers == hand.client().set_mesh(x=3).workers == (1, 2, 3)
 
 
-def test_a_new_session_may_begin_with_a_mesh(hand):
-    hand.workers(3)
-    client = hand.client()
-    assert client.set_mesh(x=3).workers == (1, 2, 3)
-    assert client.session.first.number == 1
-
-
-def test_a_mesh_of_one_leaves_the_session_as_it_is(hand):
-    worker = hand.worker()
-    client = hand.client()
+def test_a_mesh_of_one_leaves_the_session_as_it_is(client, worker):
     assert client.set_mesh(x=1).workers == (1,)
     x = client.upload(worker, layout="anything: it is not looked at")
     client.define(PLAIN)
@@ -93,17 +54,17 @@ def test_a_mesh_of_one_leaves_the_session_as_it_is(hand):
 def test_a_mesh_waits_for_workers_and_the_wait_has_an_end(hand):
     hand.workers(1)
     client = hand.client()
-    wish = SetMesh(7, "", (("x", 2),))
+    wish = msg.SetMesh(7, "", (("x", 2),))
     assert client.hears(client.say(wish)) == []
-    (refused,) = client.hears(client.say(SetMesh(8, "", (("x", 2),))))
+    (refused,) = client.hears(client.say(msg.SetMesh(8, "", (("x", 2),))))
     assert "waiting" in refused.error
-    late = FakeWorker(hand, 0, "there:2")
-    assert [m for m in sent_to(client.peer, late.joined) if isinstance(m, MeshSet)] == [MeshSet(7, (1, 2))]
+    late = hand.worker(0, "there:2")
+    assert [m for m in sent_to(client.peer, late.joined) if isinstance(m, msg.MeshSet)] == [msg.MeshSet(7, (1, 2))]
 
-    assert client.hears(client.say(SetMesh(9, "", (("x", 3),)))) == []
+    assert client.hears(client.say(msg.SetMesh(9, "", (("x", 3),)))) == []
     hand.pass_time(14.0)
     (answer,) = client.hears(hand.pass_time(2.0))
-    assert answer == MeshSet(9, (), "a mesh of 3 workers; this server has 2")
+    assert answer == msg.MeshSet(9, (), "a mesh of 3 workers; this server has 2")
     assert client.session.home.mesh.workers == (1, 2)
 
 
@@ -113,10 +74,10 @@ def test_what_waits_for_any_worker_goes_on_when_a_mesh_brings_one(hand, size):
     made = Program((), "f", (Instruction("full", (~0,), {"shape": [8], "dtype": "float32"}),), (0,), (), ())
     client.define(made)
     client.call(made, [], (1.0,))
-    client.say(SetMesh(1, "", (("x", size),)))
-    workers = [FakeWorker(hand, 0, f"there:{i}") for i in range(size)]
+    client.say(msg.SetMesh(1, "", (("x", size),)))
+    workers = [hand.worker(0, f"there:{i}") for i in range(size)]
     out = [action for w in workers for action in w.joined]
-    assert [m.seq for w in workers for m in w.hears(out) if isinstance(m, Call)] == [1]
+    assert [m.seq for w in workers for m in w.hears(out) if isinstance(m, msg.Call)] == [1]
 
 
 def test_workers_without_an_address_run_nothing_with_others(hand):
@@ -131,29 +92,29 @@ def test_workers_without_an_address_run_nothing_with_others(hand):
 
 def test_everybody_hears_where_the_others_are(hand):
     first, second = hand.workers(2)
-    expected = Peers({1: "there:1", 2: "there:2"})
-    assert [m for m in first.hears(second.joined) if isinstance(m, Peers)] == [expected]
-    assert [m for m in second.hears(second.joined) if isinstance(m, Peers)] == [expected]
-    third = FakeWorker(hand, 0, "there:3")
+    expected = msg.Peers({1: "there:1", 2: "there:2"})
+    assert [m for m in first.hears(second.joined) if isinstance(m, msg.Peers)] == [expected]
+    assert [m for m in second.hears(second.joined) if isinstance(m, msg.Peers)] == [expected]
+    third = hand.worker(0, "there:3")
     out = third.die()
-    assert [m for m in first.hears(out) if isinstance(m, Peers)] == [expected]
+    assert [m for m in first.hears(out) if isinstance(m, msg.Peers)] == [expected]
 
 
 @pytest.mark.parametrize(
     "wish",
     [
-        SetMesh(1, "", ()),
-        SetMesh(1, "", (("x", 0),)),
-        SetMesh(1, "", (("x", -2),)),
-        SetMesh(1, "", (("x", 1), ("x", 1))),
-        SetMesh(1, "", (("a b", 1),)),
-        SetMesh(1, "", (("", 1),)),
-        SetMesh(1, "", tuple((f"a{i}", 1) for i in range(5))),
-        SetMesh(1, "no name", (("x", 1),)),
-        SetMesh(1, "n" * 65, (("x", 1),)),
-        SetMesh(1, "m", (("x", 2),), (0,)),
-        SetMesh(1, "m", (("x", 2),), (0, 0)),
-        SetMesh(1, "m", (("x", 2),), (-1, 0)),
+        msg.SetMesh(1, "", ()),
+        msg.SetMesh(1, "", (("x", 0),)),
+        msg.SetMesh(1, "", (("x", -2),)),
+        msg.SetMesh(1, "", (("x", 1), ("x", 1))),
+        msg.SetMesh(1, "", (("a b", 1),)),
+        msg.SetMesh(1, "", (("", 1),)),
+        msg.SetMesh(1, "", tuple((f"a{i}", 1) for i in range(5))),
+        msg.SetMesh(1, "no name", (("x", 1),)),
+        msg.SetMesh(1, "n" * 65, (("x", 1),)),
+        msg.SetMesh(1, "m", (("x", 2),), (0,)),
+        msg.SetMesh(1, "m", (("x", 2),), (0, 0)),
+        msg.SetMesh(1, "m", (("x", 2),), (-1, 0)),
     ],
 )
 def test_what_is_no_mesh_changes_nothing(hand, wish):
@@ -178,8 +139,8 @@ def test_a_session_has_so_many_meshes_and_no_more(hand):
 def test_a_huge_mesh_only_waits(hand):
     hand.workers(1)
     client = hand.client()
-    client.say(SetMesh(1, "", (("x", 2**62), ("y", 2**62))))
-    client.say(SetMesh(1, "m", (("x", 1),), (2**62,)))
+    client.say(msg.SetMesh(1, "", (("x", 2**62), ("y", 2**62))))
+    client.say(msg.SetMesh(1, "m", (("x", 1),), (2**62,)))
     assert client.hears(hand.pass_time(16.0))
     assert client.leave() == []
     assert not hand.state.wishes
@@ -189,26 +150,26 @@ def test_a_ring_is_one_workers(hand):
     workers = hand.workers(2)
     client = hand.client()
     client.upload(workers[0])
-    client.say(Share(0, 5, 3, "ring", 77))
-    workers[0].say(Shared(client.number, 5, True))
-    first = Chunk(0, 7, 0, 1 << 22, (1 << 20,), "float32", 0)
+    client.say(msg.Share(0, 5, 3, "ring", 77))
+    workers[0].say(msg.Shared(client.number, 5, True))
+    first = msg.Chunk(0, 7, 0, 1 << 22, (1 << 20,), "float32", 0)
     client.say(first)
-    assert client.hears(client.say(SetMesh(1, "", (("x", 2),)))) == [MeshSet(1, (1, 2))]
+    assert client.hears(client.say(msg.SetMesh(1, "", (("x", 2),)))) == [msg.MeshSet(1, (1, 2))]
     # What began goes on, by messages; what names a slot now was never sent.
-    assert client.say(Chunk(0, 7, nbytes_of(first), 1 << 22, slot=1)) == []
-    out = client.say(Chunk(0, 7, nbytes_of(first), 1 << 22), bytes(8))
-    assert [[type(m) for m in w.hears(out)] for w in workers] == [[Chunk], []]
-    assert client.hears(client.say(Share(0, 6, 3, "ring", 77))) == [Shared(0, 6, False)]
+    assert client.say(msg.Chunk(0, 7, nbytes_of(first), 1 << 22, slot=1)) == []
+    out = client.say(msg.Chunk(0, 7, nbytes_of(first), 1 << 22), bytes(8))
+    assert [types(w.hears(out)) for w in workers] == [[msg.Chunk], []]
+    assert client.hears(client.say(msg.Share(0, 6, 3, "ring", 77))) == [msg.Shared(0, 6, False)]
 
 
 def test_statistics_know_of_several(hand):
     workers = hand.workers(3)
     client = hand.client()
     client.set_mesh(x=2)
-    client.say(GetStats(3))
+    client.say(msg.GetStats(3))
     for worker in workers[:2]:
-        worker.say(Stats(1, {}))
-    (stats,) = client.hears(workers[2].say(Stats(1, {})))
+        worker.say(msg.Stats(1, {}))
+    (stats,) = client.hears(workers[2].say(msg.Stats(1, {})))
     assert stats.data["session"]["workers"] == [1, 2]
     assert stats.data["session"]["meshes"] == {"": {"axes": {"x": 2}, "workers": [1, 2]}}
     assert [stats.data["workers"][n]["yours"] for n in "123"] == [True, True, False]
@@ -224,14 +185,14 @@ def test_values_stay_where_they_are_when_a_session_gets_more_workers(hand):
     x = client.upload(first)
     client.call(PLAIN, [x])  # under way while the mesh is set
     client.set_mesh(x=2)
-    (before,) = [m for m in client.hears(first.done(client, 1)) if isinstance(m, CallDone)]
+    (before,) = [m for m in client.hears(first.done(client, 1)) if isinstance(m, msg.CallDone)]
     assert before.seq == 1
     assert client.session.tensors[x].layout is first.state.layout
 
     out = client.call(PLAIN, [x])
-    calls = {w.number: m for w in (first, second) for m in w.hears(out) if isinstance(m, Call)}
-    assert unpack_ids(calls[1].inputs) == [x]
-    assert unpack_ids(calls[2].inputs) == [0]  # it holds nothing of it
+    calls = {w.number: m for w in (first, second) for m in w.hears(out) if isinstance(m, msg.Call)}
+    assert msg.unpack_ids(calls[1].inputs) == [x]
+    assert msg.unpack_ids(calls[2].inputs) == [0]  # it holds nothing of it
     assert client.session.tensors[client.next_id - 1].parts == {1: 32, 2: 32}
 
 
@@ -245,7 +206,7 @@ def test_a_head_that_waits_when_the_mesh_is_set_still_goes(hand):
     waiting = client.session.head.call.seq
     client.set_mesh(x=2)
     out = [action for seq in range(1, 7) for w in (first, second) for action in w.done(client, seq)]
-    assert [m.seq for m in second.hears(out) if isinstance(m, Call)] == list(range(waiting + 1, 7))
+    assert [m.seq for m in second.hears(out) if isinstance(m, msg.Call)] == list(range(waiting + 1, 7))
     assert client.session.done == 6
 
 
@@ -262,10 +223,10 @@ def test_what_others_have_all_of_outlives_a_worker(hand):
     assert client.session.tensors[copied].layout.is_whole
     assert client.lost(cut).kind == "LostError"
     for worker in workers[:2]:
-        (free,) = [m for m in worker.hears(out) if isinstance(m, Free)]
-        assert unpack_ids(free.ids) == [cut]
+        (free,) = [m for m in worker.hears(out) if isinstance(m, msg.Free)]
+        assert msg.unpack_ids(free.ids) == [cut]
     (failed,) = client.hears(client.fetch(1, cut))
-    assert isinstance(failed, FetchFailed)
+    assert isinstance(failed, msg.FetchFailed)
 
 
 def test_a_fetch_goes_on_at_another_worker_that_has_all_of_it(hand):
@@ -274,19 +235,18 @@ def test_a_fetch_goes_on_at_another_worker_that_has_all_of_it(hand):
     cut = client.upload(workers[0], 9, *workers[1:], layout="[9@x]")
     client.fetch(1, copied)
     client.fetch(2, cut)
-    workers[0].say(Chunk(client.number, 1, 0, 32, (8,), "float32"), bytes(16))
+    workers[0].say(msg.Chunk(client.number, 1, 0, 32, (8,), "float32"), bytes(16))
     out = workers[0].die()
-    heard = [m for m in client.hears(out) if isinstance(m, Sharded | FetchFailed)]
-    assert [(type(m), m.request) for m in heard] == [(Sharded, 1), (FetchFailed, 2)]
-    assert [m.request for m in workers[1].hears(out) if isinstance(m, Fetch)] == [1]
-    (chunk,) = client.hears(workers[1].say(Chunk(client.number, 1, 0, 32, (8,), "float32"), bytes(32)))
+    heard = [m for m in client.hears(out) if isinstance(m, msg.Sharded | msg.FetchFailed)]
+    assert [(type(m), m.request) for m in heard] == [(msg.Sharded, 1), (msg.FetchFailed, 2)]
+    assert [m.request for m in workers[1].hears(out) if isinstance(m, msg.Fetch)] == [1]
+    (chunk,) = client.hears(workers[1].say(msg.Chunk(client.number, 1, 0, 32, (8,), "float32"), bytes(32)))
     assert (chunk.offset, chunk.part) == (0, 0)
     assert not client.session.fetches
 
 
 def test_everything_under_way_fails_with_a_worker(hand):
-    client, workers = start(hand, 3)
-    x = client.upload(workers[0], 8, *workers[1:])
+    client, workers, x = start_with_tensor(hand, 3)
     client.call(PLAIN, [x])
     client.call(STEP, [x], (0.5,))
     client.fetch(4, x + 1)
@@ -295,12 +255,12 @@ def test_everything_under_way_fails_with_a_worker(hand):
     workers[0].done(client, 1)
     out = workers[1].die()
     heard = client.hears(out)
-    assert [type(m) for m in heard] == [ChunkAck, FetchFailed, CallFailed, CallFailed, CallDone]
-    assert {(m.seq, m.root) for m in heard if isinstance(m, CallFailed)} == {(1, 1), (2, 1)}
+    assert types(heard) == [msg.ChunkAck, msg.FetchFailed, msg.CallFailed, msg.CallFailed, msg.CallDone]
+    assert {(m.seq, m.root) for m in heard if isinstance(m, msg.CallFailed)} == {(1, 1), (2, 1)}
     assert all(client.lost(i) for i in (x + 1, x + 2, y.key))
     for worker in (workers[0], workers[2]):
         assert worker.state.lane.calls == 0
-        ended = [m for m in worker.hears(out) if isinstance(m, Chunk)]
+        ended = [m for m in worker.hears(out) if isinstance(m, msg.Chunk)]
         assert [(m.key, m.offset) for m in ended] == [(y.key, -1)]
     # What those that are left say of these calls is nobody's business any more.
     assert client.hears(workers[2].done(client, 1)) == []
@@ -320,18 +280,17 @@ def test_what_was_asked_for_before_there_were_several_fails_with_its_call(hand):
     client.set_mesh(x=2)
     out = second.die()
     heard = client.hears(out)
-    assert [m.seq for m in heard if isinstance(m, CallFailed)] == [1]
-    assert [m.request for m in heard if isinstance(m, FetchFailed)] == [5]
-    assert [m.request for m in first.hears(out) if isinstance(m, Cancel)] == [5]
-    late = first.say(Chunk(client.session.number, 5, 0, 32, (8,), "float32"), bytes(32))
+    assert [m.seq for m in heard if isinstance(m, msg.CallFailed)] == [1]
+    assert [m.request for m in heard if isinstance(m, msg.FetchFailed)] == [5]
+    assert [m.request for m in first.hears(out) if isinstance(m, msg.Cancel)] == [5]
+    late = first.say(msg.Chunk(client.session.number, 5, 0, 32, (8,), "float32"), bytes(32))
     assert client.hears(late) == []
-    there = first.say(Chunk(client.session.number, 6, 0, 32, (8,), "float32"), bytes(32))
-    assert [type(m) for m in client.hears(there)] == [Chunk]
+    there = first.say(msg.Chunk(client.session.number, 6, 0, 32, (8,), "float32"), bytes(32))
+    assert types(client.hears(there)) == [msg.Chunk]
 
 
 def test_without_its_mesh_a_session_waits_for_a_new_one(hand):
-    client, workers = start(hand, 3)
-    x = client.upload(workers[0], 8, *workers[1:])
+    client, workers, x = start_with_tensor(hand, 3)
     workers[2].die()
     client.call(STEP, [x], (0.5,))
     seq = client.seq
@@ -345,15 +304,14 @@ def test_without_its_mesh_a_session_waits_for_a_new_one(hand):
 
     assert client.set_mesh(x=2).workers == (1, 2)
     out = client.call(PLAIN, [client.next_id - 2])
-    assert [m.refused for w in workers[:2] for m in w.hears(out) if isinstance(m, Call)] == [None, None]
+    assert [m.refused for w in workers[:2] for m in w.hears(out) if isinstance(m, msg.Call)] == [None, None]
 
 
 def test_refused_calls_say_why(hand):
-    client, workers = start(hand, 3)
-    x = client.upload(workers[0], 8, *workers[1:])
+    client, workers, x = start_with_tensor(hand, 3)
     workers[2].die()
     out = client.call(PLAIN, [x])
-    (call,) = [m for m in workers[0].hears(out) if isinstance(m, Call)]
+    (call,) = [m for m in workers[0].hears(out) if isinstance(m, msg.Call)]
     assert "this session's mesh (x=3) has lost a worker (host, pid 7); set a new one: gt.mesh(...)" in call.refused.text
 
 
@@ -368,29 +326,28 @@ def test_calls_that_fail_for_one_reason_are_one_error(hand):
     batch = client.upload(None)
     for inputs in ([batch, x + 1], [x + 1, batch]):
         out = client.call(both, inputs)
-        assert [m.root for m in workers[0].hears(out) if isinstance(m, Call)] == [1]
+        assert [m.root for m in workers[0].hears(out) if isinstance(m, msg.Call)] == [1]
 
 
 def test_a_session_may_lose_all_its_workers(hand):
-    client, workers = start(hand, 2)
-    x = client.upload(workers[0], 8, *workers[1:])
+    client, workers, x = start_with_tensor(hand, 2)
     for worker in workers:
         worker.die()
     assert not client.session.workers
     assert client.lost(x)
     new = hand.workers(2)
-    assert [type(m) for m in client.hears(client.call(PLAIN, [x]))] == [CallFailed, CallDone]
+    assert types(client.hears(client.call(PLAIN, [x]))) == [msg.CallFailed, msg.CallDone]
     assert not client.set_mesh(x=2).error
     y = client.upload(new[0], 8, new[1])
     out = client.call(PLAIN, [y])
-    assert all([m.refused for m in w.hears(out) if isinstance(m, Call)] == [None] for w in new)
+    assert all([m.refused for m in w.hears(out) if isinstance(m, msg.Call)] == [None] for w in new)
 
 
 def test_the_end_of_a_session_is_told_to_all_its_workers(hand):
     client, workers = start(hand, 3)
     client.upload(workers[0], 8, *workers[1:])
     out = client.leave()
-    assert all([type(m) for m in w.hears(out)] == [CloseSession] for w in workers)
+    assert all(types(w.hears(out)) == [msg.CloseSession] for w in workers)
     assert all(w.state.nbytes == 0 for w in workers)
 
 
@@ -405,7 +362,7 @@ def test_nobody_else_notices_a_lost_worker(hand):
     assert other.hears(out) == []
     assert not other.session.broken
     workers[0].done(other, 1)
-    assert other.hears(workers[1].done(other, 1)) == [CallDone(0, 1, 100)]
+    assert other.hears(workers[1].done(other, 1)) == [msg.CallDone(0, 1, 100)]
 
 
 def test_rejected_layouts_change_nothing(hand):
@@ -421,9 +378,9 @@ def test_rejected_layouts_change_nothing(hand):
         "[99999999999999999999@x]",
     ):
         chunk = client.chunk(8)
-        out = client.say(Chunk(0, chunk.key, 0, 32, (8,), "float32", layout=text), bytes(32))
+        out = client.say(msg.Chunk(0, chunk.key, 0, 32, (8,), "float32", layout=text), bytes(32))
         (rejected,) = client.hears(out)
-        assert isinstance(rejected, Rejected)
+        assert isinstance(rejected, msg.Rejected)
         assert chunk.key not in client.session.tensors
         assert all(w.hears(out) == [] for w in workers)
 
@@ -448,5 +405,5 @@ def test_who_claims_fewer_workers_than_before_lets_the_others_go_on(hand):
     assert other.session.claims
     assert client.set_mesh("", (0, 2), x=2).workers == (1, 3)
     out = [action for w in workers[:3] for action in w.failed(client, 1)]
-    assert [m.seq for m in workers[0].hears(out) if isinstance(m, Call)] == [3]
-    assert [m.session for m in workers[3].hears(out) if isinstance(m, Call)] == [other.session.number]
+    assert [m.seq for m in workers[0].hears(out) if isinstance(m, msg.Call)] == [3]
+    assert [m.session for m in workers[3].hears(out) if isinstance(m, msg.Call)] == [other.session.number]

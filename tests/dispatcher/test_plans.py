@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import msgspec
-import pytest
-from dispatching import PLAIN, STEP, Hand, Settings, calls, finish, program, start
+from dispatching import PLAIN, STEP, Hand, Settings, calls, finish, program, start, start_with_tensor
 
 from gt.dispatcher import plans
 from gt.dispatcher.events import MakePlan
 from gt.errors import ArgumentError
 from gt.program import Instruction, Program
-from gt.transport.messages import Forget, Need
+from gt.transport import messages as msg
 
 PLAIN_NBYTES = 600
-
-
-@pytest.fixture
-def hand() -> Hand:
-    return Hand()
 
 
 def test_a_plan_is_made_outside_and_only_its_session_waits(hand):
@@ -82,30 +76,27 @@ def test_clients_write_no_joint_programs(hand):
 
 def test_local_programs_are_forgotten_with_their_program():
     hand = Hand(Settings(cache_bytes=6000))
-    client, workers = start(hand)
-    x = client.upload(workers[0], 8, workers[1])
+    client, workers, x = start_with_tensor(hand)
     out = client.call(PLAIN, [x])
     (call,) = calls(workers[0], out)
     finish(client, workers, 1)
     assert hand.state.programs.nbytes > PLAIN_NBYTES
     out = [action for k in range(2, 12) for action in client.define(program(length=k))]
-    assert call.program in [m.program for m in workers[0].hears(out) if isinstance(m, Forget)]
+    assert call.program in [m.program for m in workers[0].hears(out) if isinstance(m, msg.Forget)]
     assert all(call.program not in w.state.programs for w in workers)
     assert hand.state.programs.local_counts() == {}
 
 
 def test_a_local_program_that_a_worker_has_forgotten_is_sent_again(hand):
-    client, workers = start(hand)
-    x = client.upload(workers[0], 8, workers[1])
+    client, workers, x = start_with_tensor(hand)
     (call,) = calls(workers[0], client.call(PLAIN, [x]))
-    (define,) = workers[0].hears(hand.say(workers[0].results, Need(call.program)))
+    (define,) = workers[0].hears(hand.say(workers[0].results, msg.Need(call.program)))
     assert define.program.hash() == call.program
 
 
 def test_plans_of_one_program_are_bounded_and_those_in_use_stay(hand, monkeypatch):
     monkeypatch.setattr(plans, "PLANS_PER_PROGRAM", 8)
-    client, workers = start(hand)
-    x = client.upload(workers[0], 8, workers[1])
+    client, workers, x = start_with_tensor(hand)
     client.call(PLAIN, [x])
     (entry,) = [e for e in hand.state.programs if e.hash == PLAIN.hash()]
     (plan,) = entry.plans.values()
@@ -121,15 +112,14 @@ def test_plans_of_one_program_are_bounded_and_those_in_use_stay(hand, monkeypatc
 
 
 def test_plans_with_a_lost_worker_go(hand):
-    client, workers = start(hand)
-    x = client.upload(workers[0], 8, workers[1])
+    client, workers, x = start_with_tensor(hand)
     (call,) = calls(workers[0], client.call(PLAIN, [x]))
     workers[1].die()
     (entry,) = [e for e in hand.state.programs if e.hash == PLAIN.hash()]
     # The one that is left still has the call, and may ask for its program.
-    (define,) = workers[0].hears(hand.say(workers[0].results, Need(call.program)))
+    (define,) = workers[0].hears(hand.say(workers[0].results, msg.Need(call.program)))
     assert define.program.hash() == call.program
     out = workers[0].failed(client, 1, kind="PeerFailed")
     assert client.hears(out) == []
-    assert workers[0].hears(out) == [Forget(call.program)]
+    assert workers[0].hears(out) == [msg.Forget(call.program)]
     assert not entry.plans

@@ -3,48 +3,20 @@
 from __future__ import annotations
 
 import pytest
-from dispatching import PLAIN, STEP, Hand, calls, disconnected, program
+from dispatching import PLAIN, STEP, calls, disconnected, program, types
 
 from gt.program import Instruction, Program
-from gt.transport.messages import (
-    WINDOW,
-    Call,
-    CallDone,
-    CallFailed,
-    Fetch,
-    FetchFailed,
-    Free,
-    Refused,
-    Rejected,
-    pack_ids,
-)
+from gt.transport import messages as msg
 
 TWO_INPUTS = Program((((8,), "float32"), ((8,), "float32")), "", (Instruction("add", (0, 1), {}),), (2,), (0,), ())
 
 
-@pytest.fixture
-def hand() -> Hand:
-    return Hand()
-
-
-@pytest.fixture
-def worker(hand):
-    return hand.worker()
-
-
-@pytest.fixture
-def client(hand, worker):
-    return hand.client()
-
-
-def test_done_is_cumulative_and_in_order(client, worker):
-    x = client.upload(worker)
-    client.define(PLAIN)
+def test_done_is_cumulative_and_in_order(client, worker, x):
     for _ in range(3):
         client.call(PLAIN, [x])
     assert client.hears(worker.done(client, 2, 80)) == []
-    assert client.hears(worker.done(client, 1, 70)) == [CallDone(0, 2, 80)]
-    assert client.hears(worker.done(client, 3, 90)) == [CallDone(0, 3, 90)]
+    assert client.hears(worker.done(client, 1, 70)) == [msg.CallDone(0, 2, 80)]
+    assert client.hears(worker.done(client, 3, 90)) == [msg.CallDone(0, 3, 90)]
 
 
 def test_a_fetch_does_not_wait_behind_calls_that_its_value_does_not_need(hand, client, worker):
@@ -52,7 +24,7 @@ def test_a_fetch_does_not_wait_behind_calls_that_its_value_does_not_need(hand, c
     hand.checking = False
     client.define(PLAIN)
     client.call(PLAIN, [x])
-    assert worker.hears(client.fetch(1, x)) == [Fetch(client.number, 1, x)]
+    assert worker.hears(client.fetch(1, x)) == [msg.Fetch(client.number, 1, x)]
     assert worker.hears(client.fetch(2, x + 1)) == []  # waits for the call that makes it
 
 
@@ -75,9 +47,9 @@ def test_a_fetch_of_nothing_fails(client, worker):
         ({"inputs": b"1234567"}, "multiple of 8"),
         ({"frees": b"1"}, "multiple of 8"),
         ({"inputs": b""}, "0 inputs"),
-        ({"inputs": pack_ids([99])}, "tensor 99 does not exist"),
-        ({"inputs": pack_ids([-1])}, "tensor -1 does not exist"),
-        ({"inputs": pack_ids([2])}, "f32[4]"),
+        ({"inputs": msg.pack_ids([99])}, "tensor 99 does not exist"),
+        ({"inputs": msg.pack_ids([-1])}, "tensor -1 does not exist"),
+        ({"inputs": msg.pack_ids([2])}, "f32[4]"),
         ({"scalars": ()}, "scalars"),
         ({"scalars": (1,)}, "scalars"),
         ({"scalars": (True,)}, "scalars"),
@@ -87,9 +59,9 @@ def test_a_fetch_of_nothing_fails(client, worker):
         ({"outputs": -5}, "ids of results"),
         ({"outputs": 2**63 - 1}, "ids of results"),
         ({"outputs": 2}, "exists already"),
-        ({"frees": pack_ids([1])}, "frees one of its inputs"),
-        ({"frees": pack_ids([2, 2])}, "twice"),
-        ({"frees": pack_ids([98])}, "tensor 98 does not exist"),
+        ({"frees": msg.pack_ids([1])}, "frees one of its inputs"),
+        ({"frees": msg.pack_ids([2, 2])}, "twice"),
+        ({"frees": msg.pack_ids([98])}, "tensor 98 does not exist"),
         ({"acked": 1}, "acked must be"),
         ({"acked": -1}, "acked must be"),
     ],
@@ -100,9 +72,9 @@ def test_a_bad_call_is_rejected_and_changes_nothing(client, worker, change, reas
     good = client.make_call(STEP, [1], (1.0,))
     before = (dict(client.session.tensors), client.session.nbytes, client.session.seq)
     fields = {name: getattr(good, name) for name in good.__struct_fields__}
-    out = client.say(Call(**{**fields, **change}))
+    out = client.say(msg.Call(**{**fields, **change}))
     (rejected,) = client.hears(out)
-    assert isinstance(rejected, Rejected)
+    assert isinstance(rejected, msg.Rejected)
     assert reason in rejected.text
     assert worker.hears(out) == []
     assert (dict(client.session.tensors), client.session.nbytes, client.session.seq) == before
@@ -123,9 +95,7 @@ def test_a_donated_tensor_cannot_be_given_twice(client, worker):
     assert "given twice" in rejected.text
 
 
-def test_ids_of_calls_grow(client, worker):
-    x = client.upload(worker)
-    client.define(PLAIN)
+def test_ids_of_calls_grow(client, x):
     client.call(PLAIN, [x])
     client.free(x + 1)
     (rejected,) = client.hears(client.call(PLAIN, [x], outputs=x + 1))
@@ -139,25 +109,23 @@ def test_the_calls_behind_a_rejected_one_are_rejected_too(hand, client, worker):
     client.call(PLAIN, [99])
     client.call(PLAIN, [x])
     out = hand.feed(hand.ready(hand.pending[0]))
-    assert [type(m) for m in client.hears(out)] == [Rejected, Rejected]
+    assert types(client.hears(out)) == [msg.Rejected, msg.Rejected]
     assert worker.hears(out) == []
 
 
 @pytest.mark.parametrize("ids", [[5], [1, 1], [-3]])
 def test_a_bad_free_is_rejected(client, worker, ids):
     client.upload(worker)
-    assert [type(m) for m in client.hears(client.free(*ids))] == [Rejected]
+    assert types(client.hears(client.free(*ids))) == [msg.Rejected]
     assert 1 in client.session.tensors
-    assert [type(m) for m in client.hears(client.say(Free(0, b"xyz")))] == [Rejected]
+    assert types(client.hears(client.say(msg.Free(0, b"xyz")))) == [msg.Rejected]
 
 
-def test_the_window_is_kept(client, worker):
-    x = client.upload(worker)
-    client.define(PLAIN)
-    for _ in range(WINDOW):
+def test_the_window_is_kept(client, worker, x):
+    for _ in range(msg.WINDOW):
         assert client.hears(client.call(PLAIN, [x])) == []
     (rejected,) = client.hears(client.call(PLAIN, [x]))
-    assert str(WINDOW) in rejected.text
+    assert str(msg.WINDOW) in rejected.text
     worker.done(client, 1)
     client.seq -= 1
     client.next_id -= 1
@@ -171,17 +139,17 @@ def test_a_client_that_queues_too_much_is_cut_off(client, worker):
         if disconnected(out):
             break
     assert request == 1024
-    assert isinstance(client.hears(out)[0], Refused)
+    assert isinstance(client.hears(out)[0], msg.Refused)
     assert "too much" in client.hears(out)[0].text
 
 
 def test_queued_bytes_are_bounded(client, worker):
     client.call(PLAIN, [1])
     for _ in range(70):
-        out = client.say(Free(0, bytes(1 << 20)))
+        out = client.say(msg.Free(0, bytes(1 << 20)))
         if disconnected(out):
             break
-    assert isinstance(client.hears(out)[0], Refused)
+    assert isinstance(client.hears(out)[0], msg.Refused)
 
 
 # --- isolation -------------------------------------------------------------------------------
@@ -196,9 +164,9 @@ def test_a_session_cannot_name_anothers_tensors(hand, worker):
     secret = one.next_id - 1
     two.next_id = 1000
     two.define(PLAIN)
-    assert [type(m) for m in two.hears(two.call(PLAIN, [secret]))] == [Rejected]
-    assert [type(m) for m in two.hears(two.free(secret))] == [Rejected]
-    assert [type(m) for m in two.hears(two.fetch(1, secret))] == [FetchFailed]
+    assert types(two.hears(two.call(PLAIN, [secret]))) == [msg.Rejected]
+    assert types(two.hears(two.free(secret))) == [msg.Rejected]
+    assert types(two.hears(two.fetch(1, secret))) == [msg.FetchFailed]
     # The session in a client's message means nothing.
     two.seq = 0
     (call,) = calls(worker, two.call(PLAIN, [1], session=one.number))
@@ -212,5 +180,5 @@ def test_a_failure_goes_to_its_own_session_only(hand, worker):
         client.define(PLAIN)
         client.call(PLAIN, [client.upload(worker)])
     out = worker.failed(one, 1, text="private matters")
-    assert [type(m) for m in one.hears(out)] == [CallFailed, CallDone]
+    assert types(one.hears(out)) == [msg.CallFailed, msg.CallDone]
     assert two.hears(out) == []

@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
-from dispatching import PLAIN, Hand
+from dispatching import PLAIN, types
 
-from gt.transport.messages import CHUNKS_IN_FLIGHT, Call, Chunk, ChunkAck, Fetch, Rejected, Share, Shared
+from gt.transport import messages as msg
 from gt.transport.shared import PIECE, SLOTS
 
 NAME = "gt-" + "0" * 32
 TOTAL = 3 * PIECE + 8
 
 
-@pytest.fixture
-def hand():
-    return Hand()
-
-
-@pytest.fixture
-def worker(hand):
-    return hand.worker()
-
-
-@pytest.fixture
-def client(hand, worker):
-    return hand.client()
-
-
 def share(client, ring=1, pid=4242):
-    return client.say(Share(0, ring, 9, NAME, pid))
+    return client.say(msg.Share(0, ring, 9, NAME, pid))
 
 
 def accept(client, worker, ring=1, ok=True):
-    return worker.say(Shared(client.number, ring, ok))
+    return worker.say(msg.Shared(client.number, ring, ok))
 
 
 def settle(client, worker, ring=1):
@@ -44,16 +28,16 @@ def settle(client, worker, ring=1):
 
 def piece(client, key, offset=0, slot=0, total=TOTAL):
     head = ((total // 4,), "float32") if offset == 0 else ()
-    return client.say(Chunk(0, key, offset, total, *head, slot=slot))
+    return client.say(msg.Chunk(0, key, offset, total, *head, slot=slot))
 
 
 def test_a_ring_is_offered_to_the_worker_and_answered(client, worker):
     client.upload(worker)
     out = share(client)
-    assert worker.hears(out) == [Share(client.number, 1, 9, NAME, 4242)]
+    assert worker.hears(out) == [msg.Share(client.number, 1, 9, NAME, 4242)]
     assert client.hears(out) == []
     assert not client.session.shares_ring
-    assert client.hears(accept(client, worker)) == [Shared(0, 1, True)]
+    assert client.hears(accept(client, worker)) == [msg.Shared(0, 1, True)]
     assert client.session.shares_ring
 
 
@@ -62,20 +46,20 @@ def test_a_ring_waits_for_a_worker(hand):
     assert share(client) == []
     worker = hand.worker()
     out = client.say(client.chunk(), bytes(32))
-    assert Share(client.number, 1, 9, NAME, 4242) in worker.hears(out)
+    assert msg.Share(client.number, 1, 9, NAME, 4242) in worker.hears(out)
 
 
 def test_a_ring_of_nobody_known_is_refused(client, worker):
     client.upload(worker)
     out = share(client, pid=0)
-    assert client.hears(out) == [Shared(0, 1, False)]
+    assert client.hears(out) == [msg.Shared(0, 1, False)]
     assert worker.hears(out) == []
 
 
 def test_a_worker_that_cannot_have_it(client, worker):
     client.upload(worker)
     share(client)
-    assert client.hears(accept(client, worker, ok=False)) == [Shared(0, 1, False)]
+    assert client.hears(accept(client, worker, ok=False)) == [msg.Shared(0, 1, False)]
     assert client.session.offer is None
 
 
@@ -85,8 +69,8 @@ def test_an_answer_about_the_ring_before_is_nobodys_business(client, worker):
     share(client, 2)
     assert accept(client, worker, 1) == []
     assert not client.session.shares_ring
-    assert client.hears(accept(client, worker, 2)) == [Shared(0, 2, True)]
-    assert worker.say(Shared(99, 2, True)) == []
+    assert client.hears(accept(client, worker, 2)) == [msg.Shared(0, 2, True)]
+    assert worker.say(msg.Shared(99, 2, True)) == []
 
 
 def test_chunks_that_name_slots(client, worker):
@@ -98,24 +82,24 @@ def test_chunks_that_name_slots(client, worker):
     piece(client, 5, 3 * PIECE, 0)
     assert client.session.uploads[5].received == TOTAL
     for _ in range(4):
-        assert client.hears(worker.ack(client, 5)) == [ChunkAck(0, 5, True)]
+        assert client.hears(worker.ack(client, 5)) == [msg.ChunkAck(0, 5, True)]
     assert client.session.tensors[5].layout is not None
     assert client.session.tensors[5].nbytes == TOTAL
 
 
 def test_wrong_slots_and_too_many_are_rejected(client, worker):
     settle(client, worker)
-    assert [type(m) for m in client.hears(piece(client, 5, slot=SLOTS))] == [Rejected]
+    assert types(client.hears(piece(client, 5, slot=SLOTS))) == [msg.Rejected]
     total = (SLOTS + 2) * PIECE
     for i in range(SLOTS):
         assert client.hears(piece(client, 5, i * PIECE, i, total)) == []
-    assert [type(m) for m in client.hears(piece(client, 5, SLOTS * PIECE, 0, total))] == [Rejected]
-    bytes_too = Chunk(0, 5, SLOTS * PIECE, total)
-    assert [type(m) for m in client.hears(client.say(bytes_too, bytes(8)))] == [Rejected]
-    assert SLOTS > CHUNKS_IN_FLIGHT
+    assert types(client.hears(piece(client, 5, SLOTS * PIECE, 0, total))) == [msg.Rejected]
+    bytes_too = msg.Chunk(0, 5, SLOTS * PIECE, total)
+    assert types(client.hears(client.say(bytes_too, bytes(8)))) == [msg.Rejected]
+    assert SLOTS > msg.CHUNKS_IN_FLIGHT
     # Sizes and the quota are what they are for bytes.
-    assert [type(m) for m in client.hears(client.say(Chunk(0, 6, 0, 7, (2,), "float32", 0)))] == [Rejected]
-    assert [type(m) for m in client.hears(client.say(Chunk(0, 6, 0, 2**62, (2**60,), "float32", 0)))] == [Rejected]
+    assert types(client.hears(client.say(msg.Chunk(0, 6, 0, 7, (2,), "float32", 0)))) == [msg.Rejected]
+    assert types(client.hears(client.say(msg.Chunk(0, 6, 0, 2**62, (2**60,), "float32", 0)))) == [msg.Rejected]
 
 
 def test_a_tensor_that_does_not_fit_is_lost_in_a_ring_too(hand):
@@ -123,7 +107,7 @@ def test_a_tensor_that_does_not_fit_is_lost_in_a_ring_too(hand):
     client = hand.client()
     settle(client, worker)
     out = piece(client, 5)
-    assert client.hears(out) == [ChunkAck(0, 5, True)]
+    assert client.hears(out) == [msg.ChunkAck(0, 5, True)]
     assert worker.hears(out) == []
     assert client.lost(5).kind == "OutOfMemory"
 
@@ -137,8 +121,8 @@ def test_what_names_a_slot_while_nobody_has_the_ring_counts_as_not_sent(client, 
     assert piece(client, 5, PIECE, total=32) == []
     # But the tensor is known, and a call waits for it.
     assert client.hears(client.call(PLAIN, [5], outputs=6)) == []
-    assert len(worker.hears(client.say(Chunk(0, 5, 0, 32, (8,), "float32"), bytes(32)))) == 1
-    assert Call in [type(m) for m in worker.hears(worker.ack(client, 5))]
+    assert len(worker.hears(client.say(msg.Chunk(0, 5, 0, 32, (8,), "float32"), bytes(32)))) == 1
+    assert msg.Call in [type(m) for m in worker.hears(worker.ack(client, 5))]
 
 
 def test_a_lost_worker_takes_the_ring_with_it(hand, client, worker):
@@ -146,31 +130,31 @@ def test_a_lost_worker_takes_the_ring_with_it(hand, client, worker):
     piece(client, 5)
     out = worker.die()
     heard = client.hears(out)
-    assert ChunkAck(0, 5, True) in heard
-    assert heard.index(ChunkAck(0, 5, True)) < heard.index(Shared(0, 1, False))
+    assert msg.ChunkAck(0, 5, True) in heard
+    assert heard.index(msg.ChunkAck(0, 5, True)) < heard.index(msg.Shared(0, 1, False))
     assert not client.session.shares_ring
     other = hand.worker()
     # On their way when it happened: of a tensor that is lost, and of one that is not.
     assert piece(client, 5, PIECE, 1) == []
     assert piece(client, 6) == []
-    assert client.hears(client.say(Chunk(0, 5, PIECE, TOTAL), bytes(8))) == [ChunkAck(0, 5, True)]
-    assert other.hears(client.say(Chunk(0, 6, 0, TOTAL, (TOTAL // 4,), "float32"), bytes(8))) != []
-    assert other.hears(share(client, 2)) == [Share(client.number, 2, 9, NAME, 4242)]
+    assert client.hears(client.say(msg.Chunk(0, 5, PIECE, TOTAL), bytes(8))) == [msg.ChunkAck(0, 5, True)]
+    assert other.hears(client.say(msg.Chunk(0, 6, 0, TOTAL, (TOTAL // 4,), "float32"), bytes(8))) != []
+    assert other.hears(share(client, 2)) == [msg.Share(client.number, 2, 9, NAME, 4242)]
 
 
 def test_a_session_that_ends_tells_nobody(client, worker):
     settle(client, worker)
-    assert [m for m in client.hears(client.leave()) if isinstance(m, Shared)] == []
+    assert [m for m in client.hears(client.leave()) if isinstance(m, msg.Shared)] == []
 
 
 def test_slots_are_lent_for_fetches(client, worker):
     settle(client, worker)
-    out = client.say(Fetch(0, 1, 1, 1, (30, 31)))
-    assert worker.hears(out) == [Fetch(client.number, 1, 1, 1, (30, 31))]
-    got = worker.say(Chunk(client.number, 1, 0, TOTAL, (8,), "float32", 30))
-    assert client.hears(got) == [Chunk(0, 1, 0, TOTAL, (8,), "float32", 30)]
+    out = client.say(msg.Fetch(0, 1, 1, 1, (30, 31)))
+    assert worker.hears(out) == [msg.Fetch(client.number, 1, 1, 1, (30, 31))]
+    got = worker.say(msg.Chunk(client.number, 1, 0, TOTAL, (8,), "float32", 30))
+    assert client.hears(got) == [msg.Chunk(0, 1, 0, TOTAL, (8,), "float32", 30)]
     assert client.session.fetches[1].shards[1].received == PIECE
-    assert worker.say(Chunk(client.number, 1, PIECE, PIECE - 9, slot=30)) == []  # past its own end
+    assert worker.say(msg.Chunk(client.number, 1, PIECE, PIECE - 9, slot=30)) == []  # past its own end
     for ring in (0, 2):  # not the one that the worker has
-        out = client.say(Fetch(0, 10 + ring, 1, ring, (30, 31)))
-        assert worker.hears(out) == [Fetch(client.number, 10 + ring, 1)]
+        out = client.say(msg.Fetch(0, 10 + ring, 1, ring, (30, 31)))
+        assert worker.hears(out) == [msg.Fetch(client.number, 10 + ring, 1)]

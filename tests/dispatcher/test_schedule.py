@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 
-from dispatching import PLAIN, Hand, calls, copies, program
+import pytest
+from dispatching import PLAIN, Hand, calls, planning, program
 
 from gt.dispatcher.schedule import AHEAD_US, CREDITS, Lane, estimate
 from gt.dispatcher.session import Session
-from gt.transport.messages import Call, CallDone
+from gt.transport import messages as msg
 
 OTHER = program(length=2)
 
@@ -28,7 +29,7 @@ class Running:
 
     def take(self, actions):
         for message in self.worker.hears(actions):
-            if isinstance(message, Call):
+            if isinstance(message, msg.Call):
                 self.behind_us.append(sum(self.run_us[c.session] for c in self.waiting))
                 self.waiting.append(message)
 
@@ -62,26 +63,18 @@ def compete(run_us, steps, sync=()):
     return running
 
 
-def test_credits_bound_what_a_worker_is_sent():
-    hand = Hand()
-    worker, client = hand.worker(), hand.client()
-    x = client.upload(worker)
-    client.define(PLAIN)
+def test_credits_bound_what_a_worker_is_sent(client, worker, x):
     client.call(PLAIN, [x])
     worker.done(client, 1)
     sent = []
     for _ in range(30):
-        sent += [m for m in worker.hears(client.call(PLAIN, [x])) if isinstance(m, Call)]
+        sent += [m for m in worker.hears(client.call(PLAIN, [x])) if isinstance(m, msg.Call)]
     assert len(sent) == CREDITS
-    more = [m for m in worker.hears(worker.done(client, 2)) if isinstance(m, Call)]
+    more = [m for m in worker.hears(worker.done(client, 2)) if isinstance(m, msg.Call)]
     assert [m.seq for m in more] == [CREDITS + 2]
 
 
-def test_few_calls_of_an_unknown_program_are_sent_at_once():
-    hand = Hand()
-    worker, client = hand.worker(), hand.client()
-    x = client.upload(worker)
-    client.define(PLAIN)
+def test_few_calls_of_an_unknown_program_are_sent_at_once(client, worker, x):
     for _ in range(10):
         client.call(PLAIN, [x])
     assert worker.state.lane.calls == 2
@@ -89,11 +82,7 @@ def test_few_calls_of_an_unknown_program_are_sent_at_once():
     assert worker.state.lane.calls == 9  # all there are
 
 
-def test_long_calls_are_not_piled_up_on_a_worker():
-    hand = Hand()
-    worker, client = hand.worker(), hand.client()
-    x = client.upload(worker)
-    client.define(PLAIN)
+def test_long_calls_are_not_piled_up_on_a_worker(client, worker, x):
     for _ in range(3):  # it turns out that they take a second
         client.call(PLAIN, [x])
         worker.done(client, client.seq, 1_000_000)
@@ -107,16 +96,11 @@ def test_equal_sessions_take_turns():
     assert max(running.finished.values()) - min(running.finished.values()) <= 2 * CREDITS
 
 
-def test_a_session_of_long_calls_gets_its_share_of_time_and_not_more():
-    running = compete([10_000, 100], 8000)
-    long, short = running.used_us[1], running.used_us[2]
-    assert 0.8 < long / short < 1.25
-    assert running.finished[2] > 50 * running.finished[1]
-
-
-def test_very_different_lengths_still_share():
-    running = compete([1_000_000, 1_000], 10_000)
+@pytest.mark.parametrize(("long_us", "short_us", "steps"), [(10_000, 100, 8000), (1_000_000, 1_000, 10_000)])
+def test_a_session_of_long_calls_gets_its_share_of_time_and_not_more(long_us, short_us, steps):
+    running = compete([long_us, short_us], steps)
     assert 0.8 < running.used_us[1] / running.used_us[2] < 1.25
+    assert running.finished[2] > long_us / short_us / 2 * running.finished[1]
 
 
 def test_nobody_stands_behind_more_than_the_bound():
@@ -191,9 +175,8 @@ def test_estimates_follow_what_was_measured():
 # --- calls for several workers ---------------------------------------------------------------
 
 
-def test_sessions_that_share_some_workers_never_wait_for_each_other():
+def test_sessions_that_share_some_workers_never_wait_for_each_other(hand):
     """1 2, 2 3 and 3 1: each worker gets the calls it shares with another in the same order."""
-    hand = Hand()
     workers = hand.workers(3)
     order: dict[int, list[tuple[int, int]]] = {w.number: [] for w in workers}
     clients = []
@@ -205,11 +188,9 @@ def test_sessions_that_share_some_workers_never_wait_for_each_other():
         client.define(PLAIN)
         a, b = (workers[n - 1] for n in pair)
         clients.append((client, client.upload(a, 8, b, layout="pair: []")))
-
-    def planner(checked, inputs, home, meshes):
-        return replace(copies(checked, inputs, home, meshes), workers=inputs[0].mesh.workers, outputs=tuple(inputs))
-
-    hand.planner = planner
+    hand.planner = planning(
+        lambda plan, inputs, home: replace(plan, workers=inputs[0].mesh.workers, outputs=tuple(inputs))
+    )
 
     def note(out: list) -> None:
         for w in workers:
@@ -224,7 +205,7 @@ def test_sessions_that_share_some_workers_never_wait_for_each_other():
             if at[w.number] < len(order[w.number]):
                 session, seq = order[w.number][at[w.number]]
                 at[w.number] += 1
-                note(w.say(CallDone(session, seq, 12_000)))
+                note(w.say(msg.CallDone(session, seq, 12_000)))
     assert all(client.session.done == 20 for client, _ in clients)
     for a in workers:
         for b in workers:
@@ -232,8 +213,7 @@ def test_sessions_that_share_some_workers_never_wait_for_each_other():
             assert common == [c for c in order[b.number] if c in order[a.number]]
 
 
-def test_a_call_for_two_takes_credit_on_both_or_on_none():
-    hand = Hand()
+def test_a_call_for_two_takes_credit_on_both_or_on_none(hand):
     workers = hand.workers(2)
     busy = hand.client()
     busy.upload(workers[0])

@@ -8,18 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import zmq
 
-from gt.dispatcher.events import (
-    BadFramesCame,
-    CheckProgram,
-    Disconnect,
-    Effect,
-    Event,
-    MessageCame,
-    PeerLost,
-    ProgramChecked,
-    Send,
-    TimePassed,
-)
+from gt.dispatcher import events as ev
 from gt.dispatcher.server import Server
 from gt.errors import ServerError
 from gt.program import Program
@@ -36,37 +25,37 @@ class Machine:
     """Answers in ways that the tests can see; raises at Hello("raise"), lies at Hello("unencodable")."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.events: list[ev.Event] = []
         self.changed = threading.Condition()
 
     def busy(self) -> bool:
         return False
 
-    def handle(self, event: Event) -> list[Effect]:
+    def handle(self, event: ev.Event) -> list[ev.Effect]:
         with self.changed:
             self.events.append(event)
             self.changed.notify_all()
-        if isinstance(event, BadFramesCame):
-            return [Send(event.peer, Rejected(event.text))]
-        if not isinstance(event, MessageCame):
+        if isinstance(event, ev.BadFramesCame):
+            return [ev.Send(event.peer, Rejected(event.text))]
+        if not isinstance(event, ev.MessageCame):
             return []
         peer, message = event.peer, event.message
         if isinstance(message, GetStats):
-            return [Send(peer, Stats(message.request, {}))]
+            return [ev.Send(peer, Stats(message.request, {}))]
         if isinstance(message, WorkerHello):
-            return [Send(peer, WorkerWelcome(1, 5))]
+            return [ev.Send(peer, WorkerWelcome(1, 5))]
         if isinstance(message, Define):
-            return [CheckProgram(b"name", message.program)]
+            return [ev.CheckProgram(b"name", message.program)]
         if isinstance(message, Goodbye):
-            return [Disconnect(peer)]
+            return [ev.Disconnect(peer)]
         if isinstance(message, Hello) and message.name == "raise":
             raise RuntimeError("a defect")
         if isinstance(message, Hello) and message.name == "unencodable":
-            return [Send(peer, Stats(1, {"x": object()})), CheckProgram(b"after", EMPTY)]
+            return [ev.Send(peer, Stats(1, {"x": object()})), ev.CheckProgram(b"after", EMPTY)]
         return []
 
-    def wait_for(self, wanted: Callable[[Event], bool]) -> Event:
-        def found() -> Event | None:
+    def wait_for(self, wanted: Callable[[ev.Event], bool]) -> ev.Event:
+        def found() -> ev.Event | None:
             return next((e for e in self.events if wanted(e)), None)
 
         with self.changed:
@@ -111,8 +100,8 @@ def test_messages_are_answered_and_time_passes(machine: Machine, connect: Callab
     channel = connect(*(GetStats(i) for i in range(1000)))
     for i in range(1000):
         assert channel.receive(DEADLINE_S) == (Stats(i, {}), None)
-    machine.wait_for(lambda e: isinstance(e, TimePassed) and e is not machine.events[0])
-    times = [e.now_s for e in machine.events if isinstance(e, TimePassed)]
+    machine.wait_for(lambda e: isinstance(e, ev.TimePassed) and e is not machine.events[0])
+    times = [e.now_s for e in machine.events if isinstance(e, ev.TimePassed)]
     assert times == sorted(times)
 
 
@@ -122,9 +111,9 @@ def test_a_defect_in_the_machine_ends_only_that_connection(
     good, bad = connect(), connect(Hello(1, "", "raise"))
     with pytest.raises(ServerError, match="is lost"):
         bad.receive(DEADLINE_S)
-    came = machine.wait_for(lambda e: isinstance(e, MessageCame) and isinstance(e.message, Hello))
-    assert isinstance(came, MessageCame)
-    assert [e.peer for e in machine.events if isinstance(e, PeerLost)] == [came.peer]
+    came = machine.wait_for(lambda e: isinstance(e, ev.MessageCame) and isinstance(e.message, Hello))
+    assert isinstance(came, ev.MessageCame)
+    assert [e.peer for e in machine.events if isinstance(e, ev.PeerLost)] == [came.peer]
     good.send(GetStats(1))
     assert good.receive(DEADLINE_S) == (Stats(1, {}), None)
     said = capfd.readouterr().err
@@ -136,8 +125,8 @@ def test_an_answer_that_cannot_be_encoded_ends_that_connection_and_the_rest_is_d
     machine: Machine, connect: Callable[..., SocketChannel], capfd: pytest.CaptureFixture[str]
 ) -> None:
     bad = connect(Hello(1, "", "unencodable"))
-    machine.wait_for(lambda e: isinstance(e, ProgramChecked) and e.program == b"after")
-    machine.wait_for(lambda e: isinstance(e, PeerLost))
+    machine.wait_for(lambda e: isinstance(e, ev.ProgramChecked) and e.program == b"after")
+    machine.wait_for(lambda e: isinstance(e, ev.PeerLost))
     with pytest.raises(ServerError, match="is lost"):
         bad.receive(DEADLINE_S)
     assert "gt: cannot send Send(" in capfd.readouterr().err
@@ -145,37 +134,31 @@ def test_an_answer_that_cannot_be_encoded_ends_that_connection_and_the_rest_is_d
 
 def test_checks_come_back(machine: Machine, connect: Callable[..., SocketChannel]) -> None:
     connect(Define(EMPTY), Define(NOT_A_PROGRAM))
-    good = machine.wait_for(lambda e: isinstance(e, ProgramChecked) and not e.error)
-    bad = machine.wait_for(lambda e: isinstance(e, ProgramChecked) and bool(e.error))
-    assert isinstance(good, ProgramChecked)
-    assert isinstance(bad, ProgramChecked)
-    assert good.checked is not None
+    good = machine.wait_for(lambda e: isinstance(e, ev.ProgramChecked) and not e.error)
+    bad = machine.wait_for(lambda e: isinstance(e, ev.ProgramChecked) and bool(e.error))
     assert good.checked.program == EMPTY
     assert bad.checked is None
     assert bad.error == "outputs must be results, each named once"
 
 
 def test_bad_frames_are_an_event(server: Server) -> None:
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    dealer = context.socket(zmq.DEALER)
-    dealer.linger = 0
-    dealer.connect(f"tcp://{server.router.address}")
-    dealer.send(b"\xc1\xc1")
-    assert dealer.poll(int(DEADLINE_S * 1000))
-    assert b"not a message" in dealer.recv()
-    dealer.close()
-    context.term()
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.linger = 0
+        dealer.connect(f"tcp://{server.router.address}")
+        dealer.send(b"\xc1\xc1")
+        assert dealer.poll(int(DEADLINE_S * 1000))
+        assert b"not a message" in dealer.recv()
 
 
 def test_loss_and_disconnect(machine: Machine, connect: Callable[..., SocketChannel]) -> None:
     gone = connect(GetStats(1))
     gone.receive(DEADLINE_S)
     gone.close()
-    machine.wait_for(lambda e: isinstance(e, PeerLost))
+    machine.wait_for(lambda e: isinstance(e, ev.PeerLost))
     sent_away = connect(Goodbye())
     with pytest.raises(ServerError, match="is lost"):
         sent_away.receive(DEADLINE_S)
-    assert sum(isinstance(e, PeerLost) for e in machine.events) == 1, "a disconnected peer is not lost"
+    assert sum(isinstance(e, ev.PeerLost) for e in machine.events) == 1, "a disconnected peer is not lost"
 
 
 def test_workers_are_told_goodbye(server: Server, connect: Callable[..., SocketChannel]) -> None:

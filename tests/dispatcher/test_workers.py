@@ -2,67 +2,45 @@
 
 from __future__ import annotations
 
-from dispatching import PLAIN, TOKEN, Hand, Settings, disconnected, sent_to
+from dispatching import PLAIN, TOKEN, Hand, Settings, disconnected, sent_to, types
 
 from gt.dispatcher.events import PeerLost
 from gt.program import Instruction, Program
-from gt.transport.messages import (
-    VERSION,
-    Call,
-    CallDone,
-    CallFailed,
-    Chunk,
-    ChunkAck,
-    Define,
-    Fetch,
-    FetchFailed,
-    Goodbye,
-    Refused,
-    WorkerHello,
-    pack_ids,
-)
+from gt.transport import messages as msg
 
 NO_WORKER = "no worker has joined this server; start one with: gt worker --host here -p 1"
-
-
-def types(messages):
-    return [type(m) for m in messages]
 
 
 # --- joining ---------------------------------------------------------------------------------
 
 
-def test_a_worker_is_usable_once_both_connections_are_there():
-    hand = Hand()
+def test_a_worker_is_usable_once_both_connections_are_there(hand):
     client = hand.client()
     x = client.upload(None)
-    hand.say(b"control", WorkerHello(VERSION, TOKEN, "link", True))
+    hand.say(b"control", msg.WorkerHello(msg.VERSION, TOKEN, "link", True))
     assert not client.session.workers
-    out = hand.say(b"results", WorkerHello(VERSION, TOKEN, "link", False))
-    assert [type(m) for m in sent_to(b"control", out)] == [Chunk]
+    out = hand.say(b"results", msg.WorkerHello(msg.VERSION, TOKEN, "link", False))
+    assert types(sent_to(b"control", out)) == [msg.Chunk]
     assert client.session.first.number == 1
     assert x in client.session.uploads
 
 
-def test_a_link_is_used_by_one_worker_only():
-    hand = Hand()
+def test_a_link_is_used_by_one_worker_only(hand):
     worker = hand.worker()
-    out = hand.say(b"other", WorkerHello(VERSION, TOKEN, worker.control.hex(), True))
-    assert isinstance(sent_to(b"other", out)[0], Refused)
+    out = hand.say(b"other", msg.WorkerHello(msg.VERSION, TOKEN, worker.control.hex(), True))
+    assert isinstance(sent_to(b"other", out)[0], msg.Refused)
     assert disconnected(out) == [b"other"]
     assert worker.state.usable
 
 
-def test_half_a_worker_that_leaves_is_forgotten():
-    hand = Hand()
-    hand.say(b"control", WorkerHello(VERSION, TOKEN, "link", True))
+def test_half_a_worker_that_leaves_is_forgotten(hand):
+    hand.say(b"control", msg.WorkerHello(msg.VERSION, TOKEN, "link", True))
     hand.handle(PeerLost(b"control"))
     assert not hand.state.workers
     assert not hand.state.links
 
 
-def test_a_session_is_placed_on_the_least_loaded_worker_when_it_needs_one():
-    hand = Hand()
+def test_a_session_is_placed_on_the_least_loaded_worker_when_it_needs_one(hand):
     first, second = hand.worker(), hand.worker()
     clients = [hand.client() for _ in range(5)]
     assert all(not c.session.workers for c in clients)
@@ -74,8 +52,7 @@ def test_a_session_is_placed_on_the_least_loaded_worker_when_it_needs_one():
     assert (first.state.nbytes, second.state.nbytes) == (432, 96)
 
 
-def test_what_waited_goes_out_when_a_worker_joins():
-    hand = Hand()
+def test_what_waited_goes_out_when_a_worker_joins(hand):
     client = hand.client()
     client.define(PLAIN)
     x = client.upload(None)
@@ -83,9 +60,9 @@ def test_what_waited_goes_out_when_a_worker_joins():
     client.fetch(1, x + 1)
     hand.pass_time(14.0)
     worker = hand.worker()
-    assert types(worker.hears(worker.joined))[-1] is Chunk
+    assert types(worker.hears(worker.joined))[-1] is msg.Chunk
     out = worker.ack(client, x)
-    assert types(worker.hears(out)) == [Define, Call, Fetch]
+    assert types(worker.hears(out)) == [msg.Define, msg.Call, msg.Fetch]
     assert hand.state.held_nbytes == 0
     assert client.hears(hand.pass_time(100.0)) == []
 
@@ -103,7 +80,7 @@ def test_without_a_worker_calls_and_fetches_fail_after_the_timeout():
     client.fetch(1, x + 2)
     assert client.hears(hand.pass_time(14.9)) == []
     heard = client.hears(hand.pass_time(0.2))
-    assert types(heard) == [ChunkAck, CallFailed, CallFailed, FetchFailed, CallDone]
+    assert types(heard) == [msg.ChunkAck, msg.CallFailed, msg.CallFailed, msg.FetchFailed, msg.CallDone]
     _, first, second, fetch, done = heard
     assert (first.seq, first.root, first.error.kind) == (1, 1, "LostError")
     assert first.error.text == second.error.text == fetch.error.text == NO_WORKER
@@ -120,11 +97,10 @@ def test_without_a_worker_calls_and_fetches_fail_after_the_timeout():
     # The session goes on when a worker comes.
     worker = hand.worker()
     y = client.upload(worker)
-    assert types(worker.hears(client.call(PLAIN, [y]))) == [Define, Call]
+    assert types(worker.hears(client.call(PLAIN, [y]))) == [msg.Define, msg.Call]
 
 
-def test_creation_without_inputs_waits_and_fails_the_same_way():
-    hand = Hand()
+def test_creation_without_inputs_waits_and_fails_the_same_way(hand):
     client = hand.client()
     create = Program((), "f", (Instruction("full", (~0,), {"shape": [8], "dtype": "float32"}),), (0,), (), ())
     client.define(create)
@@ -132,32 +108,30 @@ def test_creation_without_inputs_waits_and_fails_the_same_way():
     hand.pass_time(10.0)
     client.call(create, [], (1.0,))
     heard = client.hears(hand.pass_time(6.0))  # both: the wait counts from the first need
-    assert types(heard) == [CallFailed, CallFailed, CallDone]
+    assert types(heard) == [msg.CallFailed, msg.CallFailed, msg.CallDone]
     assert [m.root for m in heard[:2]] == [1, 2]
     # A later need waits anew.
     client.call(create, [], (1.0,))
     assert client.hears(hand.pass_time(14.0)) == []
     worker = hand.worker()
-    assert types(worker.hears(worker.joined))[1:] == [Define, Call]
+    assert types(worker.hears(worker.joined))[1:] == [msg.Define, msg.Call]
     assert [t.nbytes for i, t in client.session.tensors.items() if not client.lost(i)] == [32]
 
 
-def test_a_call_waiting_for_its_program_is_not_failed_by_the_timeout():
-    hand = Hand()
+def test_a_call_waiting_for_its_program_is_not_failed_by_the_timeout(hand):
     client = hand.client()
     x = client.upload(None)
     client.call(PLAIN, [x])
     heard = client.hears(hand.pass_time(16.0))
-    assert types(heard) == [ChunkAck]  # the upload is lost; the program may still come
+    assert types(heard) == [msg.ChunkAck]  # the upload is lost; the program may still come
     heard = client.hears(client.define(PLAIN))
-    assert types(heard) == [CallFailed, CallDone]
+    assert types(heard) == [msg.CallFailed, msg.CallDone]
 
 
 # --- losing ----------------------------------------------------------------------------------
 
 
-def test_a_lost_worker_answers_everything_under_way():
-    hand = Hand()
+def test_a_lost_worker_answers_everything_under_way(hand):
     worker, client, other = hand.worker(), hand.client(), hand.client()
     x = client.upload(worker)
     bystander = hand.worker()
@@ -171,7 +145,7 @@ def test_a_lost_worker_answers_everything_under_way():
     client.say(y, bytes(32))
     out = worker.die()
     heard = client.hears(out)
-    assert types(heard) == [ChunkAck, FetchFailed, CallFailed, CallDone]
+    assert types(heard) == [msg.ChunkAck, msg.FetchFailed, msg.CallFailed, msg.CallDone]
     ack, fetch, failed, done = heard
     assert ack.key == y.key
     assert fetch.request == 7
@@ -184,18 +158,15 @@ def test_a_lost_worker_answers_everything_under_way():
     assert client.session.nbytes == 0
 
 
-def test_a_worker_may_leave_in_good_order():
-    hand = Hand()
-    worker, client = hand.worker(), hand.client()
+def test_a_worker_may_leave_in_good_order(hand, client, worker):
     client.upload(worker)
-    out = hand.say(worker.control, Goodbye())
+    out = hand.say(worker.control, msg.Goodbye())
     assert sorted(disconnected(out)) == sorted([worker.control, worker.results])
     assert not hand.state.workers
     assert not client.session.workers
 
 
-def test_the_queue_goes_on_at_another_worker():
-    hand = Hand()
+def test_the_queue_goes_on_at_another_worker(hand):
     first, client = hand.worker(), hand.client()
     second = hand.worker()
     client.define(PLAIN)
@@ -206,18 +177,17 @@ def test_the_queue_goes_on_at_another_worker():
         client.call(PLAIN, [x])
     out = first.die()
     # The calls that waited use what was lost: they fail too, and no worker has to hear of it.
-    heard = [m for m in client.hears(out) if isinstance(m, CallFailed)]
+    heard = [m for m in client.hears(out) if isinstance(m, msg.CallFailed)]
     assert [m.seq for m in heard] == list(range(2, 22))
     assert {(m.root, m.error.kind) for m in heard} == {(2, "LostError")}
     assert client.session.done == 21
     assert second.hears(out) == []
     y = client.upload(second)
     assert client.session.first.number == second.number
-    assert types(second.hears(client.call(PLAIN, [y]))) == [Define, Call]
+    assert types(second.hears(client.call(PLAIN, [y]))) == [msg.Define, msg.Call]
 
 
-def test_the_call_to_blame_is_remembered_across_workers():
-    hand = Hand()
+def test_the_call_to_blame_is_remembered_across_workers(hand):
     first, client = hand.worker(), hand.client()
     client.define(PLAIN)
     x = client.upload(first)
@@ -234,25 +204,20 @@ def test_the_call_to_blame_is_remembered_across_workers():
     assert (failed.seq, failed.root) == (4, 1)
 
 
-def test_frees_of_lost_tensors_are_not_sent():
-    hand = Hand()
+def test_frees_of_lost_tensors_are_not_sent(hand):
     first, client = hand.worker(), hand.client()
     x = client.upload(first)
     first.die()
     second = hand.worker()
     y = client.upload(second)
     client.define(PLAIN)
-    (call,) = [m for m in second.hears(client.call(PLAIN, [y], frees=pack_ids([x]))) if isinstance(m, Call)]
+    (call,) = [m for m in second.hears(client.call(PLAIN, [y], frees=msg.pack_ids([x]))) if isinstance(m, msg.Call)]
     assert call.frees == b""
     assert call.refused is None
 
 
-def test_a_lost_workers_other_connection_means_nothing_any_more():
-    hand = Hand()
-    worker, client = hand.worker(), hand.client()
-    x = client.upload(worker)
-    client.define(PLAIN)
+def test_a_lost_workers_other_connection_means_nothing_any_more(hand, client, worker, x):
     client.call(PLAIN, [x])
     worker.die()
-    assert client.hears(hand.say(worker.control, CallDone(client.number, 1, 5))) == []
+    assert client.hears(hand.say(worker.control, msg.CallDone(client.number, 1, 5))) == []
     assert hand.handle(PeerLost(worker.control)) == []

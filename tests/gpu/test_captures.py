@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -73,17 +71,6 @@ def test_a_capture_that_fails_leaves_nothing_behind(streams: Streams) -> None:
 
 COMPILED_S = 240.0  #: Compiling may take this long.
 STEPS = 40
-
-
-@pytest.fixture
-def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """A private server with the GPU and an empty cache, started by the first op."""
-    for name in [n for n in os.environ if n.startswith("GT_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("GT_CACHE_DIR", str(tmp_path))
-    gt.disconnect()
-    yield
-    gt.disconnect()
 
 
 class Loop:

@@ -37,6 +37,14 @@ def test_losses_are_torchs(name: str) -> None:
         want = train(torch, name, cuda, lambda a: torch.from_numpy(a).cuda())
     have = train(gt, name, ours)
     np.testing.assert_allclose(have, want, rtol=1e-3)
+    (worker,) = gt.debug.get_worker_stats()["workers"].values()
+    assert worker["device"].startswith("cuda")
+
+
+def near(ours: Any, exact: Any, limit: float, scale: float = 0.0) -> None:
+    """The error is small beside the exact numbers, or beside those that they are made of."""
+    mine, want = ours.detach().double().numpy(), exact.detach().numpy()
+    assert np.linalg.norm(mine - want) / max(np.linalg.norm(want), scale) < limit
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
@@ -63,8 +71,7 @@ def test_attention_and_its_gradients(dtype: str, causal: bool, masked: bool, len
     theirs.backward(torch.tensor(g).double())
     limit = {"bfloat16": 2e-2, "float16": 4e-3, "float32": 1e-3}[dtype]
     for a, b in [(ours, theirs), *[(x.grad, t.grad) for x, t in zip(leaves, exact, strict=True)]]:
-        mine, want = a.detach().double().numpy(), b.detach().numpy()
-        assert np.linalg.norm(mine - want) / np.linalg.norm(want) < limit
+        near(a, b, limit)
 
 
 @pytest.mark.parametrize("length", [64, 256])
@@ -84,8 +91,7 @@ def test_attention_on_parts_of_one_matrix(length: int) -> None:
     y.backward(gt.tensor(g).bfloat16())
     want.backward(torch.tensor(g).double())
     for a, b in [(y, want), (ours.grad, exact.grad)]:
-        mine, theirs = a.detach().double().numpy(), b.detach().numpy()
-        assert np.linalg.norm(mine - theirs) / np.linalg.norm(theirs) < 2e-2
+        near(a, b, 2e-2)
 
 
 def _norms(F: Any, x: Any, w: Any, b: Any) -> list[Any]:
@@ -113,9 +119,7 @@ def test_norms_and_their_gradients(dtype: str) -> None:
         c.backward(torch.tensor(g))
         for mine, want in [(a, c), *[(p.grad, q.grad) for p, q in zip(leaves, exact, strict=True)]]:
             if want is not None:
-                have, exact_one = mine.detach().double().numpy(), want.detach().numpy()
-                # Some gradients are all but zero: measured by the numbers they are made of.
-                assert np.linalg.norm(have - exact_one) / max(np.linalg.norm(exact_one), np.linalg.norm(x)) < limit
+                near(mine, want, limit, scale=float(np.linalg.norm(x)))  # some gradients are all but zero
 
 
 @pytest.mark.parametrize(

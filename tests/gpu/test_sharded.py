@@ -3,7 +3,6 @@ of two hosts."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +22,11 @@ from tests.tiers.conftest import COMPILED_S
 from tests.tiers.models import Mlp
 from tests.tiers.test_together import SPLIT, compiled_hits
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.usefixtures("fresh"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
 
 TWO = {"x": 2}
 
@@ -56,12 +59,6 @@ def two_workers(*hosts: str, **settings: str) -> Iterator[Pair]:
         finally:
             gt.disconnect()
             made.end()
-
-
-@pytest.fixture(autouse=True)
-def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in [v for v in os.environ if v.startswith("GT_")]:
-        monkeypatch.delenv(variable)
 
 
 @pytest.fixture

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,17 +16,6 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 STEPS = 100
 COMPILED_S = 240.0  #: Compiling may take so long; another one may be at work.
-
-
-@pytest.fixture
-def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[pytest.MonkeyPatch]:
-    """A private server with the GPU and an empty cache, started by the first op."""
-    for name in [n for n in os.environ if n.startswith("GT_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("GT_CACHE_DIR", str(tmp_path))
-    gt.disconnect()
-    yield monkeypatch
-    gt.disconnect()
 
 
 class Trainer:

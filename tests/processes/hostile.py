@@ -6,6 +6,7 @@ import random
 import re
 import socket
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -18,43 +19,14 @@ from gt.errors import ProgramError
 from gt.ops import TABLE
 from gt.ops.check import check
 from gt.program import SCALARS, Instruction, Program, as_tuple, input_spec
-from gt.transport import messages
-from gt.transport.messages import (
-    CHUNK,
-    MAX_FRAME,
-    VERSION,
-    Call,
-    CallDone,
-    CallFailed,
-    Cancel,
-    Chunk,
-    ChunkAck,
-    CloseSession,
-    Define,
-    Failure,
-    Fetch,
-    FetchFailed,
-    Forget,
-    Free,
-    GetStats,
-    Hello,
-    Need,
-    Refused,
-    Rejected,
-    Share,
-    Shared,
-    Stats,
-    Welcome,
-    WorkerHello,
-    WorkerWelcome,
-    pack_ids,
-)  # fmt: skip
+from gt.transport import messages as msg
 from gt.transport.shared import SLOTS, Ring, make_ring
 from gt.transport.unix import Stream, head_of
 
 Frames = list[bytes]
 SAMPLES = {name: op.samples(np.random.default_rng(0)) for name, op in TABLE.items()}
-ECHO = messages.encode(Welcome(0, 0, 0))  #: No client may send this; its rejection shows that all before was read.
+#: No client may send this; that it is rejected shows that all before was read.
+ECHO = msg.encode(msg.Welcome(0, 0, 0))
 
 
 class ZmqPeer:
@@ -83,7 +55,7 @@ class ZmqPeer:
             if self.socket in ready:
                 frames = self.socket.recv_multipart()
                 if frames[0]:  # else it is a probe
-                    found += [m for m, _ in messages.decode_all(frames)]
+                    found += [m for m, _ in msg.decode_all(frames)]
             elif ready:
                 return None
             else:
@@ -125,7 +97,7 @@ class UnixPeer:
             self.socket.settimeout(30)
         if not data:
             return None
-        return [m for frames in self.stream.feed(data) for m, _ in messages.decode_all(frames)]
+        return [m for frames in self.stream.feed(data) for m, _ in msg.decode_all(frames)]
 
     def close(self) -> None:
         self.socket.close()
@@ -187,26 +159,20 @@ def wrong_program(rng: random.Random) -> Program:
     op = rng.choice(
         ["add", "full", "matmul", "gather", "slice", "sgd", "data", "reshape", "sum", "nop", "", "__import__"]
     )
-    match rng.randrange(9):
-        case 0:
-            return msgspec.structs.replace(p, code=(Instruction(op, ins.args, attrs),))
-        case 1:
-            return msgspec.structs.replace(p, code=(Instruction(ins.op, (any_int(), any_int()), ins.attrs),))
-        case 2:
-            return msgspec.structs.replace(p, code=(Instruction(ins.op, ins.args, ins.attrs, any_int()),))
-        case 3:
-            return msgspec.structs.replace(p, outputs=tuple(any_int() for _ in range(rng.randrange(4))))
-        case 4:
-            return msgspec.structs.replace(p, donate=(any_int(), any_int()), updates=((any_int(), any_int()),))
-        case 5:
-            return msgspec.structs.replace(p, scalars=rng.choice(["", "q", "ff", "fibd" * 100, "\0"]))
-        case 6:
-            shape = tuple(any_int() for _ in range(rng.randrange(4)))
-            return msgspec.structs.replace(p, inputs=((shape, rng.choice(["float32", "float99", ""])),))
-        case 7:
-            return msgspec.structs.replace(p, code=p.code * rng.randrange(2, 200))
-        case _:
-            return Program((), "", (Instruction(op, (), attrs),), (0,), (), ())
+    some = lambda: tuple(any_int() for _ in range(rng.randrange(4)))  # noqa: E731
+    changes: list[Callable[[], dict[str, Any]]] = [
+        lambda: {"code": (Instruction(op, ins.args, attrs),)},
+        lambda: {"code": (Instruction(ins.op, (any_int(), any_int()), ins.attrs),)},
+        lambda: {"code": (Instruction(ins.op, ins.args, ins.attrs, any_int()),)},
+        lambda: {"outputs": some()},
+        lambda: {"donate": (any_int(), any_int()), "updates": ((any_int(), any_int()),)},
+        lambda: {"scalars": rng.choice(["", "q", "ff", "fibd" * 100, "\0"])},
+        lambda: {"inputs": ((some(), rng.choice(["float32", "float99", ""])),)},
+        lambda: {"code": p.code * rng.randrange(2, 200)},
+    ]
+    if rng.randrange(9) == 0:
+        return Program((), "", (Instruction(op, (), attrs),), (0,), (), ())
+    return msgspec.structs.replace(p, **rng.choice(changes)())
 
 
 def borrowing_program() -> tuple[Program, tuple[Any, ...]]:
@@ -245,21 +211,21 @@ class Liar:
 
     def entrance(self) -> list[Frames]:
         """What a good client would say first."""
-        said: list[Any] = [Hello(VERSION, "", "hostile")]
+        said: list[Any] = [msg.Hello(msg.VERSION, "", "hostile")]
         right = [(program(self.rng), (1.0,)) for _ in range(3)]
         for p, scalars in [*right, *(each for _ in range(20) if runs((each := any_program(self.rng))[0]))]:
             self.good[p.hash()] = p, scalars
-            said.append(Define(p))
-        return [messages.encode(m) for m in said]
+            said.append(msg.Define(p))
+        return [msg.encode(m) for m in said]
 
     def heard(self, message: Any) -> None:
         """Learn from the answers."""
-        if isinstance(message, CallDone):
+        if isinstance(message, msg.CallDone):
             self.ran += message.seq - self.done
             self.done = message.seq
-        elif isinstance(message, Need):
+        elif isinstance(message, msg.Need):
             self.stuck = True
-        elif isinstance(message, Rejected) and (found := re.search("the (next|last) .* is (\\d+)$", message.text)):
+        elif isinstance(message, msg.Rejected) and (found := re.search("the (next|last) .* is (\\d+)$", message.text)):
             if found[1] == "next":
                 self.seq = int(found[2]) - 1
             else:
@@ -272,7 +238,7 @@ class Liar:
         return rng.choice([0, 1, 2, 3, known, known, known, rng.getrandbits(8), rng.getrandbits(62), -1])
 
     def some_ids(self) -> bytes:
-        packed = pack_ids(self.id() for _ in range(self.rng.randrange(4)))
+        packed = msg.pack_ids(self.id() for _ in range(self.rng.randrange(4)))
         return packed if self.rng.random() < 0.9 else packed + b"odd"
 
     def new_id(self) -> int:
@@ -286,10 +252,15 @@ class Liar:
     def session(self) -> int:
         return self.rng.choice([0, self.victim, self.victim, self.rng.getrandbits(4)])
 
+    def but_for_one(self, right: Any, lies: dict[str, Any]) -> Any:
+        """A message in which one field is wrong."""
+        name = self.rng.choice(list(lies))
+        return msgspec.structs.replace(right, **{name: lies[name]})
+
     def wrong(self) -> Frames:
         """A well-formed message with something wrong in it, most of the time."""
         message, payload = getattr(self, self.rng.choices(SAYINGS, WEIGHTS)[0])()
-        return messages.encode(message, payload)
+        return msg.encode(message, payload)
 
     def garbled(self) -> Frames:
         """Bytes that were a message once, or never."""
@@ -315,18 +286,18 @@ class Liar:
     # --- what it says ---
 
     def hello(self) -> Any:
-        return self.rng.choice([Hello(VERSION, "", "again"), WorkerHello(VERSION, "", "x", True)]), None
+        return self.rng.choice([msg.Hello(msg.VERSION, "", "again"), msg.WorkerHello(msg.VERSION, "", "x", True)]), None
 
     def define(self) -> Any:
         p = any_program(self.rng)[0] if self.rng.random() < 0.5 else wrong_program(self.rng)
-        return Define(p, self.rng.random() < 0.5), None
+        return msg.Define(p, self.rng.random() < 0.5), None
 
     def call(self) -> Any:
         rng = self.rng
         name = rng.choice(list(self.good)) if self.good else rng.randbytes(16)
         p, scalars = self.good.get(name) or (program(rng), (1.0,))
-        inputs = pack_ids([rng.choice(self.ids)] * len(p.inputs)) if self.ids else b""
-        right = Call(0, self.seq + 1, name, inputs, scalars, self.new_id(), b"", 0)
+        inputs = msg.pack_ids([rng.choice(self.ids)] * len(p.inputs)) if self.ids else b""
+        right = msg.Call(0, self.seq + 1, name, inputs, scalars, self.new_id(), b"", 0)
         self.next_id += len(p.outputs)
         if rng.random() < 0.3:
             self.seq += 1
@@ -336,18 +307,17 @@ class Liar:
             "session": self.session(), "seq": self.number(), "inputs": self.some_ids(), "outputs": self.id(),
             "program": rng.randbytes(16 if rng.random() < 0.02 else rng.choice([0, 15, 17])), "frees": self.some_ids(),
             "scalars": rng.choice([(), (1,), (True,), (b"x" * 5000,), (float("nan"), 2), (1 << 63,), (1.0,) * 500]),
-            "acked": self.number(), "refused": Failure("OutOfMemory", "so I say"), "root": self.id(),
+            "acked": self.number(), "refused": msg.Failure("OutOfMemory", "so I say"), "root": self.id(),
         }  # fmt: skip
-        name = rng.choice(list(lies))
-        return msgspec.structs.replace(right, **{name: lies[name]}), None
+        return self.but_for_one(right, lies), None
 
     def free(self) -> Any:
-        return Free(self.session(), self.some_ids()), None
+        return msg.Free(self.session(), self.some_ids()), None
 
     def chunk(self) -> Any:
         rng = self.rng
         n = rng.randrange(1, 5)
-        right = Chunk(0, self.new_id(), 0, 4 * n, (n,), "float32")
+        right = msg.Chunk(0, self.new_id(), 0, 4 * n, (n,), "float32")
         if rng.random() < 0.3:
             self.ids = [*self.ids[-5:], right.key]
             return right, rng.randbytes(4 * n)
@@ -356,8 +326,7 @@ class Liar:
             "shape": rng.choice([(n + 1,), (), (-1,), (1 << 60,), (1 << 31, 1 << 31), (0,), (1,) * 100]),
             "dtype": rng.choice(["int8", "float64", "float99", ""]),
         }  # fmt: skip
-        name = rng.choice(list(lies))
-        lie = msgspec.structs.replace(right, **{name: lies[name]})
+        lie = self.but_for_one(right, lies)
         if rng.random() < 0.01:  # in a ring, or so it says; without one it has begun what it will not end
             self.stuck = True
             return msgspec.structs.replace(lie, slot=rng.choice([0, 1, SLOTS - 1, SLOTS, 1 << 40])), None
@@ -369,42 +338,42 @@ class Liar:
         if self.ring is None or rng.random() < 0.1:
             self.ring = make_ring(1)
         assert self.ring is not None
-        right = Share(0, rng.randrange(3), self.ring.fd, self.ring.name)
+        right = msg.Share(0, rng.randrange(3), self.ring.fd, self.ring.name)
         lies: dict[str, Any] = {
             "fd": rng.choice([0, 1, 2, 3, 4, 5, -1, 1 << 40]), "name": rng.choice(["", "gt-", "gt-" + "0" * 32, "/"]),
             "pid": self.number(), "session": self.session(), "ring": self.number(),
         }  # fmt: skip
-        name = rng.choice(list(lies))
-        return right if rng.random() < 0.3 else msgspec.structs.replace(right, **{name: lies[name]}), None
+        return right if rng.random() < 0.3 else self.but_for_one(right, lies), None
 
     def fetch(self) -> Any:
         request = self.number() if self.rng.random() < 0.5 else self.new_id()
         slots = self.rng.choice([(), (), (0,), (0, 1, 2), (SLOTS,), (-1,), (1 << 40,), (7,) * 300])
-        return Fetch(self.session(), request, self.id(), self.rng.randrange(3), slots), None
+        return msg.Fetch(self.session(), request, self.id(), self.rng.randrange(3), slots), None
 
     def small_talk(self) -> Any:
         rng = self.rng
         return rng.choice([
-            Cancel(self.session(), self.number()), ChunkAck(self.session(), self.number(), rng.random() < 0.5),
-            GetStats(self.number()),
+            msg.Cancel(self.session(), self.number()), msg.ChunkAck(self.session(), self.number(), rng.random() < 0.5),
+            msg.GetStats(self.number()),
         ]), None  # fmt: skip
 
     def as_another(self) -> Any:
         """What only a worker or the dispatcher may say."""
-        rng, failure = self.rng, Failure("LostError", "so I say")
+        rng, failure = self.rng, msg.Failure("LostError", "so I say")
         return rng.choice([
-            CallDone(self.session(), self.number(), self.number()), Need(rng.randbytes(16)), Forget(rng.randbytes(16)),
-            CallFailed(self.session(), self.number(), self.number(), failure), CloseSession(self.victim),
-            FetchFailed(self.session(), self.number(), failure), Stats(self.number(), {"a": [1, {}]}),
-            Refused("no"), Rejected("no"), WorkerWelcome(VERSION, 1), Shared(self.session(), self.number(), True),
+            msg.CallDone(self.session(), self.number(), self.number()), msg.Need(rng.randbytes(16)),
+            msg.Forget(rng.randbytes(16)), msg.CallFailed(self.session(), self.number(), self.number(), failure),
+            msg.CloseSession(self.victim), msg.FetchFailed(self.session(), self.number(), failure),
+            msg.Stats(self.number(), {"a": [1, {}]}), msg.Refused("no"), msg.Rejected("no"),
+            msg.WorkerWelcome(msg.VERSION, 1), msg.Shared(self.session(), self.number(), True),
         ]), None  # fmt: skip
 
 
 SAYINGS = ["hello", "define", "call", "free", "chunk", "share", "fetch", "small_talk", "as_another"]
 WEIGHTS = [2, 10, 30, 8, 20, 4, 12, 6, 12]
 OVERSIZED: list[Frames] = [
-    [messages.encode(Chunk(0, 1, 0, CHUNK + 1, (CHUNK + 1,), "int8"))[0], bytes(CHUNK + 1)],
-    [bytes(MAX_FRAME)],
+    [msg.encode(msg.Chunk(0, 1, 0, msg.CHUNK + 1, (msg.CHUNK + 1,), "int8"))[0], bytes(msg.CHUNK + 1)],
+    [bytes(msg.MAX_FRAME)],
 ]
 
 

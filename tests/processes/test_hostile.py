@@ -10,21 +10,8 @@ from typing import Any
 
 import pytest
 
-from gt.transport import connect, messages
-from gt.transport.messages import (
-    CHUNK,
-    MAX_FRAME,
-    VERSION,
-    Call,
-    CallDone,
-    CallFailed,
-    Define,
-    Hello,
-    Refused,
-    Rejected,
-    Welcome,
-    WorkerHello,
-)
+from gt.transport import connect
+from gt.transport import messages as msg
 
 from .hostile import ECHO, OVERSIZED, Liar, UnixPeer, ZmqPeer, borrowing_program, garbage
 from .running import DEADLINE_S, Process, answer, children, greet
@@ -88,7 +75,7 @@ class Attacker:
                 self.peer.send(frames)
         elif dice < 0.95:
             # Two of these are a worker that the server believes in, until it garbles something.
-            self.peer.send(messages.encode(WorkerHello(VERSION, "", "fake", self.rng.random() < 0.5)))
+            self.peer.send(msg.encode(msg.WorkerHello(msg.VERSION, "", "fake", self.rng.random() < 0.5)))
 
     def attack(self, count: int, wrong: bool) -> None:
         if self.peer is None:
@@ -108,11 +95,11 @@ class Attacker:
             came = self.peer.receive(DEADLINE_S)
             assert came != [], "the server does not answer"
             for m in came or ():
-                self.errors += isinstance(m, (Refused, Rejected))
+                self.errors += isinstance(m, (msg.Refused, msg.Rejected))
                 self.liar.heard(m)
-            if came is None or any(isinstance(m, Refused) for m in came):
+            if came is None or any(isinstance(m, msg.Refused) for m in came):
                 self.close()
-            elif any(isinstance(m, Rejected) and m.text.startswith("Welcome is not allowed") for m in came):
+            elif any(isinstance(m, msg.Rejected) and m.text.startswith("Welcome is not allowed") for m in came):
                 return
 
     def close(self) -> None:
@@ -129,10 +116,10 @@ def warm_up(address: str) -> None:
     """Have the worker load what it may need: meanwhile nobody's calls would run."""
     p, scalars = borrowing_program()
     with closing(connect(address)) as channel:
-        channel.send(Hello(VERSION, "", "first"))
-        channel.send(Define(p))
-        channel.send(Call(0, 1, p.hash(), b"", scalars, 1, b"", 0))
-        while not isinstance(answer(channel), (CallDone, CallFailed)):
+        channel.send(msg.Hello(msg.VERSION, "", "first"))
+        channel.send(msg.Define(p))
+        channel.send(msg.Call(0, 1, p.hash(), b"", scalars, 1, b"", 0))
+        while not isinstance(answer(channel), (msg.CallDone, msg.CallFailed)):
             pass
 
 
@@ -188,26 +175,30 @@ def test_a_flood_of_false_messages(serve: Serve, start: Start, tmp_path: Path, w
 def test_messages_that_are_too_large_or_of_another_version(serve: Serve, tmp_path: Path, wire: str) -> None:
     server, address = serve(*where(wire, tmp_path))
 
-    for hello in (Hello(VERSION + 1, "", "new"), Hello(0, "", "old"), WorkerHello(VERSION + 1, "", "x", True)):
+    for hello in (
+        msg.Hello(msg.VERSION + 1, "", "new"),
+        msg.Hello(0, "", "old"),
+        msg.WorkerHello(msg.VERSION + 1, "", "x", True),
+    ):
         with closing(connect(address)) as channel:
             channel.send(hello)
             refused = answer(channel)
-            assert isinstance(refused, Refused)
-            assert f"speaks version {VERSION} of GT's protocol, the other side {hello.version}" in refused.text
+            assert isinstance(refused, msg.Refused)
+            assert f"speaks version {msg.VERSION} of GT's protocol, the other side {hello.version}" in refused.text
 
     new: Any = ZmqPeer(address) if wire == "tcp" else UnixPeer(address)
     with closing(new):
-        new.send(messages.encode(Hello(VERSION, "", "test")))
-        assert isinstance(new.receive(DEADLINE_S)[0], Welcome)
-        reasons = [f"a payload of at most {CHUNK} bytes", "not a message"]
+        new.send(msg.encode(msg.Hello(msg.VERSION, "", "test")))
+        assert isinstance(new.receive(DEADLINE_S)[0], msg.Welcome)
+        reasons = [f"a payload of at most {msg.CHUNK} bytes", "not a message"]
         for frames, reason in zip(OVERSIZED, reasons, strict=True):
             new.send(frames)
             (rejected,) = new.receive(DEADLINE_S)
-            assert isinstance(rejected, Rejected)
+            assert isinstance(rejected, msg.Rejected)
             assert reason in rejected.text
         # What is larger than any frame is not even read: the connection ends.
-        new.send([bytes(MAX_FRAME + 1)])
+        new.send([bytes(msg.MAX_FRAME + 1)])
         assert new.receive(DEADLINE_S) is None
 
-    assert isinstance(greet(address), Welcome)
+    assert isinstance(greet(address), msg.Welcome)
     server.stop()

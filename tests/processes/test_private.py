@@ -14,7 +14,7 @@ from gt import config
 from gt.config import Config
 from gt.errors import StartError
 from gt.server import PrivateServer, start_private
-from gt.server.workers import choose_devices, count_gpus, last_line
+from gt.server.workers import count_gpus, last_line
 from gt.transport.messages import Refused, Welcome
 
 from .running import Process, alive, children, greet, until, until_gone
@@ -179,27 +179,25 @@ def test_a_client_without_standard_streams(start: Start, tmp_path: Path) -> None
     assert start("-c", BARE, GT_ENGINE="numpy", TMPDIR=str(tmp_path)).end()[0] == 7
 
 
-def test_torch_not_installed(settings: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("module", "why"),
+    [
+        ("torch", "the torch engine needs torch: pip install 'gt[torch]', or use --engine numpy"),
+        ("zmq", "ImportError: it is broken"),
+    ],
+)
+def test_a_module_that_cannot_be_imported(
+    settings: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, why: str
+) -> None:
+    """The engine cannot be loaded; or the server dies before it can speak. Nothing is left but the broken module."""
     shim = tmp_path / "shim"
     shim.mkdir()
-    (shim / "torch.py").write_text("raise ImportError('no torch here')\n")
+    (shim / f"{module}.py").write_text("raise ImportError('it is broken')\n")
     monkeypatch.setenv("PYTHONPATH", str(shim), prepend=os.pathsep)
     with pytest.raises(StartError) as caught:
         start_private(config.replace(settings, engine="torch"))
-    why = "the torch engine needs torch: pip install 'gt[torch]', or use --engine numpy"
     assert str(caught.value) == f"cannot start a private server: {why}"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["shim"]
-
-
-def test_a_server_that_dies_before_it_can_speak(
-    settings: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shim = tmp_path / "shim"
-    shim.mkdir()
-    (shim / "zmq.py").write_text("raise ImportError('zmq is broken')\n")
-    monkeypatch.setenv("PYTHONPATH", str(shim), prepend=os.pathsep)
-    with pytest.raises(StartError, match=r"^cannot start a private server: ImportError: zmq is broken$"):
-        start_private(settings)
 
 
 def test_time_out(settings: Config, tmp_path: Path) -> None:
@@ -217,15 +215,6 @@ def test_a_long_temporary_directory(settings: Config, tmp_path: Path, monkeypatc
         assert isinstance(greet(server.address, server.token), Welcome)
     finally:
         server.close()
-
-
-def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gt.server.workers.count_gpus", lambda: 2)
-    assert choose_devices("torch", "") == ["cuda:0", "cuda:1"]
-    assert choose_devices("torch", "cpu") == ["cpu"]
-    assert choose_devices("numpy", "") == [""]
-    monkeypatch.setattr("gt.server.workers.count_gpus", lambda: 1)
-    assert choose_devices("torch", "") == [""], "the engine takes the GPU if its torch can use one"
 
 
 @pytest.mark.parametrize(

@@ -69,13 +69,17 @@ def rings_of(pid: int) -> list[str]:
     return found
 
 
+def check_large(start: Start, address: str, before: str = "", **env: str) -> None:
+    """Large tensors of a client are right, there and back."""
+    assert start("-c", before + GOOD, address, **env).end(120) == (0, "right\n", "")
+
+
 @pytest.mark.parametrize("share", ["1", "0"])
 def test_large_tensors_are_whole_either_way(serve_here, start: Start, tmp_path: Path, share: str) -> None:
     log = tmp_path / "log"
     server, address = serve_here("--workers", "1", GT_INSTRUCTION_LOG=str(log))
     (worker,) = server.workers
-    user = start("-c", GOOD, address, GT_SHARE_MEMORY=share)
-    assert user.end(120) == (0, "right\n", "")
+    check_large(start, address, GT_SHARE_MEMORY=share)
     assert ("in slot" in log.read_text()) == (share == "1")
     until(lambda: rings_of(worker) == [], "the end of the ring")
 
@@ -84,13 +88,9 @@ def test_a_worker_that_cannot_look_gets_the_bytes(serve_here, start: Start, tmp_
     """Here because the client names its ring wrongly."""
     log = tmp_path / "log"
     _, address = serve_here("--workers", "1", GT_INSTRUCTION_LOG=str(log))
-    hide = "import gt.transport.shared as s; made = s.make_ring\n"
-    hide += (
-        "import gt.client.session.transfers as t\ndef bad(n):\n    r = made(n); r.name = 'gt-' + '0' * 32; return r\n"
-    )
-    hide += "t.make_ring = bad\n"
-    user = start("-c", hide + GOOD, address)
-    assert user.end(120) == (0, "right\n", "")
+    hide = "import gt.client.session.transfers as t\nmade = t.make_ring\n"
+    hide += "def bad(n):\n    r = made(n); r.name = 'gt-' + '0' * 32; return r\nt.make_ring = bad\n"
+    check_large(start, address, hide)
     said = log.read_text()
     assert ": no" in said
     assert "in slot" not in said
@@ -99,8 +99,7 @@ def test_a_worker_that_cannot_look_gets_the_bytes(serve_here, start: Start, tmp_
 def test_over_tcp_nothing_is_shared(serve: Callable[..., Any], start: Start, tmp_path: Path) -> None:
     log = tmp_path / "log"
     _, address = serve("--workers", "1", GT_INSTRUCTION_LOG=str(log))
-    user = start("-c", GOOD, address)
-    assert user.end(120) == (0, "right\n", "")
+    check_large(start, address)
     assert "Share" not in log.read_text()
 
 
@@ -203,8 +202,7 @@ def test_a_client_is_killed_in_the_middle(serve_here, start: Start, wait_s: floa
         user.end()
     until(lambda: rings_of(worker) == [], "the end of their rings")
     assert alive(worker)
-    good = start("-c", GOOD, address)
-    assert good.end(120) == (0, "right\n", "")
+    check_large(start, address)
 
 
 LOSER = """
@@ -255,7 +253,6 @@ def test_a_client_cannot_make_the_worker_read_the_ring_of_another(serve_here, st
         thief.send(Hello(VERSION, "", "thief"))
         assert isinstance(answer(thief), Welcome)
         own = make_ring(3)
-        assert own is not None
         thief.send(Chunk(0, 1, 0, 8, (1,), "float64"), bytes(8))  # a place on the worker
         assert answer(thief) == ChunkAck(0, 1, True)
         for lie in (Share(0, 1, fd, name, victim.pid), Share(0, 2, own.fd, name, victim.pid), Share(0, 2, 10**6, name)):
@@ -271,7 +268,6 @@ def test_a_client_cannot_make_the_worker_read_the_ring_of_another(serve_here, st
         assert answer(thief) == ChunkAck(0, 3, True)
         thief.send(Fetch(0, 1, 3))
         got = thief.receive(DEADLINE_S)
-        assert got is not None
         assert bytes(got[1] or b"") == b"\7" * 8
         fd = own.fd
         del own

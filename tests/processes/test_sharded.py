@@ -1,18 +1,15 @@
-"""Sessions over several real workers: meshes, layouts, training, checkpoints, and what happens when one is lost."""
+"""Sessions over several real workers: how they come to them, and tensors that go to them in chunks."""
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 import gt
-from gt.errors import ArgumentError, GTError, LostError, OutOfMemory, StateError
-from tests.client.mesh.sharded_training import WAYS, train
+from gt.errors import ArgumentError, StateError
 
 from .running import Process, output_of
 
@@ -84,9 +81,8 @@ print(big.layout, small.layout, (big * 2).layout, big.sum().item())
 
 
 def test_auto_shard_splits_what_is_uploaded() -> None:
-    assert (
-        output_of(["-c", AUTO], GT_ENGINE="numpy", GT_AUTO_SHARD="1", GT_WORKERS="2") == "[100@x] [] [100@x] 100000.0\n"
-    )
+    out = output_of(["-c", AUTO], GT_ENGINE="numpy", GT_AUTO_SHARD="1", GT_WORKERS="2")
+    assert out == "[100@x] [] [100@x] 100000.0\n"
 
 
 # --- tensors ------------------------------------------------------------------------------------------
@@ -97,44 +93,3 @@ def test_large_ones_go_in_chunks(four: str) -> None:
     a = np.random.default_rng(0).integers(0, 1 << 30, size=(1001, 777))
     for layout in ({0: "x"}, {1: "x"}, ""):
         np.testing.assert_array_equal(gt.from_numpy(a, layout=layout).numpy(), a)
-
-
-def test_training_gives_the_losses_of_one_worker(four: str) -> None:
-    """All that a step needs, between processes: the rest of it is tested in one (tests/client)."""
-    gt.connect(four, mesh={"x": 2, "y": 2})
-    batch, layouts = WAYS["both"]
-    got = train(3, batch, layouts)[0]
-    gt.connect(four)
-    np.testing.assert_allclose(got, train(3, None, {})[0], rtol=1e-9)
-
-
-# --- failures -----------------------------------------------------------------------------------------
-
-
-def test_out_of_memory_on_one_worker_changes_nothing(serve: Serve) -> None:
-    gt.connect(serve("--workers", "2", GT_FAKE_MEMORY=str(1 << 22))[1], mesh={"x": 2})
-    w = gt.shard_(gt.nn.Parameter(gt.ones(64, 64)), {0: "x"})
-    before = w.detach().numpy()
-    with gt.no_grad():
-        w.add_((gt.ones(64, 20000) @ gt.ones(20000, 64)).sum())
-    with pytest.raises(OutOfMemory):
-        w.detach().numpy()
-    np.testing.assert_array_equal(w.detach().numpy(), before)
-    assert (w * 2).sum().item() == 2 * 64 * 64
-
-
-def test_a_lost_worker_takes_its_parts(serve: Serve) -> None:
-    _, address = serve("--workers", "3")
-    gt.connect(address, mesh={"x": 2})
-    split = gt.from_numpy(ROWS, layout={0: "x"})
-    whole = gt.from_numpy(ROWS, layout="")
-    split.numpy(), whole.numpy()
-    about = gt.debug.get_worker_stats()["workers"][str(gt.mesh().workers[1])]
-    os.kill(about["pid"], signal.SIGKILL)
-    with pytest.raises(LostError):
-        split.sum().item()
-    with pytest.raises(GTError, match=r"gt\.mesh"):
-        gt.ones(3).sum().item()
-    np.testing.assert_array_equal(whole.numpy(), ROWS)
-    gt.mesh(x=2)
-    np.testing.assert_allclose(gt.shard(whole, {0: "x"}).sum().item(), ROWS.sum())

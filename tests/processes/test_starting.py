@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gt.transport.messages import VERSION, Refused, Welcome
+from gt.transport.messages import Refused, Welcome
 
 from .running import DEADLINE_S, Process, alive, children, greet, until_gone
 
@@ -191,14 +191,6 @@ def test_token(serve: Serve, start: Start) -> None:
     assert "wrong token" in said
     for pid in [server.pid, *children(server.pid)]:
         assert b"sesame" not in Path(f"/proc/{pid}/cmdline").read_bytes()
-
-
-def test_another_version(serve: Serve) -> None:
-    _, address = serve()
-    refused = greet(address, version=VERSION + 1)
-    assert isinstance(refused, Refused)
-    assert f"version {VERSION} " in refused.text
-    assert f"{VERSION + 1}" in refused.text
 
 
 def test_a_local_worker_that_cannot_start_ends_the_server(start: Start) -> None:

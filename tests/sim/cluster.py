@@ -22,20 +22,12 @@ from gt.client.programs.pending import use
 from gt.client.record import recorder as recording
 from gt.client.session import connecting
 from gt.client.session import session as sessions
-from gt.dispatcher.events import (
-    BadFramesCame,
-    CheckProgram,
-    Disconnect,
-    MakePlan,
-    MessageCame,
-    PeerLost,
-    Send,
-    TimePassed,
-)
+from gt.dispatcher import events as ev
 from gt.dispatcher.machine import Machine
 from gt.dispatcher.plans import work_off
 from gt.errors import ServerError
 from gt.transport import messages
+from gt.transport import messages as msg
 from gt.transport.messages import VERSION, Refused, Share, WorkerHello, WorkerWelcome
 from gt.worker import engines
 from gt.worker.core import WorkerCore
@@ -104,20 +96,8 @@ class SimWorker:
         self.dead = False
         memory = settings.worker_memory or 1 << 40
         for link, control in ((self.control, True), (self.results, False)):
-            link.send(
-                WorkerHello(
-                    VERSION,
-                    settings.token,
-                    f"link{number}",
-                    control,
-                    self.engine.name,
-                    "cpu",
-                    memory,
-                    "sim",
-                    number,
-                    "sim",
-                )
-            )
+            about = (self.engine.name, "cpu", memory, "sim", number, "sim")
+            link.send(WorkerHello(VERSION, settings.token, f"link{number}", control, *about))
 
     def step(self) -> bool:
         out = self.core.step()
@@ -150,7 +130,7 @@ class Cluster:
         self.links: dict[bytes, Link] = {}
         self.workers: list[SimWorker] = []
         self.hall = MemoryHub()  #: where workers run collectives
-        self.checks: deque[CheckProgram | MakePlan] = deque()
+        self.checks: deque[ev.CheckProgram | ev.MakePlan] = deque()
         self.now_s = 0.0
         self.moves = 0
         self.idle = 0
@@ -161,7 +141,7 @@ class Cluster:
         self.while_waiting: Callable[[Link], None] = lambda link: self.move_or_hang()
         self.check_invariants = seed is not None
         self.refuse_rings = 0.0  # how often a worker cannot open what a client shares
-        self._handle(TimePassed(0.0))
+        self._handle(ev.TimePassed(0.0))
         for _ in range(workers):
             self.add_worker()
 
@@ -260,24 +240,24 @@ class Cluster:
 
     def pass_time(self, seconds: float) -> None:
         self.now_s += seconds
-        self._handle(TimePassed(self.now_s))
+        self._handle(ev.TimePassed(self.now_s))
 
     def _deliver(self, link: Link) -> None:
         frames = link.up.popleft()
         if frames is LOST:
             self.links.pop(link.peer, None)
-            self._handle(PeerLost(link.peer))
+            self._handle(ev.PeerLost(link.peer))
             return
         try:
-            message, payload = messages.decode(frames)
-        except messages.BadMessage as e:
-            self._handle(BadFramesCame(link.peer, str(e)))
+            message, payload = msg.decode(frames)
+        except msg.BadMessage as e:
+            self._handle(ev.BadFramesCame(link.peer, str(e)))
         else:
             if isinstance(message, Share):
                 refused = self.random is not None and self.random.random() < self.refuse_rings
                 pid = self.random.choice([0, 1, os.getppid()]) if refused else os.getpid()  # type: ignore[union-attr]
                 message = msgspec.structs.replace(message, pid=pid)
-            self._handle(MessageCame(link.peer, message, payload))
+            self._handle(ev.MessageCame(link.peer, message, payload))
 
     @staticmethod
     def _deliver_down(link: Link) -> None:
@@ -291,16 +271,16 @@ class Cluster:
         if self.watch is not None:
             self.watch(event, actions)
         for action in actions:
-            if isinstance(action, Send):
+            if isinstance(action, ev.Send):
                 link = self.links.get(action.peer)
                 if isinstance(action.message, WorkerWelcome) and (link is None or link.closed):
                     self.hall.kill(action.message.worker)  # it died before it knew its number
                 if link is not None and not link.closed:
                     data = None if action.payload is None else bytes(action.payload)
-                    link.down.append(messages.encode(action.message, data))
-            elif isinstance(action, CheckProgram | MakePlan):
+                    link.down.append(msg.encode(action.message, data))
+            elif isinstance(action, ev.CheckProgram | ev.MakePlan):
                 self.checks.append(action)
-            elif isinstance(action, Disconnect):
+            elif isinstance(action, ev.Disconnect):
                 link = self.links.pop(action.peer, None)
                 if link is not None:
                     link.cut = True

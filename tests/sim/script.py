@@ -83,6 +83,10 @@ def _value(tensor: Any) -> Any:
     return tensor._v or tensor._read()
 
 
+class NothingFits(Exception):
+    """No variable is there for an action; something is created instead."""
+
+
 class Thread:
     """One thread of a client. `act` does its next action."""
 
@@ -105,17 +109,19 @@ class Thread:
         name = self.rng.choices(list(self.actions), list(self.actions.values()))[0]
         try:
             getattr(self, name)()
+        except NothingFits:
+            self.create()
         finally:
             self.session.claims = [c for c in self.session.claims if c[0] is not self]
 
     # --- variables ---
 
-    def pick(self, size: int = 0, write: bool = False) -> Variable | None:
+    def pick(self, size: int = 0, write: bool = False) -> Variable:
         """A variable to read in this action, or to write to."""
         taken = [cell for thread, cell, writes in self.session.claims if thread is not self and (write or writes)]
         found = [v for v in self.variables if (not size or v.tensor.shape == (size,)) and v.memory not in taken]
         if not found:
-            return None
+            raise NothingFits
         var = found[int(self.rng.random() * len(found))]
         self.session.claims.append((self, var.memory, write))
         return var
@@ -179,25 +185,19 @@ class Thread:
 
     def compute(self) -> None:
         a = self.pick()
-        if a is None:
-            return self.create()
         x = self.read(a)
         do, plain = UNARY[int(self.rng.random() * len(UNARY))]
         self.add(do(a.tensor), Node(plain, (x,)))
 
     def scale(self) -> None:
         a = self.pick()
-        if a is None:
-            return self.create()
         s = self.rng.uniform(-1, 1)
         x = self.read(a)
         self.add(a.tensor * s, Node(lambda d: d * s, (x,)))
 
     def combine(self) -> None:
         a = self.pick()
-        b = a and self.pick(a.tensor.shape[0])
-        if a is None or b is None:
-            return self.create()
+        b = self.pick(a.tensor.shape[0])
         x, y = self.read(a), self.read(b)
         do, plain = BINARY[int(self.rng.random() * len(BINARY))]
         self.add(do(a.tensor, b.tensor), Node(plain, (x, y)))
@@ -212,9 +212,7 @@ class Thread:
 
     def update(self) -> None:
         a = self.pick(write=True)
-        b = a and self.pick(a.tensor.shape[0])
-        if a is None or b is None:
-            return self.create()
+        b = self.pick(a.tensor.shape[0])
         x, y = self.read(a), self.read(b)
         kind = self.rng.random()
         if kind < 0.4:
@@ -231,9 +229,7 @@ class Thread:
     def step(self) -> None:
         """A step of an optimizer: an update that an engine may write over its input."""
         a = self.pick(write=True)
-        b = a and self.pick(a.tensor.shape[0])
-        if a is None or b is None:
-            return self.create()
+        b = self.pick(a.tensor.shape[0])
         x, y = self.read(a), self.read(b)
         lr = self.rng.uniform(0, 0.1)
         a.tensor._write(TABLE["sgd"](a.tensor, b.tensor, lr, 0.5))
@@ -242,8 +238,6 @@ class Thread:
     def index(self) -> None:
         """Elements by number; sometimes a number is too large."""
         a = self.pick()
-        if a is None:
-            return self.create()
         n = a.tensor.shape[0]
         numbers = np.asarray([self.rng.randrange(n) for _ in range(n)])
         bad = self.fails and self.rng.random() < 0.4
@@ -254,10 +248,10 @@ class Thread:
         picked = gt.gather(a.tensor, 0, where)
         made = Node(lambda d, i: d[i], (x, i), "IndexOutOfRange" if bad else "")
         node = self.oracle.recorded(_value(picked), made)
-        b = self.pick(n, write=True) if self.rng.random() < 0.7 else None
-        if b is None:
+        if self.rng.random() >= 0.7:
             self.add(picked, node)
         else:
+            b = self.pick(n, write=True)
             y = self.read(b)
             if self.rng.random() < 0.5:
                 b.tensor.add_(picked)
@@ -269,8 +263,8 @@ class Thread:
     def relapse(self) -> None:
         """A step that fails on one of two twins, which then share memory; later one that succeeds."""
         a = self.pick(SMALL, write=True)
-        if a is None or a.base is not None or not self.fails:
-            return self.create()
+        if a.base is not None or not self.fails:
+            raise NothingFits
         twin = Variable(copy.deepcopy(a.tensor), Cell(self.read(a)))
         self.variables.append(twin)
         for where in (SMALL, 0):
@@ -292,16 +286,14 @@ class Thread:
     def hog(self) -> None:
         """More memory than there is, where there is a limit."""
         a = self.pick(write=True)
-        if a is None or not self.limited or not self.fails:
-            return self.create()
+        if not self.limited or not self.fails:
+            raise NothingFits
         x = self.read(a)
         a.tensor.add_(gt.zeros(HUGE, dtype=gt.float64).sum())
         self.write(a, Node(None, (x,), "OutOfMemory"))
 
     def view(self) -> None:
         a = self.pick(SMALL)
-        if a is None:
-            return self.create()
         start = self.rng.randrange(SMALL - 1)
         part = slice(start, start + 2)
         x = self.read(a)
@@ -310,8 +302,8 @@ class Thread:
     def share(self) -> None:
         """Another variable on the same memory, or on a copy that shares the value."""
         a = self.pick()
-        if a is None or a.base is not None or len(self.variables) > VARIABLES:
-            return self.create()
+        if a.base is not None or len(self.variables) > VARIABLES:
+            raise NothingFits
         node = self.read(a)
         if self.rng.random() < 0.5:
             self.variables.append(Variable(a.tensor.detach(), a.cell))
@@ -328,10 +320,9 @@ class Thread:
 
     def fetch(self) -> None:
         a = self.pick()
-        if a is not None and a.base is None:
+        if a.base is None:
             self.session.claims.pop()  # it is fetched as it is now: another thread may write to it meanwhile
-        if a is not None:
-            self.fetch_one(a)
+        self.fetch_one(a)
 
     def fetch_one(self, var: Variable) -> None:
         node = self.read(var)
@@ -366,8 +357,8 @@ class Thread:
     def pin(self) -> None:
         """Say how a value shall lie."""
         a = self.pick()
-        if a is None or "" not in self.session.meshes.by_name:
-            return self.create()
+        if "" not in self.session.meshes.by_name:
+            raise NothingFits
         node = self.read(a)
         n = a.tensor.shape[0]
         made = gt.shard(a.tensor, {0: "x"}) if self.rng.random() < 0.7 else gt.shard(a.tensor, "[]")

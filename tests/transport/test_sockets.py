@@ -8,18 +8,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import pytest
 import zmq
 
 from gt.errors import ServerError, StartError
 from gt.transport import messages
+from gt.transport import messages as msg
 from gt.transport.messages import CHUNK, MAX_FRAME, Chunk, GetStats
 from gt.transport.router import SETTLE_S, Router
 from gt.transport.sockets import SocketChannel, endpoint
 
-from .wires import DEADLINE_S, Join, joining, next_message, until_lost
+from .wires import DEADLINE_S, Join, next_message, until_lost
 
 
 @pytest.fixture
@@ -29,25 +30,14 @@ def router() -> Iterator[Router]:
     r.close()
 
 
-@pytest.fixture
-def join(router: Router) -> Iterator[Join]:
-    with joining(router) as new:
-        yield new
-
-
-def raw_dealer(router: Router, routing_id: bytes = b"") -> tuple[zmq.Context[zmq.Socket[bytes]], zmq.Socket[bytes]]:
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    dealer = context.socket(zmq.DEALER)
-    dealer.linger = 0
-    if routing_id:
-        dealer.setsockopt(zmq.ROUTING_ID, routing_id)
-    dealer.connect(f"tcp://{router.address}")
-    return context, dealer
-
-
-def drop_raw(context: zmq.Context[zmq.Socket[bytes]], dealer: zmq.Socket[bytes]) -> None:
-    dealer.close(0)
-    context.term()
+@contextmanager
+def raw_dealer(router: Router, routing_id: bytes = b"") -> Iterator[zmq.Socket[bytes]]:
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.linger = 0
+        if routing_id:
+            dealer.setsockopt(zmq.ROUTING_ID, routing_id)
+        dealer.connect(f"tcp://{router.address}")
+        yield dealer
 
 
 def child(router: Router) -> subprocess.Popen[bytes]:
@@ -85,25 +75,23 @@ def test_a_frame_that_is_too_large_ends_that_connection_only(router: Router, joi
     good = join()
     good.send(GetStats(1))
     next_message(router)
-    context, dealer = raw_dealer(router)
-    dealer.send(b"\x93")
-    peer, _ = next_message(router)
-    dealer.send(bytes(MAX_FRAME + 1))
-    assert until_lost(router, peer) == [peer]
-    drop_raw(context, dealer)
+    with raw_dealer(router) as dealer:
+        dealer.send(b"\x93")
+        peer, _ = next_message(router)
+        dealer.send(bytes(MAX_FRAME + 1))
+        assert until_lost(router, peer) == [peer]
     good.send(GetStats(2))
     assert messages.decode(next_message(router)[1])[0] == GetStats(2)
 
 
 @pytest.mark.parametrize("frames", [[b"", b"xx"], [b"a", b"b", b"c"], [b"a"] * 5000, [b"\xc1"], [b"", b"", b""]])
 def test_wrong_frames_do_not_decode(router: Router, frames: list[bytes]) -> None:
-    context, dealer = raw_dealer(router)
-    dealer.send_multipart(frames)
-    _, got = next_message(router)
-    assert len(got) <= messages.MAX_FRAMES + 1
-    with pytest.raises(messages.BadMessage):
-        messages.decode(got)
-    drop_raw(context, dealer)
+    with raw_dealer(router) as dealer:
+        dealer.send_multipart(frames)
+        _, got = next_message(router)
+    assert len(got) <= msg.MAX_FRAMES + 1
+    with pytest.raises(msg.BadMessage):
+        msg.decode(got)
 
 
 @pytest.mark.parametrize(
@@ -132,17 +120,16 @@ def test_what_speaks_another_protocol_ends_that_connection_only(router: Router, 
 
 
 def test_a_peer_that_names_itself_is_cut_off(router: Router) -> None:
-    context, dealer = raw_dealer(router, b"the dispatcher")
-    monitor = dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-    dealer.send_multipart(messages.encode(GetStats(1)))
-    deadline = time.monotonic() + DEADLINE_S
-    while not monitor.poll(10) and time.monotonic() < deadline:
-        assert router.receive() is None
-        assert router.lost() == []
-    assert monitor.poll(0), "its connection was not closed"
-    dealer.disable_monitor()
-    monitor.close(0)
-    drop_raw(context, dealer)
+    with raw_dealer(router, b"the dispatcher") as dealer:
+        monitor = dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        dealer.send_multipart(msg.encode(GetStats(1)))
+        deadline = time.monotonic() + DEADLINE_S
+        while not monitor.poll(10) and time.monotonic() < deadline:
+            assert router.receive() is None
+            assert router.lost() == []
+        assert monitor.poll(0), "its connection was not closed"
+        dealer.disable_monitor()
+        monitor.close(0)
 
 
 def test_loss_by_kill_and_a_descriptor_in_use_again(router: Router) -> None:

@@ -14,7 +14,7 @@ from gt.transport import connect, listen, messages
 from gt.transport.messages import CHUNK, MAX_FRAME, Chunk, GetStats
 from gt.transport.unix import BUFFER, SMALL, SendBuffer, Stream, UnixChannel, UnixRouter, head_of
 
-from .wires import Join, joining, until
+from .wires import Join, until
 
 
 @pytest.fixture
@@ -23,12 +23,6 @@ def router(tmp_path: Path) -> Iterator[UnixRouter]:
     assert isinstance(made, UnixRouter)
     yield made
     made.close()
-
-
-@pytest.fixture
-def join(router: UnixRouter) -> Iterator[Join]:
-    with joining(router) as new:
-        yield new
 
 
 def test_a_stream_may_be_cut_anywhere() -> None:

@@ -14,7 +14,7 @@ from gt.errors import ServerError
 from gt.transport import listen, messages
 from gt.transport.messages import CHUNK, Chunk, GetStats, Refused, Stats
 
-from .wires import DEADLINE_S, AnyRouter, Join, joining, next_message, until_lost
+from .wires import DEADLINE_S, AnyRouter, Join, next_message, until_lost
 
 
 @pytest.fixture(params=["tcp", "unix"])
@@ -22,12 +22,6 @@ def router(request: Any, tmp_path: Path) -> Iterator[AnyRouter]:
     made = listen("127.0.0.1:0" if request.param == "tcp" else f"ipc://{tmp_path}/s")
     yield made
     made.close()
-
-
-@pytest.fixture
-def join(router: AnyRouter) -> Iterator[Join]:
-    with joining(router) as new:
-        yield new
 
 
 def test_messages_pass_both_ways_in_order(router: AnyRouter, join: Join) -> None:
@@ -64,7 +58,6 @@ def test_a_payload_is_relayed_untouched(router: AnyRouter, join: Join, size: int
     message, data = messages.decode(next_message(router)[1])
     router.send(there, messages.encode(message, data))
     got = receiver.receive(DEADLINE_S)
-    assert got is not None
     assert got[0] == message
     assert bytes(got[1] or b"") == payload
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -51,24 +51,39 @@ class Trainer:
         self.optimizer.step()
         return loss.detach(), logits.detach()
 
+    def losses(self, *steps: int, lr: float = 1e-2) -> list[float]:
+        """Of these steps: range(*steps)."""
+        return [self.step(i, lr)[0].item() for i in range(*steps)]
 
-def tiers() -> dict[str, Any]:
+
+def hottest() -> dict[str, Any]:
+    """What the worker says of the program that was called most."""
     (worker,) = gt.debug.get_worker_stats()["workers"].values()
-    return max(worker["programs"].values(), key=lambda p: p["hits"])["tiers"]
+    return max(worker["programs"].values(), key=lambda p: p["hits"])
 
 
-def plain_losses(steps: int, lrs: list[float]) -> list[float]:
+def replays() -> int:
+    return int(hottest()["tiers"]["2"]["hits"])
+
+
+def plainly(run: Callable[[], Any]) -> Any:
+    """What this returns on a worker that captures nothing."""
     with using(Cluster(engine="torch").client()):
-        trainer = Trainer()
-        return [trainer.step(i, lrs[i])[0].item() for i in range(steps)]
+        return run()
+
+
+def plain_losses(steps: int) -> list[float]:
+    return plainly(lambda: Trainer().losses(steps))
 
 
 def test_replays_train_as_plain_code_does(device: Pretend) -> None:
-    lrs = [1e-2 / (1 + i) for i in range(40)]
-    trainer = Trainer()
-    losses = [trainer.step(i, lrs[i])[0].item() for i in range(40)]
-    assert tiers()["2"]["hits"] > 30
-    np.testing.assert_allclose(losses, plain_losses(40, lrs), rtol=1e-5)
+    def run() -> list[float]:
+        trainer = Trainer()
+        return [trainer.step(i, 1e-2 / (1 + i))[0].item() for i in range(40)]
+
+    losses = run()
+    assert replays() > 30
+    np.testing.assert_allclose(losses, plainly(run), rtol=1e-5)
 
 
 def test_an_index_that_was_uploaded_is_looked_at_once(device: Pretend, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,8 +92,7 @@ def test_an_index_that_was_uploaded_is_looked_at_once(device: Pretend, monkeypat
     monkeypatch.setattr(device, "check", lambda *a: checks.append(a) or Pretend.check(device, *a))
     trainer = Trainer()
     trainer.y = gt.from_numpy(np.tile(np.arange(4), 256))  # more than comes by value
-    for i in range(10):
-        trainer.step(i)[0].item()
+    trainer.losses(10)
     assert not checks
     trainer.y = gt.from_numpy(np.tile(np.arange(4), 256)) * 1  # computed: nobody knows
     trainer.step(0)[0].item()
@@ -111,7 +125,7 @@ def test_what_is_kept_stays_as_it_was(device: Pretend) -> None:
         assert np.array_equal(v.numpy(), was)
     for v, was in unread:
         np.testing.assert_allclose(v.numpy(), was, rtol=1e-3, atol=1e-4)
-    assert tiers()["2"]["hits"] > 100
+    assert replays() > 100
 
 
 def test_a_bad_index_changes_nothing(device: Pretend) -> None:
@@ -150,34 +164,28 @@ def test_inputs_that_are_others_every_time_are_copied_in(device: Pretend) -> Non
         x = gt.from_numpy(np.full((64, 8), float(i), np.float32))
         y = ((x * w).exp().log() + 1).sum()
         assert y.item() == pytest.approx(64 * 8 * (i + 1), rel=1e-4)
-    assert tiers()["2"]["hits"] > 15
+    assert replays() > 15
     assert device.captured <= 3
 
 
 def test_two_programs_take_turns_on_the_same_parameters(device: Pretend) -> None:
     """Gradients are accumulated over two programs; both write what the other reads."""
-    a, b = Trainer(), None
-    lrs = [1e-2] * 40
 
-    def run(trainer: Trainer) -> list[float]:
-        out = []
+    def run() -> list[float]:
+        trainer, out = Trainer(), []
         for i in range(40):
             if i % 3 == 0:
                 with gt.no_grad():
                     for p in trainer.model.parameters():
                         p.mul_(0.99)
-            out.append(trainer.step(i, lrs[i])[0].item())
+            out.append(trainer.step(i)[0].item())
         return out
 
-    losses = run(a)
-    with using(Cluster(engine="torch").client()):
-        b = Trainer()
-        np.testing.assert_allclose(losses, run(b), rtol=1e-5)
+    np.testing.assert_allclose(run(), plainly(run), rtol=1e-5)
 
 
 def test_graphs_share_their_memory(device: Pretend) -> None:
     """What one program has made is held while another one runs in the same memory."""
-    x = gt.from_numpy(np.arange(512, dtype=np.float32).reshape(64, 8))
 
     def one(x: Any, a: float) -> Any:
         return ((x * a).sin() + 1).abs().sqrt()
@@ -185,24 +193,23 @@ def test_graphs_share_their_memory(device: Pretend) -> None:
     def two(x: Any, a: float) -> Any:
         return ((x + a).cos() - 1).abs().sqrt() * 2
 
-    first, second = gt.function(one), gt.function(two)
-    with using(Cluster(engine="torch").client()):
-        y = gt.from_numpy(np.arange(512, dtype=np.float32).reshape(64, 8))
-        right = [(one(y, 0.1 * i).numpy(), two(y, 0.1 * i).numpy()) for i in range(20)]
-    for i in range(20):
-        a, b = first(x, 0.1 * i), second(x, 0.1 * i)
-        np.testing.assert_allclose(a.numpy(), right[i][0], rtol=1e-5)
-        np.testing.assert_allclose(b.numpy(), right[i][1], rtol=1e-5)
-    assert tiers()["2"]["hits"] > 10
+    def run() -> list[Any]:
+        x = gt.from_numpy(np.arange(512, dtype=np.float32).reshape(64, 8))
+        first, second = gt.function(one), gt.function(two)
+        both = [(first(x, 0.1 * i), second(x, 0.1 * i)) for i in range(20)]
+        return [value.numpy() for pair in both for value in pair]
+
+    np.testing.assert_allclose(run(), plainly(run), rtol=1e-5)
+    assert replays() > 10
 
 
 def test_a_loss_that_is_held_for_long_stays_as_it_was(device: Pretend) -> None:
     """Small results go round in the graph's own places: who holds one when its place comes round keeps his value."""
     trainer = Trainer()
-    plain = plain_losses(80, [1e-2] * 80)
+    plain = plain_losses(80)
     kept = [trainer.step(i)[0] for i in range(80)]
     np.testing.assert_allclose([loss.item() for loss in kept], plain, rtol=1e-5)
-    assert tiers()["2"]["hits"] > 60
+    assert replays() > 60
 
 
 def test_the_same_call_again_is_known_as_such(device: Pretend, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +217,7 @@ def test_the_same_call_again_is_known_as_such(device: Pretend, monkeypatch: pyte
     run_again = Calls._run_again
     monkeypatch.setattr(Calls, "_run_again", lambda *a: again.append(run_again(*a)) or again[-1])
     trainer = Trainer()
-    losses = [trainer.step(i)[0].item() for i in range(20)]
+    losses = trainer.losses(20)
     assert again.count(True) > 10
     # Another array in place of a parameter: it is not the same call, and must not run on the old memory.
     before = len(again)
@@ -220,7 +227,7 @@ def test_the_same_call_again_is_known_as_such(device: Pretend, monkeypatch: pyte
     assert not again[before]
     with using(Cluster(engine="torch").client()):
         twin = Trainer()
-        plain = [twin.step(i)[0].item() for i in range(20)]
+        plain = twin.losses(20)
         twin.model[0].weight.data = twin.model[0].weight.data * 2.0
         np.testing.assert_allclose([*losses, other], [*plain, twin.step(20)[0].item()], rtol=1e-5)
 
@@ -261,7 +268,7 @@ def test_inputs_that_change_now_and_then_are_copied_in(device: Pretend, turns: s
         name = turns[i % len(turns)]
         y = ((batches[name] * w).exp().log() + 1).sum()
         assert y.item() == pytest.approx(64 * 8 * ("ABCD".index(name) + 1), rel=1e-4)
-    assert tiers()["2"]["hits"] > 85
+    assert replays() > 85
     assert device.captured <= 3
 
 
@@ -273,19 +280,16 @@ def test_a_capture_that_fails_is_tried_again(device: Pretend, monkeypatch: pytes
         raise RuntimeError("no memory for this graph")
 
     device.refuses = refuse
-    trainer, plain = Trainer(), plain_losses(60, [1e-2] * 60)
-    losses = [trainer.step(i)[0].item() for i in range(20)]
-    (worker,) = gt.debug.get_worker_stats()["workers"].values()
-    step = max(worker["programs"].values(), key=lambda p: p["hits"])
-    assert step["given_up"] == {"2": "RuntimeError: no memory for this graph"}
-    assert "2" not in step["tiers"]
+    trainer, plain = Trainer(), plain_losses(60)
+    losses = trainer.losses(20)
+    assert hottest()["given_up"] == {"2": "RuntimeError: no memory for this graph"}
+    assert "2" not in hottest()["tiers"]
     assert device.captured > 1
     device.refuses = None
-    losses += [trainer.step(i)[0].item() for i in range(20, 60)]
+    losses += trainer.losses(20, 60)
     np.testing.assert_allclose(losses, plain, rtol=1e-5)
-    assert tiers()["2"]["hits"] > 10
-    (worker,) = gt.debug.get_worker_stats()["workers"].values()
-    assert max(worker["programs"].values(), key=lambda p: p["hits"])["given_up"] == {}
+    assert replays() > 10
+    assert hottest()["given_up"] == {}
 
 
 def test_a_capture_that_fails_concerns_its_session_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,7 +300,7 @@ def test_a_capture_that_fails_concerns_its_session_only(monkeypatch: pytest.Monk
     monkeypatch.setattr("gt.worker.run.tiers.FAILED_US", 1)
     engine, rng = Pretend(), random.Random(0)
     cluster = Cluster(engine=engine, settings=config.replace(config.load(), auto_compile=True))
-    plain = plain_losses(50, [1e-2] * 50)
+    plain = plain_losses(50)
 
     def refuse() -> None:
         raise RuntimeError("not this time")
@@ -311,4 +315,4 @@ def test_a_capture_that_fails_concerns_its_session_only(monkeypatch: pytest.Monk
                 engine.refuses = refuse if k and rng.random() < 0.9 else None
                 assert trainer.step(i)[0].item() == pytest.approx(plain[i], rel=1e-5)
     with using(clients[0][0]):
-        assert tiers()["2"]["hits"] > 40
+        assert replays() > 40

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from worker_building import Builder, Device, Faulty
+from worker_building import Builder, Device, Faulty, unary
 
 from gt import dtypes
 from gt.ops.check import check
@@ -19,6 +19,7 @@ from tests.workers_here import Many, Part, parts, steps, sum_program, sums, toge
 
 NUMPY = load("numpy")
 PAIR = (1, 2)
+NEG = unary("neg", (2,))
 FAIL = Failure("OutOfMemory", "no room")
 
 
@@ -34,6 +35,13 @@ def pair(request: pytest.FixtureRequest) -> Many:
 def fill(many: Many, id: int, session: int = 1) -> None:
     for worker in many.cores:
         many.upload(worker, id, numbers(worker, 10 * worker), session)
+
+
+def filled(count: int, seed: int = 0) -> Many:
+    """So many workers on numpy that hold tensor 1."""
+    many = Many([NUMPY] * count, seed)
+    fill(many, 1)
+    return many
 
 
 # --- the code --------------------------------------------------------------------------------------------------------
@@ -219,9 +227,8 @@ def test_memory_that_runs_out_between_collectives() -> None:
         once = each.add("all_reduce", 0, workers=PAIR, rank=r, kind="sum")
         large = each.add("expand", each.add("reshape", once, shape=(2, 1)), shape=(2, 50))
         large = each.add("add", large, large)
-        again = each.add(
-            "all_reduce", each.add("sum", large, dims=(1,), keepdim=False), workers=PAIR, rank=r, kind="sum"
-        )
+        summed = each.add("sum", large, dims=(1,), keepdim=False)
+        again = each.add("all_reduce", summed, workers=PAIR, rank=r, kind="sum")
         made[r + 1] = Part(together(each, PAIR, [again]), [1])
     many = Many([NUMPY, NUMPY], 5, fake_memory=[0, 600])
     fill(many, 1)
@@ -259,8 +266,7 @@ def test_a_bad_index_on_a_device_is_found_at_the_agreement() -> None:
 
 @pytest.mark.parametrize("when", range(12))
 def test_a_worker_that_dies_leaves_nobody_waiting(when: int) -> None:
-    many = Many([NUMPY] * 3, when)
-    fill(many, 1)
+    many = filled(3, when)
     seqs = [many.call(sums((1, 2, 3), [1]), 10 * (k + 1)) for k in range(2)]
     for _ in range(when):
         many.step()
@@ -297,12 +303,10 @@ def test_calls_run_in_the_order_in_which_they_came_over_all_sessions(seed: int) 
     many = Many([NUMPY] * 3, seed)
     for session in (1, 2, 3):
         fill(many, 1, session)
-    b = Builder((2,))
-    plain = b.program([b.add("neg", 0)])
     seqs = []
     for k in range(3):
         seqs.append(many.call(sums((1, 2), [1]), 100 + 10 * k, session=1))
-        seqs.append(many.call({w: Part(plain, [100 + 10 * k]) for w in (1, 2)}, 500 + k, session=1))
+        seqs.append(many.call({w: Part(NEG, [100 + 10 * k]) for w in (1, 2)}, 500 + k, session=1))
         seqs.append(many.call(sums((2, 3), [1]), 100 + 10 * k, session=2))
         seqs.append(many.call(sums((1, 3), [1]), 100 + 10 * k, session=3))
         seqs.append(many.call(sums((1, 2, 3), [1]), 200 + 10 * k, session=3))
@@ -316,16 +320,13 @@ def test_calls_run_in_the_order_in_which_they_came_over_all_sessions(seed: int) 
 
 
 def test_a_worker_that_waits_serves_others() -> None:
-    many = Many([NUMPY] * 2)
-    fill(many, 1)
+    many = filled(2)
     fill(many, 1, session=2)
-    b = Builder((2,))
-    plain = b.program([b.add("neg", 0)])
     made = sums(PAIR, [1])
     seq = many.call({1: made[1]}, 10)
-    behind = many.call({1: Part(plain, [10])}, 15)
+    behind = many.call({1: Part(NEG, [10])}, 15)
     assert many.kinds(seq) == {}  # the other has not heard of it yet
-    other = many.call({1: Part(plain, [1])}, 10, session=2)
+    other = many.call({1: Part(NEG, [1])}, 10, session=2)
     assert many.kinds(other) == {1: ""}
     np.testing.assert_array_equal(many.fetch(1, 10, session=2), [-1, -10])
     many.seq = seq - 1
@@ -336,8 +337,7 @@ def test_a_worker_that_waits_serves_others() -> None:
 
 def test_a_group_that_was_long_unused_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collectives, "IDLE", 3)
-    many = Many([NUMPY] * 3, 0)
-    fill(many, 1)
+    many = filled(3, 0)
     for workers in ((1, 2), (1, 3), (1, 3), (1, 3), (1, 3), (2, 3), (1, 2)):
         assert set(many.run(sums(workers, [1]), 10).values()) == {""}
     generations = {key.workers: key.generation for key in many.hall.meetings}
@@ -346,8 +346,7 @@ def test_a_group_that_was_long_unused_is_made_anew(monkeypatch: pytest.MonkeyPat
 
 def test_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collectives, "GROUPS", 1)
-    many = Many([NUMPY] * 3, 0)
-    fill(many, 1)
+    many = filled(3, 0)
     many.call(sums((1, 2), [1]), 10)
     bad = many.call(sums((1, 3), [1]), 20)
     assert many.kinds(bad) == {1: "WorkerError", 3: "PeerFailed"}
@@ -357,11 +356,9 @@ def test_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_programs_of_several_workers_stay_until_they_are_to_be_forgotten() -> None:
     many = Many([NUMPY, NUMPY], cache_bytes=1)
     fill(many, 1)
-    b = Builder((2,))
-    plain = b.program([b.add("neg", 0)])
     for _ in range(2):
         many.call(sums(PAIR, [1]), 10)
-        many.call({w: Part(plain, [1]) for w in PAIR}, 20)
+        many.call({w: Part(NEG, [1]) for w in PAIR}, 20)
         many.work()
     assert len(many.cores[1].programs) == 2
     program = sums(PAIR, [1])[1].program
@@ -381,8 +378,7 @@ def test_parts_that_do_not_fit_together_are_named() -> None:
 
 
 def test_a_part_that_is_not_for_this_worker_fails() -> None:
-    many = Many([NUMPY, NUMPY, NUMPY])
-    fill(many, 1)
+    many = filled(3)
     assert many.run({3: sums(PAIR, [1])[2]}, 10) == {3: "ProgramError"}
 
 

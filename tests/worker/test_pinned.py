@@ -81,7 +81,6 @@ def test_it_is_bounded_and_what_is_let_go_of_counts_no_more(pool: Pinned) -> Non
     assert pool.buffer(0) is None
     assert pool.buffer(1001) is None
     first, second = pool.buffer(1000), pool.buffer(500)
-    assert first is not None
     assert second is not None
     assert (first.dtype, first.shape, first.flags.writeable) == (np.uint8, (1000,), True)
     assert pool.buffer(1) is None
@@ -102,7 +101,6 @@ def test_where_the_system_allows_no_more_there_is_none(pool: Pinned, device: Fak
 
 def test_a_buffer_is_held_until_the_device_has_read_it(pool: Pinned, device: FakeTorch) -> None:
     array = pool.buffer(8)
-    assert array is not None
     array[:] = range(8)
     gone = weakref.ref(array)
     made = pool.copy(torch.from_numpy(array), "cpu")

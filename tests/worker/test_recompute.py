@@ -230,14 +230,18 @@ def kept(f: Callable[..., Any], *shapes: tuple[int, ...]) -> bool:
     return recompute(graph_of(f, *shapes).graph, ALL).remade == []
 
 
+def large_product(y: Any) -> Any:
+    """Made of `y`, by way of a moment at which much is in memory."""
+    large = (y.repeat(1, 16) @ y.repeat(16, 1)).repeat(1, 16)
+    return large @ large.t()
+
+
 def peak_between(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Two matmuls read what is made, one before and one after a moment at which much is in memory."""
 
     def f(x: Any) -> Any:
         y = make(x)
-        first = y @ x
-        large = (first.repeat(1, 16) @ first.repeat(16, 1)).repeat(1, 16)
-        return large @ large.t() @ y
+        return large_product(y @ x) @ y
 
     return f
 
@@ -261,8 +265,7 @@ def test_what_can_no_longer_be_read_is_not() -> None:
     def f(x: Any) -> Any:
         y = x.tanh()
         first = y @ y
-        large = (first.repeat(1, 16) @ first.repeat(16, 1)).repeat(1, 16)
-        last = large @ large.t()
+        last = large_product(first)
         x.copy_(first)
         return last @ y
 
@@ -272,14 +275,9 @@ def test_what_can_no_longer_be_read_is_not() -> None:
 def test_what_would_keep_more_alive_is_not() -> None:
     """A value of one byte an element, made of one with four that nobody else needs later."""
 
-    def make(x: Any) -> Any:
-        return (x @ x).to(torch.bfloat16)
-
     def f(x: Any) -> Any:
-        y = make(x)
-        first = y @ y
-        large = (first.repeat(1, 16) @ first.repeat(16, 1)).repeat(1, 16)
-        return large @ large.t() @ y
+        y = (x @ x).to(torch.bfloat16)
+        return large_product(y @ y) @ y
 
     assert kept(f, (8, 8))
 
@@ -287,9 +285,7 @@ def test_what_would_keep_more_alive_is_not() -> None:
 def test_what_is_returned_stays() -> None:
     def f(x: Any) -> Any:
         y = x.tanh()
-        first = y @ x
-        large = (first.repeat(1, 16) @ first.repeat(16, 1)).repeat(1, 16)
-        return large @ large.t(), y
+        return large_product(y @ x), y
 
     assert kept(f, (8, 8))
 

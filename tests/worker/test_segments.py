@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from worker_building import Broken, Builder, Faulty, Wrapped
+from worker_building import Broken, Builder, FakeCompiler, Faulty, Wrapped
 
 from gt.config import Config, replace
 from gt.dispatcher.planner.plan import plan_program
 from gt.layout import mesh
 from gt.ops.check import Checked, check
 from gt.ops.record import TABLE
-from gt.program import Program, Spec
+from gt.program import Spec
 from gt.worker.engines import load
 from gt.worker.run import programs, segments, tiers
 from gt.worker.run.collectives import Collective, PeerResult
@@ -257,29 +257,6 @@ class Graph:
         self.wants = self.outputs = list(checked.program.outputs)
 
 
-class Compiler:
-    """It has what it is asked for when it is told so."""
-
-    full = False
-
-    def __init__(self) -> None:
-        self.there = False
-        self.failed: dict[str, str] = {}
-        self.asked: list[str] = []
-
-    def folder(self, program: Program) -> str:
-        return program.hash().hex()
-
-    def ready(self, folder: str) -> bool:
-        return self.there
-
-    def waits(self, folder: str) -> bool:
-        return folder in self.asked and not self.there and folder not in self.failed
-
-    def request(self, folder: str, program: Program, trusted: bool) -> None:
-        self.asked.append(folder)
-
-
 class Pair:
     """Two workers that call one program again and again."""
 
@@ -287,7 +264,7 @@ class Pair:
         self.engines = [Compiles(), Compiles()]
         settings = replace(Config(), auto_compile=True)
         self.many = Many(self.engines, seed, auto_compile=settings.auto_compile)
-        self.compilers = [Compiler(), Compiler()]
+        self.compilers = [FakeCompiler(), FakeCompiler()]
         for core, compiler in zip(self.many.cores.values(), self.compilers, strict=True):
             core._calls.tiers.compiler = compiler  # type: ignore[assignment]
         for worker in (1, 2):
@@ -335,9 +312,9 @@ def test_they_change_over_when_all_are_ready(pair: Pair) -> None:
     assert pair.call(2) == [0, 0]
     assert all(len(c.asked) == 1 for c in pair.compilers), "both of its parts are one program"
     assert all(known.standing.stats()["compiling"] for known in pair.known())
-    pair.compilers[0].there = True
+    pair.compilers[0].everything = True
     assert pair.call(3) == [0, 0], "the other one is not ready"
-    pair.compilers[1].there = True
+    pair.compilers[1].everything = True
     assert pair.call() == [0, 0], "in this call they tell each other"
     assert pair.call() == [2, 2]
     assert pair.tiers() == [3, 3]
@@ -345,13 +322,13 @@ def test_they_change_over_when_all_are_ready(pair: Pair) -> None:
 
 
 def test_what_was_compiled_on_an_earlier_day_is_taken_before_it_is_hot(pair: Pair) -> None:
-    pair.compilers[0].there = pair.compilers[1].there = True
+    pair.compilers[0].everything = pair.compilers[1].everything = True
     assert pair.call(tiers.SEEN + 1) == [0, 0]
     assert pair.call() == [2, 2]
 
 
 def test_a_library_that_fails_is_left_by_all(pair: Pair) -> None:
-    pair.compilers[0].there = pair.compilers[1].there = True
+    pair.compilers[0].everything = pair.compilers[1].everything = True
     pair.call(tiers.SEEN + 2)
     pair.engines[1].fail = True
     assert pair.call() == [2, 0], "its plain code ran, and the result is right"
@@ -364,7 +341,7 @@ def test_one_that_could_not_be_compiled_is_run_by_nobody(pair: Pair) -> None:
     pair.call()
     pair.heat()
     pair.call()
-    pair.compilers[0].there = True
+    pair.compilers[0].everything = True
     for folder in pair.compilers[1].asked:
         pair.compilers[1].failed[folder] = "no room"
     assert pair.call(4) == [0, 0]
@@ -372,7 +349,7 @@ def test_one_that_could_not_be_compiled_is_run_by_nobody(pair: Pair) -> None:
 
 
 def test_one_that_is_slower_for_somebody_is_left_by_all_for_a_while(pair: Pair) -> None:
-    pair.compilers[0].there = pair.compilers[1].there = True
+    pair.compilers[0].everything = pair.compilers[1].everything = True
     pair.call(tiers.SEEN + 2)
     known = pair.known()[0]
     known.standing.rest("it was slower", 3, known.run_us)
@@ -384,7 +361,7 @@ def test_one_that_is_slower_for_somebody_is_left_by_all_for_a_while(pair: Pair) 
 
 
 def test_a_failed_call_changes_nothing_of_it(pair: Pair) -> None:
-    pair.compilers[0].there = pair.compilers[1].there = True
+    pair.compilers[0].everything = pair.compilers[1].everything = True
     pair.call(tiers.SEEN + 2)
     seq = pair.many.call({1: Part(pair.programs[1], [1]), 2: Part(pair.programs[2], [77])}, 500)
     pair.many.work()

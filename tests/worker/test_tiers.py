@@ -15,7 +15,7 @@ from gt.worker.run import tiers
 from gt.worker.run.programs import REST_US, TRIAL, Known, Standing
 from gt.worker.run.store import Entry
 from gt.worker.run.tiers import HITS, HOT_US, Around, Tiers
-from tests.worker.worker_building import Builder, Wrapped
+from tests.worker.worker_building import Builder, FakeCompiler, Wrapped
 
 AUTO = replace(Config(), auto_compile=True)
 X = np.arange(3, dtype=np.float32)
@@ -42,31 +42,6 @@ class Compiles(Wrapped):
         return self.library
 
 
-class Compiler:
-    """Compiles at once, if `quick`; else when it is told to, or never."""
-
-    def __init__(self, quick: bool = True) -> None:
-        self.asked: list[str] = []
-        self.there: set[str] = set()
-        self.failed: dict[str, str] = {}
-        self.quick = quick
-        self.full = False
-
-    def folder(self, program: Any, trusted: bool) -> str:
-        return "folder"
-
-    def ready(self, folder: str) -> bool:
-        return folder in self.there
-
-    def waits(self, folder: str) -> bool:
-        return folder in self.asked and folder not in self.there and folder not in self.failed
-
-    def request(self, folder: str, program: Any, trusted: bool) -> None:
-        self.asked.append(folder)
-        if self.quick:
-            self.there.add(folder)
-
-
 def program(timed: bool = False, compile: int = 0, steps: int = 4) -> Known:
     """((x * 2 + s) * 2) * 2 ..., of so many instructions."""
     b = Builder((3,), scalars="f")
@@ -83,7 +58,7 @@ class Setting:
     """One program's calls."""
 
     def __init__(self, known: Known, config: Config = AUTO, quick: bool = True) -> None:
-        self.engine, self.compiler, self.known = Compiles(), Compiler(quick), known
+        self.engine, self.compiler, self.known = Compiles(), FakeCompiler(quick, "folder"), known
         self.said: list[str] = []
         self.tiers = Tiers(self.engine, config, self.said.append)
         self.tiers.compiler = self.compiler  # type: ignore[assignment]
@@ -92,7 +67,6 @@ class Setting:
         """The tier that the call ran on; `us`: how long it took."""
         for _ in range(times):
             form = self.tiers.choose(self.known, [Entry(self.known.inputs[0], X)], {})
-            assert form is not None
             (made,), flag = form.run([X], (s,))
             assert np.array_equal(made, (X * 2 + s) * 8)
             assert flag is None
@@ -100,6 +74,12 @@ class Setting:
             self.known.run_us += us
             self.tiers.note(self.known, form.ran, us, us)
         return form.ran
+
+    def judge(self) -> None:
+        """Take 1000 us a call on tier 1; from now on there is compiled code."""
+        self.call(times=HITS)
+        self.call(us=1000, times=TRIAL)
+        self.compiler.there.add("folder")
 
     @property
     def stats(self) -> dict[str, Any]:
@@ -194,9 +174,7 @@ def test_what_cannot_be_a_graph_is_not_asked_for() -> None:
 @pytest.mark.parametrize(("us", "stays"), [(900, True), (1050, True), (1200, False)])
 def test_a_slower_tier_is_left(us: int, stays: bool) -> None:
     setting = Setting(program(), replace(AUTO, debug_compile=True), quick=False)
-    setting.call(times=HITS)
-    setting.call(us=1000, times=TRIAL)
-    setting.compiler.there.add("folder")
+    setting.judge()
     assert setting.call(us=10_000, times=TRIAL) == 3, "the first ones warm up"
     assert setting.call(us=us, times=TRIAL) == 3
     assert setting.call() == (3 if stays else 1)
@@ -207,9 +185,7 @@ def test_a_slower_tier_is_left(us: int, stays: bool) -> None:
 def test_a_slower_tier_is_tried_again() -> None:
     """Somebody else had the machine when it was judged; now it is free. Where it stays slow it rests ever longer."""
     setting = Setting(program(), quick=False)
-    setting.call(times=HITS)
-    setting.call(us=1000, times=TRIAL)
-    setting.compiler.there.add("folder")
+    setting.judge()
     setting.call(us=9000, times=2 * TRIAL)
     assert setting.call(us=1000) == 1
     assert setting.call(us=1000, times=REST_US // 1000 - 2) == 1, "it rests"
@@ -225,9 +201,7 @@ def test_a_slower_tier_is_tried_again() -> None:
 def test_others_that_disturb_do_not_count() -> None:
     """A machine that is busy for a while makes most calls slower, not all."""
     setting = Setting(program(), quick=False)
-    setting.call(us=HOT_US, times=HITS)
-    setting.call(us=1000, times=TRIAL)
-    setting.compiler.there.add("folder")
+    setting.judge()
     for i in range(2 * TRIAL):
         setting.call(us=250 if i % 4 == 0 else 5000)
     assert setting.call() == 3
@@ -343,5 +317,4 @@ def test_an_engine_that_has_no_compiler() -> None:
     plain = Tiers(NumpyEngine(), AUTO, print)
     assert plain.compiler is None
     form = plain.choose(known, [Entry(known.inputs[0], X)], {})
-    assert form is not None
     assert form.ran == 1

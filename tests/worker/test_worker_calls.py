@@ -8,16 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec import structs
-from worker_building import Broken, Builder, Device, Faulty, Wrapped
+from worker_building import Broken, Builder, Device, Faulty, Wrapped, unary
 from worker_driver import Driver
 
 from gt.config import Config
 from gt.program import Precision
-from gt.transport.messages import Call, CallDone, CallFailed, Failure, FetchFailed
+from gt.transport import messages as msg
 from gt.worker.calls import EngineLost
 from gt.worker.core import IN_FLIGHT
 
 SHAPE = (4,)
+NEG = unary("neg", SHAPE)
 ONE, TWO = np.full(4, 1, np.float32), np.full(4, 2, np.float32)
 
 
@@ -37,14 +38,20 @@ def faulty(engine: Any) -> Faulty:
 
 @pytest.fixture
 def driver(faulty: Faulty) -> Driver:
-    return Driver(faulty)
+    return loaded(faulty)
+
+
+def loaded(engine: Any) -> Driver:
+    """A session with ONE as tensor 1 and TWO as tensor 2."""
+    driver = Driver(engine)
+    driver.upload(1, ONE)
+    driver.upload(2, TWO)
+    return driver
 
 
 def test_a_call_makes_its_results_and_takes_what_is_donated(driver: Driver) -> None:
-    driver.upload(1, ONE)
-    driver.upload(2, TWO)
     (done,) = driver.call(step_program(), [1, 2], outputs=10)
-    assert isinstance(done, CallDone)
+    assert isinstance(done, msg.CallDone)
     assert np.array_equal(driver.fetch(10), ONE - TWO)
     assert np.array_equal(driver.fetch(11), -TWO)
     for gone in (1, 2):
@@ -53,7 +60,7 @@ def test_a_call_makes_its_results_and_takes_what_is_donated(driver: Driver) -> N
 
 
 def test_frees_go_before_the_call_and_by_themselves(driver: Driver) -> None:
-    for id in (1, 2, 3, 4):
+    for id in (3, 4):
         driver.upload(id, ONE)
     driver.call(step_program(), [1, 2], outputs=10, frees=[3])
     assert driver.tensors() == 3
@@ -62,11 +69,8 @@ def test_frees_go_before_the_call_and_by_themselves(driver: Driver) -> None:
 
 
 def test_a_failed_call_changes_nothing(driver: Driver, faulty: Faulty) -> None:
-    driver.upload(1, ONE)
-    driver.upload(2, TWO)
     faulty.count, faulty.fail_at = 0, 1
-    (failed,) = driver.call(step_program(), [1, 2], outputs=10)
-    assert isinstance(failed, CallFailed)
+    failed = driver.fails(step_program(), [1, 2], outputs=10)
     assert (failed.seq, failed.root, failed.error.kind, failed.error.instruction) == (1, 1, "WorkerError", 1)
     assert "piece of work 1" in failed.error.text
     assert np.array_equal(driver.fetch(10), ONE)  # the state under its new id
@@ -76,31 +80,25 @@ def test_a_failed_call_changes_nothing(driver: Driver, faulty: Faulty) -> None:
 
 def test_calls_behind_a_failed_one_fail_the_same_way_until_it_is_known(driver: Driver, faulty: Faulty) -> None:
     program = step_program()
-    for id in (1, 2, 3, 4, 5):
+    for id in (3, 4, 5):
         driver.upload(id, ONE)
     faulty.count, faulty.fail_at = 0, 0
-    (first,) = driver.call(program, [1, 2], outputs=10)
-    assert isinstance(first, CallFailed)
-    (second,) = driver.call(program, [10, 3], outputs=20)  # uses the kept state too early
-    assert isinstance(second, CallFailed)
+    first = driver.fails(program, [1, 2], outputs=10)
+    second = driver.fails(program, [10, 3], outputs=20)  # uses the kept state too early
     assert (second.seq, second.root, second.error) == (2, 1, first.error)
-    (third,) = driver.call(program, [20, 4], outputs=30, acked=1)  # knows of the first failure only
-    assert isinstance(third, CallFailed)
+    third = driver.fails(program, [20, 4], outputs=30, acked=1)  # knows of the first failure only
     assert (third.root, third.error) == (1, first.error)
     (fourth,) = driver.call(program, [30, 5], outputs=40, acked=3)
-    assert isinstance(fourth, CallDone)
+    assert isinstance(fourth, msg.CallDone)
     assert np.array_equal(driver.fetch(40), ONE - ONE)
 
 
 def test_poison_is_never_forgiven(driver: Driver, faulty: Faulty) -> None:
-    driver.upload(1, ONE)
-    driver.upload(2, TWO)
     faulty.count, faulty.fail_at = 0, 0
     (first,) = driver.call(step_program(), [1, 2], outputs=10)
     b = Builder(SHAPE)
-    (use,) = driver.call(b.program([b.add("neg", 0)]), [11], outputs=20, acked=1)
-    assert isinstance(use, CallFailed)
-    assert isinstance(first, CallFailed)
+    use = driver.fails(b.program([b.add("neg", 0)]), [11], outputs=20, acked=1)
+    assert isinstance(first, msg.CallFailed)
     assert (use.root, use.error) == (1, first.error)
     assert driver.fetch_error(20) == first.error
 
@@ -109,8 +107,6 @@ def test_a_kept_value_that_two_ids_share_is_not_overwritten(driver: Driver, faul
     b = Builder(SHAPE, SHAPE)
     moved = b.add("add", 0, 1)
     keeping = b.program([b.add("assign", 0, moved)], updates=((0, 0),))  # the input stays alive
-    driver.upload(1, ONE)
-    driver.upload(2, TWO)
     faulty.count, faulty.fail_at = 0, 0
     driver.call(keeping, [1, 2], outputs=10)
     driver.call(step_program(), [10, 2], outputs=20, acked=1)  # donates 10, which shares its array with 1
@@ -120,55 +116,46 @@ def test_a_kept_value_that_two_ids_share_is_not_overwritten(driver: Driver, faul
 
 def test_an_input_given_twice_is_not_overwritten_while_it_is_read(driver: Driver) -> None:
     b = Builder(SHAPE, SHAPE)
-    new = b.add("assign", 0, 1)
-    doubled = b.add("add", 1, 1)
-    program = b.program([new, doubled], donate=(0,))
-    driver.upload(1, ONE)
+    program = b.program([b.add("assign", 0, 1), b.add("add", 1, 1)], donate=(0,))
     driver.call(program, [1, 1], outputs=10)
     assert np.array_equal(driver.fetch(10), ONE)
     assert np.array_equal(driver.fetch(11), ONE + ONE)
 
 
 def test_what_does_not_fit_the_program_is_refused(driver: Driver) -> None:
-    driver.upload(1, ONE)
-    driver.upload(2, np.zeros(5, np.float32))
-    driver.upload(3, np.zeros(4, np.int64))
+    driver.upload(3, np.zeros(5, np.float32))
+    driver.upload(4, np.zeros(4, np.int64))
     program = step_program()
     for inputs, said in (
         ([1, 99], "not a tensor of this session"),
-        ([1, 2], "f32[5]"),
-        ([1, 3], "i64"),
+        ([1, 3], "f32[5]"),
+        ([1, 4], "i64"),
         ([1], "1 inputs"),
     ):
-        (failed,) = driver.call(program, inputs, outputs=10)
-        assert isinstance(failed, CallFailed)
+        failed = driver.fails(program, inputs, outputs=10)
         assert failed.error.kind == "ProgramError"
         assert said in failed.error.text
         driver.upload(1, ONE)
     b = Builder(SHAPE, scalars="f")
     scaled = b.program([b.add("mul", 0, ~0)])
     for scalars in ((), (1,), (True,), (1.0, 2.0)):
-        (failed,) = driver.call(scaled, [1], outputs=10, scalars=scalars)
-        assert isinstance(failed, CallFailed)
+        failed = driver.fails(scaled, [1], outputs=10, scalars=scalars)
         assert failed.error.kind == "ProgramError"
-    assert isinstance(driver.call(scaled, [1], outputs=10, scalars=(3.0,))[0], CallDone)
+    assert isinstance(driver.call(scaled, [1], outputs=10, scalars=(3.0,))[0], msg.CallDone)
 
 
 def test_broken_id_lists_do_no_harm(driver: Driver) -> None:
     program = step_program()
-    driver.upload(1, ONE)
     driver.define(program)
-    (failed,) = driver.send(Call(1, 1, program.hash(), b"123", (), 10, b"1234567", 0))
-    assert isinstance(failed, CallFailed)
+    (failed,) = driver.send(msg.Call(1, 1, program.hash(), b"123", (), 10, b"1234567", 0))
+    assert isinstance(failed, msg.CallFailed)
     assert np.array_equal(driver.fetch(1), ONE)
 
 
 def test_a_refused_call_fails_for_the_reason_it_brings(driver: Driver) -> None:
-    driver.upload(1, ONE)
-    driver.upload(2, TWO)
-    reason = Failure("OutOfMemory", "the session's quota is used up")
+    reason = msg.Failure("OutOfMemory", "the session's quota is used up")
     (failed,) = driver.call(step_program(), [1, 2], outputs=10, refused=reason)
-    assert failed == CallFailed(1, 1, 1, reason)
+    assert failed == msg.CallFailed(1, 1, 1, reason)
     assert np.array_equal(driver.fetch(10), ONE)
     assert driver.fetch_error(11) == reason
 
@@ -183,11 +170,8 @@ def test_out_of_memory_is_named_and_the_engine_gives_memory_back(engine: Any) ->
         def release(self) -> None:
             released.append(True)
 
-    driver = Driver(Full(engine))
-    driver.upload(1, ONE)
-    driver.upload(2, TWO)
-    (failed,) = driver.call(step_program(), [1, 2], outputs=10)
-    assert isinstance(failed, CallFailed)
+    driver = loaded(Full(engine))
+    failed = driver.fails(step_program(), [1, 2], outputs=10)
     assert failed.error.kind == "OutOfMemory"
     assert failed.error.text
     assert released == [True]
@@ -195,14 +179,12 @@ def test_out_of_memory_is_named_and_the_engine_gives_memory_back(engine: Any) ->
 
 def test_the_faked_limit_fails_calls(engine: Any) -> None:
     driver = Driver(engine, Config(fake_memory=1000))
-    small, large = Builder((16,)), Builder((512,))
     driver.upload(1, np.zeros(16, np.float32))
     driver.upload(2, np.zeros(512, np.float32))
-    (failed,) = driver.call(large.program([large.add("neg", 0)]), [2], outputs=10)
-    (done,) = driver.call(small.program([small.add("neg", 0)]), [1], outputs=11)
-    assert isinstance(failed, CallFailed)
+    failed = driver.fails(unary("neg", (512,)), [2], outputs=10)
+    (done,) = driver.call(unary("neg", (16,)), [1], outputs=11)
     assert (failed.error.kind, failed.error.instruction) == ("OutOfMemory", 0)
-    assert isinstance(done, CallDone)
+    assert isinstance(done, msg.CallDone)
 
 
 def test_an_index_out_of_range_is_named(engine: Any) -> None:
@@ -211,8 +193,7 @@ def test_an_index_out_of_range_is_named(engine: Any) -> None:
     program = b.program([b.add("embedding", 0, 1)])
     driver.upload(1, np.zeros((4, 2), np.float32))
     driver.upload(2, np.array([0, 4, 1]))
-    (failed,) = driver.call(program, [1, 2], outputs=10)
-    assert isinstance(failed, CallFailed)
+    failed = driver.fails(program, [1, 2], outputs=10)
     assert (failed.error.kind, failed.error.instruction) == ("IndexOutOfRange", 0)
 
 
@@ -227,11 +208,8 @@ def test_a_failure_in_the_commit_poisons_what_it_touched(torch_engine: Any) -> N
 
             return run if inplace else kernel
 
-    driver = Driver(Torn(torch_engine))
-    driver.upload(1, ONE)
-    driver.upload(2, TWO)
-    (failed,) = driver.call(step_program(), [1, 2], outputs=10)
-    assert isinstance(failed, CallFailed)
+    driver = loaded(Torn(torch_engine))
+    failed = driver.fails(step_program(), [1, 2], outputs=10)
     assert driver.fetch_error(10) == failed.error
 
 
@@ -243,16 +221,10 @@ def device(numpy_engine: Any) -> Device:
     return Device(numpy_engine)
 
 
-def negate() -> Any:
-    b = Builder(SHAPE)
-    return b.program([b.add("neg", 0)])
-
-
 def test_completion_is_reported_when_the_device_is_done(device: Device) -> None:
-    driver = Driver(device)
-    driver.upload(1, ONE)
-    assert driver.call(negate(), [1], outputs=10) == []
-    assert driver.call(negate(), [10], outputs=20) == []
+    driver = loaded(device)
+    assert driver.call(NEG, [1], outputs=10) == []
+    assert driver.call(NEG, [10], outputs=20) == []
     device.done = 1
     assert [m.seq for m in driver.work()] == [1]
     device.done = 2
@@ -261,18 +233,16 @@ def test_completion_is_reported_when_the_device_is_done(device: Device) -> None:
 
 
 def test_a_call_on_the_device_holds_none_of_its_inputs(device: Device) -> None:
-    driver = Driver(device)
-    driver.upload(1, ONE)
+    driver = loaded(device)
     array = weakref.ref(driver.core.sessions[driver.session].store.entries[1].array)
-    assert driver.call(negate(), [1], outputs=10) == []
+    assert driver.call(NEG, [1], outputs=10) == []
     driver.free([1])
     assert array() is None
 
 
 def test_no_more_than_a_few_calls_are_in_flight(device: Device) -> None:
-    driver = Driver(device)
-    driver.upload(1, ONE)
-    reported = [m.seq for k in range(IN_FLIGHT + 3) for m in driver.call(negate(), [1], outputs=10 + k)]
+    driver = loaded(device)
+    reported = [m.seq for k in range(IN_FLIGHT + 3) for m in driver.call(NEG, [1], outputs=10 + k)]
     assert reported == [1, 2, 3]
 
 
@@ -283,48 +253,47 @@ def flagged() -> Any:
     return b.program([b.add("assign", 2, rows), rows], donate=(2,), updates=((0, 2),))
 
 
-def test_a_bad_index_on_the_device_fails_the_call_and_those_behind_it(device: Device) -> None:
+def indexing(device: Device) -> Driver:
+    """A session with a table (1), an index out of its range (2), one within it (3), and a state (4)."""
     driver = Driver(device)
-    state = np.ones((3, 2), np.float32)
     driver.upload(1, np.zeros((4, 2), np.float32))
     driver.upload(2, np.array([0, 4, 1]))
     driver.upload(3, np.array([0, 3, 1]))
-    driver.upload(4, state)
+    driver.upload(4, np.ones((3, 2), np.float32))
+    return driver
+
+
+def test_a_bad_index_on_the_device_fails_the_call_and_those_behind_it(device: Device) -> None:
+    driver = indexing(device)
     assert driver.call(flagged(), [1, 2, 4], outputs=10) == []  # the outcome is on the device
     first, second = driver.call(flagged(), [1, 3, 10], outputs=20)
-    assert isinstance(first, CallFailed)
-    assert isinstance(second, CallFailed)
+    assert isinstance(first, msg.CallFailed)
+    assert isinstance(second, msg.CallFailed)
     assert (first.seq, first.root, first.error.kind, first.error.instruction) == (1, 1, "IndexOutOfRange", 0)
     assert (second.seq, second.root, second.error) == (2, 1, first.error)
     assert driver.fetch_error(11) == first.error
-    assert np.array_equal(driver.fetch(20), state)
+    assert np.array_equal(driver.fetch(20), np.ones((3, 2), np.float32))
     driver.call(flagged(), [1, 3, 20], outputs=30, acked=2)
     assert np.array_equal(driver.fetch(30), np.zeros((3, 2), np.float32))
 
 
 def test_a_fetch_waits_for_the_outcome_of_the_call_before_it(device: Device) -> None:
-    driver = Driver(device)
-    driver.upload(1, np.zeros((4, 2), np.float32))
-    driver.upload(2, np.array([0, 4, 1]))
-    driver.upload(4, np.ones((3, 2), np.float32))
+    driver = indexing(device)
     assert driver.call(flagged(), [1, 2, 4], outputs=10) == []
     failed, answer = driver.send(driver.fetch_message(11))
-    assert isinstance(failed, CallFailed)
-    assert isinstance(answer, FetchFailed)
+    assert isinstance(failed, msg.CallFailed)
+    assert isinstance(answer, msg.FetchFailed)
 
 
 def test_a_fetch_that_came_with_its_call_waits_for_the_outcome_too(device: Device) -> None:
     """Both are there before the call runs: the answer must not travel with results that are none."""
-    driver = Driver(device)
-    driver.upload(1, np.zeros((4, 2), np.float32))
-    driver.upload(2, np.array([0, 4, 1]))
-    driver.upload(4, np.ones((3, 2), np.float32))
+    driver = indexing(device)
     driver.define(flagged())
     assert driver.core.receive(driver.call_message(flagged(), [1, 2, 4], 10), None) == []
     assert driver.core.receive(driver.fetch_message(11), None) == []
     failed, answer = driver.work()
-    assert isinstance(failed, CallFailed)
-    assert isinstance(answer, FetchFailed)
+    assert isinstance(failed, msg.CallFailed)
+    assert isinstance(answer, msg.FetchFailed)
 
 
 def test_a_broken_device_is_told_apart_from_a_failed_call(device: Device) -> None:
@@ -332,10 +301,9 @@ def test_a_broken_device_is_told_apart_from_a_failed_call(device: Device) -> Non
         def mark(self) -> int:
             raise RuntimeError("device-side assert")
 
-    driver = Driver(Dead(device.engine))
-    driver.upload(1, ONE)
+    driver = loaded(Dead(device.engine))
     with pytest.raises(EngineLost, match="device-side assert"):
-        driver.call(negate(), [1], outputs=10)
+        driver.call(NEG, [1], outputs=10)
 
 
 def test_inputs_that_cannot_come_back_are_let_go_of_early(numpy_engine: Any) -> None:
@@ -346,9 +314,7 @@ def test_inputs_that_cannot_come_back_are_let_go_of_early(numpy_engine: Any) -> 
         def work(self) -> None:
             held.append(len(driver.core.sessions[1].store.entries))
 
-    driver = Driver(Looking(numpy_engine))
-    driver.upload(1, ONE)
-    driver.upload(2, TWO)
+    driver = loaded(Looking(numpy_engine))
     driver.call(step_program(), [1, 2], outputs=10)
     assert held
     assert set(held) == {1}
@@ -367,15 +333,12 @@ class Watched(Wrapped):
 
 def test_the_engine_is_set_when_a_call_has_another_precision_than_the_last(numpy_engine: Any) -> None:
     watched = Watched(numpy_engine)
-    driver = Driver(watched)
-    b = Builder(SHAPE)
-    plain = b.program([b.add("neg", 0)])
-    fast = structs.replace(plain, precision=Precision("high", False))
-    driver.upload(1, ONE)
-    for i, program in enumerate((plain, plain, fast, fast, plain)):
+    driver = loaded(watched)
+    fast = structs.replace(NEG, precision=Precision("high", False))
+    for i, program in enumerate((NEG, NEG, fast, fast, NEG)):
         (done,) = driver.call(program, [1], outputs=10 + i)
-        assert isinstance(done, CallDone)
-    assert watched.precisions == [plain.precision, fast.precision, plain.precision]
+        assert isinstance(done, msg.CallDone)
+    assert watched.precisions == [NEG.precision, fast.precision, NEG.precision]
 
 
 def test_torch_is_set(torch_engine: Any) -> None:
@@ -401,13 +364,11 @@ def test_a_session_does_not_wait_for_what_others_have_on_the_device(numpy_engine
             return mark in over
 
     device = Streams(numpy_engine)
-    driver = Driver(device)
-    driver.upload(1, ONE)
-    other = Driver.__new__(Driver)
-    other.__dict__.update(driver.__dict__, session=driver.session + 1, seq=0, request=100)
+    driver = loaded(device)
+    other = driver.beside()
     other.upload(1, TWO)
-    assert driver.call(negate(), [1], outputs=10) == []
-    assert other.call(negate(), [1], outputs=10) == []
+    assert driver.call(NEG, [1], outputs=10) == []
+    assert other.call(NEG, [1], outputs=10) == []
     over.add(2)  # the younger one
     (done,) = driver.work()
     assert done.session == other.session

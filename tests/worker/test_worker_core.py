@@ -7,34 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from worker_building import Builder, Faulty
+from worker_building import Builder, Faulty, unary
 from worker_driver import Driver
 
 from gt import dtypes
 from gt.config import Config
-from gt.transport.messages import (
-    CHUNK,
-    CHUNKS_IN_FLIGHT,
-    CallDone,
-    CallFailed,
-    Cancel,
-    Chunk,
-    ChunkAck,
-    CloseSession,
-    Define,
-    Failure,
-    FetchFailed,
-    Forget,
-    Need,
-)  # fmt: skip
+from gt.transport import messages as msg
 
 SHAPE = (4,)
 ONE = np.full(4, 1, np.float32)
-
-
-def unary(op: str, shape: tuple[int, ...] = SHAPE) -> Any:
-    b = Builder(shape)
-    return b.program([b.add(op, 0)])
+NEG = unary("neg")
 
 
 @pytest.fixture
@@ -52,24 +34,23 @@ def names(messages: list[Any]) -> list[str]:
 
 
 def test_a_fetch_is_served_when_its_value_is_there_not_behind_later_calls(driver: Driver) -> None:
-    core, neg = driver.core, unary("neg")
-    driver.define(neg)
+    core = driver.core
+    driver.define(NEG)
     for k in range(4):  # 10 -> 11 -> 12 -> 13
-        core.receive(driver.call_message(neg, [1 if not k else 9 + k], 10 + k))
+        core.receive(driver.call_message(NEG, [1 if not k else 9 + k], 10 + k))
     core.receive(driver.fetch_message(11))  # made by the second of them
     core.receive(driver.fetch_message(1))  # there already
     answers = driver.work()
     assert names(answers) == ["Chunk", "CallDone", "CallDone", "Chunk", "CallDone", "CallDone"]
-    assert [m.key for m in answers if isinstance(m, Chunk)] == [2, 1]
+    assert [m.key for m in answers if isinstance(m, msg.Chunk)] == [2, 1]
 
 
 def test_fetches_of_one_value_are_served_in_order(driver: Driver) -> None:
-    neg = unary("neg")
-    driver.define(neg)
-    driver.core.receive(driver.call_message(neg, [1], 10))
+    driver.define(NEG)
+    driver.core.receive(driver.call_message(NEG, [1], 10))
     for _ in range(3):
         driver.core.receive(driver.fetch_message(10))
-    assert [m.key for m in driver.work() if isinstance(m, Chunk)] == [1, 2, 3]
+    assert [m.key for m in driver.work() if isinstance(m, msg.Chunk)] == [1, 2, 3]
 
 
 def test_a_fetch_of_what_nothing_makes_fails(driver: Driver) -> None:
@@ -79,26 +60,26 @@ def test_a_fetch_of_what_nothing_makes_fails(driver: Driver) -> None:
 def test_an_empty_tensor_is_one_empty_chunk(driver: Driver) -> None:
     driver.upload(2, np.zeros((0, 3), np.int64))
     (chunk,) = driver.send(driver.fetch_message(2))
-    assert chunk == Chunk(1, 1, 0, 0, (0, 3), "int64")
+    assert chunk == msg.Chunk(1, 1, 0, 0, (0, 3), "int64")
     assert driver.payloads == [b""]
 
 
 def test_a_large_tensor_goes_out_in_chunks_a_few_at_a_time(driver: Driver) -> None:
-    n_chunks = 2 * CHUNKS_IN_FLIGHT + 2
-    data = np.random.default_rng(0).integers(0, 255, n_chunks * CHUNK - 5, dtype=np.uint8)
+    n_chunks = 2 * msg.CHUNKS_IN_FLIGHT + 2
+    data = np.random.default_rng(0).integers(0, 255, n_chunks * msg.CHUNK - 5, dtype=np.uint8)
     driver.upload(2, data)
     chunks = driver.send(driver.fetch_message(2))
     got = list(driver.payloads)
-    assert len(chunks) == CHUNKS_IN_FLIGHT
-    ack = ChunkAck(1, 1, False)
+    assert len(chunks) == msg.CHUNKS_IN_FLIGHT
+    ack = msg.ChunkAck(1, 1, False)
     # The reader sends nothing before all of the runner's chunks have arrived: they go different ways.
-    for _ in range(CHUNKS_IN_FLIGHT - 1):
+    for _ in range(msg.CHUNKS_IN_FLIGHT - 1):
         assert driver.core.receive(ack) == []
     while more := driver.core.receive(ack):
         chunks += [m for m, _ in more]
         got += [bytes(p) for _, p in more if p is not None]
-    assert [c.offset for c in chunks] == [k * CHUNK for k in range(n_chunks)]
-    assert max(map(len, got)) <= CHUNK
+    assert [c.offset for c in chunks] == [k * msg.CHUNK for k in range(n_chunks)]
+    assert max(map(len, got)) <= msg.CHUNK
     assert b"".join(got) == data.tobytes()
     assert driver.core.receive(ack) == []
     assert driver.core.sessions[1].sending == {}
@@ -106,27 +87,26 @@ def test_a_large_tensor_goes_out_in_chunks_a_few_at_a_time(driver: Driver) -> No
 
 
 def test_a_cancelled_fetch_is_dropped_wherever_it_is(driver: Driver) -> None:
-    neg = unary("neg")
-    driver.define(neg)
-    driver.upload(2, np.zeros(9 * CHUNK, np.uint8))
+    driver.define(NEG)
+    driver.upload(2, np.zeros(9 * msg.CHUNK, np.uint8))
     core = driver.core
-    core.receive(driver.call_message(neg, [1], 10))
+    core.receive(driver.call_message(NEG, [1], 10))
     core.receive(driver.fetch_message(10))
     core.receive(driver.fetch_message(1))
     for request in (1, 2):
-        core.receive(Cancel(1, request))
+        core.receive(msg.Cancel(1, request))
     assert names(driver.work()) == ["CallDone"]
     driver.send(driver.fetch_message(2))
-    core.receive(Cancel(1, 3))
-    assert all(core.receive(ChunkAck(1, 3, False)) == [] for _ in range(8))
+    core.receive(msg.Cancel(1, 3))
+    assert all(core.receive(msg.ChunkAck(1, 3, False)) == [] for _ in range(8))
     assert core.sessions[1].sending == {}
-    core.receive(Cancel(1, 99))
-    core.receive(Cancel(5, 99))
+    core.receive(msg.Cancel(1, 99))
+    core.receive(msg.Cancel(5, 99))
 
 
 def test_copies_for_fetches_are_bounded_and_later_ones_wait(driver: Driver, monkeypatch: Any) -> None:
-    monkeypatch.setattr("gt.worker.fetches.SENDING_NBYTES", 6 * CHUNK)
-    data = np.arange(5 * CHUNK, dtype=np.uint8)
+    monkeypatch.setattr("gt.worker.fetches.SENDING_NBYTES", 6 * msg.CHUNK)
+    data = np.arange(5 * msg.CHUNK, dtype=np.uint8)
     driver.upload(2, data)
     driver.upload(3, data)
     b = Builder(data.shape, data.shape, kinds={0: "uint8", 1: "uint8"})
@@ -137,11 +117,11 @@ def test_copies_for_fetches_are_bounded_and_later_ones_wait(driver: Driver, monk
     assert {m.key for m in driver.work()} == {1}
     assert len(driver.core.sessions[1].backlog) == 1
     driver.call(overwrite, [3, 4], outputs=10)  # takes the memory that the waiting fetch is to read
-    for _ in range(CHUNKS_IN_FLIGHT):
-        driver.core.receive(ChunkAck(1, 1, False))
+    for _ in range(msg.CHUNKS_IN_FLIGHT):
+        driver.core.receive(msg.ChunkAck(1, 1, False))
     assert {m.key for m in driver.work()} == {2}
-    assert driver.payloads[0] == data[:CHUNK].tobytes()
-    driver.core.receive(Cancel(1, 2))
+    assert driver.payloads[0] == data[: msg.CHUNK].tobytes()
+    driver.core.receive(msg.Cancel(1, 2))
     assert driver.fetch(1).tolist() == ONE.tolist()
 
 
@@ -149,7 +129,7 @@ def test_copies_for_fetches_are_bounded_and_later_ones_wait(driver: Driver, monk
 
 
 def test_a_large_upload_arrives(driver: Driver) -> None:
-    data = np.random.default_rng(0).integers(0, 255, (2 * CHUNK + 7,), dtype=np.uint8)
+    data = np.random.default_rng(0).integers(0, 255, (2 * msg.CHUNK + 7,), dtype=np.uint8)
     assert len(driver.upload(2, data)) == 3
     assert np.array_equal(driver.fetch(2), data)
 
@@ -157,50 +137,49 @@ def test_a_large_upload_arrives(driver: Driver) -> None:
 @pytest.mark.parametrize(
     "chunk",
     [
-        Chunk(1, 2, 0, 17, (4,), "float32"),  # 16 bytes
-        Chunk(1, 2, 0, 16, (4,), "float31"),
-        Chunk(1, 2, 0, 16, (-4,), "float32"),
-        Chunk(1, 2, 0, 16, (2,) * 65, "float32"),
-        Chunk(1, 2, 0, 1 << 62, (1 << 60,), "float32"),
-        Chunk(1, 2, 0, 8, (2,), "float32"),  # brings more than it has
-        Chunk(1, 2, 0, 16, (), ""),
+        msg.Chunk(1, 2, 0, 17, (4,), "float32"),  # 16 bytes
+        msg.Chunk(1, 2, 0, 16, (4,), "float31"),
+        msg.Chunk(1, 2, 0, 16, (-4,), "float32"),
+        msg.Chunk(1, 2, 0, 16, (2,) * 65, "float32"),
+        msg.Chunk(1, 2, 0, 1 << 62, (1 << 60,), "float32"),
+        msg.Chunk(1, 2, 0, 8, (2,), "float32"),  # brings more than it has
+        msg.Chunk(1, 2, 0, 16, (), ""),
     ],
 )
-def test_an_upload_that_lies_is_poisoned(driver: Driver, chunk: Chunk) -> None:
-    assert driver.send(chunk, bytes(16)) == [ChunkAck(1, 2, True)]
+def test_an_upload_that_lies_is_poisoned(driver: Driver, chunk: msg.Chunk) -> None:
+    assert driver.send(chunk, bytes(16)) == [msg.ChunkAck(1, 2, True)]
     assert driver.fetch_error(2).kind == "ProgramError"
     assert driver.fetch(1).tolist() == ONE.tolist()
 
 
 def test_chunks_out_of_order_are_refused_and_the_rest_ignored(driver: Driver) -> None:
-    total = 3 * CHUNK
-    first = Chunk(1, 2, 0, total, (total,), "uint8")
-    driver.send(first, bytes(CHUNK))
-    driver.send(Chunk(1, 2, 2 * CHUNK, total), bytes(CHUNK))
-    assert driver.send(Chunk(1, 2, CHUNK, total), bytes(CHUNK)) == [ChunkAck(1, 2, True)]
+    total = 3 * msg.CHUNK
+    first = msg.Chunk(1, 2, 0, total, (total,), "uint8")
+    driver.send(first, bytes(msg.CHUNK))
+    driver.send(msg.Chunk(1, 2, 2 * msg.CHUNK, total), bytes(msg.CHUNK))
+    assert driver.send(msg.Chunk(1, 2, msg.CHUNK, total), bytes(msg.CHUNK)) == [msg.ChunkAck(1, 2, True)]
     assert driver.fetch_error(2).kind == "ProgramError"
-    assert driver.send(Chunk(1, 3, CHUNK, total), bytes(CHUNK)) == [ChunkAck(1, 3, True)]
+    assert driver.send(msg.Chunk(1, 3, msg.CHUNK, total), bytes(msg.CHUNK)) == [msg.ChunkAck(1, 3, True)]
 
 
 def test_an_upload_larger_than_the_worker_is_refused(numpy_engine: Any) -> None:
     driver = Driver(numpy_engine, Config(worker_memory=1000))
-    driver.send(Chunk(1, 2, 0, 2000, (2000,), "uint8"), bytes(2000))
+    driver.send(msg.Chunk(1, 2, 0, 2000, (2000,), "uint8"), bytes(2000))
     assert "1000" in driver.fetch_error(2).text
 
 
 def test_a_fetch_of_what_is_being_uploaded_waits_for_it(driver: Driver) -> None:
-    data = np.arange(2 * CHUNK, dtype=np.uint8)
-    driver.send(Chunk(1, 2, 0, len(data), data.shape, "uint8"), data[:CHUNK].tobytes())
+    data = np.arange(2 * msg.CHUNK, dtype=np.uint8)
+    driver.send(msg.Chunk(1, 2, 0, len(data), data.shape, "uint8"), data[: msg.CHUNK].tobytes())
     assert driver.send(driver.fetch_message(2)) == []
-    answers = driver.send(Chunk(1, 2, CHUNK, len(data)), data[CHUNK:].tobytes())
+    answers = driver.send(msg.Chunk(1, 2, msg.CHUNK, len(data)), data[msg.CHUNK :].tobytes())
     assert names(answers) == ["ChunkAck", "Chunk", "Chunk"]
     assert b"".join(driver.payloads) == data.tobytes()
 
 
 def test_a_call_with_a_failed_upload_names_itself_as_the_root(driver: Driver) -> None:
-    driver.send(Chunk(1, 2, 0, 17, (4,), "float32"), bytes(16))
-    (failed,) = driver.call(unary("neg"), [2], outputs=10)
-    assert isinstance(failed, CallFailed)
+    driver.send(msg.Chunk(1, 2, 0, 17, (4,), "float32"), bytes(16))
+    failed = driver.fails(NEG, [2], outputs=10)
     assert (failed.root, failed.error.kind) == (1, "ProgramError")
 
 
@@ -208,33 +187,31 @@ def test_a_call_with_a_failed_upload_names_itself_as_the_root(driver: Driver) ->
 
 
 def test_an_unknown_program_holds_its_session_and_no_other(driver: Driver) -> None:
-    neg, abs_ = unary("neg"), unary("abs")
+    abs_ = unary("abs")
     driver.define(abs_)
-    other = Driver(driver.core.engine, session=2)
-    other.core = driver.core
+    other = driver.beside()
     other.upload(1, ONE)
-    assert driver.send(driver.call_message(neg, [1], 10)) == [Need(neg.hash())]
+    assert driver.send(driver.call_message(NEG, [1], 10)) == [msg.Need(NEG.hash())]
     assert driver.send(driver.call_message(abs_, [10], 11)) == []  # behind it, so held
     assert driver.send(driver.fetch_message(11)) == []
     assert driver.send(driver.fetch_message(10)) == []
     assert driver.fetch(1).tolist() == ONE.tolist()
     assert names(other.call(abs_, [1], 10)) == ["CallDone"]
-    assert other.send(other.call_message(neg, [1], 11)) == []  # asked for already
-    answers = driver.send(Define(neg))
+    assert other.send(other.call_message(NEG, [1], 11)) == []  # asked for already
+    answers = driver.send(msg.Define(NEG))
     assert names(answers) == ["CallDone", "Chunk", "CallDone", "Chunk", "CallDone"]
     assert [m.session for m in answers] == [1, 1, 1, 1, 2]
 
 
 def test_a_forgotten_program_is_asked_for_again(driver: Driver) -> None:
-    neg = unary("neg")
-    driver.define(neg)
-    driver.core.receive(driver.call_message(neg, [1], 10))
-    driver.core.receive(Forget(neg.hash()))
-    driver.core.receive(driver.call_message(neg, [10], 11))
+    driver.define(NEG)
+    driver.core.receive(driver.call_message(NEG, [1], 10))
+    driver.core.receive(msg.Forget(NEG.hash()))
+    driver.core.receive(driver.call_message(NEG, [10], 11))
     done, need = driver.work()
-    assert isinstance(done, CallDone)
-    assert need == Need(neg.hash())
-    assert names(driver.send(Define(neg))) == ["CallDone"]
+    assert isinstance(done, msg.CallDone)
+    assert need == msg.Need(NEG.hash())
+    assert names(driver.send(msg.Define(NEG))) == ["CallDone"]
 
 
 def test_the_cache_is_bounded_and_timed_programs_go_first(numpy_engine: Any) -> None:
@@ -261,12 +238,11 @@ def test_the_cache_is_bounded_and_timed_programs_go_first(numpy_engine: Any) -> 
 def test_what_is_no_program_fails_its_calls_only(driver: Driver) -> None:
     b = Builder(SHAPE)
     bad = b.program([b.add("neg", 0)], donate=(7,))
-    (failed,) = driver.call(bad, [1], outputs=10)
-    assert isinstance(failed, CallFailed)
+    failed = driver.fails(bad, [1], outputs=10)
     assert failed.error.kind == "ProgramError"
-    reason = Failure("ProgramError", "not a program")
+    reason = msg.Failure("ProgramError", "not a program")
     unknown = unary("tanh")
-    assert driver.send(driver.call_message(unknown, [1], 10, refused=reason)) == [CallFailed(1, 2, 2, reason)]
+    assert driver.send(driver.call_message(unknown, [1], 10, refused=reason)) == [msg.CallFailed(1, 2, 2, reason)]
     assert names(driver.call(unary("abs"), [1], 11)) == ["CallDone"]
 
 
@@ -274,49 +250,45 @@ def test_what_is_no_program_fails_its_calls_only(driver: Driver) -> None:
 
 
 def test_sessions_see_only_their_own(driver: Driver) -> None:
-    other = Driver(driver.core.engine, session=2)
-    other.core = driver.core
-    assert isinstance(other.send(other.fetch_message(1))[0], FetchFailed)
-    (failed,) = other.call(unary("neg"), [1], outputs=10)
-    assert isinstance(failed, CallFailed)
+    other = driver.beside()
+    assert isinstance(other.send(other.fetch_message(1))[0], msg.FetchFailed)
+    other.fails(NEG, [1], outputs=10)
 
 
 def test_a_closed_session_leaves_nothing(driver: Driver) -> None:
-    neg = unary("neg")
-    driver.define(neg)
-    driver.upload(2, np.zeros(9 * CHUNK, np.uint8))
+    driver.define(NEG)
+    driver.upload(2, np.zeros(9 * msg.CHUNK, np.uint8))
     driver.send(driver.fetch_message(2))
     core = driver.core
     for k in range(3):
-        core.receive(driver.call_message(neg, [1], 10 + k))
+        core.receive(driver.call_message(NEG, [1], 10 + k))
     core.receive(driver.fetch_message(11))
-    assert core.receive(CloseSession(1)) == []
+    assert core.receive(msg.CloseSession(1)) == []
     assert driver.work() == []
     assert driver.stats()["sessions"] == {}
-    assert core.receive(ChunkAck(1, 1, False)) == []
+    assert core.receive(msg.ChunkAck(1, 1, False)) == []
 
 
 def test_a_session_closed_while_its_call_runs(numpy_engine: Any) -> None:
     class Closing(Faulty):
         def work(self) -> None:
-            driver.core.receive(CloseSession(1))
+            driver.core.receive(msg.CloseSession(1))
 
     driver = Driver(Closing(numpy_engine))
     driver.upload(1, ONE)
-    driver.define(unary("neg"))
-    assert driver.send(driver.call_message(unary("neg"), [1], 10)) == []
+    driver.define(NEG)
+    assert driver.send(driver.call_message(NEG, [1], 10)) == []
     assert driver.stats()["sessions"] == {}
 
 
 def test_stats(driver: Driver) -> None:
-    neg = unary("neg")
-    driver.call(neg, [1], outputs=10)
-    driver.call(neg, [1], outputs=11)
+    driver.call(NEG, [1], outputs=10)
+    driver.call(NEG, [1], outputs=11)
     stats = driver.stats()
     assert stats["engine"] == "numpy"
     assert stats["calls"] == 2
     assert stats["sessions"] == {"1": {"nbytes": 48, "tensors": 3}}
-    program = stats["programs"][neg.hash().hex()]
+    program = stats["programs"][NEG.hash().hex()]
     assert (program["instructions"], program["hits"], program["tier"]) == (1, 2, 1)
     assert program["run_us"] <= stats["run_us"]
 
@@ -337,9 +309,9 @@ def test_reader_and_runner_in_two_threads(driver: Driver) -> None:
                 core.wait(0.25)
                 continue
             for message, payload in out:
-                if isinstance(message, Chunk) and payload is not None:
+                if isinstance(message, msg.Chunk) and payload is not None:
                     got[message.key] = float(np.frombuffer(payload, np.float32)[0])
-                elif isinstance(message, CallDone):
+                elif isinstance(message, msg.CallDone):
                     done.append(message.seq)
 
     runner = threading.Thread(target=run)
@@ -354,13 +326,11 @@ def test_reader_and_runner_in_two_threads(driver: Driver) -> None:
 
 
 def test_a_program_that_only_a_closed_session_waited_for_is_asked_for_again(driver: Driver) -> None:
-    neg = unary("neg")
-    assert driver.send(driver.call_message(neg, [1], 10)) == [Need(neg.hash())]
-    driver.send(CloseSession(1))
-    other = Driver(driver.core.engine, session=2)
-    other.core = driver.core
+    assert driver.send(driver.call_message(NEG, [1], 10)) == [msg.Need(NEG.hash())]
+    driver.send(msg.CloseSession(1))
+    other = driver.beside()
     other.upload(1, ONE)
-    assert names(other.call(neg, [1], 10)) == ["CallDone"]
+    assert names(other.call(NEG, [1], 10)) == ["CallDone"]
 
 
 def test_uploads_are_taken_without_another_copy(engine: Any) -> None:
@@ -374,12 +344,10 @@ def test_uploads_are_taken_without_another_copy(engine: Any) -> None:
 
 
 def test_whether_to_compile_is_kept_and_may_be_raised(driver: Driver) -> None:
-    neg = unary("neg")
-    driver.send(Define(neg, False, -1))
-    known = driver.core.programs.peek(neg.hash())
-    assert known is not None
+    driver.send(msg.Define(NEG, False, -1))
+    known = driver.core.programs.peek(NEG.hash())
     assert known.compile == -1
     for said, told in ((0, 0), (1, 1), (-1, 1)):
-        driver.send(Define(neg, False, said))
+        driver.send(msg.Define(NEG, False, said))
         assert known.compile == told
-    assert driver.core.programs.peek(neg.hash()) is known
+    assert driver.core.programs.peek(NEG.hash()) is known

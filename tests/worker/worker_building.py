@@ -46,6 +46,12 @@ class Builder:
         return check(self.program(outputs, **ends))
 
 
+def unary(op: str, shape: tuple[int, ...] = (4,)) -> Program:
+    """A program of one instruction, on one input."""
+    b = Builder(shape)
+    return b.program([b.add(op, 0)])
+
+
 class Wrapped:
     """An engine that passes everything on; the others change one thing about it."""
 
@@ -133,3 +139,30 @@ class Device(Wrapped):
 
     def raised(self, flag: Any) -> bool:
         return bool(flag)
+
+
+class FakeCompiler:
+    """A compiler of programs that has made what is in `there`: at once if it is `quick`, else when a test says so."""
+
+    def __init__(self, quick: bool = False, folder: str = "") -> None:
+        self.asked: list[str] = []
+        self.there: set[str] = set()
+        self.failed: dict[str, str] = {}
+        self.quick = quick
+        self.full = False
+        self.everything = False  #: Whatever it is asked for was made on an earlier day.
+        self.only_folder = folder  #: Of all programs; else each has its own.
+
+    def folder(self, program: Program, trusted: bool = False) -> str:
+        return self.only_folder or program.hash().hex()
+
+    def ready(self, folder: str) -> bool:
+        return self.everything or folder in self.there
+
+    def waits(self, folder: str) -> bool:
+        return folder in self.asked and not self.ready(folder) and folder not in self.failed
+
+    def request(self, folder: str, program: Program, trusted: bool) -> None:
+        self.asked.append(folder)
+        if self.quick:
+            self.there.add(folder)

@@ -9,33 +9,25 @@ import numpy as np
 from gt import dtypes
 from gt.config import Config
 from gt.program import Program
-from gt.transport.messages import (
-    CHUNK,
-    Call,
-    Chunk,
-    ChunkAck,
-    Define,
-    Failure,
-    Fetch,
-    FetchFailed,
-    Free,
-    GetStats,
-    Need,
-    Stats,
-    pack_ids,
-)  # fmt: skip
+from gt.transport import messages as msg
 from gt.worker.core import WorkerCore
 
 
 class Driver:
-    """One session, unless told otherwise."""
+    """One session of a worker: its first, unless `core` is one that others use too."""
 
-    def __init__(self, engine: Any, config: Config | None = None, session: int = 1) -> None:
-        self.core = WorkerCore(engine, config or Config())
+    def __init__(
+        self, engine: Any, config: Config | None = None, session: int = 1, core: WorkerCore | None = None
+    ) -> None:
+        self.core = core or WorkerCore(engine, config or Config())
         self.session = session
         self.seq = 0
         self.request = 0
         self.payloads: list[bytes] = []  #: of the chunks that came last
+
+    def beside(self) -> Driver:
+        """Another session on the same worker."""
+        return Driver(self.core.engine, session=self.session + 1, core=self.core)
 
     def work(self) -> list[Any]:
         """Let the core do all there is to do; the messages it sent."""
@@ -59,55 +51,63 @@ class Driver:
         return answers + self.work()
 
     def define(self, program: Program, timed: bool = False) -> None:
-        assert self.send(Define(program, timed)) == []
+        assert self.send(msg.Define(program, timed)) == []
 
-    def call_message(self, program: Program, inputs: list[int], outputs: int, **more: Any) -> Call:
+    def call_message(self, program: Program, inputs: list[int], outputs: int, **more: Any) -> msg.Call:
         self.seq += 1
-        frees = pack_ids(more.get("frees", ()))
-        return Call(
-            self.session, self.seq, program.hash(), pack_ids(inputs), tuple(more.get("scalars", ())), outputs,
+        frees = msg.pack_ids(more.get("frees", ()))
+        return msg.Call(
+            self.session, self.seq, program.hash(), msg.pack_ids(inputs), tuple(more.get("scalars", ())), outputs,
             frees, more.get("acked", 0), more.get("refused"),
         )  # fmt: skip
 
     def call(self, program: Program, inputs: list[int], outputs: int, **more: Any) -> list[Any]:
         """Call a program, bringing its text if it is asked for; what the worker reports."""
         answers = self.send(self.call_message(program, inputs, outputs, **more))
-        if answers and isinstance(answers[-1], Need):
-            return [*answers[:-1], *self.send(Define(program))]
+        if answers and isinstance(answers[-1], msg.Need):
+            return [*answers[:-1], *self.send(msg.Define(program))]
         return answers
+
+    def fails(self, program: Program, inputs: list[int], outputs: int, **more: Any) -> msg.CallFailed:
+        """Call a program that fails; its failure."""
+        (failed,) = self.call(program, inputs, outputs, **more)
+        assert isinstance(failed, msg.CallFailed)
+        return failed
 
     def upload(self, id: int, array: np.ndarray[Any, Any]) -> list[Any]:
         data = array.tobytes()
         answers = []
-        for offset in range(0, max(1, len(data)), CHUNK):
+        for offset in range(0, max(1, len(data)), msg.CHUNK):
             name = dtypes.dtype(array.dtype).name
             head = (array.shape, name) if offset == 0 else ()
-            answers += self.send(Chunk(self.session, id, offset, len(data), *head), data[offset : offset + CHUNK])
-        assert answers == [ChunkAck(self.session, id, True)] * len(answers)
+            answers += self.send(
+                msg.Chunk(self.session, id, offset, len(data), *head), data[offset : offset + msg.CHUNK]
+            )
+        assert answers == [msg.ChunkAck(self.session, id, True)] * len(answers)
         return answers
 
     def free(self, ids: list[int]) -> None:
-        assert self.send(Free(self.session, pack_ids(ids))) == []
+        assert self.send(msg.Free(self.session, msg.pack_ids(ids))) == []
 
-    def fetch_message(self, id: int) -> Fetch:
+    def fetch_message(self, id: int) -> msg.Fetch:
         self.request += 1
-        return Fetch(self.session, self.request, id)
+        return msg.Fetch(self.session, self.request, id)
 
     def fetch(self, id: int) -> np.ndarray[Any, Any]:
         """A value that fits in a few chunks."""
-        chunks = [m for m in self.send(self.fetch_message(id)) if isinstance(m, Chunk)]
+        chunks = [m for m in self.send(self.fetch_message(id)) if isinstance(m, msg.Chunk)]
         first = chunks[0]
         assert sum(map(len, self.payloads)) == first.total
         return np.frombuffer(b"".join(self.payloads), dtypes.BY_NAME[first.dtype].numpy).reshape(first.shape)
 
-    def fetch_error(self, id: int) -> Failure:
+    def fetch_error(self, id: int) -> msg.Failure:
         answer = self.send(self.fetch_message(id))[-1]
-        assert isinstance(answer, FetchFailed)
+        assert isinstance(answer, msg.FetchFailed)
         return answer.error
 
     def stats(self) -> dict[str, Any]:
-        (answer,) = self.send(GetStats(7))
-        assert isinstance(answer, Stats)
+        (answer,) = self.send(msg.GetStats(7))
+        assert isinstance(answer, msg.Stats)
         return answer.data
 
     def tensors(self) -> int:
