@@ -328,10 +328,6 @@ def _silu_second(u: Any, z: Any, g: Any, x: Any) -> Any:
     return conj(u) * g * conj(s * (1.0 - s) * (x * (1.0 - s * 2.0) + 2.0))
 
 
-def _silu_dx_torch(torch: Any, site: Any) -> Any:
-    return None if site.specs[0].dtype.is_complex else torch.ops.aten.silu_backward.default
-
-
 silu_dx = op(
     "silu_dx",
     "The gradient of silu.",
@@ -340,7 +336,9 @@ silu_dx = op(
     linear=((0,),),
     vjp=(lambda u, z, g, x: conj(ops.silu_dx(conj(u), x)), _silu_second),
     compose=_silu_dx,
-    kernels={"torch": _silu_dx_torch},
+    kernels={
+        "torch": lambda torch, site: None if site.specs[0].dtype.is_complex else torch.ops.aten.silu_backward.default
+    },
     samples=_pairs,
 )
 

@@ -35,10 +35,6 @@ def _assign_graph(torch: Any, site: Site) -> Any:
     return lambda old, value: value.to(dtype).expand(shape).clone(memory_format=torch.contiguous_format)
 
 
-def _assign_inplace(torch: Any, site: Site) -> Any:
-    return torch.Tensor.fill_ if site.specs[1].weak else torch.Tensor.copy_
-
-
 assign = op(
     "assign",
     "The tensor `new`, expanded to the shape and cast to the dtype of `old`, which it replaces.",
@@ -49,7 +45,7 @@ assign = op(
     kernels={
         "array": lambda xp, old, new: xp.broadcast_to(xp.asarray(new), old.shape).astype(old.dtype),
         "torch": _assign_torch,
-        "torch_inplace": _assign_inplace,
+        "torch_inplace": lambda torch, site: torch.Tensor.fill_ if site.specs[1].weak else torch.Tensor.copy_,
         "torch_graph": _assign_graph,
     },
     inplace=(0,),

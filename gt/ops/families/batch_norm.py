@@ -65,8 +65,7 @@ def _infer_batch_norm(x: Spec, *rest: Spec, running: Any, eps: Any) -> tuple[Spe
     if x.size and x.size == x.shape[1]:
         raise ShapeError(f"batch_norm: expected more than one value per channel when training, got shape {x.shape}")
     for what, s in zip(("running_mean", "running_var"), old, strict=False):
-        rules.tensor("batch_norm", s)
-        rules.floating("batch_norm", s)
+        rules.floats("batch_norm", s)
         if s.shape != channels:
             raise ShapeError(f"batch_norm: {what} must have shape {channels} for an input {x.shape}, got {s.shape}")
     if running and (old[2].shape or not old[2].dtype.is_floating_point):
@@ -215,8 +214,7 @@ def _infer_batch_norm_eval(x: Spec, mean: Spec, var: Spec, *affine: Spec, eps: A
     channels = _channels("batch_norm", x)
     check_affine("batch_norm", x, affine, channels, eps)
     for what, s in (("running_mean", mean), ("running_var", var)):
-        rules.tensor("batch_norm", s)
-        rules.floating("batch_norm", s)
+        rules.floats("batch_norm", s)
         if s.shape != channels:
             raise ShapeError(f"batch_norm: {what} must have shape {channels} for an input {x.shape}, got {s.shape}")
     return x

@@ -67,16 +67,12 @@ def _infer_all_to_all(x: Spec, *, workers: Any, rank: Any, sends: Any, takes: An
     return spec((total,), x.dtype)
 
 
-def _copy_array(xp: Any, x: Any, **attrs: Any) -> Any:
-    return xp.array(x)
-
-
 def _copy_torch(torch: Any, site: Site, **attrs: Any) -> Any:
     return lambda x: x.clone()
 
 
 _ALONE: dict[str, Any] = {"workers": (0,), "rank": 0}
-_COPY: dict[str, Any] = {"array": _copy_array, "torch": _copy_torch}
+_COPY: dict[str, Any] = {"array": lambda xp, x, **attrs: xp.array(x), "torch": _copy_torch}
 
 all_reduce = op(
     "all_reduce",

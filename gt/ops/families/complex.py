@@ -20,10 +20,10 @@ from gt.ops.sharding import letters, pointwise
 from gt.program import Spec, spec
 
 
-def _needs_complex(name: str, x: Spec) -> None:
-    rules.tensor(name, x)
-    if not x.dtype.is_complex:
+def _needs_complex(name: str, x: Spec) -> Spec:
+    if not rules.tensor(name, x).dtype.is_complex:
         raise DTypeError(f"{name}: expected a complex dtype, got {x.dtype.name}")
+    return x
 
 
 def _draw(rng: Rng, *size: int) -> Any:
@@ -42,15 +42,10 @@ def _samples(rng: Rng) -> list[Sample]:
 # -- one complex operand ---------------------------------------------------------------------
 
 
-def _infer_conj(x: Spec) -> Spec:
-    _needs_complex("conj", x)
-    return x
-
-
 conj = op(
     "conj",
     "The complex conjugate.",
-    infer=_infer_conj,
+    infer=lambda x: _needs_complex("conj", x),
     factors=pointwise,
     linear=((0,),),
     vjp=(lambda g, y, x: ops.conj(g),),
@@ -190,15 +185,10 @@ complex_ = op(
 # -- complex numbers as pairs ----------------------------------------------------------------
 
 
-def _infer_view_as_real(x: Spec) -> Spec:
-    _needs_complex("view_as_real", x)
-    return spec((*x.shape, 2), x.dtype.to_real())
-
-
 view_as_real = op(
     "view_as_real",
     "Complex numbers as pairs of real numbers, in a new last dimension of size 2.",
-    infer=_infer_view_as_real,
+    infer=lambda x: spec((*_needs_complex("view_as_real", x).shape, 2), x.dtype.to_real()),
     factors=lambda x: f"{' '.join(letters(x.ndim))} -> {' '.join(letters(x.ndim))} ...",
     linear=((0,),),
     vjp=(lambda g, y, x: ops.view_as_complex(g),),

@@ -13,10 +13,6 @@ from gt.ops.sharding import letters
 from gt.program import Spec, spec
 
 
-def _infer_diagonal(x: Spec, *, offset: Any, dim1: Any, dim2: Any) -> Spec:
-    return _infer("diagonal", x, offset, dim1, dim2)
-
-
 def _infer(name: str, x: Spec, offset: Any, dim1: Any, dim2: Any) -> Spec:
     rules.tensor(name, x)
     rules.ints(name, "offset", (offset,))
@@ -94,7 +90,7 @@ def _scatter_rule(base: Spec, src: Spec, *, dim1: int, dim2: int, **attrs: Any) 
 diagonal = op(
     "diagonal",
     "A diagonal of two dimensions, as a new last dimension.",
-    infer=_infer_diagonal,
+    infer=lambda x, *, offset, dim1, dim2: _infer("diagonal", x, offset, dim1, dim2),
     factors=lambda x, *, dim1, dim2, **attrs: " -> ".join(_names(x, dim1, dim2)),
     moves=True,
     vjp=(lambda g, y, x, **attrs: ops.diagonal_scatter(_zeros(g, x), g, **attrs),),

@@ -15,7 +15,7 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ArgumentError, DTypeError
 from gt.ops import rules
-from gt.ops.record import FLOAT32_ON_CUDA, Op, Rng, Sample, Site, conj, fill, op, ops
+from gt.ops.record import FLOAT32_ON_CUDA, Op, Rng, Sample, conj, fill, op, ops
 from gt.ops.sharding import pointwise
 from gt.program import Spec, spec
 
@@ -293,13 +293,7 @@ signbit = _test(
 
 
 def _infer_frexp(x: Spec) -> tuple[Spec, Spec]:
-    rules.tensor("frexp", x)
-    rules.floating("frexp", x)
-    return x, spec(x.shape, dtypes.int32)
-
-
-def _frexp_torch(torch: Any, site: Site) -> Any:
-    return lambda x: tuple(torch.frexp(x))
+    return rules.floats("frexp", x), spec(x.shape, dtypes.int32)
 
 
 frexp = op(
@@ -308,16 +302,11 @@ frexp = op(
     infer=_infer_frexp,
     factors=pointwise,
     vjp=(lambda g, y, x: None if g[0] is None else g[0] / ops.exp2(ops.cast(y[1], dtype=x.dtype.name)),),
-    kernels={"array": lambda xp, x: xp.frexp(x), "torch": _frexp_torch},
+    kernels={"array": lambda xp, x: xp.frexp(x), "torch": lambda torch, site: lambda x: tuple(torch.frexp(x))},
     samples=_reals,
 )
 
 # -- casts and limits ------------------------------------------------------------------------
-
-
-def _infer_cast(x: Spec, *, dtype: str) -> Spec:
-    rules.tensor("cast", x)
-    return spec(x.shape, rules.dtype("cast", dtype))
 
 
 def _cast_array(xp: Any, x: Any, *, dtype: str) -> Any:
@@ -345,7 +334,7 @@ def _cast_linear(x: Spec, *, dtype: str) -> tuple[tuple[int, ...], ...]:
 cast = op(
     "cast",
     "x in another dtype.",
-    infer=_infer_cast,
+    infer=lambda x, *, dtype: spec(rules.tensor("cast", x).shape, rules.dtype("cast", dtype)),
     factors=pointwise,
     linear=_cast_linear,
     vjp=(lambda g, y, x, *, dtype: g,),  # the caller casts gradients to the operand's dtype

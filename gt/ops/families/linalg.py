@@ -24,8 +24,8 @@ from gt.program import Spec, spec
 # -- what the ops share ----------------------------------------------------------------------
 
 
-def matrices(name: str, x: Spec, square: bool = False) -> None:
-    """A batch of matrices of floats."""
+def matrices(name: str, x: Spec, square: bool = False) -> Spec:
+    """A batch of matrices of floats; returns it."""
     rules.tensor(name, x)
     if not x.dtype.is_differentiable:
         raise DTypeError(f"{name}: expected a floating-point or complex dtype, got {x.dtype.name}; use x.float()")
@@ -33,6 +33,7 @@ def matrices(name: str, x: Spec, square: bool = False) -> None:
         raise ShapeError(f"{name}: expected matrices, got shape {x.shape}")
     if square and x.shape[-1] != x.shape[-2]:
         raise ShapeError(f"{name}: expected square matrices, got shape {x.shape}")
+    return x
 
 
 def cubes(x: Spec, each: float) -> int:
@@ -170,8 +171,7 @@ def _nan_info(xp: Any, y: Any) -> Any:
 
 
 def _infer_inv(x: Spec) -> tuple[Spec, Spec]:
-    matrices("linalg.inv", x, square=True)
-    return rules.same(x), spec(x.shape[:-2], dtypes.int32)
+    return rules.same(matrices("linalg.inv", x, square=True)), spec(x.shape[:-2], dtypes.int32)
 
 
 def _inv_numpy(np_: Any, x: Any) -> Any:

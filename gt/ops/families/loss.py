@@ -43,15 +43,13 @@ def _class_dim(shape: Any) -> int:
 
 
 def _infer(logp: Spec, target: Spec, *, reduction: Any, ignore_index: Any) -> Spec:
-    rules.tensor("nll_loss", logp)
-    rules.floating("nll_loss", logp)
+    rules.floats("nll_loss", logp)
     shape = _targets("nll_loss", logp.shape, target, reduction, ignore_index)
     return spec(shape if reduction == "none" else (), logp.dtype)
 
 
 def _infer_dlogp(g: Spec, target: Spec, *, shape: Any, reduction: Any, ignore_index: Any) -> Spec:
-    rules.tensor("nll_loss_dlogp", g)
-    rules.floating("nll_loss_dlogp", g)
+    rules.floats("nll_loss_dlogp", g)
     shape = rules.shape("nll_loss_dlogp", shape)
     wanted = _targets("nll_loss_dlogp", shape, target, reduction, ignore_index)
     if g.shape != (wanted if reduction == "none" else ()):
@@ -232,8 +230,7 @@ nll_loss_dlogp = op(
 def _infer_cross_entropy(
     x: Spec, target: Spec, *, reduction: Any, ignore_index: Any, smoothing: Any
 ) -> tuple[Spec, Spec]:
-    rules.tensor("cross_entropy", x)
-    rules.floating("cross_entropy", x)
+    rules.floats("cross_entropy", x)
     shape = _targets("cross_entropy", x.shape, target, reduction, ignore_index)
     if type(smoothing) not in (int, float) or not 0 <= smoothing <= 1:
         raise ArgumentError(f"cross_entropy: label_smoothing must be from 0 to 1, got {rules.shown(smoothing)}")
@@ -465,10 +462,6 @@ binary_cross_entropy = op(
 )
 
 
-def _logits(x: Any, target: Any) -> Any:
-    return ops.relu(x) - x * target + ops.log1p(ops.exp(-ops.abs(x)))
-
-
 def _logits_torch(torch: Any, site: Site) -> Any:
     f = torch.nn.functional.binary_cross_entropy_with_logits
     return lambda x, target: f(x, target, reduction="none")
@@ -480,7 +473,7 @@ binary_cross_entropy_with_logits = op(
     infer=_infer_two("binary_cross_entropy_with_logits"),
     factors=pointwise,
     vjp=(lambda g, y, x, target: g * (ops.sigmoid(x) - target), lambda g, y, x, target: -(g * x)),
-    compose=_logits,
+    compose=lambda x, target: ops.relu(x) - x * target + ops.log1p(ops.exp(-ops.abs(x))),
     kernels={"torch": _logits_torch},
     samples=lambda rng: [
         ((rng.normal(size=s), np.asarray(rng.uniform(0, 1, size=s))), {}) for s in [(3, 4), (), (0, 2)]

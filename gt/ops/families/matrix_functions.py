@@ -27,26 +27,16 @@ def _samples(rng: Rng) -> list[Sample]:
 # -- determinants ----------------------------------------------------------------------------
 
 
-def _infer_det(x: Spec) -> Spec:
-    matrices("linalg.det", x, square=True)
-    return spec(x.shape[:-2], x.dtype)
-
-
 linalg_det = op(
     "linalg_det",
     "The determinant of matrices.",
-    infer=_infer_det,
+    infer=lambda x: spec(matrices("linalg.det", x, square=True).shape[:-2], x.dtype),
     factors=leading(2),
     vjp=(lambda g, y, x: ops.linalg_cofactor(x) * spread(g, -1, -2),),
     kernels={"array": lambda xp, x: xp.linalg.det(x), "torch": _torch("det"), "torch_graph": unfit},
     samples=_samples,
     flops=lambda x: cubes(x, 2 / 3),
 )
-
-
-def _infer_cofactor(x: Spec) -> Spec:
-    matrices("linalg_cofactor", x, square=True)
-    return rules.same(x)
 
 
 def _cofactor(xp: Any, x: Any) -> Any:
@@ -86,7 +76,7 @@ def _cofactor_dx(u: Any, z: Any, x: Any) -> Any:
 linalg_cofactor = op(
     "linalg_cofactor",
     "The conjugated gradient of the determinant of matrices: the cofactor matrix.",
-    infer=_infer_cofactor,
+    infer=lambda x: rules.same(matrices("linalg_cofactor", x, square=True)),
     factors=leading(2),
     vjp=(_cofactor_dx,),
     kernels={"array": _cofactor, "torch": _cofactor_torch, "torch_graph": unfit},
@@ -96,8 +86,7 @@ linalg_cofactor = op(
 
 
 def _infer_slogdet(x: Spec) -> tuple[Spec, Spec]:
-    matrices("linalg.slogdet", x, square=True)
-    return spec(x.shape[:-2], x.dtype), spec(x.shape[:-2], x.dtype.to_real())
+    return spec(matrices("linalg.slogdet", x, square=True).shape[:-2], x.dtype), spec(x.shape[:-2], x.dtype.to_real())
 
 
 def _slogdet_dx(g: Any, y: Any, x: Any) -> Any:
@@ -196,11 +185,6 @@ linalg_pinv = op(
 # -- exponential -----------------------------------------------------------------------------
 
 
-def _infer_exp(x: Spec) -> Spec:
-    matrices("linalg.matrix_exp", x, square=True)
-    return rules.same(x)
-
-
 def _exp_numpy(np_: Any, x: Any) -> Any:
     """The Taylor series of x / 2**k, squared k times."""
     if not x.size:
@@ -240,7 +224,7 @@ def _exp_dx(g: Any, y: Any, x: Any) -> Any:
 linalg_matrix_exp = op(
     "linalg_matrix_exp",
     "The matrix exponential.",
-    infer=_infer_exp,
+    infer=lambda x: rules.same(matrices("linalg.matrix_exp", x, square=True)),
     factors=leading(2),
     vjp=(_exp_dx,),
     kernels={"numpy": _exp_numpy, "jax_lib": _exp_jax, "torch": _torch("matrix_exp"), "torch_graph": unfit},

@@ -372,8 +372,7 @@ randperm = op(
 
 
 def _infer_dropout(x: Spec, seed: Spec, *, p: Any) -> Spec:
-    rules.tensor("dropout", x)
-    rules.floating("dropout", x)
+    rules.floats("dropout", x)
     rules.integer("dropout", seed)
     if type(p) not in (int, float) or not 0 <= p <= 1:
         raise ArgumentError(f"dropout: p must be from 0 to 1, got {rules.shown(p)}")

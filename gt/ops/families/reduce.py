@@ -187,10 +187,6 @@ def _infer_mean(x: Spec, *, dims: Any, keepdim: Any) -> Spec:
     return _infer("mean", x, dims, keepdim, x.dtype)
 
 
-def _mean_dx(g: Any, y: Any, x: Any, *, dims: Any, keepdim: bool) -> Any:
-    return _spread(g * (1.0 / max(count(x.shape, dims), 1)), x, dims, keepdim)
-
-
 def _mean_local(shard: Any, x: Any, *, dims: Any, keepdim: bool) -> Any:
     names, shape = letters(x.ndim), shard.specs[0].shape
     if not any(shard.split(names[d]) for d in dims):
@@ -207,7 +203,7 @@ mean = op(
     factors=reducing("sum"),
     linear=((0,),),
     local=_mean_local,
-    vjp=(_mean_dx,),
+    vjp=(lambda g, y, x, *, dims, keepdim: _spread(g * (1.0 / max(count(x.shape, dims), 1)), x, dims, keepdim),),
     kernels={
         "array": _array(
             lambda xp, x, dims, keepdim: xp.divide(

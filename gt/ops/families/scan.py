@@ -171,8 +171,7 @@ linear_scan = op(
 
 
 def _infer_logcumsumexp(x: Spec, *, dim: Any) -> Spec:
-    rules.tensor("logcumsumexp", x)
-    rules.floating("logcumsumexp", x)
+    rules.floats("logcumsumexp", x)
     rules.dim("logcumsumexp", dim, x.ndim)
     return x
 

@@ -16,8 +16,7 @@ from gt.program import Spec, spec
 
 def _infer(name: str) -> Any:
     def infer(x: Spec, *, dim: Any) -> Spec:
-        rules.tensor(name, x)
-        rules.floating(name, x)
+        rules.floats(name, x)
         rules.dim(name, dim, x.ndim)
         return x
 

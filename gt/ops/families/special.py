@@ -106,14 +106,6 @@ def _erfcx_array(np_: Any, x: Any, erfc: Any) -> Any:
     return np_.where(x < 25, np_.exp(near * near) * erfc(near), tail / (far * _ROOT_PI))
 
 
-def _erfcx_numpy(np_: Any, x: Any) -> Any:
-    return _erfcx_array(np_, _wide(np_, x), lambda v: _each(math.erfc)(np_, v))
-
-
-def _erfcx_jax(jax: Any, x: Any) -> Any:
-    return _erfcx_array(jax.numpy, x.astype(jax.numpy.float64), jax.scipy.special.erfc)
-
-
 erf = _special(
     "erf",
     "The error function.",
@@ -139,11 +131,11 @@ erfinv = _special(
 erfcx = _special(
     "erfcx",
     "exp(x * x) * erfc(x), without overflow.",
-    _erfcx_numpy,
+    lambda np_, x: _erfcx_array(np_, _wide(np_, x), lambda v: _each(math.erfc)(np_, v)),
     lambda g, y, x: g * (x * y * 2.0 - 2 / _ROOT_PI),
     _uniform(-2, 8),
     narrow=False,
-    jax=_erfcx_jax,
+    jax=lambda jax, x: _erfcx_array(jax.numpy, x.astype(jax.numpy.float64), jax.scipy.special.erfc),
 )
 ndtri = _special(
     "ndtri",
