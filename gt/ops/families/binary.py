@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -49,29 +50,25 @@ def _infer_sub(a: Spec, b: Spec) -> Spec:
     return spec(rules.broadcast("sub", a.shape, b.shape), dtypes.promote((a, b)))
 
 
-def _torch(name: str, swapped: str | None, number_right: bool, number_left: bool) -> Any:
+def _torch(name: str, swapped: str | None, number_right: bool, number_left: bool, torch: Any, site: Site) -> Any:
     """`swapped`: the function that takes the same operands the other way round."""
-
-    def make(torch: Any, site: Site) -> Any:
-        f = getattr(torch, name)
-        a, b = site.specs
-        if dtypes.float16 in (a.dtype, b.dtype) and dtypes.promote((a, b)).is_complex:
-            wide = getattr(torch, dtypes.promote((a, b)).name)  # torch would compute in complex32, which GT has not
-            return lambda a, b: f(a.to(wide), b.to(wide))
-        if (not a.weak and not b.weak) or (b.weak and number_right) or (a.weak and number_left):
-            return f
-        if a.weak and swapped is not None and number_right:
-            turned = getattr(torch, swapped)
-            return lambda s, x: turned(x, s)
-        scalar, common = torch.scalar_tensor, getattr(torch, dtypes.promote((a, b)).name)
-        # A tensor without dimensions may stay on the host, but not for these functions.
-        here = name.startswith("logical") or name in ("gcd", "lcm", "logaddexp", "logaddexp2", "nextafter")
-        device = site.device if here else "cpu"
-        if a.weak:
-            return lambda s, x: f(scalar(s, dtype=common, device=device), x)
-        return lambda x, s: f(x, scalar(s, dtype=common, device=device))
-
-    return make
+    f = getattr(torch, name)
+    a, b = site.specs
+    if dtypes.float16 in (a.dtype, b.dtype) and dtypes.promote((a, b)).is_complex:
+        wide = getattr(torch, dtypes.promote((a, b)).name)  # torch would compute in complex32, which GT has not
+        return lambda a, b: f(a.to(wide), b.to(wide))
+    if (not a.weak and not b.weak) or (b.weak and number_right) or (a.weak and number_left):
+        return f
+    if a.weak and swapped is not None and number_right:
+        turned = getattr(torch, swapped)
+        return lambda s, x: turned(x, s)
+    scalar, common = torch.scalar_tensor, getattr(torch, dtypes.promote((a, b)).name)
+    # A tensor without dimensions may stay on the host, but not for these functions.
+    here = name.startswith("logical") or name in ("gcd", "lcm", "logaddexp", "logaddexp2", "nextafter")
+    device = site.device if here else "cpu"
+    if a.weak:
+        return lambda s, x: f(scalar(s, dtype=common, device=device), x)
+    return lambda x, s: f(x, scalar(s, dtype=common, device=device))
 
 
 def reals(rng: Rng, positive: bool = False) -> list[Sample]:
@@ -125,7 +122,7 @@ def binary(
         vjp=vjp,
         kernels={
             "array": array or (lambda xp, a, b: getattr(xp, name)(a, b)),
-            "torch": _torch(name, swapped, number_right, number_left),
+            "torch": partial(_torch, name, swapped, number_right, number_left),
         },
         promote=True,
         samples=samples,

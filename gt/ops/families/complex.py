@@ -8,6 +8,7 @@ conj, real, imag, view_as_real and view_as_complex are views: `put` says what th
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -57,12 +58,9 @@ conj = op(
 )
 
 
-def _infer_part(name: str) -> Any:
-    def infer(x: Spec) -> Spec:
-        _needs_complex(name, x)
-        return spec(x.shape, x.dtype.to_real())
-
-    return infer
+def _infer_part(name: str, x: Spec) -> Spec:
+    _needs_complex(name, x)
+    return spec(x.shape, x.dtype.to_real())
 
 
 def _zeros(x: Any) -> Any:
@@ -72,7 +70,7 @@ def _zeros(x: Any) -> Any:
 real = op(
     "real",
     "The real part of complex numbers.",
-    infer=_infer_part("real"),
+    infer=partial(_infer_part, "real"),
     factors=pointwise,
     linear=((0,),),
     vjp=(lambda g, y, x: ops.complex(g, _zeros(g)),),
@@ -85,7 +83,7 @@ real = op(
 imag = op(
     "imag",
     "The imaginary part of complex numbers.",
-    infer=_infer_part("imag"),
+    infer=partial(_infer_part, "imag"),
     factors=pointwise,
     linear=((0,),),
     vjp=(lambda g, y, x: ops.complex(_zeros(g), g),),

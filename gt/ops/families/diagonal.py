@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,12 +46,9 @@ def _scatter_array(xp: Any, base: Any, src: Any, *, offset: int, dim1: int, dim2
     return xp.moveaxis(xp.where(on, src[..., place][..., None], last), (-2, -1), (dim1, dim2))
 
 
-def _torch(name: str) -> Any:
-    def make(torch: Any, site: Site, *, offset: int, dim1: int, dim2: int) -> Any:
-        f = getattr(torch, name)
-        return lambda *args: f(*args, offset, dim1, dim2)
-
-    return make
+def _torch(name: str, torch: Any, site: Site, *, offset: int, dim1: int, dim2: int) -> Any:
+    f = getattr(torch, name)
+    return lambda *args: f(*args, offset, dim1, dim2)
 
 
 def _samples(rng: Rng) -> list[Sample]:
@@ -96,7 +94,7 @@ diagonal = op(
     vjp=(lambda g, y, x, **attrs: ops.diagonal_scatter(_zeros(g, x), g, **attrs),),
     kernels={
         "array": lambda xp, x, *, offset, dim1, dim2: xp.diagonal(x, offset, dim1, dim2),
-        "torch": _torch("diagonal"),
+        "torch": partial(_torch, "diagonal"),
     },
     put=lambda base, new, k, **attrs: ops.diagonal_scatter(base, new, **attrs),
     aliases=True,
@@ -113,6 +111,6 @@ diagonal_scatter = op(
         lambda g, y, base, src, **attrs: ops.diagonal_scatter(g, _zeros(g, src), **attrs),
         lambda g, y, base, src, **attrs: ops.diagonal(g, **attrs),
     ),
-    kernels={"array": _scatter_array, "torch": _torch("diagonal_scatter")},
+    kernels={"array": _scatter_array, "torch": partial(_torch, "diagonal_scatter")},
     samples=_scatter_samples,
 )

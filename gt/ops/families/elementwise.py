@@ -351,22 +351,19 @@ cast = op(
 )
 
 
-def _infer_clamp(name: str) -> Any:
-    def infer(x: Spec, *limits: Spec) -> Spec:
-        rules.tensor(name, x)
-        rules.either(name, x, *limits)
-        if len(limits) != (2 if name == "clamp" else 1):
-            raise ArgumentError(f"{name}: wrong number of limits, got {len(limits)}")
-        if len({s.weak for s in limits}) > 1:
-            raise ArgumentError(f"{name}: the limits must be both numbers or both tensors")
-        common = dtypes.promote((x, *limits))
-        if name == "clamp":
-            rules.not_bool(name, common)
-        if common.is_complex:
-            raise DTypeError(f"{name}: complex numbers are not ordered")
-        return spec(rules.broadcast(name, x.shape, *[s.shape for s in limits]), common)
-
-    return infer
+def _infer_clamp(name: str, x: Spec, *limits: Spec) -> Spec:
+    rules.tensor(name, x)
+    rules.either(name, x, *limits)
+    if len(limits) != (2 if name == "clamp" else 1):
+        raise ArgumentError(f"{name}: wrong number of limits, got {len(limits)}")
+    if len({s.weak for s in limits}) > 1:
+        raise ArgumentError(f"{name}: the limits must be both numbers or both tensors")
+    common = dtypes.promote((x, *limits))
+    if name == "clamp":
+        rules.not_bool(name, common)
+    if common.is_complex:
+        raise DTypeError(f"{name}: complex numbers are not ordered")
+    return spec(rules.broadcast(name, x.shape, *[s.shape for s in limits]), common)
 
 
 def _limits(rng: Rng, *limits: float) -> list[Sample]:
@@ -390,7 +387,7 @@ def _within(x: Any, g: Any, lo: Any = None, hi: Any = None) -> Any:
 clamp = op(
     "clamp",
     "x limited to the range from lo to hi.",
-    infer=_infer_clamp("clamp"),
+    infer=partial(_infer_clamp, "clamp"),
     factors=pointwise,
     vjp=(
         lambda g, y, x, lo, hi: _within(x, g, lo, hi),
@@ -404,7 +401,7 @@ clamp = op(
 clamp_min = op(
     "clamp_min",
     "The larger of x and lo.",
-    infer=_infer_clamp("clamp_min"),
+    infer=partial(_infer_clamp, "clamp_min"),
     factors=pointwise,
     vjp=(lambda g, y, x, lo: _within(x, g, lo=lo), lambda g, y, x, lo: ops.where(ops.lt(x, lo), g, 0.0)),
     kernels={"array": lambda xp, x, lo: xp.maximum(x, lo)},
@@ -414,7 +411,7 @@ clamp_min = op(
 clamp_max = op(
     "clamp_max",
     "The smaller of x and hi.",
-    infer=_infer_clamp("clamp_max"),
+    infer=partial(_infer_clamp, "clamp_max"),
     factors=pointwise,
     vjp=(lambda g, y, x, hi: _within(x, g, hi=hi), lambda g, y, x, hi: ops.where(ops.gt(x, hi), g, 0.0)),
     kernels={"array": lambda xp, x, hi: xp.minimum(x, hi)},

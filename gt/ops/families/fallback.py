@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -291,24 +292,21 @@ def _op_vjp(
     return tuple(next(made) if k in wanted else None for k in range(len(operands)))
 
 
-def _samples(order: int) -> Callable[[Rng], list[Sample]]:
-    def samples(rng: Rng) -> list[Sample]:
-        cases: list[Sample] = []
-        for shape in ((2, 3), (), (0, 3)):
-            # In float64 whatever it is given: what comes out is declared.
-            call = '[[{"t": 0}, 0], {"dtype": {"d": "float64"}}]'
-            attrs: dict[str, Any] = {
-                "name": "softmax",
-                "call": call,
-                "n": 1,
-                "needs": (0,),
-                "results": ((shape, "float64", True),),
-            }
-            attrs["order"] = order
-            cases.append((tuple(rng.normal(size=shape) for _ in range(order + 1)), attrs))
-        return cases
-
-    return samples
+def _samples(order: int, rng: Rng) -> list[Sample]:
+    cases: list[Sample] = []
+    for shape in ((2, 3), (), (0, 3)):
+        # In float64 whatever it is given: what comes out is declared.
+        call = '[[{"t": 0}, 0], {"dtype": {"d": "float64"}}]'
+        attrs: dict[str, Any] = {
+            "name": "softmax",
+            "call": call,
+            "n": 1,
+            "needs": (0,),
+            "results": ((shape, "float64", True),),
+        }
+        attrs["order"] = order
+        cases.append((tuple(rng.normal(size=shape) for _ in range(order + 1)), attrs))
+    return cases
 
 
 torch_op: Op = op(
@@ -317,7 +315,7 @@ torch_op: Op = op(
     infer=_infer_op,
     vjp=_op_vjp,
     kernels={"torch": _op_torch, "torch_graph": unfit},
-    samples=_samples(0),
+    samples=partial(_samples, 0),
 )
 #: The gradient is the same op of a higher order; a record of its own only so that programs are easy to read.
 back: Op = op(
@@ -326,7 +324,7 @@ back: Op = op(
     infer=_infer_op,
     vjp=_op_vjp,
     kernels={"torch": _op_torch, "torch_graph": unfit},
-    samples=_samples(1),
+    samples=partial(_samples, 1),
 )
 torch_call: Op = op(
     "torch_call",
@@ -334,5 +332,5 @@ torch_call: Op = op(
     infer=_infer_op,
     vjp=None,
     kernels={"torch": _op_torch, "torch_graph": unfit},
-    samples=_samples(0),
+    samples=partial(_samples, 0),
 )

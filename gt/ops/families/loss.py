@@ -7,6 +7,7 @@ classes or of elements, come in afterwards: who has some asks for the losses one
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -431,12 +432,9 @@ mse_loss = op(
 # -- two classes -----------------------------------------------------------------------------
 
 
-def _infer_two(name: str) -> Any:
-    def infer(x: Spec, target: Spec) -> Spec:
-        _pair(name, x, target)
-        return x
-
-    return infer
+def _infer_two(name: str, x: Spec, target: Spec) -> Spec:
+    _pair(name, x, target)
+    return x
 
 
 def _log(x: Any) -> Any:
@@ -447,7 +445,7 @@ def _log(x: Any) -> Any:
 binary_cross_entropy = op(
     "binary_cross_entropy",
     "The binary cross-entropy of probabilities x and targets; logarithms are limited to >= -100.",
-    infer=_infer_two("binary_cross_entropy"),
+    infer=partial(_infer_two, "binary_cross_entropy"),
     factors=pointwise,
     vjp=(
         lambda g, y, x, target: g * (x - target) / ops.clamp_min((1.0 - x) * x, 1e-12),
@@ -470,7 +468,7 @@ def _logits_torch(torch: Any, site: Site) -> Any:
 binary_cross_entropy_with_logits = op(
     "binary_cross_entropy_with_logits",
     "The binary cross-entropy of sigmoid(x) and targets, without overflow.",
-    infer=_infer_two("binary_cross_entropy_with_logits"),
+    infer=partial(_infer_two, "binary_cross_entropy_with_logits"),
     factors=pointwise,
     vjp=(lambda g, y, x, target: g * (ops.sigmoid(x) - target), lambda g, y, x, target: -(g * x)),
     compose=lambda x, target: ops.relu(x) - x * target + ops.log1p(ops.exp(-ops.abs(x))),

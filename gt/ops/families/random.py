@@ -10,6 +10,7 @@ Normals come in pairs (Box-Muller): positions 2k and 2k + 1 share their two unif
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,14 +42,11 @@ _MASK32 = (1 << 32) - 1
 # -- rand, randn -----------------------------------------------------------------------------
 
 
-def _infer_floats(name: str) -> Any:
-    def infer(seed: Spec, *, shape: Any, dtype: Any) -> Spec:
-        rules.integer(name, seed)
-        result = spec(rules.shape(name, shape), rules.dtype(name, dtype))
-        rules.floating(name, result)
-        return result
-
-    return infer
+def _infer_floats(name: str, seed: Spec, *, shape: Any, dtype: Any) -> Spec:
+    rules.integer(name, seed)
+    result = spec(rules.shape(name, shape), rules.dtype(name, dtype))
+    rules.floating(name, result)
+    return result
 
 
 def _uniform(n: int, seed: int, dtype: str, start: int = 0) -> Any:
@@ -179,7 +177,7 @@ def _part(shard: Any, shape: tuple[int, ...], draw: Any) -> Any:
 rand = op(
     "rand",
     "Random numbers, uniform in [0, 1).",
-    infer=_infer_floats("rand"),
+    infer=partial(_infer_floats, "rand"),
     factors=_rule,
     local=_local,
     vjp=None,
@@ -190,7 +188,7 @@ rand = op(
 randn = op(
     "randn",
     "Random numbers from the normal distribution with mean 0 and variance 1.",
-    infer=_infer_floats("randn"),
+    infer=partial(_infer_floats, "randn"),
     factors=_rule,
     local=_local,
     vjp=None,

@@ -7,6 +7,7 @@ base becomes when the view is written to; an expanded tensor cannot be.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -362,17 +363,14 @@ flip = op(
 )
 
 
-def _infer_triangle(name: str) -> Any:
-    def infer(x: Spec, *, diagonal: Any) -> Spec:
-        rules.tensor(name, x)
-        rules.ints(name, "diagonal", (diagonal,))
-        if abs(diagonal) >= 1 << 62:
-            raise ArgumentError(f"{name}: diagonal must be an int of less than 64 bits, got {rules.shown(diagonal)}")
-        if x.ndim < 2:
-            raise ShapeError(f"{name}: expected a matrix, got shape {x.shape}")
-        return x
-
-    return infer
+def _infer_triangle(name: str, x: Spec, *, diagonal: Any) -> Spec:
+    rules.tensor(name, x)
+    rules.ints(name, "diagonal", (diagonal,))
+    if abs(diagonal) >= 1 << 62:
+        raise ArgumentError(f"{name}: diagonal must be an int of less than 64 bits, got {rules.shown(diagonal)}")
+    if x.ndim < 2:
+        raise ShapeError(f"{name}: expected a matrix, got shape {x.shape}")
+    return x
 
 
 def _triangle_rule(x: Spec, *, diagonal: int) -> str:
@@ -393,7 +391,7 @@ def _triangle(name: str, doc: str) -> Op:
     return op(
         name,
         doc,
-        infer=_infer_triangle(name),
+        infer=partial(_infer_triangle, name),
         factors=_triangle_rule,
         linear=((0,),),
         local=_triangle_local,

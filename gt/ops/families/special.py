@@ -7,6 +7,7 @@ no hurry. torch uses its own.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -317,31 +318,27 @@ polygamma = op(
 # -- modified Bessel functions ---------------------------------------------------------------
 
 
-def _bessel_numpy(order: int, scaled: bool) -> Any:
+def _bessel_numpy(order: int, scaled: bool, np_: Any, x: Any) -> Any:
     """I0 or I1, times exp(-abs(x)) if scaled. Its integral over a period, by the trapezoidal rule, is exact to
     rounding with few points while x is small; the asymptotic series is, where x is large."""
-
-    def kernel(np_: Any, x: Any) -> Any:
-        x = _wide(np_, x)
-        a = np_.abs(x)
-        near, far = np_.minimum(a, 50.0), np_.maximum(a, 50.0)
-        total = np_.zeros_like(a)
-        for k in range(96):
-            c = math.cos(2 * math.pi * k / 96)
-            if order == 0:
-                total += np_.exp(near * (c - 1))
-            elif c > 0:  # with the point opposite: their difference, exact where x is small
-                total += 2 * c * np_.exp(-near) * np_.sinh(near * c)
-        series, term = 1.0, 1.0
-        for k in range(1, 14):
-            term = term * -(4 * order * order - (2 * k - 1) ** 2) / (k * 8 * far)
-            series = series + term
-        y = np_.where(a < 50, total / 96, series / np_.sqrt(2 * np_.pi * far))
-        if not scaled:
-            y = y * np_.exp(a)
-        return np_.where(x < 0, -y, y) if order else y
-
-    return kernel
+    x = _wide(np_, x)
+    a = np_.abs(x)
+    near, far = np_.minimum(a, 50.0), np_.maximum(a, 50.0)
+    total = np_.zeros_like(a)
+    for k in range(96):
+        c = math.cos(2 * math.pi * k / 96)
+        if order == 0:
+            total += np_.exp(near * (c - 1))
+        elif c > 0:  # with the point opposite: their difference, exact where x is small
+            total += 2 * c * np_.exp(-near) * np_.sinh(near * c)
+    series, term = 1.0, 1.0
+    for k in range(1, 14):
+        term = term * -(4 * order * order - (2 * k - 1) ** 2) / (k * 8 * far)
+        series = series + term
+    y = np_.where(a < 50, total / 96, series / np_.sqrt(2 * np_.pi * far))
+    if not scaled:
+        y = y * np_.exp(a)
+    return np_.where(x < 0, -y, y) if order else y
 
 
 def _i1_dx(g: Any, y: Any, x: Any) -> Any:
@@ -358,37 +355,36 @@ def _i1e_dx(g: Any, y: Any, x: Any) -> Any:
 i0 = _special(
     "i0",
     "The modified Bessel function of order 0.",
-    _bessel_numpy(0, False),
+    partial(_bessel_numpy, 0, False),
     lambda g, y, x: g * ops.i1(x),
     _uniform(-4, 4),
 )
 i0e = _special(
     "i0e",
     "i0(x) * exp(-abs(x)).",
-    _bessel_numpy(0, True),
+    partial(_bessel_numpy, 0, True),
     lambda g, y, x: g * (ops.i1e(x) - ops.sign(x) * y),
     lambda rng: [*_uniform(-4, 4)(rng), ((np.array([60.0, -200.0]),), {})],
 )
-i1 = _special("i1", "The modified Bessel function of order 1.", _bessel_numpy(1, False), _i1_dx, _uniform(-4, 4))
-i1e = _special("i1e", "i1(x) * exp(-abs(x)).", _bessel_numpy(1, True), _i1e_dx, _uniform(-4, 4))
+i1 = _special(
+    "i1", "The modified Bessel function of order 1.", partial(_bessel_numpy, 1, False), _i1_dx, _uniform(-4, 4)
+)
+i1e = _special("i1e", "i1(x) * exp(-abs(x)).", partial(_bessel_numpy, 1, True), _i1e_dx, _uniform(-4, 4))
 
 # -- of two operands -------------------------------------------------------------------------
 
 
-def _pairs(low: float, high: float) -> Any:
-    def samples(rng: Rng) -> list[Sample]:
-        def draw(*size: int) -> Any:
-            return rng.uniform(low, high, size)
+def _pairs(low: float, high: float, rng: Rng) -> list[Sample]:
+    def draw(*size: int) -> Any:
+        return rng.uniform(low, high, size)
 
-        return [
-            ((draw(3, 4), draw(3, 4)), {}),
-            ((draw(3, 1), draw(2, 1, 4)), {}),
-            ((draw(3), 2.5), {}),
-            ((2.5, draw(3)), {}),
-            ((draw(0, 2), draw(2)), {}),
-        ]
-
-    return samples
+    return [
+        ((draw(3, 4), draw(3, 4)), {}),
+        ((draw(3, 1), draw(2, 1, 4)), {}),
+        ((draw(3), 2.5), {}),
+        ((2.5, draw(3)), {}),
+        ((draw(0, 2), draw(2)), {}),
+    ]
 
 
 zeta = op(
@@ -423,6 +419,6 @@ xlog1py = op(
     vjp=(lambda g, y, a, b: log_slope(ops.xlog1py, g, a, b, -1.0), lambda g, y, a, b: g * (a / (b + 1.0))),
     kernels={"array": _xlog1py_array, "torch": _torch("xlog1py")},
     promote=True,
-    samples=_pairs(0.5, 2),
+    samples=partial(_pairs, 0.5, 2),
     public=True,
 )

@@ -35,60 +35,55 @@ def same_tensors(name: str, p: Spec, *others: Spec) -> None:
             raise ShapeError(f"{name}: parameter, gradient and state must have one shape, got {p.shape} and {x.shape}")
 
 
-def _inplace(fused: Any, written: tuple[int, ...]) -> Any:
+def _inplace(fused: Any, written: tuple[int, ...], torch: Any, site: Site, **attrs: Any) -> Any:
     """The kernel that writes to its operands, and returns those."""
-
-    def make(torch: Any, site: Site, **attrs: Any) -> Any:
-        if site.specs[0].size:
-            return fused(torch, site, **attrs)
-        # CUDA's kernel looks at the strides even of an empty tensor.
-        return lambda *operands: tuple(operands[k] for k in written) if len(written) > 1 else operands[written[0]]
-
-    return make
+    if site.specs[0].size:
+        return fused(torch, site, **attrs)
+    # CUDA's kernel looks at the strides even of an empty tensor.
+    return lambda *operands: tuple(operands[k] for k in written) if len(written) > 1 else operands[written[0]]
 
 
-def _copied(inplace: Any, tensors: int, written: tuple[int, ...]) -> Any:
+def _copied(inplace: Any, tensors: int, written: tuple[int, ...], torch: Any, site: Site, **attrs: Any) -> Any:
     """The kernel that leaves its operands alone, out of the one that writes to them."""
+    write, layout = inplace(torch, site, **attrs), torch.contiguous_format
 
-    def make(torch: Any, site: Site, **attrs: Any) -> Any:
-        write, layout = inplace(torch, site, **attrs), torch.contiguous_format
+    def kernel(*operands: Any) -> Any:
+        own = list(operands)
+        for k in range(tensors):
+            own[k] = own[k].clone(memory_format=layout) if k in written else own[k].contiguous()
+        return write(*own)
 
-        def kernel(*operands: Any) -> Any:
-            own = list(operands)
-            for k in range(tensors):
-                own[k] = own[k].clone(memory_format=layout) if k in written else own[k].contiguous()
-            return write(*own)
-
-        return kernel
-
-    return make
+    return kernel
 
 
 def _kernels(
     array: Any, fused: Any, tensors: int, written: tuple[int, ...], graph: Any, many: Any = None
 ) -> dict[str, Any]:
-    inplace = _inplace(fused, written)
-    copied = _copied(inplace, tensors, written)
+    inplace = partial(_inplace, fused, written)
+    copied = partial(_copied, inplace, tensors, written)
     kernels = {"array": array, "torch": copied, "torch_inplace": inplace, "torch_graph": graph}
     return kernels if many is None else {**kernels, "torch_many": many}
 
 
-def _graph(numbers: Callable[..., tuple[float, ...]], count: int, formula: Callable[..., Any]) -> Any:
+def _graph(
+    numbers: Callable[..., tuple[float, ...]],
+    count: int,
+    formula: Callable[..., Any],
+    torch: Any,
+    site: Site,
+    **attrs: Any,
+) -> Prepared:
     """The graph kernel of a formula, (torch, *tensors, *numbers, **attrs) -> the new parameter and state. `numbers`
     makes `count` of the op's numbers. They are cast as the tensors are: nothing is computed in float64."""
+    dtype = site.specs[0].dtype
+    own = getattr(torch, dtype.name)
+    wide = torch.float32 if dtype in (dtypes.float16, dtypes.bfloat16) else own
 
-    def make(torch: Any, site: Site, **attrs: Any) -> Prepared:
-        dtype = site.specs[0].dtype
-        own = getattr(torch, dtype.name)
-        wide = torch.float32 if dtype in (dtypes.float16, dtypes.bfloat16) else own
+    def kernel(*operands: Any) -> Any:
+        made = formula(torch, *[a.to(wide) for a in operands], **attrs)
+        return tuple(m.to(own) for m in made) if isinstance(made, tuple) else made.to(own)
 
-        def kernel(*operands: Any) -> Any:
-            made = formula(torch, *[a.to(wide) for a in operands], **attrs)
-            return tuple(m.to(own) for m in made) if isinstance(made, tuple) else made.to(own)
-
-        return Prepared(numbers, "f" * count, kernel)
-
-    return make
+    return Prepared(numbers, "f" * count, kernel)
 
 
 def _as_they_are(*numbers: float) -> tuple[float, ...]:
@@ -131,7 +126,7 @@ sgd = op(
     infer=_infer_sgd,
     factors=pointwise,
     vjp=None,
-    kernels=_kernels(_sgd_array, _sgd_fused, 2, (0,), _graph(_as_they_are, 2, _sgd_array), _sgd_many),
+    kernels=_kernels(_sgd_array, _sgd_fused, 2, (0,), partial(_graph, _as_they_are, 2, _sgd_array), _sgd_many),
     inplace=(0,),
     samples=lambda rng: [
         ((rng.normal(size=s), rng.normal(size=s), 0.1, wd), {}) for s in [(3, 4), (), (0, 2)] for wd in (0.0, 0.01)
@@ -195,7 +190,12 @@ sgd_momentum = op(
     factors=pointwise,
     vjp=None,
     kernels=_kernels(
-        _momentum_array, _momentum_fused, 3, (0, 2), _graph(_momentum_numbers, 4, _momentum_graph), _momentum_many
+        _momentum_array,
+        _momentum_fused,
+        3,
+        (0, 2),
+        partial(_graph, _momentum_numbers, 4, _momentum_graph),
+        _momentum_many,
     ),
     inplace=(0, 2),
     flops=lambda p, *rest, nesterov: (9 if nesterov else 7) * p.size,
@@ -288,7 +288,7 @@ def _adam(name: str, doc: str, decoupled: bool, amsgrad: bool) -> Op:
                 cases.append(((p, g, m, *moments, 0.01, 0.9, 0.999, 1e-8, 0.01, step), {}))
         return cases
 
-    graph = _graph(partial(_adam_numbers, decoupled), 7, formula)
+    graph = partial(_graph, partial(_adam_numbers, decoupled), 7, formula)
     kernels = _kernels(array, fused, tensors, written, graph, many)
     return op(
         name,
@@ -350,7 +350,7 @@ adagrad = op(
     infer=_infer_adagrad,
     factors=pointwise,
     vjp=None,
-    kernels=_kernels(_adagrad_array, _adagrad_fused, 3, (0, 2), _graph(_as_they_are, 3, _adagrad_array)),
+    kernels=_kernels(_adagrad_array, _adagrad_fused, 3, (0, 2), partial(_graph, _as_they_are, 3, _adagrad_array)),
     inplace=(0, 2),
     samples=lambda rng: [
         ((rng.normal(size=s), rng.normal(size=s), np.asarray(rng.uniform(0.1, 1, s)), 0.1, wd, 1e-10), {})
