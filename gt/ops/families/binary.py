@@ -288,23 +288,25 @@ def _larger(g: Any, a: Any, b: Any) -> Any:
     return ops.where(ops.eq(a, b), g * 0.5, ops.where(ops.lt(a, b), 0.0, g))
 
 
-maximum = binary(
+def _extreme(name: str, doc: str, vjp: Any, samples: Any = with_integers) -> Op:
+    return binary(name, doc, vjp, result=_refuse(name, bools=False), samples=samples, swapped=name, number_right=False)
+
+
+def _with_tie(rng: Rng) -> list[Sample]:
+    return [*with_integers(rng), ((np.array([1.0, 2.0]), np.array([1.0, 3.0])), {})]
+
+
+maximum = _extreme(
     "maximum",
     "The larger of a and b; nan if one of them is nan.",
     (lambda g, y, a, b: _larger(g, a, b), lambda g, y, a, b: _larger(g, b, a)),
-    samples=lambda rng: [*with_integers(rng), ((np.array([1.0, 2.0]), np.array([1.0, 3.0])), {})],
-    result=_refuse("maximum", bools=False),
-    swapped="maximum",
-    number_right=False,
+    _with_tie,
 )
-minimum = binary(
+minimum = _extreme(
     "minimum",
     "The smaller of a and b; nan if one of them is nan.",
     (lambda g, y, a, b: _larger(g, b, a), lambda g, y, a, b: _larger(g, a, b)),
-    samples=lambda rng: [*with_integers(rng), ((np.array([1.0, 2.0]), np.array([1.0, 3.0])), {})],
-    result=_refuse("minimum", bools=False),
-    swapped="minimum",
-    number_right=False,
+    _with_tie,
 )
 remainder = binary(
     "remainder",
@@ -330,33 +332,18 @@ fmod = binary(
 )
 
 
-def _at_least(a: Any, b: Any) -> Any:
-    """Where fmax takes a."""
-    larger = ops.ge(a, b)
-    return ops.logical_or(larger, ops.isnan(b)) if hasattr(b, "dtype") else larger
+def _chosen(better: str) -> Any:
+    """The gradients of fmax or fmin: all of g to the operand that is taken, which is a where both are equal."""
+
+    def first(a: Any, b: Any) -> Any:
+        ahead = getattr(ops, better)(a, b)
+        return ops.logical_or(ahead, ops.isnan(b)) if hasattr(b, "dtype") else ahead
+
+    return lambda g, y, a, b: ops.where(first(a, b), g, 0.0), lambda g, y, a, b: ops.where(first(a, b), 0.0, g)
 
 
-def _at_most(a: Any, b: Any) -> Any:
-    smaller = ops.le(a, b)
-    return ops.logical_or(smaller, ops.isnan(b)) if hasattr(b, "dtype") else smaller
-
-
-fmax = binary(
-    "fmax",
-    "The larger of a and b; if one of them is nan, the other.",
-    (lambda g, y, a, b: ops.where(_at_least(a, b), g, 0.0), lambda g, y, a, b: ops.where(_at_least(a, b), 0.0, g)),
-    result=_refuse("fmax", bools=False),
-    swapped="fmax",
-    number_right=False,
-)
-fmin = binary(
-    "fmin",
-    "The smaller of a and b; if one of them is nan, the other.",
-    (lambda g, y, a, b: ops.where(_at_most(a, b), g, 0.0), lambda g, y, a, b: ops.where(_at_most(a, b), 0.0, g)),
-    result=_refuse("fmin", bools=False),
-    swapped="fmin",
-    number_right=False,
-)
+fmax = _extreme("fmax", "The larger of a and b; if one of them is nan, the other.", _chosen("ge"))
+fmin = _extreme("fmin", "The smaller of a and b; if one of them is nan, the other.", _chosen("le"))
 
 # -- angles, logarithms, floating-point numbers ----------------------------------------------
 

@@ -376,21 +376,13 @@ def _limits(rng: Rng, *limits: float) -> list[Sample]:
     ]
 
 
-def _within(x: Any, g: Any, lo: Any = None, hi: Any = None) -> Any:
-    if hi is None:
-        return ops.where(ops.ge(x, lo), g, 0.0)
-    if lo is None:
-        return ops.where(ops.le(x, hi), g, 0.0)
-    return ops.where(ops.logical_and(ops.ge(x, lo), ops.le(x, hi)), g, 0.0)
-
-
 clamp = op(
     "clamp",
     "x limited to the range from lo to hi.",
     infer=partial(_infer_clamp, "clamp"),
     factors=pointwise,
     vjp=(
-        lambda g, y, x, lo, hi: _within(x, g, lo, hi),
+        lambda g, y, x, lo, hi: ops.where(ops.logical_and(ops.ge(x, lo), ops.le(x, hi)), g, 0.0),
         lambda g, y, x, lo, hi: ops.where(ops.logical_and(ops.lt(lo, hi), ops.lt(x, lo)), g, 0.0),
         lambda g, y, x, lo, hi: ops.where(ops.logical_or(ops.gt(x, hi), ops.lt(hi, lo)), g, 0.0),
     ),
@@ -403,7 +395,7 @@ clamp_min = op(
     "The larger of x and lo.",
     infer=partial(_infer_clamp, "clamp_min"),
     factors=pointwise,
-    vjp=(lambda g, y, x, lo: _within(x, g, lo=lo), lambda g, y, x, lo: ops.where(ops.lt(x, lo), g, 0.0)),
+    vjp=(lambda g, y, x, lo: ops.where(ops.ge(x, lo), g, 0.0), lambda g, y, x, lo: ops.where(ops.lt(x, lo), g, 0.0)),
     kernels={"array": lambda xp, x, lo: xp.maximum(x, lo)},
     promote=True,
     samples=lambda rng: _limits(rng, -0.5),
@@ -413,7 +405,7 @@ clamp_max = op(
     "The smaller of x and hi.",
     infer=partial(_infer_clamp, "clamp_max"),
     factors=pointwise,
-    vjp=(lambda g, y, x, hi: _within(x, g, hi=hi), lambda g, y, x, hi: ops.where(ops.gt(x, hi), g, 0.0)),
+    vjp=(lambda g, y, x, hi: ops.where(ops.le(x, hi), g, 0.0), lambda g, y, x, hi: ops.where(ops.gt(x, hi), g, 0.0)),
     kernels={"array": lambda xp, x, hi: xp.minimum(x, hi)},
     promote=True,
     samples=lambda rng: _limits(rng, 0.5),

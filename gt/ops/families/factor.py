@@ -7,6 +7,7 @@ library's. Their gradients are those of functions that do not depend on it, as i
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ArgumentError, AutogradError, ShapeError
 from gt.ops import rules
-from gt.ops.families.linalg import adjoint, as_diagonal, cubes, diagonal_of, in_float32, matrices, spread, well
+from gt.ops.families.linalg import adjoint, as_diagonal, cubes, diagonal_of, from_torch, matrices, spread, well
 from gt.ops.record import Rng, Sample, Site, conj, fill, op, ops, unfit
 from gt.ops.sharding import leading
 from gt.program import Spec, spec
@@ -86,17 +87,13 @@ def _real_first(x: Any) -> Any:
     return (x + conj(x)) * 0.5 if x.dtype.is_complex else x
 
 
-def _qr_torch(torch: Any, site: Site, *, mode: str) -> Any:
-    return in_float32(torch, site, lambda x: tuple(torch.linalg.qr(x, mode=mode)))
-
-
 linalg_qr = op(
     "linalg_qr",
     "The QR decomposition of matrices.",
     infer=_infer_qr,
     factors=leading(2),
     vjp=(_qr_dx,),
-    kernels={"array": _qr_array, "torch": _qr_torch, "torch_graph": unfit},
+    kernels={"array": _qr_array, "torch": partial(from_torch, "qr"), "torch_graph": unfit},
     samples=lambda rng: [
         ((well(rng, 3, 3),), {"mode": "reduced"}),
         ((well(rng, 4, 2),), {"mode": "reduced"}),
@@ -117,18 +114,10 @@ def _infer_eigh(x: Spec, *, upper: Any) -> tuple[Spec, Spec]:
     return spec(x.shape[:-1], x.dtype.to_real()), rules.same(x)
 
 
-def _eigh_numpy(np_: Any, x: Any, *, upper: bool) -> Any:
-    return tuple(np_.linalg.eigh(x, UPLO="U" if upper else "L"))
-
-
-def _eigh_jax(xp: Any, x: Any, *, upper: bool) -> Any:
+def _eigh_array(xp: Any, x: Any, *, upper: bool) -> Any:
     # Only one triangle is read: jax would take the mean of both.
-    return tuple(xp.linalg.eigh(x, UPLO="U" if upper else "L", symmetrize_input=False))
-
-
-def _eigh_torch(torch: Any, site: Site, *, upper: bool) -> Any:
-    side = "U" if upper else "L"
-    return in_float32(torch, site, lambda x: tuple(torch.linalg.eigh(x, side)))
+    both = {} if xp is np else {"symmetrize_input": False}
+    return tuple(xp.linalg.eigh(x, UPLO="U" if upper else "L", **both))
 
 
 def _skew(x: Any) -> Any:
@@ -173,7 +162,11 @@ linalg_eigh = op(
     infer=_infer_eigh,
     factors=leading(2),
     vjp=(_eigh_dx,),
-    kernels={"numpy": _eigh_numpy, "jax": _eigh_jax, "torch": _eigh_torch, "torch_graph": unfit},
+    kernels={
+        "array": _eigh_array,
+        "torch": lambda torch, site, *, upper: from_torch("eigh", torch, site, UPLO="U" if upper else "L"),
+        "torch_graph": unfit,
+    },
     samples=_eigh_samples,
     flops=lambda x, **attrs: cubes(x, 9),
 )
@@ -204,11 +197,7 @@ linalg_eig = op(
     infer=_infer_eig,
     factors=leading(2),
     vjp=(_eig_dx,),
-    kernels={
-        "array": lambda xp, x: tuple(xp.linalg.eig(x)),
-        "torch": lambda torch, site: in_float32(torch, site, lambda x: tuple(torch.linalg.eig(x))),
-        "torch_graph": unfit,
-    },
+    kernels={"array": lambda xp, x: tuple(xp.linalg.eig(x)), "torch": partial(from_torch, "eig"), "torch_graph": unfit},
     samples=lambda rng: [
         ((np.array([[2.0, 1.0], [0.5, -1.0]]),), {}),
         ((np.array([[1.0, 2.0], [-3.0, 1.0]]),), {}),
@@ -227,15 +216,6 @@ def _infer_svd(x: Spec, *, full_matrices: Any) -> tuple[Spec, Spec, Spec]:
     k = min(m, n)
     rows, columns = (m, n) if full_matrices else (k, k)
     return (spec((*batch, m, rows), x.dtype), spec((*batch, k), x.dtype.to_real()), spec((*batch, columns, n), x.dtype))
-
-
-def _svd_array(xp: Any, x: Any, *, full_matrices: bool) -> Any:
-    u, s, vh = xp.linalg.svd(x, full_matrices=full_matrices)
-    return u, s, vh
-
-
-def _svd_torch(torch: Any, site: Site, *, full_matrices: bool) -> Any:
-    return in_float32(torch, site, lambda x: tuple(torch.linalg.svd(x, full_matrices=full_matrices)))
 
 
 def _svd_dx(g: Any, y: Any, x: Any, *, full_matrices: bool) -> Any:
@@ -279,7 +259,11 @@ linalg_svd = op(
     infer=_infer_svd,
     factors=leading(2),
     vjp=(_svd_dx,),
-    kernels={"array": _svd_array, "torch": _svd_torch, "torch_graph": unfit},
+    kernels={
+        "array": lambda xp, x, *, full_matrices: tuple(xp.linalg.svd(x, full_matrices=full_matrices)),
+        "torch": partial(from_torch, "svd"),
+        "torch_graph": unfit,
+    },
     samples=lambda rng: [
         ((well(rng, 3, 3) * np.array([1.0, 2.0, 4.0]),), {"full_matrices": False}),
         ((well(rng, 3, 2) * np.array([1.0, 2.0]),), {"full_matrices": False}),
@@ -332,7 +316,7 @@ def _lu_jax(jax: Any, x: Any, *, pivot: bool) -> Any:
 def _lu_torch(torch: Any, site: Site, *, pivot: bool) -> Any:
     if not pivot and site.device == "cpu":
         raise ArgumentError("linalg.lu_factor: torch factors without pivots on a GPU only; use pivot=True")
-    return in_float32(torch, site, lambda x: tuple(torch.linalg.lu_factor_ex(x, pivot=pivot)))
+    return from_torch("lu_factor_ex", torch, site, pivot=pivot)
 
 
 def _lu_dx(g: Any, y: Any, x: Any, *, pivot: bool) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,13 @@ def in_float32(torch: Any, site: Site, f: Callable[..., Any]) -> Callable[..., A
         return tuple(m.to(k) for m, k in zip(made, kinds, strict=True))
 
     return wide
+
+
+def from_torch(name: str, torch: Any, site: Site, **attrs: Any) -> Callable[..., Any]:
+    """torch.linalg's function of that name, whose arguments have the names of the attributes."""
+    f = getattr(torch.linalg, name)
+    several = len(site.results) > 1
+    return in_float32(torch, site, (lambda *args: tuple(f(*args, **attrs))) if several else partial(f, **attrs))
 
 
 def turned(x: Any) -> Any:
@@ -197,12 +205,7 @@ linalg_inv_ex = op(
     infer=_infer_inv,
     factors=leading(2),
     vjp=(lambda g, y, x: None if g[0] is None else -ops.matmul(adjoint(y[0]), ops.matmul(g[0], adjoint(y[0]))),),
-    kernels={
-        "numpy": _inv_numpy,
-        "jax": _inv_jax,
-        "torch": lambda torch, site: in_float32(torch, site, lambda x: tuple(torch.linalg.inv_ex(x))),
-        "torch_graph": unfit,
-    },
+    kernels={"numpy": _inv_numpy, "jax": _inv_jax, "torch": partial(from_torch, "inv_ex"), "torch_graph": unfit},
     samples=_plain,
     flops=lambda x: cubes(x, 2),
 )
@@ -293,11 +296,6 @@ def _triangle_array(xp: Any, a: Any, b: Any, *, upper: bool, left: bool, unitria
     return xp.swapaxes(xp.linalg.solve(xp.swapaxes(part, -1, -2), xp.swapaxes(b, -1, -2)), -1, -2)
 
 
-def _triangle_torch(torch: Any, site: Site, **attrs: Any) -> Any:
-    f = torch.linalg.solve_triangular
-    return in_float32(torch, site, lambda a, b: f(a, b, **attrs))
-
-
 def _triangle_db(g: Any, a: Any, upper: bool, left: bool, unitriangular: bool) -> Any:
     return ops.linalg_solve_triangular(adjoint(a), g, upper=not upper, left=left, unitriangular=unitriangular)
 
@@ -329,7 +327,7 @@ linalg_solve_triangular = op(
     infer=_infer_triangular,
     factors=leading(2),
     vjp=(_triangle_da, lambda g, y, a, b, **attrs: _triangle_db(g, a, **attrs)),
-    kernels={"array": _triangle_array, "torch": _triangle_torch},
+    kernels={"array": _triangle_array, "torch": partial(from_torch, "solve_triangular")},
     samples=_triangle_samples,
     flops=lambda a, b, **attrs: a.shape[-1] * b.size,
 )
@@ -388,9 +386,7 @@ linalg_cholesky_ex = op(
     kernels={
         "numpy": _cholesky_numpy,
         "jax": _cholesky_jax,
-        "torch": lambda torch, site, *, upper: in_float32(
-            torch, site, lambda x: tuple(torch.linalg.cholesky_ex(x, upper=upper))
-        ),
+        "torch": partial(from_torch, "cholesky_ex"),
         "torch_graph": unfit,
     },
     samples=_cholesky_samples,

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gt.errors import ArgumentError
 from gt.ops import rules
-from gt.ops.families.linalg import adjoint, as_diagonal, cubes, in_float32, matrices, spread, well
+from gt.ops.families.linalg import adjoint, as_diagonal, cubes, from_torch, in_float32, matrices, spread, well
 from gt.ops.record import Rng, Sample, Site, conj, op, ops, unfit
 from gt.ops.sharding import leading
 from gt.program import Spec, spec
-
-
-def _torch(f: str) -> Any:
-    """torch.linalg's function of the operands."""
-    return lambda torch, site: in_float32(torch, site, getattr(torch.linalg, f))
 
 
 def _samples(rng: Rng) -> list[Sample]:
@@ -33,7 +29,7 @@ linalg_det = op(
     infer=lambda x: spec(matrices("linalg.det", x, square=True).shape[:-2], x.dtype),
     factors=leading(2),
     vjp=(lambda g, y, x: ops.linalg_cofactor(x) * spread(g, -1, -2),),
-    kernels={"array": lambda xp, x: xp.linalg.det(x), "torch": _torch("det"), "torch_graph": unfit},
+    kernels={"array": lambda xp, x: xp.linalg.det(x), "torch": partial(from_torch, "det"), "torch_graph": unfit},
     samples=_samples,
     flops=lambda x: cubes(x, 2 / 3),
 )
@@ -111,7 +107,7 @@ linalg_slogdet = op(
     vjp=(_slogdet_dx,),
     kernels={
         "array": lambda xp, x: tuple(xp.linalg.slogdet(x)),
-        "torch": lambda torch, site: in_float32(torch, site, lambda x: tuple(torch.linalg.slogdet(x))),
+        "torch": partial(from_torch, "slogdet"),
         "torch_graph": unfit,
     },
     samples=_samples,
@@ -227,7 +223,12 @@ linalg_matrix_exp = op(
     infer=lambda x: rules.same(matrices("linalg.matrix_exp", x, square=True)),
     factors=leading(2),
     vjp=(_exp_dx,),
-    kernels={"numpy": _exp_numpy, "jax_lib": _exp_jax, "torch": _torch("matrix_exp"), "torch_graph": unfit},
+    kernels={
+        "numpy": _exp_numpy,
+        "jax_lib": _exp_jax,
+        "torch": partial(from_torch, "matrix_exp"),
+        "torch_graph": unfit,
+    },
     samples=_samples,
     flops=lambda x: cubes(x, 30),
 )

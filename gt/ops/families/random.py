@@ -174,24 +174,19 @@ def _part(shard: Any, shape: tuple[int, ...], draw: Any) -> Any:
     return ops.slice(drawn, *starts, dims=dims, lengths=sizes, steps=(1,) * len(dims), drop=())
 
 
-rand = op(
+_drawn = partial(op, factors=_rule, local=_local, vjp=None)
+
+rand = _drawn(
     "rand",
     "Random numbers, uniform in [0, 1).",
     infer=partial(_infer_floats, "rand"),
-    factors=_rule,
-    local=_local,
-    vjp=None,
     kernels={"numpy": _rand_numpy, "jax": _rand_jax, "torch": _rand_torch, "torch_graph": _rand_graph},
     samples=_float_samples,
 )
-
-randn = op(
+randn = _drawn(
     "randn",
     "Random numbers from the normal distribution with mean 0 and variance 1.",
     infer=partial(_infer_floats, "randn"),
-    factors=_rule,
-    local=_local,
-    vjp=None,
     kernels={"numpy": _randn_numpy, "jax": _randn_jax, "torch": _randn_torch, "torch_graph": _randn_graph},
     samples=_float_samples,
 )
@@ -288,13 +283,10 @@ def _randint_graph(torch: Any, site: Site, *, shape: Any, dtype: str) -> Prepare
     return Prepared(numbers, "ii" + key_kinds(n, 2), kernel)
 
 
-randint = op(
+randint = _drawn(
     "randint",
     "Random integers, uniform in [low, high).",
     infer=_infer_randint,
-    factors=_rule,
-    local=_local,
-    vjp=None,
     kernels={
         "numpy": _randint_numpy,
         "jax": _randint_jax,

@@ -370,10 +370,7 @@ def _place(name: str, doc: str) -> Op:
         parts=lambda x, **attrs: _place_parts(ops.amax if name == "argmax" else ops.amin, x, **attrs),
         vjp=None,
         ranges=lambda x, *, dim, keepdim: {0: x.size if dim is None else x.shape[dim] if x.ndim else 1},
-        kernels={
-            "array": lambda xp, x, *, dim, keepdim: getattr(xp, name)(x, axis=dim, keepdims=keepdim),
-            "torch": lambda torch, site, *, dim, keepdim: lambda x: getattr(torch, name)(x, dim, keepdim),
-        },
+        kernels={"array": lambda xp, x, *, dim, keepdim: getattr(xp, name)(x, axis=dim, keepdims=keepdim)},
         samples=lambda rng: [
             ((rng.normal(size=(3, 4)),), {"dim": 1, "keepdim": False}),
             ((rng.normal(size=(3, 4)),), {"dim": 0, "keepdim": True}),

@@ -16,7 +16,7 @@ from gt import dtypes
 from gt.errors import ShapeError
 from gt.ops import rules
 from gt.ops.families.reduce import some, wide
-from gt.ops.record import FLOAT32_ON_CUDA, Op, Rng, Sample, Site, conj, fill, op, ops
+from gt.ops.record import FLOAT32_ON_CUDA, Op, Rng, Sample, conj, fill, op, ops
 from gt.ops.sharding import along, letters
 from gt.program import Spec, spec
 
@@ -32,11 +32,6 @@ def _shifted(x: Any, dim: int, by: int, value: float) -> Any:
 
 def _reversed(f: Any, x: Any, dim: int) -> Any:
     return ops.flip(f(ops.flip(x, dims=(dim,)), dim=dim), dims=(dim,))
-
-
-def _torch(name: str, torch: Any, site: Site, *, dim: int) -> Any:
-    f = getattr(torch, name)
-    return lambda x: f(x, dim)
 
 
 def _samples(rng: Rng) -> list[Sample]:
@@ -86,7 +81,7 @@ cumsum = op(
     factors=along("dim"),
     linear=((0,),),
     vjp=(lambda g, y, x, *, dim: _reversed(ops.cumsum, g, dim),),
-    kernels={"array": lambda xp, x, *, dim: xp.cumsum(wide(x), axis=dim), "torch": partial(_torch, "cumsum")},
+    kernels={"array": lambda xp, x, *, dim: xp.cumsum(wide(x), axis=dim)},
     samples=lambda rng: [*_samples(rng), *_complex_and_integers(rng)],
     autocast=FLOAT32_ON_CUDA,
 )
@@ -104,7 +99,7 @@ cumprod = op(
     infer=partial(_infer_wide, "cumprod"),
     factors=along("dim"),
     vjp=(_cumprod_dx,),
-    kernels={"array": lambda xp, x, *, dim: xp.cumprod(wide(x), axis=dim), "torch": partial(_torch, "cumprod")},
+    kernels={"array": lambda xp, x, *, dim: xp.cumprod(wide(x), axis=dim)},
     samples=lambda rng: [
         *_samples(rng),
         *_complex_and_integers(rng),
@@ -190,7 +185,6 @@ logcumsumexp = op(
     kernels={
         "numpy": lambda xp, x, *, dim: xp.logaddexp.accumulate(x, axis=dim),
         "jax_lib": lambda jax, x, *, dim: jax.lax.cumlogsumexp(x, axis=dim),
-        "torch": partial(_torch, "logcumsumexp"),
     },
     samples=lambda rng: [*_samples(rng), ((np.array([[1e3, 1e3, 0.0], [-1e3, 0.0, 5.0]]),), {"dim": 1})],
 )
@@ -220,7 +214,7 @@ def _extreme(name: str, doc: str, better: str) -> Op:
         factors=along("dim"),
         ranges=lambda x, *, dim, **attrs: {1: x.shape[dim] if x.ndim else 1},
         vjp=(lambda g, y, x, *, dim: ops.gather_dx(g[0], y[1], shape=x.shape, dim=dim),),
-        kernels={"array": array, "torch": partial(_torch, name)},
+        kernels={"array": array},
         samples=lambda rng: [
             *_samples(rng),
             ((np.array([[1.0, 3.0, 3.0, 2.0], [1.0, np.nan, 2.0, np.nan]]),), {"dim": 1}),

@@ -397,7 +397,7 @@ def _triangle(name: str, doc: str) -> Op:
         local=_triangle_local,
         flops=0,
         vjp=(lambda g, y, x, *, diagonal: getattr(ops, name)(g, diagonal=diagonal),),
-        kernels={"array": array, "torch": lambda torch, site, *, diagonal: lambda x: getattr(torch, name)(x, diagonal)},
+        kernels={"array": array},
         samples=lambda rng: [
             ((rng.normal(size=(3, 4)),), {"diagonal": 0}),
             ((rng.normal(size=(2, 3, 3)),), {"diagonal": -1}),

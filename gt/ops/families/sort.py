@@ -111,10 +111,7 @@ topk = op(
     factors=beside("dim"),
     ranges=lambda x, *, dim, **attrs: {1: x.shape[dim] if x.ndim else 1},
     vjp=(_taken_dx,),
-    kernels={
-        "array": _topk_array,
-        "torch": lambda torch, site, *, k, dim, largest, sorted: lambda x: torch.topk(x, k, dim, largest, sorted),
-    },
+    kernels={"array": _topk_array},
     samples=lambda rng: [
         ((x,), {"k": k, "dim": d, "largest": most, "sorted": True})
         for x, d in _rows(rng)
@@ -163,10 +160,6 @@ def _choice(name: str, doc: str, place: Any, **attrs: Any) -> Op:
         values = xp.take_along_axis(x, at, axis=dim)
         return (values, at) if keepdim else (xp.squeeze(values, axis=dim), xp.squeeze(at, axis=dim))
 
-    def torch_kernel(torch: Any, site: Site, *, dim: int, keepdim: bool, **attrs: Any) -> Any:
-        f = getattr(torch, name)
-        return lambda x: f(x, dim=dim, keepdim=keepdim, **attrs)
-
     return op(
         name,
         doc,
@@ -175,7 +168,7 @@ def _choice(name: str, doc: str, place: Any, **attrs: Any) -> Op:
         parts=partial(_extreme_parts, name) if name in ("max", "min") else None,
         ranges=lambda x, *, dim, **attrs: {1: x.shape[dim] if x.ndim else 1},
         vjp=(_choice_dx,),
-        kernels={"array": array, "torch": torch_kernel},
+        kernels={"array": array},
         samples=lambda rng: [
             ((x,), {"dim": d, "keepdim": keep, **attrs})
             for x, d in _rows(rng)
