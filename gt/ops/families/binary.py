@@ -17,8 +17,8 @@ from gt import dtypes
 from gt.dtypes import DType
 from gt.errors import DTypeError
 from gt.ops import rules
-from gt.ops.record import FLOAT32_ON_CUDA, Autocast, Op, Rng, Sample, Site, conj, fill, op, ops
-from gt.ops.sharding import pointwise
+from gt.ops.record import FLOAT32_ON_CUDA, Autocast, Op, Rng, Sample, Site, conj, fill, ops
+from gt.ops.sharding import pointwise_op
 from gt.program import Spec, spec
 
 
@@ -114,11 +114,10 @@ def binary(
     **more: Any,
 ) -> Op:
     """An op of two operands. `array` is its kernel, if numpy has no function of that name."""
-    return op(
+    return pointwise_op(
         name,
         doc,
         infer=infer or infer_pair(name, result),
-        factors=pointwise,
         vjp=vjp,
         kernels={
             "array": array or (lambda xp, a, b: getattr(xp, name)(a, b)),
@@ -232,11 +231,10 @@ def _infer_pow_da(a: Spec, b: Spec) -> Spec:
     return infer_pair("pow_da", _refuse("pow_da", complexes=False, integers=True))(a, b)
 
 
-pow_da = op(
+pow_da = pointwise_op(
     "pow_da",
     "The derivative of pow with respect to its base: b * a ** (b - 1), and 0 where b is 0.",
     infer=_infer_pow_da,
-    factors=pointwise,
     vjp=(
         lambda u, z, a, b: u * conj(ops.pow_da(a, b - 1) * b),
         lambda u, z, a, b: u * conj(ops.pow(a, b - 1) + ops.pow_db(a, b - 1) * b),
@@ -263,11 +261,10 @@ def _pow_db_torch(torch: Any, site: Site) -> Any:
     return _as_tensors(torch, site, kernel)
 
 
-pow_db = op(
+pow_db = pointwise_op(
     "pow_db",
     "The derivative of pow with respect to its exponent: a ** b * log(a), and 0 where a is 0 and b >= 0.",
     infer=infer_pair("pow_db", _refuse("pow_db", complexes=False, integers=True)),
-    factors=pointwise,
     vjp=(
         lambda u, z, a, b: u * conj(ops.pow(a, b - 1) + ops.pow_db(a, b - 1) * b),
         # log(a) as pow_db(a, 0): also where a is a number.

@@ -19,7 +19,7 @@ from gt.errors import ArgumentError, ProgramError
 from gt.layout import KINDS
 from gt.ops import rules
 from gt.ops.record import Site, op, ops
-from gt.ops.sharding import pointwise
+from gt.ops.sharding import pointwise, pointwise_op
 from gt.program import Spec, spec
 
 
@@ -139,11 +139,10 @@ def _infer_shard(x: Spec, *, layout: Any) -> Spec:
     return x
 
 
-shard = op(
+shard = pointwise_op(
     "shard",
     "The same tensor with the given layout on the session's mesh; its gradient gets that layout too.",
     infer=_infer_shard,
-    factors=pointwise,
     moves=True,
     pins=True,
     vjp=(lambda g, y, x, *, layout: ops.shard(g, layout=layout),),

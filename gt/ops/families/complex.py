@@ -17,7 +17,7 @@ from gt import dtypes
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import rules
 from gt.ops.record import FLOAT32_ON_CPU, Rng, Sample, Site, fill, op, ops
-from gt.ops.sharding import letters, pointwise
+from gt.ops.sharding import letters, pointwise_op
 from gt.program import Spec, spec
 
 
@@ -43,11 +43,10 @@ def _samples(rng: Rng) -> list[Sample]:
 # -- one complex operand ---------------------------------------------------------------------
 
 
-conj = op(
+conj = pointwise_op(
     "conj",
     "The complex conjugate.",
     infer=lambda x: _needs_complex("conj", x),
-    factors=pointwise,
     linear=((0,),),
     vjp=(lambda g, y, x: ops.conj(g),),
     # Not torch.conj: that only marks its result, and marked tensors have no bytes.
@@ -67,11 +66,10 @@ def _zeros(x: Any) -> Any:
     return fill(x, 0.0, x.shape, x.dtype)
 
 
-real = op(
+real = pointwise_op(
     "real",
     "The real part of complex numbers.",
     infer=partial(_infer_part, "real"),
-    factors=pointwise,
     linear=((0,),),
     vjp=(lambda g, y, x: ops.complex(g, _zeros(g)),),
     kernels={"array": lambda xp, x: xp.real(x)},
@@ -80,11 +78,10 @@ real = op(
     samples=_samples,
 )
 
-imag = op(
+imag = pointwise_op(
     "imag",
     "The imaginary part of complex numbers.",
     infer=partial(_infer_part, "imag"),
-    factors=pointwise,
     linear=((0,),),
     vjp=(lambda g, y, x: ops.complex(_zeros(g), g),),
     kernels={"array": lambda xp, x: xp.imag(x)},
@@ -124,11 +121,10 @@ def _angle_torch(torch: Any, site: Site) -> Any:
     return lambda x: torch.angle(x.float()).to(narrow)  # CUDA has no angle of narrow floats
 
 
-angle = op(
+angle = pointwise_op(
     "angle",
     "The angle of complex numbers in radians; 0 or pi for real numbers.",
     infer=_infer_angle,
-    factors=pointwise,
     vjp=(_angle_dx,),
     kernels={"array": _angle_array, "torch": _angle_torch},
     samples=lambda rng: [
@@ -168,11 +164,10 @@ def _pairs(rng: Rng) -> list[Sample]:
     return [((np.asarray(a, np.float32), np.asarray(b, np.float32)), {}) for a, b in [*pairs, ([[]], [[]])]]
 
 
-complex_ = op(
+complex_ = pointwise_op(
     "complex",
     "Complex numbers, given their real and imaginary parts.",
     infer=_infer_complex,
-    factors=pointwise,
     linear=((0, 1),),
     vjp=(lambda g, y, real, imag: ops.real(g), lambda g, y, real, imag: ops.imag(g)),
     kernels={"numpy": _complex_numpy, "jax_lib": _complex_jax},
@@ -250,11 +245,10 @@ def _infer_polar(abs: Spec, angle: Spec) -> Spec:
         raise type(e)(str(e).replace("complex:", "polar:", 1)) from None
 
 
-polar = op(
+polar = pointwise_op(
     "polar",
     "Complex numbers, given their absolute values and angles.",
     infer=_infer_polar,
-    factors=pointwise,
     vjp=None,
     compose=lambda abs, angle: ops.complex(abs * ops.cos(angle), abs * ops.sin(angle)),
     samples=_pairs,

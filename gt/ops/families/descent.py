@@ -17,7 +17,7 @@ from gt.errors import ArgumentError
 from gt.ops import rules
 from gt.ops.families.update import same_tensors
 from gt.ops.record import Op, Rng, Sample, op, ops
-from gt.ops.sharding import pointwise
+from gt.ops.sharding import pointwise, pointwise_op
 from gt.program import Spec
 
 
@@ -143,11 +143,10 @@ def _rmsprop_samples(rng: Rng) -> list[Sample]:
     return cases
 
 
-rmsprop = op(
+rmsprop = pointwise_op(
     "rmsprop",
     "One step of RMSprop: the new parameter and mean square; optionally the mean and the momentum buffer.",
     infer=_infer_rmsprop,
-    factors=pointwise,
     vjp=None,
     compose=_rmsprop,
     samples=_rmsprop_samples,

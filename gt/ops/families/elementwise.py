@@ -16,7 +16,7 @@ from gt import dtypes
 from gt.errors import ArgumentError, DTypeError
 from gt.ops import rules
 from gt.ops.record import FLOAT32_ON_CUDA, Op, Rng, Sample, conj, fill, op, ops
-from gt.ops.sharding import pointwise
+from gt.ops.sharding import pointwise, pointwise_op
 from gt.program import Spec, spec
 
 # -- samples ---------------------------------------------------------------------------------
@@ -147,11 +147,10 @@ sigmoid = _smooth("sigmoid", "1 / (1 + exp(-x)).", _sigmoid_vjp, array=_sigmoid)
 
 # -- ops that keep the dtype -----------------------------------------------------------------
 
-neg = op(
+neg = pointwise_op(
     "neg",
     "-x.",
     infer=rules.unary("neg", bools=False),
-    factors=pointwise,
     linear=((0,),),
     vjp=(lambda g, y, x: -g,),
     kernels={"array": lambda xp, x: -x},
@@ -159,11 +158,10 @@ neg = op(
 )
 
 
-abs_ = op(
+abs_ = pointwise_op(
     "abs",
     "The absolute value.",
     infer=rules.unary("abs", to="real", bools=False),
-    factors=pointwise,
     vjp=(lambda g, y, x: g * ops.sgn(x),),
     kernels={"array": _numpys("abs")},
     samples=_and_complex(_reals),
@@ -175,11 +173,10 @@ def _infer_square(x: Spec) -> Spec:
     return spec(x.shape, dtypes.int64) if x.dtype is dtypes.bool_ else x
 
 
-square = op(
+square = pointwise_op(
     "square",
     "x * x; bools give int64.",
     infer=_infer_square,
-    factors=pointwise,
     vjp=(lambda g, y, x: g * (conj(x) * 2.0),),
     kernels={"array": lambda xp, x: x * x},
     samples=_and_complex(_reals),
@@ -212,20 +209,18 @@ def _sgn_dx(g: Any, y: Any, x: Any) -> Any:
     return ops.where(zero, 0.0, across / ops.where(zero, 1.0, size))
 
 
-sign = op(
+sign = pointwise_op(
     "sign",
     "-1, 0 or 1.",
     infer=rules.unary("sign", complexes=False),
-    factors=pointwise,
     vjp=(_zero,),
     kernels={"array": _sign},
     samples=_reals,
 )
-sgn = op(
+sgn = pointwise_op(
     "sgn",
     "The sign; x / abs(x) for complex numbers, and 0 at 0.",
     infer=rules.unary("sgn"),
-    factors=pointwise,
     vjp=(_sgn_dx,),
     kernels={"array": _sign},
     samples=_and_complex(_reals),
@@ -233,11 +228,10 @@ sgn = op(
 
 
 def _whole(name: str, doc: str) -> Op:
-    return op(
+    return pointwise_op(
         name,
         doc,
         infer=rules.unary(name, bools=False, complexes=False),
-        factors=pointwise,
         vjp=(_zero,),
         kernels={"array": lambda xp, x: getattr(xp, name)(x) if x.dtype.kind not in "iu" else x + 0},
         samples=_reals,
@@ -260,11 +254,10 @@ def _infer_round(x: Spec, *, decimals: int = 0) -> Spec:
     return x
 
 
-round_ = op(
+round_ = pointwise_op(
     "round",
     "x rounded to a number of decimals; halves are rounded to even.",
     infer=_infer_round,
-    factors=pointwise,
     vjp=(_zero,),
     kernels={"array": lambda xp, x, decimals=0: xp.round(x, decimals) if x.dtype.kind not in "iu" else x + 0},
     samples=lambda rng: [*_reals(rng), ((rng.normal(size=5) * 20,), {"decimals": 1})],
@@ -296,11 +289,10 @@ def _infer_frexp(x: Spec) -> tuple[Spec, Spec]:
     return rules.floats("frexp", x), spec(x.shape, dtypes.int32)
 
 
-frexp = op(
+frexp = pointwise_op(
     "frexp",
     "x as mantissa * 2 ** exponent, with the mantissa in [0.5, 1).",
     infer=_infer_frexp,
-    factors=pointwise,
     vjp=(lambda g, y, x: None if g[0] is None else g[0] / ops.exp2(ops.cast(y[1], dtype=x.dtype.name)),),
     kernels={"array": lambda xp, x: xp.frexp(x), "torch": lambda torch, site: lambda x: tuple(torch.frexp(x))},
     samples=_reals,
@@ -331,11 +323,10 @@ def _cast_linear(x: Spec, *, dtype: str) -> tuple[tuple[int, ...], ...]:
     return ((0,),) if to.is_differentiable or (not x.dtype.is_differentiable and to.itemsize >= 4) else ()
 
 
-cast = op(
+cast = pointwise_op(
     "cast",
     "x in another dtype.",
     infer=lambda x, *, dtype: spec(rules.tensor("cast", x).shape, rules.dtype("cast", dtype)),
-    factors=pointwise,
     linear=_cast_linear,
     vjp=(lambda g, y, x, *, dtype: g,),  # the caller casts gradients to the operand's dtype
     kernels={"array": _cast_array, "torch": _cast_torch},
@@ -376,11 +367,10 @@ def _limits(rng: Rng, *limits: float) -> list[Sample]:
     ]
 
 
-clamp = op(
+clamp = pointwise_op(
     "clamp",
     "x limited to the range from lo to hi.",
     infer=partial(_infer_clamp, "clamp"),
-    factors=pointwise,
     vjp=(
         lambda g, y, x, lo, hi: ops.where(ops.logical_and(ops.ge(x, lo), ops.le(x, hi)), g, 0.0),
         lambda g, y, x, lo, hi: ops.where(ops.logical_and(ops.lt(lo, hi), ops.lt(x, lo)), g, 0.0),
@@ -390,21 +380,19 @@ clamp = op(
     promote=True,
     samples=lambda rng: [*_limits(rng, -0.5, 1.0), ((np.array([np.nan, 1.0, 3.0]), 2.0, 0.5), {})],
 )
-clamp_min = op(
+clamp_min = pointwise_op(
     "clamp_min",
     "The larger of x and lo.",
     infer=partial(_infer_clamp, "clamp_min"),
-    factors=pointwise,
     vjp=(lambda g, y, x, lo: ops.where(ops.ge(x, lo), g, 0.0), lambda g, y, x, lo: ops.where(ops.lt(x, lo), g, 0.0)),
     kernels={"array": lambda xp, x, lo: xp.maximum(x, lo)},
     promote=True,
     samples=lambda rng: _limits(rng, -0.5),
 )
-clamp_max = op(
+clamp_max = pointwise_op(
     "clamp_max",
     "The smaller of x and hi.",
     infer=partial(_infer_clamp, "clamp_max"),
-    factors=pointwise,
     vjp=(lambda g, y, x, hi: ops.where(ops.le(x, hi), g, 0.0), lambda g, y, x, hi: ops.where(ops.gt(x, hi), g, 0.0)),
     kernels={"array": lambda xp, x, hi: xp.minimum(x, hi)},
     promote=True,

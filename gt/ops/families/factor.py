@@ -17,7 +17,7 @@ from gt.errors import ArgumentError, AutogradError, ShapeError
 from gt.ops import rules
 from gt.ops.families.linalg import adjoint, as_diagonal, cubes, diagonal_of, from_torch, matrices, spread, well
 from gt.ops.record import Rng, Sample, Site, conj, fill, op, ops, unfit
-from gt.ops.sharding import leading
+from gt.ops.sharding import leading, matrix_op
 from gt.program import Spec, spec
 
 
@@ -87,11 +87,10 @@ def _real_first(x: Any) -> Any:
     return (x + conj(x)) * 0.5 if x.dtype.is_complex else x
 
 
-linalg_qr = op(
+linalg_qr = matrix_op(
     "linalg_qr",
     "The QR decomposition of matrices.",
     infer=_infer_qr,
-    factors=leading(2),
     vjp=(_qr_dx,),
     kernels={"array": _qr_array, "torch": partial(from_torch, "qr"), "torch_graph": unfit},
     samples=lambda rng: [
@@ -156,11 +155,10 @@ def _eigh_samples(rng: Rng) -> list[Sample]:
     return [((x,), {"upper": upper}) for x in made for upper in (False, True)]
 
 
-linalg_eigh = op(
+linalg_eigh = matrix_op(
     "linalg_eigh",
     "The eigenvalues, in ascending order, and eigenvectors of symmetric or Hermitian matrices.",
     infer=_infer_eigh,
-    factors=leading(2),
     vjp=(_eigh_dx,),
     kernels={
         "array": _eigh_array,
@@ -191,11 +189,10 @@ def _eig_dx(g: Any, y: Any, x: Any) -> Any:
     return ops.linalg_solve_ex(vh, ops.matmul(_with_diagonal(inner, values), vh))[0]
 
 
-linalg_eig = op(
+linalg_eig = matrix_op(
     "linalg_eig",
     "The eigenvalues and eigenvectors of square matrices.",
     infer=_infer_eig,
-    factors=leading(2),
     vjp=(_eig_dx,),
     kernels={"array": lambda xp, x: tuple(xp.linalg.eig(x)), "torch": partial(from_torch, "eig"), "torch_graph": unfit},
     samples=lambda rng: [
@@ -253,11 +250,10 @@ def _svd_dx(g: Any, y: Any, x: Any, *, full_matrices: bool) -> Any:
     return ops.matmul(u, ops.matmul(inner, vh))
 
 
-linalg_svd = op(
+linalg_svd = matrix_op(
     "linalg_svd",
     "The singular value decomposition u @ diag(s) @ vh of matrices, with s in descending order.",
     infer=_infer_svd,
-    factors=leading(2),
     vjp=(_svd_dx,),
     kernels={
         "array": lambda xp, x, *, full_matrices: tuple(xp.linalg.svd(x, full_matrices=full_matrices)),
@@ -346,11 +342,10 @@ def _lu_dx(g: Any, y: Any, x: Any, *, pivot: bool) -> Any:
     return ops.matmul(ops.lu_permutation(pivots - 1, m=m, dtype=x.dtype.name), ga)
 
 
-linalg_lu_factor_ex = op(
+linalg_lu_factor_ex = matrix_op(
     "linalg_lu_factor_ex",
     "The LU factors of matrices in one matrix, the pivots, and an info that is 0 where the matrix is not singular.",
     infer=_infer_lu,
-    factors=leading(2),
     vjp=(_lu_dx,),
     kernels={"numpy": _lu_numpy, "jax_lib": _lu_jax, "torch": _lu_torch, "torch_graph": unfit},
     samples=lambda rng: [*[((rng.normal(size=s),), {"pivot": True}) for s in [(3, 3), (2, 2, 3), (4, 2), (0, 2, 2)]]],

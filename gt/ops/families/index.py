@@ -16,7 +16,7 @@ from gt.ops import rules
 from gt.ops.families import index_shards
 from gt.ops.families.placing import add_at, put_at
 from gt.ops.record import Autocast, Rng, Sample, Site, fill, op, ops
-from gt.ops.sharding import pointwise
+from gt.ops.sharding import pointwise_op
 from gt.program import Spec, spec
 
 # -- index_select, index_add -----------------------------------------------------------------
@@ -405,11 +405,10 @@ def _infer_wrap(index: Spec, *, n: Any) -> Spec:
     return index
 
 
-wrap_index = op(
+wrap_index = pointwise_op(
     "wrap_index",
     "An index with n added where it is negative: -1 is the last element.",
     infer=_infer_wrap,
-    factors=pointwise,
     vjp=None,
     kernels={
         "array": lambda xp, index, *, n: xp.where(index < 0, index + n, index),

@@ -18,8 +18,8 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ArgumentError, DTypeError, LinAlgError, ShapeError
 from gt.ops import rules
-from gt.ops.record import Rng, Sample, Site, conj, fill, op, ops, unfit
-from gt.ops.sharding import leading
+from gt.ops.record import Rng, Sample, Site, conj, fill, ops, unfit
+from gt.ops.sharding import matrix_op
 from gt.program import Spec, spec
 
 # -- what the ops share ----------------------------------------------------------------------
@@ -137,11 +137,10 @@ def _check_torch(torch: Any, site: Site, *, what: str) -> Any:
     return check
 
 
-linalg_check = op(
+linalg_check = matrix_op(
     "linalg_check",
     "The tensor itself; fails with an error where info is not 0.",
     infer=_infer_check,
-    factors=leading(2),
     vjp=(lambda g, y, x, info, *, what: g,),
     # A compiled program cannot raise: there the result holds nan.
     kernels={
@@ -199,11 +198,10 @@ def _plain(rng: Rng) -> list[Sample]:
     return [*[((well(rng, *s),), {}) for s in shapes], ((well(rng, 2, 2) + 1j * well(rng, 2, 2),), {})]
 
 
-linalg_inv_ex = op(
+linalg_inv_ex = matrix_op(
     "linalg_inv_ex",
     "The inverse of matrices, and an info that is 0 where it exists.",
     infer=_infer_inv,
-    factors=leading(2),
     vjp=(lambda g, y, x: None if g[0] is None else -ops.matmul(adjoint(y[0]), ops.matmul(g[0], adjoint(y[0]))),),
     kernels={"numpy": _inv_numpy, "jax": _inv_jax, "torch": partial(from_torch, "inv_ex"), "torch_graph": unfit},
     samples=_plain,
@@ -248,11 +246,10 @@ def _solve_db(g: Any, a: Any) -> Any:
     return ops.linalg_solve_ex(adjoint(a), g)[0]
 
 
-linalg_solve_ex = op(
+linalg_solve_ex = matrix_op(
     "linalg_solve_ex",
     "The solution x of a @ x = b, and an info that is 0 where it exists.",
     infer=_infer_solve,
-    factors=leading(2),
     vjp=(
         lambda g, y, a, b: None if g[0] is None else -ops.matmul(_solve_db(g[0], a), adjoint(y[0])),
         lambda g, y, a, b: None if g[0] is None else _solve_db(g[0], a),
@@ -321,11 +318,10 @@ def _triangle_samples(rng: Rng) -> list[Sample]:
     ]
 
 
-linalg_solve_triangular = op(
+linalg_solve_triangular = matrix_op(
     "linalg_solve_triangular",
     "The solution x of a @ x = b, or of x @ a = b, for a triangular matrix a.",
     infer=_infer_triangular,
-    factors=leading(2),
     vjp=(_triangle_da, lambda g, y, a, b, **attrs: _triangle_db(g, a, **attrs)),
     kernels={"array": _triangle_array, "torch": partial(from_torch, "solve_triangular")},
     samples=_triangle_samples,
@@ -377,11 +373,10 @@ def _cholesky_samples(rng: Rng) -> list[Sample]:
     return [((x,), {"upper": upper}) for x in made for upper in (False, True)]
 
 
-linalg_cholesky_ex = op(
+linalg_cholesky_ex = matrix_op(
     "linalg_cholesky_ex",
     "The Cholesky factor of matrices, and an info that is 0 where it exists.",
     infer=_infer_cholesky,
-    factors=leading(2),
     vjp=(_cholesky_da,),
     kernels={
         "numpy": _cholesky_numpy,
@@ -421,11 +416,10 @@ def _cholesky_solve_dlow(g: Any, y: Any, b: Any, low: Any, *, upper: bool) -> An
     return -(ops.matmul(low, both) if upper else ops.matmul(both, low))
 
 
-cholesky_solve = op(
+cholesky_solve = matrix_op(
     "cholesky_solve",
     "The solution x of a @ x = b, given the Cholesky factor of a.",
     infer=_infer_cholesky_solve,
-    factors=leading(2),
     vjp=(lambda g, y, b, low, *, upper: ops.cholesky_solve(g, low, upper=upper), _cholesky_solve_dlow),
     compose=_cholesky_solve,
     kernels={

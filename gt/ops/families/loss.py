@@ -16,7 +16,7 @@ from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.families.norm import NARROW
 from gt.ops.record import FLOAT32, Rng, Sample, Site, op, ops
-from gt.ops.sharding import letters, pointwise, within
+from gt.ops.sharding import letters, pointwise, pointwise_op, within
 from gt.program import Spec, spec
 
 _REDUCTIONS = ("mean", "sum", "none")
@@ -442,11 +442,10 @@ def _log(x: Any) -> Any:
     return ops.clamp_min(ops.log(x), -100.0)
 
 
-binary_cross_entropy = op(
+binary_cross_entropy = pointwise_op(
     "binary_cross_entropy",
     "The binary cross-entropy of probabilities x and targets; logarithms are limited to >= -100.",
     infer=partial(_infer_two, "binary_cross_entropy"),
-    factors=pointwise,
     vjp=(
         lambda g, y, x, target: g * (x - target) / ops.clamp_min((1.0 - x) * x, 1e-12),
         lambda g, y, x, target: g * (_log(1.0 - x) - _log(x)),
@@ -465,11 +464,10 @@ def _logits_torch(torch: Any, site: Site) -> Any:
     return lambda x, target: f(x, target, reduction="none")
 
 
-binary_cross_entropy_with_logits = op(
+binary_cross_entropy_with_logits = pointwise_op(
     "binary_cross_entropy_with_logits",
     "The binary cross-entropy of sigmoid(x) and targets, without overflow.",
     infer=partial(_infer_two, "binary_cross_entropy_with_logits"),
-    factors=pointwise,
     vjp=(lambda g, y, x, target: g * (ops.sigmoid(x) - target), lambda g, y, x, target: -(g * x)),
     compose=lambda x, target: ops.relu(x) - x * target + ops.log1p(ops.exp(-ops.abs(x))),
     kernels={"torch": _logits_torch},

@@ -10,8 +10,8 @@ import numpy as np
 from gt.errors import ArgumentError
 from gt.ops import rules
 from gt.ops.families.linalg import adjoint, as_diagonal, cubes, from_torch, in_float32, matrices, spread, well
-from gt.ops.record import Rng, Sample, Site, conj, op, ops, unfit
-from gt.ops.sharding import leading
+from gt.ops.record import Rng, Sample, Site, conj, ops, unfit
+from gt.ops.sharding import matrix_op
 from gt.program import Spec, spec
 
 
@@ -23,11 +23,10 @@ def _samples(rng: Rng) -> list[Sample]:
 # -- determinants ----------------------------------------------------------------------------
 
 
-linalg_det = op(
+linalg_det = matrix_op(
     "linalg_det",
     "The determinant of matrices.",
     infer=lambda x: spec(matrices("linalg.det", x, square=True).shape[:-2], x.dtype),
-    factors=leading(2),
     vjp=(lambda g, y, x: ops.linalg_cofactor(x) * spread(g, -1, -2),),
     kernels={"array": lambda xp, x: xp.linalg.det(x), "torch": partial(from_torch, "det"), "torch_graph": unfit},
     samples=_samples,
@@ -69,11 +68,10 @@ def _cofactor_dx(u: Any, z: Any, x: Any) -> Any:
     return conj(along) * adjoint(w) - ops.matmul(adjoint(w), ops.matmul(adjoint(u), z))
 
 
-linalg_cofactor = op(
+linalg_cofactor = matrix_op(
     "linalg_cofactor",
     "The conjugated gradient of the determinant of matrices: the cofactor matrix.",
     infer=lambda x: rules.same(matrices("linalg_cofactor", x, square=True)),
-    factors=leading(2),
     vjp=(_cofactor_dx,),
     kernels={"array": _cofactor, "torch": _cofactor_torch, "torch_graph": unfit},
     samples=lambda rng: [*_samples(rng), ((np.ones((2, 2), np.float32),), {}), ((np.diag([1.0, 2.0, 0.0]),), {})][:6],
@@ -99,11 +97,10 @@ def _slogdet_dx(g: Any, y: Any, x: Any) -> Any:
     return ops.linalg_solve_ex(adjoint(x), scales)[0]
 
 
-linalg_slogdet = op(
+linalg_slogdet = matrix_op(
     "linalg_slogdet",
     "The sign of the determinant of matrices, and the logarithm of its absolute value.",
     infer=_infer_slogdet,
-    factors=leading(2),
     vjp=(_slogdet_dx,),
     kernels={
         "array": lambda xp, x: tuple(xp.linalg.slogdet(x)),
@@ -167,11 +164,10 @@ def _pinv_samples(rng: Rng) -> list[Sample]:
     ]
 
 
-linalg_pinv = op(
+linalg_pinv = matrix_op(
     "linalg_pinv",
     "The pseudo-inverse of matrices; singular values <= max(atol, rtol * the largest) count as zero.",
     infer=_infer_pinv,
-    factors=leading(2),
     vjp=(_pinv_dx,),
     kernels={"array": _pinv_array, "torch": _pinv_torch, "torch_graph": unfit},
     samples=_pinv_samples,
@@ -217,11 +213,10 @@ def _exp_dx(g: Any, y: Any, x: Any) -> Any:
     return ops.split(wide, sizes=(n, n), dim=x.ndim - 1)[1]
 
 
-linalg_matrix_exp = op(
+linalg_matrix_exp = matrix_op(
     "linalg_matrix_exp",
     "The matrix exponential.",
     infer=lambda x: rules.same(matrices("linalg.matrix_exp", x, square=True)),
-    factors=leading(2),
     vjp=(_exp_dx,),
     kernels={
         "numpy": _exp_numpy,

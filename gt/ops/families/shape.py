@@ -16,7 +16,7 @@ from gt import dtypes
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.record import Op, Site, op, ops
-from gt.ops.sharding import letters, pointwise, reshaping, same_shape
+from gt.ops.sharding import letters, pointwise, pointwise_op, reshaping, same_shape
 from gt.program import Spec, spec
 
 
@@ -141,11 +141,10 @@ expand = op(
     ],
 )
 
-clone = op(
+clone = pointwise_op(
     "clone",
     "A copy of x.",
     infer=lambda x: _whole("clone", x),
-    factors=pointwise,
     moves=True,
     vjp=(lambda g, y, x: g,),
     kernels={"array": lambda xp, x: xp.array(x), "torch": lambda torch, site: lambda x: x.clone()},

@@ -15,8 +15,8 @@ import numpy as np
 from gt.errors import ArgumentError
 from gt.ops import rules
 from gt.ops.families.binary import infer_pair, log_slope, to_floats
-from gt.ops.record import FLOAT32_ON_CUDA, Op, Rng, Sample, Site, op, ops
-from gt.ops.sharding import pointwise
+from gt.ops.record import FLOAT32_ON_CUDA, Op, Rng, Sample, Site, ops
+from gt.ops.sharding import pointwise_op
 from gt.program import Spec, spec
 
 
@@ -61,11 +61,10 @@ def _special(
     name: str, doc: str, numpy: Any, vjp: Any, samples: Any, torch: str = "", narrow: bool = True, jax: Any = None,
     **more: Any,
 ) -> Op:  # fmt: skip
-    return op(
+    return pointwise_op(
         name,
         doc,
         infer=rules.unary(name, to="float", complexes=False),
-        factors=pointwise,
         vjp=None if vjp is None else (vjp,),
         kernels={
             "numpy": numpy,
@@ -154,11 +153,10 @@ def _log_ndtr(x: Any) -> Any:
     return ops.where(ops.lt(x, -1.0), low, high)
 
 
-log_ndtr = op(
+log_ndtr = pointwise_op(
     "log_ndtr",
     "The logarithm of the normal distribution function.",
     infer=rules.unary("log_ndtr", to="float", complexes=False),
-    factors=pointwise,
     vjp=(lambda g, y, x: g / ops.erfcx(x * -_ROOT_HALF) * math.sqrt(2 / math.pi),),
     compose=lambda x: _log_ndtr(x if x.dtype.is_floating_point else x * 1.0),
     kernels={"torch": _torch("log_ndtr", narrow=False)},
@@ -174,11 +172,10 @@ def _entr(x: Any) -> Any:
     return ops.where(ops.eq(x, 0), 0.0, ops.where(ops.isnan(x), x, inside))
 
 
-entr = op(
+entr = pointwise_op(
     "entr",
     "-x * log(x); 0 at 0, -inf below.",
     infer=rules.unary("entr", to="float", complexes=False),
-    factors=pointwise,
     vjp=(lambda g, y, x: g * (-1.0 - ops.log(x)),),
     compose=lambda x: _entr(x if x.dtype.is_floating_point else x * 1.0),
     kernels={"torch": _torch("entr")},
@@ -206,11 +203,10 @@ def _logit_dx(g: Any, y: Any, x: Any, *, eps: float | None) -> Any:
     return ops.where(ops.logical_and(ops.ge(x, low), ops.le(x, high)), g / (x * (1.0 - x)), outside)
 
 
-logit = op(
+logit = pointwise_op(
     "logit",
     "log(x / (1 - x)), the inverse of sigmoid; with eps, x is limited to the range from eps to 1 - eps.",
     infer=_infer_logit,
-    factors=pointwise,
     vjp=(_logit_dx,),
     kernels={"array": _logit_array},
     promote=True,
@@ -304,11 +300,10 @@ digamma = _special(
     lambda rng: [*_uniform(0.3, 5)(rng), ((np.array([-0.5, -3.3]),), {})],
     jax=lambda jax, x: _digamma(jax.numpy, x),
 )
-polygamma = op(
+polygamma = pointwise_op(
     "polygamma",
     "The n-th derivative of digamma.",
     infer=_infer_polygamma,
-    factors=pointwise,
     vjp=(lambda g, y, x, *, n: g * ops.polygamma(x, n=n + 1),),
     kernels={"array": _polygamma, "torch": lambda torch, site, *, n: lambda x: torch.polygamma(n, x)},
     promote=True,
@@ -387,11 +382,10 @@ def _pairs(low: float, high: float, rng: Rng) -> list[Sample]:
     ]
 
 
-zeta = op(
+zeta = pointwise_op(
     "zeta",
     "The Hurwitz zeta function: the sum over k of (other + k) ** -input.",
     infer=infer_pair("zeta", to_floats("zeta")),
-    factors=pointwise,
     vjp=(None, lambda g, y, s, q: g * (ops.zeta(s + 1.0, q) * -s)),
     kernels={"array": _zeta, "torch": _torch("zeta", narrow=False)},
     promote=True,
@@ -411,11 +405,10 @@ def _xlog1py_array(xp: Any, a: Any, b: Any) -> Any:
     return xp.where((a == 0) & ~xp.isnan(b), 0, a * xp.log1p(xp.where(a == 0, 1, b)))
 
 
-xlog1py = op(
+xlog1py = pointwise_op(
     "xlog1py",
     "input * log1p(other); 0 where the input is 0.",
     infer=infer_pair("xlog1py", to_floats("xlog1py")),
-    factors=pointwise,
     vjp=(lambda g, y, a, b: log_slope(ops.xlog1py, g, a, b, -1.0), lambda g, y, a, b: g * (a / (b + 1.0))),
     kernels={"array": _xlog1py_array, "torch": _torch("xlog1py")},
     promote=True,

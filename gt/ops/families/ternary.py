@@ -10,8 +10,8 @@ import numpy as np
 from gt import dtypes
 from gt.errors import DTypeError
 from gt.ops import rules
-from gt.ops.record import Autocast, Rng, Sample, Site, conj, op, ops
-from gt.ops.sharding import pointwise
+from gt.ops.record import Autocast, Rng, Sample, Site, conj, ops
+from gt.ops.sharding import pointwise_op
 from gt.program import Spec, spec
 
 
@@ -41,11 +41,10 @@ def _sample_where(rng: Rng) -> list[Sample]:
     ]
 
 
-where = op(
+where = pointwise_op(
     "where",
     "x where the condition is True, else y.",
     infer=_infer_where,
-    factors=pointwise,
     linear=((1, 2),),
     vjp=(None, lambda g, out, cond, x, y: ops.where(cond, g, 0.0), lambda g, out, cond, x, y: ops.where(cond, 0.0, g)),
     kernels={"array": lambda xp, cond, x, y: xp.where(cond, x, y), "torch_graph": _where_graph},
@@ -85,11 +84,10 @@ def _lerp(xp: Any, start: Any, end: Any, weight: Any) -> Any:
     return xp.where(xp.abs(weight) < 0.5, start + weight * (end - start), end - (end - start) * (1 - weight))
 
 
-lerp = op(
+lerp = pointwise_op(
     "lerp",
     "start + weight * (end - start).",
     infer=_infer_lerp,
-    factors=pointwise,
     linear=((0, 1),),
     vjp=(
         lambda g, y, a, b, w: g * (1.0 - conj(w)),
@@ -136,11 +134,10 @@ def _addcdiv(xp: Any, x: Any, a: Any, b: Any, value: Any) -> Any:
     return x + value * (a / b)
 
 
-addcmul = op(
+addcmul = pointwise_op(
     "addcmul",
     "x + value * a * b.",
     infer=partial(_infer_three, "addcmul", True),
-    factors=pointwise,
     linear=((0, 1), (0, 2)),
     vjp=(
         lambda g, y, x, a, b, value: g,
@@ -157,11 +154,10 @@ addcmul = op(
     autocast=Autocast(cuda="widest"),
     flops=3,
 )
-addcdiv = op(
+addcdiv = pointwise_op(
     "addcdiv",
     "x + value * a / b.",
     infer=partial(_infer_three, "addcdiv", False),
-    factors=pointwise,
     linear=((0, 1),),
     vjp=(
         lambda g, y, x, a, b, value: g,

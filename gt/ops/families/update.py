@@ -20,8 +20,8 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
-from gt.ops.record import Op, Prepared, Rng, Sample, Site, op
-from gt.ops.sharding import pointwise
+from gt.ops.record import Op, Prepared, Rng, Sample, Site
+from gt.ops.sharding import pointwise_op
 from gt.program import Spec
 
 
@@ -120,11 +120,10 @@ def _sgd_fused(torch: Any, site: Site) -> Any:
     return lambda p, g, *numbers: many(((p, g),), *numbers)[0]
 
 
-sgd = op(
+sgd = pointwise_op(
     "sgd",
     "One step of gradient descent.",
     infer=_infer_sgd,
-    factors=pointwise,
     vjp=None,
     kernels=_kernels(_sgd_array, _sgd_fused, 2, (0,), partial(_graph, _as_they_are, 2, _sgd_array), _sgd_many),
     inplace=(0,),
@@ -183,11 +182,10 @@ def _momentum_fused(torch: Any, site: Site, *, nesterov: bool) -> Any:
     return lambda p, g, buf, *numbers: tuple(many(((p, g, buf),), *numbers))
 
 
-sgd_momentum = op(
+sgd_momentum = pointwise_op(
     "sgd_momentum",
     "One step of gradient descent with momentum: the new parameter and buffer.",
     infer=_infer_momentum,
-    factors=pointwise,
     vjp=None,
     kernels=_kernels(
         _momentum_array,
@@ -290,11 +288,10 @@ def _adam(name: str, doc: str, decoupled: bool, amsgrad: bool) -> Op:
 
     graph = partial(_graph, partial(_adam_numbers, decoupled), 7, formula)
     kernels = _kernels(array, fused, tensors, written, graph, many)
-    return op(
+    return pointwise_op(
         name,
         doc,
         infer=infer,
-        factors=pointwise,
         vjp=None,
         kernels=kernels,
         inplace=written,
@@ -344,11 +341,10 @@ def _adagrad_fused(torch: Any, site: Site) -> Any:
     return kernel
 
 
-adagrad = op(
+adagrad = pointwise_op(
     "adagrad",
     "One step of Adagrad: the new parameter and sum of squares.",
     infer=_infer_adagrad,
-    factors=pointwise,
     vjp=None,
     kernels=_kernels(_adagrad_array, _adagrad_fused, 3, (0, 2), partial(_graph, _as_they_are, 3, _adagrad_array)),
     inplace=(0, 2),
