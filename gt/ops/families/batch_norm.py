@@ -128,7 +128,7 @@ def _batch_norm_graph(torch: Any, site: Site, *, running: bool, eps: float) -> A
 def _batch_norm_d_torch(torch: Any, site: Site, *, eps: float) -> Any:
     f, wide = torch.ops.aten.native_batch_norm_backward.default, getattr(torch, wide_dtype(site.specs[1].dtype).name)
 
-    def norm.backward(g: Any, x: Any, stats: Any, w: Any, mask: Any) -> Any:
+    def backward(g: Any, x: Any, stats: Any, w: Any, mask: Any) -> Any:
         return f(g, x, *norm.to_dtype(wide, w), None, None, *stats, True, eps, mask)
 
     return norm.torch_gradients(torch, site, 2, backward)
