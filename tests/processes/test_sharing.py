@@ -195,7 +195,7 @@ def test_a_forked_child_gets_an_error(serve: Serve, start: Start) -> None:
     assert len(told) == 3
     assert set(told) == {
         "GT cannot be used in a forked child: the connection belongs to the parent process "
-        "(use the 'spawn' start method, or hand numpy arrays to the child)"
+        "(use the 'spawn' start method, or pass numpy arrays to the child)"
     }
 
 
