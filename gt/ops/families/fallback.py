@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -304,7 +303,7 @@ def _samples(order: int, rng: Rng) -> list[Sample]:
 
 def _of_torch(name: str, doc: str, vjp: Any, order: int = 0) -> Op:
     kernels = {"torch": _op_torch, "torch_graph": unfit}
-    return op(name, doc, infer=_infer_op, vjp=vjp, kernels=kernels, samples=partial(_samples, order))
+    return op(name, doc, infer=_infer_op, vjp=vjp, kernels=kernels, samples=lambda rng: _samples(order, rng))
 
 
 torch_op = _of_torch("torch_op", "A function of torch, run by torch on the worker.", _op_vjp)

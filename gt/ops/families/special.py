@@ -412,6 +412,6 @@ xlog1py = pointwise_op(
     vjp=(lambda g, y, a, b: log_slope(ops.xlog1py, g, a, b, -1.0), lambda g, y, a, b: g * (a / (b + 1.0))),
     kernels={"array": _xlog1py_array, "torch": _torch("xlog1py")},
     promote=True,
-    samples=partial(_pairs, 0.5, 2),
+    samples=lambda rng: _pairs(0.5, 2, rng),
     public=True,
 )
