@@ -11,7 +11,7 @@ from gt.dtypes import DType
 from gt.errors import DTypeError
 from gt.ops import rules
 from gt.ops.families.binary import binary
-from gt.ops.record import Op, Rng, Sample
+from gt.ops.record import Op, Rng, Sample, each_of
 from gt.ops.sharding import pointwise_op
 from gt.program import Spec
 
@@ -64,12 +64,9 @@ bitwise_not = pointwise_op(
     infer=_infer_not,
     vjp=None,
     kernels={"array": lambda xp, x: xp.logical_not(x) if x.dtype.kind == "b" else xp.invert(x)},
-    samples=lambda rng: [
-        ((rng.integers(-9, 10, size=(2, 3)),), {}),
-        ((np.array([True, False]),), {}),
-        ((np.array(7, np.uint8),), {}),
-        ((np.zeros((0, 2), np.int64),), {}),
-    ],
+    samples=lambda rng: each_of(
+        rng.integers(-9, 10, size=(2, 3)), np.array([True, False]), np.array(7, np.uint8), np.zeros((0, 2), np.int64)
+    ),
 )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import rules
-from gt.ops.record import FLOAT32_ON_CPU, Rng, Sample, Site, fill, op, ops
+from gt.ops.record import FLOAT32_ON_CPU, Rng, Sample, Site, each_of, fill, op, ops
 from gt.ops.sharding import letters, pointwise_op
 from gt.program import Spec, spec
 
@@ -32,12 +32,7 @@ def _draw(rng: Rng, *size: int) -> Any:
 
 
 def _samples(rng: Rng) -> list[Sample]:
-    return [
-        ((_draw(rng, 3, 4),), {}),
-        ((np.array(1.5 - 2j),), {}),
-        ((_draw(rng, 2, 3).astype(np.complex64),), {}),
-        ((_draw(rng, 0, 2),), {}),
-    ]
+    return each_of(_draw(rng, 3, 4), np.array(1.5 - 2j), _draw(rng, 2, 3).astype(np.complex64), _draw(rng, 0, 2))
 
 
 # -- one complex operand ---------------------------------------------------------------------
@@ -129,9 +124,7 @@ angle = pointwise_op(
     kernels={"array": _angle_array, "torch": _angle_torch},
     samples=lambda rng: [
         *_samples(rng),
-        ((np.array([1.5, -2.0, 0.25, np.nan]),), {}),
-        ((np.array([0, -2, 3]),), {}),
-        ((np.array([True, False]),), {}),
+        *each_of(np.array([1.5, -2.0, 0.25, np.nan]), np.array([0, -2, 3]), np.array([True, False])),
     ],
 )
 
@@ -229,11 +222,9 @@ view_as_complex = op(
     },
     put=lambda base, new, k: ops.view_as_real(new),
     aliases=True,
-    samples=lambda rng: [
-        ((rng.normal(size=(3, 2)).astype(np.float32),), {}),
-        ((rng.normal(size=2).astype(np.float32),), {}),
-        ((np.zeros((0, 2), np.float32),), {}),
-    ],
+    samples=lambda rng: each_of(
+        rng.normal(size=(3, 2)).astype(np.float32), rng.normal(size=2).astype(np.float32), np.zeros((0, 2), np.float32)
+    ),
     autocast=FLOAT32_ON_CPU,
 )
 

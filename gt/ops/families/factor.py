@@ -16,7 +16,7 @@ from gt import dtypes
 from gt.errors import ArgumentError, AutogradError, ShapeError
 from gt.ops import rules
 from gt.ops.families.linalg import adjoint, as_diagonal, cubes, diagonal_of, from_torch, matrices, spread, well
-from gt.ops.record import Rng, Sample, Site, conj, fill, op, ops, unfit
+from gt.ops.record import Rng, Sample, Site, conj, each_of, fill, op, ops, unfit
 from gt.ops.sharding import leading, matrix_op
 from gt.program import Spec, spec
 
@@ -94,11 +94,8 @@ linalg_qr = matrix_op(
     vjp=(_qr_dx,),
     kernels={"array": _qr_array, "torch": partial(from_torch, "qr"), "torch_graph": unfit},
     samples=lambda rng: [
-        ((well(rng, 3, 3),), {"mode": "reduced"}),
-        ((well(rng, 4, 2),), {"mode": "reduced"}),
-        ((well(rng, 2, 2, 3),), {"mode": "reduced"}),
-        ((well(rng, 3, 2).astype(np.float32),), {"mode": "complete"}),
-        ((well(rng, 2, 3),), {"mode": "complete"}),
+        *each_of(well(rng, 3, 3), well(rng, 4, 2), well(rng, 2, 2, 3), mode="reduced"),
+        *each_of(well(rng, 3, 2).astype(np.float32), well(rng, 2, 3), mode="complete"),
         ((np.zeros((2, 0, 3)),), {"mode": "reduced"}),
     ],
     flops=lambda x, **attrs: cubes(x, 8 / 3),
@@ -195,11 +192,9 @@ linalg_eig = matrix_op(
     infer=_infer_eig,
     vjp=(_eig_dx,),
     kernels={"array": lambda xp, x: tuple(xp.linalg.eig(x)), "torch": partial(from_torch, "eig"), "torch_graph": unfit},
-    samples=lambda rng: [
-        ((np.array([[2.0, 1.0], [0.5, -1.0]]),), {}),
-        ((np.array([[1.0, 2.0], [-3.0, 1.0]]),), {}),
-        ((np.zeros((0, 2, 2)),), {}),
-    ],
+    samples=lambda rng: each_of(
+        np.array([[2.0, 1.0], [0.5, -1.0]]), np.array([[1.0, 2.0], [-3.0, 1.0]]), np.zeros((0, 2, 2))
+    ),
     flops=lambda x, **attrs: cubes(x, 25),
 )
 

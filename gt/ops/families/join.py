@@ -9,7 +9,7 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
-from gt.ops.record import Autocast, Site, fill, op, ops
+from gt.ops.record import Autocast, Site, each_of, fill, op, ops
 from gt.ops.sharding import letters
 from gt.program import Spec, spec
 
@@ -249,8 +249,6 @@ unbind = op(
     aliases=True,
     samples=lambda rng: [
         ((rng.normal(size=(2, 3)),), {"dim": 1}),
-        ((rng.normal(size=(2, 3, 2)),), {"dim": 0}),
-        ((rng.normal(size=(1,)),), {"dim": 0}),
-        ((np.zeros((2, 0)),), {"dim": 0}),
+        *each_of(rng.normal(size=(2, 3, 2)), rng.normal(size=(1,)), np.zeros((2, 0)), dim=0),
     ],
 )

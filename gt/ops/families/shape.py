@@ -15,7 +15,7 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
-from gt.ops.record import Op, Site, op, ops
+from gt.ops.record import Op, Site, each_of, op, ops
 from gt.ops.sharding import letters, pointwise, pointwise_op, reshaping, same_shape
 from gt.program import Spec, spec
 
@@ -148,11 +148,7 @@ clone = pointwise_op(
     moves=True,
     vjp=(lambda g, y, x: g,),
     kernels={"array": lambda xp, x: xp.array(x), "torch": lambda torch, site: lambda x: x.clone()},
-    samples=lambda rng: [
-        ((rng.normal(size=(2, 3)),), {}),
-        ((rng.integers(0, 9, size=(3,)),), {}),
-        ((np.zeros((0, 3), bool),), {}),
-    ],
+    samples=lambda rng: each_of(rng.normal(size=(2, 3)), rng.integers(0, 9, size=(3,)), np.zeros((0, 3), bool)),
 )
 
 # -- unfold, bitcast -------------------------------------------------------------------------

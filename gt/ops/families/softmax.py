@@ -10,7 +10,7 @@ import numpy as np
 from gt.errors import ShapeError
 from gt.ops import rules
 from gt.ops.families.reduce import count, floating_or_complex, reduced, restore
-from gt.ops.record import FLOAT32_ON_CUDA, Rng, Sample, Site, conj, op, ops
+from gt.ops.record import FLOAT32_ON_CUDA, Rng, Sample, Site, conj, each_of, op, ops
 from gt.ops.sharding import along, reducing
 from gt.program import Spec, spec
 
@@ -52,11 +52,9 @@ def _log_softmax(x: Any, *, dim: int) -> Any:
 
 def _samples(rng: Rng) -> list[Sample]:
     return [
-        ((rng.normal(size=(3, 4)),), {"dim": 1}),
-        ((rng.normal(size=(3, 4, 2)) * 10,), {"dim": 1}),
+        *each_of(rng.normal(size=(3, 4)), rng.normal(size=(3, 4, 2)) * 10, dim=1),
         ((rng.normal(size=(5,)) + 1e3,), {"dim": 0}),
-        ((np.zeros((0, 3)),), {"dim": 1}),
-        ((np.zeros((2, 0)),), {"dim": 1}),
+        *each_of(np.zeros((0, 3)), np.zeros((2, 0)), dim=1),
     ]
 
 

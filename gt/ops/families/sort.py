@@ -16,7 +16,7 @@ from gt import dtypes
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.families.reduce import reduced, restore, some
-from gt.ops.record import Op, Rng, Sample, Site, op, ops
+from gt.ops.record import Op, Rng, Sample, Site, each_of, op, ops
 from gt.ops.sharding import along, beside, letters
 from gt.program import Spec, spec
 
@@ -296,12 +296,7 @@ def _lexsort_torch(torch: Any, site: Site) -> Any:
 
 
 def _lexsort_samples(rng: Rng) -> list[Sample]:
-    return [
-        ((rng.integers(0, 2, size=(6, 3)),), {}),
-        ((rng.normal(size=(4, 2)),), {}),
-        ((np.zeros((3, 0)),), {}),
-        ((np.zeros((0, 2)),), {}),
-    ]
+    return each_of(rng.integers(0, 2, size=(6, 3)), rng.normal(size=(4, 2)), np.zeros((3, 0)), np.zeros((0, 2)))
 
 
 lexsort = op(

@@ -15,7 +15,7 @@ import numpy as np
 from gt.errors import ArgumentError
 from gt.ops import rules
 from gt.ops.families.binary import infer_pair, log_slope, to_floats
-from gt.ops.record import FLOAT32_ON_CUDA, Op, Rng, Sample, Site, ops
+from gt.ops.record import FLOAT32_ON_CUDA, Op, Rng, Sample, Site, each_of, ops
 from gt.ops.sharding import pointwise_op
 from gt.program import Spec, spec
 
@@ -373,13 +373,9 @@ def _pairs(low: float, high: float, rng: Rng) -> list[Sample]:
     def draw(*size: int) -> Any:
         return rng.uniform(low, high, size)
 
-    return [
-        ((draw(3, 4), draw(3, 4)), {}),
-        ((draw(3, 1), draw(2, 1, 4)), {}),
-        ((draw(3), 2.5), {}),
-        ((2.5, draw(3)), {}),
-        ((draw(0, 2), draw(2)), {}),
-    ]
+    return each_of(
+        (draw(3, 4), draw(3, 4)), (draw(3, 1), draw(2, 1, 4)), (draw(3), 2.5), (2.5, draw(3)), (draw(0, 2), draw(2))
+    )
 
 
 zeta = pointwise_op(
