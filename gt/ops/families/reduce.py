@@ -41,6 +41,13 @@ def _infer(name: str, x: Spec, dims: Any, keepdim: Any, dtype: DType) -> Spec:
     return spec(reduced(x.shape, dims, rules.flag(name, "keepdim", keepdim)), dtype)
 
 
+def infer_along(name: str, x: Spec, *, dim: Any) -> Spec:
+    """The inference of an op on floats along one dimension, whose result is like its operand."""
+    rules.floats(name, x)
+    rules.dim(name, dim, x.ndim)
+    return x
+
+
 def restore(x: Any, shape: Dims, dims: Dims, keepdim: bool) -> Any:
     """A reduced value with its dimensions back, of size 1."""
     return x if keepdim or not dims else ops.reshape(x, shape=reduced(shape, tuple(dims), True))

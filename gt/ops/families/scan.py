@@ -15,7 +15,7 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ShapeError
 from gt.ops import rules
-from gt.ops.families.reduce import some, wide
+from gt.ops.families.reduce import infer_along, some, wide
 from gt.ops.record import FLOAT32_ON_CUDA, Op, Rng, Sample, conj, fill, op, ops
 from gt.ops.sharding import along, letters
 from gt.program import Spec, spec
@@ -160,12 +160,6 @@ linear_scan = op(
 # -- logcumsumexp ----------------------------------------------------------------------------
 
 
-def _infer_logcumsumexp(x: Spec, *, dim: Any) -> Spec:
-    rules.floats("logcumsumexp", x)
-    rules.dim("logcumsumexp", dim, x.ndim)
-    return x
-
-
 def _logcumsumexp_dx(g: Any, y: Any, x: Any, *, dim: int) -> Any:
     if x.dtype in (dtypes.float16, dtypes.bfloat16):  # their differences say nothing: they are rounded
         g, x = ops.cast(g, dtype="float32"), ops.cast(x, dtype="float32")
@@ -179,7 +173,7 @@ def _logcumsumexp_dx(g: Any, y: Any, x: Any, *, dim: int) -> Any:
 logcumsumexp = op(
     "logcumsumexp",
     "log(cumsum(exp(x))) along dim, without overflow.",
-    infer=_infer_logcumsumexp,
+    infer=partial(infer_along, "logcumsumexp"),
     factors=along("dim"),
     vjp=(_logcumsumexp_dx,),
     kernels={

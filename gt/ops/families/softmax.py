@@ -9,16 +9,10 @@ import numpy as np
 
 from gt.errors import ShapeError
 from gt.ops import rules
-from gt.ops.families.reduce import count, floating_or_complex, reduced, restore
+from gt.ops.families.reduce import count, floating_or_complex, infer_along, reduced, restore
 from gt.ops.record import FLOAT32_ON_CUDA, Rng, Sample, Site, conj, each_of, op, ops
 from gt.ops.sharding import along, reducing
 from gt.program import Spec, spec
-
-
-def _infer(name: str, x: Spec, *, dim: Any) -> Spec:
-    rules.floats(name, x)
-    rules.dim(name, dim, x.ndim)
-    return x
 
 
 def _infer_dx(name: str, g: Spec, y: Spec, *, dim: Any) -> Spec:
@@ -72,7 +66,7 @@ def _torch_dx(name: str, torch: Any, site: Site, *, dim: int) -> Any:
 softmax = op(
     "softmax",
     "exp(x) divided by its sum along dim.",
-    infer=partial(_infer, "softmax"),
+    infer=partial(infer_along, "softmax"),
     factors=along("dim"),
     vjp=(lambda g, y, x, *, dim: ops.softmax_dx(g, y, dim=dim),),
     compose=_softmax,
@@ -99,7 +93,7 @@ softmax_dx = op(
 log_softmax = op(
     "log_softmax",
     "The logarithm of softmax along dim, accurate where softmax is tiny.",
-    infer=partial(_infer, "log_softmax"),
+    infer=partial(infer_along, "log_softmax"),
     factors=along("dim"),
     vjp=(lambda g, y, x, *, dim: ops.log_softmax_dx(g, y, dim=dim),),
     compose=_log_softmax,

@@ -35,6 +35,16 @@ def same_tensors(name: str, p: Spec, *others: Spec) -> None:
             raise ShapeError(f"{name}: parameter, gradient and state must have one shape, got {p.shape} and {x.shape}")
 
 
+def infer_step(name: str, tensors: int, numbers: int, *operands: Spec) -> tuple[Spec, ...]:
+    """The inference of a step whose tensors are the parameter, the gradient and the state, and whose results are the
+    new parameter and state."""
+    if len(operands) != tensors + numbers:
+        raise ArgumentError(f"{name}: expected {tensors} tensors and {numbers} numbers, got {len(operands)} operands")
+    same_tensors(name, *operands[:tensors])
+    rules.number(name, *operands[tensors:])
+    return (operands[0], *operands[2:tensors])
+
+
 def _inplace(fused: Any, written: tuple[int, ...], torch: Any, site: Site, **attrs: Any) -> Any:
     """The kernel that writes to its operands, and returns those."""
     if site.specs[0].size:
@@ -226,13 +236,6 @@ def _adam(name: str, doc: str, decoupled: bool, amsgrad: bool) -> Op:
     tensors = 5 if amsgrad else 4  # parameter, gradient, first and second moment, the largest second moment so far
     written = (0, 2, 3, 4) if amsgrad else (0, 2, 3)
 
-    def infer(*operands: Spec) -> tuple[Spec, ...]:
-        if len(operands) != tensors + 6:
-            raise ArgumentError(f"{name}: expected {tensors} tensors and 6 numbers, got {len(operands)} operands")
-        same_tensors(name, *operands[:tensors])
-        rules.number(name, *operands[tensors:])
-        return tuple(operands[k] for k in written)
-
     def array(xp: Any, p: Any, g: Any, m: Any, v: Any, *rest: Any) -> Any:
         lr, beta1, beta2, eps, weight_decay, step = rest[-6:]
         if decoupled:
@@ -291,7 +294,7 @@ def _adam(name: str, doc: str, decoupled: bool, amsgrad: bool) -> Op:
     return pointwise_op(
         name,
         doc,
-        infer=infer,
+        infer=partial(infer_step, name, tensors, 6),
         vjp=None,
         kernels=kernels,
         inplace=written,
