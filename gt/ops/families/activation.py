@@ -13,8 +13,8 @@ import numpy as np
 
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
-from gt.ops.record import FLOAT32_ON_CUDA, TABLE, Op, Rng, Sample, conj, ops
-from gt.ops.sharding import pointwise_op
+from gt.ops.record import FLOAT32_ON_CUDA, TABLE, Op, Rng, Sample, conj, op, ops
+from gt.ops.sharding import pointwise, pointwise_op
 from gt.program import Spec
 
 _SIZES: list[tuple[int, ...]] = [(3, 4), (), (0, 2)]
@@ -300,11 +300,12 @@ logsigmoid = pointwise_op(
 # -- x times a gate --------------------------------------------------------------------------
 
 
-silu = pointwise_op(
+silu = op(
     "silu",
     "x * sigmoid(x).",
     public=True,
     infer=_infer("silu", complexes=True),
+    factors=pointwise,
     vjp=(lambda g, y, x: ops.silu_dx(g, x),),
     compose=lambda x: x * ops.sigmoid(x),
     kernels={"torch": lambda torch, site: torch.nn.functional.silu},
