@@ -70,7 +70,7 @@ print(gt.shard(gt.ones(4), {0: "x"}).sum().item())
 
 def test_the_private_server_has_as_many_as_are_asked_for() -> None:
     few, late, mesh, total = output_of(["-c", PRIVATE], GT_ENGINE="numpy").splitlines()
-    assert "this server has 1; a private server has more with GT_WORKERS=2" in few
+    assert "this server has 1; set GT_WORKERS=2" in few
     assert late == StateError.__name__
     assert re.fullmatch(r"<mesh x=2: workers \d+ \d+>", mesh)
     assert total == "4.0"

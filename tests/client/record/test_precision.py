@@ -64,7 +64,7 @@ def test_the_switches_are_one_as_in_torch(torchs_flags: None) -> None:
 def test_other_words_are_refused() -> None:
     with pytest.raises(ArgumentError, match="precision must be one of 'highest', 'high',"):
         gt.set_float32_matmul_precision("low")
-    with pytest.raises(ArgumentError, match="fp32_precision must be .*, got 'exact'"):
+    with pytest.raises(ArgumentError, match=r"fp32_precision must be .*, got 'exact'"):
         gt.backends.cuda.matmul.fp32_precision = "exact"
     assert current_precision() == DEFAULT_PRECISION
 
