@@ -30,7 +30,7 @@ from gt.dispatcher.events import MessageCame, ProgramChecked, Send
 from gt.dispatcher.machine import Machine
 from gt.ops.check import check
 from gt.program import Instruction, Program
-from gt.transport import codec
+from gt.transport import messages
 from gt.transport.messages import VERSION, Call, CallDone, Chunk, ChunkAck, Define, Fetch, Hello, WorkerHello, pack_ids
 
 OPS = 200  #: Ops in a program.
@@ -135,8 +135,8 @@ def echoing() -> Iterator[Callable[[bytes], bytes]]:
 
 def request_bytes() -> bytes:
     """What a client sends for one known op and the fetch of its result."""
-    call = codec.encode(Call(0, 1000, bytes(16), pack_ids([1]), (1.0,), 2000, pack_ids([1999]), 0))
-    return b"".join([*call, *codec.encode(Fetch(0, 1000, 2000))])
+    call = messages.encode(Call(0, 1000, bytes(16), pack_ids([1]), (1.0,), 2000, pack_ids([1999]), 0))
+    return b"".join([*call, *messages.encode(Fetch(0, 1000, 2000))])
 
 
 def there_and_back(rounds: int) -> tuple[float, float]:
@@ -223,14 +223,14 @@ class Dispatching:
         self.made = inputs
 
     def take(self, peer: bytes, message: Any, payload: bytes | None = None) -> None:
-        self.pass_on(peer, codec.encode(message, payload))
+        self.pass_on(peer, messages.encode(message, payload))
 
     def pass_on(self, peer: bytes, frames: list[Any]) -> None:
         """What the dispatcher does with a message: decode it, handle it, encode what is to be sent."""
-        for message, payload in codec.decode_all(frames):
+        for message, payload in messages.decode_all(frames):
             for action in self.machine.handle(MessageCame(peer, message, payload)):
                 if isinstance(action, Send):
-                    codec.encode(action.message, action.payload)
+                    messages.encode(action.message, action.payload)
 
     def run(self, calls: int) -> float:
         """Seconds of CPU time for so many calls, there and back."""
@@ -240,7 +240,7 @@ class Dispatching:
             frees = pack_ids([self.made]) if self.seq > 1 else b""
             self.made += 1
             call = Call(0, self.seq, self.program, self.inputs, (), self.made, frees, 0)
-            wire.append((codec.encode(call), codec.encode(CallDone(1, self.seq, 10))))
+            wire.append((messages.encode(call), messages.encode(CallDone(1, self.seq, 10))))
         start = time.thread_time()
         for there, back in wire:
             self.pass_on(b"k", there)
@@ -268,7 +268,7 @@ def dispatching(rounds: int, report: Report) -> None:
 def call_bytes(inputs: int) -> int:
     """The size of a call with so many inputs and two numbers by value."""
     ids = pack_ids(range(100_000, 100_000 + inputs))
-    return sum(map(len, codec.encode(Call(0, 1000, bytes(16), ids, (1e-3, 1000), 200_000, b"", 0))))
+    return sum(map(len, messages.encode(Call(0, 1000, bytes(16), ids, (1e-3, 1000), 200_000, b"", 0))))
 
 
 def bandwidth(rounds: int, report: Report) -> None:

@@ -57,6 +57,11 @@ def spec(shape: tuple[int, ...], dtype: DType, weak: bool = False) -> Spec:
     return found
 
 
+def as_tuple(specs: Spec | tuple[Spec, ...]) -> tuple[Spec, ...]:
+    """What an op's `infer` returned, as a tuple whatever the number of results."""
+    return specs if isinstance(specs, tuple) else (specs,)
+
+
 #: The spec of a scalar operand for `infer`, by its kind: float, int, bool, host data.
 SCALARS: dict[str, Spec] = {
     "f": spec((), dtypes.float32, weak=True),

@@ -162,6 +162,12 @@ def nn_twins(build: Build) -> tuple[Any, Any]:
     return twins(lambda lib: build(lib.nn).double())
 
 
+def agree_as_twins(seen: Callable[[Any, Any], Any], build: Build) -> None:
+    """seen(lib, module) is the same with GT as with torch, if both begin with the same weights."""
+    theirs, ours = nn_twins(build)
+    same(seen(gt, ours), seen(torch, theirs), rtol=1e-6, atol=1e-9)
+
+
 def given_to(lib: Any, x: Any) -> Any:
     """Inputs for one of the two: the arrays among them as leaves."""
     if isinstance(x, (tuple, list)):

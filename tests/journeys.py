@@ -1,5 +1,8 @@
 """Which files of gt/ a statement visits, in order: `python -m tests.journeys` prints the journeys of docs/map.md.
 
+With `--functions` it also prints, for every file, the functions that ran: a file that is visited for one small function
+may be the wrong place for that function.
+
 A whole cluster runs in this process (tests/sim), so that one list has what the client, the dispatcher and the workers
 do. A file is visited when one of its functions runs. Sockets and the loops of the three processes are not part of it:
 messages pass in memory.
@@ -22,15 +25,15 @@ from gt.config import PACKAGE
 from .sim.cluster import Cluster, using
 
 
-def visited(run: Callable[[], Any]) -> list[str]:
-    """The files of gt/ with a function that is called meanwhile, in the order of their first call."""
-    found: dict[str, None] = {}
+def visited(run: Callable[[], Any]) -> dict[str, list[str]]:
+    """The files of gt/ with functions that are called meanwhile, and those functions, by first call."""
+    found: dict[str, dict[str, None]] = {}
     start = str(PACKAGE) + "/"
 
     def watch(frame: FrameType, event: str, arg: object) -> None:
         code = frame.f_code
         if event == "call" and code.co_filename.startswith(start) and code.co_name != "<module>":
-            found.setdefault(code.co_filename)
+            found.setdefault(code.co_filename, {}).setdefault(code.co_qualname)
 
     before = sys.getprofile()
     sys.setprofile(watch)
@@ -38,10 +41,10 @@ def visited(run: Callable[[], Any]) -> list[str]:
         run()
     finally:
         sys.setprofile(before)
-    return [str(Path(file).relative_to(PACKAGE.parent)) for file in found]
+    return {str(Path(file).relative_to(PACKAGE.parent)): list(names) for file, names in found.items()}
 
 
-def add() -> list[str]:
+def add() -> dict[str, list[str]]:
     """`c = a + b`, which was never recorded before: nothing is sent."""
     with using(Cluster().client()):
         a, b = gt.ones(2), gt.ones(2)
@@ -49,7 +52,7 @@ def add() -> list[str]:
         return visited(lambda: a + b)
 
 
-def show() -> list[str]:
+def show() -> dict[str, list[str]]:
     """`print(c)` of a new result, in a session that has printed something else before."""
     with using(Cluster().client()):
         a, b = gt.ones(2), gt.ones(2)
@@ -57,7 +60,7 @@ def show() -> list[str]:
         return visited(lambda: str(a + b))
 
 
-def backward() -> list[str]:
+def backward() -> dict[str, list[str]]:
     """`loss.backward()`, of an op that had no gradient before."""
     with using(Cluster().client()):
         x = gt.ones(2, requires_grad=True)
@@ -66,7 +69,7 @@ def backward() -> list[str]:
         return visited(loss.backward)
 
 
-def sharded_matmul() -> list[str]:
+def sharded_matmul() -> dict[str, list[str]]:
     """`(x @ w).numpy()` with x sharded over two workers, in a session that has computed something else before."""
     session = Cluster(2).client()
     with using(session):
@@ -77,7 +80,7 @@ def sharded_matmul() -> list[str]:
         return visited(lambda: (x @ w).numpy())
 
 
-def failure() -> list[str]:
+def failure() -> dict[str, list[str]]:
     """An error on a worker: an index out of range, seen when the result is read."""
     with using(Cluster().client()):
         x, k = gt.ones(3), gt.tensor([5])
@@ -98,4 +101,6 @@ JOURNEYS = {"add": add, "print": show, "backward": backward, "sharded matmul": s
 if __name__ == "__main__":
     for name, journey in JOURNEYS.items():
         files = journey()
-        print(f"{name}: {len(files)} files", *files, sep="\n  ")
+        print(f"{name}: {len(files)} files")
+        for file, functions in files.items():
+            print(f"  {file}", *functions if "--functions" in sys.argv else (), sep="\n      ")

@@ -38,7 +38,7 @@ from gt.transport.messages import (
 )
 from gt.worker import engines
 from gt.worker.core import WorkerCore
-from gt.worker.run.memory_groups import MemoryHub
+from tests.sim.memory_groups import MemoryHub
 from tests.worker.worker_building import Builder
 
 DEADLINE_S = 60.0  #: For a loaded machine; nothing takes that long when all is well.

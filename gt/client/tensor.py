@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import msgspec
 import numpy as np
 
+from gt import dtypes
 from gt.client.compat.dims import one_dim
 from gt.client.programs.pending import Value
 from gt.client.programs.tree import Kind, Node, Pullback
@@ -27,6 +28,21 @@ from gt.dtypes import DType
 from gt.errors import AutogradError, DTypeError
 from gt.ops.record import Op
 from gt.program import Spec
+
+# --- the default dtype -------------------------------------------------------------------------------
+
+_default: list[DType] = [dtypes.float32]  #: One entry: the default dtype of the process, as in PyTorch.
+
+
+def default_dtype() -> DType:
+    """The dtype of a new tensor of floats, if none is given."""
+    return _default[0]
+
+
+def change_default_dtype(dtype: DType) -> None:
+    """What gt.set_default_dtype does first; see compat/autocast.py for the rest."""
+    _default[0] = dtype
+
 
 # --- history -----------------------------------------------------------------------------------------
 

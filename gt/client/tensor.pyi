@@ -33,6 +33,12 @@ Hook = Callable[[Any], Any]
 
 Edge = GradFn | Leaf | NodeResult
 
+def default_dtype() -> DType:
+    ...
+
+def change_default_dtype(dtype: DType) -> None:
+    ...
+
 class GradFn(Protocol):
     hooks: dict[int, list[Hook]] | None
     saved: Any

@@ -24,8 +24,7 @@ from gt.dispatcher.schedule import MAX_RUN_US, claim, estimate, settle, unclaim
 from gt.dispatcher.session import Lost, ReadyCall, SentCall, Session, lost_of
 from gt.dispatcher.state import State, Worker, memory_text
 from gt.layout import Layout
-from gt.transport.codec import Buffer
-from gt.transport.messages import Call, CallDone, CallFailed, Define, Failure, Free, pack_ids
+from gt.transport.messages import Buffer, Call, CallDone, CallFailed, Define, Failure, Free, pack_ids
 
 PEER_FAILED = "PeerFailed"  #: The failure of a worker that only saw another one fail.
 

@@ -13,8 +13,7 @@ import msgspec
 from gt.layout import Layout, Mesh
 from gt.ops.check import Checked
 from gt.program import Program
-from gt.transport.codec import Buffer
-from gt.transport.messages import Failure, Message
+from gt.transport.messages import Buffer, Failure, Message
 
 if TYPE_CHECKING:
     from gt.dispatcher.planner.plan import Planned

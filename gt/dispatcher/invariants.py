@@ -8,18 +8,10 @@ from __future__ import annotations
 
 from gt.dispatcher.events import Peer
 from gt.dispatcher.meshes import MESHES
+from gt.dispatcher.plans import tensor_at
+from gt.dispatcher.queues import item_nbytes
 from gt.dispatcher.schedule import CREDITS
-from gt.dispatcher.session import (
-    QUEUE_ITEMS,
-    QUEUE_NBYTES,
-    STATS,
-    Lost,
-    Session,
-    Tensor,
-    Upload,
-    item_nbytes,
-    tensor_at,
-)
+from gt.dispatcher.session import QUEUE_ITEMS, QUEUE_NBYTES, STATS, Lost, Session, Tensor, Upload
 from gt.dispatcher.state import HELD_NBYTES, SESSIONS, State, Worker
 from gt.transport.messages import UPLOADS, WINDOW, Call, Fetch, Free, unpack_ids
 from gt.transport.shared import SLOTS

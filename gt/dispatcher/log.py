@@ -18,8 +18,8 @@ from collections.abc import Callable
 
 from gt.dispatcher.events import BadFramesCame, Disconnect, Effect, Event, MessageCame, Peer, PeerLost, PlanReady, Send
 from gt.program import Program
-from gt.transport import codec, messages
-from gt.transport.codec import Buffer
+from gt.transport import messages
+from gt.transport.messages import Buffer
 
 RESULTS = 1000  #: Results of one instruction that are shown.
 SEEN = 1 << 16  #: Programs whose length is remembered.
@@ -70,7 +70,7 @@ class InstructionLog:
             if len(self._lengths) >= SEEN:
                 self._lengths.clear()
             self._lengths[name] = len(program.code)
-        nbytes = sum(len(frame) for frame in codec.encode(message, payload))
+        nbytes = sum(len(frame) for frame in messages.encode(message, payload))
         way = f"WORKER_{way}" if peer in self._workers else way
         self._line(way, peer, type(message).__name__, nbytes, self._details(message, name))
         if program is not None and new:

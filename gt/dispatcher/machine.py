@@ -38,8 +38,7 @@ from gt.dispatcher.invariants import check_state
 from gt.dispatcher.session import Session
 from gt.dispatcher.state import SESSIONS, Settings, State, Worker
 from gt.transport import messages
-from gt.transport.codec import Buffer
-from gt.transport.messages import VERSION, WINDOW
+from gt.transport.messages import VERSION, WINDOW, Buffer
 
 ClientRule = Callable[[State, Session, Any, Buffer | None], None]
 WorkerRule = Callable[[State, Worker, Any, Buffer | None], None]

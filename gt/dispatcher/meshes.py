@@ -20,8 +20,7 @@ from gt.dispatcher.queues import advance
 from gt.dispatcher.session import MeshWish, Session
 from gt.dispatcher.state import State, Worker
 from gt.layout import layout, mesh
-from gt.transport.codec import Buffer
-from gt.transport.messages import MeshSet, Peers, SetMesh
+from gt.transport.messages import Buffer, MeshSet, Peers, SetMesh
 
 MESHES = 16  #: of one session
 AXES = 4  #: of one mesh
@@ -168,4 +167,5 @@ def set_home(session: Session) -> None:
         return
     home = plain_layout(layout(own)) if own is not None else first.layout
     named = sorted((name, m) for name, m in session.meshes.items() if name)
+    session.home = home
     session.place = (home, *(each for pair in named for each in pair))

@@ -16,13 +16,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import msgspec
 
 from gt.dispatcher.events import CheckProgram, MakePlan, PlanReady, ProgramChecked
 from gt.dispatcher.planner.plan import Planned, plan_program
 from gt.dispatcher.schedule import UNKNOWN_US
-from gt.dispatcher.session import Session, Tensor, tensor_at
+from gt.dispatcher.session import Session, Tensor
 from gt.errors import BY_NAME
 from gt.layout import Layout, Mesh, local_shape, whole
 from gt.ops.check import Checked, check_client
@@ -36,6 +37,19 @@ EMPTY: tuple[tuple[int, ...], str] = ((0,), "uint8")  #: What a worker has of a 
 PlanKey = tuple[object, ...]  #: A session's `place`, then the layout of each input.
 
 _encode = msgspec.msgpack.Encoder().encode
+
+
+@lru_cache(1 << 14)
+def tensor_at(spec: Spec, at: Layout) -> Tensor:
+    """The record of a tensor with this layout."""
+    m = at.mesh
+    parts: dict[int, int] = {}
+    for worker, where in zip(m.workers, m.coordinates, strict=True):
+        count = spec.dtype.itemsize
+        for n in local_shape(at, spec.shape, where):
+            count *= n
+        parts[worker] = count
+    return Tensor(spec, at, parts, sum(parts.values()))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

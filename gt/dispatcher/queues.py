@@ -29,13 +29,11 @@ from gt.dispatcher.session import (
     Session,
     Tensor,
     Upload,
-    item_nbytes,
     lost_of,
     show_nbytes,
 )
 from gt.dispatcher.state import State, Worker
-from gt.transport.codec import Buffer
-from gt.transport.messages import WINDOW, Call, Cancel, Failure, Fetch, FetchFailed, Free, Need, unpack_ids
+from gt.transport.messages import WINDOW, Buffer, Call, Cancel, Failure, Fetch, FetchFailed, Free, Need, unpack_ids
 
 # --- into the queue --------------------------------------------------------------------------
 
@@ -54,6 +52,30 @@ def enqueue(state: State, session: Session, item: Item, _: Buffer | None = None)
     if len(session.queue) == 1:
         advance(state, session)
     check_queue(state, session)
+
+
+def item_nbytes(item: Item) -> int:
+    """A measure of what a queued message keeps in memory."""
+    if type(item) is Fetch:
+        return 100
+    if type(item) is Free:
+        return 100 + len(item.ids)
+    assert type(item) is Call
+    nbytes = 200 + len(item.inputs) + len(item.frees) + 16 * len(item.scalars)
+    for s in item.scalars:
+        if type(s) is bytes:
+            nbytes += len(s)
+    return nbytes
+
+
+def unqueue(session: Session, position: int = 0) -> None:
+    """Take an item out of the queue: its head, or a cancelled fetch further back."""
+    item = session.queue[position]
+    del session.queue[position]
+    session.queue_nbytes -= session.sizes[position]
+    del session.sizes[position]
+    if type(item) is Call:
+        session.queued_calls -= 1
 
 
 def check_queue(state: State, session: Session) -> None:
@@ -88,7 +110,7 @@ def cancel_came(state: State, session: Session, cancel: Cancel, _: Buffer | None
         return
     for k, item in enumerate(session.queue):
         if type(item) is Fetch and item.request == cancel.request:
-            session.unqueue(k)
+            unqueue(session, k)
             if k == 0:
                 advance(state, session)
             return
@@ -109,7 +131,7 @@ def advance(state: State, session: Session) -> None:
             passed = _advance_free(state, session, cast("Free", item))
         if not passed or session.closed:
             return
-        session.unqueue()
+        unqueue(session)
 
 
 def drain(state: State, worker: Worker) -> None:
@@ -126,7 +148,7 @@ def drain(state: State, worker: Worker) -> None:
                     return  # it waits here for room
                 continue  # it claims room, and the next one has its turn
         session.head = None
-        session.unqueue()
+        unqueue(session)
         advance(state, session)
         if session.head is None and session.ring is not None:
             session.ring.leave(session, state.now_s)

@@ -117,8 +117,7 @@ class Lane:
 
     def _has(self, session: Session) -> bool:
         """Whether the session waits for its turns in this ring."""
-        first = session.first
-        return first is not None and first.lane is self
+        return self.number == next(iter(session.workers), -1)  # its first worker
 
     def give_back(self, cost_us: int) -> None:
         self.calls -= 1

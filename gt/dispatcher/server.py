@@ -41,8 +41,17 @@ from gt.dispatcher.events import (
     TimePassed,
 )
 from gt.dispatcher.plans import work_off
-from gt.transport import codec
-from gt.transport.messages import Goodbye, Refused, Share, Welcome, WorkerWelcome
+from gt.transport.messages import (
+    MAX_FRAMES,
+    BadMessage,
+    Goodbye,
+    Refused,
+    Share,
+    Welcome,
+    WorkerWelcome,
+    decode_all,
+    encode,
+)
 from gt.transport.router import Router
 from gt.transport.unix import UnixRouter
 
@@ -109,7 +118,7 @@ class Server:
             sys.setswitchinterval(switch_s)
             self._jobs.put(None)
             for peer in self.workers:
-                self.router.send(peer, codec.encode(Goodbye()))
+                self.router.send(peer, encode(Goodbye()))
             self.router.close()
             background.join(1.0)
             os.close(self._wake_r)
@@ -118,7 +127,7 @@ class Server:
                 os.close(wake_w)
 
     def _loop(self) -> None:
-        router, receive, decode = self.router, self.router.receive, codec.decode_all
+        router, receive = self.router, self.router.receive
         news = True
         tick_at = 0.0
         while not self._stopping:
@@ -129,8 +138,8 @@ class Server:
                     break
                 peer, frames = got
                 try:
-                    messages = decode(frames)
-                except codec.BadMessage as e:
+                    messages = decode_all(frames)
+                except BadMessage as e:
                     self._feed(BadFramesCame(peer, str(e)), peer)
                 else:
                     for message, payload in messages:
@@ -196,7 +205,7 @@ class Server:
                 if self.on_tick is not None:
                     self.on_tick()
             try:
-                frames = codec.encode(message, action.payload)
+                frames = encode(message, action.payload)
             except Exception:  # what cannot be encoded; its receiver would wait for it forever
                 _say(f"gt: cannot send {action!r:.500}\n{traceback.format_exc()}")
                 self._flush()
@@ -208,7 +217,7 @@ class Server:
                 self._out[action.peer] = frames
             else:
                 held += frames
-                if len(held) > codec.MAX_FRAMES - 2:
+                if len(held) > MAX_FRAMES - 2:
                     self._flush()
         elif type(action) is CheckProgram or type(action) is MakePlan:
             self._jobs.put(action)

@@ -15,16 +15,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
 from gt.dispatcher.events import Peer
-from gt.layout import Layout, Mesh, local_shape
+from gt.layout import Layout, Mesh
 from gt.program import Spec
-from gt.transport.codec import Buffer
-from gt.transport.messages import Call, Chunk, Failure, Fetch, Free, Message, SetMesh, Share
+from gt.transport.messages import Buffer, Call, Chunk, Failure, Fetch, Free, Message, SetMesh, Share
 
 if TYPE_CHECKING:
     from gt.dispatcher.plans import Plan
@@ -45,7 +43,7 @@ Item = Call | Fetch | Free
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """A tensor that workers hold. Immutable, and shared by all tensors of its spec and layout: see `tensor_at`."""
+    """A tensor that workers hold. Immutable, and shared by all of its spec and layout: see `plans.tensor_at`."""
 
     spec: Spec
     layout: Layout
@@ -119,19 +117,6 @@ class Upload:
 
 #: What is known of one tensor: its value is on workers exactly if it has a layout.
 AnyTensor = Tensor | Upload | Lost
-
-
-@lru_cache(1 << 14)
-def tensor_at(spec: Spec, at: Layout) -> Tensor:
-    """The record of a tensor with this layout."""
-    m = at.mesh
-    parts: dict[int, int] = {}
-    for worker, where in zip(m.workers, m.coordinates, strict=True):
-        count = spec.dtype.itemsize
-        for n in local_shape(at, spec.shape, where):
-            count *= n
-        parts[worker] = count
-    return Tensor(spec, at, parts, sum(parts.values()))
 
 
 def lost_of(tensors: Iterable[AnyTensor]) -> Lost | None:
@@ -243,6 +228,7 @@ class Session:
 
     workers: dict[int, Worker] = field(default_factory=dict)  #: the first is the one in whose ring it waits
     meshes: dict[str, Mesh] = field(default_factory=dict)  #: by name; results go to the one named ""
+    home: Layout = field(init=False)  #: the layout of results that nothing else decides; set once it has a worker
     place: tuple[object, ...] = ()  #: `home`, then its other meshes, as plans are keyed; () without a worker
     split: bool = False  #: see SetMesh
     broken: Failure | None = None  #: why calls and uploads fail until a new mesh is set
@@ -259,11 +245,6 @@ class Session:
     total_us: int = 0
 
     @property
-    def home(self) -> Layout:
-        """The layout of results that nothing else decides. Only with a worker."""
-        return cast("Layout", self.place[0])
-
-    @property
     def first(self) -> Worker | None:
         """The worker in whose ring it waits for its turn."""
         return next(iter(self.workers.values()), None)
@@ -272,29 +253,6 @@ class Session:
     def shares_ring(self) -> bool:
         """Whether chunks may travel in its ring now."""
         return self.offer is not None and self.offer.taken
-
-    def unqueue(self, position: int = 0) -> None:
-        """Take an item out of the queue: its head, or a cancelled fetch further back."""
-        item = self.queue[position]
-        del self.queue[position]
-        self.queue_nbytes -= self.sizes[position]
-        del self.sizes[position]
-        if type(item) is Call:
-            self.queued_calls -= 1
-
-
-def item_nbytes(item: Item) -> int:
-    """A measure of what a queued message keeps in memory."""
-    if type(item) is Fetch:
-        return 100
-    if type(item) is Free:
-        return 100 + len(item.ids)
-    assert type(item) is Call
-    nbytes = 200 + len(item.inputs) + len(item.frees) + 16 * len(item.scalars)
-    for s in item.scalars:
-        if type(s) is bytes:
-            nbytes += len(s)
-    return nbytes
 
 
 def show_nbytes(n: int) -> str:

@@ -17,8 +17,7 @@ from gt.dispatcher.plans import Programs
 from gt.dispatcher.schedule import Lane, unclaim
 from gt.dispatcher.session import AnyTensor, Lost, SentCall, Session, Upload, show_nbytes
 from gt.layout import Layout
-from gt.transport.codec import Buffer
-from gt.transport.messages import ChunkAck, CloseSession, Failure, Forget, Message, Refused, Rejected
+from gt.transport.messages import Buffer, ChunkAck, CloseSession, Failure, Forget, Message, Refused, Rejected
 
 SESSIONS = 1024
 HELD_NBYTES = 1 << 30  #: Chunks of all sessions kept here while there is no worker.

@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from gt import dtypes
-from gt.dispatcher.plans import plain_layout
+from gt.dispatcher.plans import plain_layout, tensor_at
 from gt.dispatcher.session import (
     MAX_ID,
     Download,
@@ -39,18 +39,17 @@ from gt.dispatcher.session import (
     ShardUpload,
     Tensor,
     Upload,
-    tensor_at,
 )
 from gt.dispatcher.state import HELD_NBYTES, State, Worker, memory_text
 from gt.errors import ArgumentError, GTError
 from gt.layout import Layout, Mesh, Runs, fits, local_shape, parse, shards, split
 from gt.ops.check import MAX_DIMS, misfit
 from gt.program import Spec, spec
-from gt.transport.codec import Buffer
 from gt.transport.messages import (
     CHUNK,
     CHUNKS_IN_FLIGHT,
     UPLOADS,
+    Buffer,
     Cancel,
     Chunk,
     ChunkAck,

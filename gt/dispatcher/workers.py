@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from gt.dispatcher import calls, meshes, transfers
 from gt.dispatcher.events import Peer
+from gt.dispatcher.plans import tensor_at
 from gt.dispatcher.queues import advance
-from gt.dispatcher.session import SentCall, Session, tensor_at
+from gt.dispatcher.session import SentCall, Session
 from gt.dispatcher.state import State, Worker
 from gt.dispatcher.stats import worker_lost
 from gt.layout import Layout, layout, mesh, whole

@@ -9,8 +9,8 @@ from typing import Any
 
 from gt import dtypes
 from gt.errors import GTError, ProgramError
-from gt.ops.record import TABLE, Op, as_tuple
-from gt.program import PRODUCTS, SCALARS, Program, Spec, spec
+from gt.ops.record import TABLE, Op
+from gt.program import PRODUCTS, SCALARS, Program, Spec, as_tuple, spec
 
 MAX_INSTRUCTIONS = 100_000
 MAX_DIMS = 64

@@ -210,11 +210,6 @@ def conj(x: Any) -> Any:
     return TABLE["conj"](x) if dtype is not None and dtype.is_complex else x
 
 
-def as_tuple(specs: Spec | tuple[Spec, ...]) -> tuple[Spec, ...]:
-    """What `infer` returned, as a tuple whatever the number of results."""
-    return specs if isinstance(specs, tuple) else (specs,)
-
-
 def tensors(args: Iterable[Any]) -> list[Any]:
     """The operands that are tensors, whoever made them."""
     return [a for a in args if hasattr(a, "_apply")]

@@ -10,8 +10,8 @@ from typing import Any
 
 from gt.dtypes import DType
 from gt.ops.operators import Operators
-from gt.ops.record import Op, as_tuple
-from gt.program import SCALARS, Spec
+from gt.ops.record import Op
+from gt.program import SCALARS, Spec, as_tuple
 
 
 class Symbol(Operators):

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from gt.ops.evaluate import expand
-from gt.ops.record import Op, as_tuple
+from gt.ops.record import Op
 from gt.ops.trace import Symbol, scalar_kind
-from gt.program import SCALARS, Spec
+from gt.program import SCALARS, Spec, as_tuple
 
 
 def flops(op: Op, specs: Sequence[Spec], attrs: dict[str, Any]) -> int:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from gt.transport.codec import Buffer
-from gt.transport.messages import Message
+from gt.transport.messages import Buffer, Message
 
 
 class Channel(Protocol):

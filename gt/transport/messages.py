@@ -1,10 +1,11 @@
-"""Every message between client, dispatcher and worker.
+"""Every message between client, dispatcher and worker, and how it becomes frames of bytes and a message again.
 
 Law 1: a message is a tagged struct; nothing else is ever decoded.
 Law 2: tensor bytes are never inside a struct. They are the second frame ("payload") of Chunk,
        at most CHUNK bytes, and are relayed unread; or they are in shared memory (shared.py).
 Law 3: ids belong to a session. A client never says which session it is; the dispatcher knows
        from the connection, and adds it for the worker.
+Law 4: bytes that cannot be decoded raise BadMessage, and no other error.
 
 Lists of tensor ids are packed (`pack_ids`): a call with 450 ids costs 30 us that way, and 200 us as
 MessagePack integers.
@@ -13,7 +14,7 @@ MessagePack integers.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -23,11 +24,14 @@ from gt.program import Program
 VERSION = 4
 CHUNK = 1 << 18  #: Tensor bytes in one message, at most. Larger ones delay other messages, and do not fit caches.
 MAX_FRAME = 16 << 20  #: Bytes in one frame; the longest is a program's text.
+MAX_FRAMES = 512  #: Frames that may be sent as one.
 CHUNKS_IN_FLIGHT = 4  #: Chunks of one transfer sent and not yet acknowledged.
 UPLOADS = 64  #: Uploads of one session begun and not yet acknowledged to the end.
 WINDOW = 64  #: Calls of one session sent and not yet done.
 
 Scalar = bool | int | float | bytes
+#: Anything with bytes in it; payloads are passed along without copying where possible.
+Buffer = bytes | bytearray | memoryview
 
 
 class Struct(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -331,3 +335,68 @@ def unpack_ids(packed: bytes) -> list[int]:
     ids = array("q")
     ids.frombytes(packed)
     return ids.tolist()
+
+
+# --- messages to frames and back ---------------------------------------------------------------
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Message).decode
+
+
+class BadMessage(ValueError):
+    """Bytes that are not a message. The receiver must not change any state because of them."""
+
+
+def encode(message: Message, payload: Buffer | None = None) -> list[Any]:
+    """The frames of a message: its struct, then the payload if there is one.
+
+    >>> decode(encode(GetStats(7)))
+    (GetStats(request=7), None)
+    """
+    head = _encode(message)
+    return [head] if payload is None else [head, payload]
+
+
+def encode_all(messages: Iterable[tuple[Message, Buffer | None]]) -> list[list[Any]]:
+    """The frames of several messages: one list, or several of at most MAX_FRAMES frames."""
+    frames: list[Any] = []
+    found = [frames]
+    for message, payload in messages:
+        if len(frames) > MAX_FRAMES - 2:
+            frames = []
+            found.append(frames)
+        frames.append(_encode(message))
+        if payload is not None:
+            frames.append(payload)
+    return found
+
+
+def decode(frames: Sequence[Buffer]) -> tuple[Message, Buffer | None]:
+    """The one message in these frames, and its payload."""
+    found = decode_all(frames)
+    if len(found) != 1:
+        raise BadMessage(f"got {len(found)} messages, expected one")
+    return found[0]
+
+
+def decode_all(frames: Sequence[Buffer]) -> list[tuple[Message, Buffer | None]]:
+    """The messages in these frames, with their payloads. If one is bad, none is returned."""
+    found: list[tuple[Message, Buffer | None]] = []
+    if len(frames) > MAX_FRAMES:
+        raise BadMessage(f"{len(frames)} frames in one message; the limit is {MAX_FRAMES}")
+    rest = iter(frames)
+    for head in rest:
+        if len(head) > MAX_FRAME:
+            raise BadMessage(f"a message of {len(head)} bytes; the limit is {MAX_FRAME}")
+        try:
+            message: Message = _decode(head)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, OverflowError) as e:
+            raise BadMessage(f"not a message: {e}") from None
+        if type(message) is not Chunk or message.slot >= 0:
+            found.append((message, None))
+            continue
+        payload = next(rest, None)
+        if payload is None or len(payload) > CHUNK:
+            raise BadMessage(f"a Chunk must have a payload of at most {CHUNK} bytes")
+        found.append((message, payload))
+    return found

@@ -20,8 +20,7 @@ from typing import Any
 import zmq
 
 from gt.errors import StartError
-from gt.transport import codec
-from gt.transport.codec import Buffer
+from gt.transport.messages import MAX_FRAMES, Buffer
 from gt.transport.sockets import (
     COPIED_NBYTES,
     LINGER_MS,
@@ -125,7 +124,7 @@ class Router:
             frames: list[Buffer] = [frame.bytes]
             while frame.more:
                 frame = recv(NOBLOCK, copy=False)
-                if len(frames) <= codec.MAX_FRAMES:  # one more than allowed is enough to refuse it
+                if len(frames) <= MAX_FRAMES:  # one more than allowed is enough to refuse it
                     # Heads are short and decoded at once; payloads are only passed on.
                     frames.append(frame.bytes if len(frame) < COPIED_NBYTES else frame.buffer)
             if state.cut:

@@ -26,9 +26,7 @@ import zmq.backend
 from zmq.utils.monitor import parse_monitor_message
 
 from gt.errors import ServerError
-from gt.transport import codec
-from gt.transport.codec import Buffer
-from gt.transport.messages import MAX_FRAME, Message
+from gt.transport.messages import MAX_FRAME, BadMessage, Buffer, Message, decode_all, encode_all
 
 COPIED_NBYTES = 64 << 10  #: A payload shorter than this is copied when sent.
 MESSAGE_OVERHEAD = 64  #: Bytes that a message takes in a queue besides its own.
@@ -149,7 +147,7 @@ class SocketChannel:
         if self._broken or self._closed:
             raise ServerError(self._broken or "the connection to the server is closed")
         try:
-            for frames in codec.encode_all(messages):
+            for frames in encode_all(messages):
                 send_body(self._send, frames)
         except zmq.ZMQError as e:
             raise ServerError(f"cannot send to the server at {self.address}: {e}") from None
@@ -201,8 +199,8 @@ class SocketChannel:
 
     def _decode(self, frames: list[Buffer]) -> list[tuple[Message, Buffer | None]]:
         try:
-            decoded = codec.decode_all(frames)
-        except codec.BadMessage as e:
+            decoded = decode_all(frames)
+        except BadMessage as e:
             # ZeroMQ takes some other protocols for an old version of its own.
             self._broken = (
                 f"the server at {self.address} sent an invalid message: {e}" if self._answered else self._not_gt()

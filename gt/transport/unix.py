@@ -24,10 +24,8 @@ from contextlib import suppress
 from typing import Any
 
 from gt.errors import ServerError, StartError
-from gt.transport import codec
 from gt.transport.channel import Patience
-from gt.transport.codec import Buffer
-from gt.transport.messages import MAX_FRAME, Message
+from gt.transport.messages import MAX_FRAME, MAX_FRAMES, BadMessage, Buffer, Message, decode_all, encode_all
 
 MAX_QUEUED = 512 << 20  #: Bytes sent to a peer and not read by it; beyond this it is cut off.
 MAX_MESSAGE = 4 * MAX_FRAME  #: Bytes of one message: what a peer can make us hold before the message is complete.
@@ -96,17 +94,17 @@ def _parse(data: bytes, at: int, end: int) -> tuple[int, list[Buffer] | None]:
     if end - at < _WORD:
         return _WORD, None
     (count,) = _COUNT(data, at)
-    if not 1 <= count <= codec.MAX_FRAMES:
-        raise codec.BadMessage(f"{count} frames in one message; the limit is {codec.MAX_FRAMES}")
+    if not 1 <= count <= MAX_FRAMES:
+        raise BadMessage(f"{count} frames in one message; the limit is {MAX_FRAMES}")
     start = _WORD * (count + 1)
     if end - at < start:
         return start, None
     sizes = struct.unpack_from(f"<{count}I", data, at + _WORD)
     if max(sizes) > MAX_FRAME:
-        raise codec.BadMessage(f"a frame of {max(sizes)} bytes; the limit is {MAX_FRAME}")
+        raise BadMessage(f"a frame of {max(sizes)} bytes; the limit is {MAX_FRAME}")
     need = start + sum(sizes)
     if need > MAX_MESSAGE:
-        raise codec.BadMessage(f"{need} bytes in one message; the limit is {MAX_MESSAGE}")
+        raise BadMessage(f"{need} bytes in one message; the limit is {MAX_MESSAGE}")
     if end - at < need:
         return need, None
     frames: list[Buffer] = []
@@ -199,7 +197,7 @@ class UnixChannel:
         if self._broken:
             raise ServerError(self._broken)
         try:
-            for frames in codec.encode_all(messages):
+            for frames in encode_all(messages):
                 self._out.send(frames)
             if self._out.left:
                 self._drain()
@@ -253,8 +251,8 @@ class UnixChannel:
                 return True
             try:
                 for frames in self._stream.feed(data):
-                    self._came.extend(codec.decode_all(frames))
-            except codec.BadMessage as e:
+                    self._came.extend(decode_all(frames))
+            except BadMessage as e:
                 self._break(f"the server at {self.address} sent an invalid message: {e}")
                 return True
             if self._came:
@@ -391,7 +389,7 @@ class UnixRouter:
         try:
             for frames in peer.stream.feed(data):
                 self._came.append((peer.name, frames))
-        except codec.BadMessage:
+        except BadMessage:
             self._drop(peer)
 
     def pid(self, peer: bytes) -> int:

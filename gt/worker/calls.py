@@ -15,15 +15,14 @@ together.py only adds how workers wait for each other in between.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
 from typing import Any
 
 from gt.config import Config
 from gt.errors import BY_NAME, IndexOutOfRange
 from gt.program import Precision
-from gt.transport.codec import Buffer
-from gt.transport.messages import Call, CallDone, CallFailed, Failure, Message, unpack_ids
+from gt.transport.messages import Buffer, Call, CallDone, CallFailed, Failure, Message, unpack_ids
 from gt.worker.run.engine import Engine
 from gt.worker.run.programs import Known
 from gt.worker.run.replays import Replay
@@ -120,7 +119,7 @@ class Calls:
                 if twice or entries[i].shared:  # type: ignore[union-attr]  # none is missing
                     arrays[i] = self.engine.own(arrays[i])
             with self._lock:
-                running.session.store.drop([ids[i] for i in early])
+                free(running.session, [ids[i] for i in early])
             for i in early:
                 entries[i] = None  # or this list would keep it alive while the program runs
         return arrays
@@ -141,7 +140,8 @@ class Calls:
         running.issue_us = (time.perf_counter_ns() - running.start_ns) // 1000
         made = [Entry(spec, array) for spec, array in zip(known.outputs, results, strict=True)]
         with self._lock:
-            session.store.drop([ids[i] for i in known.donate])
+            if known.donate:
+                free(session, [ids[i] for i in known.donate])
             if not session.closed:
                 session.store.entries.update(enumerate(made, running.call.outputs))
         if form.lends:
@@ -279,7 +279,7 @@ class Calls:
             old = {k: store.entries.get(ids[i]) for k, i in known.updates.items() if i < len(ids) and i not in touched}
             sources = [ids[known.updates[k]] for k in old]
             donated = {ids[i] for i in known.donate if i < len(ids)}
-            store.drop(donated)
+            free(session, donated)
             for k, spec in enumerate(known.outputs):
                 entry = old.get(k)
                 if session.closed:
@@ -376,6 +376,14 @@ def _only_check(checks: Checks) -> int:
 
 def _wrong(known: Known, text: str) -> Failure:
     return Failure("ProgramError", text, known.hash)
+
+
+def free(session: WorkerSession, ids: Iterable[int]) -> None:
+    """Drop these tensors, but never id 0; unknown ids are ignored. The caller has the lock."""
+    entries = session.store.entries
+    for id in ids:
+        if id:
+            entries.pop(id, None)
 
 
 def unpack(packed: bytes) -> Sequence[int]:

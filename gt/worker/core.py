@@ -25,8 +25,8 @@ from typing import Any
 
 from gt.config import Config
 from gt.errors import ProgramError
-from gt.transport.codec import Buffer
 from gt.transport.messages import (
+    Buffer,
     Call,
     CallFailed,
     Cancel,
@@ -48,7 +48,7 @@ from gt.transport.messages import (
     WorkerWelcome,
 )  # fmt: skip
 from gt.transport.shared import SLOTS, Ring, nbytes_of, open_ring
-from gt.worker.calls import Calls, Out, unpack
+from gt.worker.calls import Calls, Out, free, unpack
 from gt.worker.fetches import Fetches
 from gt.worker.run.collectives import Groups, Network
 from gt.worker.run.engine import Engine
@@ -58,6 +58,7 @@ from gt.worker.session import Work, WorkerSession
 from gt.worker.together import Together
 from gt.worker.transfers import Arrived, Incoming, Outgoing, Pieces, below
 
+IN_FLIGHT = 8  #: Calls of one session that may be on a device at once.
 RINGS = 256  #: Rings of clients that may be open here: each takes a file descriptor.
 POLL_S = 50e-6  #: How often a busy device is asked whether it is done.
 
@@ -334,7 +335,7 @@ class WorkerCore:
                 self._fetches.serve(work, session, message, out)
             case Free() if session is not None:
                 with self._lock:
-                    session.store.drop(unpack(message.ids))
+                    free(session, unpack(message.ids))
             case Arrived() if session is not None:
                 self._do_arrived(session, message)
             case Define():
@@ -374,8 +375,10 @@ class WorkerCore:
 
     def _may_begin(self, work: Work) -> bool:
         """Whether it is this work's turn: within its session, and among the calls that several workers run."""
-        session = work.session
-        return (session is None or not session.must_wait) and (not work.together or self._order[0] is work)
+        s = work.session
+        if s is not None and (s.flagged is not None or s.paused or len(s.flying) >= IN_FLIGHT):
+            return False  # it waits for the outcome of a call, or the device has enough to do
+        return not work.together or self._order[0] is work
 
     def _serve_fetches(self, work: Work, out: Out) -> None:
         """Serve the fetches of what this work has made, at once: their answers are sent with the call's."""
@@ -431,7 +434,7 @@ class WorkerCore:
         """Run a call; True if it has not ended: its program is missing, or other workers are waited for."""
         with self._lock:
             if call.frees:
-                session.store.drop(unpack(call.frees))
+                free(session, unpack(call.frees))
             session.acked = call.acked
             known = self.programs.get(call.program)
             # A program that was refused as invalid will never be sent: the call fails without it.

@@ -18,6 +18,8 @@ from gt.worker.run.store import Entry
 from gt.worker.session import Work, WorkerSession
 from gt.worker.transfers import Outgoing, Pieces
 
+SENDING_NBYTES = 64 << 20  #: Copies made for fetches of one session, beyond which further fetches wait.
+
 
 class Fetches:
     """The fetches of all sessions. `urgent` gets those whose turn has come; `lock` guards it and the sessions."""
@@ -81,7 +83,7 @@ class Fetches:
                 failure = Failure("ProgramError", f"there is no tensor {fetch.id} on this worker")
             elif entry.failure is not None and entry.poisoned:
                 failure = entry.failure
-            elif wanted and not session.may_send(entry.spec.nbytes):
+            elif wanted and not _may_send(session, entry.spec.nbytes):
                 # A call that replaces the value must not write to this array until it was sent.
                 session.store.share(entry)
                 first = work.entry is not None  # it had its turn before, so it is still the first
@@ -149,3 +151,9 @@ class Fetches:
         shape, dtype = entry.spec.shape, entry.spec.dtype.name
         out.append((Chunk(fetch.session, fetch.request, 0, len(data), shape, dtype), data))
         self._end(session, fetch.request)
+
+
+def _may_send(session: WorkerSession, nbytes: int) -> bool:
+    """Whether one more copy of this size may be made for a fetch. One always may."""
+    going = sum(len(o.data) for o in session.sending.values())
+    return not going or going + nbytes <= SENDING_NBYTES

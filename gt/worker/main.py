@@ -28,8 +28,7 @@ from gt.config import Config, load, prepare_torch
 from gt.errors import GTError, ServerError, StartError
 from gt.transport import connect
 from gt.transport.channel import Channel, Patience
-from gt.transport.codec import Buffer
-from gt.transport.messages import VERSION, Goodbye, Message, Refused, WorkerHello, WorkerWelcome
+from gt.transport.messages import VERSION, Buffer, Goodbye, Message, Refused, WorkerHello, WorkerWelcome
 from gt.transport.sockets import endpoint
 from gt.worker import engines
 from gt.worker.calls import EngineLost

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from gt.transport.messages import Call, Message
 from gt.transport.shared import Ring
@@ -13,48 +14,36 @@ from gt.worker.run.replays import Replay
 from gt.worker.run.store import Array, Entry, Store
 from gt.worker.transfers import Arrived, Incoming, Outgoing
 
-IN_FLIGHT = 8  #: Calls of one session that may be on a device at once.
-SENDING_NBYTES = 64 << 20  #: Copies made for fetches of one session, beyond which further fetches wait.
 
-
+@dataclass(slots=True, eq=False)
 class Work:
     """Something that waits for its turn."""
 
-    __slots__ = ("box", "entry", "fetches", "message", "ring", "session", "together")
-
-    def __init__(self, session: WorkerSession | None, message: Message | Arrived) -> None:
-        self.session = session  #: None: it belongs to no session (a program's text).
-        self.message = message
-        self.fetches: list[Work] = []  #: Fetches of what this makes, to be served right after it.
-        self.entry: Entry | None = None  #: Of a fetch that had to wait: what it will send.
-        self.together = False  #: A call that several workers run together.
-        self.ring: Ring | None = None  #: Of a fetch: the memory that was lent for its answer,
-        self.box: Ring | None = None  #: or the one with a mailbox for it.
+    session: WorkerSession | None  #: None: it belongs to no session (a program's text).
+    message: Message | Arrived
+    fetches: list[Work] = field(default_factory=list)  #: Fetches of what this makes, to be served right after it.
+    entry: Entry | None = None  #: Of a fetch that had to wait: what it will send.
+    together: bool = False  #: A call that several workers run together.
+    ring: Ring | None = None  #: Of a fetch: the memory that was lent for its answer,
+    box: Ring | None = None  #: or the one with a mailbox for it.
 
 
+@dataclass(slots=True, eq=False)
 class Running:
     """A call that has begun, until it is reported as done."""
 
-    __slots__ = (
-        "call", "entries", "flag", "form", "ids", "issue_us", "known", "mark", "session", "start_ns", "tier", "touched",
-    )  # fmt: skip
-
-    form: Form  #: What runs it; not set for a replay.
-
-    def __init__(
-        self, session: WorkerSession, call: Call, known: Known, ids: Sequence[int], entries: list[Entry | None]
-    ) -> None:
-        self.session = session
-        self.call = call
-        self.known = known
-        self.ids = ids  #: Of its inputs,
-        self.entries = entries  #: and their entries in the store; empty once it is launched.
-        self.touched: tuple[int, ...] = ()  #: Of one that failed: inputs that it may have begun to overwrite.
-        self.start_ns = 0
-        self.issue_us = 0  #: What it took the host; the device may have been at work at the same time.
-        self.mark: Mark = None
-        self.flag: Array | None = None
-        self.tier = 1
+    session: WorkerSession
+    call: Call
+    known: Known
+    ids: Sequence[int]  #: Of its inputs,
+    entries: list[Entry | None]  #: and their entries in the store; empty once it is launched.
+    form: Form = field(init=False)  #: What runs it; not set for a replay.
+    touched: tuple[int, ...] = ()  #: Of one that failed: inputs that it may have begun to overwrite.
+    start_ns: int = 0
+    issue_us: int = 0  #: What it took the host; the device may have been at work at the same time.
+    mark: Mark = None
+    flag: Array | None = None
+    tier: int = 1
 
 
 class WorkerSession:
@@ -81,16 +70,6 @@ class WorkerSession:
         self.fetches: dict[int, Work] = {}  #: By request, until answered. A cancelled one is not in here.
         self.sending: dict[int, Outgoing] = {}  #: By request; those with chunks left to send.
         self.backlog: deque[Work] = deque()  #: Fetches that wait until others have been sent.
-
-    @property
-    def must_wait(self) -> bool:
-        """Whether its next work has to wait: for the outcome of a call, or because the device has enough to do."""
-        return self.flagged is not None or self.paused or len(self.flying) >= IN_FLIGHT
-
-    def may_send(self, nbytes: int) -> bool:
-        """Whether one more copy of this size may be made for a fetch. One always may."""
-        going = sum(len(o.data) for o in self.sending.values())
-        return not going or going + nbytes <= SENDING_NBYTES
 
     def close(self) -> None:
         """Drop everything."""

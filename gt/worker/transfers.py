@@ -22,8 +22,7 @@ from gt.errors import ProgramError
 from gt.layout import Runs
 from gt.program import Spec, spec
 from gt.transport.chunks import Receiving, Sending, announced
-from gt.transport.codec import Buffer
-from gt.transport.messages import CHUNKS_IN_FLIGHT, Chunk, Failure
+from gt.transport.messages import CHUNKS_IN_FLIGHT, Buffer, Chunk, Failure
 from gt.transport.shared import Ring
 
 Pieces = list[tuple[Chunk, memoryview]]

@@ -15,7 +15,7 @@ from dispatching import BROKEN, TOKEN, Client, FakeWorker, Hand, Settings, progr
 
 from gt.dispatcher.events import MessageCame, ProgramChecked
 from gt.dispatcher.machine import Machine
-from gt.transport import codec
+from gt.transport import messages
 from gt.transport.messages import (
     VERSION,
     WINDOW,
@@ -222,8 +222,8 @@ def hostile_message(rng: random.Random, seen: list):
     message = msgspec.structs.replace(message, **changes) if changes else message
     payload = bytes(rng.choice([0, 4, 12, 32, 33])) if isinstance(message, Chunk) else None
     try:
-        return codec.decode(codec.encode(message, payload))  # what the wire lets through
-    except (codec.BadMessage, OverflowError, TypeError):
+        return messages.decode(messages.encode(message, payload))  # what the wire lets through
+    except (messages.BadMessage, OverflowError, TypeError):
         return GetStats(1), None
 
 

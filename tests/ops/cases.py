@@ -12,9 +12,8 @@ import pytest
 from gt import dtypes
 from gt.ops import TABLE, Op
 from gt.ops.evaluate import apply, expand, run
-from gt.ops.record import as_tuple
 from gt.ops.trace import Symbol, Trace, scalar_kind
-from gt.program import SCALARS, Spec, spec
+from gt.program import SCALARS, Spec, as_tuple, spec
 from gt.worker.engines.numpy import NumpyEngine
 
 NUMPY = NumpyEngine()

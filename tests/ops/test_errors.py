@@ -9,8 +9,7 @@ import pytest
 
 from gt import dtypes, errors
 from gt.ops import TABLE, check
-from gt.ops.record import as_tuple
-from gt.program import SCALARS, Instruction, Program, Spec, spec
+from gt.program import SCALARS, Instruction, Program, Spec, as_tuple, spec
 from tests.ops.cases import samples, specs_of
 
 

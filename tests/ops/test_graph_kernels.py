@@ -22,9 +22,9 @@ from gt.ops import TABLE, Op
 from gt.ops.evaluate import apply, expand
 from gt.ops.families import bits
 from gt.ops.families.slice import Cut
-from gt.ops.record import Prepared, as_tuple
+from gt.ops.record import Prepared
 from gt.ops.trace import Symbol, scalar_kind
-from gt.program import SCALARS, Spec, spec
+from gt.program import SCALARS, Spec, as_tuple, spec
 from gt.worker.engines.graph_kernels import Unfit, graph_kernel
 from gt.worker.engines.torch import TorchEngine
 from tests.ops.cases import as_dtype, samples, specs_of, to_engine, to_numpy

@@ -13,8 +13,8 @@ from gt.errors import ArgumentError, IndexOutOfRange
 from gt.ops import TABLE, Op
 from gt.ops.engines import EXCEPTIONS
 from gt.ops.evaluate import apply
-from gt.ops.record import as_tuple, op
-from gt.program import SCALARS, spec
+from gt.ops.record import op
+from gt.program import SCALARS, as_tuple, spec
 from tests.ops.cases import NUMPY, as_dtype, calls_with, is_float, ops, samples, specs_of, to_engine, to_numpy, trying
 from tests.ops.test_random import SEEDS, draw
 from tests.ops.test_table import TOLERANCE, close

@@ -13,8 +13,7 @@ from gt import dtypes
 from gt.dtypes import ALL, DType
 from gt.errors import DTypeError
 from gt.ops import TABLE
-from gt.ops.record import as_tuple
-from gt.program import SCALARS, Spec, spec
+from gt.program import SCALARS, Spec, as_tuple, spec
 from gt.worker.engines.numpy import NumpyEngine
 from gt.worker.engines.torch import TorchEngine
 

@@ -11,8 +11,8 @@ import torch
 from gt.errors import ArgumentError
 from gt.ops import TABLE, Op
 from gt.ops.families import bits as random
-from gt.ops.record import Site, as_tuple
-from gt.program import SCALARS
+from gt.ops.record import Site
+from gt.program import SCALARS, as_tuple
 from gt.worker.engines.torch import TorchEngine
 from tests.ops.cases import NUMPY, calls_with
 

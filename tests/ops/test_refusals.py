@@ -16,8 +16,7 @@ import pytest
 from gt import dtypes, errors
 from gt.errors import ArgumentError, IndexOutOfRange, LinAlgError
 from gt.ops import TABLE, Op
-from gt.ops.record import as_tuple
-from gt.program import Spec, spec
+from gt.program import Spec, as_tuple, spec
 from gt.worker.engines.torch import TorchEngine
 from tests.ops.cases import NUMPY, calls_with, samples, specs_of
 

@@ -14,9 +14,8 @@ from gt import dtypes
 from gt.errors import IndexOutOfRange
 from gt.ops import TABLE, Op
 from gt.ops.evaluate import apply, expand, run
-from gt.ops.record import as_tuple
 from gt.ops.trace import Trace
-from gt.program import spec
+from gt.program import as_tuple, spec
 from tests.ops.cases import (
     NUMPY,
     Written,

@@ -17,9 +17,8 @@ from gt import dtypes
 from gt.errors import ProgramError
 from gt.ops import TABLE
 from gt.ops.check import check
-from gt.ops.record import as_tuple
-from gt.program import SCALARS, Instruction, Program, input_spec
-from gt.transport import codec
+from gt.program import SCALARS, Instruction, Program, as_tuple, input_spec
+from gt.transport import messages
 from gt.transport.messages import (
     CHUNK,
     MAX_FRAME,
@@ -55,7 +54,7 @@ from gt.transport.unix import Stream, head_of
 
 Frames = list[bytes]
 SAMPLES = {name: op.samples(np.random.default_rng(0)) for name, op in TABLE.items()}
-ECHO = codec.encode(Welcome(0, 0, 0))  #: No client may send this; that it is rejected shows that all before was read.
+ECHO = messages.encode(Welcome(0, 0, 0))  #: No client may send this; its rejection shows that all before was read.
 
 
 class ZmqPeer:
@@ -84,7 +83,7 @@ class ZmqPeer:
             if self.socket in ready:
                 frames = self.socket.recv_multipart()
                 if frames[0]:  # else it is a probe
-                    found += [m for m, _ in codec.decode_all(frames)]
+                    found += [m for m, _ in messages.decode_all(frames)]
             elif ready:
                 return None
             else:
@@ -126,7 +125,7 @@ class UnixPeer:
             self.socket.settimeout(30)
         if not data:
             return None
-        return [m for frames in self.stream.feed(data) for m, _ in codec.decode_all(frames)]
+        return [m for frames in self.stream.feed(data) for m, _ in messages.decode_all(frames)]
 
     def close(self) -> None:
         self.socket.close()
@@ -251,7 +250,7 @@ class Liar:
         for p, scalars in [*right, *(each for _ in range(20) if runs((each := any_program(self.rng))[0]))]:
             self.good[p.hash()] = p, scalars
             said.append(Define(p))
-        return [codec.encode(m) for m in said]
+        return [messages.encode(m) for m in said]
 
     def heard(self, message: Any) -> None:
         """Learn from the answers."""
@@ -290,7 +289,7 @@ class Liar:
     def wrong(self) -> Frames:
         """A well-formed message with something wrong in it, most of the time."""
         message, payload = getattr(self, self.rng.choices(SAYINGS, WEIGHTS)[0])()
-        return codec.encode(message, payload)
+        return messages.encode(message, payload)
 
     def garbled(self) -> Frames:
         """Bytes that were a message once, or never."""
@@ -404,7 +403,7 @@ class Liar:
 SAYINGS = ["hello", "define", "call", "free", "chunk", "share", "fetch", "small_talk", "as_another"]
 WEIGHTS = [2, 10, 30, 8, 20, 4, 12, 6, 12]
 OVERSIZED: list[Frames] = [
-    [codec.encode(Chunk(0, 1, 0, CHUNK + 1, (CHUNK + 1,), "int8"))[0], bytes(CHUNK + 1)],
+    [messages.encode(Chunk(0, 1, 0, CHUNK + 1, (CHUNK + 1,), "int8"))[0], bytes(CHUNK + 1)],
     [bytes(MAX_FRAME)],
 ]
 

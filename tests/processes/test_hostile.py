@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gt.transport import codec, connect
+from gt.transport import connect, messages
 from gt.transport.messages import (
     CHUNK,
     MAX_FRAME,
@@ -88,7 +88,7 @@ class Attacker:
                 self.peer.send(frames)
         elif dice < 0.95:
             # Two of these are a worker that the server believes in, until it garbles something.
-            self.peer.send(codec.encode(WorkerHello(VERSION, "", "fake", self.rng.random() < 0.5)))
+            self.peer.send(messages.encode(WorkerHello(VERSION, "", "fake", self.rng.random() < 0.5)))
 
     def attack(self, count: int, wrong: bool) -> None:
         if self.peer is None:
@@ -197,7 +197,7 @@ def test_messages_that_are_too_large_or_of_another_version(serve: Serve, tmp_pat
 
     new: Any = ZmqPeer(address) if wire == "tcp" else UnixPeer(address)
     with closing(new):
-        new.send(codec.encode(Hello(VERSION, "", "test")))
+        new.send(messages.encode(Hello(VERSION, "", "test")))
         assert isinstance(new.receive(DEADLINE_S)[0], Welcome)
         reasons = [f"a payload of at most {CHUNK} bytes", "not a message"]
         for frames, reason in zip(OVERSIZED, reasons, strict=True):

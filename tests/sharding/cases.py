@@ -16,8 +16,8 @@ import numpy as np
 from gt.errors import GTError
 from gt.ops import TABLE, Op
 from gt.ops.engines import EXCEPTIONS
-from gt.ops.record import as_tuple
 from gt.ops.sharding import Bound, bind
+from gt.program import as_tuple
 from tests.sharding.simulate import plain, spec_of
 
 #: Collectives work on flat arrays, which have no layout; ops that need torch on the worker too are not simulated.

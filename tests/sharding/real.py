@@ -24,7 +24,7 @@ from gt.config import prepare_torch
 from gt.errors import GTError
 from gt.layout import Mesh, layout, mesh
 from gt.ops import TABLE
-from gt.ops.record import as_tuple
+from gt.program import as_tuple
 from tests.processes import running
 from tests.processes.running import alive, until
 from tests.sharding.cases import cases

@@ -25,10 +25,9 @@ from gt.layout import Axes, Coordinate, Layout, Mesh, Runs, held, layout, local_
 from gt.ops import Op
 from gt.ops.evaluate import apply as whole
 from gt.ops.evaluate import expand, run
-from gt.ops.record import as_tuple
 from gt.ops.shard import first_phase, last_phase, on_shard, parts_at, shard_spec
 from gt.ops.trace import Symbol, Trace, scalar_kind
-from gt.program import SCALARS, Spec, spec
+from gt.program import SCALARS, Spec, as_tuple, spec
 from gt.worker.engines.numpy import NumpyEngine
 
 ENGINE = NumpyEngine()

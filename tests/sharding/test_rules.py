@@ -16,8 +16,9 @@ from gt.dispatcher.planner.ways import all_splits, all_ways, use_of
 from gt.errors import ArgumentError, ProgramError
 from gt.layout import canonical, layout, mesh, split
 from gt.ops import TABLE, Op
-from gt.ops.record import as_tuple, ops
+from gt.ops.record import ops
 from gt.ops.sharding import bind, parse
+from gt.program import as_tuple
 from tests.sharding.cases import OPS, bound_of, large, uses
 from tests.sharding.checking import Example, mistakes
 from tests.sharding.layouts import MESHES

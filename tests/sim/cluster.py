@@ -35,11 +35,12 @@ from gt.dispatcher.events import (
 from gt.dispatcher.machine import Machine
 from gt.dispatcher.plans import work_off
 from gt.errors import ServerError
-from gt.transport import codec
+from gt.transport import messages
 from gt.transport.messages import VERSION, Refused, Share, WorkerHello, WorkerWelcome
 from gt.worker import engines
 from gt.worker.core import WorkerCore
-from gt.worker.run.memory_groups import MemoryHub
+
+from .memory_groups import MemoryHub
 
 TICK_S = 0.1
 
@@ -72,7 +73,7 @@ class Link:
             raise ServerError("the connection to the server is gone")
         if self.closed:
             return
-        self.up.append(codec.encode(message, None if payload is None else bytes(payload)))
+        self.up.append(messages.encode(message, None if payload is None else bytes(payload)))
 
     def send_all(self, messages: list[Any]) -> None:
         for message, payload in messages:
@@ -80,7 +81,7 @@ class Link:
 
     def receive(self, timeout_s: float = 0.0) -> Any:
         if self.inbox:
-            return codec.decode(self.inbox.popleft())
+            return messages.decode(self.inbox.popleft())
         if self.cut and not self.down:
             raise ServerError("the connection to the server is gone")
         return None
@@ -129,7 +130,7 @@ class SimWorker:
             self.results.send(answer, data)
 
     def read(self) -> None:
-        message, payload = codec.decode(self.control.inbox.popleft())
+        message, payload = messages.decode(self.control.inbox.popleft())
         if isinstance(message, Refused):
             raise AssertionError(f"the dispatcher refused a worker: {message.text}")
         for answer, data in self.core.receive(message, payload):
@@ -268,8 +269,8 @@ class Cluster:
             self._handle(PeerLost(link.peer))
             return
         try:
-            message, payload = codec.decode(frames)
-        except codec.BadMessage as e:
+            message, payload = messages.decode(frames)
+        except messages.BadMessage as e:
             self._handle(BadFramesCame(link.peer, str(e)))
         else:
             if isinstance(message, Share):
@@ -296,7 +297,7 @@ class Cluster:
                     self.hall.kill(action.message.worker)  # it died before it knew its number
                 if link is not None and not link.closed:
                     data = None if action.payload is None else bytes(action.payload)
-                    link.down.append(codec.encode(action.message, data))
+                    link.down.append(messages.encode(action.message, data))
             elif isinstance(action, CheckProgram | MakePlan):
                 self.checks.append(action)
             elif isinstance(action, Disconnect):

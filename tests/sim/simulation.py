@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import gt.client.functions.creation
-import gt.client.record.thread
+import gt.client.record.recorder
 import gt.client.session.session
 import gt.client.session.transfers
 import gt.dispatcher.invariants
@@ -27,7 +27,6 @@ import gt.transport.shared
 import gt.worker.calls
 import gt.worker.core
 import gt.worker.fetches
-import gt.worker.session
 from gt import config
 from gt.client.session.timer import tick
 from gt.client.session.transfers import Download
@@ -52,15 +51,14 @@ LIMITS = {
     gt.dispatcher.transfers: {"CHUNK": 48, "UPLOADS": 3, "SLOTS": 5},
     gt.dispatcher.invariants: {"WINDOW": 6, "UPLOADS": 3, "SLOTS": 5},
     gt.worker.core: {"SLOTS": 5},
-    gt.worker.fetches: {"CHUNK": 48, "SLOTS": 5, "LARGE": 80},
+    gt.worker.fetches: {"CHUNK": 48, "SLOTS": 5, "LARGE": 80, "SENDING_NBYTES": 500},
     gt.dispatcher.machine: {"WINDOW": 6},
     gt.dispatcher.queues: {"WINDOW": 6},
     gt.transport.chunks: {"CHUNK": 48},
-    gt.worker.session: {"SENDING_NBYTES": 500},
     gt.client.functions.constants: {"BY_VALUE_NBYTES": 64},
 }  # fmt: skip
 #: They ask for the time.
-CLOCKED = (gt.client.session.session, gt.client.session.transfers, gt.client.record.thread, gt.worker.calls)
+CLOCKED = (gt.client.session.session, gt.client.session.transfers, gt.client.record.recorder, gt.worker.calls)
 FAULTS = 0.03  #: Turns in which something goes wrong or a worker joins.
 TORCH = find_spec("torch") is not None
 for engine in ["numpy", "torch"] if TORCH else ["numpy"]:

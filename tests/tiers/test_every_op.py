@@ -12,9 +12,8 @@ from gt import dtypes
 from gt.errors import IndexOutOfRange
 from gt.ops import TABLE, Op
 from gt.ops.check import Checked, check
-from gt.ops.record import as_tuple
 from gt.ops.trace import scalar_kind
-from gt.program import Instruction, Program, spec
+from gt.program import Instruction, Program, as_tuple, spec
 from gt.worker.engines.graph_kernels import Unfit
 from tests.ops.cases import as_dtype, samples, specs_of, to_engine, to_numpy
 from tests.ops.test_graph_kernels import UNFIT

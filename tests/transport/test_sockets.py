@@ -14,7 +14,7 @@ import pytest
 import zmq
 
 from gt.errors import ServerError, StartError
-from gt.transport import codec
+from gt.transport import messages
 from gt.transport.messages import CHUNK, MAX_FRAME, Chunk, GetStats
 from gt.transport.router import SETTLE_S, Router
 from gt.transport.sockets import SocketChannel, endpoint
@@ -92,7 +92,7 @@ def test_a_frame_that_is_too_large_ends_that_connection_only(router: Router, joi
     assert until_lost(router, peer) == [peer]
     drop_raw(context, dealer)
     good.send(GetStats(2))
-    assert codec.decode(next_message(router)[1])[0] == GetStats(2)
+    assert messages.decode(next_message(router)[1])[0] == GetStats(2)
 
 
 @pytest.mark.parametrize("frames", [[b"", b"xx"], [b"a", b"b", b"c"], [b"a"] * 5000, [b"\xc1"], [b"", b"", b""]])
@@ -100,9 +100,9 @@ def test_wrong_frames_do_not_decode(router: Router, frames: list[bytes]) -> None
     context, dealer = raw_dealer(router)
     dealer.send_multipart(frames)
     _, got = next_message(router)
-    assert len(got) <= codec.MAX_FRAMES + 1
-    with pytest.raises(codec.BadMessage):
-        codec.decode(got)
+    assert len(got) <= messages.MAX_FRAMES + 1
+    with pytest.raises(messages.BadMessage):
+        messages.decode(got)
     drop_raw(context, dealer)
 
 
@@ -128,13 +128,13 @@ def test_what_speaks_another_protocol_ends_that_connection_only(router: Router, 
                 pass
     assert router.receive() is None
     join().send(GetStats(2))
-    assert codec.decode(next_message(router)[1])[0] == GetStats(2)
+    assert messages.decode(next_message(router)[1])[0] == GetStats(2)
 
 
 def test_a_peer_that_names_itself_is_cut_off(router: Router) -> None:
     context, dealer = raw_dealer(router, b"the dispatcher")
     monitor = dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-    dealer.send_multipart(codec.encode(GetStats(1)))
+    dealer.send_multipart(messages.encode(GetStats(1)))
     deadline = time.monotonic() + DEADLINE_S
     while not monitor.poll(10) and time.monotonic() < deadline:
         assert router.receive() is None
@@ -177,9 +177,9 @@ def test_sending_to_a_vanished_peer_reports_it_once(router: Router) -> None:
     kill(process)
     deadline = time.monotonic() + DEADLINE_S
     while not router._lost and time.monotonic() < deadline:
-        router.send(peer, codec.encode(GetStats(1)))
+        router.send(peer, messages.encode(GetStats(1)))
     assert router.lost() == [peer]
-    router.send(peer, codec.encode(GetStats(1)))
+    router.send(peer, messages.encode(GetStats(1)))
     assert router.lost() == []
     process.communicate()
 
@@ -192,7 +192,7 @@ def test_a_peer_that_does_not_read_is_cut_off() -> None:
         reader, _ = next_message(router)
         idles.send(GetStats(1))
         idler, _ = next_message(router)
-        frames = codec.encode(Chunk(0, 1, 0, CHUNK, (CHUNK,), "uint8"), bytes(CHUNK))
+        frames = messages.encode(Chunk(0, 1, 0, CHUNK, (CHUNK,), "uint8"), bytes(CHUNK))
         for _ in range(8):
             router.send(idler, frames)
         assert router.lost() == [idler]

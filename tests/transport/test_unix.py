@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gt.errors import ServerError, StartError
-from gt.transport import codec, connect, listen
+from gt.transport import connect, listen, messages
 from gt.transport.messages import CHUNK, MAX_FRAME, Chunk, GetStats
 from gt.transport.unix import BUFFER, SMALL, SendBuffer, Stream, UnixChannel, UnixRouter, head_of
 
@@ -75,7 +75,7 @@ def test_an_interrupted_send_leaves_the_stream_whole() -> None:
     "garbage",
     [
         b"\0\0\0\0",
-        struct.pack("<I", codec.MAX_FRAMES + 1),
+        struct.pack("<I", messages.MAX_FRAMES + 1),
         struct.pack("<II", 1, MAX_FRAME + 1),
         struct.pack("<6I", 5, *[MAX_FRAME] * 5),
         b"GET / HTTP/1.1\r\n\r\n",
@@ -91,7 +91,7 @@ def test_what_is_no_message_ends_only_its_connection(router: UnixRouter, join: J
         assert len(until(router, router.lost)) == 1
         assert bad.recv(1) == b""
     good.send(GetStats(2))
-    assert codec.decode(until(router, router.receive)[1])[0] == GetStats(2)
+    assert messages.decode(until(router, router.receive)[1])[0] == GetStats(2)
 
 
 def test_a_peer_that_does_not_read_is_cut_off(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_peer_that_does_not_read_is_cut_off(tmp_path: Path) -> None:
     channel = UnixChannel(router.address)
     channel.send(GetStats(1))
     peer, _ = until(router, router.receive)
-    data = codec.encode(Chunk(0, 1, 0, CHUNK), bytes(CHUNK))
+    data = messages.encode(Chunk(0, 1, 0, CHUNK), bytes(CHUNK))
     for _ in range(64):  # more than the system's own buffer takes, by more than is allowed
         router.send(peer, data)
     assert until(router, router.lost) == [peer]

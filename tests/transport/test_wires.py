@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gt.errors import ServerError
-from gt.transport import codec, listen
+from gt.transport import listen, messages
 from gt.transport.messages import CHUNK, Chunk, GetStats, Refused, Stats
 
 from .wires import DEADLINE_S, AnyRouter, Join, joining, next_message, until_lost
@@ -37,8 +37,8 @@ def test_messages_pass_both_ways_in_order(router: AnyRouter, join: Join) -> None
         channel.send(GetStats(i))
     for i in range(100):
         peer, frames = next_message(router)
-        assert codec.decode(frames) == (GetStats(i), None)
-        router.send(peer, codec.encode(Stats(i, {"n": i})))
+        assert messages.decode(frames) == (GetStats(i), None)
+        router.send(peer, messages.encode(Stats(i, {"n": i})))
     for i in range(100):
         assert channel.receive(DEADLINE_S) == (Stats(i, {"n": i}), None)
     assert channel.receive() is None
@@ -46,11 +46,11 @@ def test_messages_pass_both_ways_in_order(router: AnyRouter, join: Join) -> None
 
 
 def test_more_than_may_be_sent_as_one_is_sent_as_several(router: AnyRouter, join: Join) -> None:
-    many = [(GetStats(i), None) if i % 3 else (Chunk(0, i, 0, 1), b"x") for i in range(2 * codec.MAX_FRAMES)]
+    many = [(GetStats(i), None) if i % 3 else (Chunk(0, i, 0, 1), b"x") for i in range(2 * messages.MAX_FRAMES)]
     join().send_all(many)  # type: ignore[arg-type]
     got: list[Any] = []
     while len(got) < len(many):
-        got += codec.decode_all(next_message(router)[1])
+        got += messages.decode_all(next_message(router)[1])
     assert got == many
 
 
@@ -61,8 +61,8 @@ def test_a_payload_is_relayed_untouched(router: AnyRouter, join: Join, size: int
     there, _ = next_message(router)
     payload = os.urandom(size)
     sender.send(Chunk(0, 7, 0, size, (size,), "uint8"), payload)
-    message, data = codec.decode(next_message(router)[1])
-    router.send(there, codec.encode(message, data))
+    message, data = messages.decode(next_message(router)[1])
+    router.send(there, messages.encode(message, data))
     got = receiver.receive(DEADLINE_S)
     assert got is not None
     assert got[0] == message
@@ -75,7 +75,7 @@ def test_payloads_larger_than_any_buffer_arrive_complete(router: AnyRouter, join
     peer, _ = next_message(router)
     data = bytes(range(256)) * (CHUNK // 256)
     for i in range(32):  # 8 MiB, far more than a socket takes at once: the rest waits in the router
-        router.send(peer, codec.encode(Chunk(0, i, 0, CHUNK, (CHUNK,), "uint8"), data))
+        router.send(peer, messages.encode(Chunk(0, i, 0, CHUNK, (CHUNK,), "uint8"), data))
     got: list[Any] = []
     while len(got) < 32:
         came = channel.receive(0.0)
@@ -91,9 +91,9 @@ def test_a_disconnected_peer_gets_the_last_messages_then_the_end(router: AnyRout
     channel = join()
     channel.send(GetStats(1))
     peer, _ = next_message(router)
-    router.send(peer, codec.encode(Refused("go away")))
+    router.send(peer, messages.encode(Refused("go away")))
     router.disconnect(peer)
-    router.send(peer, codec.encode(Refused("never sent")))
+    router.send(peer, messages.encode(Refused("never sent")))
     ended = threading.Event()
 
     def serve() -> None:
@@ -131,5 +131,5 @@ def test_the_end_of_a_connection_comes_after_its_last_message(router: AnyRouter,
     channel.send(GetStats(1))
     channel.close()  # its end is known here before the message is read
     peer, frames = next_message(router)
-    assert codec.decode(frames)[0] == GetStats(1)
+    assert messages.decode(frames)[0] == GetStats(1)
     assert until_lost(router, peer) == [peer]

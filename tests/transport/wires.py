@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from gt.transport import connect
-from gt.transport.codec import Buffer
+from gt.transport.messages import Buffer
 from gt.transport.router import Router
 from gt.transport.sockets import SocketChannel
 from gt.transport.unix import UnixChannel, UnixRouter

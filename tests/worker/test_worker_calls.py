@@ -15,7 +15,7 @@ from gt.config import Config
 from gt.program import Precision
 from gt.transport.messages import Call, CallDone, CallFailed, Failure, FetchFailed
 from gt.worker.calls import EngineLost
-from gt.worker.session import IN_FLIGHT
+from gt.worker.core import IN_FLIGHT
 
 SHAPE = (4,)
 ONE, TWO = np.full(4, 1, np.float32), np.full(4, 2, np.float32)

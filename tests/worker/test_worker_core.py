@@ -125,7 +125,7 @@ def test_a_cancelled_fetch_is_dropped_wherever_it_is(driver: Driver) -> None:
 
 
 def test_copies_for_fetches_are_bounded_and_later_ones_wait(driver: Driver, monkeypatch: Any) -> None:
-    monkeypatch.setattr("gt.worker.session.SENDING_NBYTES", 6 * CHUNK)
+    monkeypatch.setattr("gt.worker.fetches.SENDING_NBYTES", 6 * CHUNK)
     data = np.arange(5 * CHUNK, dtype=np.uint8)
     driver.upload(2, data)
     driver.upload(3, data)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from worker_building import Builder
 
-from gt.transport import codec, listen
+from gt.transport import listen, messages
 from gt.transport.messages import (
     VERSION,
     Call,
@@ -61,7 +61,7 @@ class Dispatcher:
             self.router.wait(0.05)
             self.router.lost()
             while (got := self.router.receive()) is not None:
-                self.came += [(got[0], *each) for each in codec.decode_all(got[1])]
+                self.came += [(got[0], *each) for each in messages.decode_all(got[1])]
         return self.came.pop(0)
 
     def welcome(self) -> list[WorkerHello]:
@@ -79,7 +79,7 @@ class Dispatcher:
         return hellos
 
     def send(self, message: Any, payload: bytes | None = None, to: bytes = b"") -> None:
-        self.router.send(to or self.control, codec.encode(message, payload))
+        self.router.send(to or self.control, messages.encode(message, payload))
 
     def close(self) -> None:
         self.router.close()

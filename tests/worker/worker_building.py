@@ -8,8 +8,8 @@ import numpy as np
 
 from gt import dtypes
 from gt.ops.check import Checked, check
-from gt.ops.record import TABLE, as_tuple
-from gt.program import SCALARS, Instruction, Program, Spec, spec
+from gt.ops.record import TABLE
+from gt.program import SCALARS, Instruction, Program, Spec, as_tuple, spec
 from gt.worker.run.engine import Coming, bad_indices
 
 

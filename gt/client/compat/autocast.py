@@ -16,8 +16,9 @@ from typing import Any, TypeVar, cast
 
 from gt import dtypes
 from gt.client.programs.tree import Kind
+from gt.client.record.contexts import choose_default_policy, choose_policy
 from gt.client.record.recorder import unary
-from gt.client.record.thread import choose_default_policy, choose_policy
+from gt.client.tensor import change_default_dtype, default_dtype
 from gt.dtypes import DType
 from gt.errors import ArgumentError, DTypeError
 from gt.ops import TABLE
@@ -95,7 +96,7 @@ def autocasts(entry: Autocast) -> Callable[[F], F]:
         def call(*args: Any, **kwargs: Any) -> Any:
             if _state.narrow is None:
                 return function(*args, **kwargs)
-            policy = _policy(_defaults[0], _state.narrow, _state.device)
+            policy = _policy(default_dtype(), _state.narrow, _state.device)
             rule = policy.rule(entry)
             if not rule:
                 return function(*args, **kwargs)
@@ -130,14 +131,14 @@ class _State(threading.local):
 
 
 _state = _State()
-_defaults: list[DType] = [dtypes.float32]  #: One entry: the default dtype of the process, as in PyTorch.
 
 
 def current() -> Policy | None:
     """The policy of this thread; None while nothing has to be cast."""
-    if _state.narrow is None and _defaults[0] is dtypes.float32:
+    default = default_dtype()
+    if _state.narrow is None and default is dtypes.float32:
         return None
-    return _policy(_defaults[0], _state.narrow, _state.device)
+    return _policy(default, _state.narrow, _state.device)
 
 
 @functools.cache
@@ -150,14 +151,9 @@ def enforce() -> None:
     choose_policy(current())
 
 
-def default_dtype() -> DType:
-    """The dtype of a new tensor of floats, if none is given."""
-    return _defaults[0]
-
-
 def get_default_dtype() -> DType:
     """Return the dtype of new tensors of floats."""
-    return _defaults[0]
+    return default_dtype()
 
 
 def set_default_dtype(d: Any) -> None:
@@ -165,7 +161,7 @@ def set_default_dtype(d: Any) -> None:
     d = dtypes.dtype(d)
     if not d.is_floating_point:
         raise DTypeError(f"set_default_dtype: expected a floating-point dtype, got {d.name}")
-    _defaults[0] = d
+    change_default_dtype(d)
     choose_default_policy(None if d is dtypes.float32 else _policy(d, None, "cuda"))
     enforce()
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gt.client.compat.autocast import default_dtype
 from gt.client.functions.casts import OLD_NAMES
 from gt.client.functions.creation import empty, tensor
 from gt.client.programs.pending import Value
+from gt.client.tensor import default_dtype
 from gt.dtypes import DType, dtype
 
 __all__ = [*OLD_NAMES]

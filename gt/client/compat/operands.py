@@ -8,10 +8,9 @@ import numpy as np
 
 from gt import dtypes
 from gt.client.compat.arguments import shown
-from gt.client.compat.autocast import default_dtype
 from gt.client.compat.interop import from_torch, is_torch
 from gt.client.functions.constants import upload
-from gt.client.tensor import Tensor
+from gt.client.tensor import Tensor, default_dtype
 from gt.errors import DTypeError
 from gt.program import spec
 

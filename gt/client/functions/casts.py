@@ -16,11 +16,10 @@ import numpy as np
 
 from gt import dtypes
 from gt.client.compat.arguments import shown
-from gt.client.compat.autocast import default_dtype
 from gt.client.functions.creation import number_dtype
 from gt.client.functions.elementwise import cast
 from gt.client.functions.shapes import clone
-from gt.client.tensor import Tensor
+from gt.client.tensor import Tensor, default_dtype
 from gt.dtypes import DType
 from gt.errors import ArgumentError, DTypeError
 from gt.program import spec

@@ -9,7 +9,6 @@ import numpy as np
 
 from gt import dtypes
 from gt.client.compat.arguments import shown
-from gt.client.compat.autocast import default_dtype
 from gt.client.compat.checks import at_least
 from gt.client.compat.dims import sizes
 from gt.client.compat.interop import is_torch, torch_array
@@ -20,7 +19,7 @@ from gt.client.mesh import sharding
 from gt.client.programs.tree import Kinds
 from gt.client.record import recorder as recording
 from gt.client.record.recorder import apply
-from gt.client.tensor import Tensor
+from gt.client.tensor import Tensor, default_dtype
 from gt.dtypes import DType
 from gt.errors import ArgumentError, DTypeError
 from gt.ops import TABLE

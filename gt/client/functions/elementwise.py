@@ -14,12 +14,12 @@ import ml_dtypes
 
 from gt import dtypes
 from gt.client.compat.arguments import recorded
-from gt.client.compat.autocast import autocasts, default_dtype
+from gt.client.compat.autocast import autocasts
 from gt.client.compat.checks import floating, one_of, same_dtype
 from gt.client.functions.constants import filled
 from gt.client.programs.tree import Kind, Kinds
 from gt.client.record.recorder import apply, binary, unary
-from gt.client.tensor import Tensor
+from gt.client.tensor import Tensor, default_dtype
 from gt.errors import ArgumentError, DTypeError
 from gt.ops import TABLE
 from gt.ops.record import Autocast

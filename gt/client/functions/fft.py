@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gt.client.compat import arguments as _arguments
-from gt.client.compat.autocast import default_dtype
 from gt.client.compat.checks import one_of
 from gt.client.compat.dims import different_dims, one_dim
 from gt.client.compat.fallback import namespace
@@ -16,7 +15,7 @@ from gt.client.functions.complexes import conj_physical
 from gt.client.functions.creation import arange, finish, float_dtype, zeros
 from gt.client.programs.tree import Kinds
 from gt.client.record.recorder import unary
-from gt.client.tensor import Tensor
+from gt.client.tensor import Tensor, default_dtype
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import TABLE
 

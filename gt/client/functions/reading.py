@@ -8,10 +8,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from gt.client.compat.autocast import default_dtype
 from gt.client.compat.checks import one_of
 from gt.client.record.recorder import recorder
-from gt.client.tensor import Tensor
+from gt.client.tensor import Tensor, default_dtype
 from gt.errors import AutogradError, GTError, ShapeError
 
 __all__ = ["set_printoptions"]

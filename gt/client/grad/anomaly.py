@@ -9,8 +9,8 @@ from typing import Any
 
 from gt.client.grad.modes import set_grad
 from gt.client.programs.tree import Kind
+from gt.client.record.contexts import NanWatch, choose_policy, policy
 from gt.client.record.recorder import recorder
-from gt.client.record.thread import NanWatch, choose_policy, policy
 from gt.client.tensor import GradFn, Leaf, NodeResult, Tensor
 from gt.errors import AutogradError
 

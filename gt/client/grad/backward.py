@@ -17,8 +17,7 @@ from gt.client.compat.arguments import shown
 from gt.client.programs.pending import Value
 from gt.client.programs.pullback import code_for, gradients
 from gt.client.programs.tree import Kind, Kinds
-from gt.client.record.recorder import apply, record_code, recorder
-from gt.client.record.thread import Recorder
+from gt.client.record.recorder import Recorder, apply, record_code, recorder
 from gt.client.tensor import Edge, GradNode, Leaf, NodeResult, Tensor
 from gt.dtypes import DType
 from gt.errors import ArgumentError, AutogradError, DTypeError, ShapeError

@@ -13,8 +13,8 @@ from threading import get_ident
 from typing import Any
 
 from gt.client.grad.modes import set_grad
+from gt.client.record.contexts import SeedTape
 from gt.client.record.recorder import recorder, watchers
-from gt.client.record.thread import SeedTape
 from gt.client.tensor import GradNode, Later, Tensor
 from gt.errors import AutogradError
 

@@ -25,7 +25,7 @@ import numpy as np
 from gt import layout
 from gt.client.functions.safetensors import begin, entry, read_array, read_header, write_whole
 from gt.client.record.recorder import recorder
-from gt.client.session.gathering import assemble
+from gt.client.session.transfers import assemble
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, GTError
 from gt.layout import Layout

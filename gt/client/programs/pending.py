@@ -18,8 +18,7 @@ from gt.client.programs.numbers import Number, SharedNumber
 from gt.client.programs.tree import Kind, Node, Tree, Variant, users_line
 from gt.errors import ArgumentError, ShapeError
 from gt.ops.check import misfit
-from gt.ops.record import as_tuple
-from gt.program import SCALARS, Spec
+from gt.program import SCALARS, Spec, as_tuple
 
 
 class Value(msgspec.Struct, eq=False, gc=False):

@@ -337,3 +337,14 @@ def find_period(path: list[Node], repeats: int = 8) -> int:
         if shapes[n - 1] == shapes[n - 1 - p] and shapes[n - repeats * p : n - p] == shapes[n - (repeats - 1) * p :]:
             return p
     return 0
+
+
+def end_of_period(node: Node) -> int:
+    """The depth up to which a program must grow so that it consists of whole periods; its own depth if it does not
+    repeat one. The first round of a period may have new inputs."""
+    path = node.path()
+    period = find_period(path)
+    kinds = [(n.kind, n.specs) for n in path]
+    if not period or kinds[period:] != kinds[: len(kinds) - period]:
+        return node.depth
+    return -(-node.depth // period) * period

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from gt.client.programs.numbers import Finder, Guards, Number
 from gt.client.programs.pending import Value
 from gt.client.programs.tree import users_line
-from gt.client.record.thread import Recorder
+from gt.client.record.recorder import Recorder
 from gt.client.tensor import Leaf, Tensor
 from gt.client.views import aliases as views
 from gt.errors import FunctionError

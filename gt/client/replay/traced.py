@@ -26,8 +26,7 @@ import numpy as np
 from gt.client.programs.numbers import Finder, Number
 from gt.client.programs.pending import HIGHEST, LOWEST, RemoteId, Value, alone
 from gt.client.programs.tree import Node, current_precision
-from gt.client.record.recorder import recorder
-from gt.client.record.thread import Recorder
+from gt.client.record.recorder import Recorder, recorder
 from gt.client.replay.trace import FunctionTrace
 from gt.client.tensor import Tensor
 from gt.client.views import aliases as views

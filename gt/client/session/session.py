@@ -23,19 +23,18 @@ import numpy as np
 from gt import config, errors
 from gt.client.programs.pending import Pending, RemoteId, ThreadRecorder, Value, in_use
 from gt.client.programs.tree import Node, Tree, Variant
-from gt.client.session.gathering import layout_of
 from gt.client.session.meshes import Meshes
 from gt.client.session.signals import Signals
-from gt.client.session.transfers import Download, Transfers
+from gt.client.session.transfers import Download, Transfers, layout_of
 from gt.client.session.waiting import SessionLock, Sleeper
 from gt.errors import ForkError, GTError, ServerError
 from gt.layout import Layout
 from gt.program import Spec
 from gt.transport.channel import Channel
-from gt.transport.codec import Buffer
 from gt.transport.messages import (
     VERSION,
     WINDOW,
+    Buffer,
     Call,
     CallDone,
     CallFailed,

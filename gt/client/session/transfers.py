@@ -8,8 +8,9 @@ Law 3: a slot is free again when its chunk was acknowledged, or when the fetch i
        was given up may still be written to: then so is its ring.
 Law 4: what is in a mailbox is the answer to a fetch before its message is here. So mailboxes are lent only when the
        worker is known to have the ring: all that the server had to say before that has been heard.
-
-A tensor of several workers comes in parts, one transfer for each; gathering.py puts them together.
+Law 5: a tensor of several workers comes in parts, one transfer for each. Nothing is added twice: of shards that are
+       copies of each other one is taken, whoever sent them. What is partial is reduced here, 16-bit floats in
+       float32, as workers would do it.
 
 The ring is memory that this process shares with its worker (gt/transport/shared.py). It is made for the first large
 tensor, or for small ones that are fetched often, where the server is on this machine; if the worker cannot have it,
@@ -21,21 +22,22 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 
-from gt import config
+from gt import config, dtypes, layout
 from gt.client.programs.pending import RemoteId, Value
-from gt.client.session.gathering import Parts
+from gt.errors import ServerError
+from gt.layout import Layout, Runs
 from gt.program import Spec
 from gt.transport.channel import Channel
-from gt.transport.codec import Buffer
 from gt.transport.messages import (
     CHUNK,
     CHUNKS_IN_FLIGHT,
     UPLOADS,
+    Buffer,
     Cancel,
     Chunk,
     ChunkAck,
@@ -53,7 +55,10 @@ ANSWER_S = 0.2  #: How long a very large upload waits to learn whether the worke
 OFTEN = 8  #: Small fetches after which a ring is made for them.
 REST_S = 5.0  #: How long a ring keeps its memory after it was last used.
 
-Bytes = np.ndarray[Any, Any]
+Array = np.ndarray[Any, Any]
+
+_REDUCE: dict[str | None, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+_NARROW = (dtypes.float16.numpy, dtypes.bfloat16.numpy)
 
 
 class Download:
@@ -92,7 +97,7 @@ class Upload:
 
     __slots__ = ("data", "flying", "layout", "owned", "sent", "spec", "start", "total")
 
-    def __init__(self, data: Bytes, spec: Spec, layout: str) -> None:
+    def __init__(self, data: Array, spec: Spec, layout: str) -> None:
         self.data = data  #: the bytes from `start` on
         self.start = 0
         self.owned = False  #: nobody else can change them
@@ -122,7 +127,7 @@ class Upload:
             self.data = np.concatenate([*reversed(parts), rest])
             self.start, self.owned = self.sent, True
 
-    def piece(self, nbytes: int) -> Bytes:
+    def piece(self, nbytes: int) -> Array:
         """The next `nbytes` bytes, or what is left."""
         at = max(self.sent, 0) - self.start
         return self.data[at : at + nbytes]
@@ -161,7 +166,7 @@ class Transfers:
 
     # --- uploads ---
 
-    def upload(self, array: Bytes, spec: Spec, layout: str) -> Value:
+    def upload(self, array: Array, spec: Spec, layout: str) -> Value:
         """A value with the bytes of this array, which may change afterwards; see Chunk for `layout`."""
         session = self.session
         session.check_usable()
@@ -268,7 +273,7 @@ class Transfers:
         t = self.fetches.get(m.key)
         if t is None:
             return  # cancelled, or found in its mailbox
-        piece: Bytes
+        piece: Array
         if m.slot < 0 and payload is not None:
             piece = np.frombuffer(payload, np.uint8)
         elif t.ring is not None and m.slot in t.slots:
@@ -366,3 +371,107 @@ class Transfers:
         if self._used_s and now_s - self._used_s > REST_S and self.ring is not None and self.ring.idle:
             self._used_s = 0.0
             self.ring.rest()
+
+
+# --- the shards of several workers ---------------------------------------------------------------
+
+
+def layout_of(m: Sharded) -> Layout:
+    """The layout of a tensor, from the server's message."""
+    return layout.parse(m.layout, layout.mesh(m.workers, **dict(m.axes)))
+
+
+class Parts:
+    """The shards of one fetch, while their chunks come."""
+
+    def __init__(self, m: Sharded) -> None:
+        self.layout = layout_of(m)
+        self.shape = m.shape
+        self.dtype = dtypes.BY_NAME[m.dtype].numpy
+        self.positions = m.parts  #: The position in the mesh of each shard.
+        self._buffers: list[Array | None] = [None] * len(m.parts)
+        self._got = [0] * len(m.parts)
+        self._left = len(m.parts)
+
+    @property
+    def done(self) -> bool:
+        """Whether every shard has come completely."""
+        return self._left == 0
+
+    def take(self, part: int, offset: int, total: int, piece: Array) -> bool:
+        """Add the next piece of a shard; returns whether more of it is to come."""
+        buffer = self._buffers[part]
+        if buffer is None:
+            buffer = self._buffers[part] = np.empty(total, np.uint8)
+        buffer[offset : offset + len(piece)] = piece
+        self._got[part] += len(piece)
+        if self._got[part] < total:
+            return True
+        self._left -= 1
+        return False
+
+    def by_position(self) -> dict[int, Array]:
+        """The shards that came, by their positions in the mesh."""
+        found: dict[int, Array] = {}
+        for k, buffer in zip(self.positions, self._buffers, strict=True):
+            shape = layout.local_shape(self.layout, self.shape, self.layout.mesh.coordinates[k])
+            assert buffer is not None
+            if buffer.size != int(np.prod(shape)) * self.dtype.itemsize:
+                raise ServerError(
+                    f"shard {k} of a tensor of shape {self.shape} has {buffer.size} bytes, which is the wrong size"
+                )
+            found[k] = buffer.view(self.dtype).reshape(shape)
+        return found
+
+    def whole(self) -> Array:
+        """The tensor."""
+        return assemble(self.layout, self.shape, self.by_position())
+
+
+def assemble(lay: Layout, shape: tuple[int, ...], shards: Mapping[int, Array]) -> Array:
+    """The tensor with these shards, given by their positions in the layout's mesh. One of several copies is enough.
+
+    >>> rows = layout.split(layout.mesh(x=2), (3,), {0: "x"})
+    >>> assemble(rows, (3,), {0: np.array([1.0]), 1: np.array([2.0, 3.0])})
+    array([1., 2., 3.])
+    >>> assemble(layout.layout(rows.mesh, (), {"x": "sum"}), (2,), {0: np.ones(2), 1: np.ones(2)})
+    array([2., 2.])
+    """
+    mesh = lay.mesh
+    used, pending = sorted(lay.axes()), lay.pending
+    #: By position in the tensor: what is to be added up, by position along the partial axes.
+    places: dict[tuple[Runs, ...], dict[int, Array]] = {}
+    for k, shard in shards.items():
+        at = mesh.coordinates[k]
+        runs = tuple(layout.held(lay.pieces(d), n, mesh, at) for d, n in enumerate(shape))
+        places.setdefault(runs, {}).setdefault(mesh.index(pending, at), shard)
+    dtype = next(iter(shards.values())).dtype
+    whole = np.empty(shape, dtype)
+    count = 0
+    for runs, addends in places.items():
+        if len(addends) != mesh.size(pending):
+            raise ServerError(f"shards are missing over {used} of a tensor with layout {lay!r}")
+        value = _reduced(lay.kind, [addends[i] for i in sorted(addends)])
+        whole[_index(runs)] = value
+        count += value.size
+    if count != whole.size:
+        raise ServerError(f"shards are missing of a tensor of shape {shape} with layout {lay!r}")
+    return whole
+
+
+def _reduced(kind: str | None, addends: list[Array]) -> Array:
+    if len(addends) == 1:
+        return addends[0]
+    dtype = addends[0].dtype
+    wide = [a.astype(np.float32) for a in addends] if dtype in _NARROW else addends
+    total = wide[0]
+    for a in wide[1:]:
+        total = _REDUCE[kind](total, a)
+    return total.astype(dtype)
+
+
+def _index(runs: tuple[Runs, ...]) -> Any:
+    """A numpy index of these positions in each dimension: slices if each is one run."""
+    if all(len(r) == 1 for r in runs):
+        return tuple(slice(*r[0]) for r in runs)
+    return np.ix_(*(np.concatenate([np.arange(a, b) for a, b in r]) if r else np.arange(0) for r in runs))

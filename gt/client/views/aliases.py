@@ -14,8 +14,7 @@ from typing import Any
 from gt.client.grad.modes import set_grad
 from gt.client.programs.pending import Pending, Value
 from gt.client.programs.tree import Kind, Kinds
-from gt.client.record.recorder import apply, recorder, unary
-from gt.client.record.thread import Recorder
+from gt.client.record.recorder import Recorder, apply, recorder, unary
 from gt.client.tensor import Alias, Cell, Leaf, Tensor
 from gt.errors import AutogradError, ShapeError
 from gt.ops import TABLE

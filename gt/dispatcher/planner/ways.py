@@ -36,11 +36,11 @@ from gt.dispatcher.planner.memo import memo
 from gt.dispatcher.planner.redistribute import Step, count, largest_shard, overlap, shape_at
 from gt.dispatcher.planner.work import Sketch
 from gt.layout import KINDS, Axes, Layout, Mesh, Pieces, bounds, canonical, held, joined, layout
-from gt.ops.record import Op, as_tuple
+from gt.ops.record import Op
 from gt.ops.shard import first_phase, parts_at, shard_spec
 from gt.ops.sharding import Bound, Dim, added, bind, groups, has
 from gt.ops.trace import Symbol, scalar_kind
-from gt.program import SCALARS, Spec
+from gt.program import SCALARS, Spec, as_tuple
 
 # -- uses of ops -----------------------------------------------------------------------------
 

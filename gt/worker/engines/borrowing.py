@@ -14,7 +14,7 @@ import numpy as np
 from gt.errors import WorkerError
 from gt.ops.record import Op
 from gt.program import Spec
-from gt.transport.codec import Buffer
+from gt.transport.messages import Buffer
 
 
 def borrow(op: Op, attrs: dict[str, Any], operands: Sequence[Spec]) -> Callable[..., Any] | None:

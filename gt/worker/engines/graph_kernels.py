@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from gt import dtypes
-from gt.ops.record import Op, Prepared, Site, as_tuple
-from gt.program import Spec, spec
+from gt.ops.record import Op, Prepared, Site
+from gt.program import Spec, as_tuple, spec
 from gt.worker.run.engine import Engine
 
 _NARROW = (dtypes.float16, dtypes.bfloat16)

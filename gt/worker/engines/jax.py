@@ -24,9 +24,9 @@ import jax.scipy.special
 import numpy as np
 
 from gt.errors import GTError, IndexOutOfRange, StartError
-from gt.ops.record import Op, as_tuple
-from gt.program import Spec
-from gt.transport.codec import Buffer
+from gt.ops.record import Op
+from gt.program import Spec, as_tuple
+from gt.transport.messages import Buffer
 from gt.worker.engines.borrowing import borrow
 from gt.worker.engines.numpy import casts
 from gt.worker.run.engine import Engine, bad_indices
@@ -119,6 +119,9 @@ class JaxEngine(Engine):
         if wait:
             mark.block_until_ready()
         return bool(mark.is_ready())
+
+    def use(self, session: int) -> None:
+        return
 
     def out_of_memory(self, error: BaseException) -> bool:
         if isinstance(error, MemoryError):

@@ -10,11 +10,11 @@ import numpy as np
 
 from gt import dtypes
 from gt.errors import IndexOutOfRange
-from gt.ops.record import Op, as_tuple
-from gt.program import Spec
-from gt.transport.codec import Buffer
+from gt.ops.record import Op
+from gt.program import Spec, as_tuple
+from gt.transport.messages import Buffer
 from gt.worker.engines.borrowing import borrow
-from gt.worker.run.engine import Engine, bad_indices
+from gt.worker.run.engine import Engine, KernelUse, bad_indices
 
 _NARROW = (dtypes.float16, dtypes.bfloat16)  #: computed in float32, as torch does on a CPU
 
@@ -52,6 +52,9 @@ class NumpyEngine(Engine):
 
         return run
 
+    def whole(self, run: Callable[..., Any], steps: Sequence[KernelUse]) -> Callable[..., Any]:
+        return run
+
     def from_bytes(self, data: Buffer, spec: Spec, given: bool = False) -> Any:
         array = np.frombuffer(data, spec.dtype.numpy).reshape(spec.shape)
         return array if given and array.flags.writeable else array.copy()
@@ -77,6 +80,9 @@ class NumpyEngine(Engine):
 
     def passed(self, mark: Any, wait: bool = False) -> bool:
         return True
+
+    def use(self, session: int) -> None:
+        return
 
     def out_of_memory(self, error: BaseException) -> bool:
         return isinstance(error, MemoryError)

@@ -18,15 +18,15 @@ import torch
 
 from gt.errors import IndexOutOfRange, StartError
 from gt.ops.check import Checked
-from gt.ops.record import Op, Site, as_tuple
-from gt.program import Precision, Spec
-from gt.transport.codec import Buffer
+from gt.ops.record import Op, Site
+from gt.program import Precision, Spec, as_tuple
+from gt.transport.messages import Buffer
 from gt.worker.engines.captures import Capture, Captures
 from gt.worker.engines.graph_program import GraphProgram
 from gt.worker.engines.library import load, load_segment
 from gt.worker.engines.pinned import Pinned
 from gt.worker.engines.streams import Streams
-from gt.worker.run.engine import Coming, Engine, Form, Graph, bad_indices
+from gt.worker.run.engine import Coming, Engine, Form, Graph, KernelUse, bad_indices
 
 
 def as_bytes(array: Any) -> Any:
@@ -88,6 +88,9 @@ class TorchEngine(Engine):
     def many(self, op: Op, attrs: dict[str, Any]) -> Callable[..., Any] | None:
         make = op.kernels.get("torch_many")
         return None if make is None else make(torch, self.device, **attrs)
+
+    def whole(self, run: Callable[..., Any], steps: Sequence[KernelUse]) -> Callable[..., Any]:
+        return run
 
     def graph(self, checked: Checked, trusted: bool) -> GraphProgram:
         return GraphProgram(checked, self, trusted)

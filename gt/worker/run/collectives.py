@@ -8,8 +8,8 @@ Law 2: all groups of a call are joined before anything of it can fail, in one or
        drops them: that wakes the others, which then fail too.
 Law 3: an array is sent only if it has exactly the size that the program declares.
 
-How workers reach each other is up to the network: sockets (engines/groups.py), or the memory of one process
-(memory_groups.py). Both send and receive host memory; an engine's arrays are copied there and back.
+How workers reach each other is up to the network: sockets (engines/groups.py), or in tests the memory of one process
+(tests/sim/memory_groups.py). Both send and receive host memory; an engine's arrays are copied there and back.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import numpy as np
 from gt.ops.check import Checked
 from gt.ops.record import Op
 from gt.program import Precision, Spec
-from gt.transport.codec import Buffer
+from gt.transport.messages import Buffer
 from gt.worker.run.store import Array, Entry
 
 Scalars = tuple[Any, ...]  #: The numbers (and bytes) of one call.
@@ -155,10 +155,11 @@ class Engine(ABC):
         """The in-place form for many uses at once: (rows of arrays, *numbers) -> all results, row by row."""
         return None
 
+    @abstractmethod
     def whole(self, run: Callable[..., Any], steps: Sequence[KernelUse]) -> Callable[..., Any]:
-        """The function of a whole program and its steps (see executor.py), as the engine wants it to be called: jax
-        compiles what repeats. Where it fails it must raise from `run`, whose lines tell the instruction."""
-        return run
+        """The function of a whole program and its steps (see executor.py), as the engine wants it to be called: most
+        return `run`, jax compiles what repeats. Where it fails it must raise from `run`, whose lines tell the
+        instruction."""
 
     def set_precision(self, precision: Precision) -> None:
         """Set how exactly float32 is computed from here on. An engine may always be more exact."""
@@ -203,9 +204,9 @@ class Engine(ABC):
     @abstractmethod
     def passed(self, mark: Mark, wait: bool = False) -> bool: ...
 
+    @abstractmethod
     def use(self, session: int) -> None:
         """What follows is work of this session: on a device it has its own stream."""
-        return
 
     def leave(self, session: int) -> None:
         """This session has ended. Any thread may say so."""

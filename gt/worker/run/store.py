@@ -6,12 +6,12 @@ Law 2: an id never loses its value because a call that should have replaced it f
        old array, tainted by that call: a call that uses it before the client knows of the failure fails too.
 Law 3: a poisoned id has no array, only the failure of the call that should have made it.
 Law 4: id 0 is an empty array. It exists from the first call on that several workers run together, and is never
-       dropped. A worker gets it as input where other workers hold all of a tensor.
+       freed. A worker gets it as input where other workers hold all of a tensor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from gt import dtypes
@@ -23,28 +23,17 @@ NOTHING = spec((0,), dtypes.uint8)
 POISON = 1 << 62  #: The taint of an entry without a value: no acknowledgement reaches it.
 
 
+@dataclass(slots=True, eq=False)
 class Entry:
     """One tensor of a session."""
 
-    __slots__ = ("array", "below", "failure", "root", "shared", "spec", "taint")
-
-    def __init__(
-        self,
-        spec: Spec,
-        array: Array | None,
-        taint: int = 0,
-        root: int = 0,
-        failure: Failure | None = None,
-        shared: bool = False,
-    ) -> None:
-        self.spec = spec
-        self.array = array
-        #: 0: a good value. Otherwise only calls that acknowledge call `taint` as failed may use it.
-        self.taint = taint
-        self.root = root  #: The call that failed first; 0: an upload, not a call.
-        self.failure = failure  #: Set wherever taint is.
-        self.shared = shared
-        self.below = -1  #: Its elements are known to be in [0, below); -1: nothing is known.
+    spec: Spec
+    array: Array | None
+    taint: int = 0  #: 0: a good value. Otherwise only calls that acknowledge call `taint` as failed may use it.
+    root: int = 0  #: The call that failed first; 0: an upload, not a call.
+    failure: Failure | None = None  #: Set wherever taint is.
+    shared: bool = False
+    below: int = -1  #: Its elements are known to be in [0, below); -1: nothing is known.
 
     @property
     def poisoned(self) -> bool:
@@ -101,9 +90,3 @@ class Store:
         """Something else reads this entry's array from now on: a call that replaces it must not write to it."""
         entry.shared = True
         self.version += 1
-
-    def drop(self, ids: Iterable[int]) -> None:
-        """Forget these ids; unknown ones are ignored."""
-        for id in ids:
-            if id:
-                self.entries.pop(id, None)

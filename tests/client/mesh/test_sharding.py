@@ -14,8 +14,8 @@ import pytest
 import gt
 from gt import dtypes, layout
 from gt.client.mesh.drawing import drawing
-from gt.client.session.gathering import assemble
 from gt.client.session.session import Session
+from gt.client.session.transfers import assemble
 from gt.errors import ArgumentError, DTypeError, FunctionError, ServerError, ShapeError, WorkerError
 from gt.program import spec
 from gt.transport.messages import (

@@ -16,7 +16,6 @@ from gt import config
 from gt.client.programs.pending import use
 from gt.client.programs.tree import NODE_NBYTES, Tree
 from gt.client.record import recorder as recording
-from gt.client.record import thread
 from gt.client.record.recorder import recorder
 from gt.client.session.session import Session
 from gt.client.session.timer import IDLE_S, MARK_S, may_doze, tick
@@ -271,7 +270,7 @@ def test_a_long_loop_without_reads_is_few_programs(session: Session) -> None:
     assert x.tolist() == pytest.approx([_recurrence(5_000)] * 2)
     assert session.defined - start <= 3
     assert session.seq - calls >= 2
-    assert session.tree.nodes <= 2 * thread.CAP + 100
+    assert session.tree.nodes <= 2 * recording.CAP + 100
 
 
 def _recurrence(n: int) -> float:
@@ -285,7 +284,7 @@ def test_a_loop_with_a_period_of_its_own_length_repeats_its_programs(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A period that does not divide the cap: programs end at its edge and are the same from then on."""
-    monkeypatch.setattr(thread, "CAP", 100)
+    monkeypatch.setattr(recording, "CAP", 100)
     x, w = gt.ones(3, dtype=gt.float64), gt.full((3,), 0.5, dtype=gt.float64)
     made(x, w)
     start = session.defined
@@ -312,8 +311,8 @@ def test_a_loop_over_layers_below_the_cap_is_not_cut(session: Session) -> None:
 
 def test_held_inputs_end_the_program(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """Data that only the pending program holds does not pile up."""
-    assert thread.HELD_NBYTES == 64 << 20
-    monkeypatch.setattr(thread, "HELD_NBYTES", 1 << 20)
+    assert recording.HELD_NBYTES == 64 << 20
+    monkeypatch.setattr(recording, "HELD_NBYTES", 1 << 20)
     total = gt.zeros((), dtype=gt.float64)
     made(total)
     calls, most = session.seq, 0
@@ -328,7 +327,7 @@ def test_held_inputs_end_the_program(session: Session, monkeypatch: pytest.Monke
 
 
 def test_inputs_that_others_hold_do_not_count(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread, "HELD_NBYTES", 1 << 20)
+    monkeypatch.setattr(recording, "HELD_NBYTES", 1 << 20)
     ws = [gt.from_numpy(np.ones(1 << 15)) for _ in range(8)]
     made(*ws)
     calls, total = session.seq, 0.0
@@ -742,7 +741,7 @@ def test_a_call_and_its_fetch_travel_as_one(session: Session, monkeypatch: pytes
 
 def test_a_step_of_a_large_model_is_one_program(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an optimizer writes over is held by the pending program alone, but costs no memory."""
-    monkeypatch.setattr(thread, "HELD_NBYTES", 1 << 20)
+    monkeypatch.setattr(recording, "HELD_NBYTES", 1 << 20)
     w = [gt.zeros(1 << 16, requires_grad=True) for _ in range(8)]
     optimizer = gt.optim.AdamW(w, lr=0.1)
     for _ in range(3):

@@ -15,7 +15,6 @@ import pytest
 import gt
 from gt.client.programs.pending import use
 from gt.client.record import recorder as recording
-from gt.client.record import thread
 from gt.client.session.session import Session
 from tests.beside_torch import Story, arrays, each, same, stories
 from tests.client.conftest import run_threads
@@ -75,7 +74,7 @@ def compare_op_by_op(story: Story, session: Session, monkeypatch: pytest.MonkeyP
 
     kit, got = run(session)
     with monkeypatch.context() as patch, using(Cluster().client()) as other:
-        patch.setattr(thread, "CAP", 1)
+        patch.setattr(recording, "CAP", 1)
         slow, want = run(other)
     assert slow.calls[-1] > 10 * kit.calls[-1]
     same(got, want, rtol=1e-12, atol=1e-14)
