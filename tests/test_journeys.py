@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from . import journeys
 
 
@@ -33,3 +36,12 @@ def test_a_sharded_product_is_planned() -> None:
 def test_journeys_stay_short() -> None:
     assert len(journeys.backward()) <= 18
     assert len(journeys.failure()) <= 34
+
+
+def test_the_map_tells_the_journeys() -> None:
+    """docs/map.md lists, for each journey, exactly the files that a real run visits, in its order."""
+    _, *sections = (Path(__file__).parent.parent / "docs" / "map.md").read_text().split("\n## ")
+    told = [re.findall(r"^\d+\. `(gt/[\w/]+\.py)`: \S", section, re.MULTILINE) for section in sections]
+    followed = [list(journey()) for journey in journeys.JOURNEYS.values()]
+    assert told == followed
+    assert [int(n) for n in re.findall(r" (\d+) files\.\n", "".join(sections))] == list(map(len, followed))

@@ -20,6 +20,7 @@ import gt
 from gt import config, nn, optim
 from gt.client.compat import arguments
 from gt.nn import functional
+from tests.lines import core
 
 from . import packages
 from .packages import within
@@ -290,6 +291,13 @@ def test_a_file_is_one_concept(file: Path) -> None:
     assert ast.get_docstring(tree), f"{file} does not say what it is"
     assert file.stem not in ("utils", "util", "helpers", "helper", "common", "misc", "base", "manager", "handler")
     assert not re.search(r"\b(TODO|FIXME|XXX|HACK)\b", text)
+
+
+def test_the_core_is_as_large_as_the_readme_says() -> None:
+    """A stranger reads the core in a weekend; the number in README.md is a promise that it does not grow unnoticed."""
+    (said,) = re.findall(r"The core has ([\d,]+) lines", (ROOT / "README.md").read_text())
+    promised = int(said.replace(",", ""))
+    assert 0.97 * promised <= core() <= promised
 
 
 def test_docs_are_named_as_they_are_linked() -> None:
