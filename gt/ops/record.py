@@ -194,6 +194,11 @@ def op(name: str, doc: str, **fields: Any) -> Op:
     return record
 
 
+def each_of(*cases: Any, **attrs: Any) -> list[Sample]:
+    """Samples with the same attributes. A case is the operand, or a tuple of operands."""
+    return [(case if isinstance(case, tuple) else (case,), dict(attrs)) for case in cases]
+
+
 def fill(like: Any, value: float, shape: tuple[int, ...], dtype: DType) -> Any:
     """A new constant, recorded by whoever made `like`; nothing of `like` is read."""
     return like._apply(TABLE["full"], (value,), {"shape": shape, "dtype": dtype.name})

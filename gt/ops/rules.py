@@ -26,10 +26,12 @@ Shape = tuple[int, ...]
 # -- operands --------------------------------------------------------------------------------
 
 
-def tensor(op: str, *operands: Spec) -> None:
+def tensor(op: str, *operands: Spec) -> Any:
+    """Tensors, not numbers. Returns the first operand, if there is one; so do `floating`, `floats` and `index`."""
     for x in operands:
         if x.weak:
             raise ArgumentError(f"{op}: expected a tensor, got a number")
+    return operands[0] if operands else None
 
 
 def number(op: str, *operands: Spec) -> None:
@@ -52,10 +54,17 @@ def either(op: str, *operands: Spec) -> None:
         raise ArgumentError(f"{op}: expected a number or a tensor, got bytes")
 
 
-def floating(op: str, *operands: Spec) -> None:
+def floating(op: str, *operands: Spec) -> Any:
     for x in operands:
         if not x.dtype.is_floating_point:
             raise DTypeError(f"{op}: expected a floating-point dtype, got {x.dtype.name}; cast first, as in x.float()")
+    return operands[0] if operands else None
+
+
+def floats(op: str, *operands: Spec) -> Any:
+    """Floating-point tensors."""
+    tensor(op, *operands)
+    return floating(op, *operands)
 
 
 def not_bool(op: str, dtype: DType, cure: str = "cast first, as in x.int()") -> None:
@@ -73,12 +82,13 @@ def same_dtype(op: str, a: Spec, b: Spec) -> None:
         raise DTypeError(f"{op}: expected one dtype, got {a.dtype.name} and {b.dtype.name}; cast one of them")
 
 
-def index(op: str, *operands: Spec) -> None:
+def index(op: str, *operands: Spec) -> Any:
     """Tensors that hold positions."""
     tensor(op, *operands)
     for x in operands:
         if x.dtype is not dtypes.int64 and x.dtype is not dtypes.int32:
             raise DTypeError(f"{op}: an index must be int64 or int32, got {x.dtype.name}; cast it, as in i.long()")
+    return operands[0] if operands else None
 
 
 # -- attributes ------------------------------------------------------------------------------

@@ -21,12 +21,12 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from gt.dtypes import BOOL, INT, DType
 from gt.errors import ProgramError
-from gt.ops.record import TABLE, Op
+from gt.ops.record import TABLE, Op, op
 from gt.program import Spec
 
 Dim = tuple[str, ...]  #: the factors of one dimension, major first; () is a dimension of size one
@@ -265,6 +265,10 @@ def pointwise(*specs: Spec, **attrs: Any) -> str:
     return f"{', '.join(values)} -> {' '.join(a if m != 1 else '1' for a, m in zip(names, sizes, strict=True))}"
 
 
+#: Makes the record of an op with this rule.
+pointwise_op = partial(op, factors=pointwise)
+
+
 def along(*names: str) -> Any:
     """Operands and results of one shape, of which the dimensions in these attributes must be whole."""
 
@@ -302,6 +306,10 @@ def leading(count: int) -> Any:
         return f"{', '.join('' if s.weak else f'{batch} ...' for s in specs)} -> {batch} ..."
 
     return rule
+
+
+#: Makes the record of an op on matrices: batches may be split, matrices must be whole.
+matrix_op = partial(op, factors=leading(2))
 
 
 def reducing(kind: str) -> Any:

@@ -118,7 +118,7 @@ def test_a_slice_never_leaves_its_tensor(any_engine: Any) -> None:
 
 def test_bytes_of_the_wrong_length_are_refused(any_engine: Any) -> None:
     kernel = any_engine.kernel(TABLE["data"], {"shape": (2,), "dtype": "float32"}, [SCALARS["d"]])
-    with pytest.raises(ValueError, match=r"data: 7 bytes for float32 of shape \(2,\), which has 8"):
+    with pytest.raises(ValueError, match=r"data: float32 of shape \(2,\) needs 8 bytes, got 7"):
         kernel(b"1234567")
 
 

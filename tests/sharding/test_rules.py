@@ -103,8 +103,13 @@ def test_the_language() -> None:
 
 def test_a_rule_that_does_not_fit_its_op_is_refused() -> None:
     x = spec_of(np.zeros((4, 6)))
-    for factors, said in [("a -> a", "is not of"), ("a a -> a a", "makes 4"), ("(a=5 b) c -> (a b) c", "cuts"),
-                          ("(a b) c -> (a b) c", "open"), ("a b, a -> a b", "is not of")]:  # fmt: skip
+    for factors, said in [
+        ("a -> a", "does not fit"),
+        ("a a -> a a", "gives a size 4"),
+        ("(a=5 b) c -> (a b) c", "needs a dimension"),
+        ("(a b) c -> (a b) c", "does not determine"),
+        ("a b, a -> a b", "does not fit"),
+    ]:
         with pytest.raises(ProgramError, match=said):
             bind(replace(TABLE["relu"], factors=factors), [x], [x], {})
 

@@ -5,7 +5,7 @@ They call the recorder directly: of all that users write these run most often.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from gt.client.compat.arguments import shown
@@ -25,148 +25,69 @@ METHODS = [
     "__rmod__", "__rmul__", "__ror__", "__rpow__", "__rrshift__", "__rshift__", "__rsub__", "__rtruediv__", "__rxor__",
     "__setitem__", "__sub__", "__truediv__", "__xor__", "where",
 ]  # fmt: skip
-_ADD, _SUB, _MUL, _DIV = (Kind(TABLE[n], {}) for n in ("add", "sub", "mul", "div"))
-_POW, _MATMUL, _NEG = (Kind(TABLE[n], {}) for n in ("pow", "matmul", "neg"))
-_EQ, _NE, _LT, _LE, _GT, _GE = (Kind(TABLE[n], {}) for n in ("eq", "ne", "lt", "le", "gt", "ge"))
 
 
-def __add__(self: Tensor, other: Any) -> Tensor:
-    return binary(_ADD, self, other)
+def _prefix(name: str) -> Callable[[Tensor], Tensor]:
+    """The operator of one tensor that records this op."""
+    kind = Kind(TABLE[name], {})
+
+    def operator(self: Tensor) -> Tensor:
+        return unary(kind, self)
+
+    return operator
 
 
-def __radd__(self: Tensor, other: Any) -> Tensor:
-    return binary(_ADD, self, other)
+def _infix(name: str) -> Callable[[Tensor, Any], Tensor]:
+    """The operator of two operands, with the tensor on the left."""
+    kind = Kind(TABLE[name], {})
+
+    def operator(self: Tensor, other: Any) -> Tensor:
+        return binary(kind, self, other)
+
+    return operator
 
 
-def __sub__(self: Tensor, other: Any) -> Tensor:
-    return binary(_SUB, self, other)
+def _reflected(name: str) -> Callable[[Tensor, Any], Tensor]:
+    """The operator with the tensor on the right, for a left operand that is not a tensor."""
+    kind = Kind(TABLE[name], {})
+
+    def operator(self: Tensor, other: Any) -> Tensor:
+        return apply(kind, (other, self))
+
+    return operator
 
 
-def __rsub__(self: Tensor, other: Any) -> Tensor:
-    return apply(_SUB, (other, self))
+def _comparison(name: str) -> Callable[[Tensor, Any], Tensor]:
+    """== or !=: Python itself compares with what is neither a tensor nor a number."""
+    kind = Kind(TABLE[name], {})
+
+    def operator(self: Tensor, other: Any) -> Tensor:
+        return binary(kind, self, other) if comparable(other) else NotImplemented
+
+    return operator
 
 
-def __mul__(self: Tensor, other: Any) -> Tensor:
-    return binary(_MUL, self, other)
-
-
-def __rmul__(self: Tensor, other: Any) -> Tensor:
-    return binary(_MUL, self, other)
-
-
-def __truediv__(self: Tensor, other: Any) -> Tensor:
-    return binary(_DIV, self, other)
-
-
-def __rtruediv__(self: Tensor, other: Any) -> Tensor:
-    return apply(_DIV, (other, self))
-
-
-def __floordiv__(self: Tensor, other: Any) -> Tensor:
-    return ew.floor_divide(self, other)
-
-
-def __rfloordiv__(self: Tensor, other: Any) -> Tensor:
-    return ew.floor_divide(other, self)
-
-
-def __mod__(self: Tensor, other: Any) -> Tensor:
-    return ew.remainder(self, other)
-
-
-def __rmod__(self: Tensor, other: Any) -> Tensor:
-    return ew.remainder(other, self)
+__neg__, __abs__, __invert__ = map(_prefix, ("neg", "abs", "bitwise_not"))
+__add__ = __radd__ = _infix("add")
+__mul__ = __rmul__ = _infix("mul")
+__sub__, __truediv__, __floordiv__, __mod__ = map(_infix, ("sub", "div", "floor_divide", "remainder"))
+__rsub__, __rtruediv__, __rfloordiv__, __rmod__ = map(_reflected, ("sub", "div", "floor_divide", "remainder"))
+__matmul__, __lshift__, __rshift__ = map(_infix, ("matmul", "bitwise_left_shift", "bitwise_right_shift"))
+__rmatmul__, __rlshift__, __rrshift__ = map(_reflected, ("matmul", "bitwise_left_shift", "bitwise_right_shift"))
+__and__, __or__, __xor__ = map(_infix, ("bitwise_and", "bitwise_or", "bitwise_xor"))
+__rand__, __ror__, __rxor__ = __and__, __or__, __xor__
+__lt__, __le__, __gt__, __ge__ = map(_infix, ("lt", "le", "gt", "ge"))
+__eq__, __ne__ = map(_comparison, ("eq", "ne"))
+__rpow__ = _reflected("pow")
+__getitem__, __setitem__ = indexing.getitem, indexing.setitem
 
 
 def __pow__(self: Tensor, other: Any) -> Tensor:
     return ew.pow(self, other)
 
 
-def __rpow__(self: Tensor, other: Any) -> Tensor:
-    return apply(_POW, (other, self))
-
-
-def __matmul__(self: Tensor, other: Any) -> Tensor:
-    return binary(_MATMUL, self, other)
-
-
-def __rmatmul__(self: Tensor, other: Any) -> Tensor:
-    return apply(_MATMUL, (other, self))
-
-
-def __neg__(self: Tensor) -> Tensor:
-    return unary(_NEG, self)
-
-
 def __pos__(self: Tensor) -> Tensor:
     return self
-
-
-def __abs__(self: Tensor) -> Tensor:
-    return ew.abs(self)
-
-
-def __invert__(self: Tensor) -> Tensor:
-    return ew.bitwise_not(self)
-
-
-def __and__(self: Tensor, other: Any) -> Tensor:
-    return ew.bitwise_and(self, other)
-
-
-def __or__(self: Tensor, other: Any) -> Tensor:
-    return ew.bitwise_or(self, other)
-
-
-def __xor__(self: Tensor, other: Any) -> Tensor:
-    return ew.bitwise_xor(self, other)
-
-
-__rand__, __ror__, __rxor__ = __and__, __or__, __xor__
-
-
-def __lshift__(self: Tensor, other: Any) -> Tensor:
-    return ew.bitwise_left_shift(self, other)
-
-
-def __rlshift__(self: Tensor, other: Any) -> Tensor:
-    return ew.bitwise_left_shift(other, self)
-
-
-def __rshift__(self: Tensor, other: Any) -> Tensor:
-    return ew.bitwise_right_shift(self, other)
-
-
-def __rrshift__(self: Tensor, other: Any) -> Tensor:
-    return ew.bitwise_right_shift(other, self)
-
-
-def __eq__(self: Tensor, other: Any) -> Tensor:
-    return binary(_EQ, self, other) if comparable(other) else NotImplemented
-
-
-def __ne__(self: Tensor, other: Any) -> Tensor:
-    return binary(_NE, self, other) if comparable(other) else NotImplemented
-
-
-def __lt__(self: Tensor, other: Any) -> Tensor:
-    return binary(_LT, self, other)
-
-
-def __le__(self: Tensor, other: Any) -> Tensor:
-    return binary(_LE, self, other)
-
-
-def __gt__(self: Tensor, other: Any) -> Tensor:
-    return binary(_GT, self, other)
-
-
-def __ge__(self: Tensor, other: Any) -> Tensor:
-    return binary(_GE, self, other)
-
-
-__getitem__ = indexing.getitem
-__setitem__ = indexing.setitem
 
 
 def where(self: Tensor, condition: Any, other: Any) -> Tensor:

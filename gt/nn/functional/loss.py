@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from gt.client.compat import checks
 from gt.client.compat.autocast import autocasts
 from gt.client.functions import elementwise as ew
 from gt.client.functions.reductions import log_softmax
@@ -52,13 +53,17 @@ def same_shape(op: str, input: Tensor, target: Tensor) -> None:
         )
 
 
+def _per_element(op: str, input: Tensor, weight: Any) -> Any:
+    if weight.shape != input.shape:
+        raise ShapeError(f"{op}: weight must have the shape of input {tuple(input.shape)}, got {tuple(weight.shape)}")
+    return weight
+
+
 def _weighted(op: str, input: Tensor, loss: Tensor, weight: Any, reduction: str) -> Tensor:
     """The reduction of losses with a weight per element; the mean divides by the sum of the weights."""
     if weight is None:
         return reduced(loss, reduction)
-    if weight.shape != input.shape:
-        raise ShapeError(f"{op}: weight must have the shape of input {tuple(input.shape)}, got {tuple(weight.shape)}")
-    loss = loss * weight
+    loss = loss * _per_element(op, input, weight)
     return loss.sum() / weight.sum() if reduction == "mean" else reduced(loss, reduction)
 
 
@@ -95,8 +100,7 @@ def smooth_l1_loss(
     reduction: str = "mean", beta: float = 1.0,
 ) -> Tensor:  # fmt: skip
     """d^2 / (2 beta) where d = |input - target| is below beta, else d - beta / 2."""
-    if beta < 0:
-        raise ArgumentError(f"smooth_l1_loss: beta must be >= 0, got {beta}")
+    checks.at_least("smooth_l1_loss", "beta", beta, 0)
     if beta == 0:
         return l1_loss(input, target, size_average, reduce, reduction)
     reduction = reduction_of("smooth_l1_loss", reduction, size_average, reduce)
@@ -109,18 +113,11 @@ def huber_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Any = None
 ) -> Tensor:
     """d^2 / 2 where d = |input - target| is below delta, else delta * (d - delta / 2)."""
-    if delta <= 0:
-        raise ArgumentError(f"huber_loss: delta must be > 0, got {delta}")
+    checks.positive("huber_loss", "delta", delta)
     reduction = reduction_of("huber_loss", reduction)
     d = (input - target).abs()
     loss = ew.where(d < delta, d * d * 0.5, (d - 0.5 * delta) * delta)
-    if weight is None:
-        return reduced(loss, reduction)
-    if weight.shape != input.shape:
-        raise ShapeError(
-            f"huber_loss: weight must have the shape of input {tuple(input.shape)}, got {tuple(weight.shape)}"
-        )
-    return reduced(loss * weight, reduction)
+    return reduced(loss if weight is None else loss * _per_element("huber_loss", input, weight), reduction)
 
 
 @autocasts(FLOAT32)
@@ -148,8 +145,7 @@ def gaussian_nll_loss(
     """The negative log-likelihood of normally distributed targets with mean `input` and variance max(var, eps)."""
     reduction = reduction_of("gaussian_nll_loss", reduction)
     if isinstance(var, (int, float)):
-        if var < 0:
-            raise ArgumentError(f"gaussian_nll_loss: var must be >= 0, got {var}")
+        checks.at_least("gaussian_nll_loss", "var", var, 0)
         var = input.detach() * 0.0 + float(var)
     if var.shape != input.shape:
         if var.shape == input.shape[:-1]:

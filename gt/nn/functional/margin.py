@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gt.client.compat import checks
 from gt.client.compat.autocast import autocasts
 from gt.client.functions import creation
 from gt.client.functions import elementwise as ew
@@ -149,8 +150,7 @@ def _triplet(
     op: str, anchor: Tensor, positive: Tensor, negative: Tensor, distance: Callable[[Tensor, Tensor], Tensor],
     margin: float, swap: bool, reduction: str,
 ) -> Tensor:  # fmt: skip
-    if margin <= 0:
-        raise ArgumentError(f"{op}: margin must be > 0, got {margin}")
+    checks.positive(op, "margin", margin)
     if not anchor.ndim == positive.ndim == negative.ndim:
         shapes = ", ".join(str(tuple(x.shape)) for x in (anchor, positive, negative))
         raise ShapeError(f"{op}: anchor, positive and negative must have the same number of dimensions, got {shapes}")

@@ -14,7 +14,7 @@ import numpy as np
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.record import FLOAT32_ON_CUDA, TABLE, Op, Rng, Sample, conj, op, ops
-from gt.ops.sharding import pointwise
+from gt.ops.sharding import pointwise, pointwise_op
 from gt.program import Spec
 
 _SIZES: list[tuple[int, ...]] = [(3, 4), (), (0, 2)]
@@ -80,11 +80,10 @@ def _activation(
     is zero."""
     expected = tuple(attrs[0])
     dx_name = f"{name}_dx"
-    op(
+    pointwise_op(
         dx_name,
         f"The gradient of {name}.",
         infer=_like_gradient(dx_name, expected),
-        factors=pointwise,
         linear=((0,),),
         vjp=(lambda u, z, g, x, **a: TABLE[dx_name](u, x, **a), second),
         compose=dx,
@@ -96,11 +95,10 @@ def _activation(
         f = forward(torch) if forward else getattr(torch.nn.functional, name)
         return partial(f, **a) if a else f
 
-    return op(
+    return pointwise_op(
         name,
         doc,
         infer=infer or _infer(name, expected),
-        factors=pointwise,
         public=True,
         vjp=(lambda g, y, x, **a: TABLE[dx_name](g, x, **a),),
         compose=compose,
@@ -115,11 +113,10 @@ def _activation(
 
 def _from_result(name: str, compose: Any, by_y: Any, torch_kernel: Any) -> Op:
     dx_name = f"{name}_dx"
-    return op(
+    return pointwise_op(
         dx_name,
         f"The gradient of {name}, from its result.",
         infer=_like_gradient(dx_name),
-        factors=pointwise,
         linear=((0,),),
         vjp=(lambda u, z, g, y: TABLE[dx_name](u, y), by_y),
         compose=compose,
@@ -155,11 +152,10 @@ def _infer_relu(x: Spec) -> Spec:
     return x
 
 
-relu = op(
+relu = pointwise_op(
     "relu",
     "x where x > 0, else 0.",
     infer=_infer_relu,
-    factors=pointwise,
     vjp=(lambda g, y, x: ops.relu_dx(g, y),),
     kernels={"array": lambda xp, x: xp.maximum(x, xp.zeros((), x.dtype))},
     samples=_reals,
@@ -290,12 +286,11 @@ softplus = _activation(
     autocast=FLOAT32_ON_CUDA,
 )
 
-logsigmoid = op(
+logsigmoid = pointwise_op(
     "logsigmoid",
     "The logarithm of sigmoid(x), without overflow.",
     public=True,
     infer=_infer("logsigmoid"),
-    factors=pointwise,
     vjp=(lambda g, y, x: g * ops.sigmoid(-x),),
     compose=lambda x: ops.clamp_max(x, 0.0) - ops.log1p(ops.exp(-ops.abs(x))),
     kernels={"torch": lambda torch, site: torch.nn.functional.logsigmoid},
@@ -328,19 +323,16 @@ def _silu_second(u: Any, z: Any, g: Any, x: Any) -> Any:
     return conj(u) * g * conj(s * (1.0 - s) * (x * (1.0 - s * 2.0) + 2.0))
 
 
-def _silu_dx_torch(torch: Any, site: Any) -> Any:
-    return None if site.specs[0].dtype.is_complex else torch.ops.aten.silu_backward.default
-
-
-silu_dx = op(
+silu_dx = pointwise_op(
     "silu_dx",
     "The gradient of silu.",
     infer=_like_gradient("silu_dx", complexes=True),
-    factors=pointwise,
     linear=((0,),),
     vjp=(lambda u, z, g, x: conj(ops.silu_dx(conj(u), x)), _silu_second),
     compose=_silu_dx,
-    kernels={"torch": _silu_dx_torch},
+    kernels={
+        "torch": lambda torch, site: None if site.specs[0].dtype.is_complex else torch.ops.aten.silu_backward.default
+    },
     samples=_pairs,
 )
 

@@ -22,8 +22,7 @@ Sizes = tuple[int, ...]
 
 def _infer(x: Spec, *, sizes: Any) -> tuple[Spec, Spec]:
     name = f"adaptive_max_pool{x.ndim - 2}d"
-    rules.tensor(name, x)
-    rules.floating(name, x)
+    rules.floats(name, x)
     if not 3 <= x.ndim <= 5 or 0 in x.shape[2:]:
         raise ShapeError(f"{name}: expected an input (batch, channels, 1 to 3 sizes > 0), got shape {x.shape}")
     shape = (*x.shape[:2], *rules.shape(name, rules.ints(name, "output_size", sizes, x.ndim - 2)))

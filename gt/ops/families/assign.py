@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from gt.ops import rules
-from gt.ops.record import Site, fill, op
-from gt.ops.sharding import pointwise
+from gt.ops.record import Site, fill
+from gt.ops.sharding import pointwise_op
 from gt.program import Spec
 
 
@@ -35,21 +35,16 @@ def _assign_graph(torch: Any, site: Site) -> Any:
     return lambda old, value: value.to(dtype).expand(shape).clone(memory_format=torch.contiguous_format)
 
 
-def _assign_inplace(torch: Any, site: Site) -> Any:
-    return torch.Tensor.fill_ if site.specs[1].weak else torch.Tensor.copy_
-
-
-assign = op(
+assign = pointwise_op(
     "assign",
     "The tensor `new`, expanded to the shape and cast to the dtype of `old`, which it replaces.",
     infer=_infer_assign,
-    factors=pointwise,
     linear=lambda old, new: ((1,),) if old.dtype is new.dtype else (),
     vjp=(lambda g, y, old, new: fill(g, 0.0, old.shape, g.dtype), lambda g, y, old, new: g),
     kernels={
         "array": lambda xp, old, new: xp.broadcast_to(xp.asarray(new), old.shape).astype(old.dtype),
         "torch": _assign_torch,
-        "torch_inplace": _assign_inplace,
+        "torch_inplace": lambda torch, site: torch.Tensor.fill_ if site.specs[1].weak else torch.Tensor.copy_,
         "torch_graph": _assign_graph,
     },
     inplace=(0,),

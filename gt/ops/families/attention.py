@@ -61,8 +61,7 @@ def _infer_d(
     g: Spec, q: Spec, k: Spec, v: Spec, out: Spec, total: Spec, *mask: Spec, causal: Any, scale: Any
 ) -> tuple[Spec, Spec, Spec]:
     _check("attention_d", q, k, v, mask, causal, scale)
-    rules.tensor("attention_d", g, out, total)
-    rules.floating("attention_d", g, out, total)
+    rules.floats("attention_d", g, out, total)
     if not g.shape == out.shape == (*q.shape[:3], v.shape[3]) or total.shape != q.shape[:3]:
         raise ShapeError(f"attention_d: gradient {g.shape} and result {out.shape} do not fit query {q.shape}")
     return q, k, v

@@ -13,36 +13,15 @@ import numpy as np
 
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
-from gt.ops.families.norm import (
-    NARROW,
-    Form,
-    Shape,
-    affine_samples,
-    averaged,
-    backward,
-    cast,
-    check_affine,
-    forward,
-    gradient_samples,
-    gradients,
-    infer_gradients,
-    kept,
-    per_channel,
-    reshape,
-    results,
-    scaled,
-    seen,
-    to_dtype,
-    torch_gradients,
-    wide_dtype,
-)
+from gt.ops.families import norm
+from gt.ops.families.norm import NARROW, Form, Shape, cast, kept, reshape, scaled, seen, wide_dtype
 from gt.ops.record import Rng, Sample, Site, op, ops
 from gt.ops.sharding import letters
 from gt.program import Spec, spec
 
 
 def _batched(shape: Shape) -> Form:
-    return Form(shape, (0, *range(2, len(shape))), shape[1:2], shape[1:2], per_channel(shape))
+    return Form(shape, (0, *range(2, len(shape))), shape[1:2], shape[1:2], norm.per_channel(shape))
 
 
 def _channels(name: str, x: Spec) -> Shape:
@@ -59,30 +38,29 @@ def _infer_batch_norm(x: Spec, *rest: Spec, running: Any, eps: Any) -> tuple[Spe
     rules.tensor("batch_norm", x)
     channels = _channels("batch_norm", x)
     old, affine = _split(rules.flag("batch_norm", "running", running), rest)
-    check_affine("batch_norm", x, affine, channels, eps)
+    norm.check_affine("batch_norm", x, affine, channels, eps)
     if running and len(old) < 3:
         raise ArgumentError("batch_norm: expected a running mean, a running variance and a momentum")
     if x.size and x.size == x.shape[1]:
         raise ShapeError(f"batch_norm: expected more than one value per channel when training, got shape {x.shape}")
     for what, s in zip(("running_mean", "running_var"), old, strict=False):
-        rules.tensor("batch_norm", s)
-        rules.floating("batch_norm", s)
+        rules.floats("batch_norm", s)
         if s.shape != channels:
             raise ShapeError(f"batch_norm: {what} must have shape {channels} for an input {x.shape}, got {s.shape}")
     if running and (old[2].shape or not old[2].dtype.is_floating_point):
         raise ArgumentError("batch_norm: momentum must be a float, or a float tensor without dimensions")
-    return (*results(x, _batched(x.shape), 2), *old[:2])
+    return (*norm.results(x, _batched(x.shape), 2), *old[:2])
 
 
 def _batch_norm(x: Any, *rest: Any, running: bool, eps: float) -> tuple[Any, ...]:
     old, affine = _split(running, rest)
     form = _batched(x.shape)
-    y, mean, rstd = forward(x, affine, form, eps)
+    y, mean, rstd = norm.forward(x, affine, form, eps)
     if not running:
         return y, mean, rstd
     momentum = old[2]
     c = seen(x, form) - reshape(mean, kept(form))
-    var = reshape(averaged(c * c, form), form.stats) * _unbiased(x.shape)
+    var = reshape(norm.averaged(c * c, form), form.stats) * _unbiased(x.shape)
     pairs = zip(old, (mean, var), strict=False)
     return y, mean, rstd, *(cast(r + (cast(new, r.dtype) - r) * momentum, r.dtype) for r, new in pairs)
 
@@ -95,7 +73,7 @@ def _unbiased(shape: Shape) -> float:
 def _batch_norm_vjp(g: Any, y: Any, x: Any, *rest: Any, running: bool, eps: float) -> list[Any]:
     old, affine = _split(running, rest)
     form = _batched(x.shape)
-    dx, *dws = gradients(g[:3], y, x, affine, form, lambda *a: ops.batch_norm_d(*a, eps=eps))
+    dx, *dws = norm.gradients(g[:3], y, x, affine, form, lambda *a: ops.batch_norm_d(*a, eps=eps))
     if not running:
         return [dx, *dws]
     # Only gradients of gradients and the tests ask for those of the running values.
@@ -124,12 +102,12 @@ def _batch_norm_torch(torch: Any, site: Site, *, running: bool, eps: float) -> A
     cast_x = x.dtype in NARROW and site.device == "cpu"  # CUDA takes a narrow x with wide weights
 
     def plain(x: Any, w: Any = None, b: Any = None) -> Any:
-        y, mean, rstd = f(x.to(wide) if cast_x else x, *to_dtype(wide, w, b), None, None, True, 0.0, eps)
+        y, mean, rstd = f(x.to(wide) if cast_x else x, *norm.to_dtype(wide, w, b), None, None, True, 0.0, eps)
         return y.to(own), mean, rstd
 
     def updating(x: Any, mean: Any, var: Any, momentum: Any, w: Any = None, b: Any = None) -> Any:
         x = x.to(wide) if cast_x else x
-        mean, var, w, b = to_dtype(wide, mean.detach(), var.detach(), w, b)
+        mean, var, w, b = norm.to_dtype(wide, mean.detach(), var.detach(), w, b)
         if by_value:
             new = [mean.clone(), var.clone()]  # torch overwrites them
             y, *stats = f(x, w, b, *new, True, momentum, eps)
@@ -151,19 +129,19 @@ def _batch_norm_d_torch(torch: Any, site: Site, *, eps: float) -> Any:
     f, wide = torch.ops.aten.native_batch_norm_backward.default, getattr(torch, wide_dtype(site.specs[1].dtype).name)
 
     def backward(g: Any, x: Any, stats: Any, w: Any, mask: Any) -> Any:
-        return f(g, x, *to_dtype(wide, w), None, None, *stats, True, eps, mask)
+        return f(g, x, *norm.to_dtype(wide, w), None, None, *stats, True, eps, mask)
 
-    return torch_gradients(torch, site, 2, backward)
+    return norm.torch_gradients(torch, site, 2, backward)
 
 
 def _batch_norm_samples(rng: Rng) -> list[Sample]:
     cases: list[Sample] = []
     for shape in [(4, 3), (2, 3, 2, 2), (0, 3)]:
-        for x, *affine in affine_samples(rng, shape, (3,)):
+        for x, *affine in norm.affine_samples(rng, shape, (3,)):
             cases.append(((x, *affine), {"running": False, "eps": 1e-5}))
             old = rng.normal(size=3), rng.uniform(0.5, 2, size=3)
             cases.append(((x, *old, 0.1, *affine), {"running": True, "eps": 1e-3}))
-    x, *affine = affine_samples(rng, (3, 2, 2), (2,))[2]
+    x, *affine = norm.affine_samples(rng, (3, 2, 2), (2,))[2]
     cases.append(((x, rng.normal(size=2), np.ones(2), np.array(0.25), *affine), {"running": True, "eps": 1e-5}))
     return cases
 
@@ -190,7 +168,7 @@ def _infer_batch_norm_d(g: Spec, x: Spec, mean: Spec, rstd: Spec, *weight: Spec,
     if type(eps) not in (int, float):
         raise ArgumentError(f"batch_norm_d: eps must be a number, got {rules.shown(eps)}")
     form = _batched((*x.shape, *_channels("batch_norm_d", x))[: x.ndim])
-    return infer_gradients("batch_norm_d", g, x, (mean, rstd), weight, form)
+    return norm.infer_gradients("batch_norm_d", g, x, (mean, rstd), weight, form)
 
 
 batch_norm_d = op(
@@ -202,9 +180,9 @@ batch_norm_d = op(
     ),
     linear=((0,),),
     vjp=None,
-    compose=lambda g, x, mean, rstd, *weight, eps: backward(g, x, (mean, rstd), weight, _batched(x.shape)),
+    compose=lambda g, x, mean, rstd, *weight, eps: norm.backward(g, x, (mean, rstd), weight, _batched(x.shape)),
     kernels={"torch": _batch_norm_d_torch},
-    samples=lambda rng: gradient_samples(
+    samples=lambda rng: norm.gradient_samples(
         [s for s in _batch_norm_samples(rng) if not s[1]["running"]], lambda s, a: _batched(s), 2, ("running",)
     ),
 )
@@ -213,10 +191,9 @@ batch_norm_d = op(
 def _infer_batch_norm_eval(x: Spec, mean: Spec, var: Spec, *affine: Spec, eps: Any) -> Spec:
     rules.tensor("batch_norm", x)
     channels = _channels("batch_norm", x)
-    check_affine("batch_norm", x, affine, channels, eps)
+    norm.check_affine("batch_norm", x, affine, channels, eps)
     for what, s in (("running_mean", mean), ("running_var", var)):
-        rules.tensor("batch_norm", s)
-        rules.floating("batch_norm", s)
+        rules.floats("batch_norm", s)
         if s.shape != channels:
             raise ShapeError(f"batch_norm: {what} must have shape {channels} for an input {x.shape}, got {s.shape}")
     return x
@@ -236,7 +213,7 @@ def _batch_norm_eval_torch(torch: Any, site: Site, *, eps: float) -> Any:
     f, kind = torch.native_batch_norm, getattr(torch, x.dtype.name)
 
     def kernel(x: Any, mean: Any, var: Any, w: Any = None, b: Any = None) -> Any:
-        mean, var, w, b = to_dtype(kind, mean, var, w, b)
+        mean, var, w, b = norm.to_dtype(kind, mean, var, w, b)
         return f(x, w, b, mean, var, False, 0.0, eps)[0]
 
     return kernel
@@ -258,6 +235,6 @@ batch_norm_eval = op(
     samples=lambda rng: [
         ((x, rng.normal(size=3), rng.uniform(0.5, 2, size=3), *affine), {"eps": 1e-5})
         for shape in [(4, 3), (2, 3, 2, 2), (0, 3)]
-        for x, *affine in affine_samples(rng, shape, (3,))
+        for x, *affine in norm.affine_samples(rng, shape, (3,))
     ],
 )

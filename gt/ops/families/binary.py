@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,8 @@ from gt import dtypes
 from gt.dtypes import DType
 from gt.errors import DTypeError
 from gt.ops import rules
-from gt.ops.record import FLOAT32_ON_CUDA, Autocast, Op, Rng, Sample, Site, conj, fill, op, ops
-from gt.ops.sharding import pointwise
+from gt.ops.record import FLOAT32_ON_CUDA, Autocast, Op, Rng, Sample, Site, conj, fill, ops
+from gt.ops.sharding import pointwise_op
 from gt.program import Spec, spec
 
 
@@ -49,29 +50,25 @@ def _infer_sub(a: Spec, b: Spec) -> Spec:
     return spec(rules.broadcast("sub", a.shape, b.shape), dtypes.promote((a, b)))
 
 
-def _torch(name: str, swapped: str | None, number_right: bool, number_left: bool) -> Any:
+def _torch(name: str, swapped: str | None, number_right: bool, number_left: bool, torch: Any, site: Site) -> Any:
     """`swapped`: the function that takes the same operands the other way round."""
-
-    def make(torch: Any, site: Site) -> Any:
-        f = getattr(torch, name)
-        a, b = site.specs
-        if dtypes.float16 in (a.dtype, b.dtype) and dtypes.promote((a, b)).is_complex:
-            wide = getattr(torch, dtypes.promote((a, b)).name)  # torch would compute in complex32, which GT has not
-            return lambda a, b: f(a.to(wide), b.to(wide))
-        if (not a.weak and not b.weak) or (b.weak and number_right) or (a.weak and number_left):
-            return f
-        if a.weak and swapped is not None and number_right:
-            turned = getattr(torch, swapped)
-            return lambda s, x: turned(x, s)
-        scalar, common = torch.scalar_tensor, getattr(torch, dtypes.promote((a, b)).name)
-        # A tensor without dimensions may stay on the host, but not for these functions.
-        here = name.startswith("logical") or name in ("gcd", "lcm", "logaddexp", "logaddexp2", "nextafter")
-        device = site.device if here else "cpu"
-        if a.weak:
-            return lambda s, x: f(scalar(s, dtype=common, device=device), x)
-        return lambda x, s: f(x, scalar(s, dtype=common, device=device))
-
-    return make
+    f = getattr(torch, name)
+    a, b = site.specs
+    if dtypes.float16 in (a.dtype, b.dtype) and dtypes.promote((a, b)).is_complex:
+        wide = getattr(torch, dtypes.promote((a, b)).name)  # torch would compute in complex32, which GT has not
+        return lambda a, b: f(a.to(wide), b.to(wide))
+    if (not a.weak and not b.weak) or (b.weak and number_right) or (a.weak and number_left):
+        return f
+    if a.weak and swapped is not None and number_right:
+        turned = getattr(torch, swapped)
+        return lambda s, x: turned(x, s)
+    scalar, common = torch.scalar_tensor, getattr(torch, dtypes.promote((a, b)).name)
+    # A tensor without dimensions may stay on the host, but not for these functions.
+    here = name.startswith("logical") or name in ("gcd", "lcm", "logaddexp", "logaddexp2", "nextafter")
+    device = site.device if here else "cpu"
+    if a.weak:
+        return lambda s, x: f(scalar(s, dtype=common, device=device), x)
+    return lambda x, s: f(x, scalar(s, dtype=common, device=device))
 
 
 def reals(rng: Rng, positive: bool = False) -> list[Sample]:
@@ -117,15 +114,14 @@ def binary(
     **more: Any,
 ) -> Op:
     """An op of two operands. `array` is its kernel, if numpy has no function of that name."""
-    return op(
+    return pointwise_op(
         name,
         doc,
         infer=infer or infer_pair(name, result),
-        factors=pointwise,
         vjp=vjp,
         kernels={
             "array": array or (lambda xp, a, b: getattr(xp, name)(a, b)),
-            "torch": _torch(name, swapped, number_right, number_left),
+            "torch": partial(_torch, name, swapped, number_right, number_left),
         },
         promote=True,
         samples=samples,
@@ -235,11 +231,10 @@ def _infer_pow_da(a: Spec, b: Spec) -> Spec:
     return infer_pair("pow_da", _refuse("pow_da", complexes=False, integers=True))(a, b)
 
 
-pow_da = op(
+pow_da = pointwise_op(
     "pow_da",
     "The derivative of pow with respect to its base: b * a ** (b - 1), and 0 where b is 0.",
     infer=_infer_pow_da,
-    factors=pointwise,
     vjp=(
         lambda u, z, a, b: u * conj(ops.pow_da(a, b - 1) * b),
         lambda u, z, a, b: u * conj(ops.pow(a, b - 1) + ops.pow_db(a, b - 1) * b),
@@ -266,11 +261,10 @@ def _pow_db_torch(torch: Any, site: Site) -> Any:
     return _as_tensors(torch, site, kernel)
 
 
-pow_db = op(
+pow_db = pointwise_op(
     "pow_db",
     "The derivative of pow with respect to its exponent: a ** b * log(a), and 0 where a is 0 and b >= 0.",
     infer=infer_pair("pow_db", _refuse("pow_db", complexes=False, integers=True)),
-    factors=pointwise,
     vjp=(
         lambda u, z, a, b: u * conj(ops.pow(a, b - 1) + ops.pow_db(a, b - 1) * b),
         # log(a) as pow_db(a, 0): also where a is a number.
@@ -291,23 +285,25 @@ def _larger(g: Any, a: Any, b: Any) -> Any:
     return ops.where(ops.eq(a, b), g * 0.5, ops.where(ops.lt(a, b), 0.0, g))
 
 
-maximum = binary(
+def _extreme(name: str, doc: str, vjp: Any, samples: Any = with_integers) -> Op:
+    return binary(name, doc, vjp, result=_refuse(name, bools=False), samples=samples, swapped=name, number_right=False)
+
+
+def _with_tie(rng: Rng) -> list[Sample]:
+    return [*with_integers(rng), ((np.array([1.0, 2.0]), np.array([1.0, 3.0])), {})]
+
+
+maximum = _extreme(
     "maximum",
     "The larger of a and b; nan if one of them is nan.",
     (lambda g, y, a, b: _larger(g, a, b), lambda g, y, a, b: _larger(g, b, a)),
-    samples=lambda rng: [*with_integers(rng), ((np.array([1.0, 2.0]), np.array([1.0, 3.0])), {})],
-    result=_refuse("maximum", bools=False),
-    swapped="maximum",
-    number_right=False,
+    _with_tie,
 )
-minimum = binary(
+minimum = _extreme(
     "minimum",
     "The smaller of a and b; nan if one of them is nan.",
     (lambda g, y, a, b: _larger(g, b, a), lambda g, y, a, b: _larger(g, a, b)),
-    samples=lambda rng: [*with_integers(rng), ((np.array([1.0, 2.0]), np.array([1.0, 3.0])), {})],
-    result=_refuse("minimum", bools=False),
-    swapped="minimum",
-    number_right=False,
+    _with_tie,
 )
 remainder = binary(
     "remainder",
@@ -333,33 +329,18 @@ fmod = binary(
 )
 
 
-def _at_least(a: Any, b: Any) -> Any:
-    """Where fmax takes a."""
-    larger = ops.ge(a, b)
-    return ops.logical_or(larger, ops.isnan(b)) if hasattr(b, "dtype") else larger
+def _chosen(better: str) -> Any:
+    """The gradients of fmax or fmin: all of g to the operand that is taken, which is a where both are equal."""
+
+    def first(a: Any, b: Any) -> Any:
+        ahead = getattr(ops, better)(a, b)
+        return ops.logical_or(ahead, ops.isnan(b)) if hasattr(b, "dtype") else ahead
+
+    return lambda g, y, a, b: ops.where(first(a, b), g, 0.0), lambda g, y, a, b: ops.where(first(a, b), 0.0, g)
 
 
-def _at_most(a: Any, b: Any) -> Any:
-    smaller = ops.le(a, b)
-    return ops.logical_or(smaller, ops.isnan(b)) if hasattr(b, "dtype") else smaller
-
-
-fmax = binary(
-    "fmax",
-    "The larger of a and b; if one of them is nan, the other.",
-    (lambda g, y, a, b: ops.where(_at_least(a, b), g, 0.0), lambda g, y, a, b: ops.where(_at_least(a, b), 0.0, g)),
-    result=_refuse("fmax", bools=False),
-    swapped="fmax",
-    number_right=False,
-)
-fmin = binary(
-    "fmin",
-    "The smaller of a and b; if one of them is nan, the other.",
-    (lambda g, y, a, b: ops.where(_at_most(a, b), g, 0.0), lambda g, y, a, b: ops.where(_at_most(a, b), 0.0, g)),
-    result=_refuse("fmin", bools=False),
-    swapped="fmin",
-    number_right=False,
-)
+fmax = _extreme("fmax", "The larger of a and b; if one of them is nan, the other.", _chosen("ge"))
+fmin = _extreme("fmin", "The smaller of a and b; if one of them is nan, the other.", _chosen("le"))
 
 # -- angles, logarithms, floating-point numbers ----------------------------------------------
 

@@ -11,8 +11,8 @@ from gt.dtypes import DType
 from gt.errors import DTypeError
 from gt.ops import rules
 from gt.ops.families.binary import binary
-from gt.ops.record import Op, Rng, Sample, op
-from gt.ops.sharding import pointwise
+from gt.ops.record import Op, Rng, Sample, each_of
+from gt.ops.sharding import pointwise_op
 from gt.program import Spec
 
 
@@ -58,19 +58,15 @@ def _infer_not(x: Spec) -> Spec:
     return x
 
 
-bitwise_not = op(
+bitwise_not = pointwise_op(
     "bitwise_not",
     "The bitwise NOT; for bools, the logical NOT.",
     infer=_infer_not,
-    factors=pointwise,
     vjp=None,
     kernels={"array": lambda xp, x: xp.logical_not(x) if x.dtype.kind == "b" else xp.invert(x)},
-    samples=lambda rng: [
-        ((rng.integers(-9, 10, size=(2, 3)),), {}),
-        ((np.array([True, False]),), {}),
-        ((np.array(7, np.uint8),), {}),
-        ((np.zeros((0, 2), np.int64),), {}),
-    ],
+    samples=lambda rng: each_of(
+        rng.integers(-9, 10, size=(2, 3)), np.array([True, False]), np.array(7, np.uint8), np.zeros((0, 2), np.int64)
+    ),
 )
 
 

@@ -19,7 +19,7 @@ from gt.errors import ArgumentError, ProgramError
 from gt.layout import KINDS
 from gt.ops import rules
 from gt.ops.record import Site, op, ops
-from gt.ops.sharding import pointwise
+from gt.ops.sharding import pointwise, pointwise_op
 from gt.program import Spec, spec
 
 
@@ -67,16 +67,12 @@ def _infer_all_to_all(x: Spec, *, workers: Any, rank: Any, sends: Any, takes: An
     return spec((total,), x.dtype)
 
 
-def _copy_array(xp: Any, x: Any, **attrs: Any) -> Any:
-    return xp.array(x)
-
-
 def _copy_torch(torch: Any, site: Site, **attrs: Any) -> Any:
     return lambda x: x.clone()
 
 
 _ALONE: dict[str, Any] = {"workers": (0,), "rank": 0}
-_COPY: dict[str, Any] = {"array": _copy_array, "torch": _copy_torch}
+_COPY: dict[str, Any] = {"array": lambda xp, x, **attrs: xp.array(x), "torch": _copy_torch}
 
 all_reduce = op(
     "all_reduce",
@@ -143,11 +139,10 @@ def _infer_shard(x: Spec, *, layout: Any) -> Spec:
     return x
 
 
-shard = op(
+shard = pointwise_op(
     "shard",
     "The same tensor with the given layout on the session's mesh; its gradient gets that layout too.",
     infer=_infer_shard,
-    factors=pointwise,
     moves=True,
     pins=True,
     vjp=(lambda g, y, x, *, layout: ops.shard(g, layout=layout),),

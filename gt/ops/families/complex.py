@@ -8,6 +8,7 @@ conj, real, imag, view_as_real and view_as_complex are views: `put` says what th
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,15 +16,15 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import rules
-from gt.ops.record import FLOAT32_ON_CPU, Rng, Sample, Site, fill, op, ops
-from gt.ops.sharding import letters, pointwise
+from gt.ops.record import FLOAT32_ON_CPU, Rng, Sample, Site, each_of, fill, op, ops
+from gt.ops.sharding import letters, pointwise_op
 from gt.program import Spec, spec
 
 
-def _needs_complex(name: str, x: Spec) -> None:
-    rules.tensor(name, x)
-    if not x.dtype.is_complex:
+def _needs_complex(name: str, x: Spec) -> Spec:
+    if not rules.tensor(name, x).dtype.is_complex:
         raise DTypeError(f"{name}: expected a complex dtype, got {x.dtype.name}")
+    return x
 
 
 def _draw(rng: Rng, *size: int) -> Any:
@@ -31,27 +32,16 @@ def _draw(rng: Rng, *size: int) -> Any:
 
 
 def _samples(rng: Rng) -> list[Sample]:
-    return [
-        ((_draw(rng, 3, 4),), {}),
-        ((np.array(1.5 - 2j),), {}),
-        ((_draw(rng, 2, 3).astype(np.complex64),), {}),
-        ((_draw(rng, 0, 2),), {}),
-    ]
+    return each_of(_draw(rng, 3, 4), np.array(1.5 - 2j), _draw(rng, 2, 3).astype(np.complex64), _draw(rng, 0, 2))
 
 
 # -- one complex operand ---------------------------------------------------------------------
 
 
-def _infer_conj(x: Spec) -> Spec:
-    _needs_complex("conj", x)
-    return x
-
-
-conj = op(
+conj = pointwise_op(
     "conj",
     "The complex conjugate.",
-    infer=_infer_conj,
-    factors=pointwise,
+    infer=lambda x: _needs_complex("conj", x),
     linear=((0,),),
     vjp=(lambda g, y, x: ops.conj(g),),
     # Not torch.conj: that only marks its result, and marked tensors have no bytes.
@@ -62,23 +52,19 @@ conj = op(
 )
 
 
-def _infer_part(name: str) -> Any:
-    def infer(x: Spec) -> Spec:
-        _needs_complex(name, x)
-        return spec(x.shape, x.dtype.to_real())
-
-    return infer
+def _infer_part(name: str, x: Spec) -> Spec:
+    _needs_complex(name, x)
+    return spec(x.shape, x.dtype.to_real())
 
 
 def _zeros(x: Any) -> Any:
     return fill(x, 0.0, x.shape, x.dtype)
 
 
-real = op(
+real = pointwise_op(
     "real",
     "The real part of complex numbers.",
-    infer=_infer_part("real"),
-    factors=pointwise,
+    infer=partial(_infer_part, "real"),
     linear=((0,),),
     vjp=(lambda g, y, x: ops.complex(g, _zeros(g)),),
     kernels={"array": lambda xp, x: xp.real(x)},
@@ -87,11 +73,10 @@ real = op(
     samples=_samples,
 )
 
-imag = op(
+imag = pointwise_op(
     "imag",
     "The imaginary part of complex numbers.",
-    infer=_infer_part("imag"),
-    factors=pointwise,
+    infer=partial(_infer_part, "imag"),
     linear=((0,),),
     vjp=(lambda g, y, x: ops.complex(_zeros(g), g),),
     kernels={"array": lambda xp, x: xp.imag(x)},
@@ -131,18 +116,15 @@ def _angle_torch(torch: Any, site: Site) -> Any:
     return lambda x: torch.angle(x.float()).to(narrow)  # CUDA has no angle of narrow floats
 
 
-angle = op(
+angle = pointwise_op(
     "angle",
     "The angle of complex numbers in radians; 0 or pi for real numbers.",
     infer=_infer_angle,
-    factors=pointwise,
     vjp=(_angle_dx,),
     kernels={"array": _angle_array, "torch": _angle_torch},
     samples=lambda rng: [
         *_samples(rng),
-        ((np.array([1.5, -2.0, 0.25, np.nan]),), {}),
-        ((np.array([0, -2, 3]),), {}),
-        ((np.array([True, False]),), {}),
+        *each_of(np.array([1.5, -2.0, 0.25, np.nan]), np.array([0, -2, 3]), np.array([True, False])),
     ],
 )
 
@@ -175,11 +157,10 @@ def _pairs(rng: Rng) -> list[Sample]:
     return [((np.asarray(a, np.float32), np.asarray(b, np.float32)), {}) for a, b in [*pairs, ([[]], [[]])]]
 
 
-complex_ = op(
+complex_ = pointwise_op(
     "complex",
     "Complex numbers, given their real and imaginary parts.",
     infer=_infer_complex,
-    factors=pointwise,
     linear=((0, 1),),
     vjp=(lambda g, y, real, imag: ops.real(g), lambda g, y, real, imag: ops.imag(g)),
     kernels={"numpy": _complex_numpy, "jax_lib": _complex_jax},
@@ -190,15 +171,10 @@ complex_ = op(
 # -- complex numbers as pairs ----------------------------------------------------------------
 
 
-def _infer_view_as_real(x: Spec) -> Spec:
-    _needs_complex("view_as_real", x)
-    return spec((*x.shape, 2), x.dtype.to_real())
-
-
 view_as_real = op(
     "view_as_real",
     "Complex numbers as pairs of real numbers, in a new last dimension of size 2.",
-    infer=_infer_view_as_real,
+    infer=lambda x: spec((*_needs_complex("view_as_real", x).shape, 2), x.dtype.to_real()),
     factors=lambda x: f"{' '.join(letters(x.ndim))} -> {' '.join(letters(x.ndim))} ...",
     linear=((0,),),
     vjp=(lambda g, y, x: ops.view_as_complex(g),),
@@ -246,11 +222,9 @@ view_as_complex = op(
     },
     put=lambda base, new, k: ops.view_as_real(new),
     aliases=True,
-    samples=lambda rng: [
-        ((rng.normal(size=(3, 2)).astype(np.float32),), {}),
-        ((rng.normal(size=2).astype(np.float32),), {}),
-        ((np.zeros((0, 2), np.float32),), {}),
-    ],
+    samples=lambda rng: each_of(
+        rng.normal(size=(3, 2)).astype(np.float32), rng.normal(size=2).astype(np.float32), np.zeros((0, 2), np.float32)
+    ),
     autocast=FLOAT32_ON_CPU,
 )
 
@@ -262,11 +236,10 @@ def _infer_polar(abs: Spec, angle: Spec) -> Spec:
         raise type(e)(str(e).replace("complex:", "polar:", 1)) from None
 
 
-polar = op(
+polar = pointwise_op(
     "polar",
     "Complex numbers, given their absolute values and angles.",
     infer=_infer_polar,
-    factors=pointwise,
     vjp=None,
     compose=lambda abs, angle: ops.complex(abs * ops.cos(angle), abs * ops.sin(angle)),
     samples=_pairs,

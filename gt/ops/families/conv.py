@@ -327,10 +327,6 @@ def _dx_samples(rng: Rng) -> list[Sample]:
     ]
 
 
-def _dw_samples(rng: Rng) -> list[Sample]:
-    return [((_sample_g(rng, x, w, a), x), {"kernel": w.shape[2:], **a}) for x, w, a in _cases(rng)]
-
-
 # -- records ---------------------------------------------------------------------------------
 
 
@@ -365,10 +361,6 @@ def _windows(kernel: Sizes, *, stride: Sizes, padding: Sizes, dilation: Sizes, *
         return lambda operand, lo, hi: (lo * stride[i] - padding[i], (hi - 1) * stride[i] - padding[i] + reach, "zero")
 
     return {f"h{i}": along(i) for i in range(len(kernel))}
-
-
-def _window(x: Spec, w: Spec, *bias: Spec, **attrs: Any) -> dict[str, Any]:
-    return _windows(w.shape[2:], **attrs)
 
 
 def _dx_first(lo: int, k: int, stride: int, padding: int, dilation: int) -> tuple[int, int]:
@@ -440,7 +432,7 @@ conv = op(
     infer=_infer,
     factors=lambda x, w, *b, groups, **attrs: _rule("n {c} h~, {o} c !k", "n {o} h", x.ndim - 2, groups, len(b), "{o}"),
     linear=((0, 2), (1, 2)),
-    window=_window,
+    window=lambda x, w, *bias, **attrs: _windows(w.shape[2:], **attrs),
     local=_local,
     flops=lambda x, w, *b, **attrs: _products(_infer(x, w, *b, **attrs), w.shape, *b),
     vjp=(
@@ -488,5 +480,5 @@ conv_dw = op(
         lambda u, z, g, x, *, kernel, **attrs: ops.conv_dx(conj(g), u, sizes=x.shape[2:], **attrs),
     ),
     kernels={"array": _dw_array, "jax_lib": _dw_jax, "torch": _dw_torch},
-    samples=_dw_samples,
+    samples=lambda rng: [((_sample_g(rng, x, w, a), x), {"kernel": w.shape[2:], **a}) for x, w, a in _cases(rng)],
 )

@@ -9,40 +9,26 @@ They are not written in place: their kernels would need memory for intermediate 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from gt.errors import ArgumentError
 from gt.ops import rules
-from gt.ops.families.update import same_tensors
+from gt.ops.families.update import infer_step
 from gt.ops.record import Op, Rng, Sample, op, ops
-from gt.ops.sharding import pointwise
+from gt.ops.sharding import pointwise, pointwise_op
 from gt.program import Spec
 
 
 def _step(name: str, doc: str, compose: Callable[..., Any], tensors: int, numbers: Sequence[float]) -> Op:
-    """A step whose tensors are the parameter, the gradient and the state, and whose results are the new parameter
-    and state. `numbers` are those of the samples."""
-    count = tensors + len(numbers)
-
-    def infer(*operands: Spec) -> tuple[Spec, ...]:
-        _check(name, operands, tensors, count)
-        return (operands[0], *operands[2:tensors])
+    """A step; see infer_step. `numbers` are those of the samples."""
+    infer = partial(infer_step, name, tensors, len(numbers))
 
     def samples(rng: Rng) -> list[Sample]:
         return [((*_arrays(rng, size, tensors), *numbers), {}) for size in [(3, 4), (), (0, 2)]]
 
     return op(name, doc, infer=infer, factors=pointwise, vjp=None, compose=compose, samples=samples)
-
-
-def _check(name: str, operands: Sequence[Spec], tensors: int, count: int) -> None:
-    if len(operands) != count:
-        raise ArgumentError(
-            f"{name}: expected {tensors} tensors and {count - tensors} numbers, got {len(operands)} operands"
-        )
-    same_tensors(name, *operands[:tensors])
-    rules.number(name, *operands[tensors:])
 
 
 def _arrays(rng: Rng, size: tuple[int, ...], tensors: int) -> list[Any]:
@@ -109,8 +95,7 @@ adadelta = _step(
 
 def _infer_rmsprop(*operands: Spec, centered: Any, momentum: Any) -> tuple[Spec, ...]:
     tensors = 3 + rules.flag("rmsprop", "centered", centered) + rules.flag("rmsprop", "momentum", momentum)
-    _check("rmsprop", operands, tensors, tensors + 5)
-    return (operands[0], *operands[2:tensors])
+    return infer_step("rmsprop", tensors, 5, *operands)
 
 
 def _rmsprop(p: Any, g: Any, square: Any, *rest: Any, centered: bool, momentum: bool) -> Any:
@@ -143,11 +128,10 @@ def _rmsprop_samples(rng: Rng) -> list[Sample]:
     return cases
 
 
-rmsprop = op(
+rmsprop = pointwise_op(
     "rmsprop",
     "One step of RMSprop: the new parameter and mean square; optionally the mean and the momentum buffer.",
     infer=_infer_rmsprop,
-    factors=pointwise,
     vjp=None,
     compose=_rmsprop,
     samples=_rmsprop_samples,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,6 @@ from gt.ops import rules
 from gt.ops.record import Rng, Sample, Site, fill, op, ops
 from gt.ops.sharding import letters
 from gt.program import Spec, spec
-
-
-def _infer_diagonal(x: Spec, *, offset: Any, dim1: Any, dim2: Any) -> Spec:
-    return _infer("diagonal", x, offset, dim1, dim2)
 
 
 def _infer(name: str, x: Spec, offset: Any, dim1: Any, dim2: Any) -> Spec:
@@ -49,12 +46,9 @@ def _scatter_array(xp: Any, base: Any, src: Any, *, offset: int, dim1: int, dim2
     return xp.moveaxis(xp.where(on, src[..., place][..., None], last), (-2, -1), (dim1, dim2))
 
 
-def _torch(name: str) -> Any:
-    def make(torch: Any, site: Site, *, offset: int, dim1: int, dim2: int) -> Any:
-        f = getattr(torch, name)
-        return lambda *args: f(*args, offset, dim1, dim2)
-
-    return make
+def _torch(name: str, torch: Any, site: Site, *, offset: int, dim1: int, dim2: int) -> Any:
+    f = getattr(torch, name)
+    return lambda *args: f(*args, offset, dim1, dim2)
 
 
 def _samples(rng: Rng) -> list[Sample]:
@@ -94,13 +88,13 @@ def _scatter_rule(base: Spec, src: Spec, *, dim1: int, dim2: int, **attrs: Any) 
 diagonal = op(
     "diagonal",
     "A diagonal of two dimensions, as a new last dimension.",
-    infer=_infer_diagonal,
+    infer=lambda x, *, offset, dim1, dim2: _infer("diagonal", x, offset, dim1, dim2),
     factors=lambda x, *, dim1, dim2, **attrs: " -> ".join(_names(x, dim1, dim2)),
     moves=True,
     vjp=(lambda g, y, x, **attrs: ops.diagonal_scatter(_zeros(g, x), g, **attrs),),
     kernels={
         "array": lambda xp, x, *, offset, dim1, dim2: xp.diagonal(x, offset, dim1, dim2),
-        "torch": _torch("diagonal"),
+        "torch": partial(_torch, "diagonal"),
     },
     put=lambda base, new, k, **attrs: ops.diagonal_scatter(base, new, **attrs),
     aliases=True,
@@ -117,6 +111,6 @@ diagonal_scatter = op(
         lambda g, y, base, src, **attrs: ops.diagonal_scatter(g, _zeros(g, src), **attrs),
         lambda g, y, base, src, **attrs: ops.diagonal(g, **attrs),
     ),
-    kernels={"array": _scatter_array, "torch": _torch("diagonal_scatter")},
+    kernels={"array": _scatter_array, "torch": partial(_torch, "diagonal_scatter")},
     samples=_scatter_samples,
 )

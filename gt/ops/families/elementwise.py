@@ -15,8 +15,8 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ArgumentError, DTypeError
 from gt.ops import rules
-from gt.ops.record import FLOAT32_ON_CUDA, Op, Rng, Sample, Site, conj, fill, op, ops
-from gt.ops.sharding import pointwise
+from gt.ops.record import FLOAT32_ON_CUDA, Op, Rng, Sample, conj, fill, op, ops
+from gt.ops.sharding import pointwise, pointwise_op
 from gt.program import Spec, spec
 
 # -- samples ---------------------------------------------------------------------------------
@@ -147,11 +147,10 @@ sigmoid = _smooth("sigmoid", "1 / (1 + exp(-x)).", _sigmoid_vjp, array=_sigmoid)
 
 # -- ops that keep the dtype -----------------------------------------------------------------
 
-neg = op(
+neg = pointwise_op(
     "neg",
     "-x.",
     infer=rules.unary("neg", bools=False),
-    factors=pointwise,
     linear=((0,),),
     vjp=(lambda g, y, x: -g,),
     kernels={"array": lambda xp, x: -x},
@@ -159,11 +158,10 @@ neg = op(
 )
 
 
-abs_ = op(
+abs_ = pointwise_op(
     "abs",
     "The absolute value.",
     infer=rules.unary("abs", to="real", bools=False),
-    factors=pointwise,
     vjp=(lambda g, y, x: g * ops.sgn(x),),
     kernels={"array": _numpys("abs")},
     samples=_and_complex(_reals),
@@ -175,11 +173,10 @@ def _infer_square(x: Spec) -> Spec:
     return spec(x.shape, dtypes.int64) if x.dtype is dtypes.bool_ else x
 
 
-square = op(
+square = pointwise_op(
     "square",
     "x * x; bools give int64.",
     infer=_infer_square,
-    factors=pointwise,
     vjp=(lambda g, y, x: g * (conj(x) * 2.0),),
     kernels={"array": lambda xp, x: x * x},
     samples=_and_complex(_reals),
@@ -212,20 +209,18 @@ def _sgn_dx(g: Any, y: Any, x: Any) -> Any:
     return ops.where(zero, 0.0, across / ops.where(zero, 1.0, size))
 
 
-sign = op(
+sign = pointwise_op(
     "sign",
     "-1, 0 or 1.",
     infer=rules.unary("sign", complexes=False),
-    factors=pointwise,
     vjp=(_zero,),
     kernels={"array": _sign},
     samples=_reals,
 )
-sgn = op(
+sgn = pointwise_op(
     "sgn",
     "The sign; x / abs(x) for complex numbers, and 0 at 0.",
     infer=rules.unary("sgn"),
-    factors=pointwise,
     vjp=(_sgn_dx,),
     kernels={"array": _sign},
     samples=_and_complex(_reals),
@@ -233,11 +228,10 @@ sgn = op(
 
 
 def _whole(name: str, doc: str) -> Op:
-    return op(
+    return pointwise_op(
         name,
         doc,
         infer=rules.unary(name, bools=False, complexes=False),
-        factors=pointwise,
         vjp=(_zero,),
         kernels={"array": lambda xp, x: getattr(xp, name)(x) if x.dtype.kind not in "iu" else x + 0},
         samples=_reals,
@@ -260,11 +254,10 @@ def _infer_round(x: Spec, *, decimals: int = 0) -> Spec:
     return x
 
 
-round_ = op(
+round_ = pointwise_op(
     "round",
     "x rounded to a number of decimals; halves are rounded to even.",
     infer=_infer_round,
-    factors=pointwise,
     vjp=(_zero,),
     kernels={"array": lambda xp, x, decimals=0: xp.round(x, decimals) if x.dtype.kind not in "iu" else x + 0},
     samples=lambda rng: [*_reals(rng), ((rng.normal(size=5) * 20,), {"decimals": 1})],
@@ -293,31 +286,19 @@ signbit = _test(
 
 
 def _infer_frexp(x: Spec) -> tuple[Spec, Spec]:
-    rules.tensor("frexp", x)
-    rules.floating("frexp", x)
-    return x, spec(x.shape, dtypes.int32)
+    return rules.floats("frexp", x), spec(x.shape, dtypes.int32)
 
 
-def _frexp_torch(torch: Any, site: Site) -> Any:
-    return lambda x: tuple(torch.frexp(x))
-
-
-frexp = op(
+frexp = pointwise_op(
     "frexp",
     "x as mantissa * 2 ** exponent, with the mantissa in [0.5, 1).",
     infer=_infer_frexp,
-    factors=pointwise,
     vjp=(lambda g, y, x: None if g[0] is None else g[0] / ops.exp2(ops.cast(y[1], dtype=x.dtype.name)),),
-    kernels={"array": lambda xp, x: xp.frexp(x), "torch": _frexp_torch},
+    kernels={"array": lambda xp, x: xp.frexp(x), "torch": lambda torch, site: lambda x: tuple(torch.frexp(x))},
     samples=_reals,
 )
 
 # -- casts and limits ------------------------------------------------------------------------
-
-
-def _infer_cast(x: Spec, *, dtype: str) -> Spec:
-    rules.tensor("cast", x)
-    return spec(x.shape, rules.dtype("cast", dtype))
 
 
 def _cast_array(xp: Any, x: Any, *, dtype: str) -> Any:
@@ -342,11 +323,10 @@ def _cast_linear(x: Spec, *, dtype: str) -> tuple[tuple[int, ...], ...]:
     return ((0,),) if to.is_differentiable or (not x.dtype.is_differentiable and to.itemsize >= 4) else ()
 
 
-cast = op(
+cast = pointwise_op(
     "cast",
     "x in another dtype.",
-    infer=_infer_cast,
-    factors=pointwise,
+    infer=lambda x, *, dtype: spec(rules.tensor("cast", x).shape, rules.dtype("cast", dtype)),
     linear=_cast_linear,
     vjp=(lambda g, y, x, *, dtype: g,),  # the caller casts gradients to the operand's dtype
     kernels={"array": _cast_array, "torch": _cast_torch},
@@ -362,22 +342,19 @@ cast = op(
 )
 
 
-def _infer_clamp(name: str) -> Any:
-    def infer(x: Spec, *limits: Spec) -> Spec:
-        rules.tensor(name, x)
-        rules.either(name, x, *limits)
-        if len(limits) != (2 if name == "clamp" else 1):
-            raise ArgumentError(f"{name}: wrong number of limits, got {len(limits)}")
-        if len({s.weak for s in limits}) > 1:
-            raise ArgumentError(f"{name}: the limits must be both numbers or both tensors")
-        common = dtypes.promote((x, *limits))
-        if name == "clamp":
-            rules.not_bool(name, common)
-        if common.is_complex:
-            raise DTypeError(f"{name}: complex numbers are not ordered")
-        return spec(rules.broadcast(name, x.shape, *[s.shape for s in limits]), common)
-
-    return infer
+def _infer_clamp(name: str, x: Spec, *limits: Spec) -> Spec:
+    rules.tensor(name, x)
+    rules.either(name, x, *limits)
+    if len(limits) != (2 if name == "clamp" else 1):
+        raise ArgumentError(f"{name}: wrong number of limits, got {len(limits)}")
+    if len({s.weak for s in limits}) > 1:
+        raise ArgumentError(f"{name}: the limits must be both numbers or both tensors")
+    common = dtypes.promote((x, *limits))
+    if name == "clamp":
+        rules.not_bool(name, common)
+    if common.is_complex:
+        raise DTypeError(f"{name}: complex numbers are not ordered")
+    return spec(rules.broadcast(name, x.shape, *[s.shape for s in limits]), common)
 
 
 def _limits(rng: Rng, *limits: float) -> list[Sample]:
@@ -390,21 +367,12 @@ def _limits(rng: Rng, *limits: float) -> list[Sample]:
     ]
 
 
-def _within(x: Any, g: Any, lo: Any = None, hi: Any = None) -> Any:
-    if hi is None:
-        return ops.where(ops.ge(x, lo), g, 0.0)
-    if lo is None:
-        return ops.where(ops.le(x, hi), g, 0.0)
-    return ops.where(ops.logical_and(ops.ge(x, lo), ops.le(x, hi)), g, 0.0)
-
-
-clamp = op(
+clamp = pointwise_op(
     "clamp",
     "x limited to the range from lo to hi.",
-    infer=_infer_clamp("clamp"),
-    factors=pointwise,
+    infer=partial(_infer_clamp, "clamp"),
     vjp=(
-        lambda g, y, x, lo, hi: _within(x, g, lo, hi),
+        lambda g, y, x, lo, hi: ops.where(ops.logical_and(ops.ge(x, lo), ops.le(x, hi)), g, 0.0),
         lambda g, y, x, lo, hi: ops.where(ops.logical_and(ops.lt(lo, hi), ops.lt(x, lo)), g, 0.0),
         lambda g, y, x, lo, hi: ops.where(ops.logical_or(ops.gt(x, hi), ops.lt(hi, lo)), g, 0.0),
     ),
@@ -412,22 +380,20 @@ clamp = op(
     promote=True,
     samples=lambda rng: [*_limits(rng, -0.5, 1.0), ((np.array([np.nan, 1.0, 3.0]), 2.0, 0.5), {})],
 )
-clamp_min = op(
+clamp_min = pointwise_op(
     "clamp_min",
     "The larger of x and lo.",
-    infer=_infer_clamp("clamp_min"),
-    factors=pointwise,
-    vjp=(lambda g, y, x, lo: _within(x, g, lo=lo), lambda g, y, x, lo: ops.where(ops.lt(x, lo), g, 0.0)),
+    infer=partial(_infer_clamp, "clamp_min"),
+    vjp=(lambda g, y, x, lo: ops.where(ops.ge(x, lo), g, 0.0), lambda g, y, x, lo: ops.where(ops.lt(x, lo), g, 0.0)),
     kernels={"array": lambda xp, x, lo: xp.maximum(x, lo)},
     promote=True,
     samples=lambda rng: _limits(rng, -0.5),
 )
-clamp_max = op(
+clamp_max = pointwise_op(
     "clamp_max",
     "The smaller of x and hi.",
-    infer=_infer_clamp("clamp_max"),
-    factors=pointwise,
-    vjp=(lambda g, y, x, hi: _within(x, g, hi=hi), lambda g, y, x, hi: ops.where(ops.gt(x, hi), g, 0.0)),
+    infer=partial(_infer_clamp, "clamp_max"),
+    vjp=(lambda g, y, x, hi: ops.where(ops.le(x, hi), g, 0.0), lambda g, y, x, hi: ops.where(ops.gt(x, hi), g, 0.0)),
     kernels={"array": lambda xp, x, hi: xp.minimum(x, hi)},
     promote=True,
     samples=lambda rng: _limits(rng, 0.5),

@@ -32,8 +32,7 @@ def _infer_embedding(weight: Spec, index: Spec, *, padding_idx: Any = -1, scale_
 def _infer_embedding_dweight(
     g: Spec, index: Spec, *, n: Any, padding_idx: Any = -1, scale_grad_by_freq: Any = False
 ) -> Spec:
-    rules.tensor("embedding_dweight", g)
-    rules.floating("embedding_dweight", g)
+    rules.floats("embedding_dweight", g)
     rules.index("embedding_dweight", index)
     n = rules.size("embedding_dweight", "n", n)
     rules.ints("embedding_dweight", "padding_idx", (padding_idx,))

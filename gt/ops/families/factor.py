@@ -7,6 +7,7 @@ library's. Their gradients are those of functions that do not depend on it, as i
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,9 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ArgumentError, AutogradError, ShapeError
 from gt.ops import rules
-from gt.ops.families.linalg import adjoint, as_diagonal, cubes, diagonal_of, in_float32, matrices, spread, well
-from gt.ops.record import Rng, Sample, Site, conj, fill, op, ops, unfit
-from gt.ops.sharding import leading
+from gt.ops.families.linalg import adjoint, as_diagonal, cubes, diagonal_of, from_torch, matrices, spread, well
+from gt.ops.record import Rng, Sample, Site, conj, each_of, fill, op, ops, unfit
+from gt.ops.sharding import leading, matrix_op
 from gt.program import Spec, spec
 
 
@@ -86,23 +87,15 @@ def _real_first(x: Any) -> Any:
     return (x + conj(x)) * 0.5 if x.dtype.is_complex else x
 
 
-def _qr_torch(torch: Any, site: Site, *, mode: str) -> Any:
-    return in_float32(torch, site, lambda x: tuple(torch.linalg.qr(x, mode=mode)))
-
-
-linalg_qr = op(
+linalg_qr = matrix_op(
     "linalg_qr",
     "The QR decomposition of matrices.",
     infer=_infer_qr,
-    factors=leading(2),
     vjp=(_qr_dx,),
-    kernels={"array": _qr_array, "torch": _qr_torch, "torch_graph": unfit},
+    kernels={"array": _qr_array, "torch": partial(from_torch, "qr"), "torch_graph": unfit},
     samples=lambda rng: [
-        ((well(rng, 3, 3),), {"mode": "reduced"}),
-        ((well(rng, 4, 2),), {"mode": "reduced"}),
-        ((well(rng, 2, 2, 3),), {"mode": "reduced"}),
-        ((well(rng, 3, 2).astype(np.float32),), {"mode": "complete"}),
-        ((well(rng, 2, 3),), {"mode": "complete"}),
+        *each_of(well(rng, 3, 3), well(rng, 4, 2), well(rng, 2, 2, 3), mode="reduced"),
+        *each_of(well(rng, 3, 2).astype(np.float32), well(rng, 2, 3), mode="complete"),
         ((np.zeros((2, 0, 3)),), {"mode": "reduced"}),
     ],
     flops=lambda x, **attrs: cubes(x, 8 / 3),
@@ -117,18 +110,10 @@ def _infer_eigh(x: Spec, *, upper: Any) -> tuple[Spec, Spec]:
     return spec(x.shape[:-1], x.dtype.to_real()), rules.same(x)
 
 
-def _eigh_numpy(np_: Any, x: Any, *, upper: bool) -> Any:
-    return tuple(np_.linalg.eigh(x, UPLO="U" if upper else "L"))
-
-
-def _eigh_jax(xp: Any, x: Any, *, upper: bool) -> Any:
+def _eigh_array(xp: Any, x: Any, *, upper: bool) -> Any:
     # Only one triangle is read: jax would take the mean of both.
-    return tuple(xp.linalg.eigh(x, UPLO="U" if upper else "L", symmetrize_input=False))
-
-
-def _eigh_torch(torch: Any, site: Site, *, upper: bool) -> Any:
-    side = "U" if upper else "L"
-    return in_float32(torch, site, lambda x: tuple(torch.linalg.eigh(x, side)))
+    both = {} if xp is np else {"symmetrize_input": False}
+    return tuple(xp.linalg.eigh(x, UPLO="U" if upper else "L", **both))
 
 
 def _skew(x: Any) -> Any:
@@ -167,13 +152,16 @@ def _eigh_samples(rng: Rng) -> list[Sample]:
     return [((x,), {"upper": upper}) for x in made for upper in (False, True)]
 
 
-linalg_eigh = op(
+linalg_eigh = matrix_op(
     "linalg_eigh",
     "The eigenvalues, in ascending order, and eigenvectors of symmetric or Hermitian matrices.",
     infer=_infer_eigh,
-    factors=leading(2),
     vjp=(_eigh_dx,),
-    kernels={"numpy": _eigh_numpy, "jax": _eigh_jax, "torch": _eigh_torch, "torch_graph": unfit},
+    kernels={
+        "array": _eigh_array,
+        "torch": lambda torch, site, *, upper: from_torch("eigh", torch, site, UPLO="U" if upper else "L"),
+        "torch_graph": unfit,
+    },
     samples=_eigh_samples,
     flops=lambda x, **attrs: cubes(x, 9),
 )
@@ -198,22 +186,15 @@ def _eig_dx(g: Any, y: Any, x: Any) -> Any:
     return ops.linalg_solve_ex(vh, ops.matmul(_with_diagonal(inner, values), vh))[0]
 
 
-linalg_eig = op(
+linalg_eig = matrix_op(
     "linalg_eig",
     "The eigenvalues and eigenvectors of square matrices.",
     infer=_infer_eig,
-    factors=leading(2),
     vjp=(_eig_dx,),
-    kernels={
-        "array": lambda xp, x: tuple(xp.linalg.eig(x)),
-        "torch": lambda torch, site: in_float32(torch, site, lambda x: tuple(torch.linalg.eig(x))),
-        "torch_graph": unfit,
-    },
-    samples=lambda rng: [
-        ((np.array([[2.0, 1.0], [0.5, -1.0]]),), {}),
-        ((np.array([[1.0, 2.0], [-3.0, 1.0]]),), {}),
-        ((np.zeros((0, 2, 2)),), {}),
-    ],
+    kernels={"array": lambda xp, x: tuple(xp.linalg.eig(x)), "torch": partial(from_torch, "eig"), "torch_graph": unfit},
+    samples=lambda rng: each_of(
+        np.array([[2.0, 1.0], [0.5, -1.0]]), np.array([[1.0, 2.0], [-3.0, 1.0]]), np.zeros((0, 2, 2))
+    ),
     flops=lambda x, **attrs: cubes(x, 25),
 )
 
@@ -227,15 +208,6 @@ def _infer_svd(x: Spec, *, full_matrices: Any) -> tuple[Spec, Spec, Spec]:
     k = min(m, n)
     rows, columns = (m, n) if full_matrices else (k, k)
     return (spec((*batch, m, rows), x.dtype), spec((*batch, k), x.dtype.to_real()), spec((*batch, columns, n), x.dtype))
-
-
-def _svd_array(xp: Any, x: Any, *, full_matrices: bool) -> Any:
-    u, s, vh = xp.linalg.svd(x, full_matrices=full_matrices)
-    return u, s, vh
-
-
-def _svd_torch(torch: Any, site: Site, *, full_matrices: bool) -> Any:
-    return in_float32(torch, site, lambda x: tuple(torch.linalg.svd(x, full_matrices=full_matrices)))
 
 
 def _svd_dx(g: Any, y: Any, x: Any, *, full_matrices: bool) -> Any:
@@ -273,13 +245,16 @@ def _svd_dx(g: Any, y: Any, x: Any, *, full_matrices: bool) -> Any:
     return ops.matmul(u, ops.matmul(inner, vh))
 
 
-linalg_svd = op(
+linalg_svd = matrix_op(
     "linalg_svd",
     "The singular value decomposition u @ diag(s) @ vh of matrices, with s in descending order.",
     infer=_infer_svd,
-    factors=leading(2),
     vjp=(_svd_dx,),
-    kernels={"array": _svd_array, "torch": _svd_torch, "torch_graph": unfit},
+    kernels={
+        "array": lambda xp, x, *, full_matrices: tuple(xp.linalg.svd(x, full_matrices=full_matrices)),
+        "torch": partial(from_torch, "svd"),
+        "torch_graph": unfit,
+    },
     samples=lambda rng: [
         ((well(rng, 3, 3) * np.array([1.0, 2.0, 4.0]),), {"full_matrices": False}),
         ((well(rng, 3, 2) * np.array([1.0, 2.0]),), {"full_matrices": False}),
@@ -332,7 +307,7 @@ def _lu_jax(jax: Any, x: Any, *, pivot: bool) -> Any:
 def _lu_torch(torch: Any, site: Site, *, pivot: bool) -> Any:
     if not pivot and site.device == "cpu":
         raise ArgumentError("linalg.lu_factor: torch factors without pivots on a GPU only; use pivot=True")
-    return in_float32(torch, site, lambda x: tuple(torch.linalg.lu_factor_ex(x, pivot=pivot)))
+    return from_torch("lu_factor_ex", torch, site, pivot=pivot)
 
 
 def _lu_dx(g: Any, y: Any, x: Any, *, pivot: bool) -> Any:
@@ -362,11 +337,10 @@ def _lu_dx(g: Any, y: Any, x: Any, *, pivot: bool) -> Any:
     return ops.matmul(ops.lu_permutation(pivots - 1, m=m, dtype=x.dtype.name), ga)
 
 
-linalg_lu_factor_ex = op(
+linalg_lu_factor_ex = matrix_op(
     "linalg_lu_factor_ex",
     "The LU factors of matrices in one matrix, the pivots, and an info that is 0 where the matrix is not singular.",
     infer=_infer_lu,
-    factors=leading(2),
     vjp=(_lu_dx,),
     kernels={"numpy": _lu_numpy, "jax_lib": _lu_jax, "torch": _lu_torch, "torch_graph": unfit},
     samples=lambda rng: [*[((rng.normal(size=s),), {"pivot": True}) for s in [(3, 3), (2, 2, 3), (4, 2), (0, 2, 2)]]],

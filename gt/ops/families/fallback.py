@@ -291,48 +291,22 @@ def _op_vjp(
     return tuple(next(made) if k in wanted else None for k in range(len(operands)))
 
 
-def _samples(order: int) -> Callable[[Rng], list[Sample]]:
-    def samples(rng: Rng) -> list[Sample]:
-        cases: list[Sample] = []
-        for shape in ((2, 3), (), (0, 3)):
-            # In float64 whatever it is given: what comes out is declared.
-            call = '[[{"t": 0}, 0], {"dtype": {"d": "float64"}}]'
-            attrs: dict[str, Any] = {
-                "name": "softmax",
-                "call": call,
-                "n": 1,
-                "needs": (0,),
-                "results": ((shape, "float64", True),),
-            }
-            attrs["order"] = order
-            cases.append((tuple(rng.normal(size=shape) for _ in range(order + 1)), attrs))
-        return cases
-
-    return samples
+def _samples(order: int, rng: Rng) -> list[Sample]:
+    # In float64 whatever it is given: what comes out is declared.
+    call = '[[{"t": 0}, 0], {"dtype": {"d": "float64"}}]'
+    attrs = {"name": "softmax", "call": call, "n": 1, "needs": (0,), "order": order}
+    return [
+        (tuple(rng.normal(size=shape) for _ in range(order + 1)), {**attrs, "results": ((shape, "float64", True),)})
+        for shape in ((2, 3), (), (0, 3))
+    ]
 
 
-torch_op: Op = op(
-    "torch_op",
-    "A function of torch, run by torch on the worker.",
-    infer=_infer_op,
-    vjp=_op_vjp,
-    kernels={"torch": _op_torch, "torch_graph": unfit},
-    samples=_samples(0),
-)
+def _of_torch(name: str, doc: str, vjp: Any, order: int = 0) -> Op:
+    kernels = {"torch": _op_torch, "torch_graph": unfit}
+    return op(name, doc, infer=_infer_op, vjp=vjp, kernels=kernels, samples=lambda rng: _samples(order, rng))
+
+
+torch_op = _of_torch("torch_op", "A function of torch, run by torch on the worker.", _op_vjp)
 #: The gradient is the same op of a higher order; a record of its own only so that programs are easy to read.
-back: Op = op(
-    "torch_op_dx",
-    "The gradients of a function of torch, computed by torch's autograd.",
-    infer=_infer_op,
-    vjp=_op_vjp,
-    kernels={"torch": _op_torch, "torch_graph": unfit},
-    samples=_samples(1),
-)
-torch_call: Op = op(
-    "torch_call",
-    "A function of torch that has no gradient, run by torch on the worker.",
-    infer=_infer_op,
-    vjp=None,
-    kernels={"torch": _op_torch, "torch_graph": unfit},
-    samples=_samples(0),
-)
+back = _of_torch("torch_op_dx", "The gradients of a function of torch, computed by torch's autograd.", _op_vjp, order=1)
+torch_call = _of_torch("torch_call", "A function of torch that has no gradient, run by torch on the worker.", None)

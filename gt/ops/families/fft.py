@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -87,27 +88,15 @@ def _c2r_array(xp: Any, x: Any, *, dims: Any, norm: str, n: int) -> Any:
     return xp.fft.irfft(x, n, axis=dims[-1], norm=_INVERSE[norm])
 
 
-def _torch(torch: Any, site: Site, f: Any) -> Any:
+def _torch(name: str, torch: Any, site: Site, *, dims: Any, norm: str, **last: Any) -> Any:
     x, y = site.specs[0], site.results[0]
     if not x.size:  # which torch refuses
         return lambda x: torch.empty(y.shape, dtype=getattr(torch, y.dtype.name), device=site.device)
-    narrow = x.dtype in (dtypes.float16, dtypes.bfloat16)
-    return (lambda x: f(x.float())) if narrow else f
-
-
-def _c2c_torch(torch: Any, site: Site, *, dims: Any, norm: str, forward: bool) -> Any:
-    f, axes, code = torch.ops.aten._fft_c2c.default, list(dims), _NORMS.index(norm)
-    return _torch(torch, site, lambda x: f(x, axes, code, forward))
-
-
-def _r2c_torch(torch: Any, site: Site, *, dims: Any, norm: str) -> Any:
-    f, axes, code = torch.ops.aten._fft_r2c.default, list(dims), _NORMS.index(norm)
-    return _torch(torch, site, lambda x: f(x, axes, code, True))
-
-
-def _c2r_torch(torch: Any, site: Site, *, dims: Any, norm: str, n: int) -> Any:
-    f, axes, code = torch.ops.aten._fft_c2r.default, list(dims), _NORMS.index(norm)
-    return _torch(torch, site, lambda x: f(x, axes, code, n))
+    f, axes, code = getattr(torch.ops.aten, name).default, list(dims), _NORMS.index(norm)
+    (argument,) = last.values() or (True,)  # `forward` or `n`; of real numbers: only one half
+    if x.dtype in (dtypes.float16, dtypes.bfloat16):
+        return lambda x: f(x.float(), axes, code, argument)
+    return lambda x: f(x, axes, code, argument)
 
 
 # -- gradients -------------------------------------------------------------------------------
@@ -167,38 +156,29 @@ def _c2r_samples(rng: Rng) -> list[Sample]:
     return [*made, ((whole,), several), ((np.zeros((2, 0, 3), complex),), several)]
 
 
-fft_c2c = op(
+_transform = partial(op, factors=beside("dims"), linear=((0,),), flops=_flops)
+
+fft_c2c = _transform(
     "fft_c2c",
     "The Fourier transform of complex numbers, or its inverse.",
     infer=_infer_c2c,
-    factors=beside("dims"),
-    linear=((0,),),
     vjp=(lambda g, y, x, *, dims, norm, forward: ops.fft_c2c(g, dims=tuple(dims), norm=norm, forward=not forward),),
-    kernels={"array": _c2c_array, "torch": _c2c_torch},
+    kernels={"array": _c2c_array, "torch": partial(_torch, "_fft_c2c")},
     samples=_c2c_samples,
-    flops=_flops,
 )
-
-fft_r2c = op(
+fft_r2c = _transform(
     "fft_r2c",
     "The Fourier transform of real numbers; only the half of the result that determines the other is returned.",
     infer=_infer_r2c,
-    factors=beside("dims"),
-    linear=((0,),),
     vjp=(_r2c_dx,),
-    kernels={"array": _r2c_array, "torch": _r2c_torch},
+    kernels={"array": _r2c_array, "torch": partial(_torch, "_fft_r2c")},
     samples=_r2c_samples,
-    flops=_flops,
 )
-
-fft_c2r = op(
+fft_c2r = _transform(
     "fft_c2r",
     "The inverse of fft_r2c: n real numbers from half of their Fourier transform.",
     infer=_infer_c2r,
-    factors=beside("dims"),
-    linear=((0,),),
     vjp=(_c2r_dx,),
-    kernels={"array": _c2r_array, "torch": _c2r_torch},
+    kernels={"array": _c2r_array, "torch": partial(_torch, "_fft_c2r")},
     samples=_c2r_samples,
-    flops=_flops,
 )

@@ -16,7 +16,7 @@ from gt.ops import rules
 from gt.ops.families import index_shards
 from gt.ops.families.placing import add_at, put_at
 from gt.ops.record import Autocast, Rng, Sample, Site, fill, op, ops
-from gt.ops.sharding import pointwise
+from gt.ops.sharding import pointwise_op
 from gt.program import Spec, spec
 
 # -- index_select, index_add -----------------------------------------------------------------
@@ -155,11 +155,6 @@ def _indexed(name: str, shape: tuple[int, ...], indices: tuple[Spec, ...], dims:
     return rest[:front] + common + rest[front:]
 
 
-def _infer_index(x: Spec, *indices: Spec, dims: Any) -> Spec:
-    rules.tensor("index", x)
-    return spec(_indexed("index", x.shape, indices, dims), x.dtype)
-
-
 def _places(ndim: int, indices: tuple[Any, ...], dims: Any, rest: Any) -> list[Any]:
     """An index for every dimension: the tensors in `dims`, `rest` elsewhere."""
     places = [rest] * ndim
@@ -190,14 +185,10 @@ def _index_samples(rng: Rng) -> list[tuple[Any, tuple[Any, ...], tuple[int, ...]
     ]
 
 
-def _index_indices(x: Spec, *indices: Spec, dims: Any) -> dict[int, tuple[int, int | None]]:
-    return {1 + k: (x.shape[d], None) for k, d in enumerate(dims)}
-
-
 index = op(
     "index",
     "x indexed by integer tensors in the given dimensions, as in torch.",
-    infer=_infer_index,
+    infer=lambda x, *indices, dims: spec(_indexed("index", rules.tensor("index", x).shape, indices, dims), x.dtype),
     factors=index_shards.index_rule,
     linear=((0,),),
     local=index_shards.index_local,
@@ -206,7 +197,7 @@ index = op(
         "array": lambda xp, x, *indices, dims: x[tuple(_places(x.ndim, indices, dims, slice(None)))],
         "torch": _index_torch,
     },
-    indices=_index_indices,
+    indices=lambda x, *indices, dims: {1 + k: (x.shape[d], None) for k, d in enumerate(dims)},
     samples=lambda rng: [((x, *indices), {"dims": d}) for x, indices, d in _index_samples(rng)],
     flops=0,
 )
@@ -378,11 +369,6 @@ flatnonzero = op(
 )
 
 
-def _infer_one_hot(index: Spec, *, n: Any) -> Spec:
-    rules.index("one_hot", index)
-    return spec((*index.shape, rules.size("one_hot", "n", n)), dtypes.int64)
-
-
 def _one_hot_torch(torch: Any, site: Site, *, n: int) -> Any:
     shape, device, int64 = site.results[0].shape, site.device, torch.int64
 
@@ -395,7 +381,7 @@ def _one_hot_torch(torch: Any, site: Site, *, n: int) -> Any:
 one_hot = op(
     "one_hot",
     "1 at the index and 0 elsewhere, in a new last dimension of size n.",
-    infer=_infer_one_hot,
+    infer=lambda index, *, n: spec((*rules.index("one_hot", index).shape, rules.size("one_hot", "n", n)), dtypes.int64),
     factors=index_shards.one_hot_rule,
     local=index_shards.one_hot_local,
     vjp=None,
@@ -419,11 +405,10 @@ def _infer_wrap(index: Spec, *, n: Any) -> Spec:
     return index
 
 
-wrap_index = op(
+wrap_index = pointwise_op(
     "wrap_index",
     "An index with n added where it is negative: -1 is the last element.",
     infer=_infer_wrap,
-    factors=pointwise,
     vjp=None,
     kernels={
         "array": lambda xp, index, *, n: xp.where(index < 0, index + n, index),

@@ -9,7 +9,7 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
-from gt.ops.record import Autocast, Site, fill, op, ops
+from gt.ops.record import Autocast, Site, each_of, fill, op, ops
 from gt.ops.sharding import letters
 from gt.program import Spec, spec
 
@@ -129,17 +129,13 @@ def _split_rule(x: Spec, *, sizes: Any, dim: int) -> str:
     return f"{value('!h')} -> {', '.join(value(f'!s{k}') for k in range(len(sizes)))}"
 
 
-def _split_local(shard: Any, x: Any, *, sizes: Any, dim: int) -> Any:
-    return shard.again(x, sizes=tuple(r.shape[dim] for r in shard.results), dim=dim)
-
-
 split = op(
     "split",
     "x split along one dimension into pieces of the given sizes.",
     infer=_infer_split,
     factors=_split_rule,
     moves=True,
-    local=_split_local,
+    local=lambda shard, x, *, sizes, dim: shard.again(x, sizes=tuple(r.shape[dim] for r in shard.results), dim=dim),
     vjp=(_split_dx,),
     kernels={"array": _split_array, "torch": _split_torch},
     put=_split_put,
@@ -236,10 +232,6 @@ def _unbind_dx(g: Any, y: Any, x: Any, *, dim: int) -> Any:
     return ops.stack(*[zero if piece is None else piece for piece in g], dim=dim)
 
 
-def _unbind_put(base: Any, new: Any, k: int, *, dim: int) -> Any:
-    return ops.slice_put(base, new, k, dims=(dim,), lengths=(1,), steps=(1,), drop=(dim,))
-
-
 def _unbind_rule(x: Spec, *, dim: int) -> str:
     names = letters(x.ndim - 1, "s")
     return f"{' '.join([*names[:dim], '!s', *names[dim:]])} -> {' '.join(names)}"
@@ -253,12 +245,10 @@ unbind = op(
     moves=True,
     vjp=(_unbind_dx,),
     kernels={"array": _unbind_array, "torch": _unbind_torch},
-    put=_unbind_put,
+    put=lambda base, new, k, *, dim: ops.slice_put(base, new, k, dims=(dim,), lengths=(1,), steps=(1,), drop=(dim,)),
     aliases=True,
     samples=lambda rng: [
         ((rng.normal(size=(2, 3)),), {"dim": 1}),
-        ((rng.normal(size=(2, 3, 2)),), {"dim": 0}),
-        ((rng.normal(size=(1,)),), {"dim": 0}),
-        ((np.zeros((2, 0)),), {"dim": 0}),
+        *each_of(rng.normal(size=(2, 3, 2)), rng.normal(size=(1,)), np.zeros((2, 0)), dim=0),
     ],
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,15 +18,15 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ArgumentError, DTypeError, LinAlgError, ShapeError
 from gt.ops import rules
-from gt.ops.record import Rng, Sample, Site, conj, fill, op, ops, unfit
-from gt.ops.sharding import leading
+from gt.ops.record import Rng, Sample, Site, conj, fill, ops, unfit
+from gt.ops.sharding import matrix_op
 from gt.program import Spec, spec
 
 # -- what the ops share ----------------------------------------------------------------------
 
 
-def matrices(name: str, x: Spec, square: bool = False) -> None:
-    """A batch of matrices of floats."""
+def matrices(name: str, x: Spec, square: bool = False) -> Spec:
+    """A batch of matrices of floats; returns it."""
     rules.tensor(name, x)
     if not x.dtype.is_differentiable:
         raise DTypeError(f"{name}: expected a floating-point or complex dtype, got {x.dtype.name}; use x.float()")
@@ -33,6 +34,7 @@ def matrices(name: str, x: Spec, square: bool = False) -> None:
         raise ShapeError(f"{name}: expected matrices, got shape {x.shape}")
     if square and x.shape[-1] != x.shape[-2]:
         raise ShapeError(f"{name}: expected square matrices, got shape {x.shape}")
+    return x
 
 
 def cubes(x: Spec, each: float) -> int:
@@ -53,6 +55,13 @@ def in_float32(torch: Any, site: Site, f: Callable[..., Any]) -> Callable[..., A
         return tuple(m.to(k) for m, k in zip(made, kinds, strict=True))
 
     return wide
+
+
+def from_torch(name: str, torch: Any, site: Site, **attrs: Any) -> Callable[..., Any]:
+    """torch.linalg's function of that name, whose arguments have the names of the attributes."""
+    f = getattr(torch.linalg, name)
+    several = len(site.results) > 1
+    return in_float32(torch, site, (lambda *args: tuple(f(*args, **attrs))) if several else partial(f, **attrs))
 
 
 def turned(x: Any) -> Any:
@@ -128,11 +137,10 @@ def _check_torch(torch: Any, site: Site, *, what: str) -> Any:
     return check
 
 
-linalg_check = op(
+linalg_check = matrix_op(
     "linalg_check",
     "The tensor itself; fails with an error where info is not 0.",
     infer=_infer_check,
-    factors=leading(2),
     vjp=(lambda g, y, x, info, *, what: g,),
     # A compiled program cannot raise: there the result holds nan.
     kernels={
@@ -170,8 +178,7 @@ def _nan_info(xp: Any, y: Any) -> Any:
 
 
 def _infer_inv(x: Spec) -> tuple[Spec, Spec]:
-    matrices("linalg.inv", x, square=True)
-    return rules.same(x), spec(x.shape[:-2], dtypes.int32)
+    return rules.same(matrices("linalg.inv", x, square=True)), spec(x.shape[:-2], dtypes.int32)
 
 
 def _inv_numpy(np_: Any, x: Any) -> Any:
@@ -191,18 +198,12 @@ def _plain(rng: Rng) -> list[Sample]:
     return [*[((well(rng, *s),), {}) for s in shapes], ((well(rng, 2, 2) + 1j * well(rng, 2, 2),), {})]
 
 
-linalg_inv_ex = op(
+linalg_inv_ex = matrix_op(
     "linalg_inv_ex",
     "The inverse of matrices, and an info that is 0 where it exists.",
     infer=_infer_inv,
-    factors=leading(2),
     vjp=(lambda g, y, x: None if g[0] is None else -ops.matmul(adjoint(y[0]), ops.matmul(g[0], adjoint(y[0]))),),
-    kernels={
-        "numpy": _inv_numpy,
-        "jax": _inv_jax,
-        "torch": lambda torch, site: in_float32(torch, site, lambda x: tuple(torch.linalg.inv_ex(x))),
-        "torch_graph": unfit,
-    },
+    kernels={"numpy": _inv_numpy, "jax": _inv_jax, "torch": partial(from_torch, "inv_ex"), "torch_graph": unfit},
     samples=_plain,
     flops=lambda x: cubes(x, 2),
 )
@@ -245,11 +246,10 @@ def _solve_db(g: Any, a: Any) -> Any:
     return ops.linalg_solve_ex(adjoint(a), g)[0]
 
 
-linalg_solve_ex = op(
+linalg_solve_ex = matrix_op(
     "linalg_solve_ex",
     "The solution x of a @ x = b, and an info that is 0 where it exists.",
     infer=_infer_solve,
-    factors=leading(2),
     vjp=(
         lambda g, y, a, b: None if g[0] is None else -ops.matmul(_solve_db(g[0], a), adjoint(y[0])),
         lambda g, y, a, b: None if g[0] is None else _solve_db(g[0], a),
@@ -293,11 +293,6 @@ def _triangle_array(xp: Any, a: Any, b: Any, *, upper: bool, left: bool, unitria
     return xp.swapaxes(xp.linalg.solve(xp.swapaxes(part, -1, -2), xp.swapaxes(b, -1, -2)), -1, -2)
 
 
-def _triangle_torch(torch: Any, site: Site, **attrs: Any) -> Any:
-    f = torch.linalg.solve_triangular
-    return in_float32(torch, site, lambda a, b: f(a, b, **attrs))
-
-
 def _triangle_db(g: Any, a: Any, upper: bool, left: bool, unitriangular: bool) -> Any:
     return ops.linalg_solve_triangular(adjoint(a), g, upper=not upper, left=left, unitriangular=unitriangular)
 
@@ -323,13 +318,12 @@ def _triangle_samples(rng: Rng) -> list[Sample]:
     ]
 
 
-linalg_solve_triangular = op(
+linalg_solve_triangular = matrix_op(
     "linalg_solve_triangular",
     "The solution x of a @ x = b, or of x @ a = b, for a triangular matrix a.",
     infer=_infer_triangular,
-    factors=leading(2),
     vjp=(_triangle_da, lambda g, y, a, b, **attrs: _triangle_db(g, a, **attrs)),
-    kernels={"array": _triangle_array, "torch": _triangle_torch},
+    kernels={"array": _triangle_array, "torch": partial(from_torch, "solve_triangular")},
     samples=_triangle_samples,
     flops=lambda a, b, **attrs: a.shape[-1] * b.size,
 )
@@ -379,18 +373,15 @@ def _cholesky_samples(rng: Rng) -> list[Sample]:
     return [((x,), {"upper": upper}) for x in made for upper in (False, True)]
 
 
-linalg_cholesky_ex = op(
+linalg_cholesky_ex = matrix_op(
     "linalg_cholesky_ex",
     "The Cholesky factor of matrices, and an info that is 0 where it exists.",
     infer=_infer_cholesky,
-    factors=leading(2),
     vjp=(_cholesky_da,),
     kernels={
         "numpy": _cholesky_numpy,
         "jax": _cholesky_jax,
-        "torch": lambda torch, site, *, upper: in_float32(
-            torch, site, lambda x: tuple(torch.linalg.cholesky_ex(x, upper=upper))
-        ),
+        "torch": partial(from_torch, "cholesky_ex"),
         "torch_graph": unfit,
     },
     samples=_cholesky_samples,
@@ -425,11 +416,10 @@ def _cholesky_solve_dlow(g: Any, y: Any, b: Any, low: Any, *, upper: bool) -> An
     return -(ops.matmul(low, both) if upper else ops.matmul(both, low))
 
 
-cholesky_solve = op(
+cholesky_solve = matrix_op(
     "cholesky_solve",
     "The solution x of a @ x = b, given the Cholesky factor of a.",
     infer=_infer_cholesky_solve,
-    factors=leading(2),
     vjp=(lambda g, y, b, low, *, upper: ops.cholesky_solve(g, low, upper=upper), _cholesky_solve_dlow),
     compose=_cholesky_solve,
     kernels={

@@ -7,6 +7,7 @@ classes or of elements, come in afterwards: who has some asks for the losses one
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.families.norm import NARROW
 from gt.ops.record import FLOAT32, Rng, Sample, Site, op, ops
-from gt.ops.sharding import letters, pointwise, within
+from gt.ops.sharding import letters, pointwise, pointwise_op, within
 from gt.program import Spec, spec
 
 _REDUCTIONS = ("mean", "sum", "none")
@@ -43,15 +44,13 @@ def _class_dim(shape: Any) -> int:
 
 
 def _infer(logp: Spec, target: Spec, *, reduction: Any, ignore_index: Any) -> Spec:
-    rules.tensor("nll_loss", logp)
-    rules.floating("nll_loss", logp)
+    rules.floats("nll_loss", logp)
     shape = _targets("nll_loss", logp.shape, target, reduction, ignore_index)
     return spec(shape if reduction == "none" else (), logp.dtype)
 
 
 def _infer_dlogp(g: Spec, target: Spec, *, shape: Any, reduction: Any, ignore_index: Any) -> Spec:
-    rules.tensor("nll_loss_dlogp", g)
-    rules.floating("nll_loss_dlogp", g)
+    rules.floats("nll_loss_dlogp", g)
     shape = rules.shape("nll_loss_dlogp", shape)
     wanted = _targets("nll_loss_dlogp", shape, target, reduction, ignore_index)
     if g.shape != (wanted if reduction == "none" else ()):
@@ -232,8 +231,7 @@ nll_loss_dlogp = op(
 def _infer_cross_entropy(
     x: Spec, target: Spec, *, reduction: Any, ignore_index: Any, smoothing: Any
 ) -> tuple[Spec, Spec]:
-    rules.tensor("cross_entropy", x)
-    rules.floating("cross_entropy", x)
+    rules.floats("cross_entropy", x)
     shape = _targets("cross_entropy", x.shape, target, reduction, ignore_index)
     if type(smoothing) not in (int, float) or not 0 <= smoothing <= 1:
         raise ArgumentError(f"cross_entropy: label_smoothing must be from 0 to 1, got {rules.shown(smoothing)}")
@@ -434,12 +432,9 @@ mse_loss = op(
 # -- two classes -----------------------------------------------------------------------------
 
 
-def _infer_two(name: str) -> Any:
-    def infer(x: Spec, target: Spec) -> Spec:
-        _pair(name, x, target)
-        return x
-
-    return infer
+def _infer_two(name: str, x: Spec, target: Spec) -> Spec:
+    _pair(name, x, target)
+    return x
 
 
 def _log(x: Any) -> Any:
@@ -447,11 +442,10 @@ def _log(x: Any) -> Any:
     return ops.clamp_min(ops.log(x), -100.0)
 
 
-binary_cross_entropy = op(
+binary_cross_entropy = pointwise_op(
     "binary_cross_entropy",
     "The binary cross-entropy of probabilities x and targets; logarithms are limited to >= -100.",
-    infer=_infer_two("binary_cross_entropy"),
-    factors=pointwise,
+    infer=partial(_infer_two, "binary_cross_entropy"),
     vjp=(
         lambda g, y, x, target: g * (x - target) / ops.clamp_min((1.0 - x) * x, 1e-12),
         lambda g, y, x, target: g * (_log(1.0 - x) - _log(x)),
@@ -465,22 +459,17 @@ binary_cross_entropy = op(
 )
 
 
-def _logits(x: Any, target: Any) -> Any:
-    return ops.relu(x) - x * target + ops.log1p(ops.exp(-ops.abs(x)))
-
-
 def _logits_torch(torch: Any, site: Site) -> Any:
     f = torch.nn.functional.binary_cross_entropy_with_logits
     return lambda x, target: f(x, target, reduction="none")
 
 
-binary_cross_entropy_with_logits = op(
+binary_cross_entropy_with_logits = pointwise_op(
     "binary_cross_entropy_with_logits",
     "The binary cross-entropy of sigmoid(x) and targets, without overflow.",
-    infer=_infer_two("binary_cross_entropy_with_logits"),
-    factors=pointwise,
+    infer=partial(_infer_two, "binary_cross_entropy_with_logits"),
     vjp=(lambda g, y, x, target: g * (ops.sigmoid(x) - target), lambda g, y, x, target: -(g * x)),
-    compose=_logits,
+    compose=lambda x, target: ops.relu(x) - x * target + ops.log1p(ops.exp(-ops.abs(x))),
     kernels={"torch": _logits_torch},
     samples=lambda rng: [
         ((rng.normal(size=s), np.asarray(rng.uniform(0, 1, size=s))), {}) for s in [(3, 4), (), (0, 2)]

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gt.errors import ArgumentError
 from gt.ops import rules
-from gt.ops.families.linalg import adjoint, as_diagonal, cubes, in_float32, matrices, spread, well
-from gt.ops.record import Rng, Sample, Site, conj, op, ops, unfit
-from gt.ops.sharding import leading
+from gt.ops.families.linalg import adjoint, as_diagonal, cubes, from_torch, in_float32, matrices, spread, well
+from gt.ops.record import Rng, Sample, Site, conj, ops, unfit
+from gt.ops.sharding import matrix_op
 from gt.program import Spec, spec
-
-
-def _torch(f: str) -> Any:
-    """torch.linalg's function of the operands."""
-    return lambda torch, site: in_float32(torch, site, getattr(torch.linalg, f))
 
 
 def _samples(rng: Rng) -> list[Sample]:
@@ -27,26 +23,15 @@ def _samples(rng: Rng) -> list[Sample]:
 # -- determinants ----------------------------------------------------------------------------
 
 
-def _infer_det(x: Spec) -> Spec:
-    matrices("linalg.det", x, square=True)
-    return spec(x.shape[:-2], x.dtype)
-
-
-linalg_det = op(
+linalg_det = matrix_op(
     "linalg_det",
     "The determinant of matrices.",
-    infer=_infer_det,
-    factors=leading(2),
+    infer=lambda x: spec(matrices("linalg.det", x, square=True).shape[:-2], x.dtype),
     vjp=(lambda g, y, x: ops.linalg_cofactor(x) * spread(g, -1, -2),),
-    kernels={"array": lambda xp, x: xp.linalg.det(x), "torch": _torch("det"), "torch_graph": unfit},
+    kernels={"array": lambda xp, x: xp.linalg.det(x), "torch": partial(from_torch, "det"), "torch_graph": unfit},
     samples=_samples,
     flops=lambda x: cubes(x, 2 / 3),
 )
-
-
-def _infer_cofactor(x: Spec) -> Spec:
-    matrices("linalg_cofactor", x, square=True)
-    return rules.same(x)
 
 
 def _cofactor(xp: Any, x: Any) -> Any:
@@ -83,11 +68,10 @@ def _cofactor_dx(u: Any, z: Any, x: Any) -> Any:
     return conj(along) * adjoint(w) - ops.matmul(adjoint(w), ops.matmul(adjoint(u), z))
 
 
-linalg_cofactor = op(
+linalg_cofactor = matrix_op(
     "linalg_cofactor",
     "The conjugated gradient of the determinant of matrices: the cofactor matrix.",
-    infer=_infer_cofactor,
-    factors=leading(2),
+    infer=lambda x: rules.same(matrices("linalg_cofactor", x, square=True)),
     vjp=(_cofactor_dx,),
     kernels={"array": _cofactor, "torch": _cofactor_torch, "torch_graph": unfit},
     samples=lambda rng: [*_samples(rng), ((np.ones((2, 2), np.float32),), {}), ((np.diag([1.0, 2.0, 0.0]),), {})][:6],
@@ -96,8 +80,7 @@ linalg_cofactor = op(
 
 
 def _infer_slogdet(x: Spec) -> tuple[Spec, Spec]:
-    matrices("linalg.slogdet", x, square=True)
-    return spec(x.shape[:-2], x.dtype), spec(x.shape[:-2], x.dtype.to_real())
+    return spec(matrices("linalg.slogdet", x, square=True).shape[:-2], x.dtype), spec(x.shape[:-2], x.dtype.to_real())
 
 
 def _slogdet_dx(g: Any, y: Any, x: Any) -> Any:
@@ -114,15 +97,14 @@ def _slogdet_dx(g: Any, y: Any, x: Any) -> Any:
     return ops.linalg_solve_ex(adjoint(x), scales)[0]
 
 
-linalg_slogdet = op(
+linalg_slogdet = matrix_op(
     "linalg_slogdet",
     "The sign of the determinant of matrices, and the logarithm of its absolute value.",
     infer=_infer_slogdet,
-    factors=leading(2),
     vjp=(_slogdet_dx,),
     kernels={
         "array": lambda xp, x: tuple(xp.linalg.slogdet(x)),
-        "torch": lambda torch, site: in_float32(torch, site, lambda x: tuple(torch.linalg.slogdet(x))),
+        "torch": partial(from_torch, "slogdet"),
         "torch_graph": unfit,
     },
     samples=_samples,
@@ -182,11 +164,10 @@ def _pinv_samples(rng: Rng) -> list[Sample]:
     ]
 
 
-linalg_pinv = op(
+linalg_pinv = matrix_op(
     "linalg_pinv",
     "The pseudo-inverse of matrices; singular values <= max(atol, rtol * the largest) count as zero.",
     infer=_infer_pinv,
-    factors=leading(2),
     vjp=(_pinv_dx,),
     kernels={"array": _pinv_array, "torch": _pinv_torch, "torch_graph": unfit},
     samples=_pinv_samples,
@@ -194,11 +175,6 @@ linalg_pinv = op(
 )
 
 # -- exponential -----------------------------------------------------------------------------
-
-
-def _infer_exp(x: Spec) -> Spec:
-    matrices("linalg.matrix_exp", x, square=True)
-    return rules.same(x)
 
 
 def _exp_numpy(np_: Any, x: Any) -> Any:
@@ -237,13 +213,17 @@ def _exp_dx(g: Any, y: Any, x: Any) -> Any:
     return ops.split(wide, sizes=(n, n), dim=x.ndim - 1)[1]
 
 
-linalg_matrix_exp = op(
+linalg_matrix_exp = matrix_op(
     "linalg_matrix_exp",
     "The matrix exponential.",
-    infer=_infer_exp,
-    factors=leading(2),
+    infer=lambda x: rules.same(matrices("linalg.matrix_exp", x, square=True)),
     vjp=(_exp_dx,),
-    kernels={"numpy": _exp_numpy, "jax_lib": _exp_jax, "torch": _torch("matrix_exp"), "torch_graph": unfit},
+    kernels={
+        "numpy": _exp_numpy,
+        "jax_lib": _exp_jax,
+        "torch": partial(from_torch, "matrix_exp"),
+        "torch_graph": unfit,
+    },
     samples=_samples,
     flops=lambda x: cubes(x, 30),
 )

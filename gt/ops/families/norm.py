@@ -148,8 +148,7 @@ def gradients(g: tuple[Any, ...], y: tuple[Any, ...], x: Any, affine: tuple[Any,
 
 
 def check_affine(name: str, x: Spec, affine: tuple[Spec, ...], shape: Shape, eps: Any) -> None:
-    rules.tensor(name, x, *affine)
-    rules.floating(name, x, *affine)
+    rules.floats(name, x, *affine)
     if len(affine) > 2:
         raise ArgumentError(f"{name}: expected a weight and a bias, got {len(affine)} tensors")
     for what, a in zip(("weight", "bias"), affine, strict=False):

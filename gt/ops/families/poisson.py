@@ -13,8 +13,7 @@ from gt.program import Spec
 
 
 def _infer_poisson(rate: Spec, seed: Spec) -> Spec:
-    rules.tensor("poisson", rate)
-    rules.floating("poisson", rate)
+    rules.floats("poisson", rate)
     rules.integer("poisson", seed)
     return rate
 

@@ -10,6 +10,7 @@ Normals come in pairs (Box-Muller): positions 2k and 2k + 1 share their two unif
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,21 +18,8 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ArgumentError, DTypeError
 from gt.ops import rules
-from gt.ops.families.bits import (
-    bits_graph,
-    bits_jax,
-    bits_numpy,
-    bits_torch,
-    centered_graph,
-    centered_jax,
-    centered_numpy,
-    centered_torch,
-    key_kinds,
-    key_numbers,
-    pieces_numpy,
-    pieces_torch,
-    uniform_streams,
-)  # fmt: skip
+from gt.ops.families import bits
+from gt.ops.families.bits import bits_graph, bits_jax, bits_numpy, bits_torch
 from gt.ops.record import Op, Prepared, Rng, Sample, Site, fill, op, ops
 from gt.ops.sharding import letters
 from gt.program import Spec, spec
@@ -41,49 +29,46 @@ _MASK32 = (1 << 32) - 1
 # -- rand, randn -----------------------------------------------------------------------------
 
 
-def _infer_floats(name: str) -> Any:
-    def infer(seed: Spec, *, shape: Any, dtype: Any) -> Spec:
-        rules.integer(name, seed)
-        result = spec(rules.shape(name, shape), rules.dtype(name, dtype))
-        rules.floating(name, result)
-        return result
-
-    return infer
+def _infer_floats(name: str, seed: Spec, *, shape: Any, dtype: Any) -> Spec:
+    rules.integer(name, seed)
+    result = spec(rules.shape(name, shape), rules.dtype(name, dtype))
+    rules.floating(name, result)
+    return result
 
 
 def _uniform(n: int, seed: int, dtype: str, start: int = 0) -> Any:
-    u = centered_numpy(n, seed, dtype, start)
+    u = bits.centered_numpy(n, seed, dtype, start)
     u += np.float32(0.5)
     return u
 
 
 def _rand_numpy(np_: Any, seed: int, *, shape: Any, dtype: str) -> Any:
-    return pieces_numpy(math.prod(shape), lambda s, m: _uniform(m, seed, dtype, s)).reshape(tuple(shape))
+    return bits.pieces_numpy(math.prod(shape), lambda s, m: _uniform(m, seed, dtype, s)).reshape(tuple(shape))
 
 
 def _rand_jax(xp: Any, seed: Any, *, shape: Any, dtype: str) -> Any:
-    return (centered_jax(xp, math.prod(shape), seed, dtype) + xp.float32(0.5)).reshape(tuple(shape))
+    return (bits.centered_jax(xp, math.prod(shape), seed, dtype) + xp.float32(0.5)).reshape(tuple(shape))
 
 
 def _rand_torch(torch: Any, site: Site, *, shape: Any, dtype: str) -> Any:
     n, target, device, kind = math.prod(shape), tuple(shape), site.device, getattr(torch, dtype)
     if device == "cpu":
-        return lambda seed: pieces_torch(torch, n, kind, lambda s, m: _uniform(m, seed, dtype, s)).view(target)
-    return lambda seed: centered_torch(torch, n, seed, dtype, device).add_(0.5).to(kind).view(target)
+        return lambda seed: bits.pieces_torch(torch, n, kind, lambda s, m: _uniform(m, seed, dtype, s)).view(target)
+    return lambda seed: bits.centered_torch(torch, n, seed, dtype, device).add_(0.5).to(kind).view(target)
 
 
 def _seeded(n: int, streams: int, kernel: Any) -> Prepared:
     """A graph kernel of an op whose one number is a seed: the host makes keys of it."""
-    return Prepared(lambda seed: key_numbers(n, seed, streams), key_kinds(n, streams), kernel)
+    return Prepared(lambda seed: bits.key_numbers(n, seed, streams), bits.key_kinds(n, streams), kernel)
 
 
 def _rand_graph(torch: Any, site: Site, *, shape: Any, dtype: str) -> Prepared:
     n, target, device, kind = math.prod(shape), tuple(shape), site.device, getattr(torch, dtype)
 
     def kernel(*key: Any) -> Any:
-        return (centered_graph(torch, n, key, dtype, device) + 0.5).to(kind).view(target)
+        return (bits.centered_graph(torch, n, key, dtype, device) + 0.5).to(kind).view(target)
 
-    return _seeded(n, uniform_streams(dtype), kernel)
+    return _seeded(n, bits.uniform_streams(dtype), kernel)
 
 
 def _wide(dtype: str) -> str:
@@ -92,7 +77,7 @@ def _wide(dtype: str) -> str:
 
 
 def _normal(n: int, seed: int, dtype: str, start: int = 0) -> Any:
-    u = centered_numpy(n + n % 2, seed, _wide(dtype), start).reshape(-1, 2)  # start is even
+    u = bits.centered_numpy(n + n % 2, seed, _wide(dtype), start).reshape(-1, 2)  # start is even
     radius = np.log(0.5 - u[:, 0])
     radius *= -2
     np.sqrt(radius, out=radius)
@@ -103,12 +88,12 @@ def _normal(n: int, seed: int, dtype: str, start: int = 0) -> Any:
 
 
 def _randn_numpy(np_: Any, seed: int, *, shape: Any, dtype: str) -> Any:
-    return pieces_numpy(math.prod(shape), lambda s, m: _normal(m, seed, dtype, s)).reshape(tuple(shape))
+    return bits.pieces_numpy(math.prod(shape), lambda s, m: _normal(m, seed, dtype, s)).reshape(tuple(shape))
 
 
 def _randn_jax(xp: Any, seed: Any, *, shape: Any, dtype: str) -> Any:
     n = math.prod(shape)
-    u = centered_jax(xp, n + n % 2, seed, _wide(dtype)).reshape(-1, 2)
+    u = bits.centered_jax(xp, n + n % 2, seed, _wide(dtype)).reshape(-1, 2)
     radius, angle = xp.sqrt(-2 * xp.log(0.5 - u[:, 0])), u[:, 1] * (2 * math.pi)
     return xp.stack([radius * xp.cos(angle), radius * xp.sin(angle)], axis=1).reshape(-1)[:n].reshape(tuple(shape))
 
@@ -117,10 +102,10 @@ def _randn_torch(torch: Any, site: Site, *, shape: Any, dtype: str) -> Any:
     n, target, device = math.prod(shape), tuple(shape), site.device
     kind, wide = getattr(torch, dtype), _wide(dtype)
     if device == "cpu":
-        return lambda seed: pieces_torch(torch, n, kind, lambda s, m: _normal(m, seed, dtype, s)).view(target)
+        return lambda seed: bits.pieces_torch(torch, n, kind, lambda s, m: _normal(m, seed, dtype, s)).view(target)
 
     def kernel(seed: int) -> Any:
-        u = centered_torch(torch, n + n % 2, seed, wide, device).view(-1, 2)
+        u = bits.centered_torch(torch, n + n % 2, seed, wide, device).view(-1, 2)
         radius = (0.5 - u[:, 0]).log_().mul_(-2).sqrt_()
         angle = u[:, 1] * (2 * math.pi)
         torch.mul(radius, angle.cos(), out=u[:, 0])
@@ -136,12 +121,12 @@ def _randn_graph(torch: Any, site: Site, *, shape: Any, dtype: str) -> Prepared:
     kind, wide, even = getattr(torch, dtype), _wide(dtype), math.prod(shape) + math.prod(shape) % 2
 
     def kernel(*key: Any) -> Any:
-        u = centered_graph(torch, even, key, wide, device).view(-1, 2)
+        u = bits.centered_graph(torch, even, key, wide, device).view(-1, 2)
         radius, angle = torch.sqrt(torch.log(0.5 - u[:, 0]) * -2), u[:, 1] * (2 * math.pi)
         pair = torch.stack([radius * torch.cos(angle), radius * torch.sin(angle)], 1)
         return pair.view(-1)[:n].to(kind).reshape(target)
 
-    return _seeded(even, uniform_streams(wide), kernel)
+    return _seeded(even, bits.uniform_streams(wide), kernel)
 
 
 def _float_samples(rng: Rng) -> list[Sample]:
@@ -176,24 +161,19 @@ def _part(shard: Any, shape: tuple[int, ...], draw: Any) -> Any:
     return ops.slice(drawn, *starts, dims=dims, lengths=sizes, steps=(1,) * len(dims), drop=())
 
 
-rand = op(
+_drawn = partial(op, factors=_rule, local=_local, vjp=None)
+
+rand = _drawn(
     "rand",
     "Random numbers, uniform in [0, 1).",
-    infer=_infer_floats("rand"),
-    factors=_rule,
-    local=_local,
-    vjp=None,
+    infer=partial(_infer_floats, "rand"),
     kernels={"numpy": _rand_numpy, "jax": _rand_jax, "torch": _rand_torch, "torch_graph": _rand_graph},
     samples=_float_samples,
 )
-
-randn = op(
+randn = _drawn(
     "randn",
     "Random numbers from the normal distribution with mean 0 and variance 1.",
-    infer=_infer_floats("randn"),
-    factors=_rule,
-    local=_local,
-    vjp=None,
+    infer=partial(_infer_floats, "randn"),
     kernels={"numpy": _randn_numpy, "jax": _randn_jax, "torch": _randn_torch, "torch_graph": _randn_graph},
     samples=_float_samples,
 )
@@ -233,7 +213,7 @@ def _integers(n: int, seed: int, low: int, high: int, start: int = 0) -> Any:
 
 def _randint_numpy(np_: Any, seed: int, low: int, high: int, *, shape: Any, dtype: str) -> Any:
     kind = dtypes.BY_NAME[dtype].numpy
-    return pieces_numpy(math.prod(shape), lambda s, m: _integers(m, seed, low, high, s).astype(kind)).reshape(
+    return bits.pieces_numpy(math.prod(shape), lambda s, m: _integers(m, seed, low, high, s).astype(kind)).reshape(
         tuple(shape)
     )
 
@@ -253,9 +233,9 @@ def _randint_jax(xp: Any, seed: Any, low: Any, high: Any, *, shape: Any, dtype: 
 def _randint_torch(torch: Any, site: Site, *, shape: Any, dtype: str) -> Any:
     n, target, device, kind = math.prod(shape), tuple(shape), site.device, getattr(torch, dtype)
     if device == "cpu":
-        return lambda seed, low, high: pieces_torch(torch, n, kind, lambda s, m: _integers(m, seed, low, high, s)).view(
-            target
-        )
+        return lambda seed, low, high: bits.pieces_torch(
+            torch, n, kind, lambda s, m: _integers(m, seed, low, high, s)
+        ).view(target)
 
     def kernel(seed: int, low: int, high: int) -> Any:
         span = _span(low, high)
@@ -277,7 +257,7 @@ def _randint_graph(torch: Any, site: Site, *, shape: Any, dtype: str) -> Prepare
 
     def numbers(seed: int, low: int, high: int) -> tuple[int, ...]:
         span = _span(low, high)
-        return (low, span if span < 1 << 63 else 0, *key_numbers(n, seed, 2))
+        return (low, span if span < 1 << 63 else 0, *bits.key_numbers(n, seed, 2))
 
     def kernel(low: Any, span: Any, *key: Any) -> Any:
         x, lower = (bits_graph(torch, n, key, device, stream).to(torch.int64) for stream in (0, 1))
@@ -287,16 +267,13 @@ def _randint_graph(torch: Any, site: Site, *, shape: Any, dtype: str) -> Prepare
         drawn = torch.where(span < 1 << 31, narrow, wide) + low
         return torch.where(span == 0, (x << 32) | lower, drawn).to(kind).view(target)  # 0: more than int64 counts
 
-    return Prepared(numbers, "ii" + key_kinds(n, 2), kernel)
+    return Prepared(numbers, "ii" + bits.key_kinds(n, 2), kernel)
 
 
-randint = op(
+randint = _drawn(
     "randint",
     "Random integers, uniform in [low, high).",
     infer=_infer_randint,
-    factors=_rule,
-    local=_local,
-    vjp=None,
     kernels={
         "numpy": _randint_numpy,
         "jax": _randint_jax,
@@ -372,8 +349,7 @@ randperm = op(
 
 
 def _infer_dropout(x: Spec, seed: Spec, *, p: Any) -> Spec:
-    rules.tensor("dropout", x)
-    rules.floating("dropout", x)
+    rules.floats("dropout", x)
     rules.integer("dropout", seed)
     if type(p) not in (int, float) or not 0 <= p <= 1:
         raise ArgumentError(f"dropout: p must be from 0 to 1, got {rules.shown(p)}")
@@ -392,7 +368,7 @@ def _scale(p: float) -> float:
 def _dropout_numpy(np_: Any, x: Any, seed: int, *, p: float) -> Any:
     if _limit(p) > np.iinfo(np.int32).max:
         return x * 0
-    keep = pieces_numpy(x.size, lambda s, m: bits_numpy(m, seed, 0, s) >= np.int32(_limit(p)))
+    keep = bits.pieces_numpy(x.size, lambda s, m: bits_numpy(m, seed, 0, s) >= np.int32(_limit(p)))
     return x * keep.reshape(x.shape) * np.asarray(_scale(p), x.dtype)
 
 
@@ -409,7 +385,7 @@ def _dropout_torch(torch: Any, site: Site, *, p: float) -> Any:
 
     def kernel(x: Any, seed: int) -> Any:
         if device == "cpu":
-            keep = pieces_torch(torch, n, torch.bool, lambda s, m: bits_numpy(m, seed, 0, s) >= np.int32(limit))
+            keep = bits.pieces_torch(torch, n, torch.bool, lambda s, m: bits_numpy(m, seed, 0, s) >= np.int32(limit))
         else:
             keep = bits_torch(torch, n, seed, device) >= limit
         return (x * keep.view(shape)).mul_(scale)

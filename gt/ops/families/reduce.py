@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,13 @@ def _infer(name: str, x: Spec, dims: Any, keepdim: Any, dtype: DType) -> Spec:
     return spec(reduced(x.shape, dims, rules.flag(name, "keepdim", keepdim)), dtype)
 
 
+def infer_along(name: str, x: Spec, *, dim: Any) -> Spec:
+    """The inference of an op on floats along one dimension, whose result is like its operand."""
+    rules.floats(name, x)
+    rules.dim(name, dim, x.ndim)
+    return x
+
+
 def restore(x: Any, shape: Dims, dims: Dims, keepdim: bool) -> Any:
     """A reduced value with its dimensions back, of size 1."""
     return x if keepdim or not dims else ops.reshape(x, shape=reduced(shape, tuple(dims), True))
@@ -53,19 +61,16 @@ def _spread(g: Any, x: Any, dims: Dims, keepdim: bool) -> Any:
 # -- kernels ---------------------------------------------------------------------------------
 
 
-def _torch(name: str) -> Any:
-    def make(torch: Any, site: Site, *, dims: Any, keepdim: bool) -> Any:
-        f = getattr(torch, name)
-        dims = tuple(dims)
-        if not dims:  # torch reduces all of them then
-            return lambda x: f(x.unsqueeze(-1), -1)
-        if name in ("sum", "mean") and len(dims) == site.specs[0].ndim and not keepdim:
-            return f
-        if name == "prod":  # torch multiplies along one dimension at a time
-            return lambda x: _prod_torch(torch, x, dims, keepdim)
-        return lambda x: f(x, dims, keepdim)
-
-    return make
+def _torch(name: str, torch: Any, site: Site, *, dims: Any, keepdim: bool) -> Any:
+    f = getattr(torch, name)
+    dims = tuple(dims)
+    if not dims:  # torch reduces all of them then
+        return lambda x: f(x.unsqueeze(-1), -1)
+    if name in ("sum", "mean") and len(dims) == site.specs[0].ndim and not keepdim:
+        return f
+    if name == "prod":  # torch multiplies along one dimension at a time
+        return lambda x: _prod_torch(torch, x, dims, keepdim)
+    return lambda x: f(x, dims, keepdim)
 
 
 def _prod_torch(torch: Any, x: Any, dims: Dims, keepdim: bool) -> Any:
@@ -74,11 +79,8 @@ def _prod_torch(torch: Any, x: Any, dims: Dims, keepdim: bool) -> Any:
     return x
 
 
-def _array(f: Any) -> Any:
-    def kernel(xp: Any, x: Any, *, dims: Any, keepdim: bool) -> Any:
-        return f(xp, x, tuple(dims), keepdim)
-
-    return kernel
+def _array(f: Any, xp: Any, x: Any, *, dims: Any, keepdim: bool) -> Any:
+    return f(xp, x, tuple(dims), keepdim)
 
 
 # -- samples ---------------------------------------------------------------------------------
@@ -109,11 +111,8 @@ def _complex_samples(rng: Rng) -> list[Sample]:
 # -- sums ------------------------------------------------------------------------------------
 
 
-def _infer_sum(name: str) -> Any:
-    def infer(x: Spec, *, dims: Any, keepdim: Any) -> Spec:
-        return _infer(name, x, dims, keepdim, x.dtype if x.dtype.is_differentiable else dtypes.int64)
-
-    return infer
+def _infer_sum(name: str, x: Spec, *, dims: Any, keepdim: Any) -> Spec:
+    return _infer(name, x, dims, keepdim, x.dtype if x.dtype.is_differentiable else dtypes.int64)
 
 
 def wide(x: Any) -> Any:
@@ -124,13 +123,13 @@ def wide(x: Any) -> Any:
 sum_ = op(
     "sum",
     "The sum over dims; integers give int64.",
-    infer=_infer_sum("sum"),
+    infer=partial(_infer_sum, "sum"),
     factors=reducing("sum"),
     linear=((0,),),
     vjp=(lambda g, y, x, *, dims, keepdim: _spread(g, x, dims, keepdim),),
     kernels={
-        "array": _array(lambda xp, x, dims, keepdim: xp.sum(wide(x), axis=dims, keepdims=keepdim)),
-        "torch": _torch("sum"),
+        "array": partial(_array, lambda xp, x, dims, keepdim: xp.sum(wide(x), axis=dims, keepdims=keepdim)),
+        "torch": partial(_torch, "sum"),
     },
     samples=lambda rng: [*_samples(rng), *_complex_samples(rng)],
     autocast=FLOAT32_ON_CUDA,
@@ -160,12 +159,12 @@ def _prod_dx(g: Any, y: Any, x: Any, *, dims: Any, keepdim: bool) -> Any:
 prod = op(
     "prod",
     "The product over dims; integers give int64.",
-    infer=_infer_sum("prod"),
+    infer=partial(_infer_sum, "prod"),
     factors=reducing("whole"),
     vjp=(_prod_dx,),
     kernels={
-        "array": _array(lambda xp, x, dims, keepdim: xp.prod(wide(x), axis=dims, keepdims=keepdim)),
-        "torch": _torch("prod"),
+        "array": partial(_array, lambda xp, x, dims, keepdim: xp.prod(wide(x), axis=dims, keepdims=keepdim)),
+        "torch": partial(_torch, "prod"),
     },
     samples=lambda rng: [
         *_samples(rng),
@@ -187,10 +186,6 @@ def _infer_mean(x: Spec, *, dims: Any, keepdim: Any) -> Spec:
     return _infer("mean", x, dims, keepdim, x.dtype)
 
 
-def _mean_dx(g: Any, y: Any, x: Any, *, dims: Any, keepdim: bool) -> Any:
-    return _spread(g * (1.0 / max(count(x.shape, dims), 1)), x, dims, keepdim)
-
-
 def _mean_local(shard: Any, x: Any, *, dims: Any, keepdim: bool) -> Any:
     names, shape = letters(x.ndim), shard.specs[0].shape
     if not any(shard.split(names[d]) for d in dims):
@@ -207,29 +202,27 @@ mean = op(
     factors=reducing("sum"),
     linear=((0,),),
     local=_mean_local,
-    vjp=(_mean_dx,),
+    vjp=(lambda g, y, x, *, dims, keepdim: _spread(g * (1.0 / max(count(x.shape, dims), 1)), x, dims, keepdim),),
     kernels={
-        "array": _array(
+        "array": partial(
+            _array,
             lambda xp, x, dims, keepdim: xp.divide(
                 xp.sum(x, axis=dims, keepdims=keepdim), xp.asarray(count(x.shape, dims), x.dtype)
-            )
+            ),
         ),
-        "torch": _torch("mean"),
+        "torch": partial(_torch, "mean"),
     },
     samples=lambda rng: [*_samples(rng, integers=False), *_complex_samples(rng)],
     flops=lambda x, *, dims, **attrs: x.size + x.size // max(count(x.shape, dims), 1),
 )
 
 
-def _infer_var(name: str) -> Any:
-    def infer(x: Spec, *, dims: Any, correction: Any, keepdim: Any) -> Spec:
-        rules.tensor(name, x)
-        floating_or_complex(name, x)
-        if type(correction) not in (int, float):
-            raise ArgumentError(f"{name}: correction must be a number, got {rules.shown(correction)}")
-        return _infer(name, x, dims, keepdim, x.dtype.to_real())
-
-    return infer
+def _infer_var(name: str, x: Spec, *, dims: Any, correction: Any, keepdim: Any) -> Spec:
+    rules.tensor(name, x)
+    floating_or_complex(name, x)
+    if type(correction) not in (int, float):
+        raise ArgumentError(f"{name}: correction must be a number, got {rules.shown(correction)}")
+    return _infer(name, x, dims, keepdim, x.dtype.to_real())
 
 
 def _freedom(x: Any, dims: Any, correction: float) -> float:
@@ -259,22 +252,19 @@ def _std_dx(g: Any, y: Any, x: Any, **attrs: Any) -> Any:
     return _var_dx(ops.where(still, 0.0, g / ops.where(still, 1.0, y * 2.0)), y, x, **attrs)
 
 
-def _var_torch(name: str) -> Any:
-    def make(torch: Any, site: Site, *, dims: Any, correction: float, keepdim: bool) -> Any:
-        dims = tuple(dims)
-        x = site.specs[0]
-        f = getattr(torch, name)
-        if not x.size or not _freedom(x, dims, correction):  # torch would print a warning with its nan
-            mean, total = _torch("mean"), _torch("sum")
-            center = mean(torch, site, dims=dims, keepdim=True)
-            add_up = total(torch, site, dims=dims, keepdim=keepdim)
-            last = torch.sqrt if name == "std" else torch.clone
-            return lambda x: last(add_up((x - center(x)).abs().square()) * math.inf)
-        if not dims:
-            return lambda x: f(x.unsqueeze(-1), -1, correction=correction)
-        return lambda x: f(x, dims, correction=correction, keepdim=keepdim)
-
-    return make
+def _var_torch(name: str, torch: Any, site: Site, *, dims: Any, correction: float, keepdim: bool) -> Any:
+    dims = tuple(dims)
+    x = site.specs[0]
+    f = getattr(torch, name)
+    if not x.size or not _freedom(x, dims, correction):  # torch would print a warning with its nan
+        mean, total = partial(_torch, "mean"), partial(_torch, "sum")
+        center = mean(torch, site, dims=dims, keepdim=True)
+        add_up = total(torch, site, dims=dims, keepdim=keepdim)
+        last = torch.sqrt if name == "std" else torch.clone
+        return lambda x: last(add_up((x - center(x)).abs().square()) * math.inf)
+    if not dims:
+        return lambda x: f(x.unsqueeze(-1), -1, correction=correction)
+    return lambda x: f(x, dims, correction=correction, keepdim=keepdim)
 
 
 def _spreads(rng: Rng) -> list[Sample]:
@@ -285,22 +275,22 @@ def _spreads(rng: Rng) -> list[Sample]:
 var = op(
     "var",
     "The variance over dims: the sum of squared deviations, divided by their number minus the correction.",
-    infer=_infer_var("var"),
+    infer=partial(_infer_var, "var"),
     factors=reducing("whole"),
     vjp=(_var_dx,),
     compose=_var,
-    kernels={"torch": _var_torch("var")},
+    kernels={"torch": partial(_var_torch, "var")},
     samples=_spreads,
 )
 
 std = op(
     "std",
     "The square root of the variance over dims.",
-    infer=_infer_var("std"),
+    infer=partial(_infer_var, "std"),
     factors=reducing("whole"),
     vjp=(_std_dx,),
     compose=lambda x, **attrs: ops.sqrt(ops.var(x, **attrs)),
-    kernels={"torch": _var_torch("std")},
+    kernels={"torch": partial(_var_torch, "std")},
     samples=_spreads,
 )
 
@@ -315,13 +305,10 @@ def some(name: str, x: Spec, dims: Any) -> None:
         raise DimError(f"{name}: expected at least one element, got shape {x.shape}")
 
 
-def _infer_extreme(name: str) -> Any:
-    def infer(x: Spec, *, dims: Any, keepdim: Any) -> Spec:
-        result = _infer(name, x, dims, keepdim, x.dtype)
-        some(name, x, dims)
-        return result
-
-    return infer
+def _infer_extreme(name: str, x: Spec, *, dims: Any, keepdim: Any) -> Spec:
+    result = _infer(name, x, dims, keepdim, x.dtype)
+    some(name, x, dims)
+    return result
 
 
 def _extreme_dx(g: Any, y: Any, x: Any, *, dims: Any, keepdim: bool) -> Any:
@@ -335,10 +322,13 @@ def _extreme(name: str, doc: str, kind: str) -> Op:
     return op(
         name,
         doc,
-        infer=_infer_extreme(name),
+        infer=partial(_infer_extreme, name),
         factors=reducing(kind),
         vjp=(_extreme_dx,),
-        kernels={"array": _array(lambda xp, x, d, k: getattr(xp, kind)(x, axis=d, keepdims=k)), "torch": _torch(name)},
+        kernels={
+            "array": partial(_array, lambda xp, x, d, k: getattr(xp, kind)(x, axis=d, keepdims=k)),
+            "torch": partial(_torch, name),
+        },
         samples=lambda rng: [
             *_samples(rng, empty=False),
             ((np.array([[1.0, np.nan], [2.0, 3.0]]),), {"dims": (1,), "keepdim": False}),
@@ -351,15 +341,12 @@ amax = _extreme("amax", "The largest element over dims; nan if one of them is na
 amin = _extreme("amin", "The smallest element over dims; nan if one of them is nan.", "min")
 
 
-def _infer_place(name: str) -> Any:
-    def infer(x: Spec, *, dim: Any, keepdim: Any) -> Spec:
-        rules.tensor(name, x)
-        rules.not_bool(name, x.dtype)
-        dims = tuple(range(x.ndim)) if dim is None else (rules.dim(name, dim, x.ndim),)
-        some(name, x, dims)
-        return spec(reduced(x.shape, dims, rules.flag(name, "keepdim", keepdim)), dtypes.int64)
-
-    return infer
+def _infer_place(name: str, x: Spec, *, dim: Any, keepdim: Any) -> Spec:
+    rules.tensor(name, x)
+    rules.not_bool(name, x.dtype)
+    dims = tuple(range(x.ndim)) if dim is None else (rules.dim(name, dim, x.ndim),)
+    some(name, x, dims)
+    return spec(reduced(x.shape, dims, rules.flag(name, "keepdim", keepdim)), dtypes.int64)
 
 
 def _place_rule(x: Spec, *, dim: int | None, keepdim: bool) -> str:
@@ -385,15 +372,12 @@ def _place(name: str, doc: str) -> Op:
     return op(
         name,
         doc,
-        infer=_infer_place(name),
+        infer=partial(_infer_place, name),
         factors=_place_rule,
         parts=lambda x, **attrs: _place_parts(ops.amax if name == "argmax" else ops.amin, x, **attrs),
         vjp=None,
         ranges=lambda x, *, dim, keepdim: {0: x.size if dim is None else x.shape[dim] if x.ndim else 1},
-        kernels={
-            "array": lambda xp, x, *, dim, keepdim: getattr(xp, name)(x, axis=dim, keepdims=keepdim),
-            "torch": lambda torch, site, *, dim, keepdim: lambda x: getattr(torch, name)(x, dim, keepdim),
-        },
+        kernels={"array": lambda xp, x, *, dim, keepdim: getattr(xp, name)(x, axis=dim, keepdims=keepdim)},
         samples=lambda rng: [
             ((rng.normal(size=(3, 4)),), {"dim": 1, "keepdim": False}),
             ((rng.normal(size=(3, 4)),), {"dim": 0, "keepdim": True}),
@@ -412,24 +396,23 @@ argmin = _place("argmin", "The index of the smallest element along dim, or with 
 # -- logic -----------------------------------------------------------------------------------
 
 
-def _infer_logic(name: str) -> Any:
-    def infer(x: Spec, *, dims: Any, keepdim: Any) -> Spec:
-        # uint8 was torch's bool once, and still is here.
-        return _infer(name, x, dims, keepdim, dtypes.uint8 if x.dtype is dtypes.uint8 else dtypes.bool_)
-
-    return infer
+def _infer_logic(name: str, x: Spec, *, dims: Any, keepdim: Any) -> Spec:
+    # uint8 was torch's bool once, and still is here.
+    return _infer(name, x, dims, keepdim, dtypes.uint8 if x.dtype is dtypes.uint8 else dtypes.bool_)
 
 
 def _logic(name: str, doc: str) -> Op:
     return op(
         name,
         doc,
-        infer=_infer_logic(name),
+        infer=partial(_infer_logic, name),
         factors=reducing("max" if name == "any" else "min"),
         vjp=None,
         kernels={
-            "array": _array(lambda xp, x, dims, keepdim: getattr(xp, name)(x != 0, axis=dims, keepdims=keepdim)),
-            "torch": _torch(name),
+            "array": partial(
+                _array, lambda xp, x, dims, keepdim: getattr(xp, name)(x != 0, axis=dims, keepdims=keepdim)
+            ),
+            "torch": partial(_torch, name),
         },
         samples=lambda rng: [
             *_samples(rng),

@@ -7,6 +7,7 @@ without a division, so that zeros and infinities need no cases of their own.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,8 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ShapeError
 from gt.ops import rules
-from gt.ops.families.reduce import some, wide
-from gt.ops.record import FLOAT32_ON_CUDA, Op, Rng, Sample, Site, conj, fill, op, ops
+from gt.ops.families.reduce import infer_along, some, wide
+from gt.ops.record import FLOAT32_ON_CUDA, Op, Rng, Sample, conj, fill, op, ops
 from gt.ops.sharding import along, letters
 from gt.program import Spec, spec
 
@@ -31,14 +32,6 @@ def _shifted(x: Any, dim: int, by: int, value: float) -> Any:
 
 def _reversed(f: Any, x: Any, dim: int) -> Any:
     return ops.flip(f(ops.flip(x, dims=(dim,)), dim=dim), dims=(dim,))
-
-
-def _torch(name: str) -> Any:
-    def make(torch: Any, site: Site, *, dim: int) -> Any:
-        f = getattr(torch, name)
-        return lambda x: f(x, dim)
-
-    return make
 
 
 def _samples(rng: Rng) -> list[Sample]:
@@ -61,13 +54,10 @@ def _complex_and_integers(rng: Rng) -> list[Sample]:
 # -- sums and products -----------------------------------------------------------------------
 
 
-def _infer_wide(name: str) -> Any:
-    def infer(x: Spec, *, dim: Any) -> Spec:
-        rules.tensor(name, x)
-        rules.dim(name, dim, x.ndim)
-        return spec(x.shape, x.dtype if x.dtype.is_differentiable else dtypes.int64)
-
-    return infer
+def _infer_wide(name: str, x: Spec, *, dim: Any) -> Spec:
+    rules.tensor(name, x)
+    rules.dim(name, dim, x.ndim)
+    return spec(x.shape, x.dtype if x.dtype.is_differentiable else dtypes.int64)
 
 
 def _cumsum_first(shard: Any, x: Any, *, dim: int) -> Any:
@@ -86,12 +76,12 @@ def _cumsum_last(shard: Any, kept: Any, gathered: Any, *, dim: int) -> Any:
 cumsum = op(
     "cumsum",
     "The cumulative sum along dim.",
-    infer=_infer_wide("cumsum"),
+    infer=partial(_infer_wide, "cumsum"),
     merge=lambda x, *, dim: (letters(x.ndim)[dim], _cumsum_first, _cumsum_last) if x.ndim else None,
     factors=along("dim"),
     linear=((0,),),
     vjp=(lambda g, y, x, *, dim: _reversed(ops.cumsum, g, dim),),
-    kernels={"array": lambda xp, x, *, dim: xp.cumsum(wide(x), axis=dim), "torch": _torch("cumsum")},
+    kernels={"array": lambda xp, x, *, dim: xp.cumsum(wide(x), axis=dim)},
     samples=lambda rng: [*_samples(rng), *_complex_and_integers(rng)],
     autocast=FLOAT32_ON_CUDA,
 )
@@ -106,10 +96,10 @@ def _cumprod_dx(g: Any, y: Any, x: Any, *, dim: int) -> Any:
 cumprod = op(
     "cumprod",
     "The cumulative product along dim.",
-    infer=_infer_wide("cumprod"),
+    infer=partial(_infer_wide, "cumprod"),
     factors=along("dim"),
     vjp=(_cumprod_dx,),
-    kernels={"array": lambda xp, x, *, dim: xp.cumprod(wide(x), axis=dim), "torch": _torch("cumprod")},
+    kernels={"array": lambda xp, x, *, dim: xp.cumprod(wide(x), axis=dim)},
     samples=lambda rng: [
         *_samples(rng),
         *_complex_and_integers(rng),
@@ -170,13 +160,6 @@ linear_scan = op(
 # -- logcumsumexp ----------------------------------------------------------------------------
 
 
-def _infer_logcumsumexp(x: Spec, *, dim: Any) -> Spec:
-    rules.tensor("logcumsumexp", x)
-    rules.floating("logcumsumexp", x)
-    rules.dim("logcumsumexp", dim, x.ndim)
-    return x
-
-
 def _logcumsumexp_dx(g: Any, y: Any, x: Any, *, dim: int) -> Any:
     if x.dtype in (dtypes.float16, dtypes.bfloat16):  # their differences say nothing: they are rounded
         g, x = ops.cast(g, dtype="float32"), ops.cast(x, dtype="float32")
@@ -190,13 +173,12 @@ def _logcumsumexp_dx(g: Any, y: Any, x: Any, *, dim: int) -> Any:
 logcumsumexp = op(
     "logcumsumexp",
     "log(cumsum(exp(x))) along dim, without overflow.",
-    infer=_infer_logcumsumexp,
+    infer=partial(infer_along, "logcumsumexp"),
     factors=along("dim"),
     vjp=(_logcumsumexp_dx,),
     kernels={
         "numpy": lambda xp, x, *, dim: xp.logaddexp.accumulate(x, axis=dim),
         "jax_lib": lambda jax, x, *, dim: jax.lax.cumlogsumexp(x, axis=dim),
-        "torch": _torch("logcumsumexp"),
     },
     samples=lambda rng: [*_samples(rng), ((np.array([[1e3, 1e3, 0.0], [-1e3, 0.0, 5.0]]),), {"dim": 1})],
 )
@@ -204,14 +186,11 @@ logcumsumexp = op(
 # -- the largest so far ----------------------------------------------------------------------
 
 
-def _infer_extreme(name: str) -> Any:
-    def infer(x: Spec, *, dim: Any) -> tuple[Spec, Spec]:
-        rules.tensor(name, x)
-        rules.dim(name, dim, x.ndim)
-        some(name, x, ())
-        return x, spec(x.shape, dtypes.int64)
-
-    return infer
+def _infer_extreme(name: str, x: Spec, *, dim: Any) -> tuple[Spec, Spec]:
+    rules.tensor(name, x)
+    rules.dim(name, dim, x.ndim)
+    some(name, x, ())
+    return x, spec(x.shape, dtypes.int64)
 
 
 def _extreme(name: str, doc: str, better: str) -> Op:
@@ -225,11 +204,11 @@ def _extreme(name: str, doc: str, better: str) -> Op:
     return op(
         name,
         doc,
-        infer=_infer_extreme(name),
+        infer=partial(_infer_extreme, name),
         factors=along("dim"),
         ranges=lambda x, *, dim, **attrs: {1: x.shape[dim] if x.ndim else 1},
         vjp=(lambda g, y, x, *, dim: ops.gather_dx(g[0], y[1], shape=x.shape, dim=dim),),
-        kernels={"array": array, "torch": _torch(name)},
+        kernels={"array": array},
         samples=lambda rng: [
             *_samples(rng),
             ((np.array([[1.0, 3.0, 3.0, 2.0], [1.0, np.nan, 2.0, np.nan]]),), {"dim": 1}),

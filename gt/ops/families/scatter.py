@@ -176,10 +176,6 @@ def _infer_scatter(x: Spec, index: Spec, src: Spec, *, dim: Any) -> Spec:
     return x
 
 
-def _scatter_array(xp: Any, x: Any, index: Any, src: Any, *, dim: int) -> Any:
-    return put_at(x, _mesh(xp, index, dim), src) if index.size else x.copy()
-
-
 def _scatter_graph(torch: Any, site: Site, *, dim: int) -> Any:
     f, shape = torch.scatter, site.specs[1].shape
     return lambda x, i, src: f(x, dim, i.long(), src.to(x.dtype).expand(shape))
@@ -212,7 +208,7 @@ scatter = op(
     factors=_scatter_rule,
     vjp=(_scatter_dx, None, lambda g, y, x, index, src, *, dim: ops.gather(g, index, dim=dim)),
     kernels={
-        "array": _scatter_array,
+        "array": lambda xp, x, index, src, *, dim: put_at(x, _mesh(xp, index, dim), src) if index.size else x.copy(),
         "torch": lambda torch, site, *, dim: lambda x, i, src: torch.scatter(x, dim, i.long(), src),
         "torch_graph": _scatter_graph,
     },
@@ -239,17 +235,13 @@ def _scatter_add_rule(x: Spec, index: Spec, src: Spec, *, dim: int) -> str:
     return f"{whole}, {part}, {part} -> {whole}"
 
 
-def _scatter_add_local(shard: Any, x: Any, index: Any, src: Any, *, dim: int) -> Any:
-    return shard.again(x, *_scattered(shard, index, src), dim=dim)
-
-
 scatter_add = op(
     "scatter_add",
     "x with src added at `index` along dim.",
     infer=_infer_scatter_add,
     factors=_scatter_add_rule,
     linear=((0, 2),),
-    local=_scatter_add_local,
+    local=lambda shard, x, index, src, *, dim: shard.again(x, *_scattered(shard, index, src), dim=dim),
     vjp=(
         lambda g, y, x, index, src, *, dim: g,
         None,

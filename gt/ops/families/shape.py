@@ -7,6 +7,7 @@ base becomes when the view is written to; an expanded tensor cannot be.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,8 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
-from gt.ops.record import Op, Site, op, ops
-from gt.ops.sharding import letters, pointwise, reshaping, same_shape
+from gt.ops.record import Op, Site, each_of, op, ops
+from gt.ops.sharding import letters, pointwise, pointwise_op, reshaping, same_shape
 from gt.program import Spec, spec
 
 
@@ -140,19 +141,14 @@ expand = op(
     ],
 )
 
-clone = op(
+clone = pointwise_op(
     "clone",
     "A copy of x.",
     infer=lambda x: _whole("clone", x),
-    factors=pointwise,
     moves=True,
     vjp=(lambda g, y, x: g,),
     kernels={"array": lambda xp, x: xp.array(x), "torch": lambda torch, site: lambda x: x.clone()},
-    samples=lambda rng: [
-        ((rng.normal(size=(2, 3)),), {}),
-        ((rng.integers(0, 9, size=(3,)),), {}),
-        ((np.zeros((0, 3), bool),), {}),
-    ],
+    samples=lambda rng: each_of(rng.normal(size=(2, 3)), rng.integers(0, 9, size=(3,)), np.zeros((0, 3), bool)),
 )
 
 # -- unfold, bitcast -------------------------------------------------------------------------
@@ -362,17 +358,14 @@ flip = op(
 )
 
 
-def _infer_triangle(name: str) -> Any:
-    def infer(x: Spec, *, diagonal: Any) -> Spec:
-        rules.tensor(name, x)
-        rules.ints(name, "diagonal", (diagonal,))
-        if abs(diagonal) >= 1 << 62:
-            raise ArgumentError(f"{name}: diagonal must be an int of less than 64 bits, got {rules.shown(diagonal)}")
-        if x.ndim < 2:
-            raise ShapeError(f"{name}: expected a matrix, got shape {x.shape}")
-        return x
-
-    return infer
+def _infer_triangle(name: str, x: Spec, *, diagonal: Any) -> Spec:
+    rules.tensor(name, x)
+    rules.ints(name, "diagonal", (diagonal,))
+    if abs(diagonal) >= 1 << 62:
+        raise ArgumentError(f"{name}: diagonal must be an int of less than 64 bits, got {rules.shown(diagonal)}")
+    if x.ndim < 2:
+        raise ShapeError(f"{name}: expected a matrix, got shape {x.shape}")
+    return x
 
 
 def _triangle_rule(x: Spec, *, diagonal: int) -> str:
@@ -393,13 +386,13 @@ def _triangle(name: str, doc: str) -> Op:
     return op(
         name,
         doc,
-        infer=_infer_triangle(name),
+        infer=partial(_infer_triangle, name),
         factors=_triangle_rule,
         linear=((0,),),
         local=_triangle_local,
         flops=0,
         vjp=(lambda g, y, x, *, diagonal: getattr(ops, name)(g, diagonal=diagonal),),
-        kernels={"array": array, "torch": lambda torch, site, *, diagonal: lambda x: getattr(torch, name)(x, diagonal)},
+        kernels={"array": array},
         samples=lambda rng: [
             ((rng.normal(size=(3, 4)),), {"diagonal": 0}),
             ((rng.normal(size=(2, 3, 3)),), {"diagonal": -1}),

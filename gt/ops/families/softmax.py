@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gt.errors import ShapeError
 from gt.ops import rules
-from gt.ops.families.reduce import count, floating_or_complex, reduced, restore
-from gt.ops.record import FLOAT32_ON_CUDA, Rng, Sample, Site, conj, op, ops
+from gt.ops.families.reduce import count, floating_or_complex, infer_along, reduced, restore
+from gt.ops.record import FLOAT32_ON_CUDA, Rng, Sample, Site, conj, each_of, op, ops
 from gt.ops.sharding import along, reducing
 from gt.program import Spec, spec
 
 
-def _infer(name: str) -> Any:
-    def infer(x: Spec, *, dim: Any) -> Spec:
-        rules.tensor(name, x)
-        rules.floating(name, x)
-        rules.dim(name, dim, x.ndim)
-        return x
-
-    return infer
-
-
-def _infer_dx(name: str) -> Any:
-    def infer(g: Spec, y: Spec, *, dim: Any) -> Spec:
-        rules.tensor(name, g, y)
-        rules.floating(name, g)
-        rules.same_dtype(name, g, y)
-        rules.dim(name, dim, y.ndim)
-        if g.shape != y.shape:
-            raise ShapeError(f"{name}: gradient and result must have one shape, got {g.shape} and {y.shape}")
-        return y
-
-    return infer
+def _infer_dx(name: str, g: Spec, y: Spec, *, dim: Any) -> Spec:
+    rules.tensor(name, g, y)
+    rules.floating(name, g)
+    rules.same_dtype(name, g, y)
+    rules.dim(name, dim, y.ndim)
+    if g.shape != y.shape:
+        raise ShapeError(f"{name}: gradient and result must have one shape, got {g.shape} and {y.shape}")
+    return y
 
 
 def _total(x: Any, dim: int) -> Any:
@@ -58,39 +46,31 @@ def _log_softmax(x: Any, *, dim: int) -> Any:
 
 def _samples(rng: Rng) -> list[Sample]:
     return [
-        ((rng.normal(size=(3, 4)),), {"dim": 1}),
-        ((rng.normal(size=(3, 4, 2)) * 10,), {"dim": 1}),
+        *each_of(rng.normal(size=(3, 4)), rng.normal(size=(3, 4, 2)) * 10, dim=1),
         ((rng.normal(size=(5,)) + 1e3,), {"dim": 0}),
-        ((np.zeros((0, 3)),), {"dim": 1}),
-        ((np.zeros((2, 0)),), {"dim": 1}),
+        *each_of(np.zeros((0, 3)), np.zeros((2, 0)), dim=1),
     ]
 
 
-def _torch(name: str) -> Any:
-    def make(torch: Any, site: Site, *, dim: int) -> Any:
-        f = getattr(torch, name)
-        return lambda x: f(x, dim)
-
-    return make
+def _torch(name: str, torch: Any, site: Site, *, dim: int) -> Any:
+    f = getattr(torch, name)
+    return lambda x: f(x, dim)
 
 
-def _torch_dx(name: str) -> Any:
-    def make(torch: Any, site: Site, *, dim: int) -> Any:
-        f = getattr(torch.ops.aten, name).default
-        dtype = getattr(torch, site.specs[0].dtype.name)
-        return lambda g, y: f(g, y, dim, dtype)
-
-    return make
+def _torch_dx(name: str, torch: Any, site: Site, *, dim: int) -> Any:
+    f = getattr(torch.ops.aten, name).default
+    dtype = getattr(torch, site.specs[0].dtype.name)
+    return lambda g, y: f(g, y, dim, dtype)
 
 
 softmax = op(
     "softmax",
     "exp(x) divided by its sum along dim.",
-    infer=_infer("softmax"),
+    infer=partial(infer_along, "softmax"),
     factors=along("dim"),
     vjp=(lambda g, y, x, *, dim: ops.softmax_dx(g, y, dim=dim),),
     compose=_softmax,
-    kernels={"torch": _torch("softmax")},
+    kernels={"torch": partial(_torch, "softmax")},
     samples=_samples,
     autocast=FLOAT32_ON_CUDA,
 )
@@ -98,7 +78,7 @@ softmax = op(
 softmax_dx = op(
     "softmax_dx",
     "The gradient of softmax, from its result.",
-    infer=_infer_dx("softmax_dx"),
+    infer=partial(_infer_dx, "softmax_dx"),
     factors=along("dim"),
     linear=((0,),),
     vjp=(
@@ -106,18 +86,18 @@ softmax_dx = op(
         lambda u, z, g, y, *, dim: u * (g - _total(g * y, dim)) - g * _total(u * y, dim),
     ),
     compose=lambda g, y, *, dim: y * (g - _total(g * y, dim)),
-    kernels={"torch": _torch_dx("_softmax_backward_data")},
+    kernels={"torch": partial(_torch_dx, "_softmax_backward_data")},
     samples=lambda rng: [((rng.normal(size=x.shape), x), a) for (x,), a in _samples(rng)],
 )
 
 log_softmax = op(
     "log_softmax",
     "The logarithm of softmax along dim, accurate where softmax is tiny.",
-    infer=_infer("log_softmax"),
+    infer=partial(infer_along, "log_softmax"),
     factors=along("dim"),
     vjp=(lambda g, y, x, *, dim: ops.log_softmax_dx(g, y, dim=dim),),
     compose=_log_softmax,
-    kernels={"torch": _torch("log_softmax")},
+    kernels={"torch": partial(_torch, "log_softmax")},
     samples=_samples,
     autocast=FLOAT32_ON_CUDA,
 )
@@ -125,7 +105,7 @@ log_softmax = op(
 log_softmax_dx = op(
     "log_softmax_dx",
     "The gradient of log_softmax, from its result.",
-    infer=_infer_dx("log_softmax_dx"),
+    infer=partial(_infer_dx, "log_softmax_dx"),
     factors=along("dim"),
     linear=((0,),),
     vjp=(
@@ -133,7 +113,7 @@ log_softmax_dx = op(
         lambda u, z, g, y, *, dim: -(u * ops.exp(y) * _total(g, dim)),
     ),
     compose=lambda g, y, *, dim: g - ops.exp(y) * _total(g, dim),
-    kernels={"torch": _torch_dx("_log_softmax_backward_data")},
+    kernels={"torch": partial(_torch_dx, "_log_softmax_backward_data")},
     samples=lambda rng: [
         ((rng.normal(size=x.shape), -np.abs(rng.normal(size=x.shape))), a) for (x,), a in _samples(rng)
     ],

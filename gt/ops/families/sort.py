@@ -7,6 +7,7 @@ except for sort, which keeps their order. A nan is larger than everything.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from gt import dtypes
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.families.reduce import reduced, restore, some
-from gt.ops.record import Op, Rng, Sample, Site, op, ops
+from gt.ops.record import Op, Rng, Sample, Site, each_of, op, ops
 from gt.ops.sharding import along, beside, letters
 from gt.program import Spec, spec
 
@@ -110,10 +111,7 @@ topk = op(
     factors=beside("dim"),
     ranges=lambda x, *, dim, **attrs: {1: x.shape[dim] if x.ndim else 1},
     vjp=(_taken_dx,),
-    kernels={
-        "array": _topk_array,
-        "torch": lambda torch, site, *, k, dim, largest, sorted: lambda x: torch.topk(x, k, dim, largest, sorted),
-    },
+    kernels={"array": _topk_array},
     samples=lambda rng: [
         ((x,), {"k": k, "dim": d, "largest": most, "sorted": True})
         for x, d in _rows(rng)
@@ -126,23 +124,20 @@ topk = op(
 # -- one element along a dimension -----------------------------------------------------------
 
 
-def _infer_choice(name: str) -> Any:
-    def infer(x: Spec, *, dim: Any, keepdim: Any, **attrs: Any) -> tuple[Spec, Spec]:
-        rules.tensor(name, x)
-        if name in ("kthvalue", "median", "nanmedian"):
-            rules.not_bool(name, x.dtype)
-        dim = rules.dim(name, dim, x.ndim)
-        some(name, x, (dim,))
-        if name == "kthvalue":
-            k = attrs.pop("k", None)
-            if type(k) is not int or not 1 <= k <= x.shape[dim]:
-                raise ArgumentError(f"kthvalue: k must be from 1 to {x.shape[dim]}, got {rules.shown(k)}")
-        if attrs:
-            raise ArgumentError(f"{name}: unknown attributes {rules.shown(sorted(attrs))}")
-        shape = reduced(x.shape, (dim,), rules.flag(name, "keepdim", keepdim))
-        return spec(shape, x.dtype), spec(shape, dtypes.int64)
-
-    return infer
+def _infer_choice(name: str, x: Spec, *, dim: Any, keepdim: Any, **attrs: Any) -> tuple[Spec, Spec]:
+    rules.tensor(name, x)
+    if name in ("kthvalue", "median", "nanmedian"):
+        rules.not_bool(name, x.dtype)
+    dim = rules.dim(name, dim, x.ndim)
+    some(name, x, (dim,))
+    if name == "kthvalue":
+        k = attrs.pop("k", None)
+        if type(k) is not int or not 1 <= k <= x.shape[dim]:
+            raise ArgumentError(f"kthvalue: k must be from 1 to {x.shape[dim]}, got {rules.shown(k)}")
+    if attrs:
+        raise ArgumentError(f"{name}: unknown attributes {rules.shown(sorted(attrs))}")
+    shape = reduced(x.shape, (dim,), rules.flag(name, "keepdim", keepdim))
+    return spec(shape, x.dtype), spec(shape, dtypes.int64)
 
 
 def _choice_dx(g: Any, y: Any, x: Any, *, dim: int, keepdim: bool, **attrs: Any) -> Any:
@@ -150,15 +145,11 @@ def _choice_dx(g: Any, y: Any, x: Any, *, dim: int, keepdim: bool, **attrs: Any)
     return ops.gather_dx(restore(g[0], x.shape, (dim,), keepdim), at, shape=x.shape, dim=dim)
 
 
-def _extreme_parts(name: str) -> Any:
+def _extreme_parts(name: str, x: Any, *, dim: int, keepdim: bool) -> Any:
     """Of max and min, on shards: the value and its place apart."""
-
-    def parts(x: Any, *, dim: int, keepdim: bool) -> Any:
-        ordered = ops.cast(x, dtype="uint8") if x.dtype is dtypes.bool_ else x
-        value = getattr(ops, f"a{name}")(x, dims=(dim,), keepdim=keepdim)
-        return value, getattr(ops, f"arg{name}")(ordered, dim=dim, keepdim=keepdim)
-
-    return parts
+    ordered = ops.cast(x, dtype="uint8") if x.dtype is dtypes.bool_ else x
+    value = getattr(ops, f"a{name}")(x, dims=(dim,), keepdim=keepdim)
+    return value, getattr(ops, f"arg{name}")(ordered, dim=dim, keepdim=keepdim)
 
 
 def _choice(name: str, doc: str, place: Any, **attrs: Any) -> Op:
@@ -169,19 +160,15 @@ def _choice(name: str, doc: str, place: Any, **attrs: Any) -> Op:
         values = xp.take_along_axis(x, at, axis=dim)
         return (values, at) if keepdim else (xp.squeeze(values, axis=dim), xp.squeeze(at, axis=dim))
 
-    def torch_kernel(torch: Any, site: Site, *, dim: int, keepdim: bool, **attrs: Any) -> Any:
-        f = getattr(torch, name)
-        return lambda x: f(x, dim=dim, keepdim=keepdim, **attrs)
-
     return op(
         name,
         doc,
-        infer=_infer_choice(name),
+        infer=partial(_infer_choice, name),
         factors=beside("dim"),
-        parts=_extreme_parts(name) if name in ("max", "min") else None,
+        parts=partial(_extreme_parts, name) if name in ("max", "min") else None,
         ranges=lambda x, *, dim, **attrs: {1: x.shape[dim] if x.ndim else 1},
         vjp=(_choice_dx,),
-        kernels={"array": array, "torch": torch_kernel},
+        kernels={"array": array},
         samples=lambda rng: [
             ((x,), {"dim": d, "keepdim": keep, **attrs})
             for x, d in _rows(rng)
@@ -309,12 +296,7 @@ def _lexsort_torch(torch: Any, site: Site) -> Any:
 
 
 def _lexsort_samples(rng: Rng) -> list[Sample]:
-    return [
-        ((rng.integers(0, 2, size=(6, 3)),), {}),
-        ((rng.normal(size=(4, 2)),), {}),
-        ((np.zeros((3, 0)),), {}),
-        ((np.zeros((0, 2)),), {}),
-    ]
+    return each_of(rng.integers(0, 2, size=(6, 3)), rng.normal(size=(4, 2)), np.zeros((3, 0)), np.zeros((0, 2)))
 
 
 lexsort = op(

@@ -7,6 +7,7 @@ no hurry. torch uses its own.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,8 @@ import numpy as np
 from gt.errors import ArgumentError
 from gt.ops import rules
 from gt.ops.families.binary import infer_pair, log_slope, to_floats
-from gt.ops.record import FLOAT32_ON_CUDA, Op, Rng, Sample, Site, op, ops
-from gt.ops.sharding import pointwise
+from gt.ops.record import FLOAT32_ON_CUDA, Op, Rng, Sample, Site, each_of, ops
+from gt.ops.sharding import pointwise_op
 from gt.program import Spec, spec
 
 
@@ -60,11 +61,10 @@ def _special(
     name: str, doc: str, numpy: Any, vjp: Any, samples: Any, torch: str = "", narrow: bool = True, jax: Any = None,
     **more: Any,
 ) -> Op:  # fmt: skip
-    return op(
+    return pointwise_op(
         name,
         doc,
         infer=rules.unary(name, to="float", complexes=False),
-        factors=pointwise,
         vjp=None if vjp is None else (vjp,),
         kernels={
             "numpy": numpy,
@@ -106,14 +106,6 @@ def _erfcx_array(np_: Any, x: Any, erfc: Any) -> Any:
     return np_.where(x < 25, np_.exp(near * near) * erfc(near), tail / (far * _ROOT_PI))
 
 
-def _erfcx_numpy(np_: Any, x: Any) -> Any:
-    return _erfcx_array(np_, _wide(np_, x), lambda v: _each(math.erfc)(np_, v))
-
-
-def _erfcx_jax(jax: Any, x: Any) -> Any:
-    return _erfcx_array(jax.numpy, x.astype(jax.numpy.float64), jax.scipy.special.erfc)
-
-
 erf = _special(
     "erf",
     "The error function.",
@@ -139,11 +131,11 @@ erfinv = _special(
 erfcx = _special(
     "erfcx",
     "exp(x * x) * erfc(x), without overflow.",
-    _erfcx_numpy,
+    lambda np_, x: _erfcx_array(np_, _wide(np_, x), lambda v: _each(math.erfc)(np_, v)),
     lambda g, y, x: g * (x * y * 2.0 - 2 / _ROOT_PI),
     _uniform(-2, 8),
     narrow=False,
-    jax=_erfcx_jax,
+    jax=lambda jax, x: _erfcx_array(jax.numpy, x.astype(jax.numpy.float64), jax.scipy.special.erfc),
 )
 ndtri = _special(
     "ndtri",
@@ -161,11 +153,10 @@ def _log_ndtr(x: Any) -> Any:
     return ops.where(ops.lt(x, -1.0), low, high)
 
 
-log_ndtr = op(
+log_ndtr = pointwise_op(
     "log_ndtr",
     "The logarithm of the normal distribution function.",
     infer=rules.unary("log_ndtr", to="float", complexes=False),
-    factors=pointwise,
     vjp=(lambda g, y, x: g / ops.erfcx(x * -_ROOT_HALF) * math.sqrt(2 / math.pi),),
     compose=lambda x: _log_ndtr(x if x.dtype.is_floating_point else x * 1.0),
     kernels={"torch": _torch("log_ndtr", narrow=False)},
@@ -181,11 +172,10 @@ def _entr(x: Any) -> Any:
     return ops.where(ops.eq(x, 0), 0.0, ops.where(ops.isnan(x), x, inside))
 
 
-entr = op(
+entr = pointwise_op(
     "entr",
     "-x * log(x); 0 at 0, -inf below.",
     infer=rules.unary("entr", to="float", complexes=False),
-    factors=pointwise,
     vjp=(lambda g, y, x: g * (-1.0 - ops.log(x)),),
     compose=lambda x: _entr(x if x.dtype.is_floating_point else x * 1.0),
     kernels={"torch": _torch("entr")},
@@ -213,11 +203,10 @@ def _logit_dx(g: Any, y: Any, x: Any, *, eps: float | None) -> Any:
     return ops.where(ops.logical_and(ops.ge(x, low), ops.le(x, high)), g / (x * (1.0 - x)), outside)
 
 
-logit = op(
+logit = pointwise_op(
     "logit",
     "log(x / (1 - x)), the inverse of sigmoid; with eps, x is limited to the range from eps to 1 - eps.",
     infer=_infer_logit,
-    factors=pointwise,
     vjp=(_logit_dx,),
     kernels={"array": _logit_array},
     promote=True,
@@ -311,11 +300,10 @@ digamma = _special(
     lambda rng: [*_uniform(0.3, 5)(rng), ((np.array([-0.5, -3.3]),), {})],
     jax=lambda jax, x: _digamma(jax.numpy, x),
 )
-polygamma = op(
+polygamma = pointwise_op(
     "polygamma",
     "The n-th derivative of digamma.",
     infer=_infer_polygamma,
-    factors=pointwise,
     vjp=(lambda g, y, x, *, n: g * ops.polygamma(x, n=n + 1),),
     kernels={"array": _polygamma, "torch": lambda torch, site, *, n: lambda x: torch.polygamma(n, x)},
     promote=True,
@@ -325,31 +313,27 @@ polygamma = op(
 # -- modified Bessel functions ---------------------------------------------------------------
 
 
-def _bessel_numpy(order: int, scaled: bool) -> Any:
+def _bessel_numpy(order: int, scaled: bool, np_: Any, x: Any) -> Any:
     """I0 or I1, times exp(-abs(x)) if scaled. Its integral over a period, by the trapezoidal rule, is exact to
     rounding with few points while x is small; the asymptotic series is, where x is large."""
-
-    def kernel(np_: Any, x: Any) -> Any:
-        x = _wide(np_, x)
-        a = np_.abs(x)
-        near, far = np_.minimum(a, 50.0), np_.maximum(a, 50.0)
-        total = np_.zeros_like(a)
-        for k in range(96):
-            c = math.cos(2 * math.pi * k / 96)
-            if order == 0:
-                total += np_.exp(near * (c - 1))
-            elif c > 0:  # with the point opposite: their difference, exact where x is small
-                total += 2 * c * np_.exp(-near) * np_.sinh(near * c)
-        series, term = 1.0, 1.0
-        for k in range(1, 14):
-            term = term * -(4 * order * order - (2 * k - 1) ** 2) / (k * 8 * far)
-            series = series + term
-        y = np_.where(a < 50, total / 96, series / np_.sqrt(2 * np_.pi * far))
-        if not scaled:
-            y = y * np_.exp(a)
-        return np_.where(x < 0, -y, y) if order else y
-
-    return kernel
+    x = _wide(np_, x)
+    a = np_.abs(x)
+    near, far = np_.minimum(a, 50.0), np_.maximum(a, 50.0)
+    total = np_.zeros_like(a)
+    for k in range(96):
+        c = math.cos(2 * math.pi * k / 96)
+        if order == 0:
+            total += np_.exp(near * (c - 1))
+        elif c > 0:  # with the point opposite: their difference, exact where x is small
+            total += 2 * c * np_.exp(-near) * np_.sinh(near * c)
+    series, term = 1.0, 1.0
+    for k in range(1, 14):
+        term = term * -(4 * order * order - (2 * k - 1) ** 2) / (k * 8 * far)
+        series = series + term
+    y = np_.where(a < 50, total / 96, series / np_.sqrt(2 * np_.pi * far))
+    if not scaled:
+        y = y * np_.exp(a)
+    return np_.where(x < 0, -y, y) if order else y
 
 
 def _i1_dx(g: Any, y: Any, x: Any) -> Any:
@@ -366,44 +350,38 @@ def _i1e_dx(g: Any, y: Any, x: Any) -> Any:
 i0 = _special(
     "i0",
     "The modified Bessel function of order 0.",
-    _bessel_numpy(0, False),
+    partial(_bessel_numpy, 0, False),
     lambda g, y, x: g * ops.i1(x),
     _uniform(-4, 4),
 )
 i0e = _special(
     "i0e",
     "i0(x) * exp(-abs(x)).",
-    _bessel_numpy(0, True),
+    partial(_bessel_numpy, 0, True),
     lambda g, y, x: g * (ops.i1e(x) - ops.sign(x) * y),
     lambda rng: [*_uniform(-4, 4)(rng), ((np.array([60.0, -200.0]),), {})],
 )
-i1 = _special("i1", "The modified Bessel function of order 1.", _bessel_numpy(1, False), _i1_dx, _uniform(-4, 4))
-i1e = _special("i1e", "i1(x) * exp(-abs(x)).", _bessel_numpy(1, True), _i1e_dx, _uniform(-4, 4))
+i1 = _special(
+    "i1", "The modified Bessel function of order 1.", partial(_bessel_numpy, 1, False), _i1_dx, _uniform(-4, 4)
+)
+i1e = _special("i1e", "i1(x) * exp(-abs(x)).", partial(_bessel_numpy, 1, True), _i1e_dx, _uniform(-4, 4))
 
 # -- of two operands -------------------------------------------------------------------------
 
 
-def _pairs(low: float, high: float) -> Any:
-    def samples(rng: Rng) -> list[Sample]:
-        def draw(*size: int) -> Any:
-            return rng.uniform(low, high, size)
+def _pairs(low: float, high: float, rng: Rng) -> list[Sample]:
+    def draw(*size: int) -> Any:
+        return rng.uniform(low, high, size)
 
-        return [
-            ((draw(3, 4), draw(3, 4)), {}),
-            ((draw(3, 1), draw(2, 1, 4)), {}),
-            ((draw(3), 2.5), {}),
-            ((2.5, draw(3)), {}),
-            ((draw(0, 2), draw(2)), {}),
-        ]
-
-    return samples
+    return each_of(
+        (draw(3, 4), draw(3, 4)), (draw(3, 1), draw(2, 1, 4)), (draw(3), 2.5), (2.5, draw(3)), (draw(0, 2), draw(2))
+    )
 
 
-zeta = op(
+zeta = pointwise_op(
     "zeta",
     "The Hurwitz zeta function: the sum over k of (other + k) ** -input.",
     infer=infer_pair("zeta", to_floats("zeta")),
-    factors=pointwise,
     vjp=(None, lambda g, y, s, q: g * (ops.zeta(s + 1.0, q) * -s)),
     kernels={"array": _zeta, "torch": _torch("zeta", narrow=False)},
     promote=True,
@@ -423,14 +401,13 @@ def _xlog1py_array(xp: Any, a: Any, b: Any) -> Any:
     return xp.where((a == 0) & ~xp.isnan(b), 0, a * xp.log1p(xp.where(a == 0, 1, b)))
 
 
-xlog1py = op(
+xlog1py = pointwise_op(
     "xlog1py",
     "input * log1p(other); 0 where the input is 0.",
     infer=infer_pair("xlog1py", to_floats("xlog1py")),
-    factors=pointwise,
     vjp=(lambda g, y, a, b: log_slope(ops.xlog1py, g, a, b, -1.0), lambda g, y, a, b: g * (a / (b + 1.0))),
     kernels={"array": _xlog1py_array, "torch": _torch("xlog1py")},
     promote=True,
-    samples=_pairs(0.5, 2),
+    samples=lambda rng: _pairs(0.5, 2, rng),
     public=True,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,8 @@ import numpy as np
 from gt import dtypes
 from gt.errors import DTypeError
 from gt.ops import rules
-from gt.ops.record import Autocast, Rng, Sample, Site, conj, op, ops
-from gt.ops.sharding import pointwise
+from gt.ops.record import Autocast, Rng, Sample, Site, conj, ops
+from gt.ops.sharding import pointwise_op
 from gt.program import Spec, spec
 
 
@@ -40,11 +41,10 @@ def _sample_where(rng: Rng) -> list[Sample]:
     ]
 
 
-where = op(
+where = pointwise_op(
     "where",
     "x where the condition is True, else y.",
     infer=_infer_where,
-    factors=pointwise,
     linear=((1, 2),),
     vjp=(None, lambda g, out, cond, x, y: ops.where(cond, g, 0.0), lambda g, out, cond, x, y: ops.where(cond, 0.0, g)),
     kernels={"array": lambda xp, cond, x, y: xp.where(cond, x, y), "torch_graph": _where_graph},
@@ -84,11 +84,10 @@ def _lerp(xp: Any, start: Any, end: Any, weight: Any) -> Any:
     return xp.where(xp.abs(weight) < 0.5, start + weight * (end - start), end - (end - start) * (1 - weight))
 
 
-lerp = op(
+lerp = pointwise_op(
     "lerp",
     "start + weight * (end - start).",
     infer=_infer_lerp,
-    factors=pointwise,
     linear=((0, 1),),
     vjp=(
         lambda g, y, a, b, w: g * (1.0 - conj(w)),
@@ -102,39 +101,29 @@ lerp = op(
 )
 
 
-def _infer_three(name: str, integers: bool) -> Any:
-    def infer(x: Spec, a: Spec, b: Spec, value: Spec) -> Spec:
-        rules.tensor(name, x, a, b)
-        rules.number(name, value)
-        common = dtypes.promote((x, a, b))
-        rules.not_bool(name, common)
-        if not integers and not common.is_differentiable:
-            raise DTypeError(f"{name}: expected a floating-point dtype, got {common.name}; cast first, as in x.float()")
-        if value.dtype.category > common.category:
-            raise DTypeError(f"{name}: value must be an int for tensors of dtype {common.name}")
-        return spec(rules.broadcast(name, x.shape, a.shape, b.shape), common)
-
-    return infer
+def _infer_three(name: str, integers: bool, x: Spec, a: Spec, b: Spec, value: Spec) -> Spec:
+    rules.tensor(name, x, a, b)
+    rules.number(name, value)
+    common = dtypes.promote((x, a, b))
+    rules.not_bool(name, common)
+    if not integers and not common.is_differentiable:
+        raise DTypeError(f"{name}: expected a floating-point dtype, got {common.name}; cast first, as in x.float()")
+    if value.dtype.category > common.category:
+        raise DTypeError(f"{name}: value must be an int for tensors of dtype {common.name}")
+    return spec(rules.broadcast(name, x.shape, a.shape, b.shape), common)
 
 
-def _torch_three(name: str) -> Any:
-    def make(torch: Any, site: Site) -> Any:
-        f = getattr(torch, name)
-        return lambda x, a, b, value: f(x, a, b, value=value)
-
-    return make
+def _torch_three(name: str, torch: Any, site: Site) -> Any:
+    f = getattr(torch, name)
+    return lambda x, a, b, value: f(x, a, b, value=value)
 
 
-def _graph_three(formula: Any) -> Any:
+def _graph_three(formula: Any, torch: Any, site: Site) -> Any:
     """The formula on tensors, in the dtype they meet in; narrow ones in float32, as torch does it."""
-
-    def make(torch: Any, site: Site) -> Any:
-        own = site.results[0].dtype
-        wide = getattr(torch, "float32" if own in (dtypes.float16, dtypes.bfloat16) else own.name)
-        made = getattr(torch, own.name)
-        return lambda *operands: formula(None, *[a.to(wide) for a in operands]).to(made)
-
-    return make
+    own = site.results[0].dtype
+    wide = getattr(torch, "float32" if own in (dtypes.float16, dtypes.bfloat16) else own.name)
+    made = getattr(torch, own.name)
+    return lambda *operands: formula(None, *[a.to(wide) for a in operands]).to(made)
 
 
 def _addcmul(xp: Any, x: Any, a: Any, b: Any, value: Any) -> Any:
@@ -145,35 +134,41 @@ def _addcdiv(xp: Any, x: Any, a: Any, b: Any, value: Any) -> Any:
     return x + value * (a / b)
 
 
-addcmul = op(
+addcmul = pointwise_op(
     "addcmul",
     "x + value * a * b.",
-    infer=_infer_three("addcmul", integers=True),
-    factors=pointwise,
+    infer=partial(_infer_three, "addcmul", True),
     linear=((0, 1), (0, 2)),
     vjp=(
         lambda g, y, x, a, b, value: g,
         lambda g, y, x, a, b, value: g * (conj(b) * value),
         lambda g, y, x, a, b, value: g * (conj(a) * value),
     ),
-    kernels={"array": _addcmul, "torch": _torch_three("addcmul"), "torch_graph": _graph_three(_addcmul)},
+    kernels={
+        "array": _addcmul,
+        "torch": partial(_torch_three, "addcmul"),
+        "torch_graph": partial(_graph_three, _addcmul),
+    },
     promote=True,
     samples=lambda rng: [*_triples(rng, 1.5), ((np.arange(3), np.arange(3), np.arange(3), 2), {})],
     autocast=Autocast(cuda="widest"),
     flops=3,
 )
-addcdiv = op(
+addcdiv = pointwise_op(
     "addcdiv",
     "x + value * a / b.",
-    infer=_infer_three("addcdiv", integers=False),
-    factors=pointwise,
+    infer=partial(_infer_three, "addcdiv", False),
     linear=((0, 1),),
     vjp=(
         lambda g, y, x, a, b, value: g,
         lambda g, y, x, a, b, value: g * conj(value / b),
         lambda g, y, x, a, b, value: -(g * conj(a * value / (b * b))),
     ),
-    kernels={"array": _addcdiv, "torch": _torch_three("addcdiv"), "torch_graph": _graph_three(_addcdiv)},
+    kernels={
+        "array": _addcdiv,
+        "torch": partial(_torch_three, "addcdiv"),
+        "torch_graph": partial(_graph_three, _addcdiv),
+    },
     promote=True,
     samples=lambda rng: _triples(rng, 1.5),
     autocast=Autocast(cuda="widest"),

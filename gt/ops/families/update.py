@@ -20,8 +20,8 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
-from gt.ops.record import Op, Prepared, Rng, Sample, Site, op
-from gt.ops.sharding import pointwise
+from gt.ops.record import Op, Prepared, Rng, Sample, Site
+from gt.ops.sharding import pointwise_op
 from gt.program import Spec
 
 
@@ -35,60 +35,65 @@ def same_tensors(name: str, p: Spec, *others: Spec) -> None:
             raise ShapeError(f"{name}: parameter, gradient and state must have one shape, got {p.shape} and {x.shape}")
 
 
-def _inplace(fused: Any, written: tuple[int, ...]) -> Any:
+def infer_step(name: str, tensors: int, numbers: int, *operands: Spec) -> tuple[Spec, ...]:
+    """The inference of a step whose tensors are the parameter, the gradient and the state, and whose results are the
+    new parameter and state."""
+    if len(operands) != tensors + numbers:
+        raise ArgumentError(f"{name}: expected {tensors} tensors and {numbers} numbers, got {len(operands)} operands")
+    same_tensors(name, *operands[:tensors])
+    rules.number(name, *operands[tensors:])
+    return (operands[0], *operands[2:tensors])
+
+
+def _inplace(fused: Any, written: tuple[int, ...], torch: Any, site: Site, **attrs: Any) -> Any:
     """The kernel that writes to its operands, and returns those."""
-
-    def make(torch: Any, site: Site, **attrs: Any) -> Any:
-        if site.specs[0].size:
-            return fused(torch, site, **attrs)
-        # CUDA's kernel looks at the strides even of an empty tensor.
-        return lambda *operands: tuple(operands[k] for k in written) if len(written) > 1 else operands[written[0]]
-
-    return make
+    if site.specs[0].size:
+        return fused(torch, site, **attrs)
+    # CUDA's kernel looks at the strides even of an empty tensor.
+    return lambda *operands: tuple(operands[k] for k in written) if len(written) > 1 else operands[written[0]]
 
 
-def _copied(inplace: Any, tensors: int, written: tuple[int, ...]) -> Any:
+def _copied(inplace: Any, tensors: int, written: tuple[int, ...], torch: Any, site: Site, **attrs: Any) -> Any:
     """The kernel that leaves its operands alone, out of the one that writes to them."""
+    write, layout = inplace(torch, site, **attrs), torch.contiguous_format
 
-    def make(torch: Any, site: Site, **attrs: Any) -> Any:
-        write, layout = inplace(torch, site, **attrs), torch.contiguous_format
+    def kernel(*operands: Any) -> Any:
+        own = list(operands)
+        for k in range(tensors):
+            own[k] = own[k].clone(memory_format=layout) if k in written else own[k].contiguous()
+        return write(*own)
 
-        def kernel(*operands: Any) -> Any:
-            own = list(operands)
-            for k in range(tensors):
-                own[k] = own[k].clone(memory_format=layout) if k in written else own[k].contiguous()
-            return write(*own)
-
-        return kernel
-
-    return make
+    return kernel
 
 
 def _kernels(
     array: Any, fused: Any, tensors: int, written: tuple[int, ...], graph: Any, many: Any = None
 ) -> dict[str, Any]:
-    inplace = _inplace(fused, written)
-    copied = _copied(inplace, tensors, written)
+    inplace = partial(_inplace, fused, written)
+    copied = partial(_copied, inplace, tensors, written)
     kernels = {"array": array, "torch": copied, "torch_inplace": inplace, "torch_graph": graph}
     return kernels if many is None else {**kernels, "torch_many": many}
 
 
-def _graph(numbers: Callable[..., tuple[float, ...]], count: int, formula: Callable[..., Any]) -> Any:
+def _graph(
+    numbers: Callable[..., tuple[float, ...]],
+    count: int,
+    formula: Callable[..., Any],
+    torch: Any,
+    site: Site,
+    **attrs: Any,
+) -> Prepared:
     """The graph kernel of a formula, (torch, *tensors, *numbers, **attrs) -> the new parameter and state. `numbers`
     makes `count` of the op's numbers. They are cast as the tensors are: nothing is computed in float64."""
+    dtype = site.specs[0].dtype
+    own = getattr(torch, dtype.name)
+    wide = torch.float32 if dtype in (dtypes.float16, dtypes.bfloat16) else own
 
-    def make(torch: Any, site: Site, **attrs: Any) -> Prepared:
-        dtype = site.specs[0].dtype
-        own = getattr(torch, dtype.name)
-        wide = torch.float32 if dtype in (dtypes.float16, dtypes.bfloat16) else own
+    def kernel(*operands: Any) -> Any:
+        made = formula(torch, *[a.to(wide) for a in operands], **attrs)
+        return tuple(m.to(own) for m in made) if isinstance(made, tuple) else made.to(own)
 
-        def kernel(*operands: Any) -> Any:
-            made = formula(torch, *[a.to(wide) for a in operands], **attrs)
-            return tuple(m.to(own) for m in made) if isinstance(made, tuple) else made.to(own)
-
-        return Prepared(numbers, "f" * count, kernel)
-
-    return make
+    return Prepared(numbers, "f" * count, kernel)
 
 
 def _as_they_are(*numbers: float) -> tuple[float, ...]:
@@ -125,13 +130,12 @@ def _sgd_fused(torch: Any, site: Site) -> Any:
     return lambda p, g, *numbers: many(((p, g),), *numbers)[0]
 
 
-sgd = op(
+sgd = pointwise_op(
     "sgd",
     "One step of gradient descent.",
     infer=_infer_sgd,
-    factors=pointwise,
     vjp=None,
-    kernels=_kernels(_sgd_array, _sgd_fused, 2, (0,), _graph(_as_they_are, 2, _sgd_array), _sgd_many),
+    kernels=_kernels(_sgd_array, _sgd_fused, 2, (0,), partial(_graph, _as_they_are, 2, _sgd_array), _sgd_many),
     inplace=(0,),
     samples=lambda rng: [
         ((rng.normal(size=s), rng.normal(size=s), 0.1, wd), {}) for s in [(3, 4), (), (0, 2)] for wd in (0.0, 0.01)
@@ -188,14 +192,18 @@ def _momentum_fused(torch: Any, site: Site, *, nesterov: bool) -> Any:
     return lambda p, g, buf, *numbers: tuple(many(((p, g, buf),), *numbers))
 
 
-sgd_momentum = op(
+sgd_momentum = pointwise_op(
     "sgd_momentum",
     "One step of gradient descent with momentum: the new parameter and buffer.",
     infer=_infer_momentum,
-    factors=pointwise,
     vjp=None,
     kernels=_kernels(
-        _momentum_array, _momentum_fused, 3, (0, 2), _graph(_momentum_numbers, 4, _momentum_graph), _momentum_many
+        _momentum_array,
+        _momentum_fused,
+        3,
+        (0, 2),
+        partial(_graph, _momentum_numbers, 4, _momentum_graph),
+        _momentum_many,
     ),
     inplace=(0, 2),
     flops=lambda p, *rest, nesterov: (9 if nesterov else 7) * p.size,
@@ -227,13 +235,6 @@ def _adam(name: str, doc: str, decoupled: bool, amsgrad: bool) -> Op:
     """One of the four: weight decay apart from the gradient or added to it, with or without the largest moment."""
     tensors = 5 if amsgrad else 4  # parameter, gradient, first and second moment, the largest second moment so far
     written = (0, 2, 3, 4) if amsgrad else (0, 2, 3)
-
-    def infer(*operands: Spec) -> tuple[Spec, ...]:
-        if len(operands) != tensors + 6:
-            raise ArgumentError(f"{name}: expected {tensors} tensors and 6 numbers, got {len(operands)} operands")
-        same_tensors(name, *operands[:tensors])
-        rules.number(name, *operands[tensors:])
-        return tuple(operands[k] for k in written)
 
     def array(xp: Any, p: Any, g: Any, m: Any, v: Any, *rest: Any) -> Any:
         lr, beta1, beta2, eps, weight_decay, step = rest[-6:]
@@ -288,13 +289,12 @@ def _adam(name: str, doc: str, decoupled: bool, amsgrad: bool) -> Op:
                 cases.append(((p, g, m, *moments, 0.01, 0.9, 0.999, 1e-8, 0.01, step), {}))
         return cases
 
-    graph = _graph(partial(_adam_numbers, decoupled), 7, formula)
+    graph = partial(_graph, partial(_adam_numbers, decoupled), 7, formula)
     kernels = _kernels(array, fused, tensors, written, graph, many)
-    return op(
+    return pointwise_op(
         name,
         doc,
-        infer=infer,
-        factors=pointwise,
+        infer=partial(infer_step, name, tensors, 6),
         vjp=None,
         kernels=kernels,
         inplace=written,
@@ -344,13 +344,12 @@ def _adagrad_fused(torch: Any, site: Site) -> Any:
     return kernel
 
 
-adagrad = op(
+adagrad = pointwise_op(
     "adagrad",
     "One step of Adagrad: the new parameter and sum of squares.",
     infer=_infer_adagrad,
-    factors=pointwise,
     vjp=None,
-    kernels=_kernels(_adagrad_array, _adagrad_fused, 3, (0, 2), _graph(_as_they_are, 3, _adagrad_array)),
+    kernels=_kernels(_adagrad_array, _adagrad_fused, 3, (0, 2), partial(_graph, _as_they_are, 3, _adagrad_array)),
     inplace=(0, 2),
     samples=lambda rng: [
         ((rng.normal(size=s), rng.normal(size=s), np.asarray(rng.uniform(0.1, 1, s)), 0.1, wd, 1e-10), {})
