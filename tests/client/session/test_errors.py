@@ -314,7 +314,7 @@ def test_deepcopy(session: Session) -> None:
         copy.deepcopy(w * 2.0)
 
 
-# Others warn of forks too: jax, if another test has loaded it into this process, and Python 3.12 where there are threads.
+# Others warn of forks too: jax, if another test has loaded it into this process, and Python 3.12 if there are threads.
 @pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning", "ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_gets_an_error(session: Session) -> None:
     """The child's first use raises one clear line, and its finalizers do nothing."""
