@@ -107,7 +107,8 @@ def send(state: State, session: Session) -> bool:
     if entry.outputs:
         session.call_mark = call.outputs + len(entry.outputs) - 1
     session.seq = seq = call.seq
-    session.sent[seq] = SentCall(seq, plan, call.outputs, entry.cost_us, [*locals_], refused, ready.root or seq)
+    root = ready.root or seq
+    session.sent[seq] = SentCall(seq, plan, ready.inputs, call.outputs, entry.cost_us, [*locals_], refused, root)
     for number, local in locals_.items():
         _send_to(state, session, state.workers[number], ready, local, frees)
     if len(session.workers) > len(locals_):

@@ -162,6 +162,7 @@ class SentCall(msgspec.Struct, eq=False):
 
     seq: int
     plan: Plan
+    inputs: list[int]
     outputs: int
     cost_us: int  #: what the schedule charged for it
     left: list[int]  #: the workers that have not answered; it is finished when there is none

@@ -111,11 +111,14 @@ def _whole_on(numbers: list[int]) -> Layout:
 
 
 def _fail_calls(state: State, session: Session, failure: Failure) -> int:
-    """Everything under way fails. One loss is one error: the first call that fails by it is to blame for all of it, and
-    is returned."""
-    under_way = [sent for sent in session.sent.values() if sent.left]
-    root = next((sent.seq for sent in under_way if not _failed_anyway(sent)), 0)
-    for sent in under_way:
+    """Everything under way fails, and so does what other workers have computed from its results. One loss is one error:
+    the first call that fails by it is to blame for all of it, and is returned."""
+    root = next((sent.seq for sent in session.sent.values() if sent.left and not _failed_anyway(sent)), 0)
+    spoilt: set[int] = set()  # results of the calls that fail here
+    for sent in session.sent.values():
+        if not sent.left and (sent.failure is not None or spoilt.isdisjoint(sent.inputs)):
+            continue
+        spoilt.update(range(sent.outputs, sent.outputs + len(sent.plan.outputs)))
         state.give_back(sent)
         for number in sent.left:
             if state.workers[number].usable:
