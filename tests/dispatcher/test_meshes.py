@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-from dispatching import PLAIN, STEP, sent_to, start, start_with_tensor, types
+from dataclasses import replace
 
+import pytest
+from dispatching import PLAIN, STEP, planning, sent_to, start, start_with_tensor, types
+
+from gt.layout import whole
 from gt.program import Instruction, Program
 from gt.transport import messages as msg
 from gt.transport.shared import nbytes_of
@@ -265,6 +268,28 @@ def test_everything_under_way_fails_with_a_worker(hand):
     # What those that are left say of these calls is nobody's business any more.
     assert client.hears(workers[2].done(client, 1)) == []
     assert client.hears(workers[2].failed(client, 2)) == []
+
+
+def test_what_was_computed_from_a_call_that_fails_with_a_worker_fails_too(hand):
+    """Though it had finished, on a worker that is left. What has nothing to do with it has succeeded."""
+    client, workers = start(hand, 2)
+    client.set_mesh("a", (0,), x=1)
+    hand.planner = planning(
+        lambda plan, inputs, home: replace(plan, workers=inputs[0].mesh.workers, outputs=(whole(workers[0].number),))
+    )
+    x = client.upload(workers[0], 8, workers[1])
+    apart = client.upload(workers[0], layout="a: []")
+    made = client.next_id
+    for given in (x, made, apart):
+        client.call(PLAIN, [given])
+    for seq in (1, 2, 3):
+        assert client.hears(workers[0].done(client, seq)) == []
+    heard = client.hears(workers[1].die())
+    assert [(m.seq, m.root) for m in heard if isinstance(m, msg.CallFailed)] == [(1, 1), (2, 1)]
+    assert [m.seq for m in heard if isinstance(m, msg.CallDone)] == [3]
+    assert client.lost(made)
+    assert client.lost(made + 1)
+    assert client.lost(made + 2) is None
 
 
 def test_what_was_asked_for_before_there_were_several_fails_with_its_call(hand):
