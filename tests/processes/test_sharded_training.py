@@ -56,6 +56,35 @@ def test_the_losses_of_one_worker(server: Server, name: str) -> None:
         same(losses(server.address, name, axes, ways[(k + MODELS.index(name)) % 4]), expected)
 
 
+def test_a_step_of_more_than_4000_instructions_is_one_program(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deep network in a plain loop, on one worker and on two."""
+    monkeypatch.setattr("gt.client.session.timer.IDLE_S", 600.0)  # a slow machine must not cut it
+
+    def train(axes: dict[str, int] | None) -> list[float]:
+        session = gt.connect(server.address, mesh=axes)
+        gt.manual_seed(0)
+        layers = [nn for _ in range(330) for nn in (gt.nn.Linear(4, 4), gt.nn.Tanh())]
+        model = gt.nn.Sequential(*layers, gt.nn.Linear(4, 1)).double()
+        optimizer = gt.optim.AdamW(model.parameters(), lr=0.01)
+        x = gt.from_numpy(np.random.default_rng(0).normal(size=(64, 4)), layout={0: "x"})
+        calls, found = [], []
+        for _ in range(3):
+            loss = (model(x) - 1.0).square().mean()
+            loss.backward()
+            gt.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            found.append(loss.item())
+            calls.append(session.seq)
+        assert np.diff(calls).tolist() == [1, 1]
+        assert any(len(v.program.code) > 4000 for v in session.variants.values())
+        return found
+
+    alone = train(None)
+    assert alone[2] < alone[0]
+    same(train({"x": 2}), alone)
+
+
 def test_in_single_precision(server: Server) -> None:
     expected = losses(server.address, "gpt", None, dtype=np.float32)
     same(losses(server.address, "gpt", {"x": 3}, "both", dtype=np.float32), expected, 1e-4)

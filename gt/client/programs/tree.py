@@ -339,12 +339,10 @@ def find_period(path: list[Node], repeats: int = 8) -> int:
     return 0
 
 
-def end_of_period(node: Node) -> int:
-    """The depth up to which a program must grow so that it consists of whole periods; its own depth if it does not
-    repeat one. The first round of a period may have new inputs."""
-    path = node.path()
-    period = find_period(path)
+def end_of_period(path: list[Node], period: int) -> int:
+    """The length up to which a program must grow so that it consists of whole periods; its own length if it does not
+    repeat this one from its beginning. The first round of a period may have new inputs."""
     kinds = [(n.kind, n.specs) for n in path]
     if not period or kinds[period:] != kinds[: len(kinds) - period]:
-        return node.depth
-    return -(-node.depth // period) * period
+        return len(path)
+    return -(-len(path) // period) * period
