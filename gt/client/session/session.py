@@ -90,6 +90,8 @@ class Session:
         self.failures: deque[CallFailed] = deque()
         self._raised: dict[int, int] = {}  #: Raised failures, by root: how many calls had been sent by then.
         self._undo: dict[int, list[Callable[[], None]]] = {}  #: By call, as long as it can fail: what to undo then.
+        #: Called with each call that is sent: its program, the ids of its inputs, the first id of its results.
+        self.watch: Callable[[Variant, list[int], int], None] | None = None
         self.variants: OrderedDict[bytes, Variant] = OrderedDict()  #: Programs that were sent, the most recent last.
         self.defined = 0  #: The number of program texts sent.
         self.transfers = Transfers(self)
@@ -206,6 +208,8 @@ class Session:
         if undo:
             self._undo[self.seq] = undo
         self.send(Call(0, self.seq, variant.hash, pack_ids(ids), scalars, first, frees, self.acked))
+        if self.watch is not None:
+            self.watch(variant, ids, first)
         if self.config.debug_client:
             self.say(f"call {self.seq} {variant.hash.hex()[:8]}: {len(variant.program.code)} instructions")
         return first
