@@ -53,7 +53,7 @@ def named_tensors(objects: Mapping[str, Any]) -> list[Named]:
     found = _Found()
     everything = list(_walk(objects))
     for name, each in everything:
-        if _is_module(each):
+        if is_module(each):
             found.add_module(name, each)
     for name, each in everything:
         if _is_optimizer(each):
@@ -112,7 +112,8 @@ def _joined(*parts: str) -> str:
     return ".".join([p for p in parts if p])
 
 
-def _is_module(x: Any) -> bool:
+def is_module(x: Any) -> bool:
+    """Whether an object has parameters and buffers with names."""
     return hasattr(x, "named_parameters") and hasattr(x, "named_buffers") and not isinstance(x, type)
 
 
@@ -129,7 +130,7 @@ def _walk(objects: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
         for name, x in level:
             if id(x) in seen or len(seen) > ITEMS:
                 continue
-            if isinstance(x, Tensor) or _is_module(x) or _is_optimizer(x):
+            if isinstance(x, Tensor) or is_module(x) or _is_optimizer(x):
                 seen.add(id(x))
                 yield name, x
             else:
@@ -144,6 +145,8 @@ def _inside(x: Any) -> list[tuple[str, Any]]:
     """What a container or an object of the user's own contains."""
     if isinstance(x, Mapping):
         return [(str(k), v) for k, v in list(x.items())]
+    if isinstance(x, tuple) and isinstance(fields := getattr(x, "_fields", None), tuple):
+        return [(str(k), v) for k, v in zip(fields, x, strict=False)]
     if isinstance(x, (list, tuple, set)):
         return [(str(k), v) for k, v in enumerate(x)]
     if isinstance(x, (type, ModuleType, FunctionType, MethodType)):
@@ -211,7 +214,7 @@ def _around(f: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
         return
     if isinstance(f, MethodType):
         own = getattr(f.__self__, "__dict__", {})
-        yield from ([("self", f.__self__)] if _is_module(f.__self__) or _is_optimizer(f.__self__) else own.items())
+        yield from ([("self", f.__self__)] if is_module(f.__self__) or _is_optimizer(f.__self__) else own.items())
         yield from _around(f.__func__, seen)
         return
     if not isinstance(f, FunctionType):

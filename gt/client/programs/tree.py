@@ -18,6 +18,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, NamedTuple
 
 from gt.config import PACKAGE
@@ -308,13 +309,17 @@ class Tree:
             node = node.parent
 
 
-def users_line() -> tuple[str, int]:
-    """File and line of the innermost frame that is not GT's own."""
+def users_frame() -> FrameType:
+    """The innermost frame that is not GT's own."""
     frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_GT):
-        if frame.f_back is None:
-            break
+    while frame.f_code.co_filename.startswith(_GT) and frame.f_back is not None:
         frame = frame.f_back
+    return frame
+
+
+def users_line() -> tuple[str, int]:
+    """File and line of that frame."""
+    frame = users_frame()
     return frame.f_code.co_filename, frame.f_lineno
 
 
