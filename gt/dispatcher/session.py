@@ -90,11 +90,12 @@ class Upload:
     key: int
     spec: Spec
     total: int
-    layout_text: str  #: the layout that the client asks for; "": the session's choice
-    #: What it will be, counted from the start; None while the session has no worker, or when it is lost.
+    layout_text: str = ""  #: the layout that the client asks for; "": the session's choice
+    #: What it will be, counted from the first chunk; None before that, while the session has no worker, and when it is
+    #: lost.
     becomes: Tensor | None = None
     shards: dict[int, ShardUpload] = field(default_factory=dict)  #: by worker
-    begun: bool = False  #: a chunk was taken; tells an empty tensor that came from one that did not
+    begun: bool = False  #: a chunk was taken
     received: int = 0
     unacked: int = 0  #: chunks the client may not yet count as taken; see `most_unacked`
     #: Chunks kept here because there is no worker yet.
@@ -109,6 +110,11 @@ class Upload:
     @property
     def nbytes(self) -> int:
         return self.becomes.nbytes if self.becomes is not None else 0
+
+    @property
+    def waits_for_worker(self) -> bool:
+        """Whether it has begun, and no worker is there to take it."""
+        return self.begun and self.becomes is None and not self.sink
 
     @property
     def complete(self) -> bool:

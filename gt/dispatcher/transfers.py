@@ -15,7 +15,8 @@ Law 6: what a fetch brings is passed on when the client has heard how the call e
        session is passed on at once: that worker knows that the call went well.
 Law 7: a ring is offered to the only worker of its session, with the process that the sockets say it is of, and is used
        while that worker, having accepted it, is connected. A chunk that names a slot at any other time counts as not
-       sent: its client did not know yet, and will send it again.
+       sent: its client did not know yet, and will send it again. Until a chunk has been taken, no worker is chosen for
+       a tensor: it cannot be lost with one that never had a byte of it.
 
 On one worker an upload and a fetch have one shard, which is all of the tensor.
 """
@@ -83,16 +84,18 @@ def chunk_came(state: State, session: Session, chunk: Chunk, payload: Buffer | N
         return
     if upload is None:
         what = spec(chunk.shape, dtypes.BY_NAME[chunk.dtype])
-        upload = Upload(chunk.key, what, chunk.total, chunk.layout)
+        upload = Upload(chunk.key, what, chunk.total)
         session.uploads[chunk.key] = session.tensors[chunk.key] = upload
         session.upload_mark = chunk.key
+    if not_sent:
+        return  # but the tensor is known from now on
+    if not upload.begun:
+        upload.layout_text = chunk.layout
         if session.workers:
             _begin(state, session, upload)
         else:
             state.await_worker(session)
-    if not_sent:
-        return  # but the tensor is known from now on
-    upload.begun = True
+        upload.begun = True
     upload.received += _nbytes(chunk, payload)
     if upload.sink:
         state.send(session.peer, ChunkAck(0, upload.key, True))
@@ -122,6 +125,10 @@ def _chunk_problem(session: Session, upload: Upload | None, chunk: Chunk, payloa
         return "an empty chunk"
     if upload is None:
         return _begin_problem(session, chunk, nbytes)
+    if not upload.begun and not chunk.offset:
+        problem = _layout_problem(session, chunk.layout, upload.spec)
+        if problem:
+            return problem
     if chunk.offset != upload.received or chunk.total != upload.total:
         return f"a chunk at {chunk.offset} of {chunk.total}; expected {upload.received} of {upload.total}"
     if upload.received + nbytes > upload.total or upload.received == upload.total:
@@ -159,9 +166,14 @@ def _begin_problem(session: Session, chunk: Chunk, nbytes: int) -> str:
         return problem
     if chunk.total != what.nbytes or nbytes > chunk.total:
         return f"{chunk.total} bytes declared; {what!r} has {what.nbytes}"
+    return _layout_problem(session, chunk.layout, what)
+
+
+def _layout_problem(session: Session, text: str, what: Spec) -> str:
+    """Why an upload cannot have this layout; empty if it can."""
     try:
         if session.workers and session.broken is None:  # else it waits, or will be lost
-            _upload_layout(session, chunk.layout, what)
+            _upload_layout(session, text, what)
     except (GTError, ValueError, RecursionError) as e:  # a client may write any text
         return str(e)[:200]
     return ""
@@ -282,7 +294,7 @@ def pass_held(state: State, session: Session) -> None:
     """The session has a worker now: it is offered the ring, and gets what was kept here."""
     offer_ring(state, session)
     for upload in list(session.uploads.values()):
-        if not upload.sink:
+        if upload.waits_for_worker:
             _begin(state, session, upload)
         if not upload.sink:
             for chunk, payload in upload.held:
