@@ -134,7 +134,10 @@ def lost_of(tensors: Iterable[AnyTensor]) -> Lost | None:
 # --- fetches, calls --------------------------------------------------------------------------
 
 
-class ShardDownload(msgspec.Struct, eq=False):  # structs, as events are: these are made for every fetch and call
+# Structs, as events are: these are made for every fetch and call. No garbage collection: they are in no cycle.
+
+
+class ShardDownload(msgspec.Struct, eq=False, gc=False):
     """What one worker sends of a value."""
 
     part: int  #: as the client knows it
@@ -143,7 +146,7 @@ class ShardDownload(msgspec.Struct, eq=False):  # structs, as events are: these 
     whole: bool = False  #: all of it has come
 
 
-class Download(msgspec.Struct, eq=False):
+class Download(msgspec.Struct, eq=False, gc=False):
     """A fetch that workers answer."""
 
     id: int  #: the tensor
@@ -152,7 +155,7 @@ class Download(msgspec.Struct, eq=False):
     held: list[tuple[Message, Buffer | None]] = []  #: what is passed on once `after` is done
 
 
-class ReadyCall(msgspec.Struct, eq=False):
+class ReadyCall(msgspec.Struct, eq=False, gc=False):
     """The call at the head of a queue: checked, planned, its inputs there; it only waits for its turn."""
 
     call: Call
@@ -163,7 +166,7 @@ class ReadyCall(msgspec.Struct, eq=False):
     root: int  #: the call where that began; 0: this one
 
 
-class SentCall(msgspec.Struct, eq=False):
+class SentCall(msgspec.Struct, eq=False, gc=False):
     """A call that was sent to its workers."""
 
     seq: int

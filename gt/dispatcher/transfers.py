@@ -367,16 +367,16 @@ def describe(session: Session, request: int, tensor: Tensor, positions: tuple[in
 
 def fetch(state: State, session: Session, fetch: Fetch, tensor: Tensor, again: bool = False) -> None:
     """Ask the workers that hold a tensor together for their shards; `again` where one that was asked is gone."""
-    at = tensor.layout
-    positions = fewest(at, tensor.spec.shape) if len(at.mesh.workers) > 1 else (0,)
+    at, workers = tensor.layout, tensor.layout.mesh.workers
+    positions = fewest(at, tensor.spec.shape) if len(workers) > 1 else (0,)
     download = session.fetches[fetch.request] = Download(fetch.id, _maker(session, fetch.id))
-    if len(at.mesh.workers) > 1 or again:
+    if len(workers) > 1 or again:
         _pass_on(state, session, download, describe(session, fetch.request, tensor, positions))
     ring, slots = fetch.ring, fetch.slots
     if slots and not (session.offer is not None and session.offer.taken and session.offer.share.ring == ring):
         ring, slots = 0, ()  # of a ring that the worker does not have: it sends the bytes themselves
     for part, k in enumerate(positions):
-        number = at.mesh.workers[k]
+        number = workers[k]
         download.shards[number] = ShardDownload(part)
         state.send(state.workers[number].control, Fetch(session.number, fetch.request, fetch.id, ring, slots))
 
@@ -390,7 +390,7 @@ def fetch_lost(state: State, session: Session, fetch: Fetch, failure: Failure) -
 
 def _maker(session: Session, id: int) -> int:
     """The call under way that makes this value; 0 if there is none."""
-    for sent in session.sent.values():
+    for sent in reversed(session.sent.values()):  # most often it is the last one
         if sent.outputs <= id < sent.outputs + len(sent.plan.outputs):
             return sent.seq
     return 0
@@ -426,11 +426,12 @@ def fetched(state: State, worker: Worker, chunk: Chunk, payload: Buffer | None) 
         return
     shard.unacked += 1
     shard.received += nbytes
-    shard.whole = shard.received >= chunk.total
     c = chunk
     message = Chunk(0, c.key, c.offset, c.total, c.shape, c.dtype, c.slot, shard.part)
     _pass_on(state, session, download, message, payload)
-    _end_if_over(session, chunk.key, download)
+    if shard.received >= c.total:
+        shard.whole = True
+        _end_if_over(session, c.key, download)
 
 
 def fetch_failed(state: State, worker: Worker, message: FetchFailed, _: Buffer | None = None) -> None:
@@ -468,12 +469,12 @@ def ack_came(state: State, session: Session, ack: ChunkAck, _: Buffer | None = N
 
 def pass_on_held(state: State, session: Session) -> None:
     """The client knows how more calls have ended."""
-    for request, download in list(session.fetches.items()):
-        if download.held and download.after <= session.done:
-            for message, payload in download.held:
-                state.send(session.peer, message, payload)
-            download.held.clear()
-            _end_if_over(session, request, download)
+    ready = [each for each in session.fetches.items() if each[1].held and each[1].after <= session.done]
+    for request, download in ready:
+        for message, payload in download.held:
+            state.send(session.peer, message, payload)
+        download.held.clear()
+        _end_if_over(session, request, download)
 
 
 def _pass_on(
