@@ -54,6 +54,8 @@ def plan_ready(state: State, event: PlanReady) -> None:
     if entry is None or event.key not in entry.planning:
         return
     del entry.planning[event.key]
+    if event.key in entry.plans:
+        return  # a session that has only that worker has made one meanwhile, and may be using it
     home, *layouts = [each for each in event.key if isinstance(each, Layout)]
     if event.planned is not None:
         made = plan_together(entry, layouts, event.planned)
