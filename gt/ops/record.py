@@ -13,6 +13,7 @@ a Trace (trace.py) writes it down. So gradients and compositions are plain funct
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -192,6 +193,15 @@ def op(name: str, doc: str, **fields: Any) -> Op:
     record = Op(name=name, doc=doc, **fields)
     TABLE[name] = record
     return record
+
+
+def attributes(op: Op) -> tuple[str, ...]:
+    """The names of an op's attributes, in the order in which its inference takes them, or else its composition."""
+    for f in (op.infer, op.compose):
+        parameters = inspect.signature(f).parameters.values() if f is not None else ()
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+    raise AttributeError(f"{op.name}: neither its inference nor its composition names its attributes")
 
 
 def each_of(*cases: Any, **attrs: Any) -> list[Sample]:

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gt.client.programs.tree import Kind
+from gt.client.programs import kinds
 from gt.client.tensor import Tensor
-from gt.ops import TABLE
 from gt.optim.optimizer import Group, Optimizer, State, Update, check, defaults
 from gt.optim.recording import InStep, counting, flag, gradient, live, shared, take_step
 
 _ADAM = {
-    (False, False): Kind(TABLE["adam"], {}),
-    (False, True): Kind(TABLE["adam_amsgrad"], {}),
-    (True, False): Kind(TABLE["adamw"], {}),
-    (True, True): Kind(TABLE["adamw_amsgrad"], {}),
+    (False, False): kinds.adam,
+    (False, True): kinds.adam_amsgrad,
+    (True, False): kinds.adamw,
+    (True, True): kinds.adamw_amsgrad,
 }
-_NADAM, _RADAM, _ADAMAX = (Kind(TABLE[n], {}) for n in ("nadam", "radam", "adamax"))
 
 
 class Adam(Optimizer):
@@ -129,7 +127,7 @@ class NAdam(Optimizer):
 
             start, g = begin(p, g)
             m, v = state["exp_avg"], state["exp_avg_sq"]
-            take_step(_NADAM, (start, g, m, v), lambda: live(numbers), (p, m, v), (do, undo))
+            take_step(kinds.nadam, (start, g, m, v), lambda: live(numbers), (p, m, v), (do, undo))
 
         return update
 
@@ -167,7 +165,7 @@ class RAdam(Optimizer):
 
             start, g = begin(p, g)
             m, v = state["exp_avg"], state["exp_avg_sq"]
-            take_step(_RADAM, (start, g, m, v), lambda: in_step(state, numbers), (p, m, v), counting(state))
+            take_step(kinds.radam, (start, g, m, v), lambda: in_step(state, numbers), (p, m, v), counting(state))
 
         return update
 
@@ -196,6 +194,6 @@ class Adamax(Optimizer):
                 return 1 - beta1, float(beta2), float(group["eps"]), float(group["lr"]) / (1 - beta1**step)
 
             m, u = state["exp_avg"], state["exp_inf"]
-            take_step(_ADAMAX, (p, own(p, g), m, u), lambda: in_step(state, numbers), (p, m, u), counting(state))
+            take_step(kinds.adamax, (p, own(p, g), m, u), lambda: in_step(state, numbers), (p, m, u), counting(state))
 
         return update

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gt.client.programs.tree import Kind
+from gt.client.programs import kinds
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError
-from gt.ops import TABLE
 from gt.optim.optimizer import Group, Optimizer, State, Update, check, defaults
 from gt.optim.recording import InStep, counting, flag, shared, take_step
-
-_RPROP = Kind(TABLE["rprop"], {})
 
 
 class Rprop(Optimizer):
@@ -44,7 +41,7 @@ class Rprop(Optimizer):
 
             before, size = state["prev"], state["step_size"]
             take_step(
-                _RPROP, (p, -g if maximize else g, before, size), lambda: (*in_step(state, first), *limits),
+                kinds.rprop, (p, -g if maximize else g, before, size), lambda: (*in_step(state, first), *limits),
                 (p, before, size), counting(state),
             )  # fmt: skip
 

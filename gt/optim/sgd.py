@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gt.client.programs.tree import Kind, Kinds
+from gt.client.programs import kinds
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError
-from gt.ops import TABLE
 from gt.optim.optimizer import Group, Optimizer, State, Update, check, defaults
 from gt.optim.recording import InStep, counting, flag, gradient, live, settings, take_step
-
-_SGD = Kind(TABLE["sgd"], {})
-_MOMENTUM = Kinds(TABLE["sgd_momentum"], "nesterov")
-_ASGD = Kind(TABLE["asgd"], {})
 
 
 class SGD(Optimizer):
@@ -39,10 +34,10 @@ class SGD(Optimizer):
         if not flag(group, "momentum"):
 
             def plain(p: Tensor, g: Tensor, state: State) -> None:
-                take_step(_SGD, (p, own(p, g)), lambda: numbers, (p,))
+                take_step(kinds.sgd, (p, own(p, g)), lambda: numbers, (p,))
 
             return plain
-        kind, momentum = _MOMENTUM[flag(group, "nesterov")], settings(group, "momentum")
+        kind, momentum = kinds.sgd_momentum[flag(group, "nesterov")], settings(group, "momentum")
         in_step = InStep(self, "_step")
 
         def update(p: Tensor, g: Tensor, state: State) -> None:
@@ -106,6 +101,6 @@ class ASGD(Optimizer):
                 return 1.0 - float(group["lambd"]) * state["_eta"], state["_eta"], 1.0 - state["_mu"]
 
             mean = state["ax"]
-            take_step(_ASGD, (p, own(p, g), mean), lambda: live(numbers), (p, mean), (do, undo))
+            take_step(kinds.asgd, (p, own(p, g), mean), lambda: live(numbers), (p, mean), (do, undo))
 
         return update

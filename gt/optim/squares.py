@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gt.client.programs.tree import Kind, Kinds
+from gt.client.programs import kinds
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError
-from gt.ops import TABLE
 from gt.optim.optimizer import Group, Optimizer, State, Update, check, defaults
 from gt.optim.recording import InStep, counting, decided, flag, gradient, settings, shared, take_step
-
-_ADAGRAD, _ADADELTA = Kind(TABLE["adagrad"], {}), Kind(TABLE["adadelta"], {})
-_RMSPROP = Kinds(TABLE["rmsprop"], "centered", "momentum")
 
 
 class Adagrad(Optimizer):
@@ -40,7 +36,8 @@ class Adagrad(Optimizer):
 
             total = state["sum"]
             take_step(
-                _ADAGRAD, (p, own(p, g), total), lambda: (*in_step(state, rate), *numbers), (p, total), counting(state)
+                kinds.adagrad, (p, own(p, g), total), lambda: (*in_step(state, rate), *numbers), (p, total),
+                counting(state),
             )  # fmt: skip
 
         return update
@@ -70,7 +67,7 @@ class RMSprop(Optimizer):
         own, centered = gradient(group), flag(group, "centered")
         momentum = bool(decided(lambda: group["momentum"] > 0))
         names = ["square_avg", *(["grad_avg"] if centered else []), *(["momentum_buffer"] if momentum else [])]
-        kind = _RMSPROP[centered, momentum]
+        kind = kinds.rmsprop[centered, momentum]
 
         def read() -> tuple[float, ...]:
             alpha = float(group["alpha"])
@@ -110,6 +107,8 @@ class Adadelta(Optimizer):
 
         def update(p: Tensor, g: Tensor, state: State) -> None:
             square, delta = state["square_avg"], state["acc_delta"]
-            take_step(_ADADELTA, (p, own(p, g), square, delta), lambda: numbers, (p, square, delta), counting(state))
+            take_step(
+                kinds.adadelta, (p, own(p, g), square, delta), lambda: numbers, (p, square, delta), counting(state)
+            )
 
         return update

@@ -13,9 +13,10 @@ from gt.client.compat.operands import coerce
 from gt.client.functions import elementwise as ew
 from gt.client.functions import shapes
 from gt.client.functions.constants import filled
+from gt.client.programs import kinds
 from gt.client.record.recorder import apply, recorder
 from gt.client.tensor import Alias, Leaf, Tensor
-from gt.client.views.aliases import ASSIGN, cell_of, reshaped, write
+from gt.client.views.aliases import cell_of, reshaped, write
 from gt.errors import ArgumentError, AutogradError, DTypeError, ShapeError
 
 __all__ = ["fill"]
@@ -32,9 +33,9 @@ def assign(x: Tensor, value: Any) -> Tensor:
         # A part of its base: the rest comes from the base, and the old value of the part is not needed.
         new = _like(x, value)
         # A value belongs to one cell: a tensor that is written unchanged gets a value of its own.
-        write(x, new if new is not value else apply(ASSIGN, (x, value)))
+        write(x, new if new is not value else apply(kinds.assign, (x, value)))
     else:
-        write(x, apply(ASSIGN, (x, value)))
+        write(x, apply(kinds.assign, (x, value)))
     return x
 
 
@@ -63,7 +64,7 @@ def fill_(self: Tensor, value: Any) -> Tensor:
 
 def fill(input: Tensor, value: Any) -> Tensor:
     """A tensor like the input with one number everywhere."""
-    return apply(ASSIGN, (input, _number("fill", value)))
+    return apply(kinds.assign, (input, _number("fill", value)))
 
 
 def _number(op: str, value: Any) -> Any:
