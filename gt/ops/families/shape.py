@@ -373,10 +373,6 @@ def _triangle_rule(x: Spec, *, diagonal: int) -> str:
     return f"{rows} r@ c@ -> {rows} r c"
 
 
-def _triangle_local(shard: Any, x: Any, *, diagonal: int) -> Any:
-    return shard.again(x, diagonal=diagonal + shard.start("r") - shard.start("c"))
-
-
 def _triangle(name: str, doc: str) -> Op:
     def array(xp: Any, x: Any, *, diagonal: int) -> Any:
         below = xp.arange(x.shape[-1]) - xp.arange(x.shape[-2])[:, None]
@@ -389,7 +385,7 @@ def _triangle(name: str, doc: str) -> Op:
         infer=partial(_infer_triangle, name),
         factors=_triangle_rule,
         linear=((0,),),
-        local=_triangle_local,
+        local=lambda shard, x, *, diagonal: shard.again(x, diagonal=diagonal + shard.start("r") - shard.start("c")),
         flops=0,
         vjp=(lambda g, y, x, *, diagonal: getattr(ops, name)(g, diagonal=diagonal),),
         kernels={"array": array},
