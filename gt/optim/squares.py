@@ -8,7 +8,7 @@ from typing import Any
 from gt.client.programs import kinds
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError
-from gt.optim.optimizer import Group, Optimizer, State, Update, check, defaults
+from gt.optim.optimizer import Group, Layout, Optimizer, State, Update, defaults
 from gt.optim.recording import InStep, counting, decided, flag, gradient, settings, shared, take_step
 
 
@@ -20,11 +20,11 @@ class Adagrad(Optimizer):
         initial_accumulator_value: float = 0, eps: float = 1e-10, foreach: bool | None = None, *,
         maximize: bool = False, differentiable: bool = False, fused: bool | None = None,
     ) -> None:  # fmt: skip
-        given = defaults(locals())
-        check("Adagrad", given, "lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps")
-        super().__init__(params, given)
+        super().__init__(
+            params, defaults(self, locals(), "lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps")
+        )
 
-    def _layout(self, group: Group) -> tuple[dict[str, float], dict[str, float]]:
+    def _layout(self, group: Group) -> Layout:
         return {"step": 0}, {"sum": float(self.defaults["initial_accumulator_value"])}
 
     def _updater(self, group: Group) -> Update:
@@ -51,11 +51,9 @@ class RMSprop(Optimizer):
         momentum: float = 0, centered: bool = False, capturable: bool = False, foreach: bool | None = None,
         maximize: bool = False, differentiable: bool = False,
     ) -> None:  # fmt: skip
-        given = defaults(locals())
-        check("RMSprop", given, "lr", "eps", "momentum", "weight_decay", "alpha")
-        super().__init__(params, given)
+        super().__init__(params, defaults(self, locals(), "lr", "eps", "momentum", "weight_decay", "alpha"))
 
-    def _layout(self, group: Group) -> tuple[dict[str, float], dict[str, float]]:
+    def _layout(self, group: Group) -> Layout:
         tensors = {"square_avg": 0.0}
         if group["momentum"] > 0:
             tensors["momentum_buffer"] = 0.0
@@ -90,14 +88,12 @@ class Adadelta(Optimizer):
         foreach: bool | None = None, *, capturable: bool = False, maximize: bool = False,
         differentiable: bool = False,
     ) -> None:  # fmt: skip
-        given = defaults(locals())
-        check("Adadelta", given, "lr", "rho", "eps", "weight_decay")
+        given = defaults(self, locals(), "lr", "rho", "eps", "weight_decay")
         if rho > 1:
             raise ArgumentError(f"Adadelta: rho must be <= 1, got {rho}")
         super().__init__(params, given)
 
-    def _layout(self, group: Group) -> tuple[dict[str, float], dict[str, float]]:
-        return {"step": 0}, {"square_avg": 0.0, "acc_delta": 0.0}
+    _initial_state = {"step": 0}, {"square_avg": 0.0, "acc_delta": 0.0}
 
     def _updater(self, group: Group) -> Update:
         own = gradient(group)
