@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gt.client.compat.arguments import called
 from gt.client.compat.autocast import autocasts
 from gt.client.compat.checks import at_least, floating
 from gt.client.compat.dims import one_dim
@@ -197,9 +198,7 @@ def _inplace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def function_(input: Any, *args: Any, **kwargs: Any) -> Tensor:
         return function(input, *args, **kwargs, inplace=True)
 
-    function_.__name__ = function_.__qualname__ = function.__name__ + "_"
-    function_.__doc__ = f"In-place version of {function.__name__}()."
-    return function_
+    return called(function_, function.__name__ + "_", f"In-place version of {function.__name__}().")
 
 
 relu_, elu_, selu_, celu_ = _inplace(relu), _inplace(elu), _inplace(selu), _inplace(celu)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 
 from gt import dtypes
-from gt.client.compat.arguments import recorded
+from gt.client.compat.arguments import called, recorded
 from gt.client.compat.autocast import autocasts
 from gt.client.compat.checks import floating, one_of, same_dtype
 from gt.client.functions.constants import filled
@@ -56,9 +56,7 @@ def unary_function(name: str) -> Callable[[Any], Tensor]:
     def function(input: Any) -> Tensor:
         return unary(kind, input)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = TABLE[name].doc
-    return recorded(function)
+    return called(recorded(function), name, TABLE[name].doc)
 
 
 def binary_function(name: str) -> Callable[[Any, Any], Tensor]:
@@ -68,9 +66,7 @@ def binary_function(name: str) -> Callable[[Any, Any], Tensor]:
     def function(input: Any, other: Any) -> Tensor:
         return binary(kind, input, other)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = TABLE[name].doc
-    return recorded(function)
+    return called(recorded(function), name, TABLE[name].doc)
 
 
 # -- of one tensor ---------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gt.client.compat import arguments as _arguments
+from gt.client.compat.arguments import called
 from gt.client.compat.checks import one_of
 from gt.client.compat.dims import different_dims, one_dim
 from gt.client.compat.fallback import namespace
@@ -143,18 +144,14 @@ def _of_one_dim(name: str, transform: Callable[..., Tensor], doc: str) -> Callab
     def function(input: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
         return transform(f"fft.{name}", input, n, dim, norm)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = doc
-    return function
+    return called(function, name, doc)
 
 
 def _of_dims(name: str, transform: Callable[..., Tensor], dims: Dims | None, doc: str) -> Callable[..., Tensor]:
     def function(input: Any, s: Any = None, dim: Any = dims, norm: str | None = None) -> Tensor:
         return transform(f"fft.{name}", input, s, dim, norm)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = doc
-    return function
+    return called(function, name, doc)
 
 
 fft = _of_one_dim("fft", _forward, "The discrete Fourier transform along a dimension.")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gt.client.compat.arguments import RAW, explain
+from gt.client.compat.arguments import RAW, called, explain
 from gt.client.compat.operands import coerce
 from gt.client.functions import elementwise as ew
 from gt.client.functions import shapes
@@ -143,9 +143,7 @@ def method(function: Callable[..., Tensor], name: str) -> Callable[..., Tensor]:
             raise DTypeError(said) from None
         return replace(name, self, made)
 
-    method.__name__ = method.__qualname__ = name
-    method.__doc__ = f"{name[:-1]}, in place."
-    return method
+    return called(method, name, f"{name[:-1]}, in place.")
 
 
 def _turned(function: Callable[..., Tensor], name: str) -> Callable[..., Tensor]:
@@ -161,9 +159,7 @@ def _turned(function: Callable[..., Tensor], name: str) -> Callable[..., Tensor]
         self._v, self._x, self._fn = None, view._x or Alias(cell_of(view)), view._fn
         return self
 
-    method.__name__ = method.__qualname__ = name
-    method.__doc__ = f"{name[:-1]}, in place."
-    return method
+    return called(method, name, f"{name[:-1]}, in place.")
 
 
 squeeze_ = _turned(shapes.squeeze, "squeeze_")

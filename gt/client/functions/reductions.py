@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gt import dtypes
-from gt.client.compat.arguments import shown
+from gt.client.compat.arguments import called, shown
 from gt.client.compat.autocast import autocast, autocasts
 from gt.client.compat.dims import one_dim, some_dims
 from gt.client.functions import elementwise as ew
@@ -61,9 +61,7 @@ def _reduction(name: str) -> Callable[..., Tensor]:
         out = unary(mine[some_dims(name, dim, input.ndim), bool(keepdim)], input)
         return out if dtype is None else ew.cast(out, dtype)  # integers come out as int64
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = TABLE[name].doc
-    return function
+    return called(function, name, TABLE[name].doc)
 
 
 sum = _reduction("sum")
@@ -81,9 +79,7 @@ def _plain_reduction(name: str, none_for_all: bool) -> Callable[..., Tensor]:
         dims = () if not none_for_all and dim == () else some_dims(name, dim, input.ndim)
         return unary(mine[dims, bool(keepdim)], input)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = TABLE[name].doc
-    return function
+    return called(function, name, TABLE[name].doc)
 
 
 amax = _plain_reduction("amax", True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gt.client.compat.arguments import called
 from gt.client.programs import kinds
 from gt.client.record.recorder import apply, unary
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
-from gt.nn.functional.spatial import Sizes, batched, called, per_dim
+from gt.nn.functional.spatial import Sizes, batched, per_dim
 
 __all__ = [
     "conv1d", "conv2d", "conv3d", "conv_tbc", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "fold",

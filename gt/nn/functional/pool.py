@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from gt.client.compat.arguments import called
 from gt.client.compat.autocast import autocasts
 from gt.client.functions import creation, randoms
 from gt.client.functions import elementwise as ew
@@ -14,7 +15,7 @@ from gt.client.programs import kinds
 from gt.client.record.recorder import apply, unary
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
-from gt.nn.functional.spatial import Sizes, batched, called, per_dim
+from gt.nn.functional.spatial import Sizes, batched, per_dim
 from gt.ops.record import FLOAT32_ON_CPU
 
 __all__ = [
