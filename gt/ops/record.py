@@ -104,7 +104,7 @@ class Op:
     #: Makes the op a view of its first operand: put(base, new, k, *other operands, **attrs) is the base
     #: after `new` was written to the view (its result k).
     put: Callable[..., Any] | None = None
-    #: The kernel may return memory of its first operand.
+    #: The kernel may return memory of its first operand; where there is a `put`, it may always.
     aliases: bool = False
     #: Operand numbers that "torch_inplace" overwrites, one per result.
     inplace: tuple[int, ...] = ()
@@ -190,7 +190,7 @@ def op(name: str, doc: str, **fields: Any) -> Op:
     """Make a record and enter it in the table. Called at import, never later."""
     if name in TABLE:
         raise ProgramError(f"op {name} is defined twice")
-    record = Op(name=name, doc=doc, **fields)
+    record = Op(name=name, doc=doc, **{"aliases": "put" in fields, **fields})
     TABLE[name] = record
     return record
 

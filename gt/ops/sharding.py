@@ -308,6 +308,8 @@ def leading(count: int) -> Any:
     return rule
 
 
+#: Makes the record of an op that is linear in its first operand, as every gradient is in g.
+linear_op = partial(op, linear=((0,),))
 #: Makes the record of an op on matrices: batches may be split, matrices must be whole.
 matrix_op = partial(op, factors=leading(2))
 

@@ -139,7 +139,6 @@ split = op(
     vjp=(_split_dx,),
     kernels={"array": _split_array, "torch": _split_torch},
     put=_split_put,
-    aliases=True,
     samples=lambda rng: [
         ((rng.normal(size=(2, 5)),), {"sizes": (2, 3), "dim": 1}),
         ((rng.normal(size=(4, 2)),), {"sizes": (1, 0, 3), "dim": 0}),
@@ -246,7 +245,6 @@ unbind = op(
     vjp=(_unbind_dx,),
     kernels={"array": _unbind_array, "torch": _unbind_torch},
     put=lambda base, new, k, *, dim: ops.slice_put(base, new, k, dims=(dim,), lengths=(1,), steps=(1,), drop=(dim,)),
-    aliases=True,
     samples=lambda rng: [
         ((rng.normal(size=(2, 3)),), {"dim": 1}),
         *each_of(rng.normal(size=(2, 3, 2)), rng.normal(size=(1,)), np.zeros((2, 0)), dim=0),
