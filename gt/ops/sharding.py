@@ -336,6 +336,11 @@ def created(*specs: Spec, shape: Sequence[int], **attrs: Any) -> str:
     return f"{', ' * (len(specs) - 1)} -> {' '.join(letters(len(shape)))}"
 
 
+def with_place(names: Sequence[str], dim: int, mine: str) -> str:
+    """The names of dimensions, with another one at `dim`."""
+    return " ".join([*names[:dim], mine, *names[dim + 1 :]])
+
+
 def masked(inside: Any, x: Any) -> Any:
     """For `local`: x where a condition holds, else zero."""
     return TABLE["where"](inside, x, 0 if x.dtype.category else False)

@@ -16,7 +16,7 @@ from gt import dtypes
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.record import Op, Site, each_of, op, ops
-from gt.ops.sharding import letters, linear_op, pointwise, pointwise_op, reshaping, same_shape
+from gt.ops.sharding import letters, linear_op, pointwise, pointwise_op, reshaping, same_shape, with_place
 from gt.program import Spec, spec
 
 
@@ -193,9 +193,8 @@ def _unfold_put(base: Any, new: Any, k: int, *, dim: int, size: int, step: int) 
 
 
 def _unfold_rule(x: Spec, dim: int) -> str:
-    names = letters(x.ndim, "vw")
-    before, after = ([*names[:dim], mine, *names[dim + 1 :]] for mine in ("v~", "v"))
-    return f"{' '.join(before)} -> {' '.join(after)} !w"
+    before, after = (with_place(letters(x.ndim, "vw"), dim, mine) for mine in ("v~", "v"))
+    return f"{before} -> {after} !w"
 
 
 unfold = op(
