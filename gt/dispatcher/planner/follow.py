@@ -32,7 +32,7 @@ def choice_for(way: Way, whole_windows: bool = False, drops: bool = False) -> Ch
     """The choice that leads to a way."""
     pieces = {f: tuple([(n, tuple(axes)) for n, axes in each]) for f, each in way.split.items()}
     keep = {a: (role.operands, role.kind) for a, role in way.keep.items()}
-    return Chosen(pieces, keep, whole_windows, None, drops)
+    return Chosen(pieces, keep, whole_windows, drops=drops)
 
 
 @memo(1 << 14)
@@ -69,6 +69,12 @@ def product(sizes: Sequence[int]) -> int:
 
 def follow(decider: Decider, use: Use, operands: Sequence[Value], goals: Goals, chosen: Chosen) -> list[Value]:
     """The results of one use of an op, in a chosen way: Law 1."""
+    for k, texts in chosen.via.items():
+        if not 0 <= k < len(operands) or operands[k].is_number:
+            raise ChoiceError(f"{use.op.name}: has no tensor operand {k}")
+        if operands[k].deferred is None:
+            for text in texts:
+                decider.place(operands[k], decider.layout_in(text, use.specs[k]))
     if chosen.expand is None:
         return decider.run_way(way_for(use, decider.home, encode_choice(chosen)), operands)
     if use.op.parts is None and use.op.compose is None:
