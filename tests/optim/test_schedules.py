@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import gt
 from gt.client.session.session import Session
 from gt.errors import FunctionError
+from tests.beside_torch import agree, same
 from tests.sim.cluster import Cluster, using
 
 STEPS = 60
@@ -125,20 +124,18 @@ def follow(opt: Any, schedule: Any, steps: int) -> list[list[float]]:
     return found
 
 
-def close(got: list[Any], want: list[Any]) -> None:
-    for step, (g, w) in enumerate(zip(got, want, strict=True)):
-        np.testing.assert_allclose(g, w, rtol=1e-12, atol=1e-15, err_msg=f"step {step}")
+EXACTLY = {"rtol": 1e-12, "atol": 1e-15}
 
 
 @in_any_order
 @pytest.mark.parametrize("which", OPTIMIZERS)
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_rates_are_torchs(name: str, which: str, session: Session) -> None:
-    found = []
-    for lib in (gt, torch):
+    def story(lib: Any) -> Any:
         opt = optimizer(lib, which)
-        found.append(follow(opt, SCHEDULES[name](Names(lib), opt), STEPS))
-    close(*found)
+        return follow(opt, SCHEDULES[name](Names(lib), opt), STEPS)
+
+    agree(story, **EXACTLY)
 
 
 @in_any_order
@@ -154,23 +151,19 @@ def test_states_are_loaded(name: str, source: Any, session: Session) -> None:
     other.load_state_dict(state)
     again.load_state_dict(settings)
     again.step()
-    close(follow(again, other, 20), follow(opt, schedule, 20))
+    same(follow(again, other, 20), follow(opt, schedule, 20), **EXACTLY)
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", [n for n in SCHEDULES if not n.startswith(("sequence", "chain"))])
 def test_epochs_by_number_are_torchs(name: str, session: Session) -> None:
-    found = []
-    for lib in (gt, torch):
+    def story(lib: Any) -> Any:
         opt = optimizer(lib)
         schedule = SCHEDULES[name](Names(lib), opt)
         opt.step()
-        lrs = []
-        for epoch in (3, 4, 11, 2, 40):
-            schedule.step(epoch)
-            lrs.append(rates(opt))
-        found.append(lrs)
-    close(*found)
+        return [(schedule.step(epoch), rates(opt)) for epoch in (3, 4, 11, 2, 40)]
+
+    agree(story, **EXACTLY)
 
 
 @pytest.mark.parametrize(
@@ -186,8 +179,8 @@ def test_epochs_by_number_are_torchs(name: str, session: Session) -> None:
 )
 def test_plateaus_are_torchs(settings: dict[str, Any], session: Session) -> None:
     metrics = [math.cos(i / 5) * 0.9**i + (0.3 if i > 30 else 0.0) for i in range(STEPS)]
-    found = []
-    for lib in (gt, torch):
+
+    def story(lib: Any) -> Any:
         opt = optimizer(lib)
         schedule = lib.optim.lr_scheduler.ReduceLROnPlateau(opt, **settings)
         lrs = []
@@ -197,18 +190,19 @@ def test_plateaus_are_torchs(settings: dict[str, Any], session: Session) -> None
                 schedule.load_state_dict(state)
             schedule.step(lib.tensor(m) if i % 2 else m)
             lrs.append([*rates(opt), *schedule.get_last_lr(), schedule.num_bad_epochs])
-        found.append(lrs)
-    close(*found)
+        return lrs
+
+    agree(story, **EXACTLY)
 
 
 def test_a_run_goes_on_at_its_last_epoch(session: Session) -> None:
-    found = []
-    for lib in (gt, torch):
+    def story(lib: Any) -> Any:
         opt = optimizer(lib)
         for group in opt.param_groups:
             group["initial_lr"] = 0.4
-        found.append(follow(opt, lib.optim.lr_scheduler.CosineAnnealingLR(opt, 20, last_epoch=7), 20))
-    close(*found)
+        return follow(opt, lib.optim.lr_scheduler.CosineAnnealingLR(opt, 20, last_epoch=7), 20)
+
+    agree(story, **EXACTLY)
 
 
 def test_a_schedule_of_ones_own(session: Session) -> None:
@@ -221,12 +215,6 @@ def test_a_schedule_of_ones_own(session: Session) -> None:
     schedule = Halving(opt)
     follow(opt, schedule, 2)
     assert schedule.get_last_lr() == [0.025, 0.0075]
-
-
-@pytest.mark.parametrize("name", gt.optim.lr_scheduler.__all__)
-def test_signatures_are_torchs(name: str) -> None:
-    ours, theirs = (inspect.signature(getattr(lib.optim.lr_scheduler, name)).parameters for lib in (gt, torch))
-    assert [(p.name, p.default) for p in ours.values()] == [(p.name, p.default) for p in theirs.values()]
 
 
 def test_all_of_torchs_schedules_are_there() -> None:
