@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,16 +14,12 @@ import gt
 from gt.client.session.session import Session
 from gt.errors import FunctionError
 from tests.beside_torch import agree, same
-from tests.sim.cluster import Cluster, using
+from tests.sessions import session_fixture
 
 STEPS = 60
 
 
-@pytest.fixture
-def session() -> Iterator[Session]:
-    with using(Cluster().client()) as session:
-        yield session
-    session.close()
+session = session_fixture("numpy")
 
 
 class Decay:

@@ -17,7 +17,7 @@ import gt
 from gt.client.session.session import Session
 from gt.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError
 from tests.beside_torch import agree, compare
-from tests.sim.cluster import Cluster, using
+from tests.sessions import session_fixture
 
 rng = np.random.default_rng(4)
 
@@ -26,12 +26,7 @@ def draw(*shape: int) -> np.ndarray:
     return rng.normal(size=shape)
 
 
-@pytest.fixture(params=["numpy", "torch"])
-def engine(request: pytest.FixtureRequest) -> Any:
-    """A session on that engine."""
-    with using(Cluster(engine=request.param).client()) as session:
-        yield request.param
-    session.close()
+engine = session_fixture("numpy", "torch")
 
 
 # --- norms -------------------------------------------------------------------------------------------------
