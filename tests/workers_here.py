@@ -317,3 +317,69 @@ def serve(pipe: Any, engine: str, settings: dict[str, Any]) -> None:
         except EOFError:
             os._exit(0)
         send(core.receive(message, payload))
+
+
+# --- what workers do together, wherever they run ----------------------------------------------------------
+
+ALL = (1, 2, 3)
+
+
+def check_exchanges(workers: Workers, session: int = 1) -> None:
+    """Exchanges and gathers of uneven sizes, sums, and a group of some of three workers; twice."""
+    sizes = [[0, 3, 1], [2, 0, 0], [1, 4, 2]]  # from each to each
+    mine = (3, 0, 2)
+
+    def write(r: int) -> Program:
+        b = Builder((sum(sizes[r]),), (mine[r],), (4,))
+        takes = tuple(sizes[s][r] for s in range(3))
+        group: dict[str, Any] = {"workers": ALL, "rank": r}
+        exchanged = b.add("all_to_all", 0, sends=tuple(sizes[r]), takes=takes, **group)
+        gathered = b.add("all_gather", 1, sizes=mine, **group)
+        total = b.add("all_reduce", 2, kind="sum", **group)
+        outputs = [exchanged, gathered, b.add("neg", total)]
+        if r != 1:  # a group of some of them
+            outputs.append(b.add("all_reduce", 2, workers=(1, 3), rank=r // 2, kind="max"))
+        return together(b, ALL, outputs)
+
+    for r in range(3):
+        values = [100 * r + 10 * to + i for to in range(3) for i in range(sizes[r][to])]
+        workers.upload(r + 1, 1, np.array(values, np.float32), session)
+        workers.upload(r + 1, 2, np.arange(10 * r, 10 * r + mine[r], dtype=np.float32), session)
+        workers.upload(r + 1, 3, np.array([r, -r, 1, 2 * r], np.float32), session)
+    for first in (10, 20):
+        assert workers.run(parts(ALL, write, [1, 2, 3]), first, session) == dict.fromkeys(ALL, "")
+    for r in range(3):
+        want = [100 * s + 10 * r + i for s in range(3) for i in range(sizes[s][r])]
+        np.testing.assert_array_equal(workers.fetch(r + 1, 20, session), want)
+        np.testing.assert_array_equal(workers.fetch(r + 1, 21, session), [0, 1, 2, 20, 21])
+        np.testing.assert_array_equal(workers.fetch(r + 1, 22, session), [-3, 3, -3, -6])
+        if r != 1:
+            np.testing.assert_array_equal(workers.fetch(r + 1, 23, session), [2, 0, 1, 4])
+
+
+def check_reductions(workers: Workers, session: int = 1) -> None:
+    """Every kind of reduction of every dtype, by three workers. A nan stays one."""
+    kinds = [(d, k) for d in dtypes.ALL for k in ("sum", "max", "min") if k == "sum" or not d.is_complex]
+    values = [np.array(v) for v in ([0, 1, 3, 1, 0], [1, 1, 2, 0, 2], [0, 1, 5, 0, 0])]
+
+    def write(r: int) -> Program:
+        b = Builder(*[(5,)] * len(dtypes.ALL), kinds={i: d.name for i, d in enumerate(dtypes.ALL)})
+        made = [b.add("all_reduce", dtypes.ALL.index(d), workers=ALL, rank=r, kind=k) for d, k in kinds]
+        return together(b, ALL, made)
+
+    for r, value in enumerate(values):
+        for i, d in enumerate(dtypes.ALL):
+            array = value.astype(d.numpy)
+            if d.is_floating_point and r == 1:
+                array[4] = np.nan
+            workers.upload(r + 1, 1 + i, array, session)
+    ended = workers.run(parts(ALL, write, range(1, 1 + len(dtypes.ALL))), 100, session)
+    assert ended == dict.fromkeys(ALL, "")
+    for k, (d, kind) in enumerate(kinds):
+        f = {"sum": np.add, "max": np.maximum, "min": np.minimum}[kind]
+        want = f(f(values[0].astype(d.numpy), values[1].astype(d.numpy)), values[2].astype(d.numpy)).astype(complex)
+        if d.is_floating_point:
+            want[4] = np.nan
+        for w in ALL:
+            made = workers.fetch(w, 100 + k, session).astype(complex)
+            np.testing.assert_array_equal(made.real, want.real, f"{kind} of {d.name} on worker {w}")
