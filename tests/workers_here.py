@@ -22,20 +22,7 @@ import numpy as np
 
 from gt import config, dtypes
 from gt.program import Program
-from gt.transport.messages import (
-    Call,
-    CallDone,
-    CallFailed,
-    Chunk,
-    CloseSession,
-    Define,
-    Failure,
-    Fetch,
-    FetchFailed,
-    Peers,
-    WorkerWelcome,
-    pack_ids,
-)
+from gt.transport import messages as msg
 from gt.worker import engines
 from gt.worker.core import WorkerCore
 from tests.sim.memory_groups import MemoryHub
@@ -124,10 +111,10 @@ class Workers:
     def upload(self, worker: int, id: int, array: np.ndarray[Any, Any], session: int = 1, **more: Any) -> None:
         data = array.tobytes()
         name = dtypes.dtype(array.dtype).name
-        self.send(worker, Chunk(session, id, 0, len(data), array.shape, name, **more), data)
+        self.send(worker, msg.Chunk(session, id, 0, len(data), array.shape, name, **more), data)
 
     def call(
-        self, parts: dict[int, Part], outputs: int, session: int = 1, acked: int = 0, refused: Failure | None = None
+        self, parts: dict[int, Part], outputs: int, session: int = 1, acked: int = 0, refused: msg.Failure | None = None
     ) -> int:
         """Send a call to all its workers; its number."""
         self.seq += 1
@@ -135,21 +122,21 @@ class Workers:
             hash = part.program.hash()
             if (worker, hash) not in self.defined:
                 self.defined.add((worker, hash))
-                self.send(worker, Define(part.program))
-            packed = pack_ids(part.inputs)
-            self.send(worker, Call(session, self.seq, hash, packed, part.scalars, outputs, b"", acked, refused))
+                self.send(worker, msg.Define(part.program))
+            packed = msg.pack_ids(part.inputs)
+            self.send(worker, msg.Call(session, self.seq, hash, packed, part.scalars, outputs, b"", acked, refused))
         return self.seq
 
     def outcome(self, worker: int, seq: int) -> Any:
         """CallDone or CallFailed, whichever came; None if neither has."""
-        ended = [m for m, _ in self.heard[worker] if isinstance(m, CallDone | CallFailed) and m.seq == seq]
+        ended = [m for m, _ in self.heard[worker] if isinstance(m, msg.CallDone | msg.CallFailed) and m.seq == seq]
         assert len(ended) < 2
         return ended[0] if ended else None
 
     def kinds(self, seq: int, workers: Iterable[int] | None = None) -> dict[int, str]:
         """How a call ended, by worker: "" if well, else the kind of failure. Who has not answered is left out."""
         found = {w: self.outcome(w, seq) for w in (self.heard if workers is None else workers)}
-        return {w: a.error.kind if isinstance(a, CallFailed) else "" for w, a in found.items() if a is not None}
+        return {w: a.error.kind if isinstance(a, msg.CallFailed) else "" for w, a in found.items() if a is not None}
 
     def run(self, parts: dict[int, Part], outputs: int, session: int = 1, acked: int = 0) -> dict[int, str]:
         """Send a call, wait for it, and say how it ended."""
@@ -158,16 +145,16 @@ class Workers:
     def fetch(self, worker: int, id: int, session: int = 1) -> Any:
         """A value of one chunk; the Failure if there is none."""
         self.request += 1
-        self.send(worker, Fetch(session, self.request, id))
-        answer, payload = self.answer(worker, lambda m: isinstance(m, Chunk | FetchFailed))
-        if isinstance(answer, FetchFailed):
+        self.send(worker, msg.Fetch(session, self.request, id))
+        answer, payload = self.answer(worker, lambda m: isinstance(m, msg.Chunk | msg.FetchFailed))
+        if isinstance(answer, msg.FetchFailed):
             return answer.error
         dtype = dtypes.BY_NAME[answer.dtype].numpy
         return np.frombuffer(payload if answer.total else b"", dtype).reshape(answer.shape)
 
     def close(self, session: int) -> None:
         for worker in self.heard:
-            self.send(worker, CloseSession(session))
+            self.send(worker, msg.CloseSession(session))
 
 
 class Many(Workers):
@@ -181,7 +168,7 @@ class Many(Workers):
         for number, engine in enumerate(engines, 1):
             mine = {k: v[number - 1] if isinstance(v, list) else v for k, v in settings.items()}
             core = WorkerCore(engine, config.replace(config.load(), **mine), network=self.hall.network)
-            core.receive(WorkerWelcome(1, number))
+            core.receive(msg.WorkerWelcome(1, number))
             self.cores[number] = core
 
     def send(self, worker: int, message: Any, payload: bytes | None = None) -> None:
@@ -236,13 +223,13 @@ class Crew(Workers):
         for n, pipe in self.pipes.items():
             assert pipe.poll(DEADLINE_S)
             self.addresses[n] = pipe.recv()
-            self.send(n, WorkerWelcome(1, n))
+            self.send(n, msg.WorkerWelcome(1, n))
         self.tell()
 
     def tell(self) -> None:
         """Tell those that live of each other."""
         for n in self.addresses:
-            self.send(n, Peers(self.addresses))
+            self.send(n, msg.Peers(self.addresses))
 
     def send(self, worker: int, message: Any, payload: bytes | None = None) -> None:
         self.pipes[worker].send((message, payload))
