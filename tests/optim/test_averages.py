@@ -12,11 +12,12 @@ import torch
 
 import gt
 from gt.client.session.session import Session
-from tests.beside_torch import agree, same
+from tests.beside_torch import agree, as_in_torch, same
 
 _rng = np.random.default_rng(3)
 WEIGHTS = {"0.weight": _rng.normal(size=(4, 5)), "0.bias": _rng.normal(size=4)}
 X = _rng.normal(size=(6, 5))
+BATCHES = [_rng.normal(loc=i, size=(8, 5)) for i in range(4)]
 
 AVERAGES: dict[str, Callable[[Any], dict[str, Any]]] = {
     "mean": lambda u: {},
@@ -110,16 +111,12 @@ def test_the_count_may_be_set_by_hand(session: Session) -> None:
     assert average.n_averaged.item() == 1
 
 
-def test_statistics_of_batch_norm_are_torchs(session: Session) -> None:
-    batches = [_rng.normal(loc=i, size=(8, 5)) for i in range(4)]
-
-    def story(lib: Any) -> Any:
-        model = lib.nn.Sequential(lib.nn.BatchNorm1d(5, dtype=lib.float64, momentum=0.3))
-        model.eval()
-        lib.optim.swa_utils.update_bn([(lib.from_numpy(b), 0) for b in batches], model)
-        return model, model.training, model[0].momentum
-
-    agree(story, rtol=1e-9, atol=0)
+@as_in_torch(rtol=1e-9, atol=0)
+def test_statistics_of_batch_norm_are_torchs(lib: Any, session: Session) -> Any:
+    model = lib.nn.Sequential(lib.nn.BatchNorm1d(5, dtype=lib.float64, momentum=0.3))
+    model.eval()
+    lib.optim.swa_utils.update_bn([(lib.from_numpy(b), 0) for b in BATCHES], model)
+    return model, model.training, model[0].momentum
 
 
 def test_names_are_torchs() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 import gt
 from gt.client.session.session import Session
 from tests import beside_torch
-from tests.beside_torch import Story, array, arrays, same
+from tests.beside_torch import array, arrays, same
 
 SETTINGS: dict[str, list[dict[str, Any]]] = {
     "SGD": [
@@ -104,23 +105,20 @@ class Task:
         return [a.astype(float) for a in arrays([self.params, shown])]
 
 
-def agree(story: Story) -> None:
-    beside_torch.agree(story, rtol=1e-9, atol=1e-12)
+as_in_torch = partial(beside_torch.as_in_torch, rtol=1e-9, atol=1e-12)
 
 
 # --- steps -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "settings"), CASES)
-def test_steps_are_torchs(name: str, settings: dict[str, Any], session: Session) -> None:
-    def story(lib: Any) -> Any:
-        task = Task(lib, name, **settings)
-        for step in range(STEPS):
-            task.opt.param_groups[0]["lr"] *= 0.97
-            task.step(step)
-        return task.numbers()
-
-    agree(story)
+@as_in_torch()
+def test_steps_are_torchs(lib: Any, name: str, settings: dict[str, Any], session: Session) -> Any:
+    task = Task(lib, name, **settings)
+    for step in range(STEPS):
+        task.opt.param_groups[0]["lr"] *= 0.97
+        task.step(step)
+    return task.numbers()
 
 
 @pytest.mark.parametrize(("name", "settings"), CASES)
@@ -159,66 +157,55 @@ def _kinds(names: dict[str, Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize(("name", "settings"), FIRST)
-def test_a_function_replays_the_step(name: str, settings: dict[str, Any], session: Session) -> None:
+@as_in_torch()
+def test_a_function_replays_the_step(lib: Any, name: str, settings: dict[str, Any], session: Session) -> Any:
     """Numbers that change are read again: the learning rate, the count, whatever follows from them."""
-
-    def story(lib: Any) -> Any:
-        task = Task(lib, name, **settings)
-        step = gt.function(task.step) if lib is gt else task.step
-        for i in range(STEPS):
-            task.opt.param_groups[0]["lr"] *= 0.97
-            if i == 12 and "weight_decay" in task.opt.defaults:
-                task.opt.param_groups[0]["weight_decay"] = 0.03
-            step()
-        assert lib is torch or step.replays >= STEPS - 4
-        return task.numbers()
-
-    agree(story)
+    task = Task(lib, name, **settings)
+    step = gt.function(task.step) if lib is gt else task.step
+    for i in range(STEPS):
+        task.opt.param_groups[0]["lr"] *= 0.97
+        if i == 12 and "weight_decay" in task.opt.defaults:
+            task.opt.param_groups[0]["weight_decay"] = 0.03
+        step()
+    assert lib is torch or step.replays >= STEPS - 4
+    return task.numbers()
 
 
-def test_a_frozen_parameter_has_no_state_until_it_needs_one(session: Session) -> None:
-    def story(lib: Any) -> Any:
-        task = Task(
-            lib, lambda params: lib.optim.AdamW([params[0], params[1].requires_grad_(False), params[2]], lr=0.1)
-        )
-        for step in range(6):
-            if step == 3:
-                task.params[1].requires_grad_()
-            assert lib is torch or (task.params[1] in task.opt.state) == (step > 3)
-            task.step()
-        return task.numbers()
-
-    agree(story)
+@as_in_torch()
+def test_a_frozen_parameter_has_no_state_until_it_needs_one(lib: Any, session: Session) -> Any:
+    task = Task(lib, lambda params: lib.optim.AdamW([params[0], params[1].requires_grad_(False), params[2]], lr=0.1))
+    for step in range(6):
+        if step == 3:
+            task.params[1].requires_grad_()
+        assert lib is torch or (task.params[1] in task.opt.state) == (step > 3)
+        task.step()
+    return task.numbers()
 
 
-def test_state_that_is_made_inside_a_function(session: Session) -> None:
-    def story(lib: Any) -> Any:
-        task = Task(lib, lambda params: lib.optim.Adam([params[0], params[1].requires_grad_(False), params[2]], lr=0.1))
-        task.params[1].requires_grad_()
+@as_in_torch()
+def test_state_that_is_made_inside_a_function(lib: Any, session: Session) -> Any:
+    task = Task(lib, lambda params: lib.optim.Adam([params[0], params[1].requires_grad_(False), params[2]], lr=0.1))
+    task.params[1].requires_grad_()
 
-        def step() -> None:
-            task.loss().backward()
-            task.opt.step()
-            task.opt.zero_grad()
+    def step() -> None:
+        task.loss().backward()
+        task.opt.step()
+        task.opt.zero_grad()
 
-        run = gt.function(step) if lib is gt else step
-        for _ in range(6):
-            run()
-        return task.numbers()
-
-    agree(story)
+    run = gt.function(step) if lib is gt else step
+    for _ in range(6):
+        run()
+    return task.numbers()
 
 
 @pytest.mark.parametrize("name", ["SGD", "RMSprop"])
-def test_momentum_switched_on_later(name: str, session: Session) -> None:
-    def story(lib: Any) -> Any:
-        task = Task(lib, name, lr=0.05)
-        task.opt.param_groups[0]["momentum"] = 0.9
-        for _ in range(5):
-            task.step()
-        return task.numbers()
-
-    agree(story)
+@as_in_torch()
+def test_momentum_switched_on_later(lib: Any, name: str, session: Session) -> Any:
+    task = Task(lib, name, lr=0.05)
+    task.opt.param_groups[0]["momentum"] = 0.9
+    for _ in range(5):
+        task.step()
+    return task.numbers()
 
 
 # --- states ----------------------------------------------------------------------------------------------------
@@ -240,16 +227,14 @@ def test_states_are_loaded(name: str, settings: dict[str, Any], source: str, ses
 
 
 @pytest.mark.parametrize(("name", "settings"), CASES)
-def test_states_are_laid_out_as_torchs(name: str, settings: dict[str, Any], session: Session) -> None:
-    def story(lib: Any) -> Any:
-        groups = lambda params: [{"params": params[:1], "lr": 0.3}, {"params": params[1:]}]  # noqa: E731
-        task = Task(lib, lambda params, **settings: getattr(lib.optim, name)(groups(params), **settings), **settings)
-        task.step()
-        saved = task.opt.state_dict()
-        states = {i: {k: array(v).astype(float) for k, v in state.items()} for i, state in saved["state"].items()}
-        return repr(task.opt), list(saved), [sorted(map(str, g.items())) for g in saved["param_groups"]], states
-
-    agree(story)
+@as_in_torch()
+def test_states_are_laid_out_as_torchs(lib: Any, name: str, settings: dict[str, Any], session: Session) -> Any:
+    groups = lambda params: [{"params": params[:1], "lr": 0.3}, {"params": params[1:]}]  # noqa: E731
+    task = Task(lib, lambda params, **settings: getattr(lib.optim, name)(groups(params), **settings), **settings)
+    task.step()
+    saved = task.opt.state_dict()
+    states = {i: {k: array(v).astype(float) for k, v in state.items()} for i, state in saved["state"].items()}
+    return repr(task.opt), list(saved), [sorted(map(str, g.items())) for g in saved["param_groups"]], states
 
 
 def test_a_state_that_was_never_saved_is_as_at_the_beginning(session: Session) -> None:

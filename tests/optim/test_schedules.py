@@ -13,7 +13,7 @@ import torch
 import gt
 from gt.client.session.session import Session
 from gt.errors import FunctionError
-from tests.beside_torch import agree, same
+from tests.beside_torch import as_in_torch, same
 from tests.sessions import session_fixture
 
 STEPS = 60
@@ -126,12 +126,10 @@ EXACTLY = {"rtol": 1e-12, "atol": 1e-15}
 @in_any_order
 @pytest.mark.parametrize("which", OPTIMIZERS)
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_rates_are_torchs(name: str, which: str, session: Session) -> None:
-    def story(lib: Any) -> Any:
-        opt = optimizer(lib, which)
-        return follow(opt, SCHEDULES[name](Names(lib), opt), STEPS)
-
-    agree(story, **EXACTLY)
+@as_in_torch(**EXACTLY)
+def test_rates_are_torchs(lib: Any, name: str, which: str, session: Session) -> Any:
+    opt = optimizer(lib, which)
+    return follow(opt, SCHEDULES[name](Names(lib), opt), STEPS)
 
 
 @in_any_order
@@ -152,14 +150,12 @@ def test_states_are_loaded(name: str, source: Any, session: Session) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", [n for n in SCHEDULES if not n.startswith(("sequence", "chain"))])
-def test_epochs_by_number_are_torchs(name: str, session: Session) -> None:
-    def story(lib: Any) -> Any:
-        opt = optimizer(lib)
-        schedule = SCHEDULES[name](Names(lib), opt)
-        opt.step()
-        return [(schedule.step(epoch), rates(opt)) for epoch in (3, 4, 11, 2, 40)]
-
-    agree(story, **EXACTLY)
+@as_in_torch(**EXACTLY)
+def test_epochs_by_number_are_torchs(lib: Any, name: str, session: Session) -> Any:
+    opt = optimizer(lib)
+    schedule = SCHEDULES[name](Names(lib), opt)
+    opt.step()
+    return [(schedule.step(epoch), rates(opt)) for epoch in (3, 4, 11, 2, 40)]
 
 
 @pytest.mark.parametrize(
@@ -173,32 +169,27 @@ def test_epochs_by_number_are_torchs(name: str, session: Session) -> None:
     ],
     ids=str,
 )
-def test_plateaus_are_torchs(settings: dict[str, Any], session: Session) -> None:
+@as_in_torch(**EXACTLY)
+def test_plateaus_are_torchs(lib: Any, settings: dict[str, Any], session: Session) -> Any:
     metrics = [math.cos(i / 5) * 0.9**i + (0.3 if i > 30 else 0.0) for i in range(STEPS)]
-
-    def story(lib: Any) -> Any:
-        opt = optimizer(lib)
-        schedule = lib.optim.lr_scheduler.ReduceLROnPlateau(opt, **settings)
-        lrs = []
-        for i, m in enumerate(metrics):
-            if i == 25:
-                state, schedule = schedule.state_dict(), lib.optim.lr_scheduler.ReduceLROnPlateau(opt)
-                schedule.load_state_dict(state)
-            schedule.step(lib.tensor(m) if i % 2 else m)
-            lrs.append([*rates(opt), *schedule.get_last_lr(), schedule.num_bad_epochs])
-        return lrs
-
-    agree(story, **EXACTLY)
+    opt = optimizer(lib)
+    schedule = lib.optim.lr_scheduler.ReduceLROnPlateau(opt, **settings)
+    lrs = []
+    for i, m in enumerate(metrics):
+        if i == 25:
+            state, schedule = schedule.state_dict(), lib.optim.lr_scheduler.ReduceLROnPlateau(opt)
+            schedule.load_state_dict(state)
+        schedule.step(lib.tensor(m) if i % 2 else m)
+        lrs.append([*rates(opt), *schedule.get_last_lr(), schedule.num_bad_epochs])
+    return lrs
 
 
-def test_a_run_goes_on_at_its_last_epoch(session: Session) -> None:
-    def story(lib: Any) -> Any:
-        opt = optimizer(lib)
-        for group in opt.param_groups:
-            group["initial_lr"] = 0.4
-        return follow(opt, lib.optim.lr_scheduler.CosineAnnealingLR(opt, 20, last_epoch=7), 20)
-
-    agree(story, **EXACTLY)
+@as_in_torch(**EXACTLY)
+def test_a_run_goes_on_at_its_last_epoch(lib: Any, session: Session) -> Any:
+    opt = optimizer(lib)
+    for group in opt.param_groups:
+        group["initial_lr"] = 0.4
+    return follow(opt, lib.optim.lr_scheduler.CosineAnnealingLR(opt, 20, last_epoch=7), 20)
 
 
 def test_a_schedule_of_ones_own(session: Session) -> None:

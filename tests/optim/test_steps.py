@@ -14,7 +14,7 @@ from gt.client.record import recorder as recording
 from gt.client.session.session import Session
 from gt.errors import IndexOutOfRange
 from tests.beside_torch import same
-from tests.optim.test_optimizers import FIRST, Task, agree
+from tests.optim.test_optimizers import FIRST, Task, as_in_torch
 from tests.sim.cluster import Cluster, using
 
 
@@ -70,8 +70,9 @@ def test_an_update_that_cannot_be_recorded_does_not_count(session: Session) -> N
 # --- groups ----------------------------------------------------------------------------------------------------
 
 
-def test_groups_are_the_dicts_that_were_given(session: Session) -> None:
-    def grouped(lib: Any, params: list[Any]) -> Any:
+@as_in_torch()
+def test_groups_are_the_dicts_that_were_given(lib: Any, session: Session) -> Any:
+    def grouped(params: list[Any]) -> Any:
         groups = [{"params": params[0], "lr": 0.5}, {"params": params[1:2], "momentum": 0.5}]
         opt = lib.optim.SGD(groups, lr=0.1)
         assert opt.param_groups[0] is groups[0]
@@ -79,13 +80,10 @@ def test_groups_are_the_dicts_that_were_given(session: Session) -> None:
         assert [g["lr"] for g in opt.param_groups] == [0.5, 0.1, 0.1]
         return opt
 
-    def story(lib: Any) -> Any:
-        task = Task(lib, lambda params: grouped(lib, params))
-        for step in range(4):
-            task.step(step)
-        return task.numbers()
-
-    agree(story)
+    task = Task(lib, grouped)
+    for step in range(4):
+        task.step(step)
+    return task.numbers()
 
 
 def test_parameters_with_names(session: Session) -> None:
@@ -137,14 +135,12 @@ def test_what_is_refused(make: Callable[[Any], Any], message: str, session: Sess
         make(gt.ones(2, requires_grad=True))
 
 
-def test_a_parameter_twice_in_a_group(session: Session) -> None:
-    def story(lib: Any) -> Any:
-        with pytest.warns(UserWarning, match="parameter"):
-            task = Task(lib, lambda params: lib.optim.SGD([*params, params[0]], lr=0.1))
-        task.step()
-        return task.params
-
-    agree(story)
+@as_in_torch()
+def test_a_parameter_twice_in_a_group(lib: Any, session: Session) -> Any:
+    with pytest.warns(UserWarning, match="parameter"):
+        task = Task(lib, lambda params: lib.optim.SGD([*params, params[0]], lr=0.1))
+    task.step()
+    return task.params
 
 
 # --- gradients -------------------------------------------------------------------------------------------------
@@ -167,35 +163,31 @@ def test_zeroed_gradients_have_no_history(session: Session) -> None:
 # --- hooks -----------------------------------------------------------------------------------------------------
 
 
-def test_hooks_around_a_step(session: Session) -> None:
-    def story(lib: Any) -> Any:
-        opt = Task(lib, lr=0.1).opt
-        calls: list[Any] = []
-        first = opt.register_step_pre_hook(
-            lambda o, args, kwargs: calls.append(("before", len(args), kwargs, o.param_groups[0]["lr"]))
-        )
-        opt.register_step_pre_hook(lambda o, args, kwargs: ((args[0], lambda: 7.0), {}))
-        opt.register_step_post_hook(lambda o, args, kwargs: calls.append(("after", len(args), kwargs)))
-        calls.append(opt.step())
-        first.remove()
-        calls.append(opt.step())
-        return calls
-
-    agree(story)
+@as_in_torch()
+def test_hooks_around_a_step(lib: Any, session: Session) -> Any:
+    opt = Task(lib, lr=0.1).opt
+    calls: list[Any] = []
+    first = opt.register_step_pre_hook(
+        lambda o, args, kwargs: calls.append(("before", len(args), kwargs, o.param_groups[0]["lr"]))
+    )
+    opt.register_step_pre_hook(lambda o, args, kwargs: ((args[0], lambda: 7.0), {}))
+    opt.register_step_post_hook(lambda o, args, kwargs: calls.append(("after", len(args), kwargs)))
+    calls.append(opt.step())
+    first.remove()
+    calls.append(opt.step())
+    return calls
 
 
-def test_hooks_around_states(session: Session) -> None:
-    def story(lib: Any) -> Any:
-        opt, calls = Task(lib, lr=0.1).opt, []
-        opt.register_state_dict_pre_hook(lambda o: calls.append("pre"))
-        opt.register_state_dict_post_hook(lambda o, s: {**s, "more": 1})
-        opt.register_load_state_dict_pre_hook(lambda o, s: calls.append(sorted(s)))
-        opt.register_load_state_dict_pre_hook(lambda o, s: calls.append("first"), prepend=True)
-        opt.register_load_state_dict_post_hook(lambda o: calls.append("post"))
-        opt.load_state_dict(opt.state_dict())
-        return calls
-
-    agree(story)
+@as_in_torch()
+def test_hooks_around_states(lib: Any, session: Session) -> Any:
+    opt, calls = Task(lib, lr=0.1).opt, []
+    opt.register_state_dict_pre_hook(lambda o: calls.append("pre"))
+    opt.register_state_dict_post_hook(lambda o, s: {**s, "more": 1})
+    opt.register_load_state_dict_pre_hook(lambda o, s: calls.append(sorted(s)))
+    opt.register_load_state_dict_pre_hook(lambda o, s: calls.append("first"), prepend=True)
+    opt.register_load_state_dict_post_hook(lambda o: calls.append("post"))
+    opt.load_state_dict(opt.state_dict())
+    return calls
 
 
 # --- optimizers of one's own -----------------------------------------------------------------------------------
@@ -230,25 +222,23 @@ def lion(lib: Any) -> Any:
     return Lion
 
 
-def test_an_optimizer_of_ones_own(session: Session) -> None:
-    def story(lib: Any) -> Any:
-        task = Task(lib, lion(lib), lr=0.01)
-        steps, calls = [], []
-        task.opt.register_step_post_hook(lambda *_: steps.append(1))
-        schedule = lib.optim.lr_scheduler.ExponentialLR(task.opt, 0.9)
-        for step in range(12):
-            task.step(step)
-            calls.append(session.seq)
-            schedule.step()
-            if step == 5:
-                state, task.opt = task.opt.state_dict(), lion(lib)(task.params)
-                task.opt.load_state_dict(state)
-                schedule = lib.optim.lr_scheduler.ExponentialLR(task.opt, 0.9)
-        assert len(steps) == 6
-        assert lib is torch or set(np.diff(calls)[-2:].tolist()) == {1}
-        return task.numbers()
-
-    agree(story)
+@as_in_torch()
+def test_an_optimizer_of_ones_own(lib: Any, session: Session) -> Any:
+    task = Task(lib, lion(lib), lr=0.01)
+    steps, calls = [], []
+    task.opt.register_step_post_hook(lambda *_: steps.append(1))
+    schedule = lib.optim.lr_scheduler.ExponentialLR(task.opt, 0.9)
+    for step in range(12):
+        task.step(step)
+        calls.append(session.seq)
+        schedule.step()
+        if step == 5:
+            state, task.opt = task.opt.state_dict(), lion(lib)(task.params)
+            task.opt.load_state_dict(state)
+            schedule = lib.optim.lr_scheduler.ExponentialLR(task.opt, 0.9)
+    assert len(steps) == 6
+    assert lib is torch or set(np.diff(calls)[-2:].tolist()) == {1}
+    return task.numbers()
 
 
 def test_an_optimizer_without_a_step(session: Session) -> None:
