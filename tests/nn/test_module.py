@@ -119,6 +119,33 @@ def test_assigning() -> None:
         ours.register_buffer("plain", None)
 
 
+def test_attributes_are_replaced_and_deleted() -> None:
+    ours = net(gt.nn)
+    assert len(list(ours.parameters())) == 5
+    ours.scale = gt.nn.Parameter(gt.zeros(4))
+    assert ours.scale.tolist() == [0.0] * 4
+    ours.first = ours.again = ours.inner = None
+    assert [n for n, _ in ours.named_parameters()] == ["scale"]
+    del ours.scale
+    assert list(ours.parameters()) == []
+    with pytest.raises(AttributeError, match="Net has no attribute 'scale'"):
+        ours.scale  # noqa: B018
+
+    class Early(gt.nn.Module):
+        def __init__(self) -> None:
+            self.w = gt.nn.Parameter(gt.ones(2))
+
+    with pytest.raises(AttributeError, match=r"call super\(\).__init__\(\) before setting w"):
+        Early()
+
+
+def test_imports_from_both_places() -> None:
+    from gt.client import nn, optim
+
+    assert (nn, optim) == (gt.nn, gt.optim)
+    assert all(hasattr(nn, name) for name in nn.__all__)
+
+
 # --- states ------------------------------------------------------------------------------------------
 
 
@@ -320,6 +347,26 @@ def test_to_and_type() -> None:
     y = model(gt.ones(1, 2, dtype=gt.float64)).sum()
     y.backward()
     assert model.weight.grad.dtype is gt.float64
+
+
+@as_in_torch()
+def test_modes_freezing_and_apply(lib: Any) -> Any:
+    model, x, seen = net(lib.nn), lib.ones(2, 4), []
+    model.eval()
+    assert not any(m.training for m in model.modules())
+    model.train()
+    assert all(m.training for m in model.modules())
+    model.requires_grad_(False)
+    assert not model(x).requires_grad
+    model.requires_grad_()
+    model.apply(lambda m: seen.append(type(m).__name__))
+    assert seen[-2:] == ["Sequential", "Net"]
+    model(x).sum().backward()
+    model.zero_grad(set_to_none=False)
+    assert float(model.scale.grad.abs().sum()) == 0.0
+    model.zero_grad()
+    assert model.scale.grad is None
+    return seen
 
 
 def test_modes_reach_down_through_methods() -> None:
