@@ -64,6 +64,10 @@ def memory_row(problem: Problem, at: int, limit: float) -> MemoryRow:
         sizes = problem.nbytes_of(value)
         for option, place in enumerate(one.layout_of.tolist()):
             options.append((one.node, option, float(count * sizes[place])))
+    running = problem.classes.instructions[at]
+    for k, node in enumerate(problem.nodes):
+        if node.input < 0 and node.instructions[0] == running:
+            options += [(k, o, option.extra_nbytes) for o, option in enumerate(node.options) if option.extra_nbytes]
     copies: list[tuple[int, int, int, float]] = []
     phase = int(problem.phases > 1 and at >= problem.boundary)
     for k, sharing in enumerate(problem.sharings):

@@ -31,6 +31,7 @@ from gt.dispatcher.planner.ways import (
     all_roles,
     bound_of,
     by_role,
+    expansion_of,
     halo_steps,
     make_way,
     merge_step,
@@ -40,6 +41,7 @@ from gt.dispatcher.planner.ways import (
 from gt.errors import GTError
 from gt.layout import Axes, Layout, Mesh, Pieces, joined, layout
 from gt.ops.shard import first_phase, last_phase, on_shard, parts_at, shard_spec
+from gt.ops.sharding import Dim
 from gt.ops.trace import Symbol, Trace, scalar_kind
 from gt.program import SCALARS, Spec, spec
 from gt.solver.hardware import Hardware
@@ -74,6 +76,7 @@ class Option:
     wants: tuple[Layout | None, ...]  #: of each operand; None for a number
     gives: tuple[Layout, ...]  #: of each result
     cost: Cost
+    extra_nbytes: float = 0.0  #: memory that it takes beside operands and results, while it runs
 
     def __repr__(self) -> str:
         operands = " ".join("number" if want is None else repr(want) for want in self.wants)
@@ -302,26 +305,43 @@ class _Pricer(Decider):
 
 def _expanded(use: Use, mesh: Mesh, hardware: Hardware) -> Iterator[Option]:
     """The op written in other ops, for the splits that its own rule does not allow."""
-    bound = bound_of(use)
     if use.op.parts is None and use.op.compose is None:
         return
-    whole = [f for f in bound.sizes if f in bound.whole and bound.sizes[f] > 1 and _is_read(bound.inputs, f)]
-    roles = [None, *[Split(f) for f in [*bound.splittable(), *whole]]]
+    bound = bound_of(use)
+    inputs, sizes = (bound.inputs, bound.sizes) if bound.covered else _by_size(use)
+    read = {f for value in inputs for dim in value for f in dim if sizes[f] > 1}
+    only = [f for f in sizes if f in read and (f in bound.whole or not bound.covered)]  # what the rule does not split
+    roles = [None, *[Split(f) for f in sizes if f in read and (f in only or f in bound.splittable())]]
     for given in itertools.product(roles, repeat=len(mesh.sizes)):
         over, _ = by_role(dict(zip(mesh.sizes, given, strict=True)))
-        if not any(f in over for f in whole) or any(mesh.size(axes) > bound.sizes[f] for f, axes in over.items()):
+        if not any(f in over for f in only) or any(mesh.size(axes) > sizes[f] for f, axes in over.items()):
             continue
-        for split in _splits(over, bound.sizes, {}, mesh):
-            option = _expansion(use, mesh, hardware, split)
+        for split in _splits(over, sizes, {}, mesh):
+            option = _expansion(use, mesh, hardware, inputs, sizes, split)
             if option is not None:
                 yield option
 
 
-def _is_read(values: Iterable[Iterable[Sequence[str]]], factor: str) -> bool:
-    return any(factor in dim for value in values for dim in value)
+def _by_size(use: Use) -> tuple[tuple[tuple[Dim, ...], ...], dict[str, int]]:
+    """Factors for an op without a rule: dimensions of one size belong together, in their order."""
+    sizes: dict[str, int] = {}
+    values: list[tuple[Dim, ...]] = []
+    for s in use.specs:
+        counts: dict[int, int] = {}
+        dims: list[Dim] = []
+        for n in s.shape if not s.weak else ():
+            counts[n] = counts.get(n, 0) + 1
+            name = f"n{n}_{counts[n]}"
+            sizes[name] = n
+            dims.append((name,))
+        values.append(tuple(dims))
+    return tuple(values), sizes
 
 
-def _expansion(use: Use, mesh: Mesh, hardware: Hardware, split: dict[str, Pieces]) -> Option | None:
+def _expansion(
+    use: Use, mesh: Mesh, hardware: Hardware, inputs: Sequence[Sequence[Dim]], sizes: Mapping[str, int],
+    split: dict[str, Pieces],
+) -> Option | None:  # fmt: skip
     bound = bound_of(use)
     pricer = _Pricer(mesh, len(use.specs), hardware)
     wants: list[Layout | None] = []
@@ -332,8 +352,8 @@ def _expansion(use: Use, mesh: Mesh, hardware: Hardware, split: dict[str, Pieces
             values.append(number(s, k))
             continue
         dims = [
-            joined([(bound.sizes[f], split.get(f, ())) for f in dim], mesh) if any(f in split for f in dim) else ()
-            for dim in bound.inputs[k]
+            joined([(sizes[f], split.get(f, ())) for f in dim], mesh) if any(f in split for f in dim) else ()
+            for dim in inputs[k]
         ]
         if any((k, d) in bound.rule.windows for d in range(s.ndim)) and any(dims):
             return None
@@ -348,8 +368,29 @@ def _expansion(use: Use, mesh: Mesh, hardware: Hardware, split: dict[str, Pieces
     if any(one is None for one in gives):
         return None
     texts = tuple(["" if want is None else repr(want) for want in wants])
-    chosen = Chosen(expand=texts)
-    return Option(chosen, tuple(wants), tuple([one for one in gives if one is not None]), pricer.cost)
+    made_in = tuple([one for one in gives if one is not None])
+    return Option(Chosen(expand=texts), tuple(wants), made_in, pricer.cost, _extra_nbytes(use, wants))
+
+
+def _extra_nbytes(use: Use, wants: Sequence[Layout | None]) -> float:
+    """The memory of an expansion at its peak, if its values are split as much as its largest operand."""
+    largest, want = max(
+        ((s, want) for s, want in zip(use.specs, wants, strict=True) if want is not None), key=lambda each: each[0].size
+    )
+    share = largest_shard(want, largest.shape) / max(largest.size, 1)
+    expansion = expansion_of(use)
+    last = {a: i for i, inner in enumerate(expansion.code) for a in inner.args if isinstance(a, int)}
+    alive = most = 0
+    dies: dict[int, int] = {}
+    for i, inner in enumerate(expansion.code):
+        for made, s in zip(inner.numbers, inner.use.results, strict=True):
+            if made not in expansion.results and not inner.use.op.aliases:
+                alive += s.nbytes
+                at = max(last.get(made, i), i)
+                dies[at] = dies.get(at, 0) + s.nbytes
+        most = max(most, alive)
+        alive -= dies.pop(i, 0)
+    return most * share
 
 
 # -- values that are given or made anywhere --------------------------------------------------

@@ -54,6 +54,7 @@ class NodeOption:
     wants: tuple[Layout, ...]  #: of each of the node's operands
     gives: tuple[Layout, ...]  #: of each of the node's values
     chosen: tuple[Chosen | None, ...]  #: of each of its instructions
+    extra_nbytes: float = 0.0  #: of its leader: see `Option`
 
 
 @dataclass(slots=True)
@@ -217,7 +218,7 @@ class Problem:
             start = self.number_of[c]
             joints.append([
                 _Joint(o.cost, tuple([w for w in o.wants if w is not None]),
-                       {start + r: one for r, one in enumerate(o.gives)}, (o.chosen,))
+                       {start + r: one for r, one in enumerate(o.gives)}, (o.chosen,), o.extra_nbytes)
                 for o in options_here
             ])  # fmt: skip
         self._node_of = node_of
@@ -246,7 +247,7 @@ class Problem:
                 cost = joint.cost.plus(self._output_cost(kept, gives, outputs))
                 found = best.get((joint.wants, gives))
                 if found is None or cost.time_us < found.cost.time_us:
-                    best[joint.wants, gives] = NodeOption(cost, joint.wants, gives, joint.chosen)
+                    best[joint.wants, gives] = NodeOption(cost, joint.wants, gives, joint.chosen, joint.extra_nbytes)
             node.options = sorted(best.values(), key=lambda option: option.cost.time_us)
             node.time_us = np.array([option.cost.time_us for option in node.options])
 
@@ -496,6 +497,7 @@ class _Joint:
     wants: tuple[Layout, ...]
     gives: dict[int, Layout]  #: by the number of the value
     chosen: tuple[Chosen | None, ...]
+    extra_nbytes: float = 0.0
 
 
 def _follow(joints: list[_Joint], problem: Problem, c: int, options: Sequence[Option]) -> list[_Joint] | None:
@@ -523,7 +525,7 @@ def _follow(joints: list[_Joint], problem: Problem, c: int, options: Sequence[Op
             for option in by_want[there]:
                 made.append(_Joint(
                     joint.cost.plus(option.cost).plus(moved), joint.wants,
-                    {**joint.gives, result: option.gives[0]}, (*joint.chosen, option.chosen),
+                    {**joint.gives, result: option.gives[0]}, (*joint.chosen, option.chosen), joint.extra_nbytes,
                 ))  # fmt: skip
     return made if len(made) <= MOST_JOINT else None
 

@@ -1,0 +1,228 @@
+"""From a program to a plan: meshes, memory, and what is emitted.
+
+For every candidate mesh the problem is built, good assignments are propagated, and the best is searched for. The plan
+that counts is the emitted one: it is made by the planner, which follows the choices, and priced by pricing.py.
+
+Law 1: the result never costs more than any assignment that was tried on the way.
+Law 2: memory is what the emitted plan takes. Where that is too much, a row for the point at which it is too much is
+       added and the problem is solved again; copies are then dropped between the passes, if that helps. What cannot fit
+       is an error that says how much is missing, and where.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gt.chosen import Chosen
+from gt.dispatcher.planner.plan import Planned, plan_program
+from gt.errors import GTError
+from gt.layout import Layout, Mesh, mesh, parse
+from gt.ops.check import Checked
+from gt.solver.hardware import Hardware
+from gt.solver.memory import MemoryRow, memory_row
+from gt.solver.pricing import Price, peak_of, price_plan
+from gt.solver.problem import Problem
+from gt.solver.propagate import propagated
+from gt.solver.regions import Classes, alone, find_classes
+from gt.solver.search import Found, Infeasible, available, search
+
+#: How often a problem is solved again with more rows of memory.
+ROUNDS = 6
+
+
+class MemoryTooSmall(GTError):
+    """No plan fits into the memory of the workers."""
+
+    missing_nbytes = 0.0  #: of the smallest plan that was found
+
+
+@dataclass(slots=True)
+class Solved:
+    """The best plan of one mesh."""
+
+    mesh: Mesh
+    inputs: list[Layout]
+    ways: dict[int, Chosen]
+    planned: Planned
+    price: Price
+    objective_us: float  #: what the search said
+    bound_us: float  #: no assignment on this mesh is cheaper; 0 if unknown
+    note: str
+    seeds: dict[str, float]  #: prices of the propagated assignments
+    problem: Problem
+    assigned: list[int]
+    log: list[str] = field(default_factory=list)
+
+    @property
+    def gap(self) -> float:
+        """How much cheaper another assignment could be, at most."""
+        return max(0.0, 1 - self.bound_us / self.objective_us) if self.objective_us else 0.0
+
+
+def candidate_meshes(workers: int, hardware: Hardware, fewer: bool = True) -> list[Mesh]:
+    """Meshes of at most two axes, the minor one within a node; and of fewer workers.
+
+    >>> from gt.solver.hardware import HARDWARE
+    >>> [repr(m) for m in candidate_meshes(72, HARDWARE["h100-ib"], fewer=False)]
+    ['x=72', 'x=36 y=2', 'x=18 y=4', 'x=9 y=8']
+    """
+    found = [mesh(x=workers)]
+    for y in range(2, min(workers // 2, hardware.workers_per_node) + 1):
+        if workers % y == 0 and hardware.workers_per_node % y == 0:
+            found.append(mesh(x=workers // y, y=y))
+    if fewer:
+        n = workers // 2
+        while n >= 1:
+            found.append(mesh(x=n))
+            n //= 2
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long and how exactly to search."""
+
+    search_s: float = 20.0  #: for one mesh
+    gap: float = 0.01
+    memory_nbytes: int | None = None  #: of a worker; None: the hardware's
+    use_search: bool = True
+
+
+def solve(
+    checked: Checked, meshes: Sequence[Mesh], hardware: Hardware, pins: Callable[[Mesh], Mapping[int, Layout]],
+    limits: Limits = Limits(), trace: Callable[[str], object] = lambda line: None,
+) -> list[Solved]:  # fmt: skip
+    """The best plan of each mesh that can have one, the fastest first. `pins`: the layouts that inputs must have."""
+    found: list[Solved] = []
+    failures: list[MemoryTooSmall] = []
+    for m in meshes:
+        try:
+            found.append(solve_on(checked, m, hardware, pins(m), limits, trace))
+        except MemoryTooSmall as error:
+            failures.append(error)
+    if not found:
+        raise min(failures, key=lambda error: error.missing_nbytes)
+    return sorted(found, key=lambda solved: solved.price.time_us)
+
+
+def solve_on(
+    checked: Checked, m: Mesh, hardware: Hardware, pins: Mapping[int, Layout], limits: Limits,
+    trace: Callable[[str], object] = lambda line: None, classes: Classes | None = None,
+) -> Solved:  # fmt: skip
+    """The best plan on one mesh."""
+    memory = limits.memory_nbytes if limits.memory_nbytes is not None else hardware.memory_nbytes
+    if classes is None:
+        classes = find_classes(checked)
+        if any(pins.get(j) is not pins.get(c) for j, c in enumerate(classes.inputs)):
+            classes = alone(checked)  # what is alike is pinned differently
+    log: list[str] = []
+
+    def say(line: str) -> None:
+        log.append(line)
+        trace(line)
+
+    best: Solved | None = None
+    for phases in (1, 2):
+        began = time.monotonic()
+        problem = Problem(checked, m, hardware, classes, pins, phases)
+        say(f"{m!r}: {len(problem.nodes)} choices with {sum(len(n.options) for n in problem.nodes)} options for "
+            f"{len(checked.program.code)} instructions, {time.monotonic() - began:.1f} s")  # fmt: skip
+        solved = _with_memory(problem, pins, memory, limits, say, log)
+        if solved is not None and (best is None or solved.price.time_us < best.price.time_us):
+            best = solved
+        if best is not None and (phases == 2 or not solved_with_rows(best)):
+            break
+    if best is None:
+        raise _too_small(problem, memory)
+    return best
+
+
+def solved_with_rows(solved: Solved) -> bool:
+    """Whether memory changed the plan."""
+    return "memory" in solved.note
+
+
+def _with_memory(
+    problem: Problem, pins: Mapping[int, Layout], memory: float, limits: Limits, say: Callable[[str], object],
+    log: list[str],
+) -> Solved | None:  # fmt: skip
+    """The best plan that fits; None if there is none."""
+    began = time.monotonic()
+    starts = propagated(problem)
+    seeds = {name: price for name, _, price in starts}
+    say("  propagated: " + ", ".join(f"{name} {price:,.0f} us" for name, price in seeds.items()))
+    rows: list[int] = []
+    limit, best = float(memory), None
+    for attempt in range(ROUNDS):
+        try:
+            made = [memory_row(problem, at, limit) for at in dict.fromkeys(rows)]
+            found = _find(problem, starts, made, limits)
+        except Infeasible:
+            say(f"  no assignment fits into {limit / 1e9:.1f} GB at {len(rows)} points")
+            return best
+        ways, inputs = problem.chosen(found.assigned), problem.inputs(found.assigned)
+        planned = plan_program(problem.checked, inputs, problem.mesh, {}, ways)
+        price = price_plan(planned, problem.checked, inputs, problem.hardware)
+        note = found.note + (f", memory rows at {len(set(rows))} points" if rows else "")
+        say(f"  {note}: {found.price_us:,.0f} us, bound {found.bound_us:,.0f}; emitted {price.time_us:,.0f} us, peak "
+            f"{price.peak_nbytes / 1e9:.2f} GB, {time.monotonic() - began:.1f} s")  # fmt: skip
+        if price.peak_nbytes <= memory:
+            return Solved(problem.mesh, inputs, ways, planned, price, found.price_us, found.bound_us, note, seeds,
+                          problem, found.assigned, log)  # fmt: skip
+        at, _ = peak_of(planned)
+        at = max(at, 0)
+        if at in rows or attempt:  # the row says less than the plan takes: leave a margin
+            row = memory_row(problem, at, limit)
+            margin = price.peak_nbytes - row.nbytes(found.assigned)
+            limit = min(limit, memory - max(margin, 0.0) - 0.01 * memory * attempt)
+        rows += [at, max(problem.boundary - 1, 0), problem.boundary]
+    return best
+
+
+def _find(
+    problem: Problem, starts: Sequence[tuple[str, list[int], float]], rows: Sequence[MemoryRow], limits: Limits
+) -> Found:
+    """The best assignment that keeps the rows."""
+    fitting = [each for each in starts if all(row.holds(each[1]) for row in rows)]
+    if limits.use_search and available():
+        return search(problem, fitting[0][1] if fitting else None, limits.search_s, limits.gap, rows)
+    if not fitting:
+        raise Infeasible
+    name, assigned, price = fitting[0]
+    return Found(assigned, price, 0.0, f"propagated from {name}")
+
+
+def _too_small(problem: Problem, memory: float) -> MemoryTooSmall:
+    """How much is missing, and where: of the plan that needs the least."""
+    least: tuple[float, str] | None = None
+    for _, assigned, _ in propagated(problem):
+        ways, inputs = problem.chosen(assigned), problem.inputs(assigned)
+        planned = plan_program(problem.checked, inputs, problem.mesh, {}, ways)
+        price = price_plan(planned, problem.checked, inputs, problem.hardware)
+        at, _ = peak_of(planned)
+        where = f"instruction {at} ({problem.program.code[at].op})" if at >= 0 else "a joint reduction"
+        if least is None or price.peak_nbytes < least[0]:
+            least = price.peak_nbytes, where
+    assert least is not None
+    missing = least[0] - memory
+    error = MemoryTooSmall(
+        f"the program does not fit on {problem.mesh!r}: the smallest plan found needs {least[0] / 1e9:.2f} GB of a "
+        f"worker, {missing / 1e9:.2f} GB more than the {memory / 1e9:.2f} GB that it has; the peak is at {least[1]}"
+    )
+    error.missing_nbytes = missing
+    return error
+
+
+def pins_from(texts: Mapping[int, str], m: Mesh) -> dict[int, Layout]:
+    """Layouts of inputs from their texts."""
+    return {i: parse(text, m) for i, text in texts.items()}
+
+
+def all_meshes(given: Mapping[str, int] | None, workers: int | None, hardware: Hardware) -> Iterator[Mesh]:
+    """The meshes to try: the given one, or all that so many workers can form."""
+    if given is not None:
+        yield mesh(None, **given)
+    else:
+        yield from candidate_meshes(workers or 1, hardware)
