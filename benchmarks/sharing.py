@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from measuring import arguments, print_table, write
-from models import Trainer, gt_trainer, model, torch_trainer
+from models import model
+from training import Trainer, gt_trainer, torch_trainer
 from processes import Failed, Rival, serving, threads, wait_until
 
 TARGET = 1.5  #: GT's steps per second over PyTorch's, on one H200 with 8 clients.
