@@ -17,8 +17,8 @@ from typing import Any
 
 from measuring import Report, arguments, quantile
 from models import NAMES, model
-from training import gt_trainer
 from processes import Failed, Rival, serving, threads
+from training import gt_trainer
 
 PAUSE_S = 0.1  #: Between two steps of the other client.
 TARGET = 2.0

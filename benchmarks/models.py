@@ -142,9 +142,7 @@ def _llama(cuda: bool) -> Model:
         length=length, vocabulary=vocabulary,
     )  # fmt: skip
     text, rtol = _sequences(layers, width, length, batch, cuda), 2e-2 if cuda else 1e-3
-    return Model(
-        "llama", text, batch, build, zoo.letters(vocabulary, length), zoo.next_letter, bf16=cuda, rtol=rtol
-    )
+    return Model("llama", text, batch, build, zoo.letters(vocabulary, length), zoo.next_letter, bf16=cuda, rtol=rtol)
 
 
 def _bert(cuda: bool) -> Model:

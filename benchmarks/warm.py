@@ -16,8 +16,8 @@ from typing import Any
 
 from measuring import arguments, print_table, write
 from models import NAMES, model
-from training import gt_trainer, torch_trainer
 from processes import Failed, Rival, threads
+from training import gt_trainer, torch_trainer
 
 TARGET_S = 2.0  #: The first step may take so much longer than eager's.
 

@@ -12,9 +12,7 @@ if TYPE_CHECKING:
 # --- a decoder like Llama ----------------------------------------------------------------------------
 
 
-def llama(
-    lib: Any, layers: int, width: int, heads: int, groups: int, hidden: int, length: int, vocabulary: int
-) -> Any:
+def llama(lib: Any, layers: int, width: int, heads: int, groups: int, hidden: int, length: int, vocabulary: int) -> Any:
     """Rotary positions, RMS norm, SwiGLU, and `groups` heads of keys and values for `heads` heads of queries."""
     nn, F = lib.nn, lib.nn.functional
     size = width // heads
@@ -154,9 +152,7 @@ def hidden_tokens(lib: Any, network: Any, x: Any, y: Any) -> Any:
 # --- a mixture of experts ----------------------------------------------------------------------------
 
 
-def moe(
-    lib: Any, layers: int, width: int, heads: int, experts: int, top_k: int, length: int, vocabulary: int
-) -> Any:
+def moe(lib: Any, layers: int, width: int, heads: int, experts: int, top_k: int, length: int, vocabulary: int) -> Any:
     """A decoder whose feed-forward layers are mixtures of experts. An expert has room for a fixed number of tokens;
     tokens for which there is no room skip it, as in GShard and the Switch Transformer."""
     nn, F = lib.nn, lib.nn.functional
