@@ -1,8 +1,9 @@
 """Steps that belong together: where a loop has several optimizers, one pass through it becomes one program.
 
-An optimizer's step ends the program. A loop with two optimizers then sends two programs in turn, and the second may read
-what the first has computed: the pictures of a generator with everything that their gradient needs, or the gradients of
-another optimizer's parameters. Each of these values becomes an output, and nothing is optimized across the cut.
+An optimizer's step ends the program. A loop with two optimizers then sends two programs in turn, and the second may
+read what the first has computed: the pictures of a generator with everything that their gradient needs, or the
+gradients of another optimizer's parameters. Each of these values becomes an output, and nothing is optimized across the
+cut.
 
 Law 1: only ends that came in the same order twice, without a read in between, are joined.
 Law 2: an end is joined to what follows only if more values pass across it than across the end that remains: results,

@@ -63,8 +63,8 @@ class Recorder:
     """One thread's recording."""
 
     __slots__ = (
-        "anomaly", "blocked", "busy", "grad", "joining", "pending", "pin", "policy", "seen", "session", "tape", "thread", "trace",
-        "transforms",
+        "anomaly", "blocked", "busy", "grad", "joining", "pending", "pin", "policy", "seen", "session", "tape",
+        "thread", "trace", "transforms",
     )  # fmt: skip
 
     def __init__(self, session: Session) -> None:
