@@ -51,7 +51,7 @@ class Load:
             for line in file:
                 if not line.startswith(b"cpu"):
                     break
-                name, user, nice, system, waiting, io, *_ = line.split()
+                name, _, nice, _, waiting, io = line.split()[:6]
                 if name in self._cpus:
                     idle += int(waiting) + int(io) + int(nice)  # a process of low priority gives way to us
         return time.monotonic(), idle / self._hz, time.process_time()
