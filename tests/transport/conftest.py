@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from .wires import AnyRouter, Join, joining
+from gt.transport.router import Router
+
+from .wires import Join, joining
 
 
 @pytest.fixture
-def join(router: AnyRouter) -> Iterator[Join]:
+def join(router: Router) -> Iterator[Join]:
     """A function that connects to the router."""
     with joining(router) as new:
         yield new
