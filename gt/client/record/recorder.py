@@ -78,7 +78,7 @@ class Recorder:
         self.busy = False
         self.pending = Pending(self, session.tree.root)
         self.blocked = Pending(self, NOWHERE)  #: Stands in for `pending` while another thread ends it.
-        self.joining = Joining()
+        self.joining: Joining | None = None  #: Set once an optimizer's step has ended a program.
         self.seen = (0, 0, 0.0)  #: At the timer's last look: the program, its length, and since when.
         self.trace: Tracing | None = None  #: Set while a @gt.function is being traced.
         self.anomaly: NanWatch | None = None  #: Set in anomaly mode.
@@ -229,12 +229,14 @@ class Recorder:
             if call is not None:
                 variant, live = call
                 variant.timed = timed
-                if p.end is None:
-                    self.joining.interrupted()
-                else:
+                if p.end is not None:
+                    self.joining = self.joining or Joining()
                     self.joining.ends(end, p.inputs)
+                elif self.joining is not None:
+                    self.joining.interrupted()
                 session.send_call(p, variant, live)
-                self.joining.sent(variant, session.next_id)
+                if self.joining is not None:
+                    self.joining.sent(variant, session.next_id)
         finally:
             p.clear()
         session.tree.touch(end, session.pinned)
