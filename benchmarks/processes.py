@@ -109,11 +109,10 @@ def _serve(connection: Connection, env: dict[str, str], make: Callable[..., Any]
 
 
 @contextmanager
-def serving(device: str, workers: int = 1, tcp: bool = False, **env: str) -> Iterator[str]:
+def serving(device: str, workers: int = 1, **env: str) -> Iterator[str]:
     """A server with so many workers on this machine; its address. It also ends when this process does."""
     with tempfile.TemporaryDirectory(prefix="gt-") as directory:
-        where = ["-p", "0"] if tcp else ["--address", f"ipc://{directory}/s"]
-        where += ["--workers", str(workers), "--engine", "torch"]
+        where = ["--address", f"ipc://{directory}/s", "--workers", str(workers), "--engine", "torch"]
         process = subprocess.Popen(
             [sys.executable, "-m", "gt.server", *where, "--parent", str(os.getpid())],
             env={**os.environ, "GT_DEVICE": device, **env},

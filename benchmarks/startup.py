@@ -1,6 +1,6 @@
 """How long `import gt` and the first tensor take, in fresh interpreters.
 
-Rivals: importing numpy, ml_dtypes and msgspec, which is what GT's client stands on; and, for the first
+Rivals: importing numpy, ml_dtypes, zmq and msgspec, which is what GT's client stands on; and, for the first
 tensor, importing torch. `python benchmarks/startup.py [--quick] [--json FILE]`.
 """
 
@@ -17,7 +17,7 @@ from measuring import Report, arguments, in_turn
 _TIMED = "import time; start = time.perf_counter(); {}; print(time.perf_counter() - start)"
 
 IMPORT = "import gt"
-BASE = "import numpy, ml_dtypes, msgspec"
+BASE = "import numpy, ml_dtypes, zmq, msgspec"
 FIRST = "import gt; gt.ones(2).numpy()"
 TORCH = "import torch; torch.ones(2).numpy()"
 

@@ -145,7 +145,7 @@ def test_engines_are_imported_where_they_run() -> None:
 
 
 def test_the_core_is_light() -> None:
-    allowed = {"gt", "numpy", "ml_dtypes", "msgspec", *sys.stdlib_module_names}
+    allowed = {"gt", "numpy", "ml_dtypes", "msgspec", "zmq", *sys.stdlib_module_names}
     for name, modules in IMPORTS.items():
         foreign = {m.split(".")[0] for m in modules} - allowed
         if name == "gt.client.session.signals":

@@ -30,6 +30,7 @@ from gt.dispatcher.plans import work_off
 from gt.transport import messages
 from gt.transport.messages import MAX_FRAMES
 from gt.transport.router import Router
+from gt.transport.unix import UnixRouter
 
 TICK_S = 0.1
 FLUSH_EVERY = 8  #: Messages handled before what they caused is sent.
@@ -56,7 +57,7 @@ Observer = Callable[[events.Event | events.Effect], None]
 class Server:
     """See the file's header."""
 
-    def __init__(self, router: Router, machine: Handler, observers: list[Observer] | None = None) -> None:
+    def __init__(self, router: Router | UnixRouter, machine: Handler, observers: list[Observer] | None = None) -> None:
         self.router = router
         #: Called about every TICK_S and when a worker joins; may call `stop`. What it raises ends `run`.
         self.on_tick: Callable[[], None] | None = None

@@ -1,6 +1,7 @@
 """A channel: a connection of a client or worker to the dispatcher, as both of them use it; and how to wait on one.
 
-sockets.py has the one of real processes. The simulator has its own, in memory (tests/sim/cluster.py).
+unix.py has the channel for one machine, sockets.py the one between machines. The simulator has its own, in memory
+(tests/sim/cluster.py).
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from gt.transport.messages import Buffer, Message
 
 class Channel(Protocol):
     """Ordered, and reliable until it breaks."""
+
+    local: bool  #: The dispatcher is on this machine and knows which process this is.
 
     def send(self, message: Message, payload: Buffer | None = None) -> None:
         """Send a message. The payload must not change afterwards."""

@@ -1,279 +1,252 @@
-"""The dispatcher's side of all connections: one listening socket, TCP or Unix.
+"""The dispatcher's ZeroMQ socket: one for all clients and workers.
 
-Law 1: sending never blocks, never drops silently and never raises. What a peer has not read waits here, counted in
-       bytes; a peer that stops reading is cut off, and `lost()` returns it.
-Law 2: a peer is a connection, named by bytes that are chosen here. The name says nothing about who it is.
-Law 3: a connection that does not speak, or not this protocol, is closed.
+Law 1: sending never blocks, never drops silently and never raises. A peer that cannot be reached, or does
+       not read, is lost, and `lost()` returns it.
+Law 2: what a peer has not read yet is counted in bytes, and a peer that stops reading is cut off.
+Law 3: a peer is a connection, named by bytes that ZeroMQ chose. The name says nothing about who it is.
 """
 
 from __future__ import annotations
 
 import errno
+import math
 import os
-import select
 import socket
-import stat
-import struct
 import time
 from collections import deque
 from contextlib import suppress
 from typing import Any
 
+import zmq
+
 from gt.errors import StartError
-from gt.transport.channel import Patience
-from gt.transport.frames import SendBuffer, Stream
-from gt.transport.messages import BadMessage, Buffer
-from gt.transport.sockets import host_and_port, prepare
+from gt.transport.messages import MAX_FRAMES, Buffer
+from gt.transport.sockets import (
+    COPIED_NBYTES,
+    LINGER_MS,
+    NOBLOCK,
+    SNDMORE,
+    endpoint,
+    monitor_events,
+    raw_events,
+    raw_send,
+    send_body,
+    set_common,
+)
 
 MAX_QUEUED = 512 << 20  #: Bytes sent to a peer and not read by it; beyond this it is cut off.
-CLOSE_S = 0.5  #: How long a connection that is cut off may take to read what was sent.
-SILENT_S = 10.0  #: How long a new connection may take to say who it is.
+#: Messages in the same queue. A peer that acknowledges what it has not read meets this limit.
+MAX_QUEUED_MESSAGES = 16_384
+SETTLE_S = 0.3  #: How long ZeroMQ may take to tear down a connection that ended.
 
 
-class _Connection:
-    """A connection, as the server sees it."""
+class _Peer:
+    """What the router knows of a connection."""
 
-    __slots__ = ("closing_s", "ended", "name", "out", "pid", "since_s", "socket", "spoke", "stream")
+    __slots__ = ("cut", "fd", "queued")
 
-    def __init__(self, name: bytes, sock: socket.socket) -> None:
-        self.name = name
-        self.socket = sock
-        self.stream = Stream()
-        self.out = SendBuffer(sock)
-        self.pid = _pid_of(sock)
-        self.since_s = time.monotonic()
-        self.spoke = False  #: A whole message has come.
-        self.closing_s = 0.0  #: Not 0: cut off, nothing more is read. It is closed then at the latest.
-        self.ended = False  #: It was cut off, and everything was sent: it knows.
+    def __init__(self, fd: int) -> None:
+        self.fd = fd  #: Its descriptor in this process. Certain after SETTLE_S.
+        self.queued = 0  #: Bytes sent that it has not reported as read.
+        self.cut = False  #: Nothing is read from it or sent to it any more.
 
 
 class Router:
-    """See the file's header."""
+    """The dispatcher's socket: many peers, each named by the bytes ZeroMQ gave it.
+
+    How a loss is noticed: the monitor says which descriptor was closed, and a probe then tells whether
+    that was this peer, because the descriptor may already be in use again. A peer may also have ended before
+    its first message was read, so each new peer is probed once after SETTLE_S.
+    """
 
     def __init__(self, address: str, max_queued: int = MAX_QUEUED) -> None:
-        self._path = address.removeprefix("ipc://") if address.startswith("ipc://") else ""
+        where = endpoint(address)
+        self.address = ""  #: Where peers connect to, once bound.
         self._max_queued = max_queued
-        self._peers: dict[int, _Connection] = {}  #: by descriptor
-        self._by_name: dict[bytes, _Connection] = {}
-        self._count = 0
-        self._came: deque[tuple[bytes, list[Buffer]]] = deque()
-        self._lost: list[bytes] = []
-        self._closing: list[_Connection] = []
-        self._silent: deque[_Connection] = deque()  #: New ones, the oldest first.
-        self._watched: set[int] = set()
-        self._patience = Patience()
-        self._listener = _listen_here(self._path, address) if address.startswith("ipc://") else _listen_tcp(address)
-        #: Where peers connect to.
-        self.address = address if self._path else "{}:{}".format(*self._listener.getsockname())
-        self._listener.setblocking(False)
-        self._epoll = select.epoll()
-        self._epoll.register(self._listener, select.EPOLLIN)
+        self._peers: dict[bytes, _Peer] = {}
+        self._by_fd: dict[int, bytes] = {}
+        self._lost: list[bytes] = []  #: Found lost, not yet reported.
+        self._new: deque[tuple[float, bytes]] = deque()  #: (when to probe it, peer), soonest first.
+        self._doubtful: dict[bytes, float] = {}  #: Peer whose descriptor was closed: until when to probe it.
+        self._to_close: deque[tuple[float, bytes]] = deque()  #: (when to close its connection, cut peer).
+        self._context = zmq.Context()
+        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
+        self._send, self._there = raw_send(self._socket), raw_events(self._socket)
+        set_common(self._socket)
+        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        # With a domain ZeroMQ refuses its old protocols, for which it would take what a browser or a scanner sends.
+        self._socket.setsockopt(zmq.ZAP_DOMAIN, b"gt")
+        self._socket.sndhwm = MAX_QUEUED_MESSAGES
+        self._monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._monitor, zmq.POLLIN)
+        try:
+            self._bind(where)
+        except StartError:
+            self.close()
+            raise
+        bound = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.address = bound.removeprefix("tcp://")
+
+    def _bind(self, where: str) -> None:
+        try:
+            self._socket.bind(where)
+        except zmq.ZMQError as e:
+            host, _, port = where.removeprefix("tcp://").rpartition(":")
+            if e.errno == errno.EADDRINUSE:
+                raise StartError(f"port {port} on {host} is in use; choose another with -p") from None
+            if e.errno in (errno.EADDRNOTAVAIL, errno.ENODEV):
+                raise StartError(f"host {host} is not an address of this machine") from None
+            raise StartError(f"cannot serve on {where.removeprefix('tcp://')}: {os.strerror(e.errno or 0)}") from None
 
     def watch(self, fd: int) -> None:
         """Let `wait` also return when this descriptor is readable."""
-        self._watched.add(fd)
-        self._epoll.register(fd, select.EPOLLIN)
+        self._poller.register(fd, zmq.POLLIN)
 
     def wait(self, timeout_s: float, spin_s: float = 0.0) -> bool:
-        """Sleep until something happens, and take it in; whether to call `lost()` now. Polls for `spin_s` first,
-        without sleeping, if that has paid recently."""
-        found = False
-        if spin_s and self._patience.wanted():
-            until_s = time.perf_counter() + spin_s
-            while not (found := self._take_in(0.0)) and time.perf_counter() < until_s:
-                os.sched_yield()  # processes that have work go first
-            self._patience.looked(found)
-        if not found:
-            self._take_in(max(0.0, timeout_s))
-        return bool(self._lost or self._closing)
+        """Sleep until there may be a message, a lost peer, or a readable watched descriptor; whether to call `lost()`
+        now. `spin_s` is ignored: ZeroMQ's own thread has to be woken anyway."""
+        if self._doubtful or self._lost:
+            timeout_s = min(timeout_s, 0.005)
+        ready = self._poller.poll(max(0, math.ceil(timeout_s * 1000)))
+        return bool(self._doubtful or self._lost) or any(s is self._monitor for s, _ in ready)
 
     def receive(self) -> tuple[bytes, list[Buffer]] | None:
-        """The next message as (peer, frames), or None. Only `wait` takes messages in."""
-        return self._came.popleft() if self._came else None
-
-    def _take_in(self, timeout_s: float) -> bool:
-        """Take in what has come or comes in time; whether anything did."""
-        ready = self._epoll.poll(timeout_s)
-        for fd, events in ready:
-            peer = self._peers.get(fd)
-            if peer is None:
-                if fd not in self._watched:
-                    self._accept()
+        """The next message as (peer, frames), or None."""
+        recv = self._socket.recv
+        for _ in range(64):  # limits how long a peer that was cut off can keep us busy
+            if not self._there():
+                return None
+            peer: bytes = recv(NOBLOCK)
+            frame = recv(NOBLOCK, copy=False)
+            state = self._peers.get(peer) or self._meet(peer, frame)
+            frames: list[Buffer] = [frame.bytes]
+            while frame.more:
+                frame = recv(NOBLOCK, copy=False)
+                if len(frames) <= MAX_FRAMES:  # one more than allowed is enough to refuse it
+                    # Heads are short and decoded at once; payloads are only passed on.
+                    frames.append(frame.bytes if len(frame) < COPIED_NBYTES else frame.buffer)
+            if state.cut:
                 continue
-            if events == select.EPOLLIN:
-                self._read(peer)
-                continue
-            if events & select.EPOLLOUT:
-                self._flush(peer)
-            if events & ~select.EPOLLOUT and peer.socket.fileno() >= 0:
-                self._read(peer)
-        return bool(ready)
+            if frames[0]:
+                return peer, frames
+            if len(frames) == 2 and len(frames[1]) == 8:
+                state.queued = max(0, state.queued - int.from_bytes(frames[1], "little"))
+            elif len(frames) > 1:
+                return peer, frames  # not a message: the decoder refuses it
+        return None
 
-    def _accept(self) -> None:
-        try:
-            sock, _ = self._listener.accept()
-        except OSError:
-            return  # it is gone again, or there are no descriptors left: it may try later
-        prepare(sock)
-        self._count += 1
-        peer = _Connection(b"\0" + self._count.to_bytes(8, "big"), sock)
-        self._peers[sock.fileno()] = self._by_name[peer.name] = peer
-        self._silent.append(peer)
-        self._epoll.register(sock, select.EPOLLIN)
-
-    def _read(self, peer: _Connection) -> None:
-        try:
-            data = peer.socket.recv(peer.stream.room)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self._drop(peer)
-            return
-        if peer.closing_s:
-            return
-        try:
-            for frames in peer.stream.feed(data):
-                self._came.append((peer.name, frames))
-                peer.spoke = True
-        except BadMessage:
-            self._drop(peer)
+    def _meet(self, peer: bytes, frame: zmq.Frame) -> _Peer:
+        fd: int = frame.get(zmq.SRCFD)
+        state = self._peers[peer] = _Peer(fd)
+        now = time.monotonic()
+        before = self._by_fd.get(fd)
+        if before is not None:
+            self._doubtful[before] = now + SETTLE_S
+        self._by_fd[fd] = peer
+        self._new.append((now + SETTLE_S, peer))
+        if not peer.startswith(b"\0"):
+            # It chose its own name, which could be that of another peer. Names from ZeroMQ begin with a zero byte.
+            self.disconnect(peer)
+        return state
 
     def pid(self, peer: bytes) -> int:
-        """The process on this machine that made this connection, from the system; 0 if that is not known."""
-        found = self._by_name.get(peer)
-        return found.pid if found is not None else 0
+        """See UnixRouter. Not known here: the process may be on any machine."""
+        return 0
 
     def send(self, peer: bytes, frames: list[Any]) -> None:
         """Queue a message. A peer that is gone, or does not read, will be among `lost()`."""
-        to = self._by_name.get(peer)
-        if to is None or to.closing_s:
+        state = self._peers.get(peer)
+        if state is None or state.cut:
             return
-        was_empty = not to.out.left
         try:
-            to.out.send(frames)
-        except OSError:
-            self._drop(to)
+            self._send(peer, SNDMORE)
+            state.queued += send_body(self._send, frames)
+        except zmq.ZMQError as e:
+            if e.errno == errno.EHOSTUNREACH:
+                self._forget(peer)
+            else:
+                self._cut_lost(peer)
             return
-        if to.out.left:
-            if was_empty:
-                self._epoll.modify(to.socket, select.EPOLLIN | select.EPOLLOUT)
-            if to.out.nbytes > self._max_queued:
-                self._drop(to)
-
-    def _flush(self, peer: _Connection) -> None:
-        try:
-            if peer.out.flush():
-                self._epoll.modify(peer.socket, select.EPOLLIN)
-        except OSError:
-            self._drop(peer)
+        if state.queued > self._max_queued:
+            self._cut_lost(peer)
 
     def disconnect(self, peer: bytes) -> None:
-        """Read nothing more from this peer; close its connection once what was sent has arrived. It will
-        not be among `lost()`."""
-        found = self._by_name.get(peer)
-        if found is not None and not found.closing_s:
-            found.closing_s = time.monotonic() + CLOSE_S
-            self._closing.append(found)
+        """Read nothing more from this peer; close its connection once what was sent has had time to
+        arrive. It will not be among `lost()`."""
+        state = self._peers.get(peer)
+        if state is not None and not state.cut:
+            state.cut = True
+            self._to_close.append((time.monotonic() + SETTLE_S, peer))
 
     def lost(self) -> list[bytes]:
-        """The peers found lost since the last call. To be called now and then also when nothing happens."""
+        """The peers found lost since the last call. To be called at least every 100 ms or so."""
         now = time.monotonic()
-        if self._closing:
-            self._end(now)
-        while self._silent and self._silent[0].since_s + SILENT_S < now:
-            stranger = self._silent.popleft()
-            if not stranger.spoke:
-                self._drop(stranger)
-        # Their last messages come first: a peer is reported as lost when everything it sent was received.
-        if self._came:
-            return []
+        self._drain_monitor(now)
+        for peer, until in list(self._doubtful.items()):
+            if not self._probe(peer) or now >= until:
+                self._doubtful.pop(peer, None)
+        while self._new and self._new[0][0] <= now:
+            self._probe(self._new.popleft()[1])
+        while self._to_close and self._to_close[0][0] <= now:
+            self._close_connection(self._to_close.popleft()[1], now)
         lost, self._lost = self._lost, []
         return lost
 
-    def _end(self, now: float) -> None:
-        """Close connections that were cut off. One that has got everything is told so, and closes its end first: if
-        ours were closed while there is something to read, TCP would throw away what the other has not read."""
-        for peer in list(self._closing):
-            if now >= peer.closing_s or peer.socket.fileno() < 0:
-                self._closing.remove(peer)
-                self._drop(peer)
-            elif not peer.out.left and not peer.ended:
-                peer.ended = True
-                with suppress(OSError):
-                    peer.socket.shutdown(socket.SHUT_WR)
-
-    def _drop(self, peer: _Connection) -> None:
-        fd = peer.socket.fileno()
-        if fd < 0:
-            return
-        del self._peers[fd], self._by_name[peer.name]
-        self._epoll.unregister(fd)
-        with suppress(OSError):
-            peer.socket.shutdown(socket.SHUT_RDWR)
-        peer.socket.close()
-        if not peer.closing_s:
-            self._lost.append(peer.name)
-
     def close(self) -> None:
         """Wait a moment for queued messages to be sent, then close everything."""
-        deadline_s = time.monotonic() + CLOSE_S
-        for peer in list(self._peers.values()):
-            with suppress(OSError):
-                while not peer.out.flush() and time.monotonic() < deadline_s:
-                    select.select([], [peer.socket], [], 0.05)
-            self._drop(peer)
-        self._epoll.close()
-        self._listener.close()
-        if self._path:
-            with suppress(OSError):
-                os.unlink(self._path)
+        self._socket.disable_monitor()
+        self._monitor.close(0)
+        self._socket.close(LINGER_MS)
+        self._context.term()
 
+    def _drain_monitor(self, now: float) -> None:
+        for event, fd in monitor_events(self._monitor):
+            if event == zmq.EVENT_DISCONNECTED and fd in self._by_fd:
+                self._doubtful[self._by_fd[fd]] = now + SETTLE_S
 
-def _listen_tcp(address: str) -> socket.socket:
-    host, port = host_and_port(address)
-    try:
-        return socket.create_server((host, port), backlog=128)
-    except OSError as e:
-        if e.errno == errno.EADDRINUSE:
-            raise StartError(f"port {port} on {host} is in use; choose another with -p") from None
-        if e.errno == errno.EADDRNOTAVAIL:
-            raise StartError(f"host {host} is not an address of this machine") from None
-        raise StartError(f"cannot serve on {host}:{port}: {e.strerror or e}") from None
-
-
-def _listen_here(path: str, address: str) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    with suppress(OSError):
-        if stat.S_ISSOCK(os.stat(path).st_mode) and not _listens(path):
-            os.unlink(path)  # left by a server that was killed
-    try:
-        if not path:  # the system would choose a name
-            raise FileNotFoundError("the path is empty")
-        listener.bind(path)
-        listener.listen(128)
-    except OSError as e:
-        listener.close()
-        raise StartError(f"cannot serve on {address}: {e.strerror or e}") from None
-    return listener
-
-
-def _pid_of(sock: socket.socket) -> int:
-    if sock.family != socket.AF_UNIX:
-        return 0  # it may be on any machine
-    try:
-        pid: int = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
-    except (AttributeError, OSError):
-        return 0
-    return pid
-
-
-def _listens(path: str) -> bool:
-    """Whether a process accepts connections at this Unix socket."""
-    with socket.socket(socket.AF_UNIX) as s:
-        try:
-            s.connect(path)
-        except OSError:
+    def _probe(self, peer: bytes) -> bool:
+        """Whether the peer is still there; if not, it counts as lost."""
+        if peer not in self._peers:
             return False
+        try:
+            self._socket.send(peer, SNDMORE)
+            self._socket.send(b"", NOBLOCK)
+        except zmq.ZMQError as e:
+            if e.errno == errno.EHOSTUNREACH:
+                self._forget(peer)
+                return False
+            self._cut_lost(peer)
         return True
+
+    def _forget(self, peer: bytes) -> None:
+        state = self._peers.pop(peer)
+        self._doubtful.pop(peer, None)
+        if self._by_fd.get(state.fd) == peer:
+            del self._by_fd[state.fd]
+        if not state.cut:
+            self._lost.append(peer)
+
+    def _cut_lost(self, peer: bytes) -> None:
+        if not self._peers[peer].cut:
+            self.disconnect(peer)
+            self._lost.append(peer)
+
+    def _close_connection(self, peer: bytes, now: float) -> None:
+        """Close one connection. ZeroMQ cannot, so this shuts down its descriptor, which looks to ZeroMQ as if the peer
+        had closed it."""
+        state = self._peers.get(peer)
+        if state is None or self._by_fd.get(state.fd) != peer:
+            return
+        try:
+            copy = socket.socket(fileno=os.dup(state.fd))
+        except OSError:
+            return  # closed a moment ago
+        with copy:
+            # ZeroMQ announces the end of a connection before it closes the descriptor. If there is no such event after
+            # the copy was made, the copy is of this peer's connection.
+            self._drain_monitor(now)
+            if peer not in self._doubtful:
+                with suppress(OSError):
+                    copy.shutdown(socket.SHUT_RDWR)

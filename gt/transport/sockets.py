@@ -1,35 +1,48 @@
-"""Connections: sockets of the system, TCP between machines and Unix sockets on one. Both are streams of messages.
+"""Connections between machines: ZeroMQ. `SocketChannel` is a client's or worker's end; router.py has the dispatcher's.
 
-`SocketChannel` is a client's or worker's end; router.py has the dispatcher's. Whoever waits for a message waits on the
-socket itself, so a message wakes one thread at its receiver, and none at its sender.
+Law 1: sending never blocks and never drops silently. What cannot be sent breaks the connection, and
+       the next call on a broken connection raises.
+Law 2: a connection is never made again behind the owner's back: the dispatcher has forgotten its session.
+Law 3: a channel reports how much it has read, so that the other end can count what it has not.
 
-Law 1: sending never drops silently. A client's side may wait for the server to read, at most STALL_S.
-Law 2: if a send is interrupted (Ctrl-C), the stream stays intact: what is left is sent first next time.
-Law 3: the other side sees the end of a connection at once, after everything that was sent on it. A machine that
-       vanished without closing its connections is noticed after VANISHED_S.
-Law 4: a connection is never made again behind the owner's back: the dispatcher has forgotten its session.
+Two things are sent besides messages, both beginning with an empty frame: `[""]` is a probe (sending it tells
+whether a peer is still there; the receiver ignores it), `["", n]` says that the channel has read n more
+bytes. ZeroMQ itself can do neither.
 """
 
 from __future__ import annotations
 
+import math
 import os
-import select
 import socket
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any, cast
+
+import zmq
+import zmq.backend
+from zmq.utils.monitor import parse_monitor_message
 
 from gt.errors import ServerError
-from gt.transport.frames import SendBuffer, Stream
-from gt.transport.messages import BadMessage, Buffer, Message, decode_all, encode_all
+from gt.transport.messages import MAX_FRAME, BadMessage, Buffer, Message, decode_all, encode_all
 
-STALL_S = 30.0  #: How long a client waits for a server that does not read.
-CONNECT_S = 5.0  #: How long a connection may take to be made.
-VANISHED_S = 20  #: How long the other machine may be silent, which its system never is while it runs.
+COPIED_NBYTES = 64 << 10  #: A payload shorter than this is copied when sent.
+MESSAGE_OVERHEAD = 64  #: Bytes that a message takes in a queue besides its own.
+ACK_EVERY = 1 << 20  #: A channel reports what it has read after so many bytes.
+LINGER_MS = 500  #: How long a closing socket may take to send what is queued.
+_NEVER_MS = 86_400_000
+
+NOBLOCK = int(zmq.NOBLOCK)
+SNDMORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+_HANDSHAKE_FAILED = (
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
 
 
 def endpoint(address: str) -> str:
-    """The address with the host's name looked up.
+    """The address as ZeroMQ writes it, with the host's name looked up.
 
     >>> endpoint("127.0.0.1:12345")
     'tcp://127.0.0.1:12345'
@@ -46,150 +59,204 @@ def endpoint(address: str) -> str:
     return f"tcp://{found[0][4][0]}:{int(port)}"
 
 
-def host_and_port(address: str) -> tuple[str, int]:
-    """Where that is, as sockets want it."""
-    host, _, port = endpoint(address).removeprefix("tcp://").rpartition(":")
-    return host, int(port)
+def set_common(s: zmq.Socket[bytes]) -> None:
+    s.linger = LINGER_MS
+    s.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME)
+    s.setsockopt(zmq.HANDSHAKE_IVL, 5_000)
+    # Finds a machine that vanished without closing its connections. ZeroMQ's own thread answers, so a peer that is
+    # busy computing is not lost.
+    s.setsockopt(zmq.HEARTBEAT_IVL, 5_000)
+    s.setsockopt(zmq.HEARTBEAT_TIMEOUT, 20_000)
 
 
-def prepare(sock: socket.socket) -> None:
-    """Make a new connection fit for messages."""
-    sock.setblocking(False)
-    with suppress(OSError):
-        # Room for a few chunks. With the system's default buffer a large transfer takes many more wake-ups.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
-        if sock.family == socket.AF_INET:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a small message is sent at once
-            # The system asks the other machine every few seconds whether it is there, and answers when it is asked: a
-            # peer that is busy computing is not lost.
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, VANISHED_S // 4)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, VANISHED_S // 4)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, VANISHED_S * 1000)
+def raw_send(s: zmq.Socket[bytes]) -> Callable[..., Any]:
+    """`s.send(frame, flags, copy)` without pyzmq's Python layer, which costs as much as the send."""
+    return cast(Callable[..., Any], zmq.backend.Socket.send.__get__(s))
 
 
-def _connect(address: str) -> socket.socket:
-    try:
-        if address.startswith("ipc://"):
-            made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            try:
-                made.connect(address.removeprefix("ipc://"))
-            except BaseException:
-                made.close()
-                raise
-            return made
-        return socket.create_connection(host_and_port(address), CONNECT_S)
-    except OSError:
-        raise ServerError(f"no server at {address}; start one with: gt serve") from None
+def raw_events(s: zmq.Socket[bytes]) -> Callable[[], bool]:
+    """A function that tells whether there is something to receive. The exception that `recv` raises otherwise costs
+    more than a whole receive."""
+    get, events, there = zmq.backend.Socket.get.__get__(s), int(zmq.EVENTS), int(zmq.POLLIN)
+    return lambda: bool(get(events) & there)
+
+
+def send_body(send: Callable[..., Any], frames: list[Any]) -> int:
+    """Send the frames as one message; returns the bytes that they take in a queue."""
+    total = MESSAGE_OVERHEAD
+    last = len(frames) - 1
+    for i, frame in enumerate(frames):
+        flags = SNDMORE if i < last else NOBLOCK
+        if type(frame) is bytes and len(frame) < COPIED_NBYTES:
+            send(frame, flags)
+            total += len(frame)
+            continue
+        size = frame.nbytes if isinstance(frame, memoryview) else len(frame)
+        whole = frame.obj if isinstance(frame, memoryview) else None
+        if isinstance(whole, zmq.Frame) and len(whole) == size:
+            send(whole, flags, False)  # relayed: the frame itself goes on, its bytes are not touched
+        else:
+            send(frame, flags, size < COPIED_NBYTES)
+        total += size
+    return total
 
 
 class SocketChannel:
-    """A client's or worker's connection; see `gt.transport.channel.Channel`. One thread at a time."""
+    """A client's or worker's connection to the dispatcher; see `gt.transport.channel.Channel`.
+
+    One thread at a time may use it. A payload of 64 KiB or more is not copied by `send`: it must not
+    change afterwards.
+    """
+
+    local = False
 
     def __init__(self, address: str) -> None:
         self.address = address
+        where = endpoint(address)
         self._pid = os.getpid()
+        self._closed = False
+        self._connected = self._answered = False
         self._broken = ""  #: Why the connection cannot be used any more; "": it can.
-        self._answered = False
-        self._socket = _connect(address)
-        prepare(self._socket)
-        self._stream = Stream()
-        self._out = SendBuffer(self._socket)
-        self._came: deque[tuple[Message, Buffer | None]] = deque()
-        self._drained = False
-        self._poll = select.poll()
-        self._poll.register(self._socket, select.POLLIN)
+        self._news = False  #: The monitor has events.
+        self._empty = 0  #: How often there was nothing to receive. Every 16th time the monitor is read.
+        self._came: deque[tuple[Message, Buffer | None]] = deque()  #: Read, not yet received.
+        self._unreported = 0  #: Bytes read and not yet reported.
+        self._context = zmq.Context()
+        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
+        self._send, self._there = raw_send(self._socket), raw_events(self._socket)
+        set_common(self._socket)
+        self._socket.sndhwm = 0
+        # Not -1: with it ZeroMQ drops the server's last messages when the connection ends.
+        self._socket.setsockopt(zmq.RECONNECT_IVL, _NEVER_MS)
+        self._monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(
+            zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | _HANDSHAKE_FAILED
+        )
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._monitor, zmq.POLLIN)
+        try:
+            self._socket.connect(where)
+        except zmq.ZMQError as e:
+            self.close()
+            raise ServerError(f"cannot connect to {address}: {e}") from None
 
     def send(self, message: Message, payload: Buffer | None = None) -> None:
         self.send_all([(message, payload)])
 
     def send_all(self, messages: list[tuple[Message, Buffer | None]]) -> None:
-        if self._broken:
-            raise ServerError(self._broken)
+        if self._broken or self._closed:
+            raise ServerError(self._broken or "the connection to the server is closed")
         try:
             for frames in encode_all(messages):
-                self._out.send(frames)
-            if self._out.left:
-                self._drain()
-        except OSError as e:
-            # Its last messages may still be readable: `receive` reports the end of the connection.
-            if not isinstance(e, BrokenPipeError | ConnectionResetError):
-                self._break(f"cannot send to the server at {self.address}: {e}")
-
-    def _drain(self) -> None:
-        ready = select.poll()
-        ready.register(self._socket, select.POLLOUT)
-        left, deadline_s = self._out.nbytes, time.monotonic() + STALL_S
-        while not self._out.flush():
-            if self._out.nbytes < left:
-                left, deadline_s = self._out.nbytes, time.monotonic() + STALL_S
-            if not ready.poll(1000) and time.monotonic() > deadline_s:
-                self._break(f"the server at {self.address} has read nothing for {STALL_S:g} s")
-                raise ServerError(self._broken)
+                send_body(self._send, frames)
+        except zmq.ZMQError as e:
+            raise ServerError(f"cannot send to the server at {self.address}: {e}") from None
 
     def receive(self, timeout_s: float = 0.0) -> tuple[Message, Buffer | None] | None:
         if self._came:
             return self._came.popleft()
-        if self._broken:
-            raise ServerError(self._broken)
-        if self._drained:
-            # The last read took all there was: no need to ask the socket again.
-            self._drained = False
+        deadline: float | None = None
+        while True:
+            if self._closed:
+                raise ServerError("the connection to the server is closed")
+            frames = self._receive_now()
+            if frames is not None:
+                if not frames[0]:
+                    continue  # a probe
+                self._came.extend(self._decode(frames))
+                return self._came.popleft()
+            if self._broken:
+                raise ServerError(self._broken)
+            self._empty += 1
+            if (self._news or self._empty & 15 == 0) and self._look_at_monitor():
+                # The last messages may become readable just after the event of the end.
+                self._socket.poll(20)
+                continue
             if timeout_s <= 0:
                 return None
-            self._poll.poll(timeout_s * 1000)
-            self._read()
-        elif not self._read() and timeout_s > 0:
-            self._poll.poll(timeout_s * 1000)
-            self._read()
-        if self._came:
-            return self._came.popleft()
-        if self._broken:
-            raise ServerError(self._broken)
-        return None
-
-    def _read(self) -> bool:
-        """Read what has come; whether a message is complete, or the connection has ended."""
-        while True:
-            room = self._stream.room
-            try:
-                data = self._socket.recv(room)
-            except BlockingIOError:
-                return False
-            except OSError:
-                data = b""
-            if not data:
-                self._break(f"the connection to the server at {self.address} is lost")
-                return True
-            try:
-                for frames in self._stream.feed(data):
-                    self._came.extend(decode_all(frames))
-                    self._answered = True
-            except BadMessage as e:
-                self._break(
-                    f"the server at {self.address} sent an invalid message: {e}"
-                    if self._answered
-                    else f"the process that listens at {self.address} is not a GT server"
-                )
-                return True
-            if self._came:
-                self._drained = len(data) < room
-                return True
-
-    def _break(self, why: str) -> None:
-        self._broken = self._broken or why
+            now = time.monotonic()
+            if deadline is None:
+                deadline = now + timeout_s
+            elif now >= deadline:
+                return None
+            ready = self._poller.poll(max(0, math.ceil((deadline - now) * 1000)))
+            self._news = self._news or any(s is self._monitor for s, _ in ready)
 
     def fileno(self) -> int:
-        """A descriptor that is readable while there is something to receive."""
-        return self._socket.fileno()
+        """A descriptor that becomes readable when something may have come. It is edge-triggered: call
+        `receive()` until it returns None before sleeping on it."""
+        return int(self._socket.getsockopt(zmq.FD))
 
     def close(self) -> None:
         """Send what is queued, then close. Does nothing in a forked child: the socket is the parent's."""
-        if os.getpid() != self._pid or self._socket.fileno() < 0:
+        if self._closed or os.getpid() != self._pid:
             return
-        with suppress(OSError, ServerError):
-            self._out.flush()
-            self._socket.shutdown(socket.SHUT_WR)
-        self._socket.close()
-        self._broken = "the connection to the server is closed"
+        self._closed = True
+        self._socket.disable_monitor()
+        self._monitor.close(0)
+        self._socket.close(0 if self._broken else LINGER_MS)
+        self._context.term()
+
+    def _decode(self, frames: list[Buffer]) -> list[tuple[Message, Buffer | None]]:
+        try:
+            decoded = decode_all(frames)
+        except BadMessage as e:
+            # ZeroMQ takes some other protocols for an old version of its own.
+            self._broken = (
+                f"the server at {self.address} sent an invalid message: {e}" if self._answered else self._not_gt()
+            )
+            raise ServerError(self._broken) from None
+        self._answered = True
+        return decoded
+
+    def _not_gt(self) -> str:
+        return f"the process that listens at {self.address} is not a GT server"
+
+    def _receive_now(self) -> list[Buffer] | None:
+        try:
+            if not self._there():
+                return None
+            frame = self._socket.recv(NOBLOCK, copy=False)
+        except zmq.Again:
+            return None
+        except zmq.ZMQError as e:
+            raise ServerError(f"cannot receive from the server at {self.address}: {e}") from None
+        frames: list[Buffer] = [frame.bytes]
+        size = len(frame) + MESSAGE_OVERHEAD
+        while frame.more:
+            frame = self._socket.recv(copy=False)
+            frames.append(frame.buffer)
+            size += len(frame)
+        self._unreported += size
+        if self._unreported >= ACK_EVERY and not self._broken:
+            with suppress(zmq.ZMQError):  # the monitor reports a connection that ended
+                self._socket.send(b"", SNDMORE)
+                self._socket.send(self._unreported.to_bytes(8, "little"), NOBLOCK)
+            self._unreported = 0
+        return frames
+
+    def _look_at_monitor(self) -> bool:
+        """Read the monitor's events; whether the connection is broken."""
+        self._news = False
+        for event, _ in monitor_events(self._monitor):
+            if event == zmq.EVENT_CONNECTED:
+                self._connected = True
+            elif event & _HANDSHAKE_FAILED:
+                self._broken = self._not_gt()
+            elif not self._broken:
+                self._broken = (
+                    f"the connection to the server at {self.address} is lost"
+                    if self._connected
+                    else f"no server at {self.address}; start one with: gt serve"
+                )
+        return bool(self._broken)
+
+
+def monitor_events(monitor: zmq.Socket[bytes]) -> list[tuple[int, int]]:
+    """The (event, value) pairs that have come."""
+    events = []
+    with suppress(zmq.Again):
+        while True:
+            event = parse_monitor_message(monitor.recv_multipart(NOBLOCK))
+            events.append((int(event["event"]), int(event["value"])))
+    return events

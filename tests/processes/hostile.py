@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import zmq
 
 from gt import dtypes
 from gt.errors import ProgramError
@@ -19,8 +20,8 @@ from gt.ops import TABLE
 from gt.ops.check import check
 from gt.program import SCALARS, Instruction, Program, as_tuple, input_spec
 from gt.transport import messages as msg
-from gt.transport.frames import Stream, head_of
 from gt.transport.shared import SLOTS, Ring, make_ring
+from gt.transport.unix import Stream, head_of
 
 Frames = list[bytes]
 SAMPLES = {name: op.samples(np.random.default_rng(0)) for name, op in TABLE.items()}
@@ -28,17 +29,53 @@ SAMPLES = {name: op.samples(np.random.default_rng(0)) for name, op in TABLE.item
 ECHO = msg.encode(msg.Welcome(0, 0, 0))
 
 
-class RawPeer:
-    """A raw socket."""
+class ZmqPeer:
+    """A raw ZeroMQ connection."""
 
     def __init__(self, address: str) -> None:
-        if address.startswith("ipc://"):
-            self.socket = socket.socket(socket.AF_UNIX)
-            self.socket.connect(address.removeprefix("ipc://"))
-        else:
-            host, _, port = address.rpartition(":")
-            self.socket = socket.create_connection((host, int(port)))
+        self.context = zmq.Context()
+        self.socket = self.context.socket(zmq.DEALER)
+        self.socket.linger = 0
+        self.socket.sndhwm = self.socket.rcvhwm = 0
+        self.socket.setsockopt(zmq.RECONNECT_IVL, -1)
+        self.monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self.socket.connect(f"tcp://{address}")
+
+    def send(self, frames: Frames) -> None:
+        self.socket.send_multipart(frames)
+
+    def receive(self, timeout_s: float) -> list[Any] | None:
+        """What came; None once the connection is over."""
+        poller = zmq.Poller()
+        poller.register(self.socket, zmq.POLLIN)
+        poller.register(self.monitor, zmq.POLLIN)
+        found: list[Any] = []
+        while not found:
+            ready = dict(poller.poll(timeout_s * 1000))
+            if self.socket in ready:
+                frames = self.socket.recv_multipart()
+                if frames[0]:  # else it is a probe
+                    found += [m for m, _ in msg.decode_all(frames)]
+            elif ready:
+                return None
+            else:
+                break
+        return found
+
+    def close(self) -> None:
+        self.socket.disable_monitor()
+        self.monitor.close(0)
+        self.socket.close(0)
+        self.context.term()
+
+
+class UnixPeer:
+    """A raw Unix socket."""
+
+    def __init__(self, address: str) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
         self.socket.settimeout(30)
+        self.socket.connect(address.removeprefix("ipc://"))
         self.stream = Stream()
 
     def send(self, frames: Frames) -> None:

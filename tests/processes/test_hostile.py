@@ -13,7 +13,7 @@ import pytest
 from gt.transport import connect
 from gt.transport import messages as msg
 
-from .hostile import ECHO, OVERSIZED, Liar, RawPeer, borrowing_program, garbage
+from .hostile import ECHO, OVERSIZED, Liar, UnixPeer, ZmqPeer, borrowing_program, garbage
 from .running import DEADLINE_S, Process, answer, children, greet
 
 pytestmark = pytest.mark.processes
@@ -143,17 +143,16 @@ def test_a_flood_of_false_messages(serve: Serve, start: Start, tmp_path: Path, w
     victim = int(user.line())
 
     rng = random.Random(20)
+    new = (lambda: ZmqPeer(address)) if wire == "tcp" else (lambda: UnixPeer(address))
     warm = count // 2  # by then the server has loaded what it only needs for some of them
     before = 0
     with ExitStack() as ending:
-        attackers = [
-            ending.enter_context(closing(Attacker(lambda: RawPeer(address), rng, victim))) for _ in range(PEERS)
-        ]
+        attackers = [ending.enter_context(closing(Attacker(new, rng, victim))) for _ in range(PEERS)]
         for sent in range(0, count, BATCH):
             attacker = attackers[sent // BATCH % PEERS]
             # Of seven batches four are well-formed messages with wrong contents.
             attacker.attack(BATCH, wrong=sent // BATCH % 7 < 4)
-            if rng.random() < 0.1 and attacker.peer is not None:
+            if wire == "ipc" and rng.random() < 0.1 and attacker.peer is not None:
                 attacker.peer.write(garbage(rng))
                 attacker.close()
             if sent == warm:
@@ -187,7 +186,8 @@ def test_messages_that_are_too_large_or_of_another_version(serve: Serve, tmp_pat
             assert isinstance(refused, msg.Refused)
             assert f"speaks version {msg.VERSION} of GT's protocol, the other side {hello.version}" in refused.text
 
-    with closing(RawPeer(address)) as new:
+    new: Any = ZmqPeer(address) if wire == "tcp" else UnixPeer(address)
+    with closing(new):
         new.send(msg.encode(msg.Hello(msg.VERSION, "", "test")))
         assert isinstance(new.receive(DEADLINE_S)[0], msg.Welcome)
         reasons = [f"a payload of at most {msg.CHUNK} bytes", "not a message"]

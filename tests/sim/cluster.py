@@ -47,6 +47,8 @@ class Hang(AssertionError):
 class Link:
     """One connection to the dispatcher: frames on their way in both directions."""
 
+    local = True
+
     def __init__(self, cluster: Cluster, peer: bytes) -> None:
         self.cluster = cluster
         self.peer = peer

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from gt.transport.router import Router
-
-from .wires import Join, joining
+from .wires import AnyRouter, Join, joining
 
 
 @pytest.fixture
-def join(router: Router) -> Iterator[Join]:
+def join(router: AnyRouter) -> Iterator[Join]:
     """A function that connects to the router."""
     with joining(router) as new:
         yield new

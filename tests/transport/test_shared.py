@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from gt.transport.messages import Share
-from gt.transport.router import Router
 from gt.transport.shared import (
     BOXES,
     ORDERED,
@@ -28,7 +27,7 @@ from gt.transport.shared import (
     open_ring,
     ring_nbytes,
 )
-from gt.transport.sockets import SocketChannel
+from gt.transport.unix import UnixChannel, UnixRouter
 
 NAME = f"gt-{'a' * 32}"
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
@@ -211,10 +210,10 @@ def test_other_files_are_not_even_opened(ring: Ring, tmp_path: Path) -> None:
 
 
 def test_the_router_knows_the_process(tmp_path: Path) -> None:
-    router = Router(f"ipc://{tmp_path}/s")
+    router = UnixRouter(f"ipc://{tmp_path}/s")
     try:
-        mine = SocketChannel(router.address)
-        code = "import sys; from gt.transport import connect; c = connect(sys.argv[1]); sys.stdin.read()"
+        mine = UnixChannel(router.address)
+        code = "import sys; from gt.transport.unix import UnixChannel; c = UnixChannel(sys.argv[1]); sys.stdin.read()"
         with subprocess.Popen([sys.executable, "-c", code, router.address], stdin=subprocess.PIPE) as other:
             while len(router._by_name) < 2:
                 router.wait(0.1)

@@ -1,4 +1,4 @@
-"""What TCP and Unix sockets both promise: messages arrive in order and complete, and a lost peer is noticed."""
+"""What ZeroMQ and Unix sockets both promise: messages arrive in order and complete, and a lost peer is noticed."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ import pytest
 from gt.errors import ServerError
 from gt.transport import listen, messages
 from gt.transport.messages import CHUNK, Chunk, GetStats, Refused, Stats
-from gt.transport.router import Router
 
-from .wires import DEADLINE_S, Join, next_message, until_lost
+from .wires import DEADLINE_S, AnyRouter, Join, next_message, until_lost
 
 
 @pytest.fixture(params=["tcp", "unix"])
-def router(request: Any, tmp_path: Path) -> Iterator[Router]:
+def router(request: Any, tmp_path: Path) -> Iterator[AnyRouter]:
     made = listen("127.0.0.1:0" if request.param == "tcp" else f"ipc://{tmp_path}/s")
     yield made
     made.close()
 
 
-def test_messages_pass_both_ways_in_order(router: Router, join: Join) -> None:
+def test_messages_pass_both_ways_in_order(router: AnyRouter, join: Join) -> None:
     channel = join()
     assert channel.receive() is None
     for i in range(100):
@@ -40,7 +39,7 @@ def test_messages_pass_both_ways_in_order(router: Router, join: Join) -> None:
     assert router.lost() == []
 
 
-def test_more_than_may_be_sent_as_one_is_sent_as_several(router: Router, join: Join) -> None:
+def test_more_than_may_be_sent_as_one_is_sent_as_several(router: AnyRouter, join: Join) -> None:
     many = [(GetStats(i), None) if i % 3 else (Chunk(0, i, 0, 1), b"x") for i in range(2 * messages.MAX_FRAMES)]
     join().send_all(many)  # type: ignore[arg-type]
     got: list[Any] = []
@@ -50,7 +49,7 @@ def test_more_than_may_be_sent_as_one_is_sent_as_several(router: Router, join: J
 
 
 @pytest.mark.parametrize("size", [0, 10, CHUNK])
-def test_a_payload_is_relayed_untouched(router: Router, join: Join, size: int) -> None:
+def test_a_payload_is_relayed_untouched(router: AnyRouter, join: Join, size: int) -> None:
     sender, receiver = join(), join()
     receiver.send(GetStats(1))
     there, _ = next_message(router)
@@ -63,7 +62,7 @@ def test_a_payload_is_relayed_untouched(router: Router, join: Join, size: int) -
     assert bytes(got[1] or b"") == payload
 
 
-def test_payloads_larger_than_any_buffer_arrive_complete(router: Router, join: Join) -> None:
+def test_payloads_larger_than_any_buffer_arrive_complete(router: AnyRouter, join: Join) -> None:
     channel = join()
     channel.send(GetStats(0))
     peer, _ = next_message(router)
@@ -81,7 +80,7 @@ def test_payloads_larger_than_any_buffer_arrive_complete(router: Router, join: J
     assert all(bytes(p) == data for _, p in got)
 
 
-def test_a_disconnected_peer_gets_the_last_messages_then_the_end(router: Router, join: Join) -> None:
+def test_a_disconnected_peer_gets_the_last_messages_then_the_end(router: AnyRouter, join: Join) -> None:
     channel = join()
     channel.send(GetStats(1))
     peer, _ = next_message(router)
@@ -110,7 +109,7 @@ def test_a_disconnected_peer_gets_the_last_messages_then_the_end(router: Router,
         thread.join()
 
 
-def test_loss_by_close(router: Router, join: Join) -> None:
+def test_loss_by_close(router: AnyRouter, join: Join) -> None:
     stays, goes = join(), join()
     goes.send(GetStats(1))
     peer, _ = next_message(router)
@@ -120,7 +119,7 @@ def test_loss_by_close(router: Router, join: Join) -> None:
     assert until_lost(router, peer) == [peer]
 
 
-def test_the_end_of_a_connection_comes_after_its_last_message(router: Router, join: Join) -> None:
+def test_the_end_of_a_connection_comes_after_its_last_message(router: AnyRouter, join: Join) -> None:
     channel = join()
     channel.send(GetStats(1))
     channel.close()  # its end is known here before the message is read

@@ -11,18 +11,20 @@ from gt.transport import connect
 from gt.transport.messages import Buffer
 from gt.transport.router import Router
 from gt.transport.sockets import SocketChannel
+from gt.transport.unix import UnixChannel, UnixRouter
 
 DEADLINE_S = 10.0
 
-Join = Callable[[], SocketChannel]
+AnyRouter = Router | UnixRouter
+Join = Callable[[], SocketChannel | UnixChannel]
 
 
 @contextmanager
-def joining(router: Router) -> Iterator[Join]:
+def joining(router: AnyRouter) -> Iterator[Join]:
     """A function that connects to a router; what it has made is closed at the end."""
-    made: list[SocketChannel] = []
+    made: list[SocketChannel | UnixChannel] = []
 
-    def new() -> SocketChannel:
+    def new() -> SocketChannel | UnixChannel:
         made.append(connect(router.address))
         return made[-1]
 
@@ -31,7 +33,7 @@ def joining(router: Router) -> Iterator[Join]:
         channel.close()
 
 
-def until(router: Router, ready: Callable[[], Any]) -> Any:
+def until(router: AnyRouter, ready: Callable[[], Any]) -> Any:
     """Let the router work until `ready` returns something true; returns that."""
     deadline = time.monotonic() + DEADLINE_S
     while not (found := ready()):
@@ -40,12 +42,12 @@ def until(router: Router, ready: Callable[[], Any]) -> Any:
     return found
 
 
-def next_message(router: Router) -> tuple[bytes, list[Buffer]]:
+def next_message(router: AnyRouter) -> tuple[bytes, list[Buffer]]:
     got: tuple[bytes, list[Buffer]] = until(router, router.receive)
     return got
 
 
-def until_lost(router: Router, peer: bytes) -> list[bytes]:
+def until_lost(router: AnyRouter, peer: bytes) -> list[bytes]:
     """The peers lost up to and with this one."""
     lost: list[bytes] = []
 

@@ -227,6 +227,9 @@ class Session:
         except ServerError as e:
             self.give_up(str(e))
         self.sent_s = time.monotonic()
+        if self.waiters and not self.channel.local:
+            # Sending may consume the channel's signal that a message came; a local channel keeps it.
+            self._wake_waiters()
 
     def _take_dead(self) -> bytes:
         dead = self.dead
@@ -327,6 +330,10 @@ class Session:
         sleeper = self._sleeper()
         try:
             with self.lock:
+                if not self.channel.local:  # a thread that sleeps on a local channel sees what has come
+                    if self._out:
+                        self._flush()
+                    self.process()
                 done = ready()
                 if not done:
                     self.check_usable()
