@@ -36,7 +36,7 @@ class Config:
     token: str = _setting("GT_TOKEN", "", "secret that clients and workers need to join a server")
     engine: str = _setting("GT_ENGINE", "torch", "array library of workers: torch, numpy or jax")
     device: str = _setting("GT_DEVICE", "", "device of a worker, such as cpu or cuda:0; empty: a GPU if there is one")
-    threads: int = _setting("GT_THREADS", "0", "CPU threads of a worker's engine; 0: the engine's default", int)
+    threads: int = _setting("GT_THREADS", "0", "CPU threads of a worker's engine; 0: chosen by measuring", int)
     workers: int = _setting("GT_WORKERS", "0", "workers of a private server; 0: one per GPU, or one without GPUs", int)
     auto_shard: bool = _setting("GT_AUTO_SHARD", "0", "a session uses all workers; large uploads are sharded", bool)
     signals: str = _setting("GT_SIGNALS", "", "file with the placement of ops in named contexts (gt.signal)")

@@ -48,6 +48,7 @@ from gt.client.programs.pending import (
 from gt.client.programs.pullback import pullback
 from gt.client.programs.tree import Kind, Node, end_of_period, find_period, kind_of
 from gt.client.record.contexts import NanWatch, Pinning, Policy, SeedTape, Tracing, policy
+from gt.client.record.joining import Joining
 from gt.client.session.connecting import current
 from gt.client.session.session import Session
 from gt.client.tensor import Edge, GradNode, Tensor
@@ -64,8 +65,8 @@ class Recorder:
     """One thread's recording."""
 
     __slots__ = (
-        "anomaly", "blocked", "busy", "grad", "pending", "pin", "policy", "seen", "session", "tape", "thread", "trace",
-        "transforms",
+        "anomaly", "blocked", "busy", "grad", "joining", "pending", "pin", "policy", "seen", "session", "tape",
+        "thread", "trace", "transforms",
     )  # fmt: skip
 
     def __init__(self, session: Session) -> None:
@@ -77,6 +78,7 @@ class Recorder:
         self.busy = False
         self.pending = Pending(self, session.tree.root)
         self.blocked = Pending(self, NOWHERE)  #: Stands in for `pending` while another thread ends it.
+        self.joining: Joining | None = None  #: Set once an optimizer's step has ended a program.
         self.seen = (0, 0, 0.0)  #: At the timer's last look: the program, its length, and since when.
         self.trace: Tracing | None = None  #: Set while a @gt.function is being traced.
         self.anomaly: NanWatch | None = None  #: Set in anomaly mode.
@@ -179,7 +181,7 @@ class Recorder:
             return  # a traced function is one program
         self.session.hear_of_new()  # first: after the mark the timer may settle it at any time
         p = self.pending
-        if p.end is None and p.node.depth:
+        if p.end is None and p.node.depth and not p.node.joins:
             p.marked_s = time.monotonic()
             p.end = p.node
             p.node = NOWHERE
@@ -227,7 +229,14 @@ class Recorder:
             if call is not None:
                 variant, live = call
                 variant.timed = timed
+                if p.end is not None:
+                    self.joining = self.joining or Joining()
+                    self.joining.ends(end, p.inputs)
+                elif self.joining is not None:
+                    self.joining.interrupted()
                 session.send_call(p, variant, live)
+                if self.joining is not None:
+                    self.joining.sent(variant, session.next_id)
         finally:
             p.clear()
         session.tree.touch(end, session.pinned)

@@ -66,7 +66,10 @@ class TorchEngine(Engine):
             on = f"{about.name} {torch.version.cuda}"
         elif device == "cpu":
             self.memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-            on = f"{torch.backends.cpu.get_cpu_capability()} {torch.get_num_threads()} threads"
+            if threads <= 0:
+                self.threads = torch.get_num_threads()
+            several = "several" if self.threads > 1 else torch.get_num_threads()
+            on = f"{torch.backends.cpu.get_cpu_capability()} {several} threads"
         else:
             raise StartError(f"unknown device {device!r}; expected cpu, cuda or cuda:N")
         self.captures = Captures(self)
@@ -133,6 +136,9 @@ class TorchEngine(Engine):
         # This also sets the flags of single libraries, as it does for torch's own users.
         torch.set_float32_matmul_precision(precision.product)
         torch.backends.cudnn.allow_tf32 = precision.conv_tf32
+
+    def use_threads(self, count: int) -> None:
+        torch.set_num_threads(count)
 
     def host_buffer(self, nbytes: int) -> np.ndarray[Any, Any]:
         pinned = None if self._pinned is None else self._pinned.buffer(nbytes)

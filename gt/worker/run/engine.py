@@ -139,6 +139,7 @@ class Engine(ABC):
     #: The module of the process that compiles for it, and what its results depend on besides the program. None: it
     #: has no such tiers, and `graph`, `load_library`, `load_segment` and `new_capture` are never called.
     compiles_with: tuple[str, str] | None = None
+    threads = 1  #: How many a call may use at most, where GT may choose: see threads.py. 1: there is nothing to choose.
 
     # --- kernels -------------------------------------------------------------------------
 
@@ -163,6 +164,10 @@ class Engine(ABC):
 
     def set_precision(self, precision: Precision) -> None:
         """Set how exactly float32 is computed from here on. An engine may always be more exact."""
+        return
+
+    def use_threads(self, count: int) -> None:
+        """Compute with so many threads from here on. Only where `threads` is more than 1."""
         return
 
     @abstractmethod
