@@ -206,7 +206,9 @@ def _define(mode: str, doc: str, autocast: Autocast) -> tuple[Op, Op]:
     def infer_d(*operands: Spec, bidirectional: Any, bias: Any, sizes: Any) -> tuple[Spec, ...]:
         g, own = operands[: 1 + states], operands[1 + states :]
         form = _check(name, mode, own, bidirectional, bias, sizes)
-        rules.floats(name, *g)
+        rules.tensor(name, *g)
+        for d in g:
+            rules.same_dtype(name, own[0], d)
         wanted = [s.shape for s in _results(form, *own[: 1 + states])]
         if [s.shape for s in g] != wanted:
             raise ShapeError(f"{name}: expected gradients {wanted}, got {[s.shape for s in g]}")

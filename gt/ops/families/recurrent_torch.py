@@ -210,7 +210,7 @@ def _onednn(torch: Any, form: Form) -> Way:
 
 
 def _by_hand(torch: Any, form: Form) -> Way:
-    layer = KINDS[form.mode](torch, form)
+    layer, wide = KINDS[form.mode](torch, form), form.out * form.directions
 
     def of(operands: Tensors, k: int) -> Weights:
         ih, hh, *more = operands[1 + form.states + k * form.each :][: form.each]
@@ -234,13 +234,13 @@ def _by_hand(torch: Any, form: Form) -> Way:
             x = torch.cat(ys, 1) if len(ys) > 1 else ys[0]
             if number < form.layers - 1:
                 kept.append(x)
-        y = x.view(*operands[0].shape[:-1], form.out * form.directions)
+        y = x.view(*operands[0].shape[:-1], wide)
         return [y, *(torch.stack(s) for s in zip(*lasts, strict=True))], kept
 
     def backward(g: Tensors, operands: Tensors, results: Tensors, kept: Tensors) -> list[Any]:
         each = layer.keeps * form.directions + 1  # of a layer; its result is last
-        outs = [*[kept[(k + 1) * each - 1] for k in range(form.layers - 1)], results[0].reshape(form.steps, -1)]
-        gy = g[0].reshape(form.steps, -1)
+        outs = [*[kept[(k + 1) * each - 1] for k in range(form.layers - 1)], results[0].reshape(form.steps, wide)]
+        gy = g[0].reshape(form.steps, wide)
         n = form.layers * form.directions
         grads: list[list[Any]] = [[] for _ in range(n)]
         firsts: list[Any] = [None] * n
@@ -257,7 +257,7 @@ def _by_hand(torch: Any, form: Form) -> Way:
                 )
                 dx = a if dx is None else dx.add_(a)
             gy = dx
-        dstates = [torch.stack(s) for s in zip(*firsts, strict=True)]
-        return [gy.view(operands[0].shape), *dstates, *(d for each in grads for d in each)]
+        first = [torch.stack(s) for s in zip(*firsts, strict=True)]
+        return [gy.view(operands[0].shape), *first, *(d for each in grads for d in each)]
 
     return Way(forward, backward)
