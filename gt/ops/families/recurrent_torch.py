@@ -164,7 +164,8 @@ def _onednn(torch: Any, form: Form) -> Way:
             ys = []
             for d in range(form.directions):
                 mine = of(operands, len(lasts))
-                y, h, c, space = f(x, *mine, d == 1, empty, 2, form.hidden, 1, True, False, False, True)
+                with torch.enable_grad():  # without it, as in a compiled library, torch keeps nothing for backward
+                    y, h, c, space = f(x, *mine, d == 1, empty, 2, form.hidden, 1, True, False, False, True)
                 ys.append(y)
                 lasts.append((h, c))
                 # The result of the last layer is a result of the op, unless two make it.

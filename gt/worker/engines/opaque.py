@@ -43,7 +43,10 @@ _nodes: weakref.WeakValueDictionary[str, _Node] = weakref.WeakValueDictionary()
 
 _library = torch.library.Library("gt", "FRAGMENT")
 _library.define("kernel(Tensor[] operands, str use) -> Tensor[]")
-_library.impl("kernel", lambda operands, use: _nodes[use].f(list(operands)), "CompositeExplicitAutograd")
+_library.impl(
+    # A compiler counts on the order in memory that it was told.
+    "kernel", lambda operands, use: [t.contiguous() for t in _nodes[use].f(list(operands))], "CompositeExplicitAutograd"
+)  # fmt: skip
 torch.library.register_fake("gt::kernel", lambda operands, use: _nodes[use].empty(operands), lib=_library)
 
 
