@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import zoo
 
-NAMES = ("mlp", "cnn", "gpt-char", "gpt2-124m", "unet")
+NAMES = ("mlp", "cnn", "gpt-char", "gpt2-124m", "unet", "lstm", "gru")
 CUDA_ONLY = ("gpt2-124m",)
 BATCHES = 32  #: There are so many before they come again.
 LR = 3e-4
@@ -59,6 +59,10 @@ def model(name: str, device: str) -> Model:
             return _unet(name, 64, channels=3, size=32, width=64, rtol=1e-2)
         case "unet":
             return _unet(name, 8, channels=1, size=16, width=16)
+        case "lstm" | "gru" if cuda:
+            return _recurrent(name, batch=64, layers=2, width=512, length=64, vocabulary=10_000)
+        case "lstm" | "gru":
+            return _recurrent(name, batch=16, layers=2, width=64, length=32, vocabulary=65)
     raise ValueError(f"no model {name!r} on {device}")
 
 
@@ -76,6 +80,12 @@ def _gpt(
     build = partial(zoo.gpt, layers=layers, width=width, length=length, heads=heads, vocabulary=vocabulary)
     data, rtol = zoo.letters(vocabulary, length), 2e-2 if bf16 else 1e-3
     return Model(name, text, batch, build, data, zoo.next_letter, bf16, rtol)
+
+
+def _recurrent(name: str, batch: int, layers: int, width: int, length: int, vocabulary: int) -> Model:
+    text = f"{layers} layers of {width}, T={length}, batch {batch}"
+    build = partial(zoo.recurrent, kind=name.upper(), layers=layers, width=width, vocabulary=vocabulary)
+    return Model(name, text, batch, build, zoo.letters(vocabulary, length), zoo.next_letter)
 
 
 def _unet(name: str, batch: int, channels: int, size: int, width: int, rtol: float = 1e-3) -> Model:
@@ -157,6 +167,6 @@ def _start(lib: Any, what: Model) -> tuple[Any, zoo.Arrays]:
             if p.ndim > 1:
                 scale = math.prod(p.shape[1:]) ** -0.5
                 p.copy_(lib.from_numpy(rng.standard_normal(tuple(p.shape), np.float32) * np.float32(scale)))
-            elif name.endswith("bias"):
+            elif "bias" in name.rsplit(".", 1)[-1]:  # an LSTM has a bias_ih_l0
                 p.zero_()
     return network, what.data(rng, BATCHES * what.batch)

@@ -224,7 +224,8 @@ def _define(mode: str, doc: str, autocast: Autocast) -> tuple[Op, Op]:
         return f"{y}, {first}, {x}, {first}, {weights} -> {x}, {first}, {weights}"
 
     def vjp(g: Any, y: Any, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
-        given = [fill(s, 0.0, s.shape, s.dtype) if d is None else d for d, s in zip(g, y, strict=True)]
+        x = operands[0]
+        given = [fill(x, 0.0, s.shape, s.dtype) if d is None else d for d, s in zip(g, y, strict=True)]
         made: tuple[Any, ...] = TABLE[name](*given, *operands, **attrs)
         return made
 
