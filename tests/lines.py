@@ -8,8 +8,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-#: What a reader of the core may skip: the function library, the ops themselves, modules and optimizers.
-LIBRARY = ("gt/client/functions/", "gt/ops/families/", "gt/nn/", "gt/optim/")
+#: What a reader of the core may skip: the function library, the ops themselves, modules and optimizers, the solver.
+LIBRARY = ("gt/client/functions/", "gt/ops/families/", "gt/nn/", "gt/optim/", "gt/solver/")
 
 
 def core() -> int:
