@@ -93,7 +93,8 @@ class Op:
     #: Operands meet in their common dtype (dtypes.promote), or in the result's if only that is
     #: floating; array kernels get them cast to it, torch does it by itself.
     promote: bool = False
-    #: In a graph it is one call that no compiler looks into: its kernel is a loop, which would be unrolled.
+    #: Its composition is an unrolled loop. In a graph it is one call that no compiler looks into; on shards, what its
+    #: rule wants whole is gathered, and the op is not expanded.
     opaque: bool = False
     #: A gradient op names the op here whose work it may go on with. Its last operands are those of that op, with the
     #: same attributes. Its kernel "torch_pair", f(torch, site of that op, **attrs), returns two functions, or None: the
@@ -141,6 +142,11 @@ class Op:
     collective: bool = False
     #: Its attribute `layout` is the layout of its result on the session's mesh.
     pins: bool = False
+
+    @property
+    def expands(self) -> bool:
+        """Whether it is run on shards as other ops, where its own rule does not take a split."""
+        return self.parts is not None or (self.compose is not None and not self.opaque)
 
     def __call__(self, *args: Any, **attrs: Any) -> Any:
         for a in args:

@@ -10,6 +10,7 @@ import torch
 
 import gt
 from gt.client.record.recorder import recorder
+from gt.client.session.placing import set_mesh
 from gt.client.session.session import Session
 from gt.errors import ShapeError
 from gt.ops import TABLE, check
@@ -17,6 +18,7 @@ from gt.program import Program
 from gt.worker.engines.torch import TorchEngine
 from gt.worker.run.lowering import lower
 from tests.beside_torch import arrays, nn_twins, same
+from tests.sim.cluster import Cluster, using
 
 KINDS = ("RNN", "LSTM", "GRU")
 _rng = np.random.default_rng(3)
@@ -116,10 +118,10 @@ def test_autocast(name: str, cpu: int, cuda: int) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         want = theirs(torch.from_numpy(data))[0]
     assert want.dtype == (torch.bfloat16 if cpu else torch.float32)
-    for device, lower in (("cpu", cpu), ("cuda", cuda)):
+    for device, narrow in (("cpu", cpu), ("cuda", cuda)):
         with gt.autocast(device, dtype=gt.bfloat16):
             y = ours(gt.from_numpy(data))[0]
-        assert y.dtype == (gt.bfloat16 if lower else gt.float32)
+        assert y.dtype == (gt.bfloat16 if narrow else gt.float32)
         np.testing.assert_allclose(y.float().detach().numpy(), want.float().detach().numpy(), atol=3e-2)
 
 
@@ -158,10 +160,39 @@ def test_a_training_step_is_one_small_program(name: str, session: Session) -> No
     program = sent(recorder().session)
     assert len(program.code) < 80
     steps = lower(check(program), TorchEngine("cpu")).steps
-    (first,), (then,) = ([s for s in steps if s.op is op] for op in (TABLE[program_op(name)], TABLE[f"{program_op(name)}_d"]))
+    (first,), (then,) = (
+        [s for s in steps if s.op is op] for op in (TABLE[program_op(name)], TABLE[f"{program_op(name)}_d"])
+    )
     assert then.args[-len(first.results) :] == first.results, "the gradient goes on with what forward has computed"
     assert len(first.results) == 1 + (3 if name == "LSTM" else 2)
 
 
 def program_op(name: str) -> str:
     return "rnn_tanh" if name == "RNN" else name.lower()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_two_workers_train_as_one(name: str) -> None:
+    """Sequences are split over the workers; the gradients of the weights are summed over both."""
+    data, runs = x(5, 6, 3).astype(np.float32), []
+    for workers in (1, 2):
+        session = Cluster(workers, engine="torch").client()
+        with using(session):
+            gt.manual_seed(1)
+            if workers > 1:
+                set_mesh(session, "", {"x": 2})
+            layer = getattr(gt.nn, name)(3, 4, 2, bidirectional=True)
+            t = gt.from_numpy(data, layout={1: "x"}) if workers > 1 else gt.from_numpy(data)
+            optimizer = gt.optim.SGD(layer.parameters(), lr=0.1)
+            for _ in range(3):
+                y, _ = layer(t)
+                loss = (y**2).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            if workers > 1:
+                assert "x" in str(y.layout)
+            runs.append([y.detach().numpy(), *(p.detach().numpy() for p in layer.parameters())])
+        session.close()
+    for one, two in zip(*runs, strict=True):
+        np.testing.assert_allclose(two, one, rtol=1e-5, atol=1e-6)

@@ -148,10 +148,7 @@ def _places(form: Form) -> tuple[str, str, str, str]:
     x, y = ("!n !i", "!n !q") if form.packed else ("!t b !i", "!t b !q")
     rows = "!b" if form.packed else "b"
     states = ", ".join((f"!l {rows} !p", f"!l {rows} !h")[: form.states])
-    weights = []
-    for shape in form.weights():
-        names = [f"!{'abcdefg'[k % 7]}{len(weights)}" for k in range(len(shape))]
-        weights.append(" ".join(names))
+    weights = [" ".join(f"!w{k}{'ab'[d]}" for d in range(len(shape))) for k, shape in enumerate(form.weights())]
     return x, y, states, ", ".join(weights)
 
 

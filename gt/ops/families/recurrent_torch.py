@@ -159,7 +159,8 @@ def _onednn(torch: Any, form: Form) -> Way:
 
     def forward(operands: Tensors) -> tuple[list[Any], list[Any]]:
         x = operands[0].contiguous()
-        kept, lasts = [], []
+        kept: list[Any] = []
+        lasts: list[Any] = []
         for layer in range(form.layers):
             ys = []
             for d in range(form.directions):
@@ -215,15 +216,16 @@ def _by_hand(torch: Any, form: Form) -> Way:
 
     def of(operands: Tensors, k: int) -> Weights:
         ih, hh, *more = operands[1 + form.states + k * form.each :][: form.each]
-        bias = more[:2] if form.bias else (None, None)
-        return Weights(ih, hh, *bias, more[-1] if form.projected else None)
+        b_ih, b_hh = more[:2] if form.bias else (None, None)
+        return Weights(ih, hh, b_ih, b_hh, more[-1] if form.projected else None)
 
     def states(operands: Tensors, k: int) -> tuple[Any, ...]:
         return tuple(s[k] for s in operands[1 : 1 + form.states])
 
     def forward(operands: Tensors) -> tuple[list[Any], list[Any]]:
         x = operands[0].reshape(form.steps, form.inputs)
-        kept, lasts = [], []
+        kept: list[Any] = []
+        lasts: list[Any] = []
         for number in range(form.layers):
             ys = []
             for d in range(form.directions):

@@ -26,7 +26,8 @@ class _Node:
 
     def __init__(self, use: str, f: Callable[[list[Any]], list[Any]], shapes: Callable[[Any], list[Any]]) -> None:
         self.use, self.f = use, f
-        self._shapes, self._known = shapes, None
+        self._shapes = shapes
+        self._known: list[Any] | None = None
 
     def __call__(self, operands: Sequence[Any]) -> list[Any]:
         made: list[Any] = torch.ops.gt.kernel(list(operands), self.use)
