@@ -183,6 +183,13 @@ def _actor_critic(cuda: bool) -> Model:
     return Model("actor-critic", text, batch, build, zoo_others.experience(8, 4), zoo_others.clipped_policy, adam)
 
 
+def _recurrent(name: str, cuda: bool) -> Model:
+    batch, width, length, vocabulary = (64, 512, 64, 10_000) if cuda else (16, 64, 32, 65)
+    build = partial(zoo.recurrent, kind=name.upper(), layers=2, width=width, vocabulary=vocabulary)
+    text = f"2 layers of {width}, T={length}, batch {batch}"
+    return Model(name, text, batch, build, zoo.letters(vocabulary, length), zoo.next_letter)
+
+
 def _sequences(layers: int, width: int, length: int, batch: int, bf16: bool) -> str:
     return f"{layers} layers, {width} wide, T={length}, batch {batch}" + (", bf16" if bf16 else "")
 
@@ -202,6 +209,8 @@ MODELS: dict[str, Callable[[bool], Model]] = {
     "llama": _llama,
     "bert": _bert,
     "moe": _moe,
+    "lstm": partial(_recurrent, "lstm"),
+    "gru": partial(_recurrent, "gru"),
     "graph": _graph,
     "actor-critic": _actor_critic,
 }

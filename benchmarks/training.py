@@ -205,6 +205,6 @@ def start(lib: Any, what: Model) -> tuple[Any, zoo.Arrays]:
             if p.ndim > 1:
                 scale = math.prod(p.shape[1:]) ** -0.5
                 p.copy_(lib.from_numpy(rng.standard_normal(tuple(p.shape), np.float32) * np.float32(scale)))
-            elif name.endswith("bias"):
+            elif "bias" in name.rsplit(".", 1)[-1]:  # an LSTM has a bias_ih_l0
                 p.zero_()
     return network, what.data(rng, BATCHES * what.batch)

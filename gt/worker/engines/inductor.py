@@ -127,6 +127,9 @@ def compile_into(folder: Path, program: bytes, device: str, home: Path) -> None:
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir(parents=True)
     shutil.copy(library, made / "program.so")
+    calls = library.with_suffix(".json")  # of ops that are no kernels of Inductor's: the library reads it where it lies
+    if calls.exists():
+        shutil.copy(calls, made / "program.json")
     for cubin in library.parent.glob("*.cubin"):
         shutil.copy(cubin, made)
     clock.lap("copied")

@@ -88,6 +88,16 @@ class TorchEngine(Engine):
         f: Callable[..., Any] = getattr(torch, op.name)
         return functools.partial(f, **attrs) if attrs else f
 
+    def pair(
+        self, op: Op, gradient: Op, attrs: dict[str, Any], operands: Sequence[Spec]
+    ) -> tuple[Callable[..., Any], Callable[..., Any]] | None:
+        make = gradient.kernels.get("torch_pair")
+        if make is None:
+            return None
+        site = Site(self.device, tuple(operands), as_tuple(op.infer(*operands, **attrs)))
+        made: tuple[Callable[..., Any], Callable[..., Any]] | None = make(torch, site, **attrs)
+        return made
+
     def many(self, op: Op, attrs: dict[str, Any]) -> Callable[..., Any] | None:
         make = op.kernels.get("torch_many")
         return None if make is None else make(torch, self.device, **attrs)

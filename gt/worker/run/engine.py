@@ -152,6 +152,13 @@ class Engine(ABC):
         decided from attributes and specs is decided here, once. With `inplace`: the form that
         writes its results into the operands `op.inplace` and returns them; None if there is none."""
 
+    def pair(
+        self, op: Op, gradient: Op, attrs: dict[str, Any], operands: Sequence[Spec]
+    ) -> tuple[Callable[..., Any], Callable[..., Any]] | None:
+        """An op and its gradient op as functions of which the second goes on with what the first has computed (see
+        `Op.resumes`). `operands` are those of the op. None: each has to do all of its work."""
+        return None
+
     def many(self, op: Op, attrs: dict[str, Any]) -> Callable[..., Any] | None:
         """The in-place form for many uses at once: (rows of arrays, *numbers) -> all results, row by row."""
         return None
