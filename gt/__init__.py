@@ -8,8 +8,10 @@ tensor([[2., 2., 2.],
         [2., 2., 2.]])
 """
 
-from gt import amp, autograd, backends, cuda, fft, func, linalg, nn, optim, random, signal, special, utils
-from gt.client import debug, methods as _methods
+from importlib import import_module as _import_module
+
+from gt import amp, autograd, backends, cuda, debug, fft, func, linalg, nn, optim, random, signal, special, utils
+from gt.client import methods as _methods
 from gt.client.compat import arguments as _arguments, fallback as _fallback, switches as _switches
 from gt.client.compat.autocast import *
 from gt.client.compat.devices import *
@@ -73,6 +75,8 @@ _arguments.explain_all(globals())
 
 def __getattr__(name: str) -> object:
     """Names without a function of their own: in-place forms, public ops of the table, and functions that torch runs."""
+    if name in _switches.NAMESPACES:
+        return _import_module(f"gt.{name}")
     if name.endswith("_") and not name.startswith("_") and hasattr(Tensor, name):
         return getattr(Tensor, name)  # gt.relu_(x)
     op = _TABLE.get(name)

@@ -138,6 +138,8 @@ def test_the_core_is_light() -> None:
     allowed = {"gt", "numpy", "ml_dtypes", "msgspec", "zmq", *sys.stdlib_module_names}
     for name, modules in IMPORTS.items():
         foreign = {m.split(".")[0] for m in modules} - allowed
+        if name == "gt.testing.fixtures":
+            foreign -= {"pytest"}  # imported by those who use its fixtures
         if name == "gt.client.session.signals":
             foreign -= {"yaml"}  # optional: imported where a YAML file is read
         if not within(name, "gt.worker.engines", "gt.client.compat.interop"):
@@ -360,8 +362,9 @@ def test_names_are_torchs() -> None:
     """A name that torch does not know at that place would be a trap for those who come from there."""
     torch = pytest.importorskip("torch")
     own = {
-        "DType", "GTError", "Parameter", "checkpoint", "checkpoint_sequential", "connect", "disconnect", "from_torch",
-        "function", "gpu_workers", "grad", "mesh", "replicate", "shard", "shard_", "torch_op", "visualize_layout",
+        "DType", "GTError", "Parameter", "checkpoint", "checkpoint_sequential", "connect", "cross_entropy_loss",
+        "disconnect", "from_torch", "function", "gpu_workers", "grad", "mesh", "replicate", "shard", "shard_",
+        "torch_op", "visualize_layout",
     }  # fmt: skip
     tensors = {"repeat"}  # methods in torch, functions as well here
     for module, theirs in ((gt, torch), (functional, torch.nn.functional), (nn, torch.nn), (optim, torch.optim)):

@@ -1,7 +1,11 @@
 """Modules, losses and their functions, with the names and arguments of torch.nn."""
 
+from types import FunctionType as _Function
+
 from gt.client.tensor import Parameter as Parameter
-from gt.nn import functional, init, utils
+from gt.nn import functional as functional
+from gt.nn import init as init
+from gt.nn import utils as utils
 from gt.nn.activation import *
 from gt.nn.adaptive import *
 from gt.nn.attention import *
@@ -14,10 +18,12 @@ from gt.nn.losses import *
 from gt.nn.module import Buffer as Buffer
 from gt.nn.module import Module as Module
 from gt.nn.norm import *
+from gt.nn.plain import *
 from gt.nn.pooling import *
 from gt.nn.recurrent import *
 from gt.nn.shaping import *
 from gt.nn.transformer import *
 
-# Every class imported above: the __all__ of each file lists its own.
-__all__ = [*sorted(name for name, value in globals().items() if isinstance(value, type)), "functional", "init", "utils"]
+# Every class and function imported above: the __all__ of each file lists its own.
+_imported = [name for name, value in globals().items() if isinstance(value, (type, _Function)) and name[0] != "_"]
+__all__ = sorted([*_imported, "functional", "init", "utils"])

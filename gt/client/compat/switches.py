@@ -27,6 +27,9 @@ contiguous_format, preserve_format = "gt.contiguous_format", "gt.preserve_format
 channels_last, channels_last_3d = "gt.channels_last", "gt.channels_last_3d"
 strided = "gt.strided"
 
+#: Modules of gt that are imported when they are first used: `import gt` stays fast.
+NAMESPACES = frozenset({"testing"})
+
 #: Names of torch that GT does not have, and what to use instead.
 ABSENT = {
     "as_strided": "GT tensors have no strides; use unfold, views and indexing",

@@ -24,7 +24,9 @@ def requires_grad_(self: Tensor, requires_grad: bool = True) -> Tensor:
     """Have it require gradients, or not, from now on."""
     if requires_grad and self._fn is None:
         if not self.dtype.is_differentiable:
-            raise DTypeError(f"only floating-point tensors can require grad, not {self.dtype.name}")
+            raise DTypeError(
+                f"only floating-point tensors can require grad, not {self.dtype.name}; create it with dtype=gt.float32"
+            )
         self._fn = Leaf()
     elif not requires_grad:
         if not self.is_leaf:
