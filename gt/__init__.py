@@ -12,7 +12,8 @@ from importlib import import_module as _import_module
 
 from gt import amp, autograd, backends, cuda, debug, fft, func, linalg, nn, optim, random, signal, special, utils
 from gt.client import methods as _methods
-from gt.client.compat import arguments as _arguments, fallback as _fallback, switches as _switches
+from gt.client.compat import arguments as _arguments, einops as _einops, fallback as _fallback
+from gt.client.compat import outs as _outs, switches as _switches
 from gt.client.compat.autocast import *
 from gt.client.compat.devices import *
 from gt.client.compat.fallback import *
@@ -70,7 +71,7 @@ __version__ = "0.1.0"
 bool = _bool
 float, double, half, long, int = float32, float64, float16, int64, int32
 cfloat, cdouble, short, dtype = complex64, complex128, int16, DType
-_arguments.explain_all(globals())
+_arguments.explain_all(globals(), _outs.write_out)
 
 
 def __getattr__(name: str) -> object:

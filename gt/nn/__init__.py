@@ -1,6 +1,8 @@
 """Modules, losses and their functions, with the names and arguments of torch.nn."""
 
+from importlib import import_module as _import_module
 from types import FunctionType as _Function
+from typing import Any as _Any
 
 from gt.client.tensor import Parameter as Parameter
 from gt.nn import functional as functional
@@ -27,3 +29,12 @@ from gt.nn.transformer import *
 # Every class and function imported above: the __all__ of each file lists its own.
 _imported = [name for name, value in globals().items() if isinstance(value, (type, _Function)) and name[0] != "_"]
 __all__ = sorted([*_imported, "functional", "init", "utils"])
+
+#: Modules of gt.nn that are imported when they are first used.
+_LATER = {"einops"}
+
+
+def __getattr__(name: str) -> _Any:
+    if name in _LATER:
+        return _import_module(f"gt.nn.{name}")
+    raise AttributeError(f"module 'gt.nn' has no attribute {name!r}")

@@ -10,20 +10,20 @@ from gt.client.compat.checks import one_of
 from gt.client.programs.tree import current_precision
 from gt.client.session.connecting import choose_precision
 from gt.errors import OutOfMemory as OutOfMemoryError
-from gt.program import PRODUCTS
+from gt.program import PRODUCTS, Size
 
 __all__ = [
     "OutOfMemoryError", "Size", "are_deterministic_algorithms_enabled", "channels_last", "channels_last_3d",
     "contiguous_format", "e", "get_float32_matmul_precision", "get_num_interop_threads", "get_num_threads", "inf",
-    "is_deterministic_algorithms_warn_only_enabled", "nan", "newaxis", "pi", "preserve_format",
-    "set_float32_matmul_precision", "set_num_interop_threads", "set_num_threads", "strided", "typename",
-    "use_deterministic_algorithms",
+    "is_deterministic_algorithms_warn_only_enabled", "legacy_contiguous_format", "nan", "newaxis", "pi",
+    "preserve_format", "set_float32_matmul_precision", "set_num_interop_threads", "set_num_threads", "strided",
+    "typename", "use_deterministic_algorithms",
 ]  # fmt: skip
 
 pi, e, inf, nan = math.pi, math.e, math.inf, math.nan
 newaxis = None
-Size: type = tuple  #: The type of `x.shape`.
 contiguous_format, preserve_format = "gt.contiguous_format", "gt.preserve_format"
+legacy_contiguous_format = contiguous_format
 channels_last, channels_last_3d = "gt.channels_last", "gt.channels_last_3d"
 strided = "gt.strided"
 

@@ -49,8 +49,7 @@ def ignored(op: str, where: dict[str, Any]) -> None:
         raise ArgumentError(f"{op}() takes no layout=; use gt.shard(gt.{op}(...), {where['layout']!r})")
     if not _IGNORED.issuperset(where):
         unknown = ", ".join(sorted(where.keys() - _IGNORED))
-        cure = "; out= is not supported, use the returned tensor" if "out" in where else ""
-        raise ArgumentError(f"{op}: unexpected argument {unknown}{cure}")
+        raise ArgumentError(f"{op}: unexpected argument {unknown}")
 
 
 # --- from data ---------------------------------------------------------------------------------------

@@ -108,6 +108,8 @@ def register_post_accumulate_grad_hook(self: Tensor, hook: Callable[[Tensor], No
 
 def retain_grad(self: Tensor) -> None:
     """Keep the gradient of this tensor, which is not a leaf, in `.grad`."""
+    if not self.requires_grad:
+        raise AutogradError("retain_grad: the tensor does not require grad; use requires_grad=True")
     if not self.is_leaf and not self.retains_grad:
         keep = self.__dict__
         keep["_retains"] = True

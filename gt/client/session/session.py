@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from gt import config, errors
+from gt.client.programs.hosted import keep
 from gt.client.programs.pending import Pending, RemoteId, ThreadRecorder, Value, in_use
 from gt.client.programs.tree import Node, Tree, Variant
 from gt.client.session.meshes import Meshes
@@ -367,12 +368,26 @@ class Session:
                 os.eventfd_write(fd, 1)
 
     def fetch(self, v: Value) -> np.ndarray[Any, Any]:
-        """The data of a value, in memory that the caller may write to."""
+        """The data of a value, in memory that the caller may write to. What is small is fetched once."""
+        if v.host is not None and self._is_ours(v):
+            self.check_usable()
+            if self.failures:
+                self.raise_failures()
+            known: np.ndarray[Any, Any] = v.host.copy()
+            return known
         t = self.download(v)
         if t.parts is not None:
-            return t.parts.whole()
-        data: np.ndarray[Any, Any] = t.buffer.view(v.spec.dtype.numpy).reshape(v.spec.shape)
+            data = t.parts.whole()
+        else:
+            data = t.buffer.view(v.spec.dtype.numpy).reshape(v.spec.shape)
+        keep(v, data)
         return data
+
+    def _is_ours(self, v: Value) -> bool:
+        """Whether a value whose data is known belongs to this session, or to none."""
+        if v.owner is not None:
+            return v.owner.rec.session is self
+        return v.handle is None or v.handle.dead is self.dead
 
     def download(self, v: Value) -> Download:
         """The data of a value as it is sent: in one buffer, or in shards."""
@@ -430,8 +445,14 @@ class Session:
                 raise ServerError(ELSEWHERE)
             owner.rec.refuse_sync()
             self.settle(owner)
+        if v.handle is None and v.host is not None:
+            self.restore(v)
         if v.handle is None or v.handle.dead is not self.dead:
             raise ServerError(ELSEWHERE)
+
+    def restore(self, v: Value) -> None:
+        """Give an id to a value that the host has computed: an op needs it."""
+        v.handle = self.upload(v.host, v.spec).handle
 
     def settle(self, p: Pending) -> None:
         """Settle a program of this session, whichever thread records it."""
