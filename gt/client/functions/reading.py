@@ -45,9 +45,15 @@ def _data(rec: Recorder, t: Tensor, index: bool = False) -> np.ndarray[Any, Any]
         if not _computed(rec, v, index, fetching=True):
             return rec.session.fetch(v)
     else:  # other parts of what it is a view of will be read too
-        whole = _data(rec, alias.base)
+        reported = rec.session.reported
+        try:
+            whole = _data(rec, alias.base)
+        except GTError:
+            if rec.session.reported > reported:
+                raise  # a call failed, which the user has not been told yet
+            return rec.session.fetch(v)  # the rest of the base is lost
         base = alias.base._v or alias.base._read()
-        hosted.keep(base, whole, hosted.WHOLE_NBYTES)
+        hosted.keep(base, whole, whole=True)
         if v.host is None and not _computed(rec, v, index):
             assert alias.kind is not None
             v.host = hosted.view(alias.kind, base, alias.args)[alias.part]
@@ -64,7 +70,7 @@ def _computed(rec: Recorder, v: Value, index: bool, fetching: bool = False) -> b
     if steps is None or (steps.missing and not fetching):
         return False
     for missing in steps.missing:
-        hosted.keep(missing, rec.session.fetch(missing), hosted.WHOLE_NBYTES)
+        hosted.keep(missing, rec.session.fetch(missing), whole=True)
     if v.owner is not p or rec.pending is not p:
         return False  # the timer has ended it meanwhile
     hosted.compute(p, steps)

@@ -31,9 +31,10 @@ FAR = 32  #: Ops that are looked at, at most, to find how a value is made.
 Array = np.ndarray[Any, Any]
 
 
-def keep(v: Value, data: Array, limit: int = KEPT_NBYTES) -> None:
-    """Remember the data of a value, if it is small. The array is the caller's to change: a copy is kept."""
-    if v.spec.nbytes <= limit:
+def keep(v: Value, data: Array, whole: bool = False) -> None:
+    """Remember the data of a value, if it is small; `whole`: it was fetched for a part of it. The array is the caller's
+    to change: a copy is kept."""
+    if v.spec.nbytes <= (WHOLE_NBYTES if whole else KEPT_NBYTES):
         v.host = data.copy()
 
 

@@ -85,6 +85,7 @@ class Session:
         self.unproven = 0  #: The latest call that was the first one of its program.
         self.acked = 0  #: Failures up to this call were raised.
         self.failures: deque[CallFailed] = deque()
+        self.reported = 0  #: Failures that were raised.
         self._raised: dict[int, int] = {}  #: Raised failures, by root: how many calls had been sent by then.
         self._undo: dict[int, list[Callable[[], None]]] = {}  #: By call, as long as it can fail: what to undo then.
         self.variants: OrderedDict[bytes, Variant] = OrderedDict()  #: Programs that were sent, the most recent last.
@@ -503,6 +504,7 @@ class Session:
             # Calls in flight that used its results fail too. Then everything is as it was before the failed call.
             self.wait(lambda: self.done >= self.seq)
             failed = self.failures.popleft()
+            self.reported += 1
             self._raised = {root: seq for root, seq in self._raised.items() if seq > self.done}
             self._raised[failed.root] = self.acked = self.seq
         raise self._error(failed.error)
