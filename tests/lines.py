@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 #: What a reader of the core may skip: the function library, the ops themselves, modules and optimizers.
-LIBRARY = ("gt/client/functions/", "gt/ops/families/", "gt/nn/", "gt/optim/", "gt/testing/")
+LIBRARY = ("gt/client/functions/", "gt/ops/families/", "gt/nn/", "gt/optim/", "gt/testing/", "gt/distributions/")
 
 
 def core() -> int:

@@ -1,4 +1,4 @@
-"""The distributions of torch.distributions, written for GT: log_prob, entropy, mean, variance, sample, kl_divergence."""
+"""The distributions of torch.distributions: log_prob, entropy, mean, variance, sample, and kl_divergence."""
 
 from gt.distributions.continuous import (
     Beta,
@@ -32,8 +32,8 @@ from gt.distributions.divergence import kl_divergence, register_kl
 from gt.distributions.joint import Dirichlet, Independent, MixtureSameFamily, MultivariateNormal
 
 __all__ = [
-    "Bernoulli", "Beta", "Binomial", "Categorical", "Cauchy", "Chi2", "Dirichlet", "Distribution", "Exponential", "Gamma",
-    "Geometric", "Gumbel", "HalfCauchy", "HalfNormal", "Independent", "Laplace", "LogNormal", "MixtureSameFamily",
-    "Multinomial", "MultivariateNormal", "NegativeBinomial", "Normal", "OneHotCategorical", "Pareto", "Poisson", "StudentT",
-    "Uniform", "Weibull", "kl_divergence", "register_kl",
+    "Bernoulli", "Beta", "Binomial", "Categorical", "Cauchy", "Chi2", "Dirichlet", "Distribution", "Exponential",
+    "Gamma", "Geometric", "Gumbel", "HalfCauchy", "HalfNormal", "Independent", "Laplace", "LogNormal",
+    "MixtureSameFamily", "Multinomial", "MultivariateNormal", "NegativeBinomial", "Normal", "OneHotCategorical",
+    "Pareto", "Poisson", "StudentT", "Uniform", "Weibull", "kl_divergence", "register_kl",
 ]  # fmt: skip

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from gt.client.functions import elementwise as ew
-from gt.client.functions.creation import arange
-from gt.client.functions.randoms import binomial, multinomial, poisson, rand
+from gt.client.functions.casts import finfo
+from gt.client.functions.creation import arange, full_like
+from gt.client.functions.randoms import multinomial, poisson, rand
 from gt.distributions.continuous import gamma, uniform
 from gt.distributions.distribution import Distribution, one_of_two, tensors
-from gt.nn.functional import binary_cross_entropy_with_logits, one_hot
+from gt.nn.functional import binary_cross_entropy_with_logits, one_hot, softplus
 
 
 def _probability(name: str, probs: Any, logits: Any) -> tuple[Any, Any]:
@@ -17,9 +19,8 @@ def _probability(name: str, probs: Any, logits: Any) -> tuple[Any, Any]:
     one_of_two(name, "probs", probs, "logits", logits)
     if probs is not None:
         (probs,) = tensors(probs)
-        safe = probs.clamp(
-            1e-7 if probs.dtype.itemsize <= 4 else 1e-15, 1 - 1e-7 if probs.dtype.itemsize <= 4 else 1 - 1e-15
-        )
+        least = finfo(probs.dtype).eps  # as in torch: the logits of 0 and 1 stay finite
+        safe = probs.clamp(least, 1 - least)
         return probs, safe.log() - (-safe).log1p()
     (logits,) = tensors(logits)
     return logits.sigmoid(), logits
@@ -99,12 +100,14 @@ class Binomial(Distribution):
     variance = property(lambda self: self.total_count * self.probs * (1 - self.probs))
 
     def _draw(self, shape: tuple[int, ...]) -> Any:
-        return binomial(self.total_count.expand(shape), self.probs.expand(shape))
+        trials = arange(int(self.total_count.max().item())).reshape(-1, *(1 for _ in shape))  # waits for the count
+        success = rand(trials.shape[0], *shape, dtype=self.probs.dtype) < self.probs
+        return (success & (trials < self.total_count)).to(self.probs.dtype).sum(0)
 
     def log_prob(self, value: Any) -> Any:
         n, x = self.total_count, self.logits
         ways = (n + 1).lgamma() - (value + 1).lgamma() - (n - value + 1).lgamma()
-        return ways + value * x - n * (x.clamp(min=0) + (-x.abs()).exp().log1p())
+        return ways + value * x - n * softplus(x)
 
 
 class NegativeBinomial(Distribution):
@@ -127,11 +130,7 @@ class NegativeBinomial(Distribution):
     def log_prob(self, value: Any) -> Any:
         n, x = self.total_count, self.logits
         ways = (n + value).lgamma() - (value + 1).lgamma() - n.lgamma()
-        return ways + n * _log_sigmoid(-x) + value * _log_sigmoid(x)
-
-
-def _log_sigmoid(x: Any) -> Any:
-    return -((-x).clamp(min=0) + (-x.abs()).exp().log1p())
+        return ways - n * softplus(x) - value * softplus(-x)
 
 
 class Categorical(Distribution):
@@ -144,12 +143,15 @@ class Categorical(Distribution):
         if probs is not None:
             (probs,) = tensors(probs)
             self.probs = probs / probs.sum(-1, keepdim=True)
-            self.logits = self.probs.clamp(1e-7 if self.probs.dtype.itemsize <= 4 else 1e-15).log()
+            least = finfo(self.probs.dtype).eps
+            self.logits = self.probs.clamp(least, 1 - least).log()
         else:
             (logits,) = tensors(logits)
             self.logits = logits - logits.logsumexp(-1, keepdim=True)
             self.probs = self.logits.exp()
         super().__init__(self.logits.shape[:-1])
+
+    mean = variance = property(lambda self: full_like(self.probs[..., 0], math.nan))  # categories are no numbers
 
     @property
     def param_shape(self) -> Any:

@@ -99,13 +99,12 @@ class Distribution:
     def expand(self, batch_shape: Any) -> Any:
         """The same distribution with its parameters expanded to a larger batch."""
         made = object.__new__(type(self))
-        extra = len(self.event_shape)
+        had = len(self.batch_shape)
         for name, value in self.__dict__.items():
-            if isinstance(value, Tensor) and name in self._parameters():
-                tail = (
-                    tuple(value.shape[len(self.batch_shape) :]) if extra or value.ndim > len(self.batch_shape) else ()
-                )
-                value = value.expand(*batch_shape, *tail)
+            if isinstance(value, Tensor):
+                value = value.expand(*batch_shape, *value.shape[had:])
+            elif isinstance(value, Distribution):
+                value = value.expand(batch_shape)
             made.__dict__[name] = value
         made.batch_shape = Size(batch_shape)
         return made

@@ -24,6 +24,7 @@ from gt.distributions.continuous import (
 )  # fmt: skip
 from gt.distributions.discrete import Bernoulli, Binomial, Categorical, Geometric, OneHotCategorical, Poisson
 from gt.distributions.joint import Dirichlet, Independent, MultivariateNormal
+from gt.nn.functional import softplus
 
 Formula = Callable[[Any, Any], Any]
 
@@ -128,7 +129,7 @@ def _beta(p: Any, q: Any) -> Any:
 
 @register_kl(Bernoulli, Bernoulli)
 def _bernoulli(p: Any, q: Any) -> Any:
-    return -p.entropy() - p.probs * q.logits + (q.logits.clamp(min=0) + (-q.logits.abs()).exp().log1p())
+    return -p.entropy() - p.probs * q.logits + softplus(q.logits)
 
 
 @register_kl(Binomial, Binomial)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gt.client.functions import elementwise as ew
-from gt.client.functions.linalg.factoring import cholesky
-from gt.client.functions.linalg.solving import solve_triangular
+from gt.client.functions.linalg.solving import linalg_cholesky, solve_triangular
 from gt.client.functions.randoms import randn
 from gt.distributions.continuous import LOG_2PI, gamma
 from gt.distributions.distribution import Distribution, tensors
@@ -57,9 +56,9 @@ class MultivariateNormal(Distribution):
                 "MultivariateNormal: give exactly one of covariance_matrix, precision_matrix and scale_tril"
             )
         if covariance_matrix is not None:
-            lower = cholesky(covariance_matrix)
+            lower = linalg_cholesky(covariance_matrix)
         elif precision_matrix is not None:
-            lower = cholesky(precision_matrix.inverse())
+            lower = linalg_cholesky(precision_matrix.inverse())
         else:
             lower = scale_tril
         n = loc.shape[-1]

@@ -28,19 +28,18 @@ channels_last, channels_last_3d = "gt.channels_last", "gt.channels_last_3d"
 strided = "gt.strided"
 
 #: Modules of gt that are imported when they are first used: `import gt` stays fast.
-NAMESPACES = frozenset({"testing"})
+NAMESPACES = frozenset({
+    "_dynamo", "accelerator", "compiler", "distributed", "distributions", "fx", "jit", "profiler", "serialization",
+    "testing", "version",
+})  # fmt: skip
 
 #: Names of torch that GT does not have, and what to use instead.
 ABSENT = {
     "as_strided": "GT tensors have no strides; use unfold, views and indexing",
-    "distributed": "one process uses all workers of a server; see `gt serve`, gt.mesh and gt.shard",
-    "distributions": "use gt.randn, gt.multinomial, gt.log_softmax and similar functions",
     "export": "save the parameters with gt.save(model.state_dict(), file)",
     "hub": "load the weights as NumPy arrays or torch tensors; load_state_dict accepts both",
-    "jit": "GT compiles frequently run programs itself; @gt.function replays a step without running its Python code",
     "multiprocessing": "threads can share tensors; other processes open their own session with gt.connect",
     "onnx": "save the parameters with gt.save(model.state_dict(), file)",
-    "profiler": "gt.debug.get_worker_stats() reports the time of each op",
     "sparse_coo_tensor": "GT tensors are dense; index_add and scatter_add sum by index",
     "vmap": "use an explicit batch dimension; gt.func.jacrev and gt.func.hessian compute derivatives",
 }
