@@ -67,6 +67,7 @@ from gt.nn.functional.toplevel import *
 from gt.ops import TABLE as _TABLE
 
 __version__ = "0.1.0"
+_assert = _switches._assert
 
 bool = _bool
 float, double, half, long, int = float32, float64, float16, int64, int32

@@ -129,6 +129,7 @@ def test_transport_knows_no_part() -> None:
 def test_engines_are_imported_where_they_run() -> None:
     """torch and jax: only where a worker's engines are; no kernel imports a library."""
     users = {line.split(" -> ")[0] for line in reaches("gt", "torch", "jax")}
+    users -= {"gt.utils.data"}  # torch's own data loader, for those who have it
     users -= {"gt.client.compat.interop"}  # x.torch(): whoever asks for torch's tensors has it
     assert all(within(user, "gt.worker.engines") for user in users), users
     assert "gt.worker.engines.torch" in users
@@ -144,7 +145,7 @@ def test_the_core_is_light() -> None:
             foreign -= {"pytest"}  # imported by those who use its fixtures
         if name == "gt.client.session.signals":
             foreign -= {"yaml"}  # optional: imported where a YAML file is read
-        if not within(name, "gt.worker.engines", "gt.client.compat.interop"):
+        if not within(name, "gt.worker.engines", "gt.client.compat.interop", "gt.utils.data"):
             assert foreign == set(), name
 
 

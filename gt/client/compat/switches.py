@@ -44,6 +44,12 @@ ABSENT = {
     "vmap": "use an explicit batch dimension; gt.func.jacrev and gt.func.hessian compute derivatives",
 }
 
+
+def _assert(condition: Any, message: str) -> None:
+    """Raise AssertionError with the message unless the condition holds."""
+    assert condition, message
+
+
 _set: dict[str, Any] = {"deterministic": False, "warn": False, "threads": 0}
 
 
