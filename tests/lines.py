@@ -13,12 +13,13 @@ NAMESPACES = (
     "gt/_dynamo.py", "gt/accelerator.py", "gt/compiler.py", "gt/cuda/", "gt/distributed.py", "gt/fx.py", "gt/jit.py",
     "gt/profiler.py", "gt/serialization.py", "gt/utils/", "gt/version.py",
 )  # fmt: skip
-#: What a reader of the core may skip: the function library, the ops themselves, modules and optimizers.
+#: What a reader of the core may skip: the function library, the ops themselves, modules and optimizers, the solver.
 LIBRARY = (
     "gt/client/functions/",
     "gt/ops/families/",
     "gt/nn/",
     "gt/optim/",
+    "gt/solver/",
     "gt/testing/",
     "gt/distributions/",
     *NAMESPACES,

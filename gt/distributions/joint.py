@@ -105,7 +105,7 @@ class Independent(Distribution):
         shape = base_distribution.batch_shape + base_distribution.event_shape
         super().__init__(shape[:keep], shape[keep:])
 
-    has_rsample = property(lambda self: self.base_dist.has_rsample)  # type: ignore[assignment]
+    has_rsample = property(lambda self: self.base_dist.has_rsample)
     mean = property(lambda self: self.base_dist.mean)
     mode = property(lambda self: self.base_dist.mode)
     variance = property(lambda self: self.base_dist.variance)

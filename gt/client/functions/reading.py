@@ -38,7 +38,7 @@ def _fetch(self: Tensor) -> np.ndarray[Any, Any]:
 def _data(rec: Recorder, t: Tensor, index: bool = False) -> np.ndarray[Any, Any]:
     """The data of a tensor, for reading: computed here from what is known, or fetched. `index`: see `_computed`."""
     v = t._v or t._read()
-    if v.host is not None or _computed(rec, v, index):
+    if v.host is not None or rec.session.on_paper or _computed(rec, v, index):
         return rec.session.fetch(v)
     alias = t._x
     if alias is None or alias.base is None or not hosted.small_view(alias.base._spec, v.spec, alias.kind, alias.args):
