@@ -20,6 +20,7 @@ import gt
 from gt import config, nn, optim
 from gt.client.compat import arguments
 from gt.nn import functional
+from gt.ops.record import TABLE, attributes
 from tests.lines import core
 
 from . import packages
@@ -245,6 +246,16 @@ def test_the_law_of_the_engine_room_is_not_blind(form: str, line: str) -> None:
 # --- ops and workers -------------------------------------------------------------------------------------------------
 
 
+def test_kinds_are_named_after_ops() -> None:
+    """They are looked up when they are first used, so a wrong name must not wait for that."""
+    users = [TEXTS[name] for name, modules in IMPORTS.items() if "gt.client.programs.kinds" in modules]
+    used = {name for text in users for name in re.findall(r"\bkinds\.(\w+)", text)}
+    assert len(used) > 100
+    for name in used:
+        assert name in TABLE, name
+        attributes(TABLE[name])
+
+
 def test_what_an_op_is_knows_no_op() -> None:
     core = "record rules sharding shard trace operators check evaluate engines".split()
     assert [line for part in core for line in reaches(f"gt.ops.{part}", "gt.ops.families")] == []
@@ -377,8 +388,8 @@ def test_names_are_torchs() -> None:
     torch = pytest.importorskip("torch")
     own = {
         "DType", "GTError", "Parameter", "checkpoint", "checkpoint_sequential", "connect", "cross_entropy_loss",
-        "disconnect", "from_torch", "function", "gpu_workers", "grad", "mesh", "on_paper", "replicate", "shard", "shard_",
-        "torch_op", "use_plan", "visualize_layout",
+        "disconnect", "from_torch", "function", "gpu_workers", "grad", "mesh", "on_paper", "replicate", "shard",
+        "shard_", "torch_op", "use_plan", "visualize_layout",
     }  # fmt: skip
     tensors = {"repeat"}  # methods in torch, functions as well here
     for module, theirs in ((gt, torch), (functional, torch.nn.functional), (nn, torch.nn), (optim, torch.optim)):

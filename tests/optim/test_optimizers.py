@@ -13,6 +13,8 @@ import torch
 
 import gt
 from gt.client.session.session import Session
+from gt.ops.families import descent, update
+from gt.ops.record import Op
 
 Make = Callable[[Any, Any], Any]
 
@@ -153,19 +155,10 @@ def test_one_instruction_per_parameter(name: str, settings: dict[str, Any], sess
     for _ in range(3):
         task.step(opt)
     task.params[0].detach().numpy()
-    from gt.optim import adam, rprop, sgd, squares
-
-    ops = {k.op.name for m in (adam, rprop, sgd, squares) for k in _kinds(vars(m))}
+    ops = {op.name for family in (update, descent) for op in vars(family).values() if isinstance(op, Op)}
     programs = [v.program for v in session.variants.values() if any(i.op in ops for i in v.program.code)]
     assert programs
     assert all(sum(i.op in ops for i in p.code) == len(START) for p in programs)
-
-
-def _kinds(names: dict[str, Any]) -> list[Any]:
-    from gt.client.programs.tree import Kind
-
-    found = [v for v in names.values() if isinstance(v, Kind)]
-    return found + [k for v in names.values() if isinstance(v, dict) for k in v.values() if isinstance(k, Kind)]
 
 
 @pytest.mark.parametrize(("name", "settings"), FIRST)
