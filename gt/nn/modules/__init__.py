@@ -20,14 +20,14 @@ from gt.nn import (
     shaping,
     transformer,
 )  # fmt: skip
-from gt.nn.modules import utils as utils
+from gt.nn.modules import sizes
 
 #: torch's file -> GT's.
 _FILES = {
     "activation": activation, "batchnorm": norm, "container": containers, "conv": conv, "distance": layers,
     "dropout": dropout, "flatten": shaping, "fold": shaping, "instancenorm": norm, "linear": layers, "loss": losses,
     "module": module, "normalization": norm, "padding": shaping, "pixelshuffle": shaping, "pooling": pooling,
-    "rnn": recurrent, "sparse": layers, "transformer": transformer, "upsampling": shaping,
+    "rnn": recurrent, "sparse": layers, "transformer": transformer, "upsampling": shaping, "utils": sizes,
 }  # fmt: skip
 for _name, _file in _FILES.items():
     sys.modules[f"{__name__}.{_name}"] = globals()[_name] = _file
