@@ -30,7 +30,7 @@ def test_every_function_takes_out_none() -> None:
             plain = function(gt.eye(2) + 1)
         except (TypeError, ValueError, RuntimeError, IndexError):
             continue  # it needs other arguments
-        if isinstance(plain, gt.Tensor) and not name.startswith(("rand", "empty")):
+        if isinstance(plain, gt.Tensor) and not name.startswith(("rand", "empty", "normal", "poisson", "bernoulli")):
             np.testing.assert_array_equal(function(gt.eye(2) + 1, out=None).numpy(), plain.numpy())
             out = gt.empty(0, dtype=plain.dtype)
             assert function(gt.eye(2) + 1, out=out) is out, name
