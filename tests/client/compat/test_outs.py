@@ -36,7 +36,7 @@ def test_every_function_takes_out_none() -> None:
             assert function(gt.eye(2) + 1, out=out) is out, name
             np.testing.assert_array_equal(out.numpy(), plain.numpy())
             tried += 1
-    assert tried > 80
+    assert tried > 55  # or the loop above has found nothing to try
 
 
 def test_out_is_written() -> None:
