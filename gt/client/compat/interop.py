@@ -67,6 +67,19 @@ def torch(self: Tensor) -> Any:
     return torch.from_numpy(data)
 
 
+def torch_function(cls: Any, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+    """What torch calls when one of its functions or methods meets a GT tensor, or a GT device: the function of the same
+    name, on GT tensors. `batch.to(device)`, `target.view_as(prediction)` and `batch * weight` work with torch batches.
+    """
+    name = func.__name__
+    moved = [from_torch(a) if is_torch(a) else a for a in args]
+    options = {k: from_torch(v) if is_torch(v) else v for k, v in (kwargs or {}).items()}
+    method = getattr(Tensor, name, None)
+    if method is None or not moved or not isinstance(moved[0], Tensor):
+        raise DTypeError(f"torch.{name} cannot be used with GT tensors; use gt.{name}, or x.torch()")
+    return method(*moved, **options)
+
+
 def __dlpack__(self: Tensor, **kwargs: Any) -> Any:
     """A DLPack capsule with the data, in host memory. Waits for the value."""
     if self.dtype.name == "bfloat16":

@@ -28,11 +28,12 @@ class Value(msgspec.Struct, eq=False, gc=False):
     is ever part of is with its pending program, which drops its values when it ends.
     """
 
-    owner: Pending | None  #: The pending program that will make it; None once it has an id.
+    owner: Pending | None  #: The pending program that will make it; None once it has an id, or the host knows it.
     num: int  #: Its number among the results of that program.
     spec: Spec
     handle: RemoteId | None = None
     replaces: int | None = None  #: The input of its program that it was written over.
+    host: Any = None  #: Its data as an array that nobody changes, where the host knows it: see hosted.py.
     copied: bool = False  #: Tensors that do not share memory have had it; see views/aliases.py.
 
 
@@ -259,7 +260,7 @@ ALONE = _alone()
 
 def program_of(p: Pending, end: Node, tree: Tree) -> tuple[Variant, set[int]] | None:
     """The program to call, and the results that are alive now. None if none is."""
-    live = [v.num for v in p.values if getrefcount(v) > ALONE]
+    live = [v.num for v in p.values if getrefcount(v) > ALONE and v.owner is p]  # not what the host has computed
     if not live:
         return None
     dead = frozenset(alone(p.inputs))

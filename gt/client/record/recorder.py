@@ -46,19 +46,23 @@ from gt.client.programs.pending import (
     too_long,
 )
 from gt.client.programs.pullback import pullback
-from gt.client.programs.tree import Kind, Node, end_of_period, find_period, kind_of
+from gt.client.programs.tree import Kind, Kinds, Node, end_of_period, find_period, kind_of
 from gt.client.record.contexts import NanWatch, Pinning, Policy, SeedTape, Tracing, policy
 from gt.client.record.joining import Joining
 from gt.client.session.connecting import current
 from gt.client.session.session import Session
 from gt.client.tensor import Edge, GradNode, Tensor
 from gt.errors import DTypeError
+from gt.ops import TABLE
 from gt.ops.record import Op
 
 CAP = 4_000  #: Instructions after which a program ends if it is a loop that goes on and on: see `_end_at_cap`.
 LONGEST = 50_000  #: Instructions after which a program ends in any case.
 TRACE_CAP = 50_000  #: The same for a traced function.
 HELD_NBYTES = 64 << 20  #: A program ends when it alone holds inputs of more bytes than this.
+
+
+_DATA = Kinds(TABLE["data"], "shape", "dtype")
 
 
 class Recorder:
@@ -142,8 +146,21 @@ class Recorder:
             if owner.rec.session is not self.session:
                 raise self.session.foreign(owner.rec.session.dead)
             self.session.settle(owner)
+        elif owner is None and v.handle is None and v.host is not None:
+            self._bring_data(v)
         elif owner is None and v.handle is not None and v.handle.dead is not self.session.dead:
             raise self.session.foreign(v.handle.dead)
+
+    def _bring_data(self, v: Value) -> None:
+        """The host has computed an operand (programs/hosted.py): make it a result of the pending program."""
+        if self.trace is not None:
+            self.session.restore(v)  # an input: a replay may meet another value there
+            return
+        _, _, (made,) = record(self, _DATA[v.spec.shape, v.spec.dtype.name], (v.host.tobytes(),))
+        p = made.owner
+        assert p is not None
+        p.values[made.num] = v
+        v.owner, v.num = p, made.num
 
     def _end_at_cap(self, p: Pending) -> bool:
         """Settle the program if it has become too long; returns whether it was.
