@@ -157,6 +157,8 @@ def test_the_core_is_light() -> None:
             foreign -= {"yaml"}  # optional: imported where a YAML file is read
         if name == "gt.solver.search":
             foreign -= {"highspy"}  # optional: without it plans come from propagation
+        if name == "gt.solver.pictures":
+            foreign -= {"cairosvg"}  # optional: pictures as PNG
         if not within(name, "gt.worker.engines", "gt.client.compat.interop", "gt.utils.data"):
             assert foreign == set(), name
 
