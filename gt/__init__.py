@@ -9,6 +9,7 @@ tensor([[2., 2., 2.],
 """
 
 from gt import amp, autograd, backends, cuda, fft, func, linalg, nn, optim, random, signal, special, utils
+from gt.adoption import adopt as adopt
 from gt.client import debug, methods as _methods
 from gt.client.compat import arguments as _arguments, fallback as _fallback, switches as _switches
 from gt.client.compat.autocast import *
