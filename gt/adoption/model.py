@@ -24,6 +24,7 @@ from gt.adoption.tensor import ADOPTED, convert, native, wrap
 from gt.client.compat.arguments import shown
 from gt.client.functions.save import load
 from gt.client.record.recorder import recorder
+from gt.client.replay import traced
 from gt.client.tensor import Parameter, Tensor
 from gt.errors import AutogradError, DTypeError, StateError
 
@@ -54,6 +55,7 @@ def _prepare() -> None:
     """Once per process, when torch is first met."""
     autograd.install()
     register_optimizer_step_post_hook(_stepped)
+    traced.UPLOAD.append(lambda x: wrap(native(x)))
 
 
 def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:

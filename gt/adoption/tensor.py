@@ -17,11 +17,10 @@ import torch
 
 from gt import dtypes
 from gt.client.compat.arguments import shown
-from gt.client.compat.interop import from_torch
-from gt.client.record.recorder import recorder
+from gt.client.compat.interop import from_torch, operand
 from gt.client.tensor import Tensor
 from gt.client.views.aliases import root_cell
-from gt.errors import AutogradError, DTypeError
+from gt.errors import DTypeError
 
 #: torch's dtypes by those of GT, and the other way round.
 TORCHS: dict[Any, torch.dtype] = {d: getattr(torch, d.name) for d in dtypes.ALL}
@@ -186,6 +185,7 @@ class Computed(Adopted):
     __slots__ = ("_gt",)
 
 
+Adopted._wrap = staticmethod(lambda tensor: wrap(tensor))
 ADOPTED = frozenset([Adopted, Computed])
 
 
@@ -222,12 +222,5 @@ def native(x: Any) -> Tensor:
     if isinstance(x, Tensor):
         return x
     if isinstance(x, torch.Tensor):
-        if x.requires_grad and recorder().grad and torch.is_grad_enabled():
-            raise AutogradError(
-                f"a torch {'Parameter' if isinstance(x, torch.nn.Parameter) else 'tensor'} of shape {tuple(x.shape)} "
-                "requires grad and was not adopted, so it would be a constant and never train; adopt it, or the "
-                "module that holds it, with gt.adopt(...), or pass x.detach()"
-            )
-        return from_torch(x)
+        return operand("torch", x) if x.requires_grad and torch.is_grad_enabled() else from_torch(x)
     raise DTypeError(f"expected a tensor, got {shown(x)}")
-

@@ -19,7 +19,7 @@ from gt.client.mesh import sharding
 from gt.client.programs.tree import Kinds
 from gt.client.record import recorder as recording
 from gt.client.record.recorder import apply
-from gt.client.tensor import Tensor, default_dtype
+from gt.client.tensor import Tensor, default_dtype, own
 from gt.dtypes import DType
 from gt.errors import ArgumentError, DTypeError
 from gt.ops import TABLE
@@ -67,6 +67,7 @@ def tensor(data: Any, *, dtype: Any = None, requires_grad: bool = False, **where
     layout = worker_layout(where)
     where.pop("layout", None)
     ignored("tensor", where)
+    data = own(data)
     if hasattr(data, "_v"):
         t = data.detach().clone()
         t = t if dtype is None else ew.cast(t, dtype)
@@ -76,6 +77,7 @@ def tensor(data: Any, *, dtype: Any = None, requires_grad: bool = False, **where
 
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """Convert data to a tensor; a tensor is returned as it is."""
+    data = own(data)
     if hasattr(data, "_v"):
         return data if dtype is None else ew.cast(data, dtype)
     return tensor(data, dtype=dtype)

@@ -21,6 +21,7 @@ from gt.client.record.recorder import apply, recorder
 from gt.client.session.meshes import SessionMesh
 from gt.client.session.placing import layout_alone, set_mesh
 from gt.client.session.signals import axes_of
+from gt.client.tensor import own
 from gt.client.views import aliases as views
 from gt.client.views.aliases import pinned
 from gt.errors import ArgumentError, DTypeError
@@ -108,6 +109,7 @@ def shard(tensor: Any, layout: Any, mesh: Any = None) -> Any:
     >>> import gt
     >>> rows = gt.shard(gt.ones(100, 8), {0: "x"})  # needs a mesh with an axis x; has no effect on one worker
     """
+    tensor = own(tensor)
     return pinned(tensor, layout_text("shard", tensor.shape, layout, mesh))
 
 
@@ -127,7 +129,8 @@ def shard_(x: Any, layout: Any, mesh: Any = None) -> Any:
     >>> model = gt.nn.Sequential(gt.nn.Linear(8, 32), gt.nn.ReLU(), gt.nn.Linear(32, 8))
     >>> model = gt.shard_(model, {"0.*": {0: "x"}, "2.weight": {1: "x"}})
     """
-    if hasattr(x, "_v"):
+    if hasattr(own(x), "_v"):
+        x = own(x)
         set_layout(x, layout_text("shard_", x.shape, layout, mesh))
         return x
     if not hasattr(x, "named_parameters"):
@@ -137,7 +140,7 @@ def shard_(x: Any, layout: Any, mesh: Any = None) -> Any:
             f"shard_: for a module, layout must map names to layouts, like {{'*.weight': {{0: 'x'}}}}, "
             f"got {shown(layout)}"
         )
-    named = {**dict(x.named_buffers()), **dict(x.named_parameters())}
+    named = {name: own(t) for name, t in (*x.named_buffers(), *x.named_parameters())}
     wanted = {name: next((p for p in layout if fnmatch.fnmatchcase(name, p)), None) for name in named}
     idle = [p for p in layout if not any(fnmatch.fnmatchcase(name, p) for name in named)]
     if idle:
@@ -165,7 +168,7 @@ def filled_like(t: Any, value: float) -> Any:
 
 def layout_of(tensor: Any) -> Layout:
     """The layout of a tensor. Waits until the planner has chosen it; with one worker it is known at once."""
-    rec = recorder()
+    tensor, rec = own(tensor), recorder()
     session = rec.session
     if not session.meshes.by_name:
         return layout_alone(session)
@@ -181,7 +184,7 @@ def visualize_layout(tensor: Any) -> None:
     >>> gt.visualize_layout(gt.ones(4, 6))
     f32[4,6], whole on worker 1
     """
-    print(drawing(layout_of(tensor), tensor._spec))
+    print(drawing(layout_of(tensor), own(tensor)._spec))
 
 
 PROPERTIES = {"layout": property(layout_of, doc="The layout over the session's workers, such as [100@x .].")}
