@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._library import custom_ops
 from torch.utils import _pytree as pytree
 
 import gt
@@ -121,7 +122,7 @@ def adapted(function: Call) -> Call:
         else:
             made = function(*given, **kwargs)
         if type(made) is Tensor:
-            if made is given[0] and type(args[0]) in ADOPTED:
+            if given and made is given[0] and type(args[0]) in ADOPTED:
                 return args[0]
             t = _new(Computed)
             t._gt = made
@@ -176,8 +177,11 @@ def _search(func: Any) -> Call:
         attribute = func.__self__.__name__
         return lambda self, value: setattr(self, attribute, value)
     module = getattr(func, "__module__", None)
+    written = custom_ops.OPDEFS.get(getattr(func, "_qualified_op_name", ""))
+    if written is not None:
+        return written._init_fn  # an operator that is defined in Python; GT differentiates what it calls
     if hasattr(func, "__objclass__") or getattr(func, "__qualname__", "").startswith("Tensor."):
-        found = _method(name)
+        found = _method(name) or SPECIAL.get(name)
         if found is not None:
             return found
     else:
@@ -291,7 +295,31 @@ def _assert_async(condition: Any, message: Any = "") -> None:
     """A check on the device; there is nothing to wait for here."""
 
 
+def _slice_of(x: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
+    """torch.ops.aten.slice"""
+    return x[(slice(None),) * (dim % x.ndim) + (slice(start, end, step),)]
+
+
+def _as_strided(x: Any, size: Any, stride: Any, storage_offset: int | None = None) -> Any:
+    if not x.is_contiguous():
+        raise ArgumentError("as_strided: expected a contiguous tensor; call contiguous() first")
+    return gt.torch_op("as_strided_copy", x, list(size), list(stride), storage_offset or 0)
+
+
+def _weight_norm(v: Any, g: Any, dim: int = 0) -> Any:
+    others = [d for d in range(v.ndim) if d != dim % v.ndim or dim == -1]
+    return v * (g / gt.linalg.vector_norm(v, 2, others, keepdim=True))
+
+
+def _grouped_mm(mat_a: Any, mat_b: Any, *, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
+    return gt.torch_op("nn.functional.grouped_mm", mat_a, mat_b, offs=offs, bias=bias, out_dtype=out_dtype)
+
+
 SPECIAL: dict[str, Call] = {
+    "_grouped_mm": adapted(_grouped_mm),
+    "_weight_norm": adapted(_weight_norm),
+    "as_strided": adapted(_as_strided),
+    "slice": adapted(_slice_of),
     "backward": _backward,
     "grad": _grad,
     "_assert": _assert,

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import compiler
 from torch.overrides import TorchFunctionMode
 
 from gt.client.compat.autocast import autocast
@@ -74,10 +75,14 @@ def entered(function: Callable[..., Any]) -> Callable[..., Any]:
         if inside.active:
             return function(*args, **kwargs)
         inside.active = True
+        # Models ask this before they look at values to choose a faster path, as transformers does for masks. What is
+        # recorded should not wait, and is compiled later.
+        before, compiler._is_compiling_flag = compiler._is_compiling_flag, True
         try:
             with Inside():
                 return function(*args, **kwargs)
         finally:
+            compiler._is_compiling_flag = before
             inside.active = False
 
     return run
