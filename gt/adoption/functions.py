@@ -14,6 +14,7 @@ adopted tensors. A tensor that the function returns as it was given (`x.add_(y)`
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
@@ -366,8 +367,16 @@ def _inside(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
                 return found(*args, **kwargs)
         return found(*args, **kwargs)
     if getattr(func, "__name__", "") in FACTORIES and not hasattr(func, "__objclass__"):
-        return call(func, args, kwargs)
+        if kwargs.get("generator") is not None:
+            return wrap(native(func(*args, **kwargs)))  # the user's own sequence of random numbers
+        if not _in_optimizer():
+            return call(func, args, kwargs)
     return func(*args, **kwargs)
+
+
+def _in_optimizer() -> bool:
+    """Whether one of torch's optimizers makes a tensor: the numbers that it counts steps with stay on the host."""
+    return str(sys._getframe(3).f_globals.get("__name__", "")).startswith("torch.optim")
 
 
 def _has_adopted(xs: Any) -> bool:

@@ -31,7 +31,7 @@ from gt.errors import AutogradError, DTypeError, StateError
 
 def adopt(model: Any, weights: Any = None) -> Any:
     """See `gt.adopt`."""
-    _prepare()
+    prepare()
     if isinstance(model, (torch.Tensor, Tensor)):
         return _tensor(model)
     if not isinstance(model, torch.nn.Module):
@@ -51,7 +51,7 @@ def adopt(model: Any, weights: Any = None) -> Any:
 
 
 @functools.cache
-def _prepare() -> None:
+def prepare() -> None:
     """Once per process, when torch is first met."""
     autograd.install()
     register_optimizer_step_post_hook(_stepped)
