@@ -317,6 +317,9 @@ def _grouped_mm(mat_a: Any, mat_b: Any, *, offs: Any = None, bias: Any = None, o
 
 
 SPECIAL: dict[str, Call] = {
+    "_has_compatible_shallow_copy_type": lambda x, y: type(x) in ADOPTED and type(y) in ADOPTED,
+    "_is_all_true": adapted(lambda x: x.all()),
+    "_is_any_true": adapted(lambda x: x.any()),
     "_grouped_mm": adapted(_grouped_mm),
     "_weight_norm": adapted(_weight_norm),
     "as_strided": adapted(_as_strided),
