@@ -171,7 +171,9 @@ def checkpoint(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
 def _watching(before: Callable[..., Any]) -> Callable[..., Any]:
     """What torch.utils.checkpoint runs around a function with use_reentrant=False."""
 
-    def generator(fn: Any, preserve: Any, contexts: Any, check: Any, debug: Any, early: Any, *args: Any, **kwargs: Any) -> Any:
+    def generator(
+        fn: Any, preserve: Any, contexts: Any, check: Any, debug: Any, early: Any, *args: Any, **kwargs: Any
+    ) -> Any:
         if not _concerns([*args, *kwargs.values()]) or not (torch.is_grad_enabled() and recorder().grad):
             yield from before(fn, preserve, contexts, check, debug, early, *args, **kwargs)
             return
@@ -189,6 +191,7 @@ def install() -> None:
     before = FunctionType(apply.__code__, apply.__globals__, "apply", apply.__defaults__, apply.__closure__)
     apply.__globals__.update(_gt_concerns=_concerns, _gt_apply=_apply, _gt_before=before)
     # The code and not the attribute: `f = MyFunction.apply`, bound when a module was imported, must see it.
-    apply.__code__ = _Carrier.apply.__func__.__code__
+    carrier: Any = _Carrier.apply
+    apply.__code__ = carrier.__func__.__code__
     names = vars(torch.utils.checkpoint)
     names["_checkpoint_without_reentrant_generator"] = _watching(names["_checkpoint_without_reentrant_generator"])

@@ -26,7 +26,7 @@ from torch.utils import _pytree as pytree
 
 import gt
 from gt.adoption.modes import FACTORIES, Inside, any_autocast, grad_enabled, mirrored, route
-from gt.adoption.recurrent import pack, pad, recurrent
+from gt.adoption.recurrent import is_packed, pack, pad, recurrent
 from gt.adoption.tensor import ADOPTED, OURS, TORCHS, Adopted, Computed, native, wrap
 from gt.client.compat.fallback import find
 from gt.client.compat.switches import channels_last, channels_last_3d, contiguous_format, preserve_format
@@ -316,6 +316,30 @@ def _grouped_mm(mat_a: Any, mat_b: Any, *, offs: Any = None, bias: Any = None, o
     return gt.torch_op("nn.functional.grouped_mm", mat_a, mat_b, offs=offs, bias=bias, out_dtype=out_dtype)
 
 
+# Lengths and batch sizes of packed sequences are tensors of the host, as in torch: they decide what is recorded.
+
+
+def _recurrent(mode: str) -> Call:
+    run = adapted(recurrent(mode))
+
+    def call(x: Any, second: Any, third: Any, fourth: Any, *settings: Any) -> Any:
+        return run(x, tuple(second.tolist()) if is_packed(fourth) else second, third, fourth, *settings)
+
+    return call
+
+
+def _pack(input: Any, lengths: Any, batch_first: bool) -> Any:
+    counts = np.array(lengths.tolist())
+    steps = (counts > np.arange(counts.max())[:, None]).sum(1)
+    return adapted(pack)(input, counts.tolist(), batch_first), torch.tensor(steps)
+
+
+def _pad(data: Any, batch_sizes: Any, batch_first: bool, padding_value: float, total_length: int) -> Any:
+    steps = np.array(batch_sizes.tolist())
+    lengths = (steps > np.arange(steps[0])[:, None]).sum(1)
+    return adapted(pad)(data, steps.tolist(), batch_first, padding_value, total_length), torch.tensor(lengths)
+
+
 SPECIAL: dict[str, Call] = {
     "_has_compatible_shallow_copy_type": lambda x, y: type(x) in ADOPTED and type(y) in ADOPTED,
     "_is_all_true": adapted(lambda x: x.all()),
@@ -328,12 +352,12 @@ SPECIAL: dict[str, Call] = {
     "grad": _grad,
     "_assert": _assert,
     "_assert_async": _assert_async,
-    "lstm": adapted(recurrent("LSTM")),
-    "gru": adapted(recurrent("GRU")),
-    "rnn_tanh": adapted(recurrent("RNN_TANH")),
-    "rnn_relu": adapted(recurrent("RNN_RELU")),
-    "_pack_padded_sequence": adapted(pack),
-    "_pad_packed_sequence": adapted(pad),
+    "lstm": _recurrent("LSTM"),
+    "gru": _recurrent("GRU"),
+    "rnn_tanh": _recurrent("RNN_TANH"),
+    "rnn_relu": _recurrent("RNN_RELU"),
+    "_pack_padded_sequence": _pack,
+    "_pad_packed_sequence": _pad,
 }
 
 
@@ -372,14 +396,26 @@ def _inside(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if getattr(func, "__name__", "") in FACTORIES and not hasattr(func, "__objclass__"):
         if kwargs.get("generator") is not None:
             return wrap(native(func(*args, **kwargs)))  # the user's own sequence of random numbers
-        if not _in_optimizer():
-            return call(func, args, kwargs)
+        if not _for_host():
+            return call(func, args if func.__name__ in _FROM_DATA else tuple(map(_size, args)), kwargs)
     return func(*args, **kwargs)
 
 
-def _in_optimizer() -> bool:
-    """Whether one of torch's optimizers makes a tensor: the numbers that it counts steps with stay on the host."""
-    return str(sys._getframe(3).f_globals.get("__name__", "")).startswith("torch.optim")
+#: Factories whose argument is the data itself.
+_FROM_DATA = {"as_tensor", "asarray", "from_numpy", "tensor"}
+
+
+def _size(x: Any) -> Any:
+    """A size that is a tensor of the host, as a number."""
+    if isinstance(x, (list, tuple)):
+        return [_size(y) for y in x]
+    return x.item() if isinstance(x, torch.Tensor) else x
+
+
+def _for_host() -> bool:
+    """Whether code of torch's makes a tensor that decides what is recorded: an optimizer's count of steps, the lengths
+    of packed sequences. It stays on the host."""
+    return str(sys._getframe(3).f_globals.get("__name__", "")).startswith(("torch.optim", "torch.nn.utils.rnn"))
 
 
 def _has_adopted(xs: Any) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gt.client.tensor import Tensor
 from gt.nn.recurrent import RNNBase
 from gt.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
@@ -25,30 +24,33 @@ def _layers(mode: str, weights: Any, biases: bool, layers: int, dropout: float, 
 
 
 def recurrent(mode: str) -> Callable[..., Any]:
-    """torch.lstm, torch.gru, torch.rnn_tanh or torch.rnn_relu."""
+    """torch.lstm, torch.gru, torch.rnn_tanh or torch.rnn_relu, on tensors of GT. The batch sizes of a packed sequence
+    are ints."""
 
     def run(x: Any, second: Any, third: Any, fourth: Any, *settings: Any) -> Any:
-        packed = isinstance(second, Tensor) and isinstance(fourth, (list, tuple))  # (data, sizes, state, weights, ...)
+        packed = is_packed(fourth)  # (data, sizes, state, weights, ...), else (input, state, weights, biases, ...)
         sizes, state, weights = (second, third, fourth) if packed else (None, second, third)
         biases, layers, dropout, train, both, *first = settings if packed else (fourth, *settings)
         rnn = _layers(mode, weights, biases, layers, dropout, train, both)
         batch_first = bool(first and first[0])
         states = tuple(state) if mode == "LSTM" else (state,)
-        y, last = rnn._run(
-            x.transpose(0, 1) if batch_first else x, states, None if sizes is None else tuple(sizes.tolist())
-        )
+        y, last = rnn._run(x.transpose(0, 1) if batch_first else x, states, sizes)
         return (y.transpose(0, 1) if batch_first else y, *last)
 
     return run
 
 
-def pack(input: Any, lengths: Any, batch_first: bool) -> Any:
-    """torch._pack_padded_sequence: the data and the batch sizes."""
-    packed = pack_padded_sequence(input, lengths, batch_first)
-    return packed.data, packed.batch_sizes
+def is_packed(fourth: Any) -> bool:
+    """Whether the arguments of such a function, of which this is the fourth, are those for a packed sequence."""
+    return isinstance(fourth, (list, tuple))
 
 
-def pad(data: Any, batch_sizes: Any, batch_first: bool, padding_value: float, total_length: int) -> Any:
-    """torch._pad_packed_sequence: the padded tensor and the lengths."""
-    packed = PackedSequence(data, batch_sizes)
-    return pad_packed_sequence(packed, batch_first, padding_value, total_length if total_length > 0 else None)
+def pack(input: Any, lengths: list[int], batch_first: bool) -> Any:
+    """The data of a packed sequence."""
+    return pack_padded_sequence(input, lengths, batch_first).data
+
+
+def pad(data: Any, batch_sizes: list[int], batch_first: bool, padding_value: float, total_length: int) -> Any:
+    """A packed sequence as a padded tensor."""
+    packed = PackedSequence(data, batch_sizes)  # type: ignore[arg-type]  # ints of the host do as well
+    return pad_packed_sequence(packed, batch_first, padding_value, total_length if total_length > 0 else None)[0]

@@ -1,7 +1,7 @@
 """A torch script as it is: every tensor that the script creates is an adopted one.
 
-The script's `import torch` is torch, whose Python serves as it is: modules, optimizers, distributions, loaders. The mode
-of adopted models (modes.py) is on from the first line to the last, so that what torch would compute is recorded by GT. A
+The script's `import torch` is torch, whose Python serves as it is: modules, optimizers, distributions, loaders. The
+mode of adopted models (modes.py) is on from the first line to the last, so that GT records what torch would compute. A
 function that GT does not have raises when it is called, not when it is imported.
 
 Datasets stay on the host: items are made and collated by torch, in worker processes too, and a batch is uploaded when

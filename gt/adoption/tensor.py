@@ -1,6 +1,6 @@
 """The torch tensor that stands for a tensor of GT.
 
-Law 1: it owns no data. `_gt` is the tensor; all that torch's Python sees of it (shape, dtype, gradient, history) is read
+Law 1: it owns no data. `_gt` is the tensor; all that torch's Python sees of it (shape, dtype, gradient) is read
        from there. What torch's C++ sees is an empty tensor, and no kernel of torch is ever run on it.
 Law 2: methods are defined on the class, so that a call of one costs no dispatch of torch's; functions arrive in
        `__torch_function__`. Both end in functions.py.

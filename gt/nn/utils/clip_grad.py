@@ -52,7 +52,7 @@ def clip_grad_norm_(
     foreach: Any = None,
 ) -> Tensor:  # fmt: skip
     """Scale the gradients in place so that their total norm is at most max_norm; return the norm before."""
-    params = [parameters] if isinstance(own(parameters), Tensor) else list(parameters)
+    params: list[Any] = [parameters] if isinstance(own(parameters), Tensor) else [*parameters]
     total = get_total_norm(_grads(params), norm_type, error_if_nonfinite)
     clip_grads_with_norm_(params, max_norm, total)
     return total
