@@ -109,6 +109,8 @@ APART = {
     "gt.client.compat.switches",
     "gt.client.functions.save",
     "gt.client.mesh.sharding",
+    "gt.client.mesh.plans",
+    "gt.client.record.paper",
     "gt.client.replay.traced",
     "gt.client.session.connecting",
 }

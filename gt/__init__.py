@@ -54,7 +54,9 @@ from gt.client.functions.windows import (
 from gt.client.grad.backward import grad as grad
 from gt.client.grad.checkpoint import *
 from gt.client.grad.modes import *
+from gt.client.mesh.plans import *
 from gt.client.mesh.sharding import *
+from gt.client.record.paper import *
 from gt.client.replay.traced import *
 from gt.client.session.connecting import *
 from gt.client.tensor import Parameter as Parameter, Tensor as Tensor

@@ -39,6 +39,10 @@ class FunctionError(GTError, RuntimeError):
     """A `@gt.function` did something that cannot be replayed, such as reading a value."""
 
 
+class PaperError(GTError, RuntimeError):
+    """A value was read on paper (`gt.on_paper`), where tensors have no data."""
+
+
 class WorkerError(GTError, RuntimeError):
     """A call failed on a worker; the message carries the user's file and line."""
 

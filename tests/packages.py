@@ -132,6 +132,7 @@ BOXES = [
     Box("client/session", "the connection", 2, ("gt.client.session",)),
     Box("client/tensor", "what a tensor is", 1, ("gt.client.tensor",)),
     Box("client/programs", "tree, pending program", 1.5, ("gt.client.programs",)),
+    Box("solver", "the best layouts", 4, ("gt.solver",)),
     Box("cli", "commands", 5, ("gt.cli", "gt.server.__main__")),
     Box("server", "private servers", 4, ("gt.server",)),
     Box("dispatcher", "sessions and workers", 5, ("gt.dispatcher",)),

@@ -81,10 +81,12 @@ def test_the_law_sees_cycles() -> None:
     assert packages.reached(packages.graph(straight), ["gt.b"]) == {"gt.b", "gt.c"}
 
 
-ABOVE = ["gt.client", "gt.dispatcher", "gt.worker", "gt.transport", "gt.server", "gt.cli", "gt.nn", "gt.optim"]
+ABOVE = [
+    "gt.client", "gt.dispatcher", "gt.worker", "gt.transport", "gt.server", "gt.cli", "gt.nn", "gt.optim", "gt.solver",
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("part", ["gt.ops", "gt.program", "gt.layout", "gt.dtypes", "gt.errors"])
+@pytest.mark.parametrize("part", ["gt.ops", "gt.program", "gt.layout", "gt.dtypes", "gt.errors", "gt.chosen"])
 def test_the_core_knows_nobody_above_it(part: str) -> None:
     assert reaches(part, *ABOVE, "gt.config") == []
 
@@ -106,6 +108,13 @@ def test_client_dispatcher_and_worker_never_import_each_other(part: str) -> None
 def test_what_is_built_on_the_client_needs_the_client_alone() -> None:
     for part in ("gt.nn", "gt.optim"):
         assert reaches(part, "gt.dispatcher", "gt.worker", "gt.transport", "gt.server", "gt.cli") == []
+
+
+def test_the_solver_stands_above_client_and_dispatcher() -> None:
+    """It uses both. Neither of them, nor anything else that runs on a cluster, knows it."""
+    for part in ("gt.client", "gt.dispatcher", "gt.worker", "gt.transport", "gt.server", "gt.nn", "gt.optim"):
+        assert reaches(part, "gt.solver") == []
+    assert reaches("gt.solver", "gt.worker", "gt.server", "gt.cli") == []
 
 
 @pytest.mark.parametrize("part", ["functions", "compat", "mesh"])
@@ -152,6 +161,8 @@ def test_the_core_is_light() -> None:
         foreign = {m.split(".")[0] for m in modules} - allowed
         if name == "gt.client.session.signals":
             foreign -= {"yaml"}  # optional: imported where a YAML file is read
+        if name == "gt.solver.search":
+            foreign -= {"highspy"}  # optional: without it plans come from propagation
         if not within(name, "gt.worker.engines", "gt.client.compat.interop", "gt.adoption"):
             assert foreign == set(), name
 
@@ -165,7 +176,8 @@ def test_hot_names_are_functions_and_methods() -> None:
 def test_import_gt_loads_no_engine_and_starts_nothing() -> None:
     code = (
         "import sys, threading, gt\n"
-        "names = ['torch', 'gt.adoption.tensor', 'jax', 'scipy', 'gt.worker', 'gt.dispatcher', 'gt.server']\n"
+        "names = ['torch', 'jax', 'scipy', 'highspy', 'gt.adoption.tensor', 'gt.solver']\n"
+        "names += ['gt.worker', 'gt.dispatcher', 'gt.server']\n"
         "heavy = [m for m in names if m in sys.modules]\n"
         "print(heavy, threading.active_count())\n"
     )
@@ -373,7 +385,8 @@ def test_names_are_torchs() -> None:
     torch = pytest.importorskip("torch")
     own = {
         "DType", "GTError", "Parameter", "adopt", "checkpoint", "checkpoint_sequential", "connect", "disconnect",
-        "from_torch", "function", "gpu_workers", "grad", "mesh", "replicate", "shard", "shard_", "torch_op", "visualize_layout",
+        "from_torch", "function", "gpu_workers", "grad", "mesh", "on_paper", "replicate", "shard", "shard_", "torch_op",
+        "use_plan", "visualize_layout",
     }  # fmt: skip
     tensors = {"repeat"}  # methods in torch, functions as well here
     for module, theirs in ((gt, torch), (functional, torch.nn.functional), (nn, torch.nn), (optim, torch.optim)):

@@ -44,7 +44,8 @@ def plan_for(state: State, session: Session, entry: Entry, layouts: Sequence[Lay
         assert entry.checked is not None
         entry.planning[key] = None
         home = session.meshes.get("", session.home.mesh)
-        state.out.append(MakePlan(entry.hash, key, entry.checked, tuple(layouts), home, dict(session.meshes)))
+        inputs, meshes = tuple(layouts), dict(session.meshes)
+        state.out.append(MakePlan(entry.hash, key, entry.checked, inputs, home, meshes, session.followed))
     return found
 
 

@@ -17,6 +17,7 @@ from gt.transport.messages import Buffer, Failure, Message
 
 if TYPE_CHECKING:
     from gt.dispatcher.planner.plan import Planned
+    from gt.dispatcher.session import Followed
 
 Peer = bytes  #: A connection, as the sockets name it. Never an identity: sessions are.
 
@@ -86,6 +87,7 @@ class MakePlan(msgspec.Struct, frozen=True):
     inputs: tuple[Layout, ...]
     home: Mesh  #: where results go that nothing else decides
     meshes: Mapping[str, Mesh]  #: the session's, by name
+    followed: Mapping[str, Followed] = {}  #: what the client's plans say, by body
 
 
 class Disconnect(msgspec.Struct, frozen=True):

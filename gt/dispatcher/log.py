@@ -146,6 +146,9 @@ class InstructionLog:
             case messages.SetMesh():
                 axes = " ".join(f"{axis}={n}" for axis, n in m.axes)
                 text = f"request {m.request}: {m.name or 'its own'} {axes}" + (f" of {m.members}" if m.members else "")
+            case messages.UsePlan():
+                axes = " ".join(f"{axis}={n}" for axis, n in m.axes)
+                text = f"body {m.body[:8]}: {len(m.choices)} choices for {len(m.ways)} instructions on {axes}"
             case messages.MeshSet():
                 text = f"request {m.request}: {m.error or f'workers {m.workers}'}"
             case messages.Sharded():

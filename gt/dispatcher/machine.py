@@ -247,6 +247,7 @@ CLIENT_RULES: dict[type, ClientRule] = {
     messages.Chunk: transfers.chunk_came,
     messages.ChunkAck: transfers.ack_came,
     messages.SetMesh: meshes.set_mesh,
+    messages.UsePlan: meshes.use_plan,
     messages.Share: transfers.share_came,
     messages.Fetch: queues.fetch_came,
     messages.Cancel: queues.cancel_came,

@@ -6,25 +6,33 @@ Law 2: a session keeps the workers that it has; a mesh that needs more takes the
        are: the next program that uses them brings them to where it needs them. What is on its way in goes on to where
        it began to go. A client gives up its ring before it asks for a mesh: one worker alone has it.
 Law 3: a mesh that needs more workers than there are waits for them, and the wait has a deadline.
-Law 4: what a client may ask for is bounded by the numbers below; what it may not is answered and changes nothing.
+Law 4: a client's plan changes how its own programs are planned and nothing else. It is believed as far as it fits.
+Law 5: what a client may ask for is bounded by the numbers below; what it may not is answered and changes nothing.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
+
+import msgspec
 
 from gt.dispatcher import transfers
 from gt.dispatcher.plans import plain_layout
 from gt.dispatcher.queues import advance
-from gt.dispatcher.session import MeshWish, Session
+from gt.dispatcher.session import Followed, MeshWish, Session
 from gt.dispatcher.state import State, Worker
 from gt.layout import layout, mesh
-from gt.transport.messages import Buffer, MeshSet, Peers, SetMesh
+from gt.transport.messages import CHOICES_NBYTES, Buffer, MeshSet, Peers, SetMesh, UsePlan
 
 MESHES = 16  #: of one session
+FOLLOWED = 16  #: Plans that one session follows, each for the programs of one body. The oldest is dropped for another.
 AXES = 4  #: of one mesh
+BODY = 64  #: characters of the name of a body
 NAME = re.compile(r"[a-zA-Z_]\w{0,63}", re.ASCII)
+
+_encode = msgspec.msgpack.Encoder().encode
 
 # --- one worker ------------------------------------------------------------------------------
 
@@ -168,4 +176,25 @@ def set_home(session: Session) -> None:
     home = plain_layout(layout(own)) if own is not None else first.layout
     named = sorted((name, m) for name, m in session.meshes.items() if name)
     session.home = home
-    session.place = (home, *(each for pair in named for each in pair))
+    followed = [each.digest for each in session.followed.values()]
+    session.place = (home, *(each for pair in named for each in pair), *followed)
+
+
+# --- plans of the client ---------------------------------------------------------------------
+
+
+def use_plan(state: State, session: Session, m: UsePlan, _: Buffer | None) -> None:
+    """Follow the choices of a client's plan. Whether they fit is seen when a program is planned (`plans.work_off`)."""
+    encoded = _encode(m)
+    if len(encoded) > CHOICES_NBYTES or len(m.body) > BODY or len(m.axes) > AXES:
+        state.reject(session, f"a plan of {len(encoded)} bytes; the limit is {CHOICES_NBYTES}")
+        return
+    if any(not 0 <= k < len(m.choices) for k in m.ways.values()):
+        state.reject(session, "a plan names a choice that it does not have")
+        return
+    followed = {body: each for body, each in session.followed.items() if body != m.body}
+    if m.ways:
+        ways = {i: m.choices[k] for i, k in m.ways.items()}
+        followed[m.body] = Followed(m.axes, ways, hashlib.sha256(encoded).digest())
+    session.followed = dict(list(followed.items())[-FOLLOWED:])
+    set_home(session)

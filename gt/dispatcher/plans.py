@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import msgspec
@@ -25,7 +25,7 @@ from gt.dispatcher.planner.plan import Planned, plan_program
 from gt.dispatcher.schedule import UNKNOWN_US
 from gt.dispatcher.session import Session, Tensor
 from gt.errors import BY_NAME
-from gt.layout import Layout, Mesh, local_shape, whole
+from gt.layout import Layout, local_shape, whole
 from gt.ops.check import Checked, check_client
 from gt.ops.record import TABLE
 from gt.program import SCALAR_TYPES, Instruction, Program, Spec, spec
@@ -230,7 +230,7 @@ def _in_place_nbytes(checked: Checked) -> int:
 
 # --- outside the event loop ------------------------------------------------------------------
 
-Planner = Callable[[Checked, Sequence[Layout], Mesh, Mapping[str, Mesh]], Planned]
+Planner = Callable[..., Planned]  #: as plan_program
 
 
 def work_off(job: CheckProgram | MakePlan, planner: Planner = plan_program) -> ProgramChecked | PlanReady:
@@ -242,12 +242,29 @@ def work_off(job: CheckProgram | MakePlan, planner: Planner = plan_program) -> P
         except Exception as e:
             return ProgramChecked(job.program, None, str(e) or type(e).__name__)
     try:
-        return PlanReady(job.program, job.key, planner(job.checked, job.inputs, job.home, job.meshes))
+        return PlanReady(job.program, job.key, _follow(job, planner))
     except Exception as e:
         kind = type(e).__name__
         text = str(e) if kind in BY_NAME else f"the program could not be planned: {kind}: {e}"
         failure = Failure(kind if kind in BY_NAME else "ServerError", text, job.program)
         return PlanReady(job.program, job.key, None, failure)
+
+
+def _follow(job: MakePlan, planner: Planner) -> Planned:
+    """The plan with the client's choices, if it made some for this body and mesh, as far as they fit."""
+    given = (job.checked, job.inputs, job.home, job.meshes)
+    mine = job.followed.get(job.checked.program.body()) if job.followed else None
+    if mine is None:
+        return planner(*given)
+    if mine.axes != job.home.axes:
+        note = f"choices for the mesh {dict(mine.axes)} are not followed on {dict(job.home.axes)}"
+    else:
+        try:
+            return planner(*given, mine.ways)
+        except Exception as e:  # a stranger's choices may break the planner in any way; the call must not fail
+            note = f"choices were not followed: {type(e).__name__}: {e}"
+    made = planner(*given)
+    return replace(made, notes=(note, *made.notes))
 
 
 # --- the cache -------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
+from gt.chosen import Chosen
 from gt.dispatcher.events import Peer
 from gt.layout import Layout, Mesh
 from gt.program import Spec
@@ -183,6 +184,15 @@ class RingOffer:
     taken: bool = False  #: the worker has opened it
 
 
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What a client's plan says about programs with one body: see UsePlan."""
+
+    axes: tuple[tuple[str, int], ...]
+    ways: Mapping[int, Chosen]  #: by instruction
+    digest: bytes  #: of its content
+
+
 @dataclass(slots=True)
 class MeshWish:
     """A mesh that waits for workers to join."""
@@ -230,8 +240,10 @@ class Session:
     workers: dict[int, Worker] = field(default_factory=dict)  #: the first is the one in whose ring it waits
     meshes: dict[str, Mesh] = field(default_factory=dict)  #: by name; results go to the one named ""
     home: Layout = field(init=False)  #: the layout of results that nothing else decides; set once it has a worker
-    place: tuple[object, ...] = ()  #: `home`, then its other meshes, as plans are keyed; () without a worker
+    #: `home`, then its other meshes, then what is in `followed`: as plans are keyed; () without a worker.
+    place: tuple[object, ...] = ()
     split: bool = False  #: see SetMesh
+    followed: Mapping[str, Followed] = field(default_factory=dict)  #: by body, the latest last; never changed in place
     broken: Failure | None = None  #: why calls and uploads fail until a new mesh is set
     #: Calls that failed with one worker of several, by another that still has them, and their number: it may yet ask
     #: for their programs.

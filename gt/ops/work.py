@@ -42,3 +42,23 @@ def flops(op: Op, specs: Sequence[Spec], attrs: dict[str, Any]) -> int:
 
 def _spec(operand: Any) -> Spec:
     return operand.spec if isinstance(operand, Symbol) else SCALARS[scalar_kind(operand)]
+
+
+def traffic(op: Op, specs: Sequence[Spec], results: Sequence[Spec]) -> int:
+    """The bytes that one use of an op reads and writes: every operand and every result once. An op that only moves or
+    selects elements reads no more of an operand than it writes. A view reads and writes nothing.
+
+    >>> from gt import dtypes
+    >>> from gt.ops import TABLE
+    >>> from gt.program import spec
+    >>> table, index, rows = (spec(s, d) for s, d in (((1000, 8), dtypes.float32), ((4,), dtypes.int64),
+    ...                                               ((4, 8), dtypes.float32)))
+    >>> traffic(TABLE["embedding"], [table, index], [rows])
+    288
+    """
+    if op.aliases:
+        return 0
+    written = sum(s.nbytes for s in results)
+    selects = op.moves or op.indices is not None
+    read = [min(s.nbytes, written) if selects else s.nbytes for s in specs if not s.weak]
+    return sum(read) + written

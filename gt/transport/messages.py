@@ -19,15 +19,17 @@ from typing import Any
 
 import msgspec
 
+from gt.chosen import Chosen
 from gt.program import Program
 
-VERSION = 4
+VERSION = 5
 CHUNK = 1 << 18  #: Tensor bytes in one message, at most. Larger ones delay other messages, and do not fit caches.
 MAX_FRAME = 16 << 20  #: Bytes in one frame; the longest is a program's text.
 MAX_FRAMES = 512  #: Frames that may be sent as one.
 CHUNKS_IN_FLIGHT = 4  #: Chunks of one transfer sent and not yet acknowledged.
 UPLOADS = 64  #: Uploads of one session begun and not yet acknowledged to the end.
 WINDOW = 64  #: Calls of one session sent and not yet done.
+CHOICES_NBYTES = 4 << 20  #: Bytes of one UsePlan.
 
 Scalar = bool | int | float | bytes
 #: Anything with bytes in it; payloads are passed along without copying where possible.
@@ -245,6 +247,17 @@ class MeshSet(Struct, frozen=True):
     error: str = ""  #: why nothing was changed
 
 
+class UsePlan(Struct, frozen=True):
+    """Calls of programs with this body run as a plan says, from now on, while the session's mesh has these axes. It
+    replaces what was said before for this body; without `ways` it only takes that back. There is no answer: what does
+    not fit is not followed, and a call never fails because of it."""
+
+    body: str  #: see Program.body
+    axes: tuple[tuple[str, int], ...]  #: of the mesh that the plan was made for
+    choices: tuple[Chosen, ...]  #: each once
+    ways: dict[int, int]  #: instruction -> position in `choices`
+
+
 class Welcome(Struct, frozen=True):
     version: int
     session: int
@@ -308,7 +321,9 @@ class Forget(Struct, frozen=True):
     program: bytes
 
 
-FromClient = Hello | Define | Call | Free | Chunk | ChunkAck | Share | Fetch | Cancel | SetMesh | GetStats | Goodbye
+FromClient = (
+    Hello | Define | Call | Free | Chunk | ChunkAck | Share | Fetch | Cancel | SetMesh | UsePlan | GetStats | Goodbye
+)
 ToClient = (
     Welcome | Refused | Rejected | CallDone | CallFailed | Need | Chunk | ChunkAck | Shared | Sharded | MeshSet
     | FetchFailed | Stats

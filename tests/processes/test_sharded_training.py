@@ -18,10 +18,13 @@ import pytest
 
 import gt
 from gt.errors import LostError, OutOfMemory
+from gt.solver.recorded import record_step
 from tests.processes.running import Process
 from tests.sharding.cases import OPS
 from tests.sharding.real import MESHES, Server, check_ops, joined, serving
 from tests.sharding.real_training import MODELS, WAYS, Script, both_split, losses, placed, same, uploader, weights_split
+from tests.solver import models
+from tests.solver.choosing import random_plan
 from tests.training.recipes import RECIPES
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("own_settings")]
@@ -54,6 +57,59 @@ def test_the_losses_of_one_worker(server: Server, name: str) -> None:
     ways = [*WAYS] * 2
     for k, axes in enumerate([*MESHES, {"x": 1}]):
         same(losses(server.address, name, axes, ways[(k + MODELS.index(name)) % 4]), expected)
+
+
+def test_a_step_of_more_than_4000_instructions_is_one_program(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deep network in a plain loop, on one worker and on two."""
+    monkeypatch.setattr("gt.client.session.timer.IDLE_S", 600.0)  # a slow machine must not cut it
+
+    def train(axes: dict[str, int] | None) -> list[float]:
+        session = gt.connect(server.address, mesh=axes)
+        gt.manual_seed(0)
+        layers = [nn for _ in range(330) for nn in (gt.nn.Linear(4, 4), gt.nn.Tanh())]
+        model = gt.nn.Sequential(*layers, gt.nn.Linear(4, 1)).double()
+        optimizer = gt.optim.AdamW(model.parameters(), lr=0.01)
+        x = gt.from_numpy(np.random.default_rng(0).normal(size=(64, 4)), layout={0: "x"})
+        calls, found = [], []
+        for _ in range(3):
+            loss = (model(x) - 1.0).square().mean()
+            loss.backward()
+            gt.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            found.append(loss.item())
+            calls.append(session.seq)
+        assert np.diff(calls).tolist() == [1, 1]
+        assert any(len(v.program.code) > 4000 for v in session.variants.values())
+        return found
+
+    alone = train(None)
+    assert alone[2] < alone[0]
+    same(train({"x": 2}), alone)
+
+
+@pytest.mark.parametrize(("axes", "seed"), [({"x": 2}, 0), ({"x": 2}, 1), ({"x": 2, "y": 2}, 2)])
+def test_a_plan_that_is_followed_gives_the_same_numbers(server: Server, axes: dict[str, int], seed: int) -> None:
+    """Planned on paper with random choices, used on real workers."""
+
+    def losses_of(training: models.Training) -> list[float]:
+        return [training.step(*training.batch).item() for _ in range(4)]
+
+    with gt.on_paper():
+        step, batch, *_ = models.llama(dtype=None)
+        plan = random_plan(record_step(step, *batch).largest, axes, seed)
+    assert len(plan.ways) > 100
+    gt.connect(server.address)
+    gt.manual_seed(0)
+    alone = losses_of(models.llama(dtype=None))
+    gt.connect(server.address)
+    gt.manual_seed(0)
+    training = models.llama(dtype=None)
+    gt.use_plan(plan, training.step, *training.batch)
+    weight = training.model.layers[0].up.weight
+    assert repr(weight.layout) == plan.layouts["model.layers.0.up.weight"]
+    np.testing.assert_allclose(losses_of(training), alone, rtol=2e-5)
+    assert repr(weight.layout) == plan.layouts["model.layers.0.up.weight"]
 
 
 def test_in_single_precision(server: Server) -> None:

@@ -43,4 +43,7 @@ def upload(op: str, array: np.ndarray[Any, Any], layout: Any = None) -> Tensor:
     if array.nbytes <= BY_VALUE_NBYTES:
         made = apply(_DATA[shape, dtype.name], (array.tobytes(),))
         return made if layout is None else pinned(made, text)
-    return Tensor(recording.recorder().session.upload(array, spec(shape, dtype), text))
+    session, made_of = recording.recorder().session, spec(shape, dtype)
+    return Tensor(
+        session.upload(array, made_of, text if layout is not None else session.meshes.uploads.get(made_of, ""))
+    )

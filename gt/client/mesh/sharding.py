@@ -7,7 +7,6 @@ All of this is optional: where no layout is given, the planner chooses one. A la
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,7 +27,7 @@ from gt.errors import ArgumentError, DTypeError
 from gt.layout import Layout
 from gt.ops import TABLE
 
-__all__ = ["mesh", "replicate", "shard", "shard_", "visualize_layout"]
+__all__ = ["mesh", "replicate", "shard", "visualize_layout"]
 METHODS: list[str] = []
 
 _NEVER, _CAST, _ADD = Kind(TABLE["lt"], {}), Kinds(TABLE["cast"], "dtype"), Kind(TABLE["add"], {})
@@ -116,40 +115,6 @@ def shard(tensor: Any, layout: Any, mesh: Any = None) -> Any:
 def replicate(tensor: Any, mesh: Any = None) -> Any:
     """The same tensor, replicated on every worker of the session's mesh or of `mesh`; its gradient likewise."""
     return shard(tensor, "", mesh)
-
-
-def shard_(x: Any, layout: Any, mesh: Any = None) -> Any:
-    """Shard a tensor in place, or the parameters and buffers of a module.
-
-    For a module, `layout` maps patterns of parameter names to layouts; the first pattern that matches is used.
-    Parameters without dimensions stay as they are. Call it before creating the optimizer, whose state has the layout
-    of the parameters.
-
-    >>> import gt
-    >>> model = gt.nn.Sequential(gt.nn.Linear(8, 32), gt.nn.ReLU(), gt.nn.Linear(32, 8))
-    >>> model = gt.shard_(model, {"0.*": {0: "x"}, "2.weight": {1: "x"}})
-    """
-    if hasattr(own(x), "_v"):
-        x = own(x)
-        set_layout(x, layout_text("shard_", x.shape, layout, mesh))
-        return x
-    if not hasattr(x, "named_parameters"):
-        raise DTypeError(f"shard_: expected a tensor or a module, got {shown(x)}")
-    if not isinstance(layout, Mapping) or not all(isinstance(k, str) for k in layout):
-        raise DTypeError(
-            f"shard_: for a module, layout must map names to layouts, like {{'*.weight': {{0: 'x'}}}}, "
-            f"got {shown(layout)}"
-        )
-    named = {name: own(t) for name, t in (*x.named_buffers(), *x.named_parameters())}
-    wanted = {name: next((p for p in layout if fnmatch.fnmatchcase(name, p)), None) for name in named}
-    idle = [p for p in layout if not any(fnmatch.fnmatchcase(name, p) for name in named)]
-    if idle:
-        raise ArgumentError(f"shard_: no parameter matches {idle[0]!r}; the names are {', '.join([*named][:8])}")
-    chosen = {name: p for name, p in wanted.items() if p is not None and named[name].shape}
-    texts = {name: layout_text(f"shard_: {name}", named[name].shape, layout[p], mesh) for name, p in chosen.items()}
-    for name, text in texts.items():
-        set_layout(named[name], text)
-    return x
 
 
 def set_layout(t: Any, text: str) -> None:

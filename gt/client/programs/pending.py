@@ -36,19 +36,34 @@ class Value(msgspec.Struct, eq=False, gc=False):
     copied: bool = False  #: Tensors that do not share memory have had it; see views/aliases.py.
 
 
+class DeadIds(deque[int]):
+    """The ids of a session's values that nobody holds any more; finalizers append to it. It also says whose a value is:
+    all values of a session have the same one."""
+
+    def __init__(self, elsewhere: str) -> None:
+        super().__init__()
+        self.elsewhere = elsewhere  #: The error if a value of this session is used in another one.
+
+
 class RemoteId:
     """The id of a value at the dispatcher. When this object is freed, the id is appended to the session's
     `dead` and nothing else happens: no lock, no message, since this may run in any thread, at any time."""
 
     __slots__ = ("dead", "id")
 
-    def __init__(self, id: int, dead: deque[int]) -> None:
+    def __init__(self, id: int, dead: DeadIds) -> None:
         self.id = id
         self.dead = dead
 
     def __del__(self) -> None:
         if self.id:
             self.dead.append(self.id)
+
+
+class OwnIds(Protocol):
+    """What a pending program knows of a session."""
+
+    dead: DeadIds
 
 
 class ThreadRecorder(Protocol):
@@ -61,7 +76,7 @@ class ThreadRecorder(Protocol):
     seen: tuple[int, int, float]
 
     @property
-    def session(self) -> object: ...
+    def session(self) -> OwnIds: ...
 
     @property
     def tracing(self) -> bool: ...
@@ -116,7 +131,7 @@ class Pending:
         self.end: Node | None = None  #: Once marked: the node it ends at. `node` then has no children.
         self.marked_s = 0.0
         self.held = 0  #: Bytes of the inputs, as far as they are large; see `held_alone`.
-        self.grown_to = 0  #: The length up to which the cap lets it grow: the end of a period.
+        self.grown_to = 0  #: The length up to which it may grow before the recorder looks at it again.
 
     def clear(self) -> None:
         """Drop its values when it is over. They refer to it as their owner, and would keep each other alive."""
@@ -216,6 +231,16 @@ def held_alone(p: Pending) -> int:
     replaced = {v.replaces for v in p.values}
     sizes = [v.spec.nbytes if getrefcount(v) <= ALONE else 0 for v in p.inputs]
     return sum([nbytes for k, nbytes in enumerate(sizes) if k not in replaced])
+
+
+def is_loop(p: Pending, path: list[Node], period: int) -> bool:
+    """Whether a program that ends in equal rounds is a loop that may go on for ever: a round leaves nothing behind, and
+    takes nothing of its own. Layers take their weights; what gradients will read is kept."""
+    some_round = path[-4 * period : -3 * period]  # not the latest: the user's variables hold its values
+    new = {~part[0] for node in some_round for part in node.key[1:] if type(part) is tuple}
+    first = some_round[0].n_values - len(some_round[0].specs)
+    made = range(first, some_round[-1].n_values)
+    return new.issubset(alone(p.inputs)) and set(made).issubset(alone(p.values))
 
 
 def alone(values: Iterable[Value]) -> list[int]:

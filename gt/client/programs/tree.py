@@ -18,6 +18,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, NamedTuple
 
 from gt.config import PACKAGE
@@ -308,13 +309,17 @@ class Tree:
             node = node.parent
 
 
-def users_line() -> tuple[str, int]:
-    """File and line of the innermost frame that is not GT's own."""
+def users_frame() -> FrameType:
+    """The innermost frame that is not GT's own."""
     frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_GT):
-        if frame.f_back is None:
-            break
+    while frame.f_code.co_filename.startswith(_GT) and frame.f_back is not None:
         frame = frame.f_back
+    return frame
+
+
+def users_line() -> tuple[str, int]:
+    """File and line of that frame."""
+    frame = users_frame()
     return frame.f_code.co_filename, frame.f_lineno
 
 
@@ -339,12 +344,10 @@ def find_period(path: list[Node], repeats: int = 8) -> int:
     return 0
 
 
-def end_of_period(node: Node) -> int:
-    """The depth up to which a program must grow so that it consists of whole periods; its own depth if it does not
-    repeat one. The first round of a period may have new inputs."""
-    path = node.path()
-    period = find_period(path)
+def end_of_period(path: list[Node], period: int) -> int:
+    """The length up to which a program must grow so that it consists of whole periods; its own length if it does not
+    repeat this one from its beginning. The first round of a period may have new inputs."""
     kinds = [(n.kind, n.specs) for n in path]
     if not period or kinds[period:] != kinds[: len(kinds) - period]:
-        return node.depth
-    return -(-node.depth // period) * period
+        return len(path)
+    return -(-len(path) // period) * period

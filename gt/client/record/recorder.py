@@ -39,22 +39,24 @@ from gt.client.programs.pending import (
     Value,
     grow,
     held_alone,
+    is_loop,
     local,
     program_of,
     roll_back,
     too_long,
 )
 from gt.client.programs.pullback import pullback
-from gt.client.programs.tree import Kind, Node, end_of_period, kind_of
+from gt.client.programs.tree import Kind, Node, end_of_period, find_period, kind_of
 from gt.client.record.contexts import NanWatch, Pinning, Policy, SeedTape, Tracing, policy
 from gt.client.session.connecting import current
-from gt.client.session.session import ELSEWHERE, Session
+from gt.client.session.session import Session
 from gt.client.tensor import Edge, GradNode, Tensor
-from gt.errors import DTypeError, ServerError
+from gt.errors import DTypeError
 from gt.ops.record import Op
 
-CAP = 4_000  #: Instructions after which a program ends in any case.
-TRACE_CAP = 50_000  #: The same for a traced function, which should stay one program.
+CAP = 4_000  #: Instructions after which a program ends if it is a loop that goes on and on: see `_end_at_cap`.
+LONGEST = 50_000  #: Instructions after which a program ends in any case.
+TRACE_CAP = 50_000  #: The same for a traced function.
 HELD_NBYTES = 64 << 20  #: A program ends when it alone holds inputs of more bytes than this.
 
 
@@ -122,10 +124,9 @@ class Recorder:
                 p.node = session.tree.root
                 session.wake_timer()
                 return
-            if node.depth >= TRACE_CAP if self.trace else node.ends or node.depth >= CAP:
-                if self._end_at_cap(p):
-                    return
-            elif p.held > HELD_NBYTES:
+            if self._end_at_cap(p):
+                return
+            if p.held > HELD_NBYTES:
                 p.held = held_alone(p)
                 if p.held > HELD_NBYTES:
                     self.settle()
@@ -137,23 +138,36 @@ class Recorder:
         owner = v.owner
         if owner is not None and owner.rec is not self:
             if owner.rec.session is not self.session:
-                raise ServerError("this tensor belongs to another session; pass tensor.numpy() instead")
+                raise self.session.foreign(owner.rec.session.dead)
             self.session.settle(owner)
         elif owner is None and v.handle is not None and v.handle.dead is not self.session.dead:
-            raise ServerError(ELSEWHERE)
+            raise self.session.foreign(v.handle.dead)
 
     def _end_at_cap(self, p: Pending) -> bool:
-        """The program has reached the cap. True if it was settled; False if it may grow to the end of the period that
-        it repeats: then the next program begins where this one did."""
+        """Settle the program if it has become too long; returns whether it was.
+
+        A training step ends with its optimizer's step and must be one program, however long it is. A loop that reads
+        nothing never ends. So a program is looked at when it reaches the cap, and again whenever it is twice as long. A
+        loop ends there, or at the edge of its period if it repeats it from the beginning: the next program then begins
+        where this one did. A traced function is not looked at: it should stay one program.
+        """
         node = p.node
-        if node.ends:
-            self.settle()
-            return True
-        if p.grown_to == 0:
-            p.grown_to = end_of_period(node)
-        if node.depth < p.grown_to:
-            return False
-        node.ends = True
+        if self.trace is not None:
+            if node.depth < TRACE_CAP:
+                return False
+        elif not node.ends:
+            if node.depth < max(min(CAP, LONGEST), p.grown_to):
+                return False
+            path = node.path()
+            period = find_period(path)
+            if node.depth < LONGEST and not (period and is_loop(p, path, period)):
+                p.grown_to = min(2 * node.depth, LONGEST)
+                return False
+            edge = end_of_period(path, period)
+            if node.depth < edge:
+                p.grown_to = edge
+                return False
+            node.ends = True
         self.settle()
         return True
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from gt import config, transport
 from gt.client.compat.arguments import shown
-from gt.client.programs.pending import NOWHERE, Pending, use
+from gt.client.programs.pending import NOWHERE, Pending, in_use, use
 from gt.client.programs.tree import change_precision
 from gt.client.session import timer
 from gt.client.session.placing import configure_session, set_mesh, take_all
@@ -48,9 +48,12 @@ def adopt(session: Session | None) -> Session | None:
 def choose_precision(product: str | None = None, conv_tf32: bool | None = None) -> None:
     """Set the precision of float32 for what is recorded from now on; pending programs keep theirs. See Precision."""
     session = _current
-    if change_precision(product, conv_tf32) and session is not None and not (session.forked or session.broken):
-        for rec in list(session.recorders):
-            session.settle(rec.pending)
+    if not change_precision(product, conv_tf32):
+        return
+    mine = in_use()  # it may be on paper, beside the session of the process
+    for each in {s for s in (session, mine and mine.session) if s is not None and not (s.forked or s.broken)}:
+        for rec in list(each.recorders):
+            each.settle(rec.pending)
 
 
 def connect(address: str, token: str | None = None, mesh: Mapping[str, int] | None = None) -> Session:
@@ -58,6 +61,7 @@ def connect(address: str, token: str | None = None, mesh: Mapping[str, int] | No
 
     With `mesh={"x": 4}` the session runs on four of its workers: see `gt.mesh`.
     """
+    _refuse_on_paper("connect")
     settings = config.load()
     if token is not None:
         settings = config.replace(settings, token=token)
@@ -70,10 +74,17 @@ def connect(address: str, token: str | None = None, mesh: Mapping[str, int] | No
 
 def disconnect() -> None:
     """Close the session. The next tensor opens one again."""
+    _refuse_on_paper("disconnect")
     old = adopt(None)
     if old is not None:
         old.close()
     use(None)
+
+
+def _refuse_on_paper(name: str) -> None:
+    rec = in_use()
+    if rec is not None and rec.session.on_paper and not rec.session.closed:
+        raise StateError(f"{name}: not inside of a gt.on_paper() block, which uses no server; call it before or after")
 
 
 def gpu_workers(n: int) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from gt import layout
 from gt.errors import ArgumentError
 from gt.layout import Layout
+from gt.program import Spec
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ class Meshes:
     def __init__(self) -> None:
         self.by_name: dict[str, SessionMesh] = {}
         self.several = False  #: Whether the session runs on more than one worker.
+        #: The layouts of uploads that have none of their own, by shape and dtype: a plan's. They are of the mesh "".
+        self.uploads: dict[Spec, str] = {}
         self.alone: Layout | None = None  #: Without a mesh: the layout of every tensor, once the server was asked.
 
     def find(self, name: str) -> layout.Mesh:

@@ -47,6 +47,8 @@ def set_mesh(
     if answer.error:
         cure = _cure(session, needed) if needed > len(session.stats()["workers"]) else ""
         raise ArgumentError(f"mesh: {answer.error}{cure}")
+    if not name:
+        session.meshes.uploads.clear()  # they name axes of the mesh before
     made = session.meshes.by_name[name] = SessionMesh(name, layouts.mesh(answer.workers, **checked))
     if len(made.workers) > 1:
         session.meshes.several = True

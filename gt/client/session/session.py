@@ -16,12 +16,12 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
 from gt import config, errors
-from gt.client.programs.pending import Pending, RemoteId, ThreadRecorder, Value, in_use
+from gt.client.programs.pending import DeadIds, Pending, RemoteId, ThreadRecorder, Value, in_use
 from gt.client.programs.tree import Node, Tree, Variant
 from gt.client.session.meshes import Meshes
 from gt.client.session.signals import Signals
@@ -59,11 +59,15 @@ from gt.transport.messages import (
     pack_ids,
 )  # fmt: skip
 
-ELSEWHERE = "this tensor belongs to another session, or to one that is closed"
-
 
 class Session:
     """See the file's header."""
+
+    #: The error if a tensor of this session is used in another one.
+    ELSEWHERE: ClassVar[str] = (
+        "this tensor belongs to another session, or to one that is closed; pass tensor.numpy() between sessions"
+    )
+    on_paper: ClassVar[bool] = False  #: Whether tensors have no data: see record/paper.py.
 
     def __init__(self, channel: Channel, settings: config.Config, private: Any = None) -> None:
         self.channel = channel
@@ -77,7 +81,7 @@ class Session:
         self.window = WINDOW
         self.tree = Tree(settings.cache_bytes)
         self.recorders: list[ThreadRecorder] = []
-        self.dead: deque[int] = deque()  #: Ids of values that nobody holds any more; finalizers append to it.
+        self.dead = DeadIds(self.ELSEWHERE)
         self.next_id = 1
         self.seq = 0  #: Calls sent.
         self.done = 0  #: All calls up to this one have finished.
@@ -86,6 +90,8 @@ class Session:
         self.failures: deque[CallFailed] = deque()
         self._raised: dict[int, int] = {}  #: Raised failures, by root: how many calls had been sent by then.
         self._undo: dict[int, list[Callable[[], None]]] = {}  #: By call, as long as it can fail: what to undo then.
+        #: Called with each call that is sent: its program, the ids of its inputs, the first id of its results.
+        self.watch: Callable[[Variant, list[int], int], None] | None = None
         self.variants: OrderedDict[bytes, Variant] = OrderedDict()  #: Programs that were sent, the most recent last.
         self.defined = 0  #: The number of program texts sent.
         self.transfers = Transfers(self)
@@ -202,6 +208,8 @@ class Session:
         if undo:
             self._undo[self.seq] = undo
         self.send(Call(0, self.seq, variant.hash, pack_ids(ids), scalars, first, frees, self.acked))
+        if self.watch is not None:
+            self.watch(variant, ids, first)
         if self.config.debug_client:
             self.say(f"call {self.seq} {variant.hash.hex()[:8]}: {len(variant.program.code)} instructions")
         return first
@@ -427,11 +435,15 @@ class Session:
         """If the value is pending, settle its program. Raises if it belongs to another session, where ids differ."""
         while (owner := v.owner) is not None:
             if owner.rec.session is not self:
-                raise ServerError(ELSEWHERE)
+                raise self.foreign(owner.rec.session.dead)
             owner.rec.refuse_sync()
             self.settle(owner)
         if v.handle is None or v.handle.dead is not self.dead:
-            raise ServerError(ELSEWHERE)
+            raise self.foreign(self.dead if v.handle is None else v.handle.dead)
+
+    def foreign(self, dead: DeadIds) -> ServerError:
+        """The error if a value of another session, whose ids these are, is used in this one."""
+        return ServerError(dead.elsewhere)
 
     def settle(self, p: Pending) -> None:
         """Settle a program of this session, whichever thread records it."""

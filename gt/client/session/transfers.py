@@ -28,7 +28,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gt import config, dtypes, layout
-from gt.client.programs.pending import RemoteId, Value
+from gt.client.programs.pending import DeadIds, RemoteId, Value
 from gt.errors import ServerError
 from gt.layout import Layout, Runs
 from gt.program import Spec
@@ -138,7 +138,7 @@ class Connection(Protocol):
 
     channel: Channel
     config: config.Config
-    dead: deque[int]
+    dead: DeadIds
     next_id: int
     broken: str
 

@@ -13,12 +13,12 @@ A `Value` is a value of the program, and its `ValueState` lists its layouts. A `
 use of an op after the other. Because of Law 4 it decides once: a `Decision` is a piece of a plan whose slots are not
 filled in yet, and `apply` fills them in for every instruction that is alike. Layers repeat, and so do programs.
 
-To run an op in a way that was chosen elsewhere, call `Decider.run_way` in place of `Decider.run`.
+An op runs in a way that was chosen elsewhere through follow.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -278,7 +278,10 @@ class Decider:
 
     def pinned(self, value: Value, text: str) -> Value:
         """The same value, in the layout that a program asks for, and in no other."""
-        target = self.layout_in(text, value.spec)
+        return self.only_at(value, self.layout_in(text, value.spec))
+
+    def only_at(self, value: Value, target: Layout) -> Value:
+        """The same value, in one layout and in no other."""
         return Value(state_of(value.spec, (target,)), (self.place(value, target),))
 
     def layout_in(self, text: str, s: Spec) -> Layout:
@@ -349,6 +352,9 @@ class Decider:
 
 
 # -- decisions -------------------------------------------------------------------------------
+
+#: Runs one use of an op on values of a plan; the results.
+Run = Callable[["Decider", Sequence["Value"]], list["Value"]]
 
 #: How many decisions are remembered. When there are more, everything is forgotten before the next plan: what is in use
 #: is soon found again.
@@ -428,10 +434,12 @@ class Decision:
 
 
 def decide(
-    use: Use, home: Mesh, goals: Goals, same: Sequence[int], reread: Reread, states: Sequence[ValueState]
-) -> Decision | None:
+    use: Use, home: Mesh, goals: Goals, same: Sequence[int], reread: Reread, states: Sequence[ValueState],
+    run: Run | None = None,
+) -> Decision | None:  # fmt: skip
     """The decision about a use of an op on operands in these states; None if a result is made of deferred values: when
-    it is made depends on who uses it. `same`: for each operand, the first one that is the same value."""
+    it is made depends on who uses it. `same`: for each operand, the first one that is the same value. `run`: what to do
+    instead of `Decider.run`."""
     values: list[Value] = []
     origins: list[tuple[int, int]] = []  # of each slot: (operand, which of its slots)
     for k, (first, state) in enumerate(zip(same, states, strict=True)):
@@ -443,7 +451,7 @@ def decide(
         origins += [(k, i) for i in range(count)]
         values.append((from_recipe if state.recipe else Value)(state, slots))
     plan = Decider(home, {}, len(origins))
-    made = plan.run(use, values, goals, reread)
+    made = plan.run(use, values, goals, reread) if run is None else run(plan, values)
     if any(v.deferred is not None and v.state.recipe is None for v in made):
         return None
     grown = {k: v for k, v in enumerate(values) if same[k] == k and v.state is not states[k]}

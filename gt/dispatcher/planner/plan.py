@@ -10,15 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from gt.chosen import Chosen
 from gt.dispatcher.planner import decide
 from gt.dispatcher.planner.choose import Goals, Reread
 from gt.dispatcher.planner.decide import Decider, Value, ValueState, number, state_of
 from gt.dispatcher.planner.emit import Local, Output, emit
+from gt.dispatcher.planner.follow import encode_choice, follow
 from gt.dispatcher.planner.memo import forget, memo
 from gt.dispatcher.planner.order import needed, ordered
+from gt.dispatcher.planner.redistribute import largest_shard
 from gt.dispatcher.planner.ways import Attrs, Use, encode_attrs
 from gt.dispatcher.planner.work import Action, Placed, op_named
+from gt.errors import GTError
 from gt.layout import Layout, Mesh, fits, layout
 from gt.ops.check import Checked
 from gt.program import SCALARS, Instruction, Spec
@@ -38,9 +43,12 @@ class Planned:
     actions: tuple[Action, ...] = ()  #: what the workers do, in order; for those who read plans
 
 
-def plan_program(checked: Checked, inputs: Sequence[Layout], home: Mesh, meshes: Mapping[str, Mesh]) -> Planned:
+def plan_program(
+    checked: Checked, inputs: Sequence[Layout], home: Mesh, meshes: Mapping[str, Mesh],
+    ways: Mapping[int, Chosen] | None = None,
+) -> Planned:  # fmt: skip
     """The plan of a program whose inputs have these layouts. `home` is the session's mesh, where results go if nothing
-    else decides; `meshes` are others, by name.
+    else decides; `meshes` are others, by name. `ways`: for some instructions, the way in which they run.
 
     >>> from gt.layout import mesh, split
     >>> from gt.ops.check import check
@@ -54,7 +62,7 @@ def plan_program(checked: Checked, inputs: Sequence[Layout], home: Mesh, meshes:
     """
     if len(decide.decisions) > decide.LIMIT:
         forget()
-    return _Planner(checked, inputs, home, meshes).run()
+    return _Planner(checked, inputs, home, meshes, ways or {}).run()
 
 
 @memo(1 << 12)
@@ -67,8 +75,11 @@ def input_state(s: Spec, one: Layout) -> ValueState:
 class _Planner:
     """Makes one plan. The first slots are those of the inputs, then come the program's scalars."""
 
-    def __init__(self, checked: Checked, inputs: Sequence[Layout], home: Mesh, meshes: Mapping[str, Mesh]) -> None:
-        self.checked, self.program, self.home = checked, checked.program, home
+    def __init__(
+        self, checked: Checked, inputs: Sequence[Layout], home: Mesh, meshes: Mapping[str, Mesh],
+        ways: Mapping[int, Chosen],
+    ) -> None:  # fmt: skip
+        self.checked, self.program, self.home, self.ways = checked, checked.program, home, ways
         self.layouts = tuple(inputs)
         n, kinds = len(self.layouts), self.program.scalars
         self.decider = Decider(home, meshes, n + len(kinds))
@@ -124,6 +135,16 @@ class _Planner:
                 while upcoming and upcoming[-1] < end:
                     upcoming.pop()
             attrs = encode_attrs(ins.attrs) if ins.attrs else b""
+            chosen = self.ways.get(i) if self.ways else None
+            if chosen is not None:
+                if chosen.drops:
+                    self.drop_copies()
+                if any(v.deferred is None for v in operands if not v.is_number):
+                    made = self.follow(ins, start, operands, chosen, (attrs, wanted, same))
+                    if made is not None:
+                        values += made
+                        start = end
+                        continue
             key: tuple[object, ...] = (ins.op, attrs, home, wanted, same, *[v.state for v in operands])
             decision = decisions.get(key)
             reread: Reread = ()
@@ -154,6 +175,52 @@ class _Planner:
                 decide.decisions[key] = decision
                 return decision.apply(self.decider, operands)
         return self.decider.run(use, operands, goals, reread)
+
+    def follow(
+        self, ins: Instruction, start: int, operands: Sequence[Value], chosen: Chosen, facts: tuple[Any, ...]
+    ) -> list[Value] | None:
+        """The results of an instruction in the way that was chosen for it; None, with a note, if the choice does not
+        fit. `facts`: its attributes, goals and repeated operands."""
+        _, wanted, same = facts
+        key = (ins.op, *facts, self.home, encode_choice(chosen), *[v.state for v in operands])
+        found = decide.decisions.get(key)
+        if found is not None:
+            return found.apply(self.decider, operands)
+        results = tuple(self.checked.specs[start : start + ins.results])
+        use = Use(op_named(ins.op), Attrs.of(ins.attrs), tuple([v.spec for v in operands]), results)
+        goals: Goals = wanted or (None,) * ins.results
+        if use.op.pins:
+            return None
+
+        def run(decider: Decider, values: Sequence[Value]) -> list[Value]:
+            return follow(decider, use, values, goals, chosen)
+
+        try:
+            if self.has_deep(operands):
+                return run(self.decider, operands)
+            states = [v.state for v in operands]
+            decision = decide.decide(use, self.home, goals, same or range(len(states)), (), states, run)
+        except GTError as error:
+            self.decider.notes.setdefault(f"a choice was not followed: {error}")
+            return None
+        if decision is None:
+            return run(self.decider, operands)
+        decide.decisions[key] = decision
+        return decision.apply(self.decider, operands)
+
+    def drop_copies(self) -> None:
+        """Forget copies of values that take more memory than the values as they were made. Who needs one makes it
+        again."""
+        for value in self.values:
+            state = value.state
+            if value.deferred is None and len(state.places) > 1:
+                size = largest_shard(state.layouts[0], state.spec.shape)
+                kept = [
+                    k for k, one in enumerate(state.places)
+                    if not k or (isinstance(one, Layout) and largest_shard(one, state.spec.shape) <= size)
+                ]  # fmt: skip
+                value.state = state_of(state.spec, tuple([state.places[k] for k in kept]))
+                value.slots = tuple([value.slots[k] for k in kept])
 
     def has_deep(self, operands: Sequence[Value]) -> bool:
         """Whether an operand is made of deferred values, or a result would be: no decision covers that."""

@@ -172,7 +172,7 @@ def _next(here: Layout, target: Layout, shape: Shape, itemsize: int) -> Iterator
             if dims is not None:
                 yield Step("slice", (), layout(m, dims, pending), 0)
         else:
-            dims = _dropped(here.dims, a)
+            dims = dropped(here.dims, a)
             if dims is None:
                 continue
             gathered = layout(m, dims, pending)
@@ -182,7 +182,7 @@ def _next(here: Layout, target: Layout, shape: Shape, itemsize: int) -> Iterator
                 yield Step("all_to_all", (a,), layout(m, again, pending), share)
 
 
-def _dropped(dims: tuple[Pieces, ...], axis: str) -> tuple[Pieces, ...] | None:
+def dropped(dims: tuple[Pieces, ...], axis: str) -> tuple[Pieces, ...] | None:
     """Without an axis, if it is the minor one of its piece."""
     for d, pieces in enumerate(dims):
         for k, (n, axes) in enumerate(pieces):

@@ -79,13 +79,25 @@ def step_templates(source: Layout, step: Step, s: Spec) -> Templates:
     # A worker may have all of a dimension that others cut, if the dimension is small.
     cut = [d for d in range(s.ndim) if any(a[d] != b[d] for a, b in blocks)] if step.kind == "slice" else []
     for worker, at, (have, want) in zip(m.workers, m.coordinates, blocks, strict=True):
-        sketch = Sketch()
-        x = sketch.symbol(spec(sizes_of(have), s.dtype))
         if step.kind == "slice":
+            sketch = Sketch()
+            x = sketch.symbol(spec(sizes_of(have), s.dtype))
             made[worker] = sketch.finish(take(x, have, want, cut))
         else:
-            made[worker] = sketch.finish(_step(x, source, step, at, have, want, s))
+            sketch, y = step_at(source, step, s, at)
+            made[worker] = sketch.finish(y)
     return made
+
+
+def step_at(source: Layout, step: Step, s: Spec, at: Coordinate) -> tuple[Sketch, Symbol]:
+    """What the worker at a coordinate does for a step, and its result. Not for a permute, which every group does at
+    once."""
+    sketch = Sketch()
+    have, want = block_at(source, s.shape, at), block_at(step.to, s.shape, at)
+    x = sketch.symbol(spec(sizes_of(have), s.dtype))
+    if step.kind == "slice":
+        return sketch, take(x, have, want, [d for d in range(s.ndim) if have[d] != want[d]])
+    return sketch, _step(x, source, step, at, have, want, s)
 
 
 def _step(x: Symbol, source: Layout, step: Step, at: Coordinate, have: Block, want: Block, s: Spec) -> Symbol:

@@ -121,6 +121,7 @@ class Way:
     bound: Bound
     mesh: Mesh
     split: dict[str, Pieces]  #: the pieces of each factor that is split
+    keep: Mapping[str, Keep]  #: by axis
     wants: tuple[Layout | None, ...]  #: of each operand; None for a number
     halos: tuple[tuple[Halo, ...], ...]  #: of each operand
     gives: tuple[Layout, ...]  #: of each result
@@ -193,7 +194,7 @@ def make_way(
             dims[halo.dim] = () if is_whole else ((s.shape[halo.dim], halo.axes),)
         wants.append(layout(mesh, dims, partial_in[k]))
     gives = [made.of(value, kinds) for value, kinds in zip(bound.outputs, partial_out, strict=True)]
-    return Way(use, bound, mesh, split, tuple(wants), tuple(halos), tuple(gives))
+    return Way(use, bound, mesh, split, keep, tuple(wants), tuple(halos), tuple(gives))
 
 
 def _partial(

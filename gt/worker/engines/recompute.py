@@ -83,7 +83,7 @@ def estimate(graph: Graph) -> int:
     return Buffers(graph).peak()
 
 
-def recompute(graph: Graph, bounds: Bounds = Bounds()) -> Report:  # noqa: B008  # it cannot be changed
+def recompute(graph: Graph, bounds: Bounds = Bounds()) -> Report:  # it cannot be changed
     """Recompute cheap values where that lowers the peak."""
     buffers = Buffers(graph)
     before = after = buffers.peak()
@@ -343,7 +343,7 @@ def _between(buffers: Buffers, buffer: int, reader: int) -> list[int]:
 @contextmanager
 def recomputing(
     done: Callable[[Report], object] = lambda report: None,
-    bounds: Bounds = Bounds(),  # noqa: B008  # it cannot be changed
+    bounds: Bounds = Bounds(),  # it cannot be changed
 ) -> Iterator[None]:
     """A context in which Inductor runs `recompute` on what it compiles, and does not undo it by fusing kernels."""
     from torch._inductor import config

@@ -89,7 +89,7 @@ TAKEN: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("how", TAKEN)
 def test_memory_is_shared_where_torch_shares_it(how: str, cap: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     if cap is not None:
-        monkeypatch.setattr("gt.client.record.recorder.CAP", cap)
+        monkeypatch.setattr("gt.client.record.recorder.LONGEST", cap)
 
     def write(lib: Any) -> Any:
         x = base(lib, 4, 6)

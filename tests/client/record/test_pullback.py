@@ -208,5 +208,5 @@ def test_a_backward_that_is_cut_in_two_goes_on(session: Session, monkeypatch: py
         return w.grad.tolist()
 
     whole = grad()
-    monkeypatch.setattr("gt.client.record.recorder.CAP", 1)
+    monkeypatch.setattr("gt.client.record.recorder.LONGEST", 1)
     assert grad() == grad() == whole

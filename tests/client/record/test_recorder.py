@@ -309,6 +309,95 @@ def test_a_loop_over_layers_below_the_cap_is_not_cut(session: Session) -> None:
     assert session.seq == calls + 1
 
 
+def test_a_training_step_longer_than_the_cap_is_one_program(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal layers repeat in forward, and again in backward, without being a loop."""
+    monkeypatch.setattr(recording, "CAP", 60)
+    model = gt.nn.Sequential(*[layer for _ in range(40) for layer in (gt.nn.Linear(4, 4), gt.nn.Tanh())])
+    optimizer = gt.optim.AdamW(model.parameters())
+    x = made(gt.ones(2, 4))
+    calls = []
+    for _ in range(4):
+        loss = model(x).square().mean()
+        loss.backward()
+        gt.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        settle()
+        calls.append((session.seq, session.defined))
+    assert np.diff([seq for seq, _ in calls]).tolist() == [1, 1, 1]
+    assert calls[-1][1] == calls[-2][1]
+    assert max(len(v.program.code) for v in session.variants.values()) > 400
+
+
+def test_equal_layers_with_weights_of_their_own_are_no_loop(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "CAP", 60)
+    x, ws = gt.ones(2, 2), [gt.eye(2) for _ in range(100)]
+    made(x, *ws)
+    calls = session.seq
+    for w in ws:
+        x = (x @ w).relu() + 0.0
+    settle()
+    assert session.seq == calls + 1
+
+
+def test_an_unrolled_recurrence_is_no_loop_while_gradients_will_read_it(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recording, "CAP", 60)
+    w, x = gt.full((3, 3), 0.1, requires_grad=True), gt.ones(2, 50, 3)
+    made(w, x)
+    calls = session.seq
+    h = gt.zeros(2, 3)
+    for t in range(50):
+        h = (h @ w + x[:, t]).tanh()
+    h.sum().backward()
+    del h
+    settle()
+    assert session.seq == calls + 1
+
+
+@pytest.mark.parametrize("rounds", [200, 1000])
+def test_a_loop_over_batches_is_cut(session: Session, monkeypatch: pytest.MonkeyPatch, rounds: int) -> None:
+    """Each round takes a new input as well, but nobody holds it any longer than for its round."""
+    monkeypatch.setattr(recording, "CAP", 60)
+    w, total = gt.full((1, 300), 0.5), gt.zeros(())
+    made(w, total)
+    calls, start = session.seq, session.defined
+    for _ in range(rounds):
+        batch = gt.from_numpy(np.ones((1, 300), np.float32))
+        total = total + (batch * w).relu().sum()
+    assert total.item() == 150.0 * rounds
+    assert session.seq - calls >= 4 * rounds // 100
+    assert session.defined - start <= 4
+
+
+def test_a_long_period_is_found_later(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop whose rounds are longer than an eighth of the cap: found when the program is twice as long, or later."""
+    monkeypatch.setattr(recording, "CAP", 60)
+    x = made(gt.ones(3, dtype=gt.float64)).sqrt()  # an op before the loop, in the same program
+    start, lengths = session.defined, []
+    for k in range(200):
+        for j in range(17):
+            x = (x * 0.5).tanh() if j % 3 else x + 1.0 / (k + 1)
+        lengths.append(recorder().pending.node.depth)
+    assert gt.isfinite(x).all().item()
+    assert max(lengths) <= 28 * 17  # 28 ops a round; at most twice what eight rounds are
+    assert session.defined - start <= 4
+
+
+def test_what_never_repeats_ends_at_the_longest(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "CAP", 60)
+    monkeypatch.setattr(recording, "LONGEST", 500)
+    x = made(gt.ones(3, dtype=gt.float64))
+    draw, calls, most = np.random.default_rng(0), session.seq, 0
+    for k in draw.integers(0, 4, size=2000):
+        x = (x.sin, x.cos, x.tanh, x.neg)[k]()
+        most = max(most, recorder().pending.node.depth)
+    assert most == 500
+    assert session.seq - calls == 3  # the fourth has not ended
+    assert gt.isfinite(x).all().item()
+
+
 def test_held_inputs_end_the_program(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """Data that only the pending program holds does not pile up."""
     assert recording.HELD_NBYTES == 64 << 20

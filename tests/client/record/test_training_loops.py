@@ -74,7 +74,7 @@ def compare_op_by_op(story: Story, session: Session, monkeypatch: pytest.MonkeyP
 
     kit, got = run(session)
     with monkeypatch.context() as patch, using(Cluster().client()) as other:
-        patch.setattr(recording, "CAP", 1)
+        patch.setattr(recording, "LONGEST", 1)
         slow, want = run(other)
     assert slow.calls[-1] > 10 * kit.calls[-1]
     same(got, want, rtol=1e-12, atol=1e-14)

@@ -42,7 +42,7 @@ def test_aliasing_does_not_depend_on_where_programs_end(
     story: Story, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same, with every op a program of its own."""
-    monkeypatch.setattr("gt.client.record.recorder.CAP", 1)
+    monkeypatch.setattr("gt.client.record.recorder.LONGEST", 1)
     check(story)
 
 

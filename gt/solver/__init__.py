@@ -1,0 +1,20 @@
+"""The solver: the best layouts for a whole program. Program, mesh and hardware in; plan, price and reasons out.
+
+It stands above the client, which records a step, and the dispatcher's planner, whose ways it chooses from. It runs
+nothing and changes no session. Nothing of it is loaded by `import gt`. The files, in the order in which a plan is
+found:
+
+     1. recorded.py     a step as programs, with names for their inputs
+     2. hardware.py     what workers and the links between them can do
+     3. pricing.py      what a planned program costs; knows nothing of the search
+     4. options.py      the ways in which one instruction can run, each with its price
+     5. conversions.py  the prices of bringing a value from one layout to another
+     6. regions.py      layers that are alike
+     7. facts.py        what is read off a program before anything is chosen
+     8. problem.py      the program as a graph of choices, and the price of an assignment
+     9. propagate.py    good assignments by following splits through the rules: start and fallback of the search
+    10. memory.py       memory as rows of the integer program
+    11. search.py       the best assignment: an integer program
+    12. solve.py        meshes, memory, and the plan that is followed
+    13. plan.py         the plan as users see it: `gt.plan`, `Plan.explain()`, ...
+"""

@@ -1,0 +1,364 @@
+"""The ways in which one instruction can run on a mesh, each with its price.
+
+An option wants its operands in some layouts and gives its results in others. It is a way of the op's own rule
+(gt/dispatcher/planner/ways.py), or the op expanded into others, where a factor that must be whole is split. What moves
+inside an option (halos, the exchange of two phases, collectives of an expansion) is part of its price; what moves
+before it is a conversion, priced by `conversion`.
+
+Law 1: options are priced by what the last worker runs, whose shards are the largest, with the planner's own templates.
+Law 2: of two options with the same layouts the cheaper one is kept. No option leaves a worker without work: a factor
+       is not split over more workers than it has elements.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gt.chosen import Chosen
+from gt.dispatcher.planner.decide import Decider, Value, number, state_of
+from gt.dispatcher.planner.follow import choice_for
+from gt.dispatcher.planner.memo import memo
+from gt.dispatcher.planner.redistribute import Step, cheapest, largest_shard, shape_at
+from gt.dispatcher.planner.step_work import step_at
+from gt.dispatcher.planner.ways import (
+    Keep,
+    Split,
+    Use,
+    Way,
+    all_roles,
+    bound_of,
+    by_role,
+    halo_steps,
+    make_way,
+    merge_step,
+    use_of,
+    window_at,
+)
+from gt.errors import GTError
+from gt.layout import Layout, Mesh, Pieces, joined, layout
+from gt.ops.record import TABLE
+from gt.ops.shard import first_phase, last_phase, on_shard, parts_at, shard_spec
+from gt.ops.trace import Symbol, Trace, scalar_kind
+from gt.program import SCALARS, Spec, spec
+from gt.solver.hardware import Hardware
+from gt.solver.pricing import exchanged_nbytes, use_us
+
+#: How else than in one piece a factor is cut: by its name, the sizes of the pieces.
+Forms = tuple[tuple[str, tuple[int, ...]], ...]
+#: At most so many options of an instruction are kept, the cheapest.
+MOST_OPTIONS = 400
+
+
+class Cost(NamedTuple):
+    """Time on a worker, and the bytes that it receives."""
+
+    compute_us: float = 0.0
+    exchange_us: float = 0.0
+    received_nbytes: float = 0.0
+
+    @property
+    def time_us(self) -> float:
+        return self.compute_us + self.exchange_us
+
+    def plus(self, other: Cost) -> Cost:
+        return Cost(*[a + b for a, b in zip(self, other, strict=True)])
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One way to run an instruction."""
+
+    chosen: Chosen
+    wants: tuple[Layout | None, ...]  #: of each operand; None for a number
+    gives: tuple[Layout, ...]  #: of each result
+    cost: Cost
+
+    def __repr__(self) -> str:
+        operands = " ".join("number" if want is None else repr(want) for want in self.wants)
+        kind = "expanded " if self.chosen.expand is not None else ""
+        return f"{kind}{operands} -> {' '.join(map(repr, self.gives))}  {self.cost.time_us:.1f} us"
+
+
+@memo(1 << 12)
+def options_of(use: Use, mesh: Mesh, hardware: Hardware, forms: Forms = ()) -> tuple[Option, ...]:
+    """All options of one use of an op, the cheapest first.
+
+    >>> from gt.layout import mesh
+    >>> from gt.ops.record import ops
+    >>> from gt.program import dtypes
+    >>> from gt.solver.hardware import HARDWARE
+    >>> x, w = spec((4096, 4096), dtypes.float32), spec((4096, 512), dtypes.float32)
+    >>> for option in options_of(use_of(ops.matmul, (x, w), {}), mesh(x=4), HARDWARE["h100"])[:3]:
+    ...     print(option)
+    [4096@x] [] -> [4096@x]  14.3 us
+    [. 4096@x] [4096@x] -> [] sum x  14.3 us
+    [] [. 512@x] -> [. 512@x]  28.0 us
+    """
+    found: dict[tuple[object, ...], Option] = {}
+    for option in itertools.chain(_fused(use, mesh, hardware, forms), _expanded(use, mesh, hardware)):
+        key = (option.wants, option.gives)
+        if key not in found or option.cost.time_us < found[key].cost.time_us:
+            found[key] = option
+    made = sorted(found.values(), key=lambda option: option.cost.time_us)
+    return tuple(made[:MOST_OPTIONS])
+
+
+# -- ways of the op's own rule ---------------------------------------------------------------
+
+
+def _fused(use: Use, mesh: Mesh, hardware: Hardware, forms: Forms) -> Iterator[Option]:
+    bound = bound_of(use)
+    extra: dict[str, list[tuple[int, ...]]] = {}
+    for f, sizes in forms:
+        extra.setdefault(f, []).append(sizes)
+    having = (False, True) if bound.rule.windows else (False,)
+    # A max or min that is not taken yet passes through moves only: it is cheaper to take it at once.
+    roles = [role for role in all_roles(use) if not isinstance(role, Keep) or role.kind == "sum"]
+    for given in itertools.product(roles, repeat=len(mesh.sizes)):
+        over, keep = by_role(dict(zip(mesh.sizes, given, strict=True)))
+        if any(mesh.size(axes) > bound.sizes[f] for f, axes in over.items()):
+            continue  # Law 2
+        for split, whole in itertools.product(_splits(over, bound.sizes, extra, mesh), having):
+            way = make_way(use, mesh, split, keep, [()] * len(use.specs) if whole else None)
+            if way is not None:
+                yield Option(choice_for(way, whole), way.wants, way.gives, way_cost(way, hardware))
+
+
+def _splits(
+    over: Mapping[str, list[str]], sizes: Mapping[str, int], forms: Mapping[str, list[tuple[int, ...]]], mesh: Mesh
+) -> Iterator[dict[str, Pieces]]:
+    """The factors split over these axes: in every order of axes, in one piece, and in the given forms with the axes on
+    one of the pieces."""
+    every = []
+    for f, axes in over.items():
+        mine: list[Pieces] = []
+        for order in itertools.permutations(axes):
+            mine.append(((sizes[f], order),))
+            for form in forms.get(f, ()):
+                for i, n in enumerate(form):
+                    if n >= mesh.size(order):
+                        mine.append(tuple([(m, order if j == i else ()) for j, m in enumerate(form)]))
+        every.append(mine)
+    for each in itertools.product(*every):
+        yield dict(zip(over, each, strict=True))
+
+
+def way_cost(way: Way, hardware: Hardware) -> Cost:
+    """What a way costs the last worker."""
+    use, m = way.use, way.mesh
+    at = m.coordinates[-1]
+    cost = Cost()
+    local: list[Spec] = []
+    for k, (s, want) in enumerate(zip(use.specs, way.wants, strict=True)):
+        if want is None:
+            local.append(s)
+            continue
+        shape = list(shape_at(want, s.shape, at))
+        if way.halos[k]:
+            for halo in way.halos[k]:
+                _, lo, hi, _ = window_at(way, k, halo, at)
+                shape[halo.dim] = hi - lo
+            window = shard_spec(s, tuple(shape))
+            for step in halo_steps(way, k):
+                cost = cost.plus(_exchange(step, way.mesh, hardware))
+            cost = cost.plus(Cost(hardware.compute_us(0, 2 * window.nbytes, None)))
+        local.append(shard_spec(s, tuple(shape)))
+    results = [shard_spec(s, shape_at(one, s.shape, at)) for s, one in zip(use.results, way.gives, strict=True)]
+    parts = parts_at(way.split, way.bound.sizes, m, at)
+    attrs = use.attrs.value
+    if way.has_phases:
+        step = merge_step(way)
+        first, kept, sent = first_phase(use.op, way.bound, use.specs, attrs, parts, local)
+        count = m.size(step.axes)
+        gathered = [spec((count, *x.spec.shape), x.spec.dtype) for x in sent]
+        last, _ = last_phase(use.op, way.bound, use.specs, attrs, parts, [x.spec for x in kept], gathered, results)
+        cost = cost.plus(trace_cost(first, hardware)).plus(trace_cost(last, hardware))
+        return cost.plus(_exchange(step, way.mesh, hardware))
+    trace, _ = on_shard(use.op, way.bound, use.specs, attrs, parts, local, results)
+    if use.op.indices is not None:
+        for k in use.op.indices(*use.specs, **attrs):
+            if not use.specs[k].weak:
+                cost = cost.plus(Cost(hardware.compute_us(0, 2 * local[k].nbytes, None)))
+    return cost.plus(trace_cost(trace, hardware))
+
+
+def trace_cost(trace: Trace, hardware: Hardware) -> Cost:
+    """What the instructions of a trace cost."""
+    compute = exchange = received = 0.0
+    for op, args, attrs, _ in trace.code:
+        specs = tuple([a.spec if isinstance(a, Symbol) else SCALARS[scalar_kind(a)] for a in args])
+        use = use_of(op, specs, attrs)
+        if op.collective:
+            nbytes, mine = exchanged_nbytes(op.name, attrs, use.results[0])
+            exchange += hardware.collective_us(op.name, nbytes, attrs["workers"])
+            received += mine
+        else:
+            compute += use_us(use, hardware)
+    return Cost(compute, exchange, received)
+
+
+def _exchange(step: Step, mesh: Mesh, hardware: Hardware) -> Cost:
+    """What an exchange costs of which only the bytes are known."""
+    workers = [mesh.workers[j] for j in mesh.group(step.axes or mesh.sizes, mesh.coordinates[-1])]
+    return Cost(0.0, hardware.collective_us("all_to_all", step.nbytes, workers), step.nbytes)
+
+
+# -- conversions -----------------------------------------------------------------------------
+
+
+@memo(1 << 18)
+def conversion(source: Layout, target: Layout, s: Spec, hardware: Hardware) -> Cost:
+    """What it costs to bring a value from one layout to another: in the steps that the planner takes."""
+    cost, here = Cost(), source
+    for step in cheapest((source,), target, s).steps:
+        cost = cost.plus(step_cost(here, step, s, hardware))
+        here = step.to
+    return cost
+
+
+@memo(1 << 16)
+def step_cost(source: Layout, step: Step, s: Spec, hardware: Hardware) -> Cost:
+    """What one step costs the last worker."""
+    if step.kind == "permute":
+        if not step.nbytes:  # every worker has what it needs
+            return Cost(hardware.compute_us(0, 2 * nbytes_at(step.to, s), None))
+        nbytes = (largest_shard(source, s.shape) + largest_shard(step.to, s.shape)) * s.dtype.itemsize
+        return _exchange(step, source.mesh, hardware).plus(Cost(2 * hardware.compute_us(0, 2 * nbytes, None)))
+    sketch, _ = step_at(source, step, s, source.mesh.coordinates[-1])
+    return trace_cost(sketch, hardware)
+
+
+# -- expanded ops ----------------------------------------------------------------------------
+
+
+class _Pricer(Decider):
+    """Decides like the planner, and adds up prices instead of writing down what workers run."""
+
+    def __init__(self, home: Mesh, count: int, hardware: Hardware) -> None:
+        super().__init__(home, {}, count)
+        self.hardware = hardware
+        self.cost = Cost()
+
+    def run_on(self, way: Way, operands: Sequence[Value]) -> tuple[int, ...]:
+        for v, want in zip(operands, way.wants, strict=True):
+            if want is not None:
+                self.place(v, want)
+        self.cost = self.cost.plus(way_cost(way, self.hardware))
+        return tuple([self.new_slot() for _ in way.use.results])
+
+    def take_step(self, value: Value, start: Layout, source: int, step: Step) -> int:
+        slot = value.at(step.to)
+        if slot is None:
+            slot = self.new_slot()
+            value.add(step.to, slot)
+            self.cost = self.cost.plus(step_cost(start, step, value.spec, self.hardware))
+        return slot
+
+
+def _expanded(use: Use, mesh: Mesh, hardware: Hardware) -> Iterator[Option]:
+    """The op written in other ops, for the splits that its own rule does not allow."""
+    bound = bound_of(use)
+    if use.op.parts is None and use.op.compose is None:
+        return
+    whole = [f for f in bound.sizes if f in bound.whole and bound.sizes[f] > 1 and _is_read(bound.inputs, f)]
+    roles = [None, *[Split(f) for f in [*bound.splittable(), *whole]]]
+    for given in itertools.product(roles, repeat=len(mesh.sizes)):
+        over, _ = by_role(dict(zip(mesh.sizes, given, strict=True)))
+        if not any(f in over for f in whole) or any(mesh.size(axes) > bound.sizes[f] for f, axes in over.items()):
+            continue
+        for split in _splits(over, bound.sizes, {}, mesh):
+            option = _expansion(use, mesh, hardware, split)
+            if option is not None:
+                yield option
+
+
+def _is_read(values: Iterable[Iterable[Sequence[str]]], factor: str) -> bool:
+    return any(factor in dim for value in values for dim in value)
+
+
+def _expansion(use: Use, mesh: Mesh, hardware: Hardware, split: dict[str, Pieces]) -> Option | None:
+    bound = bound_of(use)
+    pricer = _Pricer(mesh, len(use.specs), hardware)
+    wants: list[Layout | None] = []
+    values: list[Value] = []
+    for k, s in enumerate(use.specs):
+        if s.weak:
+            wants.append(None)
+            values.append(number(s, k))
+            continue
+        dims = [
+            joined([(bound.sizes[f], split.get(f, ())) for f in dim], mesh) if any(f in split for f in dim) else ()
+            for dim in bound.inputs[k]
+        ]
+        if any((k, d) in bound.rule.windows for d in range(s.ndim)) and any(dims):
+            return None
+        want = layout(mesh, dims)
+        wants.append(want)
+        values.append(Value(state_of(s, (want,)), (k,)))
+    try:
+        made = pricer.expand(use, values, (None,) * len(use.results), ())
+    except GTError:
+        return None
+    gives = [v.state.layouts[0] if v.state.layouts else None for v in made]
+    if any(one is None for one in gives):
+        return None
+    texts = tuple(["" if want is None else repr(want) for want in wants])
+    chosen = Chosen(expand=texts)
+    return Option(chosen, tuple(wants), tuple([one for one in gives if one is not None]), pricer.cost)
+
+
+# -- values that are given or made anywhere --------------------------------------------------
+
+
+def splits_of(s: Spec, mesh: Mesh, forms: Mapping[int, Iterable[tuple[int, ...]]] = {}) -> list[Layout]:
+    """The layouts in which an input can be stored: whole, and split along one or several dimensions, the axes of one
+    dimension in every order. `forms`: by dimension, how else than in one piece it is cut."""
+    found: dict[Layout, None] = {}
+    for given in itertools.product([None, *range(s.ndim)], repeat=len(mesh.sizes)):
+        over: dict[int, list[str]] = {}
+        for axis, d in zip(mesh.sizes, given, strict=True):
+            if d is not None:
+                over.setdefault(d, []).append(axis)
+        if any(mesh.size(axes) > s.shape[d] for d, axes in over.items()):
+            continue
+        every: list[list[tuple[int, Pieces]]] = []
+        for d, axes in over.items():
+            mine: list[tuple[int, Pieces]] = []
+            for order in itertools.permutations(axes):
+                mine.append((d, ((s.shape[d], order),)))
+                for form in forms.get(d, ()):
+                    for i, n in enumerate(form):
+                        if n >= mesh.size(order):
+                            mine.append((d, tuple([(m, order if j == i else ()) for j, m in enumerate(form)])))
+            every.append(mine)
+        for each in itertools.product(*every):
+            by_dim = dict(each)
+            found.setdefault(layout(mesh, [by_dim.get(d, ()) for d in range(s.ndim)]))
+    return list(found)
+
+
+@memo(1 << 14)
+def making_cost(use: Use, target: Layout, hardware: Hardware) -> Cost:
+    """What it costs to make a value of numbers alone in a layout: each worker its shard."""
+    s = use.results[0]
+    share = largest_shard(target, s.shape) / max(s.size, 1)
+    return Cost(max(use_us(use, hardware) * share, 0.0 if use.op.aliases else hardware.launch_us))
+
+
+def is_view(name: str) -> bool:
+    """Whether an op only returns other views of its operand."""
+    return TABLE[name].aliases
+
+
+def nbytes_at(one: Layout, s: Spec) -> int:
+    """The memory of the largest shard."""
+    return largest_shard(one, s.shape) * s.dtype.itemsize
+
+
+def rounded(us: float) -> float:
+    """A time, without digits that mean nothing."""
+    return us if us <= 0 else round(us, max(0, 3 - math.floor(math.log10(us))))

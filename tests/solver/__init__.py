@@ -1,0 +1,1 @@
+"""The solver: recorded steps, prices, plans."""
