@@ -73,7 +73,7 @@ HEADINGS = {
     "Serialization": "save",
     "Printing": "reading",
     "Sessions and servers": "connecting",
-    "Meshes and layouts": "sharding",
+    "Meshes and layouts": "sharding plans paper",
     "Functions that are replayed or compiled": "traced",
     "Autocast and the default dtype": "autocast",
     "Devices": "devices",
