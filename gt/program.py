@@ -143,8 +143,8 @@ class Program(msgspec.Struct, frozen=True, array_like=True):
         return hashlib.sha256(_encoder.encode(self)).digest()[:16]
 
     def body(self) -> str:
-        """A hash of what the program computes, in hexadecimal: inputs, scalars and code. Which results are kept, and which
-        inputs are given away or replaced, makes another program, but not another body."""
+        """A hash of what the program computes, in hexadecimal: inputs, scalars and code. Which results are kept, and
+        which inputs are given away or replaced, makes another program, but not another body."""
         return hashlib.sha256(_encoder.encode((self.inputs, self.scalars, self.code))).hexdigest()[:32]
 
 

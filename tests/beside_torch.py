@@ -1,8 +1,9 @@
 """The same code run with torch and with GT: results and gradients are compared.
 
 A *story* is a function of the library: `story(torch)` says what is right, `story(gt)` must give the same. `agree` runs
-a story with both. `compare` does so for a plain function of tensors and compares its gradients too. `twins` and
-`compare_modules` do so for modules with the same weights. All of them compare results by `same`.
+a story with both, and `as_in_torch` makes a test of one. `compare` does so for a plain function of tensors and compares
+its gradients too. `twins` and `compare_modules` do so for modules with the same weights. All of them compare results by
+`same`.
 """
 
 from __future__ import annotations
@@ -93,6 +94,22 @@ def agree(story: Story, *given: Any, rtol: float = 1e-7, atol: float | None = No
         return story(lib, *leaves), [getattr(x, "grad", None) for x in leaves]
 
     same(told(gt), told(torch), rtol, atol)
+
+
+def as_in_torch(*given: Any, rtol: float = 1e-7, atol: float | None = None) -> Callable[[Story], Callable[..., None]]:
+    """A test of the story below. What it asks for behind the library and the leaves are the test's arguments."""
+
+    def test_of(story: Story) -> Callable[..., None]:
+        asked = list(inspect.signature(story).parameters.values())[1 + len(given) :]
+
+        def test(**arguments: Any) -> None:
+            agree(lambda lib, *leaves: story(lib, *leaves, **arguments), *given, rtol=rtol, atol=atol)
+
+        test.__name__, test.__doc__, test.__module__ = story.__name__, story.__doc__, story.__module__
+        test.__signature__ = inspect.Signature(asked)  # type: ignore[attr-defined]
+        return test
+
+    return test_of
 
 
 def stories(module: ModuleType) -> list[Story]:

@@ -23,12 +23,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import torch
 
 import gt
 from gt import config
 from gt.ops import TABLE
-from tests.sim.cluster import Cluster, using
+from tests.sessions import session_on
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -39,13 +38,9 @@ FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 @pytest.fixture
 def client(request: pytest.FixtureRequest) -> Iterator[None]:
     """Run the test as a client of a cluster of its own; ops that it adds are taken out again."""
-    threads, table = torch.get_num_threads(), dict(TABLE)
-    torch.set_num_threads(1)
-    session = Cluster(workers=4, engine=getattr(request, "param", "numpy")).client()
-    with using(session):
+    table = dict(TABLE)
+    with session_on(getattr(request, "param", "numpy"), workers=4):
         yield
-    session.close()
-    torch.set_num_threads(threads)
     TABLE.clear()
     TABLE.update(table)
 

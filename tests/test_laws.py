@@ -20,6 +20,7 @@ import gt
 from gt import config, nn, optim
 from gt.client.compat import arguments
 from gt.nn import functional
+from gt.ops.record import TABLE, attributes
 from tests.lines import core
 
 from . import packages
@@ -246,6 +247,16 @@ def test_the_law_of_the_engine_room_is_not_blind(form: str, line: str) -> None:
 
 
 # --- ops and workers -------------------------------------------------------------------------------------------------
+
+
+def test_kinds_are_named_after_ops() -> None:
+    """They are looked up when they are first used, so a wrong name must not wait for that."""
+    users = [TEXTS[name] for name, modules in IMPORTS.items() if "gt.client.programs.kinds" in modules]
+    used = {name for text in users for name in re.findall(r"\bkinds\.(\w+)", text)}
+    assert len(used) > 100
+    for name in used:
+        assert name in TABLE, name
+        attributes(TABLE[name])
 
 
 def test_what_an_op_is_knows_no_op() -> None:

@@ -22,20 +22,7 @@ import numpy as np
 
 from gt import config, dtypes
 from gt.program import Program
-from gt.transport.messages import (
-    Call,
-    CallDone,
-    CallFailed,
-    Chunk,
-    CloseSession,
-    Define,
-    Failure,
-    Fetch,
-    FetchFailed,
-    Peers,
-    WorkerWelcome,
-    pack_ids,
-)
+from gt.transport import messages as msg
 from gt.worker import engines
 from gt.worker.core import WorkerCore
 from tests.sim.memory_groups import MemoryHub
@@ -124,10 +111,10 @@ class Workers:
     def upload(self, worker: int, id: int, array: np.ndarray[Any, Any], session: int = 1, **more: Any) -> None:
         data = array.tobytes()
         name = dtypes.dtype(array.dtype).name
-        self.send(worker, Chunk(session, id, 0, len(data), array.shape, name, **more), data)
+        self.send(worker, msg.Chunk(session, id, 0, len(data), array.shape, name, **more), data)
 
     def call(
-        self, parts: dict[int, Part], outputs: int, session: int = 1, acked: int = 0, refused: Failure | None = None
+        self, parts: dict[int, Part], outputs: int, session: int = 1, acked: int = 0, refused: msg.Failure | None = None
     ) -> int:
         """Send a call to all its workers; its number."""
         self.seq += 1
@@ -135,21 +122,21 @@ class Workers:
             hash = part.program.hash()
             if (worker, hash) not in self.defined:
                 self.defined.add((worker, hash))
-                self.send(worker, Define(part.program))
-            packed = pack_ids(part.inputs)
-            self.send(worker, Call(session, self.seq, hash, packed, part.scalars, outputs, b"", acked, refused))
+                self.send(worker, msg.Define(part.program))
+            packed = msg.pack_ids(part.inputs)
+            self.send(worker, msg.Call(session, self.seq, hash, packed, part.scalars, outputs, b"", acked, refused))
         return self.seq
 
     def outcome(self, worker: int, seq: int) -> Any:
         """CallDone or CallFailed, whichever came; None if neither has."""
-        ended = [m for m, _ in self.heard[worker] if isinstance(m, CallDone | CallFailed) and m.seq == seq]
+        ended = [m for m, _ in self.heard[worker] if isinstance(m, msg.CallDone | msg.CallFailed) and m.seq == seq]
         assert len(ended) < 2
         return ended[0] if ended else None
 
     def kinds(self, seq: int, workers: Iterable[int] | None = None) -> dict[int, str]:
         """How a call ended, by worker: "" if well, else the kind of failure. Who has not answered is left out."""
         found = {w: self.outcome(w, seq) for w in (self.heard if workers is None else workers)}
-        return {w: a.error.kind if isinstance(a, CallFailed) else "" for w, a in found.items() if a is not None}
+        return {w: a.error.kind if isinstance(a, msg.CallFailed) else "" for w, a in found.items() if a is not None}
 
     def run(self, parts: dict[int, Part], outputs: int, session: int = 1, acked: int = 0) -> dict[int, str]:
         """Send a call, wait for it, and say how it ended."""
@@ -158,16 +145,16 @@ class Workers:
     def fetch(self, worker: int, id: int, session: int = 1) -> Any:
         """A value of one chunk; the Failure if there is none."""
         self.request += 1
-        self.send(worker, Fetch(session, self.request, id))
-        answer, payload = self.answer(worker, lambda m: isinstance(m, Chunk | FetchFailed))
-        if isinstance(answer, FetchFailed):
+        self.send(worker, msg.Fetch(session, self.request, id))
+        answer, payload = self.answer(worker, lambda m: isinstance(m, msg.Chunk | msg.FetchFailed))
+        if isinstance(answer, msg.FetchFailed):
             return answer.error
         dtype = dtypes.BY_NAME[answer.dtype].numpy
         return np.frombuffer(payload if answer.total else b"", dtype).reshape(answer.shape)
 
     def close(self, session: int) -> None:
         for worker in self.heard:
-            self.send(worker, CloseSession(session))
+            self.send(worker, msg.CloseSession(session))
 
 
 class Many(Workers):
@@ -181,7 +168,7 @@ class Many(Workers):
         for number, engine in enumerate(engines, 1):
             mine = {k: v[number - 1] if isinstance(v, list) else v for k, v in settings.items()}
             core = WorkerCore(engine, config.replace(config.load(), **mine), network=self.hall.network)
-            core.receive(WorkerWelcome(1, number))
+            core.receive(msg.WorkerWelcome(1, number))
             self.cores[number] = core
 
     def send(self, worker: int, message: Any, payload: bytes | None = None) -> None:
@@ -236,13 +223,13 @@ class Crew(Workers):
         for n, pipe in self.pipes.items():
             assert pipe.poll(DEADLINE_S)
             self.addresses[n] = pipe.recv()
-            self.send(n, WorkerWelcome(1, n))
+            self.send(n, msg.WorkerWelcome(1, n))
         self.tell()
 
     def tell(self) -> None:
         """Tell those that live of each other."""
         for n in self.addresses:
-            self.send(n, Peers(self.addresses))
+            self.send(n, msg.Peers(self.addresses))
 
     def send(self, worker: int, message: Any, payload: bytes | None = None) -> None:
         self.pipes[worker].send((message, payload))
@@ -317,3 +304,69 @@ def serve(pipe: Any, engine: str, settings: dict[str, Any]) -> None:
         except EOFError:
             os._exit(0)
         send(core.receive(message, payload))
+
+
+# --- what workers do together, wherever they run ----------------------------------------------------------
+
+ALL = (1, 2, 3)
+
+
+def check_exchanges(workers: Workers, session: int = 1) -> None:
+    """Exchanges and gathers of uneven sizes, sums, and a group of some of three workers; twice."""
+    sizes = [[0, 3, 1], [2, 0, 0], [1, 4, 2]]  # from each to each
+    mine = (3, 0, 2)
+
+    def write(r: int) -> Program:
+        b = Builder((sum(sizes[r]),), (mine[r],), (4,))
+        takes = tuple(sizes[s][r] for s in range(3))
+        group: dict[str, Any] = {"workers": ALL, "rank": r}
+        exchanged = b.add("all_to_all", 0, sends=tuple(sizes[r]), takes=takes, **group)
+        gathered = b.add("all_gather", 1, sizes=mine, **group)
+        total = b.add("all_reduce", 2, kind="sum", **group)
+        outputs = [exchanged, gathered, b.add("neg", total)]
+        if r != 1:  # a group of some of them
+            outputs.append(b.add("all_reduce", 2, workers=(1, 3), rank=r // 2, kind="max"))
+        return together(b, ALL, outputs)
+
+    for r in range(3):
+        values = [100 * r + 10 * to + i for to in range(3) for i in range(sizes[r][to])]
+        workers.upload(r + 1, 1, np.array(values, np.float32), session)
+        workers.upload(r + 1, 2, np.arange(10 * r, 10 * r + mine[r], dtype=np.float32), session)
+        workers.upload(r + 1, 3, np.array([r, -r, 1, 2 * r], np.float32), session)
+    for first in (10, 20):
+        assert workers.run(parts(ALL, write, [1, 2, 3]), first, session) == dict.fromkeys(ALL, "")
+    for r in range(3):
+        want = [100 * s + 10 * r + i for s in range(3) for i in range(sizes[s][r])]
+        np.testing.assert_array_equal(workers.fetch(r + 1, 20, session), want)
+        np.testing.assert_array_equal(workers.fetch(r + 1, 21, session), [0, 1, 2, 20, 21])
+        np.testing.assert_array_equal(workers.fetch(r + 1, 22, session), [-3, 3, -3, -6])
+        if r != 1:
+            np.testing.assert_array_equal(workers.fetch(r + 1, 23, session), [2, 0, 1, 4])
+
+
+def check_reductions(workers: Workers, session: int = 1) -> None:
+    """Every kind of reduction of every dtype, by three workers. A nan stays one."""
+    kinds = [(d, k) for d in dtypes.ALL for k in ("sum", "max", "min") if k == "sum" or not d.is_complex]
+    values = [np.array(v) for v in ([0, 1, 3, 1, 0], [1, 1, 2, 0, 2], [0, 1, 5, 0, 0])]
+
+    def write(r: int) -> Program:
+        b = Builder(*[(5,)] * len(dtypes.ALL), kinds={i: d.name for i, d in enumerate(dtypes.ALL)})
+        made = [b.add("all_reduce", dtypes.ALL.index(d), workers=ALL, rank=r, kind=k) for d, k in kinds]
+        return together(b, ALL, made)
+
+    for r, value in enumerate(values):
+        for i, d in enumerate(dtypes.ALL):
+            array = value.astype(d.numpy)
+            if d.is_floating_point and r == 1:
+                array[4] = np.nan
+            workers.upload(r + 1, 1 + i, array, session)
+    ended = workers.run(parts(ALL, write, range(1, 1 + len(dtypes.ALL))), 100, session)
+    assert ended == dict.fromkeys(ALL, "")
+    for k, (d, kind) in enumerate(kinds):
+        f = {"sum": np.add, "max": np.maximum, "min": np.minimum}[kind]
+        want = f(f(values[0].astype(d.numpy), values[1].astype(d.numpy)), values[2].astype(d.numpy)).astype(complex)
+        if d.is_floating_point:
+            want[4] = np.nan
+        for w in ALL:
+            made = workers.fetch(w, 100 + k, session).astype(complex)
+            np.testing.assert_array_equal(made.real, want.real, f"{kind} of {d.name} on worker {w}")

@@ -55,6 +55,8 @@ def plan_ready(state: State, event: PlanReady) -> None:
     if entry is None or event.key not in entry.planning:
         return
     del entry.planning[event.key]
+    if event.key in entry.plans:
+        return  # a session that has only that worker has made one meanwhile, and may be using it
     home, *layouts = [each for each in event.key if isinstance(each, Layout)]
     if event.planned is not None:
         made = plan_together(entry, layouts, event.planned)
@@ -245,12 +247,15 @@ def answered(state: State, worker: Worker, answer: CallDone | CallFailed, _: Buf
         _orphan_answered(state, session, worker, answer.seq)
         return
     sent.left.remove(worker.number)
-    worker.lane.give_back(sent.cost_us)
+    lane = worker.lane
+    lane.give_back(sent.cost_us)
     worker.calls += 1
-    state.touched[worker.number] = worker
+    if lane.ring or lane.claims:  # somebody waits for room there
+        state.touched[worker.number] = worker
     if type(answer) is CallDone:
         sent.good = True
-        sent.run_us = max(sent.run_us, min(max(answer.run_us, 0), MAX_RUN_US))
+        if answer.run_us > sent.run_us:
+            sent.run_us = min(answer.run_us, MAX_RUN_US)
     elif type(answer) is CallFailed:
         root = answer.root if 0 < answer.root < answer.seq else answer.seq
         if _says_more(sent, answer, root):

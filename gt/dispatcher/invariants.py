@@ -117,7 +117,8 @@ def _check_session(state: State, s: Session) -> None:
         assert not u.complete
         assert not u.held or (not s.workers and s.waiting_since_s is not None)
         assert u.sink or s.tensors[key] is u
-        assert (u.becomes is not None) == (bool(s.workers) and not u.sink)
+        assert (u.becomes is not None) == (bool(s.workers) and u.begun and not u.sink)
+        assert u.begun or not u.sink, "lost before any of it was taken"
         assert tuple(u.shards) == tuple(u.parts), "bytes are counted for other workers than those that get them"
         waiting = {id(chunk): chunk.left for shard in u.shards.values() for chunk in shard.unacked}
         assert u.sink or u.unacked == len(waiting) + len(u.held)

@@ -22,18 +22,7 @@ import hmac
 from collections.abc import Callable
 from typing import Any
 
-from gt.dispatcher import calls, meshes, queues, stats, transfers, workers
-from gt.dispatcher.events import (
-    BadFramesCame,
-    CheckProgram,
-    Effect,
-    Event,
-    MessageCame,
-    Peer,
-    PeerLost,
-    PlanReady,
-    ProgramChecked,
-)
+from gt.dispatcher import calls, events, meshes, queues, stats, transfers, workers
 from gt.dispatcher.invariants import check_state
 from gt.dispatcher.session import Session
 from gt.dispatcher.state import SESSIONS, Settings, State, Worker
@@ -50,18 +39,18 @@ class Machine:
     def __init__(self, settings: Settings, token: str = "", join: str = "gt worker --host HOST -p PORT") -> None:
         self.state = State(settings, token, join)
 
-    def handle(self, event: Event) -> list[Effect]:
+    def handle(self, event: events.Event) -> list[events.Effect]:
         """Take in what happened; returns what is to be done about it, in order."""
         state = self.state
-        if isinstance(event, MessageCame):
+        if isinstance(event, events.MessageCame):
             _message_came(state, event.peer, event.message, event.payload)
-        elif isinstance(event, ProgramChecked):
+        elif isinstance(event, events.ProgramChecked):
             _program_checked(state, event)
-        elif isinstance(event, PlanReady):
+        elif isinstance(event, events.PlanReady):
             _plan_ready(state, event)
-        elif isinstance(event, PeerLost):
+        elif isinstance(event, events.PeerLost):
             _peer_lost(state, event.peer)
-        elif isinstance(event, BadFramesCame):
+        elif isinstance(event, events.BadFramesCame):
             _not_allowed(state, event.peer, event.text)
         else:
             _time_passed(state, event.now_s)
@@ -104,7 +93,7 @@ def _time_passed(state: State, now_s: float) -> None:
 # --- who may say what ------------------------------------------------------------------------
 
 
-def _message_came(state: State, peer: Peer, message: Any, payload: Buffer | None) -> None:
+def _message_came(state: State, peer: events.Peer, message: Any, payload: Buffer | None) -> None:
     who = state.peers.get(peer)
     kind = type(message)
     if type(who) is Session:
@@ -123,7 +112,7 @@ def _message_came(state: State, peer: Peer, message: Any, payload: Buffer | None
     _not_allowed(state, peer, f"{kind.__name__} is not allowed here")
 
 
-def _not_allowed(state: State, peer: Peer, text: str) -> None:
+def _not_allowed(state: State, peer: events.Peer, text: str) -> None:
     who = state.peers.get(peer)
     if isinstance(who, Worker):
         # It may have been an answer that a client waits for.
@@ -135,7 +124,7 @@ def _not_allowed(state: State, peer: Peer, text: str) -> None:
         state.send(peer, messages.Rejected(f"{text}; the first message is Hello"))
 
 
-def _hello(state: State, peer: Peer, hello: messages.Hello | messages.WorkerHello) -> None:
+def _hello(state: State, peer: events.Peer, hello: messages.Hello | messages.WorkerHello) -> None:
     if hello.version != VERSION:
         state.refuse(peer, f"this server speaks version {VERSION} of GT's protocol, the other side {hello.version}")
     elif not _same_secret(hello.token, state.token):
@@ -156,7 +145,7 @@ def _same_secret(a: str, b: str) -> bool:
     return hmac.compare_digest(a.encode(errors="surrogatepass"), b.encode(errors="surrogatepass"))
 
 
-def _peer_lost(state: State, peer: Peer) -> None:
+def _peer_lost(state: State, peer: events.Peer) -> None:
     who = state.peers.get(peer)
     if isinstance(who, Session):
         state.close(who)
@@ -179,7 +168,7 @@ def _define(state: State, session: Session, define: messages.Define, _: Buffer |
         entry = state.programs.add(name, define.program, define.timed, compile)
         session.checking[name] = entry.nbytes
         session.queue_nbytes += entry.nbytes
-        state.out.append(CheckProgram(name, define.program))
+        state.out.append(events.CheckProgram(name, define.program))
         queues.check_queue(state, session)
         return
     if not define.timed:
@@ -198,7 +187,7 @@ def _define(state: State, session: Session, define: messages.Define, _: Buffer |
         session.checking.setdefault(name, 0)  # it is told too if the check fails
 
 
-def _program_checked(state: State, event: ProgramChecked) -> None:
+def _program_checked(state: State, event: events.ProgramChecked) -> None:
     entry = state.programs.get(event.program)
     if entry is None or entry.finished:
         return
@@ -211,7 +200,7 @@ def _program_checked(state: State, event: ProgramChecked) -> None:
     _go_on(state, event.program)
 
 
-def _plan_ready(state: State, event: PlanReady) -> None:
+def _plan_ready(state: State, event: events.PlanReady) -> None:
     calls.plan_ready(state, event)
     _go_on(state, event.program)
 

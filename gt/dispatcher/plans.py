@@ -348,8 +348,9 @@ class Programs:
     # --- plans ---
 
     def add_plan(self, key: PlanKey, made: Plan) -> list[bytes]:
-        """Enter a plan; returns local programs that went for it."""
+        """Enter a plan under a key that is free; returns local programs that went for it."""
         entry = made.entry
+        assert key not in entry.plans
         gone: list[bytes] = []
         for old in list(entry.plans):
             if len(entry.plans) < PLANS_PER_PROGRAM:

@@ -25,33 +25,10 @@ from typing import Any, Protocol
 
 import msgspec
 
-from gt.dispatcher.events import (
-    BadFramesCame,
-    CheckProgram,
-    Disconnect,
-    Effect,
-    Event,
-    MakePlan,
-    MessageCame,
-    Peer,
-    PeerLost,
-    PlanReady,
-    ProgramChecked,
-    Send,
-    TimePassed,
-)
+from gt.dispatcher import events
 from gt.dispatcher.plans import work_off
-from gt.transport.messages import (
-    MAX_FRAMES,
-    BadMessage,
-    Goodbye,
-    Refused,
-    Share,
-    Welcome,
-    WorkerWelcome,
-    decode_all,
-    encode,
-)
+from gt.transport import messages
+from gt.transport.messages import MAX_FRAMES
 from gt.transport.router import Router
 from gt.transport.unix import UnixRouter
 
@@ -67,14 +44,14 @@ SPIN_S = 80e-6 if len(os.sched_getaffinity(0)) > 1 else 0.0
 class Handler(Protocol):
     """The state machine, as the loop sees it: `gt.dispatcher.machine.Machine`."""
 
-    def handle(self, event: Event) -> list[Effect]: ...
+    def handle(self, event: events.Event) -> list[events.Effect]: ...
 
     def busy(self) -> bool:
         """Whether a worker has calls that are not done."""
 
 
 #: Sees every event and every action, for the instruction log and for debugging.
-Observer = Callable[[Event | Effect], None]
+Observer = Callable[[events.Event | events.Effect], None]
 
 
 class Server:
@@ -84,13 +61,14 @@ class Server:
         self.router = router
         #: Called about every TICK_S and when a worker joins; may call `stop`. What it raises ends `run`.
         self.on_tick: Callable[[], None] | None = None
-        self.workers: dict[Peer, int] = {}  #: Connections of workers that joined: which worker it is.
+        self.workers: dict[events.Peer, int] = {}  #: Connections of workers that joined: which worker it is.
         self._handle, self._busy = machine.handle, machine.busy
         self._observers = observers or []
         self._stopping = False
-        self._out: dict[Peer, list[Any]] = {}  #: Frames to send, by peer; see `_flush`.
-        self._jobs: SimpleQueue[CheckProgram | MakePlan | None] = SimpleQueue()
-        self._ready: deque[ProgramChecked | PlanReady] = deque()  #: Written by the background thread, read by the loop.
+        self._out: dict[events.Peer, list[Any]] = {}  #: Frames to send, by peer; see `_flush`.
+        self._jobs: SimpleQueue[events.CheckProgram | events.MakePlan | None] = SimpleQueue()
+        #: Written by the background thread, read by the loop.
+        self._ready: deque[events.ProgramChecked | events.PlanReady] = deque()
         self._woken = False
         self._wake_r, self._wake_w = os.pipe()
         os.set_blocking(self._wake_r, False)
@@ -118,7 +96,7 @@ class Server:
             sys.setswitchinterval(switch_s)
             self._jobs.put(None)
             for peer in self.workers:
-                self.router.send(peer, encode(Goodbye()))
+                self.router.send(peer, messages.encode(messages.Goodbye()))
             self.router.close()
             background.join(1.0)
             os.close(self._wake_r)
@@ -138,14 +116,14 @@ class Server:
                     break
                 peer, frames = got
                 try:
-                    messages = decode_all(frames)
-                except BadMessage as e:
-                    self._feed(BadFramesCame(peer, str(e)), peer)
+                    decoded = messages.decode_all(frames)
+                except messages.BadMessage as e:
+                    self._feed(events.BadFramesCame(peer, str(e)), peer)
                 else:
-                    for message, payload in messages:
-                        if type(message) is Share:  # who a peer is, it does not say itself
+                    for message, payload in decoded:
+                        if type(message) is messages.Share:  # who a peer is, it does not say itself
                             message = msgspec.structs.replace(message, pid=router.pid(peer))
-                        self._feed(MessageCame(peer, message, payload), peer)
+                        self._feed(events.MessageCame(peer, message, payload), peer)
                 if i % FLUSH_EVERY == 0 or len(frames) > 1:  # tensor bytes take long enough to be sent at once
                     self._flush()
             while self._ready:
@@ -157,7 +135,7 @@ class Server:
                     self._feed_lost(peer)
             if now >= tick_at:
                 tick_at = now + TICK_S
-                self._feed(TimePassed(now))
+                self._feed(events.TimePassed(now))
                 self._flush()
                 if self.on_tick is not None:
                     self.on_tick()
@@ -169,7 +147,7 @@ class Server:
                 with suppress(BlockingIOError):
                     os.read(self._wake_r, 64)
 
-    def _feed(self, event: Event, peer: Peer | None = None) -> None:
+    def _feed(self, event: events.Event, peer: events.Peer | None = None) -> None:
         if self._observers:
             self._observe(event)
         try:
@@ -183,7 +161,7 @@ class Server:
         for action in actions:
             self._act(action)
 
-    def _observe(self, what: Event | Effect) -> None:
+    def _observe(self, what: events.Event | events.Effect) -> None:
         for observe in list(self._observers):
             try:
                 observe(what)
@@ -191,21 +169,21 @@ class Server:
                 self._observers.remove(observe)
                 _say(f"gt: logging stopped: {type(e).__name__}: {e}")
 
-    def _feed_lost(self, peer: Peer) -> None:
+    def _feed_lost(self, peer: events.Peer) -> None:
         self.workers.pop(peer, None)
-        self._feed(PeerLost(peer))
+        self._feed(events.PeerLost(peer))
 
-    def _act(self, action: Effect) -> None:
+    def _act(self, action: events.Effect) -> None:
         if self._observers:
             self._observe(action)
-        if type(action) is Send:
+        if type(action) is events.Send:
             message = action.message
-            if type(message) is WorkerWelcome:
+            if type(message) is messages.WorkerWelcome:
                 self.workers[action.peer] = message.worker
                 if self.on_tick is not None:
                     self.on_tick()
             try:
-                frames = encode(message, action.payload)
+                frames = messages.encode(message, action.payload)
             except Exception:  # what cannot be encoded; its receiver would wait for it forever
                 _say(f"gt: cannot send {action!r:.500}\n{traceback.format_exc()}")
                 self._flush()
@@ -219,9 +197,9 @@ class Server:
                 held += frames
                 if len(held) > MAX_FRAMES - 2:
                     self._flush()
-        elif type(action) is CheckProgram or type(action) is MakePlan:
+        elif type(action) is events.CheckProgram or type(action) is events.MakePlan:
             self._jobs.put(action)
-        elif type(action) is Disconnect:
+        elif type(action) is events.Disconnect:
             self._flush()
             self.workers.pop(action.peer, None)
             self.router.disconnect(action.peer)
@@ -250,21 +228,21 @@ def _say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def print_event(what: Event | Effect) -> None:
+def print_event(what: events.Event | events.Effect) -> None:
     """The observer of GT_DEBUG_DISPATCHER."""
-    if type(what) is not TimePassed:
+    if type(what) is not events.TimePassed:
         print(f"gt dispatcher: {what!r:.1000}", file=sys.stderr, flush=True)
 
 
-def print_arrivals(what: Event | Effect) -> None:
+def print_arrivals(what: events.Event | events.Effect) -> None:
     """The observer of GT_VERBOSE: who joins and who leaves."""
-    if type(what) is PeerLost:
+    if type(what) is events.PeerLost:
         print(f"gt: connection {what.peer.hex()} ended", file=sys.stderr, flush=True)
-    elif type(what) is Send:
+    elif type(what) is events.Send:
         message, who = what.message, what.peer.hex()
-        if type(message) is Welcome:
+        if type(message) is messages.Welcome:
             print(f"gt: connection {who} is session {message.session}", file=sys.stderr, flush=True)
-        elif type(message) is WorkerWelcome:
+        elif type(message) is messages.WorkerWelcome:
             print(f"gt: connection {who} is worker {message.worker}", file=sys.stderr, flush=True)
-        elif type(message) is Refused:
+        elif type(message) is messages.Refused:
             print(f"gt: connection {who} was refused: {message.text}", file=sys.stderr, flush=True)

@@ -91,11 +91,12 @@ class Upload:
     key: int
     spec: Spec
     total: int
-    layout_text: str  #: the layout that the client asks for; "": the session's choice
-    #: What it will be, counted from the start; None while the session has no worker, or when it is lost.
+    layout_text: str = ""  #: the layout that the client asks for; "": the session's choice
+    #: What it will be, counted from the first chunk; None before that, while the session has no worker, and when it is
+    #: lost.
     becomes: Tensor | None = None
     shards: dict[int, ShardUpload] = field(default_factory=dict)  #: by worker
-    begun: bool = False  #: a chunk was taken; tells an empty tensor that came from one that did not
+    begun: bool = False  #: a chunk was taken
     received: int = 0
     unacked: int = 0  #: chunks the client may not yet count as taken; see `most_unacked`
     #: Chunks kept here because there is no worker yet.
@@ -110,6 +111,11 @@ class Upload:
     @property
     def nbytes(self) -> int:
         return self.becomes.nbytes if self.becomes is not None else 0
+
+    @property
+    def waits_for_worker(self) -> bool:
+        """Whether it has begun, and no worker is there to take it."""
+        return self.begun and self.becomes is None and not self.sink
 
     @property
     def complete(self) -> bool:
@@ -129,7 +135,10 @@ def lost_of(tensors: Iterable[AnyTensor]) -> Lost | None:
 # --- fetches, calls --------------------------------------------------------------------------
 
 
-class ShardDownload(msgspec.Struct, eq=False):  # structs, as events are: these are made for every fetch and call
+# Structs, as events are: these are made for every fetch and call. No garbage collection: they are in no cycle.
+
+
+class ShardDownload(msgspec.Struct, eq=False, gc=False):
     """What one worker sends of a value."""
 
     part: int  #: as the client knows it
@@ -138,7 +147,7 @@ class ShardDownload(msgspec.Struct, eq=False):  # structs, as events are: these 
     whole: bool = False  #: all of it has come
 
 
-class Download(msgspec.Struct, eq=False):
+class Download(msgspec.Struct, eq=False, gc=False):
     """A fetch that workers answer."""
 
     id: int  #: the tensor
@@ -147,7 +156,7 @@ class Download(msgspec.Struct, eq=False):
     held: list[tuple[Message, Buffer | None]] = []  #: what is passed on once `after` is done
 
 
-class ReadyCall(msgspec.Struct, eq=False):
+class ReadyCall(msgspec.Struct, eq=False, gc=False):
     """The call at the head of a queue: checked, planned, its inputs there; it only waits for its turn."""
 
     call: Call
@@ -158,7 +167,7 @@ class ReadyCall(msgspec.Struct, eq=False):
     root: int  #: the call where that began; 0: this one
 
 
-class SentCall(msgspec.Struct, eq=False):
+class SentCall(msgspec.Struct, eq=False, gc=False):
     """A call that was sent to its workers."""
 
     seq: int

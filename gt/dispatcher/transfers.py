@@ -15,7 +15,8 @@ Law 6: what a fetch brings is passed on when the client has heard how the call e
        session is passed on at once: that worker knows that the call went well.
 Law 7: a ring is offered to the only worker of its session, with the process that the sockets say it is of, and is used
        while that worker, having accepted it, is connected. A chunk that names a slot at any other time counts as not
-       sent: its client did not know yet, and will send it again.
+       sent: its client did not know yet, and will send it again. Until a chunk has been taken, no worker is chosen for
+       a tensor: it cannot be lost with one that never had a byte of it.
 
 On one worker an upload and a fetch have one shard, which is all of the tensor.
 """
@@ -83,16 +84,18 @@ def chunk_came(state: State, session: Session, chunk: Chunk, payload: Buffer | N
         return
     if upload is None:
         what = spec(chunk.shape, dtypes.BY_NAME[chunk.dtype])
-        upload = Upload(chunk.key, what, chunk.total, chunk.layout)
+        upload = Upload(chunk.key, what, chunk.total)
         session.uploads[chunk.key] = session.tensors[chunk.key] = upload
         session.upload_mark = chunk.key
+    if not_sent:
+        return  # but the tensor is known from now on
+    if not upload.begun:
+        upload.layout_text = chunk.layout
         if session.workers:
             _begin(state, session, upload)
         else:
             state.await_worker(session)
-    if not_sent:
-        return  # but the tensor is known from now on
-    upload.begun = True
+        upload.begun = True
     upload.received += _nbytes(chunk, payload)
     if upload.sink:
         state.send(session.peer, ChunkAck(0, upload.key, True))
@@ -122,6 +125,10 @@ def _chunk_problem(session: Session, upload: Upload | None, chunk: Chunk, payloa
         return "an empty chunk"
     if upload is None:
         return _begin_problem(session, chunk, nbytes)
+    if not upload.begun and not chunk.offset:
+        problem = _layout_problem(session, chunk.layout, upload.spec)
+        if problem:
+            return problem
     if chunk.offset != upload.received or chunk.total != upload.total:
         return f"a chunk at {chunk.offset} of {chunk.total}; expected {upload.received} of {upload.total}"
     if upload.received + nbytes > upload.total or upload.received == upload.total:
@@ -159,9 +166,14 @@ def _begin_problem(session: Session, chunk: Chunk, nbytes: int) -> str:
         return problem
     if chunk.total != what.nbytes or nbytes > chunk.total:
         return f"{chunk.total} bytes declared; {what!r} has {what.nbytes}"
+    return _layout_problem(session, chunk.layout, what)
+
+
+def _layout_problem(session: Session, text: str, what: Spec) -> str:
+    """Why an upload cannot have this layout; empty if it can."""
     try:
         if session.workers and session.broken is None:  # else it waits, or will be lost
-            _upload_layout(session, chunk.layout, what)
+            _upload_layout(session, text, what)
     except (GTError, ValueError, RecursionError) as e:  # a client may write any text
         return str(e)[:200]
     return ""
@@ -282,7 +294,7 @@ def pass_held(state: State, session: Session) -> None:
     """The session has a worker now: it is offered the ring, and gets what was kept here."""
     offer_ring(state, session)
     for upload in list(session.uploads.values()):
-        if not upload.sink:
+        if upload.waits_for_worker:
             _begin(state, session, upload)
         if not upload.sink:
             for chunk, payload in upload.held:
@@ -355,16 +367,16 @@ def describe(session: Session, request: int, tensor: Tensor, positions: tuple[in
 
 def fetch(state: State, session: Session, fetch: Fetch, tensor: Tensor, again: bool = False) -> None:
     """Ask the workers that hold a tensor together for their shards; `again` where one that was asked is gone."""
-    at = tensor.layout
-    positions = fewest(at, tensor.spec.shape) if len(at.mesh.workers) > 1 else (0,)
+    at, workers = tensor.layout, tensor.layout.mesh.workers
+    positions = fewest(at, tensor.spec.shape) if len(workers) > 1 else (0,)
     download = session.fetches[fetch.request] = Download(fetch.id, _maker(session, fetch.id))
-    if len(at.mesh.workers) > 1 or again:
+    if len(workers) > 1 or again:
         _pass_on(state, session, download, describe(session, fetch.request, tensor, positions))
     ring, slots = fetch.ring, fetch.slots
     if slots and not (session.offer is not None and session.offer.taken and session.offer.share.ring == ring):
         ring, slots = 0, ()  # of a ring that the worker does not have: it sends the bytes themselves
     for part, k in enumerate(positions):
-        number = at.mesh.workers[k]
+        number = workers[k]
         download.shards[number] = ShardDownload(part)
         state.send(state.workers[number].control, Fetch(session.number, fetch.request, fetch.id, ring, slots))
 
@@ -378,7 +390,7 @@ def fetch_lost(state: State, session: Session, fetch: Fetch, failure: Failure) -
 
 def _maker(session: Session, id: int) -> int:
     """The call under way that makes this value; 0 if there is none."""
-    for sent in session.sent.values():
+    for sent in reversed(session.sent.values()):  # most often it is the last one
         if sent.outputs <= id < sent.outputs + len(sent.plan.outputs):
             return sent.seq
     return 0
@@ -414,11 +426,12 @@ def fetched(state: State, worker: Worker, chunk: Chunk, payload: Buffer | None) 
         return
     shard.unacked += 1
     shard.received += nbytes
-    shard.whole = shard.received >= chunk.total
     c = chunk
     message = Chunk(0, c.key, c.offset, c.total, c.shape, c.dtype, c.slot, shard.part)
     _pass_on(state, session, download, message, payload)
-    _end_if_over(session, chunk.key, download)
+    if shard.received >= c.total:
+        shard.whole = True
+        _end_if_over(session, c.key, download)
 
 
 def fetch_failed(state: State, worker: Worker, message: FetchFailed, _: Buffer | None = None) -> None:
@@ -456,12 +469,12 @@ def ack_came(state: State, session: Session, ack: ChunkAck, _: Buffer | None = N
 
 def pass_on_held(state: State, session: Session) -> None:
     """The client knows how more calls have ended."""
-    for request, download in list(session.fetches.items()):
-        if download.held and download.after <= session.done:
-            for message, payload in download.held:
-                state.send(session.peer, message, payload)
-            download.held.clear()
-            _end_if_over(session, request, download)
+    ready = [each for each in session.fetches.items() if each[1].held and each[1].after <= session.done]
+    for request, download in ready:
+        for message, payload in download.held:
+            state.send(session.peer, message, payload)
+        download.held.clear()
+        _end_if_over(session, request, download)
 
 
 def _pass_on(

@@ -161,7 +161,7 @@ def _fail_homeless(state: State) -> None:
             session.no_worker = Failure("LostError", text)
             state.stop_waiting(session)
             for upload in list(session.uploads.values()):
-                if not upload.sink:
+                if upload.waits_for_worker:
                     state.lose_upload(session, upload, session.no_worker)
             advance(state, session)
             session.no_worker = None

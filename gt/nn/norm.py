@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, InitVar
 from typing import Any
 
 from gt.client.functions import creation
@@ -37,21 +38,26 @@ class _Affine(Functional):
 # --- per channel, with running statistics ------------------------------------------------------------
 
 
+@settings
 class _Running(_Affine):
     """Normalization of channels, with running statistics for evaluation."""
 
-    num_batches_tracked: Any
+    num_features: int
+    eps: float = 1e-5
+    momentum: float | None = 0.1
+    affine: bool = True
+    track_running_stats: bool = True
+    device: InitVar[Any] = None
+    dtype: InitVar[Any] = None
+    _: KW_ONLY
+    bias: InitVar[bool] = True
 
-    def _make(
-        self, num_features: int, eps: float, momentum: float | None, affine: bool, track_running_stats: bool,
-        bias: bool, dtype: Any,
-    ) -> None:  # fmt: skip
-        self.num_features, self.eps, self.momentum = num_features, eps, momentum
-        self.affine, self.track_running_stats = affine, track_running_stats
-        self._add_parameters(num_features, dtype, weight=affine, bias=affine and bias)
-        track = track_running_stats
-        self.register_buffer("running_mean", creation.zeros(num_features, dtype=dtype) if track else None)
-        self.register_buffer("running_var", creation.ones(num_features, dtype=dtype) if track else None)
+    def __post_init__(self, device: Any, dtype: Any, bias: bool) -> None:
+        super().__post_init__()
+        n, track = self.num_features, self.track_running_stats
+        self._add_parameters(n, dtype, weight=self.affine, bias=self.affine and bias)
+        self.register_buffer("running_mean", creation.zeros(n, dtype=dtype) if track else None)
+        self.register_buffer("running_var", creation.ones(n, dtype=dtype) if track else None)
         self.register_buffer("num_batches_tracked", creation.zeros((), dtype="int64") if track else None)
 
     def reset_running_stats(self) -> None:
@@ -90,13 +96,6 @@ class _Running(_Affine):
 
 class _BatchNorm(_Running):
     """Normalization of each channel over a batch."""
-
-    def __init__(
-        self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True,
-        track_running_stats: bool = True, device: Any = None, dtype: Any = None, *, bias: bool = True,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        self._make(num_features, eps, momentum, affine, track_running_stats, bias, dtype)
 
     def _ndims(self) -> tuple[int, ...]:
         return (2, 3) if self._dims == 1 else (self._dims + 2,)
@@ -148,15 +147,12 @@ class SyncBatchNorm(_BatchNorm):
         return module
 
 
+@settings
 class _InstanceNorm(_Running):
     """Normalization of each channel of each sample."""
 
-    def __init__(
-        self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = False,
-        track_running_stats: bool = False, device: Any = None, dtype: Any = None, *, bias: bool = True,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        self._make(num_features, eps, momentum, affine, track_running_stats, bias, dtype)
+    affine: bool = False
+    track_running_stats: bool = False
 
     def _ndims(self) -> tuple[int, ...]:
         return self._dims + 1, self._dims + 2

@@ -5,9 +5,18 @@ Gradients and compositions are written with these, so that they read as maths.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from gt.ops.record import TABLE
+
+
+def _infix(name: str) -> Callable[[Any, Any], Any]:
+    return lambda self, other: TABLE[name](self, other)
+
+
+def _reflected(name: str) -> Callable[[Any, Any], Any]:
+    return lambda self, other: TABLE[name](other, self)
 
 
 class Operators:
@@ -15,53 +24,13 @@ class Operators:
 
     __slots__ = ()
 
-    def __add__(self, other: Any) -> Any:
-        return TABLE["add"](self, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return TABLE["add"](self, other)
-
-    def __sub__(self, other: Any) -> Any:
-        return TABLE["sub"](self, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return TABLE["sub"](other, self)
-
-    def __mul__(self, other: Any) -> Any:
-        return TABLE["mul"](self, other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return TABLE["mul"](self, other)
-
-    def __truediv__(self, other: Any) -> Any:
-        return TABLE["div"](self, other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return TABLE["div"](other, self)
-
-    def __pow__(self, other: Any) -> Any:
-        return TABLE["pow"](self, other)
-
-    def __rpow__(self, other: Any) -> Any:
-        return TABLE["pow"](other, self)
-
-    def __matmul__(self, other: Any) -> Any:
-        return TABLE["matmul"](self, other)
-
-    def __rmatmul__(self, other: Any) -> Any:
-        return TABLE["matmul"](other, self)
+    __add__, __radd__ = _infix("add"), _infix("add")
+    __mul__, __rmul__ = _infix("mul"), _infix("mul")
+    __sub__, __rsub__ = _infix("sub"), _reflected("sub")
+    __truediv__, __rtruediv__ = _infix("div"), _reflected("div")
+    __pow__, __rpow__ = _infix("pow"), _reflected("pow")
+    __matmul__, __rmatmul__ = _infix("matmul"), _reflected("matmul")
+    __lt__, __le__, __gt__, __ge__ = map(_infix, ("lt", "le", "gt", "ge"))
 
     def __neg__(self) -> Any:
         return TABLE["neg"](self)
-
-    def __lt__(self, other: Any) -> Any:
-        return TABLE["lt"](self, other)
-
-    def __le__(self, other: Any) -> Any:
-        return TABLE["le"](self, other)
-
-    def __gt__(self, other: Any) -> Any:
-        return TABLE["gt"](self, other)
-
-    def __ge__(self, other: Any) -> Any:
-        return TABLE["ge"](self, other)

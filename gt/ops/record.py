@@ -13,6 +13,7 @@ a Trace (trace.py) writes it down. So gradients and compositions are plain funct
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -103,7 +104,7 @@ class Op:
     #: Makes the op a view of its first operand: put(base, new, k, *other operands, **attrs) is the base
     #: after `new` was written to the view (its result k).
     put: Callable[..., Any] | None = None
-    #: The kernel may return memory of its first operand.
+    #: The kernel may return memory of its first operand; where there is a `put`, it may always.
     aliases: bool = False
     #: Operand numbers that "torch_inplace" overwrites, one per result.
     inplace: tuple[int, ...] = ()
@@ -189,9 +190,18 @@ def op(name: str, doc: str, **fields: Any) -> Op:
     """Make a record and enter it in the table. Called at import, never later."""
     if name in TABLE:
         raise ProgramError(f"op {name} is defined twice")
-    record = Op(name=name, doc=doc, **fields)
+    record = Op(name=name, doc=doc, **{"aliases": "put" in fields, **fields})
     TABLE[name] = record
     return record
+
+
+def attributes(op: Op) -> tuple[str, ...]:
+    """The names of an op's attributes, in the order in which its inference takes them, or else its composition."""
+    for f in (op.infer, op.compose):
+        parameters = inspect.signature(f).parameters.values() if f is not None else ()
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+    raise AttributeError(f"{op.name}: neither its inference nor its composition names its attributes")
 
 
 def each_of(*cases: Any, **attrs: Any) -> list[Sample]:

@@ -308,6 +308,8 @@ def leading(count: int) -> Any:
     return rule
 
 
+#: Makes the record of an op that is linear in its first operand, as every gradient is in g.
+linear_op = partial(op, linear=((0,),))
 #: Makes the record of an op on matrices: batches may be split, matrices must be whole.
 matrix_op = partial(op, factors=leading(2))
 
@@ -332,6 +334,11 @@ def reducing(kind: str) -> Any:
 def created(*specs: Spec, shape: Sequence[int], **attrs: Any) -> str:
     """A tensor out of numbers: every dimension is free."""
     return f"{', ' * (len(specs) - 1)} -> {' '.join(letters(len(shape)))}"
+
+
+def with_place(names: Sequence[str], dim: int, mine: str) -> str:
+    """The names of dimensions, with another one at `dim`."""
+    return " ".join([*names[:dim], mine, *names[dim + 1 :]])
 
 
 def masked(inside: Any, x: Any) -> Any:

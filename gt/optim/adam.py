@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gt.client.programs.tree import Kind
+from gt.client.programs import kinds
 from gt.client.tensor import Tensor
-from gt.ops import TABLE
-from gt.optim.optimizer import Group, Optimizer, State, Update, check, defaults
+from gt.optim.optimizer import Group, Layout, Optimizer, State, Update, defaults
 from gt.optim.recording import InStep, counting, flag, gradient, live, shared, take_step
 
 _ADAM = {
-    (False, False): Kind(TABLE["adam"], {}),
-    (False, True): Kind(TABLE["adam_amsgrad"], {}),
-    (True, False): Kind(TABLE["adamw"], {}),
-    (True, True): Kind(TABLE["adamw_amsgrad"], {}),
+    (False, False): kinds.adam,
+    (False, True): kinds.adam_amsgrad,
+    (True, False): kinds.adamw,
+    (True, True): kinds.adamw_amsgrad,
 }
-_NADAM, _RADAM, _ADAMAX = (Kind(TABLE[n], {}) for n in ("nadam", "radam", "adamax"))
 
 
 class Adam(Optimizer):
@@ -29,11 +27,9 @@ class Adam(Optimizer):
         capturable: bool = False, differentiable: bool = False, fused: bool | None = None,
         decoupled_weight_decay: bool = False,
     ) -> None:  # fmt: skip
-        given = defaults(locals(), betas=tuple(betas))
-        check(type(self).__name__, given, "lr", "eps", "weight_decay")
-        super().__init__(params, given)
+        super().__init__(params, defaults(self, locals(), "lr", "eps", "weight_decay"))
 
-    def _layout(self, group: Group) -> tuple[dict[str, float], dict[str, float]]:
+    def _layout(self, group: Group) -> Layout:
         tensors = {"exp_avg": 0.0, "exp_avg_sq": 0.0}
         return {"step": 0}, {**tensors, "max_exp_avg_sq": 0.0} if group["amsgrad"] else tensors
 
@@ -67,7 +63,7 @@ class AdamW(Adam):
         weight_decay: float = 1e-2, amsgrad: bool = False, *, maximize: bool = False, foreach: bool | None = None,
         capturable: bool = False, differentiable: bool = False, fused: bool | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(**defaults(locals(), params=params, decoupled_weight_decay=True))
+        super().__init__(**defaults(self, locals(), params=params, decoupled_weight_decay=True))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load settings and state, of GT or torch, parameter by parameter in order."""
@@ -97,12 +93,9 @@ class NAdam(Optimizer):
         weight_decay: float = 0, momentum_decay: float = 4e-3, decoupled_weight_decay: bool = False, *,
         foreach: bool | None = None, maximize: bool = False, capturable: bool = False, differentiable: bool = False,
     ) -> None:  # fmt: skip
-        given = defaults(locals(), betas=tuple(betas))
-        check("NAdam", given, "lr", "eps", "weight_decay", "momentum_decay")
-        super().__init__(params, given)
+        super().__init__(params, defaults(self, locals(), "lr", "eps", "weight_decay", "momentum_decay"))
 
-    def _layout(self, group: Group) -> tuple[dict[str, float], dict[str, float]]:
-        return {"step": 0, "mu_product": 1.0}, {"exp_avg": 0.0, "exp_avg_sq": 0.0}
+    _initial_state = {"step": 0, "mu_product": 1.0}, {"exp_avg": 0.0, "exp_avg_sq": 0.0}
 
     def _updater(self, group: Group) -> Update:
         begin = _decayed(group)
@@ -129,7 +122,7 @@ class NAdam(Optimizer):
 
             start, g = begin(p, g)
             m, v = state["exp_avg"], state["exp_avg_sq"]
-            take_step(_NADAM, (start, g, m, v), lambda: live(numbers), (p, m, v), (do, undo))
+            take_step(kinds.nadam, (start, g, m, v), lambda: live(numbers), (p, m, v), (do, undo))
 
         return update
 
@@ -142,12 +135,9 @@ class RAdam(Optimizer):
         weight_decay: float = 0, decoupled_weight_decay: bool = False, *, foreach: bool | None = None,
         maximize: bool = False, capturable: bool = False, differentiable: bool = False,
     ) -> None:  # fmt: skip
-        given = defaults(locals(), betas=tuple(betas))
-        check("RAdam", given, "lr", "eps", "weight_decay")
-        super().__init__(params, given)
+        super().__init__(params, defaults(self, locals(), "lr", "eps", "weight_decay"))
 
-    def _layout(self, group: Group) -> tuple[dict[str, float], dict[str, float]]:
-        return {"step": 0}, {"exp_avg": 0.0, "exp_avg_sq": 0.0}
+    _initial_state = {"step": 0}, {"exp_avg": 0.0, "exp_avg_sq": 0.0}
 
     def _updater(self, group: Group) -> Update:
         begin, in_step = _decayed(group), InStep(self)
@@ -167,7 +157,7 @@ class RAdam(Optimizer):
 
             start, g = begin(p, g)
             m, v = state["exp_avg"], state["exp_avg_sq"]
-            take_step(_RADAM, (start, g, m, v), lambda: in_step(state, numbers), (p, m, v), counting(state))
+            take_step(kinds.radam, (start, g, m, v), lambda: in_step(state, numbers), (p, m, v), counting(state))
 
         return update
 
@@ -180,12 +170,9 @@ class Adamax(Optimizer):
         weight_decay: float = 0, foreach: bool | None = None, *, maximize: bool = False, differentiable: bool = False,
         capturable: bool = False,
     ) -> None:  # fmt: skip
-        given = defaults(locals(), betas=tuple(betas))
-        check("Adamax", given, "lr", "eps", "weight_decay")
-        super().__init__(params, given)
+        super().__init__(params, defaults(self, locals(), "lr", "eps", "weight_decay"))
 
-    def _layout(self, group: Group) -> tuple[dict[str, float], dict[str, float]]:
-        return {"step": 0}, {"exp_avg": 0.0, "exp_inf": 0.0}
+    _initial_state = {"step": 0}, {"exp_avg": 0.0, "exp_inf": 0.0}
 
     def _updater(self, group: Group) -> Update:
         own, in_step = gradient(group), InStep(self)
@@ -196,6 +183,6 @@ class Adamax(Optimizer):
                 return 1 - beta1, float(beta2), float(group["eps"]), float(group["lr"]) / (1 - beta1**step)
 
             m, u = state["exp_avg"], state["exp_inf"]
-            take_step(_ADAMAX, (p, own(p, g), m, u), lambda: in_step(state, numbers), (p, m, u), counting(state))
+            take_step(kinds.adamax, (p, own(p, g), m, u), lambda: in_step(state, numbers), (p, m, u), counting(state))
 
         return update

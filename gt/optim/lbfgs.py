@@ -16,7 +16,7 @@ from gt.client.functions import creation, shapes
 from gt.client.grad.modes import set_grad
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError
-from gt.optim.optimizer import Optimizer, State, check, defaults
+from gt.optim.optimizer import Optimizer, State, defaults
 
 
 @dataclass
@@ -37,8 +37,7 @@ class LBFGS(Optimizer):
         tolerance_grad: float = 1e-7, tolerance_change: float = 1e-9, history_size: int = 100,
         line_search_fn: str | None = None,
     ) -> None:  # fmt: skip
-        given = defaults(locals(), max_eval=max_iter * 5 // 4 if max_eval is None else max_eval)
-        check("LBFGS", given, "lr")
+        given = defaults(self, locals(), "lr", max_eval=max_iter * 5 // 4 if max_eval is None else max_eval)
         if line_search_fn not in (None, "strong_wolfe"):
             raise ArgumentError(f"LBFGS: line_search_fn must be None or 'strong_wolfe', got {line_search_fn!r}")
         super().__init__(params, given)

@@ -4,8 +4,8 @@ A step records one instruction per parameter and marks the end of the program. S
 value, so changing them makes no new program. The state is created with the optimizer, so that the first step records
 the same program as the later ones.
 
-A subclass defines its state in `_layout` and the update of one parameter in `_updater`; or it defines `step` and keeps
-any state in `self.state[p]`, as in torch.
+A subclass defines its state in `_initial_state` or `_layout`, and the update of one parameter in `_updater`; or it
+defines `step` and keeps any state in `self.state[p]`, as in torch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import functools
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 from gt.client.compat.interop import from_torch, is_torch
 from gt.client.functions import creation
@@ -28,6 +28,7 @@ from gt.optim.recording import decided
 
 Group = dict[str, Any]
 State = dict[str, Any]
+Layout = tuple[dict[str, float], dict[str, float]]
 #: Updates one parameter, given its gradient and state.
 Update = Callable[[Tensor, Tensor, State], None]
 
@@ -60,21 +61,22 @@ def _hooked(step: Callable[..., Any]) -> Callable[..., Any]:
     return whole
 
 
-def defaults(arguments: dict[str, Any], **changed: Any) -> dict[str, Any]:
-    """The defaults of an optimizer's groups: the arguments of its constructor, as `locals()` has them."""
-    return {k: v for k, v in arguments.items() if k not in ("self", "params", "__class__")} | changed
-
-
-def check(name: str, given: dict[str, Any], *nonnegative: str) -> None:
-    """Check the range of an optimizer's settings; betas are checked wherever there are any."""
+def defaults(optimizer: Optimizer, arguments: dict[str, Any], *nonnegative: str, **changed: Any) -> dict[str, Any]:
+    """The defaults of an optimizer's groups: the arguments of its constructor, as `locals()` has them. The named ones
+    must be >= 0; betas are checked wherever there are any."""
+    given = {k: v for k, v in arguments.items() if k not in ("self", "params", "__class__")} | changed
+    if "betas" in given:
+        given["betas"] = tuple(given["betas"])
     least = {k: given[k] for k in nonnegative}
     below_one = {f"betas[{i}]": beta for i, beta in enumerate(given.get("betas", ()))}
+    name = type(optimizer).__name__
     for setting, value in (least | below_one).items():
         if isinstance(value, Tensor):
             raise ArgumentError(f"{name}: {setting} must be a Python number, got a tensor; it may change at each step")
         if not value >= 0 or (setting in below_one and value >= 1):
             wanted = "in [0, 1)" if setting in below_one else ">= 0"
             raise ArgumentError(f"{name}: {setting} must be {wanted}, got {value}")
+    return given
 
 
 class Optimizer:
@@ -106,10 +108,13 @@ class Optimizer:
 
     # --- what a subclass defines ---
 
-    def _layout(self, group: Group) -> tuple[dict[str, float], dict[str, float]]:
-        """The state of a parameter: initial numbers, and initial values of its tensors, by name.
-        Names that start with an underscore are not part of a state_dict."""
-        return {}, {}
+    #: The state of a parameter: initial numbers, and initial values of its tensors, by name.
+    #: Names that start with an underscore are not part of a state_dict.
+    _initial_state: ClassVar[Layout] = ({}, {})
+
+    def _layout(self, group: Group) -> Layout:
+        """The state of a parameter of this group, if that depends on the group's settings."""
+        return self._initial_state
 
     def _updater(self, group: Group) -> Update:
         """Read the group's settings, and return the function that updates one of its parameters."""

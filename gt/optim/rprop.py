@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gt.client.programs.tree import Kind
+from gt.client.programs import kinds
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError
-from gt.ops import TABLE
-from gt.optim.optimizer import Group, Optimizer, State, Update, check, defaults
+from gt.optim.optimizer import Group, Layout, Optimizer, State, Update, defaults
 from gt.optim.recording import InStep, counting, flag, shared, take_step
-
-_RPROP = Kind(TABLE["rprop"], {})
 
 
 class Rprop(Optimizer):
@@ -23,13 +20,12 @@ class Rprop(Optimizer):
         step_sizes: tuple[float, float] = (1e-6, 50), *, capturable: bool = False, foreach: bool | None = None,
         maximize: bool = False, differentiable: bool = False,
     ) -> None:  # fmt: skip
-        given = defaults(locals())
-        check("Rprop", given, "lr")
+        given = defaults(self, locals(), "lr")
         if not 0 < etas[0] < 1 < etas[1]:
             raise ArgumentError(f"Rprop: etas must be (between 0 and 1, above 1), got {etas}")
         super().__init__(params, given)
 
-    def _layout(self, group: Group) -> tuple[dict[str, float], dict[str, float]]:
+    def _layout(self, group: Group) -> Layout:
         # The first step adds the learning rate to the step sizes: a scheduler may set that until then.
         return {"step": 0}, {"prev": 0.0, "step_size": 0.0}
 
@@ -44,7 +40,7 @@ class Rprop(Optimizer):
 
             before, size = state["prev"], state["step_size"]
             take_step(
-                _RPROP, (p, -g if maximize else g, before, size), lambda: (*in_step(state, first), *limits),
+                kinds.rprop, (p, -g if maximize else g, before, size), lambda: (*in_step(state, first), *limits),
                 (p, before, size), counting(state),
             )  # fmt: skip
 

@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gt.client.programs.tree import Kind, Kinds
+from gt.client.programs import kinds
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError
-from gt.ops import TABLE
-from gt.optim.optimizer import Group, Optimizer, State, Update, check, defaults
+from gt.optim.optimizer import Group, Layout, Optimizer, State, Update, defaults
 from gt.optim.recording import InStep, counting, flag, gradient, live, settings, take_step
-
-_SGD = Kind(TABLE["sgd"], {})
-_MOMENTUM = Kinds(TABLE["sgd_momentum"], "nesterov")
-_ASGD = Kind(TABLE["asgd"], {})
 
 
 class SGD(Optimizer):
@@ -25,13 +20,12 @@ class SGD(Optimizer):
         weight_decay: float = 0, nesterov: bool = False, *, maximize: bool = False, foreach: bool | None = None,
         differentiable: bool = False, fused: bool | None = None,
     ) -> None:  # fmt: skip
-        given = defaults(locals())
-        check("SGD", given, "lr", "momentum", "weight_decay")
+        given = defaults(self, locals(), "lr", "momentum", "weight_decay")
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ArgumentError("SGD: nesterov=True requires momentum > 0 and dampening = 0")
         super().__init__(params, given)
 
-    def _layout(self, group: Group) -> tuple[dict[str, float], dict[str, float]]:
+    def _layout(self, group: Group) -> Layout:
         return ({"_step": 0}, {"momentum_buffer": 0.0}) if group["momentum"] else ({}, {})
 
     def _updater(self, group: Group) -> Update:
@@ -39,10 +33,10 @@ class SGD(Optimizer):
         if not flag(group, "momentum"):
 
             def plain(p: Tensor, g: Tensor, state: State) -> None:
-                take_step(_SGD, (p, own(p, g)), lambda: numbers, (p,))
+                take_step(kinds.sgd, (p, own(p, g)), lambda: numbers, (p,))
 
             return plain
-        kind, momentum = _MOMENTUM[flag(group, "nesterov")], settings(group, "momentum")
+        kind, momentum = kinds.sgd_momentum[flag(group, "nesterov")], settings(group, "momentum")
         in_step = InStep(self, "_step")
 
         def update(p: Tensor, g: Tensor, state: State) -> None:
@@ -73,11 +67,9 @@ class ASGD(Optimizer):
         weight_decay: float = 0, foreach: bool | None = None, maximize: bool = False, differentiable: bool = False,
         capturable: bool = False,
     ) -> None:  # fmt: skip
-        given = defaults(locals())
-        check("ASGD", given, "lr", "weight_decay")
-        super().__init__(params, given)
+        super().__init__(params, defaults(self, locals(), "lr", "weight_decay"))
 
-    def _layout(self, group: Group) -> tuple[dict[str, float], dict[str, float]]:
+    def _layout(self, group: Group) -> Layout:
         # `eta` and `mu` are the rates of the next step; `_eta` and `_mu` those of the current one.
         rates = {"eta": float(group["lr"]), "mu": 1.0}
         return {"step": 0, **rates, **{f"_{k}": v for k, v in rates.items()}}, {"ax": 0.0}
@@ -106,6 +98,6 @@ class ASGD(Optimizer):
                 return 1.0 - float(group["lambd"]) * state["_eta"], state["_eta"], 1.0 - state["_mu"]
 
             mean = state["ax"]
-            take_step(_ASGD, (p, own(p, g), mean), lambda: live(numbers), (p, mean), (do, undo))
+            take_step(kinds.asgd, (p, own(p, g), mean), lambda: live(numbers), (p, mean), (do, undo))
 
         return update

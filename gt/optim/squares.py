@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gt.client.programs.tree import Kind, Kinds
+from gt.client.programs import kinds
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError
-from gt.ops import TABLE
-from gt.optim.optimizer import Group, Optimizer, State, Update, check, defaults
+from gt.optim.optimizer import Group, Layout, Optimizer, State, Update, defaults
 from gt.optim.recording import InStep, counting, decided, flag, gradient, settings, shared, take_step
-
-_ADAGRAD, _ADADELTA = Kind(TABLE["adagrad"], {}), Kind(TABLE["adadelta"], {})
-_RMSPROP = Kinds(TABLE["rmsprop"], "centered", "momentum")
 
 
 class Adagrad(Optimizer):
@@ -24,11 +20,11 @@ class Adagrad(Optimizer):
         initial_accumulator_value: float = 0, eps: float = 1e-10, foreach: bool | None = None, *,
         maximize: bool = False, differentiable: bool = False, fused: bool | None = None,
     ) -> None:  # fmt: skip
-        given = defaults(locals())
-        check("Adagrad", given, "lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps")
-        super().__init__(params, given)
+        super().__init__(
+            params, defaults(self, locals(), "lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps")
+        )
 
-    def _layout(self, group: Group) -> tuple[dict[str, float], dict[str, float]]:
+    def _layout(self, group: Group) -> Layout:
         return {"step": 0}, {"sum": float(self.defaults["initial_accumulator_value"])}
 
     def _updater(self, group: Group) -> Update:
@@ -40,7 +36,8 @@ class Adagrad(Optimizer):
 
             total = state["sum"]
             take_step(
-                _ADAGRAD, (p, own(p, g), total), lambda: (*in_step(state, rate), *numbers), (p, total), counting(state)
+                kinds.adagrad, (p, own(p, g), total), lambda: (*in_step(state, rate), *numbers), (p, total),
+                counting(state),
             )  # fmt: skip
 
         return update
@@ -54,11 +51,9 @@ class RMSprop(Optimizer):
         momentum: float = 0, centered: bool = False, capturable: bool = False, foreach: bool | None = None,
         maximize: bool = False, differentiable: bool = False,
     ) -> None:  # fmt: skip
-        given = defaults(locals())
-        check("RMSprop", given, "lr", "eps", "momentum", "weight_decay", "alpha")
-        super().__init__(params, given)
+        super().__init__(params, defaults(self, locals(), "lr", "eps", "momentum", "weight_decay", "alpha"))
 
-    def _layout(self, group: Group) -> tuple[dict[str, float], dict[str, float]]:
+    def _layout(self, group: Group) -> Layout:
         tensors = {"square_avg": 0.0}
         if group["momentum"] > 0:
             tensors["momentum_buffer"] = 0.0
@@ -70,7 +65,7 @@ class RMSprop(Optimizer):
         own, centered = gradient(group), flag(group, "centered")
         momentum = bool(decided(lambda: group["momentum"] > 0))
         names = ["square_avg", *(["grad_avg"] if centered else []), *(["momentum_buffer"] if momentum else [])]
-        kind = _RMSPROP[centered, momentum]
+        kind = kinds.rmsprop[centered, momentum]
 
         def read() -> tuple[float, ...]:
             alpha = float(group["alpha"])
@@ -93,14 +88,12 @@ class Adadelta(Optimizer):
         foreach: bool | None = None, *, capturable: bool = False, maximize: bool = False,
         differentiable: bool = False,
     ) -> None:  # fmt: skip
-        given = defaults(locals())
-        check("Adadelta", given, "lr", "rho", "eps", "weight_decay")
+        given = defaults(self, locals(), "lr", "rho", "eps", "weight_decay")
         if rho > 1:
             raise ArgumentError(f"Adadelta: rho must be <= 1, got {rho}")
         super().__init__(params, given)
 
-    def _layout(self, group: Group) -> tuple[dict[str, float], dict[str, float]]:
-        return {"step": 0}, {"square_avg": 0.0, "acc_delta": 0.0}
+    _initial_state = {"step": 0}, {"square_avg": 0.0, "acc_delta": 0.0}
 
     def _updater(self, group: Group) -> Update:
         own = gradient(group)
@@ -110,6 +103,8 @@ class Adadelta(Optimizer):
 
         def update(p: Tensor, g: Tensor, state: State) -> None:
             square, delta = state["square_avg"], state["acc_delta"]
-            take_step(_ADADELTA, (p, own(p, g), square, delta), lambda: numbers, (p, square, delta), counting(state))
+            take_step(
+                kinds.adadelta, (p, own(p, g), square, delta), lambda: numbers, (p, square, delta), counting(state)
+            )
 
         return update

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from gt.dispatcher.planner.redistribute import SCATTERED_NBYTES, Step, dropped, largest_shard, missing
-from gt.layout import Layout, layout
+from gt.layout import Layout, held, layout
 from gt.program import Spec
 from gt.solver.hardware import Hardware
 from gt.solver.options import step_cost
@@ -32,6 +32,7 @@ class Conversions:
         self.place: dict[Layout, int] = {}  #: of each layout in the graph
         self.wanted: dict[Layout, None] = {}
         self.us = np.zeros((0, 0))  #: [source, target]
+        self._known_ranges: dict[Layout, np.ndarray | None] = {}
 
     def add(self, layouts: Iterable[Layout]) -> None:
         """Layouts that will be asked for. Call `find` after that."""
@@ -143,4 +144,29 @@ class Conversions:
                 if kinds == here.partial and theirs <= used:
                     for to in alike:
                         if to is not here and to not in parents:
-                            yield Step("permute", axes, to, missing(here, to, s.shape) * size)
+                            yield Step("permute", axes, to, self._missing(here, to) * size)
+
+    def _missing(self, source: Layout, target: Layout) -> int:
+        """The number of elements that a worker lacks in the target, at most: `missing`, for all workers at once."""
+        have, want = self._ranges(source), self._ranges(target)
+        if have is None or want is None:
+            return missing(source, target, self.spec.shape)
+        need = np.prod(want[1] - want[0], axis=0)
+        both = np.prod(np.maximum(np.minimum(have[1], want[1]) - np.maximum(have[0], want[0]), 0), axis=0)
+        return int((need - both).max())
+
+    def _ranges(self, one: Layout) -> np.ndarray | None:
+        """[start or stop, dimension, worker] of what each worker holds; None if that is not one range everywhere."""
+        if one not in self._known_ranges:
+            m, shape = one.mesh, self.spec.shape
+            found = np.zeros((2, max(len(shape), 1), len(m.workers)), np.int64)
+            found[1] = 1
+            for d, n in enumerate(shape):
+                runs = [held(one.pieces(d), n, m, at) for at in m.coordinates]
+                if any(len(run) > 1 for run in runs):
+                    self._known_ranges[one] = None
+                    return None
+                found[0, d] = [run[0][0] if run else 0 for run in runs]
+                found[1, d] = [run[0][1] if run else 0 for run in runs]
+            self._known_ranges[one] = found
+        return self._known_ranges[one]

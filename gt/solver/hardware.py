@@ -94,7 +94,7 @@ _H100 = Hardware(
     inside=Link(8.0, 370e9),
     between=Link(20.0, 45e9),
     memory_nbytes=80 * 10**9,
-    overlap=0.5,
+    overlap=0.25,
 )
 _CPU = Hardware(
     name="cpu-gloo",

@@ -264,6 +264,11 @@ class Problem:
                     cost = cost.plus(Cost(*[x * ends / len(instances) for x in each]))
         return cost
 
+    def first_of(self, key: tuple[int, int]) -> int:
+        """The number of the first value of a class."""
+        c, r = key
+        return ~c if c < 0 else self.number_of[c] + r
+
     def _instances(self, key: tuple[int, int]) -> list[int]:
         """The numbers of all values of a class."""
         c, r = key
@@ -353,7 +358,8 @@ class Problem:
                     for each in [self.edges[e] for e in members]
                 )
                 made = self.values[value].node
-                late = late and made >= 0 and self.nodes[made].input < 0
+                late = late and made >= 0 and self.nodes[made].instructions[:1] < [self.update_start]
+                late = late and self.nodes[made].input < 0
                 self.sharings.append(Sharing(value, phase, len(instances), members, late))
 
     def _price_conversions(self) -> None:
@@ -461,7 +467,7 @@ class Problem:
         leader, position = self.nodes[edge.node].operands[edge.operand]
         for i in self.members[leader]:
             if self.program.code[i].args[position] in edge.instances and i in found:
-                via = {**found[i].via, position: tuple([repr(one) for one in between])}
+                via = (*found[i].via, (position, tuple([repr(one) for one in between])))
                 found[i] = msgspec.structs.replace(found[i], via=via)
 
     def inputs(self, assigned: Sequence[int]) -> list[Layout]:
@@ -497,7 +503,8 @@ def _follow(joints: list[_Joint], problem: Problem, c: int, options: Sequence[Op
     operand that the follower cannot take."""
     use = problem.use(c)
     position = next(k for k, s in enumerate(use.specs) if not s.weak)
-    operand, result, s = problem.program.code[c].args[position], problem.number_of[c], use.specs[position]
+    operand = problem.first_of(problem.key_of(problem.program.code[c].args[position]))
+    result, s = problem.number_of[c], use.specs[position]
     by_want: dict[Layout, list[Option]] = {}
     for option in options:
         want = option.wants[position]

@@ -20,19 +20,9 @@ from typing import Any
 import zmq
 
 from gt.errors import StartError
+from gt.transport import sockets
 from gt.transport.messages import MAX_FRAMES, Buffer
-from gt.transport.sockets import (
-    COPIED_NBYTES,
-    LINGER_MS,
-    NOBLOCK,
-    SNDMORE,
-    endpoint,
-    monitor_events,
-    raw_events,
-    raw_send,
-    send_body,
-    set_common,
-)
+from gt.transport.sockets import COPIED_NBYTES, LINGER_MS, NOBLOCK, SNDMORE
 
 MAX_QUEUED = 512 << 20  #: Bytes sent to a peer and not read by it; beyond this it is cut off.
 #: Messages in the same queue. A peer that acknowledges what it has not read meets this limit.
@@ -60,7 +50,7 @@ class Router:
     """
 
     def __init__(self, address: str, max_queued: int = MAX_QUEUED) -> None:
-        where = endpoint(address)
+        where = sockets.endpoint(address)
         self.address = ""  #: Where peers connect to, once bound.
         self._max_queued = max_queued
         self._peers: dict[bytes, _Peer] = {}
@@ -71,8 +61,8 @@ class Router:
         self._to_close: deque[tuple[float, bytes]] = deque()  #: (when to close its connection, cut peer).
         self._context = zmq.Context()
         self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
-        self._send, self._there = raw_send(self._socket), raw_events(self._socket)
-        set_common(self._socket)
+        self._send, self._there = sockets.raw_send(self._socket), sockets.raw_events(self._socket)
+        sockets.set_common(self._socket)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         # With a domain ZeroMQ refuses its old protocols, for which it would take what a browser or a scanner sends.
         self._socket.setsockopt(zmq.ZAP_DOMAIN, b"gt")
@@ -162,7 +152,7 @@ class Router:
             return
         try:
             self._send(peer, SNDMORE)
-            state.queued += send_body(self._send, frames)
+            state.queued += sockets.send_body(self._send, frames)
         except zmq.ZMQError as e:
             if e.errno == errno.EHOSTUNREACH:
                 self._forget(peer)
@@ -202,7 +192,7 @@ class Router:
         self._context.term()
 
     def _drain_monitor(self, now: float) -> None:
-        for event, fd in monitor_events(self._monitor):
+        for event, fd in sockets.monitor_events(self._monitor):
             if event == zmq.EVENT_DISCONNECTED and fd in self._by_fd:
                 self._doubtful[self._by_fd[fd]] = now + SETTLE_S
 

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-import torch
 
 from gt.client.session.session import Session
 from tests.sim.cluster import Cluster, using
@@ -44,12 +43,3 @@ def session(cluster: Cluster) -> Iterator[Session]:
     with using(cluster.client()) as session:
         yield session
     session.close()
-
-
-@pytest.fixture(autouse=True, scope="package")
-def _one_torch_thread() -> Iterator[None]:
-    """torch is only asked what comes out, of tiny tensors: its threads would cost more than they do."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)

@@ -14,7 +14,7 @@ import torch
 import gt
 from gt.client.session.session import Session
 from tests.conformance.names import EXEMPT, RANDOM, find, sample_reason
-from tests.sim.cluster import Cluster, using
+from tests.sessions import session_on
 
 DTYPES = ("float32", "float64", "int64", "bool", "bfloat16")
 
@@ -91,14 +91,12 @@ def _run_dtype(result: Result, info: Any, f: Any, dtype: str, limit: int, gradie
     if kind not in info.supported_dtypes("cpu"):
         return
     differentiable = gradients and info.supports_autograd and kind in info.supported_backward_dtypes("cpu")
-    cluster = Cluster(engine="torch")
-    with warnings.catch_warnings(), using(cluster.client()) as session:
+    with warnings.catch_warnings(), session_on("torch") as session:
         warnings.simplefilter("ignore")
         for i, sample in enumerate(_samples(info, kind, differentiable)):
             if limit and i >= limit:
                 break
             _run_sample(result, info, f, sample, dtype, f"{info.variant_test_name} {dtype} sample {i}", session)
-    session.close()
 
 
 def _samples(info: Any, kind: Any, differentiable: bool) -> Iterator[Any]:

@@ -36,6 +36,25 @@ def test_a_plan_is_made_outside_and_only_its_session_waits(hand):
     assert hand.feed(hand.ready(job)) == []  # nobody waits for it
 
 
+def test_a_plan_that_comes_too_late_replaces_none_in_use(hand):
+    first, second = hand.workers(2)
+    alone, client = hand.client(), hand.client()
+    x = alone.upload(first)
+    client.set_mesh(x=2)
+    client.set_mesh(x=1)  # it keeps both workers, and computes on the one that the other session has
+    y = client.upload(first)
+    alone.define(PLAIN)
+    hand.checking = False
+    assert calls(first, client.call(PLAIN, [y])) == []
+    (job,) = hand.pending
+    assert calls(first, alone.call(PLAIN, [x]))  # the same layouts, and no planner is needed on one worker
+    out = hand.feed(hand.ready(job))
+    assert [c.session for c in calls(first, out)] == [client.number]
+    assert calls(second, out) == []
+    for each in (alone, client):
+        assert msg.CallDone(0, 1, 100) in each.hears(first.done(each, 1))
+
+
 def test_a_program_that_cannot_be_planned_fails_its_calls_and_changes_nothing(hand):
     client, workers = start(hand)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatching import PLAIN, types
+from dispatching import PLAIN, start, types
 
 from gt.transport import messages as msg
 from gt.transport.shared import PIECE, SLOTS
@@ -140,6 +140,51 @@ def test_a_lost_worker_takes_the_ring_with_it(hand, client, worker):
     assert client.hears(client.say(msg.Chunk(0, 5, PIECE, TOTAL), bytes(8))) == [msg.ChunkAck(0, 5, True)]
     assert other.hears(client.say(msg.Chunk(0, 6, 0, TOTAL, (TOTAL // 4,), "float32"), bytes(8))) != []
     assert other.hears(share(client, 2)) == [msg.Share(client.number, 2, 9, NAME, 4242)]
+
+
+def test_a_tensor_that_was_never_sent_is_not_lost_with_a_worker(hand, client, worker):
+    settle(client, worker)
+    worker.die()
+    client.define(PLAIN)
+    second = hand.worker()
+    # Its client does not know yet that the ring is gone: this counts as not sent, to whichever worker comes.
+    assert piece(client, 5, total=32) == []
+    client.next_id = 10
+    client.upload(second)
+    assert client.hears(client.call(PLAIN, [5], outputs=20)) == []
+    second.die()
+    third = hand.worker()
+    assert client.lost(5) is None
+    assert third.hears(client.say(msg.Chunk(0, 5, 0, 32, (8,), "float32"), bytes(32))) == [
+        msg.Chunk(client.number, 5, 0, 32, (8,), "float32")
+    ]
+    assert msg.Call in types(third.hears(third.ack(client, 5)))
+
+
+def test_a_tensor_that_was_never_sent_does_not_wait_for_a_worker(hand, client, worker):
+    settle(client, worker)
+    worker.die()
+    assert piece(client, 5, total=32) == []
+    client.next_id = 10
+    other = client.upload(None)
+    hand.pass_time(20)
+    assert client.lost(other) is not None
+    assert client.lost(5) is None
+    assert client.hears(client.say(msg.Chunk(0, 5, 0, 32, (8,), "float32"), bytes(32))) == []
+    assert client.hears(hand.pass_time(20)) == [msg.ChunkAck(0, 5, True)]
+    assert client.lost(5) is not None
+
+
+def test_the_layout_of_a_tensor_is_checked_when_it_is_sent(hand):
+    client, workers = start(hand, 2)
+    for known in (False, True):
+        if known:
+            assert piece(client, 5, total=32) == []
+        bad = msg.Chunk(0, 5, 0, 32, (8,), "float32", layout="stage1: [8@x]")
+        assert types(client.hears(client.say(bad, bytes(32)))) == [msg.Rejected]
+    good = msg.Chunk(0, 5, 0, 32, (8,), "float32", layout="[8@x]")
+    out = client.say(good, bytes(32))
+    assert [(m.key, m.total) for w in workers for m in w.hears(out)] == [(5, 16), (5, 16)]
 
 
 def test_a_session_that_ends_tells_nobody(client, worker):

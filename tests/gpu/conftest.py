@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import gt
+from tests.sessions import own_settings
 
 
 @pytest.fixture
-def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[pytest.MonkeyPatch]:
+def fresh(tmp_path: Path) -> Iterator[pytest.MonkeyPatch]:
     """No settings and an empty cache. The first op starts a private server with the GPU."""
-    for name in [n for n in os.environ if n.startswith("GT_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("GT_CACHE_DIR", str(tmp_path))
-    gt.disconnect()
-    yield monkeypatch
-    gt.disconnect()
+    with own_settings() as patch:
+        patch.setenv("GT_CACHE_DIR", str(tmp_path))
+        yield patch

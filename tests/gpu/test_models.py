@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 
 import gt
 from tests.beside_torch import twins
+from tests.sessions import own_settings
 from tests.training.recipes import RECIPES, train
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -20,12 +20,8 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 @pytest.fixture(autouse=True, scope="module")
 def _cuda() -> Iterator[None]:
     """A private server whose worker has the GPU."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [n for n in os.environ if n.startswith("GT_")]:
-            patch.delenv(name)
-        gt.disconnect()
+    with own_settings():
         yield
-        gt.disconnect()
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -15,12 +15,10 @@ import torch
 
 import gt
 from gt.errors import ArgumentError, DTypeError, ShapeError, StateError
-from tests.beside_torch import arrays, nn_twins, same
+from tests.beside_torch import agree_as_twins, arrays, as_in_torch, nn_twins, same
 
 _rng = np.random.default_rng(3)
 X = _rng.normal(size=(3, 4))
-
-LIBRARIES = [torch, gt]
 
 
 def net(nn: Any) -> Any:
@@ -121,6 +119,33 @@ def test_assigning() -> None:
         ours.register_buffer("plain", None)
 
 
+def test_attributes_are_replaced_and_deleted() -> None:
+    ours = net(gt.nn)
+    assert len(list(ours.parameters())) == 5
+    ours.scale = gt.nn.Parameter(gt.zeros(4))
+    assert ours.scale.tolist() == [0.0] * 4
+    ours.first = ours.again = ours.inner = None
+    assert [n for n, _ in ours.named_parameters()] == ["scale"]
+    del ours.scale
+    assert list(ours.parameters()) == []
+    with pytest.raises(AttributeError, match="Net has no attribute 'scale'"):
+        ours.scale  # noqa: B018
+
+    class Early(gt.nn.Module):
+        def __init__(self) -> None:
+            self.w = gt.nn.Parameter(gt.ones(2))
+
+    with pytest.raises(AttributeError, match=r"call super\(\).__init__\(\) before setting w"):
+        Early()
+
+
+def test_imports_from_both_places() -> None:
+    from gt.client import nn, optim
+
+    assert (nn, optim) == (gt.nn, gt.optim)
+    assert all(hasattr(nn, name) for name in nn.__all__)
+
+
 # --- states ------------------------------------------------------------------------------------------
 
 
@@ -205,7 +230,7 @@ def test_extra_state_and_hooks_of_states() -> None:
 # --- hooks -------------------------------------------------------------------------------------------
 
 
-def _forward_hooks(lib: Any, module: Any, log: list[Any]) -> list[Any]:
+def _forward_hooks(module: Any, log: list[Any]) -> list[Any]:
     return [
         module.register_forward_pre_hook(lambda m, args: log.append("pre")),
         module.register_forward_pre_hook(lambda m, args: args[0] * 2),
@@ -219,34 +244,30 @@ def _forward_hooks(lib: Any, module: Any, log: list[Any]) -> list[Any]:
 
 
 def test_forward_hooks() -> None:
-    results, logs = [], []
-    for lib, module in zip(LIBRARIES, nn_twins(net), strict=True):
+    def seen(lib: Any, module: Any) -> Any:
         log: list[Any] = []
-        handles = _forward_hooks(lib, module, log)
-        out = [module(lib.from_numpy(X), times=0.5)]
+        handles = _forward_hooks(module, log)
+        hooked = module(lib.from_numpy(X), times=0.5)
         for handle in handles:
             handle.remove()
-        out.append(module(lib.from_numpy(X)))
-        results.append(arrays(out))
-        logs.append(log)
-    assert logs[0] == logs[1] == ["pre", "first", ("post", 1)]
-    same(results[1], results[0], rtol=1e-6, atol=0)
+        plain = module(lib.from_numpy(X))
+        assert log == ["pre", "first", ("post", 1)]
+        return hooked, plain
+
+    agree_as_twins(seen, net)
 
 
-def _watching(lib: Any, module: Any, log: list[Any]) -> None:
-    def keep(kind: str, *grads: Any) -> None:
-        log.append((kind, [[None if g is None else g.numpy() for g in gs] for gs in grads]))
-
-    module.register_full_backward_pre_hook(lambda m, out: keep("pre", out))
-    module.register_full_backward_hook(lambda m, inp, out: keep("post", inp, out))
+def _watching(module: Any, log: list[Any]) -> None:
+    module.register_full_backward_pre_hook(lambda m, out: log.append(("pre", out)))
+    module.register_full_backward_hook(lambda m, inp, out: log.append(("post", inp, out)))
 
 
-def _changing(lib: Any, module: Any, log: list[Any]) -> None:
+def _changing(module: Any, log: list[Any]) -> None:
     module.register_full_backward_pre_hook(lambda m, out: tuple(None if g is None else g * 2 for g in out))
     module.register_full_backward_hook(
         lambda m, inp, out: tuple(g * 10 for g in inp[:2]) + inp[2:] if inp[0] is not None else None
     )
-    _watching(lib, module, log)
+    _watching(module, log)
 
 
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")
@@ -254,7 +275,6 @@ def _changing(lib: Any, module: Any, log: list[Any]) -> None:
 @pytest.mark.parametrize("graded", [True, False])
 def test_backward_hooks(register: Callable[..., None], graded: bool) -> None:
     """Gradients that hooks see and change; of inputs that have them, have none, or are no tensors."""
-    results, logs = [], []
 
     def build(nn: Any) -> Any:
         class Twice(nn.Module):  # type: ignore[misc]
@@ -267,23 +287,17 @@ def test_backward_hooks(register: Callable[..., None], graded: bool) -> None:
 
         return Twice()
 
-    for lib, module in zip(LIBRARIES, nn_twins(build), strict=True):
+    def seen(lib: Any, module: Any) -> Any:
         log: list[Any] = []
-        register(lib, module, log)
+        register(module, log)
         a = lib.from_numpy(X.copy())
         a = a.requires_grad_() if graded else a
         y, s = module(a, lib.from_numpy(X + 1), 3)
         ((y * y).sum() + (s * 2 if graded else 0)).backward()
-        results.append(arrays([y, a.grad, *[p.grad for p in module.parameters()]]))
-        logs.append(log)
-    same(results[1], results[0], rtol=1e-6, atol=0)
-    assert [k for k, _ in logs[0]] == [k for k, _ in logs[1]] == ["pre", "post"]
-    for (_, ours), (_, theirs) in zip(logs[1], logs[0], strict=True):
-        for gs, ws in zip(ours, theirs, strict=True):
-            assert [g is None for g in gs] == [w is None for w in ws]
-            for g, w in zip(gs, ws, strict=True):
-                if g is not None:
-                    np.testing.assert_allclose(g, w, rtol=1e-6)
+        assert [kind for kind, *_ in log] == ["pre", "post"]
+        return y, a.grad, [p.grad for p in module.parameters()], log
+
+    agree_as_twins(seen, build)
 
 
 def test_hooks_are_copied_and_functions_are_traced() -> None:
@@ -335,6 +349,26 @@ def test_to_and_type() -> None:
     assert model.weight.grad.dtype is gt.float64
 
 
+@as_in_torch()
+def test_modes_freezing_and_apply(lib: Any) -> Any:
+    model, x, seen = net(lib.nn), lib.ones(2, 4), []
+    model.eval()
+    assert not any(m.training for m in model.modules())
+    model.train()
+    assert all(m.training for m in model.modules())
+    model.requires_grad_(False)
+    assert not model(x).requires_grad
+    model.requires_grad_()
+    model.apply(lambda m: seen.append(type(m).__name__))
+    assert seen[-2:] == ["Sequential", "Net"]
+    model(x).sum().backward()
+    model.zero_grad(set_to_none=False)
+    assert float(model.scale.grad.abs().sum()) == 0.0
+    model.zero_grad()
+    assert model.scale.grad is None
+    return seen
+
+
 def test_modes_reach_down_through_methods() -> None:
     class Frozen(gt.nn.Linear):
         def train(self, mode: bool = True) -> Any:
@@ -360,18 +394,16 @@ def test_copies_are_their_own_and_keep_ties() -> None:
     assert list(twin.state_dict()) == list(model.state_dict())
 
 
-def test_copies_are_frozen_where_the_module_is_and_have_no_gradients() -> None:
-    seen = []
-    for lib in (gt, torch):
-        model = lib.nn.Sequential(lib.nn.Linear(2, 2), lib.nn.Linear(2, 2))
-        model[0].weight.requires_grad_(False)
-        model.mean = lib.nn.Buffer(lib.ones(2))
-        model.spare = lib.nn.Buffer(lib.zeros(2), persistent=False)
-        model(lib.ones(1, 2)).sum().backward()
-        twin = copy.deepcopy(model)
-        parameters = [(name, p.requires_grad, p.grad is None) for name, p in twin.named_parameters()]
-        seen.append((parameters, list(twin.state_dict()), twin.mean.tolist(), twin.spare.persistent))
-    assert seen[0] == seen[1]
+@as_in_torch(rtol=0)
+def test_copies_are_frozen_where_the_module_is_and_have_no_gradients(lib: Any) -> Any:
+    model = lib.nn.Sequential(lib.nn.Linear(2, 2), lib.nn.Linear(2, 2))
+    model[0].weight.requires_grad_(False)
+    model.mean = lib.nn.Buffer(lib.ones(2))
+    model.spare = lib.nn.Buffer(lib.zeros(2), persistent=False)
+    model(lib.ones(1, 2)).sum().backward()
+    twin = copy.deepcopy(model)
+    parameters = [(name, p.requires_grad, p.grad is None) for name, p in twin.named_parameters()]
+    return parameters, list(twin.state_dict()), twin.mean, twin.spare.persistent
 
 
 # --- containers --------------------------------------------------------------------------------------

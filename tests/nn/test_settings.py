@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import gt
-from gt import nn, optim
+from gt import amp, nn, optim
 from gt.nn.settings import Functional
 
 
@@ -23,13 +23,13 @@ def arguments(kind: Any) -> list[tuple[str, Any, Any]]:
 
 
 def constructors(ours: Any, theirs: Any) -> list[Any]:
-    """The classes of a module whose counterpart in torch states its arguments."""
-    classes = {n: getattr(ours, n) for n in ours.__all__ if inspect.isclass(getattr(ours, n))}
+    """The classes and functions of a module whose counterpart in torch states its arguments."""
+    found = {n: c for n in ours.__all__ if inspect.isclass(c := getattr(ours, n)) or inspect.isfunction(c)}
 
     def stated(name: str) -> bool:
         return all(p.kind is not p.VAR_POSITIONAL for p in inspect.signature(getattr(theirs, name)).parameters.values())
 
-    return [pytest.param(c, getattr(theirs, n), id=n) for n, c in classes.items() if stated(n)]
+    return [pytest.param(c, getattr(theirs, n), id=n) for n, c in found.items() if stated(n)]
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,8 @@ def constructors(ours: Any, theirs: Any) -> list[Any]:
         *(p for p in constructors(nn, torch.nn) if p.id not in ("Buffer", "Parameter")),  # these need data here
         *constructors(optim, torch.optim),
         *constructors(optim.lr_scheduler, torch.optim.lr_scheduler),
+        *constructors(optim.swa_utils, torch.optim.swa_utils),
+        pytest.param(amp.GradScaler, torch.amp.GradScaler, id="GradScaler"),
     ],
 )
 def test_constructors_have_torchs_arguments(ours: Any, theirs: Any) -> None:

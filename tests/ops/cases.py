@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from gt import dtypes
 from gt.ops import TABLE, Op
 from gt.ops.evaluate import apply, expand, run
 from gt.ops.trace import Symbol, Trace, scalar_kind
-from gt.program import SCALARS, Spec, as_tuple, spec
+from gt.program import SCALARS, Instruction, Program, Spec, as_tuple, spec
 from gt.worker.engines.numpy import NumpyEngine
 
 NUMPY = NumpyEngine()
@@ -58,6 +59,19 @@ def to_engine(engine: Any, args: Sequence[Any]) -> list[Any]:
     """The operands as the engine's own arrays; numbers stay."""
     pairs = zip(args, specs_of(args), strict=True)
     return [engine.from_bytes(a.tobytes(), s) if isinstance(a, np.ndarray) else a for a, s in pairs]
+
+
+def program_of(op: Op, args: Sequence[Any], attrs: dict[str, Any]) -> tuple[Program, list[np.ndarray], tuple[Any, ...]]:
+    """A program of one instruction that returns all its results, its arrays, and its numbers as scalars."""
+    arrays = [a for a in args if isinstance(a, np.ndarray)]
+    numbers = tuple(a for a in args if not isinstance(a, np.ndarray))
+    places, scalars = count(), count()
+    refs = tuple(next(places) if isinstance(a, np.ndarray) else ~next(scalars) for a in args)
+    results = len(as_tuple(op.infer(*specs_of(args), **attrs)))
+    inputs = tuple((a.shape, dtypes.dtype(a.dtype).name) for a in arrays)
+    outputs = tuple(range(len(arrays), len(arrays) + results))
+    code = (Instruction(op.name, refs, attrs, results),)
+    return Program(inputs, "".join(map(scalar_kind, numbers)), code, outputs, (), ()), arrays, numbers
 
 
 def calls_with(engine: Any, op: Op, args: Sequence[Any], attrs: dict[str, Any]) -> tuple[Any, ...]:

@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gt.errors import ArgumentError, IndexOutOfRange
+from gt.errors import ArgumentError
 from gt.ops import TABLE, Op
 from gt.ops.engines import EXCEPTIONS
 from gt.ops.evaluate import apply
 from gt.ops.record import op
 from gt.program import SCALARS, as_tuple, spec
-from tests.ops.cases import NUMPY, as_dtype, calls_with, is_float, ops, samples, specs_of, to_engine, to_numpy, trying
-from tests.ops.test_random import SEEDS, draw
-from tests.ops.test_table import TOLERANCE, close
+from tests.ops.cases import NUMPY, as_dtype, calls_with, is_float, ops, samples, specs_of, to_engine, to_numpy
+from tests.ops.test_table import TOLERANCE, close, find_bad_indices
 
 #: The ops that jax does not run are left out; tests/ops/test_engines.py sees to it that they are few.
 OPS = [o for o in TABLE.values() if o.name not in EXCEPTIONS]
@@ -87,43 +86,7 @@ def test_numbers_may_be_known_as_well(name: str, jax_engine: Any) -> None:
 
 @ops(lambda op: op.indices)
 def test_bad_indices_are_found(op: Op, jax_engine: Any) -> None:
-    for i, (args, attrs) in enumerate(samples(op)):
-        with trying(f"sample {i}"):
-            _find_bad_indices(op, args, attrs, jax_engine)
-
-
-def _find_bad_indices(op: Op, args: Any, attrs: Any, jax_engine: Any) -> None:
-    specs = specs_of(args)
-    assert op.indices is not None
-    for k, (n, extra) in op.indices(*specs, **attrs).items():
-        good = jax_engine.from_bytes(args[k].tobytes(), specs[k])
-        passed, flag = jax_engine.check(op.name, good, n, extra, None)
-        assert passed is good
-        assert flag is None
-        for bad in (-1, n, 2**31 - 1, -(2**31)):
-            if not args[k].size or bad == extra:
-                continue
-            wrong = args[k].copy()
-            wrong[(-1,) * wrong.ndim] = bad
-            there = jax_engine.from_bytes(wrong.tobytes(), specs[k])
-            with pytest.raises(IndexOutOfRange, match=rf"{op.name}: index {bad} is out of range for size {n}"):
-                jax_engine.check(op.name, there, n, extra, None)
-
-
-@pytest.mark.parametrize("seed", SEEDS[:6])
-def test_draws_the_same_bits(seed: int, jax_engine: Any) -> None:
-    for dtype in ("float32", "float64", "bfloat16"):
-        pairs = [draw("rand", seed, n=1001, dtype=dtype, engine=e).tobytes() for e in (NUMPY, jax_engine)]
-        assert pairs[0] == pairs[1]
-    normal = [draw("randn", seed, n=1001, engine=e) for e in (NUMPY, jax_engine)]
-    np.testing.assert_allclose(*normal, rtol=1e-4, atol=2e-6)
-    for low, high in ((0, 10), (-5, 5), (-(2**62), 2**62 - 1), (7, 8)):
-        drawn = [draw("randint", seed, low, high, n=1001, dtype="int64", engine=e) for e in (NUMPY, jax_engine)]
-        assert drawn[0].tobytes() == drawn[1].tobytes()
-    masks = [
-        calls_with(e, TABLE["dropout"], (np.ones(1001, np.float32), seed), {"p": 0.3})[0] for e in (NUMPY, jax_engine)
-    ]
-    assert masks[0].tobytes() == masks[1].tobytes()
+    find_bad_indices(op, jax_engine)
 
 
 def test_numbers_are_looked_at(jax_engine: Any) -> None:

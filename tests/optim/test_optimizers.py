@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,10 @@ import torch
 
 import gt
 from gt.client.session.session import Session
-
-Make = Callable[[Any, Any], Any]
+from gt.ops.families import descent, update
+from gt.ops.record import Op
+from tests import beside_torch
+from tests.beside_torch import array, arrays, same
 
 SETTINGS: dict[str, list[dict[str, Any]]] = {
     "SGD": [
@@ -80,168 +82,123 @@ STEPS = 24
 
 
 class Task:
-    """A small regression in torch or GT. What an optimizer makes of it is compared."""
+    """A small regression in torch or GT, and an optimizer of its parameters. What that makes of them is compared."""
 
-    def __init__(self, lib: Any, session: Session | None = None) -> None:
-        self.lib, self.session = lib, session
+    def __init__(self, lib: Any, optimizer: str | Callable[[list[Any]], Any] = "SGD", **settings: Any) -> None:
         self.params = [lib.from_numpy(a.copy()).requires_grad_() for a in START]
         self.x = lib.from_numpy(X)
-        self.texts: list[int] = []
-        self.calls: list[int] = []
+        make = getattr(lib.optim, optimizer) if isinstance(optimizer, str) else optimizer
+        self.opt = make(self.params, **settings)
 
     def loss(self) -> Any:
         w, b, c = self.params
         return ((self.x @ w + b).tanh() * c + w.sum(0)).square().mean()
 
-    def step(self, opt: Any, step: int = 0) -> None:
-        opt.zero_grad()
+    def step(self, step: int = 0) -> None:
+        self.opt.zero_grad()
         # In one step one parameter has no gradient, in another only that has one.
         (self.loss() if step not in (7, 9) else self.params[step - 7].square().sum()).backward()
-        opt.step()
-        if self.session is not None:
-            self.texts.append(self.session.defined)
-            self.calls.append(self.session.seq)
+        self.opt.step()
 
-    def numbers(self, opt: Any) -> list[np.ndarray]:
-        found = [p.detach().numpy() for p in self.params]
-        for p in self.params:
-            state = opt.state[p]
-            for name in sorted(k for k in state if not k.startswith("_")):
-                value = state[name]
-                found.append(value.detach().numpy() if hasattr(value, "detach") else np.asarray(value))
-        return found
+    def numbers(self) -> list[np.ndarray]:
+        """Parameters and their states."""
+        states = [self.opt.state[p] for p in self.params]
+        shown = [[state[name] for name in sorted(state) if not name.startswith("_")] for state in states]
+        return [a.astype(float) for a in arrays([self.params, shown])]
 
 
-def agree(got: list[Any], want: list[Any], rtol: float = 1e-9) -> None:
-    assert len(got) == len(want)
-    for g, w in zip(got, want, strict=True):
-        np.testing.assert_allclose(g, w, rtol=rtol, atol=1e-12)
+as_in_torch = partial(beside_torch.as_in_torch, rtol=1e-9, atol=1e-12)
 
 
 # --- steps -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "settings"), CASES)
-def test_steps_are_torchs(name: str, settings: dict[str, Any], session: Session) -> None:
-    results = []
-    for lib in (gt, torch):
-        task = Task(lib)
-        opt = getattr(lib.optim, name)(task.params, **settings)
-        for step in range(STEPS):
-            opt.param_groups[0]["lr"] *= 0.97
-            task.step(opt, step)
-        results.append(task.numbers(opt))
-    agree(*results)
+@as_in_torch()
+def test_steps_are_torchs(lib: Any, name: str, settings: dict[str, Any], session: Session) -> Any:
+    task = Task(lib, name, **settings)
+    for step in range(STEPS):
+        task.opt.param_groups[0]["lr"] *= 0.97
+        task.step(step)
+    return task.numbers()
 
 
 @pytest.mark.parametrize(("name", "settings"), CASES)
 def test_a_step_is_one_known_call(name: str, settings: dict[str, Any], session: Session) -> None:
     """Whatever the learning rate and the step count are."""
-    task = Task(gt, session)
-    opt = getattr(gt.optim, name)(task.params, **settings)
+    task = Task(gt, name, **settings)
+    texts, calls = [], []
     for _ in range(12):
-        opt.param_groups[0]["lr"] *= 0.9
-        task.step(opt)
-    assert set(np.diff(task.calls)[1:].tolist()) == {1}
-    assert task.texts[-1] == task.texts[2]
+        task.opt.param_groups[0]["lr"] *= 0.9
+        task.step()
+        texts.append(session.defined)
+        calls.append(session.seq)
+    assert set(np.diff(calls)[1:].tolist()) == {1}
+    assert texts[-1] == texts[2]
 
 
 @pytest.mark.parametrize(("name", "settings"), FIRST)
 def test_one_instruction_per_parameter(name: str, settings: dict[str, Any], session: Session) -> None:
-    task = Task(gt)
-    opt = getattr(gt.optim, name)(task.params)
+    task = Task(gt, name)
     for _ in range(3):
-        task.step(opt)
+        task.step()
     task.params[0].detach().numpy()
-    from gt.optim import adam, rprop, sgd, squares
-
-    ops = {k.op.name for m in (adam, rprop, sgd, squares) for k in _kinds(vars(m))}
+    ops = {op.name for family in (update, descent) for op in vars(family).values() if isinstance(op, Op)}
     programs = [v.program for v in session.variants.values() if any(i.op in ops for i in v.program.code)]
     assert programs
     assert all(sum(i.op in ops for i in p.code) == len(START) for p in programs)
 
 
-def _kinds(names: dict[str, Any]) -> list[Any]:
-    from gt.client.programs.tree import Kind
-
-    found = [v for v in names.values() if isinstance(v, Kind)]
-    return found + [k for v in names.values() if isinstance(v, dict) for k in v.values() if isinstance(k, Kind)]
-
-
 @pytest.mark.parametrize(("name", "settings"), FIRST)
-def test_a_function_replays_the_step(name: str, settings: dict[str, Any], session: Session) -> None:
+@as_in_torch()
+def test_a_function_replays_the_step(lib: Any, name: str, settings: dict[str, Any], session: Session) -> Any:
     """Numbers that change are read again: the learning rate, the count, whatever follows from them."""
-    results = []
-    for lib in (gt, torch):
-        task = Task(lib)
-        opt = getattr(lib.optim, name)(task.params, **settings)
-
-        def step(task: Task = task, opt: Any = opt) -> None:
-            opt.zero_grad()
-            task.loss().backward()
-            opt.step()
-
-        step_function = gt.function(step) if lib is gt else step
-        for i in range(STEPS):
-            opt.param_groups[0]["lr"] *= 0.97
-            if i == 12 and "weight_decay" in opt.defaults:
-                opt.param_groups[0]["weight_decay"] = 0.03
-            step_function()
-        if lib is gt:
-            assert step_function.replays >= STEPS - 4
-        results.append(task.numbers(opt))
-    agree(*results)
+    task = Task(lib, name, **settings)
+    step = gt.function(task.step) if lib is gt else task.step
+    for i in range(STEPS):
+        task.opt.param_groups[0]["lr"] *= 0.97
+        if i == 12 and "weight_decay" in task.opt.defaults:
+            task.opt.param_groups[0]["weight_decay"] = 0.03
+        step()
+    assert lib is torch or step.replays >= STEPS - 4
+    return task.numbers()
 
 
-def test_a_frozen_parameter_has_no_state_until_it_needs_one(session: Session) -> None:
-    results = []
-    for lib in (gt, torch):
-        task = Task(lib)
-        task.params[1].requires_grad_(False)
-        opt = lib.optim.AdamW(task.params, lr=0.1)
-        for step in range(6):
-            if step == 3:
-                task.params[1].requires_grad_()
-            if lib is gt:
-                assert (task.params[1] in opt.state) == (step > 3)
-            opt.zero_grad()
-            task.loss().backward()
-            opt.step()
-        results.append(task.numbers(opt))
-    agree(*results)
+@as_in_torch()
+def test_a_frozen_parameter_has_no_state_until_it_needs_one(lib: Any, session: Session) -> Any:
+    task = Task(lib, lambda params: lib.optim.AdamW([params[0], params[1].requires_grad_(False), params[2]], lr=0.1))
+    for step in range(6):
+        if step == 3:
+            task.params[1].requires_grad_()
+        assert lib is torch or (task.params[1] in task.opt.state) == (step > 3)
+        task.step()
+    return task.numbers()
 
 
-def test_state_that_is_made_inside_a_function(session: Session) -> None:
-    results = []
-    for lib in (gt, torch):
-        task = Task(lib)
-        task.params[1].requires_grad_(False)
-        opt = lib.optim.Adam(task.params, lr=0.1)
-        task.params[1].requires_grad_()
+@as_in_torch()
+def test_state_that_is_made_inside_a_function(lib: Any, session: Session) -> Any:
+    task = Task(lib, lambda params: lib.optim.Adam([params[0], params[1].requires_grad_(False), params[2]], lr=0.1))
+    task.params[1].requires_grad_()
 
-        def step(task: Task = task, opt: Any = opt) -> None:
-            task.loss().backward()
-            opt.step()
-            opt.zero_grad()
+    def step() -> None:
+        task.loss().backward()
+        task.opt.step()
+        task.opt.zero_grad()
 
-        step_function = gt.function(step) if lib is gt else step
-        for _ in range(6):
-            step_function()
-        results.append(task.numbers(opt))
-    agree(*results)
+    run = gt.function(step) if lib is gt else step
+    for _ in range(6):
+        run()
+    return task.numbers()
 
 
 @pytest.mark.parametrize("name", ["SGD", "RMSprop"])
-def test_momentum_switched_on_later(name: str, session: Session) -> None:
-    results = []
-    for lib in (gt, torch):
-        task = Task(lib)
-        opt = getattr(lib.optim, name)(task.params, lr=0.05)
-        opt.param_groups[0]["momentum"] = 0.9
-        for _ in range(5):
-            task.step(opt)
-        results.append(task.numbers(opt))
-    agree(*results)
+@as_in_torch()
+def test_momentum_switched_on_later(lib: Any, name: str, session: Session) -> Any:
+    task = Task(lib, name, lr=0.05)
+    task.opt.param_groups[0]["momentum"] = 0.9
+    for _ in range(5):
+        task.step()
+    return task.numbers()
 
 
 # --- states ----------------------------------------------------------------------------------------------------
@@ -251,65 +208,40 @@ def test_momentum_switched_on_later(name: str, session: Session) -> None:
 @pytest.mark.parametrize("source", ["gt", "torch"])
 def test_states_are_loaded(name: str, settings: dict[str, Any], source: str, session: Session) -> None:
     """A run goes on in a new optimizer that has other settings: from GT's state, or from torch's."""
-    reference, task = Task(torch), Task(gt)
-    theirs, mine = (getattr(t.lib.optim, name)(t.params, **settings) for t in (reference, task))
-    for step in range(5):
-        reference.step(theirs, step)
-        task.step(mine, step)
-    saved = copy.deepcopy((mine if source == "gt" else theirs).state_dict())
-    again = getattr(gt.optim, name)(task.params, lr=1e-9)
-    again.load_state_dict(saved)
-    for step in range(5, 12):
-        reference.step(theirs, step)
-        task.step(again, step)
-    agree(task.numbers(again), reference.numbers(theirs))
+    theirs, ours = (Task(lib, name, **settings) for lib in (torch, gt))
+    for step in range(12):
+        if step == 5:
+            saved = copy.deepcopy((ours if source == "gt" else theirs).opt.state_dict())
+            ours.opt = getattr(gt.optim, name)(ours.params, lr=1e-9)
+            ours.opt.load_state_dict(saved)
+        theirs.step(step)
+        ours.step(step)
+    same(ours.numbers(), theirs.numbers(), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize(("name", "settings"), CASES)
-def test_states_are_laid_out_as_torchs(name: str, settings: dict[str, Any], session: Session) -> None:
-    saved: list[Any] = []
-    shown: list[str] = []
-    for lib in (torch, gt):
-        task = Task(lib)
-        opt = getattr(lib.optim, name)(
-            [{"params": task.params[:1], "lr": 0.3}, {"params": task.params[1:]}], **settings
-        )
-        task.step(opt)
-        saved.append(opt.state_dict())
-        shown.append(repr(opt))
-    assert shown[0] == shown[1]
-    want, got = saved
-    assert got.keys() == want.keys()
-    assert got["param_groups"] == want["param_groups"]
-    assert {i: list(s) for i, s in got["state"].items()} == {i: list(s) for i, s in want["state"].items()}
-    for i, state in want["state"].items():
-        for k, v in state.items():
-            np.testing.assert_allclose(np.asarray(got["state"][i][k]), v.numpy(), rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-def test_signatures_are_torchs(name: str) -> None:
-    ours, theirs = (inspect.signature(getattr(lib.optim, name)).parameters for lib in (gt, torch))
-    assert [(p.name, p.kind, p.default) for p in ours.values()] == [
-        (p.name, p.kind, p.default) for p in theirs.values()
-    ]
+@as_in_torch()
+def test_states_are_laid_out_as_torchs(lib: Any, name: str, settings: dict[str, Any], session: Session) -> Any:
+    groups = lambda params: [{"params": params[:1], "lr": 0.3}, {"params": params[1:]}]  # noqa: E731
+    task = Task(lib, lambda params, **settings: getattr(lib.optim, name)(groups(params), **settings), **settings)
+    task.step()
+    saved = task.opt.state_dict()
+    states = {i: {k: array(v).astype(float) for k, v in state.items()} for i, state in saved["state"].items()}
+    return repr(task.opt), list(saved), [sorted(map(str, g.items())) for g in saved["param_groups"]], states
 
 
 def test_a_state_that_was_never_saved_is_as_at_the_beginning(session: Session) -> None:
-    task = Task(gt)
-    opt = gt.optim.Adam(task.params)
-    empty = torch.optim.Adam(Task(torch).params).state_dict()
-    task.step(opt)
-    opt.load_state_dict(empty)
-    assert opt.state[task.params[0]]["step"] == 0
-    assert not opt.state[task.params[0]]["exp_avg"].any()
+    task = Task(gt, "Adam")
+    task.step()
+    task.opt.load_state_dict(Task(torch, "Adam").opt.state_dict())
+    assert task.opt.state[task.params[0]]["step"] == 0
+    assert not task.opt.state[task.params[0]]["exp_avg"].any()
 
 
 def test_states_that_do_not_fit_change_nothing(session: Session) -> None:
-    task = Task(gt)
-    opt = gt.optim.Adam(task.params)
-    task.step(opt)
-    before = task.numbers(opt)
+    task = Task(gt, "Adam")
+    task.step()
+    opt, before = task.opt, task.numbers()
     state = copy.deepcopy(opt.state_dict())
     state["state"][2]["exp_avg"] = gt.zeros(4)
     with pytest.raises(gt.GTError, match=r"exp_avg must have the shape \(\), got \(4,\)"):
@@ -318,27 +250,25 @@ def test_states_that_do_not_fit_change_nothing(session: Session) -> None:
         opt.load_state_dict({"state": {}, "param_groups": [{}, {}]})
     with pytest.raises(ValueError, match="expected a group of 3 parameters, got one of 1"):
         opt.load_state_dict({"state": {}, "param_groups": [{"params": [0]}]})
-    agree(task.numbers(opt), before)
+    same(task.numbers(), before, rtol=0)
 
 
 def test_states_share_memory_until_they_are_copied(session: Session) -> None:
-    task = Task(gt)
-    opt = gt.optim.Adam(task.params)
-    task.step(opt)
-    shared = opt.state_dict()["state"][0]["exp_avg"]
-    kept = copy.deepcopy(opt.state_dict())["state"][0]["exp_avg"].numpy()
-    task.step(opt)
-    np.testing.assert_array_equal(shared.numpy(), opt.state[task.params[0]]["exp_avg"].numpy())
+    task = Task(gt, "Adam")
+    task.step()
+    shared = task.opt.state_dict()["state"][0]["exp_avg"]
+    kept = copy.deepcopy(task.opt.state_dict())["state"][0]["exp_avg"].numpy()
+    task.step()
+    np.testing.assert_array_equal(shared.numpy(), task.opt.state[task.params[0]]["exp_avg"].numpy())
     assert not np.allclose(kept, shared.numpy())
 
 
 def test_a_copy_of_an_optimizer(session: Session) -> None:
-    task = Task(gt)
-    opt = gt.optim.Adam(task.params)
-    task.step(opt)
-    twin = copy.deepcopy(opt)
+    task = Task(gt, "Adam")
+    task.step()
+    twin = copy.deepcopy(task.opt)
     (p,) = twin.param_groups[0]["params"][:1]
     assert p is not task.params[0]
     assert twin.state[p]["step"] == 1
-    task.step(opt)
+    task.step()
     assert twin.state[p]["step"] == 1

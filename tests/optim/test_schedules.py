@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import gt
 from gt.client.session.session import Session
 from gt.errors import FunctionError
-from tests.sim.cluster import Cluster, using
+from tests.beside_torch import as_in_torch, same
+from tests.sessions import session_fixture
 
 STEPS = 60
 
 
-@pytest.fixture
-def session() -> Iterator[Session]:
-    with using(Cluster().client()) as session:
-        yield session
-    session.close()
+session = session_fixture("numpy")
 
 
 class Decay:
@@ -125,20 +120,16 @@ def follow(opt: Any, schedule: Any, steps: int) -> list[list[float]]:
     return found
 
 
-def close(got: list[Any], want: list[Any]) -> None:
-    for step, (g, w) in enumerate(zip(got, want, strict=True)):
-        np.testing.assert_allclose(g, w, rtol=1e-12, atol=1e-15, err_msg=f"step {step}")
+EXACTLY = {"rtol": 1e-12, "atol": 1e-15}
 
 
 @in_any_order
 @pytest.mark.parametrize("which", OPTIMIZERS)
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_rates_are_torchs(name: str, which: str, session: Session) -> None:
-    found = []
-    for lib in (gt, torch):
-        opt = optimizer(lib, which)
-        found.append(follow(opt, SCHEDULES[name](Names(lib), opt), STEPS))
-    close(*found)
+@as_in_torch(**EXACTLY)
+def test_rates_are_torchs(lib: Any, name: str, which: str, session: Session) -> Any:
+    opt = optimizer(lib, which)
+    return follow(opt, SCHEDULES[name](Names(lib), opt), STEPS)
 
 
 @in_any_order
@@ -154,23 +145,17 @@ def test_states_are_loaded(name: str, source: Any, session: Session) -> None:
     other.load_state_dict(state)
     again.load_state_dict(settings)
     again.step()
-    close(follow(again, other, 20), follow(opt, schedule, 20))
+    same(follow(again, other, 20), follow(opt, schedule, 20), **EXACTLY)
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", [n for n in SCHEDULES if not n.startswith(("sequence", "chain"))])
-def test_epochs_by_number_are_torchs(name: str, session: Session) -> None:
-    found = []
-    for lib in (gt, torch):
-        opt = optimizer(lib)
-        schedule = SCHEDULES[name](Names(lib), opt)
-        opt.step()
-        lrs = []
-        for epoch in (3, 4, 11, 2, 40):
-            schedule.step(epoch)
-            lrs.append(rates(opt))
-        found.append(lrs)
-    close(*found)
+@as_in_torch(**EXACTLY)
+def test_epochs_by_number_are_torchs(lib: Any, name: str, session: Session) -> Any:
+    opt = optimizer(lib)
+    schedule = SCHEDULES[name](Names(lib), opt)
+    opt.step()
+    return [(schedule.step(epoch), rates(opt)) for epoch in (3, 4, 11, 2, 40)]
 
 
 @pytest.mark.parametrize(
@@ -184,31 +169,27 @@ def test_epochs_by_number_are_torchs(name: str, session: Session) -> None:
     ],
     ids=str,
 )
-def test_plateaus_are_torchs(settings: dict[str, Any], session: Session) -> None:
+@as_in_torch(**EXACTLY)
+def test_plateaus_are_torchs(lib: Any, settings: dict[str, Any], session: Session) -> Any:
     metrics = [math.cos(i / 5) * 0.9**i + (0.3 if i > 30 else 0.0) for i in range(STEPS)]
-    found = []
-    for lib in (gt, torch):
-        opt = optimizer(lib)
-        schedule = lib.optim.lr_scheduler.ReduceLROnPlateau(opt, **settings)
-        lrs = []
-        for i, m in enumerate(metrics):
-            if i == 25:
-                state, schedule = schedule.state_dict(), lib.optim.lr_scheduler.ReduceLROnPlateau(opt)
-                schedule.load_state_dict(state)
-            schedule.step(lib.tensor(m) if i % 2 else m)
-            lrs.append([*rates(opt), *schedule.get_last_lr(), schedule.num_bad_epochs])
-        found.append(lrs)
-    close(*found)
+    opt = optimizer(lib)
+    schedule = lib.optim.lr_scheduler.ReduceLROnPlateau(opt, **settings)
+    lrs = []
+    for i, m in enumerate(metrics):
+        if i == 25:
+            state, schedule = schedule.state_dict(), lib.optim.lr_scheduler.ReduceLROnPlateau(opt)
+            schedule.load_state_dict(state)
+        schedule.step(lib.tensor(m) if i % 2 else m)
+        lrs.append([*rates(opt), *schedule.get_last_lr(), schedule.num_bad_epochs])
+    return lrs
 
 
-def test_a_run_goes_on_at_its_last_epoch(session: Session) -> None:
-    found = []
-    for lib in (gt, torch):
-        opt = optimizer(lib)
-        for group in opt.param_groups:
-            group["initial_lr"] = 0.4
-        found.append(follow(opt, lib.optim.lr_scheduler.CosineAnnealingLR(opt, 20, last_epoch=7), 20))
-    close(*found)
+@as_in_torch(**EXACTLY)
+def test_a_run_goes_on_at_its_last_epoch(lib: Any, session: Session) -> Any:
+    opt = optimizer(lib)
+    for group in opt.param_groups:
+        group["initial_lr"] = 0.4
+    return follow(opt, lib.optim.lr_scheduler.CosineAnnealingLR(opt, 20, last_epoch=7), 20)
 
 
 def test_a_schedule_of_ones_own(session: Session) -> None:
@@ -221,12 +202,6 @@ def test_a_schedule_of_ones_own(session: Session) -> None:
     schedule = Halving(opt)
     follow(opt, schedule, 2)
     assert schedule.get_last_lr() == [0.025, 0.0075]
-
-
-@pytest.mark.parametrize("name", gt.optim.lr_scheduler.__all__)
-def test_signatures_are_torchs(name: str) -> None:
-    ours, theirs = (inspect.signature(getattr(lib.optim.lr_scheduler, name)).parameters for lib in (gt, torch))
-    assert [(p.name, p.default) for p in ours.values()] == [(p.name, p.default) for p in theirs.values()]
 
 
 def test_all_of_torchs_schedules_are_there() -> None:

@@ -13,7 +13,8 @@ import gt
 from gt.client.record import recorder as recording
 from gt.client.session.session import Session
 from gt.errors import IndexOutOfRange
-from tests.optim.test_optimizers import FIRST, Task, agree
+from tests.beside_torch import same
+from tests.optim.test_optimizers import FIRST, Task, as_in_torch
 from tests.sim.cluster import Cluster, using
 
 
@@ -38,25 +39,23 @@ def test_a_failed_step_was_none(
     name: str, settings: dict[str, Any], traced: bool, cluster: Cluster, session: Session
 ) -> None:
     """Two steps under way fail together; parameters, tensors and numbers of the state are as before."""
-    task = Task(gt)
-    opt = getattr(gt.optim, name)(task.params, **settings)
-    rows = gt.tensor([0])
+    task, rows = Task(gt, name, **settings), gt.tensor([0])
 
     def step(rows: Any) -> None:
-        opt.zero_grad()
+        task.opt.zero_grad()
         (task.loss() + task.params[0][rows].sum()).backward()
-        opt.step()
+        task.opt.step()
 
     run = gt.function(step) if traced else step
     for _ in range(4):
         run(rows)
-    before = task.numbers(opt)
+    before = task.numbers()
     run(gt.tensor([9]))
     run(rows)
     with pytest.raises(IndexOutOfRange):
         task.params[0].sum().item()
     cluster.run()
-    agree(task.numbers(opt), before)
+    same(task.numbers(), before, rtol=0)
 
 
 def test_an_update_that_cannot_be_recorded_does_not_count(session: Session) -> None:
@@ -71,29 +70,28 @@ def test_an_update_that_cannot_be_recorded_does_not_count(session: Session) -> N
 # --- groups ----------------------------------------------------------------------------------------------------
 
 
-def test_groups_are_the_dicts_that_were_given(session: Session) -> None:
-    results = []
-    for lib in (gt, torch):
-        task = Task(lib)
-        groups = [{"params": task.params[0], "lr": 0.5}, {"params": task.params[1:2], "momentum": 0.5}]
+@as_in_torch()
+def test_groups_are_the_dicts_that_were_given(lib: Any, session: Session) -> Any:
+    def grouped(params: list[Any]) -> Any:
+        groups = [{"params": params[0], "lr": 0.5}, {"params": params[1:2], "momentum": 0.5}]
         opt = lib.optim.SGD(groups, lr=0.1)
         assert opt.param_groups[0] is groups[0]
-        opt.add_param_group({"params": task.params[2:], "weight_decay": 0.1})
+        opt.add_param_group({"params": params[2:], "weight_decay": 0.1})
         assert [g["lr"] for g in opt.param_groups] == [0.5, 0.1, 0.1]
-        for step in range(4):
-            task.step(opt, step)
-        results.append(task.numbers(opt))
-    agree(*results)
+        return opt
+
+    task = Task(lib, grouped)
+    for step in range(4):
+        task.step(step)
+    return task.numbers()
 
 
 def test_parameters_with_names(session: Session) -> None:
-    saved = []
-    for lib in (gt, torch):
-        model = lib.nn.Linear(2, 3)
-        opt = lib.optim.Adam(model.named_parameters())
-        saved.append(opt.state_dict()["param_groups"])
-    assert saved[0] == saved[1]
-    assert saved[0][0]["param_names"] == ["weight", "bias"]
+    ours, theirs = (
+        lib.optim.Adam(lib.nn.Linear(2, 3).named_parameters()).state_dict()["param_groups"] for lib in (gt, torch)
+    )
+    assert ours == theirs
+    assert ours[0]["param_names"] == ["weight", "bias"]
 
 
 def test_a_group_that_came_later_is_seen_by_a_function(session: Session) -> None:
@@ -137,15 +135,12 @@ def test_what_is_refused(make: Callable[[Any], Any], message: str, session: Sess
         make(gt.ones(2, requires_grad=True))
 
 
-def test_a_parameter_twice_in_a_group(session: Session) -> None:
-    results = []
-    for lib in (gt, torch):
-        task = Task(lib)
-        with pytest.warns(UserWarning, match="parameter"):
-            opt = lib.optim.SGD([*task.params, task.params[0]], lr=0.1)
-        task.step(opt)
-        results.append([p.detach().numpy() for p in task.params])
-    agree(*results)
+@as_in_torch()
+def test_a_parameter_twice_in_a_group(lib: Any, session: Session) -> Any:
+    with pytest.warns(UserWarning, match="parameter"):
+        task = Task(lib, lambda params: lib.optim.SGD([*params, params[0]], lr=0.1))
+    task.step()
+    return task.params
 
 
 # --- gradients -------------------------------------------------------------------------------------------------
@@ -168,45 +163,31 @@ def test_zeroed_gradients_have_no_history(session: Session) -> None:
 # --- hooks -----------------------------------------------------------------------------------------------------
 
 
-def test_hooks_around_a_step(session: Session) -> None:
-    seen = []
-    for lib in (gt, torch):
-        task = Task(lib)
-        opt = lib.optim.SGD(task.params, lr=0.1)
-        calls: list[Any] = []
-
-        def before(o: Any, args: Any, kwargs: Any, calls: list[Any] = calls) -> None:
-            calls.append(("before", len(args), kwargs, o.param_groups[0]["lr"]))
-
-        def other(o: Any, args: Any, kwargs: Any) -> Any:
-            return (args[0], lambda: 7.0), {}
-
-        def after(o: Any, args: Any, kwargs: Any, calls: list[Any] = calls) -> None:
-            calls.append(("after", len(args), kwargs))
-
-        first = opt.register_step_pre_hook(before)
-        opt.register_step_pre_hook(other)
-        opt.register_step_post_hook(after)
-        calls.append(opt.step())
-        first.remove()
-        calls.append(opt.step())
-        seen.append(calls)
-    assert seen[0] == seen[1]
+@as_in_torch()
+def test_hooks_around_a_step(lib: Any, session: Session) -> Any:
+    opt = Task(lib, lr=0.1).opt
+    calls: list[Any] = []
+    first = opt.register_step_pre_hook(
+        lambda o, args, kwargs: calls.append(("before", len(args), kwargs, o.param_groups[0]["lr"]))
+    )
+    opt.register_step_pre_hook(lambda o, args, kwargs: ((args[0], lambda: 7.0), {}))
+    opt.register_step_post_hook(lambda o, args, kwargs: calls.append(("after", len(args), kwargs)))
+    calls.append(opt.step())
+    first.remove()
+    calls.append(opt.step())
+    return calls
 
 
-def test_hooks_around_states(session: Session) -> None:
-    seen = []
-    for lib in (gt, torch):
-        opt = lib.optim.SGD(Task(lib).params, lr=0.1)
-        calls: list[str] = []
-        opt.register_state_dict_pre_hook(lambda o, calls=calls: calls.append("pre"))
-        opt.register_state_dict_post_hook(lambda o, s: {**s, "more": 1})
-        opt.register_load_state_dict_pre_hook(lambda o, s, calls=calls: calls.append(sorted(s)))
-        opt.register_load_state_dict_pre_hook(lambda o, s, calls=calls: calls.append("first"), prepend=True)
-        opt.register_load_state_dict_post_hook(lambda o, calls=calls: calls.append("post"))
-        opt.load_state_dict(opt.state_dict())
-        seen.append(calls)
-    assert seen[0] == seen[1]
+@as_in_torch()
+def test_hooks_around_states(lib: Any, session: Session) -> Any:
+    opt, calls = Task(lib, lr=0.1).opt, []
+    opt.register_state_dict_pre_hook(lambda o: calls.append("pre"))
+    opt.register_state_dict_post_hook(lambda o, s: {**s, "more": 1})
+    opt.register_load_state_dict_pre_hook(lambda o, s: calls.append(sorted(s)))
+    opt.register_load_state_dict_pre_hook(lambda o, s: calls.append("first"), prepend=True)
+    opt.register_load_state_dict_post_hook(lambda o: calls.append("post"))
+    opt.load_state_dict(opt.state_dict())
+    return calls
 
 
 # --- optimizers of one's own -----------------------------------------------------------------------------------
@@ -241,26 +222,23 @@ def lion(lib: Any) -> Any:
     return Lion
 
 
-def test_an_optimizer_of_ones_own(session: Session) -> None:
-    results = []
-    for lib in (gt, torch):
-        task = Task(lib, session if lib is gt else None)
-        opt = lion(lib)(task.params, lr=0.01)
-        steps = []
-        opt.register_step_post_hook(lambda *_, steps=steps: steps.append(1))
-        schedule = lib.optim.lr_scheduler.ExponentialLR(opt, 0.9)
-        for step in range(12):
-            task.step(opt, step)
-            schedule.step()
-            if step == 5:
-                state, opt = opt.state_dict(), lion(lib)(task.params)
-                opt.load_state_dict(state)
-                schedule = lib.optim.lr_scheduler.ExponentialLR(opt, 0.9)
-        assert len(steps) == 6
-        results.append(task.numbers(opt))
-        if lib is gt:
-            assert set(np.diff(task.calls)[-2:].tolist()) == {1}
-    agree(*results)
+@as_in_torch()
+def test_an_optimizer_of_ones_own(lib: Any, session: Session) -> Any:
+    task = Task(lib, lion(lib), lr=0.01)
+    steps, calls = [], []
+    task.opt.register_step_post_hook(lambda *_: steps.append(1))
+    schedule = lib.optim.lr_scheduler.ExponentialLR(task.opt, 0.9)
+    for step in range(12):
+        task.step(step)
+        calls.append(session.seq)
+        schedule.step()
+        if step == 5:
+            state, task.opt = task.opt.state_dict(), lion(lib)(task.params)
+            task.opt.load_state_dict(state)
+            schedule = lib.optim.lr_scheduler.ExponentialLR(task.opt, 0.9)
+    assert len(steps) == 6
+    assert lib is torch or set(np.diff(calls)[-2:].tolist()) == {1}
+    return task.numbers()
 
 
 def test_an_optimizer_without_a_step(session: Session) -> None:

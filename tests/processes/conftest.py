@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-import gt
+from tests.sessions import own_settings
 
 from .running import Process, Server, alive, children, environment
 
@@ -50,10 +50,7 @@ def serve(started: list[Process]) -> Callable[..., tuple[Server, str]]:
     return new
 
 
-@pytest.fixture
-def own_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """This process has none of GT's settings, and no session afterwards."""
-    for variable in [v for v in os.environ if v.startswith("GT_")]:
-        monkeypatch.delenv(variable)
-    yield
-    gt.disconnect()
+@pytest.fixture(name="own_settings")
+def _own_settings() -> Iterator[None]:
+    with own_settings():
+        yield

@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import pytest
 
-from gt import dtypes
-from gt.program import Program
 from gt.transport.messages import CallDone, Failure, GetStats, Stats
-from tests.worker.worker_building import Builder
-from tests.workers_here import Crew, Part, parts, steps, sums, together
+from tests.workers_here import Crew, Part, check_exchanges, check_reductions, steps, sums
 
 pytestmark = pytest.mark.processes
 
@@ -47,61 +43,11 @@ def groups(crew: Crew, worker: int) -> int:
 
 
 def test_sums_gathers_and_exchanges(crew: Crew) -> None:
-    sizes = [[0, 3, 1], [2, 0, 0], [1, 4, 2]]  # from each to each
-    mine = (3, 0, 2)
-
-    def write(r: int) -> Program:
-        b = Builder((sum(sizes[r]),), (mine[r],), (4,))
-        takes = tuple(sizes[s][r] for s in range(3))
-        group: dict[str, Any] = {"workers": ALL, "rank": r}
-        exchanged = b.add("all_to_all", 0, sends=tuple(sizes[r]), takes=takes, **group)
-        gathered = b.add("all_gather", 1, sizes=mine, **group)
-        total = b.add("all_reduce", 2, kind="sum", **group)
-        outputs = [exchanged, gathered, b.add("neg", total)]
-        if r != 1:  # a group of some of them
-            outputs.append(b.add("all_reduce", 2, workers=(1, 3), rank=r // 2, kind="max"))
-        return together(b, ALL, outputs)
-
-    for r in range(3):
-        values = [100 * r + 10 * to + i for to in range(3) for i in range(sizes[r][to])]
-        crew.upload(r + 1, 1, np.array(values, np.float32), 11)
-        crew.upload(r + 1, 2, np.arange(10 * r, 10 * r + mine[r], dtype=np.float32), 11)
-        crew.upload(r + 1, 3, np.array([r, -r, 1, 2 * r], np.float32), 11)
-    for first in (10, 20):
-        assert crew.run(parts(ALL, write, [1, 2, 3]), first, 11) == WELL
-    for r in range(3):
-        want = [100 * s + 10 * r + i for s in range(3) for i in range(sizes[s][r])]
-        np.testing.assert_array_equal(crew.fetch(r + 1, 20, 11), want)
-        np.testing.assert_array_equal(crew.fetch(r + 1, 21, 11), [0, 1, 2, 20, 21])
-        np.testing.assert_array_equal(crew.fetch(r + 1, 22, 11), [-3, 3, -3, -6])
-        if r != 1:
-            np.testing.assert_array_equal(crew.fetch(r + 1, 23, 11), [2, 0, 1, 4])
+    check_exchanges(crew, 11)
 
 
 def test_reductions_of_every_dtype(crew: Crew) -> None:
-    kinds = [(d, k) for d in dtypes.ALL for k in ("sum", "max", "min") if k == "sum" or not d.is_complex]
-    values = [np.array(v) for v in ([0, 1, 3, 1, 0], [1, 1, 2, 0, 2], [0, 1, 5, 0, 0])]
-
-    def write(r: int) -> Program:
-        b = Builder(*[(5,)] * len(dtypes.ALL), kinds={i: d.name for i, d in enumerate(dtypes.ALL)})
-        made = [b.add("all_reduce", dtypes.ALL.index(d), workers=ALL, rank=r, kind=k) for d, k in kinds]
-        return together(b, ALL, made)
-
-    for r, value in enumerate(values):
-        for i, d in enumerate(dtypes.ALL):
-            array = value.astype(d.numpy)
-            if d.is_floating_point and r == 1:
-                array[4] = np.nan
-            crew.upload(r + 1, 1 + i, array, 12)
-    assert crew.run(parts(ALL, write, range(1, 1 + len(dtypes.ALL))), 100, 12) == WELL
-    for k, (d, kind) in enumerate(kinds):
-        f = {"sum": np.add, "max": np.maximum, "min": np.minimum}[kind]
-        want = f(f(values[0].astype(d.numpy), values[1].astype(d.numpy)), values[2].astype(d.numpy)).astype(complex)
-        if d.is_floating_point:
-            want[4] = np.nan
-        for w in ALL:
-            made = crew.fetch(w, 100 + k, 12).astype(complex)
-            np.testing.assert_array_equal(made.real, want.real, f"{kind} of {d.name} on worker {w}")
+    check_reductions(crew, 12)
 
 
 def test_one_that_fails_in_between_fails_all_and_the_next_call_runs(crew: Crew) -> None:

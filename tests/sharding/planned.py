@@ -21,6 +21,7 @@ from gt.ops.evaluate import KernelOf, apply, evaluate
 from gt.ops.record import Op
 from gt.ops.trace import Symbol, Trace, scalar_kind
 from gt.program import SCALARS, Instruction, Program, Spec
+from tests.ops.cases import program_of
 from tests.sharding.checking import Example, kinds_of
 from tests.sharding.layouts import drawn
 from tests.sharding.simulate import COMBINE, ENGINE, Value, place, spec_of
@@ -134,24 +135,8 @@ def run_planned(planned: Planned, checked: Checked, inputs: Sequence[Value], sca
 
 def one_op(op: Op, args: Sequence[Any], attrs: dict[str, Any]) -> tuple[Checked, list[np.ndarray], list[Any]]:
     """A program of one instruction, its inputs and its scalars."""
-    arrays = [a for a in args if isinstance(a, np.ndarray)]
-    numbers = [a for a in args if not isinstance(a, np.ndarray)]
-    refs, n_arrays, n_numbers = [], 0, 0
-    for a in args:
-        if isinstance(a, np.ndarray):
-            refs.append(n_arrays)
-            n_arrays += 1
-        else:
-            refs.append(~n_numbers)
-            n_numbers += 1
-    specs = [spec_of(a) for a in args]
-    made = op.infer(*specs, **attrs)
-    count = len(made) if isinstance(made, tuple) else 1
-    kinds = "".join(next(k for k, s in SCALARS.items() if s is spec_of(a)) for a in numbers)
-    inputs = tuple((a.shape, spec_of(a).dtype.name) for a in arrays)
-    code = (Instruction(op.name, tuple(refs), attrs, count),)
-    outputs = tuple(range(len(arrays), len(arrays) + count))
-    return check(Program(inputs, kinds, code, outputs, (), ())), arrays, numbers
+    program, arrays, numbers = program_of(op, args, attrs)
+    return check(program), arrays, list(numbers)
 
 
 def written_down(

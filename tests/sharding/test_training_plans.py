@@ -13,7 +13,7 @@ import pytest
 from gt.layout import Layout, Mesh, mesh, split
 from gt.ops import TABLE
 from tests.sharding.layouts import drawn
-from tests.sharding.planned import received_nbytes
+from tests.sharding.planned import collectives, received_nbytes
 from tests.sharding.recorded import Policy, is_update, record, replay
 
 MODELS = ["mlp", "cnn", "unet", "gpt", "lstm"]
@@ -62,6 +62,12 @@ def test_training(name: str, how: str, m: Mesh) -> None:
 def test_training_in_any_layout(name: str, m: Mesh) -> None:
     done = replay(record(name), m, drawn_split(m, f"{name} {m!r}"))
     assert len(set(done.keys)) <= 2
+
+
+@pytest.mark.parametrize("name", ["cnn", "gpt"])
+def test_what_is_replicated_communicates_nothing(name: str) -> None:
+    done = replay(record(name), mesh(x=2), lambda a, data: None)
+    assert [collectives(plan) for plan in done.plans] == [[], []]
 
 
 @pytest.mark.parametrize("name", ["mlp", "gpt", "lstm"])

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from msgspec import structs
 
-from gt import dtypes
 from gt.errors import IndexOutOfRange
 from gt.ops import TABLE, Op
 from gt.ops.check import Checked, check
-from gt.ops.trace import scalar_kind
-from gt.program import Instruction, Program, as_tuple, spec
 from gt.worker.engines.graph_kernels import Unfit
-from tests.ops.cases import as_dtype, samples, specs_of, to_engine, to_numpy
+from tests.ops.cases import as_dtype, program_of, samples, to_engine, to_numpy
 from tests.ops.test_graph_kernels import UNFIT
 from tests.ops.test_table import TOLERANCE, close
 from tests.tiers.graphs import PLAIN, run_around, run_device, run_plain
@@ -27,24 +24,10 @@ def cases(op: Op) -> list[Case]:
     """A program per sample, its arrays and numbers. The first array is given away if a result can replace it."""
     made = []
     for sample, attrs in samples(op):
-        args = as_dtype(sample, "float32")
-        given = [a for a in args if isinstance(a, np.ndarray)]
-        numbers = tuple(a for a in args if not isinstance(a, np.ndarray))
-        refs: list[int] = []
-        for a in args:
-            tensor = isinstance(a, np.ndarray)
-            seen = sum((r >= 0) == tensor for r in refs)
-            refs.append(seen if tensor else ~seen)
-        results = as_tuple(op.infer(*specs_of(args), **attrs))
-        replaces = bool(given) and spec(results[0].shape, results[0].dtype) is specs_of(given)[0]
-        program = Program(
-            tuple((a.shape, dtypes.dtype(a.dtype).name) for a in given),
-            "".join(map(scalar_kind, numbers)),
-            (Instruction(op.name, tuple(refs), attrs, len(results)),),
-            tuple(range(len(given), len(given) + len(results))),
-            (0,) if replaces else (),
-            ((0, 0),) if replaces else (),
-        )
+        program, given, numbers = program_of(op, as_dtype(sample, "float32"), attrs)
+        specs = check(program).specs
+        if given and specs[len(given)] is specs[0]:
+            program = structs.replace(program, donate=(0,), updates=((0, 0),))
         made.append((check(program), to_engine(PLAIN, given), numbers))
     return made
 

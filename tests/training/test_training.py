@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,19 +12,14 @@ from safetensors.torch import load_file
 
 import gt
 from tests.beside_torch import twins
-from tests.sim.cluster import Cluster, using
+from tests.sessions import session_fixture
 from tests.training.recipes import RECIPES, train
 
 ENGINES = ["torch", "numpy"] + (["jax"] if importlib.util.find_spec("jax") else [])
 CASES = [(engine, name) for engine in ENGINES for name in RECIPES if engine == "torch" or name in ("mlp", "cnn", "gpt")]
 
 
-@pytest.fixture
-def engine(request: pytest.FixtureRequest) -> Iterator[str]:
-    cluster = Cluster(engine=request.param)
-    with using(cluster.client()) as session:
-        yield request.param
-    session.close()
+engine = session_fixture("torch")
 
 
 @pytest.mark.parametrize(("engine", "name"), CASES, indirect=["engine"])

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from worker_building import Builder, Device, Faulty, unary
 
-from gt import dtypes
 from gt.ops.check import check
 from gt.transport.messages import Failure, Forget
 from gt.worker.engines import load
 from gt.worker.run import collectives
 from gt.worker.run.executor import compile_program
-from tests.workers_here import Many, Part, parts, steps, sum_program, sums, together
+from tests.workers_here import Many, Part, check_exchanges, check_reductions, steps, sum_program, sums, together
 
 NUMPY = load("numpy")
 PAIR = (1, 2)
@@ -113,25 +112,9 @@ def test_sums_over_workers(name: str) -> None:
 
 
 def test_gathers_and_exchanges_of_uneven_sizes() -> None:
-    sizes = [[0, 3, 1], [2, 0, 0], [1, 4, 2]]  # from each to each
-    mine = (3, 0, 2)
     many = Many([NUMPY] * 3, 1)
-    made = {}
-    for r in range(3):
-        takes = tuple(sizes[s][r] for s in range(3))
-        b = Builder((sum(sizes[r]),), (mine[r],))
-        exchanged = b.add("all_to_all", 0, workers=(1, 2, 3), rank=r, sends=tuple(sizes[r]), takes=takes)
-        gathered = b.add("all_gather", 1, workers=(1, 2, 3), rank=r, sizes=mine)
-        made[r + 1] = Part(together(b, (1, 2, 3), [exchanged, gathered]), [1, 2])
-        values = [100 * r + 10 * to + i for to in range(3) for i in range(sizes[r][to])]
-        many.upload(r + 1, 1, numbers(*values))
-        many.upload(r + 1, 2, numbers(*range(10 * r, 10 * r + mine[r])))
-    assert set(many.run(made, 10).values()) == {""}
-    for r in range(3):
-        want = [100 * s + 10 * r + i for s in range(3) for i in range(sizes[s][r])]
-        np.testing.assert_array_equal(many.fetch(r + 1, 10), numbers(*want))
-        np.testing.assert_array_equal(many.fetch(r + 1, 11), [0, 1, 2, 20, 21])
-    assert many.hall.count == {"all_to_all": 1, "all_gather": 1}
+    check_exchanges(many)
+    assert many.hall.count == {"all_to_all": 2, "all_gather": 2, "all_reduce": 4}
 
 
 def test_groups_of_some_workers_and_what_lies_elsewhere() -> None:
@@ -154,23 +137,8 @@ def test_groups_of_some_workers_and_what_lies_elsewhere() -> None:
         assert isinstance(many.fetch(1, 1), Failure)  # donated
 
 
-@pytest.mark.parametrize("kind", ["sum", "max", "min"])
-@pytest.mark.parametrize("dtype", [d for d in dtypes.ALL if not d.is_complex], ids=lambda d: d.name)
-def test_reductions_of_every_dtype(dtype: Any, kind: str) -> None:
-    values = [np.array(v).astype(dtype.numpy) for v in ([0, 1, 3, 1], [1, 1, 2, 0], [0, 1, 5, 0])]
-    many = Many([NUMPY] * 3)
-
-    def write(rank: int) -> Any:
-        b = Builder((4,), kinds={0: dtype.name})
-        return together(b, (1, 2, 3), [b.add("all_reduce", 0, workers=(1, 2, 3), rank=rank, kind=kind)])
-
-    for worker in many.cores:
-        many.upload(worker, 1, values[worker - 1])
-    many.call(parts((1, 2, 3), write, [1]), 10)
-    f = {"sum": np.add, "max": np.maximum, "min": np.minimum}[kind]
-    for worker in many.cores:
-        made = many.fetch(worker, 10)
-        np.testing.assert_array_equal(made.astype(float), f(f(values[0], values[1]), values[2]).astype(float))
+def test_reductions_of_every_dtype() -> None:
+    check_reductions(Many([NUMPY] * 3))
 
 
 def test_an_upload_of_which_a_part_is_kept() -> None:

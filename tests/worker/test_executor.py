@@ -10,14 +10,12 @@ import numpy as np
 import pytest
 from worker_building import Broken, Builder, Device, Faulty, Wrapped
 
-from gt import dtypes
 from gt.errors import IndexOutOfRange, OutOfMemory
 from gt.ops.check import check
 from gt.ops.record import TABLE
-from gt.ops.trace import scalar_kind
-from gt.program import SCALARS, Program, spec
+from gt.program import Program, spec
 from gt.worker.run.executor import compile_program
-from tests.ops.cases import is_up
+from tests.ops.cases import is_up, program_of, samples, specs_of, to_engine, to_numpy
 
 SHAPE = (3, 4)
 
@@ -348,43 +346,17 @@ def test_on_a_device_what_is_not_given_away_is_left_alone(numpy_engine: Any) -> 
     assert not np.shares_memory(results[0], old)
 
 
-def operands_of(engine: Any, sample: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
-    given, specs = [], []
-    for x in sample:
-        if isinstance(x, np.ndarray):
-            specs.append(spec(x.shape, dtypes.dtype(x.dtype)))
-            given.append(engine.from_bytes(np.ascontiguousarray(x).data.cast("B") if x.size else b"", specs[-1]))
-        else:
-            specs.append(SCALARS[scalar_kind(x)])
-            given.append(x)
-    return given, specs
-
-
-def program_of(op: str, sample: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Program, tuple[Any, ...]]:
-    """One instruction, its numbers passed as scalars."""
-    tensors = [x for x in sample if isinstance(x, np.ndarray)]
-    scalars = tuple(x for x in sample if not isinstance(x, np.ndarray))
-    kinds = {i: dtypes.dtype(x.dtype).name for i, x in enumerate(tensors)}
-    b = Builder(*(x.shape for x in tensors), scalars="".join(map(scalar_kind, scalars)), kinds=kinds)
-    places, numbers = iter(range(len(tensors))), iter(range(len(scalars)))
-    made = b.add(op, *(next(places) if isinstance(x, np.ndarray) else ~next(numbers) for x in sample), **attrs)
-    return b.program(list(made) if isinstance(made, tuple) else [made]), scalars
-
-
 def test_every_op_runs_alike_on_both_engines(numpy_engine: Any, torch_engine: Any) -> None:
     """Kernels of their own on one engine, expanded compositions on the other."""
     for op in TABLE.values():
-        for sample, attrs in op.samples(np.random.default_rng(0)):
-            program, scalars = program_of(op.name, sample, attrs)
+        for sample, attrs in samples(op):
+            program, given, scalars = program_of(op, sample, attrs)
             checked = check(program)
-            got = []
-            for engine in (numpy_engine, torch_engine):
-                given, _ = operands_of(engine, tuple(x for x in sample if isinstance(x, np.ndarray)))
-                results, _ = compile_program(checked, engine).run(given, scalars)
-                got.append([host(engine, r) for r in results])
-            for o, a, b in zip(program.outputs, *got, strict=True):
-                s = checked.specs[o]
-                x, y = (np.frombuffer(data, s.dtype.numpy).reshape(s.shape) for data in (a, b))
+            made = [
+                compile_program(checked, e).run(to_engine(e, given), scalars)[0] for e in (numpy_engine, torch_engine)
+            ]
+            for o, ours, torchs in zip(program.outputs, *made, strict=True):
+                x, y = to_numpy(numpy_engine, ours, checked.specs[o]), to_numpy(torch_engine, torchs, checked.specs[o])
                 np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5, err_msg=f"{op.name} {attrs}")
 
 
@@ -392,9 +364,9 @@ def test_kernels_share_memory_only_where_the_record_says_so(engine: Any) -> None
     """For every op and sample; which results are copied rests on `aliases`."""
     wrong = set()
     for op in TABLE.values():
-        for sample, attrs in op.samples(np.random.default_rng(0)):
-            given, specs = operands_of(engine, sample)
-            kernel = engine.kernel(op, attrs, specs)
+        for sample, attrs in samples(op):
+            given = to_engine(engine, sample)
+            kernel = engine.kernel(op, attrs, specs_of(sample))
             if kernel is None:
                 continue
             out = kernel(*given)

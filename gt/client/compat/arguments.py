@@ -73,6 +73,13 @@ def recorded(function: F) -> F:
     return function
 
 
+def called(function: F, name: str, doc: str) -> F:
+    """Set the name and docstring of a function that another function made."""
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return function
+
+
 def looks_itself(name: str, function: Any, hot: set[str]) -> bool:
     """Whether a function needs no `explained`: it is hot, wrapped already, only records, or calls the user's code."""
     if name in hot or bare(function) is not function or hasattr(function, "recorded"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gt.client.compat.arguments import called
 from gt.client.functions.casts import OLD_NAMES
 from gt.client.functions.creation import empty, tensor
 from gt.client.programs.pending import Value
@@ -31,9 +32,7 @@ def _constructor(name: str, made: DType) -> Callable[..., Any]:
     def constructor(*data: Any) -> Any:
         return _make(data, made)
 
-    constructor.__name__ = constructor.__qualname__ = name
-    constructor.__doc__ = f"A {made.name} tensor with the given data, or of the given sizes."
-    return constructor
+    return called(constructor, name, f"A {made.name} tensor with the given data, or of the given sizes.")
 
 
 globals().update({name: _constructor(name, dtype(to)) for name, to in OLD_NAMES.items()})

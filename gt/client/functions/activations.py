@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gt.client.compat.arguments import called
 from gt.client.compat.autocast import autocasts
 from gt.client.compat.checks import at_least, floating
 from gt.client.compat.dims import one_dim
@@ -13,7 +14,8 @@ from gt.client.functions.elementwise import abs, le, logical_and, mul, sigmoid, 
 from gt.client.functions.inplace import replace
 from gt.client.functions.randoms import rand
 from gt.client.functions.shapes import chunk
-from gt.client.programs.tree import Kind, Kinds
+from gt.client.programs import kinds
+from gt.client.programs.tree import Kinds
 from gt.client.record.recorder import unary
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
@@ -27,14 +29,7 @@ __all__ = [
 METHODS = ["hardshrink", "prelu", "relu"]
 INPLACE = ["relu"]
 
-_RELU, _SILU, _MISH, _HARDSWISH, _HARDSIGMOID, _LOGSIGMOID = (
-    Kind(TABLE[n], {}) for n in ("relu", "silu", "mish", "hardswish", "hardsigmoid", "logsigmoid")
-)
-_GELU = Kinds(TABLE["gelu"], "approximate")
-_SOFTPLUS = Kinds(TABLE["softplus"], "beta", "threshold")
-_LEAKY_RELU = Kinds(TABLE["leaky_relu"], "negative_slope")
 _HARDTANH, _HARDTANH_OF_INTS = (Kinds(TABLE["hardtanh"], "min_val", "max_val") for _ in range(2))  # as 1 == 1.0
-_ELU = Kinds(TABLE["elu"], "alpha", "scale", "input_scale")
 
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
@@ -49,7 +44,7 @@ def _placed(name: str, input: Any, y: Tensor, inplace: bool) -> Tensor:
 
 def relu(input: Any, inplace: bool = False) -> Tensor:
     """max(0, input), element by element."""
-    return unary(_RELU, input) if not inplace else _placed("relu_", input, unary(_RELU, input), True)
+    return unary(kinds.relu, input) if not inplace else _placed("relu_", input, unary(kinds.relu, input), True)
 
 
 def relu6(input: Any, inplace: bool = False) -> Tensor:
@@ -70,59 +65,59 @@ def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: b
 
 def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """input where input > 0, else negative_slope * input."""
-    return _placed("leaky_relu_", input, unary(_LEAKY_RELU[float(negative_slope)], input), inplace)
+    return _placed("leaky_relu_", input, unary(kinds.leaky_relu[float(negative_slope)], input), inplace)
 
 
 def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """input where input > 0, else alpha * (exp(input) - 1)."""
-    return _placed("elu_", input, unary(_ELU[float(alpha), 1.0, 1.0], input), inplace)
+    return _placed("elu_", input, unary(kinds.elu[float(alpha), 1.0, 1.0], input), inplace)
 
 
 def selu(input: Any, inplace: bool = False) -> Tensor:
     """Scaled exponential linear unit: elu with fixed constants that keep mean and variance across layers."""
-    return _placed("selu_", input, unary(_ELU[_SELU_ALPHA, _SELU_SCALE, 1.0], input), inplace)
+    return _placed("selu_", input, unary(kinds.elu[_SELU_ALPHA, _SELU_SCALE, 1.0], input), inplace)
 
 
 def celu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """input where input > 0, else alpha * (exp(input / alpha) - 1)."""
     if alpha == 0:
         raise ArgumentError("celu: alpha must not be 0")
-    return _placed("celu_", input, unary(_ELU[float(alpha), 1.0, 1.0 / alpha], input), inplace)
+    return _placed("celu_", input, unary(kinds.elu[float(alpha), 1.0, 1.0 / alpha], input), inplace)
 
 
 def gelu(input: Any, approximate: str = "none") -> Tensor:
     """Gaussian error linear unit: input times the normal CDF of input; approximate is 'none' or 'tanh'."""
-    return unary(_GELU[approximate], input)
+    return unary(kinds.gelu[approximate], input)
 
 
 def silu(input: Any, inplace: bool = False) -> Tensor:
     """input * sigmoid(input)."""
-    return _placed("silu_", input, unary(_SILU, input), inplace)
+    return _placed("silu_", input, unary(kinds.silu, input), inplace)
 
 
 def mish(input: Any, inplace: bool = False) -> Tensor:
     """input * tanh(softplus(input))."""
-    return _placed("mish_", input, unary(_MISH, input), inplace)
+    return _placed("mish_", input, unary(kinds.mish, input), inplace)
 
 
 def hardswish(input: Any, inplace: bool = False) -> Tensor:
     """input * hardsigmoid(input)."""
-    return _placed("hardswish_", input, unary(_HARDSWISH, input), inplace)
+    return _placed("hardswish_", input, unary(kinds.hardswish, input), inplace)
 
 
 def hardsigmoid(input: Any, inplace: bool = False) -> Tensor:
     """input / 6 + 0.5, clamped to the range from 0 to 1."""
-    return _placed("hardsigmoid_", input, unary(_HARDSIGMOID, input), inplace)
+    return _placed("hardsigmoid_", input, unary(kinds.hardsigmoid, input), inplace)
 
 
 def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """log(1 + exp(beta * input)) / beta; the input itself where beta * input > threshold."""
-    return unary(_SOFTPLUS[float(beta), float(threshold)], input)
+    return unary(kinds.softplus[float(beta), float(threshold)], input)
 
 
 def logsigmoid(input: Any) -> Tensor:
     """log(sigmoid(input))."""
-    return unary(_LOGSIGMOID, input)
+    return unary(kinds.logsigmoid, input)
 
 
 # -- compositions ----------------------------------------------------------------------------
@@ -203,9 +198,7 @@ def _inplace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def function_(input: Any, *args: Any, **kwargs: Any) -> Tensor:
         return function(input, *args, **kwargs, inplace=True)
 
-    function_.__name__ = function_.__qualname__ = function.__name__ + "_"
-    function_.__doc__ = f"In-place version of {function.__name__}()."
-    return function_
+    return called(function_, function.__name__ + "_", f"In-place version of {function.__name__}().")
 
 
 relu_, elu_, selu_, celu_ = _inplace(relu), _inplace(elu), _inplace(selu), _inplace(celu)

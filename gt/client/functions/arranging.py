@@ -12,16 +12,13 @@ from gt.client.functions import elementwise as ew
 from gt.client.functions.creation import from_numpy, tensor
 from gt.client.functions.scatter import index_select
 from gt.client.functions.shapes import expand, flatten, flip, given, permute, reshape
-from gt.client.programs.tree import Kinds
+from gt.client.programs import kinds
 from gt.client.record.recorder import unary
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, DimError, DTypeError, ShapeError
-from gt.ops import TABLE
 
 __all__ = ["fliplr", "flipud", "repeat_interleave", "roll", "rot90", "tile", "unravel_index"]
 METHODS = [*{*__all__} - {"unravel_index"}, "repeat"]
-
-_ROLL = Kinds(TABLE["roll"], "shifts", "dims")
 
 
 def fliplr(input: Any) -> Tensor:
@@ -53,7 +50,7 @@ def roll(input: Any, shifts: Any, dims: Any = None) -> Tensor:
     total: dict[int, int] = {}  # torch allows a dimension twice
     for d, n in zip(places, moves, strict=True):
         total[d] = total.get(d, 0) + n
-    return unary(_ROLL[tuple(n % max(input.shape[d], 1) for d, n in total.items()), tuple(total)], input)
+    return unary(kinds.roll[tuple(n % max(input.shape[d], 1) for d, n in total.items()), tuple(total)], input)
 
 
 def rot90(input: Any, k: int = 1, dims: Any = (0, 1)) -> Tensor:

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from gt import dtypes
-from gt.client.compat.arguments import shown
+from gt.client.compat.arguments import called, shown
 from gt.client.functions.creation import number_dtype
 from gt.client.functions.elementwise import cast
 from gt.client.functions.shapes import clone
@@ -44,9 +44,7 @@ def _method(name: str, dtype: DType) -> Callable[..., Tensor]:
     def method(self: Any, memory_format: Any = None) -> Tensor:
         return cast(self, dtype)
 
-    method.__name__ = method.__qualname__ = name
-    method.__doc__ = f"Cast to {dtype.name}; returns the tensor itself if it has that dtype."
-    return method
+    return called(method, name, f"Cast to {dtype.name}; returns the tensor itself if it has that dtype.")
 
 
 globals().update({name: _method(name, dtypes.dtype(to)) for name, to in _CASTS.items()})

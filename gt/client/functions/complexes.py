@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gt.client.functions import shapes
-from gt.client.programs.tree import Kind
+from gt.client.programs import kinds
 from gt.client.record.recorder import apply, unary
 from gt.client.tensor import Tensor
 from gt.client.views.aliases import take
@@ -20,9 +20,6 @@ METHODS = [
     "adjoint", "angle", "conj", "conj_physical", "is_complex", "is_conj", "is_neg", "resolve_conj", "resolve_neg"
 ]  # fmt: skip
 INPLACE = ["conj_physical"]
-
-_ANGLE, _COMPLEX, _CONJ, _IMAG = (Kind(TABLE[n], {}) for n in ("angle", "complex", "conj", "imag"))
-_REAL, _AS_COMPLEX, _AS_REAL = (Kind(TABLE[n], {}) for n in ("real", "view_as_complex", "view_as_real"))
 
 
 def is_complex(input: Tensor) -> bool:
@@ -45,12 +42,12 @@ is_neg, resolve_neg = is_conj, resolve_conj
 
 def conj(input: Tensor) -> Tensor:
     """The complex conjugate, as a view; a real tensor is returned as it is."""
-    return take(_CONJ, input) if input.dtype.is_complex else input
+    return take(kinds.conj, input) if input.dtype.is_complex else input
 
 
 def conj_physical(input: Tensor) -> Tensor:
     """The complex conjugate, as a copy; a real tensor is returned as it is."""
-    return unary(_CONJ, input) if input.dtype.is_complex else input
+    return unary(kinds.conj, input) if input.dtype.is_complex else input
 
 
 def adjoint(input: Tensor) -> Tensor:
@@ -62,19 +59,19 @@ def adjoint(input: Tensor) -> Tensor:
 
 def real(input: Tensor) -> Tensor:
     """The real part, as a view; a real tensor is returned as it is."""
-    return take(_REAL, input) if input.dtype.is_complex else input
+    return take(kinds.real, input) if input.dtype.is_complex else input
 
 
 def imag(input: Tensor) -> Tensor:
     """The imaginary part, as a view."""
     if not input.dtype.is_complex:
         raise DTypeError(f"imag: expected a complex tensor, got {input.dtype.name}")
-    return take(_IMAG, input)
+    return take(kinds.imag, input)
 
 
 def angle(input: Tensor) -> Tensor:
     """The angle of each element in radians; for real elements 0, or pi where negative."""
-    return unary(_ANGLE, input)
+    return unary(kinds.angle, input)
 
 
 def complex(real: Tensor, imag: Tensor) -> Tensor:
@@ -84,7 +81,7 @@ def complex(real: Tensor, imag: Tensor) -> Tensor:
     >>> gt.complex(gt.tensor([1.0, 2.0]), gt.tensor([3.0, -4.0]))
     tensor([1.+3.j, 2.-4.j])
     """
-    return apply(_COMPLEX, (real, imag))
+    return apply(kinds.complex, (real, imag))
 
 
 def polar(abs: Tensor, angle: Tensor) -> Tensor:
@@ -94,12 +91,12 @@ def polar(abs: Tensor, angle: Tensor) -> Tensor:
 
 def view_as_real(input: Tensor) -> Tensor:
     """A real view of a complex tensor: real and imaginary parts in a new last dimension of size 2."""
-    return take(_AS_REAL, input)
+    return take(kinds.view_as_real, input)
 
 
 def view_as_complex(input: Tensor) -> Tensor:
     """A complex view of a real tensor whose last dimension, of size 2, holds real and imaginary parts."""
-    return take(_AS_COMPLEX, input)
+    return take(kinds.view_as_complex, input)
 
 
 def _transposed(x: Any, op: str) -> Any:

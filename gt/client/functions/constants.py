@@ -11,25 +11,21 @@ import numpy as np
 
 from gt import dtypes
 from gt.client.mesh import sharding
-from gt.client.programs.tree import Kinds
+from gt.client.programs import kinds
 from gt.client.record import recorder as recording
 from gt.client.record.recorder import apply
 from gt.client.tensor import Tensor
 from gt.client.views.aliases import pinned
 from gt.dtypes import DType
 from gt.errors import DTypeError
-from gt.ops import TABLE
 from gt.program import spec
 
 BY_VALUE_NBYTES = 1024  #: Host data up to this size is sent with the call that uses it.
 
-_DATA = Kinds(TABLE["data"], "shape", "dtype")
-_FULL = Kinds(TABLE["full"], "shape", "dtype")
-
 
 def filled(shape: tuple[int, ...], value: Any, dtype: DType) -> Tensor:
     """A tensor whose elements are all the same number."""
-    return apply(_FULL[shape, dtype.name], (value,))
+    return apply(kinds.full[shape, dtype.name], (value,))
 
 
 def upload(op: str, array: np.ndarray[Any, Any], layout: Any = None) -> Tensor:
@@ -41,7 +37,7 @@ def upload(op: str, array: np.ndarray[Any, Any], layout: Any = None) -> Tensor:
     shape = tuple(array.shape)
     text = "" if layout is None else sharding.layout_text(op, shape, layout)
     if array.nbytes <= BY_VALUE_NBYTES:
-        made = apply(_DATA[shape, dtype.name], (array.tobytes(),))
+        made = apply(kinds.data[shape, dtype.name], (array.tobytes(),))
         return made if layout is None else pinned(made, text)
     session, made_of = recording.recorder().session, spec(shape, dtype)
     return Tensor(

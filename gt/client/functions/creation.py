@@ -16,13 +16,12 @@ from gt.client.functions import elementwise as ew
 from gt.client.functions.constants import filled, upload
 from gt.client.functions.shapes import expand
 from gt.client.mesh import sharding
-from gt.client.programs.tree import Kinds
+from gt.client.programs import kinds
 from gt.client.record import recorder as recording
 from gt.client.record.recorder import apply
 from gt.client.tensor import Tensor, default_dtype, own
 from gt.dtypes import DType
 from gt.errors import ArgumentError, DTypeError
-from gt.ops import TABLE
 
 __all__ = [
     "arange", "as_tensor", "asarray", "empty", "empty_like", "empty_permuted", "empty_strided", "eye", "from_numpy",
@@ -31,7 +30,6 @@ __all__ = [
 ]  # fmt: skip
 METHODS = ["new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros"]
 
-_ARANGE = Kinds(TABLE["arange"], "n", "dtype")
 
 #: Keywords of torch that are accepted without effect: the workers decide how memory is used.
 _IGNORED = {"device", "layout", "memory_format", "pin_memory"}
@@ -117,11 +115,11 @@ def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, req
 def _array(op: str, data: Any, dtype: Any) -> np.ndarray[Any, Any]:
     """The data as a NumPy array of the dtype that torch would choose."""
     to = None if dtype is None else dtypes.dtype(dtype)
-    kinds: set[DType] = set()
-    data = _bare(op, data, kinds)
+    found: set[DType] = set()
+    data = _bare(op, data, found)
     if to is None:
-        to = next(iter(kinds)) if kinds else default_dtype()
-        for kind in kinds:
+        to = next(iter(found)) if found else default_dtype()
+        for kind in found:
             to = dtypes.promote_types(to, kind)
     if isinstance(data, np.ndarray):
         return data if data.dtype == to.numpy else data.astype(to.numpy)
@@ -133,13 +131,13 @@ def _array(op: str, data: Any, dtype: Any) -> np.ndarray[Any, Any]:
         raise ArgumentError(f"{op}: the data contains a number that {to.name} cannot represent") from None
 
 
-def _bare(op: str, data: Any, kinds: set[DType]) -> Any:
-    """The data in a form that NumPy understands. The dtypes of its elements are added to `kinds`."""
+def _bare(op: str, data: Any, found: set[DType]) -> Any:
+    """The data in a form that NumPy understands. The dtypes of its elements are added to `found`."""
     if isinstance(data, (bool, int, float, complex)) and not isinstance(data, np.generic):
-        kinds.add(number_dtype(data))
+        found.add(number_dtype(data))
         return data
     if hasattr(data, "_letter"):
-        return _bare(op, data.fixed(), kinds)
+        return _bare(op, data.fixed(), found)
     if hasattr(data, "_v"):
         data = data.detach().numpy()
     elif is_torch(data):
@@ -149,17 +147,17 @@ def _bare(op: str, data: Any, kinds: set[DType]) -> Any:
     if isinstance(data, (np.ndarray, np.generic)):
         array = np.asarray(data)
         try:
-            kinds.add(dtypes.dtype(array.dtype))
+            found.add(dtypes.dtype(array.dtype))
         except DTypeError:
             raise DTypeError(f"{op}: elements of type {array.dtype} are not supported") from None
         return array
     if isinstance(data, (str, bytes)) or not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
         raise DTypeError(f"{op}: expected numbers or nested lists of numbers, got {shown(data)}")
-    found = set(map(type, data))
-    if found <= {bool, int, float, complex}:
-        kinds.update(number_dtype(kind()) for kind in found)
+    types = set(map(type, data))
+    if types <= {bool, int, float, complex}:
+        found.update(number_dtype(kind()) for kind in types)
         return list(data)
-    return [_bare(op, x, kinds) for x in data]
+    return [_bare(op, x, found) for x in data]
 
 
 def number_dtype(x: Any) -> DType:
@@ -347,7 +345,7 @@ def arange(
     n = int(-((start - end) // step)) if whole else math.ceil((end - start) / step)
     if n < 0:
         raise ArgumentError(f"arange: step {step} does not lead from {start} to {end}")
-    return finish(apply(_ARANGE[n, kind.name], (start, step)), requires_grad)
+    return finish(apply(kinds.arange[n, kind.name], (start, step)), requires_grad)
 
 
 def _places(op: str, start: Any, end: Any, steps: Any, dtype: DType, wide: DType) -> Tensor:

@@ -12,21 +12,17 @@ from gt.client.functions import elementwise as ew
 from gt.client.functions import reductions as red
 from gt.client.functions import shapes
 from gt.client.functions.creation import zeros
-from gt.client.programs.tree import Kinds
+from gt.client.programs import kinds
 from gt.client.record.recorder import apply
 from gt.client.tensor import Tensor
 from gt.client.views.aliases import take
 from gt.errors import DimError, ShapeError
-from gt.ops import TABLE
 from gt.ops.record import Autocast
 
 __all__ = [
     "block_diag", "diag", "diag_embed", "diagflat", "diagonal", "diagonal_copy", "diagonal_scatter", "trace"
 ]  # fmt: skip
 METHODS = [*{*__all__} - {"block_diag", "diagonal_copy"}]
-
-_DIAGONAL = Kinds(TABLE["diagonal"], "offset", "dim1", "dim2")
-_SCATTER = Kinds(TABLE["diagonal_scatter"], "offset", "dim1", "dim2")
 
 
 def _two_dims(op: str, dim1: Any, dim2: Any, ndim: int) -> tuple[int, int]:
@@ -43,17 +39,17 @@ def diagonal(input: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tenso
     >>> gt.diagonal(gt.arange(9).reshape(3, 3), 1)
     tensor([1, 5])
     """
-    return take(_DIAGONAL[int(offset), *_two_dims("diagonal", dim1, dim2, input.ndim)], input)
+    return take(kinds.diagonal[int(offset), *_two_dims("diagonal", dim1, dim2, input.ndim)], input)
 
 
 def diagonal_copy(input: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     """Same as diagonal(), but returns a copy."""
-    return apply(_DIAGONAL[int(offset), *_two_dims("diagonal_copy", dim1, dim2, input.ndim)], (input,))
+    return apply(kinds.diagonal[int(offset), *_two_dims("diagonal_copy", dim1, dim2, input.ndim)], (input,))
 
 
 def diagonal_scatter(input: Any, src: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     """A copy of the tensor with a diagonal of two dimensions replaced by src."""
-    kind = _SCATTER[int(offset), *_two_dims("diagonal_scatter", dim1, dim2, input.ndim)]
+    kind = kinds.diagonal_scatter[int(offset), *_two_dims("diagonal_scatter", dim1, dim2, input.ndim)]
     return apply(kind, (input, ew.cast(src, input.dtype)))
 
 
@@ -66,7 +62,7 @@ def diag_embed(input: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> T
     shape = list(input.shape[:-1])
     for d in sorted((a, b)):
         shape.insert(d, n)
-    return apply(_SCATTER[int(offset), a, b], (zeros(shape, dtype=input.dtype), input))
+    return apply(kinds.diagonal_scatter[int(offset), a, b], (zeros(shape, dtype=input.dtype), input))
 
 
 def diag(input: Any, diagonal: int = 0) -> Tensor:

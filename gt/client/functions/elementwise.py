@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import ml_dtypes
 
 from gt import dtypes
-from gt.client.compat.arguments import recorded
+from gt.client.compat.arguments import called, recorded
 from gt.client.compat.autocast import autocasts
 from gt.client.compat.checks import floating, one_of, same_dtype
 from gt.client.functions.constants import filled
+from gt.client.programs import kinds
 from gt.client.programs.tree import Kind, Kinds
 from gt.client.record.recorder import apply, binary, unary
 from gt.client.tensor import Tensor, default_dtype
@@ -50,26 +51,22 @@ INPLACE = [*{*__all__} - _PLAIN]
 
 def unary_function(name: str) -> Callable[[Any], Tensor]:
     """The function of one tensor that records this op."""
-    kind = Kind(TABLE[name], {})
+    kind = getattr(kinds, name)
 
     def function(input: Any) -> Tensor:
         return unary(kind, input)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = TABLE[name].doc
-    return recorded(function)
+    return called(recorded(function), name, TABLE[name].doc)
 
 
 def binary_function(name: str) -> Callable[[Any, Any], Tensor]:
     """The function of two tensors that records this op."""
-    kind = Kind(TABLE[name], {})
+    kind = getattr(kinds, name)
 
     def function(input: Any, other: Any) -> Tensor:
         return binary(kind, input, other)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = TABLE[name].doc
-    return recorded(function)
+    return called(recorded(function), name, TABLE[name].doc)
 
 
 # -- of one tensor ---------------------------------------------------------------------------
@@ -89,12 +86,8 @@ lgamma, digamma, i0 = map(unary_function, ("lgamma", "digamma", "i0"))
 logical_not, bitwise_not = map(unary_function, ("logical_not", "bitwise_not"))
 isnan, isinf, isfinite = map(unary_function, ("isnan", "isinf", "isfinite"))
 
-_CAST = Kinds(TABLE["cast"], "dtype")
 _ROUND = Kind(TABLE["round"], {})
 _ROUND_TO = Kinds(TABLE["round"], "decimals")
-_LOGIT = Kinds(TABLE["logit"], "eps")
-_POLYGAMMA = Kinds(TABLE["polygamma"], "n")
-_FREXP = Kind(TABLE["frexp"], {})
 
 
 class FrExp(NamedTuple):
@@ -109,7 +102,7 @@ def cast(input: Any, dtype: Any) -> Tensor:
     to = dtypes.dtype(dtype)
     if hasattr(input, "dtype") and input.dtype is to:
         return input
-    return unary(_CAST[to.name], input)
+    return unary(kinds.cast[to.name], input)
 
 
 def positive(input: Any) -> Tensor:
@@ -132,7 +125,7 @@ def frac(input: Any) -> Tensor:
 
 def frexp(input: Any) -> FrExp:
     """The mantissa, in [0.5, 1), and the exponent of each element: input = mantissa * 2 ** exponent."""
-    return FrExp(*apply(_FREXP, (input,)))
+    return FrExp(*apply(kinds.frexp, (input,)))
 
 
 def deg2rad(input: Any) -> Tensor:
@@ -147,14 +140,14 @@ def rad2deg(input: Any) -> Tensor:
 
 def logit(input: Any, eps: float | None = None) -> Tensor:
     """log(input / (1 - input)); with eps, the input is first clamped to [eps, 1 - eps]."""
-    return unary(_LOGIT[eps], input)
+    return unary(kinds.logit[eps], input)
 
 
 def polygamma(n: Any, input: Any) -> Tensor:
     """The n-th derivative of the digamma function."""
     if hasattr(n, "_v"):  # as a method, the tensor comes first
         n, input = input, n
-    return unary(_POLYGAMMA[n], input)
+    return unary(kinds.polygamma[n], input)
 
 
 def mvlgamma(input: Any, p: int) -> Tensor:
@@ -341,16 +334,12 @@ def equal(input: Any, other: Any) -> bool:
 
 # -- of three tensors ------------------------------------------------------------------------
 
-WHERE, _CLAMP, _CLAMP_MIN, _CLAMP_MAX, _LERP, _ADDCMUL, _ADDCDIV = (
-    Kind(TABLE[n], {}) for n in ("where", "clamp", "clamp_min", "clamp_max", "lerp", "addcmul", "addcdiv")
-)
-
 
 def where(condition: Any, input: Any, other: Any) -> Tensor:
     """input where the condition is True, else other. gt.where, which also takes a condition alone, is in masks.py."""
     if isinstance(input, float) or isinstance(other, float):
         input, other = of_default_dtype(input, other)
-    return apply(WHERE, (condition, input, other))
+    return apply(kinds.where, (condition, input, other))
 
 
 def of_default_dtype(*operands: Any) -> tuple[Any, ...]:
@@ -363,11 +352,11 @@ def of_default_dtype(*operands: Any) -> tuple[Any, ...]:
 def clamp(input: Any, min: Any = None, max: Any = None) -> Tensor:
     """Clamp all elements to the range from min to max, which are numbers or tensors."""
     if min is not None and max is not None:
-        return apply(_CLAMP, (input, min, max))
+        return apply(kinds.clamp, (input, min, max))
     if min is not None:
-        return binary(_CLAMP_MIN, input, min)
+        return binary(kinds.clamp_min, input, min)
     if max is not None:
-        return binary(_CLAMP_MAX, input, max)
+        return binary(kinds.clamp_max, input, max)
     raise ArgumentError("clamp: expected min, max or both")
 
 
@@ -376,12 +365,12 @@ clip = clamp
 
 def clamp_min(input: Any, min: Any) -> Tensor:
     """Clamp all elements to at least min."""
-    return binary(_CLAMP_MIN, input, min)
+    return binary(kinds.clamp_min, input, min)
 
 
 def clamp_max(input: Any, max: Any) -> Tensor:
     """Clamp all elements to at most max."""
-    return binary(_CLAMP_MAX, input, max)
+    return binary(kinds.clamp_max, input, max)
 
 
 def masked_fill(input: Any, mask: Any, value: Any) -> Tensor:
@@ -398,17 +387,17 @@ def masked_fill(input: Any, mask: Any, value: Any) -> Tensor:
 
 def lerp(input: Any, end: Any, weight: Any) -> Tensor:
     """input + weight * (end - input)."""
-    return apply(_LERP, (input, end, weight))
+    return apply(kinds.lerp, (input, end, weight))
 
 
 def addcmul(input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Tensor:
     """input + value * tensor1 * tensor2."""
-    return apply(_ADDCMUL, (input, tensor1, tensor2, _value(value, input, tensor1, tensor2)))
+    return apply(kinds.addcmul, (input, tensor1, tensor2, _value(value, input, tensor1, tensor2)))
 
 
 def addcdiv(input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Tensor:
     """input + value * tensor1 / tensor2."""
-    return apply(_ADDCDIV, (input, tensor1, tensor2, _value(value, input, tensor1, tensor2)))
+    return apply(kinds.addcdiv, (input, tensor1, tensor2, _value(value, input, tensor1, tensor2)))
 
 
 def _value(value: Any, *operands: Any) -> Any:

@@ -11,14 +11,10 @@ from gt.client.functions import shapes
 from gt.client.functions.creation import arange, ones, zeros
 from gt.client.functions.linalg.norms import vector_norm
 from gt.client.grad.modes import set_grad
-from gt.client.programs.tree import Kinds
+from gt.client.programs import kinds
 from gt.client.record.recorder import apply, unary
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
-from gt.ops import TABLE
-
-_EMBEDDING = Kinds(TABLE["embedding"], "padding_idx", "scale_grad_by_freq")
-_ONE_HOT = Kinds(TABLE["one_hot"], "n")
 
 
 def one_hot(tensor: Any, num_classes: int = -1) -> Tensor:
@@ -27,7 +23,7 @@ def one_hot(tensor: Any, num_classes: int = -1) -> Tensor:
         if not tensor.numel():
             raise ArgumentError("one_hot: the tensor is empty; pass num_classes")
         num_classes = int(tensor.max().item()) + 1
-    return unary(_ONE_HOT[num_classes], tensor)
+    return unary(kinds.one_hot[num_classes], tensor)
 
 
 def embedding(
@@ -38,7 +34,7 @@ def embedding(
     pad = _padding("embedding", padding_idx, weight)
     if max_norm is not None:
         _renormalize(weight, input, max_norm, norm_type)
-    return apply(_EMBEDDING[pad, bool(scale_grad_by_freq)], (weight, input))
+    return apply(kinds.embedding[pad, bool(scale_grad_by_freq)], (weight, input))
 
 
 def _padding(op: str, padding_idx: int | None, weight: Any) -> int:

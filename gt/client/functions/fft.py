@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gt.client.compat import arguments as _arguments
+from gt.client.compat.arguments import called
 from gt.client.compat.checks import one_of
 from gt.client.compat.dims import different_dims, one_dim
 from gt.client.compat.fallback import namespace
@@ -13,20 +14,16 @@ from gt.client.functions import elementwise as ew
 from gt.client.functions import shapes
 from gt.client.functions.complexes import conj_physical
 from gt.client.functions.creation import arange, finish, float_dtype, zeros
-from gt.client.programs.tree import Kinds
+from gt.client.programs import kinds
 from gt.client.record.recorder import unary
 from gt.client.tensor import Tensor, default_dtype
 from gt.errors import ArgumentError, DTypeError, ShapeError
-from gt.ops import TABLE
 
 __all__ = [
     "fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "hfft2", "hfftn", "ifft", "ifft2", "ifftn", "ifftshift",
     "ihfft", "ihfft2", "ihfftn", "irfft", "irfft2", "irfftn", "rfft", "rfft2", "rfftfreq", "rfftn",
 ]  # fmt: skip
 
-_C2C = Kinds(TABLE["fft_c2c"], "dims", "norm", "forward")
-_R2C = Kinds(TABLE["fft_r2c"], "dims", "norm")
-_C2R = Kinds(TABLE["fft_c2r"], "dims", "norm", "n")
 
 Dims = tuple[int, ...]
 
@@ -87,7 +84,7 @@ def _forward(op: str, x: Any, s: Any, dim: Any, norm: str | None, forward: bool 
     dims, sizes = _axes(op, x, s, dim)
     scale = _norm(op, norm, forward)
     x = _fitted(x, dims, sizes)
-    return unary(_C2C[dims, scale, forward], x) if dims else x
+    return unary(kinds.fft_c2c[dims, scale, forward], x) if dims else x
 
 
 def _inverse(op: str, x: Any, s: Any, dim: Any, norm: str | None) -> Tensor:
@@ -97,7 +94,7 @@ def _inverse(op: str, x: Any, s: Any, dim: Any, norm: str | None) -> Tensor:
 def _r2c(op: str, x: Any, s: Any, dim: Any, norm: str | None) -> Tensor:
     x = _real(op, x)
     dims, sizes = _some_axes(op, x, s, dim)
-    return unary(_R2C[dims, _norm(op, norm, True)], _fitted(x, dims, sizes))
+    return unary(kinds.fft_r2c[dims, _norm(op, norm, True)], _fitted(x, dims, sizes))
 
 
 def _some_axes(op: str, x: Any, s: Any, dim: Any) -> tuple[Dims, list[int | None]]:
@@ -119,7 +116,7 @@ def _half(op: str, x: Any, s: Any, dim: Any) -> tuple[Any, Dims, int]:
 
 def _c2r(op: str, x: Any, s: Any, dim: Any, norm: str | None) -> Tensor:
     x, dims, n = _half(op, x, s, dim)
-    return unary(_C2R[dims, _norm(op, norm, False), n], x)
+    return unary(kinds.fft_c2r[dims, _norm(op, norm, False), n], x)
 
 
 def _hermitian(op: str, x: Any, s: Any, dim: Any, norm: str | None) -> Tensor:
@@ -127,8 +124,8 @@ def _hermitian(op: str, x: Any, s: Any, dim: Any, norm: str | None) -> Tensor:
     x, dims, n = _half(op, x, s, dim)
     scale = _norm(op, norm, True)
     if len(dims) > 1:
-        x = unary(_C2C[dims[:-1], scale, True], x)
-    return unary(_C2R[dims[-1:], scale, n], conj_physical(x))
+        x = unary(kinds.fft_c2c[dims[:-1], scale, True], x)
+    return unary(kinds.fft_c2r[dims[-1:], scale, n], conj_physical(x))
 
 
 def _to_hermitian(op: str, x: Any, s: Any, dim: Any, norm: str | None) -> Tensor:
@@ -136,8 +133,8 @@ def _to_hermitian(op: str, x: Any, s: Any, dim: Any, norm: str | None) -> Tensor
     x = _real(op, x)
     dims, sizes = _some_axes(op, x, s, dim)
     scale = _norm(op, norm, False)
-    half = conj_physical(unary(_R2C[dims[-1:], scale], _fitted(x, dims, sizes)))
-    return unary(_C2C[dims[:-1], scale, False], half) if len(dims) > 1 else half
+    half = conj_physical(unary(kinds.fft_r2c[dims[-1:], scale], _fitted(x, dims, sizes)))
+    return unary(kinds.fft_c2c[dims[:-1], scale, False], half) if len(dims) > 1 else half
 
 
 # --- transforms ----------------------------------------------------------------------------------------
@@ -147,18 +144,14 @@ def _of_one_dim(name: str, transform: Callable[..., Tensor], doc: str) -> Callab
     def function(input: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
         return transform(f"fft.{name}", input, n, dim, norm)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = doc
-    return function
+    return called(function, name, doc)
 
 
 def _of_dims(name: str, transform: Callable[..., Tensor], dims: Dims | None, doc: str) -> Callable[..., Tensor]:
     def function(input: Any, s: Any = None, dim: Any = dims, norm: str | None = None) -> Tensor:
         return transform(f"fft.{name}", input, s, dim, norm)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = doc
-    return function
+    return called(function, name, doc)
 
 
 fft = _of_one_dim("fft", _forward, "The discrete Fourier transform along a dimension.")

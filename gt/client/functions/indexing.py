@@ -22,24 +22,16 @@ from gt.client.functions import elementwise as ew
 from gt.client.functions import masks, shapes
 from gt.client.functions.constants import filled
 from gt.client.functions.inplace import assign
-from gt.client.programs.tree import Kinds
+from gt.client.programs import kinds
 from gt.client.record.recorder import apply, unary
 from gt.client.tensor import Tensor
 from gt.client.views.aliases import reshaped, take, write
 from gt.errors import ArgumentError, DimError, DTypeError, ShapeError
-from gt.ops import TABLE
 from gt.ops.rules import broadcast
 
 __all__ = ["index_put", "narrow", "select", "select_scatter", "slice_scatter"]
 METHODS = [*__all__]
 INPLACE = ["index_put"]
-
-_SLICE = Kinds(TABLE["slice"], "dims", "lengths", "steps", "drop")
-_SLICE_PUT = Kinds(TABLE["slice_put"], "dims", "lengths", "steps", "drop")
-_SELECT_AT = Kinds(TABLE["select_at"], "dim")
-_INDEX = Kinds(TABLE["index"], "dims")
-_INDEX_PUT = Kinds(TABLE["index_put"], "dims", "accumulate")
-_WRAP = Kinds(TABLE["wrap_index"], "n")
 
 
 class Place(NamedTuple):
@@ -64,7 +56,7 @@ class Place(NamedTuple):
 def getitem(x: Tensor, key: Any) -> Tensor:
     """x[key]."""
     place = _find(x, key)
-    return apply(_INDEX[place.dims], (place.view, *place.indices)) if place.dims else place.view
+    return apply(kinds.index[place.dims], (place.view, *place.indices)) if place.dims else place.view
 
 
 def setitem(x: Tensor, key: Any, value: Any) -> None:
@@ -83,7 +75,7 @@ def setitem(x: Tensor, key: Any, value: Any) -> None:
         return
     if hasattr(value, "_v"):
         value = ew.cast(value, x.dtype)
-    write(view, apply(_INDEX_PUT[place.dims, False], (view, value, *place.indices)))
+    write(view, apply(kinds.index_put[place.dims, False], (view, value, *place.indices)))
 
 
 def index_put(input: Any, indices: Any, values: Any, accumulate: bool = False) -> Tensor:
@@ -93,7 +85,7 @@ def index_put(input: Any, indices: Any, values: Any, accumulate: bool = False) -
     if not place.dims:
         raise ArgumentError("index_put: expected at least one index tensor")
     values = _fitted(values, place.shape, "index_put") if hasattr(values, "_v") else values
-    made = apply(_INDEX_PUT[place.dims, bool(accumulate)], (place.view, values, *place.indices))
+    made = apply(kinds.index_put[place.dims, bool(accumulate)], (place.view, values, *place.indices))
     return made if made.shape == input.shape else shapes.reshape(made, input.shape)
 
 
@@ -115,7 +107,7 @@ def narrow(input: Any, dim: int, start: Any, length: int) -> Tensor:
     start = start + n if start < 0 else start
     if length < 0 or not 0 <= start <= n - length:
         raise DimError(f"narrow: start {start} and length {length} are out of range for dimension {d} of size {n}")
-    return take(_SLICE[(d,), (length,), (1,), ()], input, (start,))
+    return take(kinds.slice[(d,), (length,), (1,), ()], input, (start,))
 
 
 def select(input: Any, dim: int, index: Any) -> Tensor:
@@ -144,7 +136,7 @@ def _put(op: str, input: Any, src: Any, dim: int, start: int, length: int, step:
     shape = (*input.shape[:dim], *(() if drop else (length,)), *input.shape[dim + 1 :])
     if src.shape != shape:
         raise ShapeError(f"{op}: src must have shape {shape}, got {tuple(src.shape)}")
-    return apply(_SLICE_PUT[(dim,), (length,), (step,), drop], (input, ew.cast(src, input.dtype), start))
+    return apply(kinds.slice_put[(dim,), (length,), (step,), drop], (input, ew.cast(src, input.dtype), start))
 
 
 # --- values ------------------------------------------------------------------------------------------
@@ -265,10 +257,10 @@ def _find(x: Any, key: Any, views: bool = True) -> Place:
             dim += k.ndim - 1
             kept += k.ndim - 1
         elif views and not k.ndim:
-            picked.append((kept, unary(_WRAP[n], k)))
+            picked.append((kept, unary(kinds.wrap_index[n], k)))
         else:
             dims.append(len(shape))
-            indices.append(unary(_WRAP[n], k))
+            indices.append(unary(kinds.wrap_index[n], k))
             shape.append(n)
         dim += 1
         kept += 1
@@ -276,9 +268,9 @@ def _find(x: Any, key: Any, views: bool = True) -> Place:
     view = x
     if sliced:
         at_, starts, lengths, steps = zip(*sliced, strict=True)
-        view = take(_SLICE[at_, lengths, steps, tuple(drop)], x, starts)
+        view = take(kinds.slice[at_, lengths, steps, tuple(drop)], x, starts)
     for d, i in reversed(picked):
-        view = take(_SELECT_AT[d], view, (i,))
+        view = take(kinds.select_at[d], view, (i,))
     if other:
         view = reshaped(view, tuple(shape))
     elif view is x and not dims:

@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from gt.client.compat.arguments import RAW, explain
+from gt.client.compat.arguments import RAW, called, explain
 from gt.client.compat.operands import coerce
 from gt.client.functions import elementwise as ew
 from gt.client.functions import shapes
 from gt.client.functions.constants import filled
+from gt.client.programs import kinds
 from gt.client.record.recorder import apply, recorder
 from gt.client.tensor import Alias, Leaf, Tensor
-from gt.client.views.aliases import ASSIGN, cell_of, reshaped, write
+from gt.client.views.aliases import cell_of, reshaped, write
 from gt.errors import ArgumentError, AutogradError, DTypeError, ShapeError
 
 __all__ = ["fill"]
@@ -32,9 +33,9 @@ def assign(x: Tensor, value: Any) -> Tensor:
         # A part of its base: the rest comes from the base, and the old value of the part is not needed.
         new = _like(x, value)
         # A value belongs to one cell: a tensor that is written unchanged gets a value of its own.
-        write(x, new if new is not value else apply(ASSIGN, (x, value)))
+        write(x, new if new is not value else apply(kinds.assign, (x, value)))
     else:
-        write(x, apply(ASSIGN, (x, value)))
+        write(x, apply(kinds.assign, (x, value)))
     return x
 
 
@@ -63,7 +64,7 @@ def fill_(self: Tensor, value: Any) -> Tensor:
 
 def fill(input: Tensor, value: Any) -> Tensor:
     """A tensor like the input with one number everywhere."""
-    return apply(ASSIGN, (input, _number("fill", value)))
+    return apply(kinds.assign, (input, _number("fill", value)))
 
 
 def _number(op: str, value: Any) -> Any:
@@ -142,9 +143,7 @@ def method(function: Callable[..., Tensor], name: str) -> Callable[..., Tensor]:
             raise DTypeError(said) from None
         return replace(name, self, made)
 
-    method.__name__ = method.__qualname__ = name
-    method.__doc__ = f"{name[:-1]}, in place."
-    return method
+    return called(method, name, f"{name[:-1]}, in place.")
 
 
 def _turned(function: Callable[..., Tensor], name: str) -> Callable[..., Tensor]:
@@ -160,9 +159,7 @@ def _turned(function: Callable[..., Tensor], name: str) -> Callable[..., Tensor]
         self._v, self._x, self._fn = None, view._x or Alias(cell_of(view)), view._fn
         return self
 
-    method.__name__ = method.__qualname__ = name
-    method.__doc__ = f"{name[:-1]}, in place."
-    return method
+    return called(method, name, f"{name[:-1]}, in place.")
 
 
 squeeze_ = _turned(shapes.squeeze, "squeeze_")

@@ -13,25 +13,21 @@ from gt.client.compat.checks import same_dtype
 from gt.client.functions import elementwise as ew
 from gt.client.functions import shapes
 from gt.client.functions.constants import filled
-from gt.client.programs.tree import Kinds
+from gt.client.programs import kinds
 from gt.client.record.recorder import apply, unary
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, DTypeError
-from gt.ops import TABLE
 from gt.ops.rules import broadcast
 
 __all__ = ["argwhere", "masked_scatter", "masked_select", "nonzero", "nonzero_static", "where"]
 METHODS = [*{*__all__} - {"where"}]
 INPLACE = ["masked_scatter"]
 
-_FLATNONZERO = Kinds(TABLE["flatnonzero"], "n")
-_INDEX = Kinds(TABLE["index"], "dims")
-
 
 def positions(x: Any) -> Tensor:
     """The flat indices of the nonzero elements. Waits for their number."""
     truth = x if x.dtype is dtypes.bool_ else ew.ne(x, 0)
-    return unary(_FLATNONZERO[int(truth.sum().item())], x)
+    return unary(kinds.flatnonzero[int(truth.sum().item())], x)
 
 
 def _coordinates(flat: Any, shape: tuple[int, ...]) -> list[Tensor]:
@@ -81,7 +77,7 @@ def where(condition: Any, input: Any = None, other: Any = None) -> Any:
         return nonzero(condition, as_tuple=True)
     if isinstance(input, float) or isinstance(other, float):
         input, other = ew.of_default_dtype(input, other)
-    return apply(ew.WHERE, (condition, input, other))
+    return apply(kinds.where, (condition, input, other))
 
 
 def _mask(op: str, mask: Any) -> Any:
@@ -98,7 +94,7 @@ def masked_select(input: Any, mask: Any) -> Tensor:
     shape = broadcast("masked_select", input.shape, mask.shape)
     x = input if input.shape == shape else shapes.expand(input, shape)
     mask = mask if mask.shape == shape else shapes.expand(mask, shape)
-    return apply(_INDEX[(0,)], (shapes.reshape(x, (math.prod(shape),)), positions(mask)))
+    return apply(kinds.index[(0,)], (shapes.reshape(x, (math.prod(shape),)), positions(mask)))
 
 
 def masked_scatter(input: Any, mask: Any, source: Any) -> Tensor:
@@ -116,5 +112,5 @@ def masked_scatter(input: Any, mask: Any, source: Any) -> Tensor:
     # The k-th True position gets the k-th element; a mask with more True positions gives an index error.
     rank = shapes.reshape(mask, (math.prod(shape),)).cumsum(0)
     index = ew.where(shapes.reshape(mask, rank.shape), rank - 1, 0)
-    picked = apply(_INDEX[(0,)], (shapes.reshape(source, (count,)), index))
+    picked = apply(kinds.index[(0,)], (shapes.reshape(source, (count,)), index))
     return ew.where(mask, shapes.reshape(picked, shape), x)

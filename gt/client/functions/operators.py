@@ -12,11 +12,10 @@ from gt.client.compat.arguments import shown
 from gt.client.compat.operands import comparable
 from gt.client.functions import elementwise as ew
 from gt.client.functions import indexing, shapes
-from gt.client.programs.tree import Kind
+from gt.client.programs import kinds
 from gt.client.record.recorder import apply, binary, unary
 from gt.client.tensor import Tensor
 from gt.errors import DTypeError
-from gt.ops import TABLE
 
 METHODS = [
     "__abs__", "__add__", "__and__", "__contains__", "__eq__", "__floordiv__", "__ge__", "__getitem__", "__gt__",
@@ -29,7 +28,7 @@ METHODS = [
 
 def _prefix(name: str) -> Callable[[Tensor], Tensor]:
     """The operator of one tensor that records this op."""
-    kind = Kind(TABLE[name], {})
+    kind = getattr(kinds, name)
 
     def operator(self: Tensor) -> Tensor:
         return unary(kind, self)
@@ -39,7 +38,7 @@ def _prefix(name: str) -> Callable[[Tensor], Tensor]:
 
 def _infix(name: str) -> Callable[[Tensor, Any], Tensor]:
     """The operator of two operands, with the tensor on the left."""
-    kind = Kind(TABLE[name], {})
+    kind = getattr(kinds, name)
 
     def operator(self: Tensor, other: Any) -> Tensor:
         return binary(kind, self, other)
@@ -49,7 +48,7 @@ def _infix(name: str) -> Callable[[Tensor, Any], Tensor]:
 
 def _reflected(name: str) -> Callable[[Tensor, Any], Tensor]:
     """The operator with the tensor on the right, for a left operand that is not a tensor."""
-    kind = Kind(TABLE[name], {})
+    kind = getattr(kinds, name)
 
     def operator(self: Tensor, other: Any) -> Tensor:
         return apply(kind, (other, self))
@@ -59,7 +58,7 @@ def _reflected(name: str) -> Callable[[Tensor, Any], Tensor]:
 
 def _comparison(name: str) -> Callable[[Tensor, Any], Tensor]:
     """== or !=: Python itself compares with what is neither a tensor nor a number."""
-    kind = Kind(TABLE[name], {})
+    kind = getattr(kinds, name)
 
     def operator(self: Tensor, other: Any) -> Tensor:
         return binary(kind, self, other) if comparable(other) else NotImplemented

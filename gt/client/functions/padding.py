@@ -12,17 +12,14 @@ from gt.client.functions import elementwise as ew
 from gt.client.functions.creation import full, ones_like
 from gt.client.functions.indexing import narrow
 from gt.client.functions.shapes import cat, expand, flip
-from gt.client.programs.tree import Kinds
+from gt.client.programs import kinds
 from gt.client.record.recorder import apply
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
-from gt.ops import TABLE
 from gt.ops.record import FLOAT32_ON_CPU
 
 __all__ = ["constant_pad_nd"]
 METHODS: list[str] = []
-
-_PAD = Kinds(TABLE["pad"], "pads")
 
 
 def _sides(op: str, input: Any, pad: Any) -> list[tuple[int, int]]:
@@ -36,7 +33,7 @@ def _sides(op: str, input: Any, pad: Any) -> list[tuple[int, int]]:
 
 def constant_pad_nd(input: Any, pad: Any, value: Any = 0) -> Tensor:
     """Pad with a constant; a negative padding removes elements."""
-    kind = _PAD[tuple(n for side in _sides("constant_pad_nd", input, pad) for n in side)]
+    kind = kinds.pad[tuple(n for side in _sides("constant_pad_nd", input, pad) for n in side)]
     if isinstance(value, complex):  # programs contain no complex numbers
         inside = apply(kind, (ones_like(input, dtype=dtypes.bool_), False))
         return ew.where(inside, apply(kind, (input, 0)), full((), value, dtype=input.dtype))

@@ -15,16 +15,14 @@ from gt.client.functions import reductions as red
 from gt.client.functions import shapes
 from gt.client.functions.creation import empty, from_numpy
 from gt.client.functions.linalg.matrices import matmul
-from gt.client.programs.tree import Kinds
+from gt.client.programs import kinds
 from gt.client.record.recorder import unary
 from gt.client.tensor import Tensor
 from gt.errors import ShapeError
-from gt.ops import TABLE
 from gt.ops.record import FLOAT32, FLOAT32_ON_CUDA
 
 __all__ = ["cartesian_prod", "cdist", "combinations", "pdist"]
 
-_NORM = Kinds(TABLE["vector_norm"], "ord", "dims", "keepdim")
 _FEW = 25  #: Up to this number of rows, torch computes differences even where a matrix product is allowed.
 _MODES = ("use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist")
 
@@ -95,4 +93,4 @@ def _length(x: Any, p: float) -> Tensor:
     """The p-norm over the last dimension, with a gradient of 0 where it is 0."""
     if not x.shape[-1]:
         return red.sum(x, -1)
-    return unary(_NORM[float(p), (x.ndim - 1,), False], x)
+    return unary(kinds.vector_norm[float(p), (x.ndim - 1,), False], x)

@@ -22,13 +22,13 @@ from gt.client.functions.creation import finish, float_dtype, from_numpy, ignore
 from gt.client.functions.inplace import replace
 from gt.client.functions.shapes import broadcast_shapes
 from gt.client.functions.sorting import searchsorted
-from gt.client.programs.tree import Kind, Kinds
+from gt.client.programs import kinds
+from gt.client.programs.tree import Kinds
 from gt.client.record import recorder as recording
 from gt.client.record.recorder import apply
 from gt.client.tensor import Tensor
 from gt.dtypes import DType
 from gt.errors import ArgumentError, DTypeError, ShapeError
-from gt.ops import TABLE
 from gt.ops.families.bits import mix64
 
 __all__ = [
@@ -41,11 +41,6 @@ METHODS = [
     "random_", "uniform_",
 ]  # fmt: skip
 
-_RAND = Kinds(TABLE["rand"], "shape", "dtype")
-_RANDN = Kinds(TABLE["randn"], "shape", "dtype")
-_RANDINT = Kinds(TABLE["randint"], "shape", "dtype")
-_RANDPERM = Kinds(TABLE["randperm"], "n", "dtype")
-_POISSON = Kind(TABLE["poisson"], {})
 
 # --- seeds -------------------------------------------------------------------------------------------
 
@@ -177,11 +172,11 @@ def fork_rng(devices: Any = None, enabled: bool = True, **kwargs: Any) -> Iterat
 # --- new tensors -------------------------------------------------------------------------------------
 
 
-def _drawn(kinds: Kinds, shape: tuple[int, ...], dtype: DType, generator: Any) -> Tensor:
+def _drawn(numbers: Kinds, shape: tuple[int, ...], dtype: DType, generator: Any) -> Tensor:
     if not dtype.is_complex:
-        return apply(kinds[shape, dtype.name], (next_seed(generator),))
-    parts = [_drawn(kinds, shape, dtype.to_real(), generator) for _ in range(2)]
-    if kinds is _RANDN:  # the variance of a complex number is the sum of its parts' variances
+        return apply(numbers[shape, dtype.name], (next_seed(generator),))
+    parts = [_drawn(numbers, shape, dtype.to_real(), generator) for _ in range(2)]
+    if numbers is kinds.randn:  # the variance of a complex number is the sum of its parts' variances
         parts = [ew.mul(part, math.sqrt(0.5)) for part in parts]
     return complex(*parts)
 
@@ -189,13 +184,13 @@ def _drawn(kinds: Kinds, shape: tuple[int, ...], dtype: DType, generator: Any) -
 def rand(*size: Any, generator: Any = None, dtype: Any = None, requires_grad: bool = False, **where: Any) -> Tensor:
     """Random numbers from the uniform distribution on [0, 1)."""
     shape = shape_of("rand", size, where)
-    return finish(_drawn(_RAND, shape, float_dtype(dtype), generator), requires_grad)
+    return finish(_drawn(kinds.rand, shape, float_dtype(dtype), generator), requires_grad)
 
 
 def randn(*size: Any, generator: Any = None, dtype: Any = None, requires_grad: bool = False, **where: Any) -> Tensor:
     """Random numbers from the normal distribution with mean 0 and variance 1."""
     shape = shape_of("randn", size, where)
-    return finish(_drawn(_RANDN, shape, float_dtype(dtype), generator), requires_grad)
+    return finish(_drawn(kinds.randn, shape, float_dtype(dtype), generator), requires_grad)
 
 
 def rand_like(
@@ -203,7 +198,7 @@ def rand_like(
 ) -> Tensor:
     """Random numbers from the uniform distribution on [0, 1), with the shape and dtype of input."""
     ignored("rand_like", where)
-    return finish(_drawn(_RAND, input.shape, like(input, dtype), generator), requires_grad)
+    return finish(_drawn(kinds.rand, input.shape, like(input, dtype), generator), requires_grad)
 
 
 def randn_like(
@@ -211,7 +206,7 @@ def randn_like(
 ) -> Tensor:
     """Random numbers from the standard normal distribution, with the shape and dtype of input."""
     ignored("randn_like", where)
-    return finish(_drawn(_RANDN, input.shape, like(input, dtype), generator), requires_grad)
+    return finish(_drawn(kinds.randn, input.shape, like(input, dtype), generator), requires_grad)
 
 
 def _integers(op: str, low: Any, high: Any, shape: tuple[int, ...], dtype: DType, generator: Any) -> Tensor:
@@ -219,7 +214,7 @@ def _integers(op: str, low: Any, high: Any, shape: tuple[int, ...], dtype: DType
     if high <= low:
         raise ArgumentError(f"{op}: expected low < high, got {low} and {high}")
     numbers = [x if hasattr(x, "_letter") else int(x) for x in (low, high)]
-    return apply(_RANDINT[shape, dtype.name], (next_seed(generator), *numbers))
+    return apply(kinds.randint[shape, dtype.name], (next_seed(generator), *numbers))
 
 
 def randint(
@@ -257,7 +252,7 @@ def randperm(
     """A random permutation of the integers from 0 to n - 1."""
     ignored("randperm", where)
     at_least("randperm", "n", n, 0)
-    return finish(apply(_RANDPERM[int(n), dtypes.dtype(dtype).name], (next_seed(generator),)), requires_grad)
+    return finish(apply(kinds.randperm[int(n), dtypes.dtype(dtype).name], (next_seed(generator),)), requires_grad)
 
 
 def normal(
@@ -278,7 +273,7 @@ def normal(
     if not kind.is_differentiable:
         raise DTypeError(f"normal: expected floating-point tensors, got {kind.name}")
     shape = broadcast_shapes(*(x.shape for x in tensors))
-    return ew.add(ew.mul(_drawn(_RANDN, shape, kind, generator), std), mean)
+    return ew.add(ew.mul(_drawn(kinds.randn, shape, kind, generator), std), mean)
 
 
 def bernoulli(input: Any, p: float | None = None, *, generator: Any = None) -> Tensor:
@@ -296,7 +291,7 @@ def _coins(op: str, x: Any, p: Any, generator: Any) -> Tensor:
         wide = dtypes.float32
     else:
         wide = dtypes.float64 if p.dtype is dtypes.float64 else dtypes.float32
-    return ew.cast(ew.lt(_drawn(_RAND, x.shape, wide, generator), p), x.dtype)
+    return ew.cast(ew.lt(_drawn(kinds.rand, x.shape, wide, generator), p), x.dtype)
 
 
 def multinomial(input: Any, num_samples: int, replacement: bool = False, *, generator: Any = None) -> Tensor:
@@ -311,7 +306,7 @@ def multinomial(input: Any, num_samples: int, replacement: bool = False, *, gene
     weights = ew.cast(input.detach(), dtypes.float64)
     if replacement and num_samples > 1:
         limits = weights.cumsum(-1)
-        u = _drawn(_RAND, (*input.shape[:-1], num_samples), dtypes.float64, generator)
+        u = _drawn(kinds.rand, (*input.shape[:-1], num_samples), dtypes.float64, generator)
         places = searchsorted(limits, ew.mul(u, limits.narrow(-1, k - 1, 1)), right=True)
         return ew.clamp(places, max=k - 1)
     # Exponential times with the weights as rates, in ascending order, are a sample without replacement.
@@ -321,7 +316,7 @@ def multinomial(input: Any, num_samples: int, replacement: bool = False, *, gene
 
 def poisson(input: Any, generator: Any = None) -> Tensor:
     """Random numbers from Poisson distributions with the rates in input."""
-    return apply(_POISSON, (input, next_seed(generator)))
+    return apply(kinds.poisson, (input, next_seed(generator)))
 
 
 # --- in place ----------------------------------------------------------------------------------------
@@ -330,13 +325,13 @@ def poisson(input: Any, generator: Any = None) -> Tensor:
 def _exponential(shape: tuple[int, ...], dtype: DType, generator: Any) -> Tensor:
     """Numbers from the exponential distribution with rate 1, none of them zero."""
     wide = dtypes.float64 if dtype is dtypes.float64 else dtypes.float32
-    u = _drawn(_RAND, shape, wide, generator)
+    u = _drawn(kinds.rand, shape, wide, generator)
     return ew.neg(ew.log1p(ew.neg(ew.clamp(u, min=2.0**-54 if wide is dtypes.float64 else 2.0**-25))))
 
 
 def normal_(self: Any, mean: Any = 0.0, std: Any = 1.0, *, generator: Any = None) -> Tensor:
     """Fill with random numbers from a normal distribution."""
-    z = _drawn(_RANDN, self.shape, self.dtype, generator)
+    z = _drawn(kinds.randn, self.shape, self.dtype, generator)
     return replace("normal_", self, ew.add(ew.mul(z, std), mean))
 
 
@@ -347,7 +342,7 @@ def uniform_(self: Any, a: Any = 0.0, b: Any = 1.0, *, generator: Any = None, **
         raise ArgumentError(f"uniform_: unexpected argument {', '.join(bounds)}")
     if a > b:
         raise ArgumentError(f"uniform_: from must be <= to, got {a} and {b}")
-    u = _drawn(_RAND, self.shape, floating("uniform_", self), generator)
+    u = _drawn(kinds.rand, self.shape, floating("uniform_", self), generator)
     return replace("uniform_", self, ew.add(ew.mul(u, b - a), a))
 
 
@@ -374,7 +369,7 @@ def geometric_(self: Any, p: float, *, generator: Any = None) -> Tensor:
 def cauchy_(self: Any, median: float = 0.0, sigma: float = 1.0, *, generator: Any = None) -> Tensor:
     """Fill with random numbers from a Cauchy distribution."""
     kind = floating("cauchy_", self)
-    u = _drawn(_RAND, self.shape, dtypes.float64 if kind is dtypes.float64 else dtypes.float32, generator)
+    u = _drawn(kinds.rand, self.shape, dtypes.float64 if kind is dtypes.float64 else dtypes.float32, generator)
     angle = ew.mul(ew.sub(u, 0.5), math.pi)
     tangent = ew.div(ew.sin(angle), ew.cos(angle))
     return replace("cauchy_", self, ew.cast(ew.add(ew.mul(tangent, sigma), median), kind))
@@ -382,7 +377,7 @@ def cauchy_(self: Any, median: float = 0.0, sigma: float = 1.0, *, generator: An
 
 def log_normal_(self: Any, mean: float = 1.0, std: float = 2.0, *, generator: Any = None) -> Tensor:
     """Fill with random numbers whose logarithms are normally distributed."""
-    z = _drawn(_RANDN, self.shape, floating("log_normal_", self), generator)
+    z = _drawn(kinds.randn, self.shape, floating("log_normal_", self), generator)
     return replace("log_normal_", self, ew.exp(ew.add(ew.mul(z, std), mean)))
 
 

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gt import dtypes
-from gt.client.compat.arguments import shown
+from gt.client.compat.arguments import called, shown
 from gt.client.compat.autocast import autocast, autocasts
 from gt.client.compat.dims import one_dim, some_dims
 from gt.client.functions import elementwise as ew
 from gt.client.functions import shapes
+from gt.client.programs import kinds
 from gt.client.programs.tree import Kinds
 from gt.client.record.recorder import apply, unary
 from gt.client.tensor import Tensor
@@ -50,19 +51,17 @@ def renamed(op: str, dim: Any, keepdim: Any, names: dict[str, Any]) -> tuple[Any
 
 
 def _reduction(name: str) -> Callable[..., Tensor]:
-    kinds = Kinds(TABLE[name], "dims", "keepdim")
+    mine = getattr(kinds, name)
 
     def function(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, **names: Any) -> Tensor:
         if names:
             dim, keepdim = renamed(name, dim, keepdim, names)
         if dtype is not None:
             input = ew.cast(input, dtype)
-        out = unary(kinds[some_dims(name, dim, input.ndim), bool(keepdim)], input)
+        out = unary(mine[some_dims(name, dim, input.ndim), bool(keepdim)], input)
         return out if dtype is None else ew.cast(out, dtype)  # integers come out as int64
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = TABLE[name].doc
-    return function
+    return called(function, name, TABLE[name].doc)
 
 
 sum = _reduction("sum")
@@ -72,29 +71,21 @@ prod = _reduction("prod")
 
 def _plain_reduction(name: str, none_for_all: bool) -> Callable[..., Tensor]:
     """`none_for_all`: an empty tuple of dimensions means all of them."""
-    kinds = Kinds(TABLE[name], "dims", "keepdim")
+    mine = getattr(kinds, name)
 
     def function(input: Any, dim: Any = None, keepdim: bool = False, **names: Any) -> Tensor:
         if names:
             dim, keepdim = renamed(name, dim, keepdim, names)
         dims = () if not none_for_all and dim == () else some_dims(name, dim, input.ndim)
-        return unary(kinds[dims, bool(keepdim)], input)
+        return unary(mine[dims, bool(keepdim)], input)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = TABLE[name].doc
-    return function
+    return called(function, name, TABLE[name].doc)
 
 
 amax = _plain_reduction("amax", True)
 amin = _plain_reduction("amin", True)
 any = _plain_reduction("any", False)
 all = _plain_reduction("all", False)
-
-_SPREAD = {name: Kinds(TABLE[name], "dims", "correction", "keepdim") for name in ("var", "std")}
-_LOGSUMEXP = Kinds(TABLE["logsumexp"], "dims", "keepdim")
-_ARG = {name: Kinds(TABLE[name], "dim", "keepdim") for name in ("argmax", "argmin")}
-_CHOICE = {name: Kinds(TABLE[name], "dim", "keepdim") for name in ("max", "min")}
-_SOFTMAX, _LOG_SOFTMAX = Kinds(TABLE["softmax"], "dim"), Kinds(TABLE["log_softmax"], "dim")
 
 
 def lifted(x: Any, f: Callable[[Any], Any]) -> Any:
@@ -140,7 +131,7 @@ def _spread(
     if unbiased is not None:
         correction = int(unbiased)
     dims = some_dims(name, dim, input.ndim)
-    return unary(_SPREAD[name][dims, 1 if correction is None else correction, bool(keepdim)], input)
+    return unary(getattr(kinds, name)[dims, 1 if correction is None else correction, bool(keepdim)], input)
 
 
 def var(
@@ -193,7 +184,7 @@ def _arg(name: str, input: Any, dim: Any, keepdim: bool, names: dict[str, Any]) 
         dim, keepdim = renamed(name, dim, keepdim, names)
     if dim is not None:
         dim = one_dim(name, dim, input.ndim)
-    return unary(_ARG[name][dim if input.ndim else None, bool(keepdim)], input)
+    return unary(getattr(kinds, name)[dim if input.ndim else None, bool(keepdim)], input)
 
 
 def argmax(input: Any, dim: Any = None, keepdim: bool = False, **names: Any) -> Tensor:
@@ -215,7 +206,7 @@ def _extreme(name: str, input: Any, dim: Any, keepdim: bool, names: dict[str, An
         return (amax if name == "max" else amin)(input)
     if hasattr(dim, "_v"):
         return (ew.maximum if name == "max" else ew.minimum)(input, dim)
-    kind = _CHOICE[name][one_dim(name, dim, input.ndim), bool(keepdim)]
+    kind = getattr(kinds, name)[one_dim(name, dim, input.ndim), bool(keepdim)]
     return Chosen(*lifted(input, lambda x: apply(kind, (x,))))
 
 
@@ -238,27 +229,27 @@ def logsumexp(input: Any, dim: Any, keepdim: bool = False, **names: Any) -> Tens
         dim, keepdim = renamed("logsumexp", dim, keepdim, names)
     if not input.dtype.is_differentiable:
         input = ew.cast(input, dtypes.float32)
-    return unary(_LOGSUMEXP[some_dims("logsumexp", dim, input.ndim), bool(keepdim)], input)
+    return unary(kinds.logsumexp[some_dims("logsumexp", dim, input.ndim), bool(keepdim)], input)
 
 
-def _along(kinds: Kinds, input: Any, dim: Any, dtype: Any) -> Tensor:
+def _along(softmaxes: Kinds, input: Any, dim: Any, dtype: Any) -> Tensor:
     if dtype is not None:  # takes precedence over autocast
         with autocast(enabled=False):
-            return _along(kinds, ew.cast(input, dtype), dim, None)
+            return _along(softmaxes, ew.cast(input, dtype), dim, None)
     if not hasattr(input, "ndim"):
-        raise DTypeError(f"{kinds.op.name}: expected a tensor, got {shown(input)}")
-    kind = kinds[one_dim(kinds.op.name, dim, input.ndim)]
+        raise DTypeError(f"{softmaxes.op.name}: expected a tensor, got {shown(input)}")
+    kind = softmaxes[one_dim(softmaxes.op.name, dim, input.ndim)]
     return unary(kind, input) if input.ndim else lifted(input, lambda x: unary(kind, x))
 
 
 def softmax(input: Any, dim: int, dtype: Any = None) -> Tensor:
     """exp(input) / sum(exp(input)) along dim."""
-    return _along(_SOFTMAX, input, dim, dtype)
+    return _along(kinds.softmax, input, dim, dtype)
 
 
 def log_softmax(input: Any, dim: int, dtype: Any = None) -> Tensor:
     """log(softmax(input)) along dim, computed without overflow."""
-    return _along(_LOG_SOFTMAX, input, dim, dtype)
+    return _along(kinds.log_softmax, input, dim, dtype)
 
 
 def softmin(input: Any, dim: int, dtype: Any = None) -> Tensor:

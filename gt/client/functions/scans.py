@@ -10,11 +10,10 @@ from gt.client.compat.dims import one_dim
 from gt.client.functions import elementwise as ew
 from gt.client.functions import shapes
 from gt.client.functions.reductions import Chosen, lifted, sum
-from gt.client.programs.tree import Kinds
+from gt.client.programs import kinds
 from gt.client.record.recorder import apply, unary
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, DimError, ShapeError
-from gt.ops import TABLE
 
 __all__ = [
     "cummax", "cummin", "cumprod", "cumsum", "cumulative_trapezoid", "diff", "logcumsumexp", "trapezoid", "trapz",
@@ -22,13 +21,11 @@ __all__ = [
 METHODS = ["cummax", "cummin", "cumprod", "cumsum", "diff", "logcumsumexp"]
 INPLACE = ["cumprod", "cumsum"]
 
-_CUM = {n: Kinds(TABLE[n], "dim") for n in ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")}
-
 
 def _along(name: str, input: Any, dim: Any, dtype: Any = None) -> Tensor:
     if dtype is not None:
         input = ew.cast(input, dtype)
-    kind = _CUM[name][one_dim(name, dim, input.ndim)]
+    kind = getattr(kinds, name)[one_dim(name, dim, input.ndim)]
     out = lifted(input, lambda x: unary(kind, x))
     return out if dtype is None else ew.cast(out, dtype)
 
@@ -50,13 +47,13 @@ def logcumsumexp(input: Any, dim: int) -> Tensor:
 
 def cummax(input: Any, dim: int) -> Chosen:
     """The cumulative maximum along dim, and its indices."""
-    kind = _CUM["cummax"][one_dim("cummax", dim, input.ndim)]
+    kind = kinds.cummax[one_dim("cummax", dim, input.ndim)]
     return Chosen(*lifted(input, lambda x: apply(kind, (x,))))
 
 
 def cummin(input: Any, dim: int) -> Chosen:
     """The cumulative minimum along dim, and its indices."""
-    kind = _CUM["cummin"][one_dim("cummin", dim, input.ndim)]
+    kind = kinds.cummin[one_dim("cummin", dim, input.ndim)]
     return Chosen(*lifted(input, lambda x: apply(kind, (x,))))
 
 

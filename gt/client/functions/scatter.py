@@ -10,11 +10,10 @@ from gt.client.compat.dims import one_dim
 from gt.client.functions import elementwise as ew
 from gt.client.functions import shapes
 from gt.client.functions.creation import full
-from gt.client.programs.tree import Kinds
+from gt.client.programs import kinds
 from gt.client.record.recorder import apply, unary
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
-from gt.ops import TABLE
 from gt.ops.rules import broadcast
 
 __all__ = [
@@ -25,16 +24,6 @@ METHODS = [*__all__]
 INPLACE = [
     "index_add", "index_copy", "index_fill", "index_reduce", "put", "scatter", "scatter_add", "scatter_reduce"
 ]  # fmt: skip
-
-_GATHER = Kinds(TABLE["gather"], "dim")
-_SCATTER = Kinds(TABLE["scatter"], "dim")
-_SCATTER_ADD = Kinds(TABLE["scatter_add"], "dim")
-_SCATTER_REDUCE = Kinds(TABLE["scatter_reduce"], "dim", "reduce", "include_self")
-_INDEX = Kinds(TABLE["index"], "dims")
-_INDEX_SELECT = Kinds(TABLE["index_select"], "dim")
-_INDEX_ADD = Kinds(TABLE["index_add"], "dim")
-_INDEX_PUT = Kinds(TABLE["index_put"], "dims", "accumulate")
-_WRAP = Kinds(TABLE["wrap_index"], "n")
 
 
 def _line(x: Any) -> Any:
@@ -59,7 +48,7 @@ def gather(input: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Te
     d = one_dim("gather", dim, input.ndim)
     if not index.numel():  # of any dtype and number of dimensions
         return shapes.reshape(_nothing(input), index.shape)
-    return _back(apply(_GATHER[d], (_line(input), _line(index))), index.shape)
+    return _back(apply(kinds.gather[d], (_line(input), _line(index))), index.shape)
 
 
 def _source(op: str, index: Any, src: Any) -> Any:
@@ -88,39 +77,39 @@ def scatter(input: Any, dim: int, index: Any, src: Any = None, *, value: Any = N
     elif isinstance(src, float) and not input.dtype.is_differentiable:
         src = int(src)
     if reduce is None:
-        made = apply(_SCATTER[d], (x, i, src))
+        made = apply(kinds.scatter[d], (x, i, src))
     elif reduce == "add":
-        made = apply(_SCATTER_ADD[d], (x, i, src))
+        made = apply(kinds.scatter_add[d], (x, i, src))
     else:
-        made = apply(_SCATTER_REDUCE[d, "prod", True], (x, i, src))
+        made = apply(kinds.scatter_reduce[d, "prod", True], (x, i, src))
     return _back(made, input.shape)
 
 
 def scatter_add(input: Any, dim: int, index: Any, src: Any) -> Tensor:
     """A copy of the tensor with src added along dim at the index."""
     i = _line(index)
-    kind = _SCATTER_ADD[one_dim("scatter_add", dim, input.ndim)]
+    kind = kinds.scatter_add[one_dim("scatter_add", dim, input.ndim)]
     return _back(apply(kind, (_line(input), i, _source("scatter_add", i, src))), input.shape)
 
 
 def scatter_reduce(input: Any, dim: int, index: Any, src: Any, reduce: str, *, include_self: bool = True) -> Tensor:
     """A copy of the tensor reduced with src along dim at the index: 'sum', 'prod', 'mean', 'amax' or 'amin'."""
     i = _line(index)
-    kind = _SCATTER_REDUCE[one_dim("scatter_reduce", dim, input.ndim), reduce, include_self]
+    kind = kinds.scatter_reduce[one_dim("scatter_reduce", dim, input.ndim), reduce, include_self]
     return _back(apply(kind, (_line(input), i, _source("scatter_reduce", i, src))), input.shape)
 
 
 def take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Tensor:
     """The elements along dim at indices that broadcast with the input; without dim, both are flattened."""
     if dim is None:
-        flat = unary(_WRAP[input.numel()], shapes.reshape(indices, (indices.numel(),)))
+        flat = unary(kinds.wrap_index[input.numel()], shapes.reshape(indices, (indices.numel(),)))
         return gather(shapes.reshape(input, (input.numel(),)), 0, flat)
     if input.ndim != indices.ndim:
         raise ShapeError(
             f"take_along_dim: input {tuple(input.shape)} and indices {tuple(indices.shape)} differ in rank"
         )
     d = one_dim("take_along_dim", dim, input.ndim)
-    indices = unary(_WRAP[input.shape[d] if input.ndim else 1], indices)
+    indices = unary(kinds.wrap_index[input.shape[d] if input.ndim else 1], indices)
     others = broadcast("take_along_dim", _without(input.shape, d), _without(indices.shape, d))
 
     def widen(x: Any) -> Any:
@@ -139,7 +128,7 @@ def _without(shape: tuple[int, ...], dim: int) -> tuple[int, ...]:
 
 def index_select(input: Any, dim: int, index: Any) -> Tensor:
     """The slices along dim at the given indices."""
-    made = apply(_INDEX_SELECT[one_dim("index_select", dim, input.ndim)], (_line(input), _line(index)))
+    made = apply(kinds.index_select[one_dim("index_select", dim, input.ndim)], (_line(input), _line(index)))
     return made if input.ndim or made.shape != (1,) else shapes.reshape(made, ())
 
 
@@ -163,14 +152,14 @@ def index_add(input: Any, dim: int, index: Any, source: Any, *, alpha: Any = 1) 
     d, x, i, source = _rows("index_add", input, dim, index, source)
     if alpha != 1:
         source = ew.cast(ew.mul(source, alpha), source.dtype)
-    return _back(apply(_INDEX_ADD[d], (x, i, source)), input.shape)
+    return _back(apply(kinds.index_add[d], (x, i, source)), input.shape)
 
 
 def index_copy(input: Any, dim: int, index: Any, source: Any) -> Tensor:
     """A copy of the tensor with source written along dim at the given indices."""
     d, x, i, source = _rows("index_copy", input, dim, index, source)
     same_dtype("index_copy", input, source)
-    return _back(apply(_INDEX_PUT[(d,), False], (x, source, i)), input.shape)
+    return _back(apply(kinds.index_put[(d,), False], (x, source, i)), input.shape)
 
 
 def index_fill(input: Any, dim: int, index: Any, value: Any) -> Tensor:
@@ -178,11 +167,11 @@ def index_fill(input: Any, dim: int, index: Any, value: Any) -> Tensor:
     d, x = one_dim("index_fill", dim, input.ndim), _line(input)
     if hasattr(value, "_v") and value.ndim:
         raise ShapeError(f"index_fill: value must be 0-dimensional, got shape {tuple(value.shape)}")
-    place = unary(_WRAP[x.shape[d]], _line(index))
+    place = unary(kinds.wrap_index[x.shape[d]], _line(index))
     if not hasattr(value, "_v"):
-        return _back(apply(_INDEX_PUT[(d,), False], (x, value, place)), input.shape)
+        return _back(apply(kinds.index_put[(d,), False], (x, value, place)), input.shape)
     # By a mask, so that an index that occurs twice counts once in the value's gradient.
-    chosen = apply(_INDEX_PUT[(0,), False], (full((x.shape[d],), False), True, place))
+    chosen = apply(kinds.index_put[(0,), False], (full((x.shape[d],), False), True, place))
     chosen = shapes.reshape(chosen, (x.shape[d], *[1] * (x.ndim - d - 1)))
     return _back(ew.where(chosen, ew.cast(value, x.dtype), x), input.shape)
 
@@ -192,7 +181,7 @@ def index_reduce(input: Any, dim: int, index: Any, source: Any, reduce: str, *, 
     one_of("index_reduce", "reduce", reduce, "prod", "mean", "amax", "amin")
     d, x, i, source = _rows("index_reduce", input, dim, index, source)
     column = shapes.reshape(i, (*[1] * d, i.shape[0], *[1] * (x.ndim - d - 1)))
-    kind = _SCATTER_REDUCE[d, reduce, include_self]
+    kind = kinds.scatter_reduce[d, reduce, include_self]
     return _back(apply(kind, (x, shapes.expand(column, source.shape), source)), input.shape)
 
 
@@ -202,7 +191,7 @@ def index_reduce(input: Any, dim: int, index: Any, source: Any, reduce: str, *, 
 def take(input: Any, index: Any) -> Tensor:
     """The elements at the given indices of the flattened tensor."""
     n = math.prod(input.shape)
-    return apply(_INDEX[(0,)], (shapes.reshape(input, (n,)), unary(_WRAP[n], index)))
+    return apply(kinds.index[(0,)], (shapes.reshape(input, (n,)), unary(kinds.wrap_index[n], index)))
 
 
 def put(input: Any, index: Any, source: Any, accumulate: bool = False) -> Tensor:
@@ -214,6 +203,6 @@ def put(input: Any, index: Any, source: Any, accumulate: bool = False) -> Tensor
         )
     same_dtype("put", input, source)
     flat = shapes.reshape(source, (source.numel(),))
-    place = unary(_WRAP[n], shapes.reshape(index, (source.numel(),)))
-    made = apply(_INDEX_PUT[(0,), bool(accumulate)], (shapes.reshape(input, (n,)), flat, place))
+    place = unary(kinds.wrap_index[n], shapes.reshape(index, (source.numel(),)))
+    made = apply(kinds.index_put[(0,), bool(accumulate)], (shapes.reshape(input, (n,)), flat, place))
     return shapes.reshape(made, input.shape)

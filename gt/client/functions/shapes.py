@@ -16,7 +16,7 @@ from gt.client.compat.dims import different_dims, one_dim, sizes
 from gt.client.compat.interop import from_torch, is_torch
 from gt.client.compat.operands import coerce
 from gt.client.functions import elementwise as ew
-from gt.client.programs.tree import Kind, Kinds
+from gt.client.programs import kinds
 from gt.client.record import recorder as recording
 from gt.client.record.recorder import apply, unary
 from gt.client.tensor import Tensor
@@ -25,7 +25,7 @@ from gt.client.views import strides
 from gt.client.views.aliases import take
 from gt.dtypes import DType
 from gt.errors import ArgumentError, DimError, DTypeError, ShapeError
-from gt.ops import TABLE, rules
+from gt.ops import rules
 from gt.program import spec
 
 __all__ = [
@@ -39,21 +39,6 @@ METHODS = [
     "sum_to_size", "unfold", "view", "view_as",
 ]  # fmt: skip
 INPLACE = ["tril", "triu"]
-
-_RESHAPE = Kinds(TABLE["reshape"], "shape")
-_PERMUTE = Kinds(TABLE["permute"], "dims")
-_EXPAND = Kinds(TABLE["expand"], "shape")
-_CAT = Kinds(TABLE["cat"], "dim")
-_STACK = Kinds(TABLE["stack"], "dim")
-_SPLIT = Kinds(TABLE["split"], "sizes", "dim")
-_UNBIND = Kinds(TABLE["unbind"], "dim")
-_UNFOLD = Kinds(TABLE["unfold"], "dim", "size", "step")
-_BITCAST = Kinds(TABLE["bitcast"], "dtype")
-_SUM_TO = Kinds(TABLE["sum_to"], "shape")
-_FLIP = Kinds(TABLE["flip"], "dims")
-_CLONE = Kind(TABLE["clone"], {})
-_TRIL = Kinds(TABLE["tril"], "diagonal")
-_TRIU = Kinds(TABLE["triu"], "diagonal")
 
 
 def given(op: str, args: tuple[Any, ...], named: dict[str, Any], name: str) -> tuple[int, ...]:
@@ -77,16 +62,16 @@ def view(input: Any, *shape: Any, **named: Any) -> Tensor:
     """A view in another shape; with a dtype, a copy whose bytes are read as that dtype."""
     to = named.get("dtype", shape[0] if len(shape) == 1 else None)
     if type(to) is not int and to is not None and (isinstance(to, (DType, type)) or str(to).startswith("torch.")):
-        kind = dtypes.dtype(to)
-        return take(_RESHAPE[input.shape], input) if kind is input.dtype else unary(_BITCAST[kind.name], input)
-    return take(_RESHAPE[_filled("view", input.shape, given("view", shape, named, "size"))], input)
+        dtype = dtypes.dtype(to)
+        return unary(kinds.bitcast[dtype.name], input) if dtype is not input.dtype else view(input, input.shape)
+    return take(kinds.reshape[_filled("view", input.shape, given("view", shape, named, "size"))], input)
 
 
 def _reshape(op: str, x: Any, shape: tuple[int, ...]) -> Tensor:
     shape = _filled(op, x.shape, shape)
     if not hasattr(x, "_v"):
         x = coerce(op, x)
-    kind = _RESHAPE[shape]
+    kind = kinds.reshape[shape]
     return take(kind, x) if x._x is None or strides.reshapes_in_place(x, shape) else unary(kind, x)
 
 
@@ -115,7 +100,7 @@ def view_as(input: Any, other: Any) -> Tensor:
 
 def ravel(input: Any) -> Tensor:
     """Flatten to one dimension; a view if the tensor is contiguous."""
-    return take(_RESHAPE[(math.prod(input.shape),)], contiguous(input))
+    return take(kinds.reshape[(math.prod(input.shape),)], contiguous(input))
 
 
 def flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> Tensor:
@@ -133,7 +118,7 @@ def unflatten(input: Any, dim: int, sizes: Sequence[int]) -> Tensor:
     if not s:
         raise DimError("unflatten: expected at least one dimension, got shape ()")
     parts = _filled("unflatten", (s[d],), tuple(sizes))
-    return take(_RESHAPE[*s[:d], *parts, *s[d + 1 :]], input)
+    return take(kinds.reshape[*s[:d], *parts, *s[d + 1 :]], input)
 
 
 def squeeze(input: Any, dim: Any = None) -> Tensor:
@@ -143,13 +128,13 @@ def squeeze(input: Any, dim: Any = None) -> Tensor:
         dims = different_dims("squeeze", dim, n)
     else:
         dims = tuple(range(n)) if dim is None else (one_dim("squeeze", dim, n),)
-    return take(_RESHAPE[tuple(k for i, k in enumerate(input.shape) if k != 1 or i not in dims)], input)
+    return take(kinds.reshape[tuple(k for i, k in enumerate(input.shape) if k != 1 or i not in dims)], input)
 
 
 def unsqueeze(input: Any, dim: int) -> Tensor:
     """A view with a new dimension of size 1 at dim."""
     d, s = one_dim("unsqueeze", dim, input.ndim + 1), input.shape
-    return take(_RESHAPE[*s[:d], 1, *s[d:]], input)
+    return take(kinds.reshape[*s[:d], 1, *s[d:]], input)
 
 
 # --- the order of dimensions -------------------------------------------------------------------------
@@ -160,7 +145,7 @@ def permute(input: Any, *dims: Any, **named: Any) -> Tensor:
     order = tuple(one_dim("permute", d, input.ndim) for d in given("permute", dims, named, "dims"))
     if sorted(order) != list(range(input.ndim)):
         raise DimError(f"permute: dims must be a permutation of {input.ndim} dimensions, got {dims}")
-    return take(_PERMUTE[order], input)
+    return take(kinds.permute[order], input)
 
 
 def transpose(input: Any, dim0: int, dim1: int) -> Tensor:
@@ -169,7 +154,7 @@ def transpose(input: Any, dim0: int, dim1: int) -> Tensor:
     order = list(range(input.ndim))
     if order:
         order[a], order[b] = order[b], order[a]
-    return take(_PERMUTE[tuple(order)], input)
+    return take(kinds.permute[tuple(order)], input)
 
 
 swapdims = transpose
@@ -187,10 +172,10 @@ def movedim(input: Any, source: Any, destination: Any) -> Tensor:
     if len(old) != len(new) or len(set(old)) != len(old) or len(set(new)) != len(new):
         raise DimError(f"movedim: expected as many different dimensions in each, got {source} and {destination}")
     if not input.ndim:
-        return take(_PERMUTE[()], input)
+        return take(kinds.permute[()], input)
     rest = iter(d for d in range(input.ndim) if d not in old)
     places = dict(zip(new, old, strict=True))
-    return take(_PERMUTE[tuple(places[d] if d in places else next(rest) for d in range(input.ndim))], input)
+    return take(kinds.permute[tuple(places[d] if d in places else next(rest) for d in range(input.ndim))], input)
 
 
 moveaxis = movedim
@@ -200,12 +185,12 @@ def t(input: Any) -> Tensor:
     """A transposed view of a matrix; vectors are returned as a view."""
     if input.ndim > 2:
         raise ShapeError(f"t: expected at most 2 dimensions, got shape {input.shape}; use .mT or transpose()")
-    return take(_PERMUTE[tuple(range(input.ndim))[::-1]], input)
+    return take(kinds.permute[tuple(range(input.ndim))[::-1]], input)
 
 
 def _T(x: Any) -> Tensor:
     """A view with the dimensions in reverse order."""
-    return take(_PERMUTE[tuple(range(x.ndim))[::-1]], x)
+    return take(kinds.permute[tuple(range(x.ndim))[::-1]], x)
 
 
 def _mT(x: Any) -> Tensor:
@@ -226,7 +211,7 @@ def expand(input: Any, *sizes: Any, implicit: bool = False, **named: Any) -> Ten
     if lead < 0:
         raise ShapeError(f"expand: a tensor of shape {input.shape} has more dimensions than {wanted}")
     full = tuple(input.shape[i - lead] if n == -1 and i >= lead else n for i, n in enumerate(wanted))
-    return take(_EXPAND[full], input)
+    return take(kinds.expand[full], input)
 
 
 def expand_as(input: Any, other: Any) -> Tensor:
@@ -265,7 +250,7 @@ def sum_to_size(input: Any, *size: Any, **named: Any) -> Tensor:
     if shape == input.shape and shape:
         return input
     x = input if input.dtype.is_differentiable else ew.cast(input, dtypes.int64)  # as sum() does
-    return unary(_SUM_TO[shape], x)
+    return unary(kinds.sum_to[shape], x)
 
 
 # --- windows -----------------------------------------------------------------------------------------
@@ -276,7 +261,7 @@ def unfold(input: Any, dimension: int, size: int, step: int) -> Tensor:
     d = one_dim("unfold", dimension, input.ndim)
     if not input.ndim:  # as in torch: treated as a vector of one element
         return squeeze(unfold(reshape(input, 1), 0, size, step), 0)
-    return take(_UNFOLD[d, size, step], input)
+    return take(kinds.unfold[d, size, step], input)
 
 
 # --- copies ------------------------------------------------------------------------------------------
@@ -285,14 +270,14 @@ def unfold(input: Any, dimension: int, size: int, step: int) -> Tensor:
 def flip(input: Any, *dims: Any, **named: Any) -> Tensor:
     """Reverse the order of the elements along dims."""
     found = different_dims("flip", given("flip", dims, named, "dims"), input.ndim)
-    return unary(_FLIP[found if input.ndim else ()], input)
+    return unary(kinds.flip[found if input.ndim else ()], input)
 
 
 def clone(input: Any, *, memory_format: Any = None) -> Tensor:
     """A copy of the tensor; gradients flow through it."""
     rec = recording.recorder()
     if rec.trace is not None or (input._fn is not None and rec.grad):
-        return unary(_CLONE, input)  # in a trace, each value has one owner
+        return unary(kinds.clone, input)  # in a trace, each value has one owner
     return Tensor(views.copied(input))
 
 
@@ -374,7 +359,7 @@ def cat(tensors: Sequence[Any], dim: int = 0, **names: Any) -> Tensor:
     if len(kept) < len(many):
         common = dtypes.promote([spec((1,), x.dtype) for x in many])
         kept = [ew.cast(x, common) for x in kept]
-    return apply(_CAT[d], tuple(kept))
+    return apply(kinds.cat[d], tuple(kept))
 
 
 concat = concatenate = cat
@@ -383,7 +368,7 @@ concat = concatenate = cat
 def stack(tensors: Sequence[Any], dim: int = 0, **names: Any) -> Tensor:
     """Join tensors of the same shape along a new dimension."""
     many = sequence("stack", tensors)
-    return apply(_STACK[one_dim("stack", _axis("stack", dim, names), many[0].ndim + 1)], many)
+    return apply(kinds.stack[one_dim("stack", _axis("stack", dim, names), many[0].ndim + 1)], many)
 
 
 def split(tensor: Any, split_size_or_sections: Any = None, dim: int = 0, **names: Any) -> tuple[Tensor, ...]:
@@ -406,7 +391,7 @@ def split(tensor: Any, split_size_or_sections: Any = None, dim: int = 0, **names
             raise ShapeError(f"split: sizes {parts} must sum to {n}, the size of dim {d}")
         if not parts:
             return ()
-    out = take(_SPLIT[parts, d], tensor, several=len(parts) > 1)
+    out = take(kinds.split[parts, d], tensor, several=len(parts) > 1)
     return out if type(out) is tuple else (out,)
 
 
@@ -428,15 +413,15 @@ def unbind(input: Any, dim: int = 0) -> tuple[Tensor, ...]:
     n = input.shape[d]
     if n == 0:
         return ()
-    out = take(_UNBIND[d], input, several=n > 1)
+    out = take(kinds.unbind[d], input, several=n > 1)
     return out if type(out) is tuple else (out,)
 
 
 def tril(input: Any, diagonal: int = 0) -> Tensor:
     """The lower triangle of the last two dimensions; the other elements are 0."""
-    return unary(_TRIL[diagonal], input)
+    return unary(kinds.tril[diagonal], input)
 
 
 def triu(input: Any, diagonal: int = 0) -> Tensor:
     """The upper triangle of the last two dimensions; the other elements are 0."""
-    return unary(_TRIU[diagonal], input)
+    return unary(kinds.triu[diagonal], input)

@@ -13,24 +13,16 @@ from gt.client.functions import scatter, shapes
 from gt.client.functions.creation import arange, full, ones, zeros
 from gt.client.functions.reductions import Chosen, amax, any, lifted, sum
 from gt.client.functions.scans import cumsum
-from gt.client.programs.tree import Kind, Kinds
+from gt.client.programs import kinds
 from gt.client.record.recorder import apply, binary, unary
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
-from gt.ops import TABLE
 
 __all__ = [
     "argsort", "bucketize", "isin", "kthvalue", "median", "mode", "msort", "nanmedian", "searchsorted", "sort", "topk",
     "unique", "unique_consecutive",
 ]  # fmt: skip
 METHODS = [*{*__all__} - {"bucketize", "isin", "searchsorted"}]
-
-_SORT = Kinds(TABLE["sort"], "dim", "descending", "stable")
-_TOPK = Kinds(TABLE["topk"], "k", "dim", "largest", "sorted")
-_KTH = Kinds(TABLE["kthvalue"], "k", "dim", "keepdim")
-_CHOICE = {name: Kinds(TABLE[name], "dim", "keepdim") for name in ("median", "nanmedian", "mode")}
-_SEARCH = Kinds(TABLE["searchsorted"], "right")
-_LEXSORT = Kind(TABLE["lexsort"], {})
 
 
 def added_at(place: Any, weight: Any, n: int) -> Tensor:
@@ -40,7 +32,7 @@ def added_at(place: Any, weight: Any, n: int) -> Tensor:
 
 def sort(input: Any, dim: int = -1, descending: bool = False, stable: Any = None) -> Chosen:
     """Sort along dim; returns the values and their indices."""
-    kind = _SORT[one_dim("sort", dim, input.ndim), bool(descending), bool(stable)]
+    kind = kinds.sort[one_dim("sort", dim, input.ndim), bool(descending), bool(stable)]
     return Chosen(*lifted(input, lambda x: apply(kind, (x,))))
 
 
@@ -56,13 +48,13 @@ def msort(input: Any) -> Tensor:
 
 def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Chosen:
     """The k largest (or smallest) elements along dim, and their indices."""
-    kind = _TOPK[int(k), one_dim("topk", dim, input.ndim), bool(largest), bool(sorted)]
+    kind = kinds.topk[int(k), one_dim("topk", dim, input.ndim), bool(largest), bool(sorted)]
     return Chosen(*lifted(input, lambda x: apply(kind, (x,))))
 
 
 def kthvalue(input: Any, k: int, dim: int = -1, keepdim: bool = False) -> Chosen:
     """The k-th smallest element along dim, counted from 1, and its index."""
-    kind = _KTH[int(k), one_dim("kthvalue", dim, input.ndim), bool(keepdim)]
+    kind = kinds.kthvalue[int(k), one_dim("kthvalue", dim, input.ndim), bool(keepdim)]
     return Chosen(*lifted(input, lambda x: apply(kind, (x,))))
 
 
@@ -72,7 +64,7 @@ def mode(input: Any, dim: int = -1, keepdim: bool = False) -> Chosen:
 
 
 def _choice(name: str, input: Any, dim: Any, keepdim: bool) -> Chosen:
-    kind = _CHOICE[name][one_dim(name, dim, input.ndim), bool(keepdim)]
+    kind = getattr(kinds, name)[one_dim(name, dim, input.ndim), bool(keepdim)]
     return Chosen(*lifted(input, lambda x: apply(kind, (x,))))
 
 
@@ -118,7 +110,7 @@ def _distinct(rows: Any, begins: Any, order: Any, return_inverse: bool, return_c
     n = rows.shape[0]
     group = ew.sub(cumsum(begins, 0), 1)
     count = int(sum(begins).item())
-    starts = binary(_SEARCH[False], group, arange(count))
+    starts = binary(kinds.searchsorted[False], group, arange(count))
     inverse = counts = None
     if return_inverse:
         inverse = group if order is None else added_at(order, group, n)
@@ -154,7 +146,7 @@ def unique(
         values, inverse, counts = _distinct(rows, _begins(rows), order, return_inverse, return_counts)
         return _answer((values, None if inverse is None else shapes.reshape(inverse, input.shape), counts))
     rows, rest, d = _as_rows("unique", input, dim)
-    order = unary(_LEXSORT, rows)
+    order = unary(kinds.lexsort, rows)
     rows = scatter.index_select(rows, 0, order)
     values, inverse, counts = _distinct(rows, _begins(rows), order, return_inverse, return_counts)
     return _answer((_from_rows(values, rest, d), inverse, counts))
@@ -189,7 +181,7 @@ def searchsorted(
         rows = scatter.gather(rows, -1, sorter)
     if not hasattr(input, "_v"):
         input = full((), input, dtype=rows.dtype)
-    at = binary(_SEARCH[bool(right)], rows, input)
+    at = binary(kinds.searchsorted[bool(right)], rows, input)
     return ew.cast(at, dtypes.int32) if out_int32 else at
 
 

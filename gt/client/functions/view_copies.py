@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gt.client.compat.arguments import called
 from gt.client.functions import shapes
 from gt.client.functions.indexing import narrow, select
 from gt.client.functions.joining import split_with_sizes
@@ -22,9 +23,7 @@ def _copying(view: Callable[..., Any], name: str) -> Callable[..., Any]:
         out = view(input, *args, **kwargs)
         return tuple(x.clone() for x in out) if isinstance(out, tuple) else out.clone()
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"Same as {name.removesuffix('_copy')}(), but returns a copy."
-    return function
+    return called(function, name, f"Same as {name.removesuffix('_copy')}(), but returns a copy.")
 
 
 alias_copy = _copying(lambda x: x, "alias_copy")

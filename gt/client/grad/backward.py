@@ -14,18 +14,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from gt.client.compat.arguments import shown
+from gt.client.programs import kinds
 from gt.client.programs.pending import Value
 from gt.client.programs.pullback import code_for, gradients
-from gt.client.programs.tree import Kind, Kinds
 from gt.client.record.recorder import Recorder, apply, record_code, recorder
 from gt.client.tensor import Edge, GradNode, Leaf, NodeResult, Tensor
 from gt.dtypes import DType
 from gt.errors import ArgumentError, AutogradError, DTypeError, ShapeError
-from gt.ops import TABLE
 from gt.program import Spec
 
-_FULL = Kinds(TABLE["full"], "shape", "dtype")
-_ADD = ((Kind(TABLE["add"], {}), (0, 1)),)  #: The code of a sum.
+_ADD = ((kinds.add, (0, 1)),)  #: The code of a sum.
 
 
 def run(
@@ -248,7 +246,7 @@ def order_of(roots: list[Any]) -> list[Any]:
 
 def filled(shape: tuple[int, ...], value: float, dtype: DType) -> Tensor:
     """A new tensor with one number everywhere."""
-    made: Tensor = apply(_FULL[shape, dtype.name], (value,))
+    made: Tensor = apply(kinds.full[shape, dtype.name], (value,))
     return made
 
 

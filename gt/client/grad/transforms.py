@@ -8,15 +8,13 @@ from typing import Any
 
 from gt.client.grad import backward
 from gt.client.grad.modes import set_grad
-from gt.client.programs.tree import Kinds
+from gt.client.programs import kinds
 from gt.client.record.recorder import apply, recorder
 from gt.client.tensor import Leaf, Tensor
 from gt.errors import ArgumentError, AutogradError
 from gt.ops import TABLE
 
 __all__ = ["functional_call", "grad", "grad_and_value", "hessian", "jacrev", "jvp", "value_and_grad", "vjp"]
-
-_ARANGE = Kinds(TABLE["arange"], "n", "dtype")
 
 
 def _fresh(x: Any, nested: bool) -> Any:
@@ -173,7 +171,7 @@ def jacrev(func: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
         recorder().transforms += 1
         try:
             out, pull = vjp(one, args[argnums])
-            steps = apply(_ARANGE[out.numel(), "int64"], (0, 1))
+            steps = apply(kinds.arange[out.numel(), "int64"], (0, 1))
             identity = (steps.unsqueeze(1) == steps).to(out.dtype)
             grads = [pull(row.reshape(out.shape))[0].unsqueeze(0) for row in identity.unbind(0)]
         finally:

@@ -15,7 +15,7 @@ from gt import layout as layouts
 from gt.client.compat.arguments import shown
 from gt.client.grad.modes import set_grad
 from gt.client.mesh.drawing import drawing
-from gt.client.programs.tree import Kind, Kinds
+from gt.client.programs import kinds
 from gt.client.record.recorder import apply, recorder
 from gt.client.session.meshes import SessionMesh
 from gt.client.session.placing import layout_alone, set_mesh
@@ -25,12 +25,10 @@ from gt.client.views import aliases as views
 from gt.client.views.aliases import pinned
 from gt.errors import ArgumentError, DTypeError
 from gt.layout import Layout
-from gt.ops import TABLE
 
 __all__ = ["mesh", "replicate", "shard", "visualize_layout"]
 METHODS: list[str] = []
 
-_NEVER, _CAST, _ADD = Kind(TABLE["lt"], {}), Kinds(TABLE["cast"], "dtype"), Kind(TABLE["add"], {})
 _TEXT = re.compile(r"(?:(\w+): ?)?(\[.*)?", re.DOTALL)
 
 
@@ -127,8 +125,8 @@ def set_layout(t: Any, text: str) -> None:
 
 def filled_like(t: Any, value: float) -> Any:
     """A tensor filled with one number, with the layout of `t`. (gt.full() gets the layout that its first use needs.)"""
-    zeros = apply(_CAST[t.dtype.name], (apply(_NEVER, (t, t)),))  # not even a nan is less than itself
-    return apply(_ADD, (zeros, value)) if value else zeros
+    zeros = apply(kinds.cast[t.dtype.name], (apply(kinds.lt, (t, t)),))  # not even a nan is less than itself
+    return apply(kinds.add, (zeros, value)) if value else zeros
 
 
 def layout_of(tensor: Any) -> Layout:

@@ -6,7 +6,6 @@ Of both it holds that one object is one number: a call carries it once, however 
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -27,6 +26,40 @@ class SharedNumber:
         self._letter = "i" if type(value) is int else "f"
 
 
+def _arithmetic(f: Callable[[Any, Any], Any]) -> Callable[[Number, Any], Any]:
+    """An operator of a Number and another number, which gives a Number."""
+
+    def method(self: Number, other: Any) -> Any:
+        if not isinstance(other, (Number, int, float)):
+            return NotImplemented
+        mine = self.now
+        if isinstance(other, Number):
+            its = other.now
+            return Number(self.guards, f(self.value, other.value), lambda args: f(mine(args), its(args)))
+        return Number(self.guards, f(self.value, other), lambda args: f(mine(args), other))
+
+    return method
+
+
+def _reflected(f: Callable[[Any, Any], Any]) -> Callable[[Number, Any], Any]:
+    """The operator with the Number on the right."""
+    return _arithmetic(lambda a, b: f(b, a))
+
+
+def _comparison(f: Callable[[Any, Any], bool]) -> Callable[[Number, object], bool]:
+    """Only the outcome is fixed, not the number: `if i < 0` holds for many i."""
+
+    def method(self: Number, other: object) -> bool:
+        if not isinstance(other, (Number, int, float)):
+            return NotImplemented
+        its = other.now if isinstance(other, Number) else lambda args: other
+        result, mine = f(self.value, other.value if isinstance(other, Number) else other), self.now
+        self.guards.append((lambda args: f(mine(args), its(args)), result))
+        return result
+
+    return method
+
+
 class Number:
     """A Python number that a replay will read anew. Arithmetic on it gives such numbers again; any other
     look at it (a comparison, int(), a size) fixes it: a replay then needs it to be the same."""
@@ -43,81 +76,19 @@ class Number:
         self.guards.append((self.now, self.value))
         return self.value
 
-    def _with(self, f: Callable[[Any, Any], Any], other: Any, swap: bool = False) -> Any:
-        if not isinstance(other, (Number, int, float)):
-            return NotImplemented
-        if swap:
-            f = functools.partial(_swapped, f)
-        mine = self.now
-        if isinstance(other, Number):
-            its = other.now
-            return Number(self.guards, f(self.value, other.value), lambda args: f(mine(args), its(args)))
-        return Number(self.guards, f(self.value, other), lambda args: f(mine(args), other))
-
-    def __add__(self, o: Any) -> Any:
-        return self._with(operator.add, o)
-
-    __radd__ = __add__
-
-    def __sub__(self, o: Any) -> Any:
-        return self._with(operator.sub, o)
-
-    def __rsub__(self, o: Any) -> Any:
-        return self._with(operator.sub, o, swap=True)
-
-    def __mul__(self, o: Any) -> Any:
-        return self._with(operator.mul, o)
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, o: Any) -> Any:
-        return self._with(operator.truediv, o)
-
-    def __rtruediv__(self, o: Any) -> Any:
-        return self._with(operator.truediv, o, swap=True)
-
-    def __floordiv__(self, o: Any) -> Any:
-        return self._with(operator.floordiv, o)
-
-    def __mod__(self, o: Any) -> Any:
-        return self._with(operator.mod, o)
-
-    def __pow__(self, o: Any) -> Any:
-        return self._with(operator.pow, o)
-
-    def __rpow__(self, o: Any) -> Any:
-        return self._with(operator.pow, o, swap=True)
+    __add__ = __radd__ = _arithmetic(operator.add)
+    __mul__ = __rmul__ = _arithmetic(operator.mul)
+    __sub__, __rsub__ = _arithmetic(operator.sub), _reflected(operator.sub)
+    __truediv__, __rtruediv__ = _arithmetic(operator.truediv), _reflected(operator.truediv)
+    __pow__, __rpow__ = _arithmetic(operator.pow), _reflected(operator.pow)
+    __floordiv__, __mod__ = _arithmetic(operator.floordiv), _arithmetic(operator.mod)
+    __lt__, __le__ = _comparison(operator.lt), _comparison(operator.le)
+    __gt__, __ge__ = _comparison(operator.gt), _comparison(operator.ge)
+    __eq__, __ne__ = _comparison(operator.eq), _comparison(operator.ne)
 
     def __neg__(self) -> Any:
         mine = self.now
         return Number(self.guards, -self.value, lambda args: -mine(args))
-
-    def _compare(self, f: Callable[[Any, Any], bool], o: Any) -> bool:
-        if not isinstance(o, (Number, int, float)):
-            return NotImplemented
-        # Only the outcome is fixed, not the number: `if i < 0` holds for many i.
-        its = o.now if isinstance(o, Number) else lambda args: o
-        result, mine = f(self.value, o.value if isinstance(o, Number) else o), self.now
-        self.guards.append((lambda args: f(mine(args), its(args)), result))
-        return result
-
-    def __lt__(self, o: Any) -> bool:
-        return self._compare(operator.lt, o)
-
-    def __le__(self, o: Any) -> bool:
-        return self._compare(operator.le, o)
-
-    def __gt__(self, o: Any) -> bool:
-        return self._compare(operator.gt, o)
-
-    def __ge__(self, o: Any) -> bool:
-        return self._compare(operator.ge, o)
-
-    def __eq__(self, o: object) -> bool:
-        return self._compare(operator.eq, o)
-
-    def __ne__(self, o: object) -> bool:
-        return self._compare(operator.ne, o)
 
     def __hash__(self) -> int:
         return hash(self.fixed())
@@ -135,7 +106,3 @@ class Number:
 
     def __repr__(self) -> str:
         return repr(self.fixed())
-
-
-def _swapped(f: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
-    return f(b, a)

@@ -12,16 +12,13 @@ import gc
 from typing import Any
 
 from gt.client.grad.modes import set_grad
+from gt.client.programs import kinds
 from gt.client.programs.pending import Pending, Value
-from gt.client.programs.tree import Kind, Kinds
+from gt.client.programs.tree import Kind
 from gt.client.record.recorder import Recorder, apply, recorder, unary
 from gt.client.tensor import Alias, Cell, Leaf, Tensor
 from gt.errors import AutogradError, ShapeError
 from gt.ops import TABLE
-
-ASSIGN = Kind(TABLE["assign"], {})
-_RESHAPE = Kinds(TABLE["reshape"], "shape")
-_SHARD = Kinds(TABLE["shard"], "layout")
 
 
 def copied(t: Tensor) -> Value:
@@ -71,7 +68,7 @@ def take(kind: Kind, base: Tensor, args: tuple[Any, ...] = (), several: bool = F
 
 def reshaped(base: Tensor, shape: tuple[int, ...]) -> Tensor:
     """A view in another shape, also where torch's reshape would copy because of strides."""
-    view: Tensor = take(_RESHAPE[shape], base)
+    view: Tensor = take(kinds.reshape[shape], base)
     return view
 
 
@@ -119,7 +116,7 @@ def write(t: Tensor, new: Tensor) -> None:
     # As in torch, what was written over still requires grad, with a gradient of zeros.
     bare = rec.grad and t._fn is not None and new._fn is None
     if (bare or _may_change_layout(rec, old)) and (alias is None or alias.base is None):
-        new = apply(ASSIGN, (t, new))
+        new = apply(kinds.assign, (t, new))
     if rec.pending.pins:
         new = _keep_layout(rec.pending, old, new)
     value = new._v or read(new)
@@ -179,7 +176,7 @@ def _keep_layout(p: Pending, old: Value, new: Tensor) -> Tensor:
 
 def pinned(t: Tensor, layout: str) -> Tensor:
     """The same tensor with a layout that `sharding.layout_text` returned."""
-    made = unary(_SHARD[layout], t)
+    made = unary(kinds.shard[layout], t)
     value = made._v or read(made)
     if layout and value.owner is not None:
         value.owner.pins[value.num] = layout

@@ -19,8 +19,9 @@ An op runs in a way that was chosen elsewhere through follow.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+import msgspec
 
 from gt.dispatcher.planner.choose import Choice, Goals, Reread, choose
 from gt.dispatcher.planner.memo import memo, table
@@ -364,8 +365,7 @@ LIMIT = 1 << 12
 decisions: dict[tuple[Any, ...], Decision] = table()
 
 
-@dataclass(frozen=True, slots=True)
-class DecidedAction:
+class DecidedAction(msgspec.Struct, frozen=True, gc=False):
     """An action whose slots are picked when a decision is applied."""
 
     work: Work
@@ -373,24 +373,21 @@ class DecidedAction:
     results: Pick
 
 
-@dataclass(frozen=True, slots=True)
-class DecidedValue:
+class DecidedValue(msgspec.Struct, frozen=True, gc=False):
     """The state of a value after a decision, and its slots."""
 
     state: ValueState
     slots: Pick
 
 
-@dataclass(frozen=True, slots=True)
-class OneAction:
+class OneAction(msgspec.Struct, frozen=True, gc=False):
     """A decision that is a single action: on slots of the operands, and making the results in order."""
 
     work: Work
     states: tuple[ValueState, ...]  #: of the results
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True, gc=False):
     """What is done for one use of an op. `Pick`s are out of (slots of the operands, constants, new slots)."""
 
     operand_slots: tuple[tuple[int, int], ...]  #: those in use: (operand, which of its slots)

@@ -278,15 +278,15 @@ class Lifetimes:
         order = np.arange(end + 1)
         read, made = [action.sources for action in actions], [action.results for action in actions]
         last = np.full(count, -1)
-        last[_flat(read)] = np.repeat(order[:end], list(map(len, read)))  # of several readers the last one counts
+        last[_flat(read)] = order[:end].repeat(list(map(len, read)))  # of several readers the last one counts
         last[list(outputs)] = end
         counts = np.array([*map(len, made), 0])
-        dies = np.maximum(last[_flat(made)], np.repeat(order, counts))
-        self.by_death = np.argsort(dies, kind="stable")
+        dies = np.maximum(last[_flat(made)], order.repeat(counts))
+        self.by_death = dies.argsort(kind="stable")
         #: How many results are made when an action is done, and when all are.
-        self.made_by = np.cumsum(counts)
+        self.made_by = counts.cumsum()
         #: How many of them are dead when an action begins, and when all are done.
-        self.dead_by = np.searchsorted(dies[self.by_death], order)
+        self.dead_by = dies[self.by_death].searchsorted(order)
 
     def written_over(self, writer: Writer, updates: Mapping[int, int]) -> list[int]:
         """Which results take over the memory of the donated input that they replace. `updates`: slot -> input."""
@@ -307,8 +307,8 @@ class Lifetimes:
         drafts = writer.drafts
         results = _flat([draft.result_nbytes for draft in drafts]).reshape(len(drafts), -1)
         results[:, free] = 0
-        made = _sums(results)[:, self.made_by]
-        dead = _sums(results[:, self.by_death])[:, self.dead_by]
+        made = _sums(results).take(self.made_by, axis=1)
+        dead = _sums(results.take(self.by_death, axis=1)).take(self.dead_by, axis=1)
         alive = made - dead
         alive[:, -1] += [draft.copied_nbytes for draft in drafts]
         more = [i for i, script in enumerate(writer.scripts) if script.extra_nbytes]
@@ -316,8 +316,8 @@ class Lifetimes:
             extra = _flat([draft.extra_nbytes for draft in drafts]).reshape(len(drafts), -1, 2)
             at = np.array(more)
             # What dies in an action is gone when its last operand was read.
-            later = made[:, at] - dead[:, at + 1] + extra[:, :, 1]
-            alive[:, at] = np.maximum(alive[:, at] + extra[:, :, 0], later)
+            later = made.take(at, axis=1) - dead.take(at + 1, axis=1) + extra[:, :, 1]
+            alive[:, at] = np.maximum(alive.take(at, axis=1) + extra[:, :, 0], later)
         most: list[int] = alive.max(axis=1).tolist()
         return most
 
@@ -329,5 +329,5 @@ def _flat(rows: Sequence[Iterable[int]]) -> np.ndarray:
 def _sums(rows: np.ndarray) -> np.ndarray:
     """Of the first 0, 1, 2, ... numbers of each row."""
     made = np.zeros((rows.shape[0], rows.shape[1] + 1), np.int64)
-    np.cumsum(rows, axis=1, out=made[:, 1:])
+    rows.cumsum(axis=1, out=made[:, 1:])
     return made

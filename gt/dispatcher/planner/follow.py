@@ -69,7 +69,7 @@ def product(sizes: Sequence[int]) -> int:
 
 def follow(decider: Decider, use: Use, operands: Sequence[Value], goals: Goals, chosen: Chosen) -> list[Value]:
     """The results of one use of an op, in a chosen way: Law 1."""
-    for k, texts in chosen.via.items():
+    for k, texts in chosen.via:
         if not 0 <= k < len(operands) or operands[k].is_number:
             raise ChoiceError(f"{use.op.name}: has no tensor operand {k}")
         if operands[k].deferred is None:

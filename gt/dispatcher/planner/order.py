@@ -74,8 +74,8 @@ def _leading(actions: Sequence[Action], inputs: int, numbers: Collection[int]) -
             continue
         steps = 1
         for s in action.sources:
-            if s >= inputs:
-                steps = max(steps, 1 + distance.get(s, STEPS))
+            if s >= inputs and distance.get(s, STEPS) >= steps:
+                steps = 1 + distance.get(s, STEPS)
         if steps <= STEPS:
             for r in action.results:
                 distance[r], maker[r] = steps, i

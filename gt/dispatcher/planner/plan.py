@@ -22,7 +22,7 @@ from gt.dispatcher.planner.memo import forget, memo
 from gt.dispatcher.planner.order import needed, ordered
 from gt.dispatcher.planner.redistribute import largest_shard
 from gt.dispatcher.planner.ways import Attrs, Use, encode_attrs
-from gt.dispatcher.planner.work import Action, Placed, op_named
+from gt.dispatcher.planner.work import Action, op_named, placed
 from gt.errors import GTError
 from gt.layout import Layout, Mesh, fits, layout
 from gt.ops.check import Checked
@@ -102,7 +102,7 @@ class _Planner:
         layouts = tuple([output.layout for output in outputs])
         meshes = {one.mesh.workers for one in (*self.layouts, *layouts)} | {action.work.workers for action in actions}
         workers = tuple(sorted({w for mesh in meshes for w in mesh} or self.home.workers))
-        inputs = [Placed(one, s) for one, s in zip(self.layouts, self.checked.specs, strict=False)]
+        inputs = list(map(placed, self.layouts, self.checked.specs))
         made, nbytes = emit(program, workers, inputs, actions, outputs, decider.constants, decider.count)
         return Planned(workers, made, layouts, nbytes, tuple(decider.notes), tuple(actions))
 

@@ -118,11 +118,14 @@ class Path(NamedTuple):
     price: int
 
 
+_NO_PATH = Path(None, (), 0)
+
+
 def cheapest(layouts: Sequence[Layout], want: Layout, s: Spec) -> Path:
     """The cheapest path from any of the layouts that a tensor has."""
     if want in layouts:
         return Path(want, (), 0)
-    best = Path(None, (), 0)
+    best = _NO_PATH
     for one in layouts:
         steps = _steps(one, want, s)
         cost = price(steps)

@@ -16,7 +16,6 @@ and the constants of a plan are named by numbers, their slots.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import zip_longest
 from operator import itemgetter
@@ -24,6 +23,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from gt.dispatcher.planner.memo import memo
 from gt.dispatcher.planner.redistribute import Step
 from gt.errors import ProgramError
 from gt.layout import Axes, Layout, Mesh
@@ -61,11 +61,16 @@ class Placed(NamedTuple):
     spec: Spec  #: of the whole tensor
 
 
+@memo(1 << 12)
+def placed(layout: Layout, spec: Spec) -> Placed:
+    """The one placed tensor of these."""
+    return Placed(layout, spec)
+
+
 # -- templates -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Template:
+class Template(msgspec.Struct, frozen=True, gc=False):
     """What one worker runs. Values are numbered from 0: operands, then what the code makes, then constants.
 
     A constant is a number that the planner writes down: the start of a shard, a fill value. It may differ between
@@ -280,8 +285,7 @@ class ScriptLine(NamedTuple):
     variants: tuple[Variant, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(msgspec.Struct, frozen=True, gc=False):
     """A work for the local programs of workers that number their values alike: its members. They are known by their
     places in the tuple of workers that `Work.scripts` is asked for."""
 

@@ -10,18 +10,16 @@ from gt.client.compat.autocast import autocasts
 from gt.client.functions import creation
 from gt.client.functions import elementwise as ew
 from gt.client.functions.reductions import softmax
-from gt.client.programs.tree import Kinds
+from gt.client.programs import kinds
 from gt.client.record.recorder import apply
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.nn.functional.dropout import dropout
 from gt.nn.functional.linear import linear
-from gt.ops import TABLE, ops, rules
+from gt.ops import ops, rules
 from gt.ops.record import LOWER
 
 __all__ = ["multi_head_attention_forward", "scaled_dot_product_attention"]
-
-_ATTENTION = Kinds(TABLE["attention"], "causal", "scale", "dmask")
 
 
 @autocasts(LOWER)
@@ -54,7 +52,7 @@ def scaled_dot_product_attention(
     if attn_mask is not None:
         mask = (attn_mask if attn_mask.ndim <= 4 and len(batch) < 3 else _as(attn_mask, batch, lead),)
     trained = attn_mask is not None and attn_mask.requires_grad
-    out: Tensor = apply(_ATTENTION[is_causal, float(scale), trained], (q, k, v, *mask))[0]
+    out: Tensor = apply(kinds.attention[is_causal, float(scale), trained], (q, k, v, *mask))[0]
     return out if lead == batch else out.reshape(*batch, *out.shape[-2:])
 
 

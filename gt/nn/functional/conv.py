@@ -5,23 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gt.client.programs.tree import Kinds
+from gt.client.compat.arguments import called
+from gt.client.programs import kinds
 from gt.client.record.recorder import apply, unary
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
-from gt.nn.functional.spatial import Sizes, batched, called, per_dim
-from gt.ops import TABLE
+from gt.nn.functional.spatial import Sizes, batched, per_dim
 
 __all__ = [
     "conv1d", "conv2d", "conv3d", "conv_tbc", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "fold",
     "unfold",
 ]  # fmt: skip
-
-_CONV = Kinds(TABLE["conv"], "stride", "padding", "dilation", "groups")
-_TRANSPOSE = Kinds(TABLE["conv_dx"], "sizes", "stride", "padding", "dilation", "groups")
-_PAD = Kinds(TABLE["pad"], "pads")
-_UNFOLD = Kinds(TABLE["im2col"], "kernel", "dilation", "padding", "stride")
-_FOLD = Kinds(TABLE["col2im"], "sizes", "kernel", "dilation", "padding", "stride")
 
 
 def _conv(n: int, doc: str) -> Callable[..., Tensor]:
@@ -36,7 +30,7 @@ def _conv(n: int, doc: str) -> Callable[..., Tensor]:
             x, padding = _named(op, x, padding, weight, stride, dilation)
         else:
             padding = per_dim(op, "padding", padding, n)
-        y = apply(_CONV[stride, padding, dilation, groups], (x, weight) if bias is None else (x, weight, bias))
+        y = apply(kinds.conv[stride, padding, dilation, groups], (x, weight) if bias is None else (x, weight, bias))
         return y if had_batch else y.squeeze(0)
 
     return called(function, op, doc)
@@ -54,7 +48,7 @@ def _named(op: str, x: Any, padding: str, weight: Any, stride: Sizes, dilation: 
         raise ShapeError(f"{op}: weight must have {x.ndim} dimensions, got shape {tuple(weight.shape)}")
     totals = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
     if any(t % 2 for t in totals):
-        x = apply(_PAD[(0, 0, 0, 0, *(n for t in totals for n in (0, t % 2)))], (x, 0))
+        x = apply(kinds.pad[(0, 0, 0, 0, *(n for t in totals for n in (0, t % 2)))], (x, 0))
     return x, tuple(t // 2 for t in totals)
 
 
@@ -87,7 +81,8 @@ def _conv_transpose(n: int, doc: str) -> Callable[..., Tensor]:
             )
         if any(e >= s for e, s in zip(extra, stride, strict=True)):
             # The output_padding is at least a stride: the same as a zero appended to the input.
-            x = apply(_PAD[(0, 0, 0, 0, *(k for e, s in zip(extra, stride, strict=True) for k in (0, e // s)))], (x, 0))
+            zeros = [k for e, s in zip(extra, stride, strict=True) for k in (0, e // s)]
+            x = apply(kinds.pad[0, 0, 0, 0, *zeros], (x, 0))
             extra = tuple(e % s for e, s in zip(extra, stride, strict=True))
         rows = zip(x.shape[2:], weight.shape[2:], stride, padding, extra, dilation, strict=True)
         sizes = tuple((m - 1) * s - 2 * p + d * (k - 1) + e + 1 for m, k, s, p, e, d in rows)
@@ -95,7 +90,7 @@ def _conv_transpose(n: int, doc: str) -> Callable[..., Tensor]:
             raise ShapeError(
                 f"{op}: an input of size {tuple(x.shape[2:])} with padding {padding} gives an empty output {sizes}"
             )
-        kind = _TRANSPOSE[sizes, stride, padding, dilation, groups]
+        kind = kinds.conv_dx[sizes, stride, padding, dilation, groups]
         y = apply(kind, (x, weight) if bias is None else (x, weight, bias))
         return y if had_batch else y.squeeze(0)
 
@@ -111,7 +106,7 @@ def unfold(input: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, st
     """The sliding windows of images (N, C, H, W) as the columns of a matrix (N, C * kernel, windows)."""
     x, had_batch = batched("unfold", input, 2)
     names = {"kernel_size": kernel_size, "dilation": dilation, "padding": padding, "stride": stride}
-    y = unary(_UNFOLD[tuple(per_dim("unfold", name, v, 2) for name, v in names.items())], x)
+    y = unary(kinds.im2col[tuple(per_dim("unfold", name, v, 2) for name, v in names.items())], x)
     return y if had_batch else y.squeeze(0)
 
 
@@ -124,5 +119,5 @@ def fold(
         "output_size": output_size, "kernel_size": kernel_size, "dilation": dilation, "padding": padding,
         "stride": stride,
     }  # fmt: skip
-    y = unary(_FOLD[tuple(per_dim("fold", name, v, 2) for name, v in names.items())], x)
+    y = unary(kinds.col2im[tuple(per_dim("fold", name, v, 2) for name, v in names.items())], x)
     return y if had_batch else y.squeeze(0)

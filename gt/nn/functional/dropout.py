@@ -7,15 +7,13 @@ from typing import Any
 
 from gt.client.functions import creation, inplace
 from gt.client.functions import elementwise as ew
-from gt.client.programs.tree import Kinds
+from gt.client.programs import kinds
 from gt.client.record.recorder import apply
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
-from gt.ops import TABLE
 
 __all__ = ["alpha_dropout", "dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout"]
 
-_DROPOUT = Kinds(TABLE["dropout"], "p")
 _ALPHA = 1.7580993408473766  #: Minus the limit of selu at minus infinity.
 
 
@@ -34,7 +32,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     p = _probability("dropout", p)
     if not training or p == 0.0:
         return input
-    return _done("dropout", input, apply(_DROPOUT[p], (input, creation.next_seed())), inplace)
+    return _done("dropout", input, apply(kinds.dropout[p], (input, creation.next_seed())), inplace)
 
 
 def _per_channel(input: Tensor) -> tuple[int, ...]:

@@ -8,16 +8,13 @@ from typing import Any
 from gt.client.compat.arguments import shown
 from gt.client.compat.autocast import autocasts
 from gt.client.functions.embeddings import embedding, embedding_bag, one_hot
-from gt.client.programs.tree import Kind
+from gt.client.programs import kinds
 from gt.client.record.recorder import apply
 from gt.client.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
-from gt.ops import TABLE
 from gt.ops.record import Autocast
 
 __all__ = ["bilinear", "embedding", "embedding_bag", "linear", "one_hot"]
-
-_LINEAR = Kind(TABLE["linear"], {})
 
 
 def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
@@ -29,7 +26,7 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
     if rare:  # one output, integers, a bias that broadcasts
         y = input @ weight.t()
         return y if bias is None else y + bias
-    return apply(_LINEAR, (input, weight) if bias is None else (input, weight, bias))
+    return apply(kinds.linear, (input, weight) if bias is None else (input, weight, bias))
 
 
 @autocasts(Autocast(cuda="widest"))

@@ -13,22 +13,18 @@ from gt.client.compat import checks
 from gt.client.compat.autocast import autocasts
 from gt.client.functions import elementwise as ew
 from gt.client.functions.reductions import log_softmax
-from gt.client.programs.tree import Kinds
+from gt.client.programs import kinds
 from gt.client.record.recorder import apply
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
 from gt.nn.functional.linear import linear
-from gt.ops import TABLE, ops
+from gt.ops import ops
 from gt.ops.record import FLOAT32
 
 __all__ = [
     "binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "gaussian_nll_loss", "huber_loss",
     "kl_div", "l1_loss", "linear_cross_entropy", "mse_loss", "nll_loss", "poisson_nll_loss", "smooth_l1_loss",
 ]  # fmt: skip
-
-_NLL = Kinds(TABLE["nll_loss"], "reduction", "ignore_index")
-_CROSS_ENTROPY = Kinds(TABLE["cross_entropy"], "reduction", "ignore_index", "smoothing")
-_MSE = Kinds(TABLE["mse_loss"], "reduction")
 
 
 def reduction_of(op: str, reduction: str, size_average: bool | None = None, reduce: bool | None = None) -> str:
@@ -78,7 +74,7 @@ def mse_loss(
     """(input - target)^2."""
     reduction = reduction_of("mse_loss", reduction, size_average, reduce)
     if weight is None and input.shape == target.shape and input.dtype is target.dtype:
-        loss: Tensor = apply(_MSE[reduction], (input, target))
+        loss: Tensor = apply(kinds.mse_loss[reduction], (input, target))
         return loss
     d = input - target
     return _weighted("mse_loss", input, d * d, weight, reduction)
@@ -191,9 +187,10 @@ def nll_loss(
     reduction = reduction_of("nll_loss", reduction, size_average, reduce)
     _check_weight("nll_loss", input, weight)
     if weight is None:
-        loss: Tensor = apply(_NLL[reduction, ignore_index], (input, target))
+        loss: Tensor = apply(kinds.nll_loss[reduction, ignore_index], (input, target))
         return loss
-    return _with_weight(apply(_NLL["none", ignore_index], (input, target)), target, weight, ignore_index, reduction)
+    each = apply(kinds.nll_loss["none", ignore_index], (input, target))
+    return _with_weight(each, target, weight, ignore_index, reduction)
 
 
 @autocasts(FLOAT32)
@@ -209,9 +206,9 @@ def cross_entropy(
     if target.shape == input.shape and (target.dtype.is_floating_point or input.ndim == 1):
         return _soft_cross_entropy(input, target, weight, reduction, label_smoothing)
     if weight is None:
-        loss: Tensor = apply(_CROSS_ENTROPY[reduction, ignore_index, float(label_smoothing)], (input, target))[0]
+        loss: Tensor = apply(kinds.cross_entropy[reduction, ignore_index, float(label_smoothing)], (input, target))[0]
         return loss
-    loss, logp = apply(_CROSS_ENTROPY["none", ignore_index, 0.0], (input, target))
+    loss, logp = apply(kinds.cross_entropy["none", ignore_index, 0.0], (input, target))
     if not label_smoothing:
         return _with_weight(loss, target, weight, ignore_index, reduction)
     # The smoothed part is weighted by all classes; the mean divides by the weights of the targets alone.

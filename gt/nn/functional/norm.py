@@ -8,20 +8,16 @@ from typing import Any
 from gt.client.compat.autocast import autocasts
 from gt.client.functions.linalg.norms import norm as p_norm
 from gt.client.grad.modes import set_grad
-from gt.client.programs.tree import Kinds
+from gt.client.programs import kinds
 from gt.client.record.recorder import apply
 from gt.client.tensor import Tensor
 from gt.client.views import aliases as views
 from gt.errors import ArgumentError, DTypeError, ShapeError
-from gt.ops import TABLE, ops
+from gt.ops import ops
 from gt.ops.record import Autocast
 
 __all__ = ["batch_norm", "group_norm", "instance_norm", "layer_norm", "local_response_norm", "normalize", "rms_norm"]
 
-_LAYER = Kinds(TABLE["layer_norm"], "n", "eps")
-_RMS = Kinds(TABLE["rms_norm"], "n", "eps")
-_GROUP = Kinds(TABLE["group_norm"], "groups", "eps")
-_BATCH = Kinds(TABLE["batch_norm"], "running", "eps")
 _EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
@@ -44,7 +40,7 @@ def layer_norm(
 ) -> Tensor:
     """(x - mean) / sqrt(var + eps) * weight + bias, with the mean and variance over the last dimensions."""
     n = _last_dims("layer_norm", input, normalized_shape)
-    y: Tensor = apply(_LAYER[n, eps], (input, *_affine(weight, bias)))[0]
+    y: Tensor = apply(kinds.layer_norm[n, eps], (input, *_affine(weight, bias)))[0]
     return y if bias is None or weight is not None else y + bias
 
 
@@ -59,7 +55,7 @@ def rms_norm(
                 f"rms_norm: expected a floating-point dtype, got {input.dtype.name}; cast first, as in x.float()"
             )
         eps = _EPS[input.dtype.name]
-    y: Tensor = apply(_RMS[n, eps], (input, *_affine(weight, None)))[0]
+    y: Tensor = apply(kinds.rms_norm[n, eps], (input, *_affine(weight, None)))[0]
     return y
 
 
@@ -69,7 +65,7 @@ def _per_channel(x: Tensor, bias: Any) -> Any:
 
 def group_norm(input: Tensor, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor:
     """(x - mean) / sqrt(var + eps) * weight + bias, with the mean and variance of each group of channels."""
-    y: Tensor = apply(_GROUP[num_groups, eps], (input, *_affine(weight, bias)))[0]
+    y: Tensor = apply(kinds.group_norm[num_groups, eps], (input, *_affine(weight, bias)))[0]
     return y if bias is None or weight is not None else y + _per_channel(y, bias)
 
 
@@ -90,14 +86,14 @@ def batch_norm(
             raise ArgumentError("batch_norm: running_mean and running_var are required if training=False")
         y = ops.batch_norm_eval(input, running_mean, running_var, *affine, eps=eps)
     elif running_mean is None:
-        y = apply(_BATCH[False, eps], (input, *affine))[0]
+        y = apply(kinds.batch_norm[False, eps], (input, *affine))[0]
     else:
         if momentum is None:
             raise ArgumentError(
                 "batch_norm: momentum must be a number, got None; for a cumulative average pass 1 / number of batches"
             )
         step = momentum if isinstance(momentum, Tensor) else float(momentum)
-        y, _, _, mean, var = apply(_BATCH[True, eps], (input, running_mean, running_var, step, *affine))
+        y, _, _, mean, var = apply(kinds.batch_norm[True, eps], (input, running_mean, running_var, step, *affine))
         with set_grad(False):  # buffers have no history
             views.write(running_mean, mean)
             views.write(running_var, var)

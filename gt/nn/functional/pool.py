@@ -7,15 +7,15 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from gt.client.compat.arguments import called
 from gt.client.compat.autocast import autocasts
 from gt.client.functions import creation, randoms
 from gt.client.functions import elementwise as ew
-from gt.client.programs.tree import Kinds
+from gt.client.programs import kinds
 from gt.client.record.recorder import apply, unary
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
-from gt.nn.functional.spatial import Sizes, batched, called, per_dim
-from gt.ops import TABLE
+from gt.nn.functional.spatial import Sizes, batched, per_dim
 from gt.ops.record import FLOAT32_ON_CPU
 
 __all__ = [
@@ -29,13 +29,6 @@ __all__ = [
 ]  # fmt: skip
 
 Pool = Callable[..., Any]
-
-_MAX = Kinds(TABLE["max_pool"], "kernel", "stride", "padding", "dilation", "ceil_mode")
-_AVG = Kinds(TABLE["avg_pool"], "kernel", "stride", "padding", "ceil_mode", "include_pad", "divisor")
-_ADAPTIVE_AVG = Kinds(TABLE["interpolate"], "sizes", "mode", "align", "scales")
-_ADAPTIVE_MAX = Kinds(TABLE["adaptive_max_pool"], "sizes")
-_SCATTER = Kinds(TABLE["scatter"], "dim")
-_GATHER = Kinds(TABLE["gather"], "dim")
 
 
 def _stride(op: str, stride: Any, kernel: Sizes) -> Sizes:
@@ -72,7 +65,7 @@ def _max_pool(n: int) -> tuple[Pool, Pool]:
         x, had_batch = batched(op, input, n)
         kernel = per_dim(op, "kernel_size", kernel_size, n)
         padding, dilation = per_dim(op, "padding", padding, n), per_dim(op, "dilation", dilation, n)
-        y, where = apply(_MAX[kernel, _stride(op, stride, kernel), padding, dilation, bool(ceil_mode)], (x,))
+        y, where = apply(kinds.max_pool[kernel, _stride(op, stride, kernel), padding, dilation, bool(ceil_mode)], (x,))
         return (y, where) if had_batch else (y.squeeze(0), where.squeeze(0))
 
     return _pair(function, op, "The maximum of each window")
@@ -105,7 +98,7 @@ def _unpool(n: int) -> Pool:
             sizes = wanted
         flat = (*x.shape[:2], math.prod(x.shape[2:]))
         empty = creation.zeros((*x.shape[:2], math.prod(sizes)), dtype=x.dtype)
-        y = apply(_SCATTER[2], (empty, indices.reshape(flat), x.reshape(flat))).reshape((*x.shape[:2], *sizes))
+        y = apply(kinds.scatter[2], (empty, indices.reshape(flat), x.reshape(flat))).reshape((*x.shape[:2], *sizes))
         return y if had_batch else y.squeeze(0)
 
     return autocasts(FLOAT32_ON_CPU)(
@@ -138,12 +131,11 @@ def _fractional(n: int) -> tuple[Pool, Pool]:
             position = position * x.shape[2 + d] + (begin + within)
         flat = (*x.shape[:2], math.prod(outs) * math.prod(kernel))
         each = (*x.shape[:2], *outs, math.prod(kernel))
-        values = apply(_GATHER[2], (x.reshape((*x.shape[:2], math.prod(x.shape[2:]))), position.reshape(flat))).reshape(
-            each
-        )
+        rows = x.reshape((*x.shape[:2], math.prod(x.shape[2:])))
+        values = apply(kinds.gather[2], (rows, position.reshape(flat))).reshape(each)
         best = values.argmax(-1, keepdim=True)
-        y = apply(_GATHER[n + 2], (values, best)).squeeze(-1)
-        where = apply(_GATHER[n + 2], (position.reshape(each), best)).squeeze(-1)
+        y = apply(kinds.gather[n + 2], (values, best)).squeeze(-1)
+        where = apply(kinds.gather[n + 2], (position.reshape(each), best)).squeeze(-1)
         return (y, where) if had_batch else (y.squeeze(0), where.squeeze(0))
 
     plain, both = _pair(function, op, "The maximum of windows that start at random positions, which differ per channel")
@@ -191,7 +183,7 @@ def _avg_pool(
     x, had_batch = batched(op, input, n)
     kernel = per_dim(op, "kernel_size", kernel_size, n)
     steps, padding = _stride(op, stride, kernel), per_dim(op, "padding", padding, n)
-    y = unary(_AVG[kernel, steps, padding, bool(ceil_mode), bool(include_pad), divisor], x)
+    y = unary(kinds.avg_pool[kernel, steps, padding, bool(ceil_mode), bool(include_pad), divisor], x)
     return y if had_batch else y.squeeze(0)
 
 
@@ -250,7 +242,7 @@ def _adaptive_avg(n: int) -> Pool:
         sizes = _output_size(op, output_size, x, n)
         if all(s == 1 for s in sizes) and 0 not in x.shape[2:] and x.dtype.is_floating_point:
             return input.mean(tuple(range(-n, 0)), keepdim=True)
-        y = unary(_ADAPTIVE_AVG[sizes, "area", False, None], x)
+        y = unary(kinds.interpolate[sizes, "area", False, None], x)
         return y if had_batch else y.squeeze(0)
 
     named = called(function, op, "Average pooling to output_size elements.")
@@ -265,7 +257,7 @@ def _adaptive_max(n: int) -> tuple[Pool, Pool]:
 
     def function(input: Any, output_size: Any, return_indices: bool = False) -> tuple[Tensor, Tensor]:
         x, had_batch = batched(op, input, n)
-        y, where = apply(_ADAPTIVE_MAX[_output_size(op, output_size, x, n)], (x,))
+        y, where = apply(kinds.adaptive_max_pool[_output_size(op, output_size, x, n)], (x,))
         return (y, where) if had_batch else (y.squeeze(0), where.squeeze(0))
 
     return _pair(function, op, "Max pooling to output_size elements: the maximum of each window")

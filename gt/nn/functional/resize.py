@@ -10,13 +10,12 @@ from gt.client.compat.autocast import autocasts
 from gt.client.functions import creation
 from gt.client.functions import elementwise as ew
 from gt.client.functions.shapes import cat
-from gt.client.programs.tree import Kinds
+from gt.client.programs import kinds
 from gt.client.record.recorder import apply, unary
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
 from gt.nn.functional.pool import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
 from gt.nn.functional.spatial import Sizes
-from gt.ops import TABLE
 from gt.ops.record import Autocast
 
 __all__ = [
@@ -24,8 +23,6 @@ __all__ = [
     "pixel_unshuffle", "upsample", "upsample_bilinear", "upsample_nearest",
 ]  # fmt: skip
 
-_INTERPOLATE = Kinds(TABLE["interpolate"], "sizes", "mode", "align", "scales")
-_GATHER = Kinds(TABLE["gather"], "dim")
 
 #: Per mode: the number of spatial dimensions it supports (0: any), and the op's name for it.
 _MODES = {
@@ -55,7 +52,7 @@ def interpolate(
     sizes, scales = _sizes(input, n, size, scale_factor, recompute_scale_factor)
     if mode == "area":
         return (adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d)[n - 1](input, sizes)
-    return unary(_INTERPOLATE[sizes, name, bool(align_corners), scales], input)
+    return unary(kinds.interpolate[sizes, name, bool(align_corners), scales], input)
 
 
 def _sizes(input: Any, n: int, size: Any, factor: Any, recompute: bool | None) -> tuple[Sizes, Any]:
@@ -257,5 +254,5 @@ def _weighted(flat: Any, corner: Any, sizes: Sizes, mode: str, padding_mode: str
         if w is not None:
             weight = w if weight is None else weight * w
     index = position.unsqueeze(1).expand((*flat.shape[:2], position.shape[1]))
-    values = apply(_GATHER[2], (flat, index))
+    values = apply(kinds.gather[2], (flat, index))
     return values if weight is None else values * weight.unsqueeze(1)

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from gt.client.compat.arguments import shown
 from gt.errors import ArgumentError, ShapeError
 
 Sizes = tuple[int, ...]
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def called(function: F, name: str, doc: str) -> F:
-    """Set the name and docstring of a function that was made for a number of dimensions."""
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = doc
-    return function
 
 
 def per_dim(op: str, name: str, value: Any, n: int) -> Sizes:

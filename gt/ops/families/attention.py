@@ -20,6 +20,7 @@ from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import rules
 from gt.ops.families.norm import cast, wide_dtype
 from gt.ops.record import LOWER, TABLE, Rng, Sample, Site, fill, op, ops
+from gt.ops.sharding import linear_op
 from gt.program import Spec, spec
 
 _HALVES = (dtypes.float16, dtypes.bfloat16)
@@ -343,12 +344,11 @@ attention = op(
     autocast=LOWER,
 )
 
-attention_d = op(
+attention_d = linear_op(
     "attention_d",
     "The gradients of attention with respect to q, k and v, given its result and log-sum-exp.",
     infer=_infer_d,
     factors=_d_rule,
-    linear=((0,),),
     vjp=None,
     compose=_attention_d,
     kernels={"torch": _d_torch},

@@ -16,7 +16,7 @@ from gt.ops import rules
 from gt.ops.families import norm
 from gt.ops.families.norm import NARROW, Form, Shape, cast, kept, reshape, scaled, seen, wide_dtype
 from gt.ops.record import Rng, Sample, Site, op, ops
-from gt.ops.sharding import letters
+from gt.ops.sharding import letters, linear_op
 from gt.program import Spec, spec
 
 
@@ -171,14 +171,13 @@ def _infer_batch_norm_d(g: Spec, x: Spec, mean: Spec, rstd: Spec, *weight: Spec,
     return norm.infer_gradients("batch_norm_d", g, x, (mean, rstd), weight, form)
 
 
-batch_norm_d = op(
+batch_norm_d = linear_op(
     "batch_norm_d",
     "The gradients of batch_norm with respect to x, weight and bias.",
     infer=_infer_batch_norm_d,
     factors=lambda g, x, mean, rstd, *weight, eps: (
         "!n c ..., !n c ..., c, c, c -> !n c ..., c, c" if weight else "!n c ..., !n c ..., c, c -> !n c ..."
     ),
-    linear=((0,),),
     vjp=None,
     compose=lambda g, x, mean, rstd, *weight, eps: norm.backward(g, x, (mean, rstd), weight, _batched(x.shape)),
     kernels={"torch": _batch_norm_d_torch},

@@ -11,7 +11,8 @@ from gt import dtypes
 from gt.errors import DTypeError, ShapeError
 from gt.ops import rules
 from gt.ops.families import windows
-from gt.ops.record import Rng, Sample, Site, op, ops
+from gt.ops.record import Rng, Sample, Site, ops
+from gt.ops.sharding import linear_op
 from gt.program import Spec, spec
 
 Sizes = tuple[int, ...]
@@ -107,24 +108,22 @@ def _col2im_samples(rng: Rng) -> list[Sample]:
     return samples
 
 
-im2col = op(
+im2col = linear_op(
     "im2col",
     "The windows of images (batch, channels, height, width) as columns (batch, channels * kernel, windows).",
     infer=_infer_im2col,
     factors="n ... -> n ...",
-    linear=((0,),),
     vjp=(lambda g, y, x, **attrs: ops.col2im(g, sizes=x.shape[2:], **attrs),),
     kernels={"array": _im2col_array, "torch": _im2col_torch},
     samples=lambda rng: [((x,), a) for x, a in _cases(rng)],
     flops=0,
 )
 
-col2im = op(
+col2im = linear_op(
     "col2im",
     "Images of the given sizes from columns; where windows overlap, their elements are added.",
     infer=_infer_col2im,
     factors="n ... -> n ...",
-    linear=((0,),),
     vjp=(lambda u, z, g, *, sizes, **attrs: ops.im2col(u, **attrs),),
     kernels={"array": _col2im_array, "torch": _col2im_torch},
     samples=_col2im_samples,

@@ -16,8 +16,8 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import rules
-from gt.ops.record import FLOAT32_ON_CPU, Rng, Sample, Site, each_of, fill, op, ops
-from gt.ops.sharding import letters, pointwise_op
+from gt.ops.record import FLOAT32_ON_CPU, Rng, Sample, Site, each_of, fill, ops
+from gt.ops.sharding import letters, linear_op, pointwise_op
 from gt.program import Spec, spec
 
 
@@ -47,7 +47,6 @@ conj = pointwise_op(
     # Not torch.conj: that only marks its result, and marked tensors have no bytes.
     kernels={"array": lambda xp, x: xp.conj(x), "torch": lambda torch, site: torch.conj_physical},
     put=lambda base, new, k: ops.conj(new),
-    aliases=True,
     samples=_samples,
 )
 
@@ -69,7 +68,6 @@ real = pointwise_op(
     vjp=(lambda g, y, x: ops.complex(g, _zeros(g)),),
     kernels={"array": lambda xp, x: xp.real(x)},
     put=lambda base, new, k: ops.complex(new, ops.imag(base)),
-    aliases=True,
     samples=_samples,
 )
 
@@ -81,7 +79,6 @@ imag = pointwise_op(
     vjp=(lambda g, y, x: ops.complex(_zeros(g), g),),
     kernels={"array": lambda xp, x: xp.imag(x)},
     put=lambda base, new, k: ops.complex(ops.real(base), new),
-    aliases=True,
     samples=_samples,
 )
 
@@ -171,16 +168,14 @@ complex_ = pointwise_op(
 # -- complex numbers as pairs ----------------------------------------------------------------
 
 
-view_as_real = op(
+view_as_real = linear_op(
     "view_as_real",
     "Complex numbers as pairs of real numbers, in a new last dimension of size 2.",
     infer=lambda x: spec((*_needs_complex("view_as_real", x).shape, 2), x.dtype.to_real()),
     factors=lambda x: f"{' '.join(letters(x.ndim))} -> {' '.join(letters(x.ndim))} ...",
-    linear=((0,),),
     vjp=(lambda g, y, x: ops.view_as_complex(g),),
     kernels={"array": lambda xp, x: xp.stack([xp.real(x), xp.imag(x)], axis=-1)},
     put=lambda base, new, k: ops.view_as_complex(new),
-    aliases=True,
     samples=_samples,
 )
 
@@ -208,12 +203,11 @@ def _as_complex_torch(torch: Any, site: Site) -> Any:
     return run
 
 
-view_as_complex = op(
+view_as_complex = linear_op(
     "view_as_complex",
     "Pairs of real numbers, in a last dimension of size 2, as complex numbers.",
     infer=_infer_view_as_complex,
     factors=lambda x: f"{' '.join(letters(x.ndim - 1))} ... -> {' '.join(letters(x.ndim - 1))}",
-    linear=((0,),),
     vjp=(lambda g, y, x: ops.view_as_real(g),),
     kernels={
         "numpy": lambda np_, x: _complex_numpy(np_, x[..., 0], x[..., 1]),
@@ -221,7 +215,6 @@ view_as_complex = op(
         "torch": _as_complex_torch,
     },
     put=lambda base, new, k: ops.view_as_real(new),
-    aliases=True,
     samples=lambda rng: each_of(
         rng.normal(size=(3, 2)).astype(np.float32), rng.normal(size=2).astype(np.float32), np.zeros((0, 2), np.float32)
     ),

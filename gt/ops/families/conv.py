@@ -16,7 +16,7 @@ from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.families import windows
 from gt.ops.families.channels_last import FAST, choose, empty, order_of, put
-from gt.ops.record import LOWER, Rng, Sample, Site, conj, op, ops
+from gt.ops.record import LOWER, Rng, Site, conj, op, ops
 from gt.program import Spec, spec
 
 Sizes = tuple[int, ...]
@@ -308,25 +308,6 @@ def _sample_g(rng: Rng, x: Any, w: Any, a: dict[str, Any]) -> Any:
     return g + 1j * rng.normal(size=g.shape) if np.iscomplexobj(x) else g
 
 
-def _conv_samples(rng: Rng) -> list[Sample]:
-    return [
-        ((x, w, *(rng.normal(size=w.shape[0]).astype(x.dtype) for _ in range(b))), a)
-        for i, (x, w, a) in enumerate(_cases(rng))
-        for b in ((0, 1) if i % 2 else (0,))
-    ]
-
-
-def _dx_samples(rng: Rng) -> list[Sample]:
-    return [
-        (
-            (_sample_g(rng, x, w, a), w, *(rng.normal(size=x.shape[1]).astype(x.dtype) for _ in range(b))),
-            {"sizes": x.shape[2:], **a},
-        )
-        for i, (x, w, a) in enumerate(_cases(rng))
-        for b in ((0, 1) if i % 2 else (0,))
-    ]
-
-
 # -- records ---------------------------------------------------------------------------------
 
 
@@ -441,7 +422,11 @@ conv = op(
         _dbias,
     ),
     kernels={"array": _conv_array, "jax_lib": _conv_jax, "torch": _conv_torch},
-    samples=_conv_samples,
+    samples=lambda rng: [
+        ((x, w, *(rng.normal(size=w.shape[0]).astype(x.dtype) for _ in range(b))), a)
+        for i, (x, w, a) in enumerate(_cases(rng))
+        for b in ((0, 1) if i % 2 else (0,))
+    ],
     autocast=LOWER,
 )
 
@@ -462,7 +447,14 @@ conv_dx = op(
         _dbias,
     ),
     kernels={"array": _dx_array, "jax_lib": _dx_jax, "torch": _dx_torch},
-    samples=_dx_samples,
+    samples=lambda rng: [
+        (
+            (_sample_g(rng, x, w, a), w, *(rng.normal(size=x.shape[1]).astype(x.dtype) for _ in range(b))),
+            {"sizes": x.shape[2:], **a},
+        )
+        for i, (x, w, a) in enumerate(_cases(rng))
+        for b in ((0, 1) if i % 2 else (0,))
+    ],
     autocast=LOWER,
 )
 

@@ -93,7 +93,7 @@ adadelta = _step(
 )  # fmt: skip
 
 
-def _infer_rmsprop(*operands: Spec, centered: Any, momentum: Any) -> tuple[Spec, ...]:
+def _infer_rmsprop(*operands: Spec, centered: Any, momentum: Any) -> Any:
     tensors = 3 + rules.flag("rmsprop", "centered", centered) + rules.flag("rmsprop", "momentum", momentum)
     return infer_step("rmsprop", tensors, 5, *operands)
 

@@ -97,7 +97,6 @@ diagonal = op(
         "torch": partial(_torch, "diagonal"),
     },
     put=lambda base, new, k, **attrs: ops.diagonal_scatter(base, new, **attrs),
-    aliases=True,
     samples=_samples,
 )
 

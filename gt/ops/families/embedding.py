@@ -14,8 +14,8 @@ import numpy as np
 from gt.errors import ShapeError
 from gt.ops import rules
 from gt.ops.families.placing import add_at
-from gt.ops.record import Rng, Site, fill, op, ops
-from gt.ops.sharding import letters, masked, within
+from gt.ops.record import Rng, Site, fill, ops
+from gt.ops.sharding import letters, linear_op, masked, within
 from gt.program import Spec, spec
 
 
@@ -102,12 +102,11 @@ def _local(shard: Any, weight: Any, index: Any, **attrs: Any) -> Any:
     return masked(ops.reshape(inside, shape=(*index.shape, 1)), shard.again(weight, place, **attrs))
 
 
-embedding = op(
+embedding = linear_op(
     "embedding",
     "The rows of a weight at `index`, a tensor of any shape.",
     infer=_infer_embedding,
     factors=_rule,
-    linear=((0,),),
     local=_local,
     vjp=(lambda g, y, weight, index, **attrs: ops.embedding_dweight(g, index, n=weight.shape[0], **attrs),),
     kernels={"array": lambda xp, weight, index, **attrs: weight[index], "torch": _embedding_torch},
@@ -132,12 +131,11 @@ def _dweight_local(shard: Any, g: Any, index: Any, *, n: int, padding_idx: int =
     return shard.again(g, index, n=n, padding_idx=padding_idx, **attrs)
 
 
-embedding_dweight = op(
+embedding_dweight = linear_op(
     "embedding_dweight",
     "The gradient of embedding with respect to its weight of n rows.",
     infer=_infer_embedding_dweight,
     factors=_dweight_rule,
-    linear=((0,),),
     local=_dweight_local,
     vjp=(_embedding_dweight_dg,),
     kernels={"array": _embedding_dweight_array, "torch": _embedding_dweight_torch},

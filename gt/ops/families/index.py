@@ -16,7 +16,7 @@ from gt.ops import rules
 from gt.ops.families import index_shards
 from gt.ops.families.placing import add_at, put_at
 from gt.ops.record import Autocast, Rng, Sample, Site, fill, op, ops
-from gt.ops.sharding import pointwise_op
+from gt.ops.sharding import linear_op, pointwise_op
 from gt.program import Spec, spec
 
 # -- index_select, index_add -----------------------------------------------------------------
@@ -48,12 +48,11 @@ def _chosen(x: Any, index: Any, dim: int) -> tuple[int, ...]:
     return (*x.shape[:dim], len(index), *x.shape[dim + 1 :])
 
 
-index_select = op(
+index_select = linear_op(
     "index_select",
     "The rows of x at `index`, along dim.",
     infer=_infer_index_select,
     factors=index_shards.select_rule,
-    linear=((0,),),
     local=index_shards.select_local,
     vjp=(lambda g, y, x, index, *, dim: ops.index_select_dx(g, index, shape=x.shape, dim=dim),),
     kernels={
@@ -114,12 +113,11 @@ def _index_select_dx_torch(torch: Any, site: Site, *, shape: Any, dim: int) -> A
     return lambda g, index: g.new_zeros(target).index_add_(dim, index, g)
 
 
-index_select_dx = op(
+index_select_dx = linear_op(
     "index_select_dx",
     "The gradient of index_select: the rows of g are added at `index`, along dim.",
     infer=_infer_index_select_dx,
     factors=index_shards.select_dx_rule,
-    linear=((0,),),
     local=index_shards.select_dx_local,
     vjp=(lambda u, z, g, index, *, shape, dim: ops.index_select(u, index, dim=dim),),
     kernels={
@@ -185,12 +183,11 @@ def _index_samples(rng: Rng) -> list[tuple[Any, tuple[Any, ...], tuple[int, ...]
     ]
 
 
-index = op(
+index = linear_op(
     "index",
     "x indexed by integer tensors in the given dimensions, as in torch.",
     infer=lambda x, *indices, dims: spec(_indexed("index", rules.tensor("index", x).shape, indices, dims), x.dtype),
     factors=index_shards.index_rule,
-    linear=((0,),),
     local=index_shards.index_local,
     vjp=(lambda g, y, x, *indices, dims: ops.index_dx(g, *indices, shape=x.shape, dims=dims),),
     kernels={
@@ -222,12 +219,11 @@ def _index_put_array(xp: Any, x: Any, value: Any, *indices: Any, dims: Any, accu
     return add_at(xp, x, place, value) if accumulate else put_at(x, place, value)
 
 
-index_dx = op(
+index_dx = linear_op(
     "index_dx",
     "The gradient of index: g is added at the indexed positions.",
     infer=_infer_index_dx,
     factors=index_shards.index_dx_rule,
-    linear=((0,),),
     local=index_shards.index_dx_local,
     vjp=(lambda u, z, g, *indices, shape, dims: ops.index(u, *indices, dims=dims),),
     kernels={
@@ -307,12 +303,11 @@ def _infer_select_at(x: Spec, index: Spec, *, dim: Any) -> Spec:
     return spec(x.shape[:dim] + x.shape[dim + 1 :], x.dtype)
 
 
-select_at = op(
+select_at = linear_op(
     "select_at",
     "The slice of x along dim at an index that is a tensor without dimensions; a view.",
     infer=_infer_select_at,
     factors=index_shards.select_at_rule,
-    linear=((0,),),
     local=index_shards.picked_local,
     vjp=(lambda g, y, x, index, *, dim: ops.index_dx(g, index, shape=x.shape, dims=(dim,)),),
     kernels={
@@ -321,7 +316,6 @@ select_at = op(
     },
     indices=lambda x, index, *, dim: {1: (x.shape[dim], None)},
     put=lambda base, new, k, index, *, dim: ops.index_put(base, new, index, dims=(dim,), accumulate=False),
-    aliases=True,
     samples=lambda rng: [
         ((rng.normal(size=(3, 4)), np.array(2)), {"dim": 0}),
         ((rng.normal(size=(3, 4, 2)), np.array(1, np.int32)), {"dim": 1}),

@@ -11,15 +11,13 @@ from typing import Any
 
 from gt.ops import rules
 from gt.ops.record import ops
-from gt.ops.sharding import letters, masked, within
+from gt.ops.sharding import letters, masked, with_place, within
 from gt.program import Spec
 
 
 def _sides(ndim: int, dim: int) -> tuple[str, str]:
     """The factors of a tensor (v along dim) and of rows of it (i there)."""
-    rest = letters(ndim, "iv")
-    values = [" ".join([*rest[:dim], mine, *rest[dim + 1 :]]) for mine in ("v@", "i")]
-    return values[0], values[1]
+    return with_place(letters(ndim, "iv"), dim, "v@"), with_place(letters(ndim, "iv"), dim, "i")
 
 
 def _row(inside: Any, dim: int, ndim: int) -> Any:

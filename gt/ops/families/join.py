@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from gt import dtypes
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.record import Autocast, Site, each_of, fill, op, ops
-from gt.ops.sharding import letters
+from gt.ops.sharding import letters, with_place
 from gt.program import Spec, spec
 
 MAX_PIECES = 1 << 16  #: results that one instruction may have
@@ -44,11 +45,7 @@ def _cat_torch(torch: Any, site: Site, *, dim: int) -> Any:
 
 
 def _cat_rule(*xs: Spec, dim: int) -> str:
-    names = letters(xs[0].ndim, "hs")
-
-    def value(mine: str) -> str:
-        return " ".join([*names[:dim], mine, *names[dim + 1 :]])
-
+    value = partial(with_place, letters(xs[0].ndim, "hs"), dim)
     if len({x.shape[dim] for x in xs}) == 1 and xs[0].shape[dim] > 1:  # each stays split as it is
         return f"{', '.join([value('h')] * len(xs))} -> {value(f'(!s={len(xs)} h)')}"
     return f"{', '.join([value('h~')] * len(xs))} -> {value('h')}"
@@ -119,11 +116,7 @@ def _split_put(base: Any, new: Any, k: int, *, sizes: Any, dim: int) -> Any:
 
 
 def _split_rule(x: Spec, *, sizes: Any, dim: int) -> str:
-    names = letters(x.ndim, "hs")
-
-    def value(mine: str) -> str:
-        return " ".join([*names[:dim], mine, *names[dim + 1 :]])
-
+    value = partial(with_place, letters(x.ndim, "hs"), dim)
     if len(set(sizes)) == 1 and sizes[0] > 1:
         return f"{value(f'(!s={len(sizes)} h)')} -> {value('h')}"
     return f"{value('!h')} -> {', '.join(value(f'!s{k}') for k in range(len(sizes)))}"
@@ -139,7 +132,6 @@ split = op(
     vjp=(_split_dx,),
     kernels={"array": _split_array, "torch": _split_torch},
     put=_split_put,
-    aliases=True,
     samples=lambda rng: [
         ((rng.normal(size=(2, 5)),), {"sizes": (2, 3), "dim": 1}),
         ((rng.normal(size=(4, 2)),), {"sizes": (1, 0, 3), "dim": 0}),
@@ -246,7 +238,6 @@ unbind = op(
     vjp=(_unbind_dx,),
     kernels={"array": _unbind_array, "torch": _unbind_torch},
     put=lambda base, new, k, *, dim: ops.slice_put(base, new, k, dims=(dim,), lengths=(1,), steps=(1,), drop=(dim,)),
-    aliases=True,
     samples=lambda rng: [
         ((rng.normal(size=(2, 3)),), {"dim": 1}),
         *each_of(rng.normal(size=(2, 3, 2)), rng.normal(size=(1,)), np.zeros((2, 0)), dim=0),

@@ -16,7 +16,7 @@ from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.families.norm import NARROW
 from gt.ops.record import FLOAT32, Rng, Sample, Site, op, ops
-from gt.ops.sharding import letters, pointwise, pointwise_op, within
+from gt.ops.sharding import letters, linear_op, pointwise, pointwise_op, within
 from gt.program import Spec, spec
 
 _REDUCTIONS = ("mean", "sum", "none")
@@ -178,12 +178,11 @@ def _nll_parts(logp: Any, target: Any, *, reduction: str, ignore_index: int) -> 
     return total / _counted(target, ignore_index, logp)
 
 
-nll_loss = op(
+nll_loss = linear_op(
     "nll_loss",
     "The negative log-probability of each target class; targets equal to ignore_index do not count in the mean.",
     infer=_infer,
     factors=_nll_rule,
-    linear=((0,),),
     local=_nll_local,
     parts=_nll_parts,
     flops=lambda logp, target, **attrs: target.size,
@@ -210,12 +209,11 @@ def _dlogp_parts(g: Any, target: Any, *, shape: Any, reduction: str, ignore_inde
     return ops.nll_loss_dlogp(each, target, shape=shape, reduction="sum", ignore_index=ignore_index)
 
 
-nll_loss_dlogp = op(
+nll_loss_dlogp = linear_op(
     "nll_loss_dlogp",
     "The gradient of nll_loss: -g at each target, divided by the number of targets for the mean.",
     infer=_infer_dlogp,
     factors=_dlogp_rule,
-    linear=((0,),),
     local=_dlogp_local,
     parts=_dlogp_parts,
     flops=lambda g, target, **attrs: target.size,
@@ -363,12 +361,11 @@ cross_entropy = op(
     autocast=FLOAT32,
 )
 
-cross_entropy_dx = op(
+cross_entropy_dx = linear_op(
     "cross_entropy_dx",
     "The gradient of cross_entropy, from its log_softmax.",
     infer=_infer_cross_entropy_dx,
     factors=_cross_entropy_dx_rule,
-    linear=((0,),),
     vjp=None,
     compose=_cross_entropy_dx,
     kernels={"torch": _cross_entropy_dx_torch, "torch_graph": _cross_entropy_dx_graph},

@@ -19,7 +19,7 @@ from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.families.channels_last import BLOCK, order_of, put
 from gt.ops.record import FLOAT32_ON_CUDA, Rng, Sample, Site, op, ops
-from gt.ops.sharding import letters
+from gt.ops.sharding import letters, linear_op
 from gt.program import Spec, spec
 
 Shape = tuple[int, ...]
@@ -307,11 +307,10 @@ layer_norm = op(
     autocast=FLOAT32_ON_CUDA,
 )
 
-layer_norm_d = op(
+layer_norm_d = linear_op(
     "layer_norm_d",
     "The gradients of layer_norm with respect to x, weight and bias.",
     factors=lambda g, x, mean, rstd, *weight, n: _last_rule(x, (g, x, mean, rstd), weight, n, 1),
-    linear=((0,),),
     infer=lambda g, x, mean, rstd, *weight, n: infer_gradients(
         "layer_norm_d", g, x, (mean, rstd), weight, _last_dims(x.shape, _count("layer_norm_d", x, n))
     ),
@@ -363,11 +362,10 @@ rms_norm = op(
     autocast=FLOAT32_ON_CUDA,
 )
 
-rms_norm_d = op(
+rms_norm_d = linear_op(
     "rms_norm_d",
     "The gradients of rms_norm with respect to x and weight.",
     factors=lambda g, x, rstd, *weight, n: _last_rule(x, (g, x, rstd), weight, n, 1),
-    linear=((0,),),
     infer=lambda g, x, rstd, *weight, n: infer_gradients(
         "rms_norm_d", g, x, (rstd,), weight, _last_dims(x.shape, _count("rms_norm_d", x, n))
     ),
@@ -442,14 +440,13 @@ group_norm = op(
     autocast=FLOAT32_ON_CUDA,
 )
 
-group_norm_d = op(
+group_norm_d = linear_op(
     "group_norm_d",
     "The gradients of group_norm with respect to x, weight and bias.",
     factors=lambda g, x, mean, rstd, *weight, groups: (
         f"n (g={groups} !c) ..., n (g !c) ..., n g, n g{', (g !c)' * len(weight)}"
         f" -> n (g !c) ...{', (g !c)' * 2 * len(weight)}"
     ),
-    linear=((0,),),
     local=_groups_local,
     infer=lambda g, x, mean, rstd, *weight, groups: infer_gradients(
         "group_norm_d", g, x, (mean, rstd), weight, _grouped(x.shape, _groups("group_norm_d", x, groups))

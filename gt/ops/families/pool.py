@@ -17,6 +17,7 @@ from gt.ops import rules
 from gt.ops.families import pool_shards, windows
 from gt.ops.families.channels_last import empty, order_of
 from gt.ops.record import FLOAT32_ON_CPU, Autocast, Rng, Sample, Site, op, ops
+from gt.ops.sharding import linear_op
 from gt.program import Spec, spec
 
 Sizes = tuple[int, ...]
@@ -215,12 +216,11 @@ max_pool = op(
     flops=lambda x, *, kernel, **attrs: math.prod(kernel) * _infer_max(x, kernel=kernel, **attrs)[0].size,
 )
 
-max_pool_dx = op(
+max_pool_dx = linear_op(
     "max_pool_dx",
     "The gradient of max_pool with respect to an input of the given sizes: g is added at the positions.",
     infer=_infer_max_dx,
     factors=pool_shards.gradient_rule,
-    linear=((0,),),
     local=pool_shards.max_dx_local,
     vjp=(_max_dg,),
     compose=_max_dx,
@@ -346,12 +346,11 @@ def _avg_dx_samples(rng: Rng) -> list[Sample]:
     return samples
 
 
-avg_pool = op(
+avg_pool = linear_op(
     "avg_pool",
     "The mean of each window: its sum divided by its size, with or without padding, or by a given divisor.",
     infer=_infer_avg,
     factors=lambda x, **attrs: pool_shards.rule(x) if x.dtype.is_floating_point else "n c ... -> n c ...",
-    linear=((0,),),
     window=pool_shards.windows,
     local=pool_shards.avg_local,
     vjp=(lambda g, y, x, **attrs: ops.avg_pool_dx(g, sizes=x.shape[2:], **attrs),),
@@ -361,12 +360,11 @@ avg_pool = op(
     flops=lambda x, *, kernel, **attrs: (math.prod(kernel) + 1) * _infer_avg(x, kernel=kernel, **attrs).size,
 )
 
-avg_pool_dx = op(
+avg_pool_dx = linear_op(
     "avg_pool_dx",
     "The gradient of avg_pool with respect to an input of the given sizes.",
     infer=_infer_avg_dx,
     factors=pool_shards.gradient_rule,
-    linear=((0,),),
     local=pool_shards.avg_dx_local,
     vjp=(lambda u, z, g, *, sizes, **attrs: ops.avg_pool(u, **attrs),),
     kernels={"array": _avg_dx_array, "torch": _avg_dx_torch},

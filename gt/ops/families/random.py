@@ -21,7 +21,7 @@ from gt.ops import rules
 from gt.ops.families import bits
 from gt.ops.families.bits import bits_graph, bits_jax, bits_numpy, bits_torch
 from gt.ops.record import Op, Prepared, Rng, Sample, Site, fill, op, ops
-from gt.ops.sharding import letters
+from gt.ops.sharding import letters, linear_op
 from gt.program import Spec, spec
 
 _MASK32 = (1 << 32) - 1
@@ -413,12 +413,11 @@ def _dropout_local(shard: Any, x: Any, seed: Any, *, p: float) -> Any:
     return x * _part(shard, shard.specs[0].shape, mask)
 
 
-dropout: Op = op(
+dropout: Op = linear_op(
     "dropout",
     "x with each element set to zero with probability p, and the others scaled by 1 / (1 - p).",
     infer=_infer_dropout,
     factors=_dropout_rule,
-    linear=((0,),),
     local=_dropout_local,
     vjp=(lambda g, y, x, seed, *, p: ops.dropout(g, seed, p=p),),
     kernels={"numpy": _dropout_numpy, "jax": _dropout_jax, "torch": _dropout_torch, "torch_graph": _dropout_graph},

@@ -16,7 +16,7 @@ from gt.dtypes import DType
 from gt.errors import ArgumentError, DimError, DTypeError
 from gt.ops import rules
 from gt.ops.record import FLOAT32, FLOAT32_ON_CUDA, Op, Rng, Sample, Site, conj, fill, op, ops
-from gt.ops.sharding import letters, reducing
+from gt.ops.sharding import letters, linear_op, reducing
 from gt.program import Spec, spec
 
 Dims = tuple[int, ...]
@@ -120,12 +120,11 @@ def wide(x: Any) -> Any:
     return x.astype("int64") if x.dtype.kind in "biu" else x
 
 
-sum_ = op(
+sum_ = linear_op(
     "sum",
     "The sum over dims; integers give int64.",
     infer=partial(_infer_sum, "sum"),
     factors=reducing("sum"),
-    linear=((0,),),
     vjp=(lambda g, y, x, *, dims, keepdim: _spread(g, x, dims, keepdim),),
     kernels={
         "array": partial(_array, lambda xp, x, dims, keepdim: xp.sum(wide(x), axis=dims, keepdims=keepdim)),
@@ -195,12 +194,11 @@ def _mean_local(shard: Any, x: Any, *, dims: Any, keepdim: bool) -> Any:
     return total * _inverse(count(shape, dims), 1.0)  # of no elements: 0 * inf is the NaN that their mean is
 
 
-mean = op(
+mean = linear_op(
     "mean",
     "The mean over dims.",
     infer=_infer_mean,
     factors=reducing("sum"),
-    linear=((0,),),
     local=_mean_local,
     vjp=(lambda g, y, x, *, dims, keepdim: _spread(g * (1.0 / max(count(x.shape, dims), 1)), x, dims, keepdim),),
     kernels={

@@ -14,7 +14,8 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import rules
-from gt.ops.record import FLOAT32_ON_CUDA, Autocast, Rng, Sample, Site, op, ops
+from gt.ops.record import FLOAT32_ON_CUDA, Autocast, Rng, Sample, Site, ops
+from gt.ops.sharding import linear_op
 from gt.program import Spec, spec
 
 Sizes = tuple[int, ...]
@@ -237,24 +238,22 @@ def _dx_samples(rng: Rng) -> list[Sample]:
     return [((rng.normal(size=(*x.shape[:2], *a["sizes"])),), {**a, "sizes": x.shape[2:]}) for x, a in _cases(rng)]
 
 
-interpolate = op(
+interpolate = linear_op(
     "interpolate",
     "The input resized by nearest, linear or cubic interpolation, or by the mean of each area.",
     infer=_infer,
     factors="n c ... -> n c ...",
-    linear=((0,),),
     vjp=(lambda g, y, x, *, sizes, **attrs: ops.interpolate_dx(g, sizes=x.shape[2:], **attrs),),
     kernels={"array": _array, "torch": _torch},
     samples=lambda rng: [((x,), a) for x, a in _cases(rng)],
     autocast=lambda mode, **attrs: Autocast() if mode == "area" else FLOAT32_ON_CUDA,
 )
 
-interpolate_dx = op(
+interpolate_dx = linear_op(
     "interpolate_dx",
     "The gradient of interpolate with respect to an input of the given sizes.",
     infer=_infer_dx,
     factors="n c ... -> n c ...",
-    linear=((0,),),
     vjp=(lambda u, z, g, *, sizes, **attrs: ops.interpolate(u, sizes=g.shape[2:], **attrs),),
     kernels={"array": _dx_array, "torch": _dx_torch},
     samples=_dx_samples,

@@ -17,7 +17,7 @@ from gt.errors import ShapeError
 from gt.ops import rules
 from gt.ops.families.reduce import infer_along, some, wide
 from gt.ops.record import FLOAT32_ON_CUDA, Op, Rng, Sample, conj, fill, op, ops
-from gt.ops.sharding import along, letters
+from gt.ops.sharding import along, letters, linear_op
 from gt.program import Spec, spec
 
 
@@ -73,13 +73,12 @@ def _cumsum_last(shard: Any, kept: Any, gathered: Any, *, dim: int) -> Any:
     return kept[0] + ops.sum(ops.slice(gathered[0], 0, **cut), dims=(0,), keepdim=False)
 
 
-cumsum = op(
+cumsum = linear_op(
     "cumsum",
     "The cumulative sum along dim.",
     infer=partial(_infer_wide, "cumsum"),
     merge=lambda x, *, dim: (letters(x.ndim)[dim], _cumsum_first, _cumsum_last) if x.ndim else None,
     factors=along("dim"),
-    linear=((0,),),
     vjp=(lambda g, y, x, *, dim: _reversed(ops.cumsum, g, dim),),
     kernels={"array": lambda xp, x, *, dim: xp.cumsum(wide(x), axis=dim)},
     samples=lambda rng: [*_samples(rng), *_complex_and_integers(rng)],

@@ -16,7 +16,7 @@ from gt.ops import rules
 from gt.ops.families.index_shards import picked_local
 from gt.ops.families.placing import add_at, put_at
 from gt.ops.record import Autocast, Rng, Sample, Site, fill, op, ops
-from gt.ops.sharding import letters, masked, within
+from gt.ops.sharding import letters, linear_op, masked, within
 from gt.program import Spec, spec
 
 REDUCTIONS = ("sum", "prod", "mean", "amax", "amin")
@@ -91,12 +91,11 @@ def _scattered(shard: Any, index: Any, src: Any) -> tuple[Any, Any]:
     return place, masked(inside, src)
 
 
-gather = op(
+gather = linear_op(
     "gather",
     "The elements at `index` along dim.",
     infer=_infer_gather,
     factors=_gather_rule,
-    linear=((0,),),
     local=picked_local,
     vjp=(lambda g, y, x, index, *, dim: ops.gather_dx(g, index, shape=x.shape, dim=dim),),
     kernels={
@@ -134,12 +133,11 @@ def _gather_dx_local(shard: Any, g: Any, index: Any, *, shape: Any, dim: int) ->
     return shard.again(g, index, shape=shard.results[0].shape, dim=dim)
 
 
-gather_dx = op(
+gather_dx = linear_op(
     "gather_dx",
     "The gradient of gather: g is added at `index` along dim.",
     infer=_infer_gather_dx,
     factors=_gather_dx_rule,
-    linear=((0,),),
     local=_gather_dx_local,
     vjp=(lambda u, z, g, index, *, shape, dim: ops.gather(u, index, dim=dim),),
     kernels={

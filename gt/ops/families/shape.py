@@ -16,7 +16,7 @@ from gt import dtypes
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.record import Op, Site, each_of, op, ops
-from gt.ops.sharding import letters, pointwise, pointwise_op, reshaping, same_shape
+from gt.ops.sharding import letters, linear_op, pointwise, pointwise_op, reshaping, same_shape, with_place
 from gt.program import Spec, spec
 
 
@@ -51,7 +51,6 @@ reshape = op(
     vjp=(lambda g, y, x, *, shape: ops.reshape(g, shape=x.shape),),
     kernels={"array": lambda xp, x, *, shape: xp.reshape(x, tuple(shape)), "torch": _reshape_torch},
     put=lambda base, new, k, *, shape: ops.reshape(new, shape=base.shape),
-    aliases=True,
     samples=lambda rng: [
         ((rng.normal(size=(2, 6)),), {"shape": (3, 4)}),
         ((rng.normal(size=(2, 6)),), {"shape": (12,)}),
@@ -95,7 +94,6 @@ permute = op(
     vjp=(lambda g, y, x, *, dims: ops.permute(g, dims=_inverse(dims)),),
     kernels={"array": lambda xp, x, *, dims: xp.transpose(x, tuple(dims)), "torch": _permute_torch},
     put=lambda base, new, k, *, dims: ops.permute(new, dims=_inverse(dims)),
-    aliases=True,
     samples=lambda rng: [
         ((rng.normal(size=(2, 3)),), {"dims": (1, 0)}),
         ((rng.normal(size=(2, 3, 4)),), {"dims": (2, 0, 1)}),
@@ -195,9 +193,8 @@ def _unfold_put(base: Any, new: Any, k: int, *, dim: int, size: int, step: int) 
 
 
 def _unfold_rule(x: Spec, dim: int) -> str:
-    names = letters(x.ndim, "vw")
-    before, after = ([*names[:dim], mine, *names[dim + 1 :]] for mine in ("v~", "v"))
-    return f"{' '.join(before)} -> {' '.join(after)} !w"
+    before, after = (with_place(letters(x.ndim, "vw"), dim, mine) for mine in ("v~", "v"))
+    return f"{before} -> {after} !w"
 
 
 unfold = op(
@@ -213,7 +210,6 @@ unfold = op(
         "torch": lambda torch, site, *, dim, size, step: lambda x: x.unfold(dim, size, step),
     },
     put=_unfold_put,
-    aliases=True,
     samples=lambda rng: [
         ((rng.normal(size=(2, 6)),), {"dim": 1, "size": 2, "step": 2}),
         ((rng.normal(size=(5, 2)),), {"dim": 0, "size": 2, "step": 3}),
@@ -373,23 +369,18 @@ def _triangle_rule(x: Spec, *, diagonal: int) -> str:
     return f"{rows} r@ c@ -> {rows} r c"
 
 
-def _triangle_local(shard: Any, x: Any, *, diagonal: int) -> Any:
-    return shard.again(x, diagonal=diagonal + shard.start("r") - shard.start("c"))
-
-
 def _triangle(name: str, doc: str) -> Op:
     def array(xp: Any, x: Any, *, diagonal: int) -> Any:
         below = xp.arange(x.shape[-1]) - xp.arange(x.shape[-2])[:, None]
         keep = below <= diagonal if name == "tril" else below >= diagonal
         return xp.where(keep, x, xp.zeros((), x.dtype))
 
-    return op(
+    return linear_op(
         name,
         doc,
         infer=partial(_infer_triangle, name),
         factors=_triangle_rule,
-        linear=((0,),),
-        local=_triangle_local,
+        local=lambda shard, x, *, diagonal: shard.again(x, diagonal=diagonal + shard.start("r") - shard.start("c")),
         flops=0,
         vjp=(lambda g, y, x, *, diagonal: getattr(ops, name)(g, diagonal=diagonal),),
         kernels={"array": array},

@@ -14,7 +14,7 @@ from gt.errors import ArgumentError, IndexOutOfRange, ShapeError
 from gt.ops import rules
 from gt.ops.families.placing import put_at
 from gt.ops.record import Prepared, Rng, Site, fill, op, ops
-from gt.ops.sharding import letters, masked, within
+from gt.ops.sharding import letters, linear_op, masked, within
 from gt.program import Spec, spec
 
 
@@ -274,12 +274,11 @@ def _slice_local(shard: Any, x: Any, *starts: Any, dims: Any, lengths: Any, step
     return ops.reshape(x, shape=shard.results[0].shape)
 
 
-slice_ = op(
+slice_ = linear_op(
     "slice",
     "A slice of x: a start, length and step in some dimensions, of which those of length 1 may be dropped.",
     infer=_infer_slice,
     factors=_slice_rule,
-    linear=((0,),),
     moves=True,
     local=_slice_local,
     vjp=(lambda g, y, x, *starts, **attrs: ops.slice_dx(g, *starts, shape=x.shape, **attrs),),
@@ -291,7 +290,6 @@ slice_ = op(
         "numbers": _check_starts,
     },
     put=lambda base, new, k, *starts, **attrs: ops.slice_put(base, new, *starts, **attrs),
-    aliases=True,
     samples=lambda rng: [((x, *starts), attrs) for x, starts, attrs in _cut_samples(rng)],
 )
 
@@ -430,12 +428,11 @@ def _slice_dx_local(
     return masked(*_laid_out(shard, g, starts, dims, lengths, steps, full))
 
 
-slice_dx = op(
+slice_dx = linear_op(
     "slice_dx",
     "The gradient of slice: zeros of the base's shape, with g at the slice.",
     infer=_infer_slice_dx,
     factors=_slice_dx_rule,
-    linear=((0,),),
     local=_slice_dx_local,
     vjp=(lambda u, z, g, *starts, shape, **attrs: ops.slice(u, *starts, **attrs),),
     kernels={

@@ -11,7 +11,7 @@ from gt.errors import ShapeError
 from gt.ops import rules
 from gt.ops.families.reduce import count, floating_or_complex, infer_along, reduced, restore
 from gt.ops.record import FLOAT32_ON_CUDA, Rng, Sample, Site, conj, each_of, op, ops
-from gt.ops.sharding import along, reducing
+from gt.ops.sharding import along, linear_op, reducing
 from gt.program import Spec, spec
 
 
@@ -75,12 +75,11 @@ softmax = op(
     autocast=FLOAT32_ON_CUDA,
 )
 
-softmax_dx = op(
+softmax_dx = linear_op(
     "softmax_dx",
     "The gradient of softmax, from its result.",
     infer=partial(_infer_dx, "softmax_dx"),
     factors=along("dim"),
-    linear=((0,),),
     vjp=(
         lambda u, z, g, y, *, dim: ops.softmax_dx(u, y, dim=dim),
         lambda u, z, g, y, *, dim: u * (g - _total(g * y, dim)) - g * _total(u * y, dim),
@@ -102,12 +101,11 @@ log_softmax = op(
     autocast=FLOAT32_ON_CUDA,
 )
 
-log_softmax_dx = op(
+log_softmax_dx = linear_op(
     "log_softmax_dx",
     "The gradient of log_softmax, from its result.",
     infer=partial(_infer_dx, "log_softmax_dx"),
     factors=along("dim"),
-    linear=((0,),),
     vjp=(
         lambda u, z, g, y, *, dim: u - _total(u * ops.exp(y), dim),
         lambda u, z, g, y, *, dim: -(u * ops.exp(y) * _total(g, dim)),

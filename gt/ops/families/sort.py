@@ -124,20 +124,21 @@ topk = op(
 # -- one element along a dimension -----------------------------------------------------------
 
 
-def _infer_choice(name: str, x: Spec, *, dim: Any, keepdim: Any, **attrs: Any) -> tuple[Spec, Spec]:
+def _infer_choice(name: str, x: Spec, *, dim: Any, keepdim: Any) -> tuple[Spec, Spec]:
     rules.tensor(name, x)
     if name in ("kthvalue", "median", "nanmedian"):
         rules.not_bool(name, x.dtype)
     dim = rules.dim(name, dim, x.ndim)
     some(name, x, (dim,))
-    if name == "kthvalue":
-        k = attrs.pop("k", None)
-        if type(k) is not int or not 1 <= k <= x.shape[dim]:
-            raise ArgumentError(f"kthvalue: k must be from 1 to {x.shape[dim]}, got {rules.shown(k)}")
-    if attrs:
-        raise ArgumentError(f"{name}: unknown attributes {rules.shown(sorted(attrs))}")
     shape = reduced(x.shape, (dim,), rules.flag(name, "keepdim", keepdim))
     return spec(shape, x.dtype), spec(shape, dtypes.int64)
+
+
+def _infer_kthvalue(x: Spec, *, k: Any, dim: Any, keepdim: Any) -> tuple[Spec, Spec]:
+    result = _infer_choice("kthvalue", x, dim=dim, keepdim=keepdim)
+    if type(k) is not int or not 1 <= k <= x.shape[dim]:
+        raise ArgumentError(f"kthvalue: k must be from 1 to {x.shape[dim]}, got {rules.shown(k)}")
+    return result
 
 
 def _choice_dx(g: Any, y: Any, x: Any, *, dim: int, keepdim: bool, **attrs: Any) -> Any:
@@ -163,7 +164,7 @@ def _choice(name: str, doc: str, place: Any, **attrs: Any) -> Op:
     return op(
         name,
         doc,
-        infer=partial(_infer_choice, name),
+        infer=_infer_kthvalue if name == "kthvalue" else partial(_infer_choice, name),
         factors=beside("dim"),
         parts=partial(_extreme_parts, name) if name in ("max", "min") else None,
         ranges=lambda x, *, dim, **attrs: {1: x.shape[dim] if x.ndim else 1},

@@ -9,8 +9,8 @@ import numpy as np
 from gt import dtypes
 from gt.errors import DTypeError, ShapeError
 from gt.ops import rules
-from gt.ops.record import FLOAT32_ON_CUDA, Site, op, ops
-from gt.ops.sharding import letters, same_shape
+from gt.ops.record import FLOAT32_ON_CUDA, Site, ops
+from gt.ops.sharding import letters, linear_op, same_shape
 from gt.program import Spec, spec
 
 Dims = tuple[int, ...]
@@ -57,12 +57,11 @@ def _sum_to_rule(x: Spec, *, shape: Any) -> str:
     return f"{' '.join(a if n != 1 else '1' for a, n in zip(names, x.shape, strict=True))} -> {' '.join(kept)}"
 
 
-sum_to = op(
+sum_to = linear_op(
     "sum_to",
     "x summed to `shape`, over the dimensions that broadcasting from `shape` adds: the gradient of expand.",
     infer=_infer_sum_to,
     factors=_sum_to_rule,
-    linear=((0,),),
     local=same_shape,
     vjp=(lambda g, y, x, *, shape: ops.expand(g, shape=x.shape),),
     kernels={"array": _sum_to_array, "torch": _sum_to_torch},

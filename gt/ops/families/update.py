@@ -35,14 +35,14 @@ def same_tensors(name: str, p: Spec, *others: Spec) -> None:
             raise ShapeError(f"{name}: parameter, gradient and state must have one shape, got {p.shape} and {x.shape}")
 
 
-def infer_step(name: str, tensors: int, numbers: int, *operands: Spec) -> tuple[Spec, ...]:
+def infer_step(name: str, tensors: int, numbers: int, *operands: Spec) -> Any:
     """The inference of a step whose tensors are the parameter, the gradient and the state, and whose results are the
     new parameter and state."""
     if len(operands) != tensors + numbers:
         raise ArgumentError(f"{name}: expected {tensors} tensors and {numbers} numbers, got {len(operands)} operands")
     same_tensors(name, *operands[:tensors])
     rules.number(name, *operands[tensors:])
-    return (operands[0], *operands[2:tensors])
+    return (operands[0], *operands[2:tensors]) if tensors > 2 else operands[0]
 
 
 def _inplace(fused: Any, written: tuple[int, ...], torch: Any, site: Site, **attrs: Any) -> Any:
@@ -50,7 +50,7 @@ def _inplace(fused: Any, written: tuple[int, ...], torch: Any, site: Site, **att
     if site.specs[0].size:
         return fused(torch, site, **attrs)
     # CUDA's kernel looks at the strides even of an empty tensor.
-    return lambda *operands: tuple(operands[k] for k in written) if len(written) > 1 else operands[written[0]]
+    return lambda *operands: tuple(operands[k] for k in written) if len(written) > 1 else operands[0]
 
 
 def _copied(inplace: Any, tensors: int, written: tuple[int, ...], torch: Any, site: Site, **attrs: Any) -> Any:
@@ -66,13 +66,15 @@ def _copied(inplace: Any, tensors: int, written: tuple[int, ...], torch: Any, si
     return kernel
 
 
-def _kernels(
-    array: Any, fused: Any, tensors: int, written: tuple[int, ...], graph: Any, many: Any = None
-) -> dict[str, Any]:
+def _step(name: str, doc: str, tensors: int, array: Any, graph: Any, fused: Any, many: Any = None, **more: Any) -> Op:
+    """A step of that many tensors: the parameter, the gradient and the state. All but the gradient are written."""
+    written = (0, *range(2, tensors))
     inplace = partial(_inplace, fused, written)
     copied = partial(_copied, inplace, tensors, written)
     kernels = {"array": array, "torch": copied, "torch_inplace": inplace, "torch_graph": graph}
-    return kernels if many is None else {**kernels, "torch_many": many}
+    if many is not None:
+        kernels["torch_many"] = many
+    return pointwise_op(name, doc, vjp=None, kernels=kernels, inplace=written, **more)
 
 
 def _graph(
@@ -103,12 +105,6 @@ def _as_they_are(*numbers: float) -> tuple[float, ...]:
 # -- sgd -------------------------------------------------------------------------------------
 
 
-def _infer_sgd(p: Spec, g: Spec, lr: Spec, weight_decay: Spec) -> Spec:
-    same_tensors("sgd", p, g)
-    rules.number("sgd", lr, weight_decay)
-    return p
-
-
 def _sgd_array(xp: Any, p: Any, g: Any, lr: float, weight_decay: float) -> Any:
     return p - lr * (g + weight_decay * p)
 
@@ -130,13 +126,15 @@ def _sgd_fused(torch: Any, site: Site) -> Any:
     return lambda p, g, *numbers: many(((p, g),), *numbers)[0]
 
 
-sgd = pointwise_op(
+sgd = _step(
     "sgd",
     "One step of gradient descent.",
-    infer=_infer_sgd,
-    vjp=None,
-    kernels=_kernels(_sgd_array, _sgd_fused, 2, (0,), partial(_graph, _as_they_are, 2, _sgd_array), _sgd_many),
-    inplace=(0,),
+    2,
+    _sgd_array,
+    partial(_graph, _as_they_are, 2, _sgd_array),
+    _sgd_fused,
+    _sgd_many,
+    infer=partial(infer_step, "sgd", 2, 2),
     samples=lambda rng: [
         ((rng.normal(size=s), rng.normal(size=s), 0.1, wd), {}) for s in [(3, 4), (), (0, 2)] for wd in (0.0, 0.01)
     ],
@@ -144,13 +142,9 @@ sgd = pointwise_op(
 )
 
 
-def _infer_momentum(
-    p: Spec, g: Spec, buf: Spec, lr: Spec, weight_decay: Spec, momentum: Spec, dampening: Spec, *, nesterov: Any
-) -> tuple[Spec, Spec]:
-    same_tensors("sgd_momentum", p, g, buf)
-    rules.number("sgd_momentum", lr, weight_decay, momentum, dampening)
+def _infer_momentum(*operands: Spec, nesterov: Any) -> Any:
     rules.flag("sgd_momentum", "nesterov", nesterov)
-    return p, buf
+    return infer_step("sgd_momentum", 3, 4, *operands)
 
 
 def _momentum_array(
@@ -192,20 +186,15 @@ def _momentum_fused(torch: Any, site: Site, *, nesterov: bool) -> Any:
     return lambda p, g, buf, *numbers: tuple(many(((p, g, buf),), *numbers))
 
 
-sgd_momentum = pointwise_op(
+sgd_momentum = _step(
     "sgd_momentum",
     "One step of gradient descent with momentum: the new parameter and buffer.",
+    3,
+    _momentum_array,
+    partial(_graph, _momentum_numbers, 4, _momentum_graph),
+    _momentum_fused,
+    _momentum_many,
     infer=_infer_momentum,
-    vjp=None,
-    kernels=_kernels(
-        _momentum_array,
-        _momentum_fused,
-        3,
-        (0, 2),
-        partial(_graph, _momentum_numbers, 4, _momentum_graph),
-        _momentum_many,
-    ),
-    inplace=(0, 2),
     flops=lambda p, *rest, nesterov: (9 if nesterov else 7) * p.size,
     samples=lambda rng: [
         ((*(rng.normal(size=s) for _ in range(3)), 0.1, 0.01, 0.9, d), {"nesterov": n})
@@ -234,7 +223,6 @@ def _adam_numbers(
 def _adam(name: str, doc: str, decoupled: bool, amsgrad: bool) -> Op:
     """One of the four: weight decay apart from the gradient or added to it, with or without the largest moment."""
     tensors = 5 if amsgrad else 4  # parameter, gradient, first and second moment, the largest second moment so far
-    written = (0, 2, 3, 4) if amsgrad else (0, 2, 3)
 
     def array(xp: Any, p: Any, g: Any, m: Any, v: Any, *rest: Any) -> Any:
         lr, beta1, beta2, eps, weight_decay, step = rest[-6:]
@@ -290,17 +278,8 @@ def _adam(name: str, doc: str, decoupled: bool, amsgrad: bool) -> Op:
         return cases
 
     graph = partial(_graph, partial(_adam_numbers, decoupled), 7, formula)
-    kernels = _kernels(array, fused, tensors, written, graph, many)
-    return pointwise_op(
-        name,
-        doc,
-        infer=partial(infer_step, name, tensors, 6),
-        vjp=None,
-        kernels=kernels,
-        inplace=written,
-        flops=14 + (not decoupled) + amsgrad,
-        samples=samples,
-    )
+    infer, flops = partial(infer_step, name, tensors, 6), 14 + (not decoupled) + amsgrad
+    return _step(name, doc, tensors, array, graph, fused, many, infer=infer, flops=flops, samples=samples)
 
 
 adamw = _adam("adamw", "One step of AdamW: the new parameter, first and second moment.", True, False)
@@ -321,12 +300,6 @@ adam_amsgrad = _adam(
 # -- adagrad ---------------------------------------------------------------------------------
 
 
-def _infer_adagrad(p: Spec, g: Spec, total: Spec, lr: Spec, weight_decay: Spec, eps: Spec) -> tuple[Spec, Spec]:
-    same_tensors("adagrad", p, g, total)
-    rules.number("adagrad", lr, weight_decay, eps)
-    return p, total
-
-
 def _adagrad_array(xp: Any, p: Any, g: Any, total: Any, lr: float, weight_decay: float, eps: float) -> Any:
     g = g + p * weight_decay
     total = total + g * g
@@ -344,13 +317,14 @@ def _adagrad_fused(torch: Any, site: Site) -> Any:
     return kernel
 
 
-adagrad = pointwise_op(
+adagrad = _step(
     "adagrad",
     "One step of Adagrad: the new parameter and sum of squares.",
-    infer=_infer_adagrad,
-    vjp=None,
-    kernels=_kernels(_adagrad_array, _adagrad_fused, 3, (0, 2), partial(_graph, _as_they_are, 3, _adagrad_array)),
-    inplace=(0, 2),
+    3,
+    _adagrad_array,
+    partial(_graph, _as_they_are, 3, _adagrad_array),
+    _adagrad_fused,
+    infer=partial(infer_step, "adagrad", 3, 3),
     samples=lambda rng: [
         ((rng.normal(size=s), rng.normal(size=s), np.asarray(rng.uniform(0.1, 1, s)), 0.1, wd, 1e-10), {})
         for s in [(3, 4), (), (0, 2)]

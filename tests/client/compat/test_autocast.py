@@ -6,7 +6,6 @@ known: fake tensors have a device and a dtype, but no numbers.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,7 +19,7 @@ from gt.ops import TABLE
 from gt.ops.record import Autocast
 from tests.conformance.names import EXEMPT, RANDOM, find, sample_reason
 from tests.conformance.running import _close, _flat, _samples, _shown, _twin, database
-from tests.sim.cluster import Cluster, using
+from tests.sessions import own_settings, session_on
 
 DATABASE = database()
 #: Functions that GT has itself. What torch runs on the worker is not under autocast.
@@ -144,28 +143,22 @@ def compare(name: str, device: str, call: Callable[..., Any], values: bool) -> N
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in DIFFERENT])
 def test_as_torch_on_a_cpu(name: str) -> None:
-    with using(Cluster(engine="torch").client()) as session:
+    with session_on("torch"):
         compare(name, "cpu", call_cpu, values=True)
-    session.close()
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in DIFFERENT])
 def test_dtypes_as_torch_on_cuda(name: str) -> None:
-    with using(Cluster(engine="torch").client()) as session:
+    with session_on("torch"):
         compare(name, "cuda", call_fake, values=False)
-    session.close()
 
 
 @pytest.fixture(scope="module")
 def cuda() -> Iterator[None]:
     """A private server whose worker has the GPU."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [n for n in os.environ if n.startswith("GT_")]:
-            patch.delenv(name)
-        gt.disconnect()
+    with own_settings():
         yield
-        gt.disconnect()
 
 
 @pytest.mark.gpu
@@ -189,9 +182,8 @@ def test_what_records_say_is_known() -> None:
 
 def test_an_explicit_dtype_takes_precedence() -> None:
     x = torch.ones(2, 3, dtype=torch.bfloat16)
-    with using(Cluster(engine="torch").client()) as session, gt.autocast("cuda"):
+    with session_on("torch"), gt.autocast("cuda"):
         for f in ("sum", "cumsum", "softmax", "log_softmax", "prod", "cumprod"):
             theirs = call_fake(getattr(torch, f), (x, 0), {"dtype": torch.bfloat16})
             ours = getattr(gt, f)(gt.tensor(x.float().numpy()).bfloat16(), 0, dtype=gt.bfloat16)
             assert dtypes_of(ours) == dtypes_of(theirs), f
-    session.close()

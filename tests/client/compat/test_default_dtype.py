@@ -10,6 +10,7 @@ import torch
 
 import gt
 from gt.errors import ArgumentError
+from tests.beside_torch import as_in_torch, dtype_name
 
 pytestmark = pytest.mark.usefixtures("session")
 
@@ -52,21 +53,19 @@ def test_autocast_as_a_decorator_and_in_a_traced_function() -> None:
         gt.autocast(dtype=gt.int64)
 
 
-def test_the_default_dtype_is_that_of_new_floats() -> None:
-    results = []
-    for lib in (gt, torch):
-        lib.set_default_dtype(lib.float64)
-        try:
-            i = lib.tensor([1, 2, 3])
-            made = [
-                lib.tensor([1.5]), lib.zeros(2), lib.ones(2), lib.rand(2), lib.randn(2), lib.arange(0, 1, 0.5),
-                lib.linspace(0, 1, 3), lib.full((2,), 0.5), lib.eye(2), i * 1.5, i / 2, i.exp(), i + 1,
-                i * 1j, i.float() * 1j, i == np.array([1, 5, 3]), i * np.int64(2), i * np.float64(2),
-                lib.where(i > 1, 1.0, 2.0), lib.where(i > 1, i, 2.5), lib.where(i > 1, i.float(), 2.5),
-            ]  # fmt: skip
-            results.append([str(t.dtype).split(".")[-1] for t in made])
-            assert lib.get_default_dtype() == lib.float64
-        finally:
-            lib.set_default_dtype(lib.float32)
-    assert results[0] == results[1]
-    assert (gt.tensor([1, 2]) * 1.5).dtype is gt.float32
+@as_in_torch()
+def test_the_default_dtype_is_that_of_new_floats(lib: Any) -> Any:
+    lib.set_default_dtype(lib.float64)
+    try:
+        i = lib.tensor([1, 2, 3])
+        made = [
+            lib.tensor([1.5]), lib.zeros(2), lib.ones(2), lib.rand(2), lib.randn(2), lib.arange(0, 1, 0.5),
+            lib.linspace(0, 1, 3), lib.full((2,), 0.5), lib.eye(2), i * 1.5, i / 2, i.exp(), i + 1,
+            i * 1j, i.float() * 1j, i == np.array([1, 5, 3]), i * np.int64(2), i * np.float64(2),
+            lib.where(i > 1, 1.0, 2.0), lib.where(i > 1, i, 2.5), lib.where(i > 1, i.float(), 2.5),
+        ]  # fmt: skip
+        assert lib.get_default_dtype() == lib.float64
+    finally:
+        lib.set_default_dtype(lib.float32)
+    assert (lib.tensor([1, 2]) * 1.5).dtype == lib.float32
+    return [dtype_name(t) for t in made]

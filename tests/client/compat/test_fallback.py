@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,16 +15,12 @@ from gt.errors import ArgumentError, ProgramError
 from gt.ops import TABLE
 from gt.ops.families.torch_names import NAMES
 from gt.program import spec
-from tests.sim.cluster import Cluster, using
+from tests.sessions import session_fixture
 
 ENGINES = ["torch", "numpy"] + (["jax"] if importlib.util.find_spec("jax") else [])
 
 
-@pytest.fixture(params=ENGINES)
-def session(request: pytest.FixtureRequest) -> Iterator[Any]:
-    with using(Cluster(engine=request.param).client()) as session:
-        yield session
-    session.close()
+session = session_fixture(*ENGINES)
 
 
 def test_values_and_gradients_are_as_in_torch(session: Any) -> None:

@@ -12,7 +12,7 @@ import torch
 import gt
 from gt.client.functions import activations, elementwise, special
 from gt.errors import ArgumentError, DTypeError, ShapeError
-from tests.beside_torch import agree, compare
+from tests.beside_torch import agree, as_in_torch, compare
 from tests.client.mistakes import Mistakes, refused
 
 pytestmark = pytest.mark.usefixtures("session")
@@ -131,21 +131,19 @@ def test_results_are_as_in_torch(name: str) -> None:
     agree(CASES[name], rtol=1e-6, atol=1e-7)
 
 
-def test_operators_write_in_place() -> None:
-    def f(lib: Any) -> Any:
-        x, b = lib.tensor(K), lib.tensor(M)
-        seen, mask = x.view(-1), b.view(-1)
-        x //= 2
-        x %= 5
-        x <<= 2
-        x |= 1
-        x ^= 3
-        x &= 14
-        x >>= 1
-        b &= lib.tensor([True, True, False])
-        return seen, mask
-
-    agree(f, rtol=1e-6, atol=1e-7)
+@as_in_torch(rtol=1e-6, atol=1e-7)
+def test_operators_write_in_place(lib: Any) -> Any:
+    x, b = lib.tensor(K), lib.tensor(M)
+    seen, mask = x.view(-1), b.view(-1)
+    x //= 2
+    x %= 5
+    x <<= 2
+    x |= 1
+    x ^= 3
+    x &= 14
+    x >>= 1
+    b &= lib.tensor([True, True, False])
+    return seen, mask
 
 
 # -- complex numbers -------------------------------------------------------------------------
@@ -155,19 +153,16 @@ COMPLEX = """exp exp2 expm1 log log1p log2 log10 sqrt rsqrt reciprocal square si
 
 
 @pytest.mark.parametrize("name", COMPLEX)
-def test_complex_functions_and_gradients(name: str) -> None:
+@as_in_torch(rtol=1e-5, atol=1e-7)
+def test_complex_functions_and_gradients(lib: Any, name: str) -> Any:
     """First and second derivatives follow torch's convention: the conjugate."""
-
-    def f(lib: Any) -> Any:
-        z = lib.tensor(Z, requires_grad=True)
-        y = getattr(lib, name)(z)
-        g = lib.tensor(W) if name != "abs" else lib.tensor(W.real.copy())
-        grad = lib.autograd.grad(y, z, g, create_graph=True)[0]
-        if name == "neg":
-            return y, grad
-        return y, grad, lib.autograd.grad(grad, z, lib.tensor(W.conj().copy()))[0]
-
-    agree(f, rtol=1e-5, atol=1e-7)
+    z = lib.tensor(Z, requires_grad=True)
+    y = getattr(lib, name)(z)
+    g = lib.tensor(W) if name != "abs" else lib.tensor(W.real.copy())
+    grad = lib.autograd.grad(y, z, g, create_graph=True)[0]
+    if name == "neg":
+        return y, grad
+    return y, grad, lib.autograd.grad(grad, z, lib.tensor(W.conj().copy()))[0]
 
 
 PAIRS: dict[str, Any] = {
@@ -181,24 +176,20 @@ PAIRS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_complex_pairs_and_gradients(name: str) -> None:
-    def f(lib: Any) -> Any:
-        a, b = lib.tensor(Z, requires_grad=True), lib.tensor(W, requires_grad=True)
-        y = PAIRS[name](lib, a, b)
-        g = lib.tensor(A[0, 0] * Z) if name != "real part" else lib.tensor(A[0, 0] * Z.real)
-        y.backward(g)
-        return y, a.grad, a.grad if b.grad is None else b.grad
-
-    agree(f, rtol=1e-5, atol=1e-7)
+@as_in_torch(rtol=1e-5, atol=1e-7)
+def test_complex_pairs_and_gradients(lib: Any, name: str) -> Any:
+    a, b = lib.tensor(Z, requires_grad=True), lib.tensor(W, requires_grad=True)
+    y = PAIRS[name](lib, a, b)
+    g = lib.tensor(A[0, 0] * Z) if name != "real part" else lib.tensor(A[0, 0] * Z.real)
+    y.backward(g)
+    return y, a.grad, a.grad if b.grad is None else b.grad
 
 
-def test_a_real_operand_beside_complex_ones_has_a_real_gradient() -> None:
-    def f(lib: Any) -> Any:
-        x, z = lib.tensor(A[0], requires_grad=True), lib.tensor(Z[:4])
-        (x * z + z / x).abs().sum().backward()
-        return x.grad
-
-    agree(f, rtol=1e-6, atol=1e-7)
+@as_in_torch(rtol=1e-6, atol=1e-7)
+def test_a_real_operand_beside_complex_ones_has_a_real_gradient(lib: Any) -> Any:
+    x, z = lib.tensor(A[0], requires_grad=True), lib.tensor(Z[:4])
+    (x * z + z / x).abs().sum().backward()
+    return x.grad
 
 
 # -- activations -----------------------------------------------------------------------------
@@ -216,15 +207,13 @@ KINKS = np.array(
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activations_and_their_gradients(name: str) -> None:
-    def f(lib: Any) -> Any:
-        function = getattr(activations if lib is gt else torch.nn.functional, name)
-        x = lib.tensor(KINKS, requires_grad=True)
-        y = function(x, *ACTIVATIONS[name])
-        (y * y).sum().backward()
-        return y, x.grad
-
-    agree(f, rtol=1e-6, atol=1e-7)
+@as_in_torch(rtol=1e-6, atol=1e-7)
+def test_activations_and_their_gradients(lib: Any, name: str) -> Any:
+    function = getattr(activations if lib is gt else torch.nn.functional, name)
+    x = lib.tensor(KINKS, requires_grad=True)
+    y = function(x, *ACTIVATIONS[name])
+    (y * y).sum().backward()
+    return y, x.grad
 
 
 def test_prelu_has_a_weight_for_each_channel() -> None:
@@ -235,17 +224,15 @@ def test_prelu_has_a_weight_for_each_channel() -> None:
 @pytest.mark.parametrize(
     "name", [n for n in ACTIVATIONS if "inplace" in inspect.signature(getattr(activations, n)).parameters]
 )
-def test_activations_in_place(name: str) -> None:
-    def f(lib: Any) -> Any:
-        function = getattr(activations if lib is gt else torch.nn.functional, name)
-        x = lib.tensor(KINKS, requires_grad=True)
-        z = x * 1
-        y = function(z, *ACTIVATIONS[name], inplace=True)
-        assert y is z
-        y.sum().backward()
-        return y, x.grad
-
-    agree(f, rtol=1e-6, atol=1e-7)
+@as_in_torch(rtol=1e-6, atol=1e-7)
+def test_activations_in_place(lib: Any, name: str) -> Any:
+    function = getattr(activations if lib is gt else torch.nn.functional, name)
+    x = lib.tensor(KINKS, requires_grad=True)
+    z = x * 1
+    y = function(z, *ACTIVATIONS[name], inplace=True)
+    assert y is z
+    y.sum().backward()
+    return y, x.grad
 
 
 def test_random_slopes_lie_between_their_limits() -> None:

@@ -11,7 +11,7 @@ import pytest
 import gt
 from gt.client.session.session import Session
 from gt.errors import GTError
-from tests.beside_torch import agree, compare
+from tests.beside_torch import agree, as_in_torch, compare
 
 SHAPE = (4, 5, 6)
 DATA = np.arange(120.0).reshape(SHAPE)
@@ -97,19 +97,17 @@ def test_reading_and_its_gradient(key: Key, session: Session) -> None:
 
 @pytest.mark.parametrize("key", KEYS.values(), ids=KEYS.keys())
 @pytest.mark.parametrize("value", ["number", "tensor", "row"])
-def test_writing(key: Key, value: str, session: Session) -> None:
-    def write(lib: Any) -> Any:
-        x = lib.from_numpy(DATA.copy())
-        shape = tuple(x[key(lib)].shape)
-        new: Any = -1.0
-        if value == "tensor":
-            new = lib.arange(int(np.prod(shape)), dtype=lib.float64).reshape(shape) * -1.0
-        elif value == "row":
-            new = lib.arange(shape[-1] if shape else 1, dtype=lib.float64).reshape(shape[-1:]) * -1.0
-        x[key(lib)] = new
-        return x
-
-    agree(write, rtol=0)
+@as_in_torch(rtol=0)
+def test_writing(lib: Any, key: Key, value: str, session: Session) -> Any:
+    x = lib.from_numpy(DATA.copy())
+    shape = tuple(x[key(lib)].shape)
+    new: Any = -1.0
+    if value == "tensor":
+        new = lib.arange(int(np.prod(shape)), dtype=lib.float64).reshape(shape) * -1.0
+    elif value == "row":
+        new = lib.arange(shape[-1] if shape else 1, dtype=lib.float64).reshape(shape[-1:]) * -1.0
+    x[key(lib)] = new
+    return x
 
 
 def augmented(x: Any, key: Any) -> None:
@@ -146,13 +144,11 @@ WRITES: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
-def test_other_writes(write: Callable[[Any, Any], Any], session: Session) -> None:
-    def written(lib: Any) -> Any:
-        x = lib.from_numpy(DATA.copy())
-        write(lib, x)
-        return x
-
-    agree(written, rtol=0)
+@as_in_torch(rtol=0)
+def test_other_writes(lib: Any, write: Callable[[Any, Any], Any], session: Session) -> Any:
+    x = lib.from_numpy(DATA.copy())
+    write(lib, x)
+    return x
 
 
 OLD_KEYS: dict[str, Key] = {
@@ -230,13 +226,11 @@ IN_PLACE: dict[str, Callable[[Any, Any], Any]] = {
 
 @pytest.mark.filterwarnings("ignore:index_reduce")
 @pytest.mark.parametrize("write", IN_PLACE.values(), ids=IN_PLACE.keys())
-def test_in_place_forms(write: Callable[[Any, Any], Any], session: Session) -> None:
-    def written(lib: Any) -> Any:
-        whole = lib.from_numpy(DATA.copy())
-        part = whole[1]
-        return whole, part, write(lib, part)
-
-    agree(written, rtol=0)
+@as_in_torch(rtol=0)
+def test_in_place_forms(lib: Any, write: Callable[[Any, Any], Any], session: Session) -> Any:
+    whole = lib.from_numpy(DATA.copy())
+    part = whole[1]
+    return whole, part, write(lib, part)
 
 
 def positions(t: Any) -> Any:

@@ -10,7 +10,7 @@ import pytest
 
 import gt
 from gt.errors import AutogradError
-from tests.beside_torch import agree
+from tests.beside_torch import as_in_torch
 
 pytestmark = pytest.mark.usefixtures("session")
 
@@ -41,57 +41,49 @@ def cube(lib: Any) -> Any:
     return Cube
 
 
-def test_a_function_has_its_own_gradient_which_has_a_gradient() -> None:
-    def f(lib: Any, x: Any) -> Any:
-        y = cube(lib).apply(x, 2.0)
-        (g,) = lib.autograd.grad(y.sum(), x, create_graph=True)
-        (y.sum() + (g * g).sum()).backward()
-        return y, g
-
-    agree(f, X, rtol=1e-6)
+@as_in_torch(X, rtol=1e-6)
+def test_a_function_has_its_own_gradient_which_has_a_gradient(lib: Any, x: Any) -> Any:
+    y = cube(lib).apply(x, 2.0)
+    (g,) = lib.autograd.grad(y.sum(), x, create_graph=True)
+    (y.sum() + (g * g).sum()).backward()
+    return y, g
 
 
-def test_a_function_of_several_results() -> None:
-    def f(lib: Any, x: Any) -> Any:
-        def forward(ctx: Any, x: Any) -> Any:
-            sign = x > 0
-            ctx.mark_non_differentiable(sign)
-            return x * 2, sign, x * 3
+@as_in_torch(X, rtol=1e-6)
+def test_a_function_of_several_results(lib: Any, x: Any) -> Any:
+    def forward(ctx: Any, x: Any) -> Any:
+        sign = x > 0
+        ctx.mark_non_differentiable(sign)
+        return x * 2, sign, x * 3
 
-        parts = function(lib, forward, lambda ctx, a, b, c: a * 2 + c * 3)  # c is zeros: nobody used it
-        a, sign, _ = parts.apply(x)
-        (a * a).sum().backward()
-        return a, sign.requires_grad
-
-    agree(f, X, rtol=1e-6)
+    parts = function(lib, forward, lambda ctx, a, b, c: a * 2 + c * 3)  # c is zeros: nobody used it
+    a, sign, _ = parts.apply(x)
+    (a * a).sum().backward()
+    return a, sign.requires_grad
 
 
-def test_a_function_may_return_values_that_are_not_tensors() -> None:
-    def f(lib: Any, x: Any) -> Any:
-        def backward(ctx: Any, a: Any, b: Any, c: Any) -> Any:
-            assert (b, c) == (None, None)
-            return a * 2
+@as_in_torch(X, rtol=1e-6)
+def test_a_function_may_return_values_that_are_not_tensors(lib: Any, x: Any) -> Any:
+    def backward(ctx: Any, a: Any, b: Any, c: Any) -> Any:
+        assert (b, c) == (None, None)
+        return a * 2
 
-        a, nothing, name = function(lib, lambda ctx, x: (x * 2, None, "twice"), backward).apply(x)
-        (a * a).sum().backward()
-        return a, nothing, name
-
-    agree(f, X, rtol=1e-6)
+    a, nothing, name = function(lib, lambda ctx, x: (x * 2, None, "twice"), backward).apply(x)
+    (a * a).sum().backward()
+    return a, nothing, name
 
 
-def test_setup_context_instead_of_ctx() -> None:
-    def f(lib: Any, x: Any) -> Any:
-        sin = function(
-            lib,
-            lambda x: x.sin(),
-            lambda ctx, g: g * ctx.saved_tensors[0].cos(),
-            setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0]),
-        )
-        y = sin.apply(x)
-        y.sum().backward()
-        return y
-
-    agree(f, X, rtol=1e-6)
+@as_in_torch(X, rtol=1e-6)
+def test_setup_context_instead_of_ctx(lib: Any, x: Any) -> Any:
+    sin = function(
+        lib,
+        lambda x: x.sin(),
+        lambda ctx, g: g * ctx.saved_tensors[0].cos(),
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0]),
+    )
+    y = sin.apply(x)
+    y.sum().backward()
+    return y
 
 
 def test_a_function_that_returns_too_few_gradients() -> None:
@@ -112,18 +104,16 @@ def test_backward_drops_what_a_function_saved() -> None:
         y.sum().backward()
 
 
-def test_defaults_of_forward_may_have_gradients_of_none() -> None:
-    def f(lib: Any, x: Any) -> Any:
-        def forward(ctx: Any, x: Any, by: float = 2.0, add: float = 1.0) -> Any:
-            ctx.by = by
-            return x * by + add
+@as_in_torch(X, rtol=1e-6)
+def test_defaults_of_forward_may_have_gradients_of_none(lib: Any, x: Any) -> Any:
+    def forward(ctx: Any, x: Any, by: float = 2.0, add: float = 1.0) -> Any:
+        ctx.by = by
+        return x * by + add
 
-        scale = function(lib, forward, lambda ctx, g: (g * ctx.by, None, None))
-        y = scale.apply(x) + scale.apply(x, 3.0)
-        y.sum().backward()
-        return y
-
-    agree(f, X, rtol=1e-6)
+    scale = function(lib, forward, lambda ctx, g: (g * ctx.by, None, None))
+    y = scale.apply(x) + scale.apply(x, 3.0)
+    y.sum().backward()
+    return y
 
 
 def test_a_function_without_history_is_plain() -> None:
@@ -135,19 +125,17 @@ def test_a_function_without_history_is_plain() -> None:
 # --- looking at the graph ----------------------------------------------------------------------------
 
 
-def test_a_node_shows_its_name_and_leads_on() -> None:
-    def f(lib: Any, x: Any) -> Any:
-        y = cube(lib).apply((x * 2.0).exp(), 1.0).unbind(0)[1].sum()
-        names, fn = [], y.grad_fn
-        while fn.next_functions:
-            names.append(fn.name())
-            assert f"{fn.name()} object at 0x" in repr(fn)
-            fn = fn.next_functions[0][0]
-        assert names == ["SumBackward0", "UnbindBackward0", "CubeBackward", "ExpBackward0", "MulBackward0"]
-        assert "AccumulateGrad" in fn.name()
-        return (y,)
-
-    agree(f, X, rtol=1e-6)
+@as_in_torch(X, rtol=1e-6)
+def test_a_node_shows_its_name_and_leads_on(lib: Any, x: Any) -> Any:
+    y = cube(lib).apply((x * 2.0).exp(), 1.0).unbind(0)[1].sum()
+    names, fn = [], y.grad_fn
+    while fn.next_functions:
+        names.append(fn.name())
+        assert f"{fn.name()} object at 0x" in repr(fn)
+        fn = fn.next_functions[0][0]
+    assert names == ["SumBackward0", "UnbindBackward0", "CubeBackward", "ExpBackward0", "MulBackward0"]
+    assert "AccumulateGrad" in fn.name()
+    return (y,)
 
 
 def test_the_tape_shows_functions_and_checkpoints() -> None:

@@ -10,7 +10,7 @@ import torch
 
 import gt
 from gt.errors import AutogradError
-from tests.beside_torch import agree
+from tests.beside_torch import as_in_torch
 
 pytestmark = pytest.mark.usefixtures("session")
 
@@ -64,31 +64,30 @@ def test_hooks_after_accumulation_see_the_gradient() -> None:
         (x * 2).register_post_accumulate_grad_hook(print)
 
 
-def test_retained_gradients_add_up_after_all_hooks() -> None:
-    def f(lib: Any, x: Any) -> Any:
-        y = x * 2
-        assert not y.retains_grad
-        y.retain_grad()
-        y.retain_grad()
-        y.register_hook(lambda g: g * 3)
-        assert y.retains_grad
-        (y * y).sum().backward(retain_graph=True)
-        y.sum().backward()
-        return (y.grad,)
-
-    agree(f, X, rtol=1e-6)
+@as_in_torch(X, rtol=1e-6)
+def test_retained_gradients_add_up_after_all_hooks(lib: Any, x: Any) -> Any:
+    y = x * 2
+    assert not y.retains_grad
+    y.retain_grad()
+    y.retain_grad()
+    y.register_hook(lambda g: g * 3)
+    assert y.retains_grad
+    (y * y).sum().backward(retain_graph=True)
+    y.sum().backward()
+    return (y.grad,)
 
 
-def test_backward_to_some_inputs() -> None:
-    def f(lib: Any, x: Any, y: Any) -> Any:
-        z = x * y
-        (z * z).sum().backward(inputs=[x], retain_graph=True)
-        assert y.grad is None
-        (z * z).sum().backward(inputs=(x, z))
-        z.retain_grad()
-        return (z.grad,)
+@as_in_torch(X, X + 1, rtol=1e-6)
+def test_backward_to_some_inputs(lib: Any, x: Any, y: Any) -> Any:
+    z = x * y
+    (z * z).sum().backward(inputs=[x], retain_graph=True)
+    assert y.grad is None
+    (z * z).sum().backward(inputs=(x, z))
+    z.retain_grad()
+    return (z.grad,)
 
-    agree(f, X, X + 1, rtol=1e-6)
+
+def test_backward_to_an_input_without_a_gradient() -> None:
     x = gt.ones(2, requires_grad=True)
     with pytest.raises(AutogradError, match="one of the inputs does not require grad"):
         (x * 2).sum().backward(inputs=[gt.ones(2)])
@@ -146,10 +145,8 @@ def test_grad_modes_as_decorators() -> None:
     assert modes(gt) == modes(torch)
 
 
-def test_backward_of_several_tensors_and_to_some_inputs() -> None:
-    def f(lib: Any, x: Any, y: Any) -> Any:
-        lib.autograd.backward([(x * y).sum(), (x * 2).sum()], inputs=[x])
-        assert y.grad is None
-        return ()
-
-    agree(f, X, X + 1, rtol=1e-6)
+@as_in_torch(X, X + 1, rtol=1e-6)
+def test_backward_of_several_tensors_and_to_some_inputs(lib: Any, x: Any, y: Any) -> Any:
+    lib.autograd.backward([(x * y).sum(), (x * 2).sum()], inputs=[x])
+    assert y.grad is None
+    return ()

@@ -18,25 +18,7 @@ from gt.client.session.session import Session
 from gt.client.session.transfers import assemble
 from gt.errors import ArgumentError, DTypeError, FunctionError, ServerError, ShapeError, WorkerError
 from gt.program import spec
-from gt.transport.messages import (
-    CHUNK,
-    Call,
-    CallDone,
-    CallFailed,
-    Cancel,
-    Chunk,
-    ChunkAck,
-    Define,
-    Failure,
-    Fetch,
-    FetchFailed,
-    GetStats,
-    Hello,
-    MeshSet,
-    SetMesh,
-    Share,
-    Stats,
-)
+from gt.transport import messages as msg
 from tests.client.mesh.scripting import Script, pins, serve
 from tests.sim.cluster import recorder_of
 
@@ -45,19 +27,19 @@ from tests.sim.cluster import recorder_of
 
 def test_a_mesh_is_asked_for_and_says_its_workers(script: Script, session: Session) -> None:
     m = gt.mesh(x=2, y=2)
-    assert script.of(SetMesh) == [SetMesh(1, "", (("x", 2), ("y", 2)))]
+    assert script.of(msg.SetMesh) == [msg.SetMesh(1, "", (("x", 2), ("y", 2)))]
     assert (m.axes, m.workers, repr(m)) == ({"x": 2, "y": 2}, (1, 2, 3, 4), "<mesh x=2 y=2: workers 1 2 3 4>")
     assert gt.mesh() is m
-    script.rules[SetMesh] = lambda m: [(MeshSet(m.request, (3, 4)), None)]
+    script.rules[msg.SetMesh] = lambda m: [(msg.MeshSet(m.request, (3, 4)), None)]
     stage = gt.mesh("stage1", x=2, workers=[2, 3])
-    assert script.of(SetMesh)[1] == SetMesh(2, "stage1", (("x", 2),), (2, 3))
+    assert script.of(msg.SetMesh)[1] == msg.SetMesh(2, "stage1", (("x", 2),), (2, 3))
     assert repr(stage) == "<mesh 'stage1' x=2: workers 3 4>"
 
 
 def test_programs_recorded_before_a_mesh_are_sent_before_it(script: Script, session: Session) -> None:
     x = gt.ones(3)
     gt.mesh(x=2)
-    assert [type(m) for m, _ in script.sent] == [Hello, Define, Call, SetMesh]
+    assert [type(m) for m, _ in script.sent] == [msg.Hello, msg.Define, msg.Call, msg.SetMesh]
     assert x.shape == (3,)
 
 
@@ -65,8 +47,8 @@ def test_a_mesh_is_not_changed_under_calls_that_name_its_axes(script: Script, se
     """The server plans a call when its turn comes: a mesh that it hears of before would be that of the call."""
     gt.mesh(x=2)
     done: list[bool] = []
-    answer = script.rules[SetMesh]
-    script.rules[SetMesh] = lambda m: [done.append(session.done == session.seq == 1), *answer(m)][1:]
+    answer = script.rules[msg.SetMesh]
+    script.rules[msg.SetMesh] = lambda m: [done.append(session.done == session.seq == 1), *answer(m)][1:]
     x = gt.shard(gt.ones(4), {0: "x"})
     gt.mesh(y=2)
     assert done == [True]
@@ -74,11 +56,11 @@ def test_a_mesh_is_not_changed_under_calls_that_name_its_axes(script: Script, se
 
 
 def test_a_refused_mesh_says_why_and_changes_nothing(script: Script, session: Session) -> None:
-    script.rules[SetMesh] = lambda m: [(MeshSet(m.request, (), "4 workers are asked for, 1 has joined"), None)]
-    script.rules[GetStats] = lambda m: [(Stats(m.request, {"workers": {"1": {}}}), None)]
+    script.rules[msg.SetMesh] = lambda m: [(msg.MeshSet(m.request, (), "4 workers are asked for, 1 has joined"), None)]
+    script.rules[msg.GetStats] = lambda m: [(msg.Stats(m.request, {"workers": {"1": {}}}), None)]
     with pytest.raises(ArgumentError, match="mesh: 4 workers are asked for, 1 has joined"):
         gt.mesh(x=4)
-    script.rules[SetMesh] = lambda m: [(MeshSet(m.request, (), "more than 16 meshes"), None)]
+    script.rules[msg.SetMesh] = lambda m: [(msg.MeshSet(m.request, (), "more than 16 meshes"), None)]
     with pytest.raises(ArgumentError, match=r"more than 16 meshes$"):  # more workers are no cure
         gt.mesh(x=1)
     assert session.meshes.by_name == {}
@@ -86,10 +68,10 @@ def test_a_refused_mesh_says_why_and_changes_nothing(script: Script, session: Se
 
 def test_a_private_server_without_enough_workers_is_not_waited_for(script: Script, session: Session) -> None:
     session.private = object()
-    script.rules[GetStats] = lambda m: [(Stats(m.request, {"workers": {"1": {}}}), None)]
+    script.rules[msg.GetStats] = lambda m: [(msg.Stats(m.request, {"workers": {"1": {}}}), None)]
     with pytest.raises(ArgumentError, match="mesh: needs 4 workers, but this server has 1"):
         gt.mesh(x=4)
-    assert not script.of(SetMesh)
+    assert not script.of(msg.SetMesh)
 
 
 @pytest.mark.parametrize(
@@ -123,12 +105,12 @@ def test_no_mesh_is_made_inside_of_a_traced_function(session: Session) -> None:
 def test_no_memory_is_shared_with_several_workers(script: Script, session: Session) -> None:
     session.transfers.may_share = True
     gt.from_numpy(np.zeros(1 << 20))
-    assert script.of(Share)
+    assert script.of(msg.Share)
     gt.mesh(x=2)
     script.sent.clear()
     gt.from_numpy(np.zeros(1 << 20))
-    assert not script.of(Share)
-    assert all(m.slot < 0 for m in script.of(Chunk))
+    assert not script.of(msg.Share)
+    assert all(m.slot < 0 for m in script.of(msg.Chunk))
 
 
 # --- layouts as users write them ----------------------------------------------------------------------
@@ -136,7 +118,7 @@ def test_no_memory_is_shared_with_several_workers(script: Script, session: Sessi
 
 def test_layouts_are_text_axes_or_another_layout(script: Script, session: Session) -> None:
     gt.mesh(x=2, y=2)
-    script.rules[SetMesh] = lambda m: [(MeshSet(m.request, (3, 4)), None)]
+    script.rules[msg.SetMesh] = lambda m: [(msg.MeshSet(m.request, (3, 4)), None)]
     stage = gt.mesh("stage1", x=2, workers=[2, 3])
     x = gt.ones(10, 4)
     other = layout.parse("[10@x]", session.meshes.find("stage1"))
@@ -227,7 +209,7 @@ def test_a_tensor_that_is_written_at_once_has_the_layout_it_was_given(script: Sc
     small = gt.tensor([[1.0, 2.0]], layout={1: "x"})
     small[:, 1] -= 1.0
     session.settle(recorder_of(session).pending)
-    made = [d.program.code[o - len(d.program.inputs)] for d in script.of(Define) for o in d.program.outputs]
+    made = [d.program.code[o - len(d.program.inputs)] for d in script.of(msg.Define) for o in d.program.outputs]
     assert [ins.attrs["layout"] for ins in made if ins.op == "shard"] == ["[4@x]", "[. 2@x]"]
 
 
@@ -238,7 +220,7 @@ def test_the_state_of_an_optimizer_has_the_layout_of_its_parameter(script: Scrip
     script.sent.clear()
     optimizer = gt.optim.Adam([w])
     session.settle(recorder_of(session).pending)
-    (define,) = script.of(Define)
+    (define,) = script.of(msg.Define)
     assert len(optimizer.state[w]) == 3
     assert define.program.inputs == (((4, 2), "float32"),), "it is made of the parameter, and so has its layout"
 
@@ -253,10 +235,10 @@ def test_an_upload_brings_its_wish_with_the_first_chunk(script: Script, session:
     gt.tensor(a, layout="[. 128@x]")
     gt.from_numpy(a, layout="")
     gt.from_numpy(a)
-    first = [m.layout for m in script.of(Chunk) if m.offset == 0]
+    first = [m.layout for m in script.of(msg.Chunk) if m.offset == 0]
     assert first == ["[1024@x]", "[. 128@x]", "[]", ""]
-    assert {m.layout for m in script.of(Chunk) if m.offset} == {""}
-    assert b"".join(data for m, data in script.sent if isinstance(m, Chunk) and m.key == 1 and data) == a.tobytes()
+    assert {m.layout for m in script.of(msg.Chunk) if m.offset} == {""}
+    assert b"".join(data for m, data in script.sent if isinstance(m, msg.Chunk) and m.key == 1 and data) == a.tobytes()
 
 
 def test_a_small_upload_is_sent_by_value_and_pinned(script: Script, session: Session) -> None:
@@ -298,8 +280,8 @@ def test_a_fetch_puts_the_parts_together(
     assert got.dtype == value.dtype
     np.testing.assert_array_equal(got, value)
     assert not session.transfers.fetches
-    acked = [(m.key, m.part) for m in script.of(ChunkAck)]
-    many = value.nbytes > 2 * CHUNK
+    acked = [(m.key, m.part) for m in script.of(msg.ChunkAck)]
+    many = value.nbytes > 2 * msg.CHUNK
     assert bool(acked) == many, "every chunk but the last of a part is acknowledged"
     assert {part for _, part in acked} == ({0, 1} if many else set())
 
@@ -308,28 +290,32 @@ def test_a_failed_part_fails_the_fetch(script: Script, session: Session) -> None
     gt.mesh(x=2)
     value = np.ones((4, 2))
     serve(script, "[4@x]", {"x": 2}, value, [0, 1])
-    answer = script.rules[Fetch]
+    answer = script.rules[msg.Fetch]
 
-    def half(m: Fetch) -> list[tuple[Any, bytes | None]]:
+    def half(m: msg.Fetch) -> list[tuple[Any, bytes | None]]:
         said = answer(m)[:2]
-        return [*said, (FetchFailed(0, m.request, Failure("WorkerError", "that part is gone")), None), *answer(m)[2:]]
+        return [
+            *said,
+            (msg.FetchFailed(0, m.request, msg.Failure("WorkerError", "that part is gone")), None),
+            *answer(m)[2:],
+        ]
 
-    script.rules[Fetch] = half
+    script.rules[msg.Fetch] = half
     x = gt.zeros(4, 2, dtype=gt.float64)
     with pytest.raises(WorkerError, match="that part is gone"):
         x.numpy()
-    script.rules[Fetch] = answer
+    script.rules[msg.Fetch] = answer
     np.testing.assert_array_equal(x.numpy(), value)  # what came late of the first does no harm
 
 
 def test_a_fetch_that_fails_with_its_call_is_one_error(script: Script, session: Session) -> None:
-    lost = Failure("LostError", "the worker is gone")
-    script.rules[Call] = lambda m: []
-    script.rules[Fetch] = lambda m: [
-        (FetchFailed(0, m.request, Failure("LostError", "so is its result")), None),
+    lost = msg.Failure("LostError", "the worker is gone")
+    script.rules[msg.Call] = lambda m: []
+    script.rules[msg.Fetch] = lambda m: [
+        (msg.FetchFailed(0, m.request, msg.Failure("LostError", "so is its result")), None),
         None,
-        (CallFailed(0, 1, 1, lost), None),
-        (CallDone(0, 1), None),
+        (msg.CallFailed(0, 1, 1, lost), None),
+        (msg.CallDone(0, 1), None),
     ]
     x = gt.ones(3)
     with pytest.raises(WorkerError, match="the worker is gone"):
@@ -340,11 +326,11 @@ def test_a_fetch_that_fails_with_its_call_is_one_error(script: Script, session: 
 def test_a_fetch_in_parts_that_is_given_up_is_cancelled(script: Script, session: Session) -> None:
     gt.mesh(x=2)
     serve(script, "[4@x]", {"x": 2}, np.ones((4, 2)), [0, 1])
-    answer = script.rules[Fetch]
-    script.rules[Fetch] = lambda m: answer(m)[:2]  # the second part never comes
+    answer = script.rules[msg.Fetch]
+    script.rules[msg.Fetch] = lambda m: answer(m)[:2]  # the second part never comes
     with pytest.raises(AssertionError, match="the client waits"):
         gt.zeros(4, 2, dtype=gt.float64).numpy()
-    assert script.of(Cancel) == [Cancel(0, script.of(Fetch)[0].request)]
+    assert script.of(msg.Cancel) == [msg.Cancel(0, script.of(msg.Fetch)[0].request)]
     assert not session.transfers.fetches
 
 
@@ -354,10 +340,10 @@ def test_the_layout_of_a_tensor(script: Script, session: Session, capsys: pytest
     x = gt.zeros(4, 2)
     assert repr(x.layout) == "[4@x]"
     assert x.layout is layout.parse("[4@x]", session.meshes.find(""))
-    assert all(m.layout for m in script.of(Fetch))
+    assert all(m.layout for m in script.of(msg.Fetch))
     gt.visualize_layout(x)
     assert "worker 1" in capsys.readouterr().out
-    script.rules[Fetch] = lambda m: [(FetchFailed(0, m.request, Failure("LostError", "it is gone")), None)]
+    script.rules[msg.Fetch] = lambda m: [(msg.FetchFailed(0, m.request, msg.Failure("LostError", "it is gone")), None)]
     with pytest.raises(WorkerError, match="it is gone"):
         _ = x.layout
 

@@ -18,7 +18,7 @@ from gt.client.views import aliases as views
 from tests.beside_torch import Story, agree, each, stories
 from tests.client.views import aliasing_history, aliasing_layers, aliasing_tensors
 from tests.client.views.aliasing import base, linear
-from tests.sim.cluster import Cluster, using
+from tests.sessions import session_on
 
 TENSORS, LAYERS, HISTORY = (stories(m) for m in (aliasing_tensors, aliasing_layers, aliasing_history))
 STORIES = [*TENSORS, *LAYERS, *HISTORY]
@@ -49,9 +49,8 @@ def test_aliasing_does_not_depend_on_where_programs_end(
 @each(STORIES[::3])
 def test_aliasing_on_the_torch_engine(story: Story) -> None:
     """There a worker writes into memory that it was given."""
-    with using(Cluster(engine="torch").client()) as session:
+    with session_on("torch"):
         check(story)
-    session.close()
 
 
 def test_there_are_enough_stories() -> None:

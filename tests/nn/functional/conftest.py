@@ -2,17 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from tests.sessions import session_fixture
 
-import pytest
-
-from gt.client.session.session import Session
-from tests.sim.cluster import Cluster, using
-
-
-@pytest.fixture
-def session() -> Iterator[Session]:
-    """The session that the test's tensors belong to, on the numpy engine."""
-    with using(Cluster().client()) as session:
-        yield session
-    session.close()
+session = session_fixture("numpy")

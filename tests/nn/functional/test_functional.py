@@ -16,8 +16,8 @@ import torch
 import gt
 from gt.client.session.session import Session
 from gt.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError
-from tests.beside_torch import agree, compare
-from tests.sim.cluster import Cluster, using
+from tests.beside_torch import as_in_torch, compare
+from tests.sessions import session_fixture
 
 rng = np.random.default_rng(4)
 
@@ -26,12 +26,7 @@ def draw(*shape: int) -> np.ndarray:
     return rng.normal(size=shape)
 
 
-@pytest.fixture(params=["numpy", "torch"])
-def engine(request: pytest.FixtureRequest) -> Any:
-    """A session on that engine."""
-    with using(Cluster(engine=request.param).client()) as session:
-        yield request.param
-    session.close()
+engine = session_fixture("numpy", "torch")
 
 
 # --- norms -------------------------------------------------------------------------------------------------
@@ -58,24 +53,23 @@ def test_norms(name: str, engine: str) -> None:
     compare(f, *arrays, second=name != "layer_norm, bias alone", atol=1e-9)  # torch breaks on that one
 
 
+STATISTICS = draw(4, 3, 2), draw(3), np.abs(draw(3)) + 1
+
+
 @pytest.mark.parametrize("f", ["batch_norm", "instance_norm"])
 @pytest.mark.parametrize("momentum", [0.1, 1.0, "tensor"])
-def test_running_statistics_move(f: str, momentum: Any, engine: str) -> None:
-    x, mean, var, w = draw(4, 3, 2), draw(3), np.abs(draw(3)) + 1, draw(3)
-
-    def moved(lib: Any) -> Any:
-        given, rm, rv = (lib.tensor(a) for a in (x, mean, var))
-        weight, alias = lib.tensor(w, requires_grad=True), rm.view(3)
-        m = 0.25 if momentum == "tensor" else momentum
-        if lib is gt and momentum == "tensor":
-            m = gt.tensor(0.25, dtype=gt.float64)
-        for _ in range(2):
-            y = getattr(lib.nn.functional, f)(given, rm, rv, weight, None, True, m)
-        still = getattr(lib.nn.functional, f)(given, rm, rv, weight, None, False)
-        still.sum().backward()
-        return y, rm, rv, alias, still, weight.grad
-
-    agree(moved, atol=1e-9)
+@as_in_torch(draw(3), atol=1e-9)
+def test_running_statistics_move(lib: Any, weight: Any, f: str, momentum: Any, engine: str) -> Any:
+    given, rm, rv = (lib.tensor(a) for a in STATISTICS)
+    alias = rm.view(3)
+    m = 0.25 if momentum == "tensor" else momentum
+    if lib is gt and momentum == "tensor":
+        m = gt.tensor(0.25, dtype=gt.float64)
+    for _ in range(2):
+        y = getattr(lib.nn.functional, f)(given, rm, rv, weight, None, True, m)
+    still = getattr(lib.nn.functional, f)(given, rm, rv, weight, None, False)
+    still.sum().backward()
+    return y, rm, rv, alias, still
 
 
 def test_narrow_types_are_computed_in_float32(engine: str) -> None:

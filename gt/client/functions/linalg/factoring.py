@@ -14,23 +14,14 @@ from gt.client.functions.complexes import adjoint, conj
 from gt.client.functions.creation import empty, eye, zeros
 from gt.client.functions.linalg.matrices import matmul, nothing_of
 from gt.client.functions.linalg.solving import epsilon, is_vector, pinv, solve_triangular, tolerances
-from gt.client.programs.tree import Kind, Kinds
+from gt.client.programs import kinds
 from gt.client.record.recorder import apply, unary
 from gt.client.tensor import Tensor
 from gt.errors import ShapeError
-from gt.ops import TABLE
 from gt.ops.record import FLOAT32_ON_CPU, Autocast
 
 __all__ = ["lu", "lu_solve", "lu_unpack", "orgqr", "qr", "svd"]
 METHODS = ["lu", "lu_solve", "orgqr", "qr", "svd"]
-
-_QR = Kinds(TABLE["linalg_qr"], "mode")
-_EIGH = Kinds(TABLE["linalg_eigh"], "upper")
-_EIG = Kind(TABLE["linalg_eig"], {})
-_SVD = Kinds(TABLE["linalg_svd"], "full_matrices")
-_LU = Kinds(TABLE["linalg_lu_factor_ex"], "pivot")
-_CHECK = Kinds(TABLE["linalg_check"], "what")
-_PERMUTATION = Kinds(TABLE["lu_permutation"], "m", "dtype")
 
 
 class QR(NamedTuple):
@@ -103,8 +94,8 @@ def linalg_qr(A: Any, mode: str = "reduced") -> QR:
     """The QR decomposition: A = Q @ R with orthonormal columns Q and upper triangular R; mode 'r' computes R only."""
     one_of("linalg.qr", "mode", mode, "reduced", "complete", "r")
     if mode == "r":
-        return QR(empty(0, dtype=A.dtype), apply(_QR["reduced"], (A,))[1])
-    q, r = apply(_QR[mode], (A,))
+        return QR(empty(0, dtype=A.dtype), apply(kinds.linalg_qr["reduced"], (A,))[1])
+    q, r = apply(kinds.linalg_qr[mode], (A,))
     return QR(q, r)
 
 
@@ -144,7 +135,7 @@ def orgqr(input: Any, tau: Any) -> Tensor:
 def eigh(A: Any, UPLO: str = "L") -> Eigen:
     """The eigenvalues, in ascending order, and eigenvectors of symmetric or Hermitian matrices."""
     one_of("linalg.eigh", "UPLO", UPLO, "L", "U", "l", "u")
-    values, vectors = apply(_EIGH[UPLO in "Uu"], (A,))
+    values, vectors = apply(kinds.linalg_eigh[UPLO in "Uu"], (A,))
     return Eigen(values, vectors)
 
 
@@ -157,7 +148,7 @@ def eigvalsh(A: Any, UPLO: str = "L") -> Tensor:
 @autocasts(Autocast(cpu="float32", cuda="off"))
 def eig(A: Any) -> Eigen:
     """The complex eigenvalues and eigenvectors of square matrices."""
-    values, vectors = apply(_EIG, (A,))
+    values, vectors = apply(kinds.linalg_eig, (A,))
     return Eigen(values, vectors)
 
 
@@ -173,7 +164,7 @@ def eigvals(A: Any) -> Tensor:
 @autocasts(Autocast(cpu="float32", cuda="off"))
 def linalg_svd(A: Any, full_matrices: bool = True, *, driver: str | None = None) -> SVD:
     """The singular value decomposition: A = U @ diag(S) @ Vh, with S in descending order."""
-    u, s, vh = apply(_SVD[bool(full_matrices)], (A,))
+    u, s, vh = apply(kinds.linalg_svd[bool(full_matrices)], (A,))
     return SVD(u, s, vh)
 
 
@@ -236,9 +227,9 @@ def lstsq(A: Any, B: Any, rcond: float | None = None, *, driver: str | None = No
 
 def lu_factor_ex(A: Any, *, pivot: bool = True, check_errors: bool = False) -> LUFactorInfo:
     """The LU factors in one matrix, the pivots, and info, which is 0 where A is not singular."""
-    made, pivots, info = apply(_LU[bool(pivot)], (A,))
+    made, pivots, info = apply(kinds.linalg_lu_factor_ex[bool(pivot)], (A,))
     if check_errors:
-        made = apply(_CHECK["linalg.lu_factor_ex: the matrix is singular"], (made, info))
+        made = apply(kinds.linalg_check["linalg.lu_factor_ex: the matrix is singular"], (made, info))
     return LUFactorInfo(made, pivots, info)
 
 
@@ -262,7 +253,7 @@ def linalg_lu(A: Any, *, pivot: bool = True) -> Factors:
 
 
 def _permutation(pivots: Any, m: int, dtype: Any) -> Tensor:
-    return unary(_PERMUTATION[m, dtype.name], ew.sub(pivots, 1))
+    return unary(kinds.lu_permutation[m, dtype.name], ew.sub(pivots, 1))
 
 
 def lu_unpack(LU_data: Any, LU_pivots: Any, unpack_data: bool = True, unpack_pivots: bool = True) -> Factors:

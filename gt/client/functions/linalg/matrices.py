@@ -15,11 +15,10 @@ from gt.client.functions import reductions as red
 from gt.client.functions import shapes
 from gt.client.functions.complexes import conj
 from gt.client.functions.creation import full
-from gt.client.programs.tree import Kind
+from gt.client.programs import kinds
 from gt.client.record.recorder import binary
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, DTypeError, ShapeError
-from gt.ops import TABLE
 from gt.ops.record import LOWER, Autocast
 
 __all__ = [
@@ -29,19 +28,17 @@ __all__ = [
 METHODS = [*{*__all__} - {"chain_matmul", "tensordot"}]
 INPLACE = ["addbmm", "addmm", "addmv", "addr", "baddbmm"]
 
-_MATMUL = Kind(TABLE["matmul"], {})
-
 
 def matmul(input: Any, other: Any) -> Tensor:
     """The matrix product; vectors and batches are handled as in torch."""
-    return binary(_MATMUL, input, other)
+    return binary(kinds.matmul, input, other)
 
 
 def _product(op: str, a: Any, b: Any, left: int, right: int, what: str) -> Tensor:
     """The product of tensors with exactly these numbers of dimensions; batches do not broadcast."""
     if a.ndim != left or b.ndim != right or (left == 3 and a.shape[0] != b.shape[0]):
         raise ShapeError(f"{op}: expected {what}, got shapes {a.shape} and {b.shape}")
-    return binary(_MATMUL, a, b)
+    return binary(kinds.matmul, a, b)
 
 
 def mm(input: Any, mat2: Any) -> Tensor:

@@ -13,17 +13,14 @@ from gt.client.functions import reductions as red
 from gt.client.functions import shapes
 from gt.client.functions.linalg.factoring import svdvals
 from gt.client.functions.linalg.solving import inv_ex
-from gt.client.programs.tree import Kinds
+from gt.client.programs import kinds
 from gt.client.record.recorder import unary
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, DimError, DTypeError
-from gt.ops import TABLE
 from gt.ops.record import FLOAT32_ON_CPU, FLOAT32_ON_CUDA
 
 __all__ = ["dist", "norm"]
 METHODS = [*__all__]
-
-_NORM = Kinds(TABLE["vector_norm"], "ord", "dims", "keepdim")
 
 
 @autocasts(FLOAT32_ON_CUDA)
@@ -40,7 +37,7 @@ def norm(input: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False, dty
     if isinstance(p, str):
         raise ArgumentError(f"norm: p must be a number, 'fro' or 'nuc', got {p!r}")
     p = p if isinstance(p, (int, float)) and not math.isinf(p) else float(p)
-    return unary(_NORM[p, some_dims("norm", dim, input.ndim), bool(keepdim)], input)
+    return unary(kinds.vector_norm[p, some_dims("norm", dim, input.ndim), bool(keepdim)], input)
 
 
 @autocasts(FLOAT32_ON_CUDA)
@@ -63,7 +60,7 @@ def _typed(op: str, x: Any, dtype: Any) -> Any:
 def vector_norm(x: Any, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The vector norm of order ord over dims; over all dimensions if dim is None."""
     x = _typed("linalg.vector_norm", x, dtype)
-    return unary(_NORM[float(ord), some_dims("linalg.vector_norm", dim, x.ndim), bool(keepdim)], x)
+    return unary(kinds.vector_norm[float(ord), some_dims("linalg.vector_norm", dim, x.ndim), bool(keepdim)], x)
 
 
 @autocasts(FLOAT32_ON_CUDA)

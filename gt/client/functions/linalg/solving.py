@@ -19,11 +19,10 @@ from gt.client.functions import shapes
 from gt.client.functions.complexes import conj
 from gt.client.functions.creation import arange, eye
 from gt.client.functions.linalg.matrices import matmul, multiply_chain, nothing_of
-from gt.client.programs.tree import Kind, Kinds
+from gt.client.programs import kinds
 from gt.client.record.recorder import apply, unary
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, ShapeError
-from gt.ops import TABLE
 from gt.ops.record import FLOAT32_ON_CPU, LOWER, Autocast
 
 __all__ = [
@@ -31,15 +30,6 @@ __all__ = [
     "pinverse", "slogdet", "triangular_solve", "vander",
 ]  # fmt: skip
 METHODS = [*{*__all__} - {"vander"}]
-
-_INV, _SOLVE, _DET, _SLOGDET, _EXP = (
-    Kind(TABLE[f"linalg_{n}"], {}) for n in ("inv_ex", "solve_ex", "det", "slogdet", "matrix_exp")
-)
-_CHECK = Kinds(TABLE["linalg_check"], "what")
-_CHOLESKY = Kinds(TABLE["linalg_cholesky_ex"], "upper")
-_CHOLESKY_SOLVE = Kinds(TABLE["cholesky_solve"], "upper")
-_TRIANGULAR = Kinds(TABLE["linalg_solve_triangular"], "upper", "left", "unitriangular")
-_PINV = Kinds(TABLE["linalg_pinv"], "hermitian")
 
 
 class Inverse(NamedTuple):
@@ -78,7 +68,7 @@ class TriangularSolution(NamedTuple):
 
 
 def _checked(x: Tensor, info: Tensor, what: str) -> Tensor:
-    return apply(_CHECK[what], (x, info))
+    return apply(kinds.linalg_check[what], (x, info))
 
 
 # --- inverses and linear equations ---------------------------------------------------------------------
@@ -89,14 +79,14 @@ _SINGULAR = "the matrix is singular, and has no inverse"
 @autocasts(FLOAT32_ON_CPU)
 def inv_ex(A: Any, *, check_errors: bool = False) -> Inverse:
     """The inverse of matrices, and info, which is 0 where the inverse exists."""
-    y, info = apply(_INV, (A,))
+    y, info = apply(kinds.linalg_inv_ex, (A,))
     return Inverse(_checked(y, info, f"linalg.inv_ex: {_SINGULAR}") if check_errors else y, info)
 
 
 @autocasts(FLOAT32_ON_CPU)
 def inv(A: Any) -> Tensor:
     """The inverse of matrices."""
-    y, info = apply(_INV, (A,))
+    y, info = apply(kinds.linalg_inv_ex, (A,))
     return _checked(y, info, f"linalg.inv: {_SINGULAR}")
 
 
@@ -129,15 +119,15 @@ def _solve(op: str, A: Any, B: Any, left: bool) -> tuple[Tensor, Tensor]:
     if vector and not left:
         raise ShapeError(f"{op}: left=False needs a matrix B, got shape {B.shape} (A has shape {A.shape})")
     if not left:
-        x, info = apply(_SOLVE, (shapes.transpose(A, -2, -1), shapes.transpose(B, -2, -1)))
+        x, info = apply(kinds.linalg_solve_ex, (shapes.transpose(A, -2, -1), shapes.transpose(B, -2, -1)))
         return shapes.transpose(x, -2, -1), info
-    x, info = apply(_SOLVE, (A, shapes.unsqueeze(B, -1) if vector else B))
+    x, info = apply(kinds.linalg_solve_ex, (A, shapes.unsqueeze(B, -1) if vector else B))
     return shapes.squeeze(x, -1) if vector else x, info
 
 
 def solve_triangular(A: Any, B: Any, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Tensor:
     """Solve A @ X = B (X @ A = B if not left) with a triangular matrix A."""
-    return apply(_TRIANGULAR[bool(upper), bool(left), bool(unitriangular)], (A, B))
+    return apply(kinds.linalg_solve_triangular[bool(upper), bool(left), bool(unitriangular)], (A, B))
 
 
 @autocasts(Autocast(cpu="float32", cuda="off"))
@@ -182,14 +172,14 @@ _INDEFINITE = "the matrix is not positive definite"
 @autocasts(FLOAT32_ON_CPU)
 def cholesky_ex(A: Any, *, upper: bool = False, check_errors: bool = False) -> Cholesky:
     """The Cholesky factor L with A = L @ L.mH, and info, which is 0 where it exists."""
-    y, info = apply(_CHOLESKY[bool(upper)], (A,))
+    y, info = apply(kinds.linalg_cholesky_ex[bool(upper)], (A,))
     return Cholesky(_checked(y, info, f"linalg.cholesky_ex: {_INDEFINITE}") if check_errors else y, info)
 
 
 @autocasts(FLOAT32_ON_CPU)
 def cholesky(input: Any, upper: bool = False) -> Tensor:
     """The Cholesky factor L with input = L @ L.mH, or its conjugate transpose if upper."""
-    y, info = apply(_CHOLESKY[bool(upper)], (input,))
+    y, info = apply(kinds.linalg_cholesky_ex[bool(upper)], (input,))
     return _checked(y, info, f"linalg.cholesky: {_INDEFINITE}")
 
 
@@ -203,7 +193,7 @@ def linalg_cholesky(A: Any, *, upper: bool = False) -> Tensor:
 def cholesky_solve(B: Any, L: Any, upper: bool = False) -> Tensor:
     """Solve A @ X = B, given the Cholesky factor of A."""
     batches("cholesky_solve", B, L)
-    return apply(_CHOLESKY_SOLVE[bool(upper)], (B, L))
+    return apply(kinds.cholesky_solve[bool(upper)], (B, L))
 
 
 @autocasts(FLOAT32_ON_CPU)
@@ -218,12 +208,12 @@ def cholesky_inverse(L: Any, upper: bool = False) -> Tensor:
 
 def det(A: Any) -> Tensor:
     """The determinant of square matrices."""
-    return unary(_DET, A)
+    return unary(kinds.linalg_det, A)
 
 
 def slogdet(A: Any) -> SignLog:
     """The sign of the determinant and the logarithm of its absolute value."""
-    sign, log = apply(_SLOGDET, (A,))
+    sign, log = apply(kinds.linalg_slogdet, (A,))
     return SignLog(sign, log)
 
 
@@ -254,7 +244,7 @@ def matrix_power(A: Any, n: int) -> Tensor:
 
 def matrix_exp(A: Any) -> Tensor:
     """The matrix exponential of square matrices."""
-    return unary(_EXP, A)
+    return unary(kinds.linalg_matrix_exp, A)
 
 
 @autocasts(Autocast(cuda="lower"))
@@ -323,7 +313,7 @@ def pinv(A: Any, rcond: Any = None, hermitian: bool = False, *, atol: Any = None
     batches("linalg.pinv", A)
     low, relative = tolerances(A, atol, rcond if rtol is None else rtol)
     numbers = [float(t) if isinstance(t, (int, float)) else t for t in (low, relative)]
-    return apply(_PINV[bool(hermitian)], (A, *numbers))
+    return apply(kinds.linalg_pinv[bool(hermitian)], (A, *numbers))
 
 
 @autocasts(Autocast(cpu="float32", cuda="off"))

@@ -14,7 +14,7 @@ from gt.errors import ArgumentError, AutogradError, DTypeError, LinAlgError, Sha
 from tests.beside_torch import compare
 from tests.client.functions.linalg.drawing import draws
 from tests.client.mistakes import Mistakes, refused
-from tests.sim.cluster import Cluster, using
+from tests.sessions import session_on
 
 pytestmark = [
     pytest.mark.usefixtures("session"),
@@ -170,13 +170,12 @@ FAILURES: dict[str, tuple[Callable[[], Any], str]] = {
 @pytest.mark.parametrize("name", FAILURES)
 def test_failures(name: str, engine: str) -> None:
     f, text = FAILURES[name]
-    with using(Cluster(engine=engine).client()) as session:
+    with session_on(engine):
         good = gt.ones(2) * 2
         good.numpy()
         with pytest.raises(LinAlgError, match=text):
             f().numpy()
         np.testing.assert_array_equal(good.numpy(), [2, 2])  # only that call failed
-    session.close()
 
 
 def test_info_says_which_failed() -> None:
