@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-#: What a reader of the core may skip: the function library, the ops, modules and optimizers, the solver, torch's models.
+#: What a reader of the core may skip: the function library, the ops, modules, optimizers, the solver, torch's models.
 LIBRARY = ("gt/adoption/", "gt/client/functions/", "gt/ops/families/", "gt/nn/", "gt/optim/", "gt/solver/")
 
 
