@@ -11,6 +11,7 @@ tensor([[2., 2., 2.],
 from importlib import import_module as _import_module
 
 from gt import amp, autograd, backends, cuda, debug, fft, func, linalg, nn, optim, random, signal, special, utils
+from gt.adoption import adopt as adopt
 from gt.client import methods as _methods
 from gt.client.compat import arguments as _arguments, einops as _einops, fallback as _fallback
 from gt.client.compat import outs as _outs, switches as _switches
