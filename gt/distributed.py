@@ -21,7 +21,11 @@ _started = [False]  #: One entry: whether init_process_group() was called.
 class ReduceOp:
     """How all_reduce reduces; of one rank, all are the same."""
 
-    SUM, AVG, PRODUCT, MIN, MAX = "sum", "avg", "product", "min", "max"
+    SUM = "sum"
+    AVG = "avg"
+    PRODUCT = "product"
+    MIN = "min"
+    MAX = "max"
 
 
 def is_available() -> bool:

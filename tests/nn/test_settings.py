@@ -13,6 +13,7 @@ import torch
 
 import gt
 from gt import amp, nn, optim
+from gt.nn import plain
 from gt.nn.settings import Functional
 
 
@@ -24,7 +25,9 @@ def arguments(kind: Any) -> list[tuple[str, Any, Any]]:
 
 def constructors(ours: Any, theirs: Any) -> list[Any]:
     """The classes and functions of a module whose counterpart in torch states its arguments."""
-    found = {n: c for n in ours.__all__ if inspect.isclass(c := getattr(ours, n)) or inspect.isfunction(c)}
+    own = plain.__all__ if ours is nn else ()  # functions that torch.nn does not have
+    names = [n for n in ours.__all__ if n not in own]
+    found = {n: c for n in names if inspect.isclass(c := getattr(ours, n)) or inspect.isfunction(c)}
 
     def stated(name: str) -> bool:
         return all(p.kind is not p.VAR_POSITIONAL for p in inspect.signature(getattr(theirs, name)).parameters.values())

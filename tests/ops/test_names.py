@@ -21,7 +21,7 @@ from gt.ops.families.torch_names import NAMES
 ROOT = Path(gt.__file__).parent
 FILES = [p for p in sorted(ROOT.rglob("*.py")) if p.relative_to(ROOT).parts[0] != "ops"]
 #: Where the names of public functions are.
-PUBLIC = (gt, Tensor, gt.nn.functional, gt.linalg, gt.special)
+PUBLIC = (gt, Tensor, gt.nn, gt.nn.functional, gt.linalg, gt.special)
 
 #: Files that look at torch's own graphs, whose nodes have these kinds and call aten's functions.
 OF_TORCH_GRAPHS = ("inductor.py", "recompute.py")

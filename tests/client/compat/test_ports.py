@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -51,7 +52,7 @@ def test_batches_of_torchs_loader_are_taken(session: Session) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["jit", "distributed", "distributions", "vmap", "multiprocessing", "sparse_coo_tensor"]
+    "name", ["as_strided", "export", "hub", "onnx", "vmap", "multiprocessing", "sparse_coo_tensor"]
 )
 def test_missing_parts_of_torch_say_what_to_use(name: str) -> None:
     with pytest.raises(AttributeError, match=f"no attribute '{name}'; "):
@@ -79,9 +80,16 @@ def test_modules_are_imported_as_torchs() -> None:
     assert cudnn is gt.backends.cudnn
 
 
-def test_data_loading_is_as_in_torch() -> None:
-    with pytest.raises(ImportError, match=r"use torch\.utils\.data\.DataLoader"):
-        from gt.utils.data import DataLoader  # noqa: F401
+def test_data_loading_is_as_in_torch(session: Session) -> None:
+    rows, labels = np.arange(12, dtype=np.float32).reshape(6, 2), np.arange(6)
+    loader = gt.utils.data.DataLoader(
+        gt.utils.data.TensorDataset(torch.from_numpy(rows), torch.from_numpy(labels)), batch_size=4
+    )
+    batches = [(x, y) for x, y in loader]
+    assert all(isinstance(x, gt.Tensor) and isinstance(y, gt.Tensor) for x, y in batches)
+    assert [tuple(x.shape) for x, _ in batches] == [(4, 2), (2, 2)]
+    np.testing.assert_array_equal(np.concatenate([x.numpy() for x, _ in batches]), rows)
+    np.testing.assert_array_equal(np.concatenate([y.numpy() for _, y in batches]), labels)
 
 
 def test_cuda_answers_for_the_worker(session: Session) -> None:

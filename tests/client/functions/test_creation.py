@@ -146,7 +146,6 @@ ERRORS: Mistakes = {
     "text": (lambda: gt.tensor("ab"), DTypeError, "tensor: expected numbers or nested lists of numbers, got 'ab'"),
     "none": (lambda: gt.tensor(None), DTypeError, "tensor: expected numbers or nested lists of numbers, got None"),
     "too large": (lambda: gt.tensor([300], dtype=gt.uint8), ArgumentError, "tensor: the data contains a number that"),
-    "out": (lambda: gt.zeros(2, out=gt.ones(2)), ArgumentError, "zeros: unexpected argument out"),
     "unknown": (lambda: gt.zeros(2, dtpye=gt.int64), ArgumentError, "zeros: unexpected argument dtpye"),
     "negative": (lambda: gt.ones(-1), ArgumentError, r"ones: sizes must be >= 0, got \(-1,\)"),
     "step": (lambda: gt.arange(0, 3, 0), ArgumentError, "arange: step must not be 0"),
