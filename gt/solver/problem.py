@@ -11,7 +11,8 @@ Law 3: the price of an assignment is the sum of its options and conversions. Not
        and small reductions travel together.
 
 Followers: an instruction with one tensor operand runs in the way that its operand's layout asks for, so it belongs to
-the node that makes the operand. Only what is partial is reduced in between. A value that is made of numbers alone is
+the node that makes the operand. In between, what is partial is reduced, and what is whole is sliced. In a problem with
+few options only those instructions follow that lose nothing by it (`_loses_nothing`); in a larger one all do. A value that is made of numbers alone is
 made wherever it is read, in the layout that is wanted there; it needs no choice.
 
 Phases: with two of them, copies that take more memory than the value itself are dropped between the forward and the
@@ -44,6 +45,8 @@ from gt.solver.regions import Classes
 
 #: A node with more options than this takes no further followers.
 MOST_JOINT = 1500
+#: A problem whose instructions have more options than this is large: see "Followers" above.
+FEW_OPTIONS = 4000
 
 
 @dataclass(slots=True)
@@ -201,13 +204,15 @@ class Problem:
             self.nodes.append(Node([], c, len(mine)))
             joints.append([_Joint(Cost(), (), {c: one}, ()) for one in options])
         read_by = self._readers()
-        for c, mine in members.items():
-            if self._is_deferred[c]:
-                continue
+        options_of_class = {c: self.options_at(c) for c in members if not self._is_deferred[c]}
+        is_large = sum(map(len, options_of_class.values())) > FEW_OPTIONS
+        for c, options_here in options_of_class.items():
+            mine = members[c]
             leader = self._leader(c, read_by, node_of) if merge else None
-            options_here = self.options_at(c)
-            if leader is not None:
-                joined = _follow(joints[leader], self, c, options_here)
+            if leader is not None and (
+                is_large or (self._is_only_reader(c, read_by) and _loses_nothing(self.use(c), options_here))
+            ):
+                joined = _follow(joints[leader], self, c, options_here, is_large)
                 if joined is not None:
                     joints[leader] = joined
                     self.nodes[leader].instructions.append(c)
@@ -302,6 +307,16 @@ class Problem:
         if len(self._instances(key)) != len(instances) or key[0] not in node_of:
             return None
         return node_of[key[0]]
+
+    def _is_only_reader(self, c: int, read_by: Mapping[tuple[int, int], set[int]]) -> bool:
+        """Whether nothing else needs the operand of a follower, or says in which layout it is."""
+        key = next(self.key_of(a) for a in self.program.code[c].args if a >= 0)
+        instances = set(self._instances(key))
+        replaced = {j for _, j in self.program.updates}
+        return (
+            read_by[key] == {c} and not instances & set(self.program.outputs)
+            and not (key[0] < 0 and (instances & replaced or instances & set(self.pins)))
+        )  # fmt: skip
 
     # -- edges ---------------------------------------------------------------------------------
 
@@ -500,7 +515,16 @@ class _Joint:
     extra_nbytes: float = 0.0
 
 
-def _follow(joints: list[_Joint], problem: Problem, c: int, options: Sequence[Option]) -> list[_Joint] | None:
+def _loses_nothing(use: Use, options: Sequence[Option]) -> bool:
+    """Whether an instruction that is the only reader of its operand may as well follow: it exchanges nothing itself, and
+    makes no more bytes than it reads, so a conversion is not dearer after it than before it."""
+    read = sum(s.nbytes for s in use.specs if not s.weak)
+    return use.results[0].nbytes <= read and not any(option.cost.exchange_us for option in options)
+
+
+def _follow(
+    joints: list[_Joint], problem: Problem, c: int, options: Sequence[Option], is_large: bool
+) -> list[_Joint] | None:
     """The options of a node with one more follower; None if that would be too many, or if there is a layout of the
     operand that the follower cannot take."""
     use = problem.use(c)
@@ -512,22 +536,34 @@ def _follow(joints: list[_Joint], problem: Problem, c: int, options: Sequence[Op
         want = option.wants[position]
         assert want is not None
         by_want.setdefault(want, []).append(option)
-    made: list[_Joint] = []
+    best: dict[tuple[object, ...], _Joint] = {}
     for joint in joints:
         here = joint.gives[operand]
         reachable = [here] if here in by_want else []
         if here.partial:
             reachable += [one for one in _reduced(here, s) if one in by_want]
+        elif not is_large:
+            reachable += [one for one in by_want if _is_slice(here, one, s)]
         if not reachable:
             return None
         for there in reachable:
             moved = conversion(here, there, s, problem.hardware) if there is not here else Cost()
             for option in by_want[there]:
-                made.append(_Joint(
+                made = _Joint(
                     joint.cost.plus(option.cost).plus(moved), joint.wants,
                     {**joint.gives, result: option.gives[0]}, (*joint.chosen, option.chosen), joint.extra_nbytes,
-                ))  # fmt: skip
-    return made if len(made) <= MOST_JOINT else None
+                )  # fmt: skip
+                key = (made.wants, *made.gives.values())
+                if key not in best or made.cost.time_us < best[key].cost.time_us:
+                    best[key] = made
+    return list(best.values()) if len(best) <= MOST_JOINT else None
+
+
+def _is_slice(here: Layout, there: Layout, s: Spec) -> bool:
+    """Whether every worker has what it needs of a value, and more."""
+    if there.partial or not here.axes() < there.axes():
+        return False
+    return all(step.kind == "slice" for step in cheapest((here,), there, s).steps)
 
 
 def _reduced(one: Layout, s: Spec) -> list[Layout]:

@@ -61,6 +61,8 @@ def search(
     rows: Sequence[MemoryRow] = (),
 ) -> Found:  # fmt: skip
     """The best assignment, from a good one if there is one."""
+    if not problem.nodes:
+        return Found([], 0.0, 0.0, "nothing to choose")
     began = time.monotonic()
     model = _Model(problem, rows)
     upper = problem.price(start) if start is not None and all(row.holds(start) for row in rows) else np.inf

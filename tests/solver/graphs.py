@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from gt.layout import Mesh, mesh
+from gt.layout import Layout, Mesh, mesh
 from gt.ops import check
 from gt.ops.check import Checked
 from gt.program import Instruction, Program
 from gt.solver.hardware import Hardware, Link
 from gt.solver.options import splits_of
+from gt.solver.problem import Problem
+from gt.solver.regions import alone
 
 #: The meshes, and how many instructions a graph has on each at most, so that all assignments can be looked at.
 MESHES: list[tuple[Mesh, int]] = [(mesh(x=2), 5), (mesh(x=3), 5), (mesh(x=4), 5), (mesh(x=2, y=2), 4)]
@@ -40,9 +42,10 @@ class Graph:
     scalars: tuple[float, ...]
     mesh: Mesh
     hardware: Hardware
+    pins: Mapping[int, Layout]  #: layouts that some inputs must have
 
     def __repr__(self) -> str:
-        return f"graph {self.seed} on {self.mesh!r}\n{self.checked.program.text()}"
+        return f"graph {self.seed} on {self.mesh!r}, pins {self.pins}\n{self.checked.program.text()}"
 
     def arrays(self) -> list[np.ndarray]:
         """Its inputs, by its seed."""
@@ -53,13 +56,21 @@ class Graph:
         """The same on other hardware."""
         return replace(self, hardware=replace(self.hardware, **changes))
 
+    def problem(self, merge_followers: bool = True) -> Problem:
+        """The problem that it poses."""
+        return Problem(
+            self.checked, self.mesh, self.hardware, alone(self.checked), self.pins, merge_followers=merge_followers
+        )
+
 
 def graph(seed: int, overlap: bool = True) -> Graph:
-    """The graph of a seed: on one mesh after the other."""
+    """The graph of a seed: on one mesh after the other. Half of them have pins, and half of them a value that many
+    instructions read."""
     m, most = MESHES[seed % len(MESHES)]
     rng = random.Random(seed)
     length = most - rng.choice((0, 0, 0, 1, 2))
-    return _Writer(rng).graph(seed, length, m, machine(rng, overlap))
+    made = _Writer(rng).graph(seed, length, m, machine(rng, overlap))
+    return replace(made, pins=pins_for(made, rng, rng.choice((0, 0, 1, 2))))
 
 
 def machine(rng: random.Random, overlap: bool = True) -> Hardware:
@@ -78,7 +89,7 @@ def machine(rng: random.Random, overlap: bool = True) -> Hardware:
     )
 
 
-def pins_for(found: Graph, rng: random.Random, count: int) -> dict[int, Any]:
+def pins_for(found: Graph, rng: random.Random, count: int) -> dict[int, Layout]:
     """Layouts for some of the inputs."""
     specs = found.checked.specs[: len(found.checked.program.inputs)]
     chosen = rng.sample(range(len(specs)), min(count, len(specs)))
@@ -95,10 +106,14 @@ class _Writer:
         self.shapes: dict[tuple[str, int], Shape] = {}
         self.code: list[tuple[str, list[Any], dict[str, Any]]] = []  #: arguments: names, or numbers
         self.read: set[tuple[str, int]] = set()
+        self.hub: tuple[str, int] | None = None  #: what many read
 
     def graph(self, seed: int, length: int, m: Mesh, hardware: Hardware) -> Graph:
         self.new_input(tuple(self.rng.choice(SIZES[1:]) for _ in range(self.rng.choice((2, 2, 3)))))
+        hub_at = self.rng.choice((-1, 0, 1))
         while len(self.code) < length:
+            if self.hub is None and hub_at == len(self.code):
+                self.hub = [*self.shapes][-1]
             self.one_more()
         updates = self.updates(length)
         return self.written(seed, updates, m, hardware)
@@ -111,6 +126,8 @@ class _Writer:
 
     def operand(self) -> tuple[str, int]:
         """Something that is there: what nobody has read yet twice as often, so that graphs are deep."""
+        if self.hub is not None and self.rng.random() < 0.6:
+            return self.hub
         names = [*self.shapes, *[name for name in self.shapes if name not in self.read]]
         return self.rng.choice(names)
 
@@ -233,7 +250,7 @@ class _Writer:
             tuple((self.inputs[k], "float64") for k in used), "f" * len(scalars), tuple(code),
             tuple(numbers[name] for name in outputs), tuple(j for _, j in replaced), replaced,
         )  # fmt: skip
-        return Graph(seed, check(program), tuple(scalars), m, hardware)
+        return Graph(seed, check(program), tuple(scalars), m, hardware, {})
 
 
 def broadcasts(a: Shape, b: Shape) -> bool:
