@@ -79,7 +79,7 @@ class ChosenValue:
 
     spec: Spec
     node: int  #: that makes it, -1 if it is made of numbers alone
-    recipe: Use | None = None  #: how it is made, then
+    recipe: list[Use] | None = None  #: how it is made, then: all instructions up to it
     layouts: list[Layout] = field(default_factory=list)  #: in which it can be made
     layout_of: np.ndarray = field(default_factory=lambda: np.zeros(0, int))  #: of each option of its node
     targets: list[Layout] = field(default_factory=list)  #: in which it can be wanted
@@ -135,6 +135,7 @@ class Problem:
         self._build_nodes(merge_followers)
         self._build_edges()
         self._price_conversions()
+        self.fixed_us = self._fixed_us()  #: what is paid whatever is chosen
 
     # -- uses and classes ----------------------------------------------------------------------
 
@@ -351,8 +352,24 @@ class Problem:
         found = self.value_of.get(key)
         if found is None:
             found = self.value_of[key] = len(self.values)
-            self.values.append(ChosenValue(self.checked.specs[number], -1, self.use(key[0])))
+            self.values.append(ChosenValue(self.checked.specs[number], -1, self._recipe([number])))
         return found
+
+    def _recipe(self, numbers: Sequence[int]) -> list[Use]:
+        """The instructions that make values of numbers alone."""
+        n = len(self.program.inputs)
+        todo, found = [self.maker[number - n] for number in numbers], set()
+        while todo:
+            i = todo.pop()
+            found.add(i)
+            todo += [self.maker[a - n] for a in self.program.code[i].args if a >= 0]
+        return [self.use(i) for i in sorted(found)]
+
+    def _fixed_us(self) -> float:
+        """What outputs of numbers alone cost. They are made whole, everywhere."""
+        n = len(self.program.inputs)
+        ends = [v for v in self.program.outputs if v >= n and self._is_deferred[self.maker[v - n]]]
+        return sum(making_cost(use, layout(self.mesh), self.hardware).time_us for use in self._recipe(ends))
 
     def _share(self, first: Mapping[tuple[int, int, int], int]) -> None:
         groups: dict[tuple[int, int], list[int]] = {}
@@ -397,7 +414,9 @@ class Problem:
         for value, mine in zip(self.values, targets, strict=True):
             value.targets = list(mine)
             if value.recipe is not None:
-                row = [making_cost(value.recipe, one, self.hardware).time_us for one in value.targets]
+                row = [
+                    sum(making_cost(use, one, self.hardware).time_us for use in value.recipe) for one in value.targets
+                ]
                 value.price_us = np.array([row])
                 continue
             self.tables.setdefault(value.spec, Conversions(value.spec, self.hardware)).add(
@@ -425,7 +444,8 @@ class Problem:
 
     def price(self, assigned: Sequence[int]) -> float:
         """The price of an assignment: an option of each node. In microseconds."""
-        total = hidden = behind = 0.0
+        hidden = behind = 0.0
+        total = self.fixed_us
         for node, k in zip(self.nodes, assigned, strict=True):
             total += node.count * float(node.time_us[k])
             if node.instructions and self.boundary <= node.instructions[0] < self.update_start:
@@ -483,7 +503,7 @@ class Problem:
         leader, position = self.nodes[edge.node].operands[edge.operand]
         for i in self.members[leader]:
             if self.program.code[i].args[position] in edge.instances and i in found:
-                via = (*found[i].via, (position, tuple([repr(one) for one in between])))
+                via = (*found[i].via, (position, tuple([repr(one) for one in (*between, target)])))
                 found[i] = msgspec.structs.replace(found[i], via=via)
 
     def inputs(self, assigned: Sequence[int]) -> list[Layout]:

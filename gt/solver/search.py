@@ -62,7 +62,7 @@ def search(
 ) -> Found:  # fmt: skip
     """The best assignment, from a good one if there is one."""
     if not problem.nodes:
-        return Found([], 0.0, 0.0, "nothing to choose")
+        return Found([], problem.fixed_us, problem.fixed_us, "nothing to choose")
     began = time.monotonic()
     model = _Model(problem, rows)
     upper = problem.price(start) if start is not None and all(row.holds(start) for row in rows) else np.inf
@@ -252,6 +252,7 @@ class _Model:
                 values = np.zeros(self.options)
                 values[chosen] = 1.0
                 h.setSolution(self.options, np.arange(self.options, dtype=np.int32), values)
+        fixed = self.problem.fixed_us
         h.run()
         status = h.getModelStatus()
         info = h.getInfo()
@@ -259,10 +260,10 @@ class _Model:
             return "infeasible", np.inf, None
         solution = np.array(h.getSolution().col_value) if info.primal_solution_status == 2 else None
         if integral:
-            return "found" if solution is not None else "none", float(info.mip_dual_bound), solution
+            return "found" if solution is not None else "none", float(info.mip_dual_bound) + fixed, solution
         if status != highspy.HighsModelStatus.kOptimal:
             return "unfinished", 0.0, None
-        return "optimal", float(info.objective_function_value), solution
+        return "optimal", float(info.objective_function_value) + fixed, solution
 
     def rounded(self, solution: np.ndarray | None) -> tuple[list[int], bool]:
         """The option of each node with the largest share, and whether all shares are whole."""

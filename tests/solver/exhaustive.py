@@ -73,6 +73,11 @@ class Exhaustive:
                             self.compute[n + i][k] += each.compute_us
             number += ins.results
         self.shared, self.late = self._conversions()
+        ends: set[int] = set()
+        for v in program.outputs:
+            ends |= self._chain(v) if v in self.recipes else set()
+        whole = layout(problem.mesh)
+        self.fixed = sum(making_cost(problem.use(i), whole, problem.hardware).time_us for i in ends)
 
     def _conversions(self) -> tuple[list[Table], list[Table]]:
         """The conversions of each value in each phase; and those that are reductions for the optimizer."""
@@ -104,8 +109,9 @@ class Exhaustive:
         problem, s = self.problem, self.problem.checked.specs[value]
         targets = list(dict.fromkeys(one for _, wants, _ in readers for one in wants))
         if value in self.recipes:
-            use = problem.use(self.recipes[value])
-            maker, row = -1, np.array([making_cost(use, one, problem.hardware).time_us for one in targets])
+            uses = [problem.use(i) for i in self._chain(value)]
+            making = [[making_cost(use, one, problem.hardware).time_us for use in uses] for one in targets]
+            maker, row = -1, np.array([sum(each) for each in making])
         else:
             maker, layouts = self.made[value]
             prices = problem.tables[s].prices(layouts, targets)
@@ -121,6 +127,11 @@ class Exhaustive:
             price = row[t] if maker < 0 else self._along(choices, maker, prices[:, t])
             total += np.where(wanted, price, 0.0)
         return Table(choices, total)
+
+    def _chain(self, value: int) -> set[int]:
+        """The instructions that make a value of numbers alone."""
+        i = self.recipes[value]
+        return {i}.union(*[self._chain(a) for a in self.problem.program.code[i].args if a >= 0])
 
     def _along(self, choices: Sequence[int], choice: int, row: np.ndarray) -> np.ndarray:
         return row.reshape([-1 if c == choice else 1 for c in choices])
@@ -147,7 +158,7 @@ class Exhaustive:
             total += self._spread(every, table)
         for table in self.late:
             hidden += self._spread(every, table)
-        return float((total - np.minimum(hidden, work)).min())
+        return self.fixed + float((total - np.minimum(hidden, work)).min())
 
     def _spread(self, every: Sequence[int], table: Table) -> np.ndarray:
         return table.us.reshape([self.sizes[c] if c in table.choices else 1 for c in every])
@@ -155,7 +166,7 @@ class Exhaustive:
     def _eliminated(self) -> float:
         tables = [Table((c,), us) for c, us in self.unary.items()] + list(self.shared)
         left = set(self.sizes)
-        total = 0.0
+        total = self.fixed
         while left:
             near = {c: {d for t in tables if c in t.choices for d in t.choices} for c in left}
             c = min(left, key=lambda c: (math.prod(self.sizes[d] for d in near[c]), c))

@@ -75,14 +75,15 @@ def graph(seed: int, overlap: bool = True) -> Graph:
 
 def machine(rng: random.Random, overlap: bool = True) -> Hardware:
     """Hardware on which small tensors are worth splitting."""
+    launch_us = rng.choice((0.05, 0.2, 1.0))  # never longer than a latency: so a bucket is never a loss
     return Hardware(
         name="small",
         workers_per_node=rng.choice((2, 4)),
         flops={8: rng.choice((1e9, 1e10))},
         memory_bandwidth=rng.choice((1e9, 1e10)),
-        launch_us=rng.choice((0.1, 1.0)),
-        inside=Link(rng.choice((0.05, 0.5, 3.0)), rng.choice((1e9, 1e10))),
-        between=Link(rng.choice((1.0, 5.0)), rng.choice((5e8, 2e9))),
+        launch_us=launch_us,
+        inside=Link(launch_us * rng.choice((1.0, 2.0, 5.0)), rng.choice((1e9, 1e10))),
+        between=Link(launch_us * rng.choice((5.0, 8.0)), rng.choice((5e8, 2e9))),
         memory_nbytes=10**12,
         overlap=rng.choice((0.0, 0.25, 1.0)) if overlap else 0.0,
         factors=rng.choice(({}, {"all_gather": 2.5, "all_to_all": 0.7})),
