@@ -243,8 +243,7 @@ def step_cost(source: Layout, step: Step, s: Spec, hardware: Hardware) -> Cost:
     if step.kind == "permute":
         if not step.nbytes:  # every worker has what it needs
             return Cost(hardware.compute_us(0, 2 * after, None))
-        copies = 2 * hardware.compute_us(0, 2 * (before + after), None)
-        return _exchange(step, m, hardware).plus(Cost(copies))
+        return _exchange(step, m, hardware).plus(Cost(_permute_us(source, step, s, hardware)))
     workers = group_at(m, step.axes)
     p = len(workers)
     widens = s.dtype.is_floating_point and s.dtype.itemsize == 2
@@ -274,6 +273,23 @@ def step_cost(source: Layout, step: Step, s: Spec, hardware: Hardware) -> Cost:
     elif uneven:
         compute += hardware.compute_us(0, 2 * after, None)
     return Cost(compute, hardware.collective_us("all_to_all", received, workers), received)
+
+
+def _permute_us(source: Layout, step: Step, s: Spec, hardware: Hardware) -> float:
+    """At most how long a worker copies around a permute. It joins what it sends, and then what it has received: blocks
+    to rows, rows to what it wants, and that in order."""
+    m, before, after = source.mesh, nbytes_at(source, s), nbytes_at(step.to, s)
+    rows, split = 1, 0
+    have, want = (shape_at(one, s.shape, m.coordinates[-1]) for one in (source, step.to))
+    for d in range(s.ndim - 1, -1, -1):
+        count = m.size([a for _, axes in source.pieces(d) for a in axes])
+        if count > 1:
+            rows *= min(count, -(-want[d] // max(have[d], 1)) + 1) if split else 1
+            split += 1
+    joined = rows * hardware.compute_us(0, 2 * after / rows, None) if rows > 1 else 0.0
+    mixed = any(len(pieces) > 1 for one in (source, step.to) for pieces in one.dims)
+    ordered = (3 if mixed else 1) * hardware.compute_us(0, 2 * after, None)
+    return hardware.compute_us(0, 2 * max(before, step.nbytes), None) + joined + ordered
 
 
 def _is_irregular(source: Layout, step: Step) -> bool:
