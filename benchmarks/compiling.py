@@ -16,8 +16,9 @@ import time
 from typing import Any
 
 from measuring import Report, arguments, quantile
-from models import gt_trainer, model, names
+from models import NAMES, model
 from processes import Failed, Rival, serving, threads
+from training import gt_trainer
 
 PAUSE_S = 0.1  #: Between two steps of the other client.
 TARGET = 2.0
@@ -106,7 +107,7 @@ def measure(args: argparse.Namespace, address: str) -> Report:
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of the worker (%(default)s)")
-    parser.add_argument("--model", choices=names("cuda"), default="mlp", help="what the other trains (%(default)s)")
+    parser.add_argument("--model", choices=NAMES, default="mlp", help="what the other trains (%(default)s)")
     parser.add_argument("--turns", type=int, default=3, help="programs to compile, one after the other (%(default)s)")
     parser.add_argument("--limit", type=float, default=180, metavar="S", help="seconds to compile in (%(default)s)")
     args = parser.parse_args()

@@ -39,7 +39,9 @@ def newest(folder: Path) -> dict[str, dict[str, Any]]:
     """By kind of device: when, where and with what was measured, and the newest figures of each model."""
     found: dict[str, dict[str, Any]] = {}
     results = [json.loads(path.read_text()) for path in folder.glob("*.json")]
-    results = [r for r in results if r["benchmark"] == "steps" and "models" in r and not r["tier1"]]
+    results = [
+        r for r in results if r["benchmark"] == "steps" and "models" in r and not r["tier1"] and not r.get("zoo")
+    ]
     for result in sorted(results, key=lambda r: r["date"]):
         panel = found.setdefault(result["device"], {"models": {}})
         about = f"{result['device_name']}, torch {result['torch']}, {result['date'][:10]}"

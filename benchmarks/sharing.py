@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from measuring import arguments, print_table, write
-from models import Trainer, gt_trainer, model, torch_trainer
+from models import model
 from processes import Failed, Rival, serving, threads, wait_until
+from training import Trainer, gt_trainer, torch_trainer
 
 TARGET = 1.5  #: GT's steps per second over PyTorch's, on one H200 with 8 clients.
 MEMORY_TARGET = 0.5  #: GT's GPU memory over PyTorch's.

@@ -5,6 +5,10 @@ twice: as a plain Python loop, and with the step as a `@gt.function`. Rivals are
 pass and the loss under torch.compile; `reduce-overhead` is the mode of that name. Each side has a process of its own,
 and they have their turns round by round. On the CPU each computes with one thread.
 
+`--batches` says where batches come from: see training.py. `--zoo` trains every model as most people do: other batches
+in each step, clipped gradients, a schedule, the loss read every 50 steps. There GT runs as a plain loop, once as it is
+and once without compiling anything.
+
 Losses are compared first: all must train alike. GT compiles what proves hot in the background; so its loop runs for up
 to --settle seconds until that is over, and the table says which tier was timed. --tier1 keeps it from compiling.
 """
@@ -12,6 +16,8 @@ to --settle seconds until that is over, and the table says which tier was timed.
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import math
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -20,11 +26,13 @@ from typing import Any
 
 import numpy as np
 from measuring import arguments, print_table, quantile, write
-from models import NAMES, gt_trainer, model, names, torch_trainer
+from models import FIRST, NAMES, model
 from processes import Failed, Rival, threads
+from training import REAL, SOURCES, Loop, gt_trainer, torch_trainer
 
 COLUMNS = {
     "gt": "GT, plain loop",
+    "gt_tier1": "GT, tier 1",
     "gt_function": "GT, @gt.function",
     "eager": "eager",
     "compile": "torch.compile",
@@ -33,10 +41,12 @@ COLUMNS = {
 MODES = {"eager": None, "compile": "default", "reduce-overhead": "reduce-overhead"}
 COMPARED = 20  #: Steps whose losses must agree.
 ROUND_S = 1.0  #: How long a round of steps is meant to be: so often the host waits for a loss.
+READ_EVERY = 50  #: Steps after which a loop reads its loss.
+COUNTED = 100  #: Steps over which calls and programs are counted.
 GIB = 1 << 30
 
 #: The most that a step may take: of eager's time (tier 1, then compiled) on the CPU, in milliseconds on one H200.
-CPU_TARGETS = {"mlp": (1.05, 1.0), "cnn": (1.05, 1.0), "gpt-char": (1.05, 1.0)}
+CPU_TARGETS = {"mlp": (1.05, 1.0), "cnn": (1.05, 1.0), "gpt-char": (1.05, 1.0), "lstm": (1.0, 1.0), "gru": (1.0, 1.0)}
 H200_TARGETS_MS = {
     "mlp": {"gt": 0.5, "gt_function": 0.15},
     "cnn": {"gt": 1.5, "gt_function": 1.5},
@@ -46,18 +56,25 @@ H200_TARGETS_MS = {
 
 def options() -> argparse.Namespace:
     parser = arguments(__doc__)
-    parser.add_argument("--model", default="all", help=f"some of {', '.join(NAMES)} (%(default)s that the device can)")
+    parser.add_argument("--model", help=f"some of {', '.join(NAMES)} ({','.join(FIRST)}; with --zoo all)")
+    parser.add_argument("--zoo", action="store_true", help="loops as people write them, with clipping and a schedule")
+    parser.add_argument("--batches", choices=SOURCES, help="where batches come from (sliced; with --zoo rotating)")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where all compute (%(default)s)")
     parser.add_argument("--steps", type=int, metavar="N", help="steps in a round (as many as take half a second)")
-    parser.add_argument("--rivals", default="eager,compile", help=f"some of {', '.join(MODES)} (%(default)s)")
+    parser.add_argument("--rivals", help=f"some of {', '.join(MODES)} (eager,compile; with --zoo eager)")
     parser.add_argument(
         "--settle", type=float, default=120, metavar="S", help="seconds to wait for tiers (%(default)s)"
     )
     parser.add_argument("--tier1", action="store_true", help="GT compiles nothing")
     args = parser.parse_args()
-    args.models = names(args.device) if args.model == "all" else args.model.split(",")
-    args.rivals = [r for r in args.rivals.split(",") if r]
-    for given, known in ((args.models, names(args.device)), (args.rivals, MODES)):
+    args.models = args.model.split(",") if args.model else [*(NAMES if args.zoo else FIRST)]
+    rivals = ("eager" if args.zoo else "eager,compile") if args.rivals is None else args.rivals
+    args.rivals = [r for r in rivals.split(",") if r]
+    args.ours = ["gt_tier1" if args.zoo else "gt_function"]
+    if not (args.zoo and args.tier1):
+        args.ours.insert(0, "gt")
+    args.loop = dataclasses.replace(REAL if args.zoo else Loop(), **({"source": args.batches} if args.batches else {}))
+    for given, known in ((args.models, NAMES), (args.rivals, tuple(MODES))):
         if wrong := [x for x in given if x not in known]:
             parser.error(f"{', '.join(wrong)}: expected {', '.join(known)}")
     return args
@@ -78,20 +95,26 @@ class Side:
     def round(self, steps: int) -> float:
         """Seconds for so many steps, up to the last one's loss in the host's hands."""
         start = time.perf_counter()
-        for _ in range(steps):
+        for k in range(steps):
             loss = self.trainer.step()
+            if k % READ_EVERY == READ_EVERY - 1:
+                loss.item()
         loss.item()
         return time.perf_counter() - start
 
+    def counts(self) -> dict[str, float] | None:
+        """What GT's client sends for a step."""
+        return None
+
 
 class TorchSide(Side):
-    def __init__(self, name: str, device: str, kind: str) -> None:
+    def __init__(self, name: str, device: str, kind: str, loop: Loop) -> None:
         import torch
 
         if device == "cpu":
             torch.set_num_threads(1)
         self.cuda = torch.cuda if device == "cuda" else None
-        super().__init__(torch_trainer(model(name, device), device, MODES[kind]))
+        super().__init__(torch_trainer(model(name, device), device, MODES[kind], loop))
         self.most = 0
 
     def settle(self, limit_s: float) -> tuple[None, float]:
@@ -110,14 +133,22 @@ class TorchSide(Side):
 
 
 class GTSide(Side):
-    def __init__(self, name: str, device: str, kind: str) -> None:
+    def __init__(self, name: str, device: str, kind: str, loop: Loop) -> None:
         self.device = device
-        super().__init__(gt_trainer(model(name, device), replayed=kind == "gt_function"))
+        super().__init__(gt_trainer(model(name, device), kind == "gt_function", loop))
 
     def settle(self, limit_s: float) -> tuple[dict[str, Any], float]:
         import watching
 
         return watching.settle(lambda: self.round(10), limit_s)
+
+    def counts(self) -> dict[str, float] | None:
+        import gt
+
+        before = gt.debug.get_client_stats()
+        self.round(COUNTED)
+        after = gt.debug.get_client_stats()
+        return {key: (after[key] - before[key]) / COUNTED for key in ("calls", "programs_sent")}
 
     def memory(self) -> tuple[int, int] | None:
         import watching
@@ -131,19 +162,22 @@ class GTSide(Side):
 def race(name: str, args: argparse.Namespace) -> dict[str, Any]:
     """Everything that is found about one model. What fails is among the errors, and the others go on."""
     found: dict[str, Any] = {"text": model(name, args.device).text, "errors": {}}
-    compiling = {"GT_AUTO_COMPILE": "0"} if args.tier1 else {}
     with ExitStack() as ending:
         sides: dict[str, Rival] = {}
-        for kind in [*args.rivals, "gt", "gt_function"]:  # rivals first: the losses are compared with the first one's
-            env = threads(args.device) | ({} if kind in MODES else {"GT_DEVICE": args.device, **compiling})
+        for kind in [*args.rivals, *args.ours]:  # rivals first: the losses are compared with the first one's
+            env = threads(args.device) | ({} if kind in MODES else {"GT_DEVICE": args.device})
+            if args.tier1 or kind == "gt_tier1":
+                env["GT_AUTO_COMPILE"] = "0"
             make = TorchSide if kind in MODES else GTSide
-            sides[kind] = ending.enter_context(Rival(make, (name, args.device, kind), **env))
-        settle_s = 0.0 if args.quick or args.tier1 else args.settle
+            sides[kind] = ending.enter_context(Rival(make, (name, args.device, kind, args.loop), **env))
+
+        def prepare(kind: str) -> tuple[list[float], float, Any, float] | Failed:
+            quick = args.quick or args.tier1 or kind == "gt_tier1"
+            return get_ready(sides[kind], 0.0 if quick else args.settle)
+
         # Beside a GPU there are cores enough to get all of them ready at once.
         with ThreadPoolExecutor(len(sides) if args.device == "cuda" else 1) as pool:
-            ready = dict(
-                zip(sides, pool.map(lambda side: get_ready(side, settle_s), list(sides.values())), strict=True)
-            )
+            ready = dict(zip(sides, pool.map(prepare, list(sides)), strict=True))
         for kind, outcome in ready.items():
             compare(name, kind, outcome, sides, args, found)
         if sides:
@@ -185,7 +219,7 @@ def compare(
     note = f"  {name}: {kind} ready after {ready_s:.1f} s"
     if facts is not None:
         found.setdefault("tier", {})[kind] = facts["tier"]
-        found.setdefault("settled_s", {})[kind] = round(settled_s, 1)
+        found.setdefault("settled_s", {})[kind] = round(ready_s + settled_s, 1)
         note += f", on tier {facts['tier']} after {settled_s:.1f} s more"
         if why := facts["given_up"]:
             found.setdefault("given_up", {})[kind] = why
@@ -209,10 +243,12 @@ def take_turns(sides: dict[str, Rival], args: argparse.Namespace, found: dict[st
                 seconds[kind].append(took)
     for kind in list(sides):
         try:
-            memory = sides[kind].ask("memory")
+            counts, memory = sides[kind].ask("counts"), sides[kind].ask("memory")
         except Failed as e:
             fail(kind, e, sides, found)
             continue
+        for key, count in (counts or {}).items():
+            found.setdefault(f"{key}_per_step", {})[kind] = count
         if memory is not None:
             for key, nbytes in zip(("memory_gib", "peak_memory_gib"), memory, strict=True):
                 found.setdefault(key, {})[kind] = round(nbytes / GIB, 3)
@@ -261,7 +297,7 @@ def judge(name: str, found: dict[str, Any], args: argparse.Namespace) -> None:
 
 def show(name: str, found: dict[str, Any], args: argparse.Namespace) -> None:
     """Print the block of one model."""
-    columns = ["gt", "gt_function", *args.rivals]
+    columns = [*args.ours, *args.rivals]
     step_ms = found.get("step_ms", {})
     rows = [("", *(COLUMNS[c] for c in columns), "")]
 
@@ -279,6 +315,10 @@ def show(name: str, found: dict[str, Any], args: argparse.Namespace) -> None:
     if "eager" in step_ms:
         row("  over eager", {c: f"{v / step_ms['eager']:.2f}" for c, v in step_ms.items()})
     row("  tier", {c: str(v) for c, v in found.get("tier", {}).items()})
+    row("  after", {c: f"{v:.0f} s" for c, v in found.get("settled_s", {}).items()})
+    row("calls a step", {c: f"{v:g}" for c, v in found.get("calls_per_step", {}).items()})
+    if any(found.get("programs_sent_per_step", {}).values()):
+        row("new programs a step", {c: f"{v:g}" for c, v in found["programs_sent_per_step"].items()})
     for key, what in (("memory_gib", "GPU memory"), ("peak_memory_gib", "GPU memory, at most ever")):
         row(what, {c: f"{v:.2f} GiB" for c, v in found.get(key, {}).items()})
         target(key, "GiB", 2)
@@ -287,6 +327,25 @@ def show(name: str, found: dict[str, Any], args: argparse.Namespace) -> None:
         print(f"  {COLUMNS[kind]}: {error}", flush=True)
     for kind, reasons in found.get("given_up", {}).items():
         print(f"  {COLUMNS[kind]}, tiers given up: {reasons}", flush=True)
+
+
+def show_all(results: dict[str, dict[str, Any]], args: argparse.Namespace) -> None:
+    """Print a line for each model, and the means of the ratios to eager."""
+    rows = [("over eager", *(COLUMNS[c] for c in args.ours), "")]
+    ratios: dict[str, list[float]] = {c: [] for c in args.ours}
+    for name, found in results.items():
+        step_ms = found.get("step_ms", {})
+        cells = []
+        for c in args.ours:
+            if "eager" in step_ms and c in step_ms:
+                ratios[c].append(step_ms[c] / step_ms["eager"])
+                cells.append(f"{ratios[c][-1]:.2f}")
+            else:
+                cells.append("failed" if c in found["errors"] else "")
+        rows.append((name, *cells, ""))
+    means = (f"{math.exp(np.mean(np.log(r))):.2f}" if r else "" for r in ratios.values())
+    rows.append(("geometric mean", *means, ""))
+    print_table(f"{len(results)} models, {args.loop.source} batches, {args.device}", rows)
 
 
 def device_name(device: str) -> str:
@@ -307,7 +366,10 @@ def main() -> None:
         show(name, found, args)
         if args.json:  # after each model: what was measured is not lost with what comes
             about = {"device": args.device, "device_name": device_name(args.device), "tier1": args.tier1}
+            about |= {"zoo": args.zoo, "batches": args.loop.source}
             write(args.json, "steps", {**about, "models": results})
+    if len(results) > 1 and "eager" in args.rivals:
+        show_all(results, args)
     if any(found["errors"] for found in results.values()):
         sys.exit(1)
 

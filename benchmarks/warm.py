@@ -15,8 +15,9 @@ import time
 from typing import Any
 
 from measuring import arguments, print_table, write
-from models import gt_trainer, model, names, torch_trainer
+from models import NAMES, model
 from processes import Failed, Rival, threads
+from training import gt_trainer, torch_trainer
 
 TARGET_S = 2.0  #: The first step may take so much longer than eager's.
 
@@ -71,7 +72,7 @@ def once(args: argparse.Namespace, kind: str, cache: str, settle_s: float) -> di
 
 def main() -> None:
     parser = arguments(__doc__)
-    parser.add_argument("--model", choices=names("cuda"), default="mlp", help="what is trained (%(default)s)")
+    parser.add_argument("--model", choices=NAMES, default="mlp", help="what is trained (%(default)s)")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where (%(default)s)")
     parser.add_argument("--settle", type=float, default=180, metavar="S", help="seconds to compile in (%(default)s)")
     args = parser.parse_args()

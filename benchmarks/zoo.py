@@ -144,6 +144,27 @@ def next_letter(lib: Any, network: Any, x: Any, y: Any) -> Any:
     return lib.nn.functional.cross_entropy(logits.view(-1, logits.shape[-1]), y.view(-1))
 
 
+# --- recurrent language models ------------------------------------------------------------------------
+
+
+def recurrent(lib: Any, kind: str, layers: int, width: int, vocabulary: int) -> Any:
+    """A language model of "LSTM", "GRU" or "RNN" layers."""
+    nn = lib.nn
+
+    class Language(nn.Module):  # type: ignore[misc]  # nn is torch's or GT's: Any
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens = nn.Embedding(vocabulary, width)
+            self.rnn = getattr(nn, kind)(width, width, num_layers=layers, batch_first=True)
+            self.head = nn.Linear(width, vocabulary)
+
+        def forward(self, i: Any) -> Any:
+            y, _ = self.rnn(self.tokens(i))  # (B, T, width)
+            return self.head(y)  # (B, T, vocabulary)
+
+    return Language()
+
+
 # --- a diffusion U-Net -------------------------------------------------------------------------------
 
 TIMES = 100

@@ -8,9 +8,13 @@ tensor([[2., 2., 2.],
         [2., 2., 2.]])
 """
 
-from gt import amp, autograd, backends, cuda, fft, func, linalg, nn, optim, random, signal, special, utils
-from gt.client import debug, methods as _methods
-from gt.client.compat import arguments as _arguments, fallback as _fallback, switches as _switches
+from importlib import import_module as _import_module
+
+from gt import amp, autograd, backends, cuda, debug, fft, func, linalg, nn, optim, random, signal, special, utils
+from gt.adoption import adopt as adopt
+from gt.client import methods as _methods
+from gt.client.compat import arguments as _arguments, einops as _einops, fallback as _fallback
+from gt.client.compat import outs as _outs, switches as _switches
 from gt.client.compat.autocast import *
 from gt.client.compat.devices import *
 from gt.client.compat.fallback import *
@@ -66,15 +70,20 @@ from gt.nn.functional.toplevel import *
 from gt.ops import TABLE as _TABLE
 
 __version__ = "0.1.0"
+_assert = _switches._assert
 
 bool = _bool
 float, double, half, long, int = float32, float64, float16, int64, int32
 cfloat, cdouble, short, dtype = complex64, complex128, int16, DType
-_arguments.explain_all(globals())
+_arguments.explain_all(globals(), _outs.write_out)
 
 
 def __getattr__(name: str) -> object:
     """Names without a function of their own: in-place forms, public ops of the table, and functions that torch runs."""
+    if name in _switches.NAMESPACES:
+        return _import_module(f"gt.{name}")
+    if name in _switches.LATER:
+        return getattr(_import_module(_switches.LATER[name]), name)
     if name.endswith("_") and not name.startswith("_") and hasattr(Tensor, name):
         return getattr(Tensor, name)  # gt.relu_(x)
     op = _TABLE.get(name)

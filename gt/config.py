@@ -34,9 +34,9 @@ class Config:
 
     server: str = _setting("GT_SERVER", "", "address of a running server; empty: start a private one")
     token: str = _setting("GT_TOKEN", "", "secret that clients and workers need to join a server")
-    engine: str = _setting("GT_ENGINE", "torch", "array library of workers: torch, numpy or jax")
+    engine: str = _setting("GT_ENGINE", "torch", "array library of workers: torch (or pytorch), numpy or jax")
     device: str = _setting("GT_DEVICE", "", "device of a worker, such as cpu or cuda:0; empty: a GPU if there is one")
-    threads: int = _setting("GT_THREADS", "0", "CPU threads of a worker's engine; 0: the engine's default", int)
+    threads: int = _setting("GT_THREADS", "0", "CPU threads of a worker's engine; 0: chosen by measuring", int)
     workers: int = _setting("GT_WORKERS", "0", "workers of a private server; 0: one per GPU, or one without GPUs", int)
     auto_shard: bool = _setting("GT_AUTO_SHARD", "0", "a session uses all workers; large uploads are sharded", bool)
     signals: str = _setting("GT_SIGNALS", "", "file with the placement of ops in named contexts (gt.signal)")
@@ -59,6 +59,11 @@ class Config:
     )
     cache_dir: str = _setting("GT_CACHE_DIR", "", "folder for compiled programs; empty: ~/.cache/gt")
     cache_bytes: int = _setting("GT_CACHE_BYTES", str(256 << 20), "bytes of each cache of programs and code", int)
+
+
+def engine_name(text: str) -> str:
+    """The name of an engine as users write it: torch is also called pytorch."""
+    return "torch" if text.lower() == "pytorch" else text
 
 
 def settings() -> list[tuple[str, str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gt.client.compat import arguments as _arguments
+from gt.client.compat.outs import write_out as _write_out
 from gt.client.compat.fallback import namespace as _namespace
 from gt.client.functions import diagonals as _diagonals
 from gt.client.functions.linalg import matrices as _matrices
@@ -39,5 +40,5 @@ def diagonal(A: Any, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> _Ten
     return _diagonals.diagonal(A, offset, dim1, dim2)
 
 
-_arguments.explain_all(globals())
+_arguments.explain_all(globals(), _write_out)
 __getattr__ = _namespace("linalg")

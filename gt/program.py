@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex, overload
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -20,13 +20,40 @@ from gt import dtypes
 from gt.dtypes import DType
 
 
+class Size(tuple[int, ...]):
+    """The sizes of a tensor's dimensions: a tuple that knows the number of elements.
+
+    >>> Size((2, 3, 4))[1:].numel()
+    12
+    """
+
+    __slots__ = ()
+
+    def numel(self) -> int:
+        """The number of elements."""
+        return math.prod(self)
+
+    @overload
+    def __getitem__(self, key: SupportsIndex) -> int: ...
+
+    @overload
+    def __getitem__(self, key: slice) -> Size: ...
+
+    def __getitem__(self, key: Any) -> Any:
+        found = tuple.__getitem__(self, key)
+        return Size(found) if type(found) is tuple else found
+
+    def __add__(self, other: Any) -> Any:
+        return Size(tuple.__add__(self, other))
+
+
 class Spec:
     """Shape and dtype of a value. Interned by `spec()`: equal specs are the same object."""
 
     __slots__ = ("__weakref__", "dtype", "nbytes", "shape", "size", "weak")
 
     def __init__(self, shape: tuple[int, ...], dtype: DType, weak: bool) -> None:
-        self.shape = shape
+        self.shape = Size(shape)
         self.dtype = dtype
         self.weak = weak  #: A Python number: it does not widen the dtype of a tensor operand.
         self.size = math.prod(shape)

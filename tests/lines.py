@@ -8,8 +8,23 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
+#: Modules of gt that have the names of torch's, and little else.
+NAMESPACES = (
+    "gt/_dynamo.py", "gt/accelerator.py", "gt/compiler.py", "gt/cuda/", "gt/distributed.py", "gt/fx.py", "gt/jit.py",
+    "gt/profiler.py", "gt/serialization.py", "gt/utils/", "gt/version.py",
+)  # fmt: skip
 #: What a reader of the core may skip: the function library, the ops themselves, modules and optimizers, the solver.
-LIBRARY = ("gt/client/functions/", "gt/ops/families/", "gt/nn/", "gt/optim/", "gt/solver/")
+LIBRARY = (
+    "gt/adoption/",
+    "gt/client/functions/",
+    "gt/ops/families/",
+    "gt/nn/",
+    "gt/optim/",
+    "gt/solver/",
+    "gt/testing/",
+    "gt/distributions/",
+    *NAMESPACES,
+)
 
 
 def core() -> int:

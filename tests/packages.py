@@ -115,7 +115,9 @@ class Box(NamedTuple):
 
 
 BASE = "errors, config"  #: Stands below all: no arrows lead there.
-PUBLIC = tuple(f"gt.{m}" for m in "amp autograd backends cuda fft func linalg random signal special utils".split())
+PUBLIC = tuple(
+    f"gt.{m}" for m in "amp autograd backends cuda debug fft func linalg random signal special utils".split()
+)
 BOXES = [
     Box("gt", "public names", 1.5, PUBLIC),
     Box("optim", "optimizers, schedules", 2.5, ("gt.optim",)),

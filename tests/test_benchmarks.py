@@ -125,3 +125,25 @@ def test_sharded(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["mlp_data"]["sent_bytes"] <= 1.001 * found["mlp_data"]["textbook_bytes"]
     assert found["mlp_tensor"]["losses_apart"] < 1e-3
+
+
+@pytest.mark.processes
+def test_ops_are_compared_one_by_one(tmp_path: Path) -> None:
+    file = tmp_path / "compare.json"
+    run(tmp_path, "compare.py", "--quick", "--json", str(file))
+    ratios = json.loads(file.read_text())["ratios"]
+    assert {key.partition(" ")[0] for key in ratios} >= {
+        "matmul",
+        "linear",
+        "mse",
+        "backward",
+        "relu",
+        "sigmoid",
+        "tanh",
+    }
+    assert min(ratios.values()) > 0
+
+
+def test_the_readme_names_every_benchmark() -> None:
+    text = (BENCHMARKS / "README.md").read_text()
+    assert [file.name for file in BENCHMARKS.glob("*.py") if f"`{file.name}`" not in text] == []

@@ -74,6 +74,12 @@ def test_sharded_ways_agree(tmp_path: Path) -> None:
     assert "worker" in output.splitlines()[-2]
 
 
+def test_stats_are_shown(tmp_path: Path) -> None:
+    output = run("show_stats.py", 20, tmp_path)
+    assert re.search(r"calls +21\n", output)
+    assert re.search(r"worker 1: numpy on cpu, 21 calls", output)
+
+
 def test_every_example_is_tested() -> None:
     tested = {*LEARNING, *re.findall(r'run\("(\w+\.py)"', Path(__file__).read_text())}
     assert tested == {path.name for path in EXAMPLES.glob("*.py")}

@@ -33,7 +33,10 @@ def parser(prog: str, settings: config.Config) -> Parser:
     p.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s, this machine only)")
     p.add_argument("--address", help="address to listen on instead, such as ipc:///path/to/socket")
     p.add_argument("--workers", type=int, default=0, metavar="N", help="also start N workers here, on the GPUs in turn")
-    p.add_argument("--engine", default=settings.engine, help="array library of those workers (default: %(default)s)")
+    p.add_argument(
+        "--engine", type=config.engine_name, default=settings.engine,
+        help="array library of those workers (default: %(default)s)",
+    )  # fmt: skip
     p.add_argument("--token", default=settings.token, help="secret needed to join; better set GT_TOKEN (default: none)")
     p.add_argument("--parent", type=int, metavar="PID", help="exit when this process, the parent, has ended")
     p.add_argument("--private", metavar="DIR", help=argparse.SUPPRESS)  # directory of a private server's socket

@@ -47,6 +47,7 @@ OWN = {
     "_coerce": staticmethod(operands.coerce),
     "_find": staticmethod(fallback.find_method),
     "_first_value": staticmethod(legacy.first_value),
+    "__torch_function__": classmethod(interop.torch_function),
     "_read": aliases.read,
     "_write": aliases.write,
 }
@@ -84,6 +85,7 @@ FAMILIES = (
     scatter,
     inplace,
     interop,
+    legacy,
     casts,
     creation,
     randoms,

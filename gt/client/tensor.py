@@ -27,7 +27,7 @@ from gt.client.programs.tree import Kind, Node, Pullback
 from gt.dtypes import DType
 from gt.errors import AutogradError, DTypeError
 from gt.ops.record import Op
-from gt.program import Spec
+from gt.program import Size, Spec
 
 # --- the default dtype -------------------------------------------------------------------------------
 
@@ -302,8 +302,8 @@ class Tensor:
         return v.spec
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """The sizes of the dimensions, a plain tuple."""
+    def shape(self) -> Size:
+        """The sizes of the dimensions: a tuple that also has numel()."""
         v = self._v  # `_spec` written out, here and below: these are asked for all the time
         return (self._x.cell.value if v is None else v).spec.shape  # type: ignore[union-attr]  # one of them is there
 
@@ -384,6 +384,11 @@ class Tensor:
     def retains_grad(self) -> bool:
         """Whether retain_grad() was called for this tensor, which is not a leaf."""
         return not self.is_leaf and "_retains" in self.__dict__
+
+
+def own(x: Any) -> Any:
+    """The tensor that an adopted torch tensor stands for (see gt/adoption); anything else as it is."""
+    return x if isinstance(x, Tensor) else getattr(x, "_gt", x)
 
 
 class _Counted:

@@ -21,6 +21,7 @@ from gt.client.programs.tree import Pullback
 from gt.dtypes import DType
 from gt.layout import Layout
 from gt.ops.record import Op
+from gt.program import Size
 from gt.program import Spec
 from typing import Any
 from typing import ClassVar
@@ -179,7 +180,7 @@ class Tensor:
         ...
 
     @property
-    def shape(self) -> tuple[_int, ...]:
+    def shape(self) -> Size:
         ...
 
     @property
@@ -1519,6 +1520,9 @@ class Tensor:
     def nelement(self) -> _int:
         ...
 
+    def new(self, *data: Any, device: Any=...) -> Tensor:
+        ...
+
     def new_empty(self, *size: Any, dtype: Any=..., requires_grad: _bool=..., **where: Any) -> Tensor:
         ...
 
@@ -1994,6 +1998,9 @@ class Tensor:
 
     def zero_(self) -> Tensor:
         ...
+
+def own(x: Any) -> Any:
+    ...
 
 class _Counted:
     references: Any

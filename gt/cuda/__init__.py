@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from gt.client.compat.devices import of_session
 from gt.client.debug import get_worker_stats
@@ -12,10 +12,12 @@ from gt.cuda import amp
 from gt.errors import OutOfMemory as OutOfMemoryError
 
 __all__ = [
-    "OutOfMemoryError", "amp", "current_device", "device_count", "empty_cache", "get_device_name", "is_available",
-    "is_bf16_supported", "is_initialized", "manual_seed", "manual_seed_all", "max_memory_allocated",
-    "max_memory_reserved", "mem_get_info", "memory_allocated", "memory_reserved", "reset_peak_memory_stats", "seed",
-    "seed_all", "set_device", "synchronize",
+    "DeviceProperties", "OutOfMemoryError", "Stream", "amp", "current_device", "current_stream", "default_stream",
+    "device_count", "empty_cache", "get_device_capability", "get_device_name", "get_device_properties",
+    "ipc_collect", "is_available", "is_bf16_supported", "is_initialized", "manual_seed", "manual_seed_all",
+    "max_memory_allocated", "max_memory_reserved", "mem_get_info", "memory_allocated", "memory_reserved",
+    "memory_stats", "memory_summary", "reset_max_memory_allocated", "reset_peak_memory_stats", "seed", "seed_all",
+    "set_device", "stream", "synchronize",
 ]  # fmt: skip
 
 manual_seed_all, seed_all = manual_seed, seed
@@ -93,3 +95,76 @@ def mem_get_info(device: Any = None) -> tuple[int, int]:
 
 def reset_peak_memory_stats(device: Any = None) -> None:
     """Does nothing: peaks are not tracked."""
+
+
+class DeviceProperties(NamedTuple):
+    """What is known of a worker's GPU."""
+
+    name: str
+    total_memory: int
+    major: int
+    minor: int
+    multi_processor_count: int
+
+
+def get_device_properties(device: Any = None) -> DeviceProperties:
+    """Name and memory of the worker's GPU. The capability is not known to the client: 0.0."""
+    return DeviceProperties(get_device_name(device), mem_get_info(device)[1], 0, 0, 0)
+
+
+def get_device_capability(device: Any = None) -> tuple[int, int]:
+    """(0, 0): the client does not know the GPU's capability, and need not choose kernels."""
+    return 0, 0
+
+
+class Stream:
+    """A context without effect: each session has a stream of its own on the worker."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        """Wait until everything submitted so far is done."""
+        synchronize()
+
+    def wait_stream(self, stream: Any) -> None:
+        """Does nothing: calls run in the order of the program."""
+
+    wait_event = record_event = wait_stream
+
+
+def stream(stream: Any) -> Any:
+    """A context without effect."""
+    return stream if stream is not None else Stream()
+
+
+def current_stream(device: Any = None) -> Stream:
+    """The session's stream."""
+    return Stream()
+
+
+default_stream = current_stream
+
+
+def memory_stats(device: Any = None) -> dict[str, int]:
+    """The bytes of this session's tensors, under torch's name."""
+    return {"allocated_bytes.all.current": memory_allocated()}
+
+
+def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
+    """A sentence about the memory of the worker."""
+    free, total = mem_get_info()
+    return f"{memory_allocated():,} bytes of this session; {free:,} of {total:,} bytes free"
+
+
+def reset_max_memory_allocated(device: Any = None) -> None:
+    """Does nothing: peaks are not tracked."""
+
+
+ipc_collect = empty_cache

@@ -1,7 +1,13 @@
 """Modules, losses and their functions, with the names and arguments of torch.nn."""
 
+from importlib import import_module as _import_module
+from types import FunctionType as _Function
+from typing import Any as _Any
+
 from gt.client.tensor import Parameter as Parameter
-from gt.nn import functional, init, utils
+from gt.nn import functional as functional
+from gt.nn import init as init
+from gt.nn import utils as utils
 from gt.nn.activation import *
 from gt.nn.adaptive import *
 from gt.nn.attention import *
@@ -14,10 +20,23 @@ from gt.nn.losses import *
 from gt.nn.module import Buffer as Buffer
 from gt.nn.module import Module as Module
 from gt.nn.norm import *
+from gt.nn.plain import *
 from gt.nn.pooling import *
 from gt.nn.recurrent import *
 from gt.nn.shaping import *
 from gt.nn.transformer import *
 
-# Every class imported above: the __all__ of each file lists its own.
-__all__ = [*sorted(name for name, value in globals().items() if isinstance(value, type)), "functional", "init", "utils"]
+# Every class and function imported above: the __all__ of each file lists its own.
+_imported = [name for name, value in globals().items() if isinstance(value, (type, _Function)) and name[0] != "_"]
+__all__ = sorted([*_imported, "functional", "init", "utils"])
+
+#: Modules of gt.nn that are imported when they are first used.
+_LATER = {"einops", "modules", "parallel"}
+
+
+def __getattr__(name: str) -> _Any:
+    if name in ("DataParallel", "SGD"):
+        return getattr(_import_module("gt.nn.parallel" if name == "DataParallel" else "gt.optim"), name)
+    if name in _LATER:
+        return _import_module(f"gt.nn.{name}")
+    raise AttributeError(f"module 'gt.nn' has no attribute {name!r}")

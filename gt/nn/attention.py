@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
 from typing import Any
 
 from gt.client.functions import creation
@@ -81,3 +84,15 @@ class MultiheadAttention(Module):
             self.k_proj_weight, self.v_proj_weight, average_attn_weights=average_attn_weights, is_causal=is_causal,
         )  # fmt: skip
         return (out.transpose(0, 1) if turned else out), weights
+
+
+class SDPBackend(Enum):
+    """The kernels of scaled_dot_product_attention; the worker chooses one."""
+
+    ERROR, MATH, FLASH_ATTENTION, EFFICIENT_ATTENTION, CUDNN_ATTENTION = range(-1, 4)
+
+
+@contextmanager
+def sdpa_kernel(backends: Any, set_priority: bool = False) -> Iterator[None]:
+    """A context without effect: the worker chooses the kernel of attention."""
+    yield

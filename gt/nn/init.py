@@ -200,3 +200,11 @@ def linear_(weight: Tensor, bias: Tensor | None) -> None:
         inputs = fans(weight)[0]
         bound = 1 / math.sqrt(inputs) if inputs else 0.0
         uniform_(bias, -bound, bound)
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    """The old names of torch: `uniform`, `xavier_normal`, ... without the underscore."""
+    if f"{name}_" in __all__:
+        function: Callable[..., Any] = globals()[f"{name}_"]
+        return function
+    raise AttributeError(f"module 'gt.nn.init' has no attribute {name!r}")

@@ -6,7 +6,7 @@ Hooks are in hooks.py, loading and saving in state.py. A call of a module withou
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
 from gt import dtypes
@@ -32,6 +32,24 @@ class Buffer(Tensor):
         super().__init__(data._v or data._read())
         views.adopt(self, data)
         self.persistent = persistent
+
+
+class Parameters(Iterator[Parameter]):
+    """What `module.parameters()` returns: an iterator, as in torch, that can be added to others."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self, left: Iterator[Parameter]) -> None:
+        self._left = left
+
+    def __next__(self) -> Parameter:
+        return next(self._left)
+
+    def __add__(self, others: Iterable[Parameter]) -> list[Parameter]:
+        return [*self, *others]
+
+    def __radd__(self, others: Iterable[Parameter]) -> list[Parameter]:
+        return [*others, *self]
 
 
 class Module:
@@ -63,7 +81,9 @@ class Module:
 
     def __setattr__(self, name: str, value: Any) -> None:
         mine = self.__dict__
-        if "_parameters" not in mine:
+        if name == "_parameters":
+            self._set_parameters(value)
+        elif "_parameters" not in mine:
             if isinstance(value, (Parameter, Module)):
                 raise AttributeError(f"{type(self).__name__}: call super().__init__() before setting {name}")
             object.__setattr__(self, name, value)
@@ -87,6 +107,17 @@ class Module:
             mine["_buffers"][name] = value
         else:
             object.__setattr__(self, name, value)
+
+    def _set_parameters(self, value: Any) -> None:
+        """`self._parameters = self.fc1.parameters() + self.fc2.parameters()`: those of submodules are known already,
+        and others are registered by their position."""
+        if isinstance(value, dict) or "_parameters" not in self.__dict__:
+            object.__setattr__(self, "_parameters", value)
+            return
+        known = {id(p) for p in self.parameters()}
+        for k, parameter in enumerate(value):
+            if id(parameter) not in known:
+                self.register_parameter(f"parameter_{k}", parameter)
 
     def _forget(self, name: str, *stores: str) -> None:
         """Remove an attribute that is about to be replaced."""
@@ -250,9 +281,9 @@ class Module:
         """All parameters, by name."""
         return self._named("_parameters", prefix, recurse, remove_duplicate)
 
-    def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
+    def parameters(self, recurse: bool = True) -> Parameters:
         """All parameters, including those of submodules."""
-        return (p for _, p in self.named_parameters(recurse=recurse))
+        return Parameters(p for _, p in self.named_parameters(recurse=recurse))
 
     def named_buffers(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True

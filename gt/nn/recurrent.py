@@ -1,7 +1,6 @@
 """Recurrent layers: RNN, LSTM and GRU, and one step of each as a cell.
 
-The inputs are multiplied by their weight in one product for the whole sequence; each step has one product with the
-previous state.
+All layers over a whole sequence are one op (gt/ops/families/recurrent.py); with dropout between them, one op each.
 """
 
 from __future__ import annotations
@@ -11,13 +10,14 @@ from collections.abc import Callable
 from typing import Any
 
 from gt.client.functions import creation
-from gt.client.functions.shapes import cat, chunk, stack, unbind
+from gt.client.functions.shapes import cat, chunk
 from gt.client.tensor import Parameter, Tensor
 from gt.errors import ArgumentError, ShapeError
 from gt.nn import functional as F
 from gt.nn import init
 from gt.nn.module import Module
 from gt.nn.utils.rnn import PackedSequence
+from gt.ops import TABLE
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNBase", "RNNCell", "RNNCellBase"]
 
@@ -27,25 +27,25 @@ State = tuple[Any, ...]  #: (h,) or (h, c)
 _GATES = {"RNN_TANH": 1, "RNN_RELU": 1, "LSTM": 4, "GRU": 3}
 
 
-# --- one step: the projected input, the state, and the weights of the state --------------------------
+# --- one step: the input times its weight, the state, and the weights of the state --------------------------
 
 
 def _rnn(function: Callable[[Any], Any]) -> Callable[..., State]:
-    def step(x: Any, state: State, weight: Any, bias: Any, project: Any) -> State:
+    def step(x: Any, state: State, weight: Any, bias: Any) -> State:
         return (function(x + F.linear(state[0], weight, bias)),)
 
     return step
 
 
-def _lstm(x: Any, state: State, weight: Any, bias: Any, project: Any) -> State:
+def _lstm(x: Any, state: State, weight: Any, bias: Any) -> State:
     h, c = state
     i, f, g, o = chunk(x + F.linear(h, weight, bias), 4, -1)
     c = f.sigmoid() * c + i.sigmoid() * g.tanh()
     h = o.sigmoid() * c.tanh()
-    return (h if project is None else F.linear(h, project)), c
+    return h, c
 
 
-def _gru(x: Any, state: State, weight: Any, bias: Any, project: Any) -> State:
+def _gru(x: Any, state: State, weight: Any, bias: Any) -> State:
     (h,) = state
     xr, xz, xn = chunk(x, 3, -1)
     hr, hz, hn = chunk(F.linear(h, weight, bias), 3, -1)
@@ -130,8 +130,8 @@ class RNNBase(Module):
             x = x.unsqueeze(1)
         elif self.batch_first and not packed:
             x = x.transpose(0, 1)
-        sizes = tuple(input.batch_sizes.tolist()) if packed else None
-        batch = x.shape[1] if sizes is None else sizes[0]
+        sizes = tuple(input.batch_sizes.tolist()) if packed else ()
+        batch = sizes[0] if packed else x.shape[1]
         state = self._first_state(hx, batch, x, alone)
         if packed and hx is not None and input.sorted_indices is not None:
             state = tuple(s.index_select(1, input.sorted_indices) for s in state)
@@ -163,39 +163,20 @@ class RNNBase(Module):
             )  # fmt: skip
         return tuple(h.unsqueeze(1) for h in given) if alone else given
 
-    def _run(self, x: Tensor, state: State, sizes: tuple[int, ...] | None) -> tuple[Tensor, State]:
+    def _run(self, x: Tensor, state: State, sizes: tuple[int, ...]) -> tuple[Tensor, State]:
         """All layers over (time, batch, size), or over packed steps (steps, size) with the batch size of each step."""
-        firsts = [unbind(s) for s in state]
-        lasts: list[State] = []
+        op, attrs = TABLE[self.mode.lower()], {"bidirectional": self.bidirectional, "bias": self.bias, "sizes": sizes}
+        if not (self.dropout and self.training) or self.num_layers == 1:
+            y, *last = op(x, *state, *(w for each in self.all_weights for w in each), **attrs)
+            return y, tuple(last)
+        directions, lasts = 2 if self.bidirectional else 1, []
         for layer in range(self.num_layers):
-            ys = []
-            for d, end in enumerate(self._ends(layer)):
-                y, last = self._direction(x, tuple(f[len(lasts)] for f in firsts), end, d == 1, sizes)
-                ys.append(y)
-                lasts.append(last)
-            x = ys[0] if len(ys) == 1 else cat(ys, -1)
-            if layer < self.num_layers - 1:
-                x = F.dropout(x, self.dropout, self.training)
-        return x, tuple(stack(list(s)) for s in zip(*lasts, strict=True))
-
-    def _direction(
-        self, x: Tensor, state: State, end: str, backwards: bool, sizes: tuple[int, ...] | None
-    ) -> tuple[Tensor, State]:
-        """One layer in one direction."""
-        p = self._parameters
-        ih, hh, project = p["weight_ih" + end], p["weight_hh" + end], p.get("weight_hr" + end)
-        bias_ih, bias_hh = p.get("bias_ih" + end), p.get("bias_hh" + end)
-        projected = F.linear(x, ih, bias_ih)
-        step = _STEPS[self.mode]
-        if sizes is not None:
-            return _packed(projected, state, sizes, backwards, lambda a, s: step(a, s, hh, bias_hh, project))
-        ys: list[Any] = []
-        for a in reversed(unbind(projected)) if backwards else unbind(projected):
-            state = step(a, state, hh, bias_hh, project)
-            ys.append(state[0])
-        if not ys:
-            return creation.zeros((0, *state[0].shape), dtype=x.dtype), state
-        return stack(ys[::-1] if backwards else ys), state
+            if layer:
+                x = F.dropout(x, self.dropout)
+            mine = slice(layer * directions, (layer + 1) * directions)
+            x, *last = op(x, *(s[mine] for s in state), *(w for each in self.all_weights[mine] for w in each), **attrs)
+            lasts.append(last)
+        return x, tuple(cat(list(s)) for s in zip(*lasts, strict=True))
 
     def extra_repr(self) -> str:
         parts = [f"{self.input_size}, {self.hidden_size}"]
@@ -204,32 +185,6 @@ class RNNBase(Module):
         }  # fmt: skip
         parts += [f"{k}={getattr(self, k)}" for k, usual in defaults.items() if getattr(self, k) != usual]
         return ", ".join(parts)
-
-
-def _packed(
-    x: Any, first: State, sizes: tuple[int, ...], backwards: bool, step: Callable[[Any, State], State]
-) -> tuple[Any, State]:
-    """One direction over packed sequences, longest first: step t has the sequences that are longer than t."""
-    begins = [sum(sizes[:t]) for t in range(len(sizes))]
-    ys: list[Any] = []
-    if backwards:
-        state = tuple(s[: sizes[-1]] for s in first)
-        for t in reversed(range(len(sizes))):
-            have = state[0].shape[0]
-            if have < sizes[t]:  # sequences that end here start in reverse
-                state = tuple(cat([s, f[have : sizes[t]]]) for s, f in zip(state, first, strict=True))
-            state = step(x[begins[t] : begins[t] + sizes[t]], state)
-            ys.append(state[0])
-        return cat(ys[::-1]), state
-    state, done = first, []
-    for t, size in enumerate(sizes):
-        if state[0].shape[0] > size:  # sequences that have ended
-            done.append(tuple(s[size:] for s in state))
-            state = tuple(s[:size] for s in state)
-        state = step(x[begins[t] : begins[t] + size], state)
-        ys.append(state[0])
-    done.append(state)
-    return cat(ys), tuple(cat(list(parts)) for parts in zip(*reversed(done), strict=True))
 
 
 class RNN(RNNBase):
@@ -311,7 +266,7 @@ class RNNCellBase(Module):
         if any(tuple(s.shape) != wanted for s in state):
             raise ShapeError(f"{name}: the state must have shape {wanted}, got {tuple(state[0].shape)}")
         projected = F.linear(input, self.weight_ih, self.bias_ih)
-        return _STEPS[mode](projected, state, self.weight_hh, self.bias_hh, None)
+        return _STEPS[mode](projected, state, self.weight_hh, self.bias_hh)
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.hidden_size}" + ("" if self.bias is True else f", bias={self.bias}")

@@ -16,8 +16,8 @@ FAMILIES = tuple(
     for name in """
         create random poisson elementwise binary assign ternary bitwise activation special complex conv pool adaptive
         resize columns diagonal matmul linalg factor matrix_functions fft reduce sum_to scan sort vector_norm norm
-        batch_norm attention softmax loss shape join pad slice index scatter embedding update descent collective
-        fallback
+        batch_norm attention recurrent softmax loss shape join pad slice index scatter embedding update descent
+        collective fallback
     """.split()
 )
 

@@ -94,6 +94,15 @@ class Op:
     #: Operands meet in their common dtype (dtypes.promote), or in the result's if only that is
     #: floating; array kernels get them cast to it, torch does it by itself.
     promote: bool = False
+    #: Its composition is an unrolled loop. In a graph it is one call that no compiler looks into; on shards, what its
+    #: rule wants whole is gathered, and the op is not expanded.
+    opaque: bool = False
+    #: A gradient op names the op here whose work it may go on with. Its last operands are those of that op, with the
+    #: same attributes. Its kernel "torch_pair", f(torch, site of that op, **attrs), returns two functions, or None: the
+    #: first computes that op and returns one more result, which is whatever the second wants of it: a list of tensors.
+    #: The second computes the gradient op; it gets, after its operands, all results of the first, and may overwrite
+    #: the last. A worker uses them where both ops are in one program, with the same operands.
+    resumes: str = ""
     #: (*specs, **attrs) -> {operand: (n, extra)}: every element of that operand must be in [0, n), or
     #: be `extra` if that is not None (an ignore_index). The worker checks this before the kernel runs,
     #: so no kernel meets a bad index.
@@ -134,6 +143,11 @@ class Op:
     collective: bool = False
     #: Its attribute `layout` is the layout of its result on the session's mesh.
     pins: bool = False
+
+    @property
+    def expands(self) -> bool:
+        """Whether it is run on shards as other ops, where its own rule does not take a split."""
+        return self.parts is not None or (self.compose is not None and not self.opaque)
 
     def __call__(self, *args: Any, **attrs: Any) -> Any:
         for a in args:

@@ -94,7 +94,7 @@ _H100 = Hardware(
     inside=Link(8.0, 370e9),
     between=Link(20.0, 45e9),
     memory_nbytes=80 * 10**9,
-    overlap=0.25,
+    overlap=0.0,
 )
 _CPU = Hardware(
     name="cpu-gloo",
@@ -119,7 +119,7 @@ HARDWARE: dict[str, Hardware] = {
         dataclasses.replace(_H100, name="h200", memory_bandwidth=4.0e12, memory_nbytes=139 * 2**30),
         dataclasses.replace(
             _H100, name="pcie", flops={2: 120e12, 4: 60e12, 8: 1e12}, memory_bandwidth=1.5e12, inside=Link(15.0, 20e9),
-            between=Link(30.0, 10e9), memory_nbytes=24 * 10**9, overlap=0.3,
+            between=Link(30.0, 10e9), memory_nbytes=24 * 10**9,
         ),
         _CPU,
     )

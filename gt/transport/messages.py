@@ -221,10 +221,18 @@ class Stats(Struct, frozen=True):
 # --- client to dispatcher, and back ----------------------------------------------------------
 
 
+def _hiding_token(message: msgspec.Struct) -> str:
+    """The repr of a message without its secrets: debug output prints messages."""
+    shown = (f"{k}={'***' if k in ('token', 'link') else repr(getattr(message, k))}" for k in message.__struct_fields__)
+    return f"{type(message).__name__}({', '.join(shown)})"
+
+
 class Hello(Struct, frozen=True):
     version: int
     token: str
     name: str  #: shown in logs: program, user, process id
+
+    __repr__ = _hiding_token
 
 
 class SetMesh(Struct, frozen=True):
@@ -296,6 +304,8 @@ class WorkerHello(Struct, frozen=True):
     host: str = ""
     pid: int = 0
     peers: str = ""  #: host:port where other workers meet it; "": it cannot run calls with others
+
+    __repr__ = _hiding_token
 
 
 class WorkerWelcome(Struct, frozen=True):

@@ -1,7 +1,16 @@
-"""The modules of torch.utils that GT has. Use torch.utils.data itself for data loading."""
+"""The modules of torch.utils that GT has."""
 
 from __future__ import annotations
 
-from gt.utils import checkpoint, data
+from importlib import import_module as _import_module
+from typing import Any as _Any
 
-__all__ = ["checkpoint", "data"]
+from gt.utils import checkpoint
+
+__all__ = ["checkpoint"]
+
+
+def __getattr__(name: str) -> _Any:
+    if name in ("_pytree", "data", "hooks"):
+        return _import_module(f"gt.utils.{name}")
+    raise AttributeError(f"module 'gt.utils' has no attribute {name!r}")

@@ -1,15 +1,75 @@
-"""A placeholder for torch.utils.data: loading needs no GPU and no cluster, so use torch's own, or any other loader."""
+"""The names of torch.utils.data: torch's own where torch is installed, a small one of GT's (loading.py) otherwise.
+
+`DataLoader` yields GT tensors. With torch it is torch's DataLoader, with its worker processes, samplers and collating;
+each batch is uploaded while the step before it runs. torch is imported when a name is first used.
+"""
 
 from __future__ import annotations
 
-from typing import NoReturn
+import importlib.util
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from gt.client.compat.interop import from_torch, is_torch
+from gt.client.functions.creation import from_numpy
+from gt.utils import loading
+from gt.utils._pytree import tree_map
+from gt.utils.loading import TensorDataset as TensorDataset
 
 
-def __getattr__(name: str) -> NoReturn:
-    """`from gt.utils.data import DataLoader` fails with a message that says what to use instead."""
-    if name.startswith("_"):
+def _to_gt(x: Any) -> Any:
+    """A leaf of a batch as a GT tensor, if it is an array or a torch tensor."""
+    if is_torch(x):
+        return from_torch(x)
+    return from_numpy(x) if type(x).__module__ == "numpy" and hasattr(x, "shape") and x.dtype.kind in "biufc" else x
+
+
+def ahead(batches: Iterator[Any]) -> Iterator[Any]:
+    """The batches as GT tensors, each uploaded before the one before it is used."""
+    waiting: list[Any] = []
+    for batch in batches:
+        waiting.append(tree_map(_to_gt, batch))
+        if len(waiting) > 1:
+            yield waiting.pop(0)
+    yield from waiting
+
+
+@cache
+def _loader() -> Any:
+    theirs: Any = _torchs()
+    if theirs is None:
+        return loading.DataLoader
+
+    class DataLoader(theirs.DataLoader):  # type: ignore[misc]  # torch's, which is imported only here
+        """torch's DataLoader, whose batches are GT tensors."""
+
+        def __init__(self, dataset: Any, batch_size: int | None = 1, *args: Any, **kwargs: Any) -> None:
+            if isinstance(dataset, TensorDataset) and batch_size is not None:
+                kwargs.setdefault("collate_fn", loading.as_it_is)  # a batch is indexed at once
+            super().__init__(dataset, batch_size, *args, **kwargs)
+
+        def __iter__(self) -> Iterator[Any]:
+            return ahead(super().__iter__())
+
+    return DataLoader
+
+
+@cache
+def _torchs() -> Any:
+    if importlib.util.find_spec("torch") is None:
+        return None
+    return importlib.import_module("torch.utils.data")
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
         raise AttributeError(name)
-    raise ImportError(
-        f"gt.utils.data has no {name}: use torch.utils.data.{name}, with torch tensors or numpy arrays in the dataset; "
-        "gt.as_tensor(batch) converts its batches"
-    )
+    if name == "DataLoader":
+        return _loader()
+    theirs = _torchs()
+    found = getattr(loading if theirs is None else theirs, name, None)
+    if found is None:
+        more = "; more of torch.utils.data is there if torch is installed" if theirs is None else ""
+        raise AttributeError(f"module 'gt.utils.data' has no attribute {name!r}{more}")
+    return found

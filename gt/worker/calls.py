@@ -27,6 +27,7 @@ from gt.worker.run.engine import Engine
 from gt.worker.run.programs import Known
 from gt.worker.run.replays import Replay
 from gt.worker.run.store import Array, Entry
+from gt.worker.run.threads import Threads
 from gt.worker.run.tiers import Tiers
 from gt.worker.session import Running, WorkerSession
 
@@ -51,6 +52,7 @@ class Calls:
         self.run_us = 0
         self._flying: dict[int, WorkerSession] = {}  #: Sessions with calls on the device.
         self.tiers = Tiers(engine, config, log)
+        self._threads = Threads(engine.threads, engine.use_threads) if engine.threads > 1 else None
         self._lock = lock
         self._looked_ns = 0
         self._precision: Precision | None = None  #: The engine's, as the last call set it.
@@ -68,7 +70,11 @@ class Calls:
         failure: Failure | None = None
         try:
             self.use(session, known)
-            results, running.flag = running.form.run(self.take(running), call.scalars)
+            arrays = self.take(running)
+            if self._threads is None:
+                results, running.flag = running.form.run(arrays, call.scalars)
+            else:
+                results, running.flag = self._run_timed(self._threads, running, arrays)
         except Exception as e:
             failure = self.stopped(running, e)
         if failure is not None:  # here and not in the except clause: the exception's frames held arrays
@@ -76,6 +82,16 @@ class Calls:
             self.recover(failure)
             return
         self.end(running, results, out)
+
+    def _run_timed(self, threads: Threads, running: Running, arrays: list[Array]) -> tuple[Sequence[Array], Any]:
+        """Run a call with as many threads as suit its program."""
+        standing, form = running.known.standing, running.form
+        assert standing is not None
+        pace = standing.pace(form.ran)
+        threads.begin(pace)
+        made: tuple[Sequence[Array], Any] = form.run(arrays, running.call.scalars)
+        threads.end(pace)
+        return made
 
     def read(self, session: WorkerSession, call: Call) -> tuple[Sequence[int], list[Entry | None]]:
         """The ids and entries of a call's inputs."""

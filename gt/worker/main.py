@@ -24,7 +24,7 @@ from queue import SimpleQueue
 from typing import Any, NoReturn
 
 from gt.command_line import Parser
-from gt.config import Config, load, prepare_torch
+from gt.config import Config, engine_name, load, prepare_torch
 from gt.errors import GTError, ServerError, StartError
 from gt.transport import connect
 from gt.transport.channel import Channel, Patience
@@ -206,7 +206,9 @@ def _arguments(config: Config) -> Parser:
     where.add_argument("--address", help="address of the server, instead of host and port, such as ipc:///path")
     parser.add_argument("--host", default="127.0.0.1", help="host of the server (default: this machine)")
     parser.add_argument("--token", default=config.token, help="secret of the server (default: GT_TOKEN)")
-    parser.add_argument("--engine", default=config.engine, help="torch, numpy or jax (default: GT_ENGINE)")
+    parser.add_argument(
+        "--engine", type=engine_name, default=config.engine, help="torch, numpy or jax (default: GT_ENGINE)"
+    )
     parser.add_argument("--device", default=config.device, help="device, such as cpu or cuda:0 (default: GT_DEVICE)")
     parser.add_argument("--parent", type=int, default=0, help="exit when this process is no longer the parent")
     return parser

@@ -77,8 +77,7 @@ def instead(
     draws, log = np.random.default_rng(0), Log()
     operands = [place(a, have[i], draws) if i in arrays else a for i, a in enumerate(args)]
     made = apply(op, operands, attrs, MESH, log)
-    expands = op.parts is not None or op.compose is not None
-    return " ".join(["expand" if expands else "gather", *collectives(log)]), [v.layout for v in made]
+    return " ".join(["expand" if op.expands else "gather", *collectives(log)]), [v.layout for v in made]
 
 
 def table() -> str:

@@ -15,6 +15,8 @@ from importlib.util import find_spec
 from typing import Any
 
 import gt.client.functions.creation
+import gt.client.programs.hosted
+import gt.client.programs.pending
 import gt.client.record.recorder
 import gt.client.session.session
 import gt.client.session.transfers
@@ -56,6 +58,9 @@ LIMITS = {
     gt.dispatcher.queues: {"WINDOW": 6},
     gt.transport.chunks: {"CHUNK": 48},
     gt.client.functions.constants: {"BY_VALUE_NBYTES": 64},
+    # Every read asks the cluster: it is what is tested.
+    gt.client.programs.pending: {"KEPT_NBYTES": -1, "WHOLE_NBYTES": -1},
+    gt.client.programs.hosted: {"WHOLE_NBYTES": -1},
 }  # fmt: skip
 #: They ask for the time.
 CLOCKED = (gt.client.session.session, gt.client.session.transfers, gt.client.record.recorder, gt.worker.calls)

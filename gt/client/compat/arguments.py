@@ -26,6 +26,8 @@ HOT = {
     "add", "cat", "clamp", "div", "dropout", "embedding", "gelu", "linear", "log_softmax", "matmul", "pow", "relu",
     "silu", "softmax", "stack", "sub", "where",
 }  # fmt: skip
+#: Those of them that take `out=` as functions of gt, and pay for it.
+WITH_OUT = {"add", "cat", "clamp", "div", "matmul", "pow", "softmax", "log_softmax", "stack", "sub", "where"}
 #: The same for methods, whose first argument is known to be a tensor.
 HOT_METHODS = HOT | {
     "amax", "amin", "argmax", "bool", "contiguous", "expand", "flatten", "float", "long", "masked_fill", "max", "mean",
@@ -36,18 +38,25 @@ HOT_METHODS = HOT | {
 RAW = (AttributeError, TypeError, ValueError, KeyError)
 
 
-def explained(function: Callable[..., Any], method: bool = False) -> Callable[..., Any]:
-    """The function, with errors that name the wrong argument. A method's first argument is the tensor itself."""
+def explained(
+    function: Callable[..., Any], method: bool = False, write_out: Callable[[str, Any, Any], Any] | None = None
+) -> Callable[..., Any]:
+    """The function, with errors that name the wrong argument. A method's first argument is the tensor itself. With
+    `write_out`, the function also takes `out=`, which is what its result is written to."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        out = None
+        if kwargs and write_out is not None:
+            out = kwargs.pop("out", None)
         try:
-            return function(*args, **kwargs)
+            made = function(*args, **kwargs)
         except RAW as e:
             said = explain(function, args, kwargs, e, method)
             if said is None:
                 raise
             raise DTypeError(said) from None
+        return made if out is None or write_out is None else write_out(function.__name__, made, out)
 
     return call
 
@@ -60,11 +69,14 @@ def bare(function: Any) -> Any:
     return function.__wrapped__ if getattr(function, "__code__", None) is _CODE else function
 
 
-def explain_all(namespace: dict[str, Any]) -> None:
-    """Wrap the public functions of a module with `explained`."""
+def explain_all(namespace: dict[str, Any], write_out: Callable[[str, Any, Any], Any] | None = None) -> None:
+    """Wrap the public functions of a module with `explained`; see there for `write_out`."""
     for name, function in list(namespace.items()):
-        if inspect.isfunction(function) and not name.startswith("_") and not looks_itself(name, function, HOT):
-            namespace[name] = explained(function)
+        if not inspect.isfunction(function) or name.startswith("_"):
+            continue
+        takes_out = write_out is not None and (name in WITH_OUT or hasattr(function, "recorded"))
+        if takes_out or not looks_itself(name, function, HOT):
+            namespace[name] = explained(function, write_out=write_out)
 
 
 def recorded(function: F) -> F:

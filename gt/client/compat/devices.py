@@ -11,6 +11,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from gt.client.compat.arguments import shown
+from gt.client.compat.interop import torch_function
 from gt.client.record.recorder import recorder
 from gt.client.session.session import Session
 from gt.errors import ArgumentError, DTypeError, StateError
@@ -64,6 +65,11 @@ class device:
     def __repr__(self) -> str:
         index = "" if self.index is None else f", index={self.index}"
         return f"device(type={self.type!r}{index})"
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """A torch tensor is sent to this device: `batch.to(device)` is a GT tensor."""
+        return torch_function(cls, func, types, args, kwargs)
 
     def __enter__(self) -> device:
         return self

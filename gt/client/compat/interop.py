@@ -12,8 +12,9 @@ import numpy as np
 
 from gt.client.compat.arguments import shown
 from gt.client.functions.constants import upload
-from gt.client.tensor import Tensor
-from gt.errors import DTypeError
+from gt.client.record.recorder import recorder
+from gt.client.tensor import Tensor, own
+from gt.errors import AutogradError, DTypeError
 
 __all__ = ["from_dlpack", "from_torch"]
 METHODS = ["__dlpack__", "__dlpack_device__", "torch"]
@@ -36,8 +37,24 @@ def torch_array(x: Any) -> np.ndarray[Any, Any]:
     return np.asarray(x.numpy())
 
 
+def operand(op: str, x: Any) -> Tensor:
+    """A torch tensor that meets a tensor of GT in an op: an adopted one is itself, the data of another is copied."""
+    mine = own(x)
+    if isinstance(mine, Tensor):
+        return mine
+    if x.requires_grad and recorder().grad:
+        kind = "Parameter" if type(x).__name__ == "Parameter" else "tensor"
+        raise AutogradError(
+            f"{op}: a torch {kind} of shape {tuple(x.shape)} requires grad and was not adopted, so it would be a "
+            "constant here and never train; adopt it, or the module that holds it, with gt.adopt(...), or pass "
+            "x.detach()"
+        )
+    return from_torch(x)
+
+
 def from_torch(tensor: Any) -> Tensor:
-    """A tensor with a copy of a torch tensor's data, from any device.
+    """A tensor with a copy of a torch tensor's data, from any device. Of an adopted tensor (see `gt.adopt`) it is the
+    tensor that it stands for.
 
     >>> import gt, torch
     >>> gt.from_torch(torch.arange(3))
@@ -45,7 +62,8 @@ def from_torch(tensor: Any) -> Tensor:
     """
     if not is_torch(tensor):
         raise DTypeError(f"from_torch: expected a torch tensor, got {shown(tensor)}")
-    return upload("from_torch", torch_array(tensor))
+    mine = own(tensor)
+    return mine if isinstance(mine, Tensor) else upload("from_torch", torch_array(tensor))
 
 
 def from_dlpack(x: Any) -> Tensor:
@@ -65,6 +83,19 @@ def torch(self: Tensor) -> Any:
     if self.dtype.name == "bfloat16":
         return torch.from_numpy(data.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(data)
+
+
+def torch_function(cls: Any, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+    """What torch calls when one of its functions or methods meets a GT tensor, or a GT device: the function of the same
+    name, on GT tensors. `batch.to(device)`, `target.view_as(prediction)` and `batch * weight` work with torch batches.
+    """
+    name = func.__name__
+    moved = [from_torch(a) if is_torch(a) else a for a in args]
+    options = {k: from_torch(v) if is_torch(v) else v for k, v in (kwargs or {}).items()}
+    method = getattr(Tensor, name, None)
+    if method is None or not moved or not isinstance(moved[0], Tensor):
+        raise DTypeError(f"torch.{name} cannot be used with GT tensors; use gt.{name}, or x.torch()")
+    return method(*moved, **options)
 
 
 def __dlpack__(self: Tensor, **kwargs: Any) -> Any:

@@ -1,18 +1,19 @@
-"""Constructors by type: `gt.FloatTensor([1, 2])`, `gt.LongTensor(2, 3)`, `gt.Tensor(2, 3)`."""
+"""Types by dtype, as in old code: `gt.FloatTensor([1, 2])`, `gt.LongTensor(2, 3)`, `isinstance(x, gt.LongTensor)`; and
+`gt.Tensor(2, 3)`, `x.new(2, 3)`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from gt.client.compat.arguments import called
 from gt.client.functions.casts import OLD_NAMES
 from gt.client.functions.creation import empty, tensor
 from gt.client.programs.pending import Value
-from gt.client.tensor import default_dtype
+from gt.client.tensor import Tensor, default_dtype
 from gt.dtypes import DType, dtype
 
 __all__ = [*OLD_NAMES]
+METHODS = ["new"]
 
 
 def _make(data: Any, made: DType) -> Any:
@@ -28,11 +29,30 @@ def first_value(data: list[Any]) -> Value:
     return value
 
 
-def _constructor(name: str, made: DType) -> Callable[..., Any]:
-    def constructor(*data: Any) -> Any:
-        return _make(data, made)
+def new(self: Tensor, *data: Any, device: Any = None) -> Tensor:
+    """A tensor of this one's dtype with the given data, or of the given sizes."""
+    made: Tensor = _make(data, self.dtype)
+    return made
 
-    return called(constructor, name, f"A {made.name} tensor with the given data, or of the given sizes.")
+
+class _ByDtype(type):
+    """The type of these types. A tensor is of class Tensor whatever its dtype is, so they answer for themselves."""
+
+    dtype: DType
+
+    def __call__(cls, *data: Any, device: Any = None) -> Any:
+        return _make(data, cls.dtype)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, Tensor) and instance.dtype is cls.dtype
+
+    def __subclasscheck__(cls, other: Any) -> bool:
+        return other is cls
 
 
-globals().update({name: _constructor(name, dtype(to)) for name, to in OLD_NAMES.items()})
+def _type(name: str, made: DType) -> type:
+    doc = f"Tensors of dtype {made.name}: called with data or sizes it makes one, and isinstance() knows them."
+    return _ByDtype(name, (), {"dtype": made, "__doc__": doc, "__module__": "gt"})
+
+
+globals().update({name: _type(name, dtype(to)) for name, to in OLD_NAMES.items()})

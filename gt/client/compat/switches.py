@@ -10,37 +10,50 @@ from gt.client.compat.checks import one_of
 from gt.client.programs.tree import current_precision
 from gt.client.session.connecting import choose_precision
 from gt.errors import OutOfMemory as OutOfMemoryError
-from gt.program import PRODUCTS
+from gt.program import PRODUCTS, Size
 
 __all__ = [
     "OutOfMemoryError", "Size", "are_deterministic_algorithms_enabled", "channels_last", "channels_last_3d",
     "contiguous_format", "e", "get_float32_matmul_precision", "get_num_interop_threads", "get_num_threads", "inf",
-    "is_deterministic_algorithms_warn_only_enabled", "nan", "newaxis", "pi", "preserve_format",
-    "set_float32_matmul_precision", "set_num_interop_threads", "set_num_threads", "strided", "typename",
-    "use_deterministic_algorithms",
+    "is_deterministic_algorithms_warn_only_enabled", "legacy_contiguous_format", "nan", "newaxis", "pi",
+    "preserve_format", "set_float32_matmul_precision", "set_num_interop_threads", "set_num_threads", "strided",
+    "typename", "use_deterministic_algorithms",
 ]  # fmt: skip
 
 pi, e, inf, nan = math.pi, math.e, math.inf, math.nan
 newaxis = None
-Size: type = tuple  #: The type of `x.shape`.
 contiguous_format, preserve_format = "gt.contiguous_format", "gt.preserve_format"
+legacy_contiguous_format = contiguous_format
 channels_last, channels_last_3d = "gt.channels_last", "gt.channels_last_3d"
 strided = "gt.strided"
+
+#: Modules of gt that are imported when they are first used: `import gt` stays fast.
+NAMESPACES = frozenset({
+    "_dynamo", "accelerator", "compiler", "distributed", "distributions", "fx", "jit", "profiler", "serialization",
+    "testing", "version",
+})  # fmt: skip
+
+#: Public names of modules that `import gt` does not load, and the modules.
+LATER = {
+    "Hardware": "gt.solver.hardware", "Plan": "gt.solver.plan", "explain": "gt.solver.plan", "plan": "gt.solver.plan"
+}  # fmt: skip
 
 #: Names of torch that GT does not have, and what to use instead.
 ABSENT = {
     "as_strided": "GT tensors have no strides; use unfold, views and indexing",
-    "distributed": "one process uses all workers of a server; see `gt serve`, gt.mesh and gt.shard",
-    "distributions": "use gt.randn, gt.multinomial, gt.log_softmax and similar functions",
     "export": "save the parameters with gt.save(model.state_dict(), file)",
     "hub": "load the weights as NumPy arrays or torch tensors; load_state_dict accepts both",
-    "jit": "GT compiles frequently run programs itself; @gt.function replays a step without running its Python code",
     "multiprocessing": "threads can share tensors; other processes open their own session with gt.connect",
     "onnx": "save the parameters with gt.save(model.state_dict(), file)",
-    "profiler": "gt.debug.get_worker_stats() reports the time of each op",
     "sparse_coo_tensor": "GT tensors are dense; index_add and scatter_add sum by index",
     "vmap": "use an explicit batch dimension; gt.func.jacrev and gt.func.hessian compute derivatives",
 }
+
+
+def _assert(condition: Any, message: str) -> None:
+    """Raise AssertionError with the message unless the condition holds."""
+    assert condition, message
+
 
 _set: dict[str, Any] = {"deterministic": False, "warn": False, "threads": 0}
 

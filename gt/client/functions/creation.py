@@ -19,7 +19,7 @@ from gt.client.mesh import sharding
 from gt.client.programs import kinds
 from gt.client.record import recorder as recording
 from gt.client.record.recorder import apply
-from gt.client.tensor import Tensor, default_dtype
+from gt.client.tensor import Tensor, default_dtype, own
 from gt.dtypes import DType
 from gt.errors import ArgumentError, DTypeError
 
@@ -47,8 +47,7 @@ def ignored(op: str, where: dict[str, Any]) -> None:
         raise ArgumentError(f"{op}() takes no layout=; use gt.shard(gt.{op}(...), {where['layout']!r})")
     if not _IGNORED.issuperset(where):
         unknown = ", ".join(sorted(where.keys() - _IGNORED))
-        cure = "; out= is not supported, use the returned tensor" if "out" in where else ""
-        raise ArgumentError(f"{op}: unexpected argument {unknown}{cure}")
+        raise ArgumentError(f"{op}: unexpected argument {unknown}")
 
 
 # --- from data ---------------------------------------------------------------------------------------
@@ -61,10 +60,15 @@ def tensor(data: Any, *, dtype: Any = None, requires_grad: bool = False, **where
     >>> gt.tensor([[1, 2], [3, 4]])
     tensor([[1, 2],
             [3, 4]])
+
+    With requires_grad=True, whole numbers become floating-point numbers.
     """
     layout = worker_layout(where)
     where.pop("layout", None)
     ignored("tensor", where)
+    data = own(data)
+    if requires_grad and dtype is None and _whole_numbers(data):
+        dtype = default_dtype()  # torch refuses it; there is only one thing that it can mean
     if hasattr(data, "_v"):
         t = data.detach().clone()
         t = t if dtype is None else ew.cast(t, dtype)
@@ -72,8 +76,16 @@ def tensor(data: Any, *, dtype: Any = None, requires_grad: bool = False, **where
     return finish(from_numpy(_array("tensor", data, dtype), layout=layout), requires_grad)
 
 
+def _whole_numbers(data: Any) -> bool:
+    """Whether the data consists of Python's ints, in lists or alone."""
+    if isinstance(data, (list, tuple)):
+        return bool(data) and all(map(_whole_numbers, data))
+    return type(data) is int
+
+
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """Convert data to a tensor; a tensor is returned as it is."""
+    data = own(data)
     if hasattr(data, "_v"):
         return data if dtype is None else ew.cast(data, dtype)
     return tensor(data, dtype=dtype)
@@ -94,14 +106,14 @@ def scalar_tensor(s: Any, *, dtype: Any = None, requires_grad: bool = False, **w
     return full((), s, dtype=kind, requires_grad=requires_grad)
 
 
-def from_numpy(array: np.ndarray[Any, Any], *, layout: Any = None) -> Tensor:
+def from_numpy(array: np.ndarray[Any, Any], *, layout: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor with a copy of a NumPy array; the array may be changed afterwards.
 
     With a `layout` (see `gt.shard`) each worker receives only its part of the array.
     """
     if not isinstance(array, (np.ndarray, np.generic)):
         raise DTypeError(f"from_numpy: expected a NumPy array, got {shown(array)}")
-    return upload("from_numpy", array, layout)
+    return finish(upload("from_numpy", array, layout), requires_grad)
 
 
 def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, requires_grad: bool = False) -> Tensor:

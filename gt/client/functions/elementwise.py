@@ -248,6 +248,8 @@ subtract = sub
 
 def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
     """input / other; rounding_mode 'floor' or 'trunc' rounds the result to an integer."""
+    if not hasattr(input, "_v") and not hasattr(other, "_v"):
+        input = filled((), input, dtypes.int64 if isinstance(input, int) else default_dtype())  # as in torch
     if rounding_mode is None:
         return _div(input, other)
     if rounding_mode == "floor":

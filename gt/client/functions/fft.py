@@ -10,6 +10,7 @@ from gt.client.compat.arguments import called
 from gt.client.compat.checks import one_of
 from gt.client.compat.dims import different_dims, one_dim
 from gt.client.compat.fallback import namespace
+from gt.client.compat.outs import write_out as _write_out
 from gt.client.functions import elementwise as ew
 from gt.client.functions import shapes
 from gt.client.functions.complexes import conj_physical
@@ -213,5 +214,5 @@ def rfftfreq(n: int, d: float = 1.0, *, dtype: Any = None, requires_grad: bool =
     return finish(ew.mul(arange(0, n // 2 + 1, dtype=float_dtype(dtype)), 1.0 / (n * d)), requires_grad)
 
 
-_arguments.explain_all(globals())
+_arguments.explain_all(globals(), _write_out)
 __getattr__ = namespace("fft")

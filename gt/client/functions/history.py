@@ -24,7 +24,9 @@ def requires_grad_(self: Tensor, requires_grad: bool = True) -> Tensor:
     """Have it require gradients, or not, from now on."""
     if requires_grad and self._fn is None:
         if not self.dtype.is_differentiable:
-            raise DTypeError(f"only floating-point tensors can require grad, not {self.dtype.name}")
+            raise DTypeError(
+                f"only floating-point tensors can require grad, not {self.dtype.name}; create it with dtype=gt.float32"
+            )
         self._fn = Leaf()
     elif not requires_grad:
         if not self.is_leaf:
@@ -106,6 +108,8 @@ def register_post_accumulate_grad_hook(self: Tensor, hook: Callable[[Tensor], No
 
 def retain_grad(self: Tensor) -> None:
     """Keep the gradient of this tensor, which is not a leaf, in `.grad`."""
+    if not self.requires_grad:
+        raise AutogradError("retain_grad: the tensor does not require grad; use requires_grad=True")
     if not self.is_leaf and not self.retains_grad:
         keep = self.__dict__
         keep["_retains"] = True

@@ -9,7 +9,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from gt.client.compat.checks import one_of
-from gt.client.record.recorder import recorder
+from gt.client.programs import hosted
+from gt.client.programs.pending import Value, keep
+from gt.client.record.recorder import Recorder, recorder
 from gt.client.tensor import Tensor, default_dtype
 from gt.errors import AutogradError, GTError, ShapeError
 
@@ -30,14 +32,64 @@ def numpy(self: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
 def _fetch(self: Tensor) -> np.ndarray[Any, Any]:
     rec = recorder()
     rec.refuse_sync()
-    return rec.session.fetch(self._v or self._read())
+    return _data(rec, self)
+
+
+def _data(rec: Recorder, t: Tensor, index: bool = False) -> np.ndarray[Any, Any]:
+    """The data of a tensor, for reading: computed here from what is known, or fetched. `index`: see `_computed`."""
+    v = t._v or t._read()
+    alias = t._x
+    if v.host is not None or rec.session.on_paper or (alias is None and v.spec.dtype.is_differentiable):
+        return rec.session.fetch(v)  # of what is rounded there is one computation, the worker's
+    if _computed(rec, v, index):
+        return rec.session.fetch(v)
+    if alias is None or alias.base is None or not hosted.small_view(alias.base._spec, v.spec, alias.kind, alias.args):
+        if not _computed(rec, v, index, fetching=True):
+            return rec.session.fetch(v)
+    else:  # other parts of what it is a view of will be read too
+        reported = rec.session.reported
+        try:
+            whole = _data(rec, alias.base)
+        except GTError:
+            if rec.session.reported > reported:
+                raise  # a call failed, which the user has not been told yet
+            return rec.session.fetch(v)  # the rest of the base is lost
+        base = alias.base._v or alias.base._read()
+        keep(base, whole, whole=True)
+        if v.host is None and not _computed(rec, v, index):
+            assert alias.kind is not None
+            v.host = hosted.view(alias.kind, base, alias.args)[alias.part]
+    return rec.session.fetch(v)
+
+
+def _computed(rec: Recorder, v: Value, index: bool, fetching: bool = False) -> bool:
+    """Compute a pending value here; False if it cannot be, or not without `fetching` something.
+
+    An `index` becomes part of what is recorded next, and the program goes on as if it had been a Python number. Other
+    reads end it: Python will do one thing or another."""
+    p = rec.pending
+    steps = hosted.steps_to(p, v) if v.owner is p else None
+    if steps is None or (steps.missing and not fetching):
+        return False
+    for missing in steps.missing:
+        keep(missing, rec.session.fetch(missing), whole=True)
+    if v.owner is not p or rec.pending is not p:
+        return False  # the timer has ended it meanwhile
+    hosted.compute(p, steps)
+    if index:
+        hosted.take_back(p)
+    else:
+        rec.settle()
+    return True
 
 
 def item(self: Tensor) -> Any:
     """The only element, as a Python number. Waits for it."""
     if self._spec.size != 1:
         raise ShapeError(f"item: expected a tensor of one element, got shape {self.shape}")
-    return self._fetch().reshape(()).item()
+    rec = recorder()
+    rec.refuse_sync()
+    return _data(rec, self).reshape(()).item()
 
 
 def tolist(self: Tensor) -> Any:
@@ -67,7 +119,9 @@ def __int__(self: Tensor) -> int:
 def __index__(self: Tensor) -> int:
     if self.dtype.is_differentiable or self._spec.size != 1:
         raise TypeError("only an integer tensor of one element can be an index")
-    return int(self.item())
+    rec = recorder()
+    rec.refuse_sync()
+    return int(_data(rec, self, index=True).reshape(()).item())
 
 
 def __bool__(self: Tensor) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 from gt.client.compat import arguments as _arguments
 from gt.client.compat.fallback import namespace
+from gt.client.compat.outs import write_out as _write_out
 from gt.client.functions import elementwise as ew
 from gt.client.functions.elementwise import erf, erfc, erfinv, exp2, expm1, i0, log1p, logit, polygamma, sinc, xlogy
 from gt.client.functions.elementwise import lgamma as gammaln
@@ -44,7 +45,7 @@ def spherical_bessel_j0(input: Any) -> Tensor:
     return ew.where(zero, 1.0, ew.sin(safe) / safe)
 
 
-_arguments.explain_all(globals())
+_arguments.explain_all(globals(), _write_out)
 
 #: torch runs the other functions: Bessel functions, polynomials, gammainc and gammaincc.
 __getattr__ = namespace("special")

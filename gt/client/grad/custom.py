@@ -12,11 +12,11 @@ from typing import Any
 from gt.client.grad.backward import filled
 from gt.client.grad.modes import set_grad
 from gt.client.programs.pending import Value
-from gt.client.programs.pullback import fit
 from gt.client.programs.tree import users_line
 from gt.client.record.recorder import recorder
 from gt.client.tensor import Edge, Hook, Leaf, NodeResult, Tensor, followers, node_text
 from gt.errors import AutogradError
+from gt.ops.reverse import fit
 
 __all__ = ["Function"]
 

@@ -28,12 +28,24 @@ class Value(msgspec.Struct, eq=False, gc=False):
     is ever part of is with its pending program, which drops its values when it ends.
     """
 
-    owner: Pending | None  #: The pending program that will make it; None once it has an id.
+    owner: Pending | None  #: The pending program that will make it; None once it has an id, or the host knows it.
     num: int  #: Its number among the results of that program.
     spec: Spec
     handle: RemoteId | None = None
     replaces: int | None = None  #: The input of its program that it was written over.
+    host: Any = None  #: Its data as an array that nobody changes, where the host knows it: see hosted.py.
     copied: bool = False  #: Tensors that do not share memory have had it; see views/aliases.py.
+
+
+KEPT_NBYTES = 1024  #: Values of up to this size are kept when they have been read.
+WHOLE_NBYTES = 4096  #: A tensor of up to this size is fetched whole when a view of it is read: it takes no longer.
+
+
+def keep(v: Value, data: Any, whole: bool = False) -> None:
+    """Remember the data of a value, if it is small; `whole`: it was fetched for a part of it. The array is the caller's
+    to change: a copy is kept."""
+    if v.spec.nbytes <= (WHOLE_NBYTES if whole else KEPT_NBYTES):
+        v.host = data.copy()
 
 
 class DeadIds(deque[int]):
@@ -259,7 +271,7 @@ ALONE = _alone()
 
 def program_of(p: Pending, end: Node, tree: Tree) -> tuple[Variant, set[int]] | None:
     """The program to call, and the results that are alive now. None if none is."""
-    live = [v.num for v in p.values if getrefcount(v) > ALONE]
+    live = [v.num for v in p.values if getrefcount(v) > ALONE and v.owner is p]  # not what the host has computed
     if not live:
         return None
     dead = frozenset(alone(p.inputs))

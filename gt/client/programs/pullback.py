@@ -18,7 +18,7 @@ from typing import Any
 
 from gt.client.programs.tree import Code, Kind, Pullback, kind_of
 from gt.errors import AutogradError
-from gt.ops.record import TABLE
+from gt.ops.reverse import fit
 from gt.ops.trace import Symbol, Trace, scalar_kind
 from gt.program import SCALAR_TYPES, Spec
 
@@ -43,18 +43,6 @@ def code_for(pull: Pullback, given: tuple[bool, ...]) -> Code | None:
     except KeyError:
         code = pull.codes[given] = _write(*pull.use, given)
         return code
-
-
-def fit(d: Any, spec: Spec) -> Any:
-    """A gradient in its operand's shape and dtype: summed over broadcast dimensions, cast; of a real
-    operand, the real part."""
-    if d.shape != spec.shape:
-        d = TABLE["sum_to"](d, shape=spec.shape)
-    if d.dtype.is_complex and not spec.dtype.is_complex:
-        d = TABLE["real"](d)
-    if d.dtype is not spec.dtype:
-        d = TABLE["cast"](d, dtype=spec.dtype.name)
-    return d
 
 
 def _flows(kind: Kind, operands: Sequence[Spec], results: Sequence[Spec], mask: int) -> bool:

@@ -109,7 +109,7 @@ class Node:
     """A place in the tree; see the file's header."""
 
     __slots__ = (
-        "depth", "ends", "key", "kids", "kind", "n_inputs", "n_scalars", "n_values", "operands", "parent",
+        "depth", "ends", "joins", "key", "kids", "kind", "n_inputs", "n_scalars", "n_values", "operands", "parent",
         "programs", "pulls", "refs", "spec", "specs", "where",
     )  # fmt: skip
 
@@ -129,6 +129,7 @@ class Node:
         self.where: tuple[str, int] = ("", 0)
         self.programs: dict[Any, Variant] = {}
         self.ends = False  #: A program that reaches this node ends here: at the cap, or at the end of a period.
+        self.joins = False  #: An optimizer's step that ends here does not end the program; see record/joining.py.
 
     def path(self) -> list[Node]:
         """The nodes from the first op to this one."""

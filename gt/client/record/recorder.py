@@ -46,12 +46,14 @@ from gt.client.programs.pending import (
     too_long,
 )
 from gt.client.programs.pullback import pullback
-from gt.client.programs.tree import Kind, Node, end_of_period, find_period, kind_of
+from gt.client.programs.tree import Kind, Kinds, Node, end_of_period, find_period, kind_of
 from gt.client.record.contexts import NanWatch, Pinning, Policy, SeedTape, Tracing, policy
+from gt.client.record.joining import Joining
 from gt.client.session.connecting import current
 from gt.client.session.session import Session
 from gt.client.tensor import Edge, GradNode, Tensor
 from gt.errors import DTypeError
+from gt.ops import TABLE
 from gt.ops.record import Op
 
 CAP = 4_000  #: Instructions after which a program ends if it is a loop that goes on and on: see `_end_at_cap`.
@@ -60,12 +62,15 @@ TRACE_CAP = 50_000  #: The same for a traced function.
 HELD_NBYTES = 64 << 20  #: A program ends when it alone holds inputs of more bytes than this.
 
 
+_DATA = Kinds(TABLE["data"], "shape", "dtype")
+
+
 class Recorder:
     """One thread's recording."""
 
     __slots__ = (
-        "anomaly", "blocked", "busy", "grad", "pending", "pin", "policy", "seen", "session", "tape", "thread", "trace",
-        "transforms",
+        "anomaly", "blocked", "busy", "grad", "joining", "pending", "pin", "policy", "seen", "session", "tape",
+        "thread", "trace", "transforms",
     )  # fmt: skip
 
     def __init__(self, session: Session) -> None:
@@ -77,6 +82,7 @@ class Recorder:
         self.busy = False
         self.pending = Pending(self, session.tree.root)
         self.blocked = Pending(self, NOWHERE)  #: Stands in for `pending` while another thread ends it.
+        self.joining: Joining | None = None  #: Set once an optimizer's step has ended a program.
         self.seen = (0, 0, 0.0)  #: At the timer's last look: the program, its length, and since when.
         self.trace: Tracing | None = None  #: Set while a @gt.function is being traced.
         self.anomaly: NanWatch | None = None  #: Set in anomaly mode.
@@ -140,8 +146,21 @@ class Recorder:
             if owner.rec.session is not self.session:
                 raise self.session.foreign(owner.rec.session.dead)
             self.session.settle(owner)
+        elif owner is None and v.handle is None and v.host is not None:
+            self._bring_data(v)
         elif owner is None and v.handle is not None and v.handle.dead is not self.session.dead:
             raise self.session.foreign(v.handle.dead)
+
+    def _bring_data(self, v: Value) -> None:
+        """The host has computed an operand (programs/hosted.py): make it a result of the pending program."""
+        if self.trace is not None:
+            self.session.restore(v)  # an input: a replay may meet another value there
+            return
+        _, _, (made,) = record(self, _DATA[v.spec.shape, v.spec.dtype.name], (v.host.tobytes(),))
+        p = made.owner
+        assert p is not None
+        p.values[made.num] = v
+        v.owner, v.num = p, made.num
 
     def _end_at_cap(self, p: Pending) -> bool:
         """Settle the program if it has become too long; returns whether it was.
@@ -179,7 +198,7 @@ class Recorder:
             return  # a traced function is one program
         self.session.hear_of_new()  # first: after the mark the timer may settle it at any time
         p = self.pending
-        if p.end is None and p.node.depth:
+        if p.end is None and p.node.depth and not p.node.joins:
             p.marked_s = time.monotonic()
             p.end = p.node
             p.node = NOWHERE
@@ -227,7 +246,14 @@ class Recorder:
             if call is not None:
                 variant, live = call
                 variant.timed = timed
+                if p.end is not None:
+                    self.joining = self.joining or Joining()
+                    self.joining.ends(end, p.inputs)
+                elif self.joining is not None:
+                    self.joining.interrupted()
                 session.send_call(p, variant, live)
+                if self.joining is not None:
+                    self.joining.sent(variant, session.next_id)
         finally:
             p.clear()
         session.tree.touch(end, session.pinned)

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 
 from gt import config, errors
-from gt.client.programs.pending import DeadIds, Pending, RemoteId, ThreadRecorder, Value, in_use
+from gt.client.programs.pending import DeadIds, Pending, RemoteId, ThreadRecorder, Value, in_use, keep
 from gt.client.programs.tree import Node, Tree, Variant
 from gt.client.session.meshes import Meshes
 from gt.client.session.signals import Signals
@@ -88,6 +88,7 @@ class Session:
         self.unproven = 0  #: The latest call that was the first one of its program.
         self.acked = 0  #: Failures up to this call were raised.
         self.failures: deque[CallFailed] = deque()
+        self.reported = 0  #: Failures that were raised.
         self._raised: dict[int, int] = {}  #: Raised failures, by root: how many calls had been sent by then.
         self._undo: dict[int, list[Callable[[], None]]] = {}  #: By call, as long as it can fail: what to undo then.
         #: Called with each call that is sent: its program, the ids of its inputs, the first id of its results.
@@ -375,12 +376,26 @@ class Session:
                 os.eventfd_write(fd, 1)
 
     def fetch(self, v: Value) -> np.ndarray[Any, Any]:
-        """The data of a value, in memory that the caller may write to."""
+        """The data of a value, in memory that the caller may write to. What is small is fetched once."""
+        if v.host is not None and self._is_ours(v):
+            self.check_usable()
+            if self.failures:
+                self.raise_failures()
+            known: np.ndarray[Any, Any] = v.host.copy()
+            return known
         t = self.download(v)
         if t.parts is not None:
-            return t.parts.whole()
-        data: np.ndarray[Any, Any] = t.buffer.view(v.spec.dtype.numpy).reshape(v.spec.shape)
+            data = t.parts.whole()
+        else:
+            data = t.buffer.view(v.spec.dtype.numpy).reshape(v.spec.shape)
+        keep(v, data)
         return data
+
+    def _is_ours(self, v: Value) -> bool:
+        """Whether a value whose data is known belongs to this session, or to none."""
+        if v.owner is not None:
+            return v.owner.rec.session is self
+        return v.handle is None or v.handle.dead is self.dead
 
     def download(self, v: Value) -> Download:
         """The data of a value as it is sent: in one buffer, or in shards."""
@@ -438,12 +453,18 @@ class Session:
                 raise self.foreign(owner.rec.session.dead)
             owner.rec.refuse_sync()
             self.settle(owner)
+        if v.handle is None and v.host is not None:
+            self.restore(v)
         if v.handle is None or v.handle.dead is not self.dead:
             raise self.foreign(self.dead if v.handle is None else v.handle.dead)
 
     def foreign(self, dead: DeadIds) -> ServerError:
         """The error if a value of another session, whose ids these are, is used in this one."""
         return ServerError(dead.elsewhere)
+
+    def restore(self, v: Value) -> None:
+        """Give an id to a value that the host has computed: an op needs it."""
+        v.handle = self.upload(v.host, v.spec).handle
 
     def settle(self, p: Pending) -> None:
         """Settle a program of this session, whichever thread records it."""
@@ -494,6 +515,7 @@ class Session:
             # Calls in flight that used its results fail too. Then everything is as it was before the failed call.
             self.wait(lambda: self.done >= self.seq)
             failed = self.failures.popleft()
+            self.reported += 1
             self._raised = {root: seq for root, seq in self._raised.items() if seq > self.done}
             self._raised[failed.root] = self.acked = self.seq
         raise self._error(failed.error)

@@ -16,6 +16,7 @@ from gt.client.session.session import Session
 from gt.errors import GTError
 
 MARK_S = 0.002  #: A marked program settles after this time at the latest.
+JOIN_S = 0.02  #: One that goes on after an optimizer's step, if it does not go on for this long.
 IDLE_S = 0.2  #: An unfinished program settles after this long without a GT call.
 TICK_S = 0.005  #: The timer's period while there is something to do,
 DOZE_S = 0.05  #: and while all threads wait for an answer: they handle messages themselves.
@@ -69,6 +70,8 @@ def tick(session: Session, now: float) -> bool:
             pending, length, since = rec.seen
             if pending != id(p) or length != p.node.depth:
                 rec.seen = (id(p), p.node.depth, now)
+            elif p.node.joins and now >= since + JOIN_S:
+                _steal(session, p)
             elif now >= since + IDLE_S and not session.waiters:
                 _steal(session, p, timed=True)
     if session.lock.acquire(blocking=False):

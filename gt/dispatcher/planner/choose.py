@@ -81,12 +81,11 @@ def choose(use: Use, have: Sequence[Layouts], goals: Goals = (), reread: Reread 
     op = use.op
     goals = goals or (None,) * len(use.results)
     mesh = _mesh(use, have, goals)
-    expands = op.parts is not None or op.compose is not None
-    if expands and not bound_of(use).covered and any(one and not any(a.is_whole for a in one) for one in have):
+    if op.expands and not bound_of(use).covered and any(one and not any(a.is_whole for a in one) for one in have):
         return None
     options = _Options(use, have, goals, mesh, reread)
     blocked = options.blocked()
-    if expands and blocked:
+    if op.expands and blocked:
         return None
     best: Choice | None = None
     for roles in itertools.product(*options.roles.values()):
@@ -101,7 +100,7 @@ def choose(use: Use, have: Sequence[Layouts], goals: Goals = (), reread: Reread 
         if found.is_free:
             break  # no other way is cheaper
     assert best is not None  # a way in which no axis has a role is always possible
-    if expands and options.moves_blocked(best):
+    if op.expands and options.moves_blocked(best):
         return None
     return best
 

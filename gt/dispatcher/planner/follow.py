@@ -76,7 +76,7 @@ def follow(decider: Decider, use: Use, operands: Sequence[Value], goals: Goals, 
             decider.lead(operands[k], [decider.layout_in(text, use.specs[k]) for text in texts])
     if chosen.expand is None:
         return decider.run_way(way_for(use, decider.home, encode_choice(chosen)), operands)
-    if use.op.parts is None and use.op.compose is None:
+    if not use.op.expands:
         raise ChoiceError(f"{use.op.name}: cannot be expanded into other ops")
     return decider.expand(
         use, [at_layout(decider, v, one) for v, one in wanted(decider, use, operands, chosen)], goals, ()

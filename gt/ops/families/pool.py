@@ -313,7 +313,7 @@ def _avg_dx_torch(torch: Any, site: Site, *, sizes: Any, **attrs: Any) -> Any:
     f, a, count = torch.ops.aten.avg_pool2d_backward.default, _avg_call(attrs), len(sizes)
     if count == 3:
         f = torch.ops.aten.avg_pool3d_backward.default
-    shape = site.results[0].shape
+    shape: tuple[int, ...] = site.results[0].shape
     if 0 in shape:
         return lambda g: g.new_zeros(shape)
     if count == 3:

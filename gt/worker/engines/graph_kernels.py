@@ -7,7 +7,8 @@ Law 2: a graph kernel is a pure function of its operands: it reads no value on t
 Law 3: its results have the dtypes that `infer` says, and equal those of the plain kernel, up to rounding.
 
 Most ops need no graph kernel of their own: those without numbers run their plain kernel, and numbers of elementwise
-ops (`promote`) are cast to the promoted dtype. The others have a "torch_graph" in their records.
+ops (`promote`) are cast to the promoted dtype. An op whose kernel is a loop is one node that no compiler looks into
+(opaque.py). The others have a "torch_graph" in their records.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import torch
 from gt import dtypes
 from gt.ops.record import Op, Prepared, Site
 from gt.program import Spec, as_tuple, spec
+from gt.worker.engines.opaque import opaque
 from gt.worker.run.engine import Engine
 
 _NARROW = (dtypes.float16, dtypes.bfloat16)
@@ -43,6 +45,8 @@ def graph_kernel(
     if plain is None:
         return None
     results = as_tuple(op.infer(*operands, **attrs))
+    if op.opaque:
+        return opaque(op, attrs, operands, plain)
     numbers = any(s.weak for s in operands)
     make = op.kernels.get("torch_graph")
     if make is not None:

@@ -25,6 +25,7 @@ from gt.ops.check import Checked
 from gt.ops.record import Op, Prepared
 from gt.program import Spec
 from gt.worker.engines.graph_kernels import Unfit, graph_kernel
+from gt.worker.engines.opaque import opaque_pair
 from gt.worker.run.engine import Engine, bad_indices
 from gt.worker.run.executor import split
 from gt.worker.run.lowering import Literal, Lowered, Operand, Step, check_number, lower
@@ -44,6 +45,13 @@ class _Kernels:
         if plain is None:
             return None  # it is expanded, as for plain code: so values have the same numbers
         return lambda constant: graph_kernel(self._engine, op, attrs, operands, constant)
+
+    def pair(self, op: Op, gradient: Op, attrs: dict[str, Any], operands: Sequence[Spec]) -> Any:
+        made = self._engine.pair(op, gradient, attrs, operands)
+        if made is None:
+            return None
+        first, then = opaque_pair(op, gradient, attrs, operands, *made)
+        return lambda constant: first, lambda constant: then
 
     def check(self, *operands: Any) -> Any:
         raise AssertionError("a graph checks indices itself")

@@ -122,11 +122,14 @@ def compile_into(folder: Path, program: bytes, device: str, home: Path) -> None:
         traced = make_fx(lambda *operands: graph.build(operands[:-1], operands[-1]))(*example)
     merge_readings(traced.graph)
     clock.lap("traced")
-    library = Path(_compile(torch, traced, example, device, home, clock))
+    library = Path(_compile(torch, traced, example, engine, home, clock))
     made = folder.with_name(folder.name + f".{os.getpid()}")
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir(parents=True)
     shutil.copy(library, made / "program.so")
+    calls = library.with_suffix(".json")  # of ops that are no kernels of Inductor's: the library reads it where it lies
+    if calls.exists():
+        shutil.copy(calls, made / "program.json")
     for cubin in library.parent.glob("*.cubin"):
         shutil.copy(cubin, made)
     clock.lap("copied")
@@ -160,19 +163,21 @@ def merge_readings(graph: Any) -> None:
             graph.erase_node(node)
 
 
-def _compile(torch: Any, traced: Any, example: list[Any], device: str, home: Path, clock: _Clock) -> str:
+def _compile(torch: Any, traced: Any, example: list[Any], engine: Any, home: Path, clock: _Clock) -> str:
     import torch._inductor as inductor
     from torch._dynamo.utils import compilation_time_metrics
     from torch._inductor import config as settings
 
     from gt.worker.engines.recompute import recomputing
 
+    device = engine.device
     settings.cpp.cxx = (None, _compiler(home))
     settings.assert_indirect_indexing = False
     settings.aot_inductor.compile_wrapper_opt_level = "O0"  # it only launches kernels
     settings.triton.cudagraphs = False
     if device == "cpu":
         settings.cpp.threads = torch.get_num_threads()
+        settings.cpp.dynamic_threads = engine.threads > 1  # the worker chooses how many: see run/threads.py
     else:
         # Otherwise it builds and loads a test library for each vector instruction set, in every process.
         settings.cpp.vec_isa_ok = False

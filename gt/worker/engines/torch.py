@@ -66,7 +66,10 @@ class TorchEngine(Engine):
             on = f"{about.name} {torch.version.cuda}"
         elif device == "cpu":
             self.memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-            on = f"{torch.backends.cpu.get_cpu_capability()} {torch.get_num_threads()} threads"
+            if threads <= 0:
+                self.threads = torch.get_num_threads()
+            several = "several" if self.threads > 1 else torch.get_num_threads()
+            on = f"{torch.backends.cpu.get_cpu_capability()} {several} threads"
         else:
             raise StartError(f"unknown device {device!r}; expected cpu, cuda or cuda:N")
         self.captures = Captures(self)
@@ -84,6 +87,16 @@ class TorchEngine(Engine):
             return None
         f: Callable[..., Any] = getattr(torch, op.name)
         return functools.partial(f, **attrs) if attrs else f
+
+    def pair(
+        self, op: Op, gradient: Op, attrs: dict[str, Any], operands: Sequence[Spec]
+    ) -> tuple[Callable[..., Any], Callable[..., Any]] | None:
+        make = gradient.kernels.get("torch_pair")
+        if make is None:
+            return None
+        site = Site(self.device, tuple(operands), as_tuple(op.infer(*operands, **attrs)))
+        made: tuple[Callable[..., Any], Callable[..., Any]] | None = make(torch, site, **attrs)
+        return made
 
     def many(self, op: Op, attrs: dict[str, Any]) -> Callable[..., Any] | None:
         make = op.kernels.get("torch_many")
@@ -133,6 +146,9 @@ class TorchEngine(Engine):
         # This also sets the flags of single libraries, as it does for torch's own users.
         torch.set_float32_matmul_precision(precision.product)
         torch.backends.cudnn.allow_tf32 = precision.conv_tf32
+
+    def use_threads(self, count: int) -> None:
+        torch.set_num_threads(count)
 
     def host_buffer(self, nbytes: int) -> np.ndarray[Any, Any]:
         pinned = None if self._pinned is None else self._pinned.buffer(nbytes)

@@ -139,6 +139,7 @@ class Engine(ABC):
     #: The module of the process that compiles for it, and what its results depend on besides the program. None: it
     #: has no such tiers, and `graph`, `load_library`, `load_segment` and `new_capture` are never called.
     compiles_with: tuple[str, str] | None = None
+    threads = 1  #: How many a call may use at most, where GT may choose: see threads.py. 1: there is nothing to choose.
 
     # --- kernels -------------------------------------------------------------------------
 
@@ -150,6 +151,13 @@ class Engine(ABC):
         None if the engine has no kernel for it and its composition must be expanded. All that can be
         decided from attributes and specs is decided here, once. With `inplace`: the form that
         writes its results into the operands `op.inplace` and returns them; None if there is none."""
+
+    def pair(
+        self, op: Op, gradient: Op, attrs: dict[str, Any], operands: Sequence[Spec]
+    ) -> tuple[Callable[..., Any], Callable[..., Any]] | None:
+        """An op and its gradient op as functions of which the second goes on with what the first has computed (see
+        `Op.resumes`). `operands` are those of the op. None: each has to do all of its work."""
+        return None
 
     def many(self, op: Op, attrs: dict[str, Any]) -> Callable[..., Any] | None:
         """The in-place form for many uses at once: (rows of arrays, *numbers) -> all results, row by row."""
@@ -163,6 +171,10 @@ class Engine(ABC):
 
     def set_precision(self, precision: Precision) -> None:
         """Set how exactly float32 is computed from here on. An engine may always be more exact."""
+        return
+
+    def use_threads(self, count: int) -> None:
+        """Compute with so many threads from here on. Only where `threads` is more than 1."""
         return
 
     @abstractmethod

@@ -5,7 +5,9 @@ Law 1: a step is one kernel, or one check of an index. Compositions without a ke
 Law 2: before a kernel reads an index its check has run. One index is checked once. Where inputs are trusted, an index
        that is a view of an input needs no check: `needs` says what must be known of that input instead.
 Law 3: `base` says whose memory a value may use: its own, or that of an earlier value.
-Law 4: collectives are never dropped and never reordered: the other workers run them too.
+Law 4: a gradient step may go on with what the step of its op has computed (`Op.resumes`). What passes between the two
+       is a value that only they know: it has one reader and is no output.
+Law 5: collectives are never dropped and never reordered: the other workers run them too.
 
 Values are renumbered: the inputs first, as in the program, then the results of the steps. This is
 decided once per program; executor.py turns it into code.
@@ -17,11 +19,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from gt import dtypes
 from gt.errors import IndexOutOfRange, ProgramError
 from gt.ops.check import Checked
 from gt.ops.record import TABLE, Op
 from gt.ops.trace import Symbol, Trace, scalar_kind
-from gt.program import SCALARS, Instruction, Program, Spec
+from gt.program import SCALARS, Instruction, Program, Spec, spec
 from gt.worker.run.collectives import Collective, collective
 from gt.worker.run.engine import Engine
 
@@ -36,6 +39,10 @@ class Literal(NamedTuple):
 Operand = int | Literal
 
 HIDDEN = Literal(None)  #: A value inside a whole step, or a view of one: no other step can read it.
+
+
+#: The spec of a value that is no array. Nobody looks at it.
+_KEPT = spec((0,), dtypes.uint8)
 
 
 class Check(NamedTuple):
@@ -163,6 +170,7 @@ class _Lowering:
         if len(outputs) != len(self.program.outputs):
             raise ProgramError("an output must be a tensor, got a number of the call")
         steps = self.live(outputs)
+        self.pair(steps)
         lowered = Lowered(self.program, steps, self.specs, self.base, self.whole, outputs)
         lowered.checks = [s for s in steps if s.check is not None and not s.check.number]
         lowered.needs = self.needs
@@ -257,6 +265,29 @@ class _Lowering:
             inner = [env[a.number] if isinstance(a, Symbol) else Literal(a) for a in part_args]
             env.update(zip(numbers, self.emit(part, inner, part_attrs), strict=True))
         return [env[s.number] for s in (out if isinstance(out, tuple) else (out,))]
+
+    def pair(self, steps: list[Step]) -> None:
+        """Let gradient steps go on with the work of the steps before them that computed their op."""
+        resumed = {s.op.resumes for s in steps if s.op.resumes}
+        ready: list[Step] = []
+        for step in steps:
+            if step.op.name in resumed and step.check is None:
+                ready.append(step)
+            if not step.op.resumes:
+                continue
+            fits = [s for s in ready if s.op.name == step.op.resumes and s.attrs == step.attrs
+                    and s.args == step.args[len(step.args) - len(s.args) :]]  # fmt: skip
+            if not fits:
+                continue
+            first = fits[-1]  # the latest: an earlier one would keep memory for longer
+            kernels = self.engine.pair(first.op, step.op, first.attrs, [self.spec(a) for a in first.args])
+            if kernels is None:
+                continue
+            ready.remove(first)  # by identity: each step has results of its own
+            kept = self.new(_KEPT)
+            first.kernel, step.kernel = kernels
+            step.args = (*step.args, *first.results, kept)
+            first.results = (*first.results, kept)
 
     def live(self, outputs: list[int]) -> list[Step]:
         """The steps that some output needs, or some other worker."""

@@ -21,6 +21,7 @@ from gt.transport.messages import Failure
 from gt.worker.run.engine import Engine, Form, Graph
 from gt.worker.run.executor import Runnable, compile_program
 from gt.worker.run.segments import Segment
+from gt.worker.run.threads import Pace
 
 TRIAL = 12  #: Run times that are kept of each tier.
 REST_US = 30_000_000  #: What a program runs before a tier that was slower is tried again; twice that the next time,
@@ -61,6 +62,7 @@ class Standing:
         self.issue_us: deque[int] = deque(maxlen=TRIAL)  #: On tier 1: the host's part of it.
         self.hits: dict[int, int] = {}
         self.run_us: dict[int, int] = {}
+        self.paces: dict[int, Pace] = {}  #: By tier: how fast it is with how many threads.
 
     def give_up(self, why: str, tier: int = 3) -> None:
         self.refused[tier] = why
@@ -97,6 +99,12 @@ class Standing:
             self.uncaptured.pop(tier, None)
         times.append(run_us)
         return tried
+
+    def pace(self, tier: int) -> Pace:
+        found = self.paces.get(tier)
+        if found is None:
+            found = self.paces[tier] = Pace()
+        return found
 
     @property
     def tier(self) -> int:

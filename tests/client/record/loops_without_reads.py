@@ -236,7 +236,7 @@ def closure_step(kit: Kit) -> Any:
 
 
 def two_optimizers(kit: Kit) -> Any:
-    """One call for each: a step() ends a program."""
+    """At first one call for each; when that has come again, one for both."""
     model = kit.model()
     first = kit.lib.optim.SGD(model[0].parameters(), lr=0.1)
     second = kit.lib.optim.AdamW(model[2].parameters(), lr=0.01)

@@ -1,0 +1,160 @@
+"""Distributions of vectors, and distributions made of others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gt.client.functions import elementwise as ew
+from gt.client.functions.linalg.solving import linalg_cholesky, solve_triangular
+from gt.client.functions.randoms import randn
+from gt.distributions.continuous import LOG_2PI, gamma
+from gt.distributions.distribution import Distribution, tensors
+from gt.errors import ArgumentError
+
+
+class Dirichlet(Distribution):
+    """Probabilities that add up to 1. Samples have no gradients."""
+
+    def __init__(self, concentration: Any, validate_args: bool | None = None) -> None:
+        (self.concentration,) = tensors(concentration)
+        super().__init__(self.concentration.shape[:-1], self.concentration.shape[-1:])
+
+    mean = property(lambda self: self.concentration / self.concentration.sum(-1, keepdim=True))
+
+    @property
+    def variance(self) -> Any:
+        total = self.concentration.sum(-1, keepdim=True)
+        return self.concentration * (total - self.concentration) / (total**2 * (total + 1))
+
+    def _draw(self, shape: tuple[int, ...]) -> Any:
+        x = gamma(self.concentration, shape)
+        return x / x.sum(-1, keepdim=True)
+
+    def log_prob(self, value: Any) -> Any:
+        a = self.concentration
+        return ew.xlogy(a - 1, value).sum(-1) + a.sum(-1).lgamma() - a.lgamma().sum(-1)
+
+    def entropy(self) -> Any:
+        a, k = self.concentration, self.concentration.shape[-1]
+        total = a.sum(-1)
+        inner = (k - total) * total.digamma() + ((a - 1) * a.digamma()).sum(-1)
+        return a.lgamma().sum(-1) - total.lgamma() - inner
+
+
+class MultivariateNormal(Distribution):
+    """The normal distribution of vectors."""
+
+    has_rsample = True
+
+    def __init__(
+        self, loc: Any, covariance_matrix: Any = None, precision_matrix: Any = None, scale_tril: Any = None,
+        validate_args: bool | None = None,
+    ) -> None:  # fmt: skip
+        given = [m for m in (covariance_matrix, precision_matrix, scale_tril) if m is not None]
+        if len(given) != 1:
+            raise ArgumentError(
+                "MultivariateNormal: give exactly one of covariance_matrix, precision_matrix and scale_tril"
+            )
+        if covariance_matrix is not None:
+            lower = linalg_cholesky(covariance_matrix)
+        elif precision_matrix is not None:
+            lower = linalg_cholesky(precision_matrix.inverse())
+        else:
+            lower = scale_tril
+        n = loc.shape[-1]
+        batch = (loc[..., 0] + lower[..., 0, 0]).shape
+        self.loc, self._lower = loc.expand(*batch, n), lower.expand(*batch, n, n)
+        super().__init__(batch, (n,))
+
+    mean = mode = property(lambda self: self.loc)
+    scale_tril = property(lambda self: self._lower)
+    covariance_matrix = property(lambda self: self._lower @ self._lower.mT)
+    precision_matrix = property(lambda self: self.covariance_matrix.inverse())
+    variance = property(lambda self: (self._lower**2).sum(-1))
+
+    def _draw(self, shape: tuple[int, ...]) -> Any:
+        noise = randn(*shape, dtype=self.loc.dtype).unsqueeze(-1)
+        return self.loc + (self._lower @ noise).squeeze(-1)
+
+    def _half_log_det(self) -> Any:
+        return self._lower.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+    def log_prob(self, value: Any) -> Any:
+        apart = (value - self.loc).unsqueeze(-1)
+        lower = self._lower.expand(*apart.shape[:-2], *self._lower.shape[-2:])
+        z = solve_triangular(lower, apart, upper=False).squeeze(-1)
+        return -0.5 * ((z**2).sum(-1) + self.event_shape[0] * LOG_2PI) - self._half_log_det()
+
+    def entropy(self) -> Any:
+        return 0.5 * self.event_shape[0] * (1 + LOG_2PI) + self._half_log_det()
+
+
+class Independent(Distribution):
+    """The last dimensions of a batch, taken as one event."""
+
+    def __init__(
+        self, base_distribution: Any, reinterpreted_batch_ndims: int, validate_args: bool | None = None
+    ) -> None:
+        self.base_dist, self.reinterpreted_batch_ndims = base_distribution, reinterpreted_batch_ndims
+        keep = len(base_distribution.batch_shape) - reinterpreted_batch_ndims
+        if keep < 0:
+            raise ArgumentError(
+                f"Independent: reinterpreted_batch_ndims must be <= {len(base_distribution.batch_shape)}, got "
+                f"{reinterpreted_batch_ndims}"
+            )
+        shape = base_distribution.batch_shape + base_distribution.event_shape
+        super().__init__(shape[:keep], shape[keep:])
+
+    has_rsample = property(lambda self: self.base_dist.has_rsample)
+    mean = property(lambda self: self.base_dist.mean)
+    mode = property(lambda self: self.base_dist.mode)
+    variance = property(lambda self: self.base_dist.variance)
+
+    def _draw(self, shape: tuple[int, ...]) -> Any:
+        return self.base_dist._draw(shape)
+
+    def _sum(self, x: Any) -> Any:
+        return x.sum(tuple(range(-self.reinterpreted_batch_ndims, 0))) if self.reinterpreted_batch_ndims else x
+
+    def log_prob(self, value: Any) -> Any:
+        return self._sum(self.base_dist.log_prob(value))
+
+    def entropy(self) -> Any:
+        return self._sum(self.base_dist.entropy())
+
+
+class MixtureSameFamily(Distribution):
+    """A mixture: the last batch dimension of a distribution has its components, chosen by a Categorical."""
+
+    def __init__(
+        self, mixture_distribution: Any, component_distribution: Any, validate_args: bool | None = None
+    ) -> None:
+        self.mixture_distribution, self.component_distribution = mixture_distribution, component_distribution
+        super().__init__(component_distribution.batch_shape[:-1], component_distribution.event_shape)
+
+    def _weights(self) -> Any:
+        probs = self.mixture_distribution.probs
+        return probs.reshape(*probs.shape, *(1 for _ in self.event_shape))
+
+    @property
+    def mean(self) -> Any:
+        return (self._weights() * self.component_distribution.mean).sum(-1 - len(self.event_shape))
+
+    @property
+    def variance(self) -> Any:
+        dim = -1 - len(self.event_shape)
+        parts, means = self.component_distribution.variance, self.component_distribution.mean
+        apart = (means - self.mean.unsqueeze(dim)) ** 2
+        return (self._weights() * (parts + apart)).sum(dim)
+
+    def log_prob(self, value: Any) -> Any:
+        each = self.component_distribution.log_prob(value.unsqueeze(-1 - len(self.event_shape)))
+        return (each + self.mixture_distribution.logits).logsumexp(-1)
+
+    def _draw(self, shape: tuple[int, ...]) -> Any:
+        lead = shape[: len(shape) - len(self.batch_shape) - len(self.event_shape)]
+        chosen = self.mixture_distribution.sample(lead)
+        all_of = self.component_distribution.sample(lead)
+        n = len(self.event_shape)
+        index = chosen.reshape(*chosen.shape, *([1] * (n + 1))).expand(*chosen.shape, 1, *self.event_shape)
+        return all_of.gather(all_of.ndim - n - 1, index).squeeze(all_of.ndim - n - 1)

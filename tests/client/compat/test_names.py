@@ -1,0 +1,157 @@
+"""Names of torch that libraries use: they are there, do what little they can, and say what they cannot."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+import gt
+from gt.utils import _pytree, loading
+from tests.sim.cluster import Cluster, using
+
+pytestmark = pytest.mark.usefixtures("session")
+
+
+def test_nothing_is_scripted_or_compiled() -> None:
+    def double(x: Any) -> Any:
+        return x * 2
+
+    for wrap in (
+        gt.jit.script,
+        gt.jit.ignore,
+        gt.jit.unused,
+        gt.jit.export,
+        gt.compiler.disable,
+        gt._dynamo.disable,
+        gt.fx.wrap,
+    ):
+        assert wrap(double) is double
+    assert gt.jit.trace(double, gt.ones(1)) is double
+    assert gt.jit.ignore(drop=True)(double) is gt._dynamo.disable()(double) is double
+    assert [gt.jit.is_scripting(), gt.jit.is_tracing(), gt.compiler.is_compiling()] == [False] * 3
+    with pytest.raises(NotImplementedError, match=r"gt\.save"):
+        gt.jit.save(double, "file")
+
+
+def test_one_rank_of_one() -> None:
+    dist = gt.distributed
+    dist.init_process_group("nccl")
+    assert (dist.is_initialized(), dist.get_rank(), dist.get_world_size()) == (True, 0, 1)
+    x = gt.ones(2)
+    dist.all_reduce(x, op=dist.ReduceOp.SUM)
+    out = [gt.zeros(2)]
+    dist.all_gather(out, x)
+    assert x.tolist() == out[0].tolist() == [1, 1]
+    dist.destroy_process_group()
+    with pytest.raises(NotImplementedError, match=r"rank 1 of 8; .* gt\.mesh"):
+        dist.init_process_group(world_size=8, rank=1)
+    with pytest.raises(AttributeError, match=r"gt\.mesh"):
+        dist.rpc  # noqa: B018
+    model = gt.nn.parallel.DistributedDataParallel(gt.nn.Linear(2, 1))
+    with model.no_sync():
+        model(gt.ones(1, 2)).sum().backward()
+    assert list(model.state_dict()) == ["module.weight", "module.bias"]
+
+
+def test_modules_by_file() -> None:
+    from gt.nn.modules.batchnorm import BatchNorm2d
+    from gt.nn.modules.utils import _pair
+
+    from gt.nn.parameter import Parameter
+
+    assert BatchNorm2d is gt.nn.BatchNorm2d
+    assert gt.nn.modules.conv.Conv2d is gt.nn.modules.Conv2d is gt.nn.Conv2d
+    assert gt.nn.modules.module.Module is gt.nn.Module
+    assert Parameter is gt.nn.Parameter
+    assert (_pair(3), _pair((1, 2))) == ((3, 3), (1, 2))
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+TREES = [1, [1, (2, 3)], {"a": [1], "b": {}}, Point(1, [2, 3]), [], None]
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_trees_as_in_torch(tree: Any) -> None:
+    import torch.utils._pytree as theirs
+
+    leaves, spec = _pytree.tree_flatten(tree)
+    assert leaves == theirs.tree_flatten(tree)[0]
+    assert _pytree.tree_unflatten(leaves, spec) == tree
+    grown = lambda x: x if x is None else x + 1  # noqa: E731
+    assert _pytree.tree_map(grown, tree) == theirs.tree_map(grown, tree)
+    assert spec.num_leaves == len(leaves)
+
+
+def test_small_names() -> None:
+    gt._assert(True, "no")
+    with pytest.raises(AssertionError, match="no"):
+        gt._assert(False, "no")
+    assert gt.version.__version__ == gt.__version__
+    assert gt.accelerator.current_accelerator() is None
+    assert gt.utils.hooks.RemovableHandle
+    with gt.serialization.safe_globals([]), gt.nn.attention.sdpa_kernel(gt.nn.attention.SDPBackend.MATH):
+        pass
+    with gt.profiler.profile(activities=[gt.profiler.ProfilerActivity.CPU]) as p, gt.profiler.record_function("step"):
+        gt.ones(2).sum().item()
+    assert "us total" in p.key_averages().table(sort_by="cuda_time_total")
+    with gt.cuda.stream(gt.cuda.Stream()):
+        assert gt.cuda.get_device_capability() == (0, 0)
+    assert gt.cuda.get_device_properties().total_memory > 0
+
+
+DATA = np.arange(20, dtype=np.float32).reshape(10, 2)
+
+
+@pytest.mark.parametrize("source", ["torch", "numpy", "gt"])
+@pytest.mark.parametrize("loader", ["torch", "own"])
+def test_batches_are_gt_tensors(source: str, loader: str) -> None:
+    make = {"torch": torch.from_numpy, "numpy": np.asarray, "gt": gt.from_numpy}[source]
+    dataset = gt.utils.data.TensorDataset(make(DATA), make(np.arange(10)))
+    DataLoader = gt.utils.data.DataLoader if loader == "torch" else loading.DataLoader
+    batches = list(DataLoader(dataset, batch_size=4))
+    assert len(batches) == len(DataLoader(dataset, batch_size=4)) == 3
+    x, y = batches[2]
+    assert np.asarray(x).tolist() == DATA[8:].tolist()
+    assert np.asarray(y).tolist() == [8, 9]
+    if loader == "torch":
+        assert isinstance(x, gt.Tensor)
+    seen = [
+        i for _, y in DataLoader(dataset, batch_size=3, shuffle=True, drop_last=True) for i in np.asarray(y).tolist()
+    ]
+    assert len(set(seen)) == 9
+
+
+def test_torchs_loader_with_a_dataset_of_ones_own() -> None:
+    class Squares(gt.utils.data.Dataset):  # type: ignore[name-defined, misc]
+        def __len__(self) -> int:
+            return 5
+
+        def __getitem__(self, i: int) -> Any:
+            return {"x": torch.tensor([float(i)]), "name": f"n{i}", "y": i * i}
+
+    (batch,) = gt.utils.data.DataLoader(Squares(), batch_size=5)
+    assert batch["x"].shape == (5, 1)
+    assert isinstance(batch["y"], gt.Tensor)
+    assert batch["y"].tolist() == [0, 1, 4, 9, 16]
+    assert batch["name"] == [f"n{i}" for i in range(5)]
+    (own,) = loading.DataLoader([(np.float32(i), i) for i in range(4)], batch_size=4)
+    assert [part.tolist() for part in own] == [[0, 1, 2, 3], [0, 1, 2, 3]]
+    assert sorted(len(part) for part in loading.random_split(range(10), [0.75, 0.25])) == [2, 8]
+
+
+def test_secrets_are_not_printed() -> None:
+    from gt.transport.messages import Hello, WorkerHello
+
+    assert "sesame" not in repr([Hello(1, "sesame", "me"), WorkerHello(1, "sesame", "sesame", True)])
+
+
+def test_a_client_can_be_used_after_all_that() -> None:
+    with using(Cluster().client()):
+        assert gt.ones(2).sum().item() == 2

@@ -1,0 +1,1 @@
+"""gt.distributions beside torch's."""

@@ -1,0 +1,1 @@
+"""The spellings of the first guide of GT, each as a script of a user."""
