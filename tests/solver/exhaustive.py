@@ -186,4 +186,3 @@ class Exhaustive:
                 total += float(least)
             left.discard(c)
         return total
-
