@@ -12,7 +12,8 @@ Law 3: the price of an assignment is the sum of its options and conversions. Not
 
 Followers: an instruction with one tensor operand runs in the way that its operand's layout asks for, so it belongs to
 the node that makes the operand. In between, what is partial is reduced, and what is whole is sliced. In a problem with
-few options only those instructions follow that lose nothing by it (`_loses_nothing`); in a larger one all do. A value that is made of numbers alone is
+few options only those instructions follow that lose nothing by it (`_loses_nothing`); in a larger one all do.
+A value that is made of numbers alone is
 made wherever it is read, in the layout that is wanted there; it needs no choice.
 
 Phases: with two of them, copies that take more memory than the value itself are dropped between the forward and the
@@ -536,8 +537,8 @@ class _Joint:
 
 
 def _loses_nothing(use: Use, options: Sequence[Option]) -> bool:
-    """Whether an instruction that is the only reader of its operand may as well follow: it exchanges nothing itself, and
-    makes no more bytes than it reads, so a conversion is not dearer after it than before it."""
+    """Whether an instruction that is the only reader of its operand may as well follow: it exchanges nothing itself,
+    and makes no more bytes than it reads, so a conversion is not dearer after it than before it."""
     read = sum(s.nbytes for s in use.specs if not s.weak)
     return use.results[0].nbytes <= read and not any(option.cost.exchange_us for option in options)
 

@@ -321,8 +321,8 @@ class Decider:
         return slot
 
     def lead(self, value: Value, path: Sequence[Layout]) -> None:
-        """Convert a value from the layout in which it was made, through these layouts one after the other, with one step
-        each."""
+        """Convert a value from the layout in which it was made, through these layouts one after the other, in
+        one step each."""
         start = value.state.layouts[0]
         for one in path:
             slot = value.at(start)

@@ -2,8 +2,8 @@
 
 Law 1: a step is one collective over some axes of the mesh: a worker receives only from workers that differ from it
        along these axes. A slice, and making a whole value partial, are local.
-Law 2: the cost is the number of bytes that a worker receives, at most. Among equal costs the fewest steps win; a permute
-       counts as several, because more workers meet in it.
+Law 2: the cost is the number of bytes that a worker receives, at most. Among equal costs the fewest steps win; a
+       permute counts as several, because more workers meet in it.
 
 The search is Dijkstra's, over layouts. An axis can leave the dimension where it is the minor one, and can join where
 the target has it, after the axes that are major to it there. By Law 1 of gt/layout.py both are collectives over that
@@ -148,7 +148,7 @@ def _steps(one: Layout, want: Layout, s: Spec) -> tuple[Step, ...]:
 
 
 def direct(source: Layout, target: Layout, s: Spec) -> tuple[Step, ...]:
-    """The one step from a layout to another, where there is one: a collective, else a permute; else the cheapest steps."""
+    """The one step from a layout to another, if there is one (a collective, else a permute); else the cheapest ones."""
     if source.mesh is target.mesh and source is not target:
         size = s.dtype.itemsize
         found = [step for step in _next(source, target, s.shape, size) if step.to is target]
