@@ -5,7 +5,7 @@ once in each layout in which somebody reads it in a phase; the way back of a val
 partial at the end. Of the solver it uses only the options of one instruction and the price of one conversion.
 
 Law: `least` is exact. Where choices overlap (`Hardware.overlap`) all assignments are priced; else choices are
-     eliminated one after the other, each with all choices that share a value with it, which looks at the same assignments.
+     eliminated one after the other, each with all choices that share a value with it: the same assignments.
 """
 
 from __future__ import annotations
