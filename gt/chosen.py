@@ -22,7 +22,7 @@ class Chosen(msgspec.Struct, frozen=True, omit_defaults=True):
     #: The op is expanded into others, with its operands in these layouts ("" for a number). Then the fields above say
     #: nothing.
     expand: tuple[str, ...] | None = None
-    #: (operand, the layouts that it passes through on its way to the one that is wanted).
+    #: (operand, the layouts that it passes through, one step apart, from the one in which it was made).
     via: tuple[tuple[int, tuple[str, ...]], ...] = ()
     #: Before this instruction, copies of values in other layouts than the one that they were made in are dropped. Who
     #: needs one later makes it again: memory for communication.

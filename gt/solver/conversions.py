@@ -51,7 +51,11 @@ class Conversions:
         self.first = np.tile(np.arange(n), (n, 1))  #: [source, target]: the first layout on the way
         np.fill_diagonal(us, 0.0)
         for i, here in enumerate(nodes):
+            reached: set[Layout] = set()
             for step in self._steps(here):
+                if step.kind == "permute" and step.to in reached:
+                    continue  # `redistribute.direct` takes the collective
+                reached.add(step.to)
                 j = self.place[step.to]
                 us[i, j] = min(us[i, j], step_cost(here, step, self.spec, self.hardware).time_us + _STEP_US)
         for k in range(n):  # Floyd and Warshall

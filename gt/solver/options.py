@@ -21,8 +21,9 @@ from gt.chosen import Chosen
 from gt.dispatcher.planner.decide import Decider, Value, number, state_of
 from gt.dispatcher.planner.follow import choice_for
 from gt.dispatcher.planner.memo import memo
+from gt.dispatcher.planner.order import BUCKET_NBYTES
 from gt.dispatcher.planner.redistribute import LOCAL, Step, cheapest, largest_shard, shape_at
-from gt.dispatcher.planner.step_work import wire_dtype
+from gt.dispatcher.planner.step_work import step_at, wire_dtype
 from gt.dispatcher.planner.ways import (
     Keep,
     Split,
@@ -230,16 +231,19 @@ def conversion(source: Layout, target: Layout, s: Spec, hardware: Hardware) -> C
 
 def step_cost(source: Layout, step: Step, s: Spec, hardware: Hardware) -> Cost:
     """What one step costs the last worker: the collective, and what step_work.py computes around it. Joining and
-    cutting uneven shards takes a copy; 16-bit sums are added in float32."""
+    cutting uneven shards takes a copy; 16-bit sums are added in float32. An all-reduce is copied, if it may share a
+    bucket with others."""
     m, to = source.mesh, step.to
+    if step.kind != "permute" and _is_irregular(source, step):
+        cost = trace_cost(step_at(source, step, s, m.coordinates[-1])[0], hardware)
+        return cost.plus(_bucket_cost(2 * nbytes_at(source, s), hardware)) if step.kind == "all_reduce" else cost
     before, after = nbytes_at(source, s), nbytes_at(to, s)
     if step.kind in LOCAL:
         return Cost(hardware.compute_us(0, 2 * after, None)) if step.kind == "partial" else Cost()
     if step.kind == "permute":
         if not step.nbytes:  # every worker has what it needs
             return Cost(hardware.compute_us(0, 2 * after, None))
-        copies = 2 * hardware.compute_us(0, 2 * (before + after), None)
-        return _exchange(step, m, hardware).plus(Cost(copies))
+        return _exchange(step, m, hardware).plus(Cost(_permute_us(source, step, s, hardware)))
     workers = group_at(m, step.axes)
     p = len(workers)
     widens = s.dtype.is_floating_point and s.dtype.itemsize == 2
@@ -253,7 +257,8 @@ def step_cost(source: Layout, step: Step, s: Spec, hardware: Hardware) -> Cost:
     if step.kind == "all_reduce":
         nbytes = before * wire_dtype(s.dtype).itemsize / s.dtype.itemsize
         casts = 2 * hardware.compute_us(0, before + nbytes, None) if widens else 0.0
-        return Cost(casts, hardware.collective_us("all_reduce", nbytes, workers), 2 * nbytes * (p - 1) / p)
+        cost = Cost(casts, hardware.collective_us("all_reduce", nbytes, workers), 2 * nbytes * (p - 1) / p)
+        return cost.plus(_bucket_cost(nbytes, hardware))
     if step.kind == "all_gather":
         copy = hardware.compute_us(0, 2 * after, None) if uneven else 0.0
         return Cost(copy, hardware.collective_us("all_gather", after, workers), after - before)
@@ -268,6 +273,43 @@ def step_cost(source: Layout, step: Step, s: Spec, hardware: Hardware) -> Cost:
     elif uneven:
         compute += hardware.compute_us(0, 2 * after, None)
     return Cost(compute, hardware.collective_us("all_to_all", received, workers), received)
+
+
+def _permute_us(source: Layout, step: Step, s: Spec, hardware: Hardware) -> float:
+    """At most how long a worker copies around a permute. It joins what it sends, and then what it has received: blocks
+    to rows, rows to what it wants, and that in order."""
+    m, before, after = source.mesh, nbytes_at(source, s), nbytes_at(step.to, s)
+    rows, split = 1, 0
+    have, want = (shape_at(one, s.shape, m.coordinates[-1]) for one in (source, step.to))
+    for d in range(s.ndim - 1, -1, -1):
+        count = m.size([a for _, axes in source.pieces(d) for a in axes])
+        if count > 1:
+            rows *= min(count, -(-want[d] // max(have[d], 1)) + 1) if split else 1
+            split += 1
+    joined = rows * hardware.compute_us(0, 2 * after / rows, None) if rows > 1 else 0.0
+    mixed = any(len(pieces) > 1 for one in (source, step.to) for pieces in one.dims)
+    ordered = (3 if mixed else 1) * hardware.compute_us(0, 2 * after, None)
+    return hardware.compute_us(0, 2 * max(before, step.nbytes), None) + joined + ordered
+
+
+def _is_irregular(source: Layout, step: Step) -> bool:
+    """Whether the last worker cuts and joins in a way of its own: a dimension in several pieces changes, or one whose
+    shards differ in size, or the largest and smallest values carry flags for NaN."""
+    if step.kind == "all_reduce":
+        return source.kind != "sum"
+    m = source.mesh
+    changed = [(a, b) for a, b in itertools.zip_longest(source.dims, step.to.dims, fillvalue=()) if a != b]
+    return any(
+        len(pieces) > 1 or (step.axes and any(n % m.size(axes) for n, axes in pieces))
+        for both in changed
+        for pieces in both
+    )
+
+
+def _bucket_cost(nbytes: float, hardware: Hardware) -> Cost:
+    """What it costs to copy an all-reduce into a bucket. A bucket saves at least one latency, which is longer than the
+    launch of the copy."""
+    return Cost(2 * nbytes / hardware.memory_bandwidth * 1e6 if nbytes < BUCKET_NBYTES else 0.0)
 
 
 @memo(1 << 10)

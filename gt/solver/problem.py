@@ -11,7 +11,9 @@ Law 3: the price of an assignment is the sum of its options and conversions. Not
        and small reductions travel together.
 
 Followers: an instruction with one tensor operand runs in the way that its operand's layout asks for, so it belongs to
-the node that makes the operand. Only what is partial is reduced in between. A value that is made of numbers alone is
+the node that makes the operand. In between, what is partial is reduced, and what is whole is sliced. In a problem with
+few options only those instructions follow that lose nothing by it (`_loses_nothing`); in a larger one all do.
+A value that is made of numbers alone is
 made wherever it is read, in the layout that is wanted there; it needs no choice.
 
 Phases: with two of them, copies that take more memory than the value itself are dropped between the forward and the
@@ -44,6 +46,8 @@ from gt.solver.regions import Classes
 
 #: A node with more options than this takes no further followers.
 MOST_JOINT = 1500
+#: A problem whose instructions have more options than this is large: see "Followers" above.
+FEW_OPTIONS = 4000
 
 
 @dataclass(slots=True)
@@ -76,7 +80,7 @@ class ChosenValue:
 
     spec: Spec
     node: int  #: that makes it, -1 if it is made of numbers alone
-    recipe: Use | None = None  #: how it is made, then
+    recipe: list[Use] | None = None  #: how it is made, then: all instructions up to it
     layouts: list[Layout] = field(default_factory=list)  #: in which it can be made
     layout_of: np.ndarray = field(default_factory=lambda: np.zeros(0, int))  #: of each option of its node
     targets: list[Layout] = field(default_factory=list)  #: in which it can be wanted
@@ -132,6 +136,7 @@ class Problem:
         self._build_nodes(merge_followers)
         self._build_edges()
         self._price_conversions()
+        self.fixed_us = self._fixed_us()  #: what is paid whatever is chosen
 
     # -- uses and classes ----------------------------------------------------------------------
 
@@ -201,13 +206,15 @@ class Problem:
             self.nodes.append(Node([], c, len(mine)))
             joints.append([_Joint(Cost(), (), {c: one}, ()) for one in options])
         read_by = self._readers()
-        for c, mine in members.items():
-            if self._is_deferred[c]:
-                continue
+        options_of_class = {c: self.options_at(c) for c in members if not self._is_deferred[c]}
+        is_large = sum(map(len, options_of_class.values())) > FEW_OPTIONS
+        for c, options_here in options_of_class.items():
+            mine = members[c]
             leader = self._leader(c, read_by, node_of) if merge else None
-            options_here = self.options_at(c)
-            if leader is not None:
-                joined = _follow(joints[leader], self, c, options_here)
+            if leader is not None and (
+                is_large or (self._is_only_reader(c, read_by) and _loses_nothing(self.use(c), options_here))
+            ):
+                joined = _follow(joints[leader], self, c, options_here, is_large)
                 if joined is not None:
                     joints[leader] = joined
                     self.nodes[leader].instructions.append(c)
@@ -303,6 +310,16 @@ class Problem:
             return None
         return node_of[key[0]]
 
+    def _is_only_reader(self, c: int, read_by: Mapping[tuple[int, int], set[int]]) -> bool:
+        """Whether nothing else needs the operand of a follower, or says in which layout it is."""
+        key = next(self.key_of(a) for a in self.program.code[c].args if a >= 0)
+        instances = set(self._instances(key))
+        replaced = {j for _, j in self.program.updates}
+        return (
+            read_by[key] == {c} and not instances & set(self.program.outputs)
+            and not (key[0] < 0 and (instances & replaced or instances & set(self.pins)))
+        )  # fmt: skip
+
     # -- edges ---------------------------------------------------------------------------------
 
     def _build_edges(self) -> None:
@@ -336,8 +353,24 @@ class Problem:
         found = self.value_of.get(key)
         if found is None:
             found = self.value_of[key] = len(self.values)
-            self.values.append(ChosenValue(self.checked.specs[number], -1, self.use(key[0])))
+            self.values.append(ChosenValue(self.checked.specs[number], -1, self._recipe([number])))
         return found
+
+    def _recipe(self, numbers: Sequence[int]) -> list[Use]:
+        """The instructions that make values of numbers alone."""
+        n = len(self.program.inputs)
+        todo, found = [self.maker[number - n] for number in numbers], set()
+        while todo:
+            i = todo.pop()
+            found.add(i)
+            todo += [self.maker[a - n] for a in self.program.code[i].args if a >= 0]
+        return [self.use(i) for i in sorted(found)]
+
+    def _fixed_us(self) -> float:
+        """What outputs of numbers alone cost. They are made whole, everywhere."""
+        n = len(self.program.inputs)
+        ends = [v for v in self.program.outputs if v >= n and self._is_deferred[self.maker[v - n]]]
+        return sum(making_cost(use, layout(self.mesh), self.hardware).time_us for use in self._recipe(ends))
 
     def _share(self, first: Mapping[tuple[int, int, int], int]) -> None:
         groups: dict[tuple[int, int], list[int]] = {}
@@ -382,7 +415,9 @@ class Problem:
         for value, mine in zip(self.values, targets, strict=True):
             value.targets = list(mine)
             if value.recipe is not None:
-                row = [making_cost(value.recipe, one, self.hardware).time_us for one in value.targets]
+                row = [
+                    sum(making_cost(use, one, self.hardware).time_us for use in value.recipe) for one in value.targets
+                ]
                 value.price_us = np.array([row])
                 continue
             self.tables.setdefault(value.spec, Conversions(value.spec, self.hardware)).add(
@@ -410,7 +445,8 @@ class Problem:
 
     def price(self, assigned: Sequence[int]) -> float:
         """The price of an assignment: an option of each node. In microseconds."""
-        total = hidden = behind = 0.0
+        hidden = behind = 0.0
+        total = self.fixed_us
         for node, k in zip(self.nodes, assigned, strict=True):
             total += node.count * float(node.time_us[k])
             if node.instructions and self.boundary <= node.instructions[0] < self.update_start:
@@ -468,7 +504,7 @@ class Problem:
         leader, position = self.nodes[edge.node].operands[edge.operand]
         for i in self.members[leader]:
             if self.program.code[i].args[position] in edge.instances and i in found:
-                via = (*found[i].via, (position, tuple([repr(one) for one in between])))
+                via = (*found[i].via, (position, tuple([repr(one) for one in (*between, target)])))
                 found[i] = msgspec.structs.replace(found[i], via=via)
 
     def inputs(self, assigned: Sequence[int]) -> list[Layout]:
@@ -500,7 +536,16 @@ class _Joint:
     extra_nbytes: float = 0.0
 
 
-def _follow(joints: list[_Joint], problem: Problem, c: int, options: Sequence[Option]) -> list[_Joint] | None:
+def _loses_nothing(use: Use, options: Sequence[Option]) -> bool:
+    """Whether an instruction that is the only reader of its operand may as well follow: it exchanges nothing itself,
+    and makes no more bytes than it reads, so a conversion is not dearer after it than before it."""
+    read = sum(s.nbytes for s in use.specs if not s.weak)
+    return use.results[0].nbytes <= read and not any(option.cost.exchange_us for option in options)
+
+
+def _follow(
+    joints: list[_Joint], problem: Problem, c: int, options: Sequence[Option], is_large: bool
+) -> list[_Joint] | None:
     """The options of a node with one more follower; None if that would be too many, or if there is a layout of the
     operand that the follower cannot take."""
     use = problem.use(c)
@@ -512,22 +557,34 @@ def _follow(joints: list[_Joint], problem: Problem, c: int, options: Sequence[Op
         want = option.wants[position]
         assert want is not None
         by_want.setdefault(want, []).append(option)
-    made: list[_Joint] = []
+    best: dict[tuple[object, ...], _Joint] = {}
     for joint in joints:
         here = joint.gives[operand]
         reachable = [here] if here in by_want else []
         if here.partial:
             reachable += [one for one in _reduced(here, s) if one in by_want]
+        elif not is_large:
+            reachable += [one for one in by_want if _is_slice(here, one, s)]
         if not reachable:
             return None
         for there in reachable:
             moved = conversion(here, there, s, problem.hardware) if there is not here else Cost()
             for option in by_want[there]:
-                made.append(_Joint(
+                made = _Joint(
                     joint.cost.plus(option.cost).plus(moved), joint.wants,
                     {**joint.gives, result: option.gives[0]}, (*joint.chosen, option.chosen), joint.extra_nbytes,
-                ))  # fmt: skip
-    return made if len(made) <= MOST_JOINT else None
+                )  # fmt: skip
+                key = (made.wants, *made.gives.values())
+                if key not in best or made.cost.time_us < best[key].cost.time_us:
+                    best[key] = made
+    return list(best.values()) if len(best) <= MOST_JOINT else None
+
+
+def _is_slice(here: Layout, there: Layout, s: Spec) -> bool:
+    """Whether every worker has what it needs of a value, and more."""
+    if there.partial or not here.axes() < there.axes():
+        return False
+    return all(step.kind == "slice" for step in cheapest((here,), there, s).steps)
 
 
 def _reduced(one: Layout, s: Spec) -> list[Layout]:

@@ -190,8 +190,9 @@ def _pinned(problem: Problem, facts: Facts) -> Facts:
     """Law 2: pins come first."""
     made: Facts = {}
     for node in problem.nodes:
-        if node.input in problem.pins and len(node.options) == 1:
-            one = node.options[0].gives[0]
+        stored = {option.gives[0] for option in node.options}
+        if node.input in problem.pins and len(stored) == 1:
+            (one,) = stored
             for j, axis in enumerate(problem.mesh.sizes):
                 where = [d for d, pieces in enumerate(one.dims) if any(axis in over for _, over in pieces)]
                 made[node.values[0], j] = where[0] if where else WHOLE

@@ -61,6 +61,8 @@ def search(
     rows: Sequence[MemoryRow] = (),
 ) -> Found:  # fmt: skip
     """The best assignment, from a good one if there is one."""
+    if not problem.nodes:
+        return Found([], problem.fixed_us, problem.fixed_us, "nothing to choose")
     began = time.monotonic()
     model = _Model(problem, rows)
     upper = problem.price(start) if start is not None and all(row.holds(start) for row in rows) else np.inf
@@ -114,6 +116,7 @@ class _Model:
             self.rows.append((1.0, 1.0, list(mine), [1.0] * len(mine)))
         self.options = len(self.cost)
         self.copies: dict[tuple[int, int, int], int] = {}  #: (sharing, layout, target) -> variable of the copy
+        self.alone: dict[tuple[int, int, int], list[int]] = {}  #: ... of a copy that nobody shares: the sum of these
         self.late: tuple[list[int], list[float]] = ([], [])  #: what can be hidden: variables, microseconds
         for k, sharing in enumerate(problem.sharings):
             self._conversions(k, sharing.is_reduced_late)
@@ -158,7 +161,9 @@ class _Model:
                         flows[s, t] = flow = self._variable(cost)
                         if shared:
                             self._pay(k, s, t, prices[s, t], [flow], True, late)
-                        elif late and prices[s, t]:
+                            continue
+                        self.alone[k, s, t] = [flow]
+                        if late and prices[s, t]:
                             self.late[0].append(flow)
                             self.late[1].append(float(prices[s, t]))
             for s, mine in made.items():
@@ -177,6 +182,7 @@ class _Model:
         if not price:
             return
         if not shared:
+            self.alone[k, s, t] = by
             for variable in by:
                 self.cost[variable] += float(price)
             if late:
@@ -215,8 +221,8 @@ class _Model:
             weights[at] = weights.get(at, 0.0) + nbytes / 1e6
         for sharing, s, t, nbytes in row.copies:
             copy = self.copies.get((sharing, s, t))
-            if copy is not None:
-                weights[copy] = weights.get(copy, 0.0) + nbytes / 1e6
+            for variable in [copy] if copy is not None else self.alone.get((sharing, s, t), []):
+                weights[variable] = weights.get(variable, 0.0) + nbytes / 1e6
         self.rows.append((-np.inf, row.limit / 1e6, list(weights), list(weights.values())))
 
     # -- solving -------------------------------------------------------------------------------
@@ -250,6 +256,7 @@ class _Model:
                 values = np.zeros(self.options)
                 values[chosen] = 1.0
                 h.setSolution(self.options, np.arange(self.options, dtype=np.int32), values)
+        fixed = self.problem.fixed_us
         h.run()
         status = h.getModelStatus()
         info = h.getInfo()
@@ -257,10 +264,10 @@ class _Model:
             return "infeasible", np.inf, None
         solution = np.array(h.getSolution().col_value) if info.primal_solution_status == 2 else None
         if integral:
-            return "found" if solution is not None else "none", float(info.mip_dual_bound), solution
+            return "found" if solution is not None else "none", float(info.mip_dual_bound) + fixed, solution
         if status != highspy.HighsModelStatus.kOptimal:
             return "unfinished", 0.0, None
-        return "optimal", float(info.objective_function_value), solution
+        return "optimal", float(info.objective_function_value) + fixed, solution
 
     def rounded(self, solution: np.ndarray | None) -> tuple[list[int], bool]:
         """The option of each node with the largest share, and whether all shares are whole."""

@@ -26,7 +26,7 @@ import msgspec
 from gt.dispatcher.planner.choose import Choice, Goals, Reread, choose
 from gt.dispatcher.planner.memo import memo, table
 from gt.dispatcher.planner.op_work import op_work
-from gt.dispatcher.planner.redistribute import LOCAL, Step, cheapest
+from gt.dispatcher.planner.redistribute import LOCAL, Step, cheapest, direct
 from gt.dispatcher.planner.step_work import step_work
 from gt.dispatcher.planner.ways import Constant, Frame, Layouts, Use, Way, expansion_of
 from gt.dispatcher.planner.work import Action, Pick, Work, picking
@@ -319,6 +319,17 @@ class Decider:
             slot = self.take_step(value, start, slot, step)
             start = step.to
         return slot
+
+    def lead(self, value: Value, path: Sequence[Layout]) -> None:
+        """Convert a value from the layout in which it was made, through these layouts one after the other, in
+        one step each."""
+        start = value.state.layouts[0]
+        for one in path:
+            slot = value.at(start)
+            assert slot is not None
+            for step in direct(start, one, value.spec):
+                slot = self.take_step(value, start, slot, step)
+                start = step.to
 
     def take_step(self, value: Value, start: Layout, source: int, step: Step) -> int:
         slot = value.at(step.to)

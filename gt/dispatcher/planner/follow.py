@@ -73,8 +73,7 @@ def follow(decider: Decider, use: Use, operands: Sequence[Value], goals: Goals, 
         if not 0 <= k < len(operands) or operands[k].is_number:
             raise ChoiceError(f"{use.op.name}: has no tensor operand {k}")
         if operands[k].deferred is None:
-            for text in texts:
-                decider.place(operands[k], decider.layout_in(text, use.specs[k]))
+            decider.lead(operands[k], [decider.layout_in(text, use.specs[k]) for text in texts])
     if chosen.expand is None:
         return decider.run_way(way_for(use, decider.home, encode_choice(chosen)), operands)
     if not use.op.expands:

@@ -2,7 +2,8 @@
 
 Law 1: a step is one collective over some axes of the mesh: a worker receives only from workers that differ from it
        along these axes. A slice, and making a whole value partial, are local.
-Law 2: the cost is the number of bytes that a worker receives, at most. Among equal costs the fewest steps win.
+Law 2: the cost is the number of bytes that a worker receives, at most. Among equal costs the fewest steps win; a
+       permute counts as several, because more workers meet in it.
 
 The search is Dijkstra's, over layouts. An axis can leave the dimension where it is the minor one, and can join where
 the target has it, after the axes that are major to it there. By Law 1 of gt/layout.py both are collectives over that
@@ -34,6 +35,8 @@ MEETING_NBYTES = 1 << 12
 SCATTERED_NBYTES = 1 << 14
 
 _UNREACHED = (1 << 62, 0)
+#: As how many steps a permute counts, where bytes are equal.
+_PERMUTE = 3
 
 #: Kinds of steps that move nothing between workers.
 LOCAL = ("slice", "partial")
@@ -81,11 +84,11 @@ def redistribute(source: Layout, target: Layout, shape: Shape, itemsize: int = 1
             # A permute brings at least what the largest shard grows by: a collective of that size is as good.
             grows = max(largest_shard(target, shape) - largest_shard(here, shape), 0) * itemsize
             direct = min([(step.nbytes, 1) for step in found if step.to is target], default=_UNREACHED)
-            if (grows, 1) < direct and (nbytes + grows, length + 1) < best.get(target, _UNREACHED):
+            if (grows, _PERMUTE) < direct and (nbytes + grows, length + _PERMUTE) < best.get(target, _UNREACHED):
                 moved = missing(here, target, shape) * itemsize
                 found.append(Step("permute", _moving(here, target), target, moved))
         for step in found:
-            cost = (nbytes + step.nbytes, length + 1)
+            cost = (nbytes + step.nbytes, length + (_PERMUTE if step.kind == "permute" else 1))
             if cost < best.get(step.to, _UNREACHED) and cost < best.get(target, _UNREACHED):
                 best[step.to] = cost
                 heapq.heappush(queue, (*cost, next(order), step.to, (*steps, step)))
@@ -142,6 +145,18 @@ def _steps(one: Layout, want: Layout, s: Spec) -> tuple[Step, ...]:
     reduced = layout(one.mesh, one.dims, {a: kind for a, kind in one.partial if a not in done})
     first, then = (redistribute(a, b, s.shape, s.dtype.itemsize) for a, b in ((one, reduced), (reduced, want)))
     return first + then
+
+
+def direct(source: Layout, target: Layout, s: Spec) -> tuple[Step, ...]:
+    """The one step from a layout to another, if there is one (a collective, else a permute); else the cheapest ones."""
+    if source.mesh is target.mesh and source is not target:
+        size = s.dtype.itemsize
+        found = [step for step in _next(source, target, s.shape, size) if step.to is target]
+        if not found and source.partial == target.partial:
+            found.append(Step("permute", _moving(source, target), target, missing(source, target, s.shape) * size))
+        if found:
+            return (min(found, key=lambda step: step.nbytes),)
+    return cheapest((source,), target, s).steps
 
 
 # -- the steps from a layout -----------------------------------------------------------------
