@@ -227,6 +227,19 @@ def _columns_and_rows(problem: Problem, axes: Sequence[int]) -> Facts:
 # -- one node at a time ----------------------------------------------------------------------
 
 
+def option_costs(problem: Problem, node: int, assigned: Sequence[int]) -> np.ndarray:
+    """What each option of a node costs, with the conversions that concern it, if nothing else changes."""
+    reads: dict[int, list[int]] = {}
+    concerned: set[int] = set()
+    for k, sharing in enumerate(problem.sharings):
+        mine = [e for e in sharing.edges if problem.edges[e].node == node]
+        if mine:
+            reads[k] = mine
+        if mine or problem.values[sharing.value].node == node:
+            concerned.add(k)
+    return _costs(problem, node, assigned, concerned, reads)
+
+
 def improve(problem: Problem, assigned: Sequence[int], rounds: int = 30) -> list[int]:
     """Change one node at a time as long as the price falls: Law 3."""
     current = list(assigned)

@@ -1,0 +1,197 @@
+"""Why a plan is as it is: the plan in words, and for each class of instructions the choice, its price, the runner-up.
+
+Reasons are data: they travel with a plan, and `Plan.explain` prints them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from gt.layout import Layout
+from gt.solver.facts import is_product
+from gt.solver.pricing import Price
+from gt.solver.problem import Node, Problem
+from gt.solver.propagate import option_costs
+
+
+class ClassReason(msgspec.Struct, frozen=True):
+    """What was chosen for equal instructions."""
+
+    instruction: int  #: the first of them
+    ops: str  #: with followers
+    count: int
+    choice: str  #: "[72@x] [] -> [72@x]"
+    time_us: float  #: of all of them, with the conversions of their operands
+    runner_up: str  #: the best other choice, if nothing else changes
+    extra_us: float  #: what it would cost more
+
+
+class CollectiveReason(msgspec.Struct, frozen=True):
+    """Collectives of one kind over the same axes."""
+
+    kind: str
+    axes: str
+    count: int
+    nbytes: float  #: that a worker receives
+    time_us: float
+
+
+class PlannedInput(msgspec.Struct, frozen=True):
+    """An input of the program."""
+
+    name: str
+    role: str  #: "parameter", "state", "buffer" or "data"
+    spec: str  #: "f32[4096,4096]"
+    layout: str
+
+
+class Reasons(msgspec.Struct, frozen=True):
+    """See the file's header."""
+
+    words: tuple[str, ...]
+    classes: tuple[ClassReason, ...]  #: the most expensive first
+    collectives: tuple[CollectiveReason, ...]
+
+
+def reasons_of(problem: Problem, assigned: Sequence[int], price: Price, most: int = 40) -> Reasons:
+    """The reasons of an assignment and of the plan that was made of it."""
+    classes = []
+    for k, node in enumerate(problem.nodes):
+        if node.input >= 0:
+            continue
+        costs = option_costs(problem, k, assigned)
+        chosen = assigned[k]
+        mine = node.options[chosen]
+        layouts = (mine.wants, mine.gives)
+        others = [i for i, option in enumerate(node.options) if (option.wants, option.gives) != layouts]
+        other = min(others, key=lambda i: costs[i]) if others else None
+        classes.append(ClassReason(
+            node.instructions[0], " ".join([problem.program.code[i].op for i in node.instructions]), node.count,
+            _text(node, chosen), float(costs[chosen]), _text(node, other) if other is not None else "",
+            float(costs[other] - costs[chosen]) if other is not None else 0.0,
+        ))  # fmt: skip
+    classes.sort(key=lambda each: -each.time_us)
+    return Reasons(tuple(words_of(problem, assigned)), tuple(classes[:most]), tuple(_collectives(problem, price)))
+
+
+def _text(node: Node, option: int) -> str:
+    each = node.options[option]
+    return f"{' '.join(map(repr, each.wants))} -> {' '.join(map(repr, each.gives))}"
+
+
+def _collectives(problem: Problem, price: Price) -> list[CollectiveReason]:
+    """The collectives, by the axes over which the workers meet."""
+    m = problem.mesh
+    last = m.coordinates[-1]
+    groups = {}
+    names = list(m.sizes)
+    for k in range(1, 1 << len(names)):
+        axes = [a for j, a in enumerate(names) if k >> j & 1]
+        groups[tuple(m.workers[j] for j in m.group(axes, last))] = " ".join(axes)
+    found = [
+        CollectiveReason(kind, groups.get(workers, f"{len(workers)} workers"), tally.count, tally.nbytes, tally.time_us)
+        for (kind, workers), tally in price.collectives.items()
+    ]
+    return sorted(found, key=lambda each: -each.time_us)
+
+
+# -- in words --------------------------------------------------------------------------------
+
+
+def words_of(problem: Problem, assigned: Sequence[int]) -> list[str]:
+    """The plan in words, as an expert would say it."""
+    if len(problem.mesh.workers) == 1:
+        return ["one worker"]
+    state = {problem.classes.inputs[j] for _, j in problem.program.updates}
+    roles = _roles(problem, assigned, state)
+    found: list[str] = []
+    for role, text in (
+        ("batch", "data parallel over {}"),
+        ("weights", "weights split over {} (tensor parallel)"),
+        ("other", "activations split over {} along another dimension than the batch"),
+    ):
+        axes = [a for a, mine in roles.items() if mine.get(role, 0.0) > 0.15]
+        if axes:
+            shares = ", ".join(f"{roles[a][role]:.0%}" for a in axes)
+            found.append(
+                text.format(" and ".join(axes)) + (f" in {shares} of the products" if shares != "100%" else "")
+            )
+    found += _storage(problem, assigned, state)
+    idle = [a for a, mine in roles.items() if mine.get("none", 0.0) > 0.5]
+    if idle:
+        found.append(f"most products are the same on all workers along {' and '.join(idle)}")
+    return found or ["every worker computes the same"]
+
+
+def _roles(problem: Problem, assigned: Sequence[int], state: set[int]) -> dict[str, dict[str, float]]:
+    """By axis: the share of the products' time in which it splits the batch, weights, something else, or nothing."""
+    found: dict[str, dict[str, float]] = {a: {} for a in problem.mesh.sizes}
+    weights_read = {
+        (edge.node, edge.operand)
+        for edge in problem.edges
+        if problem.values[edge.value].node >= 0 and problem.nodes[problem.values[edge.value].node].input in state
+    }
+    total = 0.0
+    for k, (node, choice) in enumerate(zip(problem.nodes, assigned, strict=True)):
+        if node.input >= 0 or not is_product(problem.use(node.instructions[0])):
+            continue
+        if node.instructions[0] >= problem.boundary or not any(
+            (k, o) in weights_read for o in range(len(node.operands))
+        ):
+            continue
+        option = node.options[choice]
+        time_us = node.count * option.cost.compute_us
+        total += time_us
+        for a in problem.mesh.sizes:
+            role = "none"
+            for o, want in enumerate(option.wants):
+                if a in want.axes() and (k, o) in weights_read:
+                    role = "weights"
+                    break
+                if a in want.axes():
+                    role = "batch" if _dim_of(want, a) == 0 else "other"
+            found[a][role] = found[a].get(role, 0.0) + time_us
+    return {a: {role: t / total for role, t in mine.items()} for a, mine in found.items()} if total else found
+
+
+def _dim_of(one: Layout, axis: str) -> int:
+    return next((d for d, pieces in enumerate(one.dims) if any(axis in over for _, over in pieces)), -1)
+
+
+def _storage(problem: Problem, assigned: Sequence[int], state: set[int]) -> list[str]:
+    """How parameters and optimizer state are stored."""
+    wanted: dict[int, set[Layout]] = {}  # input -> the layouts in which instructions read it
+    for edge in problem.edges:
+        maker = problem.values[edge.value].node
+        if edge.operand >= 0 and maker >= 0 and problem.nodes[maker].input >= 0:
+            target = problem.values[edge.value].targets[int(edge.target_of[assigned[edge.node]])]
+            reader = problem.nodes[edge.node]
+            if reader.instructions[0] < problem.boundary:
+                wanted.setdefault(problem.nodes[maker].input, set()).add(target)
+    gathered: dict[str, float] = {}
+    sharded: dict[str, float] = {}
+    total = rest = 0.0
+    for node, choice in zip(problem.nodes, assigned, strict=True):
+        if node.input not in state:
+            continue
+        one, nbytes = node.options[choice].gives[0], node.count * problem.checked.specs[node.input].nbytes
+        reads = wanted.get(node.input)
+        if reads is None:
+            rest += nbytes
+        else:
+            total += nbytes
+        for a in one.axes():
+            if reads is None:
+                sharded[a] = sharded.get(a, 0.0) + nbytes
+            elif all(a not in each.axes() for each in reads):
+                gathered[a] = gathered.get(a, 0.0) + nbytes
+    found = []
+    axes = [a for a in problem.mesh.sizes if gathered.get(a, 0.0) > 0.5 * total > 0]
+    if axes:
+        found.append(f"parameters sharded over {' and '.join(axes)}, gathered before use")
+    axes = [a for a in problem.mesh.sizes if sharded.get(a, 0.0) > 0.5 * rest > 0]
+    if axes:
+        found.append(f"optimizer state sharded over {' and '.join(axes)}")
+    return found
