@@ -47,7 +47,8 @@ def main() -> int:
             shape = "x".join(str(n) for n in axes.values())
             ratio = price / best_us
             rows.append((
-                name, shape, best, f"{best_us:,.0f}", f"{price:,.0f}", f"{ratio:.3f}" + (" dearer" if ratio > 1 else ""),
+                name, shape, best, f"{best_us:,.0f}", f"{price:,.0f}",
+                f"{ratio:.3f}" + (" dearer" if ratio > 1 else ""),
                 f"{solved.gap:.1%}", f"{seconds:.1f}",
             ))  # fmt: skip
             figures[f"{name}, {shape}"] = {

@@ -305,7 +305,7 @@ class _Pricer(Decider):
 
 def _expanded(use: Use, mesh: Mesh, hardware: Hardware) -> Iterator[Option]:
     """The op written in other ops, for the splits that its own rule does not allow."""
-    if use.op.parts is None and use.op.compose is None:
+    if not use.op.expands:
         return
     bound = bound_of(use)
     inputs, sizes = (bound.inputs, bound.sizes) if bound.covered else _by_size(use)

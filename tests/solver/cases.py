@@ -28,13 +28,14 @@ class Case:
 
 
 _BLOCK = {"width": 4096, "heads": 32, "rows": 1, "length": 4096}
-_LM = {"vocabulary": 128_000, "width": 1024, "heads": 16, "layers": 2, "rows": 8, "length": 1024}
+_LM = {"vocabulary": 128_000, "width": 1024, "heads": 16, "layers": 2, "rows": 2, "length": 1024}
 
 CASES: dict[str, Case] = {
     "mlp 16x8192": Case(models.mlp, {"rows": 16, "width": 8192}, {"rows": 4, "width": 12}),
     "transformer block": Case(models.transformer_block, _BLOCK, {"width": 12, "heads": 4, "rows": 1, "length": 8}),
     "vocabulary 128k": Case(models.language_model, {**_LM, "tied": False}, {"layers": 1, "tied": False}),
     "vocabulary 128k, tied": Case(models.language_model, _LM, {"layers": 1}),
+    "vocabulary 128k, 8 rows": Case(models.language_model, {**_LM, "rows": 8}, {"rows": 4, "layers": 1}),
     "picture 1024x1024": Case(models.conv_net, {"channels": 64, "rows": 1, "size": 1024}, {"rows": 1, "size": 12}),
     "convolutions, batch 64": Case(models.conv_net, {"channels": 64, "rows": 64, "size": 224}, {"rows": 6}),
     "eight experts": Case(models.experts, {"width": 1024, "hidden": 4096, "rows": 512}),

@@ -29,6 +29,7 @@ from gt.dispatcher.planner.ways import use_of
 from gt.layout import Mesh, layout, mesh
 from gt.ops import TABLE, Op
 from gt.ops.check import Checked
+from gt.solver.facts import numbers
 from gt.solver.hardware import Hardware, Link
 from gt.solver.options import Option, options_of
 from gt.solver.solve import Limits, Solved, solve_on
@@ -46,8 +47,13 @@ SPLITS = Hardware(
     inside=Link(0.0, 1e12), between=Link(0.0, 1e12), memory_nbytes=10**12,
 )  # fmt: skip
 MESHES = [mesh(x=2), mesh(x=3), mesh(x=2, y=2), mesh(x=2, y=3)]
-#: Two values are equal if they differ by this share of their own and of the largest value of the tensor, at most.
+#: Two values are equal if they differ at most by this share of: their own, the largest value of the tensor, and TINY.
 TOLERANCES = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
+#: Gradients that are zero but for rounding (of a bias before a batch norm) have no digits that agree.
+TINY = 1e-6
+#: However small a gradient is, AdamW may take a step of the learning rate. Where gradients are zero but for rounding in
+#: float32 (of the bias of keys), new parameters differ by so much.
+STEP = 1e-3
 #: Cases that are run in the narrower dtypes, too.
 NARROW = ["mlp 16x8192", "6 heads", "eight experts", "clipped gradients", "vocabulary 50,257"]
 LIMITS = Limits(search_s=5.0)
@@ -68,7 +74,7 @@ class Step:
 
 @cache
 def step_of(name: str, dtype: str = "float64") -> Step:
-    """The third step of a case with small sizes, on data that is drawn. float16 and bfloat16 are those of autocast, with
+    """The third step of a case with small sizes, on data that is drawn. float16 and bfloat16 mean autocast, with
     float32 parameters, as in training."""
     recording = Recording()
     cluster = Cluster(engine="numpy", settings=config.load())
@@ -120,16 +126,18 @@ def differences(step: Step, inputs: Sequence[Any], planned: Planned, tolerance: 
     """Which outputs are not those of one worker."""
     draws = np.random.default_rng(0)
     values = [place(a, one, draws) for a, one in zip(step.arrays, inputs, strict=True)]
+    program = step.checked.program
+    stepped = {n for n, ins in zip(numbers(step.checked), program.code, strict=True) if TABLE[ins.op].inplace}
     found = []
-    for k, (value, want) in enumerate(
-        zip(run_planned(planned, step.checked, values, step.scalars), step.wanted, strict=True)
-    ):
-        have, want = (np.asarray(a, np.float64) for a in (read(value), want))
+    made = run_planned(planned, step.checked, values, step.scalars)
+    for k, (value, whole) in enumerate(zip(made, step.wanted, strict=True)):
+        have, want = (np.asarray(a, np.float64) for a in (read(value), whole))
         assert np.isfinite(want).all()
         most = float(np.abs(want).max(initial=0.0))
-        off = np.abs(have - want) - tolerance * (np.abs(want) + most)
-        if not (off <= 0).all():
-            found.append(f"output {k} {value.spec!r} {value.layout!r}: off by {np.abs(have - want).max():.2e} of {most:.2e}")
+        slack = STEP if program.outputs[k] in stepped and tolerance > 1e-6 else 0.0
+        off = np.abs(have - want)
+        if not (off <= slack + tolerance * (np.abs(want) + most + TINY)).all():
+            found.append(f"output {k} {value.spec!r} {value.layout!r}: off by {off.max():.2e} of {most:.2e}")
     return found
 
 
@@ -147,11 +155,11 @@ def followed(
     op: Op, args: Sequence[Any], attrs: dict[str, Any], m: Mesh, most: int = 10**9
 ) -> Iterator[tuple[Option, Planned | None, list[str]]]:
     """Each option of one use of an op (or so many, drawn by a seed), its plan, and what is wrong with it."""
-    checked, arrays, numbers = one_op(op, args, attrs)
+    checked, arrays, scalars = one_op(op, args, attrs)
     every = list(options_of(use_of(op, [spec_of(a) for a in args], attrs), m, SPLITS))
     if len(every) > most:
         every = random.Random(f"{op.name} {m!r}").sample(every, most)
-    wanted = unsharded(checked, arrays, numbers)
+    wanted = unsharded(checked, arrays, scalars)
     draws = np.random.default_rng(0)
     for option in every:
         layouts = [one for one in option.wants if one is not None]
@@ -159,11 +167,11 @@ def followed(
         try:
             planned = plan_program(checked, layouts, m, {}, {0: option.chosen})
             wrong = [note for note in planned.notes if "not followed" in note]
-            for give, have in zip(option.gives, planned.outputs, strict=True):
-                if have is not give and have is not layout(m, give.dims):
+            for give, have in zip(option.gives, planned.outputs, strict=True) if layouts else ():
+                if have is not give and have is not layout(m, give.dims):  # an output is reduced
                     wrong.append(f"gives {have!r}, not {give!r}")
             values = [place(a, one, draws) for a, one in zip(arrays, layouts, strict=True)]
-            for k, (v, w) in enumerate(zip(run_planned(planned, checked, values, numbers), wanted, strict=True)):
+            for k, (v, w) in enumerate(zip(run_planned(planned, checked, values, scalars), wanted, strict=True)):
                 if v.spec.shape != w.shape or not close(read(v), w, v.spec.dtype):
                     wrong.append(f"result {k} differs")
         except Exception as e:  # whatever a wrong option leads to is a finding
@@ -216,7 +224,7 @@ def check_ops(names: Sequence[str], meshes: Sequence[Mesh] = MESHES[:1], most: i
 
 
 def main(arguments: list[str]) -> int:
-    names = arguments[1:] or [op.name for op in OPS]
+    names = arguments[1:] or [op.name for op in OPS if not op.pins]  # what pins a layout has no options
     if arguments[:1] == ["--list"]:
         for name in sorted(names):
             print(*listing(TABLE[name], MESHES[0]), sep="\n", flush=True)
