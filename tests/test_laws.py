@@ -398,8 +398,8 @@ def test_names_are_torchs() -> None:
     torch = pytest.importorskip("torch")
     own = {
         "DType", "GTError", "Parameter", "adopt", "checkpoint", "checkpoint_sequential", "connect",
-        "cross_entropy_loss", "disconnect", "from_torch", "function", "gpu_workers", "grad", "mesh", "on_paper", "replicate", "shard",
-        "shard_", "torch_op", "use_plan", "visualize_layout",
+        "cross_entropy_loss", "disconnect", "from_torch", "function", "gpu_workers", "grad", "mesh", "on_paper",
+        "replicate", "shard", "shard_", "torch_op", "use_plan", "visualize_layout",
     }  # fmt: skip
     tensors = {"repeat"}  # methods in torch, functions as well here
     for module, theirs in ((gt, torch), (functional, torch.nn.functional), (nn, torch.nn), (optim, torch.optim)):

@@ -18,7 +18,10 @@ def _layers(mode: str, weights: Any, biases: bool, layers: int, dropout: float, 
     kinds = [k for k in _KINDS if biases or not k.startswith("bias")][:each]
     ends = [f"_l{layer}{way}" for layer in range(layers) for way in ("", "_reverse")[: 2 if both else 1]]
     parameters = dict(zip([kind + end for end in ends for kind in kinds], weights, strict=True))
-    settings = {"mode": mode, "num_layers": layers, "bidirectional": both, "dropout": dropout, "training": train}
+    settings = {
+        "mode": mode, "bias": biases, "num_layers": layers, "bidirectional": both, "dropout": dropout,
+        "training": train,
+    }  # fmt: skip
     rnn.__dict__.update(_parameters=parameters, _modules={}, _buffers={}, **settings)
     return rnn
 
@@ -29,7 +32,7 @@ def recurrent(mode: str) -> Callable[..., Any]:
 
     def run(x: Any, second: Any, third: Any, fourth: Any, *settings: Any) -> Any:
         packed = is_packed(fourth)  # (data, sizes, state, weights, ...), else (input, state, weights, biases, ...)
-        sizes, state, weights = (second, third, fourth) if packed else (None, second, third)
+        sizes, state, weights = (tuple(second), third, fourth) if packed else ((), second, third)
         biases, layers, dropout, train, both, *first = settings if packed else (fourth, *settings)
         rnn = _layers(mode, weights, biases, layers, dropout, train, both)
         batch_first = bool(first and first[0])

@@ -42,6 +42,10 @@ class MemoryTooSmall(GTError):
     missing_nbytes = 0.0  #: of the smallest plan that was found
 
 
+class NotFaster(GTError):
+    """No plan on this mesh is as fast as one that is known already."""
+
+
 @dataclass(slots=True)
 class Solved:
     """The best plan of one mesh."""
@@ -92,6 +96,7 @@ class Limits:
     gap: float = 0.01
     memory_nbytes: int | None = None  #: of a worker; None: the hardware's
     use_search: bool = True
+    cutoff_us: float = float("inf")  #: plans that cannot be faster than this are not looked for
 
 
 def solve(
@@ -133,6 +138,9 @@ def solve_on(
         problem = Problem(checked, m, hardware, classes, pins, phases)
         say(f"{m!r}: {len(problem.nodes)} choices with {sum(len(n.options) for n in problem.nodes)} options for "
             f"{len(checked.program.code)} instructions, {time.monotonic() - began:.1f} s")  # fmt: skip
+        least = sum(node.count * float(node.time_us.min()) for node in problem.nodes)
+        if least >= limits.cutoff_us:
+            raise NotFaster(f"at least {least / 1e3:,.1f} ms")
         solved = _with_memory(problem, pins, memory, limits, say, log)
         if solved is not None and (best is None or solved.price.time_us < best.price.time_us):
             best = solved
