@@ -76,7 +76,7 @@ class ChosenValue:
 
     spec: Spec
     node: int  #: that makes it, -1 if it is made of numbers alone
-    recipe: Use | None = None  #: how it is made, then
+    recipe: tuple[Use, ...] = ()  #: how it is made, then: the uses that lead to it, in order
     layouts: list[Layout] = field(default_factory=list)  #: in which it can be made
     layout_of: np.ndarray = field(default_factory=lambda: np.zeros(0, int))  #: of each option of its node
     targets: list[Layout] = field(default_factory=list)  #: in which it can be wanted
@@ -336,8 +336,19 @@ class Problem:
         found = self.value_of.get(key)
         if found is None:
             found = self.value_of[key] = len(self.values)
-            self.values.append(ChosenValue(self.checked.specs[number], -1, self.use(key[0])))
+            self.values.append(ChosenValue(self.checked.specs[number], -1, self._recipe(key[0])))
         return found
+
+    def _recipe(self, i: int) -> tuple[Use, ...]:
+        """The uses that lead to what an instruction makes of numbers alone."""
+        mine, todo = {i}, [i]
+        while todo:
+            for a in self.program.code[todo.pop()].args:
+                at = self.maker[a - len(self.program.inputs)] if a >= 0 else i
+                if at not in mine:
+                    mine.add(at)
+                    todo.append(at)
+        return tuple([self.use(at) for at in sorted(mine)])
 
     def _share(self, first: Mapping[tuple[int, int, int], int]) -> None:
         groups: dict[tuple[int, int], list[int]] = {}
@@ -381,7 +392,7 @@ class Problem:
             edge.target_of = np.array([mine.setdefault(one, len(mine)) for one in wanted])
         for value, mine in zip(self.values, targets, strict=True):
             value.targets = list(mine)
-            if value.recipe is not None:
+            if value.recipe:
                 row = [making_cost(value.recipe, one, self.hardware).time_us for one in value.targets]
                 value.price_us = np.array([row])
                 continue
@@ -391,7 +402,7 @@ class Problem:
         for table in self.tables.values():
             table.find()
         for value in self.values:
-            if value.recipe is None:
+            if not value.recipe:
                 value.price_us = self.tables[value.spec].prices(value.layouts, value.targets)
         for sharing in self.sharings:
             sharing.edges.sort(key=lambda e: (self.edges[e].node, self.edges[e].operand))
