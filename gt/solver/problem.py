@@ -301,6 +301,8 @@ class Problem:
         key = keys.pop()
         if len(self._instances(key)) != len(instances) or key[0] not in node_of:
             return None
+        if use.op.aliases and len(read_by.get(key, ())) > 1:
+            return None  # a view of a copy that another reader wants is free: it must not ask for a copy of its own
         return node_of[key[0]]
 
     # -- edges ---------------------------------------------------------------------------------
