@@ -422,8 +422,8 @@ def splits_of(s: Spec, mesh: Mesh, forms: Mapping[int, Iterable[tuple[int, ...]]
 
 @memo(1 << 14)
 def making_cost(recipe: tuple[Use, ...], target: Layout, hardware: Hardware) -> Cost:
-    """What it costs to make a value of numbers alone in a layout: each worker its shard. `recipe`: the uses that lead to
-    it, it comes last. What has another shape counts as made whole."""
+    """What it costs to make a value of numbers alone in a layout: each worker its shard. `recipe`: the uses that lead
+    to it, the last one makes it. What has another shape counts as made whole."""
     s = recipe[-1].results[0]
     share = largest_shard(target, s.shape) / max(s.size, 1)
     total = 0.0
