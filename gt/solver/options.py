@@ -347,7 +347,7 @@ class _Pricer(Decider):
 
 def _expanded(use: Use, mesh: Mesh, hardware: Hardware) -> Iterator[Option]:
     """The op written in other ops, for the splits that its own rule does not allow."""
-    if use.op.parts is None and use.op.compose is None:
+    if not use.op.expands:
         return
     bound = bound_of(use)
     inputs, sizes = (bound.inputs, bound.sizes) if bound.covered else _by_size(use)
@@ -463,11 +463,17 @@ def splits_of(s: Spec, mesh: Mesh, forms: Mapping[int, Iterable[tuple[int, ...]]
 
 
 @memo(1 << 14)
-def making_cost(use: Use, target: Layout, hardware: Hardware) -> Cost:
-    """What it costs to make a value of numbers alone in a layout: each worker its shard."""
-    s = use.results[0]
+def making_cost(recipe: tuple[Use, ...], target: Layout, hardware: Hardware) -> Cost:
+    """What it costs to make a value of numbers alone in a layout: each worker its shard. `recipe`: the uses that lead
+    to it, the last one makes it. What has another shape counts as made whole."""
+    s = recipe[-1].results[0]
     share = largest_shard(target, s.shape) / max(s.size, 1)
-    return Cost(max(use_us(use, hardware) * share, 0.0 if use.op.aliases else hardware.launch_us))
+    total = 0.0
+    for use in recipe:
+        if not use.op.aliases:
+            mine = share if use.results[0].shape == s.shape else 1.0
+            total += max(use_us(use, hardware) * mine, hardware.launch_us)
+    return Cost(total)
 
 
 def nbytes_at(one: Layout, s: Spec) -> int:

@@ -80,7 +80,7 @@ class ChosenValue:
 
     spec: Spec
     node: int  #: that makes it, -1 if it is made of numbers alone
-    recipe: list[Use] | None = None  #: how it is made, then: all instructions up to it
+    recipe: tuple[Use, ...] = ()  #: how it is made, then: the uses that lead to it, in order
     layouts: list[Layout] = field(default_factory=list)  #: in which it can be made
     layout_of: np.ndarray = field(default_factory=lambda: np.zeros(0, int))  #: of each option of its node
     targets: list[Layout] = field(default_factory=list)  #: in which it can be wanted
@@ -308,6 +308,8 @@ class Problem:
         key = keys.pop()
         if len(self._instances(key)) != len(instances) or key[0] not in node_of:
             return None
+        if use.op.aliases and len(read_by.get(key, ())) > 1:
+            return None  # a view of a copy that another reader wants is free: it must not ask for a copy of its own
         return node_of[key[0]]
 
     def _is_only_reader(self, c: int, read_by: Mapping[tuple[int, int], set[int]]) -> bool:
@@ -353,24 +355,24 @@ class Problem:
         found = self.value_of.get(key)
         if found is None:
             found = self.value_of[key] = len(self.values)
-            self.values.append(ChosenValue(self.checked.specs[number], -1, self._recipe([number])))
+            self.values.append(ChosenValue(self.checked.specs[number], -1, self._recipe(number)))
         return found
 
-    def _recipe(self, numbers: Sequence[int]) -> list[Use]:
-        """The instructions that make values of numbers alone."""
+    def _recipe(self, number: int) -> tuple[Use, ...]:
+        """The instructions that make a value of numbers alone."""
         n = len(self.program.inputs)
-        todo, found = [self.maker[number - n] for number in numbers], set()
+        todo, found = [self.maker[number - n]], set[int]()
         while todo:
             i = todo.pop()
             found.add(i)
             todo += [self.maker[a - n] for a in self.program.code[i].args if a >= 0]
-        return [self.use(i) for i in sorted(found)]
+        return tuple([self.use(i) for i in sorted(found)])
 
     def _fixed_us(self) -> float:
         """What outputs of numbers alone cost. They are made whole, everywhere."""
         n = len(self.program.inputs)
         ends = [v for v in self.program.outputs if v >= n and self._is_deferred[self.maker[v - n]]]
-        return sum(making_cost(use, layout(self.mesh), self.hardware).time_us for use in self._recipe(ends))
+        return sum(making_cost(self._recipe(v), layout(self.mesh), self.hardware).time_us for v in ends)
 
     def _share(self, first: Mapping[tuple[int, int, int], int]) -> None:
         groups: dict[tuple[int, int], list[int]] = {}
@@ -414,10 +416,8 @@ class Problem:
             edge.target_of = np.array([mine.setdefault(one, len(mine)) for one in wanted])
         for value, mine in zip(self.values, targets, strict=True):
             value.targets = list(mine)
-            if value.recipe is not None:
-                row = [
-                    sum(making_cost(use, one, self.hardware).time_us for use in value.recipe) for one in value.targets
-                ]
+            if value.recipe:
+                row = [making_cost(value.recipe, one, self.hardware).time_us for one in value.targets]
                 value.price_us = np.array([row])
                 continue
             self.tables.setdefault(value.spec, Conversions(value.spec, self.hardware)).add(
@@ -426,7 +426,7 @@ class Problem:
         for table in self.tables.values():
             table.find()
         for value in self.values:
-            if value.recipe is None:
+            if not value.recipe:
                 value.price_us = self.tables[value.spec].prices(value.layouts, value.targets)
         for sharing in self.sharings:
             sharing.edges.sort(key=lambda e: (self.edges[e].node, self.edges[e].operand))

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gt.dispatcher.planner.plan import layouts_of
 from gt.layout import Layout
 from gt.solver.problem import Problem
 
@@ -223,6 +224,29 @@ def _columns_and_rows(problem: Problem, axes: Sequence[int]) -> Facts:
                 facts[v, j] = out_dim if column else in_dim
             column = not column
     return facts
+
+
+# -- the planner's own decisions -------------------------------------------------------------
+
+
+def decided(problem: Problem, inputs: Sequence[Layout]) -> list[int]:
+    """What the planner decides by itself if the inputs have these layouts, as an assignment: of each node the option
+    that agrees most, by bytes, with the layouts in which the planner makes and reads values."""
+    found = layouts_of(problem.checked, inputs, problem.mesh)
+    number_of = {v: problem.first_of(key) for key, v in problem.value_of.items()}
+    assigned = []
+    for node in problem.nodes:
+        places = [(found[number_of[v]][:1], problem.values[v].spec.nbytes) for v in node.values]
+        reads = [problem.program.code[i].args[p] for i, p in node.operands]
+        wanted = [(found[a], problem.checked.specs[a].nbytes) for a in reads]
+        score = np.array([
+            sum(nbytes * (one in mine) for one, (mine, nbytes) in zip(option.gives, places, strict=True))
+            + sum(nbytes * (one in mine) for one, (mine, nbytes) in zip(option.wants, wanted, strict=True))
+            for option in node.options
+        ])  # fmt: skip
+        best = np.flatnonzero(score >= score.max())
+        assigned.append(int(best[np.argmin(node.time_us[best])]))
+    return assigned
 
 
 # -- one node at a time ----------------------------------------------------------------------

@@ -3,7 +3,9 @@
 For every candidate mesh the problem is built, good assignments are propagated, and the best is searched for. The plan
 that counts is the emitted one: it is made by the planner, which follows the choices, and priced by pricing.py.
 
-Law 1: the result never costs more than any assignment that was tried on the way.
+Law 1: the result never costs more than any plan that was emitted on the way: that of the search, and those of the
+       propagated assignments and of what the planner decides from their inputs, as far as `EMITTED` allows. The search
+       adds up times, in an emitted plan they overlap: so an assignment with a higher price may be the faster plan.
 Law 2: memory is what the emitted plan takes. Where that is too much, a row for the point at which it is too much is
        added and the problem is solved again; copies are then dropped between the passes, if that helps. What cannot fit
        is an error that says how much is missing, and where.
@@ -24,12 +26,14 @@ from gt.solver.hardware import Hardware
 from gt.solver.memory import MemoryRow, memory_row
 from gt.solver.pricing import Price, peak_of, price_plan
 from gt.solver.problem import Problem
-from gt.solver.propagate import propagated
+from gt.solver.propagate import decided, improve, propagated
 from gt.solver.regions import Classes, alone, find_classes
 from gt.solver.search import Found, Infeasible, available, search
 
 #: How often a problem is solved again with more rows of memory.
 ROUNDS = 6
+#: Beside the plan of the search, others are emitted and compared while their instructions on all workers are fewer.
+EMITTED = 20_000
 
 
 class MemoryTooSmall(GTError):
@@ -177,8 +181,10 @@ def _with_memory(
         say(f"  {note}: {found.price_us:,.0f} us, bound {found.bound_us:,.0f}; emitted {price.time_us:,.0f} us, peak "
             f"{price.peak_nbytes / 1e9:.2f} GB, {time.monotonic() - began:.1f} s")  # fmt: skip
         if price.peak_nbytes <= memory:
-            return Solved(problem.mesh, inputs, ways, planned, price, found.price_us, found.bound_us, note, seeds,
-                          problem, found.assigned, log)  # fmt: skip
+            solved = Solved(problem.mesh, inputs, ways, planned, price, found.price_us, found.bound_us, note, seeds,
+                            problem, found.assigned, log)  # fmt: skip
+            _emit_others(solved, starts, memory, say)
+            return solved
         at, _ = peak_of(planned)
         at = max(at, 0)
         if at in rows or attempt:  # the row says less than the plan takes: leave a margin
@@ -187,6 +193,38 @@ def _with_memory(
             limit = min(limit, memory - max(margin, 0.0) - 0.01 * memory * attempt)
         rows += [at, max(problem.boundary - 1, 0), problem.boundary]
     return best
+
+
+def _emit_others(
+    solved: Solved, starts: Sequence[tuple[str, list[int], float]], memory: float, say: Callable[[str], object]
+) -> None:
+    """Take a plan that is faster than that of the search, if there is one: Law 1."""
+    problem = solved.problem
+    most = EMITTED // (len(problem.program.code) * len(problem.mesh.workers))
+    tried = {tuple(solved.assigned)}
+    for name, assigned, _ in _others(problem, starts) if most else ():
+        if len(tried) > most:
+            return
+        if tuple(assigned) in tried:
+            continue
+        tried.add(tuple(assigned))
+        ways, inputs = problem.chosen(assigned), problem.inputs(assigned)
+        planned = plan_program(problem.checked, inputs, problem.mesh, {}, ways)
+        price = price_plan(planned, problem.checked, inputs, problem.hardware)
+        if price.time_us < solved.price.time_us and price.peak_nbytes <= memory:
+            say(f"  {name}: emitted {price.time_us:,.0f} us")
+            solved.inputs, solved.ways, solved.planned, solved.price = inputs, ways, planned, price
+            solved.assigned = assigned
+
+
+def _others(problem: Problem, starts: Sequence[tuple[str, list[int], float]]) -> list[tuple[str, list[int], float]]:
+    """The propagated assignments, and what the planner decides from their inputs: the cheapest first."""
+    found = list(starts)
+    for name, assigned, _ in starts:
+        here = decided(problem, problem.inputs(assigned))
+        for each in (here, improve(problem, here)):
+            found.append((f"{name}, then the planner", each, problem.price(each)))
+    return sorted(found, key=lambda each: each[2])
 
 
 def _find(

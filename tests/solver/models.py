@@ -25,7 +25,7 @@ class Training(NamedTuple):
 
 def trained(model: Any, loss_of: Callable[..., Any], *batch: Any, clip: float = 0.0, lr: float = 1e-3) -> Training:
     """The usual step: forward, backward, clipping if wanted, AdamW."""
-    optimizer = gt.optim.AdamW(model.parameters(), lr=lr)
+    optimizer = gt.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=lr)
 
     def step(*batch: Any) -> Any:
         loss = loss_of(*batch)
@@ -39,12 +39,14 @@ def trained(model: Any, loss_of: Callable[..., Any], *batch: Any, clip: float = 
     return Training(step, batch, model, optimizer)
 
 
-def mlp(layers: int = 3, width: int = 16, rows: int = 8) -> Training:
-    """Linear layers with ReLU."""
-    parts = [part for _ in range(layers) for part in (nn.Linear(width, width), nn.ReLU())]
-    model = nn.Sequential(*parts[:-1])
+def mlp(layers: int = 3, width: int = 16, rows: int = 8, clip: float = 0.0, dropout: float = 0.0) -> Training:
+    """Linear layers with ReLU, and with dropout if wanted."""
+    parts: list[Any] = []
+    for _ in range(layers):
+        parts += [nn.Linear(width, width), nn.ReLU(), *([nn.Dropout(dropout)] if dropout else [])]
+    model = nn.Sequential(*parts[: -2 if dropout else -1])
     x = gt.ones(rows, width)
-    return trained(model, lambda x: model(x).square().mean(), x)
+    return trained(model, lambda x: model(x).square().mean(), x, clip=clip)
 
 
 class Block(nn.Module):
@@ -210,6 +212,51 @@ def conv_net(channels: int = 8, classes: int = 5, rows: int = 4, size: int = 8) 
     )  # fmt: skip
     x, y = gt.ones(rows, 3, size, size), gt.zeros(rows, dtype=gt.int64)
     return trained(model, lambda x, y: F.cross_entropy(model(x), y), x, y)
+
+
+def batch_norm_net(width: int = 16, layers: int = 4, rows: int = 8) -> Training:
+    """Linear layers with batch norm, whose statistics are those of the whole batch wherever it is split."""
+    parts = [part for _ in range(layers) for part in (nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU())]
+    model = nn.Sequential(*parts)
+    return trained(model, lambda x: model(x).square().mean(), gt.ones(rows, width))
+
+
+class Diamond(nn.Module):
+    """One value goes two ways, which meet again."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.stem, self.left, self.right = (nn.Linear(width, width) for _ in range(3))
+        self.join = nn.Linear(width, width)
+
+    def forward(self, x: Any) -> Any:
+        h = self.stem(x)
+        return self.join(F.relu(self.left(h)) * gt.sigmoid(self.right(h)) + h)
+
+
+def diamond(width: int = 16, rows: int = 8) -> Training:
+    """A product and a sum of two branches."""
+    model = Diamond(width)
+    return trained(model, lambda x: model(x).square().mean(), gt.ones(rows, width))
+
+
+class Adapted(nn.Module):
+    """A linear layer that does not learn, beside a product of two thin ones that do."""
+
+    def __init__(self, width: int, rank: int) -> None:
+        super().__init__()
+        self.base = nn.Linear(width, width, bias=False)
+        self.base.weight.requires_grad_(False)
+        self.down, self.up = nn.Linear(width, rank, bias=False), nn.Linear(rank, width, bias=False)
+
+    def forward(self, x: Any) -> Any:
+        return self.base(x) + self.up(self.down(x))
+
+
+def adapters(width: int = 16, rank: int = 4, layers: int = 2, rows: int = 8) -> Training:
+    """Frozen weights with adapters."""
+    model = nn.Sequential(*[part for _ in range(layers) for part in (Adapted(width, rank), nn.ReLU())])
+    return trained(model, lambda x: model(x).square().mean(), gt.ones(rows, width))
 
 
 MODELS: dict[str, Callable[..., Training]] = {

@@ -65,6 +65,14 @@ def plan_program(
     return _Planner(checked, inputs, home, meshes, ways or {}).run()
 
 
+def layouts_of(checked: Checked, inputs: Sequence[Layout], home: Mesh) -> list[tuple[Layout, ...]]:
+    """Of each value of a program: the layouts in which the planner has it, the one that it is made in first. A value
+    that is made of numbers alone has none of its own."""
+    planner = _Planner(checked, inputs, home, {}, {})
+    planner.decide(planner.goals())
+    return [value.state.layouts for value in planner.values]
+
+
 @memo(1 << 12)
 def input_state(s: Spec, one: Layout) -> ValueState:
     """The state of an input."""
