@@ -49,7 +49,7 @@ Functions of PyTorch that are not listed here (`gt.NAME`, `gt.linalg.NAME`, `gt.
 #: The headings of PyTorch's documentation, and the files whose functions and classes belong there.
 HEADINGS = {
     "Tensors": "casts dtypes",
-    "Creation ops": "creation interop",
+    "Creation ops": "creation interop adoption",
     "Indexing, slicing, joining, mutating ops": "shapes joining indexing masks scatter arranging view_copies inplace",
     "Random sampling": "randoms",
     "Locally disabling gradient computation": "modes",

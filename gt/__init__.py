@@ -11,6 +11,7 @@ tensor([[2., 2., 2.],
 from importlib import import_module as _import_module
 
 from gt import amp, autograd, backends, cuda, debug, fft, func, linalg, nn, optim, random, signal, special, utils
+from gt.adoption import adopt as adopt
 from gt.client import methods as _methods
 from gt.client.compat import arguments as _arguments, einops as _einops, fallback as _fallback
 from gt.client.compat import outs as _outs, switches as _switches
@@ -77,18 +78,12 @@ cfloat, cdouble, short, dtype = complex64, complex128, int16, DType
 _arguments.explain_all(globals(), _outs.write_out)
 
 
-#: Public names of modules that `import gt` does not load.
-_LATER = {
-    "plan": "gt.solver.plan", "explain": "gt.solver.plan", "Plan": "gt.solver.plan", "Hardware": "gt.solver.hardware",
-}  # fmt: skip
-
-
 def __getattr__(name: str) -> object:
     """Names without a function of their own: in-place forms, public ops of the table, and functions that torch runs."""
     if name in _switches.NAMESPACES:
         return _import_module(f"gt.{name}")
-    if name in _LATER:
-        return getattr(_import_module(_LATER[name]), name)
+    if name in _switches.LATER:
+        return getattr(_import_module(_switches.LATER[name]), name)
     if name.endswith("_") and not name.startswith("_") and hasattr(Tensor, name):
         return getattr(Tensor, name)  # gt.relu_(x)
     op = _TABLE.get(name)

@@ -15,6 +15,7 @@ NAMESPACES = (
 )  # fmt: skip
 #: What a reader of the core may skip: the function library, the ops themselves, modules and optimizers, the solver.
 LIBRARY = (
+    "gt/adoption/",
     "gt/client/functions/",
     "gt/ops/families/",
     "gt/nn/",

@@ -141,8 +141,15 @@ def test_engines_are_imported_where_they_run() -> None:
     users = {line.split(" -> ")[0] for line in reaches("gt", "torch", "jax")}
     users -= {"gt.utils.data"}  # torch's own data loader, for those who have it
     users -= {"gt.client.compat.interop"}  # x.torch(): whoever asks for torch's tensors has it
+    users = {user for user in users if not within(user, "gt.adoption")}  # gt.adopt and gt run: likewise
     assert all(within(user, "gt.worker.engines") for user in users), users
     assert "gt.worker.engines.torch" in users
+
+
+def test_nothing_but_the_command_reaches_into_adoption() -> None:
+    """Only `gt.adopt` itself is imported with gt; what needs torch is imported when it is called."""
+    outside = [line for line in reaches("gt", "gt.adoption") if not line.startswith("gt.adoption")]
+    assert outside == ["gt -> gt.adoption", "gt.run -> gt.adoption", "gt.run -> gt.adoption.script"]
 
 
 def test_the_core_is_light() -> None:
@@ -159,7 +166,7 @@ def test_the_core_is_light() -> None:
             foreign -= {"highspy"}  # optional: without it plans come from propagation
         if name == "gt.solver.pictures":
             foreign -= {"cairosvg"}  # optional: pictures as PNG
-        if not within(name, "gt.worker.engines", "gt.client.compat.interop", "gt.utils.data"):
+        if not within(name, "gt.worker.engines", "gt.client.compat.interop", "gt.utils.data", "gt.adoption"):
             assert foreign == set(), name
 
 
@@ -172,7 +179,8 @@ def test_hot_names_are_functions_and_methods() -> None:
 def test_import_gt_loads_no_engine_and_starts_nothing() -> None:
     code = (
         "import sys, threading, gt\n"
-        "names = ['torch', 'jax', 'scipy', 'highspy', 'gt.worker', 'gt.dispatcher', 'gt.server', 'gt.solver']\n"
+        "names = ['torch', 'jax', 'scipy', 'highspy', 'gt.adoption.tensor', 'gt.solver']\n"
+        "names += ['gt.worker', 'gt.dispatcher', 'gt.server']\n"
         "heavy = [m for m in names if m in sys.modules]\n"
         "print(heavy, threading.active_count())\n"
     )
@@ -389,9 +397,9 @@ def test_names_are_torchs() -> None:
     """A name that torch does not know at that place would be a trap for those who come from there."""
     torch = pytest.importorskip("torch")
     own = {
-        "DType", "GTError", "Parameter", "checkpoint", "checkpoint_sequential", "connect", "cross_entropy_loss",
-        "disconnect", "from_torch", "function", "gpu_workers", "grad", "mesh", "on_paper", "replicate", "shard",
-        "shard_", "torch_op", "use_plan", "visualize_layout",
+        "DType", "GTError", "Parameter", "adopt", "checkpoint", "checkpoint_sequential", "connect",
+        "cross_entropy_loss", "disconnect", "from_torch", "function", "gpu_workers", "grad", "mesh", "on_paper",
+        "replicate", "shard", "shard_", "torch_op", "use_plan", "visualize_layout",
     }  # fmt: skip
     tensors = {"repeat"}  # methods in torch, functions as well here
     for module, theirs in ((gt, torch), (functional, torch.nn.functional), (nn, torch.nn), (optim, torch.optim)):

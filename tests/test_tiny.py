@@ -66,6 +66,7 @@ def test_random_numbers_follow_the_seed() -> None:
 def test_a_model_learns() -> None:
     gt.manual_seed(0)
     x = gt.randn(256, 2)
+    before = gt.debug.get_client_stats()["programs_sent"]
     y = (x[:, 0] * x[:, 1] > 0).long()  # the four quarters: not linear
     model = nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 2))
     opt = gt.optim.AdamW(model.parameters(), lr=0.02)
@@ -78,7 +79,7 @@ def test_a_model_learns() -> None:
     with gt.no_grad():
         right = (model(x).argmax(1) == y).float().mean()
     assert right.item() > 0.9
-    assert gt.debug.get_client_stats()["programs_sent"] < 40  # of all tests so far: nothing was sent twice
+    assert gt.debug.get_client_stats()["programs_sent"] - before < 10  # of 200 steps: nothing was sent twice
 
 
 def test_a_function_is_replayed() -> None:

@@ -1,4 +1,4 @@
-"""`gt`: serve, worker, ops, config. Each command is imported only when it is used."""
+"""`gt`: serve, worker, run, ops, config. Each command is imported only when it is used."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 COMMANDS = {
     "serve": ("gt.cli.serve", "start a server"),
     "worker": ("gt.worker.main", "start a worker and join it to a server"),
+    "run": ("gt.run", "run a torch script on GT, as it is"),
     "ops": ("gt.cli.ops", "list the ops"),
     "config": ("gt.cli.settings", "list the settings and their GT_* variables"),
 }

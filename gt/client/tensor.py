@@ -386,6 +386,11 @@ class Tensor:
         return not self.is_leaf and "_retains" in self.__dict__
 
 
+def own(x: Any) -> Any:
+    """The tensor that an adopted torch tensor stands for (see gt/adoption); anything else as it is."""
+    return x if isinstance(x, Tensor) else getattr(x, "_gt", x)
+
+
 class _Counted:
     def __init__(self, data: Any) -> None:
         self.references = getrefcount(data)

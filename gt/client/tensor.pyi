@@ -1999,6 +1999,9 @@ class Tensor:
     def zero_(self) -> Tensor:
         ...
 
+def own(x: Any) -> Any:
+    ...
+
 class _Counted:
     references: Any
 

@@ -358,10 +358,13 @@ class Programs:
             if not entry.plans[old].uses:
                 gone += self._drop_plan(entry, old)
         entry.plans[key] = made
+        seen: set[int] = set()  # workers that do the same share their instructions
         for local in _written(made):
             text = self._locals.setdefault(local.hash, LocalText(local.program))
             text.count += 1
-            made.nbytes += len(_encode(text.program)) + 300 * len(text.program.code)
+            code = text.program.code
+            made.nbytes += 200 + 8 * len(code) + 400 * sum(id(ins) not in seen for ins in code)
+            seen.update(map(id, code))
         entry.nbytes += made.nbytes
         self.nbytes += made.nbytes
         return gone

@@ -16,6 +16,7 @@ from gt.client.functions.creation import from_numpy
 from gt.client.functions.inplace import copy_
 from gt.client.grad.modes import set_grad
 from gt.client.tensor import Parameter, Tensor
+from gt.client.tensor import own as itself
 from gt.errors import DTypeError, ShapeError, StateError
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def load_own(
     for name, t in mine.items():
         key = prefix + name
         if key in state:
-            new = state[key]
+            new = itself(state[key])
             if not isinstance(new, (Tensor, np.ndarray, np.generic)) and not is_torch(new):
                 errors.append(f"{key} must be a tensor or an array, got {type(new).__name__}")
             elif tuple(new.shape) != t.shape and not (t.shape == () and tuple(new.shape) == (1,)):

@@ -21,7 +21,7 @@ from gt.client.functions import creation
 from gt.client.grad.modes import set_grad
 from gt.client.mesh import sharding
 from gt.client.record.recorder import recorder
-from gt.client.tensor import Leaf, RemovableHandle, Tensor
+from gt.client.tensor import Leaf, RemovableHandle, Tensor, own
 from gt.dtypes import DType
 from gt.errors import ArgumentError, ShapeError
 from gt.optim.recording import decided
@@ -96,7 +96,7 @@ class Optimizer:
         self._hooks: defaultdict[str, list[Callable[..., Any]]] = defaultdict(list)
         self._stepping = False
         self._opt_called = False
-        if isinstance(params, Tensor):
+        if isinstance(own(params), Tensor):
             raise ArgumentError("an optimizer expects a list of tensors or of groups, got one tensor")
         groups = list(params)
         if not groups:
@@ -138,13 +138,14 @@ class Optimizer:
         given = group["params"]
         if isinstance(given, set):
             raise ArgumentError("an optimizer expects parameters in a list; a set has no order")
-        params = [given] if isinstance(given, Tensor) else list(given)
+        params = [given] if isinstance(own(given), Tensor) else list(given)
         names = [p[0] for p in params if isinstance(p, tuple)]
         if names:
             if len(names) != len(params):
                 raise ArgumentError("either all parameters of a group have names, or none")
             params = [p[1] for p in params]
             group["param_names"] = names
+        params = [own(p) for p in params]  # those of an adopted model, too
         for p in params:
             if not isinstance(p, Tensor):
                 raise ArgumentError(f"an optimizer expects tensors, got {type(p).__name__}")

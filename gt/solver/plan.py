@@ -10,7 +10,9 @@ keeps the best. A plan is data: it can be saved, loaded, compared, drawn, and us
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
+import math
 import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -35,6 +37,8 @@ from gt.solver.units import parse_size, size_text, time_text
 
 #: What pins may map a pattern to: {0: "x"}, or a layout as text.
 Pin = Mapping[int, Any] | str
+
+_TOO_LARGE = "does not fit"
 
 
 class Alternative(msgspec.Struct, frozen=True):
@@ -98,8 +102,12 @@ class Plan(msgspec.Struct, frozen=True):
             f"search  {best.note}" + (f"; {proof}" if best.bound_us else "; not proven to be the best"),
         ]
         if len(self.alternatives) > 1:
-            tried = [f"{each.mesh}: {time_text(each.time_us)}" for each in self.alternatives if not each.note]
-            small = [each.mesh for each in self.alternatives if each.note]
+            small = [each.mesh for each in self.alternatives if each.note == _TOO_LARGE]
+            tried = [
+                f"{each.mesh}: {each.note or time_text(each.time_us)}"
+                for each in self.alternatives
+                if each.mesh not in small
+            ]
             text = "; ".join(tried) + (f"; it does not fit on {' or '.join(small)}" if small else "")
             lines += textwrap.wrap(f"meshes  {text}", 118, subsequent_indent=" " * 8)
         if reasons.collectives:
@@ -292,8 +300,16 @@ def _best(
     meshes: list[tuple[tuple[str, int], ...]], hardware: Hardware, memory_nbytes: int, pins: Mapping[str, Pin],
     limits: Limits, trace: Callable[[str], object] | None, programs: int,
 ) -> Plan:  # fmt: skip
-    jobs = [job_of(program, axes, hardware, _pinned(program, named, pins, axes), limits) for axes in meshes]
-    found = answers(jobs)
+    def solve(some: list[tuple[tuple[str, int], ...]], limits: Limits) -> list[Answer]:
+        return answers([job_of(program, axes, hardware, _pinned(program, named, pins, axes), limits) for axes in some])
+
+    most = max(math.prod(n for _, n in axes) for axes in meshes)
+    all_workers = [axes for axes in meshes if math.prod(n for _, n in axes) == most]
+    found = solve(all_workers, limits)
+    fewer = [axes for axes in meshes if axes not in all_workers]
+    if fewer:
+        best_us = min([each.time_us for each in found if not each.error], default=math.inf)
+        found += solve(fewer, dataclasses.replace(limits, cutoff_us=best_us))
     for each in found:
         for line in each.log if trace is not None else ():
             assert trace is not None
@@ -308,11 +324,16 @@ def _best(
         for (name, role), (shape, dtype), text in zip(named, program.inputs, best.inputs, strict=True)
     ])  # fmt: skip
     others = tuple([
-        Alternative(" ".join(f"{a}={n}" for a, n in each.axes), each.time_us, "does not fit" if each.error else "")
+        Alternative(" ".join(f"{a}={n}" for a, n in each.axes), each.time_us, _failure(each))
         for each in sorted(found, key=lambda each: (bool(each.error), each.time_us))
     ])  # fmt: skip
     return Plan(dict(best.axes), best.time_us, best.received_nbytes, best.peak_nbytes, inputs, best.ways,
                 program.body(), program, hardware.name, memory_nbytes, best, others, lines, programs)  # fmt: skip
+
+
+def _failure(found: Answer) -> str:
+    """Why there is no plan on a mesh; "" if there is one."""
+    return _TOO_LARGE if found.error and found.missing_nbytes < math.inf else found.error
 
 
 def _pinned(

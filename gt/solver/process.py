@@ -20,7 +20,7 @@ from gt.ops.check import check
 from gt.program import Program
 from gt.solver.hardware import Hardware, Link
 from gt.solver.reasons import Reasons, reasons_of
-from gt.solver.solve import Limits, MemoryTooSmall, Solved, solve_on
+from gt.solver.solve import Limits, MemoryTooSmall, NotFaster, Solved, solve_on
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -34,6 +34,7 @@ class Job(msgspec.Struct, frozen=True):
     gap: float
     memory_nbytes: int | None
     use_search: bool
+    cutoff_us: float
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -68,7 +69,10 @@ def job_of(
     )
     fields["flops"] = sorted(hardware.flops.items())
     fields["factors"] = dict(hardware.factors)
-    return Job(program, tuple(axes), fields, pins, limits.search_s, limits.gap, limits.memory_nbytes, limits.use_search)
+    return Job(
+        program, tuple(axes), fields, pins, limits.search_s, limits.gap, limits.memory_nbytes, limits.use_search,
+        limits.cutoff_us,
+    )  # fmt: skip
 
 
 def answer(job: Job) -> Answer:
@@ -78,13 +82,15 @@ def answer(job: Job) -> Answer:
     fields["flops"] = dict(fields["flops"])  # type: ignore[call-overload]  # pairs
     hardware = Hardware(**fields)  # type: ignore[arg-type]  # as job_of wrote them
     m = mesh(None, **dict(job.axes))
-    limits = Limits(job.search_s, job.gap, job.memory_nbytes, job.use_search)
+    limits = Limits(job.search_s, job.gap, job.memory_nbytes, job.use_search, job.cutoff_us)
     pins: dict[int, Layout] = {i: parse(text, m) for i, text in job.pins.items()}
     log: list[str] = []
     try:
         return answer_of(solve_on(check(job.program), m, hardware, pins, limits, log.append))
     except MemoryTooSmall as error:
         return Answer(job.axes, error=str(error), missing_nbytes=error.missing_nbytes, log=tuple(log))
+    except NotFaster as error:
+        return Answer(job.axes, error=str(error), missing_nbytes=float("inf"), log=tuple(log))
     except GTError as error:
         return Answer(job.axes, error=f"{type(error).__name__}: {error}", missing_nbytes=float("inf"), log=tuple(log))
 

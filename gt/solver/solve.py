@@ -27,6 +27,7 @@ from gt.solver.problem import Problem
 from gt.solver.propagate import propagated
 from gt.solver.regions import Classes, alone, find_classes
 from gt.solver.search import Found, Infeasible, available, search
+from gt.solver.units import time_text
 
 #: How often a problem is solved again with more rows of memory.
 ROUNDS = 6
@@ -36,6 +37,10 @@ class MemoryTooSmall(GTError):
     """No plan fits into the memory of the workers."""
 
     missing_nbytes = 0.0  #: of the smallest plan that was found
+
+
+class NotFaster(GTError):
+    """No plan on this mesh is as fast as one that is known already."""
 
 
 @dataclass(slots=True)
@@ -88,6 +93,7 @@ class Limits:
     gap: float = 0.01
     memory_nbytes: int | None = None  #: of a worker; None: the hardware's
     use_search: bool = True
+    cutoff_us: float = float("inf")  #: plans that cannot be faster than this are not looked for
 
 
 def solve(
@@ -129,6 +135,9 @@ def solve_on(
         problem = Problem(checked, m, hardware, classes, pins, phases)
         say(f"{m!r}: {len(problem.nodes)} choices with {sum(len(n.options) for n in problem.nodes)} options for "
             f"{len(checked.program.code)} instructions, {time.monotonic() - began:.1f} s")  # fmt: skip
+        least = sum(node.count * float(node.time_us.min()) for node in problem.nodes)
+        if least >= limits.cutoff_us:
+            raise NotFaster(f"at least {time_text(least)}")
         solved = _with_memory(problem, pins, memory, limits, say, log)
         if solved is not None and (best is None or solved.price.time_us < best.price.time_us):
             best = solved

@@ -23,7 +23,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sevre"]) == 2
-    assert capsys.readouterr() == ("", "gt: unknown command 'sevre'; expected one of: serve, worker, ops, config\n")
+    said = "gt: unknown command 'sevre'; expected one of: serve, worker, run, ops, config\n"
+    assert capsys.readouterr() == ("", said)
 
 
 def test_config_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:

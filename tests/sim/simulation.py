@@ -16,6 +16,7 @@ from typing import Any
 
 import gt.client.functions.creation
 import gt.client.programs.hosted
+import gt.client.programs.pending
 import gt.client.record.recorder
 import gt.client.session.session
 import gt.client.session.transfers
@@ -58,7 +59,8 @@ LIMITS = {
     gt.transport.chunks: {"CHUNK": 48},
     gt.client.functions.constants: {"BY_VALUE_NBYTES": 64},
     # Every read asks the cluster: it is what is tested.
-    gt.client.programs.hosted: {"KEPT_NBYTES": -1, "WHOLE_NBYTES": -1},
+    gt.client.programs.pending: {"KEPT_NBYTES": -1, "WHOLE_NBYTES": -1},
+    gt.client.programs.hosted: {"WHOLE_NBYTES": -1},
 }  # fmt: skip
 #: They ask for the time.
 CLOCKED = (gt.client.session.session, gt.client.session.transfers, gt.client.record.recorder, gt.worker.calls)

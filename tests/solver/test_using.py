@@ -273,7 +273,7 @@ def test_limits_of_the_dispatcher() -> None:
 
 def test_the_message_survives_the_wire() -> None:
     every = Chosen(
-        {"m": ((4, ("x",)), (2, ()))}, {"y": ((0, 1), "sum")}, True, ("[4@x]", ""), {0: ("[4@x]", "[]")}, drops=True
+        {"m": ((4, ("x",)), (2, ()))}, {"y": ((0, 1), "sum")}, True, ("[4@x]", ""), ((0, ("[4@x]", "[]")),), drops=True
     )
     sent = UsePlan("ab", (("x", 2), ("y", 3)), (Chosen(), every), {0: 1, 7: 0})
     assert messages.decode(messages.encode(sent)) == (sent, None)

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from gt import dtypes
+from gt.client.compat.interop import is_torch
 from gt.client.compat.operands import coerce
 from gt.client.grad.modes import set_grad
 from gt.client.programs.tree import Kinds
@@ -50,7 +51,7 @@ def torch_op(name: str, *args: Any, **kwargs: Any) -> Any:
     tensors: list[Any] = []
 
     def number(x: Any) -> int | None:
-        if isinstance(x, np.ndarray):
+        if isinstance(x, np.ndarray) or is_torch(x):
             x = coerce(name, x)
         if not hasattr(x, "_v"):
             return None
@@ -138,7 +139,7 @@ def _plain(x: Any) -> Any:
         return [_plain(y) for y in x]
     if isinstance(x, np.generic):
         return x.item()
-    if isinstance(x, (type, np.dtype)) or str(x).startswith("torch."):
+    if isinstance(x, (type, np.dtype)) or (type(x).__module__, type(x).__name__) == ("torch", "dtype"):
         return dtypes.dtype(x)
     return x
 

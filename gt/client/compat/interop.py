@@ -12,8 +12,9 @@ import numpy as np
 
 from gt.client.compat.arguments import shown
 from gt.client.functions.constants import upload
-from gt.client.tensor import Tensor
-from gt.errors import DTypeError
+from gt.client.record.recorder import recorder
+from gt.client.tensor import Tensor, own
+from gt.errors import AutogradError, DTypeError
 
 __all__ = ["from_dlpack", "from_torch"]
 METHODS = ["__dlpack__", "__dlpack_device__", "torch"]
@@ -36,8 +37,24 @@ def torch_array(x: Any) -> np.ndarray[Any, Any]:
     return np.asarray(x.numpy())
 
 
+def operand(op: str, x: Any) -> Tensor:
+    """A torch tensor that meets a tensor of GT in an op: an adopted one is itself, the data of another is copied."""
+    mine = own(x)
+    if isinstance(mine, Tensor):
+        return mine
+    if x.requires_grad and recorder().grad:
+        kind = "Parameter" if type(x).__name__ == "Parameter" else "tensor"
+        raise AutogradError(
+            f"{op}: a torch {kind} of shape {tuple(x.shape)} requires grad and was not adopted, so it would be a "
+            "constant here and never train; adopt it, or the module that holds it, with gt.adopt(...), or pass "
+            "x.detach()"
+        )
+    return from_torch(x)
+
+
 def from_torch(tensor: Any) -> Tensor:
-    """A tensor with a copy of a torch tensor's data, from any device.
+    """A tensor with a copy of a torch tensor's data, from any device. Of an adopted tensor (see `gt.adopt`) it is the
+    tensor that it stands for.
 
     >>> import gt, torch
     >>> gt.from_torch(torch.arange(3))
@@ -45,7 +62,8 @@ def from_torch(tensor: Any) -> Tensor:
     """
     if not is_torch(tensor):
         raise DTypeError(f"from_torch: expected a torch tensor, got {shown(tensor)}")
-    return upload("from_torch", torch_array(tensor))
+    mine = own(tensor)
+    return mine if isinstance(mine, Tensor) else upload("from_torch", torch_array(tensor))
 
 
 def from_dlpack(x: Any) -> Tensor:

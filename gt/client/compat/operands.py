@@ -8,7 +8,7 @@ import numpy as np
 
 from gt import dtypes
 from gt.client.compat.arguments import shown
-from gt.client.compat.interop import from_torch, is_torch
+from gt.client.compat.interop import is_torch, operand
 from gt.client.functions.constants import upload
 from gt.client.tensor import Tensor, default_dtype
 from gt.errors import DTypeError
@@ -35,7 +35,7 @@ def coerce(op: str, x: Any, others: tuple[Any, ...] = ()) -> Any:
             if isinstance(number, kind):
                 return kind(number)
     if is_torch(x):
-        return from_torch(x)
+        return operand(op, x)
     raise DTypeError(f"{op}: expected a tensor or a number, got {shown(x)}")
 
 

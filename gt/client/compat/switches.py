@@ -33,6 +33,11 @@ NAMESPACES = frozenset({
     "testing", "version",
 })  # fmt: skip
 
+#: Public names of modules that `import gt` does not load, and the modules.
+LATER = {
+    "Hardware": "gt.solver.hardware", "Plan": "gt.solver.plan", "explain": "gt.solver.plan", "plan": "gt.solver.plan"
+}  # fmt: skip
+
 #: Names of torch that GT does not have, and what to use instead.
 ABSENT = {
     "as_strided": "GT tensors have no strides; use unfold, views and indexing",

@@ -19,7 +19,7 @@ from gt.client.mesh import sharding
 from gt.client.programs import kinds
 from gt.client.record import recorder as recording
 from gt.client.record.recorder import apply
-from gt.client.tensor import Tensor, default_dtype
+from gt.client.tensor import Tensor, default_dtype, own
 from gt.dtypes import DType
 from gt.errors import ArgumentError, DTypeError
 
@@ -66,6 +66,7 @@ def tensor(data: Any, *, dtype: Any = None, requires_grad: bool = False, **where
     layout = worker_layout(where)
     where.pop("layout", None)
     ignored("tensor", where)
+    data = own(data)
     if requires_grad and dtype is None and _whole_numbers(data):
         dtype = default_dtype()  # torch refuses it; there is only one thing that it can mean
     if hasattr(data, "_v"):
@@ -84,6 +85,7 @@ def _whole_numbers(data: Any) -> bool:
 
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """Convert data to a tensor; a tensor is returned as it is."""
+    data = own(data)
     if hasattr(data, "_v"):
         return data if dtype is None else ew.cast(data, dtype)
     return tensor(data, dtype=dtype)

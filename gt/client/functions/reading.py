@@ -10,7 +10,7 @@ import numpy as np
 
 from gt.client.compat.checks import one_of
 from gt.client.programs import hosted
-from gt.client.programs.pending import Value
+from gt.client.programs.pending import Value, keep
 from gt.client.record.recorder import Recorder, recorder
 from gt.client.tensor import Tensor, default_dtype
 from gt.errors import AutogradError, GTError, ShapeError
@@ -38,9 +38,11 @@ def _fetch(self: Tensor) -> np.ndarray[Any, Any]:
 def _data(rec: Recorder, t: Tensor, index: bool = False) -> np.ndarray[Any, Any]:
     """The data of a tensor, for reading: computed here from what is known, or fetched. `index`: see `_computed`."""
     v = t._v or t._read()
-    if v.host is not None or rec.session.on_paper or _computed(rec, v, index):
-        return rec.session.fetch(v)
     alias = t._x
+    if v.host is not None or rec.session.on_paper or (alias is None and v.spec.dtype.is_differentiable):
+        return rec.session.fetch(v)  # of what is rounded there is one computation, the worker's
+    if _computed(rec, v, index):
+        return rec.session.fetch(v)
     if alias is None or alias.base is None or not hosted.small_view(alias.base._spec, v.spec, alias.kind, alias.args):
         if not _computed(rec, v, index, fetching=True):
             return rec.session.fetch(v)
@@ -53,7 +55,7 @@ def _data(rec: Recorder, t: Tensor, index: bool = False) -> np.ndarray[Any, Any]
                 raise  # a call failed, which the user has not been told yet
             return rec.session.fetch(v)  # the rest of the base is lost
         base = alias.base._v or alias.base._read()
-        hosted.keep(base, whole, whole=True)
+        keep(base, whole, whole=True)
         if v.host is None and not _computed(rec, v, index):
             assert alias.kind is not None
             v.host = hosted.view(alias.kind, base, alias.args)[alias.part]
@@ -70,7 +72,7 @@ def _computed(rec: Recorder, v: Value, index: bool, fetching: bool = False) -> b
     if steps is None or (steps.missing and not fetching):
         return False
     for missing in steps.missing:
-        hosted.keep(missing, rec.session.fetch(missing), whole=True)
+        keep(missing, rec.session.fetch(missing), whole=True)
     if v.owner is not p or rec.pending is not p:
         return False  # the timer has ended it meanwhile
     hosted.compute(p, steps)

@@ -23,7 +23,7 @@ from gt.client.functions.creation import from_numpy
 from gt.client.functions.safetensors import STRUCTURE, begin, entry, read_array, read_header, write_whole
 from gt.client.mesh import sharding
 from gt.client.mesh.sharded_files import read_folder, write_folder
-from gt.client.tensor import Tensor
+from gt.client.tensor import Tensor, own
 from gt.errors import ArgumentError, GTError
 
 __all__ = ["load", "save"]
@@ -46,7 +46,7 @@ def save(
     """
     found: dict[str, Any] = {}
     form = _taken_apart(obj, "", found)
-    plain = isinstance(obj, Mapping) and all(isinstance(t, Tensor) for t in obj.values()) and [*obj] == [*found]
+    plain = isinstance(obj, Mapping) and all(isinstance(own(t), Tensor) for t in obj.values()) and [*obj] == [*found]
     if sharded:
         if not isinstance(f, (str, os.PathLike)):
             raise ArgumentError("save: sharded=True needs the path of a folder")
@@ -71,6 +71,7 @@ def save(
 
 def _taken_apart(x: Any, path: str, found: dict[str, Any]) -> Any:
     """The structure of an object as JSON; its tensors are added to `found`, by name."""
+    x = own(x)
     if isinstance(x, (Tensor, np.ndarray)):
         name = path or "tensor"
         while name in found or name == "__metadata__":

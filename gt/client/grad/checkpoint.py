@@ -7,7 +7,8 @@ what its twin saved. Being ops in a program like any other, the second run costs
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from threading import get_ident
 from typing import Any
@@ -71,8 +72,9 @@ class Region:
         self.kinds: list[Any] = []
         self.saved: list[Any] | None = None
 
-    def run(self) -> tuple[Any, list[GradNode], list[Any]]:
-        """The function's result, the graph nodes it made, the seeds it drew."""
+    @contextmanager
+    def watched(self) -> Iterator[tuple[list[GradNode], list[Any]]]:
+        """While the function runs: the graph nodes that it makes, and the seeds that it draws."""
         rec, me = recorder(), get_ident()
         before, tape, policy, pin = watchers.get(me), rec.tape, rec.policy, rec.pin
         nodes: list[GradNode] = []
@@ -81,8 +83,7 @@ class Region:
         rec.policy, rec.pin = self.policy, self.pin
         try:
             with set_grad(True):
-                out = self.function(*map(_give, self.args), **{k: _give(a) for k, a in self.kwargs.items()})
-            return out, nodes, drawn.seeds
+                yield nodes, drawn.seeds
         finally:
             rec.tape, rec.policy, rec.pin = tape, policy, pin
             if before is None:
@@ -91,10 +92,22 @@ class Region:
                 watchers[me] = before
                 before.extend(nodes)
 
+    def run(self) -> Any:
+        """The function's result, on the arguments of the first run."""
+        return self.function(*map(_give, self.args), **{k: _give(a) for k, a in self.kwargs.items()})
+
+    def drop(self, nodes: list[GradNode], seeds: list[Any]) -> None:
+        """After the first run: forget what the nodes saved. Backward computes it again."""
+        self.seeds = seeds
+        self.kinds = [n.node.kind for n in nodes]
+        for i, node in enumerate(nodes):
+            node.saved = Later(partial(self.values, i))
+
     def values(self, index: int) -> tuple[Any, ...]:
         """What node `index` saved, computed again if it was dropped."""
         if self.saved is None:
-            _, nodes, _ = self.run()
+            with self.watched() as (nodes, _):
+                self.run()
             if [n.node.kind for n in nodes] != self.kinds:
                 raise AutogradError("checkpoint: the function recorded other ops in its second run than in its first")
             self.saved = [n.saved for n in nodes]
@@ -119,10 +132,9 @@ def checkpoint(
     if not recorder().grad:
         return function(*args, **kwargs)
     region = Region(function, args, kwargs)
-    out, nodes, region.seeds = region.run()
-    region.kinds = [n.node.kind for n in nodes]
-    for i, node in enumerate(nodes):
-        node.saved = Later(partial(region.values, i))
+    with region.watched() as (nodes, seeds):
+        out = region.run()
+    region.drop(nodes, seeds)
     return out
 
 

@@ -30,6 +30,7 @@ from gt.client.programs.tree import users_frame
 from gt.client.record.recorder import recorder
 from gt.client.session.placing import set_mesh
 from gt.client.session.session import Session
+from gt.client.tensor import own
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.program import Spec
 from gt.transport.messages import CHOICES_NBYTES, UsePlan, encode
@@ -51,7 +52,8 @@ def shard_(x: Any, layout: Any, mesh: Any = None) -> Any:
     >>> model = gt.nn.Sequential(gt.nn.Linear(8, 32), gt.nn.ReLU(), gt.nn.Linear(32, 8))
     >>> model = gt.shard_(model, {"0.*": {0: "x"}, "2.weight": {1: "x"}})
     """
-    if hasattr(x, "_v"):
+    if hasattr(own(x), "_v"):
+        x = own(x)
         set_layout(x, layout_text("shard_", x.shape, layout, mesh))
         return x
     if not hasattr(x, "named_parameters"):
@@ -63,7 +65,7 @@ def shard_(x: Any, layout: Any, mesh: Any = None) -> Any:
             f"shard_: for a module, layout must map names to layouts, like {{'*.weight': {{0: 'x'}}}}, "
             f"got {shown(layout)}"
         )
-    named = {**dict(x.named_buffers()), **dict(x.named_parameters())}
+    named = {name: own(t) for name, t in (*x.named_buffers(), *x.named_parameters())}
     wanted = {name: next((p for p in layout if fnmatch.fnmatchcase(name, p)), None) for name in named}
     idle = [p for p in layout if not any(fnmatch.fnmatchcase(name, p) for name in named)]
     if idle:

@@ -20,6 +20,7 @@ from gt.client.record.recorder import apply, recorder
 from gt.client.session.meshes import SessionMesh
 from gt.client.session.placing import layout_alone, set_mesh
 from gt.client.session.signals import axes_of
+from gt.client.tensor import own
 from gt.client.views import aliases as views
 from gt.client.views.aliases import pinned
 from gt.errors import ArgumentError, DTypeError
@@ -105,6 +106,7 @@ def shard(tensor: Any, layout: Any, mesh: Any = None) -> Any:
     >>> import gt
     >>> rows = gt.shard(gt.ones(100, 8), {0: "x"})  # needs a mesh with an axis x; has no effect on one worker
     """
+    tensor = own(tensor)
     return pinned(tensor, layout_text("shard", tensor.shape, layout, mesh))
 
 
@@ -129,7 +131,7 @@ def filled_like(t: Any, value: float) -> Any:
 
 def layout_of(tensor: Any) -> Layout:
     """The layout of a tensor. Waits until the planner has chosen it; with one worker it is known at once."""
-    rec = recorder()
+    tensor, rec = own(tensor), recorder()
     session = rec.session
     if not session.meshes.by_name:
         return layout_alone(session)
@@ -145,7 +147,7 @@ def visualize_layout(tensor: Any) -> None:
     >>> gt.visualize_layout(gt.ones(4, 6))
     f32[4,6], whole on worker 1
     """
-    print(drawing(layout_of(tensor), tensor._spec))
+    print(drawing(layout_of(tensor), own(tensor)._spec))
 
 
 PROPERTIES = {"layout": property(layout_of, doc="The layout over the session's workers, such as [100@x .].")}

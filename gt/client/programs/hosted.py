@@ -20,22 +20,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gt import dtypes
-from gt.client.programs.pending import Pending, Value, roll_back
+from gt.client.programs.pending import WHOLE_NBYTES, Pending, Value, roll_back
 from gt.client.programs.tree import Kind, Node
 from gt.program import SCALARS, Spec, as_tuple
 
-KEPT_NBYTES = 1024  #: Values of up to this size are kept when they have been read.
-WHOLE_NBYTES = 4096  #: A tensor of up to this size is fetched whole when a view of it is read: it takes no longer.
 FAR = 32  #: Ops that are looked at, at most, to find how a value is made.
 
 Array = np.ndarray[Any, Any]
-
-
-def keep(v: Value, data: Array, whole: bool = False) -> None:
-    """Remember the data of a value, if it is small; `whole`: it was fetched for a part of it. The array is the caller's
-    to change: a copy is kept."""
-    if v.spec.nbytes <= (WHOLE_NBYTES if whole else KEPT_NBYTES):
-        v.host = data.copy()
 
 
 class Steps(NamedTuple):

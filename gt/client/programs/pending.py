@@ -37,6 +37,17 @@ class Value(msgspec.Struct, eq=False, gc=False):
     copied: bool = False  #: Tensors that do not share memory have had it; see views/aliases.py.
 
 
+KEPT_NBYTES = 1024  #: Values of up to this size are kept when they have been read.
+WHOLE_NBYTES = 4096  #: A tensor of up to this size is fetched whole when a view of it is read: it takes no longer.
+
+
+def keep(v: Value, data: Any, whole: bool = False) -> None:
+    """Remember the data of a value, if it is small; `whole`: it was fetched for a part of it. The array is the caller's
+    to change: a copy is kept."""
+    if v.spec.nbytes <= (WHOLE_NBYTES if whole else KEPT_NBYTES):
+        v.host = data.copy()
+
+
 class DeadIds(deque[int]):
     """The ids of a session's values that nobody holds any more; finalizers append to it. It also says whose a value is:
     all values of a session have the same one."""

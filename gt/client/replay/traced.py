@@ -28,7 +28,7 @@ from gt.client.programs.pending import HIGHEST, LOWEST, RemoteId, Value, alone
 from gt.client.programs.tree import Node, current_precision
 from gt.client.record.recorder import Recorder, recorder
 from gt.client.replay.trace import FunctionTrace
-from gt.client.tensor import Tensor
+from gt.client.tensor import Tensor, own
 from gt.client.views import aliases as views
 from gt.errors import ArgumentError
 from gt.program import Spec
@@ -125,8 +125,12 @@ class TracedFunction:
             return self._f(*args, **kwargs)  # inside another function: part of its program
         leaves: list[Any] = []
         shape = _flatten((args, kwargs), leaves)
-        if any(isinstance(x, np.ndarray) for x in leaves):
-            return self._run(args, kwargs)  # its content may differ at the next call
+        if any(_foreign(x) for x in leaves):
+            if not UPLOAD or any(isinstance(x, np.ndarray) for x in leaves):
+                return self._run(args, kwargs)  # its content may differ at the next call
+            args, kwargs = _map((args, kwargs), lambda x: UPLOAD[0](x) if _foreign(x) else x)
+            leaves.clear()
+            shape = _flatten((args, kwargs), leaves)
         key = (id(rec.session), rec.grad, rec.policy, rec.pin, current_precision(), shape, _sharing(leaves))
         recipes = self._recipes.setdefault(key, [])
         self._recipes.move_to_end(key)
@@ -172,6 +176,15 @@ class TracedFunction:
             trace.end()
             rec.settle()
         return _map(result, lambda x: x.value if isinstance(x, Number) else x)
+
+
+#: Makes an adopted tensor of one of torch's; gt/adoption puts it here when a model is first adopted.
+UPLOAD: list[Callable[[Any], Any]] = []
+
+
+def _foreign(x: Any) -> bool:
+    """Whether it is data of the host, an array or a torch tensor, whose content a trace would freeze."""
+    return isinstance(x, np.ndarray) or (hasattr(type(x), "__torch_function__") and not isinstance(x, Tensor))
 
 
 def _wrap(trace: FunctionTrace, x: Any, place: int) -> Any:
@@ -242,13 +255,13 @@ def _recipe(trace: FunctionTrace, result: Any, out_leaves: list[Any]) -> Recipe 
     def rebuild(outputs: dict[int, Value], args: list[Any]) -> Any:
         made: list[Any] = []
 
-        def next_leaf(_: Any) -> Any:
+        def next_leaf(wrap: Any) -> Any:
             made.append(makers[len(made)](outputs, args, made))
-            return made[-1]
+            return made[-1] if wrap is None else wrap(made[-1])
 
         return _map(form, next_leaf)
 
-    form = _map(result, lambda _: None)
+    form = _map(result, lambda x: getattr(type(x), "_wrap", None))  # an adopted tensor is one again
     inputs = [trace.owners[id(v)] for v in p.inputs]
     return Recipe(
         trace, leaves, end, inputs, list(p.scalars), dict(p.sources), tuple(sorted(live)), specs, updates, written,
@@ -306,9 +319,11 @@ def _flatten(x: Any, leaves: list[Any]) -> Any:
         return (type(x).__name__, *[_flatten(i, leaves) for i in x])
     if isinstance(x, dict):
         return ("dict", *[(k, _flatten(v, leaves)) for k, v in x.items()])
+    kind = type(x).__name__
+    x = own(x)
     leaves.append(x)
     if isinstance(x, Tensor):
-        return (x._spec, x.requires_grad, type(x).__name__)
+        return (x._spec, x.requires_grad, kind)
     if _is_number(x) or isinstance(x, Number):
         return type(x).__name__
     try:

@@ -21,8 +21,7 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 
 from gt import config, errors
-from gt.client.programs.hosted import keep
-from gt.client.programs.pending import DeadIds, Pending, RemoteId, ThreadRecorder, Value, in_use
+from gt.client.programs.pending import DeadIds, Pending, RemoteId, ThreadRecorder, Value, in_use, keep
 from gt.client.programs.tree import Node, Tree, Variant
 from gt.client.session.meshes import Meshes
 from gt.client.session.signals import Signals

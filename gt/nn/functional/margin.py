@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from gt.client.compat import checks
+from gt.client.compat.arguments import shown
 from gt.client.compat.autocast import autocasts
 from gt.client.functions import creation
 from gt.client.functions import elementwise as ew
 from gt.client.tensor import Tensor
-from gt.errors import ArgumentError, ShapeError
+from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.nn.functional.distance import pairwise_distance
 from gt.nn.functional.loss import reduced, reduction_of, same_shape
 from gt.ops import ops
@@ -140,6 +141,11 @@ def triplet_margin_with_distance_loss(
     reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
     """triplet_margin_loss with a distance function of the user."""
+    for name, x in (("anchor", anchor), ("positive", positive), ("negative", negative)):
+        if not isinstance(x, Tensor):  # an error of the user's function is not to be taken for one of these
+            raise DTypeError(f"triplet_margin_with_distance_loss: {name} must be a tensor, got {shown(x)}")
+    if not hasattr(margin, "__float__") and not hasattr(margin, "_letter"):
+        raise DTypeError(f"triplet_margin_with_distance_loss: margin must be a number, got {shown(margin)}")
     return _triplet(
         "triplet_margin_with_distance_loss", anchor, positive, negative, distance_function or pairwise_distance, margin,
         swap, reduction_of("triplet_margin_with_distance_loss", reduction),

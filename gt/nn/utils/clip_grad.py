@@ -10,22 +10,22 @@ from gt.client.functions import elementwise as ew
 from gt.client.functions.linalg.norms import vector_norm
 from gt.client.functions.shapes import stack
 from gt.client.grad.modes import set_grad
-from gt.client.tensor import Tensor
+from gt.client.tensor import Tensor, own
 from gt.errors import AutogradError
 
 __all__ = ["clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"]
 
 
 def _grads(parameters: Any) -> list[Any]:
-    tensors = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-    return [g for p in tensors if (g := p.grad) is not None]
+    tensors = [parameters] if isinstance(own(parameters), Tensor) else list(parameters)
+    return [g for p in tensors if (g := own(p).grad) is not None]
 
 
 def get_total_norm(
     tensors: Tensor | Iterable[Tensor], norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: Any = None
 ) -> Tensor:
     """The norm of all tensors, as if they were one vector."""
-    given = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    given = [tensors] if isinstance(own(tensors), Tensor) else [own(t) for t in tensors]
     if not given:
         return creation.tensor(0.0)
     with set_grad(False):
@@ -52,7 +52,7 @@ def clip_grad_norm_(
     foreach: Any = None,
 ) -> Tensor:  # fmt: skip
     """Scale the gradients in place so that their total norm is at most max_norm; return the norm before."""
-    params = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    params: list[Any] = [parameters] if isinstance(own(parameters), Tensor) else [*parameters]
     total = get_total_norm(_grads(params), norm_type, error_if_nonfinite)
     clip_grads_with_norm_(params, max_norm, total)
     return total

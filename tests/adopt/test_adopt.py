@@ -1,0 +1,217 @@
+"""What an adopted model can do: state, modes, hooks, optimizers, replay; and what raises."""
+
+from __future__ import annotations
+
+import copy
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+import gt  # noqa: E402
+from gt.errors import AutogradError, StateError  # noqa: E402
+
+pytestmark = pytest.mark.processes
+
+
+def small() -> Any:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+def same(a: Any, b: Any) -> bool:
+    return np.allclose(a.detach().numpy(), b.detach().numpy(), atol=1e-6)
+
+
+def test_it_stays_the_object_that_it_is() -> None:
+    theirs = small()
+    weight, optimizer = theirs[0].weight, torch.optim.SGD(theirs.parameters(), 0.1)
+    model = gt.adopt(theirs)
+    assert model is theirs
+    assert model[0].weight is weight
+    assert isinstance(weight, nn.Parameter)
+    assert weight.shape == torch.Size([8, 4])
+    assert weight.dtype is torch.float32
+    assert [n for n, _ in model.named_parameters()] == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    before = weight.torch()
+    model(torch.ones(3, 4)).sum().backward()
+    optimizer.step()  # it was created before: the parameters are the same objects
+    assert not torch.equal(before, weight.torch())
+
+
+def test_results_are_of_the_kind_of_the_arguments() -> None:
+    model, plain = gt.adopt(small()), small()
+    x = torch.randn(3, 4)
+    assert isinstance(model(x), torch.Tensor)
+    assert isinstance(model(gt.from_torch(x)), gt.Tensor)
+    assert same(model(x), plain(x))
+    assert same(model(gt.from_torch(x)), plain(x))
+    assert isinstance(F.relu(gt.ones(2)), gt.Tensor)  # torch's functions take tensors of GT
+
+
+def test_a_parameter_that_was_not_adopted_raises() -> None:
+    with pytest.raises(AutogradError, match=r"mul: a torch Parameter of shape \(3,\) .* gt.adopt"):
+        gt.ones(3) * nn.Parameter(torch.ones(3))
+    model = gt.adopt(small())
+    with pytest.raises(AutogradError, match="not adopted"):
+        model(torch.ones(3, 4, requires_grad=True))
+    with torch.no_grad():
+        model(torch.ones(3, 4, requires_grad=True))
+    assert (gt.ones(3) * torch.ones(3)).tolist() == [1, 1, 1]
+
+
+def test_gradient_modes_of_both_count() -> None:
+    model, x = gt.adopt(small()), torch.ones(1, 4)
+    assert model(x).requires_grad
+    with torch.no_grad():
+        assert not model(x).requires_grad
+        with torch.enable_grad():
+            assert model(x).requires_grad
+    with gt.no_grad():
+        assert not model(x).requires_grad
+    with torch.inference_mode():
+        assert not (model(x) * 2).requires_grad
+
+
+def test_autocast_of_torch() -> None:
+    model, x = gt.adopt(small()), torch.ones(1, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert model(x).dtype is torch.bfloat16
+        with torch.autocast("cpu", enabled=False):
+            assert model(x).dtype is torch.float32
+    assert model(x).dtype is torch.float32
+    model.half()
+    assert model[0].weight.dtype is torch.float16
+
+
+def test_state_goes_in_and_out() -> None:
+    model, other = gt.adopt(small()), nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    other.load_state_dict(torch.load(file))  # ordinary tensors: whoever reads the file needs no GT
+    x = torch.randn(2, 4)
+    assert same(model(x), other(x))
+    fresh = gt.adopt(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)))
+    fresh.load_state_dict(other.state_dict())
+    assert same(fresh(x), other(x))
+    twin = copy.deepcopy(fresh)
+    with torch.no_grad():
+        twin[0].weight.zero_()
+    assert same(fresh(x), other(x))
+    assert not same(twin(x), other(x))
+
+
+def test_meta_parameters_come_from_a_file(tmp_path: Any) -> None:
+    plain = small()
+    path = tmp_path / "weights.safetensors"
+    gt.save({k: gt.from_torch(v) for k, v in plain.state_dict().items()}, path)
+    with torch.device("meta"):
+        empty = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    with pytest.raises(StateError, match=r"0\.weight is on the meta device"):
+        gt.adopt(copy.deepcopy(empty))
+    for weights in (path, plain.state_dict()):
+        model = gt.adopt(copy.deepcopy(empty), weights=weights)
+        assert same(model(torch.ones(2, 4)), plain(torch.ones(2, 4)))
+
+
+def test_hooks_run() -> None:
+    model, seen = gt.adopt(small()), []
+    model[0].register_forward_hook(lambda module, args, out: seen.append(("forward", tuple(out.shape))))
+    model[2].register_full_backward_hook(lambda module, gi, go: seen.append(("backward", tuple(gi[0].shape))))
+    model[0].weight.register_hook(lambda g: seen.append(("grad", tuple(g.shape))) or g * 0)
+    model[0].bias.register_post_accumulate_grad_hook(lambda p: seen.append(("after", p is model[0].bias)))
+    model(torch.ones(3, 4)).sum().backward()
+    assert sorted(seen) == [("after", True), ("backward", (3, 8)), ("forward", (3, 8)), ("grad", (8, 4))]
+    assert not model[0].weight.grad.torch().any()
+
+
+class Twice(torch.autograd.Function):  # type: ignore[misc]  # torch is Any to the type checker
+    @staticmethod
+    def forward(ctx: Any, x: Any, k: float) -> Any:
+        ctx.save_for_backward(x)
+        ctx.k = k
+        return x * k
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        return g * ctx.k + 0 * x, None
+
+
+twice = Twice.apply  # bound before anything is adopted
+
+
+def test_functions_with_a_gradient_of_their_own() -> None:
+    x = gt.adopt(torch.ones(3, requires_grad=True))
+    twice(x, 4.0).sum().backward()
+    assert x.grad.tolist() == [4, 4, 4]
+    y = torch.ones(3, requires_grad=True)
+    twice(y, 4.0).sum().backward()  # ordinary tensors pass as before
+    assert y.grad.tolist() == [4, 4, 4]
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpoints(reentrant: bool) -> None:
+    model, plain = gt.adopt(small()), small()
+    x, y = gt.adopt(torch.ones(2, 4, requires_grad=True)), torch.ones(2, 4, requires_grad=True)
+    checkpoint(lambda a: model(a).exp(), x, use_reentrant=reentrant).sum().backward()
+    plain(y).exp().sum().backward()
+    assert np.allclose(x.grad.numpy(), y.grad.numpy(), atol=1e-6)
+    assert np.allclose(model[0].weight.grad.numpy(), plain[0].weight.grad.numpy(), atol=1e-6)
+
+
+def test_a_function_replays_it_with_an_optimizer_of_gt() -> None:
+    model, plain = gt.adopt(small()), small()
+    ours, theirs = gt.optim.AdamW(model.parameters(), lr=1e-2), torch.optim.AdamW(plain.parameters(), lr=1e-2)
+
+    @gt.function
+    def step(x: Any) -> Any:
+        loss = F.mse_loss(model(x), x[:, :2])
+        loss.backward()
+        gt.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        ours.step()
+        ours.zero_grad()
+        return loss.detach()
+
+    for i in range(4):
+        x = torch.randn(3, 4, generator=torch.Generator().manual_seed(i))
+        found = step(x)
+        theirs.zero_grad()
+        loss = F.mse_loss(plain(x), x[:, :2])
+        loss.backward()
+        nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
+        theirs.step()
+        assert isinstance(found, torch.Tensor)
+        assert abs(found.item() - loss.item()) < 1e-5
+    assert step.replays == 3
+
+
+def test_torch_op_fetches_nothing() -> None:
+    x = gt.ones(1000)
+    gt.torch_op("special.airy_ai", x)  # asks once what comes out
+    before = gt.debug.get_client_stats()["calls"]
+    for _ in range(5):
+        y = gt.torch_op("special.airy_ai", x)
+    assert gt.debug.get_client_stats()["calls"] == before
+    assert y.shape == (1000,)
+
+
+def test_mixed_with_tensors_of_the_host() -> None:
+    x, host = gt.adopt(torch.ones(3)), torch.zeros(3)
+    assert (host + x).tolist() == [1, 1, 1]
+    assert (host.numpy() + x.numpy()).tolist() == [1, 1, 1]
+    host[1:] = x[1:]
+    host += x
+    assert type(host) is torch.Tensor
+    assert host.tolist() == [1, 2, 2]
+    out = torch.empty(3)
+    assert torch.add(x, x, out=gt.adopt(out)) is out
+    assert out.tolist() == [2, 2, 2]

@@ -1,0 +1,72 @@
+"""`gt run`: a script for torch runs as it is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.processes
+
+SCRIPT = """
+import sys
+import torch
+from torch import nn, optim
+from torch.distributions import Normal
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset
+
+class Points(Dataset):
+    def __init__(self):
+        self.x = torch.randn(64, 4)
+        self.y = (self.x.sum(1) > 0).long()
+    def __len__(self):
+        return 64
+    def __getitem__(self, i):
+        assert type(self.x) is torch.Tensor  # made and collated on the host
+        return self.x[i], self.y[i]
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(inplace=True), nn.Linear(16, 2)).to(device)
+    optimizer = optim.Adam(model.parameters(), lr=0.05)
+    first = None
+    for epoch in range(3):
+        for x, y in DataLoader(Points(), batch_size=16, shuffle=True, num_workers=int(sys.argv[1])):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x.to(device)), y.to(device))
+            loss.backward()
+            optimizer.step()
+            first = loss.item() if first is None else first
+    print("learns", loss.item() < first, type(loss).__module__)
+    print("density", round(Normal(0.0, 1.0).log_prob(torch.tensor(0.0)).item(), 4))
+    try:
+        torch.sparse_coo_tensor([[0]], [1.0], (2,)) @ torch.ones(2)
+    except Exception as e:
+        print("refused", type(e).__name__)
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_script_runs_as_it_is(workers: int, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "gt.run", str(path), str(workers)],
+        capture_output=True, text=True, timeout=240, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[:2] == ["learns True gt.adoption.tensor", "density -0.9189"]
+    assert "refused" in done.stdout
+
+
+def test_what_is_wrong_is_said() -> None:
+    run = [sys.executable, "-m", "gt.run"]
+    done = subprocess.run([*run, "no-such-file.py"], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (2, "gt run: no such file: no-such-file.py\n")
+    asked = subprocess.run([*run, "--help"], capture_output=True, text=True, timeout=120)
+    assert asked.stdout.startswith("usage: gt run")
