@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import itertools
 import math
 import textwrap
 from collections.abc import Callable, Mapping
@@ -180,14 +181,24 @@ class Plan(msgspec.Struct, frozen=True):
             ("communication", time_text(self.best.communication_us), time_text(other.best.communication_us)),
             ("received", size_text(self.nbytes), size_text(other.nbytes)),
             ("memory", size_text(self.peak_nbytes), size_text(other.peak_nbytes)),
-            ("in words", "; ".join(self.reasons.words), "; ".join(other.reasons.words)),
         ):
             rows.append((name, ours, theirs))
-        mine, theirs_by_name = self.layouts, other.layouts
-        different = [n for n in mine if n in theirs_by_name and mine[n] != theirs_by_name[n]]
-        rows += [(n, mine[n], theirs_by_name[n]) for n in different[:20]]
-        if len(different) > 20:
-            rows.append((f"and {len(different) - 20} other layouts", "", ""))
+        both = itertools.zip_longest(self.reasons.words, other.reasons.words, fillvalue="")
+        rows += [("" if k else "in words", ours, theirs) for k, (ours, theirs) in enumerate(both)]
+        theirs_by_name = other.layouts
+        changed = [each for each in self.inputs if theirs_by_name.get(each.name, each.layout) != each.layout]
+        alike: dict[tuple[str, str, str], list[str]] = {}
+        for each in changed:
+            if each.role != "state":
+                key = (class_name(each.name), each.layout, theirs_by_name[each.name])
+                alike.setdefault(key, []).append(each.name)
+        shown = [(name if len(same) > 1 else same[0], a, b) for (name, a, b), same in alike.items()]
+        rows += shown[:20]
+        if len(shown) > 20:
+            rows.append((f"and {len(shown) - 20} other layouts", "", ""))
+        state = sum(each.role == "state" for each in changed)
+        if state:
+            rows.append((f"and {state} layouts of optimizer state", "", ""))
         widths = [max(len(row[k]) for row in rows) for k in range(2)]
         return "\n".join(f"{a:{widths[0]}}  {b:{widths[1]}}  {c}".rstrip() for a, b, c in rows)
 
