@@ -16,5 +16,8 @@ found:
     10. memory.py       memory as rows of the integer program
     11. search.py       the best assignment: an integer program
     12. solve.py        meshes, memory, and the plan that is followed
-    13. plan.py         the plan as users see it: `gt.plan`, `Plan.explain()`, ...
+    13. process.py      the same in processes of their own, one for each mesh
+    14. reasons.py      why a plan is as it is; purposes.py says what instructions are for
+    15. pictures.py     a plan as a picture; units.py writes times and sizes
+    16. plan.py         the plan as users see it: `gt.plan`, `Plan.explain()`, ...
 """

@@ -1,136 +1,215 @@
-"""A plan as a picture: how parameters and data are cut, and where the time of a step goes.
+"""A plan as a picture: where the time of a step goes, and how data and parameters are split over the workers.
 
-SVG is written here; PNG needs the package cairosvg.
+Every worker has a colour. A cell of a tensor is the part that one worker stores, in the colour of the first worker that
+stores it; what every worker stores is grey. SVG is written here; PNG needs the package cairosvg.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+import colorsys
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
 from gt.errors import ArgumentError
 from gt.layout import Layout, Mesh, parse, shards
 from gt.layout import mesh as make_mesh
-from gt.solver.reasons import PlannedInput, Reasons
+from gt.solver.reasons import InputClass, PlannedInput, Reasons, input_classes, shape_of
+from gt.solver.units import size_text, time_text
 
-_WIDTH = 960
+_WIDTH = 1000
 _COLUMNS = 4  #: of drawn tensors
-_SIDE = 110  #: of the longest side of a drawn tensor
-_COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948", "#b07aa1", "#9c755f")
-_COMPUTE, _EXCHANGE = "#4e79a7", "#e15759"
+_SIDE = 120  #: of the longest side of a drawn tensor
+_STRIP = 14  #: the height of a drawn tensor with one dimension
+_MOST = 24  #: tensors
+_COMPUTE, _MOVING, _GREY = "#4e79a7", "#e15759", "#666"
+_EVERYWHERE = "#c4c4c4"  #: the colour of a tensor that every worker has
 
 
-def draw(path: Path, title: str, axes: Mapping[str, int], reasons: Reasons, inputs: Sequence[PlannedInput]) -> Path:
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """Equal instructions, and what they take."""
+
+    name: str
+    purpose: str
+    time_us: float
+    moving_us: float  #: the part of it in which data is moved between workers
+
+
+def draw(
+    path: Path, title: str, axes: Mapping[str, int], reasons: Reasons, bars: Sequence[Bar],
+    inputs: Sequence[PlannedInput],
+) -> Path:  # fmt: skip
     """Write the picture of a plan to a file."""
-    text = svg(title, make_mesh(None, **axes), reasons, inputs)
-    if path.suffix == ".png":
-        try:
-            import cairosvg
-        except ImportError:
-            raise ArgumentError(
-                f"picture: PNG needs the package cairosvg (pip install cairosvg); {path.with_suffix('.svg')} does not"
-            ) from None
-        cairosvg.svg2png(bytestring=text.encode(), write_to=str(path), scale=2, background_color="white")
-    elif path.suffix == ".svg":
-        path.write_text(text)
-    else:
+    if path.suffix not in (".svg", ".png"):
         raise ArgumentError(f"picture: expected a path that ends in .svg or .png, got {path.name!r}")
+    text = svg(title, make_mesh(None, **axes), reasons, bars, inputs)
+    if path.suffix == ".svg":
+        path.write_text(text)
+        return path
+    try:
+        import cairosvg
+    except ImportError:
+        raise ArgumentError(
+            f"picture: PNG needs the package cairosvg (pip install cairosvg); {path.with_suffix('.svg')} does not"
+        ) from None
+    cairosvg.svg2png(bytestring=text.encode(), write_to=str(path), scale=2, background_color="white")
     return path
 
 
-def svg(title: str, m: Mesh, reasons: Reasons, inputs: Sequence[PlannedInput]) -> str:
+def svg(title: str, m: Mesh, reasons: Reasons, bars: Sequence[Bar], inputs: Sequence[PlannedInput]) -> str:
     """The picture."""
-    body: list[str] = []
-    y = 30
-    body.append(_text(20, y, title, 16, bold=True))
+    body: list[str] = [_text(20, 30, title, 16, bold=True)]
+    y = 30.0
     for words in reasons.words:
         y += 20
         body.append(_text(20, y, words, 13))
-    y += 40
-    body.append(
-        _text(20, y, "Time of a step: computation of each class of instructions, and collectives", 13, bold=True)
-    )
-    y = _bars(reasons, body, y + 12)
-    y += 36
-    body.append(
-        _text(20, y, "Layouts: a cell is a shard; equal colours are replicas on several workers", 13, bold=True)
-    )
-    y = _tensors(inputs, m, body, y + 16)
+    y = _heading(body, y, "Time of a step: the most expensive instructions, without overlap")
+    for k, (colour, words) in enumerate(((_COMPUTE, "computation"), (_MOVING, "moving data between workers"))):
+        body.append(_rect(600 + 120 * k, y - 26, 11, 11, colour))
+        body.append(_text(616 + 120 * k, y - 16, words, 11))
+    y = _bars(bars, body, y)
+    if reasons.collectives:
+        y = _heading(body, y, "Collectives")
+        for c in reasons.collectives[:8]:
+            body.append(_text(20, y + 10, f"{c.count} x {c.kind} over {c.axes}"))
+            body.append(_text(250, y + 10, f"{size_text(c.nbytes)} received"))
+            body.append(_text(370, y + 10, time_text(c.time_us)))
+            y += 18
+    y = _heading(body, y, "Layouts: a cell is what one worker stores, in its colour; grey is on every worker")
+    y = _workers(m, body, y)
+    classes = [each for each in input_classes(inputs) if shape_of(each.spec)]
+    largest = sorted(classes, key=lambda each: -each.nbytes)[:_MOST]
+    shown = [each for each in classes if each in largest]
+    for flat in (False, True):
+        y = _tensors([each for each in shown if (len(shape_of(each.spec)) == 1) is flat], m, body, y)
+    height = math.ceil(y)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{y + 20}" '
-        f'viewBox="0 0 {_WIDTH} {y + 20}" font-family="DejaVu Sans, Helvetica, sans-serif">\n'
-        f'<rect width="{_WIDTH}" height="{y + 20}" fill="white"/>\n' + "\n".join(body) + "\n</svg>\n"
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" '
+        f'viewBox="0 0 {_WIDTH} {height}" font-family="DejaVu Sans, Helvetica, sans-serif">\n'
+        f'<rect width="{_WIDTH}" height="{height}" fill="white"/>\n' + "\n".join(body) + "\n</svg>\n"
     )
 
 
-def _text(x: float, y: float, text: str, size: int = 11, bold: bool = False) -> str:
+def _text(x: float, y: float, text: str, size: int = 11, bold: bool = False, colour: str = "#222") -> str:
     weight = ' font-weight="bold"' if bold else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}"{weight} fill="#222">{escape(text)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}"{weight} fill="{colour}">{escape(text)}</text>'
 
 
-def _bars(reasons: Reasons, body: list[str], y: float) -> int:
-    """One bar a row: the most expensive classes, then the collectives."""
-    rows = [(f"{c.count} x {c.ops}" if c.count > 1 else c.ops, c.time_us, _COMPUTE) for c in reasons.classes[:10]]
-    rows += [(f"{c.count} x {c.kind} over {c.axes}", c.time_us, _EXCHANGE) for c in reasons.collectives[:5]]
-    most = max([us for _, us, _ in rows], default=1.0) or 1.0
-    for name, us, colour in rows:
-        width = 480 * us / most
-        body.append(_text(20, y + 11, name if len(name) < 44 else name[:41] + "...", 11))
-        body.append(f'<rect x="320" y="{y:.1f}" width="{max(width, 1):.1f}" height="13" fill="{colour}"/>')
-        body.append(_text(326 + max(width, 1), y + 11, f"{us / 1e3:.2f} ms", 10))
-        y += 18
-    return int(y)
+def _rect(x: float, y: float, width: float, height: float, colour: str) -> str:
+    # A line around a cell that is hardly wider than the line would hide the cell.
+    stroke = ' stroke="white" stroke-width="0.8"' if min(width, height) > 4 else ""
+    return (
+        f'<rect x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{max(height, 0.1):.2f}" fill="{colour}"{stroke}/>'
+    )
 
 
-def _tensors(inputs: Sequence[PlannedInput], m: Mesh, body: list[str], y: float) -> int:
-    """The layouts of data and parameters, each class of equal ones once."""
-    column, top, tallest = 0, y, 0.0
-    for name, one in _classes(inputs):
-        shape = tuple(map(int, re.findall(r"\d+", one.spec.partition("[")[2])))
-        if not shape:
-            continue
-        x = 20 + column * (_WIDTH - 40) / _COLUMNS
-        height = _tensor(body, parse(one.layout, m), shape, x, top + 30)
-        label = name if len(name) < 30 else "..." + name[-27:]
-        body.append(_text(x, top + 12, label, 10, bold=True))
-        body.append(_text(x, top + 25, f"{one.spec} {one.layout}"[:40], 9))
-        tallest = max(tallest, height + 48)
-        column += 1
-        if column == _COLUMNS:
-            column, top, tallest = 0, top + tallest, 0.0
-    return int(top + tallest)
+def _heading(body: list[str], y: float, text: str) -> float:
+    body.append(_text(20, y + 40, text, 13, bold=True))
+    return y + 56
 
 
-def _classes(inputs: Sequence[PlannedInput]) -> Iterator[tuple[str, PlannedInput]]:
-    seen: set[tuple[str, str]] = set()
-    for one in inputs:
-        name = re.sub(r"\.\d+\.", ".*.", one.name)
-        if one.role != "state" and (name, one.layout) not in seen and len(seen) < 24:
-            seen.add((name, one.layout))
-            yield name, one
+def _bars(bars: Sequence[Bar], body: list[str], y: float) -> float:
+    """One bar a row."""
+    scale = 400 / (max([bar.time_us for bar in bars], default=0.0) or 1.0)
+    for bar in bars:
+        still = scale * (bar.time_us - bar.moving_us)
+        body.append(_text(20, y + 11, bar.name))
+        body.append(_text(260, y + 11, bar.purpose if len(bar.purpose) <= 34 else "..." + bar.purpose[-31:], 11))
+        body.append(_rect(490, y, max(still, 0.5), 14, _COMPUTE))
+        if bar.moving_us > 0:
+            body.append(_rect(490 + still, y, max(scale * bar.moving_us, 0.5), 14, _MOVING))
+        body.append(_text(496 + scale * bar.time_us, y + 11, time_text(bar.time_us)))
+        y += 19
+    return y
+
+
+# -- tensors ---------------------------------------------------------------------------------
+
+
+def _colour(k: int, workers: int, minor: int) -> str:
+    """The colour of a worker: neighbours along the last axis differ a little, along the first one more."""
+    major = k // minor
+    hue = 210 + 360 * major / max(workers // minor, 1)
+    light = 40 + 38 * (k % minor) / minor
+    return _rgb(hue % 360 / 360, light / 100)
+
+
+def _rgb(hue: float, light: float) -> str:
+    return "#" + "".join(f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(hue, light, 0.55))
+
+
+def _colours(m: Mesh) -> list[str]:
+    sizes = list(m.sizes.values())
+    minor = sizes[-1] if len(sizes) > 1 else 1
+    return [_colour(k, len(m.workers), minor) for k in range(len(m.workers))]
+
+
+def _workers(m: Mesh, body: list[str], y: float) -> float:
+    """The mesh, every worker in its colour: the last axis to the right, the others downwards."""
+    sizes = list(m.sizes.items())
+    columns = sizes[-1][1]
+    rows = len(m.workers) // columns
+    side = min(16.0, 400 / columns)
+    name = " ".join(a for a, _ in sizes[:-1])
+    body.append(
+        _text(20, y + 11, f"the workers: {sizes[-1][0]} to the right" + (f", {name} downwards" if name else ""))
+    )
+    for k, colour in enumerate(_colours(m)):
+        body.append(_rect(260 + side * (k % columns), y + side * (k // columns), side, side, colour))
+    return y + side * rows + 22
+
+
+def _tensors(classes: Sequence[InputClass], m: Mesh, body: list[str], y: float) -> float:
+    """A row for every few tensors."""
+    for start in range(0, len(classes), _COLUMNS):
+        tallest = 0.0
+        for column, each in enumerate(classes[start : start + _COLUMNS]):
+            x = 20 + column * (_WIDTH - 20) / _COLUMNS
+            name = f"{each.count} x {each.name}" if each.count > 1 else each.name
+            body.append(_text(x, y + 12, name if len(name) <= 32 else "..." + name[-29:], 10, bold=True))
+            body.append(_text(x, y + 25, _short(f"{each.spec} {each.layout}"), 9))
+            one = parse(each.layout, m)
+            body.append(_text(x, y + 37, _short(_told(one, each)), 9, colour=_GREY))
+            tallest = max(tallest, _tensor(body, one, shape_of(each.spec), x, y + 43))
+        y += 43 + tallest + 20
+    return y
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 42 else text[:39] + "..."
+
+
+def _told(one: Layout, each: InputClass) -> str:
+    """How much of it a worker stores, and where its state is."""
+    over = one.mesh.size(tuple(one.axes()))
+    text = "whole on every worker" if over == 1 else f"1/{over} on a worker"
+    return text if each.state in ("", each.layout) else f"{text}; its state {each.state}"
 
 
 def _tensor(body: list[str], one: Layout, shape: tuple[int, ...], x: float, y: float) -> float:
-    """Draw the last two dimensions that are cut (or the last two); its height."""
-    cut = [d for d in range(len(shape)) if one.pieces(d)]
-    dims = sorted({*cut[:2], *[d for d in range(len(shape) - 1, -1, -1) if d not in cut][: max(0, 2 - len(cut))]})[:2]
-    rows, columns = (shape[dims[0]], shape[dims[1]]) if len(dims) == 2 else (shape[dims[0]], 1)
-    across = max(_SIDE * min(1.0, (columns / max(rows, 1)) ** 0.5), 22)
-    down = max(_SIDE * min(1.0, (rows / max(columns, 1)) ** 0.5), 22)
-    seen: dict[tuple[object, ...], str] = {}
-    for runs in shards(one, shape).values():
-        mine = [runs[d] for d in dims] if len(dims) == 2 else [runs[dims[0]], ((0, 1),)]
-        key = tuple(mine)
-        if key in seen or len(seen) > 144:
+    """Draw a tensor; its height. Of more than two dimensions those that are split are drawn, then the last ones."""
+    split = [d for d in range(len(shape)) if one.pieces(d)]
+    rest = [d for d in range(len(shape) - 1, -1, -1) if d not in split]
+    dims = sorted((split + rest)[:2])
+    rows, columns = (shape[dims[0]], shape[dims[1]]) if len(dims) == 2 else (1, shape[dims[0]])
+    if len(dims) == 2:  # roots: a tensor that is long and thin would otherwise be a line
+        across = max(_SIDE * min(1.0, (columns / max(rows, 1)) ** 0.5), 24)
+        down = max(_SIDE * min(1.0, (rows / max(columns, 1)) ** 0.5), 24)
+    else:
+        across, down = _SIDE, _STRIP
+    colours = _colours(one.mesh) if one.axes() else [_EVERYWHERE] * len(one.mesh.workers)
+    seen: set[tuple[object, ...]] = set()
+    for k, runs in enumerate(shards(one, shape).values()):
+        mine = (runs[dims[0]], runs[dims[1]]) if len(dims) == 2 else (((0, 1),), runs[dims[0]])
+        if mine in seen:
             continue
-        seen[key] = _COLOURS[len(seen) % len(_COLOURS)]
+        seen.add(mine)
         for a, b in mine[0]:
             for c, d in mine[1]:
-                body.append(
-                    f'<rect x="{x + across * c / columns:.1f}" y="{y + down * a / rows:.1f}" '
-                    f'width="{across * (d - c) / columns:.1f}" height="{down * (b - a) / rows:.1f}" '
-                    f'fill="{seen[key]}" stroke="white" stroke-width="0.7"/>'
-                )
-    return down
+                body.append(_rect(x + across * c / max(columns, 1), y + down * a / max(rows, 1),
+                                  across * (d - c) / max(columns, 1), down * (b - a) / max(rows, 1),
+                                  colours[k]))  # fmt: skip
+    return float(down)

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import itertools
 import math
-import re
+import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,15 +27,19 @@ from gt.layout import layout, parse, split
 from gt.layout import mesh as make_mesh
 from gt.program import Program, input_spec
 from gt.solver.hardware import Hardware, hardware_named
-from gt.solver.pictures import draw
+from gt.solver.pictures import Bar, draw
 from gt.solver.process import Answer, answers, job_of
-from gt.solver.reasons import PlannedInput, Reasons
+from gt.solver.purposes import Purposes, class_name
+from gt.solver.reasons import ClassReason, PlannedInput, Reasons, input_classes
 from gt.solver.recorded import RecordedProgram, record_step
 from gt.solver.search import available
 from gt.solver.solve import Limits, MemoryTooSmall, candidate_meshes
+from gt.solver.units import parse_size, size_text, time_text
 
 #: What pins may map a pattern to: {0: "x"}, or a layout as text.
 Pin = Mapping[int, Any] | str
+
+_TOO_LARGE = "does not fit"
 
 
 class Alternative(msgspec.Struct, frozen=True):
@@ -76,75 +81,124 @@ class Plan(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         axes = " ".join(f"{a}={n}" for a, n in self.mesh.items())
-        return f"<plan on {axes}: {_time(self.time_us)} a step, {_size(self.peak_nbytes)} a worker>"
+        return f"<plan on {axes}: {time_text(self.time_us)} a step, {size_text(self.peak_nbytes)} a worker>"
 
-    def explain(self, most: int = 12) -> str:
-        """The plan on one screen: in words, what is expensive, what else could have been done."""
+    def explain(self, most: int = 10) -> str:
+        """The plan on one screen: in words, what is expensive, what else could have been done. `most`: how many classes
+        of instructions are listed."""
         best, reasons = self.best, self.reasons
         gap = 1 - best.bound_us / best.objective_us if best.objective_us else 0.0
-        lines = [f"{self!r}, {self.hardware}"]
-        lines += [f"  {text}" for text in reasons.words]
+        lines = [f"{self!r}, {self.hardware}", *[f"  {text}" for text in reasons.words]]
         if self.programs > 1:
             lines.append(f"  the step has {self.programs} programs; this is the plan of the largest")
-        proof = f"no plan on this mesh is more than {max(gap, 0.0):.1%} faster" if best.bound_us else "not searched"
+        hidden = best.compute_us + best.communication_us - best.time_us
+        proof = f"another choice could be at most {gap:.1%} cheaper" if gap > 5e-4 else "no other choice is cheaper"
         lines += [
             "",
-            f"time       {_time(best.time_us)}: computation {_time(best.compute_us)}, communication "
-            f"{_time(best.communication_us)}, the rest of it overlaps" if best.time_us < best.compute_us +
-            best.communication_us - 1e-6 else
-            f"time       {_time(best.time_us)}: computation {_time(best.compute_us)}, communication "
-            f"{_time(best.communication_us)}",
-            f"memory     {_size(self.peak_nbytes)} of {_size(self.memory_nbytes)}; inputs {_size(best.input_nbytes)}",
-            f"search     {best.note}; {proof}",
-        ]  # fmt: skip
-        if reasons.collectives:
-            lines += ["", "collectives"]
-            lines += [
-                f"  {c.kind:12} over {c.axes:8} {c.count:6} times  {_size(c.nbytes):>9}  {_time(c.time_us):>9}"
-                for c in reasons.collectives[:6]
+            f"time    {time_text(best.time_us)}: computation {time_text(best.compute_us)}, communication "
+            f"{time_text(best.communication_us)}"
+            + (f", of which {time_text(hidden)} overlap" if hidden > 0.05 else ""),
+            f"memory  {size_text(self.peak_nbytes)} of {size_text(self.memory_nbytes)} at the peak; inputs "
+            f"{size_text(best.input_nbytes)}",
+            f"search  {best.note}" + (f"; {proof}" if best.bound_us else "; not proven to be the best"),
+        ]
+        if len(self.alternatives) > 1:
+            small = [each.mesh for each in self.alternatives if each.note == _TOO_LARGE]
+            tried = [
+                f"{each.mesh}: {each.note or time_text(each.time_us)}"
+                for each in self.alternatives
+                if each.mesh not in small
             ]
-        lines += ["", f"{'instructions':34} {'time':>9}  choice (and the runner-up, what it would cost more)"]
-        for each in reasons.classes[:most]:
-            name = f"{each.count} x {each.ops}" if each.count > 1 else each.ops
+            text = "; ".join(tried) + (f"; it does not fit on {' or '.join(small)}" if small else "")
+            lines += textwrap.wrap(f"meshes  {text}", 118, subsequent_indent=" " * 8)
+        if reasons.collectives:
+            lines += ["", f"{'collectives':24} {'times':>7} {'received':>10} {'time':>9}"]
+            lines += [
+                f"  {f'{c.kind} over {c.axes}':22} {c.count:7} {size_text(c.nbytes):>10} {time_text(c.time_us):>9}"
+                for c in reasons.collectives[:8]
+            ]
+        lines += ["", *self._class_lines(most)]
+        return "\n".join([*lines, "", *self._layout_lines(14)])
+
+    def _class_lines(self, most: int) -> list[str]:
+        """The most expensive classes of instructions: where, what, for which parameter, how long, in which layouts."""
+        rows = [
+            (_cut(self._where(each.instruction), 20), _cut(_counted(each), 28), _cut_left(purpose, 28), each)
+            for purpose, each in self._purposes(most)
+        ]
+        a, b, c = [max([len(str(row[k])) for row in rows], default=0) for k in range(3)]
+        start = a + b + c + 25  # of the layouts
+        lines = [
+            f"{'the most expensive':{start - 20}} {'time':>8} {'moving':>8}  operands -> results, and the next best"
+        ]
+        for where, ops, purpose, each in rows:
+            moving = time_text(each.moving_us) if each.moving_us else ""
             lines.append(
-                f"  {_cut(name, 32):32} {_time(each.time_us):>9}  {each.choice}{self._where(each.instruction)}"
+                f"  {where:{a}} {ops:{b}} {purpose:{c}} {time_text(each.time_us):>8} {moving:>8}  "
+                f"{_cut_choice(each.choice, 138 - start)}"
             )
             if each.runner_up:
-                lines.append(f"{'':46}(+{_time(each.extra_us)}: {each.runner_up})")
-        groups: dict[tuple[str, str, str], list[str]] = {}
-        for one in self.inputs:
-            groups.setdefault((re.sub(r"\.\d+\.", ".*.", one.name), one.spec, one.layout), []).append(one.name)
-        shown = [(key, names) for key, names in groups.items() if not key[0].split(".")[0].startswith("optim")]
-        lines += ["", "layouts"]
-        lines += [f"  {_cut(name, 44):44} {spec:22} {text}" for (name, spec, text), _ in shown[: 2 * most]]
-        if len(self.alternatives) > 1:
-            lines += ["", "meshes"]
-            lines += [f"  {each.mesh:12} {each.note or _time(each.time_us)}" for each in self.alternatives]
-        return "\n".join(lines)
+                operands, results = each.runner_up.split(" -> ")
+                other = f"-> {results}" if each.choice.startswith(f"{operands} -> ") else each.runner_up
+                extra = f"  +{time_text(each.extra_us)}: "
+                lines.append(f"{'':{start}}{extra}{_cut_choice(other, 138 - start - len(extra))}")
+        return lines
+
+    def _purposes(self, most: int) -> list[tuple[str, ClassReason]]:
+        """The most expensive classes, each with the parameter that it is for."""
+        purposes = Purposes(self.program, [(each.name, each.role) for each in self.inputs])
+        found = []
+        for each in self.reasons.classes[:most]:
+            name = purposes.of(each.instruction) if each.instruction >= 0 else ""
+            found.append((class_name(name) if each.count > 1 else name, each))
+        return found
 
     def _where(self, instruction: int) -> str:
-        if instruction >= len(self.lines):
-            return ""
-        file, line = self.lines[instruction]
-        return f"   {Path(file).name}:{line}" if file else ""
+        file, line = self.lines[instruction] if 0 <= instruction < len(self.lines) else ("", 0)
+        return f"{Path(file).name}:{line}" if file else ""
+
+    def _layout_lines(self, most: int) -> list[str]:
+        """The layouts of the largest data, parameters and buffers, and of the state of parameters where it differs."""
+        groups = input_classes(self.inputs)
+        largest = sorted(groups, key=lambda each: -each.nbytes)[:most]
+        lines = [f"{'layouts':45} {'':20} {'':9}"]
+        for each in groups:
+            if each in largest:
+                number = f"{each.count} x " if each.count > 1 else ""
+                state = "" if each.state in ("", each.layout) else f"   its state {each.state}"
+                lines.append(f"  {_cut_left(each.name, 42):42} {number + each.spec:26} {each.layout}{state}")
+        if len(groups) > most:
+            lines.append(f"  and {len(groups) - most} smaller ones")
+        lines[0] = lines[0].rstrip()
+        return lines
 
     def compare(self, other: Plan) -> str:
         """This plan beside another one of the same program."""
         rows = [("", repr(self), repr(other))]
         for name, ours, theirs in (
-            ("time", _time(self.time_us), _time(other.time_us)),
-            ("computation", _time(self.best.compute_us), _time(other.best.compute_us)),
-            ("communication", _time(self.best.communication_us), _time(other.best.communication_us)),
-            ("received", _size(self.nbytes), _size(other.nbytes)),
-            ("memory", _size(self.peak_nbytes), _size(other.peak_nbytes)),
-            ("in words", "; ".join(self.reasons.words), "; ".join(other.reasons.words)),
+            ("time", time_text(self.time_us), time_text(other.time_us)),
+            ("computation", time_text(self.best.compute_us), time_text(other.best.compute_us)),
+            ("communication", time_text(self.best.communication_us), time_text(other.best.communication_us)),
+            ("received", size_text(self.nbytes), size_text(other.nbytes)),
+            ("memory", size_text(self.peak_nbytes), size_text(other.peak_nbytes)),
         ):
             rows.append((name, ours, theirs))
-        mine, theirs_by_name = self.layouts, other.layouts
-        different = [n for n in mine if n in theirs_by_name and mine[n] != theirs_by_name[n]]
-        rows += [(n, mine[n], theirs_by_name[n]) for n in different[:20]]
-        if len(different) > 20:
-            rows.append((f"and {len(different) - 20} other layouts", "", ""))
+        both = itertools.zip_longest(self.reasons.words, other.reasons.words, fillvalue="")
+        rows += [("" if k else "in words", ours, theirs) for k, (ours, theirs) in enumerate(both)]
+        theirs_by_name = other.layouts
+        changed = [each for each in self.inputs if theirs_by_name.get(each.name, each.layout) != each.layout]
+        alike: dict[tuple[str, str, str], list[str]] = {}
+        for each in changed:
+            if each.role != "state":
+                key = (class_name(each.name), each.layout, theirs_by_name[each.name])
+                alike.setdefault(key, []).append(each.name)
+        shown = [(name if len(same) > 1 else same[0], a, b) for (name, a, b), same in alike.items()]
+        rows += shown[:20]
+        if len(shown) > 20:
+            rows.append((f"and {len(shown) - 20} other layouts", "", ""))
+        state = sum(each.role == "state" for each in changed)
+        if state:
+            rows.append((f"and {state} layouts of optimizer state", "", ""))
         widths = [max(len(row[k]) for row in rows) for k in range(2)]
         return "\n".join(f"{a:{widths[0]}}  {b:{widths[1]}}  {c}".rstrip() for a, b, c in rows)
 
@@ -163,13 +217,18 @@ class Plan(msgspec.Struct, frozen=True):
                      pins or {}, Limits(memory_nbytes=memory_nbytes), None, self.programs)  # fmt: skip
 
     def picture(self, path: str | Path) -> Path:
-        """Draw the plan: layouts of the parameters, where the time goes. SVG, or PNG if the path ends in .png."""
+        """Draw the plan: where the time goes, how data and parameters are split. SVG, or PNG if the path ends in
+        .png."""
         title = f"{repr(self).strip('<>')}, {self.hardware}"
-        return draw(Path(path), title, self.mesh, self.reasons, self.inputs)
+        bars = [
+            Bar(_cut(_counted(each), 34), purpose or self._where(each.instruction), each.time_us, each.moving_us)
+            for purpose, each in self._purposes(12)
+        ]
+        return draw(Path(path), title, self.mesh, self.reasons, bars, self.inputs)
 
     def json(self) -> dict[str, Any]:
         """Everything as plain data: the program as a graph, with choices, costs and layouts."""
-        made: dict[str, Any] = msgspec.to_builtins(self, str_keys=True)
+        made: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
         return made
 
     def save(self, path: str | Path) -> None:
@@ -212,6 +271,8 @@ def plan(
     recorded = record_step(step, *args)
     chosen = hardware_named(hardware)
     memory_nbytes = parse_size(memory) if memory is not None else chosen.memory_nbytes
+    if mesh is not None and workers is not None:
+        raise ArgumentError(f"plan: give mesh= or workers=, not both; got mesh={dict(mesh)} and workers={workers}")
     if mesh is not None:
         meshes = [tuple(mesh.items())]
     elif workers is not None:
@@ -283,7 +344,7 @@ def _best(
 
 def _failure(found: Answer) -> str:
     """Why there is no plan on a mesh; "" if there is one."""
-    return "does not fit" if found.error and found.missing_nbytes < math.inf else found.error
+    return _TOO_LARGE if found.error and found.missing_nbytes < math.inf else found.error
 
 
 def _pinned(
@@ -307,32 +368,22 @@ def _pinned(
     return found
 
 
-def parse_size(given: str | int) -> int:
-    """A number of bytes, or "80GB", "512MB".
-
-    >>> parse_size("80GB"), parse_size(1000)
-    (80000000000, 1000)
-    """
-    if isinstance(given, int):
-        return given
-    found = re.fullmatch(r"\s*([\d.]+)\s*([KMGT]?)i?B?\s*", given)
-    if found is None:
-        raise ArgumentError(f"memory: expected bytes or a size such as '80GB', got {given!r}")
-    base = 1024 if "i" in given else 1000
-    return int(float(found[1]) * base ** " KMGT".index(found[2] or " "))
-
-
-def _time(us: float) -> str:
-    return f"{us / 1e6:.2f} s" if us >= 1e6 else f"{us / 1e3:.1f} ms" if us >= 1e3 else f"{us:.1f} us"
-
-
-def _size(nbytes: float) -> str:
-    for unit in ("B", "KB", "MB", "GB"):
-        if nbytes < 1000 or unit == "GB":
-            return f"{nbytes:.1f} {unit}" if unit != "B" else f"{nbytes:.0f} B"
-        nbytes /= 1000
-    return ""
+def _counted(each: ClassReason) -> str:
+    return f"{each.count} x {each.ops}" if each.count > 1 else each.ops
 
 
 def _cut(text: str, length: int) -> str:
+    """A text of at most so many characters: its beginning."""
     return text if len(text) <= length else text[: length - 3] + "..."
+
+
+def _cut_choice(text: str, length: int) -> str:
+    """Layouts of at most so many characters: operands are cut first."""
+    operands, arrow, results = text.partition(" -> ")
+    left = length - len(arrow) - len(results)
+    return text if len(text) <= length else f"{_cut(operands, left)} -> {results}" if left > 8 else _cut(text, length)
+
+
+def _cut_left(text: str, length: int) -> str:
+    """A name of at most so many characters: its end."""
+    return text if len(text) <= length else "..." + text[-(length - 3) :]

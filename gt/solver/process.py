@@ -84,14 +84,15 @@ def answer(job: Job) -> Answer:
     m = mesh(None, **dict(job.axes))
     limits = Limits(job.search_s, job.gap, job.memory_nbytes, job.use_search, job.cutoff_us)
     pins: dict[int, Layout] = {i: parse(text, m) for i, text in job.pins.items()}
+    log: list[str] = []
     try:
-        return answer_of(solve_on(check(job.program), m, hardware, pins, limits))
+        return answer_of(solve_on(check(job.program), m, hardware, pins, limits, log.append))
     except MemoryTooSmall as error:
-        return Answer(job.axes, error=str(error), missing_nbytes=error.missing_nbytes)
+        return Answer(job.axes, error=str(error), missing_nbytes=error.missing_nbytes, log=tuple(log))
     except NotFaster as error:
-        return Answer(job.axes, error=str(error), missing_nbytes=float("inf"))
+        return Answer(job.axes, error=str(error), missing_nbytes=float("inf"), log=tuple(log))
     except GTError as error:
-        return Answer(job.axes, error=f"{type(error).__name__}: {error}", missing_nbytes=float("inf"))
+        return Answer(job.axes, error=f"{type(error).__name__}: {error}", missing_nbytes=float("inf"), log=tuple(log))
 
 
 def answer_of(solved: Solved) -> Answer:
@@ -125,14 +126,17 @@ def answers(jobs: Sequence[Job]) -> list[Answer]:
             k = next(iter(running))  # the oldest: the others go on meanwhile
             out = running[k].stdout
             assert out is not None
-            text = out.read()
+            with out:
+                text = out.read()
             if running.pop(k).wait() != 0:
                 raise GTError(f"plan: the solver's process for {dict(jobs[k].axes)} ended before it had answered")
             found[k] = msgspec.msgpack.decode(text, type=Answer)
     finally:
-        for process in running.values():
+        for process in running.values():  # an interrupt, or a job that failed
             process.kill()
             process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
     return [found[k] for k in range(len(jobs))]
 
 

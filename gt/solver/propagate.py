@@ -17,7 +17,7 @@ possible.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -324,11 +324,19 @@ def _costs(
     return total
 
 
-def propagated(problem: Problem) -> list[tuple[str, list[int], float]]:
+def propagated(
+    problem: Problem, say: Callable[[str], object] = lambda line: None
+) -> list[tuple[str, list[int], float]]:
     """The assignment of each seed, improved, with its price: the best first."""
     found = []
     propagation = Propagation(problem)
     for name, seed in seeds(problem):
-        assigned = improve(problem, propagation.assign(propagation.run(seed)))
+        before = propagation.rounds
+        facts = propagation.run(seed)
+        first = propagation.assign(facts)
+        assigned = improve(problem, first)
         found.append((name, assigned, problem.price(assigned)))
+        changed = sum(a != b for a, b in zip(first, assigned, strict=True))
+        say(f"  seed {name}: {len(seed)} facts, {len(facts)} at the fixed point after {propagation.rounds - before} "
+            f"rounds: {problem.price(first):,.0f} us; {changed} changes: {found[-1][2]:,.0f} us")  # fmt: skip
     return sorted(found, key=lambda each: each[2])

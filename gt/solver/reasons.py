@@ -5,25 +5,31 @@ Reasons are data: they travel with a plan, and `Plan.explain` prints them.
 
 from __future__ import annotations
 
+import itertools
+import math
+import re
 from collections.abc import Sequence
 
 import msgspec
 
 from gt.layout import Layout
+from gt.ops.record import TABLE
 from gt.solver.facts import is_product
 from gt.solver.pricing import Price
 from gt.solver.problem import Node, Problem
 from gt.solver.propagate import option_costs
+from gt.solver.purposes import class_name
 
 
 class ClassReason(msgspec.Struct, frozen=True):
     """What was chosen for equal instructions."""
 
     instruction: int  #: the first of them
-    ops: str  #: with followers
+    ops: str  #: with followers; views are left out
     count: int
     choice: str  #: "[72@x] [] -> [72@x]"
-    time_us: float  #: of all of them, with the conversions of their operands
+    time_us: float  #: of all of them, with the conversions that are made for them
+    moving_us: float  #: the part of it in which data is moved between workers
     runner_up: str  #: the best other choice, if nothing else changes
     extra_us: float  #: what it would cost more
 
@@ -47,6 +53,49 @@ class PlannedInput(msgspec.Struct, frozen=True):
     layout: str
 
 
+class InputClass(msgspec.Struct, frozen=True):
+    """Inputs of equal layers, or one input. State is told with its parameter."""
+
+    name: str
+    role: str
+    spec: str
+    layout: str
+    state: str  #: the layouts of the optimizer's state of it, without repetition
+    count: int
+    nbytes: int  #: of all of them
+
+
+def input_classes(inputs: Sequence[PlannedInput]) -> list[InputClass]:
+    """Data, parameters and buffers in the order of the program; those that are alike as one."""
+    state: dict[str, dict[str, None]] = {}
+    for each in inputs:
+        if each.role == "state":
+            state.setdefault(each.name.partition(":")[2], {})[each.layout] = None
+    groups: dict[tuple[str, str, str, str, str], list[str]] = {}
+    for each in inputs:
+        if each.role != "state":
+            mine = " and ".join(state.get(each.name, ()))
+            groups.setdefault((class_name(each.name), each.role, each.spec, each.layout, mine), []).append(each.name)
+    return [
+        InputClass(name if len(same) > 1 else same[0], role, spec, layout, mine, len(same), len(same) * _nbytes(spec))
+        for (name, role, spec, layout, mine), same in groups.items()
+    ]
+
+
+def shape_of(spec: str) -> tuple[int, ...]:
+    """The shape in a spec's text.
+
+    >>> shape_of("f32[4096,1024]"), shape_of("f32[]")
+    ((4096, 1024), ())
+    """
+    return tuple(map(int, re.findall(r"\d+", spec.partition("[")[2])))
+
+
+def _nbytes(spec: str) -> int:
+    bits = re.match(r"[a-z]+(\d+)", spec)
+    return math.prod(shape_of(spec)) * (int(bits[1]) if bits else 8) // 8
+
+
 class Reasons(msgspec.Struct, frozen=True):
     """See the file's header."""
 
@@ -56,10 +105,12 @@ class Reasons(msgspec.Struct, frozen=True):
 
 
 def reasons_of(problem: Problem, assigned: Sequence[int], price: Price, most: int = 40) -> Reasons:
-    """The reasons of an assignment and of the plan that was made of it."""
+    """The reasons of an assignment and of the plan that was made of it. The times of all classes add up to the price of
+    the assignment, if nothing overlaps."""
     classes = []
+    moving, making = _conversions(problem, assigned)
     for k, node in enumerate(problem.nodes):
-        if node.input >= 0:
+        if not node.instructions and not moving[k]:
             continue
         costs = option_costs(problem, k, assigned)
         chosen = assigned[k]
@@ -67,18 +118,46 @@ def reasons_of(problem: Problem, assigned: Sequence[int], price: Price, most: in
         layouts = (mine.wants, mine.gives)
         others = [i for i, option in enumerate(node.options) if (option.wants, option.gives) != layouts]
         other = min(others, key=lambda i: costs[i]) if others else None
+        moved_us = moving[k] + node.count * mine.cost.exchange_us
+        ops = [problem.program.code[i].op for i in node.instructions]
         classes.append(ClassReason(
-            node.instructions[0], " ".join([problem.program.code[i].op for i in node.instructions]), node.count,
-            _text(node, chosen), float(costs[chosen]), _text(node, other) if other is not None else "",
+            node.instructions[0] if ops else -1, " ".join([op for op in ops if not TABLE[op].aliases] or ops[:1]),
+            node.count, _text(node, chosen), node.count * mine.cost.compute_us + making[k] + moved_us, moved_us,
+            _text(node, other) if other is not None else "",
             float(costs[other] - costs[chosen]) if other is not None else 0.0,
         ))  # fmt: skip
     classes.sort(key=lambda each: -each.time_us)
     return Reasons(tuple(words_of(problem, assigned)), tuple(classes[:most]), tuple(_collectives(problem, price)))
 
 
+def _conversions(problem: Problem, assigned: Sequence[int]) -> tuple[list[float], list[float]]:
+    """Of each node: the time of the conversions that are made for it, and of making values of numbers alone. One that
+    several nodes share belongs to the first of them; the way of a new value back to where the old one was stored
+    belongs to the node that makes it."""
+    moving, making = [0.0] * len(problem.nodes), [0.0] * len(problem.nodes)
+    for sharing in problem.sharings:
+        value = problem.values[sharing.value]
+        source = problem.layout_index(sharing.value, assigned)
+        seen: set[int] = set()
+        for edge in sorted([problem.edges[e] for e in sharing.edges], key=lambda edge: edge.operand < 0):
+            target = int(edge.target_of[assigned[edge.node]])
+            if target not in seen:
+                seen.add(target)
+                owner = value.node if edge.operand < 0 and value.node >= 0 else edge.node
+                (moving if value.node >= 0 else making)[owner] += sharing.count * float(value.price_us[source, target])
+    return moving, making
+
+
 def _text(node: Node, option: int) -> str:
     each = node.options[option]
-    return f"{' '.join(map(repr, each.wants))} -> {' '.join(map(repr, each.gives))}"
+    wants, gives = (each.gives[:1], each.gives[1:]) if node.input >= 0 else (each.wants, each.gives)
+    return f"{_layouts(wants)} -> {_layouts(gives)}"
+
+
+def _layouts(given: Sequence[Layout]) -> str:
+    """Layouts in their order, equal ones in a row as one."""
+    runs = [(repr(one), len(list(same))) for one, same in itertools.groupby(given)]
+    return ", ".join([f"{n} x {text}" if n > 1 else text for text, n in runs])
 
 
 def _collectives(problem: Problem, price: Price) -> list[CollectiveReason]:
@@ -114,9 +193,10 @@ def words_of(problem: Problem, assigned: Sequence[int]) -> list[str]:
     ):
         axes = [a for a, mine in roles.items() if mine.get(role, 0.0) > 0.15]
         if axes:
-            shares = ", ".join(f"{roles[a][role]:.0%}" for a in axes)
+            shares = [roles[a][role] for a in axes]
+            part = " and ".join(f"{share:.0%}" for share in shares)
             found.append(
-                text.format(" and ".join(axes)) + (f" in {shares} of the products" if shares != "100%" else "")
+                text.format(" and ".join(axes)) + (f" in {part} of the products" if min(shares) < 0.995 else "")
             )
     found += _storage(problem, assigned, state)
     idle = [a for a, mine in roles.items() if mine.get("none", 0.0) > 0.5]

@@ -29,6 +29,7 @@ from gt.solver.problem import Problem
 from gt.solver.propagate import decided, improve, propagated
 from gt.solver.regions import Classes, alone, find_classes
 from gt.solver.search import Found, Infeasible, available, search
+from gt.solver.units import time_text
 
 #: How often a problem is solved again with more rows of memory.
 ROUNDS = 6
@@ -140,7 +141,7 @@ def solve_on(
             f"{len(checked.program.code)} instructions, {time.monotonic() - began:.1f} s")  # fmt: skip
         least = sum(node.count * float(node.time_us.min()) for node in problem.nodes)
         if least >= limits.cutoff_us:
-            raise NotFaster(f"at least {least / 1e3:,.1f} ms")
+            raise NotFaster(f"at least {time_text(least)}")
         solved = _with_memory(problem, pins, memory, limits, say, log)
         if solved is not None and (best is None or solved.price.time_us < best.price.time_us):
             best = solved
@@ -162,21 +163,18 @@ def _with_memory(
 ) -> Solved | None:  # fmt: skip
     """The best plan that fits; None if there is none."""
     began = time.monotonic()
-    starts = propagated(problem)
+    starts = propagated(problem, say)
     seeds = {name: price for name, _, price in starts}
-    say("  propagated: " + ", ".join(f"{name} {price:,.0f} us" for name, price in seeds.items()))
     rows: list[int] = []
-    limit, best = float(memory), None
+    limit = float(memory)
     for attempt in range(ROUNDS):
         try:
             made = [memory_row(problem, at, limit) for at in dict.fromkeys(rows)]
             found = _find(problem, starts, made, limits)
         except Infeasible:
-            say(f"  no assignment fits into {limit / 1e9:.1f} GB at {len(rows)} points")
-            return best
-        ways, inputs = problem.chosen(found.assigned), problem.inputs(found.assigned)
-        planned = plan_program(problem.checked, inputs, problem.mesh, {}, ways)
-        price = price_plan(planned, problem.checked, inputs, problem.hardware)
+            say(f"  no assignment fits into {limit / 1e9:.2f} GB at {len(set(rows))} points")
+            break
+        ways, inputs, planned, price = _emitted(problem, found.assigned)
         note = found.note + (f", memory rows at {len(set(rows))} points" if rows else "")
         say(f"  {note}: {found.price_us:,.0f} us, bound {found.bound_us:,.0f}; emitted {price.time_us:,.0f} us, peak "
             f"{price.peak_nbytes / 1e9:.2f} GB, {time.monotonic() - began:.1f} s")  # fmt: skip
@@ -192,7 +190,22 @@ def _with_memory(
             margin = price.peak_nbytes - row.nbytes(found.assigned)
             limit = min(limit, memory - max(margin, 0.0) - 0.01 * memory * attempt)
         rows += [at, max(problem.boundary - 1, 0), problem.boundary]
-    return best
+    # Rows count what is alive in the client's program; what is emitted may take less. A start that fits is a plan.
+    fitting = []
+    for name, assigned, price_us in starts:
+        ways, inputs, planned, price = _emitted(problem, assigned)
+        if price.peak_nbytes <= memory:
+            note = f"propagated from {name}, to fit into memory"
+            fitting.append(Solved(problem.mesh, inputs, ways, planned, price, price_us, 0.0, note, seeds, problem,
+                                  assigned, log))  # fmt: skip
+    return min(fitting, key=lambda solved: solved.price.time_us, default=None)
+
+
+def _emitted(problem: Problem, assigned: Sequence[int]) -> tuple[dict[int, Chosen], list[Layout], Planned, Price]:
+    """What the planner makes of an assignment: choices, layouts of the inputs, plan, price."""
+    ways, inputs = problem.chosen(assigned), problem.inputs(assigned)
+    planned = plan_program(problem.checked, inputs, problem.mesh, {}, ways)
+    return ways, inputs, planned, price_plan(planned, problem.checked, inputs, problem.hardware)
 
 
 def _emit_others(
@@ -244,9 +257,7 @@ def _too_small(problem: Problem, memory: float) -> MemoryTooSmall:
     """How much is missing, and where: of the plan that needs the least."""
     least: tuple[float, str] | None = None
     for _, assigned, _ in propagated(problem):
-        ways, inputs = problem.chosen(assigned), problem.inputs(assigned)
-        planned = plan_program(problem.checked, inputs, problem.mesh, {}, ways)
-        price = price_plan(planned, problem.checked, inputs, problem.hardware)
+        _, _, planned, price = _emitted(problem, assigned)
         at, _ = peak_of(planned)
         where = f"instruction {at} ({problem.program.code[at].op})" if at >= 0 else "a joint reduction"
         if least is None or price.peak_nbytes < least[0]:
