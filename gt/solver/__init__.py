@@ -11,13 +11,14 @@ found:
      5. conversions.py  the prices of bringing a value from one layout to another
      6. regions.py      layers that are alike
      7. facts.py        what is read off a program before anything is chosen
-     8. problem.py      the program as a graph of choices, and the price of an assignment
-     9. propagate.py    good assignments by following splits through the rules: start and fallback of the search
-    10. memory.py       memory as rows of the integer program
-    11. search.py       the best assignment: an integer program
-    12. solve.py        meshes, memory, and the plan that is followed
-    13. process.py      the same in processes of their own, one for each mesh
-    14. reasons.py      why a plan is as it is; purposes.py says what instructions are for
-    15. pictures.py     a plan as a picture; units.py writes times and sizes
-    16. plan.py         the plan as users see it: `gt.plan`, `Plan.explain()`, ...
+     8. followers.py    instructions that follow the one that makes their operand
+     9. problem.py      the program as a graph of choices, and the price of an assignment
+    10. propagate.py    good assignments by following splits through the rules: start and fallback of the search
+    11. memory.py       memory as rows of the integer program
+    12. search.py       the best assignment: an integer program
+    13. solve.py        meshes, memory, and the plan that is followed
+    14. process.py      the same in processes of their own, one for each mesh
+    15. reasons.py      why a plan is as it is; purposes.py says what instructions are for
+    16. pictures.py     a plan as a picture; units.py writes times and sizes
+    17. plan.py         the plan as users see it: `gt.plan`, `Plan.explain()`, ...
 """

@@ -12,7 +12,7 @@ Law 3: the price of an assignment is the sum of its options and conversions. Not
 
 Followers: an instruction with one tensor operand runs in the way that its operand's layout asks for, so it belongs to
 the node that makes the operand. In between, what is partial is reduced, and what is whole is sliced. In a problem with
-few options only those instructions follow that lose nothing by it (`_loses_nothing`); in a larger one all do.
+few options only those instructions follow that lose nothing by it (`loses_nothing`); in a larger one all do.
 A value that is made of numbers alone is
 made wherever it is read, in the layout that is wanted there; it needs no choice.
 
@@ -22,7 +22,6 @@ backward pass, and made again (`Chosen.drops`).
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -39,13 +38,12 @@ from gt.ops.record import TABLE
 from gt.program import SCALARS, Spec
 from gt.solver import facts
 from gt.solver.conversions import Conversions
+from gt.solver.followers import Joint, follow, loses_nothing
 from gt.solver.hardware import Hardware
 from gt.solver.options import Cost, Forms, Option, conversion, making_cost, nbytes_at, options_of, splits_of
 from gt.solver.pricing import work_of
 from gt.solver.regions import Classes
 
-#: A node with more options than this takes no further followers.
-MOST_JOINT = 1500
 #: A problem whose instructions have more options than this is large: see "Followers" above.
 FEW_OPTIONS = 4000
 
@@ -191,7 +189,7 @@ class Problem:
             inputs.setdefault(c, []).append(j)
         self.members, self.input_members = members, inputs
         node_of: dict[int, int] = {}  # class -> node
-        joints: list[list[_Joint]] = []
+        joints: list[list[Joint]] = []
         for c, mine in inputs.items():
             pinned = {self.pins[j] for j in mine if j in self.pins}
             if len(pinned) > 1:
@@ -204,7 +202,7 @@ class Problem:
             options = list(pinned) or splits_of(self.checked.specs[c], self.mesh, forms)
             node_of[~c] = len(self.nodes)
             self.nodes.append(Node([], c, len(mine)))
-            joints.append([_Joint(Cost(), (), {c: one}, ()) for one in options])
+            joints.append([Joint(Cost(), (), {c: one}, ()) for one in options])
         read_by = self._readers()
         options_of_class = {c: self.options_at(c) for c in members if not self._is_deferred[c]}
         is_large = sum(map(len, options_of_class.values())) > FEW_OPTIONS
@@ -212,9 +210,12 @@ class Problem:
             mine = members[c]
             leader = self._leader(c, read_by, node_of) if merge else None
             if leader is not None and (
-                is_large or (self._is_only_reader(c, read_by) and _loses_nothing(self.use(c), options_here))
+                is_large or (self._is_only_reader(c, read_by) and loses_nothing(self.use(c), options_here))
             ):
-                joined = _follow(joints[leader], self, c, options_here, is_large)
+                operand = self.first_of(self.key_of(next(a for a in program.code[c].args if a >= 0)))
+                joined = follow(
+                    joints[leader], self.use(c), operand, self.number_of[c], options_here, self.hardware, is_large
+                )
                 if joined is not None:
                     joints[leader] = joined
                     self.nodes[leader].instructions.append(c)
@@ -224,7 +225,7 @@ class Problem:
             self.nodes.append(Node([c], -1, len(mine)))
             start = self.number_of[c]
             joints.append([
-                _Joint(o.cost, tuple([w for w in o.wants if w is not None]),
+                Joint(o.cost, tuple([w for w in o.wants if w is not None]),
                        {start + r: one for r, one in enumerate(o.gives)}, (o.chosen,), o.extra_nbytes)
                 for o in options_here
             ])  # fmt: skip
@@ -520,82 +521,3 @@ class Problem:
         """The memory of a value in each of its layouts."""
         one = self.values[value]
         return [0 if one.is_view else nbytes_at(each, one.spec) for each in one.layouts]
-
-
-# -- followers -------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Joint:
-    """An option of a leader and its followers so far."""
-
-    cost: Cost
-    wants: tuple[Layout, ...]
-    gives: dict[int, Layout]  #: by the number of the value
-    chosen: tuple[Chosen | None, ...]
-    extra_nbytes: float = 0.0
-
-
-def _loses_nothing(use: Use, options: Sequence[Option]) -> bool:
-    """Whether an instruction that is the only reader of its operand may as well follow: it exchanges nothing itself,
-    and makes no more bytes than it reads, so a conversion is not dearer after it than before it."""
-    read = sum(s.nbytes for s in use.specs if not s.weak)
-    return use.results[0].nbytes <= read and not any(option.cost.exchange_us for option in options)
-
-
-def _follow(
-    joints: list[_Joint], problem: Problem, c: int, options: Sequence[Option], is_large: bool
-) -> list[_Joint] | None:
-    """The options of a node with one more follower; None if that would be too many, or if there is a layout of the
-    operand that the follower cannot take."""
-    use = problem.use(c)
-    position = next(k for k, s in enumerate(use.specs) if not s.weak)
-    operand = problem.first_of(problem.key_of(problem.program.code[c].args[position]))
-    result, s = problem.number_of[c], use.specs[position]
-    by_want: dict[Layout, list[Option]] = {}
-    for option in options:
-        want = option.wants[position]
-        assert want is not None
-        by_want.setdefault(want, []).append(option)
-    best: dict[tuple[object, ...], _Joint] = {}
-    for joint in joints:
-        here = joint.gives[operand]
-        reachable = [here] if here in by_want else []
-        if here.partial:
-            reachable += [one for one in _reduced(here, s) if one in by_want]
-        elif not is_large:
-            reachable += [one for one in by_want if _is_slice(here, one, s)]
-        if not reachable:
-            return None
-        for there in reachable:
-            moved = conversion(here, there, s, problem.hardware) if there is not here else Cost()
-            for option in by_want[there]:
-                made = _Joint(
-                    joint.cost.plus(option.cost).plus(moved), joint.wants,
-                    {**joint.gives, result: option.gives[0]}, (*joint.chosen, option.chosen), joint.extra_nbytes,
-                )  # fmt: skip
-                key = (made.wants, *made.gives.values())
-                if key not in best or made.cost.time_us < best[key].cost.time_us:
-                    best[key] = made
-    return list(best.values()) if len(best) <= MOST_JOINT else None
-
-
-def _is_slice(here: Layout, there: Layout, s: Spec) -> bool:
-    """Whether every worker has what it needs of a value, and more."""
-    if there.partial or not here.axes() < there.axes():
-        return False
-    return all(step.kind == "slice" for step in cheapest((here,), there, s).steps)
-
-
-def _reduced(one: Layout, s: Spec) -> list[Layout]:
-    """What a partial value becomes when it is reduced: everywhere, or scattered along a dimension."""
-    found = {layout(one.mesh, one.dims): None}
-    for scatter in itertools.product([None, *range(s.ndim)], repeat=len(one.pending)):
-        dims = [one.pieces(d) or ((s.shape[d], ()),) for d in range(s.ndim)]
-        for axis, d in zip(one.pending, scatter, strict=True):
-            if d is not None and len(dims[d]) == 1:
-                n, axes = dims[d][0]
-                if one.mesh.size((*axes, axis)) <= n:
-                    dims[d] = ((n, (*axes, axis)),)
-        found[layout(one.mesh, dims)] = None
-    return list(found)

@@ -221,9 +221,7 @@ def _emit_others(
         if tuple(assigned) in tried:
             continue
         tried.add(tuple(assigned))
-        ways, inputs = problem.chosen(assigned), problem.inputs(assigned)
-        planned = plan_program(problem.checked, inputs, problem.mesh, {}, ways)
-        price = price_plan(planned, problem.checked, inputs, problem.hardware)
+        ways, inputs, planned, price = _emitted(problem, assigned)
         if price.time_us < solved.price.time_us and price.peak_nbytes <= memory:
             say(f"  {name}: emitted {price.time_us:,.0f} us")
             solved.inputs, solved.ways, solved.planned, solved.price = inputs, ways, planned, price

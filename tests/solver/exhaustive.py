@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gt.dispatcher.planner.ways import Use
 from gt.layout import Layout, layout
 from gt.solver.options import Option, conversion, making_cost
 from gt.solver.problem import Problem
@@ -73,11 +74,9 @@ class Exhaustive:
                             self.compute[n + i][k] += each.compute_us
             number += ins.results
         self.shared, self.late = self._conversions()
-        ends: set[int] = set()
-        for v in program.outputs:
-            ends |= self._chain(v) if v in self.recipes else set()
         whole = layout(problem.mesh)
-        self.fixed = sum(making_cost(problem.use(i), whole, problem.hardware).time_us for i in ends)
+        ends = [v for v in program.outputs if v in self.recipes]
+        self.fixed = sum(making_cost(self._uses(v), whole, problem.hardware).time_us for v in ends)
 
     def _conversions(self) -> tuple[list[Table], list[Table]]:
         """The conversions of each value in each phase; and those that are reductions for the optimizer."""
@@ -109,9 +108,8 @@ class Exhaustive:
         problem, s = self.problem, self.problem.checked.specs[value]
         targets = list(dict.fromkeys(one for _, wants, _ in readers for one in wants))
         if value in self.recipes:
-            uses = [problem.use(i) for i in self._chain(value)]
-            making = [[making_cost(use, one, problem.hardware).time_us for use in uses] for one in targets]
-            maker, row = -1, np.array([sum(each) for each in making])
+            uses = self._uses(value)
+            maker, row = -1, np.array([making_cost(uses, one, problem.hardware).time_us for one in targets])
         else:
             maker, layouts = self.made[value]
             prices = problem.tables[s].prices(layouts, targets)
@@ -127,6 +125,9 @@ class Exhaustive:
             price = row[t] if maker < 0 else self._along(choices, maker, prices[:, t])
             total += np.where(wanted, price, 0.0)
         return Table(choices, total)
+
+    def _uses(self, value: int) -> tuple[Use, ...]:
+        return tuple([self.problem.use(i) for i in sorted(self._chain(value))])
 
     def _chain(self, value: int) -> set[int]:
         """The instructions that make a value of numbers alone."""
