@@ -20,6 +20,8 @@ from gt.program import Spec
 from gt.solver.hardware import Hardware
 from gt.solver.options import step_cost
 
+#: See `Conversions._may_permute`.
+MANY = 16
 #: What one more step counts beside its time: it only breaks ties.
 _STEP_US = 1e-6
 
@@ -147,8 +149,15 @@ class Conversions:
             for (kinds, theirs), alike in self._alike.items():
                 if kinds == here.partial and theirs <= used:
                     for to in alike:
-                        if to is not here and to not in parents:
+                        if to is not here and to not in parents and self._may_permute(here, to):
                             yield Step("permute", axes, to, self._missing(here, to) * size)
+
+    def _may_permute(self, source: Layout, target: Layout) -> bool:
+        """Counting what workers lack takes long where they hold several ranges and are many. Such values go the long
+        way, by gathering and cutting."""
+        if len(source.mesh.workers) <= MANY:
+            return True
+        return self._ranges(source) is not None and self._ranges(target) is not None
 
     def _missing(self, source: Layout, target: Layout) -> int:
         """The number of elements that a worker lacks in the target, at most: `missing`, for all workers at once."""

@@ -317,10 +317,11 @@ def _best(
     most = max(math.prod(n for _, n in axes) for axes in meshes)
     all_workers = [axes for axes in meshes if math.prod(n for _, n in axes) == most]
     found = solve(all_workers, limits)
-    fewer = [axes for axes in meshes if axes not in all_workers]
-    if fewer:
+    for axes in [axes for axes in meshes if axes not in all_workers]:
         best_us = min([each.time_us for each in found if not each.error], default=math.inf)
-        found += solve(fewer, dataclasses.replace(limits, cutoff_us=best_us))
+        found += solve([axes], dataclasses.replace(limits, cutoff_us=best_us))
+        if found[-1].error and found[-1].missing_nbytes == math.inf:
+            break  # so many workers cannot be faster, and fewer still cannot either
     for each in found:
         for line in each.log if trace is not None else ():
             assert trace is not None

@@ -208,11 +208,8 @@ def words_of(problem: Problem, assigned: Sequence[int]) -> list[str]:
 def _roles(problem: Problem, assigned: Sequence[int], state: set[int]) -> dict[str, dict[str, float]]:
     """By axis: the share of the products' time in which it splits the batch, weights, something else, or nothing."""
     found: dict[str, dict[str, float]] = {a: {} for a in problem.mesh.sizes}
-    weights_read = {
-        (edge.node, edge.operand)
-        for edge in problem.edges
-        if problem.values[edge.value].node >= 0 and problem.nodes[problem.values[edge.value].node].input in state
-    }
+    origins = _origins(problem)
+    weights_read = {(edge.node, edge.operand) for edge in problem.edges if origins.get(edge.value) in state}
     total = 0.0
     for k, (node, choice) in enumerate(zip(problem.nodes, assigned, strict=True)):
         if node.input >= 0 or not is_product(problem.use(node.instructions[0])):
@@ -236,20 +233,37 @@ def _roles(problem: Problem, assigned: Sequence[int], state: set[int]) -> dict[s
     return {a: {role: t / total for role, t in mine.items()} for a, mine in found.items()} if total else found
 
 
+def _origins(problem: Problem) -> dict[int, int]:
+    """Of values that are an input, or an input after casts and views: which one."""
+    found = {v: node.input for node in problem.nodes if node.input >= 0 for v in node.values}
+    reads: dict[int, set[int]] = {}
+    for edge in problem.edges:
+        if edge.operand >= 0:
+            reads.setdefault(edge.node, set()).add(edge.value)
+    for k, node in enumerate(problem.nodes):  # in the order of the program
+        mine = {found.get(v) for v in reads.get(k, ())}
+        if node.input < 0 and len(mine) == 1 and len(node.operands) == 1:
+            (origin,) = mine
+            if origin is not None:
+                found.update(dict.fromkeys(node.values, origin))
+    return found
+
+
 def _dim_of(one: Layout, axis: str) -> int:
     return next((d for d, pieces in enumerate(one.dims) if any(axis in over for _, over in pieces)), -1)
 
 
 def _storage(problem: Problem, assigned: Sequence[int], state: set[int]) -> list[str]:
     """How parameters and optimizer state are stored."""
-    wanted: dict[int, set[Layout]] = {}  # input -> the layouts in which instructions read it
+    wanted: dict[int, set[Layout]] = {}  # input -> the layouts in which it is read, casts and views aside
+    origins = _origins(problem)
     for edge in problem.edges:
-        maker = problem.values[edge.value].node
-        if edge.operand >= 0 and maker >= 0 and problem.nodes[maker].input >= 0:
+        origin, reader = origins.get(edge.value), problem.nodes[edge.node]
+        if edge.operand < 0 or origin is None or reader.instructions[0] >= problem.boundary:
+            continue
+        if not any(origins.get(v) == origin for v in reader.values):
             target = problem.values[edge.value].targets[int(edge.target_of[assigned[edge.node]])]
-            reader = problem.nodes[edge.node]
-            if reader.instructions[0] < problem.boundary:
-                wanted.setdefault(problem.nodes[maker].input, set()).add(target)
+            wanted.setdefault(origin, set()).add(target)
     gathered: dict[str, float] = {}
     sharded: dict[str, float] = {}
     total = rest = 0.0

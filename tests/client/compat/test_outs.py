@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import gt
+from gt.client.compat import interop
 from gt.errors import AutogradError, DTypeError
 
 pytestmark = pytest.mark.usefixtures("session")
@@ -111,4 +112,4 @@ def test_torch_batches_meet_gt() -> None:
     assert (batch * gt.ones(3)).tolist() == batch.tolist()
     assert batch.eq(gt.zeros(2, 3)).sum().item() == 1
     with pytest.raises(TypeError, match=r"torch.\w+ cannot be used with GT tensors"):
-        torch.nn.functional.pixel_shuffle(gt.ones(1, 4, 2, 2), 2)
+        interop.torch_function(gt.Tensor, torch.nn.functional.pixel_shuffle, (), (gt.ones(1, 4, 2, 2), 2))
