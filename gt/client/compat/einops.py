@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
@@ -84,7 +83,7 @@ def register(backends: ModuleType) -> None:
     backends.GTBackend = GTBackend  # type: ignore[attr-defined]  # likewise
 
 
-class _Registering(Loader):
+class _Registering:  # not a Loader: importlib.abc would load modules that `import gt` does not need
     """Loads einops' backends, then registers GT's."""
 
     def __init__(self, loader: Any) -> None:
@@ -98,7 +97,7 @@ class _Registering(Loader):
         register(module)
 
 
-class _Watch(MetaPathFinder):
+class _Watch:
     """Sees when einops is imported."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -107,7 +106,7 @@ class _Watch(MetaPathFinder):
         sys.meta_path.remove(self)  # it is imported once
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None:
-            spec.loader = _Registering(spec.loader)
+            spec.loader = _Registering(spec.loader)  # type: ignore[assignment]  # it has what a loader needs
         return spec
 
 
