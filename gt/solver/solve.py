@@ -14,13 +14,13 @@ Law 2: memory is what the emitted plan takes. Where that is too much, a row for 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gt.chosen import Chosen
 from gt.dispatcher.planner.plan import Planned, plan_program
 from gt.errors import GTError
-from gt.layout import Layout, Mesh, mesh, parse
+from gt.layout import Layout, Mesh, mesh
 from gt.ops.check import Checked
 from gt.solver.hardware import Hardware
 from gt.solver.memory import MemoryRow, memory_row
@@ -100,23 +100,6 @@ class Limits:
     cutoff_us: float = float("inf")  #: plans that cannot be faster than this are not looked for
 
 
-def solve(
-    checked: Checked, meshes: Sequence[Mesh], hardware: Hardware, pins: Callable[[Mesh], Mapping[int, Layout]],
-    limits: Limits = Limits(), trace: Callable[[str], object] = lambda line: None,
-) -> list[Solved]:  # fmt: skip
-    """The best plan of each mesh that can have one, the fastest first. `pins`: the layouts that inputs must have."""
-    found: list[Solved] = []
-    failures: list[MemoryTooSmall] = []
-    for m in meshes:
-        try:
-            found.append(solve_on(checked, m, hardware, pins(m), limits, trace))
-        except MemoryTooSmall as error:
-            failures.append(error)
-    if not found:
-        raise min(failures, key=lambda error: error.missing_nbytes)
-    return sorted(found, key=lambda solved: solved.price.time_us)
-
-
 def solve_on(
     checked: Checked, m: Mesh, hardware: Hardware, pins: Mapping[int, Layout], limits: Limits,
     trace: Callable[[str], object] = lambda line: None, classes: Classes | None = None,
@@ -142,7 +125,7 @@ def solve_on(
         least = sum(node.count * float(node.time_us.min()) for node in problem.nodes)
         if least >= limits.cutoff_us:
             raise NotFaster(f"at least {time_text(least)}")
-        solved = _with_memory(problem, pins, memory, limits, say, log)
+        solved = _with_memory(problem, memory, limits, say, log)
         if solved is not None and (best is None or solved.price.time_us < best.price.time_us):
             best = solved
         if best is not None and (phases == 2 or not solved_with_rows(best)):
@@ -158,8 +141,7 @@ def solved_with_rows(solved: Solved) -> bool:
 
 
 def _with_memory(
-    problem: Problem, pins: Mapping[int, Layout], memory: float, limits: Limits, say: Callable[[str], object],
-    log: list[str],
+    problem: Problem, memory: float, limits: Limits, say: Callable[[str], object], log: list[str]
 ) -> Solved | None:  # fmt: skip
     """The best plan that fits; None if there is none."""
     began = time.monotonic()
@@ -268,16 +250,3 @@ def _too_small(problem: Problem, memory: float) -> MemoryTooSmall:
     )
     error.missing_nbytes = missing
     return error
-
-
-def pins_from(texts: Mapping[int, str], m: Mesh) -> dict[int, Layout]:
-    """Layouts of inputs from their texts."""
-    return {i: parse(text, m) for i, text in texts.items()}
-
-
-def all_meshes(given: Mapping[str, int] | None, workers: int | None, hardware: Hardware) -> Iterator[Mesh]:
-    """The meshes to try: the given one, or all that so many workers can form."""
-    if given is not None:
-        yield mesh(None, **given)
-    else:
-        yield from candidate_meshes(workers or 1, hardware)
