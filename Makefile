@@ -15,7 +15,7 @@ demo: $(READY)
 	$(BIN)/python examples/mlp.py
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder  # on two cores: tests with processes wait much
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -30,20 +30,20 @@ conformance: $(READY)
 	$(BIN)/python -m tests.sharding
 	$(BIN)/python -m tests.sharding --real
 
-# Public models, in an environment of their own. They bring no torch: GT's stays the only one.
+# Public models, in an environment of their own. Its torch is the one that GT's extra brings: the others must take it.
 ADOPT := .venv-adopt
-PUBLIC := transformers timm diffusers x-transformers einops einx loguru torch_einops_utils accelerate huggingface_hub \
-  tokenizers regex tqdm typer click shellingham hf-xet httpx2 httpcore2 truststore httpx httpcore h11 anyio idna certifi \
-  importlib_metadata zipp Pillow psutil requests urllib3 charset_normalizer frozendict
+PUBLIC := transformers timm torchvision diffusers x-transformers einops kornia torch_geometric torchmetrics gpytorch \
+  torchdiffeq
 
 $(ADOPT)/.ready: Makefile pyproject.toml
 	$(PYTHON) -m venv $(ADOPT)
 	$(ADOPT)/bin/python -m pip install -q -e '.[torch,dev]'
-	$(ADOPT)/bin/python -m pip install -q --no-deps $(PUBLIC)
+	$(ADOPT)/bin/python -m pip freeze | grep '^torch==' > $(ADOPT)/constraint.txt
+	$(ADOPT)/bin/python -m pip install -q -c $(ADOPT)/constraint.txt $(PUBLIC)
 	touch $(ADOPT)/.ready
 
 adopt: $(ADOPT)/.ready
-	$(ADOPT)/bin/python -m tests.adopt
+	$(ADOPT)/bin/python -m tests.adopt --out $(ADOPT)/results.jsonl
 
 bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py

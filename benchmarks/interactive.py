@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import statistics
 import time
@@ -24,19 +25,21 @@ SIZE, PAUSE_S = 64, 0.001
 EPISODE = 50
 
 
+def library(kind: str, address: str) -> Any:
+    """torch with one thread, or gt connected to a server."""
+    lib = importlib.import_module(kind)
+    if kind == "torch":
+        lib.set_num_threads(1)
+    elif address:
+        lib.connect(address)
+    return lib
+
+
 class Light:
     """The light loop of one side."""
 
     def __init__(self, kind: str, device: str, address: str = "") -> None:
-        if kind == "torch":
-            import torch as lib
-
-            lib.set_num_threads(1)
-        else:
-            import gt as lib
-
-            if address:
-                lib.connect(address)
+        lib = library(kind, address)
         a, b = (np.random.default_rng(k).standard_normal((SIZE, SIZE), np.float32) for k in (0, 1))
         self.a, self.b = lib.from_numpy(a), lib.from_numpy(b)
         if kind == "torch":
@@ -83,15 +86,7 @@ class Policy:
     """A policy-gradient loop with batches of one, as people write it."""
 
     def __init__(self, kind: str, device: str, address: str = "") -> None:
-        if kind == "torch":
-            import torch as lib
-
-            lib.set_num_threads(1)
-        else:
-            import gt as lib
-
-            if address:
-                lib.connect(address)
+        lib = library(kind, address)
         self.lib, self.move = lib, (lambda t: t.to(device)) if kind == "torch" else (lambda t: t)
         nn = lib.nn
         lib.manual_seed(0)

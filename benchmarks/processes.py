@@ -109,10 +109,12 @@ def _serve(connection: Connection, env: dict[str, str], make: Callable[..., Any]
 
 
 @contextmanager
-def serving(device: str, workers: int = 1, **env: str) -> Iterator[str]:
-    """A server with so many workers on this machine; its address. It also ends when this process does."""
+def serving(device: str, workers: int = 1, tcp: bool = False, keys: bool = False, **env: str) -> Iterator[str]:
+    """A server with so many workers on this machine; its address. It also ends when this process does. It listens on a
+    Unix socket, or on a port; there it may know its users by their keys."""
     with tempfile.TemporaryDirectory(prefix="gt-") as directory:
-        where = ["--address", f"ipc://{directory}/s", "--workers", str(workers), "--engine", "torch"]
+        where = ["-p", "0"] if tcp or keys else ["--address", f"ipc://{directory}/s"]
+        where += ["--workers", str(workers), "--engine", "torch", *(["--keys"] if keys else [])]
         process = subprocess.Popen(
             [sys.executable, "-m", "gt.server", *where, "--parent", str(os.getpid())],
             env={**os.environ, "GT_DEVICE": device, **env},

@@ -2,8 +2,8 @@
 
 Most methods of a tensor are functions of gt/client/functions/ that are attached when GT is imported, so a type checker
 cannot find them in the source. The stub lists them with their signatures. It consists of the source of tensor.py
-without function bodies, and of one line for each attached method. `python docs/generate.py` writes it; a test compares
-it with the class.
+without function bodies, of the definition of each attached method, and of one line for each that takes what another one
+takes. `python docs/generate.py` writes it; a test compares it with the class.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def stub() -> str:
             node.body = [each for each in node.body if getattr(each, "name", "") not in DYNAMIC]
             own = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
             own |= {ast.unparse(each.target) for each in node.body if isinstance(each, ast.AnnAssign)}
-            node.body += [each for name in attached() if name not in own for each in _attached(name, imports)]
+            missing = [name for name in attached() if name not in own]
+            node.body += [each for name in missing if like(name) == name for each in _attached(name, imports)]
+            node.body += [ast.parse(f"{name} = {like(name)}").body[0] for name in missing if like(name) != name]
         if isinstance(node, ast.ClassDef):
             _alias_shadowed(node, imports)
     names = {each.id for node in body for each in ast.walk(node) if isinstance(each, ast.Name)}
@@ -57,6 +59,17 @@ def attached() -> list[str]:
     """The methods and properties of the class, sorted."""
     kinds = (FunctionType, property, staticmethod)
     return sorted(n for n, value in vars(gt.Tensor).items() if isinstance(value, kinds) and n not in DYNAMIC)
+
+
+def like(name: str) -> str:
+    """The method whose parameters this one has: one function may have several names, and `add_` and `+=` pass on to
+    `add` whatever they are given. Else the method itself."""
+    methods = vars(gt.Tensor)
+    function = bare(methods[name])
+    other = getattr(function, "__name__", name)
+    if getattr(function, "__code__", None) in (bare(methods[each]).__code__ for each in ("abs_", "squeeze_")):
+        return str(other[:-1])
+    return other if other in methods and bare(methods[other]) is function else name
 
 
 class Imports:

@@ -32,6 +32,7 @@ from gt.client.functions.elementwise import *
 from gt.client.functions.indexing import *
 from gt.client.functions.inplace import *
 from gt.client.functions.joining import *
+from gt.client.functions.keeping import *
 from gt.client.functions.linalg.factoring import *
 from gt.client.functions.linalg.matrices import *
 from gt.client.functions.linalg.norms import *
@@ -52,8 +53,7 @@ from gt.client.functions.statistics import *
 from gt.client.functions.view_copies import *
 from gt.client.functions.windows import (
     bartlett_window as bartlett_window, blackman_window as blackman_window, hamming_window as hamming_window,
-    hann_window as hann_window, kaiser_window as kaiser_window,
-)  # fmt: skip
+    hann_window as hann_window, kaiser_window as kaiser_window)  # fmt: skip
 from gt.client.grad.backward import grad as grad
 from gt.client.grad.checkpoint import *
 from gt.client.grad.modes import *

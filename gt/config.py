@@ -25,7 +25,8 @@ def _setting(variable: str, default: str, doc: str, parse: type | None = None) -
         except ValueError:
             raise ValueError(f"{variable}={text!r}: expected {parse.__name__ if parse else 'text'}") from None
 
-    return field(default_factory=read, metadata={"variable": variable, "default": default, "doc": doc})
+    shown = variable not in ("GT_SERVER", "GT_TOKEN")  # they have secrets in them
+    return field(default_factory=read, repr=shown, metadata={"variable": variable, "default": default, "doc": doc})
 
 
 @dataclass(frozen=True)
@@ -38,32 +39,73 @@ class Config:
     device: str = _setting("GT_DEVICE", "", "device of a worker, such as cpu or cuda:0; empty: a GPU if there is one")
     threads: int = _setting("GT_THREADS", "0", "CPU threads of a worker's engine; 0: chosen by measuring", int)
     workers: int = _setting("GT_WORKERS", "0", "workers of a private server; 0: one per GPU, or one without GPUs", int)
-    auto_shard: bool = _setting("GT_AUTO_SHARD", "0", "a session uses all workers; large uploads are sharded", bool)
+    auto_shard: bool = _setting(
+        "GT_AUTO_SHARD", "0", "a session uses all workers; its plans improve by themselves", bool
+    )
+    plan_after_s: float = _setting(
+        "GT_PLAN_AFTER",
+        "2",
+        "with GT_AUTO_SHARD: seconds that a program runs before it is planned anew; 0: never",
+        float,
+    )
+    hardware: str = _setting(
+        "GT_HARDWARE", "measured", "what plans of running programs are priced for: a name of gt.plan's, or measured"
+    )
+    config_dir: str = _setting("GT_CONFIG_DIR", "", "folder for users, keys and logins; empty: ~/.config/gt")
     signals: str = _setting("GT_SIGNALS", "", "file with the placement of ops in named contexts (gt.signal)")
-    instruction_log: str = _setting("GT_INSTRUCTION_LOG", "", "file to which the dispatcher logs every message")
-    verbose: bool = _setting("GT_VERBOSE", "0", "report on stderr what starts, joins and leaves", bool)
-    debug_client: bool = _setting("GT_DEBUG_CLIENT", "0", "log what the client records and sends", bool)
+    instruction_log: str = _setting(
+        "GT_INSTRUCTION_LOG", "", "file to which the dispatcher logs every message; gt log reads it"
+    )
+    verbose: bool = _setting(
+        "GT_VERBOSE", "0", "report on stderr what starts, joins and leaves, and what a client connects to", bool
+    )
+    debug_client: bool = _setting(
+        "GT_DEBUG_CLIENT", "0", "log what the client does: connections, ops of calls, uploads, fetches, failures", bool
+    )
     debug_dispatcher: bool = _setting("GT_DEBUG_DISPATCHER", "0", "log every event of the dispatcher", bool)
     debug_worker: bool = _setting("GT_DEBUG_WORKER", "0", "log what a worker runs", bool)
     debug_compile: bool = _setting("GT_DEBUG_COMPILE", "0", "log the code generated for programs", bool)
+    lease_s: float = _setting(
+        "GT_LEASE", "3600", "seconds that a server keeps what a named session keeps, when its client is gone", float
+    )
     worker_timeout_s: float = _setting("GT_WORKER_TIMEOUT", "15", "seconds a call waits for a worker to join", float)
     peer_timeout_s: float = _setting("GT_PEER_TIMEOUT", "30", "seconds a worker waits for others in a call", float)
     start_timeout_s: float = _setting("GT_START_TIMEOUT", "60", "seconds to wait for a private server to start", float)
     connect_timeout_s: float = _setting("GT_CONNECT_TIMEOUT", "5", "seconds to wait for a server's answer", float)
     spin_us: int = _setting("GT_SPIN_US", "400", "microseconds a worker polls for more work before it sleeps", int)
     worker_memory: int = _setting("GT_WORKER_MEMORY", "0", "bytes a worker may use; 0: all memory of its device", int)
+    spill_memory: int = _setting(
+        "GT_SPILL_MEMORY",
+        "-1",
+        "bytes of host memory a worker may use for tensors of idle sessions; -1: on a GPU its part of half the memory, "
+        "on a CPU none: they go to disk",
+        int,
+    )
+    spill_dir: str = _setting(
+        "GT_SPILL_DIR", "", "folder on the disk for tensors of idle sessions; empty: the folder for temporary files"
+    )
     share_memory: bool = _setting("GT_SHARE_MEMORY", "1", "send tensors through shared memory on one machine", bool)
     fake_memory: int = _setting("GT_FAKE_MEMORY", "0", "for tests: a program that allocates more bytes fails", int)
     auto_compile: bool = _setting(
         "GT_AUTO_COMPILE", "1", "compile programs that are called often, in the background", bool
     )
-    cache_dir: str = _setting("GT_CACHE_DIR", "", "folder for compiled programs; empty: ~/.cache/gt")
+    compile_nice: int = _setting(
+        "GT_COMPILE_NICE", "15", "how much the processes that compile give way to others: 19 most, 0 not at all", int
+    )
+    cache_dir: str = _setting(
+        "GT_CACHE_DIR", "", "folder for compiled programs and measured hardware; empty: ~/.cache/gt"
+    )
     cache_bytes: int = _setting("GT_CACHE_BYTES", str(256 << 20), "bytes of each cache of programs and code", int)
 
 
 def engine_name(text: str) -> str:
     """The name of an engine as users write it: torch is also called pytorch."""
     return "torch" if text.lower() == "pytorch" else text
+
+
+def home(config: Config) -> Path:
+    """The folder for users, keys and logins."""
+    return Path(config.config_dir).expanduser() if config.config_dir else Path.home() / ".config" / "gt"
 
 
 def settings() -> list[tuple[str, str, str]]:
@@ -83,8 +125,22 @@ def replace(config: Config, **changes: Any) -> Config:
 
 def environment(**changes: object) -> dict[str, str]:
     """The environment for a child process, with these settings changed."""
+    return {**os.environ, **only(**changes)}
+
+
+def only(**changes: object) -> dict[str, str]:
+    """These settings as variables of the environment."""
     variables = {f.name: f.metadata["variable"] for f in fields(Config)}
-    return {**os.environ, **{variables[name]: str(value) for name, value in changes.items()}}
+    return {variables[name]: str(value) for name, value in changes.items()}
+
+
+def cache_folder(chosen: str) -> Path:
+    """The folder that the user chose (GT_CACHE_DIR), or the default one. Without a home folder, as in some containers,
+    it is a path where nothing can be made."""
+    try:
+        return (Path(chosen) if chosen else Path.home() / ".cache" / "gt").absolute()
+    except RuntimeError:
+        return Path(os.devnull) / "no home folder"
 
 
 def compiler_environment(home: str) -> dict[str, str]:
@@ -127,3 +183,20 @@ def visible_gpus() -> list[str] | None:
             break  # CUDA also ignores what follows a bad entry
         allowed.append(name.strip())
     return allowed
+
+
+def order_gpus() -> None:
+    """Let CUDA number the GPUs as nvidia-smi does; to be called before an array library is imported."""
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+
+
+def slurm_gpus() -> list[str]:
+    """The numbers of the GPUs that Slurm gave to this step or job; []: it does not say."""
+    text = os.environ.get("SLURM_STEP_GPUS") or os.environ.get("SLURM_JOB_GPUS") or ""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def slurm_local_id() -> int:
+    """The number of this process among those of its step on this machine."""
+    text = os.environ.get("SLURM_LOCALID", "0")
+    return int(text) if text.isdecimal() else 0

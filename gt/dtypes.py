@@ -15,8 +15,9 @@ import numpy as np
 from gt.errors import DTypeError
 
 __all__ = [
-    "DType", "bfloat16", "complex64", "complex128", "float16", "float32", "float64", "int8", "int16", "int32", "int64",
-    "promote_types", "uint8",
+    "DType", "bfloat16", "complex64", "complex128", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2",
+    "float8_e5m2fnuz", "float16", "float32", "float64", "int8", "int16", "int32", "int64", "promote_types", "uint8",
+    "uint16", "uint32", "uint64",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -85,8 +86,19 @@ bool_ = DType("bool", "bool", BOOL, np.bool_)
 ALL: tuple[DType, ...] = (
     float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8, bool_, complex64, complex128
 )  # fmt: skip
-BY_NAME: dict[str, DType] = {d.name: d for d in ALL}
-_BY_NUMPY: dict[np.dtype[Any], DType] = {d.numpy: d for d in ALL}
+
+uint16 = DType("uint16", "u16", INT, np.uint16)
+uint32 = DType("uint32", "u32", INT, np.uint32)
+uint64 = DType("uint64", "u64", INT, np.uint64)
+float8_e4m3fn = DType("float8_e4m3fn", "f8e4m3fn", FLOAT, ml_dtypes.float8_e4m3fn)
+float8_e5m2 = DType("float8_e5m2", "f8e5m2", FLOAT, ml_dtypes.float8_e5m2)
+float8_e4m3fnuz = DType("float8_e4m3fnuz", "f8e4m3fnuz", FLOAT, ml_dtypes.float8_e4m3fnuz)
+float8_e5m2fnuz = DType("float8_e5m2fnuz", "f8e5m2fnuz", FLOAT, ml_dtypes.float8_e5m2fnuz)
+
+#: Types that tensors are stored in and cast to and from. As in torch, few ops compute with them.
+STORED: tuple[DType, ...] = (uint16, uint32, uint64, float8_e4m3fn, float8_e5m2, float8_e4m3fnuz, float8_e5m2fnuz)
+BY_NAME: dict[str, DType] = {d.name: d for d in (*ALL, *STORED)}
+_BY_NUMPY: dict[np.dtype[Any], DType] = {d.numpy: d for d in BY_NAME.values()}
 _PYTHON: dict[type, DType] = {float: float64, int: int64, bool: bool_, complex: complex128}
 
 
@@ -107,7 +119,7 @@ def dtype(x: Any) -> DType:
     try:
         return _BY_NUMPY[np.dtype(name)]
     except (KeyError, TypeError):
-        names = ", ".join(d.name for d in ALL)
+        names = ", ".join(BY_NAME)
         raise DTypeError(f"dtype {x!r} is not one of GT's: {names}") from None
 
 
@@ -123,12 +135,22 @@ def promote_types(a: DType, b: DType) -> DType:
     """
     if a is b:
         return a
+    if a in STORED or b in STORED:
+        return _promote_stored(a, b)
     if {a, b} == {float16, bfloat16}:
         return float32
     if {a, b} == {uint8, int8}:
         return int16
     high, low = (a, b) if _RANK[a] > _RANK[b] else (b, a)
     return complex128 if high is complex64 and low is float64 else high
+
+
+def _promote_stored(a: DType, b: DType) -> DType:
+    """Unsigned integers mix with floating-point types; anything else needs a cast."""
+    low, high = (a, b) if a.category <= b.category else (b, a)
+    if low.category == INT and high.category == FLOAT and high not in STORED:
+        return high
+    raise DTypeError(f"{a.name} and {b.name} have no common type; cast one of them with .to(...)")
 
 
 class Typed(Protocol):

@@ -1,5 +1,36 @@
 """The names of torch.func: transforms that return the gradient of a function as a function."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 from gt.client.grad.transforms import functional_call, grad, grad_and_value, hessian, jacrev, jvp, value_and_grad, vjp
 
 __all__ = ["functional_call", "grad", "grad_and_value", "hessian", "jacrev", "jvp", "value_and_grad", "vjp"]
+
+vmap: Callable[..., Any]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "vmap":
+        from gt.client.functions.mapping import vmap  # not loaded by `import gt`
+
+        return vmap
+    if name == "stack_module_state":
+        return _stack_module_state
+    raise AttributeError(f"module 'gt.func' has no attribute {name!r}")
+
+
+def _stack_module_state(models: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Parameters and buffers of several modules of one kind, stacked by name."""
+    from gt.client.functions.shapes import stack
+
+    def stacked(parts: list[dict[str, Any]]) -> dict[str, Any]:
+        return {name: stack([part[name].detach() for part in parts]) for name in parts[0]}
+
+    models = list(models)
+    parameters = stacked([dict(m.named_parameters()) for m in models])
+    for p in parameters.values():
+        p.requires_grad_()
+    return parameters, stacked([dict(m.named_buffers()) for m in models])

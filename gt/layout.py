@@ -134,6 +134,10 @@ class Layout:
         """How a dimension is split; () if it is whole."""
         return self.dims[dim] if dim < len(self.dims) else ()
 
+    def dim_of(self, axis: str) -> int:
+        """The dimension that an axis splits; -1 if it splits none."""
+        return next((d for d, pieces in enumerate(self.dims) if any(axis in over for _, over in pieces)), -1)
+
     @property
     def is_whole(self) -> bool:
         """Whether every worker of the mesh holds all of the tensor."""

@@ -68,7 +68,7 @@ class profile(ContextDecorator):
 
     def export_chrome_trace(self, path: str) -> None:
         """Not available."""
-        raise NotImplementedError("profiler: GT writes no Chrome traces here; use GT_INSTRUCTION_LOG, or table()")
+        raise NotImplementedError("profiler: GT writes no Chrome traces here; use the command gt trace, or table()")
 
 
 def schedule(*args: Any, **kwargs: Any) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, SupportsIndex, overload
 from weakref import WeakValueDictionary
 
@@ -142,6 +142,13 @@ class Program(msgspec.Struct, frozen=True, array_like=True):
     #: dispatcher's planner makes such programs; a client may not send one.
     workers: tuple[int, ...] = ()
 
+    def numbered(self) -> Iterator[tuple[Instruction, range]]:
+        """Every instruction, with the numbers of its results."""
+        number = len(self.inputs)
+        for ins in self.code:
+            yield ins, range(number, number + ins.results)
+            number += ins.results
+
     def text(self) -> str:
         """The program as readable text."""
         names = [f"%{i}: {spec(tuple(s), dtypes.BY_NAME[d])!r}" for i, (s, d) in enumerate(self.inputs)]
@@ -151,13 +158,11 @@ class Program(msgspec.Struct, frozen=True, array_like=True):
             lines[0] += f"  {self.precision}"
         if self.workers:
             lines[0] += f"  with workers {' '.join(map(str, self.workers))}"
-        number = len(self.inputs)
-        for ins in self.code:
-            left = ", ".join(f"%{number + i}" for i in range(ins.results))
+        for ins, made in self.numbered():
+            left = ", ".join(f"%{v}" for v in made)
             right = " ".join([ins.op, *(f"%{a}" if a >= 0 else f"s{~a}" for a in ins.args)])
             attrs = " ".join(f"{k}={v}" for k, v in ins.attrs.items())
             lines.append(f"  {left} = {right}" + (f"  {{{attrs}}}" if attrs else ""))
-            number += ins.results
         last = "  return " + " ".join(f"%{o}" for o in self.outputs)
         if self.donate:
             last += "   donate " + " ".join(f"%{i}" for i in self.donate)

@@ -105,8 +105,9 @@ def as_in_torch(*given: Any, rtol: float = 1e-7, atol: float | None = None) -> C
         def test(**arguments: Any) -> None:
             agree(lambda lib, *leaves: story(lib, *leaves, **arguments), *given, rtol=rtol, atol=atol)
 
-        test.__name__, test.__doc__, test.__module__ = story.__name__, story.__doc__, story.__module__
-        test.__signature__ = inspect.Signature(asked)  # type: ignore[attr-defined]
+        made: Any = test
+        made.__name__, made.__doc__, made.__module__ = story.__name__, story.__doc__, story.__module__
+        made.__signature__ = inspect.Signature(asked)
         return test
 
     return test_of

@@ -6,7 +6,8 @@ Imports count wherever they are written: at the top of a file, inside of a funct
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,13 +34,18 @@ class Import(NamedTuple):
     local: bool  #: it is inside of a function
 
 
-def imports(text: str, modules: Iterable[str] = ()) -> list[Import]:
+def imports(text: str, modules: Container[str] = ()) -> list[Import]:
     """Every import in a file. `from a import b` is of `a.b` if that is one of the modules, else of `a`."""
-    known = set(modules)
+    return [Import(inner if inner in modules else outer, line, local) for outer, inner, line, local in _read(text)]
+
+
+@cache
+def _read(text: str) -> list[tuple[str, str, int, bool]]:
+    """Of every import in a file: `a` and `a.b` of `from a import b`, its line, and whether it is in a function."""
     return [
-        Import(module, node.lineno, local)
+        (outer, inner, node.lineno, local)
         for node, local in _walk(ast.parse(text), False)
-        for module in _named(node, known)
+        for outer, inner in _named(node)
     ]
 
 
@@ -50,17 +56,15 @@ def _walk(node: ast.AST, local: bool) -> Iterator[tuple[ast.AST, bool]]:
         yield from _walk(child, inside)
 
 
-def _named(node: ast.AST, known: set[str]) -> Iterator[str]:
+def _named(node: ast.AST) -> Iterator[tuple[str, str]]:
     if isinstance(node, ast.Import):
-        yield from (each.name for each in node.names)
+        yield from ((each.name, each.name) for each in node.names)
     elif isinstance(node, ast.ImportFrom):
         assert node.level == 0, f"a relative import in line {node.lineno}"
         assert node.module is not None
-        for each in node.names:
-            inner = f"{node.module}.{each.name}"
-            yield inner if inner in known else node.module
+        yield from ((node.module, f"{node.module}.{each.name}") for each in node.names)
     elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
-        yield from (a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str))
+        yield from ((a.value, a.value) for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str))
 
 
 def graph(texts: Mapping[str, str]) -> Graph:

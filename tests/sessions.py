@@ -15,22 +15,34 @@ from tests.sim.cluster import Cluster, using
 
 
 @contextmanager
-def session_on(engine: str = "numpy", **cluster: Any) -> Iterator[Session]:
-    """A client of a new cluster with this engine. Tensors that are made inside belong to its session."""
-    with using(Cluster(engine=engine, **cluster).client()) as session:
+def session_on(place: str | Cluster = "numpy", **cluster: Any) -> Iterator[Session]:
+    """A client of this cluster, or of a new one with this engine. Tensors made inside belong to its session."""
+    where = place if isinstance(place, Cluster) else Cluster(engine=place, **cluster)
+    with using(where.client()) as session:
         yield session
     session.close()
 
 
-def session_fixture(*engines: str, **options: Any) -> Any:
+def session_fixture(*engines: str, workers: int = 1, **options: Any) -> Any:
     """A fixture: such a session, on each of these engines."""
 
     @pytest.fixture(params=engines if len(engines) > 1 else None, **options)
     def session(request: pytest.FixtureRequest) -> Iterator[Session]:
-        with session_on(getattr(request, "param", engines[0])) as session:
+        with session_on(getattr(request, "param", engines[0]), workers=workers) as session:
             yield session
 
     return session
+
+
+@contextmanager
+def default_dtype(dtype: gt.DType) -> Iterator[None]:
+    """What makes floats makes them of this dtype."""
+    before = gt.get_default_dtype()
+    gt.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        gt.set_default_dtype(before)
 
 
 @contextmanager

@@ -30,7 +30,7 @@ def run(tmp_path: Path, benchmark: str, *arguments: str) -> str:
         env=environment(GT_AUTO_COMPILE="0", GT_CACHE_DIR=str(tmp_path / "cache"), TMPDIR=str(tmp_path / "tmp")),
         capture_output=True,
         text=True,
-        timeout=3 * DEADLINE_S,
+        timeout=8 * DEADLINE_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -26,6 +26,7 @@ import pytest
 
 import gt
 from gt import config
+from gt.client.compat.arguments import bare
 from gt.ops import TABLE
 from tests.sessions import session_on
 
@@ -148,8 +149,13 @@ def test_the_stub_has_the_signatures_of_the_class() -> None:
     functions = {node.name: node for node in stub.body if isinstance(node, ast.FunctionDef)}
     public_names = {n for n in dir(gt.Tensor) if not n.startswith("_")}
     annotated = {ast.unparse(n.target) for n in stub.body if isinstance(n, ast.AnnAssign)}
-    assert public_names <= {*functions, *annotated}
+    others = [ast.unparse(node).split(" = ") for node in stub.body if isinstance(node, ast.Assign)]
+    assert public_names <= {*functions, *annotated, *(name for name, _ in others)}
     assert len(public_names) > 500
+    for name, other in others:  # that takes what the other one takes: it is the same function, or writes its result
+        one, two = (bare(inspect.getattr_static(gt.Tensor, each)) for each in (name, other))
+        assert other in functions or other in dict(others), name
+        assert one is two or one.__name__ == f"{other}_", name
     for method in public_names & set(functions):
         value = inspect.getattr_static(gt.Tensor, method)
         if inspect.isfunction(value):

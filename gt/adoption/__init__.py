@@ -4,8 +4,12 @@ torch is imported by the first call of `adopt`, not by `import gt`. The files:
 
 - `tensor.py`: the torch tensor that stands for a tensor of GT.
 - `functions.py`: which function of GT a function of torch calls.
+- `operators.py`: the same for operators of torch's C++.
 - `modes.py`: torch's gradient mode and autocast; what a model creates.
 - `autograd.py`: `torch.autograd.Function`, checkpoints and hooks in GT's graph.
+- `optimizers.py`: steps of `torch.optim`, by GT's ops.
+- `batching.py`: `torch.vmap`.
+- `factories.py`: sizes that are adopted tensors.
 - `model.py`: the parameters of a module are replaced.
 """
 

@@ -25,11 +25,13 @@ from torch._library import custom_ops
 from torch.utils import _pytree as pytree
 
 import gt
+from gt.adoption import batching
 from gt.adoption.modes import FACTORIES, Inside, any_autocast, grad_enabled, mirrored, route
 from gt.adoption.recurrent import is_packed, pack, pad, recurrent
-from gt.adoption.tensor import ADOPTED, OURS, TORCHS, Adopted, Computed, native, wrap
+from gt.adoption.tensor import ADOPTED, OURS, TORCHS, Adopted, BatchMet, Computed, native, wrap
 from gt.client.compat.fallback import find
 from gt.client.compat.switches import channels_last, channels_last_3d, contiguous_format, preserve_format
+from gt.client.functions.mapping import _grouped_mm
 from gt.client.record.recorder import recorder
 from gt.client.tensor import Parameter, Tensor
 from gt.dtypes import DType
@@ -108,11 +110,16 @@ def theirs(x: Any) -> Any:
     return TORCHS[x] if kind is DType else x
 
 
-def adapted(function: Call) -> Call:
+def adapted(function: Call, method: str = "") -> Call:
     """A function of GT that takes torch's arguments and returns torch's results."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        given = [a._gt if type(a) in ADOPTED else a if type(a) in _PLAIN else ours(a) for a in args]
+        try:
+            given = [a._gt if type(a) in ADOPTED else a if type(a) in _PLAIN else ours(a) for a in args]
+        except BatchMet:
+            if not method:
+                raise
+            return batching.split(getattr(torch.Tensor, method), args, kwargs)
         if kwargs:
             if "out" in kwargs:
                 return _into(kwargs.pop("out"), call, args, kwargs)
@@ -148,15 +155,15 @@ def _into(out: Any, call: Call, args: Any, kwargs: Any) -> Any:
 # --- the search --------------------------------------------------------------------------------------
 
 #: What was found, by the function of torch.
-_found: dict[Any, Call] = {}
+FOUND: dict[Any, Call] = {}
 
 
 def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call what stands for a function of torch."""
     try:
-        found = _found[func]
+        found = FOUND[func]
     except KeyError:
-        found = _found[func] = _search(func)
+        found = FOUND[func] = search(func)
     return found(*args, **kwargs)
 
 
@@ -169,7 +176,7 @@ _SPACES = {
 _PREFIXES = ("linalg_", "fft_", "special_")
 
 
-def _search(func: Any) -> Call:
+def search(func: Any) -> Call:
     name = getattr(func, "__name__", "")
     if name == "__get__":
         attribute = func.__self__.__name__
@@ -192,7 +199,7 @@ def _search(func: Any) -> Call:
         plain = name.removeprefix(next((p for p in _PREFIXES if name.startswith(p)), ""))
         spaces = [s for s in (_SPACES.get(str(module)), gt, gt.nn.functional) if s is not None]
         for space in spaces:
-            found = _in(space, plain)
+            found = named_in(space, plain)
             if found is not None:
                 return adapted(found)
     if isinstance(func, FunctionType):
@@ -212,7 +219,7 @@ def plain_path(module: Any, name: str) -> str:
     return f"nn.functional.{name}" if module == "torch._C._nn" else name
 
 
-def _in(space: Any, name: str) -> Call | None:
+def named_in(space: Any, name: str) -> Call | None:
     """GT's own function in a namespace: none that torch would run on the worker."""
     found = vars(space).get(name)
     if found is not None:
@@ -301,19 +308,9 @@ def _slice_of(x: Any, dim: int = 0, start: Any = None, end: Any = None, step: in
     return x[(slice(None),) * (dim % x.ndim) + (slice(start, end, step),)]
 
 
-def _as_strided(x: Any, size: Any, stride: Any, storage_offset: int | None = None) -> Any:
-    if not x.is_contiguous():
-        raise ArgumentError("as_strided: expected a contiguous tensor; call contiguous() first")
-    return gt.torch_op("as_strided_copy", x, list(size), list(stride), storage_offset or 0)
-
-
 def _weight_norm(v: Any, g: Any, dim: int = 0) -> Any:
     others = [d for d in range(v.ndim) if d != dim % v.ndim or dim == -1]
     return v * (g / gt.linalg.vector_norm(v, 2, others, keepdim=True))
-
-
-def _grouped_mm(mat_a: Any, mat_b: Any, *, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
-    return gt.torch_op("nn.functional.grouped_mm", mat_a, mat_b, offs=offs, bias=bias, out_dtype=out_dtype)
 
 
 # Lengths and batch sizes of packed sequences are tensors of the host, as in torch: they decide what is recorded.
@@ -346,7 +343,9 @@ SPECIAL: dict[str, Call] = {
     "_is_any_true": adapted(lambda x: x.any()),
     "_grouped_mm": adapted(_grouped_mm),
     "_weight_norm": adapted(_weight_norm),
-    "as_strided": adapted(_as_strided),
+    "_softmax_backward_data": adapted(lambda g, y, dim, dtype=None: y * (g - (g * y).sum(dim, keepdim=True))),
+    "log_sigmoid": adapted(gt.nn.functional.logsigmoid),
+    "pad_sequence": adapted(gt.nn.utils.rnn.pad_sequence),
     "slice": adapted(_slice_of),
     "backward": _backward,
     "grad": _grad,
@@ -365,7 +364,10 @@ SPECIAL: dict[str, Call] = {
 
 
 def _torch_function(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    return call(func, args, kwargs or {})
+    try:
+        return call(func, args, kwargs or {})
+    except BatchMet:
+        return batching.split(func, args, kwargs or {})
 
 
 def _of_ours(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -378,21 +380,19 @@ def down(x: Any) -> Any:
     return pytree.tree_map(lambda y: y._gt if type(y) in ADOPTED else y, x)
 
 
-def _torch_dispatch(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    """What reached torch's C++ all the same."""
-    return call(func.overloadpacket, args, kwargs or {})
-
-
 def _inside(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A function that is called while an adopted model runs: one of no adopted tensor may make a tensor."""
     if _has_adopted(args) or (kwargs and _has_adopted(kwargs.values())):
-        found = _found.get(func)
+        found = FOUND.get(func)
         if found is None:
-            found = _found[func] = _search(func)
-        if type(found) is FunctionType and found.__globals__ is not _HERE:  # torch's own Python
-            with Inside():
-                return found(*args, **kwargs)
-        return found(*args, **kwargs)
+            found = FOUND[func] = search(func)
+        try:
+            if type(found) is FunctionType and found.__globals__ is not _HERE:  # torch's own Python
+                with Inside():
+                    return found(*args, **kwargs)
+            return found(*args, **kwargs)
+        except BatchMet:
+            return batching.split(func, args, kwargs)
     if getattr(func, "__name__", "") in FACTORIES and not hasattr(func, "__objclass__"):
         if kwargs.get("generator") is not None:
             return wrap(native(func(*args, **kwargs)))  # the user's own sequence of random numbers
@@ -440,9 +440,8 @@ def attach() -> None:
         if isinstance(there, property):
             setattr(Adopted, name, property(_reader(there)))
         elif callable(there):
-            setattr(Adopted, name, adapted(there))
+            setattr(Adopted, name, adapted(there, name))
     Adopted.__torch_function__ = classmethod(_torch_function)
-    Adopted.__torch_dispatch__ = classmethod(_torch_dispatch)
     Tensor.__torch_function__ = classmethod(_of_ours)  # type: ignore[attr-defined]  # torch asks for it
 
 

@@ -17,10 +17,10 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils import _pytree as pytree
 
-from gt.adoption import autograd
+from gt.adoption import autograd, batching, factories, operators, optimizers
 from gt.adoption.functions import down
 from gt.adoption.modes import entered, inside
-from gt.adoption.tensor import ADOPTED, convert, native, wrap
+from gt.adoption.tensor import ADOPTED, convert, is_batched, native, wrap
 from gt.client.compat.arguments import shown
 from gt.client.functions.save import load
 from gt.client.record.recorder import recorder
@@ -54,6 +54,9 @@ def adopt(model: Any, weights: Any = None) -> Any:
 def prepare() -> None:
     """Once per process, when torch is first met."""
     autograd.install()
+    optimizers.install()
+    batching.install(operators.call_operator)
+    factories.install()
     register_optimizer_step_post_hook(_stepped)
     traced.UPLOAD.append(lambda x: wrap(native(x)))
 
@@ -104,8 +107,7 @@ class _Weights:
         value = value if isinstance(value, Tensor) else native(value.detach())
         if tuple(value.shape) != tuple(x.shape):
             raise StateError(f"adopt: {name} must have the shape {tuple(x.shape)}, got {tuple(value.shape)}")
-        found: Tensor = value.to(x.dtype)
-        return found
+        return value.to(x.dtype)
 
     def check_used(self) -> None:
         left = sorted(self._values.keys() - self._used)
@@ -169,5 +171,5 @@ class _Given:
             return wrap(x)
         if isinstance(x, torch.Tensor):
             self.theirs = True
-            return x if type(x) in ADOPTED else wrap(native(x))
+            return x if type(x) in ADOPTED or is_batched(x) else wrap(native(x))
         return x

@@ -20,13 +20,25 @@ from gt.client.compat.arguments import shown
 from gt.client.compat.interop import from_torch, operand
 from gt.client.tensor import Tensor
 from gt.client.views.aliases import root_cell
-from gt.errors import DTypeError
+from gt.errors import AutogradError, DTypeError
 
 #: torch's dtypes by those of GT, and the other way round.
-TORCHS: dict[Any, torch.dtype] = {d: getattr(torch, d.name) for d in dtypes.ALL}
+TORCHS: dict[Any, torch.dtype] = {d: getattr(torch, d.name) for d in dtypes.BY_NAME.values()}
 OURS: dict[torch.dtype, Any] = {t: d for d, t in TORCHS.items()}
 
 _new: Callable[[type], Any] = torch._C.TensorBase.__new__
+
+
+is_batched: Callable[[Any], bool] = torch._C._functorch.is_batchedtensor
+is_transformed: Callable[[Any], bool] = torch._C._functorch.is_functorch_wrapped_tensor
+TRANSFORMS = (
+    "torch.func: its gradients do not see adopted tensors; use torch.autograd.grad, or gt.func on tensors of GT. "
+    "torch.vmap works"
+)
+
+
+class BatchMet(Exception):
+    """A function of GT met a tensor of a function that torch.vmap maps: torch must split it first."""
 
 
 class Adopted(torch.Tensor):  # type: ignore[misc]  # torch is Any to the type checker
@@ -55,14 +67,6 @@ class Adopted(torch.Tensor):  # type: ignore[misc]  # torch is Any to the type c
     @property
     def layout(self) -> torch.layout:
         return torch.strided
-
-    @property
-    def nbytes(self) -> int:
-        return self._gt.nbytes
-
-    @property
-    def itemsize(self) -> int:
-        return self._gt.itemsize
 
     def size(self, dim: int | None = None) -> Any:
         return torch.Size(self._gt.shape) if dim is None else self._gt.size(dim)
@@ -107,10 +111,6 @@ class Adopted(torch.Tensor):  # type: ignore[misc]  # torch is Any to the type c
         fn = self._gt.grad_fn
         view = getattr(getattr(fn, "function", None), "seen", None)
         return fn if view is None else view(fn)
-
-    @property
-    def is_leaf(self) -> bool:
-        return self._gt.is_leaf
 
     def register_hook(self, hook: Callable[[Any], Any]) -> Any:
         def call(g: Tensor) -> Any:
@@ -222,5 +222,11 @@ def native(x: Any) -> Tensor:
     if isinstance(x, Tensor):
         return x
     if isinstance(x, torch.Tensor):
+        if hasattr(x, "_gt"):  # one of a mapped function
+            return x._gt
+        if is_transformed(x):
+            if is_batched(x):
+                raise BatchMet
+            raise AutogradError(TRANSFORMS)
         return operand("torch", x) if x.requires_grad and torch.is_grad_enabled() else from_torch(x)
     raise DTypeError(f"expected a tensor, got {shown(x)}")

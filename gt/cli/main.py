@@ -1,4 +1,4 @@
-"""`gt`: serve, worker, run, ops, config. Each command is imported only when it is used."""
+"""`gt`: serve, worker, up, user, login, run, log, top, trace, ops, config. Each is imported only when it is used."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ from importlib.metadata import PackageNotFoundError, version
 #: Command -> (the module whose `main` runs it, what it does).
 COMMANDS = {
     "serve": ("gt.cli.serve", "start a server"),
-    "worker": ("gt.worker.main", "start a worker and join it to a server"),
+    "worker": ("gt.cli.worker", "start a worker, or several, and join them to a server"),
+    "up": ("gt.cli.up", "start a server, and workers on a Ray cluster"),
+    "user": ("gt.cli.user", "add, revoke and list the users of this machine's server"),
+    "login": ("gt.cli.login", "store the connection URL of a server"),
     "run": ("gt.run", "run a torch script on GT, as it is"),
+    "log": ("gt.cli.log", "follow a tensor, a program or errors through an instruction log"),
+    "top": ("gt.cli.top", "show what a server is doing, live"),
+    "trace": ("gt.cli.trace", "record what client, dispatcher and workers do, as a timeline"),
     "ops": ("gt.cli.ops", "list the ops"),
     "config": ("gt.cli.settings", "list the settings and their GT_* variables"),
 }
@@ -43,8 +49,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     module, _ = COMMANDS[arguments[0]]
     try:
-        code: int = import_module(module).main(arguments[1:])
-        return code
+        return import_module(module).main(arguments[1:])
     except BrokenPipeError:  # `gt ops | head`: the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0

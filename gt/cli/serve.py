@@ -18,13 +18,18 @@ import sys
 from contextlib import ExitStack
 
 from gt import config
-from gt.command_line import Parser
+from gt.command_line import Parser, nbytes
+from gt.dispatcher import events
 from gt.dispatcher.log import InstructionLog
 from gt.dispatcher.machine import Machine
 from gt.dispatcher.server import Observer, Server, print_arrivals, print_event
+from gt.dispatcher.solving import Solving
 from gt.errors import GTError, StartError
-from gt.server.workers import LocalWorkers, choose_devices
+from gt.server.users import Watch, remember_address
+from gt.server.workers import LocalWorkers, count_gpus, how_many
 from gt.transport import listen
+from gt.transport.identity import url
+from gt.transport.sockets import endpoint
 
 
 def parser(prog: str, settings: config.Config) -> Parser:
@@ -32,17 +37,35 @@ def parser(prog: str, settings: config.Config) -> Parser:
     p.add_argument("-p", "--port", type=int, default=12345, help="port to listen on; 0: any (default: %(default)s)")
     p.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s, this machine only)")
     p.add_argument("--address", help="address to listen on instead, such as ipc:///path/to/socket")
-    p.add_argument("--workers", type=int, default=0, metavar="N", help="also start N workers here, on the GPUs in turn")
+    p.add_argument(
+        "--workers", default="0", metavar="N", help="also start N workers here; auto: one for each GPU (default: 0)"
+    )
     p.add_argument(
         "--engine", type=config.engine_name, default=settings.engine,
         help="array library of those workers (default: %(default)s)",
     )  # fmt: skip
+    p.add_argument(
+        "--memory", type=nbytes, default=settings.worker_memory, metavar="SIZE",
+        help="bytes each of its workers may use, such as 40G (default: GT_WORKER_MEMORY, or all of its device)",
+    )  # fmt: skip
+    p.add_argument("--keys", action="store_true", help="let nobody join without a key, on this machine either")
     p.add_argument("--token", default=settings.token, help="secret needed to join; better set GT_TOKEN (default: none)")
+    p.add_argument(
+        "--lease", type=_lease, default=settings.lease_s, metavar="SECONDS",
+        help="how long what a named session keeps stays without a client (default: %(default)g)",
+    )  # fmt: skip
     p.add_argument("--parent", type=int, metavar="PID", help="exit when this process, the parent, has ended")
     p.add_argument("--private", metavar="DIR", help=argparse.SUPPRESS)  # directory of a private server's socket
     p.add_argument("--ready-fd", type=int, help=argparse.SUPPRESS)  # where to say "ready" or "failed: why"
     p.add_argument("--stderr-fd", type=int, help=argparse.SUPPRESS)  # what becomes stderr once it is ready
     return p
+
+
+def _lease(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected seconds >= 0, got {text}")
+    return seconds
 
 
 def main(argv: list[str] | None = None, prog: str = "gt serve") -> int:
@@ -53,6 +76,7 @@ def main(argv: list[str] | None = None, prog: str = "gt serve") -> int:
         print(f"gt: {e}", file=sys.stderr)
         return 2
     args = parser(prog, settings).parse_args(argv)
+    settings = config.replace(settings, lease_s=args.lease)
     stopped = _Stop()  # before anything is started that would have to be ended
     try:
         _serve(args, settings, stopped)
@@ -83,50 +107,82 @@ class _Stop:
 
 
 def _serve(args: argparse.Namespace, settings: config.Config, stop: _Stop) -> None:
-    if args.workers < 0:
-        raise StartError(f"--workers {args.workers}: expected 0 or more")
+    count = how_many(args.workers, args.engine, settings.device, "--workers")
+    if args.private and not count:
+        count = how_many("auto", args.engine, settings.device, "--workers")
     if args.parent is not None and os.getppid() != args.parent:
         return  # it has already ended
+    if args.keys and args.address and args.address.startswith("ipc://"):
+        raise StartError("--keys is for a server on a port; who can open the socket decides who joins it")
     address = args.address or (f"ipc://{args.private}/s" if args.private else f"{args.host}:{args.port}")
+    watch = Watch(config.home(settings)) if args.keys or is_open(address) else None
     with ExitStack() as ending:
-        _run(args, settings, stop, address, _observers(settings, ending))
+        _run(args, settings, stop, address, ending, count, watch)
 
 
-def _observers(settings: config.Config, ending: ExitStack) -> list[Observer]:
+def _observers(settings: config.Config) -> list[Observer]:
     """The observers of the dispatcher's messages that the settings ask for."""
     observers: list[Observer] = []
     if settings.verbose:
         observers.append(print_arrivals)
     if settings.debug_dispatcher:
         observers.append(print_event)
-    if settings.instruction_log:
-        try:
-            # Unbuffered: else what a full disk refused would still be in the buffer when the file is closed.
-            log = ending.enter_context(open(settings.instruction_log, "ab", buffering=0))
-        except OSError as e:
-            raise StartError(f"GT_INSTRUCTION_LOG={settings.instruction_log}: {e.strerror}") from None
-        observers.append(InstructionLog(lambda text: log.write(text.encode())))
     return observers
 
 
+def _log(settings: config.Config, machine: Machine, ending: ExitStack) -> InstructionLog | None:
+    """The instruction log, if the settings ask for it."""
+    if not settings.instruction_log:
+        return None
+    try:
+        # Unbuffered: else what a full disk refused would still be in the buffer when the file is closed.
+        log = ending.enter_context(open(settings.instruction_log, "ab", buffering=0))
+    except OSError as e:
+        raise StartError(f"GT_INSTRUCTION_LOG={settings.instruction_log}: {e.strerror}") from None
+    return InstructionLog(lambda text: log.write(text.encode()), held=machine.state)
+
+
+def is_open(address: str) -> bool:
+    """Whether other machines can reach this address."""
+    if address.startswith("ipc://"):
+        return False
+    return not ipaddress.ip_address(endpoint(address).removeprefix("tcp://").rpartition(":")[0]).is_loopback
+
+
 def _run(
-    args: argparse.Namespace, settings: config.Config, stop: _Stop, address: str, observers: list[Observer]
+    args: argparse.Namespace,
+    settings: config.Config,
+    stop: _Stop,
+    address: str,
+    ending: ExitStack,
+    count: int,
+    watch: Watch | None,
 ) -> None:
-    router = listen(address)
-    machine = Machine(settings, args.token, "" if args.private else _join_command(router.address))
-    server = Server(router, machine, observers)
-    none = not args.private and not args.workers
-    devices = [] if none else choose_devices(args.engine, settings.device, args.workers)
-    workers = LocalWorkers(router.address, args.engine, devices, args.token, relay=bool(args.private))
+    router = listen(address, watch.ring if watch is not None else None)
+    join = "" if args.private else _join_command(router.address)
+    machine = Machine(settings, args.token, join, watch.secret if watch is not None else "")
+    near = router.address.replace("0.0.0.0:", "127.0.0.1:")
+    observers, log = _observers(settings), _log(settings, machine, ending)
+    solving = Solving(near if watch is None else url(near, watch.planner_key), args.token)
+    server = Server(router, machine, observers if log is None else [*observers, log], solving)
+    server.when_idle = None if log is None else log.flush
+    key = watch.key if watch is not None else None
+    private = bool(args.private)
+    quiet = private or count_gpus() == 0  # which GPU a worker has is worth a line; that it has none is not
+    workers = LocalWorkers(near, args.engine, settings.device, count, args.token, private, key, quiet, args.memory)
+    if watch is not None:
+        remember_address(config.home(settings), _outside(router.address))
     starting = True
 
     def look_around() -> None:
         nonlocal starting
         workers.pump()
+        if watch is not None and watch.changed():
+            server.tell(events.UsersChanged(watch.ring.users, watch.secret))
         if args.parent is not None and os.getppid() != args.parent:
             server.stop()
         elif starting:
-            if server.joined() >= len(devices):
+            if server.joined() >= count:
                 starting = False
                 _announce(args, router.address)
             else:
@@ -155,17 +211,19 @@ def _announce(args: argparse.Namespace, address: str) -> None:
             os.close(args.stderr_fd)
         _tell(args.ready_fd, "ready\n")
         return
-    host = address.rpartition(":")[0]
-    if not args.token and not (address.startswith("ipc://") or ipaddress.ip_address(host).is_loopback):
-        print("gt: anyone who can reach this port can join; set GT_TOKEN to a secret", file=sys.stderr, flush=True)
     print(f"gt: serving on {address}, start workers with: {_join_command(address)}", flush=True)
 
 
 def _join_command(address: str) -> str:
     if address.startswith("ipc://"):
         return f"gt worker --address {address}"
-    host, _, port = address.rpartition(":")
-    return f"gt worker --host {socket.gethostname() if host == '0.0.0.0' else host} -p {port}"
+    host, _, port = _outside(address).rpartition(":")
+    return f"gt worker --host {host} -p {port}"
+
+
+def _outside(address: str) -> str:
+    """The address as other machines name it."""
+    return address.replace("0.0.0.0:", f"{socket.gethostname()}:")
 
 
 def _tell(fd: int | None, text: str) -> None:

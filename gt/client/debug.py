@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from gt.client.grad import backward
 from gt.client.record.recorder import recorder
 from gt.client.tensor import GradNode, Later, Leaf, Tensor
+from gt.places import show
 
 __all__ = ["get_client_stats", "get_worker_stats", "print_tape", "tape"]
 
@@ -64,8 +66,44 @@ def _pending() -> str:
 
 
 def get_worker_stats() -> dict[str, Any]:
-    """Statistics of the dispatcher, its workers and this session."""
-    return recorder().session.stats()
+    """Statistics of the dispatcher, its workers and this session. What is pending is sent first and waited for.
+
+    `["totals"]` adds up what the workers of the server did: calls, instructions, bytes moved, time by tier, time of
+    compiling, memory. An instruction or a sequence (a program) is hot if it ran on a tier above 1. `["workers"]` has
+    the same for each worker, and for each program of this session its calls, tiers and the lines that it comes from.
+    """
+    rec = recorder()
+    session = rec.session
+    if not rec.tracing:
+        rec.settle()
+    session.wait(lambda: session.done >= session.seq)
+    stats = session.stats()
+    lines = {name.hex(): show(v.places) for name, v in list(session.variants.items())}
+    for worker in stats["workers"].values():
+        for name, row in worker.get("programs", {}).items():
+            row["lines"] = lines.get(row.get("program", name), "")
+    stats["totals"] = totals(stats["workers"].values())
+    return stats
+
+
+#: What is added up over workers.
+TOTALS = (
+    "total_instructions", "hot_instructions", "unique_sequences", "hot_sequences", "calls", "run_us", "compile_us",
+    "uploaded", "fetched", "sent_to_peers", "nbytes",
+)  # fmt: skip
+
+
+def totals(workers: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """The sums over workers. `bytes_moved` is all that was uploaded, fetched and sent to other workers."""
+    found: dict[str, Any] = dict.fromkeys(TOTALS, 0)
+    tiers: dict[str, int] = {}
+    for worker in workers:
+        for key in TOTALS:
+            found[key] += worker.get(key, 0)
+        for tier, each in worker.get("tiers", {}).items():
+            tiers[tier] = tiers.get(tier, 0) + each["run_us"]
+    found["bytes_moved"] = found["uploaded"] + found["fetched"] + found["sent_to_peers"]
+    return {**found, "run_us_by_tier": tiers}
 
 
 def get_client_stats() -> dict[str, int]:

@@ -299,24 +299,6 @@ class Tensor:
     def __gt__(self, other: Any) -> Tensor:
         ...
 
-    def __iadd__(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
-    def __iand__(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
-    def __ifloordiv__(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
-    def __ilshift__(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
-    def __imod__(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
-    def __imul__(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def __index__(self) -> _int:
         ...
 
@@ -326,25 +308,7 @@ class Tensor:
     def __invert__(self) -> Tensor:
         ...
 
-    def __ior__(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
-    def __ipow__(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
-    def __irshift__(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
-    def __isub__(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def __iter__(self) -> Iterator[Tensor]:
-        ...
-
-    def __itruediv__(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
-    def __ixor__(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def __le__(self, other: Any) -> Tensor:
@@ -452,67 +416,31 @@ class Tensor:
     def abs(self) -> Tensor:
         ...
 
-    def abs_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
-    def absolute(self) -> Tensor:
-        ...
-
-    def absolute_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def acos(self) -> Tensor:
-        ...
-
-    def acos_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def acosh(self) -> Tensor:
         ...
 
-    def acosh_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def add(self, other: Any, *, alpha: Any=...) -> Tensor:
-        ...
-
-    def add_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def addbmm(self, batch1: Any, batch2: Any, *, beta: Any=..., alpha: Any=...) -> Tensor:
         ...
 
-    def addbmm_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def addcdiv(self, tensor1: Any, tensor2: Any, *, value: Any=...) -> Tensor:
-        ...
-
-    def addcdiv_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def addcmul(self, tensor1: Any, tensor2: Any, *, value: Any=...) -> Tensor:
         ...
 
-    def addcmul_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def addmm(self, mat1: Any, mat2: Any, *, beta: Any=..., alpha: Any=...) -> Tensor:
-        ...
-
-    def addmm_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def addmv(self, mat: Any, vec: Any, *, beta: Any=..., alpha: Any=...) -> Tensor:
         ...
 
-    def addmv_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def addr(self, vec1: Any, vec2: Any, *, beta: Any=..., alpha: Any=...) -> Tensor:
-        ...
-
-    def addr_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def adjoint(self) -> Tensor:
@@ -542,48 +470,6 @@ class Tensor:
     def apply_(self, callable: Callable[[Any], Any]) -> Tensor:
         ...
 
-    def arccos(self) -> Tensor:
-        ...
-
-    def arccos_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
-    def arccosh(self) -> Tensor:
-        ...
-
-    def arccosh_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
-    def arcsin(self) -> Tensor:
-        ...
-
-    def arcsin_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
-    def arcsinh(self) -> Tensor:
-        ...
-
-    def arcsinh_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
-    def arctan(self) -> Tensor:
-        ...
-
-    def arctan2(self, other: Any) -> Tensor:
-        ...
-
-    def arctan2_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
-    def arctan_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
-    def arctanh(self) -> Tensor:
-        ...
-
-    def arctanh_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def argmax(self, dim: Any=..., keepdim: _bool=..., **names: Any) -> Tensor:
         ...
 
@@ -596,16 +482,13 @@ class Tensor:
     def argwhere(self) -> Tensor:
         ...
 
+    def as_strided(self, size: Any, stride: Any, storage_offset: _int | None=...) -> Tensor:
+        ...
+
     def asin(self) -> Tensor:
         ...
 
-    def asin_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def asinh(self) -> Tensor:
-        ...
-
-    def asinh_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def atan(self) -> Tensor:
@@ -614,25 +497,13 @@ class Tensor:
     def atan2(self, other: Any) -> Tensor:
         ...
 
-    def atan2_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
-    def atan_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def atanh(self) -> Tensor:
-        ...
-
-    def atanh_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def backward(self, gradient: Tensor | None=..., retain_graph: _bool | None=..., create_graph: _bool=..., inputs: Any=...) -> None:
         ...
 
     def baddbmm(self, batch1: Any, batch2: Any, *, beta: Any=..., alpha: Any=...) -> Tensor:
-        ...
-
-    def baddbmm_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def bernoulli(self, p: _float | None=..., *, generator: Any=...) -> Tensor:
@@ -650,37 +521,19 @@ class Tensor:
     def bitwise_and(self, other: Any) -> Tensor:
         ...
 
-    def bitwise_and_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def bitwise_left_shift(self, other: Any) -> Tensor:
-        ...
-
-    def bitwise_left_shift_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def bitwise_not(self) -> Tensor:
         ...
 
-    def bitwise_not_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def bitwise_or(self, other: Any) -> Tensor:
-        ...
-
-    def bitwise_or_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def bitwise_right_shift(self, other: Any) -> Tensor:
         ...
 
-    def bitwise_right_shift_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def bitwise_xor(self, other: Any) -> Tensor:
-        ...
-
-    def bitwise_xor_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def bmm(self, mat2: Any) -> Tensor:
@@ -707,9 +560,6 @@ class Tensor:
     def ceil(self) -> Tensor:
         ...
 
-    def ceil_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def cfloat(self, memory_format: Any=...) -> Tensor:
         ...
 
@@ -731,25 +581,10 @@ class Tensor:
     def clamp(self, min: Any=..., max: Any=...) -> Tensor:
         ...
 
-    def clamp_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def clamp_max(self, max: Any) -> Tensor:
         ...
 
-    def clamp_max_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def clamp_min(self, min: Any) -> Tensor:
-        ...
-
-    def clamp_min_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
-    def clip(self, min: Any=..., max: Any=...) -> Tensor:
-        ...
-
-    def clip_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def clone(self, *, memory_format: Any=...) -> Tensor:
@@ -761,9 +596,6 @@ class Tensor:
     def conj_physical(self) -> Tensor:
         ...
 
-    def conj_physical_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def contiguous(self, memory_format: Any=...) -> Tensor:
         ...
 
@@ -773,22 +605,13 @@ class Tensor:
     def copysign(self, other: Any) -> Tensor:
         ...
 
-    def copysign_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def corrcoef(self) -> Tensor:
         ...
 
     def cos(self) -> Tensor:
         ...
 
-    def cos_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def cosh(self) -> Tensor:
-        ...
-
-    def cosh_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def count_nonzero(self, dim: Any=...) -> Tensor:
@@ -815,13 +638,7 @@ class Tensor:
     def cumprod(self, dim: Any=..., *, dtype: Any=..., axis: Any=...) -> Tensor:
         ...
 
-    def cumprod_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def cumsum(self, dim: Any=..., *, dtype: Any=..., axis: Any=...) -> Tensor:
-        ...
-
-    def cumsum_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     @property
@@ -833,9 +650,6 @@ class Tensor:
         ...
 
     def deg2rad(self) -> Tensor:
-        ...
-
-    def deg2rad_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def det(self) -> Tensor:
@@ -872,22 +686,10 @@ class Tensor:
     def digamma(self) -> Tensor:
         ...
 
-    def digamma_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def dist(self, other: Any, p: _float=...) -> Tensor:
         ...
 
     def div(self, other: Any, *, rounding_mode: str | None=...) -> Tensor:
-        ...
-
-    def div_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
-    def divide(self, other: Any, *, rounding_mode: str | None=...) -> Tensor:
-        ...
-
-    def divide_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def dot(self, tensor: Any) -> Tensor:
@@ -902,40 +704,22 @@ class Tensor:
     def eq(self, other: Any) -> Tensor:
         ...
 
-    def eq_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def equal(self, other: Any) -> _bool:
         ...
 
     def erf(self) -> Tensor:
         ...
 
-    def erf_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def erfc(self) -> Tensor:
         ...
 
-    def erfc_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def erfinv(self) -> Tensor:
-        ...
-
-    def erfinv_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def exp(self) -> Tensor:
         ...
 
     def exp2(self) -> Tensor:
-        ...
-
-    def exp2_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
-    def exp_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def expand(self, *sizes: Any, implicit: _bool=..., **named: Any) -> Tensor:
@@ -947,9 +731,6 @@ class Tensor:
     def expm1(self) -> Tensor:
         ...
 
-    def expm1_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def exponential_(self, lambd: _float=..., *, generator: Any=...) -> Tensor:
         ...
 
@@ -957,12 +738,6 @@ class Tensor:
         ...
 
     def fill_diagonal_(self, fill_value: Any, wrap: _bool=...) -> Tensor:
-        ...
-
-    def fix(self) -> Tensor:
-        ...
-
-    def fix_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def flatten(self, start_dim: _int=..., end_dim: _int=...) -> Tensor:
@@ -983,19 +758,10 @@ class Tensor:
     def float_power(self, exponent: Any) -> Tensor:
         ...
 
-    def float_power_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def floor(self) -> Tensor:
         ...
 
-    def floor_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def floor_divide(self, other: Any) -> Tensor:
-        ...
-
-    def floor_divide_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def fmax(self, other: Any) -> Tensor:
@@ -1007,13 +773,7 @@ class Tensor:
     def fmod(self, other: Any) -> Tensor:
         ...
 
-    def fmod_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def frac(self) -> Tensor:
-        ...
-
-    def frac_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def frexp(self) -> FrExp:
@@ -1025,19 +785,10 @@ class Tensor:
     def gcd(self, other: Any) -> Tensor:
         ...
 
-    def gcd_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def ge(self, other: Any) -> Tensor:
         ...
 
-    def ge_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def geometric_(self, p: _float, *, generator: Any=...) -> Tensor:
-        ...
-
-    def ger(self, vec2: Any) -> Tensor:
         ...
 
     def get_device(self) -> _int:
@@ -1051,22 +802,7 @@ class Tensor:
     def grad(self, value: Any) -> None:
         ...
 
-    def greater(self, other: Any) -> Tensor:
-        ...
-
-    def greater_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
-    def greater_equal(self, other: Any) -> Tensor:
-        ...
-
-    def greater_equal_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def gt(self, other: Any) -> Tensor:
-        ...
-
-    def gt_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def half(self, memory_format: Any=...) -> Tensor:
@@ -1076,9 +812,6 @@ class Tensor:
         ...
 
     def heaviside(self, values: Any) -> Tensor:
-        ...
-
-    def heaviside_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def histc(self, bins: _int=..., min: _float=..., max: _float=...) -> Tensor:
@@ -1093,13 +826,7 @@ class Tensor:
     def hypot(self, other: Any) -> Tensor:
         ...
 
-    def hypot_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def i0(self) -> Tensor:
-        ...
-
-    def i0_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     @property
@@ -1113,31 +840,16 @@ class Tensor:
     def index_add(self, dim: _int, index: Any, source: Any, *, alpha: Any=...) -> Tensor:
         ...
 
-    def index_add_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def index_copy(self, dim: _int, index: Any, source: Any) -> Tensor:
-        ...
-
-    def index_copy_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def index_fill(self, dim: _int, index: Any, value: Any) -> Tensor:
         ...
 
-    def index_fill_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def index_put(self, indices: Any, values: Any, accumulate: _bool=...) -> Tensor:
         ...
 
-    def index_put_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def index_reduce(self, dim: _int, index: Any, source: Any, reduce: str, *, include_self: _bool=...) -> Tensor:
-        ...
-
-    def index_reduce_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def index_select(self, dim: _int, index: Any) -> Tensor:
@@ -1177,9 +889,6 @@ class Tensor:
     def is_mps(self) -> Any:
         ...
 
-    def is_neg(self) -> _bool:
-        ...
-
     @property
     def is_nested(self) -> Any:
         ...
@@ -1195,9 +904,6 @@ class Tensor:
         ...
 
     def is_same_size(self, other: Any) -> _bool:
-        ...
-
-    def is_shared(self, device: Any=...) -> _bool:
         ...
 
     def is_signed(self) -> Any:
@@ -1251,43 +957,16 @@ class Tensor:
     def lcm(self, other: Any) -> Tensor:
         ...
 
-    def lcm_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def ldexp(self, other: Any) -> Tensor:
-        ...
-
-    def ldexp_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def le(self, other: Any) -> Tensor:
         ...
 
-    def le_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def lerp(self, end: Any, weight: Any) -> Tensor:
         ...
 
-    def lerp_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
-    def less(self, other: Any) -> Tensor:
-        ...
-
-    def less_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
-    def less_equal(self, other: Any) -> Tensor:
-        ...
-
-    def less_equal_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def lgamma(self) -> Tensor:
-        ...
-
-    def lgamma_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def log(self) -> Tensor:
@@ -1296,22 +975,10 @@ class Tensor:
     def log10(self) -> Tensor:
         ...
 
-    def log10_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def log1p(self) -> Tensor:
         ...
 
-    def log1p_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def log2(self) -> Tensor:
-        ...
-
-    def log2_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
-    def log_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def log_normal_(self, mean: _float=..., std: _float=..., *, generator: Any=...) -> Tensor:
@@ -1335,31 +1002,16 @@ class Tensor:
     def logical_and(self, other: Any) -> Tensor:
         ...
 
-    def logical_and_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def logical_not(self) -> Tensor:
-        ...
-
-    def logical_not_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def logical_or(self, other: Any) -> Tensor:
         ...
 
-    def logical_or_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def logical_xor(self, other: Any) -> Tensor:
         ...
 
-    def logical_xor_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def logit(self, eps: _float | None=...) -> Tensor:
-        ...
-
-    def logit_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def logsumexp(self, dim: Any, keepdim: _bool=..., **names: Any) -> Tensor:
@@ -1369,9 +1021,6 @@ class Tensor:
         ...
 
     def lt(self, other: Any) -> Tensor:
-        ...
-
-    def lt_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def lu(self, pivot: _bool=..., get_infos: _bool=...) -> tuple[Tensor, ...]:
@@ -1394,13 +1043,7 @@ class Tensor:
     def masked_fill(self, mask: Any, value: Any) -> Tensor:
         ...
 
-    def masked_fill_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def masked_scatter(self, mask: Any, source: Any) -> Tensor:
-        ...
-
-    def masked_scatter_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def masked_select(self, mask: Any) -> Tensor:
@@ -1439,9 +1082,6 @@ class Tensor:
     def mode(self, dim: _int=..., keepdim: _bool=...) -> Chosen:
         ...
 
-    def moveaxis(self, source: Any, destination: Any) -> Tensor:
-        ...
-
     def movedim(self, source: Any, destination: Any) -> Tensor:
         ...
 
@@ -1451,16 +1091,7 @@ class Tensor:
     def mul(self, other: Any) -> Tensor:
         ...
 
-    def mul_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def multinomial(self, num_samples: _int, replacement: _bool=..., *, generator: Any=...) -> Tensor:
-        ...
-
-    def multiply(self, other: Any) -> Tensor:
-        ...
-
-    def multiply_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def mv(self, vec: Any) -> Tensor:
@@ -1469,13 +1100,7 @@ class Tensor:
     def mvlgamma(self, p: _int) -> Tensor:
         ...
 
-    def mvlgamma_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def nan_to_num(self, nan: Any=..., posinf: Any=..., neginf: Any=...) -> Tensor:
-        ...
-
-    def nan_to_num_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def nanmean(self, dim: Any=..., keepdim: _bool=..., *, dtype: Any=...) -> Tensor:
@@ -1502,22 +1127,7 @@ class Tensor:
     def ne(self, other: Any) -> Tensor:
         ...
 
-    def ne_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def neg(self) -> Tensor:
-        ...
-
-    def neg_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
-    def negative(self) -> Tensor:
-        ...
-
-    def negative_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
-    def nelement(self) -> _int:
         ...
 
     def new(self, *data: Any, device: Any=...) -> Tensor:
@@ -1544,9 +1154,6 @@ class Tensor:
     def nextafter(self, other: Any) -> Tensor:
         ...
 
-    def nextafter_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def nonzero(self, *, as_tuple: _bool=...) -> Any:
         ...
 
@@ -1557,12 +1164,6 @@ class Tensor:
         ...
 
     def normal_(self, mean: Any=..., std: Any=..., *, generator: Any=...) -> Tensor:
-        ...
-
-    def not_equal(self, other: Any) -> Tensor:
-        ...
-
-    def not_equal_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def numpy(self, *, force: _bool=...) -> np.ndarray[Any, Any]:
@@ -1586,16 +1187,10 @@ class Tensor:
     def polygamma(self, input: Any) -> Tensor:
         ...
 
-    def polygamma_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def positive(self) -> Tensor:
         ...
 
     def pow(self, exponent: Any) -> Tensor:
-        ...
-
-    def pow_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def prelu(self, weight: Any) -> Tensor:
@@ -1607,9 +1202,6 @@ class Tensor:
     def put(self, index: Any, source: Any, accumulate: _bool=...) -> Tensor:
         ...
 
-    def put_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def qr(self, some: _bool=...) -> QR:
         ...
 
@@ -1617,9 +1209,6 @@ class Tensor:
         ...
 
     def rad2deg(self) -> Tensor:
-        ...
-
-    def rad2deg_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def random_(self, *bounds: Any, generator: Any=..., **named: Any) -> Tensor:
@@ -1639,9 +1228,6 @@ class Tensor:
     def reciprocal(self) -> Tensor:
         ...
 
-    def reciprocal_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
         ...
 
@@ -1651,19 +1237,10 @@ class Tensor:
     def relu(self, inplace: _bool=...) -> Tensor:
         ...
 
-    def relu_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def remainder(self, other: Any) -> Tensor:
         ...
 
-    def remainder_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def renorm(self, p: _float, dim: _int, maxnorm: _float) -> Tensor:
-        ...
-
-    def renorm_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def repeat(self, *repeats: Any, **named: Any) -> Tensor:
@@ -1684,9 +1261,6 @@ class Tensor:
     def resolve_conj(self) -> Tensor:
         ...
 
-    def resolve_neg(self) -> Tensor:
-        ...
-
     def retain_grad(self) -> None:
         ...
 
@@ -1699,31 +1273,16 @@ class Tensor:
     def round(self, *, decimals: _int=...) -> Tensor:
         ...
 
-    def round_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def rsqrt(self) -> Tensor:
-        ...
-
-    def rsqrt_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def scatter(self, dim: _int, index: Any, src: Any=..., *, value: Any=..., reduce: Any=...) -> Tensor:
         ...
 
-    def scatter_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def scatter_add(self, dim: _int, index: Any, src: Any) -> Tensor:
         ...
 
-    def scatter_add_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def scatter_reduce(self, dim: _int, index: Any, src: Any, reduce: str, *, include_self: _bool=...) -> Tensor:
-        ...
-
-    def scatter_reduce_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def select(self, dim: _int, index: Any) -> Tensor:
@@ -1735,25 +1294,13 @@ class Tensor:
     def sgn(self) -> Tensor:
         ...
 
-    def sgn_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
-    def share_memory_(self, device: Any=...) -> Any:
-        ...
-
     def short(self, memory_format: Any=...) -> Tensor:
         ...
 
     def sigmoid(self) -> Tensor:
         ...
 
-    def sigmoid_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def sign(self) -> Tensor:
-        ...
-
-    def sign_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def signbit(self) -> Tensor:
@@ -1762,19 +1309,10 @@ class Tensor:
     def sin(self) -> Tensor:
         ...
 
-    def sin_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def sinc(self) -> Tensor:
         ...
 
-    def sinc_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def sinh(self) -> Tensor:
-        ...
-
-    def sinh_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def slice_scatter(self, src: Any, dim: _int=..., start: Any=..., end: Any=..., step: _int=...) -> Tensor:
@@ -1798,19 +1336,10 @@ class Tensor:
     def sqrt(self) -> Tensor:
         ...
 
-    def sqrt_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def square(self) -> Tensor:
         ...
 
-    def square_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def squeeze(self, dim: Any=...) -> Tensor:
-        ...
-
-    def squeeze_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def std(self, dim: Any=..., unbiased: Any=..., keepdim: _bool=..., *, correction: Any=..., **names: Any) -> Tensor:
@@ -1825,15 +1354,6 @@ class Tensor:
     def sub(self, other: Any, *, alpha: Any=...) -> Tensor:
         ...
 
-    def sub_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
-    def subtract(self, other: Any, *, alpha: Any=...) -> Tensor:
-        ...
-
-    def subtract_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def sum(self, dim: Any=..., keepdim: _bool=..., *, dtype: Any=..., **names: Any) -> Tensor:
         ...
 
@@ -1846,19 +1366,7 @@ class Tensor:
     def swapaxes(self, axis0: _int, axis1: _int) -> Tensor:
         ...
 
-    def swapaxes_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
-    def swapdims(self, dim0: _int, dim1: _int) -> Tensor:
-        ...
-
-    def swapdims_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def t(self) -> Tensor:
-        ...
-
-    def t_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def take(self, index: Any) -> Tensor:
@@ -1870,13 +1378,7 @@ class Tensor:
     def tan(self) -> Tensor:
         ...
 
-    def tan_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def tanh(self) -> Tensor:
-        ...
-
-    def tanh_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def tensor_split(self, indices_or_sections: Any=..., dim: _int=..., *, indices: Any=..., sections: Any=...) -> tuple[Tensor, ...]:
@@ -1903,34 +1405,19 @@ class Tensor:
     def transpose(self, dim0: _int, dim1: _int) -> Tensor:
         ...
 
-    def transpose_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def triangular_solve(self, A: Any, upper: _bool=..., transpose: _bool=..., unitriangular: _bool=...) -> TriangularSolution:
         ...
 
     def tril(self, diagonal: _int=...) -> Tensor:
         ...
 
-    def tril_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def triu(self, diagonal: _int=...) -> Tensor:
-        ...
-
-    def triu_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def true_divide(self, other: Any) -> Tensor:
         ...
 
-    def true_divide_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def trunc(self) -> Tensor:
-        ...
-
-    def trunc_(self, *args: Any, **kwargs: Any) -> Tensor:
         ...
 
     def type(self, dtype: Any=..., non_blocking: Any=...) -> Any:
@@ -1969,9 +1456,6 @@ class Tensor:
     def unsqueeze(self, dim: _int) -> Tensor:
         ...
 
-    def unsqueeze_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def var(self, dim: Any=..., unbiased: Any=..., keepdim: _bool=..., *, correction: Any=..., **names: Any) -> Tensor:
         ...
 
@@ -1993,11 +1477,182 @@ class Tensor:
     def xlogy(self, other: Any) -> Tensor:
         ...
 
-    def xlogy_(self, *args: Any, **kwargs: Any) -> Tensor:
-        ...
-
     def zero_(self) -> Tensor:
         ...
+    __iadd__ = add
+    __iand__ = bitwise_and
+    __ifloordiv__ = floor_divide
+    __ilshift__ = bitwise_left_shift
+    __imod__ = remainder
+    __imul__ = mul
+    __ior__ = bitwise_or
+    __ipow__ = pow
+    __irshift__ = bitwise_right_shift
+    __isub__ = sub
+    __itruediv__ = div
+    __ixor__ = bitwise_xor
+    abs_ = abs
+    absolute = abs
+    absolute_ = absolute
+    acos_ = acos
+    acosh_ = acosh
+    add_ = add
+    addbmm_ = addbmm
+    addcdiv_ = addcdiv
+    addcmul_ = addcmul
+    addmm_ = addmm
+    addmv_ = addmv
+    addr_ = addr
+    arccos = acos
+    arccos_ = arccos
+    arccosh = acosh
+    arccosh_ = arccosh
+    arcsin = asin
+    arcsin_ = arcsin
+    arcsinh = asinh
+    arcsinh_ = arcsinh
+    arctan = atan
+    arctan2 = atan2
+    arctan2_ = arctan2
+    arctan_ = arctan
+    arctanh = atanh
+    arctanh_ = arctanh
+    asin_ = asin
+    asinh_ = asinh
+    atan2_ = atan2
+    atan_ = atan
+    atanh_ = atanh
+    baddbmm_ = baddbmm
+    bitwise_and_ = bitwise_and
+    bitwise_left_shift_ = bitwise_left_shift
+    bitwise_not_ = bitwise_not
+    bitwise_or_ = bitwise_or
+    bitwise_right_shift_ = bitwise_right_shift
+    bitwise_xor_ = bitwise_xor
+    ceil_ = ceil
+    clamp_ = clamp
+    clamp_max_ = clamp_max
+    clamp_min_ = clamp_min
+    clip = clamp
+    clip_ = clip
+    conj_physical_ = conj_physical
+    copysign_ = copysign
+    cos_ = cos
+    cosh_ = cosh
+    cumprod_ = cumprod
+    cumsum_ = cumsum
+    deg2rad_ = deg2rad
+    digamma_ = digamma
+    div_ = div
+    divide = div
+    divide_ = divide
+    eq_ = eq
+    erf_ = erf
+    erfc_ = erfc
+    erfinv_ = erfinv
+    exp2_ = exp2
+    exp_ = exp
+    expm1_ = expm1
+    fix = trunc
+    fix_ = fix
+    float_power_ = float_power
+    floor_ = floor
+    floor_divide_ = floor_divide
+    fmod_ = fmod
+    frac_ = frac
+    gcd_ = gcd
+    ge_ = ge
+    ger = outer
+    greater = gt
+    greater_ = greater
+    greater_equal = ge
+    greater_equal_ = greater_equal
+    gt_ = gt
+    heaviside_ = heaviside
+    hypot_ = hypot
+    i0_ = i0
+    index_add_ = index_add
+    index_copy_ = index_copy
+    index_fill_ = index_fill
+    index_put_ = index_put
+    index_reduce_ = index_reduce
+    is_neg = is_conj
+    is_shared = is_pinned
+    lcm_ = lcm
+    ldexp_ = ldexp
+    le_ = le
+    lerp_ = lerp
+    less = lt
+    less_ = less
+    less_equal = le
+    less_equal_ = less_equal
+    lgamma_ = lgamma
+    log10_ = log10
+    log1p_ = log1p
+    log2_ = log2
+    log_ = log
+    logical_and_ = logical_and
+    logical_not_ = logical_not
+    logical_or_ = logical_or
+    logical_xor_ = logical_xor
+    logit_ = logit
+    lt_ = lt
+    masked_fill_ = masked_fill
+    masked_scatter_ = masked_scatter
+    moveaxis = movedim
+    mul_ = mul
+    multiply = mul
+    multiply_ = multiply
+    mvlgamma_ = mvlgamma
+    nan_to_num_ = nan_to_num
+    ne_ = ne
+    neg_ = neg
+    negative = neg
+    negative_ = negative
+    nelement = numel
+    nextafter_ = nextafter
+    not_equal = ne
+    not_equal_ = not_equal
+    polygamma_ = polygamma
+    pow_ = pow
+    put_ = put
+    rad2deg_ = rad2deg
+    reciprocal_ = reciprocal
+    relu_ = relu
+    remainder_ = remainder
+    renorm_ = renorm
+    resolve_neg = resolve_conj
+    round_ = round
+    rsqrt_ = rsqrt
+    scatter_ = scatter
+    scatter_add_ = scatter_add
+    scatter_reduce_ = scatter_reduce
+    sgn_ = sgn
+    share_memory_ = pin_memory
+    sigmoid_ = sigmoid
+    sign_ = sign
+    sin_ = sin
+    sinc_ = sinc
+    sinh_ = sinh
+    sqrt_ = sqrt
+    square_ = square
+    squeeze_ = squeeze
+    sub_ = sub
+    subtract = sub
+    subtract_ = subtract
+    swapaxes_ = swapaxes
+    swapdims = transpose
+    swapdims_ = swapdims
+    t_ = t
+    tan_ = tan
+    tanh_ = tanh
+    transpose_ = transpose
+    tril_ = tril
+    triu_ = triu
+    true_divide_ = true_divide
+    trunc_ = trunc
+    unsqueeze_ = unsqueeze
+    xlogy_ = xlogy
 
 def own(x: Any) -> Any:
     ...

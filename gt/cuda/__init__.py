@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, NamedTuple
 
 from gt.client.compat.devices import of_session
 from gt.client.debug import get_worker_stats
+from gt.client.functions.randoms import get_rng_state as _state
 from gt.client.functions.randoms import manual_seed, seed
+from gt.client.functions.randoms import set_rng_state as _set_state
 from gt.client.record.recorder import recorder
 from gt.cuda import amp
 from gt.errors import OutOfMemory as OutOfMemoryError
+from gt.errors import StateError
 
 __all__ = [
-    "DeviceProperties", "OutOfMemoryError", "Stream", "amp", "current_device", "current_stream", "default_stream",
-    "device_count", "empty_cache", "get_device_capability", "get_device_name", "get_device_properties",
-    "ipc_collect", "is_available", "is_bf16_supported", "is_initialized", "manual_seed", "manual_seed_all",
-    "max_memory_allocated", "max_memory_reserved", "mem_get_info", "memory_allocated", "memory_reserved",
-    "memory_stats", "memory_summary", "reset_max_memory_allocated", "reset_peak_memory_stats", "seed", "seed_all",
-    "set_device", "stream", "synchronize",
+    "DeviceProperties", "Event", "OutOfMemoryError", "Stream", "amp", "current_device", "current_stream",
+    "default_stream", "device", "device_count", "empty_cache", "get_arch_list", "get_device_capability",
+    "get_device_name", "get_device_properties", "get_rng_state", "get_rng_state_all", "init", "ipc_collect",
+    "is_available", "is_bf16_supported", "is_initialized", "manual_seed", "manual_seed_all", "max_memory_allocated",
+    "max_memory_reserved", "mem_get_info", "memory_allocated", "memory_reserved", "memory_stats", "memory_summary",
+    "reset_max_memory_allocated", "reset_peak_memory_stats", "seed", "seed_all", "set_device", "set_rng_state",
+    "set_rng_state_all", "stream", "synchronize",
 ]  # fmt: skip
 
 manual_seed_all, seed_all = manual_seed, seed
@@ -167,4 +172,79 @@ def reset_max_memory_allocated(device: Any = None) -> None:
     """Does nothing: peaks are not tracked."""
 
 
-ipc_collect = empty_cache
+ipc_collect = init = empty_cache
+
+
+class Event:
+    """A point in the program. `record` waits until the program has reached it, so that times between two events are
+    those of what was submitted in between."""
+
+    def __init__(self, enable_timing: bool = False, **kwargs: Any) -> None:
+        self._timed = enable_timing
+        self._at_s: float | None = None
+
+    def record(self, stream: Any = None) -> None:
+        """Mark this point."""
+        synchronize()
+        self._at_s = time.perf_counter()
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """The time between two recorded events, in milliseconds."""
+        if self._at_s is None or end_event._at_s is None:
+            raise StateError("elapsed_time: both events must be recorded first")
+        return 1e3 * (end_event._at_s - self._at_s)
+
+    def query(self) -> bool:
+        """Whether the program has reached the point."""
+        return True
+
+    def synchronize(self) -> None:
+        """Does nothing: `record` has waited."""
+
+    wait = synchronize
+
+
+class device:
+    """A context without effect: the server chooses the GPU."""
+
+    def __init__(self, device: Any = None) -> None:
+        self.idx = device
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+
+def get_arch_list() -> list[str]:
+    """No architectures: the client compiles nothing."""
+    return []
+
+
+def get_rng_state(device: Any = None) -> Any:
+    """The state of the session's generator; all devices have the same."""
+    return _state()
+
+
+def get_rng_state_all() -> list[Any]:
+    """The state of the session's generator, in a list."""
+    return [_state()]
+
+
+def set_rng_state(new_state: Any, device: Any = None) -> None:
+    """Set the state of the session's generator."""
+    _set_state(new_state)
+
+
+def set_rng_state_all(new_states: Any) -> None:
+    """Set the state of the session's generator to the first of a list."""
+    _set_state(next(iter(new_states)))
+
+
+def __getattr__(name: str) -> Any:
+    if name == "nvtx":
+        from importlib import import_module
+
+        return import_module("gt.cuda.nvtx")
+    raise AttributeError(f"module 'gt.cuda' has no attribute {name!r}")

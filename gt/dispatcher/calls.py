@@ -17,14 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gt.dispatcher import transfers
+from gt.dispatcher import fetches, memory
 from gt.dispatcher.events import MakePlan, PlanReady
+from gt.dispatcher.limits import allowed
 from gt.dispatcher.plans import Entry, LocalPlan, Plan, plan_alone, plan_refusal, plan_together
-from gt.dispatcher.schedule import MAX_RUN_US, claim, estimate, settle, unclaim
-from gt.dispatcher.session import Lost, ReadyCall, SentCall, Session, lost_of
-from gt.dispatcher.state import State, Worker, memory_text
+from gt.dispatcher.schedule import MAX_RUN_US, Lane, best, claim, estimate, settle, unclaim
+from gt.dispatcher.session import Lost, Moved, ReadyCall, SentCall, Session, lost_of
+from gt.dispatcher.state import State, Worker
 from gt.layout import Layout
-from gt.transport.messages import Buffer, Call, CallDone, CallFailed, Define, Failure, Free, pack_ids
+from gt.transport.messages import Call, CallDone, CallFailed, Define, Failure, Free, pack_ids
 
 PEER_FAILED = "PeerFailed"  #: The failure of a worker that only saw another one fail.
 
@@ -33,20 +34,29 @@ PEER_FAILED = "PeerFailed"  #: The failure of a worker that only saw another one
 
 def plan_for(state: State, session: Session, entry: Entry, layouts: Sequence[Layout], refused: bool) -> Plan | None:
     """The plan of a call whose inputs have these layouts; None if it is being made."""
-    alone = len(session.workers) == 1
+    alone = runs_alone(session, entry, layouts)
     key = ("refused", session.home, *layouts) if refused and not alone else (*session.place, *layouts)
     found = entry.plans.get(key)
     if found is None and alone:
-        found = _added(state, key, plan_alone(entry, session.home))
+        found = add_plan(state, key, plan_alone(entry, session.home))
     elif found is None and refused:
-        found = _added(state, key, plan_refusal(entry, layouts, session.home))
+        found = add_plan(state, key, plan_refusal(entry, layouts, session.home))
     elif found is None and key not in entry.planning:
         assert entry.checked is not None
         entry.planning[key] = None
-        home = session.meshes.get("", session.home.mesh)
+        home = session.grid or session.meshes.get("", session.home.mesh)
         inputs, meshes = tuple(layouts), dict(session.meshes)
-        state.out.append(MakePlan(entry.hash, key, entry.checked, inputs, home, meshes, session.followed))
+        followed, split_new = session.followed, session.split
+        state.out.append(MakePlan(entry.hash, key, entry.checked, inputs, home, meshes, followed, split_new))
     return found
+
+
+def runs_alone(session: Session, entry: Entry, layouts: Sequence[Layout]) -> bool:
+    """Whether one worker has all that a call needs and gets all that it makes: it runs the client's own program."""
+    if len(session.workers) == 1:
+        return True
+    home = session.home
+    return len(home.mesh.workers) == 1 and not entry.sets_layouts and all(at is home for at in layouts)
 
 
 def plan_ready(state: State, event: PlanReady) -> None:
@@ -64,10 +74,11 @@ def plan_ready(state: State, event: PlanReady) -> None:
         made = plan_refusal(entry, layouts, home)
         made.refused = event.failure
     if all(number in state.workers for number in made.locals):  # else it is of no use any more
-        _added(state, event.key, made)
+        add_plan(state, event.key, made)
 
 
-def _added(state: State, key: tuple[object, ...], made: Plan) -> Plan:
+def add_plan(state: State, key: tuple[object, ...], made: Plan) -> Plan:
+    """Enter a plan under a key that is free."""
     for name in state.programs.add_plan(key, made):
         state.forget(name)
     return made
@@ -76,24 +87,47 @@ def _added(state: State, key: tuple[object, ...], made: Plan) -> Plan:
 # --- sending ---------------------------------------------------------------------------------
 
 
-def send(state: State, session: Session) -> bool:
-    """Send the call at the head of a session's queue to all its workers, if all have room; else it waits for that."""
+def may_go_beside(state: State, session: Session, lane: Lane) -> bool:
+    """Whether the call at the head of a session's queue may be sent to this worker alone, beside long ones there. It
+    does not overtake calls of its own session."""
+    ready = session.head
+    assert ready is not None
+    if len(ready.plan.locals) != 1 or lane.number not in ready.plan.locals:
+        return False
+    if session.sent and not session.sent[session.seq].beside:
+        return False
+    return ready.call.seq > 0 and lane.allows(session, ready.plan.entry.best_us, state.now_s)
+
+
+def send(state: State, session: Session, beside: bool = False) -> bool:
+    """Send the call at the head of a session's queue to all its workers, if all have room; else it waits for that. With
+    `beside`: it `may_go_beside`."""
     ready = session.head
     assert ready is not None
     if session.lost and not ready.root:
         _look_for_lost(state, session, ready)
-    if ready.refused is None:
+    if ready.refused is None and session.grant is None:
+        doubt = session.moved or session.yields_to
         for number, local in ready.plan.locals.items():
-            if not state.workers[number].has_room(local.need_nbytes):
-                _look_for_memory(state, session, ready)
+            worker, need = state.workers[number], local.need_nbytes
+            if doubt or not worker.has_room(need) or (session.user is not None and not allowed(session, worker, need)):
+                if _waits_for_memory(state, session, ready):
+                    return False
                 break
     call, plan, refused, ring = ready.call, ready.plan, ready.refused, session.ring
     entry, locals_ = plan.entry, plan.locals
+    beside = beside and len(locals_) == 1  # a call that is refused meanwhile may need more workers
+    cost_us = entry.best_us if beside else entry.cost_us
     if ring is not None and len(locals_) == 1 and ring.number in locals_:
-        if not ring.take_own(session, entry.cost_us):
+        if beside:
+            ring.take_beside(session, cost_us)
+        elif not ring.take_own(session, cost_us):
             return False  # it stays in the ring
     elif locals_ and not _take_all(state, session, plan):
         return False
+    if session.grant is not None:
+        state.drop_grant(session)
+    session.used, session.used_s = state.calls, state.now_s
     freed = drop(state, session, ready.frees) if ready.frees else ready.frees
     frees = call.frees if len(freed) == len(ready.frees) else pack_ids(freed)
     donated = [ready.inputs[d] for d in entry.program.donate] if entry.program.donate else []
@@ -107,13 +141,19 @@ def send(state: State, session: Session) -> bool:
         session.nbytes += plan.change_nbytes
     else:
         lost = _put_refused(state, session, ready, donated)
-    if entry.outputs:
-        session.call_mark = call.outputs + len(entry.outputs) - 1
-    session.seq = seq = call.seq
-    root = ready.root or seq
-    session.sent[seq] = SentCall(seq, plan, ready.inputs, call.outputs, entry.cost_us, [*locals_], refused, root)
+    seq = call.seq
+    sent = SentCall(seq, plan, ready.inputs, call.outputs, cost_us, [*locals_], refused, ready.root or seq, beside)
+    if seq < 0:
+        session.moving = sent
+    else:
+        if entry.outputs:
+            session.call_mark = call.outputs + len(entry.outputs) - 1
+        if session.split and (session.pins or entry.pinned):
+            _carry_pins(session, entry, sent)
+        session.seq = seq
+        session.sent[seq] = sent
     for number, local in locals_.items():
-        _send_to(state, session, state.workers[number], ready, local, frees)
+        _send_to(state, session, state.workers[number], ready, local, frees, beside)
     if len(session.workers) > len(locals_):
         free(state, session, [*freed, *donated], [w for n, w in session.workers.items() if n not in locals_])
     if lost:
@@ -123,7 +163,16 @@ def send(state: State, session: Session) -> bool:
     return True
 
 
-def _send_to(state: State, session: Session, worker: Worker, ready: ReadyCall, local: LocalPlan, frees: bytes) -> None:
+def _carry_pins(session: Session, entry: Entry, sent: SentCall) -> None:
+    """What a call makes has a layout that the client chose if the program says so, or if it replaces what had one."""
+    session.pins.update(sent.outputs + o for o in entry.pinned)
+    session.pins.update(sent.outputs + o for o, i in entry.program.updates if sent.inputs[i] in session.pins)
+    session.pins.intersection_update(session.tensors)
+
+
+def _send_to(
+    state: State, session: Session, worker: Worker, ready: ReadyCall, local: LocalPlan, frees: bytes, beside: bool
+) -> None:
     """Send one worker its part of a call, and its program if it does not have that."""
     call, entry = ready.call, ready.plan.entry
     if ready.refused is None:
@@ -141,7 +190,7 @@ def _send_to(state: State, session: Session, worker: Worker, ready: ReadyCall, l
         worker.control,
         Call(
             session.number, call.seq, local.hash, inputs, scalars, call.outputs, frees, call.acked,
-            ready.refused, ready.root,
+            ready.refused, ready.root, beside,
         ),
     )  # fmt: skip
 
@@ -153,15 +202,31 @@ def _look_for_lost(state: State, session: Session, ready: ReadyCall) -> None:
         _refuse(state, session, ready, lost.failure, lost.root)
 
 
-def _look_for_memory(state: State, session: Session, ready: ReadyCall) -> None:
-    """A call may have room if what it frees is counted."""
-    for number, local in ready.plan.locals.items():
-        worker = state.workers[number]
-        freed = sum(session.tensors[i].parts.get(number, 0) for i in ready.frees)
-        if not worker.has_room(local.need_nbytes - freed):
-            text = f"the call needs {memory_text(session, worker, local.need_nbytes)}"
-            _refuse(state, session, ready, Failure("OutOfMemory", text, ready.call.program), 0)
-            return
+def _waits_for_memory(state: State, session: Session, ready: ReadyCall) -> bool:
+    """Whether a call has to wait for memory. One that can never fit is refused."""
+    problem = memory.misfit(state, session, ready)
+    if problem is not None:
+        _refuse(state, session, ready, problem, 0)
+    elif not memory.is_there(state, session, ready):
+        memory.wait(state, session)
+        return True
+    return False
+
+
+def serve_memory(state: State) -> None:
+    """Look at the calls that wait for memory, in their order."""
+    blocked: set[int] = set()  # workers on which a call waits that came before
+    for session in memory.order(state):
+        ready = session.head
+        assert ready is not None
+        if not blocked.isdisjoint(ready.plan.locals):
+            continue
+        outcome = memory.attempt(state, session)
+        if isinstance(outcome, Failure):
+            _refuse(state, session, ready, outcome, 0)
+            memory.go_on(state, session)
+        elif not outcome:
+            blocked.update(ready.plan.locals)
 
 
 def _refuse(state: State, session: Session, ready: ReadyCall, failure: Failure, root: int) -> None:
@@ -198,6 +263,10 @@ def _put_refused(state: State, session: Session, ready: ReadyCall, donated: Iter
     call, plan, tensors = ready.call, ready.plan, session.tensors
     assert ready.refused is not None
     kept = {o for o, i in plan.kept.items() if tensors[ready.inputs[i]].layout is not None}
+    away = [
+        (number, call.outputs + o, moved.away[ready.inputs[plan.kept[o]]])
+        for number, moved in session.moved.items() for o in kept if ready.inputs[plan.kept[o]] in moved.away
+    ]  # fmt: skip
     drop(state, session, donated)
     lost = []
     for o, spec in enumerate(plan.entry.outputs):
@@ -208,6 +277,9 @@ def _put_refused(state: State, session: Session, ready: ReadyCall, donated: Iter
             tensors[call.outputs + o] = Lost(spec, ready.refused, ready.root or call.seq)
             lost.append(call.outputs + o)
     session.lost += len(lost)
+    for number, i, nbytes in away:  # what is kept is where it was
+        session.moved.setdefault(number, Moved()).away[i] = nbytes
+        state.workers[number].away += nbytes
     return lost
 
 
@@ -219,6 +291,8 @@ def drop(state: State, session: Session, ids: Iterable[int]) -> list[int]:
         for number, nbytes in tensor.parts.items():
             session.nbytes -= nbytes
             workers[number].nbytes -= nbytes
+        if session.moved:
+            state.forget_moved(session, i)
         if tensor.layout is not None:
             held.append(i)
         else:
@@ -237,18 +311,15 @@ def free(state: State, session: Session, ids: Sequence[int], workers: Iterable[W
 # --- what becomes of it ----------------------------------------------------------------------
 
 
-def answered(state: State, worker: Worker, answer: CallDone | CallFailed, _: Buffer | None = None) -> None:
-    """A worker says how a call went."""
-    session = worker.sessions.get(answer.session)
-    if session is None:
-        return
-    sent = session.sent.get(answer.seq)
-    if sent is None or worker.number not in sent.left:
+def answered(state: State, session: Session, worker: Worker, answer: CallDone | CallFailed) -> SentCall | None:
+    """A worker says how a call or a move went. Returns it if that was the last answer, and it has not failed."""
+    sent = session.moving if answer.seq < 0 else session.sent.get(answer.seq)
+    if sent is None or sent.seq != answer.seq or worker.number not in sent.left:
         _orphan_answered(state, session, worker, answer.seq)
-        return
+        return None
     sent.left.remove(worker.number)
     lane = worker.lane
-    lane.give_back(sent.cost_us)
+    lane.give_back(sent.cost_us, sent.beside)
     worker.calls += 1
     if lane.ring or lane.claims:  # somebody waits for room there
         state.touched[worker.number] = worker
@@ -256,20 +327,27 @@ def answered(state: State, worker: Worker, answer: CallDone | CallFailed, _: Buf
         sent.good = True
         if answer.run_us > sent.run_us:
             sent.run_us = min(answer.run_us, MAX_RUN_US)
+        if not sent.tier or answer.tier < sent.tier:
+            sent.tier = answer.tier
     elif type(answer) is CallFailed:
+        if answer.error.kind == "OutOfMemory" and sent.failure is None:
+            memory.relieve(state, session, worker)
         root = answer.root if 0 < answer.root < answer.seq else answer.seq
         if _says_more(sent, answer, root):
             sent.failure = _as_recorded(sent, worker.number, answer.error)
             sent.root = min(root, sent.root)
     if sent.left:
-        return
+        return None
     if sent.failure is None:
         entry = sent.plan.entry
         entry.runs += 1
-        entry.cost_us = max(1, estimate(entry.cost_us, sent.run_us, entry.runs))
-        settle(session, sent.cost_us, sent.run_us)
+        entry.cost_us = estimate(entry.cost_us, sent.run_us, entry.runs)
+        entry.best_us = best(entry.best_us, sent.run_us, entry.runs)
+        settle(session, sent.cost_us, sent.run_us, sent.beside)
         session.total_us += sent.run_us
-    retire(state, session)
+    if sent.seq > 0:
+        retire(state, session)
+    return sent if sent.failure is None else None
 
 
 def _says_more(sent: SentCall, answer: CallFailed, root: int) -> bool:
@@ -323,6 +401,7 @@ def retire(state: State, session: Session) -> None:
 
 def _tell_failed(state: State, session: Session, sent: SentCall, failure: Failure) -> None:
     """The client hears that a call has failed; what the call does not keep is lost."""
+    session.failed = sent.seq
     state.send(session.peer, CallFailed(0, sent.seq, sent.root, failure))
     kept = {} if sent.good else sent.plan.kept
     lost = []
@@ -341,5 +420,5 @@ def tell(state: State) -> None:
             session.told = session.done
             state.send(session.peer, CallDone(0, session.done, session.run_us))
         if session.fetches:
-            transfers.pass_on_held(state, session)
+            fetches.pass_on_held(state, session)
     state.news.clear()

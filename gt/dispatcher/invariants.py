@@ -7,13 +7,26 @@ will happen.
 from __future__ import annotations
 
 from gt.dispatcher.events import Peer
+from gt.dispatcher.memory import is_coming
 from gt.dispatcher.meshes import MESHES
 from gt.dispatcher.plans import tensor_at
 from gt.dispatcher.queues import item_nbytes
-from gt.dispatcher.schedule import CREDITS
-from gt.dispatcher.session import QUEUE_ITEMS, QUEUE_NBYTES, STATS, Lost, Session, Tensor, Upload
+from gt.dispatcher.schedule import BESIDE, CREDITS, SHORT_US
+from gt.dispatcher.session import (
+    MAX_ID,
+    QUEUE_ITEMS,
+    QUEUE_NBYTES,
+    STATS,
+    Lost,
+    Move,
+    SentCall,
+    Session,
+    Tensor,
+    Upload,
+)
 from gt.dispatcher.state import HELD_NBYTES, SESSIONS, State, Worker
-from gt.transport.messages import UPLOADS, WINDOW, Call, Fetch, Free, unpack_ids
+from gt.dispatcher.switches import Stage
+from gt.transport.messages import UPLOADS, WINDOW, Call, Fetch, Free, Keep, unpack_ids
 from gt.transport.shared import SLOTS
 
 
@@ -23,7 +36,7 @@ def check_state(state: State) -> None:
     assert not state.touched
     assert not state.news
     assert len(state.sessions) <= SESSIONS
-    peers: dict[Peer, Session | Worker] = {s.peer: s for s in state.sessions.values()}
+    peers: dict[Peer, Session | Worker] = {s.peer: s for s in state.sessions.values() if s.peer is not None}
     for worker in state.workers.values():
         peers.update({p: worker for p in (worker.control, worker.results) if p is not None})
         _check_worker(state, worker)
@@ -38,6 +51,7 @@ def check_state(state: State) -> None:
     held = sum(len(p) for s in state.sessions.values() for u in s.uploads.values() for _, p in u.held)
     assert state.held_nbytes == held <= HELD_NBYTES
     _check_programs(state)
+    _check_shelves(state)
     for question in state.questions.values():
         assert question.waiting, "a question that no worker has to answer"
         assert not question.session.closed
@@ -47,16 +61,29 @@ def check_state(state: State) -> None:
 def _check_worker(state: State, worker: Worker) -> None:
     assert state.workers[worker.number] is worker
     lane = worker.lane
-    sent = [c for s in worker.sessions.values() for c in s.sent.values() if worker.number in c.left]
-    assert lane.calls == len(sent) <= CREDITS
-    assert lane.ahead_us == sum(c.cost_us for c in sent)
+    sent = [c for s in worker.sessions.values() for c in _under_way(s) if worker.number in c.left]
+    bulk, beside = [c for c in sent if not c.beside], [c for c in sent if c.beside]
+    assert lane.calls == len(bulk) <= CREDITS
+    assert lane.ahead_us == sum(c.cost_us for c in bulk)
+    assert lane.long == sum(c.cost_us > SHORT_US for c in bulk)
+    assert lane.beside == len(beside) <= BESIDE
+    assert lane.beside_us == sum(c.cost_us for c in beside)
+    assert all(len(c.plan.locals) == 1 for c in beside), "a call that several workers run went beside others"
     held = [t.parts.get(worker.number, 0) for s in worker.sessions.values() for t in s.tensors.values()]
     assert worker.nbytes == sum(held) >= 0
-    assert not worker.memory or worker.nbytes <= worker.memory
+    moved = [s.moved[worker.number] for s in worker.sessions.values() if worker.number in s.moved]
+    assert worker.away == sum(sum(m.away.values()) for m in moved)
+    assert worker.leaving == sum(sum(m.leaving.values()) for m in moved)
+    grants = [s.grant.get(worker.number, 0) for s in worker.sessions.values() if s.grant is not None]
+    assert worker.reserved == sum(grants)
+    assert not worker.memory or worker.on_device <= worker.memory
     for session in worker.sessions.values():
         assert session.workers[worker.number] is worker
         assert state.sessions[session.number] is session
-    ready = {s.number for s in worker.sessions.values() if s.first is worker and s.head is not None and not s.claims}
+    ready = {
+        s.number for s in worker.sessions.values()
+        if s.first is worker and s.head is not None and not (s.claims or _waits_for_memory(state, s))
+    }  # fmt: skip
     assert {s.number for s in lane.ring} == ready == {s.number for s in worker.sessions.values() if s.ring is lane}
     assert len(lane.ring) == len(ready), "a session stands in the ring twice"
     claims = [s.number for s in worker.sessions.values() if lane in s.claims]
@@ -95,11 +122,11 @@ def _check_meshes(state: State, s: Session) -> None:
 
 def _check_session(state: State, s: Session) -> None:
     assert not s.closed
-    assert state.peers[s.peer] is s
+    assert (s.peer is None) == (s.holds is not None or s.number in state.leaving)
     assert s.nbytes == sum(t.nbytes for t in s.tensors.values()) >= 0
     assert s.lost == sum(type(t) is Lost for t in s.tensors.values())
     for i, t in s.tensors.items():
-        assert 0 < i <= max(s.call_mark, s.upload_mark)
+        assert 0 < i <= max(s.call_mark, s.upload_mark) or (i > MAX_ID and s.switch is not None and s.switch.copied)
         assert t.nbytes == sum(t.parts.values())
         assert set(t.parts) <= set(s.workers), "a tensor is on a worker that is not its session's"
         if type(t) is Tensor:
@@ -121,13 +148,14 @@ def _check_session(state: State, s: Session) -> None:
         assert u.begun or not u.sink, "lost before any of it was taken"
         assert tuple(u.shards) == tuple(u.parts), "bytes are counted for other workers than those that get them"
         waiting = {id(chunk): chunk.left for shard in u.shards.values() for chunk in shard.unacked}
-        assert u.sink or u.unacked == len(waiting) + len(u.held)
+        assert u.sink or u.unacked == len(waiting) + len(u.held) + u.slowed
         assert sum(waiting.values()) == sum(len(shard.unacked) for shard in u.shards.values())
     for d in s.fetches.values():
         assert set(d.shards) <= set(s.workers)
         assert d.held or not all(shard.whole for shard in d.shards.values()), "a fetch that is over"
         assert not d.held or d.after > s.done, "a fetch waits for a call that is done"
     _check_meshes(state, s)
+    _check_switch(s)
     assert len(s.uploads) <= UPLOADS
     assert not s.workers or s.waiting_since_s is None
     usable = [w for w in state.workers.values() if w.usable]
@@ -138,12 +166,15 @@ def _check_session(state: State, s: Session) -> None:
     assert s.queue_nbytes == sum(s.sizes) + sum(s.checking.values()) <= QUEUE_NBYTES
     assert len(s.queue) + len(s.fetches) <= QUEUE_ITEMS
     assert s.queued_calls == sum(type(i) is Call for i in s.queue)
+    assert s.keeps == sum(type(i) is Keep for i in s.queue)
     assert s.queued_calls + len(s.sent) <= WINDOW
     assert list(s.sent) == sorted(s.sent)
     assert s.told == s.done == s.seq - len(s.sent)
     assert not s.sent or next(iter(s.sent.values())).left
-    assert all(set(c.left) <= set(s.workers) for c in s.sent.values())
-    assert (s.ring is not None or bool(s.claims)) == (s.head is not None)
+    assert all(set(c.left) <= set(s.workers) for c in _under_way(s))
+    assert (s.ring is not None) + bool(s.claims) + _waits_for_memory(state, s) == (s.head is not None)
+    assert s.grant is None or s.head is not None
+    _check_moved(s)
     assert s.no_worker is None
     assert 0 <= s.stats == sum(q.session is s for q in state.questions.values()) <= STATS
     if s.queue:
@@ -151,6 +182,24 @@ def _check_session(state: State, s: Session) -> None:
     else:
         assert s.head is None
         assert not s.blocked_on
+
+
+def _waits_for_memory(state: State, s: Session) -> bool:
+    """Whether the head of a session waits for memory, or for tensors that come back."""
+    return s.number in state.memory_queue or (s.grant is not None and is_coming(s))
+
+
+def _check_moved(s: Session) -> None:
+    """What has moved is the session's, and is in one place. What is given its memory does not leave."""
+    for number, moved in s.moved.items():
+        named = [*moved.away, *moved.leaving, *moved.coming]
+        assert named
+        assert number in s.workers
+        assert len(set(named)) == len(named)
+        for i, nbytes in {**moved.away, **moved.leaving, **moved.coming}.items():
+            assert 0 < s.tensors[i].parts[number] == nbytes
+        if s.head is not None and s.grant is not None and s.head.refused is None:
+            assert not {*moved.away, *moved.leaving} & {*s.head.inputs}
 
 
 def _check_wait(state: State, s: Session) -> None:
@@ -162,16 +211,70 @@ def _check_wait(state: State, s: Session) -> None:
         assert state.programs.waiting[s.blocked_on][s.number] is s
         assert s.asked or any(e.hash == s.blocked_on and (not e.finished or e.planning) for e in state.programs)
     elif s.head is not None:
-        assert s.head.call is item
+        assert s.head.call is (item.call if type(item) is Move else item)
         assert set(s.head.plan.locals) <= set(s.workers)
         assert s.head.plan.locals
     elif s.waiting_since_s is None:
         named = [item.id] if type(item) is Fetch else []
+        if type(item) is Keep:
+            assert state.keeping[s.number] is s
+            waits = s.copying is not None or bool(s.sent) or (s.shelf is not None and not s.shelf.turn_of(s))
+            assert waits or any(i in s.uploads for i in unpack_ids(item.ids)), "something waits for nothing to be kept"
+            return
         if type(item) is Free:
             named = unpack_ids(item.ids)
         elif type(item) is Call:
             named = [*unpack_ids(item.inputs), *unpack_ids(item.frees)]
-        assert any(i in s.uploads and not s.uploads[i].sink for i in named), f"{item} waits for nothing"
+        uploading = any(i in s.uploads and not s.uploads[i].sink for i in named)
+        to_move = s.switch is not None and s.switch.stage is Stage.READY and s.sent  # calls before it end first
+        assert uploading or s.moving or to_move, f"{item} waits for nothing"
+
+
+def _check_shelves(state: State) -> None:
+    rooms = {shelf.room.number: shelf for shelf in state.shelves.values()}
+    assert rooms == {s.number: s.holds for s in state.sessions.values() if s.holds is not None}
+    for key, shelf in state.shelves.items():
+        room, client = shelf.room, shelf.client
+        assert shelf.key == key
+        assert not any((room.queue, room.sent, room.uploads, room.fetches, room.shelf))
+        items = [*shelf.kept.values(), *shelf.published.values()]
+        made = [c.ids for c in state.copies.values() if c.target is room]
+        held = [i for ids in (*(item.ids for item in items), *made) for i in ids]
+        assert sorted(held) == sorted(room.tensors), "a shelf has tensors that nobody has asked for, or has lost some"
+        assert client is None or (client.shelf is shelf and client.peer is not None and not client.closed)
+        assert all(state.leaving[n] is s and s.shelf is shelf for n, s in shelf.leaving.items())
+        assert all(asker is client for asker, _ in shelf.waiting)
+        assert not shelf.waiting or shelf.busy, "a question about a shelf waits for nobody"
+        assert not shelf.waiting or room.number in state.answering
+    waiting = [n for n, s in state.sessions.items() if s.queue and type(s.queue[0]) is Keep]
+    assert sorted(state.keeping) == sorted(waiting)
+    for s in state.leaving.values():
+        assert s.queue or s.sent or s.moving is not None, "a session whose work is done, and whose client is gone"
+    for made_ in state.copies.values():
+        assert made_.left
+        assert not made_.over
+        assert not made_.source.closed
+        assert not made_.target.closed
+        assert set(made_.left) <= set(made_.target.workers)
+        assert set(made_.ids) <= made_.target.coming
+    coming = sum(len(s.coming) for s in state.sessions.values())
+    assert coming == sum(len(c.ids) for c in state.copies.values())
+
+
+def _under_way(s: Session) -> list[SentCall]:
+    return [*s.sent.values(), *([s.moving] if s.moving is not None else [])]
+
+
+def _check_switch(s: Session) -> None:
+    switch = s.switch
+    assert (s.moving is None) or (switch is not None and switch.copied is not None and not s.sent)
+    assert not any(type(item) is Move for item in list(s.queue)[1:]), "a move behind something else"
+    if switch is None:
+        assert not (s.queue and type(s.queue[0]) is Move)
+        return
+    assert (switch.copied is not None) == (switch.stage is Stage.MOVING)
+    if switch.copied is not None:
+        assert s.moving is not None or type(s.queue[0]) is Move, "a session is to move, and does not"
 
 
 def _check_programs(state: State) -> None:
@@ -182,7 +285,8 @@ def _check_programs(state: State) -> None:
     texts: dict[bytes, int] = {}
     for s in state.sessions.values():
         heads = [s.head.plan] if s.head is not None else []
-        for plan in [*heads, *(c.plan for c in s.sent.values()), *s.orphans.values()]:
+        held = s.switch.held if s.switch is not None else []
+        for plan in [*heads, *held, *(c.plan for c in _under_way(s)), *s.orphans.values()]:
             uses[id(plan)] = uses.get(id(plan), 0) + 1
     for entry in entries:
         for plan in entry.plans.values():

@@ -12,8 +12,13 @@ again: tests, the simulator and the log rely on it.
     session.py     a client's world           state.py       everything, and the counting
     queues.py      a session's queue          schedule.py    whose turn it is
     calls.py       a call on its workers      plans.py       programs and plans
-    transfers.py   tensor bytes               meshes.py      which workers a session runs on
+    uploads.py     tensor bytes to workers    fetches.py     tensor bytes to clients
+    meshes.py      where a session runs       limits.py      what a user may use
+    memory.py      idle tensors give way      moves.py       tensors move to other layouts
+    switches.py    changing a session's plan  traces.py      recordings of what all do
     workers.py     coming and going           stats.py       numbers for those who ask
+    shelves.py     what is kept by name       named.py       clients that come back to it
+    users.py       who may stay
 """
 
 from __future__ import annotations
@@ -22,11 +27,28 @@ import hmac
 from collections.abc import Callable
 from typing import Any
 
-from gt.dispatcher import calls, events, meshes, queues, stats, transfers, workers
+from gt.dispatcher import (
+    calls,
+    events,
+    fetches,
+    memory,
+    meshes,
+    named,
+    queues,
+    shelves,
+    stats,
+    switches,
+    traces,
+    uploads,
+    users,
+    workers,
+)
 from gt.dispatcher.invariants import check_state
+from gt.dispatcher.limits import too_many_sessions
 from gt.dispatcher.session import Session
 from gt.dispatcher.state import SESSIONS, Settings, State, Worker
 from gt.transport import messages
+from gt.transport.identity import WORKER, User
 from gt.transport.messages import VERSION, WINDOW, Buffer
 
 ClientRule = Callable[[State, Session, Any, Buffer | None], None]
@@ -34,27 +56,38 @@ WorkerRule = Callable[[State, Worker, Any, Buffer | None], None]
 
 
 class Machine:
-    """See the file's header. `join` is the command that starts a worker for this server."""
+    """See the file's header. `join` is the command that starts a worker for this server, `secret` the workers' own."""
 
-    def __init__(self, settings: Settings, token: str = "", join: str = "gt worker --host HOST -p PORT") -> None:
-        self.state = State(settings, token, join)
+    def __init__(
+        self, settings: Settings, token: str = "", join: str = "gt worker --host HOST -p PORT", secret: str = ""
+    ) -> None:
+        self.state = State(settings, token, join, secret)
 
     def handle(self, event: events.Event) -> list[events.Effect]:
         """Take in what happened; returns what is to be done about it, in order."""
         state = self.state
         if isinstance(event, events.MessageCame):
-            _message_came(state, event.peer, event.message, event.payload)
+            _message_came(state, event.peer, event.message, event.payload, event.user)
         elif isinstance(event, events.ProgramChecked):
             _program_checked(state, event)
         elif isinstance(event, events.PlanReady):
             _plan_ready(state, event)
+        elif isinstance(event, events.PlanSolved):
+            switches.solved(state, event)
         elif isinstance(event, events.PeerLost):
             _peer_lost(state, event.peer)
+        elif isinstance(event, events.LoopRecorded):
+            traces.loop_recorded(state, event)
         elif isinstance(event, events.BadFramesCame):
             _not_allowed(state, event.peer, event.text)
+        elif isinstance(event, events.UsersChanged):
+            users.changed(state, event.users, event.secret)
         else:
             _time_passed(state, event.now_s)
-        if state.touched or state.news or state.homeless or state.programs.nbytes > state.programs.limit_nbytes:
+        waiting = state.touched or state.news or state.homeless or state.memory_queue
+        if waiting or state.programs.nbytes > state.programs.limit_nbytes:
+            _settle(state)
+        while (state.copies or state.keeping or state.leaving or state.answering) and named.look(state):
             _settle(state)
         out, state.out = state.out, []
         return out
@@ -62,7 +95,7 @@ class Machine:
     def busy(self) -> bool:
         """Whether a worker has calls that are not done: an answer is on its way."""
         for worker in self.state.workers.values():
-            if worker.lane.calls:
+            if worker.lane.calls or worker.lane.beside:
                 return True
         return False
 
@@ -75,25 +108,41 @@ def _settle(state: State) -> None:
     """Send what can be sent now, and say what was finished."""
     if state.homeless:
         meshes.place_homeless(state)
-    while state.touched:
-        _, worker = state.touched.popitem()
-        queues.drain(state, worker)
+    _drain(state)
+    while state.memory_queue:
+        calls.serve_memory(state)
+        if not state.touched:
+            break
+        _drain(state)
     if state.news:
         calls.tell(state)
     if state.programs.nbytes > state.programs.limit_nbytes:
         state.forget_programs()
 
 
+def _drain(state: State) -> None:
+    while state.touched:
+        _, worker = state.touched.popitem()
+        queues.drain(state, worker)
+
+
 def _time_passed(state: State, now_s: float) -> None:
     state.now_s = max(state.now_s, now_s)
     workers.time_passed(state)
     stats.time_passed(state)
+    if state.uploading:
+        for session in uploads.slowed_acked(state):
+            queues.advance(state, session)
+    if state.shelves:
+        named.time_passed(state)
+    if state.trace is not None:
+        traces.time_passed(state)
 
 
 # --- who may say what ------------------------------------------------------------------------
 
 
-def _message_came(state: State, peer: events.Peer, message: Any, payload: Buffer | None) -> None:
+def _message_came(state: State, peer: events.Peer, message: Any, payload: Buffer | None, user: User | None) -> None:
     who = state.peers.get(peer)
     kind = type(message)
     if type(who) is Session:
@@ -107,7 +156,7 @@ def _message_came(state: State, peer: events.Peer, message: Any, payload: Buffer
             worker_rule(state, who, message, payload)
             return
     elif kind is messages.Hello or kind is messages.WorkerHello:
-        _hello(state, peer, message)
+        _hello(state, peer, message, user)
         return
     _not_allowed(state, peer, f"{kind.__name__} is not allowed here")
 
@@ -124,20 +173,31 @@ def _not_allowed(state: State, peer: events.Peer, text: str) -> None:
         state.send(peer, messages.Rejected(f"{text}; the first message is Hello"))
 
 
-def _hello(state: State, peer: events.Peer, hello: messages.Hello | messages.WorkerHello) -> None:
+def _hello(
+    state: State, peer: events.Peer, hello: messages.Hello | messages.WorkerHello, user: User | None = None
+) -> None:
     if hello.version != VERSION:
         state.refuse(peer, f"this server speaks version {VERSION} of GT's protocol, the other side {hello.version}")
-    elif not _same_secret(hello.token, state.token):
+    elif user is None and not _same_secret(hello.token, state.token):
         state.refuse(peer, "wrong token; set GT_TOKEN to this server's")
+    elif user is not None and (user.role == WORKER) != isinstance(hello, messages.WorkerHello):
+        state.refuse(peer, f"this key is for {'workers' if user.role == WORKER else 'clients'} alone")
     elif isinstance(hello, messages.WorkerHello):
-        workers.joined(state, peer, hello)
+        workers.joined(state, peer, hello, user)
     elif len(state.sessions) >= SESSIONS:
         state.refuse(peer, f"this server has {SESSIONS} sessions already")
+    elif many := too_many_sessions(state, user):
+        state.refuse(peer, many)
+    elif hello.session and (problem := named.problem(state, hello.session, user)):
+        state.refuse(peer, problem)
     else:
         state.last_session += 1
-        session = Session(state.last_session, peer, hello.name[:200])
+        session = Session(state.last_session, peer, hello.name[:200], user=user)
         state.peers[peer] = state.sessions[session.number] = session
-        state.send(peer, messages.Welcome(VERSION, session.number, WINDOW))
+        if hello.session:
+            named.come(state, session, hello.session)
+        grids = tuple((name, m.axes, m.workers) for name, m in session.meshes.items())
+        state.send(peer, messages.Welcome(VERSION, session.number, WINDOW, tuple(session.workers), grids))
 
 
 def _same_secret(a: str, b: str) -> bool:
@@ -148,7 +208,7 @@ def _same_secret(a: str, b: str) -> bool:
 def _peer_lost(state: State, peer: events.Peer) -> None:
     who = state.peers.get(peer)
     if isinstance(who, Session):
-        state.close(who)
+        named.gone(state, who)
     elif isinstance(who, Worker):
         workers.lost(state, who, said=peer)
 
@@ -166,11 +226,14 @@ def _define(state: State, session: Session, define: messages.Define, _: Buffer |
     entry = state.programs.get(name)
     if entry is None:
         entry = state.programs.add(name, define.program, define.timed, compile)
+        entry.owners.add(session.number)
+        entry.take_places(define.places)
         session.checking[name] = entry.nbytes
         session.queue_nbytes += entry.nbytes
         state.out.append(events.CheckProgram(name, define.program))
         queues.check_queue(state, session)
         return
+    entry.owners.add(session.number)
     if not define.timed:
         state.programs.keep(entry)
     if compile > entry.compile:
@@ -185,6 +248,8 @@ def _define(state: State, session: Session, define: messages.Define, _: Buffer |
         _reject_program(state, session, name, entry.error)
     elif not entry.finished:
         session.checking.setdefault(name, 0)  # it is told too if the check fails
+    if entry.finished and session.blocked_on == name:
+        queues.advance(state, session)  # its call has waited for this text, which another session had sent before
 
 
 def _program_checked(state: State, event: events.ProgramChecked) -> None:
@@ -202,7 +267,27 @@ def _program_checked(state: State, event: events.ProgramChecked) -> None:
 
 def _plan_ready(state: State, event: events.PlanReady) -> None:
     calls.plan_ready(state, event)
+    for session in state.sessions.values():
+        if session.switch is not None:
+            switches.plans_made(state, session)
     _go_on(state, event.program)
+
+
+def _answered(state: State, worker: Worker, answer: messages.CallDone | messages.CallFailed, _: Buffer | None) -> None:
+    session = worker.sessions.get(answer.session)
+    if session is None:
+        return
+    done = calls.answered(state, session, worker, answer)
+    if not session.split:
+        return
+    if answer.seq < 0:
+        switches.move_answered(state, session)
+        queues.advance(state, session)
+    else:
+        if done is not None:
+            switches.ran(state, session, done)
+        if session.switch is not None and not session.sent:
+            queues.advance(state, session)  # its next call may have waited for that
 
 
 def _go_on(state: State, program: bytes) -> None:
@@ -218,40 +303,59 @@ def _reject_program(state: State, session: Session, name: bytes, error: str) -> 
 # --- the rules: kind of message -> what is done about it -------------------------------------
 
 
+def _chunk_came(state: State, session: Session, chunk: messages.Chunk, payload: Buffer | None) -> None:
+    if uploads.chunk_came(state, session, chunk, payload):
+        queues.advance(state, session)
+
+
 def _upload_acked(state: State, worker: Worker, ack: messages.ChunkAck, _: Buffer | None) -> None:
-    session = transfers.upload_acked(state, worker, ack)
+    session = uploads.upload_acked(state, worker, ack)
     if session is not None:
         queues.advance(state, session)
 
 
 def _goodbye(state: State, session: Session, _: messages.Goodbye, __: Buffer | None) -> None:
-    state.close(session)
-    state.disconnect(session.peer)
+    peer = session.peer
+    assert peer is not None
+    named.gone(state, session)
+    state.disconnect(peer)
 
 
 CLIENT_RULES: dict[type, ClientRule] = {
     messages.Call: queues.enqueue,
     messages.Free: queues.enqueue,
     messages.Define: _define,
-    messages.Chunk: transfers.chunk_came,
-    messages.ChunkAck: transfers.ack_came,
+    messages.Chunk: _chunk_came,
+    messages.ChunkAck: fetches.ack_came,
     messages.SetMesh: meshes.set_mesh,
     messages.UsePlan: meshes.use_plan,
-    messages.Share: transfers.share_came,
+    messages.Keep: queues.enqueue,
+    messages.Take: named.take,
+    messages.Drop: named.drop,
+    messages.GetKept: named.listed,
+    messages.Share: uploads.share_came,
     messages.Fetch: queues.fetch_came,
     messages.Cancel: queues.cancel_came,
-    messages.GetStats: lambda state, session, m, _: stats.asked(state, session, m.request),
+    messages.GetStats: lambda state, session, m, _: stats.asked(state, session, m),
+    messages.Trace: traces.asked,
+    messages.Spans: lambda state, session, m, _: traces.told(state, session.peer, m),
     messages.Goodbye: _goodbye,
 }
 
 WORKER_RULES: dict[type, WorkerRule] = {
-    messages.CallDone: calls.answered,
-    messages.CallFailed: calls.answered,
-    messages.Chunk: transfers.fetched,
+    messages.CallDone: _answered,
+    messages.CallFailed: _answered,
+    messages.Chunk: fetches.fetched,
     messages.ChunkAck: _upload_acked,
-    messages.Shared: transfers.share_answered,
-    messages.FetchFailed: transfers.fetch_failed,
+    messages.Shared: uploads.share_answered,
+    messages.FetchFailed: fetches.fetch_failed,
+    messages.Copied: shelves.copied,
     messages.Need: lambda state, worker, m, _: workers.needed(state, worker, m),
+    messages.Prepared: switches.prepared,
     messages.Stats: lambda state, worker, m, _: stats.answered(state, worker, m),
+    messages.Reached: lambda state, worker, m, _: meshes.reached(state, worker, m),
+    messages.Spans: lambda state, worker, m, _: traces.told(state, worker.control, m),
+    messages.Spilled: memory.spilled,
+    messages.Returned: memory.returned,
     messages.Goodbye: lambda state, worker, _, __: workers.lost(state, worker),
 }

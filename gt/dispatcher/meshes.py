@@ -7,7 +7,9 @@ Law 2: a session keeps the workers that it has; a mesh that needs more takes the
        it began to go. A client gives up its ring before it asks for a mesh: one worker alone has it.
 Law 3: a mesh that needs more workers than there are waits for them, and the wait has a deadline.
 Law 4: a client's plan changes how its own programs are planned and nothing else. It is believed as far as it fits.
-Law 5: what a client may ask for is bounded by the numbers below; what it may not is answered and changes nothing.
+Law 5: workers that say that they do not reach each other are never in one session. Whether they do is known before a
+       mesh is granted; a mesh that could only be made of workers that do not is refused at once, with their addresses.
+Law 6: what a client may ask for is bounded by the numbers below; what it may not is answered and changes nothing.
 """
 
 from __future__ import annotations
@@ -18,17 +20,19 @@ import re
 
 import msgspec
 
-from gt.dispatcher import transfers
-from gt.dispatcher.plans import plain_layout
+from gt.dispatcher import meeting, switches, uploads
+from gt.dispatcher.limits import too_many
+from gt.dispatcher.plans import set_home
 from gt.dispatcher.queues import advance
 from gt.dispatcher.session import Followed, MeshWish, Session
 from gt.dispatcher.state import State, Worker
-from gt.layout import layout, mesh
-from gt.transport.messages import CHOICES_NBYTES, Buffer, MeshSet, Peers, SetMesh, UsePlan
+from gt.layout import mesh
+from gt.transport.messages import CHOICES_NBYTES, Buffer, MeshSet, Peers, Reached, SetMesh, UsePlan
 
 MESHES = 16  #: of one session
 FOLLOWED = 16  #: Plans that one session follows, each for the programs of one body. The oldest is dropped for another.
 AXES = 4  #: of one mesh
+RECENT_S = 60.0  #: A session that has sent no call for so long does not keep others away from its worker.
 BODY = 64  #: characters of the name of a body
 NAME = re.compile(r"[a-zA-Z_]\w{0,63}", re.ASCII)
 
@@ -42,22 +46,26 @@ def place_homeless(state: State) -> None:
     usable = [w for w in state.workers.values() if w.usable]
     if usable:
         for session in list(state.homeless.values()):
-            settle(state, session, min(usable, key=load))
+            settle(state, session, min(usable, key=lambda w: load(state, w)))
             advance(state, session)
 
 
-def load(worker: Worker) -> tuple[int, int, int]:
-    """How much a worker has to do; the number decides between equals."""
-    return len(worker.sessions), worker.nbytes, worker.number
+def load(state: State, worker: Worker) -> tuple[int, float, int, int]:
+    """How much a worker has to do: sessions that use it, and the part of its memory that is taken. The number decides
+    between equals."""
+    active = sum(state.now_s - session.used_s < RECENT_S for session in worker.sessions.values())
+    taken = worker.on_device / worker.memory if worker.memory else 0.0
+    return active, taken, worker.on_device, worker.number
 
 
 def settle(state: State, session: Session, worker: Worker) -> None:
     """This is the session's first worker."""
     session.workers[worker.number] = worker
     worker.sessions[session.number] = session
+    session.used_s = state.now_s  # it is about to use it
     set_home(session)
     state.stop_waiting(session)
-    transfers.pass_held(state, session)
+    uploads.pass_held(state, session)
 
 
 # --- several ---------------------------------------------------------------------------------
@@ -78,9 +86,21 @@ def set_mesh(state: State, session: Session, wish: SetMesh, _: Buffer | None = N
 def workers_changed(state: State) -> None:
     """A worker has joined or is gone: tell the others where it is, and look at the meshes that wait for one."""
     addresses = {n: w.peers for n, w in state.workers.items() if w.usable and w.peers}
-    if len(addresses) > 1:
+    before, state.met = state.met, len(addresses)
+    if max(before, state.met) > 1:  # the last one is told too: it may wait for a worker that is gone
         for number in addresses:
-            state.send(state.workers[number].control, Peers(addresses))
+            state.send(state.workers[number].control, Peers(addresses, state.secret))
+    _look_at_wishes(state)
+
+
+def reached(state: State, worker: Worker, said: Reached) -> None:
+    """A worker has tried the addresses of another one."""
+    if said.worker in state.workers and worker.reached.get(said.worker) != said.error[:1000]:
+        worker.reached[said.worker] = said.error[:1000]
+        _look_at_wishes(state)
+
+
+def _look_at_wishes(state: State) -> None:
     for session in list(state.wishes.values()):
         assert session.wish is not None
         if _fulfil(state, session, session.wish.asked):
@@ -118,7 +138,7 @@ def _problem(session: Session, wish: SetMesh) -> str:
     members = wish.members
     if members and (len(set(members)) != len(members) or min(members) < 0 or math.prod(sizes) != len(members)):
         return f"members must be {math.prod(sizes)} different positions >= 0, got {len(members)}"
-    return ""
+    return too_many(session, _needed(wish)) if session.user is not None else ""
 
 
 def _needed(wish: SetMesh) -> int:
@@ -137,13 +157,21 @@ def _fulfil(state: State, session: Session, wish: SetMesh) -> bool:
     others = [w for w in fit if w.number not in mine]
     if needed > len(mine) + len(others):
         return False
+    others.sort(key=lambda w: load(state, w))
     if needed > 1:
         apart = next((w for w in mine.values() if not w.peers), None)
         if apart is not None:
             text = f"worker {apart.number} ({apart}), on which this session runs, cannot run calls together with others"
             state.send(session.peer, MeshSet(wish.request, (), text))
             return True
-    others.sort(key=load)
+        tried = any(w.tries for w in fit)  # else all are on one machine
+        together = meeting.team(list(mine.values()), others, needed) if tried else others
+        if together is None:
+            return False  # they have not tried each other yet
+        if isinstance(together, str):
+            state.send(session.peer, MeshSet(wish.request, (), together))
+            return True
+        others = together
     # In the order of their numbers: sessions on the same workers then have the same mesh, and share their plans.
     more = sorted(others[: max(needed - len(mine), 0)], key=lambda w: w.number)
     waited = session.waiting_since_s is not None
@@ -158,26 +186,14 @@ def _fulfil(state: State, session: Session, wish: SetMesh) -> bool:
     if len(mine) > 1:
         session.offer = None  # its client has given it up
     if not wish.name:
+        switches.forget(state, session, "another mesh was set")
         session.broken = None
         session.split = wish.split
     set_home(session)
     state.send(session.peer, MeshSet(wish.request, made.workers))
-    if waited:  # for any worker, and has one now
+    if waited or not wish.name:  # for any worker, and has one now; or to move to a plan that is of no use any more
         advance(state, session)
     return True
-
-
-def set_home(session: Session) -> None:
-    """Where results go: to the mesh "", or to the session's first worker while there is none."""
-    own, first = session.meshes.get(""), session.first
-    if first is None:
-        session.place = ()
-        return
-    home = plain_layout(layout(own)) if own is not None else first.layout
-    named = sorted((name, m) for name, m in session.meshes.items() if name)
-    session.home = home
-    followed = [each.digest for each in session.followed.values()]
-    session.place = (home, *(each for pair in named for each in pair), *followed)
 
 
 # --- plans of the client ---------------------------------------------------------------------
@@ -192,9 +208,11 @@ def use_plan(state: State, session: Session, m: UsePlan, _: Buffer | None) -> No
     if any(not 0 <= k < len(m.choices) for k in m.ways.values()):
         state.reject(session, "a plan names a choice that it does not have")
         return
+    switches.forget(state, session, "the client follows a plan of its own")
     followed = {body: each for body, each in session.followed.items() if body != m.body}
     if m.ways:
         ways = {i: m.choices[k] for i, k in m.ways.items()}
         followed[m.body] = Followed(m.axes, ways, hashlib.sha256(encoded).digest())
     session.followed = dict(list(followed.items())[-FOLLOWED:])
     set_home(session)
+    advance(state, session)

@@ -22,12 +22,14 @@ import msgspec
 
 from gt.dispatcher.events import CheckProgram, MakePlan, PlanReady, ProgramChecked
 from gt.dispatcher.planner.plan import Planned, plan_program
-from gt.dispatcher.schedule import UNKNOWN_US
-from gt.dispatcher.session import Session, Tensor
+from gt.dispatcher.schedule import UNKNOWN_US, guess
+from gt.dispatcher.session import Followed, Session, Tensor
+from gt.dispatcher.timing import Times
 from gt.errors import BY_NAME
-from gt.layout import Layout, local_shape, whole
+from gt.layout import Layout, Mesh, layout, local_shape, whole
 from gt.ops.check import Checked, check_client
 from gt.ops.record import TABLE
+from gt.places import NAME, Place
 from gt.program import SCALAR_TYPES, Instruction, Program, Spec, spec
 from gt.transport.messages import Failure
 
@@ -77,6 +79,14 @@ class Plan:
     refused: Failure | None = None  #: there is no way to run it
     uses: int = 0  #: calls that are at the head of a queue or on workers
     nbytes: int = 0  #: what it adds to its program's in the cache
+    times: dict[int, Times] = field(default_factory=dict)  #: by tier
+
+    def note_time(self, tier: int, run_us: int) -> None:
+        """A call of it took so long."""
+        kept = self.times.get(tier)
+        if kept is None:
+            kept = self.times[tier] = Times()
+        kept.note(run_us)
 
 
 @dataclass(slots=True, eq=False)
@@ -96,9 +106,17 @@ class Entry:
     need_nbytes: int = 0  #: memory a call takes beside its inputs, at least, where one worker runs it
     plans: dict[PlanKey, Plan] = field(default_factory=dict)  #: all that are in use are here
     planning: dict[PlanKey, None] = field(default_factory=dict)  #: plans that were asked for
-    cost_us: int = UNKNOWN_US
+    cost_us: int = UNKNOWN_US  #: what a call is charged before it has run
+    best_us: int = UNKNOWN_US  #: what it takes if nothing disturbs it; see schedule.py
     runs: int = 0
     users: set[int] = field(default_factory=set)  #: sessions that called it; only membership is asked
+    #: Sessions that sent its text, and may call it: to others it is as if it were not here. Only membership is asked.
+    owners: set[int] = field(default_factory=set)
+    #: Whether the program says the layout of a value, and which of its outputs are such values.
+    sets_layouts: bool = False
+    pinned: tuple[int, ...] = ()
+    _body: str = ""
+    places: tuple[Place, ...] = ()  #: the lines that it comes from, of the first client that said so
 
     @property
     def finished(self) -> bool:
@@ -106,9 +124,23 @@ class Entry:
         return self.checked is not None or bool(self.error)
 
     @property
+    def body(self) -> str:
+        """See Program.body."""
+        if not self._body:
+            self._body = self.program.body()
+        return self._body
+
+    @property
     def spare(self) -> bool:
         """No call needs it now."""
         return self.finished and not self.planning and not any(plan.uses for plan in self.plans.values())
+
+    def take_places(self, places: tuple[Place, ...]) -> None:
+        """Where its instructions come from, as a client says. What cannot be true is ignored."""
+        count = len(self.program.code)
+        if len(places) <= count and sum(p.instructions for p in places) == count:
+            if all(p.instructions > 0 and len(p.file) <= NAME and len(p.called) <= NAME for p in places):
+                self.places = places
 
     def accept(self, checked: Checked) -> None:
         self.checked = checked
@@ -117,6 +149,36 @@ class Entry:
         self.outputs = [plain(checked.specs[o]) for o in self.program.outputs]
         self.scalar_types = tuple(SCALAR_TYPES[k] for k in self.program.scalars)
         self.need_nbytes = max(0, checked.peak_nbytes - _in_place_nbytes(checked))
+        self.pinned, self.sets_layouts = _pinned(checked)
+        self.best_us = guess(_sizes(checked))
+
+
+# --- what plans depend on --------------------------------------------------------------------
+
+
+def home_of(session: Session, grid: Mesh | None) -> Layout:
+    """Where results of a session with a worker go: to this mesh, its mesh "", or else its first worker."""
+    own = grid or session.meshes.get("")
+    if own is not None:
+        return plain_layout(layout(own))
+    assert session.first is not None
+    return session.first.layout
+
+
+def place_of(session: Session, home: Layout, followed: Mapping[str, Followed]) -> tuple[object, ...]:
+    """What the plans of a session depend on beside the layouts of inputs: the first part of their keys."""
+    named = sorted((name, m) for name, m in session.meshes.items() if name)
+    digests = [each.digest for each in followed.values()]
+    return (home, session.split, *(each for pair in named for each in pair), *digests)
+
+
+def set_home(session: Session) -> None:
+    """The session's workers, meshes or plans have changed."""
+    if session.first is None:
+        session.place = ()
+        return
+    session.home = home_of(session, session.grid)
+    session.place = place_of(session, session.home, session.followed)
 
 
 # --- making plans ----------------------------------------------------------------------------
@@ -218,14 +280,25 @@ def _in_place_nbytes(checked: Checked) -> int:
     wanted = {program.outputs[o]: i for o, i in program.updates if i in program.donate}
     if not wanted:
         return 0
-    saved, number = 0, len(program.inputs)
-    for ins in program.code:
-        inplace = TABLE[ins.op].inplace
-        for k in range(ins.results):
-            if k < len(inplace) and number in wanted and ins.args[inplace[k]] == wanted[number]:
-                saved += checked.specs[number].nbytes
-            number += 1
-    return saved
+    return sum(
+        checked.specs[v].nbytes
+        for ins, made in program.numbered()
+        for v, a in zip(made, TABLE[ins.op].inplace, strict=False)
+        if v in wanted and ins.args[a] == wanted[v]
+    )
+
+
+def _sizes(checked: Checked) -> Iterator[int]:
+    """The numbers of elements that each instruction reads and writes."""
+    specs = checked.specs
+    for ins, made in checked.program.numbered():
+        yield sum(specs[a].size for a in ins.args if a >= 0) + sum(specs[v].size for v in made)
+
+
+def _pinned(checked: Checked) -> tuple[tuple[int, ...], bool]:
+    """The outputs whose layout the program says, and whether it says one of any value."""
+    said = {made.start for ins, made in checked.program.numbered() if TABLE[ins.op].pins}
+    return tuple(o for o, value in enumerate(checked.program.outputs) if value in said), bool(said)
 
 
 # --- outside the event loop ------------------------------------------------------------------
@@ -255,15 +328,17 @@ def _follow(job: MakePlan, planner: Planner) -> Planned:
     given = (job.checked, job.inputs, job.home, job.meshes)
     mine = job.followed.get(job.checked.program.body()) if job.followed else None
     if mine is None:
-        return planner(*given)
+        return planner(*given, None, job.split_new)
     if mine.axes != job.home.axes:
         note = f"choices for the mesh {dict(mine.axes)} are not followed on {dict(job.home.axes)}"
     else:
         try:
-            return planner(*given, mine.ways)
+            return planner(
+                *given, mine.ways, job.split_new and not mine.solved
+            )  # the solver has decided on new values too
         except Exception as e:  # a stranger's choices may break the planner in any way; the call must not fail
             note = f"choices were not followed: {type(e).__name__}: {e}"
-    made = planner(*given)
+    made = planner(*given, None, job.split_new)
     return replace(made, notes=(note, *made.notes))
 
 
@@ -296,6 +371,11 @@ class Programs:
 
     def __contains__(self, name: bytes) -> bool:
         return name in self._kept or name in self._timed or name in self._locals
+
+    def knows(self, name: bytes, session: Session) -> bool:
+        """Whether a program of this name is here that this session has sent."""
+        entry = self._kept.get(name) or self._timed.get(name)
+        return entry is not None and session.number in entry.owners
 
     def __iter__(self) -> Iterator[Entry]:
         yield from self._timed.values()

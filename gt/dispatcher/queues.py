@@ -1,10 +1,11 @@
-"""A session's queue: calls, fetches and frees leave it in order.
+"""A session's queue: calls, fetches, frees and what is to be kept leave it in order.
 
 Law 1: a call is checked when it reaches the head, against what is true then: all before it has been
        sent. It is sent whole, or answered and forgotten; a rejected one changes nothing.
 Law 2: it leaves when its program is checked and planned, its inputs have arrived, and it is its session's turn;
        then it takes credit on all its workers or on none (calls.py).
-Law 3: a fetch of a value that exists does not wait for the calls before it.
+Law 3: a fetch of a value that exists does not wait for the calls before it, and one of a value that a queued call makes
+       waits for no call behind that one.
 
 `advance` brings the head as far as it can, `drain` sends what has its turn. They never call each other's
 callers, so the stack does not grow with the queue.
@@ -15,57 +16,93 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from gt.dispatcher import calls, transfers
+from gt.dispatcher import calls, fetches, shelves, switches
 from gt.dispatcher.plans import Entry, plan_nowhere
+from gt.dispatcher.schedule import Lane
 from gt.dispatcher.session import (
     HASH_NBYTES,
     MAX_ID,
     QUEUE_ITEMS,
     QUEUE_NBYTES,
+    TENSORS,
     AnyTensor,
     Item,
     Lost,
+    Move,
     ReadyCall,
     Session,
     Tensor,
     Upload,
     lost_of,
+    many_tensors,
     show_nbytes,
 )
 from gt.dispatcher.state import State, Worker
-from gt.transport.messages import WINDOW, Buffer, Call, Cancel, Failure, Fetch, FetchFailed, Free, Need, unpack_ids
+from gt.transport.messages import (
+    WINDOW,
+    Buffer,
+    Call,
+    Cancel,
+    Failure,
+    Fetch,
+    FetchFailed,
+    Free,
+    Keep,
+    Need,
+    unpack_ids,
+)
 
 # --- into the queue --------------------------------------------------------------------------
 
 
 def enqueue(state: State, session: Session, item: Item, _: Buffer | None = None) -> None:
-    """A call, fetch or free came from the client."""
+    """A call, a fetch, a free or something to keep came from the client."""
     if type(item) is Call:
         if session.queued_calls + len(session.sent) >= WINDOW:
             state.reject(session, f"call {item.seq}: more than {WINDOW} calls that are not done")
             return
         session.queued_calls += 1
+    elif type(item) is Keep:
+        session.keeps += 1
     nbytes = item_nbytes(item)
-    session.queue.append(item)
-    session.sizes.append(nbytes)
+    position = _behind_maker(session, item.id) if type(item) is Fetch else len(session.queue)
+    session.queue.insert(position, item)
+    session.sizes.insert(position, nbytes)
     session.queue_nbytes += nbytes
     if len(session.queue) == 1:
         advance(state, session)
     check_queue(state, session)
 
 
+def _behind_maker(session: Session, id: int) -> int:
+    """Where a fetch of this value belongs in the queue: behind the call that makes it, and fetches of the same. Ids of
+    results grow with the calls, so that is the last call whose first result is not above it."""
+    queue = session.queue
+    for k in range(len(queue) - 1, -1, -1):
+        item = queue[k]
+        if type(item) is Call and item.outputs <= id:
+            while k + 1 < len(queue) and type(queue[k + 1]) is Fetch:
+                k += 1
+            return k + 1
+    return len(queue)
+
+
 def item_nbytes(item: Item) -> int:
     """A measure of what a queued message keeps in memory."""
+    if type(item) is Call:
+        nbytes = 200 + len(item.inputs) + len(item.frees) + 16 * len(item.scalars)
+        for s in item.scalars:
+            if type(s) is bytes:
+                nbytes += len(s)
+        return nbytes
     if type(item) is Fetch:
         return 100
     if type(item) is Free:
         return 100 + len(item.ids)
-    assert type(item) is Call
-    nbytes = 200 + len(item.inputs) + len(item.frees) + 16 * len(item.scalars)
-    for s in item.scalars:
-        if type(s) is bytes:
-            nbytes += len(s)
-    return nbytes
+    if type(item) is Keep:
+        return 200 + len(item.ids) + len(item.form) + sum(map(len, item.readers))
+    assert type(item) is Move
+    return 0
 
 
 def unqueue(session: Session, position: int = 0) -> None:
@@ -76,6 +113,16 @@ def unqueue(session: Session, position: int = 0) -> None:
     del session.sizes[position]
     if type(item) is Call:
         session.queued_calls -= 1
+    elif type(item) is Keep:
+        session.keeps -= 1
+
+
+def clear(state: State, session: Session) -> None:
+    """Nothing in the queue can be done any more."""
+    state.drop_head(session)
+    state.programs.stop_waiting(session)
+    while session.queue:
+        unqueue(session)
 
 
 def check_queue(state: State, session: Session) -> None:
@@ -106,7 +153,7 @@ def cancel_came(state: State, session: Session, cancel: Cancel, _: Buffer | None
     """Not an error if there is no such fetch: it may have ended while this message was on its way."""
     download = session.fetches.pop(cancel.request, None)
     if download is not None:
-        transfers.cancel(state, session, cancel.request, download)
+        fetches.cancel(state, session, cancel.request, download)
         return
     for k, item in enumerate(session.queue):
         if type(item) is Fetch and item.request == cancel.request:
@@ -127,17 +174,26 @@ def advance(state: State, session: Session) -> None:
             passed = _advance_call(state, session, item)
         elif type(item) is Fetch:
             passed = _advance_fetch(state, session, item)
+        elif type(item) is Free:
+            passed = _advance_free(state, session, item)
+        elif type(item) is Keep:
+            passed = shelves.keep(state, session, item)
         else:
-            passed = _advance_free(state, session, cast("Free", item))
-        if not passed or session.closed:
+            passed = _advance_move(state, session, cast("Move", item))
+        if session.closed:
             return
-        unqueue(session)
+        if passed:
+            unqueue(session)
+        elif session.queue[0] is item:
+            return  # it waits
 
 
 def drain(state: State, worker: Worker) -> None:
-    """Send to this worker what has its turn."""
+    """Send to this worker what has its turn, and what need not wait for it."""
     lane = worker.lane
     while True:
+        if lane.long and lane.ring:
+            _drain_beside(state, lane)
         session = lane.claims[0] if lane.claims else None
         if session is None or not calls.send(state, session):
             session = lane.next()
@@ -147,11 +203,24 @@ def drain(state: State, worker: Worker) -> None:
                 if session.ring is lane:
                     return  # it waits here for room
                 continue  # it claims room, and the next one has its turn
-        session.head = None
-        unqueue(session)
-        advance(state, session)
-        if session.head is None and session.ring is not None:
-            session.ring.leave(session, state.now_s)
+        _go_on(state, session)
+
+
+def _drain_beside(state: State, lane: Lane) -> None:
+    """Send short calls of those who use little beside the long ones that are there; see schedule.py."""
+    for session in list(lane.ring):
+        while session.ring is lane and calls.may_go_beside(state, session, lane):
+            if calls.send(state, session, beside=True):
+                _go_on(state, session)
+
+
+def _go_on(state: State, session: Session) -> None:
+    """The head of the queue was sent."""
+    session.head = None
+    unqueue(session)
+    advance(state, session)
+    if session.head is None and session.ring is not None:
+        session.ring.leave(session, state.now_s)
 
 
 # --- the head of the queue: each returns whether the item is dealt with ----------------------
@@ -162,6 +231,8 @@ def _advance_call(state: State, session: Session, call: Call) -> bool:
         state.reject(session, f"call {call.seq}: the next call is {session.seq + 1}")
         return True
     entry = state.programs.get(call.program)
+    if entry is not None and session.number not in entry.owners:
+        entry = None  # one that another session sent is asked for like one that nobody has
     if entry is None and len(call.program) != HASH_NBYTES:
         state.reject(session, f"call {call.seq}: a program is named by {HASH_NBYTES} bytes, got {len(call.program)}")
         return True
@@ -196,16 +267,29 @@ def _advance_call(state: State, session: Session, call: Call) -> bool:
         refused, root = lost.failure, lost.root
     if frees and session.uploads and _uploading(session, frees):
         return False
+    more = len(entry.outputs) - len(frees) - len(entry.program.donate)
+    if more > 0 and len(session.tensors) + more > TENSORS:
+        if len(session.tensors) + more > 2 * TENSORS:
+            state.cut_off(session, f"too many tensors: a session can have at most {TENSORS}")
+            return False
+        refused = refused or many_tensors(session)
     if not session.workers:
         if None not in layouts:
-            if session.no_worker is None:
+            loss = state.loss_of(session, call.acked)
+            if loss is not None:
+                loss.root = loss.root or call.seq
+                refused, root = loss.failure, loss.root
+            elif session.no_worker is None:
                 state.await_worker(session)
                 return False
-            refused = session.no_worker
+            else:
+                refused = session.no_worker
         session.head = ReadyCall(call, plan_nowhere(entry), inputs, frees, refused, root)
         calls.send(state, session)
         session.head = None
         return True
+    if session.switch is not None and not switches.may_run(state, session, entry, call.acked, inputs):
+        return False
     plan = entry.plans.get((*session.place, *layouts))
     if plan is None or refused is not None:
         # What is lost has no layout; the call will be refused, and any will do.
@@ -214,14 +298,24 @@ def _advance_call(state: State, session: Session, call: Call) -> bool:
         if plan is None:
             state.programs.wait(session, call.program)
             return False
-    session.head = ReadyCall(call, plan, inputs, frees, refused or plan.refused, root)
-    plan.uses += 1
     entry.users.add(session.number)
+    _await_turn(state, session, ReadyCall(call, plan, inputs, frees, refused or plan.refused, root))
+    return False
+
+
+def _advance_move(state: State, session: Session, move: Move) -> bool:
+    _await_turn(state, session, ReadyCall(move.call, move.plan, unpack_ids(move.call.inputs), [], None, 0))
+    return False
+
+
+def _await_turn(state: State, session: Session, ready: ReadyCall) -> None:
+    """The head of the queue is ready, and waits for its turn."""
+    session.head = ready
+    ready.plan.uses += 1
     for worker in session.workers.values():
         worker.lane.enlist(session, state.now_s)
         state.touched[worker.number] = worker
         break  # in the ring of the first
-    return False
 
 
 def _await_program(state: State, session: Session, program: bytes, known: bool) -> None:
@@ -240,6 +334,8 @@ def _problem(
         return f"got {len(inputs)} inputs; the program takes {len(entry.inputs)}"
     if None in found:
         return f"tensor {inputs[found.index(None)]} does not exist"
+    if session.coming and not session.coming.isdisjoint(inputs):
+        return f"tensor {min(session.coming.intersection(inputs))} does not exist"
     specs = [t.spec for t in found]  # type: ignore[union-attr]  # none is missing
     if specs != entry.inputs:  # specs are interned: this compares identities
         i, have, want = next(each for each in zip(inputs, specs, entry.inputs, strict=True) if each[1] is not each[2])
@@ -248,7 +344,7 @@ def _problem(
         kinds = ", ".join(t.__name__ for t in entry.scalar_types) or "none"
         return f"the program takes scalars of these types: {kinds}"
     for scalar in call.scalars:
-        if type(scalar) is int and not -MAX_ID - 1 <= scalar <= MAX_ID:
+        if type(scalar) is int and not -(1 << 63) <= scalar < 1 << 63:
             return f"scalar {scalar} is not a 64-bit integer"
     n = len(entry.outputs)
     if n and not session.call_mark < call.outputs <= MAX_ID - n:
@@ -271,7 +367,7 @@ def _free_problem(session: Session, ids: list[int], inputs: Sequence[int] = ()) 
     if len(named) != len(ids):
         return "a tensor is freed twice"
     for i in ids:
-        if i not in session.tensors:
+        if i not in session.tensors or i in session.coming:
             return f"tensor {i} does not exist"
     return "" if named.isdisjoint(inputs) else "it frees one of its inputs"
 
@@ -282,17 +378,17 @@ def _uploading(session: Session, ids: list[int]) -> bool:
 
 def _advance_fetch(state: State, session: Session, fetch: Fetch) -> bool:
     tensor = session.tensors.get(fetch.id)
-    if tensor is None:
+    if tensor is None or fetch.id in session.coming:
         error = Failure("ServerError", f"tensor {fetch.id} does not exist")
         state.send(session.peer, FetchFailed(0, fetch.request, error))
     elif type(tensor) is Lost:
-        transfers.fetch_lost(state, session, fetch, tensor.failure)
+        fetches.fetch_lost(state, session, fetch, tensor.failure)
     elif type(tensor) is not Tensor:
         return False  # it is being uploaded
     elif fetch.layout:
-        state.send(session.peer, transfers.describe(session, fetch.request, tensor))
+        state.send(session.peer, fetches.describe(session, fetch.request, tensor))
     else:
-        transfers.fetch(state, session, fetch, tensor)
+        fetches.fetch(state, session, fetch, tensor)
     return True
 
 

@@ -3,9 +3,12 @@
 Law 1: at most CREDITS calls are on a worker, and beyond two of them no more than AHEAD_US of
        estimated work: the next call never waits behind more than that.
 Law 2: while sessions compete, each is given the same run time, whatever the number or length of
-       its calls.
+       its calls. Where users have shares, each user is given run time in proportion to theirs, which is divided
+       among the sessions of the user.
 Law 3: a worker is never idle while a session has a call for it alone.
 Law 4: a call for several workers takes credit on all of them or on none, and no call waits for ever.
+Law 5: a session that has used less than its share of a worker lately does not wait for long calls there: a short call
+       of its own is sent at once, beside them, and the worker runs it at once (gt/worker/calls.py).
 
 Each session has a deficit: run time it may still use. A session with some left may send; the call's
 estimated time is taken off, and corrected when the worker reports the real time. When no session has any left,
@@ -18,11 +21,16 @@ that needs others too, and finds no room on some, leaves the ring and claims roo
 claimed before it goes first there. Claims are made on all lanes at once and served in the order they were made, so the
 oldest is first on each of its lanes, and calls under way come to an end: it never waits for one that waits for it.
 Between two calls from other rings, a lane's own ring may use as much time as they do.
+
+What a session may use beside long calls is its allowance. It grows with the time that passes, by the session's share of
+the worker, up to BURST_US; the run time of a call beside is taken off. So who asks for little never waits, and who asks
+for more gets no more than its share this way. Such calls have credits of their own.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -34,12 +42,18 @@ QUANTUM_US = 1_000
 #: What a program is thought to take before it has run: so much that few such calls are sent at once.
 UNKNOWN_US = AHEAD_US // 2
 MAX_RUN_US = 3_600_000_000  #: longer reports are not believed
+SHORT_US = 5_000  #: A longer call goes beside no other, and keeps others waiting.
+BESIDE = 4  #: Calls on a worker that were sent beside long ones,
+BESIDE_US = 2 * SHORT_US  #: and beyond the first no more than this of estimated work.
+BURST_US = 100_000  #: What a session may use beside long calls after a pause.
+FIRST_US = 50  #: What an instruction is thought to take when it runs for the first time, beside its work,
+WORK_PER_US = 10_000  #: and how much work is done in a microsecond.
 
 
 class Lane:
     """One worker's credits, and the sessions that wait for them."""
 
-    __slots__ = ("ahead_us", "calls", "claims", "number", "owed_us", "ring")
+    __slots__ = ("ahead_us", "beside", "beside_us", "calls", "claims", "long", "number", "owed_us", "ring")
 
     def __init__(self, number: int = 0) -> None:
         self.number = number  #: the worker's
@@ -47,6 +61,9 @@ class Lane:
         self.claims: list[Session] = []  #: sessions that wait for room here and elsewhere, longest first
         self.owed_us = 0  #: what the ring may send before a claim from another ring is served
         self.ahead_us = 0  #: what they were estimated to take
+        self.long = 0  #: those of them that are not short
+        self.beside = 0  #: calls that were sent beside these and are not finished
+        self.beside_us = 0  #: what they were estimated to take
         self.ring: deque[Session] = deque()  #: sessions whose head is ready; the first is served
 
     def enlist(self, session: Session, now_s: float) -> None:
@@ -63,7 +80,8 @@ class Lane:
         """It has none any more. What it was given and did not use is not saved up."""
         session.ring = None
         self.ring.remove(session)
-        session.deficit_us = min(0, session.deficit_us)
+        if session.deficit_us > 0:
+            session.deficit_us = 0
         session.left_s = now_s
 
     def has_room(self, cost_us: int) -> bool:
@@ -82,23 +100,50 @@ class Lane:
         if first.deficit_us > 0:
             return first
         if all(s.deficit_us <= 0 for s in ring):
-            given_us = QUANTUM_US * min(-s.deficit_us // QUANTUM_US + 1 for s in ring)
-            for s in ring:
-                s.deficit_us += given_us
+            quanta = self._quanta()
+            rounds = min(-s.deficit_us // quantum_us + 1 for s, quantum_us in zip(ring, quanta, strict=True))
+            for s, quantum_us in zip(ring, quanta, strict=True):
+                s.deficit_us += rounds * quantum_us
         while ring[0].deficit_us <= 0:
             ring.rotate(-1)
         return ring[0]
+
+    def _quanta(self) -> list[int]:
+        """What each session in the ring is given in a round."""
+        users = Counter(s.user.key for s in self.ring if s.user is not None)
+        return [
+            QUANTUM_US if s.user is None else max(1, QUANTUM_US * s.user.share // users[s.user.key]) for s in self.ring
+        ]
 
     def take_own(self, session: Session, cost_us: int) -> bool:
         """Take credit for a call to this worker alone, of a session in its ring, if there is room."""
         if not self.has_room(cost_us) or (self.claims and not self.owed_us):
             return False
         session.deficit_us -= cost_us
-        self.calls += 1
-        self.ahead_us += cost_us
+        self._add(cost_us)
         if self.owed_us:
             self.owed_us = max(0, self.owed_us - cost_us)
         return True
+
+    def allows(self, session: Session, cost_us: int, now_s: float) -> bool:
+        """Whether a call of that cost, of a session in the ring, may be sent beside the long ones."""
+        if cost_us > SHORT_US or self.beside >= BESIDE or (self.beside and self.beside_us + cost_us > BESIDE_US):
+            return False
+        passed_s, session.allowed_s = now_s - session.allowed_s, now_s
+        session.allowance_us = min(BURST_US, session.allowance_us + int(passed_s * 1e6 * self._share(session)))
+        return session.allowance_us >= cost_us
+
+    def take_beside(self, session: Session, cost_us: int) -> None:
+        """Take credit for such a call."""
+        session.deficit_us -= cost_us
+        session.allowance_us -= cost_us
+        self.beside += 1
+        self.beside_us += cost_us
+
+    def _share(self, session: Session) -> float:
+        """The part of the worker that is a session's own, among those in the ring."""
+        quanta = self._quanta()
+        return quanta[self.ring.index(session)] / sum(quanta)
 
     def admits(self, session: Session, cost_us: int) -> bool:
         """Whether any other call may take credit here now."""
@@ -108,8 +153,7 @@ class Lane:
 
     def take(self, session: Session, cost_us: int) -> None:
         """Take credit for such a call. If it came from another ring, this one may now use as much."""
-        self.calls += 1
-        self.ahead_us += cost_us
+        self._add(cost_us)
         if self._has(session):
             self.owed_us = max(0, self.owed_us - cost_us)
         else:
@@ -119,16 +163,30 @@ class Lane:
         """Whether the session waits for its turns in this ring."""
         return self.number == next(iter(session.workers), -1)  # its first worker
 
-    def give_back(self, cost_us: int) -> None:
-        self.calls -= 1
-        self.ahead_us -= cost_us
+    def _add(self, cost_us: int) -> None:
+        self.calls += 1
+        self.ahead_us += cost_us
+        if cost_us > SHORT_US:
+            self.long += 1
+
+    def give_back(self, cost_us: int, beside: bool) -> None:
+        if beside:
+            self.beside -= 1
+            self.beside_us -= cost_us
+        else:
+            self.calls -= 1
+            self.ahead_us -= cost_us
+            if cost_us > SHORT_US:
+                self.long -= 1
 
 
-def settle(session: Session, cost_us: int, run_us: int) -> None:
+def settle(session: Session, cost_us: int, run_us: int, beside: bool) -> None:
     """A call that was charged `cost_us` took `run_us`."""
     session.deficit_us += cost_us - run_us
-    if session.ring is None:
-        session.deficit_us = min(0, session.deficit_us)
+    if beside:
+        session.allowance_us += cost_us - run_us
+    if session.ring is None and session.deficit_us > 0:
+        session.deficit_us = 0
 
 
 def claim(session: Session, lanes: tuple[Lane, ...], now_s: float) -> bool:
@@ -155,4 +213,29 @@ def unclaim(session: Session) -> tuple[Lane, ...]:
 def estimate(before_us: int, run_us: int, runs: int) -> int:
     """What a program is thought to take, after it took `run_us` in its `runs`-th run."""
     # The first run pays for code generation and first allocations; the second tells more.
-    return run_us if runs <= 2 else before_us + (run_us - before_us) // 8
+    return (run_us if runs <= 2 else before_us + (run_us - before_us) // 8) or 1
+
+
+def best(before_us: int, run_us: int, runs: int) -> int:
+    """What a program takes when nothing disturbs it, after it took `run_us` in its `runs`-th run. This decides whether
+    it is short: during one run the machine may have been busy with something else."""
+    if runs > 2:
+        before_us += before_us // 8 + 1
+    elif runs == 2:
+        before_us = run_us
+    return (run_us if run_us < before_us else before_us) or 1
+
+
+def guess(sizes: Iterable[int]) -> int:
+    """What a program may take that has never run; `sizes` are the numbers of elements that each instruction reads and
+    writes. A product of two square matrices does as much work as the power 3/2 of their size; few ops do more.
+
+    >>> guess([3 * 64 * 64] * 3), guess([3 * 2048 * 2048]) > SHORT_US
+    (558, True)
+    """
+    total_us = 0
+    for size in sizes:
+        total_us += FIRST_US + int(size**1.5) // WORK_PER_US
+        if total_us > UNKNOWN_US:
+            return UNKNOWN_US
+    return total_us

@@ -7,7 +7,7 @@ Law 3: time enters the machine every TICK_S and at no other moment.
 
 The loop reads what has come, hands each message to `handle`, does what that asks for, and sleeps when
 nothing is left. New programs are checked, and planned for several workers, in one background thread, so that one
-user's large program does not hold up the others' calls.
+user's large program does not hold up the others' calls. Better plans are searched for in another process (solving.py).
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ import msgspec
 
 from gt.dispatcher import events
 from gt.dispatcher.plans import work_off
+from gt.dispatcher.recording import LoopRecorder
+from gt.dispatcher.solving import Solving
+from gt.dispatcher.stopped import Stopped
 from gt.transport import messages
 from gt.transport.messages import MAX_FRAMES
 from gt.transport.router import Router
@@ -39,6 +42,9 @@ BURST = 256  #: Messages handled before the loop looks at anything else.
 SWITCH_S = 0.0005
 #: How long the loop looks for a worker's answer before it sleeps. Where there is one CPU the worker needs it.
 SPIN_S = 80e-6 if len(os.sched_getaffinity(0)) > 1 else 0.0
+
+
+_HELLOS = (messages.Hello, messages.WorkerHello)
 
 
 class Handler(Protocol):
@@ -57,18 +63,28 @@ Observer = Callable[[events.Event | events.Effect], None]
 class Server:
     """See the file's header."""
 
-    def __init__(self, router: Router | UnixRouter, machine: Handler, observers: list[Observer] | None = None) -> None:
+    def __init__(
+        self, router: Router | UnixRouter, machine: Handler, observers: list[Observer] | None = None,
+        solving: Solving | None = None,
+    ) -> None:  # fmt: skip
         self.router = router
         #: Called about every TICK_S and when a worker joins; may call `stop`. What it raises ends `run`.
         self.on_tick: Callable[[], None] | None = None
         self.workers: dict[events.Peer, int] = {}  #: Connections of workers that joined: which worker it is.
+        #: Called when there is nothing to do, and at the end: the log is written then.
+        self.when_idle: Callable[[], None] | None = None
         self._handle, self._busy = machine.handle, machine.busy
         self._observers = observers or []
+        self._recorder = LoopRecorder()  #: of a trace
+        self._stopped = Stopped()
         self._stopping = False
         self._out: dict[events.Peer, list[Any]] = {}  #: Frames to send, by peer; see `_flush`.
         self._jobs: SimpleQueue[events.CheckProgram | events.MakePlan | None] = SimpleQueue()
-        #: Written by the background thread, read by the loop.
-        self._ready: deque[events.ProgramChecked | events.PlanReady] = deque()
+        #: Written by the background threads, read by the loop.
+        self._ready: deque[events.ProgramChecked | events.PlanReady | events.PlanSolved] = deque()
+        self._solving = solving
+        if solving is not None:
+            solving.done = self._solved
         self._woken = False
         self._wake_r, self._wake_w = os.pipe()
         os.set_blocking(self._wake_r, False)
@@ -79,6 +95,11 @@ class Server:
         """Make `run` return soon. Safe in a signal handler and in other threads."""
         self._stopping = True
         self._wake()
+
+    def tell(self, event: events.Event) -> None:
+        """Something happened beside the connections; to be called in `on_tick`."""
+        self._feed(event)
+        self._flush()
 
     def joined(self) -> int:
         """How many workers are there with both of their connections."""
@@ -95,6 +116,9 @@ class Server:
         finally:
             sys.setswitchinterval(switch_s)
             self._jobs.put(None)
+            if self._solving is not None:
+                self._solving.close()
+            self._rest()
             for peer in self.workers:
                 self.router.send(peer, messages.encode(messages.Goodbye()))
             self.router.close()
@@ -123,7 +147,10 @@ class Server:
                     for message, payload in decoded:
                         if type(message) is messages.Share:  # who a peer is, it does not say itself
                             message = msgspec.structs.replace(message, pid=router.pid(peer))
-                        self._feed(events.MessageCame(peer, message, payload), peer)
+                        elif type(message) is messages.Spans:
+                            message = self._recorder.with_offset(peer, message)
+                        user = router.user(peer) if type(message) in _HELLOS else None
+                        self._feed(events.MessageCame(peer, message, payload, user), peer)
                 if i % FLUSH_EVERY == 0 or len(frames) > 1:  # tensor bytes take long enough to be sent at once
                     self._flush()
             while self._ready:
@@ -136,9 +163,14 @@ class Server:
             if now >= tick_at:
                 tick_at = now + TICK_S
                 self._feed(events.TimePassed(now))
+                for peer in self._stopped.look(now, self.workers, router.pid):
+                    router.disconnect(peer)
+                    self._feed_lost(peer)
                 self._flush()
                 if self.on_tick is not None:
                     self.on_tick()
+            if got is None and self.when_idle is not None:
+                self._rest()
             if got is None and not self._stopping:
                 # An answer that is due soon is looked for: to be woken takes longer than most calls.
                 news = router.wait(tick_at - now, SPIN_S if self._busy() else 0.0)
@@ -151,7 +183,10 @@ class Server:
         if self._observers:
             self._observe(event)
         try:
-            actions = self._handle(event)
+            if self._recorder.recording is None:
+                actions = self._handle(event)
+            else:
+                actions = self._recorder.handle(self._handle, event)
         except Exception:
             _say(f"gt: the dispatcher dropped {event!r:.500}\n{traceback.format_exc()}")
             if peer is not None:
@@ -169,6 +204,15 @@ class Server:
                 self._observers.remove(observe)
                 _say(f"gt: logging stopped: {type(e).__name__}: {e}")
 
+    def _rest(self) -> None:
+        if self.when_idle is None:
+            return
+        try:
+            self.when_idle()
+        except Exception as e:  # as in _observe
+            self.when_idle = None
+            _say(f"gt: logging stopped: {type(e).__name__}: {e}")
+
     def _feed_lost(self, peer: events.Peer) -> None:
         self.workers.pop(peer, None)
         self._feed(events.PeerLost(peer))
@@ -178,6 +222,8 @@ class Server:
             self._observe(action)
         if type(action) is events.Send:
             message = action.message
+            if type(message) is messages.Trace:
+                self._recorder.asks(action.peer, message)
             if type(message) is messages.WorkerWelcome:
                 self.workers[action.peer] = message.worker
                 if self.on_tick is not None:
@@ -199,6 +245,12 @@ class Server:
                     self._flush()
         elif type(action) is events.CheckProgram or type(action) is events.MakePlan:
             self._jobs.put(action)
+        elif type(action) is events.Solve and self._solving is not None:
+            self._solving.start(action)
+        elif type(action) is events.RecordLoop:
+            recorded = self._recorder.record(action)
+            if recorded is not None:
+                self._feed(recorded)
         elif type(action) is events.Disconnect:
             self._flush()
             self.workers.pop(action.peer, None)
@@ -214,8 +266,13 @@ class Server:
     def _work_off_jobs(self) -> None:
         """The background thread."""
         while (job := self._jobs.get()) is not None:
-            self._ready.append(work_off(job))
+            self._ready.append(self._recorder.work_off(job, work_off))
             self._wake()
+
+    def _solved(self, answer: events.PlanSolved) -> None:
+        """A search is over; called in its thread."""
+        self._ready.append(answer)
+        self._wake()
 
     def _wake(self) -> None:
         with suppress(OSError):  # full: it is awake already; closed: it has ended

@@ -7,11 +7,12 @@ Law 3: what a session can make the dispatcher hold is bounded, by the numbers be
 Law 4: a session has any number of workers, and there is one way for all numbers. Most sessions have one: then every
        layout is `Worker.layout`, every plan has one local program, every transfer has one shard.
 
-These are records. queues.py, calls.py, transfers.py, meshes.py and workers.py change them.
+These are records. queues.py, calls.py, uploads.py, fetches.py, meshes.py and workers.py change them.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -23,20 +24,32 @@ from gt.chosen import Chosen
 from gt.dispatcher.events import Peer
 from gt.layout import Layout, Mesh
 from gt.program import Spec
-from gt.transport.messages import Buffer, Call, Chunk, Failure, Fetch, Free, Message, SetMesh, Share
+from gt.transport.identity import User
+from gt.transport.messages import Buffer, Call, Chunk, Failure, Fetch, Free, Keep, Message, SetMesh, Share
 
 if TYPE_CHECKING:
     from gt.dispatcher.plans import Plan
     from gt.dispatcher.schedule import Lane
+    from gt.dispatcher.shelf import Copying, Shelf
     from gt.dispatcher.state import Worker
+    from gt.dispatcher.switches import Switch, Tuned
 
-MAX_ID = (1 << 63) - 1
+MAX_ID = (1 << 62) - 1  #: of a client's tensors; copies that the dispatcher makes are above (moves.py)
 HASH_NBYTES = 16
 QUEUE_ITEMS = 1024  #: Calls, frees and fetches of one session that are not finished.
 QUEUE_NBYTES = 64 << 20  #: Their bytes, and those of its programs that are being checked.
+TENSORS = 1 << 18  #: Tensors of one session. With twice as many that are lost or named twice it is cut off.
 STATS = 16  #: Questions for statistics of one session under way.
 
-Item = Call | Fetch | Free
+
+class Move(msgspec.Struct, eq=False, gc=False):
+    """A call of the dispatcher's own: it copies tensors into other layouts (moves.py). It comes first in a queue."""
+
+    call: Call
+    plan: Plan
+
+
+Item = Call | Fetch | Free | Keep | Move
 
 
 # --- tensors ---------------------------------------------------------------------------------
@@ -81,6 +94,7 @@ class ShardUpload:
 class SentChunk:
     """A chunk of an upload on its way to workers."""
 
+    nbytes: int
     left: int = 0  #: workers that have yet to acknowledge it
 
 
@@ -99,6 +113,7 @@ class Upload:
     begun: bool = False  #: a chunk was taken
     received: int = 0
     unacked: int = 0  #: chunks the client may not yet count as taken; see `most_unacked`
+    slowed: int = 0  #: of these: taken by workers, but faster than the user may upload; see limits.py
     #: Chunks kept here because there is no worker yet.
     held: list[tuple[Chunk, Buffer]] = field(default_factory=list)
     sink: bool = False  #: the tensor is lost: chunks are acknowledged and dropped
@@ -178,8 +193,23 @@ class SentCall(msgspec.Struct, eq=False, gc=False):
     left: list[int]  #: the workers that have not answered; it is finished when there is none
     failure: Failure | None  #: why it was refused, or what a worker said
     root: int  #: the call to blame if it fails: itself, or an earlier one whose results are lost
+    beside: bool = False  #: it was sent beside long ones; see schedule.py
     run_us: int = 0
+    tier: int = 0  #: the lowest on which a worker ran it; 0: none has answered
     good: bool = False  #: a worker said that it went well
+
+
+@dataclass(slots=True, eq=False)
+class Moved:
+    """Tensors of a session that are not, or not for sure, on the device of a worker: id -> bytes; see memory.py."""
+
+    away: dict[int, int] = field(default_factory=dict)
+    leaving: dict[int, int] = field(default_factory=dict)  #: on their way out,
+    coming: dict[int, int] = field(default_factory=dict)  #: and back
+
+    def clear_of(self, ids: Iterable[int]) -> bool:
+        """Whether all of these tensors are on the device."""
+        return not any(i in self.away or i in self.leaving or i in self.coming for i in ids)
 
 
 # --- the session -----------------------------------------------------------------------------
@@ -195,11 +225,12 @@ class RingOffer:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What a client's plan says about programs with one body: see UsePlan."""
+    """What a plan says about programs with one body: see UsePlan."""
 
     axes: tuple[tuple[str, int], ...]
     ways: Mapping[int, Chosen]  #: by instruction
     digest: bytes  #: of its content
+    solved: bool = False  #: not the client's: the dispatcher's own (switches.py)
 
 
 @dataclass(slots=True)
@@ -213,7 +244,7 @@ class MeshWish:
 @dataclass(slots=True, eq=False)
 class Session:
     number: int
-    peer: Peer
+    peer: Peer | None  #: None: its client is gone and its work goes on, or it never had one (shelf.py)
     name: str
     closed: bool = False
 
@@ -252,6 +283,15 @@ class Session:
     #: `home`, then its other meshes, then what is in `followed`: as plans are keyed; () without a worker.
     place: tuple[object, ...] = ()
     split: bool = False  #: see SetMesh
+    grid: Mesh | None = None  #: the mesh of the plan that it was switched to: its home, instead of the mesh ""
+    upload_layouts: Mapping[Spec, Layout] = field(default_factory=dict)  #: what that plan says of uploads
+    switch: Switch | None = None  #: the change of its plan that is under way
+    moving: SentCall | None = None  #: the move that is on workers; then no call is
+    moves: int = 0  #: how many moves it has had
+    copies: int = 0  #: and how many tensors they copied
+    switched: int = 0  #: how many calls it had had when its plan last changed; 0: that never happened
+    tuned: dict[str, Tuned] = field(default_factory=dict)  #: by body; only where `split` is set
+    pins: set[int] = field(default_factory=set)  #: tensors whose layout the client chose; only membership is asked
     followed: Mapping[str, Followed] = field(default_factory=dict)  #: by body, the latest last; never changed in place
     broken: Failure | None = None  #: why calls and uploads fail until a new mesh is set
     #: Calls that failed with one worker of several, by another that still has them, and their number: it may yet ask
@@ -259,10 +299,28 @@ class Session:
     orphans: dict[tuple[int, int], Plan] = field(default_factory=dict)
     wish: MeshWish | None = None
     waiting_since_s: float | None = None  #: set while it needs a worker and has none
+    bereft: Bereft | None = None  #: how it lost its last worker, and with it tensors or work
+    lost_worker: str = ""  #: the last worker that it has lost
     no_worker: Failure | None = None  #: set while what waited too long for a worker is failed
 
+    shelf: Shelf | None = None  #: where it keeps and publishes things
+    holds: Shelf | None = None  #: it has the tensors of this shelf
+    keeps: int = 0  #: what is to be kept, in `queue`
+    copying: Copying | None = None  #: what the head of its queue, a Keep, waits for
+    coming: set[int] = field(default_factory=set)  #: of `tensors`: copies that are not there yet; nobody may name them
+    failed: int = 0  #: the last call that has failed
+    moved: dict[int, Moved] = field(default_factory=dict)  #: by worker; none of them is empty
+    grant: dict[int, int] | None = None  #: by worker: bytes that are reserved for the head; None: they are not
+    used_s: float = -math.inf  #: when it last sent a call,
+    used: int = 0  #: and how many calls of all sessions were done by then
+    given_s: float = -math.inf  #: when its turn with memory that others want began
+    yields_to: int = 0  #: the session that waits for this one's memory; 0: none
+
+    user: User | None = None  #: who has joined; None where no keys are needed
     deficit_us: int = 0  #: run time it may still use in this round; see schedule.py
     left_s: float = 0.0  #: when it last left a ring
+    allowance_us: int = 0  #: run time it may use beside long calls, as it was at
+    allowed_s: float = 0.0  #: this time; see schedule.py
     calls: int = 0
     total_us: int = 0
 
@@ -272,9 +330,36 @@ class Session:
         return next(iter(self.workers.values()), None)
 
     @property
+    def away_nbytes(self) -> int:
+        """Bytes of its tensors that are not on devices."""
+        return sum(sum(moved.away.values()) for moved in self.moved.values())
+
+    def tidy(self, number: int) -> None:
+        """Forget what has moved on a worker if that is nothing."""
+        moved = self.moved[number]
+        if not (moved.away or moved.leaving or moved.coming):
+            del self.moved[number]
+
+    @property
     def shares_ring(self) -> bool:
         """Whether chunks may travel in its ring now."""
         return self.offer is not None and self.offer.taken
+
+
+@dataclass(slots=True, eq=False)
+class Bereft:
+    """The loss of a session's last worker. Work that was sent before the client heard of it fails with it at once, and
+    does not wait for another worker."""
+
+    failure: Failure
+    root: int  #: the call to blame; 0: none so far
+    told_s: float | None  #: when the client was told; None: not yet
+
+
+def many_tensors(session: Session) -> Failure:
+    """Why a session cannot have more tensors."""
+    text = f"this session has {len(session.tensors):,} tensors; the limit is {TENSORS:,}. Delete some, or stack them"
+    return Failure("OutOfMemory", text)
 
 
 def show_nbytes(n: int) -> str:

@@ -8,6 +8,7 @@ Law 3: containers whose order is visible in what is sent are lists and dictionar
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -15,11 +16,15 @@ from typing import Protocol
 from gt.dispatcher.events import Disconnect, Effect, Peer, Send
 from gt.dispatcher.plans import Programs
 from gt.dispatcher.schedule import Lane, unclaim
-from gt.dispatcher.session import AnyTensor, Lost, SentCall, Session, Upload, show_nbytes
+from gt.dispatcher.session import AnyTensor, Bereft, Lost, SentCall, Session, Upload, show_nbytes
+from gt.dispatcher.shelf import Copying, Shelf, ShelfKey
 from gt.layout import Layout
+from gt.transport.identity import User
 from gt.transport.messages import Buffer, ChunkAck, CloseSession, Failure, Forget, Message, Refused, Rejected
 
 SESSIONS = 1024
+SESSIONS_OF_USER = 256  #: At least four users can join.
+TOLD_S = 2.0  #: So long after a loss was told, work may come that was sent before the client heard of it.
 HELD_NBYTES = 1 << 30  #: Chunks of all sessions kept here while there is no worker.
 
 
@@ -30,6 +35,10 @@ class Settings(Protocol):
     def worker_timeout_s(self) -> float: ...
     @property
     def cache_bytes(self) -> int: ...
+    @property
+    def plan_after_s(self) -> float: ...
+    @property
+    def lease_s(self) -> float: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -45,11 +54,19 @@ class Worker:
     host: str = ""
     pid: int = 0
     peers: str = ""  #: where other workers connect to it; "": it cannot run calls together with others
+    tries: bool = False  #: it says which of the others it reaches
+    reached: dict[int, str] = field(default_factory=dict)  #: what it said of each: "", or what went wrong
+    user: User | None = None  #: whose key it joined with
     control: Peer | None = None  #: takes commands
     results: Peer | None = None
     lane: Lane = field(init=False)
     sessions: dict[int, Session] = field(default_factory=dict)  #: those placed here
-    nbytes: int = 0  #: the sum over `sessions`
+    nbytes: int = 0  #: the sum over `sessions`, wherever the tensors are
+    away: int = 0  #: of these: what is not on the device (memory.py),
+    leaving: int = 0  #: and what is still there and on its way out
+    reserved: int = 0  #: for calls that have their memory and wait for their turn
+    full: str = ""  #: why it could not move tensors out; "": it could
+    full_until_s: float = 0.0  #: until when it is not asked again
     programs: set[bytes] = field(default_factory=set)  #: those it was sent; only membership is asked
     calls: int = 0
 
@@ -57,7 +74,13 @@ class Worker:
         self.lane = Lane(self.number)
 
     def has_room(self, nbytes: int) -> bool:
-        return not self.memory or self.nbytes + nbytes <= self.memory
+        """Whether so many bytes more fit on the device now."""
+        return not self.memory or self.nbytes - self.away + self.reserved + nbytes <= self.memory  # on_device, quicker
+
+    @property
+    def on_device(self) -> int:
+        """Bytes that are on the device or have their place there."""
+        return self.nbytes - self.away + self.reserved
 
     @property
     def usable(self) -> bool:
@@ -65,6 +88,16 @@ class Worker:
 
     def __str__(self) -> str:
         return f"{self.host or 'unknown host'}, pid {self.pid}"
+
+
+@dataclass(slots=True, eq=False)
+class Uploading:
+    """How much a user may upload now; see limits.py."""
+
+    left: float  #: bytes, as it was at
+    at_s: float  #: this time
+    #: Chunks that workers have taken, and clients will hear of later, oldest first.
+    waiting: deque[tuple[Session, Upload, int]] = field(default_factory=deque)
 
 
 @dataclass(slots=True)
@@ -75,15 +108,33 @@ class Question:
     request: int
     deadline_s: float
     waiting: dict[int, Worker]
+    overview: bool = False  #: it is about all sessions
     answers: dict[int, dict[str, object]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class RunningTrace:
+    """A trace that a client asked for, until all processes have told what they did."""
+
+    session: Session
+    request: int
+    number: int  #: what it is called where it is recorded
+    until_s: float
+    ended: bool = False  #: the time is over, and all were asked what they did
+    #: By connection, those that record and have not told yet: what they are called.
+    recording: dict[Peer, str] = field(default_factory=dict)
+    loop: bool = True  #: the dispatcher's loop has not told yet
+    programs: dict[bytes, None] = field(default_factory=dict)  #: of the calls that were told
 
 
 class State:
     """See the file's header."""
 
-    def __init__(self, settings: Settings, token: str, join: str) -> None:
+    def __init__(self, settings: Settings, token: str, join: str, secret: str = "") -> None:
         self.settings = settings
         self.token = token
+        self.secret = secret  #: see Peers
+        self.met = 0  #: workers that were last told of each other (Peers)
         self.join = join  #: the command that starts a worker, for an error; empty: there is none
         self.now_s = 0.0
         self.out: list[Effect] = []
@@ -94,11 +145,20 @@ class State:
         self.programs = Programs(settings.cache_bytes)
         self.homeless: dict[int, Session] = {}  #: sessions that need a worker and have none
         self.wishes: dict[int, Session] = {}  #: sessions that wait for more, for a mesh
+        self.memory_queue: dict[int, Session] = {}  #: sessions whose head waits for memory, longest first
         self.held_nbytes = 0  #: the sum over all uploads' `held`
+        self.uploading: dict[str, Uploading] = {}  #: by key, the users whose uploads are limited
+        self.shelves: dict[ShelfKey, Shelf] = {}
+        self.copies: dict[int, Copying] = {}  #: that workers make
+        self.keeping: dict[int, Session] = {}  #: sessions whose queue has a Keep at its head, which waits
+        self.leaving: dict[int, Session] = {}  #: sessions with a name whose clients are gone and whose work goes on
+        self.answering: set[int] = set()  #: shelves with questions that wait for those; only whether there are
         self.questions: dict[int, Question] = {}
+        self.trace: RunningTrace | None = None  #: the one that is being recorded; see traces.py
         self.last_session = 0
         self.last_worker = 0
         self.last_question = 0
+        self.last_copy = 0
         self.calls = 0
         self.touched: dict[int, Worker] = {}  #: workers to look at before this event is over
         self.news: dict[int, Session] = {}  #: sessions whose `done` may have moved
@@ -123,7 +183,8 @@ class State:
 
     def cut_off(self, session: Session, text: str) -> None:
         """This client cannot go on."""
-        self.refuse(session.peer, text)
+        if session.peer is not None:
+            self.refuse(session.peer, text)
         self.close(session)
 
     # --- counting ------------------------------------------------------------------------
@@ -138,15 +199,46 @@ class State:
         """The value of this tensor is gone for good."""
         old = session.tensors[id]
         self.count(session, old, -1)
+        self.forget_moved(session, id)
         session.tensors[id] = Lost(old.spec, failure, root)
         session.lost += 1
+
+    def forget_moved(self, session: Session, id: int) -> None:
+        """A tensor is gone, wherever it was."""
+        for number, moved in list(session.moved.items()):
+            worker = self.workers[number]
+            worker.away -= moved.away.pop(id, 0)
+            worker.leaving -= moved.leaving.pop(id, 0)
+            moved.coming.pop(id, None)
+            session.tidy(number)
+
+    def forget_moves(self, session: Session, number: int) -> None:
+        """A session leaves a worker."""
+        moved = session.moved.pop(number, None)
+        if moved is not None:
+            self.workers[number].away -= sum(moved.away.values())
+            self.workers[number].leaving -= sum(moved.leaving.values())
+
+    def drop_grant(self, session: Session) -> None:
+        """The memory of a session's head is not reserved any more."""
+        for number, nbytes in (session.grant or {}).items():
+            self.workers[number].reserved -= nbytes
+        session.grant = None
 
     def give_back(self, sent: SentCall) -> None:
         """A call's credit, on all its workers that still have it."""
         for number in sent.left:
             worker = self.workers[number]
-            worker.lane.give_back(sent.cost_us)
+            worker.lane.give_back(sent.cost_us, sent.beside)
             self.touched[number] = worker
+
+    def abandon(self, session: Session, sent: SentCall) -> None:
+        """A call is over as far as its session is concerned. Workers may still be at it, and ask for its program."""
+        self.give_back(sent)
+        for number in sent.left:
+            if self.workers[number].usable:
+                session.orphans[number, sent.seq] = sent.plan
+                sent.plan.uses += 1
 
     def touch(self, lanes: Iterable[Lane]) -> None:
         """Look at these workers before the event is over."""
@@ -184,7 +276,7 @@ class State:
         self.let_go(upload)
         for _ in range(upload.unacked):
             self.send(session.peer, ChunkAck(0, upload.key, True))
-        upload.unacked = 0
+        upload.unacked = upload.slowed = 0
         if upload.complete:
             del session.uploads[upload.key]
 
@@ -202,8 +294,24 @@ class State:
             session.waiting_since_s = self.now_s
             self.homeless[session.number] = session
 
+    def loss_of(self, session: Session, acked: int | None = None) -> Bereft | None:
+        """The loss with which work of a session without a worker fails; None: it may wait for a worker. `acked` is that
+        of a call; an upload has none."""
+        loss = session.bereft
+        if loss is None:
+            return None
+        known = acked is not None and 0 < loss.root <= acked
+        late = loss.told_s is not None and self.now_s > loss.told_s + TOLD_S
+        if known or late or any(w.usable for w in self.workers.values()):
+            session.bereft = None
+            return None
+        if loss.told_s is None:
+            loss.told_s = self.now_s
+        return loss
+
     def stop_waiting(self, session: Session) -> None:
         session.waiting_since_s = None
+        session.bereft = None
         self.homeless.pop(session.number, None)
 
     # --- endings -------------------------------------------------------------------------
@@ -218,20 +326,34 @@ class State:
         if session.ring is not None:
             self.touch((session.ring,))
             session.ring.leave(session, self.now_s)
+        self.memory_queue.pop(session.number, None)
+        if session.grant is not None:
+            self.drop_grant(session)
 
     def close(self, session: Session) -> None:
         """A session ends, however it ends. Nothing of it is left."""
         session.closed = True
-        del self.peers[session.peer]
+        if session.peer is not None:
+            del self.peers[session.peer]
         del self.sessions[session.number]
+        for table in (self.keeping, self.leaving):
+            table.pop(session.number, None)
+        if session.shelf is not None:
+            session.shelf.let_go(session, self.now_s, self.settings.lease_s)
+        if session.holds is not None:
+            del self.shelves[session.holds.key]
         self.drop_head(session)
-        for sent in session.sent.values():
+        for sent in (*session.sent.values(), *([session.moving] if session.moving is not None else [])):
             sent.plan.uses -= 1
             self.give_back(sent)
+        if session.switch is not None:
+            session.switch.let_go()
         for plan in session.orphans.values():
             plan.uses -= 1
         for tensor in session.tensors.values():
             self.count(session, tensor, -1)
+        for number in list(session.moved):
+            self.forget_moves(session, number)
         for worker in session.workers.values():
             self.send(worker.control, CloseSession(session.number))
             del worker.sessions[session.number]
@@ -242,6 +364,7 @@ class State:
         self.programs.stop_waiting(session)
         for entry in self.programs:
             entry.users.discard(session.number)
+            entry.owners.discard(session.number)
         for upload in session.uploads.values():
             self.let_go(upload)
         for number in [n for n, q in self.questions.items() if q.session is session]:
@@ -251,9 +374,12 @@ class State:
 
 
 def memory_text(session: Session, worker: Worker, nbytes: int) -> str:
-    """What is missing, for an error: so many bytes do not fit there. Says nothing of other sessions."""
-    free = max(0, worker.memory - worker.nbytes)
+    """What is missing, for an error: so many bytes do not fit there beside what the session holds. Says nothing of
+    others."""
+    number = worker.number
+    held = sum(tensor.parts.get(number, 0) for tensor in session.tensors.values())
+    free = max(0, worker.memory - held)
     return (
-        f"{show_nbytes(nbytes)} on worker {worker.number}, which has {show_nbytes(free)} free of "
-        f"{show_nbytes(worker.memory)}; this session holds {show_nbytes(session.nbytes)}"
+        f"{show_nbytes(nbytes)} on worker {number}, which can have {show_nbytes(free)} free of "
+        f"{show_nbytes(worker.memory)}; this session holds {show_nbytes(held)} there"
     )

@@ -5,32 +5,37 @@ Law 2: with a worker go the values that it had a part in, unless others have all
        of its sessions was to make. All that was under way is answered: nothing waits for a worker that is gone.
 Law 3: meshes that it was in are gone. A session that has other workers, but has lost its mesh "", has every call
        refused, with a line that says so, until one is set; fetches and frees go on.
+       What its client sent before it heard of the loss of the only worker fails at once, with what was lost.
 Law 4: a wait for a first worker ends after `worker_timeout_s`, with one line that says what to do.
 """
 
 from __future__ import annotations
 
-from gt.dispatcher import calls, meshes, transfers
+from gt.dispatcher import calls, fetches, meshes, shelves, switches, uploads
 from gt.dispatcher.events import Peer
-from gt.dispatcher.plans import tensor_at
+from gt.dispatcher.plans import plain_layout, set_home, tensor_at
 from gt.dispatcher.queues import advance
-from gt.dispatcher.session import SentCall, Session
+from gt.dispatcher.session import Bereft, SentCall, Session
 from gt.dispatcher.state import State, Worker
 from gt.dispatcher.stats import worker_lost
-from gt.layout import Layout, layout, mesh, whole
+from gt.layout import layout, mesh, whole
+from gt.transport.identity import User
 from gt.transport.messages import VERSION, Define, Failure, Need, Shared, WorkerHello, WorkerWelcome
 
 #: For a server that only its client can reach: no worker can be started by hand for it.
 PRIVATE = "GT's private server has lost its worker; gt.disconnect() ends it, and the next tensor starts a new one"
 
 
-def joined(state: State, peer: Peer, hello: WorkerHello) -> None:
-    """One connection of a worker says hello; version and token are right."""
+def joined(state: State, peer: Peer, hello: WorkerHello, user: User | None = None) -> None:
+    """One connection of a worker says hello; version and token, or key, are right."""
     worker = state.links.get(hello.link)
+    if worker is not None and worker.user != user:
+        state.refuse(peer, "both connections of a worker must have the same key")
+        return
     if worker is None:
         state.last_worker += 1
         number = state.last_worker
-        worker = Worker(number, hello.link, whole(number))
+        worker = Worker(number, hello.link, whole(number), user=user)
         state.links[hello.link] = state.workers[number] = worker
     if (worker.control if hello.control else worker.results) is not None:
         state.refuse(peer, f"a worker with link {hello.link!r} is connected already")
@@ -38,7 +43,7 @@ def joined(state: State, peer: Peer, hello: WorkerHello) -> None:
     if hello.control:
         worker.control, worker.memory = peer, max(0, hello.memory)
         worker.engine, worker.device = hello.engine, hello.device
-        worker.host, worker.pid, worker.peers = hello.host, hello.pid, hello.peers[:200]
+        worker.host, worker.pid, worker.peers, worker.tries = hello.host, hello.pid, hello.peers[:1000], hello.tries
     else:
         worker.results = peer
     state.peers[peer] = worker
@@ -59,8 +64,11 @@ def lost(state: State, worker: Worker, said: Peer | None = None) -> None:
     orphans = list(worker.sessions.values())
     for session in orphans:
         _lose(state, session, worker)
+    shelves.worker_lost(state, worker)
     del state.workers[worker.number]
     state.touched.pop(worker.number, None)
+    for other in state.workers.values():
+        other.reached.pop(worker.number, None)
     state.forget_plans(worker)
     worker_lost(state, worker)
     meshes.workers_changed(state)
@@ -73,9 +81,11 @@ def _lose(state: State, session: Session, worker: Worker) -> None:
     held = Failure("LostError", f"the worker that held it ({worker}) is gone")
     ran = Failure("LostError", f"the worker that ran it ({worker}) is gone")
     several = len(session.workers) > 1
+    under_way = bool(session.queue or session.uploads)
     state.drop_head(session)
-    transfers.lose_uploads(state, session, worker, held)
-    again = transfers.lose_fetches(state, session, worker, held)
+    switches.forget(state, session, f"a worker ({worker}) is gone")
+    uploads.lose_uploads(state, session, worker, held)
+    again = fetches.lose_fetches(state, session, worker, held)
     root = _fail_calls(state, session, ran)
     for number, seq in list(session.orphans):
         if number == worker.number:
@@ -87,14 +97,19 @@ def _lose(state: State, session: Session, worker: Worker) -> None:
         left = [n for n in tensor.parts if n != worker.number]
         if tensor.layout is not None and tensor.layout.is_whole and left:
             state.count(session, tensor, -1)
-            session.tensors[i] = kept = tensor_at(tensor.spec, _whole_on(left))
+            at = plain_layout(layout(mesh(left, copies=len(left))))
+            session.tensors[i] = kept = tensor_at(tensor.spec, at)
             state.count(session, kept)
         else:
             state.put_lost(session, i, held, root)
             gone.append(i)
+    if not several and (root or under_way or gone):
+        session.bereft = Bereft(ran, root, state.now_s if root else None)
+    state.forget_moves(session, worker.number)
+    session.lost_worker = str(worker)
     del session.workers[worker.number], worker.sessions[session.number]
     calls.free(state, session, gone, session.workers.values())
-    transfers.fetch_again(state, session, again, held)
+    fetches.fetch_again(state, session, again, held)
     for name in [name for name, m in session.meshes.items() if worker.number in m.workers]:
         m = session.meshes.pop(name)
         if not name and several:
@@ -103,11 +118,7 @@ def _lose(state: State, session: Session, worker: Worker) -> None:
     if session.offer is not None:
         state.send(session.peer, Shared(0, session.offer.share.ring, False))
         session.offer = None
-    meshes.set_home(session)
-
-
-def _whole_on(numbers: list[int]) -> Layout:
-    return whole(numbers[0]) if len(numbers) == 1 else layout(mesh(numbers, copies=len(numbers)))
+    set_home(session)
 
 
 def _fail_calls(state: State, session: Session, failure: Failure) -> int:
@@ -119,11 +130,7 @@ def _fail_calls(state: State, session: Session, failure: Failure) -> int:
         if not sent.left and (sent.failure is not None or spoilt.isdisjoint(sent.inputs)):
             continue
         spoilt.update(range(sent.outputs, sent.outputs + len(sent.plan.outputs)))
-        state.give_back(sent)
-        for number in sent.left:
-            if state.workers[number].usable:
-                session.orphans[number, sent.seq] = sent.plan
-                sent.plan.uses += 1
+        state.abandon(session, sent)
         sent.left.clear()
         sent.good = True  # who is left may have done its part: nothing of it is kept
         if not _failed_anyway(sent):
@@ -157,7 +164,8 @@ def _fail_homeless(state: State) -> None:
     for session in list(state.homeless.values()):
         assert session.waiting_since_s is not None
         if state.now_s - session.waiting_since_s >= state.settings.worker_timeout_s:
-            text = f"no worker has joined this server; start one with: {state.join}" if state.join else PRIVATE
+            since = f" since the one of this session ({session.lost_worker}) was lost" if session.lost_worker else ""
+            text = f"no worker has joined this server{since}; start one with: {state.join}" if state.join else PRIVATE
             session.no_worker = Failure("LostError", text)
             state.stop_waiting(session)
             for upload in list(session.uploads.values()):

@@ -12,6 +12,11 @@ from gt.client.functions.randoms import rand, randn
 from gt.client.tensor import Tensor
 from gt.distributions.distribution import Distribution, tensors
 
+__all__ = [
+    "Beta", "Cauchy", "Chi2", "Exponential", "Gamma", "Gumbel", "HalfCauchy", "HalfNormal", "Laplace", "LogNormal",
+    "Normal", "Pareto", "StudentT", "Uniform", "Weibull",
+]  # fmt: skip
+
 EULER = 0.5772156649015329
 LOG_2PI = math.log(2 * math.pi)
 
@@ -39,8 +44,8 @@ def gamma(alpha: Any, shape: tuple[int, ...], rounds: int = 8) -> Any:
     return where(small, found * uniform(shape, alpha) ** (1 / alpha), found)
 
 
-class Normal(Distribution):
-    """The normal distribution."""
+class _Located(Distribution):
+    """A distribution around a place."""
 
     has_rsample = True
 
@@ -49,6 +54,11 @@ class Normal(Distribution):
         super().__init__(self.loc.shape)
 
     mean = mode = property(lambda self: self.loc)
+
+
+class Normal(_Located):
+    """The normal distribution."""
+
     variance = property(lambda self: self.scale**2)
     stddev = property(lambda self: self.scale)
 
@@ -67,17 +77,15 @@ class Normal(Distribution):
     def icdf(self, value: Any) -> Any:
         return self.loc + self.scale * math.sqrt(2) * (2 * value - 1).erfinv()
 
+    def _kl(self, q: Any) -> Any:
+        ratio = (self.scale / q.scale) ** 2
+        return 0.5 * (ratio + ((self.loc - q.loc) / q.scale) ** 2 - 1 - ratio.log())
 
-class LogNormal(Distribution):
+
+class LogNormal(_Located):
     """A number whose logarithm has a normal distribution."""
 
-    has_rsample = True
-
-    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
-        self.loc, self.scale = tensors(loc, scale)
-        self.base_dist = Normal(self.loc, self.scale)
-        super().__init__(self.loc.shape)
-
+    base_dist = property(lambda self: Normal(self.loc, self.scale))
     mean = property(lambda self: (self.loc + self.scale**2 / 2).exp())
     mode = property(lambda self: (self.loc - self.scale**2).exp())
     variance = property(lambda self: (self.scale**2).expm1() * (2 * self.loc + self.scale**2).exp())
@@ -94,32 +102,44 @@ class LogNormal(Distribution):
     def cdf(self, value: Any) -> Any:
         return self.base_dist.cdf(value.log())
 
+    _kl = Normal._kl
 
-class HalfNormal(Distribution):
-    """The absolute value of a normal distribution around 0."""
+
+class _Half(Distribution):
+    """The absolute value of a symmetric distribution around 0."""
 
     has_rsample = True
+    _symmetric: type[_Located]
 
     def __init__(self, scale: Any, validate_args: bool | None = None) -> None:
         (self.scale,) = tensors(scale)
         super().__init__(self.scale.shape)
 
-    mean = property(lambda self: self.scale * math.sqrt(2 / math.pi))
+    base_dist = property(lambda self: self._symmetric(zeros_like(self.scale), self.scale))
     mode = property(lambda self: zeros_like(self.scale))
-    variance = property(lambda self: self.scale**2 * (1 - 2 / math.pi))
 
     def _draw(self, shape: tuple[int, ...]) -> Any:
-        return (self.scale * randn(*shape, dtype=self.scale.dtype)).abs()
+        return self.base_dist._draw(shape).abs()
 
     def log_prob(self, value: Any) -> Any:
-        inside = -0.5 * (value / self.scale) ** 2 - self.scale.log() - 0.5 * LOG_2PI + math.log(2)
-        return where(value >= 0, inside, -math.inf)
+        return where(value >= 0, self.base_dist.log_prob(value) + math.log(2), -math.inf)
 
     def entropy(self) -> Any:
-        return 0.5 + 0.5 * LOG_2PI + self.scale.log() - math.log(2)
+        return self.base_dist.entropy() - math.log(2)
 
     def cdf(self, value: Any) -> Any:
-        return (value / (self.scale * math.sqrt(2))).erf()
+        return 2 * self.base_dist.cdf(value) - 1
+
+
+class HalfNormal(_Half):
+    """The absolute value of a normal distribution around 0."""
+
+    _symmetric = Normal
+    mean = property(lambda self: self.scale * math.sqrt(2 / math.pi))
+    variance = property(lambda self: self.scale**2 * (1 - 2 / math.pi))
+
+    def _kl(self, q: Any) -> Any:
+        return self.base_dist._kl(q.base_dist)
 
 
 class Uniform(Distribution):
@@ -150,6 +170,10 @@ class Uniform(Distribution):
     def icdf(self, value: Any) -> Any:
         return self.low + value * (self.high - self.low)
 
+    def _kl(self, q: Any) -> Any:
+        inside = (q.low <= self.low) & (self.high <= q.high)
+        return where(inside, ((q.high - q.low) / (self.high - self.low)).log(), math.inf)
+
 
 class Exponential(Distribution):
     """The time until an event that happens at a constant rate."""
@@ -179,17 +203,14 @@ class Exponential(Distribution):
     def icdf(self, value: Any) -> Any:
         return -(-value).log1p() / self.rate
 
+    def _kl(self, q: Any) -> Any:
+        ratio = q.rate / self.rate
+        return ratio - 1 - ratio.log()
 
-class Laplace(Distribution):
+
+class Laplace(_Located):
     """Exponential to both sides of a place."""
 
-    has_rsample = True
-
-    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
-        self.loc, self.scale = tensors(loc, scale)
-        super().__init__(self.loc.shape)
-
-    mean = mode = property(lambda self: self.loc)
     variance = property(lambda self: 2 * self.scale**2)
 
     def _draw(self, shape: tuple[int, ...]) -> Any:
@@ -206,18 +227,15 @@ class Laplace(Distribution):
         z = value - self.loc
         return 0.5 - 0.5 * z.sign() * (-z.abs() / self.scale).expm1()
 
+    def _kl(self, q: Any) -> Any:
+        ratio, apart = self.scale / q.scale, (self.loc - q.loc).abs()
+        return -ratio.log() + apart / q.scale + ratio * (-apart / self.scale).exp() - 1
 
-class Cauchy(Distribution):
+
+class Cauchy(_Located):
     """The Cauchy distribution, which has no mean."""
 
-    has_rsample = True
-
-    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
-        self.loc, self.scale = tensors(loc, scale)
-        super().__init__(self.loc.shape)
-
     mean = property(lambda self: full_like(self.loc, math.nan))
-    mode = property(lambda self: self.loc)
     variance = property(lambda self: full_like(self.loc, math.inf))
 
     def _draw(self, shape: tuple[int, ...]) -> Any:
@@ -232,40 +250,21 @@ class Cauchy(Distribution):
     def cdf(self, value: Any) -> Any:
         return ((value - self.loc) / self.scale).atan() / math.pi + 0.5
 
+    def _kl(self, q: Any) -> Any:
+        return (((self.scale + q.scale) ** 2 + (self.loc - q.loc) ** 2) / (4 * self.scale * q.scale)).log()
 
-class HalfCauchy(Distribution):
+
+class HalfCauchy(_Half):
     """The absolute value of a Cauchy distribution around 0."""
 
-    has_rsample = True
-
-    def __init__(self, scale: Any, validate_args: bool | None = None) -> None:
-        (self.scale,) = tensors(scale)
-        super().__init__(self.scale.shape)
-
+    _symmetric = Cauchy
     mean = variance = property(lambda self: full_like(self.scale, math.inf))
 
-    def _draw(self, shape: tuple[int, ...]) -> Any:
-        return (self.scale * (math.pi * (uniform(shape, self.scale) - 0.5)).tan()).abs()
 
-    def log_prob(self, value: Any) -> Any:
-        inside = math.log(2 / math.pi) - self.scale.log() - ((value / self.scale) ** 2).log1p()
-        return where(value >= 0, inside, -math.inf)
-
-    def entropy(self) -> Any:
-        return math.log(2 * math.pi) + self.scale.log()
-
-
-class Gumbel(Distribution):
+class Gumbel(_Located):
     """The distribution of the largest of many numbers."""
 
-    has_rsample = True
-
-    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
-        self.loc, self.scale = tensors(loc, scale)
-        super().__init__(self.loc.shape)
-
     mean = property(lambda self: self.loc + self.scale * EULER)
-    mode = property(lambda self: self.loc)
     variance = property(lambda self: (math.pi**2 / 6) * self.scale**2)
 
     def _draw(self, shape: tuple[int, ...]) -> Any:
@@ -277,6 +276,10 @@ class Gumbel(Distribution):
 
     def entropy(self) -> Any:
         return self.scale.log() + 1 + EULER
+
+    def _kl(self, q: Any) -> Any:
+        ratio, a, b = self.scale / q.scale, q.loc / q.scale, self.loc / q.scale
+        return -ratio.log() - a + b + ratio * EULER + (a + (1 + ratio).lgamma() - b).exp() - (1 + EULER)
 
 
 class Weibull(Distribution):
@@ -334,6 +337,11 @@ class Pareto(Distribution):
     def entropy(self) -> Any:
         return (self.scale / self.alpha).log() + 1 + 1 / self.alpha
 
+    def _kl(self, q: Any) -> Any:
+        ratio = q.alpha / self.alpha
+        found = q.alpha * (self.scale / q.scale).log() - ratio.log() + ratio - 1
+        return where(self.scale < q.scale, math.inf, found)
+
 
 class Gamma(Distribution):
     """The gamma distribution. Samples have no gradients."""
@@ -356,6 +364,11 @@ class Gamma(Distribution):
     def entropy(self) -> Any:
         a = self.concentration
         return a - self.rate.log() + a.lgamma() + (1 - a) * a.digamma()
+
+    def _kl(self, q: Any) -> Any:
+        a, b = self.concentration, q.concentration
+        first = b * (self.rate / q.rate).log() + b.lgamma() - a.lgamma()
+        return first + (a - b) * a.digamma() + (q.rate - self.rate) * (a / self.rate)
 
 
 class Chi2(Gamma):
@@ -402,6 +415,12 @@ class Beta(Distribution):
         a, b = self.concentration1, self.concentration0
         inner = (a - 1) * a.digamma() + (b - 1) * b.digamma() - (a + b - 2) * (a + b).digamma()
         return self._log_normalizer() - inner
+
+    def _kl(self, q: Any) -> Any:
+        a, b, total = self.concentration1, self.concentration0, self.concentration1 + self.concentration0
+        found = q._log_normalizer() - self._log_normalizer()
+        found = found + (a - q.concentration1) * a.digamma() + (b - q.concentration0) * b.digamma()
+        return found + (q.concentration1 + q.concentration0 - total) * total.digamma()
 
 
 class StudentT(Distribution):

@@ -13,6 +13,11 @@ from gt.distributions.continuous import gamma, uniform
 from gt.distributions.distribution import Distribution, one_of_two, tensors
 from gt.nn.functional import binary_cross_entropy_with_logits, one_hot, softplus
 
+__all__ = [
+    "Bernoulli", "Binomial", "Categorical", "Geometric", "Multinomial", "NegativeBinomial", "OneHotCategorical",
+    "Poisson",
+]  # fmt: skip
+
 
 def _probability(name: str, probs: Any, logits: Any) -> tuple[Any, Any]:
     """Probabilities and their logits, from one of them."""
@@ -48,6 +53,9 @@ class Bernoulli(Distribution):
     def entropy(self) -> Any:
         return binary_cross_entropy_with_logits(self.logits, self.probs, reduction="none")
 
+    def _kl(self, q: Any) -> Any:
+        return -self.entropy() - self.probs * q.logits + softplus(q.logits)
+
 
 class Geometric(Distribution):
     """The number of failures before the first success."""
@@ -68,6 +76,9 @@ class Geometric(Distribution):
     def entropy(self) -> Any:
         return binary_cross_entropy_with_logits(self.logits, self.probs, reduction="none") / self.probs
 
+    def _kl(self, q: Any) -> Any:
+        return -self.entropy() - (-q.probs).log1p() / self.probs - q.logits
+
 
 class Poisson(Distribution):
     """The number of events at a constant rate."""
@@ -83,6 +94,9 @@ class Poisson(Distribution):
 
     def log_prob(self, value: Any) -> Any:
         return ew.xlogy(value, self.rate) - self.rate - (value + 1).lgamma()
+
+    def _kl(self, q: Any) -> Any:
+        return self.rate * (self.rate.log() - q.rate.log()) - (self.rate - q.rate)
 
 
 class Binomial(Distribution):
@@ -108,6 +122,10 @@ class Binomial(Distribution):
         n, x = self.total_count, self.logits
         ways = (n + 1).lgamma() - (value + 1).lgamma() - (n - value + 1).lgamma()
         return ways + value * x - n * softplus(x)
+
+    def _kl(self, q: Any) -> Any:
+        each = self.probs * (self.logits - q.logits) + (-self.probs).log1p() - (-q.probs).log1p()
+        return ew.where(self.total_count > q.total_count, math.inf, self.total_count * each)
 
 
 class NegativeBinomial(Distribution):
@@ -153,20 +171,11 @@ class Categorical(Distribution):
 
     mean = variance = property(lambda self: full_like(self.probs[..., 0], math.nan))  # categories are no numbers
 
-    @property
-    def param_shape(self) -> Any:
-        """The shape of the probabilities."""
-        return self.logits.shape
-
-    @property
-    def mode(self) -> Any:
-        """The most probable category."""
-        return self.probs.argmax(-1)
+    mode = property(lambda self: self.probs.argmax(-1), doc="The most probable category.")
+    param_shape = property(lambda self: self.logits.shape, doc="The shape of the probabilities.")
 
     def _draw(self, shape: tuple[int, ...]) -> Any:
-        count = 1
-        for n in shape[: len(shape) - len(self.batch_shape)]:
-            count *= n
+        count = math.prod(shape[: len(shape) - len(self.batch_shape)])
         flat = self.probs.reshape(-1, self.probs.shape[-1])
         return multinomial(flat, count, True).t().reshape(shape)
 
@@ -177,6 +186,9 @@ class Categorical(Distribution):
 
     def entropy(self) -> Any:
         return -(self.logits.clamp(min=-3.4e38) * self.probs).sum(-1)
+
+    def _kl(self, q: Any) -> Any:
+        return (self.probs * (self.logits - q.logits)).sum(-1)
 
     def enumerate_support(self, expand: bool = True) -> Any:
         """All categories, along a new first dimension."""
@@ -203,6 +215,8 @@ class OneHotCategorical(Distribution):
 
     def entropy(self) -> Any:
         return self._categorical.entropy()
+
+    _kl = Categorical._kl
 
 
 class Multinomial(Distribution):

@@ -6,6 +6,7 @@ A distribution has parameters of a batch shape. One draw of it has an event shap
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from gt.client.functions import elementwise as ew
@@ -25,11 +26,21 @@ def tensors(*parameters: Any) -> tuple[Any, ...]:
     return tuple(broadcast_tensors(*made)) if len(made) > 1 else tuple(made)
 
 
+#: The Kullback-Leibler divergence from q to p.
+Formula = Callable[[Any, Any], Any]
+FORMULAS: dict[tuple[type, type], Formula] = {}  #: By the types of p and q.
+
+
 class Distribution:
     """The base class of distributions."""
 
     has_rsample = False  #: Whether samples have gradients with respect to the parameters.
     has_enumerate_support = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "_kl" in cls.__dict__:  # the divergence from a distribution of the same class
+            FORMULAS[cls, cls] = cls.__dict__["_kl"]
 
     def __init__(self, batch_shape: Any = (), event_shape: Any = (), validate_args: bool | None = None) -> None:
         self.batch_shape, self.event_shape = Size(batch_shape), Size(event_shape)

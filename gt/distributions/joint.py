@@ -9,7 +9,10 @@ from gt.client.functions.linalg.solving import linalg_cholesky, solve_triangular
 from gt.client.functions.randoms import randn
 from gt.distributions.continuous import LOG_2PI, gamma
 from gt.distributions.distribution import Distribution, tensors
+from gt.distributions.divergence import kl_divergence
 from gt.errors import ArgumentError
+
+__all__ = ["Dirichlet", "Independent", "MixtureSameFamily", "MultivariateNormal"]
 
 
 class Dirichlet(Distribution):
@@ -39,6 +42,11 @@ class Dirichlet(Distribution):
         total = a.sum(-1)
         inner = (k - total) * total.digamma() + ((a - 1) * a.digamma()).sum(-1)
         return a.lgamma().sum(-1) - total.lgamma() - inner
+
+    def _kl(self, q: Any) -> Any:
+        a, b = self.concentration, q.concentration
+        sizes = a.sum(-1).lgamma() - b.sum(-1).lgamma() + (b.lgamma() - a.lgamma()).sum(-1)
+        return sizes + ((a - b) * (a.digamma() - a.sum(-1, keepdim=True).digamma())).sum(-1)
 
 
 class MultivariateNormal(Distribution):
@@ -88,6 +96,12 @@ class MultivariateNormal(Distribution):
     def entropy(self) -> Any:
         return 0.5 * self.event_shape[0] * (1 + LOG_2PI) + self._half_log_det()
 
+    def _kl(self, q: Any) -> Any:
+        half = q._half_log_det() - self._half_log_det()
+        mixed = (solve_triangular(q.scale_tril, self.scale_tril, upper=False) ** 2).sum((-2, -1))
+        apart = (solve_triangular(q.scale_tril, (q.loc - self.loc).unsqueeze(-1), upper=False) ** 2).sum((-2, -1))
+        return half + 0.5 * (mixed + apart - self.event_shape[0])
+
 
 class Independent(Distribution):
     """The last dimensions of a batch, taken as one event."""
@@ -121,6 +135,12 @@ class Independent(Distribution):
 
     def entropy(self) -> Any:
         return self._sum(self.base_dist.entropy())
+
+    def _kl(self, q: Any) -> Any:
+        if self.reinterpreted_batch_ndims != q.reinterpreted_batch_ndims:
+            # As in torch: there is no formula for it.
+            raise NotImplementedError("kl_divergence: the two must have the same number of event dimensions")
+        return self._sum(kl_divergence(self.base_dist, q.base_dist))
 
 
 class MixtureSameFamily(Distribution):

@@ -31,12 +31,14 @@ _imported = [name for name, value in globals().items() if isinstance(value, (typ
 __all__ = sorted([*_imported, "functional", "init", "utils"])
 
 #: Modules of gt.nn that are imported when they are first used.
-_LATER = {"einops", "modules", "parallel"}
+_LATER = {"einops", "modules", "parallel", "parameter"}
+#: What is found here too, and where it is.
+_ELSEWHERE = {"SGD": "gt.optim"}
 
 
 def __getattr__(name: str) -> _Any:
-    if name in ("DataParallel", "SGD"):
-        return getattr(_import_module("gt.nn.parallel" if name == "DataParallel" else "gt.optim"), name)
+    if name in _ELSEWHERE:
+        return getattr(_import_module(_ELSEWHERE[name]), name)
     if name in _LATER:
         return _import_module(f"gt.nn.{name}")
     raise AttributeError(f"module 'gt.nn' has no attribute {name!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gt.client.compat.checks import one_of
 from gt.client.functions import creation
 from gt.client.tensor import Parameter, Tensor
 from gt.errors import ArgumentError, ShapeError
@@ -13,8 +14,6 @@ from gt.nn.functional.spatial import Sizes, per_dim
 from gt.nn.settings import Functional
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
-
-_MODES = ("zeros", "reflect", "replicate", "circular")
 
 
 class _Conv(Functional):
@@ -42,8 +41,7 @@ class _Conv(Functional):
                 raise ArgumentError(f"{name}: padding must be ints, 'same' or 'valid', got {padding!r}")
             if padding == "same" and any(s != 1 for s in self.stride):
                 raise ArgumentError(f"{name}: padding='same' requires stride 1, got {self.stride}")
-        if padding_mode not in _MODES:
-            raise ArgumentError(f"{name}: padding_mode must be one of {', '.join(_MODES)}, got {padding_mode!r}")
+        one_of(name, "padding_mode", padding_mode, "zeros", "reflect", "replicate", "circular")
         first, second = (in_channels, out_channels) if self.transposed else (out_channels, in_channels)
         self.weight = Parameter(creation.empty(first, second // groups, *self.kernel_size, dtype=dtype))
         self.register_parameter("bias", Parameter(creation.empty(out_channels, dtype=dtype)) if bias else None)

@@ -56,6 +56,59 @@ def add(
     return handle
 
 
+class Hookable:
+    """What has hooks: the part of a Module that registers them."""
+
+    _hooks: Hooks | None = None
+
+    def _hooked(self) -> Hooks:
+        if self._hooks is None:
+            self._hooks = Hooks()
+        return self._hooks
+
+    def register_forward_pre_hook(
+        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
+    ) -> RemovableHandle:
+        """Call `hook(module, args)` before forward; it may return new arguments."""
+        return add(self._hooked().forward_pre, hook, with_kwargs, prepend)
+
+    def register_forward_hook(
+        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False, always_call: bool = False
+    ) -> RemovableHandle:
+        """Call `hook(module, args, output)` after forward; it may return a new output."""
+        return add(self._hooked().forward, hook, with_kwargs, prepend)
+
+    def register_full_backward_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
+        """Call `hook(module, grad_output)` with the gradients of the outputs; it may return new ones."""
+        return add(self._hooked().backward_pre, hook, False, prepend)
+
+    def register_full_backward_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
+        """Call `hook(module, grad_input, grad_output)` with the gradients of the inputs; it may return new ones."""
+        return add(self._hooked().backward, hook, False, prepend)
+
+    def register_backward_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """The old name of register_full_backward_hook."""
+        return self.register_full_backward_hook(hook)
+
+    def register_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call `hook(module, prefix, keep_vars)` before state_dict()."""
+        return add(self._hooked().state_pre, hook)
+
+    def register_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call `hook(module, state_dict, prefix, local_metadata)` after state_dict(); it may change the state."""
+        return add(self._hooked().state, hook)
+
+    _register_state_dict_hook = register_state_dict_post_hook
+
+    def register_load_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call `hook(module, state_dict, prefix, ...)` before the state of this module is loaded."""
+        return add(self._hooked().load_pre, hook)
+
+    def register_load_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call `hook(module, incompatible_keys)` after a state was checked; it may change these lists."""
+        return add(self._hooked().load_post, hook)
+
+
 def call(module: Module, hooks: Hooks, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call forward() and all hooks."""
     for hook in list(hooks.forward_pre):
@@ -114,7 +167,7 @@ class Passage:
         return outs if isinstance(out, tuple) else outs[0]
 
     def left(self, gs: Grads) -> Grads:
-        """RemovableHandle the gradients of the results."""
+        """The gradients of the results, as hooks change them."""
         grads = _spread(gs, self.results, self.counts[1])
         for hook in list(self.hooks.backward_pre):
             grads = _changed("full_backward_pre_hook", hook.call(self.module, grads), grads)
@@ -124,7 +177,7 @@ class Passage:
         return tuple(grads[i] for i in self.results)
 
     def came(self, gs: Grads) -> Grads:
-        """RemovableHandle the gradients of the inputs."""
+        """The gradients of the inputs, as hooks change them."""
         grads = self._run(_spread(gs, self.inputs, self.counts[0]))
         return tuple(grads[i] for i in self.inputs)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gt.client.compat.checks import one_of
 from gt.client.functions import creation, inplace, randoms
 from gt.client.functions import elementwise as ew
 from gt.client.functions.linalg.factoring import qr
@@ -138,8 +139,7 @@ def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> 
 
 def _kaiming(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
     """The standard deviation."""
-    if mode not in ("fan_in", "fan_out"):
-        raise ArgumentError(f"kaiming: mode must be 'fan_in' or 'fan_out', got {mode!r}")
+    one_of("kaiming", "mode", mode, "fan_in", "fan_out")
     fan = fans(tensor)[mode == "fan_out"]
     return calculate_gain(nonlinearity, a) / math.sqrt(max(fan, 1))
 
@@ -205,6 +205,5 @@ def linear_(weight: Tensor, bias: Tensor | None) -> None:
 def __getattr__(name: str) -> Callable[..., Any]:
     """The old names of torch: `uniform`, `xavier_normal`, ... without the underscore."""
     if f"{name}_" in __all__:
-        function: Callable[..., Any] = globals()[f"{name}_"]
-        return function
+        return globals()[f"{name}_"]
     raise AttributeError(f"module 'gt.nn.init' has no attribute {name!r}")

@@ -13,12 +13,12 @@ from gt import dtypes
 from gt.client.functions.casts import to as cast_to
 from gt.client.grad.modes import set_grad
 from gt.client.record.recorder import recorder
-from gt.client.tensor import Parameter, RemovableHandle, Tensor
+from gt.client.tensor import Parameter, Tensor
 from gt.client.views import aliases as views
 from gt.errors import ArgumentError, DTypeError
 from gt.nn import hooks as hooking
 from gt.nn import state as states
-from gt.nn.hooks import Hooks
+from gt.nn.hooks import Hookable
 
 _STORES = ("_parameters", "_buffers", "_modules")
 
@@ -52,11 +52,11 @@ class Parameters(Iterator[Parameter]):
         return [*others, *self]
 
 
-class Module:
+class Module(Hookable):
     """The base class of all layers and models, as torch.nn.Module."""
 
     training: bool = True
-    _hooks: Hooks | None = None
+    _version: int = 1  #: Of the state of such a module; it is stored beside it, and given to _load_from_state_dict.
     _parameters: dict[str, Parameter | None]
     _buffers: dict[str, Tensor | None]
     _non_persistent_buffers_set: set[str]
@@ -202,8 +202,7 @@ class Module:
             if not isinstance(inner, Module):
                 raise AttributeError(f"get_submodule({target!r}): {type(module).__name__} has no module {name!r}")
             module = inner
-        found: Module = module
-        return found
+        return module
 
     def set_submodule(self, target: str, module: Module, strict: bool = False) -> None:
         """Replace the submodule with this name."""
@@ -217,13 +216,11 @@ class Module:
 
     def get_parameter(self, target: str) -> Parameter:
         """The parameter with this name, such as `layers.0.weight`."""
-        found: Parameter = self._get(target, "_parameters", "parameter")
-        return found
+        return self._get(target, "_parameters", "parameter")
 
     def get_buffer(self, target: str) -> Tensor:
         """The buffer with this name."""
-        found: Tensor = self._get(target, "_buffers", "buffer")
-        return found
+        return self._get(target, "_buffers", "buffer")
 
     def _get(self, target: str, store: str, what: str) -> Any:
         parent, _, name = target.rpartition(".")
@@ -407,7 +404,10 @@ class Module:
         self, *, destination: dict[str, Any] | None = None, prefix: str = "", keep_vars: bool = False
     ) -> dict[str, Any]:
         """Parameters and persistent buffers by name, detached; they share memory with the module's."""
-        return states.save(self, OrderedDict() if destination is None else destination, prefix, keep_vars)
+        if destination is None:
+            destination = OrderedDict()
+            destination._metadata = OrderedDict()  # type: ignore[attr-defined]  # as in torch
+        return states.save(self, destination, prefix, keep_vars)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         for name, t in states.own(self).items():
@@ -436,55 +436,6 @@ class Module:
     def set_extra_state(self, state: Any) -> None:
         """Load what get_extra_state() returned."""
         raise NotImplementedError(f"{type(self).__name__} has no extra state")
-
-    # --- hooks ---
-
-    def _hooked(self) -> Hooks:
-        if self._hooks is None:
-            self._hooks = Hooks()
-        return self._hooks
-
-    def register_forward_pre_hook(
-        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
-    ) -> RemovableHandle:
-        """Call `hook(module, args)` before forward; it may return new arguments."""
-        return hooking.add(self._hooked().forward_pre, hook, with_kwargs, prepend)
-
-    def register_forward_hook(
-        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False, always_call: bool = False
-    ) -> RemovableHandle:
-        """Call `hook(module, args, output)` after forward; it may return a new output."""
-        return hooking.add(self._hooked().forward, hook, with_kwargs, prepend)
-
-    def register_full_backward_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
-        """Call `hook(module, grad_output)` with the gradients of the outputs; it may return new ones."""
-        return hooking.add(self._hooked().backward_pre, hook, False, prepend)
-
-    def register_full_backward_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
-        """Call `hook(module, grad_input, grad_output)` with the gradients of the inputs; it may return new ones."""
-        return hooking.add(self._hooked().backward, hook, False, prepend)
-
-    def register_backward_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """The old name of register_full_backward_hook."""
-        return self.register_full_backward_hook(hook)
-
-    def register_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Call `hook(module, prefix, keep_vars)` before state_dict()."""
-        return hooking.add(self._hooked().state_pre, hook)
-
-    def register_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Call `hook(module, state_dict, prefix, local_metadata)` after state_dict(); it may change the state."""
-        return hooking.add(self._hooked().state, hook)
-
-    _register_state_dict_hook = register_state_dict_post_hook
-
-    def register_load_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Call `hook(module, state_dict, prefix, ...)` before the state of this module is loaded."""
-        return hooking.add(self._hooked().load_pre, hook)
-
-    def register_load_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Call `hook(module, incompatible_keys)` after a state was checked; it may change these lists."""
-        return hooking.add(self._hooked().load_post, hook)
 
     # --- repr ---
 

@@ -42,6 +42,8 @@ class _Affine(Functional):
 class _Running(_Affine):
     """Normalization of channels, with running statistics for evaluation."""
 
+    _version = 2  # since then, `num_batches_tracked` is a part of the state
+
     num_features: int
     eps: float = 1e-5
     momentum: float | None = 0.1

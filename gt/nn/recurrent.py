@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from gt.client.compat.checks import one_of
 from gt.client.functions import creation
 from gt.client.functions.shapes import cat, chunk
 from gt.client.tensor import Parameter, Tensor
@@ -195,8 +196,7 @@ class RNN(RNNBase):
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, device: Any = None,
         dtype: Any = None,
     ) -> None:  # fmt: skip
-        if nonlinearity not in ("tanh", "relu"):
-            raise ArgumentError(f"RNN: nonlinearity must be 'tanh' or 'relu', got {nonlinearity!r}")
+        one_of("RNN", "nonlinearity", nonlinearity, "tanh", "relu")
         super().__init__(
             f"RNN_{nonlinearity.upper()}", input_size, hidden_size, num_layers, bias, batch_first, dropout,
             bidirectional, dtype=dtype,
@@ -280,13 +280,11 @@ class RNNCell(RNNCellBase):
         dtype: Any = None,
     ) -> None:  # fmt: skip
         super().__init__(input_size, hidden_size, bias, 1, dtype=dtype)
-        if nonlinearity not in ("tanh", "relu"):
-            raise ArgumentError(f"RNNCell: nonlinearity must be 'tanh' or 'relu', got {nonlinearity!r}")
+        one_of("RNNCell", "nonlinearity", nonlinearity, "tanh", "relu")
         self.nonlinearity = nonlinearity
 
     def forward(self, input: Tensor, hx: Any = None) -> Tensor:
-        made: Tensor = self._step(f"RNN_{self.nonlinearity.upper()}", input, hx)[0]
-        return made
+        return self._step(f"RNN_{self.nonlinearity.upper()}", input, hx)[0]
 
     def extra_repr(self) -> str:
         how = "" if self.nonlinearity == "tanh" else f", nonlinearity={self.nonlinearity}"
@@ -315,5 +313,4 @@ class GRUCell(RNNCellBase):
         super().__init__(input_size, hidden_size, bias, 3, dtype=dtype)
 
     def forward(self, input: Tensor, hx: Any = None) -> Tensor:
-        made: Tensor = self._step("GRU", input, hx)[0]
-        return made
+        return self._step("GRU", input, hx)[0]

@@ -46,7 +46,10 @@ def own(module: Module) -> dict[str, Tensor]:
 
 def save(module: Module, into: dict[str, Any], prefix: str, keep_vars: bool) -> dict[str, Any]:
     """Add the state of a module and its submodules to a dict."""
-    hooks = module._hooks
+    hooks, local = module._hooks, {"version": module._version}
+    metadata = getattr(into, "_metadata", None)
+    if metadata is not None:
+        metadata[prefix[:-1]] = local
     for hook in list(hooks.state_pre) if hooks else ():
         hook.call(module, prefix, keep_vars)
     module._save_to_state_dict(into, prefix, keep_vars)
@@ -54,7 +57,7 @@ def save(module: Module, into: dict[str, Any], prefix: str, keep_vars: bool) -> 
         if child is not None:
             child.state_dict(destination=into, prefix=f"{prefix}{name}.", keep_vars=keep_vars)
     for hook in list(hooks.state) if hooks else ():
-        made = hook.call(module, into, prefix, {})
+        made = hook.call(module, into, prefix, local)
         into = into if made is None else made
     return into
 
@@ -69,7 +72,9 @@ def load(module: Module, state: Any, strict: bool, assign: bool) -> Incompatible
     writes: list[Callable[[], None]] = []
     keys = IncompatibleKeys(missing, unexpected)
 
-    _load_all(module, OrderedDict(state), "", {"assign_to_params_buffers": assign, "writes": writes}, keys, errors)
+    versions = getattr(state, "_metadata", None) or {}
+    metadata = {"assign_to_params_buffers": assign, "writes": writes}
+    _load_all(module, OrderedDict(state), "", metadata, versions, keys, errors)
     if strict and (missing or unexpected):
         names = f"missing {sorted(missing)}, unexpected {sorted(unexpected)}"
         raise StateError("; ".join([f"load_state_dict: {names}", *errors]))
@@ -82,16 +87,17 @@ def load(module: Module, state: Any, strict: bool, assign: bool) -> Incompatible
 
 
 def _load_all(
-    module: Module, state: dict[str, Any], prefix: str, metadata: dict[str, Any], keys: IncompatibleKeys,
-    errors: list[str],
+    module: Module, state: dict[str, Any], prefix: str, metadata: dict[str, Any], versions: Mapping[str, Any],
+    keys: IncompatibleKeys, errors: list[str],
 ) -> None:  # fmt: skip
     """Check the state of a module and of its submodules, and collect the writes."""
-    module._load_from_state_dict(state, prefix, dict(metadata), True, keys.missing_keys, keys.unexpected_keys, errors)
+    local = {**versions.get(prefix[:-1], {}), **metadata}
+    module._load_from_state_dict(state, prefix, local, True, keys.missing_keys, keys.unexpected_keys, errors)
     for name, child in module._modules.items():
         if child is not None:
             inner = f"{prefix}{name}."
             part = OrderedDict((k, v) for k, v in state.items() if k.startswith(inner))
-            _load_all(child, part, inner, metadata, keys, errors)
+            _load_all(child, part, inner, metadata, versions, keys, errors)
     for hook in list(module._hooks.load_post) if module._hooks else ():
         hook.call(module, keys)
 

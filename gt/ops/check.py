@@ -4,6 +4,7 @@ shapes are all checked and inferred again, before anything is planned or allocat
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,7 +73,7 @@ def check(program: Program) -> Checked:
         specs.extend(results)
         last_use.extend([-1] * len(results))
     _check_ends(program, n_inputs, specs)
-    peak = _peak(program, specs, last_use)
+    peak = max(alive_nbytes(program, [s.nbytes for s in specs], last_use, set(program.outputs)), default=0)
     out_nbytes = sum(specs[o].nbytes for o in program.outputs)
     size = 200 + 300 * len(program.code) + 100 * n_inputs
     return Checked(program, tuple(specs), tuple(last_use), peak, out_nbytes, size)
@@ -124,18 +125,18 @@ def _check_ends(program: Program, n_inputs: int, specs: list[Spec]) -> None:
             raise ProgramError(f"update {position} <- {source}: {new!r} cannot replace {old!r}")
 
 
-def _peak(program: Program, specs: list[Spec], last_use: list[int]) -> int:
-    kept = set(program.outputs)
-    dies: dict[int, list[int]] = {}
-    number = len(program.inputs)
-    alive = peak = 0
-    for i, ins in enumerate(program.code):
-        for _ in range(ins.results):
-            alive += specs[number].nbytes
-            if number not in kept:
-                dies.setdefault(max(last_use[number], i), []).append(number)
-            number += 1
-        peak = max(peak, alive)
-        for dead in dies.pop(i, ()):
-            alive -= specs[dead].nbytes
-    return peak
+def alive_nbytes(
+    program: Program, nbytes: Sequence[int], last_use: Sequence[int], kept: Collection[int] = ()
+) -> Iterator[int]:
+    """Of each instruction: the bytes of results that are alive when it has run. `nbytes` and `last_use` are of every
+    value; what is `kept` stays alive."""
+    dies: dict[int, int] = {}
+    alive = 0
+    for i, (_, made) in enumerate(program.numbered()):
+        for v in made:
+            alive += nbytes[v]
+            if v not in kept:
+                at = max(last_use[v], i)
+                dies[at] = dies.get(at, 0) + nbytes[v]
+        yield alive
+        alive -= dies.pop(i, 0)

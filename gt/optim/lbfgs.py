@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gt import dtypes
+from gt.client.compat.checks import one_of
 from gt.client.functions import creation, shapes
 from gt.client.grad.modes import set_grad
 from gt.client.tensor import Tensor
@@ -38,8 +39,7 @@ class LBFGS(Optimizer):
         line_search_fn: str | None = None,
     ) -> None:  # fmt: skip
         given = defaults(self, locals(), "lr", max_eval=max_iter * 5 // 4 if max_eval is None else max_eval)
-        if line_search_fn not in (None, "strong_wolfe"):
-            raise ArgumentError(f"LBFGS: line_search_fn must be None or 'strong_wolfe', got {line_search_fn!r}")
+        one_of("LBFGS", "line_search_fn", line_search_fn, None, "strong_wolfe")
         super().__init__(params, given)
         if len(self.param_groups) != 1:
             raise ArgumentError(f"LBFGS: expected one group of parameters, got {len(self.param_groups)}")

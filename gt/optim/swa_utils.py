@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from gt import dtypes
+from gt.client.compat.checks import one_of
 from gt.client.functions import creation
 from gt.client.grad.modes import set_grad
 from gt.client.programs.pending import Value
@@ -170,8 +171,7 @@ class SWALR(LRScheduler):
         self, optimizer: Optimizer, swa_lr: float | list[float], anneal_epochs: int = 10,
         anneal_strategy: str = "cos", last_epoch: int = -1,
     ) -> None:  # fmt: skip
-        if anneal_strategy not in ("cos", "linear"):
-            raise ArgumentError(f"SWALR: anneal_strategy must be 'cos' or 'linear', got {anneal_strategy!r}")
+        one_of("SWALR", "anneal_strategy", anneal_strategy, "cos", "linear")
         if not isinstance(anneal_epochs, int) or anneal_epochs < 0:
             raise ArgumentError(f"SWALR: anneal_epochs must be an integer >= 0, got {anneal_epochs}")
         for group, lr in zip(optimizer.param_groups, per_group("swa_lr", optimizer, swa_lr), strict=True):

@@ -126,9 +126,11 @@ def _read_answer(fd: int, timeout_s: float) -> str:
     """The line that the server writes when it is ready or has failed; empty if it wrote none."""
     deadline = time.monotonic() + timeout_s
     text = b""
+    poll = select.poll()  # and not `select`, which knows the first 1024 files of a process only
+    poll.register(fd, select.POLLIN)
     while not text.endswith(b"\n"):
         left = deadline - time.monotonic()
-        if left <= 0 or not select.select([fd], [], [], left)[0]:
+        if left <= 0 or not poll.poll(left * 1000):
             return "failed: time is up"
         data = os.read(fd, 4096)
         if not data:

@@ -7,54 +7,54 @@ A worker that ends before it has joined is a failed start, and its last line on 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 
-from gt import config
+from gt import config, gpus
 from gt.errors import StartError
+from gt.transport.identity import Key, url
 
 END_S = 1.0  #: How long workers may take to end by themselves when the server ends.
 
 
 def count_gpus() -> int:
     """How many GPUs workers could use, found without importing an array library."""
-    visible = config.visible_gpus()
-    if visible == []:
-        return 0
-    smi = shutil.which("nvidia-smi")
-    nodes = [p for p in Path("/dev").glob("nvidia*") if p.name.removeprefix("nvidia").isdecimal()]
-    if not nodes and smi is None:
-        return 0
-    there = len(nodes)
-    if smi is not None:
-        with suppress(OSError, subprocess.SubprocessError):
-            listed = subprocess.run([smi, "-L"], capture_output=True, text=True, timeout=10, check=True).stdout
-            there = sum(line.startswith("GPU ") for line in listed.splitlines())
-    return there if visible is None else min(there, len(visible))
+    return len(gpus.visible())
 
 
-def choose_devices(engine: str, device: str, count: int = 0) -> list[str]:
-    """The device of each of `count` workers, which take the GPUs in turn; 0: one worker per GPU. "": the worker chooses
-    its device itself, as a single worker does, and any worker where there is no GPU."""
-    gpus = count_gpus() if engine == "torch" and not device and count != 1 else 0
-    count = count or max(1, gpus)
-    return [f"cuda:{i % gpus}" if gpus and count > 1 else device for i in range(count)]
+def how_many(asked: str, engine: str, device: str, option: str) -> int:
+    """The number of workers that a command line asks for; "auto": one for each GPU, and one without GPUs."""
+    if asked == "auto":
+        return max(1, count_gpus()) if engine != "numpy" and not device else 1
+    if not asked.isdecimal() or not asked.isascii() or len(asked) > 4:
+        raise StartError(f"{option} {asked}: expected a number or auto")
+    return int(asked)
 
 
-def share_of_threads(devices: list[str]) -> int:
-    """How many CPU threads each worker's engine gets, so that together they use each CPU once; 0: its default."""
-    together = sum(not device.startswith("cuda") for device in devices)
-    return max(1, len(os.sched_getaffinity(0)) // together) if together > 1 else 0
+def share_of_threads(engine: str, device: str, count: int) -> int:
+    """How many CPU threads the engine of each of some workers gets, so that together they use each CPU once; 0: its
+    default."""
+    on_gpus = device.startswith("cuda") or (not device and engine != "numpy" and count_gpus() > 0)
+    return max(1, len(os.sched_getaffinity(0)) // count) if count > 1 and not on_gpus else 0
 
 
 class LocalWorkers:
     """The worker processes of one server."""
 
-    def __init__(self, address: str, engine: str, devices: list[str], token: str, relay: bool = False) -> None:
+    def __init__(
+        self,
+        address: str,
+        engine: str,
+        device: str,
+        count: int,
+        token: str,
+        relay: bool = False,
+        key: Key | None = None,
+        quiet: bool = False,
+        memory: int = 0,
+    ) -> None:
         self._stderr_fd: int | None = None  #: Where the workers' stderr is read, if it is relayed.
         self._said = b""
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -62,15 +62,20 @@ class LocalWorkers:
         if relay:
             self._stderr_fd, write_fd = os.pipe()
             os.set_blocking(self._stderr_fd, False)
-        threads = config.load().threads or share_of_threads(devices)
-        for device in devices:
-            command = [sys.executable, "-m", "gt.worker", "--address", address, "--engine", engine]
+        threads = config.load().threads or share_of_threads(engine, device, count)
+        # Not among the arguments, which other users could see.
+        env = config.environment(token=token, threads=threads, device="", server=url(address, key) if key else "")
+        if memory:
+            env |= config.only(worker_memory=memory)
+        for slot in range(count):
+            command = [sys.executable, "-m", "gt.worker", "--engine", engine, "--slot", str(slot)]
             command += ["--device", device] if device else []
-            command += ["--parent", str(os.getpid())]
+            command += ["--address", address] if key is None else []  # with a key it is in the URL
+            command += ["--parent", str(os.getpid()), *(["--quiet"] if quiet else [])]
             self._processes.append(
                 subprocess.Popen(
                     command,
-                    env=config.environment(token=token, threads=threads),  # other users could see arguments
+                    env=env,
                     stdin=subprocess.DEVNULL,
                     stdout=2 if write_fd is None else write_fd,  # a server's stdout has only its ready line
                     stderr=write_fd,
@@ -97,6 +102,20 @@ class LocalWorkers:
             if code is not None:
                 self.pump()
                 raise StartError(last_line(self._said) or f"a worker ended with exit code {code} before it joined")
+
+    def running(self) -> bool:
+        """Whether one of them has not ended."""
+        return any(process.poll() is None for process in self._processes)
+
+    def ended_well(self) -> bool:
+        """Whether all of them have ended as they were asked to."""
+        return all(process.poll() == 0 for process in self._processes)
+
+    def terminate(self) -> None:
+        """Ask all of them to end."""
+        for process in self._processes:
+            if process.poll() is None:
+                process.terminate()
 
     def reap(self) -> None:
         """Reap workers that have ended, so that they do not stay as zombies."""

@@ -1,8 +1,8 @@
 """The solver: the best layouts for a whole program. Program, mesh and hardware in; plan, price and reasons out.
 
 It stands above the client, which records a step, and the dispatcher's planner, whose ways it chooses from. It runs
-nothing and changes no session. Nothing of it is loaded by `import gt`. The files, in the order in which a plan is
-found:
+nothing and changes no session; only measuring hardware runs something, in a session of its own. Nothing of it is
+loaded by `import gt`. The files, in the order in which a plan is found:
 
      1. recorded.py     a step as programs, with names for their inputs
      2. hardware.py     what workers and the links between them can do
@@ -21,4 +21,6 @@ found:
     15. reasons.py      why a plan is as it is; purposes.py says what instructions are for
     16. pictures.py     a plan as a picture; units.py writes times and sizes
     17. plan.py         the plan as users see it: `gt.plan`, `Plan.explain()`, ...
+
+calibrate.py measures the hardware of the workers of a server, with the programs of probes.py and samples.py.
 """

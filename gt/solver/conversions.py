@@ -77,8 +77,7 @@ class Conversions:
 
     def prices(self, sources: Iterable[Layout], targets: Iterable[Layout]) -> np.ndarray:
         """[source, target]: microseconds."""
-        found: np.ndarray = self.us[np.ix_([self.place[a] for a in sources], [self.place[b] for b in targets])]
-        return found
+        return self.us[np.ix_([self.place[a] for a in sources], [self.place[b] for b in targets])]
 
     # -- the graph -----------------------------------------------------------------------------
 

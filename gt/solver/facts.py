@@ -4,11 +4,11 @@ backward pass begins and ends, and how reshapes cut dimensions into pieces.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from gt.dispatcher.planner.decide import DEPTH
 from gt.dispatcher.planner.ways import Use, bound_of
-from gt.ops.check import Checked
+from gt.ops.check import Checked, alive_nbytes
 from gt.ops.record import TABLE
 from gt.solver.pricing import work_of
 
@@ -18,11 +18,7 @@ Pieces = dict[int, dict[tuple[int, tuple[int, ...]], None]]
 
 def numbers(checked: Checked) -> list[int]:
     """Of each instruction: the number of its first result."""
-    found, number = [], len(checked.program.inputs)
-    for ins in checked.program.code:
-        found.append(number)
-        number += ins.results
-    return found
+    return [made.start for _, made in checked.program.numbered()]
 
 
 def deferred(checked: Checked) -> list[bool]:
@@ -46,40 +42,24 @@ def is_product(use: Use) -> bool:
     return work_of(use)[0] > 4 * most and not use.op.aliases
 
 
-def passes(checked: Checked, use_at: Callable[[int], Use]) -> tuple[int, int]:
+def passes(checked: Checked, uses: Sequence[Use]) -> tuple[int, int]:
     """The first instruction of the backward pass, and the first one after it. Backward begins when the most memory is
     in use; it ends with the last product."""
     program = checked.program
-    alive = most = 0
-    boundary = len(program.code)
-    number = len(program.inputs)
-    dies: dict[int, int] = {}
-    last_product = -1
-    for i, ins in enumerate(program.code):
-        op = TABLE[ins.op]
-        for v in range(number, number + ins.results):
-            nbytes = 0 if op.aliases else checked.specs[v].nbytes
-            alive += nbytes
-            at = max(checked.last_use[v], i)
-            dies[at] = dies.get(at, 0) + nbytes
-        number += ins.results
-        if alive > most:
-            most, boundary = alive, i + 1
-        alive -= dies.pop(i, 0)
-        if is_product(use_at(i)):
-            last_product = i
-    return min(boundary, last_product + 1), last_product + 1
+    nbytes = [0] * len(program.inputs) + [0 if use.op.aliases else s.nbytes for use in uses for s in use.results]
+    alive = list(alive_nbytes(program, nbytes, checked.last_use))
+    boundary = alive.index(max(alive)) + 1 if any(alive) else len(alive)
+    end = max([i + 1 for i, use in enumerate(uses) if is_product(use)], default=0)
+    return min(boundary, end), end
 
 
-def forms(checked: Checked, use_at: Callable[[int], Use]) -> Pieces:
+def forms(checked: Checked, uses: Sequence[Use]) -> Pieces:
     """How values are cut into pieces by the reshapes that they pass through: by value, (dimension, sizes)."""
     found: Pieces = {}
     rules = []
-    number = len(checked.program.inputs)
-    for i, ins in enumerate(checked.program.code):
-        bound = bound_of(use_at(i))
-        values = [*ins.args, *range(number, number + ins.results)]
-        number += ins.results
+    for use, (ins, made) in zip(uses, checked.program.numbered(), strict=True):
+        bound = bound_of(use)
+        values = [*ins.args, *made]
         dims = [*bound.inputs, *bound.outputs]
         for v, value in zip(values, dims, strict=True):
             for d, dim in enumerate(value):

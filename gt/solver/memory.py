@@ -74,7 +74,8 @@ def memory_row(problem: Problem, at: int, limit: float) -> MemoryRow:
         one = problem.values[sharing.value]
         if one.node < 0 or sharing.phase != phase:
             continue
-        count = _copies_alive(problem, k, at)
+        # Of how many values a copy is alive: from its first to its last reader in the phase.
+        count = sum(first <= at <= last for first, last in problem.spans(k).values())
         if not count:
             continue
         for a, source in enumerate(one.layouts):
@@ -82,8 +83,3 @@ def memory_row(problem: Problem, at: int, limit: float) -> MemoryRow:
                 if source is not target and one.price_us[a, b] > 1e-5:
                     copies.append((k, a, b, float(count * nbytes_at(target, one.spec))))
     return MemoryRow(at, limit, options, copies, problem)
-
-
-def _copies_alive(problem: Problem, k: int, at: int) -> int:
-    """Of how many values a copy is alive at an instruction: from its first to its last reader in the phase."""
-    return sum(first <= at <= last for first, last in problem.spans(k).values())

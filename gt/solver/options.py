@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from gt.chosen import Chosen
 from gt.dispatcher.planner.decide import Decider, Value, number, state_of
@@ -50,6 +50,7 @@ from gt.solver.pricing import exchanged_nbytes, use_us
 
 #: How else than in one piece a factor is cut: by its name, the sizes of the pieces.
 Forms = tuple[tuple[str, tuple[int, ...]], ...]
+K = TypeVar("K", str, int)
 #: At most so many options of an instruction are kept, the cheapest.
 MOST_OPTIONS = 400
 
@@ -131,10 +132,10 @@ def _fused(use: Use, mesh: Mesh, hardware: Hardware, forms: Forms) -> Iterator[O
 
 
 def _splits(
-    over: Mapping[str, list[str]], sizes: Mapping[str, int], forms: Mapping[str, list[tuple[int, ...]]], mesh: Mesh
-) -> Iterator[dict[str, Pieces]]:
-    """The factors split over these axes: in every order of axes, in one piece, and in the given forms with the axes on
-    one of the pieces."""
+    over: Mapping[K, list[str]], sizes: Mapping[K, int], forms: Mapping[K, Iterable[tuple[int, ...]]], mesh: Mesh
+) -> Iterator[dict[K, Pieces]]:
+    """The factors or dimensions split over these axes: in every order of axes, in one piece, and in the given forms
+    with the axes on one of the pieces."""
     every = []
     for f, axes in over.items():
         mine: list[Pieces] = []
@@ -229,6 +230,7 @@ def conversion(source: Layout, target: Layout, s: Spec, hardware: Hardware) -> C
     return cost
 
 
+@memo(1 << 16)
 def step_cost(source: Layout, step: Step, s: Spec, hardware: Hardware) -> Cost:
     """What one step costs the last worker: the collective, and what step_work.py computes around it. Joining and
     cutting uneven shards takes a copy; 16-bit sums are added in float32. An all-reduce is copied, if it may share a
@@ -449,15 +451,7 @@ def splits_of(s: Spec, mesh: Mesh, forms: Mapping[int, Iterable[tuple[int, ...]]
                 over.setdefault(d, []).append(axis)
         if any(mesh.size(axes) > s.shape[d] for d, axes in over.items()):
             continue
-        every: list[list[tuple[int, Pieces]]] = []
-        for d, axes in over.items():
-            mine: list[tuple[int, Pieces]] = []
-            for order in itertools.permutations(axes):
-                mine.append((d, ((s.shape[d], order),)))
-                mine += [(d, pieces) for pieces in _pieces(forms.get(d, ()), order, mesh)]
-            every.append(mine)
-        for each in itertools.product(*every):
-            by_dim = dict(each)
+        for by_dim in _splits(over, dict(enumerate(s.shape)), forms, mesh):
             found.setdefault(layout(mesh, [by_dim.get(d, ()) for d in range(s.ndim)]))
     return list(found)
 

@@ -10,10 +10,11 @@ import colorsys
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 
-from gt.errors import ArgumentError
+from gt.drawing import page, save
+from gt.drawing import rect as _rect
+from gt.drawing import text as _text
 from gt.layout import Layout, Mesh, parse, shards
 from gt.layout import mesh as make_mesh
 from gt.solver.reasons import InputClass, PlannedInput, Reasons, input_classes, shape_of
@@ -43,20 +44,7 @@ def draw(
     inputs: Sequence[PlannedInput],
 ) -> Path:  # fmt: skip
     """Write the picture of a plan to a file."""
-    if path.suffix not in (".svg", ".png"):
-        raise ArgumentError(f"picture: expected a path that ends in .svg or .png, got {path.name!r}")
-    text = svg(title, make_mesh(None, **axes), reasons, bars, inputs)
-    if path.suffix == ".svg":
-        path.write_text(text)
-        return path
-    try:
-        import cairosvg
-    except ImportError:
-        raise ArgumentError(
-            f"picture: PNG needs the package cairosvg (pip install cairosvg); {path.with_suffix('.svg')} does not"
-        ) from None
-    cairosvg.svg2png(bytestring=text.encode(), write_to=str(path), scale=2, background_color="white")
-    return path
+    return save(path, svg(title, make_mesh(None, **axes), reasons, bars, inputs))
 
 
 def svg(title: str, m: Mesh, reasons: Reasons, bars: Sequence[Bar], inputs: Sequence[PlannedInput]) -> str:
@@ -86,24 +74,7 @@ def svg(title: str, m: Mesh, reasons: Reasons, bars: Sequence[Bar], inputs: Sequ
     for flat in (False, True):
         y = _tensors([each for each in shown if (len(shape_of(each.spec)) == 1) is flat], m, body, y)
     height = math.ceil(y)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" '
-        f'viewBox="0 0 {_WIDTH} {height}" font-family="DejaVu Sans, Helvetica, sans-serif">\n'
-        f'<rect width="{_WIDTH}" height="{height}" fill="white"/>\n' + "\n".join(body) + "\n</svg>\n"
-    )
-
-
-def _text(x: float, y: float, text: str, size: int = 11, bold: bool = False, colour: str = "#222") -> str:
-    weight = ' font-weight="bold"' if bold else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}"{weight} fill="{colour}">{escape(text)}</text>'
-
-
-def _rect(x: float, y: float, width: float, height: float, colour: str) -> str:
-    # A line around a cell that is hardly wider than the line would hide the cell.
-    stroke = ' stroke="white" stroke-width="0.8"' if min(width, height) > 4 else ""
-    return (
-        f'<rect x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{max(height, 0.1):.2f}" fill="{colour}"{stroke}/>'
-    )
+    return page(_WIDTH, height, body)
 
 
 def _heading(body: list[str], y: float, text: str) -> float:
@@ -134,11 +105,8 @@ def _colour(k: int, workers: int, minor: int) -> str:
     major = k // minor
     hue = 210 + 360 * major / max(workers // minor, 1)
     light = 40 + 38 * (k % minor) / minor
-    return _rgb(hue % 360 / 360, light / 100)
-
-
-def _rgb(hue: float, light: float) -> str:
-    return "#" + "".join(f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(hue, light, 0.55))
+    parts = colorsys.hls_to_rgb(hue % 360 / 360, light / 100, 0.55)
+    return "#" + "".join(f"{round(255 * part):02x}" for part in parts)
 
 
 def _colours(m: Mesh) -> list[str]:

@@ -22,13 +22,15 @@ from typing import Any
 import msgspec
 
 from gt.chosen import Chosen
+from gt.client.session.connecting import current
 from gt.errors import ArgumentError
 from gt.layout import layout, parse, split
 from gt.layout import mesh as make_mesh
 from gt.program import Program, input_spec
+from gt.solver.calibrate import hardware_for, kept
 from gt.solver.hardware import Hardware, hardware_named
 from gt.solver.pictures import Bar, draw
-from gt.solver.process import Answer, answers, job_of
+from gt.solver.process import Answer, Job, answers
 from gt.solver.purposes import Purposes, class_name
 from gt.solver.reasons import ClassReason, PlannedInput, Reasons, input_classes
 from gt.solver.recorded import RecordedProgram, record_step
@@ -40,6 +42,7 @@ from gt.solver.units import parse_size, size_text, time_text
 Pin = Mapping[int, Any] | str
 
 _TOO_LARGE = "does not fit"
+TIE = 1.01  #: Plans that take at most so many times as long are as fast.
 
 
 class Alternative(msgspec.Struct, frozen=True):
@@ -209,11 +212,12 @@ class Plan(msgspec.Struct, frozen=True):
         """The best plan of the same program under other conditions: layouts that are pinned, another mesh, hardware or
         memory. Without `mesh` it is that of this plan."""
         named = [(each.name, each.role) for each in self.inputs]
-        chosen = hardware_named(hardware if hardware is not None else self.hardware)
+        count = math.prod((mesh or self.mesh).values())
+        chosen = _hardware(hardware if hardware is not None else self.hardware, count)
         memory_nbytes = parse_size(memory) if memory is not None else self.memory_nbytes
         if hardware is not None and memory is None:
             memory_nbytes = chosen.memory_nbytes
-        return _best(self.program, named, self.lines, [tuple((mesh or self.mesh).items())], chosen, memory_nbytes,
+        return best_plan(self.program, named, self.lines, [tuple((mesh or self.mesh).items())], chosen, memory_nbytes,
                      pins or {}, Limits(memory_nbytes=memory_nbytes), None, self.programs)  # fmt: skip
 
     def picture(self, path: str | Path) -> Path:
@@ -228,8 +232,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     def json(self) -> dict[str, Any]:
         """Everything as plain data: the program as a graph, with choices, costs and layouts."""
-        made: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
-        return made
+        return msgspec.json.decode(msgspec.json.encode(self))
 
     def save(self, path: str | Path) -> None:
         """Write it to a file, as JSON."""
@@ -253,8 +256,9 @@ def plan(
 
     `step(*args)` is recorded on paper; nothing is run and no worker is needed. Give a `mesh`, such as {"x": 9, "y": 8},
     or a number of `workers`: then every mesh that they can form is tried, and fewer workers too. `hardware` is a name
-    (gt.solver.hardware lists them) or a `Hardware`. `memory` of a worker, such as "80GB", is the hardware's by default.
-    `pins` maps patterns of names to layouts that must be kept: {"model.head.weight": {0: "x"}}.
+    (gt.solver.hardware lists them), a `Hardware`, or "measured": the workers of this session's server, which are then
+    measured if they never were. `memory` of a worker, such as "80GB", is the hardware's by default. `pins` maps
+    patterns of names to layouts that must be kept: {"model.head.weight": {0: "x"}}.
 
     >>> import gt
     >>> with gt.on_paper():
@@ -269,7 +273,8 @@ def plan(
     '[8192@x]'
     """
     recorded = record_step(step, *args)
-    chosen = hardware_named(hardware)
+    count = math.prod(mesh.values()) if mesh is not None else workers
+    chosen = _hardware(hardware, count if type(count) is int and count > 0 else 1)
     memory_nbytes = parse_size(memory) if memory is not None else chosen.memory_nbytes
     if mesh is not None and workers is not None:
         raise ArgumentError(f"plan: give mesh= or workers=, not both; got mesh={dict(mesh)} and workers={workers}")
@@ -287,13 +292,15 @@ def plan(
     trace = print if debug else None
     if not available():
         _say_once()
-    return _best(largest.program, named, largest.lines, meshes, chosen, memory_nbytes, pins or {}, limits, trace,
+    return best_plan(largest.program, named, largest.lines, meshes, chosen, memory_nbytes, pins or {}, limits, trace,
                  len(recorded.programs))  # fmt: skip
 
 
-def explain(step: Callable[..., Any], *args: Any, **settings: Any) -> str:
-    """`gt.plan(...).explain()`."""
-    return plan(step, *args, **settings).explain()
+def _hardware(given: str | Hardware, workers: int) -> Hardware:
+    """The hardware of a name; "measured" is that of the workers of this process's session."""
+    if given == "measured":
+        return hardware_for(current(), workers)
+    return (kept(given) if isinstance(given, str) else None) or hardware_named(given)
 
 
 _said: list[str] = []
@@ -306,22 +313,24 @@ def _say_once() -> None:
         print("gt.plan: highspy is not installed (pip install 'gt[solver]'): plans are propagated, not searched for")
 
 
-def _best(
+def best_plan(
     program: Program, named: list[tuple[str, str]], lines: tuple[tuple[str, int], ...],
     meshes: list[tuple[tuple[str, int], ...]], hardware: Hardware, memory_nbytes: int, pins: Mapping[str, Pin],
-    limits: Limits, trace: Callable[[str], object] | None, programs: int,
+    limits: Limits, trace: Callable[[str], object] | None = None, programs: int = 1,
 ) -> Plan:  # fmt: skip
+    """The best plan of a program on one of these meshes. `named`: name and role of each input."""
+
     def solve(some: list[tuple[tuple[str, int], ...]], limits: Limits) -> list[Answer]:
-        return answers([job_of(program, axes, hardware, _pinned(program, named, pins, axes), limits) for axes in some])
+        return answers([Job(program, axes, hardware, _pinned(program, named, pins, axes), limits) for axes in some])
 
     most = max(math.prod(n for _, n in axes) for axes in meshes)
     all_workers = [axes for axes in meshes if math.prod(n for _, n in axes) == most]
     found = solve(all_workers, limits)
     for axes in [axes for axes in meshes if axes not in all_workers]:
         best_us = min([each.time_us for each in found if not each.error], default=math.inf)
-        found += solve([axes], dataclasses.replace(limits, cutoff_us=best_us))
-        if found[-1].error and found[-1].missing_nbytes == math.inf:
-            break  # so many workers cannot be faster, and fewer still cannot either
+        found += solve([axes], dataclasses.replace(limits, cutoff_us=TIE * best_us))
+        if found[-1].error and found[-1].missing_nbytes == math.inf and not hardware.among:
+            break  # so many workers cannot be faster, and fewer still cannot either: none of them slows the others down
     for each in found:
         for line in each.log if trace is not None else ():
             assert trace is not None
@@ -330,7 +339,12 @@ def _best(
     if not good:
         least = min(found, key=lambda each: each.missing_nbytes)
         raise MemoryTooSmall(f"plan: {least.error}")
-    best = min(good, key=lambda each: each.time_us)
+    fastest_us = min(each.time_us for each in good)
+    # Workers that would gain nothing are left to others.
+    best = min(
+        [each for each in good if each.time_us <= TIE * fastest_us],
+        key=lambda each: (math.prod(n for _, n in each.axes), each.time_us),
+    )
     inputs = tuple([
         PlannedInput(name, role, repr(input_spec(shape, dtype)), text)
         for (name, role), (shape, dtype), text in zip(named, program.inputs, best.inputs, strict=True)

@@ -17,13 +17,13 @@ from typing import Any
 
 from gt.dispatcher.planner.memo import memo
 from gt.dispatcher.planner.plan import Planned
-from gt.dispatcher.planner.ways import Attrs, Use
+from gt.dispatcher.planner.ways import Use, uses_of
 from gt.layout import Layout, largest
-from gt.ops.check import Checked, check
-from gt.ops.record import TABLE, Op
+from gt.ops.check import Checked, alive_nbytes, check
+from gt.ops.record import TABLE
 from gt.ops.work import flops, traffic
-from gt.program import SCALARS, Spec
-from gt.solver.hardware import Hardware
+from gt.program import Spec
+from gt.solver.hardware import Hardware, read_off
 
 
 @dataclass(slots=True)
@@ -57,36 +57,35 @@ class Price:
 
 def price_plan(planned: Planned, checked: Checked, inputs: Sequence[Layout], hardware: Hardware) -> Price:
     """The price of a plan of a program whose inputs have these layouts."""
+    hardware = hardware.busy(len(planned.workers))
     worker = planned.workers[-1]
     local = planned.locals[worker]
     mine = check(local.program)
     found = Price()
     ready = [0.0] * len(mine.program.inputs)  # of each value: when it is there
     computing = communicating = 0.0
-    for i, ins in enumerate(mine.program.code):
-        op = TABLE[ins.op]
-        specs = [mine.specs[a] if a >= 0 else SCALARS[mine.program.scalars[~a]] for a in ins.args]
+    for i, (ins, use) in enumerate(zip(mine.program.code, uses_of(mine), strict=True)):
         at = max([ready[a] for a in ins.args if a >= 0], default=0.0)
-        results = mine.specs[len(ready) : len(ready) + ins.results]
         origin = local.origins[i] if i < len(local.origins) else -1
         compute, exchange = found.by_instruction.get(origin, (0.0, 0.0))
-        if op.collective:
-            nbytes, received = exchanged_nbytes(ins.op, ins.attrs, results[0])
+        if use.op.collective:
+            nbytes, received = exchanged_nbytes(ins.op, ins.attrs, use.results[0])
             time_us = hardware.collective_us(ins.op, nbytes, ins.attrs["workers"])
             tally = found.collectives.setdefault((ins.op, tuple(ins.attrs["workers"])), Tally())
             tally.count, tally.nbytes, tally.time_us = tally.count + 1, tally.nbytes + received, tally.time_us + time_us
             found.communication_us += time_us
             found.received_nbytes += received
             at = communicating = max(communicating, at) + time_us
+            computing += hardware.blocking * time_us  # what it is slowed down by
             found.by_instruction[origin] = compute, exchange + time_us
         else:
-            time_us = use_us(Use(op, Attrs.of(ins.attrs), tuple(specs), tuple(results)), hardware)
+            time_us = use_us(use, hardware)
             if time_us:
                 at = computing = max(computing, at) + time_us
                 found.compute_us += time_us
                 found.by_instruction[origin] = compute + time_us, exchange
         ready += [at] * ins.results
-    found.time_us = max(computing, communicating)
+    found.time_us = (max(computing, communicating) + hardware.call_us) * hardware.correction
     found.input_nbytes = sum(
         largest(one, s.shape) * s.dtype.itemsize for one, s in zip(inputs, checked.specs, strict=False)
     )
@@ -111,7 +110,16 @@ def use_us(use: Use, hardware: Hardware) -> float:
     if use.op.aliases:
         return 0.0
     work, nbytes = work_of(use)
-    return hardware.compute_us(work, nbytes, _dtype(use))
+    time_us = hardware.op_us(use.op.name, work, nbytes, _dtype(use))
+    if hardware.new_memory and not use.op.inplace:
+        time_us += sum(read_off(hardware.new_memory, s.nbytes) for s in use.results)
+    return time_us
+
+
+def cached_us(use: Use, hardware: Hardware) -> float:
+    """What another kernel would take for the work of one use of an op: see `Hardware.ops`."""
+    work, nbytes = work_of(use)
+    return hardware.cached_us(work, nbytes, _dtype(use))
 
 
 @memo(1 << 16)
@@ -131,22 +139,15 @@ def peak_of(planned: Planned) -> tuple[int, int]:
     much that is: by the lifetimes in its own program."""
     local = planned.locals[planned.workers[-1]]
     mine = check(local.program)
-    kept = set(local.program.outputs)
-    alive = most = 0
-    where = -1
-    number = len(mine.program.inputs)
-    dies: dict[int, int] = {}
     over = {mine.program.outputs[o] for o, _ in mine.program.updates}
-    for i, ins in enumerate(mine.program.code):
-        op: Op = TABLE[ins.op]
-        for v in range(number, number + ins.results):
-            nbytes = 0 if op.aliases or (op.inplace and v in over) else mine.specs[v].nbytes
-            alive += nbytes
-            if v not in kept:
-                at = max(mine.last_use[v], i)
-                dies[at] = dies.get(at, 0) + nbytes
-        number += ins.results
+    nbytes = [s.nbytes for s in mine.specs]
+    for ins, made in mine.program.numbered():
+        op = TABLE[ins.op]
+        for v in made:
+            if op.aliases or (op.inplace and v in over):
+                nbytes[v] = 0
+    most, where = 0, -1
+    for i, alive in enumerate(alive_nbytes(mine.program, nbytes, mine.last_use, set(local.program.outputs))):
         if alive > most:
             most, where = alive, local.origins[i] if i < len(local.origins) else -1
-        alive -= dies.pop(i, 0)
     return where, most

@@ -6,15 +6,15 @@ reader wants.
 
 Law 1: a conversion is paid once for each (value, wanted layout, phase), however many instructions read the result.
 Law 2: an output that replaces an input has to come back to the layout in which the input is stored, at every step.
-Law 3: the price of an assignment is the sum of its options and conversions. Nothing overlaps in it except the
+Law 3: members of a class have one choice. What it costs them is what it would cost if each chose that by itself.
+Law 4: the price of an assignment is the sum of its options and conversions. Nothing overlaps in it except the
        reductions of gradients (`Assignment.hidden_us`). What is emitted never takes longer: copies are shared further,
        and small reductions travel together.
 
 Followers: an instruction with one tensor operand runs in the way that its operand's layout asks for, so it belongs to
-the node that makes the operand. In between, what is partial is reduced, and what is whole is sliced. In a problem with
-few options only those instructions follow that lose nothing by it (`loses_nothing`); in a larger one all do.
-A value that is made of numbers alone is
-made wherever it is read, in the layout that is wanted there; it needs no choice.
+the node that makes the operand. In between, what is partial is reduced, and what is whole is sliced. In a large problem
+all such instructions follow, else only those that lose nothing by it (`loses_nothing`). A value that is made of numbers
+alone is made wherever it is read, in the layout that is wanted there; it needs no choice.
 
 Phases: with two of them, copies that take more memory than the value itself are dropped between the forward and the
 backward pass, and made again (`Chosen.drops`).
@@ -23,20 +23,20 @@ backward pass, and made again (`Chosen.drops`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
 
 from gt.chosen import Chosen
 from gt.dispatcher.planner.redistribute import cheapest
-from gt.dispatcher.planner.ways import Attrs, Use, bound_of
+from gt.dispatcher.planner.ways import Use, bound_of, uses_of
 from gt.errors import ArgumentError
 from gt.layout import Layout, Mesh, layout, parse
 from gt.ops.check import Checked
 from gt.ops.record import TABLE
-from gt.program import SCALARS, Spec
+from gt.program import Spec
 from gt.solver import facts
+from gt.solver.choices import ChosenValue, Edge, Node, NodeOption, Sharing
 from gt.solver.conversions import Conversions
 from gt.solver.followers import Joint, follow, loses_nothing
 from gt.solver.hardware import Hardware
@@ -44,69 +44,10 @@ from gt.solver.options import Cost, Forms, Option, conversion, making_cost, nbyt
 from gt.solver.pricing import work_of
 from gt.solver.regions import Classes
 
-#: A problem whose instructions have more options than this is large: see "Followers" above.
+#: A problem of at most this size (`Problem.size_with`) is small.
+SMALL = 60_000
+#: A problem that is not small, and whose instructions have more options than this, is large: see "Followers" above.
 FEW_OPTIONS = 4000
-
-
-@dataclass(slots=True)
-class NodeOption:
-    """One option of a node."""
-
-    cost: Cost
-    wants: tuple[Layout, ...]  #: of each of the node's operands
-    gives: tuple[Layout, ...]  #: of each of the node's values
-    chosen: tuple[Chosen | None, ...]  #: of each of its instructions
-    extra_nbytes: float = 0.0  #: of its leader: see `Option`
-
-
-@dataclass(slots=True)
-class Node:
-    """One choice. An input has no instructions."""
-
-    instructions: list[int]  #: the first one of each class, the leader first
-    input: int = -1  #: the first input of its class, if it is one
-    count: int = 1  #: how many times it is in the program
-    options: list[NodeOption] = field(default_factory=list)
-    operands: list[tuple[int, int]] = field(default_factory=list)  #: (instruction, position) that it reads from outside
-    values: list[int] = field(default_factory=list)  #: that others read, or that are outputs
-    time_us: np.ndarray = field(default_factory=lambda: np.zeros(0))  #: of each option, once
-
-
-@dataclass(slots=True)
-class ChosenValue:
-    """A value whose layout is chosen, of a class of equal ones."""
-
-    spec: Spec
-    node: int  #: that makes it, -1 if it is made of numbers alone
-    recipe: tuple[Use, ...] = ()  #: how it is made, then: the uses that lead to it, in order
-    layouts: list[Layout] = field(default_factory=list)  #: in which it can be made
-    layout_of: np.ndarray = field(default_factory=lambda: np.zeros(0, int))  #: of each option of its node
-    targets: list[Layout] = field(default_factory=list)  #: in which it can be wanted
-    price_us: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))  #: [layout, target]: the conversion
-    is_view: bool = False  #: it takes no memory of its own
-
-
-@dataclass(slots=True)
-class Edge:
-    """A reader of a value."""
-
-    value: int
-    node: int
-    operand: int  #: of the node; -1: an input is replaced by the value
-    phase: int
-    instances: frozenset[int]  #: the numbers of the values that are read
-    target_of: np.ndarray = field(default_factory=lambda: np.zeros(0, int))  #: of each option of the reading node
-
-
-@dataclass(slots=True)
-class Sharing:
-    """Readers of a value that share conversions: Law 1."""
-
-    value: int
-    phase: int
-    count: int  #: how many values there are
-    edges: list[int]
-    is_reduced_late: bool  #: read by the optimizer only: its reduction overlaps with the backward pass
 
 
 class Problem:
@@ -128,28 +69,15 @@ class Problem:
         self.number_of = facts.numbers(checked)  #: of the first result of each instruction
         self._is_deferred = facts.deferred(checked)
         self.value_of: dict[tuple[int, int], int] = {}  #: (class, result) -> value; inputs are (~class, 0)
-        self._uses: dict[int, Use] = {}
-        self._forms = facts.forms(checked, self.use)
-        self.boundary, self.update_start = facts.passes(checked, self.use)
+        self.uses = uses_of(checked)  #: of ops, by the instructions
+        self._forms = facts.forms(checked, self.uses)
+        self.boundary, self.update_start = facts.passes(checked, self.uses)
         self._build_nodes(merge_followers)
         self._build_edges()
         self._price_conversions()
         self.fixed_us = self._fixed_us()  #: what is paid whatever is chosen
 
-    # -- uses and classes ----------------------------------------------------------------------
-
-    def use(self, i: int) -> Use:
-        """The use of an op by an instruction."""
-        found = self._uses.get(i)
-        if found is None:
-            ins = self.program.code[i]
-            specs = tuple([
-                self.checked.specs[a] if a >= 0 else SCALARS[self.program.scalars[~a]] for a in ins.args
-            ])  # fmt: skip
-            start = self.number_of[i]
-            results = tuple(self.checked.specs[start : start + ins.results])
-            found = self._uses[i] = Use(TABLE[ins.op], Attrs.of(ins.attrs), specs, results)
-        return found
+    # -- classes -------------------------------------------------------------------------------
 
     def key_of(self, number: int) -> tuple[int, int]:
         """The class of a value and which result it is; of an input ~class and 0."""
@@ -161,7 +89,7 @@ class Problem:
 
     def options_at(self, i: int) -> list[Option]:
         """The options of an instruction."""
-        use = self.use(i)
+        use = self.uses[i]
         if use.op.pins:
             want = parse(use.attrs.value["layout"], self.mesh) if use.attrs.value["layout"] else layout(self.mesh)
             return [Option(Chosen(), (want,), (want,), Cost())]
@@ -205,16 +133,17 @@ class Problem:
             joints.append([Joint(Cost(), (), {c: one}, ()) for one in options])
         read_by = self._readers()
         options_of_class = {c: self.options_at(c) for c in members if not self._is_deferred[c]}
-        is_large = sum(map(len, options_of_class.values())) > FEW_OPTIONS
+        self._counts = {c: len(options) for c, options in options_of_class.items()}
+        is_large = sum(self._counts.values()) > FEW_OPTIONS and self.size_with(self.classes) > SMALL
         for c, options_here in options_of_class.items():
             mine = members[c]
             leader = self._leader(c, read_by, node_of) if merge else None
             if leader is not None and (
-                is_large or (self._is_only_reader(c, read_by) and loses_nothing(self.use(c), options_here))
+                is_large or (self._is_only_reader(c, read_by) and loses_nothing(self.uses[c], options_here))
             ):
                 operand = self.first_of(self.key_of(next(a for a in program.code[c].args if a >= 0)))
                 joined = follow(
-                    joints[leader], self.use(c), operand, self.number_of[c], options_here, self.hardware, is_large
+                    joints[leader], self.uses[c], operand, self.number_of[c], options_here, self.hardware, is_large
                 )
                 if joined is not None:
                     joints[leader] = joined
@@ -231,6 +160,7 @@ class Problem:
             ])  # fmt: skip
         self._node_of = node_of
         outputs = set(program.outputs)
+        ending = outputs - {program.outputs[o] for o, _ in program.updates}
         for k, (node, joint_options) in enumerate(zip(self.nodes, joints, strict=True)):
             inside = set(node.instructions)
             if node.instructions and node.input < 0:
@@ -252,21 +182,26 @@ class Problem:
             best: dict[tuple[object, ...], NodeOption] = {}
             for joint in joint_options:
                 gives = tuple([joint.gives[number] for number in kept])
-                cost = joint.cost.plus(self._output_cost(kept, gives, outputs))
+                cost = joint.cost.plus(self._output_cost(kept, gives, ending))
                 found = best.get((joint.wants, gives))
                 if found is None or cost.time_us < found.cost.time_us:
                     best[joint.wants, gives] = NodeOption(cost, joint.wants, gives, joint.chosen, joint.extra_nbytes)
             node.options = sorted(best.values(), key=lambda option: option.cost.time_us)
             node.time_us = np.array([option.cost.time_us for option in node.options])
 
-    def _output_cost(self, kept: Sequence[int], gives: Sequence[Layout], outputs: set[int]) -> Cost:
-        """An output that replaces nothing is reduced where it is partial."""
-        replacing = {self.program.outputs[o] for o, _ in self.program.updates}
+    def size_with(self, classes: Classes) -> int:
+        """About how many variables the integer program has with these classes, or finer ones: pairs of options."""
+        return sum([
+            self._counts.get(self.classes.instructions[c], 0) ** 2 for c in dict.fromkeys(classes.instructions)
+        ])  # fmt: skip
+
+    def _output_cost(self, kept: Sequence[int], gives: Sequence[Layout], ending: set[int]) -> Cost:
+        """An output that replaces nothing (`ending`) is reduced where it is partial."""
         cost = Cost()
         for number, one in zip(kept, gives, strict=True):
             if one.partial:
                 instances = self._instances(self.key_of(number))
-                ends = sum(v in outputs and v not in replacing for v in instances)
+                ends = sum(v in ending for v in instances)
                 if ends:
                     whole = layout(one.mesh, one.dims)
                     each = conversion(one, whole, self.checked.specs[number], self.hardware)
@@ -296,7 +231,7 @@ class Problem:
 
     def _leader(self, c: int, read_by: Mapping[tuple[int, int], set[int]], node_of: Mapping[int, int]) -> int | None:
         """The node that an instruction follows, if it does."""
-        use = self.use(c)
+        use = self.uses[c]
         positions = [k for k, s in enumerate(use.specs) if not s.weak]
         if len(positions) != 1 or len(use.results) != 1 or use.op.pins or use.op.indices is not None:
             return None
@@ -367,7 +302,7 @@ class Problem:
             i = todo.pop()
             found.add(i)
             todo += [self.maker[a - n] for a in self.program.code[i].args if a >= 0]
-        return tuple([self.use(i) for i in sorted(found)])
+        return tuple([self.uses[i] for i in sorted(found)])
 
     def _fixed_us(self) -> float:
         """What outputs of numbers alone cost. They are made whole, everywhere."""
@@ -380,24 +315,22 @@ class Problem:
         for e, edge in enumerate(self.edges):
             groups.setdefault((edge.value, edge.phase), []).append(e)
         for (value, phase), mine in groups.items():
-            mine.sort(key=lambda e: -len(self.edges[e].instances))
-            sets: list[tuple[frozenset[int], list[int]]] = []
+            readers: dict[int, list[int]] = {}  # of each value of the class: its edges
             for e in mine:
-                for instances, members in sets:
-                    if self.edges[e].instances <= instances:
-                        members.append(e)
-                        break
-                else:
-                    sets.append((self.edges[e].instances, [e]))
-            for instances, members in sets:
-                late = all(
+                for number in self.edges[e].instances:
+                    readers.setdefault(number, []).append(e)
+            alike: dict[tuple[int, ...], list[int]] = {}
+            for number, theirs in sorted(readers.items()):
+                alike.setdefault(tuple(theirs), []).append(number)
+            made = self.values[value].node
+            is_gradient = made >= 0 and self.nodes[made].input < 0
+            is_gradient = is_gradient and self.nodes[made].instructions[0] < self.update_start
+            for members, numbers in alike.items():
+                late = is_gradient and all(
                     each.operand < 0 or first[value, each.node, each.operand] >= self.update_start
                     for each in [self.edges[e] for e in members]
                 )
-                made = self.values[value].node
-                late = late and made >= 0 and self.nodes[made].instructions[:1] < [self.update_start]
-                late = late and self.nodes[made].input < 0
-                self.sharings.append(Sharing(value, phase, len(instances), members, late))
+                self.sharings.append(Sharing(value, phase, frozenset(numbers), list(members), late))
 
     def _price_conversions(self) -> None:
         for v, value in enumerate(self.values):
@@ -444,8 +377,9 @@ class Problem:
         wanted = {int(self.edges[e].target_of[assigned[self.edges[e].node]]) for e in sharing.edges}
         return self.layout_index(sharing.value, assigned), wanted
 
-    def price(self, assigned: Sequence[int]) -> float:
-        """The price of an assignment: an option of each node. In microseconds."""
+    def price(self, assigned: Sequence[int], overlap: float | None = None) -> float:
+        """The price of an assignment: an option of each node. In microseconds. `overlap`: as if the hardware had this
+        one."""
         hidden = behind = 0.0
         total = self.fixed_us
         for node, k in zip(self.nodes, assigned, strict=True):
@@ -458,7 +392,7 @@ class Problem:
             mine = sharing.count * float(sum(prices[source, t] for t in wanted))
             total += mine
             hidden += mine if sharing.is_reduced_late else 0.0
-        return total - min(hidden, self.hardware.overlap * behind)
+        return total - min(hidden, (self.hardware.overlap if overlap is None else overlap) * behind)
 
     def spans(self, sharing: int) -> dict[int, tuple[int, int]]:
         """Of each value that readers share: the first and the last instruction among them that reads it."""
@@ -472,19 +406,19 @@ class Problem:
                 leader, position = self.nodes[edge.node].operands[edge.operand]
                 for i in self.members[leader]:
                     a = self.program.code[i].args[position]
-                    if a in edge.instances:
+                    if a in self.sharings[sharing].instances:
                         first, last = found.get(a, (i, i))
                         found[a] = min(first, i), max(last, i)
         return found
 
-    def chosen(self, assigned: Sequence[int]) -> dict[int, Chosen]:
-        """What `plan_program` is to follow."""
+    def chosen(self, assigned: Sequence[int], with_paths: bool = True) -> dict[int, Chosen]:
+        """What `plan_program` is to follow. Without paths it decides by itself how operands get to their layouts."""
         found: dict[int, Chosen] = {}
         for node, k in zip(self.nodes, assigned, strict=True):
             for c, chosen in zip(node.instructions, node.options[k].chosen, strict=True):
                 if chosen is not None and not TABLE[self.program.code[c].op].pins:
                     found.update(dict.fromkeys(self.members[c], chosen))
-        for edge in self.edges:
+        for edge in self.edges if with_paths else ():
             value = self.values[edge.value]
             if edge.operand >= 0 and value.node >= 0:
                 self._add_path(found, edge, assigned)

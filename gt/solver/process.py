@@ -18,7 +18,7 @@ from gt.errors import GTError
 from gt.layout import Layout, mesh, parse
 from gt.ops.check import check
 from gt.program import Program
-from gt.solver.hardware import Hardware, Link
+from gt.solver.hardware import Hardware
 from gt.solver.reasons import Reasons, reasons_of
 from gt.solver.solve import Limits, MemoryTooSmall, NotFaster, Solved, solve_on
 
@@ -28,13 +28,9 @@ class Job(msgspec.Struct, frozen=True):
 
     program: Program
     axes: tuple[tuple[str, int], ...]
-    hardware: dict[str, object]
+    hardware: Hardware
     pins: dict[int, str]
-    search_s: float
-    gap: float
-    memory_nbytes: int | None
-    use_search: bool
-    cutoff_us: float
+    limits: Limits
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -59,34 +55,13 @@ class Answer(msgspec.Struct, frozen=True):
     missing_nbytes: float = 0.0
 
 
-def job_of(
-    program: Program, axes: Sequence[tuple[str, int]], hardware: Hardware, pins: dict[int, str], limits: Limits
-) -> Job:
-    """A job, as data."""
-    fields = {name: getattr(hardware, name) for name in hardware.__dataclass_fields__}
-    fields["inside"], fields["between"] = (
-        [link.latency_us, link.bandwidth] for link in (hardware.inside, hardware.between)
-    )
-    fields["flops"] = sorted(hardware.flops.items())
-    fields["factors"] = dict(hardware.factors)
-    return Job(
-        program, tuple(axes), fields, pins, limits.search_s, limits.gap, limits.memory_nbytes, limits.use_search,
-        limits.cutoff_us,
-    )  # fmt: skip
-
-
 def answer(job: Job) -> Answer:
     """Solve a job."""
-    fields = dict(job.hardware)
-    fields["inside"], fields["between"] = Link(*fields["inside"]), Link(*fields["between"])  # type: ignore[misc]  # two numbers
-    fields["flops"] = dict(fields["flops"])  # type: ignore[call-overload]  # pairs
-    hardware = Hardware(**fields)  # type: ignore[arg-type]  # as job_of wrote them
     m = mesh(None, **dict(job.axes))
-    limits = Limits(job.search_s, job.gap, job.memory_nbytes, job.use_search, job.cutoff_us)
     pins: dict[int, Layout] = {i: parse(text, m) for i, text in job.pins.items()}
     log: list[str] = []
     try:
-        return answer_of(solve_on(check(job.program), m, hardware, pins, limits, log.append))
+        return answer_of(solve_on(check(job.program), m, job.hardware, pins, job.limits, log.append))
     except MemoryTooSmall as error:
         return Answer(job.axes, error=str(error), missing_nbytes=error.missing_nbytes, log=tuple(log))
     except NotFaster as error:

@@ -26,7 +26,7 @@ from gt.dispatcher.planner.plan import layouts_of
 from gt.layout import Layout
 from gt.solver.problem import Problem
 
-#: What an axis does to a value: the dimension that it splits, or one of these.
+#: What an axis does to a value: the dimension that it splits (`Layout.dim_of`), or one of these.
 WHOLE, PARTIAL = -1, -2
 #: (value, axis) -> what the axis does.
 Facts = dict[tuple[int, int], int]
@@ -67,12 +67,7 @@ class Propagation:
         found = np.full((max(len(layouts), 1), len(self.axes)), WHOLE)
         for k, one in enumerate(layouts):
             for j, axis in enumerate(self.axes):
-                if axis in one.pending:
-                    found[k, j] = PARTIAL
-                else:
-                    for d, pieces in enumerate(one.dims):
-                        if any(axis in over for _, over in pieces):
-                            found[k, j] = d
+                found[k, j] = PARTIAL if axis in one.pending else one.dim_of(axis)
         return found
 
     def agreeing(self, node: int, facts: Mapping[tuple[int, int], int]) -> np.ndarray:
@@ -162,23 +157,22 @@ def _saving(problem: Problem, k: int) -> float:
 def seeds(problem: Problem) -> Iterator[tuple[str, Facts]]:
     """The starting points, by name: for each axis data, weights, or both are split."""
     axes = range(len(problem.mesh.sizes))
-    data = {(v, j): 0 for v, is_state, s in _inputs(problem) for j in axes if not is_state and s}
-    yield "batch", _pinned(problem, data)
-    yield (
-        "parameters",
-        _pinned(problem, data | {(v, j): 0 for v, is_state, s in _inputs(problem) for j in axes if is_state and s}),
-    )
-    yield "columns and rows", _pinned(problem, _columns_and_rows(problem, axes))
+
+    def rows(over: Sequence[int], of_state: bool = False) -> Facts:
+        """The first dimensions of data, or of what is trained, are split."""
+        return {(v, j): 0 for v, is_state, shape in inputs_of(problem) for j in over if is_state is of_state and shape}
+
+    yield "batch", pinned(problem, rows(axes))
+    yield "parameters", pinned(problem, rows(axes) | rows(axes, of_state=True))
+    yield "columns and rows", pinned(problem, _columns_and_rows(problem, axes))
     if len(axes) > 1:
         first, last = axes[:1], axes[-1:]
-        outer = {(v, j): 0 for v, is_state, s in _inputs(problem) for j in first if not is_state and s}
-        yield "batch, columns and rows", _pinned(problem, outer | _columns_and_rows(problem, last))
-        inner = {(v, j): 0 for v, is_state, s in _inputs(problem) for j in last if not is_state and s}
-        yield "columns and rows, batch", _pinned(problem, inner | _columns_and_rows(problem, first))
-    yield "heavy", _pinned(problem, {})
+        yield "batch, columns and rows", pinned(problem, rows(first) | _columns_and_rows(problem, last))
+        yield "columns and rows, batch", pinned(problem, rows(last) | _columns_and_rows(problem, first))
+    yield "heavy", pinned(problem, {})
 
 
-def _inputs(problem: Problem) -> Iterator[tuple[int, bool, tuple[int, ...]]]:
+def inputs_of(problem: Problem) -> Iterator[tuple[int, bool, tuple[int, ...]]]:
     """(value, whether the program replaces it, shape) of each input."""
     replaced = {problem.classes.inputs[j] for _, j in problem.program.updates}
     for node in problem.nodes:
@@ -187,7 +181,7 @@ def _inputs(problem: Problem) -> Iterator[tuple[int, bool, tuple[int, ...]]]:
             yield node.values[0], node.input in replaced, shape
 
 
-def _pinned(problem: Problem, facts: Facts) -> Facts:
+def pinned(problem: Problem, facts: Facts) -> Facts:
     """Law 2: pins come first."""
     made: Facts = {}
     for node in problem.nodes:
@@ -195,15 +189,14 @@ def _pinned(problem: Problem, facts: Facts) -> Facts:
         if node.input in problem.pins and len(stored) == 1:
             (one,) = stored
             for j, axis in enumerate(problem.mesh.sizes):
-                where = [d for d, pieces in enumerate(one.dims) if any(axis in over for _, over in pieces)]
-                made[node.values[0], j] = where[0] if where else WHOLE
+                made[node.values[0], j] = one.dim_of(axis)
     return {**facts, **made}
 
 
 def _columns_and_rows(problem: Problem, axes: Sequence[int]) -> Facts:
     """Of two weights in a row the first is split over its results, the second over what it sums up: Megatron's way."""
     facts: Facts = {}
-    state = {v for v, is_state, _ in _inputs(problem) if is_state}
+    state = {v for v, is_state, _ in inputs_of(problem) if is_state}
     follows = {v: v for v in state}
     column = True
     seen: set[int] = set()

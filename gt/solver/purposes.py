@@ -33,12 +33,9 @@ class Purposes:
         return [-1] * len(self.program.inputs) + [k for k, i in enumerate(self.program.code) for _ in range(i.results)]
 
     @cached_property
-    def _first_result(self) -> list[int]:
-        found, number = [], len(self.program.inputs)
-        for i in self.program.code:
-            found.append(number)
-            number += i.results
-        return found
+    def _results(self) -> list[range]:
+        """Of each instruction: the numbers of its results."""
+        return [made for _, made in self.program.numbered()]
 
     @cached_property
     def _readers(self) -> dict[int, list[int]]:
@@ -70,14 +67,13 @@ class Purposes:
         """The parameters that are updated with a result of the instruction, through values of the same size."""
         results = {self.program.outputs[o]: i for o, i in self.program.updates if i in self.parameters}
         specs, found = self._checked.specs, set()
-        start = self._first_result[instruction]
-        for made in range(start, start + self.program.code[instruction].results):
+        for made in self._results[instruction]:
             todo, seen = [made], {made}
             for _ in range(_FAR):
                 mine = {k for v in todo for k in self._readers.get(v, ())}
                 todo = []
                 for k in mine:
-                    for v in range(self._first_result[k], self._first_result[k] + self.program.code[k].results):
+                    for v in self._results[k]:
                         if v in results and specs[v].size == specs[made].size:
                             found.add(results[v])
                         elif v not in seen and specs[v].size == specs[made].size:

@@ -14,11 +14,13 @@ import msgspec
 
 from gt.layout import Layout
 from gt.ops.record import TABLE
+from gt.solver.choices import Node
 from gt.solver.facts import is_product
 from gt.solver.pricing import Price
-from gt.solver.problem import Node, Problem
+from gt.solver.problem import Problem
 from gt.solver.propagate import option_costs
 from gt.solver.purposes import class_name
+from gt.solver.regions import find_classes
 
 
 class ClassReason(msgspec.Struct, frozen=True):
@@ -126,8 +128,25 @@ def reasons_of(problem: Problem, assigned: Sequence[int], price: Price, most: in
             _text(node, other) if other is not None else "",
             float(costs[other] - costs[chosen]) if other is not None else 0.0,
         ))  # fmt: skip
-    classes.sort(key=lambda each: -each.time_us)
+    classes = _joined(problem, classes)
     return Reasons(tuple(words_of(problem, assigned)), tuple(classes[:most]), tuple(_collectives(problem, price)))
+
+
+def _joined(problem: Problem, classes: Sequence[ClassReason]) -> list[ClassReason]:
+    """Equal instructions of layers that are alike as one class, if they have chosen alike; the most expensive first."""
+    alike = find_classes(problem.checked, are_ends_apart=False).instructions
+    groups: dict[tuple[int, str, str, str], list[ClassReason]] = {}
+    for k, each in enumerate(classes):
+        first = alike[each.instruction] if each.instruction >= 0 else ~k
+        groups.setdefault((first, each.ops, each.choice, each.runner_up), []).append(each)
+    found = [
+        msgspec.structs.replace(
+            mine[0], count=sum(each.count for each in mine), time_us=sum(each.time_us for each in mine),
+            moving_us=sum(each.moving_us for each in mine), extra_us=sum(each.extra_us for each in mine),
+        )
+        for mine in groups.values()
+    ]  # fmt: skip
+    return sorted(found, key=lambda each: -each.time_us)
 
 
 def _conversions(problem: Problem, assigned: Sequence[int]) -> tuple[list[float], list[float]]:
@@ -198,6 +217,7 @@ def words_of(problem: Problem, assigned: Sequence[int]) -> list[str]:
             found.append(
                 text.format(" and ".join(axes)) + (f" in {part} of the products" if min(shares) < 0.995 else "")
             )
+    found += _gradients(problem, assigned)
     found += _storage(problem, assigned, state)
     idle = [a for a, mine in roles.items() if mine.get("none", 0.0) > 0.5]
     if idle:
@@ -212,7 +232,7 @@ def _roles(problem: Problem, assigned: Sequence[int], state: set[int]) -> dict[s
     weights_read = {(edge.node, edge.operand) for edge in problem.edges if origins.get(edge.value) in state}
     total = 0.0
     for k, (node, choice) in enumerate(zip(problem.nodes, assigned, strict=True)):
-        if node.input >= 0 or not is_product(problem.use(node.instructions[0])):
+        if node.input >= 0 or not is_product(problem.uses[node.instructions[0]]):
             continue
         if node.instructions[0] >= problem.boundary or not any(
             (k, o) in weights_read for o in range(len(node.operands))
@@ -228,7 +248,7 @@ def _roles(problem: Problem, assigned: Sequence[int], state: set[int]) -> dict[s
                     role = "weights"
                     break
                 if a in want.axes():
-                    role = "batch" if _dim_of(want, a) == 0 else "other"
+                    role = "batch" if want.dim_of(a) == 0 else "other"
             found[a][role] = found[a].get(role, 0.0) + time_us
     return {a: {role: t / total for role, t in mine.items()} for a, mine in found.items()} if total else found
 
@@ -249,8 +269,28 @@ def _origins(problem: Problem) -> dict[int, int]:
     return found
 
 
-def _dim_of(one: Layout, axis: str) -> int:
-    return next((d for d, pieces in enumerate(one.dims) if any(axis in over for _, over in pieces)), -1)
+def _gradients(problem: Problem, assigned: Sequence[int]) -> list[str]:
+    """How gradients are reduced, along the axes where they are partial sums."""
+    reduced: dict[str, float] = {}
+    scattered: dict[str, float] = {}
+    for sharing in problem.sharings:
+        if not sharing.is_reduced_late:
+            continue
+        value = problem.values[sharing.value]
+        source, wanted = problem.conversions(sharing, assigned)
+        nbytes = float(sharing.count * value.spec.nbytes)
+        targets = [value.targets[t] for t in wanted]
+        for a in value.layouts[source].pending:
+            reduced[a] = reduced.get(a, 0.0) + nbytes
+            if all(a in one.axes() and a not in one.pending for one in targets):
+                scattered[a] = scattered.get(a, 0.0) + nbytes
+    axes = [a for a in problem.mesh.sizes if scattered.get(a, 0.0) > 0.5 * reduced.get(a, 0.0) > 0]
+    if not axes:
+        return []
+    shares = [scattered[a] / reduced[a] for a in axes]
+    part = " and ".join(f"{share:.0%}" for share in shares)
+    text = f"gradients reduced and scattered over {' and '.join(axes)}"
+    return [text + (f" in {part} of their bytes" if min(shares) < 0.995 else "")]
 
 
 def _storage(problem: Problem, assigned: Sequence[int], state: set[int]) -> list[str]:
@@ -266,26 +306,51 @@ def _storage(problem: Problem, assigned: Sequence[int], state: set[int]) -> list
             wanted.setdefault(origin, set()).add(target)
     gathered: dict[str, float] = {}
     sharded: dict[str, float] = {}
+    apart: dict[str, float] = {}  # axis -> bytes of the state of parameters that it does not split where they are used
     total = rest = 0.0
+    parameter_of = _parameters(problem, set(wanted))
     for node, choice in zip(problem.nodes, assigned, strict=True):
         if node.input not in state:
             continue
         one, nbytes = node.options[choice].gives[0], node.count * problem.checked.specs[node.input].nbytes
         reads = wanted.get(node.input)
-        if reads is None:
-            rest += nbytes
-        else:
+        if reads is not None:
             total += nbytes
-        for a in one.axes():
-            if reads is None:
-                sharded[a] = sharded.get(a, 0.0) + nbytes
-            elif all(a not in each.axes() for each in reads):
-                gathered[a] = gathered.get(a, 0.0) + nbytes
+            for a in one.axes():
+                if all(a not in each.axes() for each in reads):
+                    gathered[a] = gathered.get(a, 0.0) + nbytes
+            continue
+        rest += nbytes
+        for a in problem.mesh.sizes:
+            if all(a not in each.axes() for each in wanted.get(parameter_of.get(node.input, -1), ())):
+                apart[a] = apart.get(a, 0.0) + nbytes
+                sharded[a] = sharded.get(a, 0.0) + (nbytes if a in one.axes() else 0.0)
     found = []
     axes = [a for a in problem.mesh.sizes if gathered.get(a, 0.0) > 0.5 * total > 0]
     if axes:
         found.append(f"parameters sharded over {' and '.join(axes)}, gathered before use")
-    axes = [a for a in problem.mesh.sizes if sharded.get(a, 0.0) > 0.5 * rest > 0]
+    # State that is split because its parameter is (tensor parallel) is not worth a word.
+    axes = [a for a in problem.mesh.sizes if sharded.get(a, 0.0) > 0.5 * apart.get(a, 0.0) > 0.075 * rest]
     if axes:
         found.append(f"optimizer state sharded over {' and '.join(axes)}")
+    return found
+
+
+def _parameters(problem: Problem, used: set[int]) -> dict[int, int]:
+    """Of optimizer state: the parameter that it belongs to. The same instruction replaces both, or else reads both."""
+    program, classes = problem.program, problem.classes.inputs
+    n = len(program.inputs)
+    together: dict[int, set[int]] = {}  # instruction -> inputs that it reads, or whose new values it makes
+    for o, j in program.updates:
+        if program.outputs[o] >= n:
+            together.setdefault(problem.maker[program.outputs[o] - n], set()).add(classes[j])
+    for i, ins in enumerate(program.code):
+        if i >= problem.update_start:
+            together.setdefault(i, set()).update(classes[a] for a in ins.args if 0 <= a < n)
+    found: dict[int, int] = {}
+    for mine in together.values():
+        parameters = sorted(mine & used)
+        if parameters:
+            for j in mine - used:
+                found.setdefault(j, parameters[0])
     return found

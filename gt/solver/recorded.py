@@ -59,8 +59,8 @@ class RecordedProgram:
 
 @dataclass(frozen=True)
 class RecordedStep:
-    """The programs of one step, in order. Most steps have one. Where a step has several, because it reads a value or
-    has two optimizers, `checked`, `inputs`, `lines` and `body` are those of the largest."""
+    """The programs of one step, in order. Most steps have one; a step that reads a value or has two optimizers has
+    several."""
 
     programs: tuple[RecordedProgram, ...]
     steady: bool  #: Whether the last two runs sent the same programs.
@@ -69,22 +69,6 @@ class RecordedStep:
     def largest(self) -> RecordedProgram:
         """The program with the most instructions; the first of those."""
         return max(self.programs, key=lambda p: len(p.program.code))
-
-    @property
-    def checked(self) -> Checked:
-        return self.largest.checked
-
-    @property
-    def inputs(self) -> tuple[Input, ...]:
-        return self.largest.inputs
-
-    @property
-    def lines(self) -> tuple[tuple[str, int], ...]:
-        return self.largest.lines
-
-    @property
-    def body(self) -> str:
-        return self.largest.body
 
 
 def record_step(step: Callable[..., Any], *args: Any, **kwargs: Any) -> RecordedStep:
@@ -101,7 +85,7 @@ def record_step(step: Callable[..., Any], *args: Any, **kwargs: Any) -> Recorded
     ...         optimizer.step()
     ...         optimizer.zero_grad()
     ...     recorded = record_step(step, gt.zeros(64, 1000))
-    >>> [(i.name, i.role, i.spec, i.updates) for i in recorded.inputs]
+    >>> [(i.name, i.role, i.spec, i.updates) for i in recorded.largest.inputs]
     [('batch', 'data', f32[64,1000], None), ('model.weight', 'parameter', f32[1000,1000], 0)]
     """
     if not callable(step):

@@ -21,11 +21,14 @@ from typing import Any
 
 import numpy as np
 
+from gt.solver.choices import Edge
 from gt.solver.memory import MemoryRow
 from gt.solver.problem import Problem
 from gt.solver.propagate import improve
 
 _WHOLE = 1e-5  #: how far from a whole number a solution may be
+#: Of an edge: the variables whose sum is what flows from one layout of a value to another, by their places.
+Flows = dict[tuple[int, int], list[int]]
 
 
 @dataclass(slots=True)
@@ -58,20 +61,26 @@ class Infeasible(Exception):
 
 def search(
     problem: Problem, start: Sequence[int] | None = None, limit_s: float = 30.0, gap: float = 1e-6,
-    rows: Sequence[MemoryRow] = (),
+    rows: Sequence[MemoryRow] = (), overlap: float | None = None,
 ) -> Found:  # fmt: skip
-    """The best assignment, from a good one if there is one."""
+    """The best assignment, from a good one if there is one. `overlap`: as if the hardware had this one."""
     if not problem.nodes:
         return Found([], problem.fixed_us, problem.fixed_us, "nothing to choose")
     began = time.monotonic()
-    model = _Model(problem, rows)
-    upper = problem.price(start) if start is not None and all(row.holds(start) for row in rows) else np.inf
+    if overlap is None:
+        overlap = problem.hardware.overlap
+
+    def price_of(assigned: Sequence[int]) -> float:
+        return problem.price(assigned, overlap)
+
+    model = _Model(problem, rows, overlap)
+    upper = price_of(start) if start is not None and all(row.holds(start) for row in rows) else np.inf
     status, value, solution = model.solve(False, limit_s)
     if status == "infeasible":
         raise Infeasible
     best = list(start) if start is not None else [0] * len(problem.nodes)
     if status != "optimal":
-        return Found(best, problem.price(best), 0.0, f"no bound in {limit_s:g} s")
+        return Found(best, price_of(best), 0.0, f"no bound in {limit_s:g} s")
     bound = value
     rounded, integral = model.rounded(solution)
     tries = [rounded] if not rows else []
@@ -80,7 +89,7 @@ def search(
     elif integral and all(row.holds(rounded) for row in rows):
         tries.append(rounded)
     for each in tries:
-        price = problem.price(each)
+        price = price_of(each)
         if price < upper:
             best, upper = each, price
     if upper <= bound * (1 + gap) + 1e-9:
@@ -92,8 +101,8 @@ def search(
     bound = max(bound, value)
     if solution is not None:
         each, _ = model.rounded(solution)
-        if problem.price(each) < upper and all(row.holds(each) for row in rows):
-            best, upper = each, problem.price(each)
+        if price_of(each) < upper and all(row.holds(each) for row in rows):
+            best, upper = each, price_of(each)
     if not np.isfinite(upper):
         raise Infeasible
     return Found(best, upper, min(bound, upper), "integer program")
@@ -102,8 +111,8 @@ def search(
 class _Model:
     """The integer program of a problem."""
 
-    def __init__(self, problem: Problem, memory: Sequence[MemoryRow]) -> None:
-        self.problem = problem
+    def __init__(self, problem: Problem, memory: Sequence[MemoryRow], overlap: float) -> None:
+        self.problem, self.overlap = problem, overlap
         self.cost: list[float] = []
         self.upper: list[float] = []
         self.rows: list[tuple[float, float, list[int], list[float]]] = []
@@ -118,8 +127,9 @@ class _Model:
         self.copies: dict[tuple[int, int, int], int] = {}  #: (sharing, layout, target) -> variable of the copy
         self.alone: dict[tuple[int, int, int], list[int]] = {}  #: ... of a copy that nobody shares: the sum of these
         self.late: tuple[list[int], list[float]] = ([], [])  #: what can be hidden: variables, microseconds
+        flows = [self._flows(edge) for edge in problem.edges]
         for k, sharing in enumerate(problem.sharings):
-            self._conversions(k, sharing.is_reduced_late)
+            self._conversions(k, [flows[e] for e in sharing.edges])
         self._overlap()
         for row in memory:
             self._memory(row)
@@ -129,49 +139,40 @@ class _Model:
         self.upper.append(upper)
         return len(self.cost) - 1
 
-    def _conversions(self, k: int, late: bool) -> None:
-        problem = self.problem
-        sharing = problem.sharings[k]
-        value = problem.values[sharing.value]
-        prices, sources = value.price_us * sharing.count, max(len(value.layouts), 1)
-        shared = len(sharing.edges) > 1
-        for e in sharing.edges:
-            edge = problem.edges[e]
-            reader = self.start_of[edge.node]
-            wants: dict[int, list[int]] = {}
-            for option, t in enumerate(edge.target_of.tolist()):
-                wants.setdefault(t, []).append(reader + option)
-            if sources == 1:  # there is nothing to choose: what is wanted is what is paid
-                for t, mine in wants.items():
-                    self._pay(k, 0, t, prices[0, t], mine, shared, late)
-                continue
-            made: dict[int, list[int]] = {}
-            for option, s in enumerate(value.layout_of.tolist()):
-                made.setdefault(s, []).append(self.start_of[value.node] + option)
-            if len(wants) == 1:
-                (t,) = wants
-                for s, mine in made.items():
-                    self._pay(k, s, t, prices[s, t], mine, shared, late)
-                continue
-            flows: dict[tuple[int, int], int] = {}
-            for s in made:
-                for t in wants:
-                    if np.isfinite(prices[s, t]):
-                        cost = 0.0 if shared else float(prices[s, t])
-                        flows[s, t] = flow = self._variable(cost)
-                        if shared:
-                            self._pay(k, s, t, prices[s, t], [flow], True, late)
-                            continue
-                        self.alone[k, s, t] = [flow]
-                        if late and prices[s, t]:
-                            self.late[0].append(flow)
-                            self.late[1].append(float(prices[s, t]))
-            for s, mine in made.items():
-                row = [flows[s, t] for t in wants if (s, t) in flows]
-                self.rows.append((0.0, 0.0, row + mine, [1.0] * len(row) + [-1.0] * len(mine)))
-            for t, mine in wants.items():
-                row = [flows[s, t] for s in made if (s, t) in flows]
-                self.rows.append((0.0, 0.0, row + mine, [1.0] * len(row) + [-1.0] * len(mine)))
+    def _flows(self, edge: Edge) -> Flows:
+        """How much of a value flows from each layout in which it is made to each one in which a reader wants it."""
+        value, reader = self.problem.values[edge.value], self.start_of[edge.node]
+        wants: dict[int, list[int]] = {}
+        for option, t in enumerate(edge.target_of.tolist()):
+            wants.setdefault(t, []).append(reader + option)
+        if len(value.layouts) <= 1:  # there is nothing to choose: all that is wanted flows
+            return {(0, t): mine for t, mine in wants.items()}
+        made: dict[int, list[int]] = {}
+        for option, s in enumerate(value.layout_of.tolist()):
+            made.setdefault(s, []).append(self.start_of[value.node] + option)
+        if len(wants) == 1:
+            (only,) = wants
+            return {(s, only): mine for s, mine in made.items()}
+        found: Flows = {}
+        for s in made:
+            for t in wants:
+                if np.isfinite(value.price_us[s, t]):
+                    found[s, t] = [self._variable(0.0)]
+        for s, mine in made.items():
+            row = [found[s, t][0] for t in wants if (s, t) in found]
+            self.rows.append((0.0, 0.0, row + mine, [1.0] * len(row) + [-1.0] * len(mine)))
+        for t, mine in wants.items():
+            row = [found[s, t][0] for s in made if (s, t) in found]
+            self.rows.append((0.0, 0.0, row + mine, [1.0] * len(row) + [-1.0] * len(mine)))
+        return found
+
+    def _conversions(self, k: int, readers: list[Flows]) -> None:
+        """What the readers of a sharing pay: each by itself if it is alone, else the largest flow of any of them."""
+        sharing = self.problem.sharings[k]
+        prices = self.problem.values[sharing.value].price_us * sharing.count
+        for flows in readers:
+            for (s, t), by in flows.items():
+                self._pay(k, s, t, float(prices[s, t]), by, len(readers) > 1, sharing.is_reduced_late)
 
     def _pay(self, k: int, s: int, t: int, price: float, by: list[int], shared: bool, late: bool) -> None:
         """A conversion that is wanted as much as the sum of some variables."""
@@ -184,29 +185,29 @@ class _Model:
         if not shared:
             self.alone[k, s, t] = by
             for variable in by:
-                self.cost[variable] += float(price)
+                self.cost[variable] += price
             if late:
                 self.late[0].extend(by)
-                self.late[1].extend([float(price)] * len(by))
+                self.late[1].extend([price] * len(by))
             return
         copy = self.copies.get((k, s, t))
         if copy is None:
-            copy = self.copies[k, s, t] = self._variable(float(price))
+            copy = self.copies[k, s, t] = self._variable(price)
             if late:
                 self.late[0].append(copy)
-                self.late[1].append(float(price))
+                self.late[1].append(price)
         self.rows.append((0.0, np.inf, [copy, *by], [1.0, *[-1.0] * len(by)]))
 
     def _overlap(self) -> None:
         problem = self.problem
-        if not problem.hardware.overlap or not self.late[0]:
+        if not self.overlap or not self.late[0]:
             return
         behind: tuple[list[int], list[float]] = ([], [])
         for node, start in zip(problem.nodes, self.start_of, strict=True):
             if node.instructions and problem.boundary <= node.instructions[0] < problem.update_start:
                 for k, option in enumerate(node.options):
                     behind[0].append(start + k)
-                    behind[1].append(problem.hardware.overlap * node.count * option.cost.compute_us)
+                    behind[1].append(self.overlap * node.count * option.cost.compute_us)
         hidden = self._variable(-1.0, np.inf)
         for variables, weights in (self.late, behind):
             total: dict[int, float] = {}

@@ -3,9 +3,12 @@
 For every candidate mesh the problem is built, good assignments are propagated, and the best is searched for. The plan
 that counts is the emitted one: it is made by the planner, which follows the choices, and priced by pricing.py.
 
-Law 1: the result never costs more than any plan that was emitted on the way: that of the search, and those of the
-       propagated assignments and of what the planner decides from their inputs, as far as `EMITTED` allows. The search
-       adds up times, in an emitted plan they overlap: so an assignment with a higher price may be the faster plan.
+Law 1: the result never costs more than any plan that was emitted on the way: that of the search, what the planner alone
+       makes of the inputs of the propagated assignments and of those that people give by hand (usual.py), those of
+       searches that assume that reductions overlap, of the propagated assignments, and of the planner's decisions as
+       assignments; then of all these with the planner's own paths of values, as far as `PLAIN` and `EMITTED` allow.
+       The search adds up times, in an emitted plan they overlap: so an assignment with a higher price may be the
+       faster plan.
 Law 2: memory is what the emitted plan takes. Where that is too much, a row for the point at which it is too much is
        added and the problem is solved again; copies are then dropped between the passes, if that helps. What cannot fit
        is an error that says how much is missing, and where.
@@ -16,6 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from gt.chosen import Chosen
 from gt.dispatcher.planner.plan import Planned, plan_program
@@ -24,17 +28,32 @@ from gt.layout import Layout, Mesh, mesh
 from gt.ops.check import Checked
 from gt.solver.hardware import Hardware
 from gt.solver.memory import MemoryRow, memory_row
+from gt.solver.polish import plain_plan, polished
 from gt.solver.pricing import Price, peak_of, price_plan
-from gt.solver.problem import Problem
+from gt.solver.problem import SMALL, Problem
 from gt.solver.propagate import decided, improve, propagated
 from gt.solver.regions import Classes, alone, find_classes
 from gt.solver.search import Found, Infeasible, available, search
 from gt.solver.units import time_text
+from gt.solver.usual import usual_inputs
 
 #: How often a problem is solved again with more rows of memory.
 ROUNDS = 6
 #: Beside the plan of the search, others are emitted and compared while their instructions on all workers are fewer.
 EMITTED = 20_000
+#: Plans that the planner makes without choices take less time: they are compared while these programs have fewer
+#: instructions.
+PLAIN = 20_000
+#: The same for the best of these with other layouts of some inputs (polish.py), if it is not much slower than the plan
+#: of the search.
+POLISHED, NEAR = 60_000, 1.03
+#: In a small problem, plans are also searched for as if reductions of gradients were hidden behind these
+#: shares of the backward pass.
+OVERLAPS = (0.5, 1.0)
+
+
+#: An assignment, with its name and price.
+Start = tuple[str, list[int], float]
 
 
 class MemoryTooSmall(GTError):
@@ -105,39 +124,53 @@ def solve_on(
     trace: Callable[[str], object] = lambda line: None, classes: Classes | None = None,
 ) -> Solved:  # fmt: skip
     """The best plan on one mesh."""
+    hardware = hardware.busy(len(m.workers))
     memory = limits.memory_nbytes if limits.memory_nbytes is not None else hardware.memory_nbytes
-    if classes is None:
-        classes = find_classes(checked)
-        if any(pins.get(j) is not pins.get(c) for j, c in enumerate(classes.inputs)):
-            classes = alone(checked)  # what is alike is pinned differently
     log: list[str] = []
 
     def say(line: str) -> None:
         log.append(line)
         trace(line)
 
+    began = time.monotonic()
+    problem = Problem(checked, m, hardware, classes, pins) if classes else problem_on(checked, m, hardware, pins)
     best: Solved | None = None
     for phases in (1, 2):
-        began = time.monotonic()
-        problem = Problem(checked, m, hardware, classes, pins, phases)
+        if phases > 1:
+            began = time.monotonic()
+            problem = Problem(checked, m, hardware, problem.classes, pins, phases)
         say(f"{m!r}: {len(problem.nodes)} choices with {sum(len(n.options) for n in problem.nodes)} options for "
             f"{len(checked.program.code)} instructions, {time.monotonic() - began:.1f} s")  # fmt: skip
-        least = sum(node.count * float(node.time_us.min()) for node in problem.nodes)
+        # Communication may be hidden behind computation, computation behind nothing.
+        least = sum(node.count * min(option.cost.compute_us for option in node.options) for node in problem.nodes)
         if least >= limits.cutoff_us:
             raise NotFaster(f"at least {time_text(least)}")
         solved = _with_memory(problem, memory, limits, say, log)
         if solved is not None and (best is None or solved.price.time_us < best.price.time_us):
             best = solved
-        if best is not None and (phases == 2 or not solved_with_rows(best)):
+        if best is not None and (phases == 2 or "memory" not in best.note):  # memory did not change the plan
             break
     if best is None:
         raise _too_small(problem, memory)
     return best
 
 
-def solved_with_rows(solved: Solved) -> bool:
-    """Whether memory changed the plan."""
-    return "memory" in solved.note
+def problem_on(checked: Checked, m: Mesh, hardware: Hardware, pins: Mapping[int, Layout]) -> Problem:
+    """The problem in which as few instructions share a choice as its size allows: none do, or the layers between the
+    first and the last one, or all layers that are alike."""
+    coarse = find_classes(checked, are_ends_apart=False)
+    if not _fits_pins(coarse, pins):
+        coarse = alone(checked)
+    problem = Problem(checked, m, hardware, coarse, pins)
+    for finer in (alone(checked), find_classes(checked)):
+        if finer != coarse and _fits_pins(finer, pins) and problem.size_with(finer) <= SMALL:
+            return Problem(checked, m, hardware, finer, pins)
+    return problem
+
+
+def _fits_pins(classes: Classes, pins: Mapping[int, Layout]) -> bool:
+    """Whether inputs that share a choice are pinned alike."""
+    return all(pins.get(j) is pins.get(c) for j, c in enumerate(classes.inputs))
 
 
 def _with_memory(
@@ -163,7 +196,7 @@ def _with_memory(
         if price.peak_nbytes <= memory:
             solved = Solved(problem.mesh, inputs, ways, planned, price, found.price_us, found.bound_us, note, seeds,
                             problem, found.assigned, log)  # fmt: skip
-            _emit_others(solved, starts, memory, say)
+            _emit_others(solved, starts, made, memory, limits, say)
             return solved
         at, _ = peak_of(planned)
         at = max(at, 0)
@@ -183,46 +216,85 @@ def _with_memory(
     return min(fitting, key=lambda solved: solved.price.time_us, default=None)
 
 
-def _emitted(problem: Problem, assigned: Sequence[int]) -> tuple[dict[int, Chosen], list[Layout], Planned, Price]:
+def _emitted(
+    problem: Problem, assigned: Sequence[int], with_paths: bool = True
+) -> tuple[dict[int, Chosen], list[Layout], Planned, Price]:
     """What the planner makes of an assignment: choices, layouts of the inputs, plan, price."""
-    ways, inputs = problem.chosen(assigned), problem.inputs(assigned)
+    ways, inputs = problem.chosen(assigned, with_paths), problem.inputs(assigned)
     planned = plan_program(problem.checked, inputs, problem.mesh, {}, ways)
     return ways, inputs, planned, price_plan(planned, problem.checked, inputs, problem.hardware)
 
 
 def _emit_others(
-    solved: Solved, starts: Sequence[tuple[str, list[int], float]], memory: float, say: Callable[[str], object]
-) -> None:
+    solved: Solved, starts: Sequence[Start], rows: Sequence[MemoryRow], memory: float, limits: Limits,
+    say: Callable[[str], object],
+) -> None:  # fmt: skip
     """Take a plan that is faster than that of the search, if there is one: Law 1."""
     problem = solved.problem
     most = EMITTED // (len(problem.program.code) * len(problem.mesh.workers))
-    tried = {tuple(solved.assigned)}
-    for name, assigned, _ in _others(problem, starts) if most else ():
-        if len(tried) > most:
-            return
-        if tuple(assigned) in tried:
-            continue
-        tried.add(tuple(assigned))
-        ways, inputs, planned, price = _emitted(problem, assigned)
-        if price.time_us < solved.price.time_us and price.peak_nbytes <= memory:
-            say(f"  {name}: emitted {price.time_us:,.0f} us")
-            solved.inputs, solved.ways, solved.planned, solved.price = inputs, ways, planned, price
-            solved.assigned = assigned
+    if not most:
+        return
+    first = ("search", solved.assigned, solved.objective_us)
+    given = _given(problem, starts)
+    plain = [(name, plain_plan(problem, inputs)) for name, inputs in given[: PLAIN // len(problem.program.code)]]
+    fitting = [each for each in plain if each[1].price.peak_nbytes <= memory]
+    if fitting:
+        name, best = min(fitting, key=lambda each: each[1].price.time_us)
+        if best.price.time_us <= NEAR * solved.price.time_us:
+            best = polished(problem, best, memory, POLISHED // len(problem.program.code))
+        if best.price.time_us < solved.price.time_us:
+            say(f"  {name}, the planner alone: emitted {best.price.time_us:,.0f} us")
+            solved.inputs, solved.ways, solved.planned, solved.price = best.inputs, {}, best.planned, best.price
+            solved.assigned = decided(problem, best.inputs)
+    candidates = [first, *_overlapping(solved, rows, limits), *_others(problem, starts, given[:most])]
+    tried = {(tuple(first[1]), True)}
+    # The cheapest path of a value by itself may not be the one that overlaps best: the planner's own come second.
+    for with_paths in (True, False):
+        for name, assigned, _ in candidates:
+            if len(tried) > most:
+                return
+            if (tuple(assigned), with_paths) in tried:
+                continue
+            tried.add((tuple(assigned), with_paths))
+            ways, inputs, planned, price = _emitted(problem, assigned, with_paths)
+            if price.time_us < solved.price.time_us and price.peak_nbytes <= memory:
+                paths = "" if with_paths else ", paths of the planner"
+                say(f"  {name}{paths}: emitted {price.time_us:,.0f} us")
+                solved.inputs, solved.ways, solved.planned, solved.price = inputs, ways, planned, price
+                solved.assigned = assigned
 
 
-def _others(problem: Problem, starts: Sequence[tuple[str, list[int], float]]) -> list[tuple[str, list[int], float]]:
-    """The propagated assignments, and what the planner decides from their inputs: the cheapest first."""
+def _overlapping(solved: Solved, rows: Sequence[MemoryRow], limits: Limits) -> list[Start]:
+    """What the search finds if it assumes that reductions overlap."""
+    problem = solved.problem
+    if not limits.use_search or not available() or problem.size_with(problem.classes) > SMALL:
+        return []
+    found: list[Start] = []
+    for overlap in OVERLAPS:
+        each = search(problem, solved.assigned, limits.search_s, limits.gap, rows, overlap)
+        found.append((f"search with overlap {overlap:g}", each.assigned, each.price_us))
+    return found
+
+
+def _given(problem: Problem, starts: Sequence[Start]) -> list[tuple[str, list[Layout]]]:
+    """Layouts of the inputs, each once: those of the propagated assignments, and the usual ones."""
+    found: dict[tuple[Layout, ...], str] = {}
+    for name, inputs in chain([(name, problem.inputs(each)) for name, each, _ in starts], usual_inputs(problem)):
+        found.setdefault(tuple(inputs), name)
+    return [(name, list(inputs)) for inputs, name in found.items()]
+
+
+def _others(problem: Problem, starts: Sequence[Start], given: Sequence[tuple[str, list[Layout]]]) -> list[Start]:
+    """The propagated assignments, and what the planner decides from these inputs: the cheapest first."""
     found = list(starts)
-    for name, assigned, _ in starts:
-        here = decided(problem, problem.inputs(assigned))
+    for name, inputs in given:
+        here = decided(problem, inputs)
         for each in (here, improve(problem, here)):
             found.append((f"{name}, then the planner", each, problem.price(each)))
     return sorted(found, key=lambda each: each[2])
 
 
-def _find(
-    problem: Problem, starts: Sequence[tuple[str, list[int], float]], rows: Sequence[MemoryRow], limits: Limits
-) -> Found:
+def _find(problem: Problem, starts: Sequence[Start], rows: Sequence[MemoryRow], limits: Limits) -> Found:
     """The best assignment that keeps the rows."""
     fitting = [each for each in starts if all(row.holds(each[1]) for row in rows)]
     if limits.use_search and available():

@@ -20,9 +20,22 @@ from typing import Any
 import msgspec
 
 from gt.chosen import Chosen
+from gt.places import Place
 from gt.program import Program
 
-VERSION = 5
+# `messages` has every message: those of keeping.py, and what all of them are (struct.py), are found here too.
+from gt.transport.keeping import Copied as Copied
+from gt.transport.keeping import Copy as Copy
+from gt.transport.keeping import Drop as Drop
+from gt.transport.keeping import GetKept as GetKept
+from gt.transport.keeping import Keep as Keep
+from gt.transport.keeping import Kept as Kept
+from gt.transport.keeping import Take as Take
+from gt.transport.keeping import Thing as Thing
+from gt.transport.struct import Failure as Failure
+from gt.transport.struct import Struct as Struct
+
+VERSION = 7
 CHUNK = 1 << 18  #: Tensor bytes in one message, at most. Larger ones delay other messages, and do not fit caches.
 MAX_FRAME = 16 << 20  #: Bytes in one frame; the longest is a program's text.
 MAX_FRAMES = 512  #: Frames that may be sent as one.
@@ -30,23 +43,11 @@ CHUNKS_IN_FLIGHT = 4  #: Chunks of one transfer sent and not yet acknowledged.
 UPLOADS = 64  #: Uploads of one session begun and not yet acknowledged to the end.
 WINDOW = 64  #: Calls of one session sent and not yet done.
 CHOICES_NBYTES = 4 << 20  #: Bytes of one UsePlan.
+KEPT_TENSORS = 1 << 16  #: Tensors that are kept or published under one name.
 
 Scalar = bool | int | float | bytes
 #: Anything with bytes in it; payloads are passed along without copying where possible.
 Buffer = bytes | bytearray | memoryview
-
-
-class Struct(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """The base class of all messages."""
-
-
-class Failure(msgspec.Struct, frozen=True, array_like=True):
-    """Why a call or a fetch failed."""
-
-    kind: str  #: a name in errors.BY_NAME
-    text: str
-    program: bytes = b""  #: the program that failed, and which of its instructions (-1: none)
-    instruction: int = -1
 
 
 # --- both ways -------------------------------------------------------------------------------
@@ -113,11 +114,26 @@ class Define(Struct, frozen=True):
     #: 1: compile it at its first call, 0: when it proves hot, -1: never. Programs are shared: if several clients
     #: define one, the largest number counts.
     compile: int = 0
+    places: tuple[Place, ...] = ()  #: from a client: the lines that its instructions come from
 
 
 class Need(Struct, frozen=True):
     """Send the text of this program (again); calls of it wait until then."""
 
+    program: bytes
+
+
+class Prepare(Struct, frozen=True):
+    """Make the code of this program, which will be called soon; and compile it, if it is compiled at its first call."""
+
+    session: int
+    program: bytes
+
+
+class Prepared(Struct, frozen=True):
+    """The answer to Prepare: that is done, as far as it can be done before a call."""
+
+    session: int
     program: bytes
 
 
@@ -129,7 +145,8 @@ class Call(Struct, frozen=True):
     """
 
     session: int
-    seq: int  #: numbers the calls of a session, 1, 2, 3, ...
+    #: Numbers the calls of a session, 1, 2, 3, ... To a worker also -1, -2, ...: moves, calls of the dispatcher's own.
+    seq: int
     program: bytes
     inputs: bytes  #: packed ids
     scalars: tuple[Scalar, ...]
@@ -141,6 +158,47 @@ class Call(Struct, frozen=True):
     #: To a worker only: the dispatcher refuses this call; treat it as failed for this reason.
     refused: Failure | None = None
     root: int = 0  #: of a refused one: the call that failed first
+    #: To a worker only: a short call that is not to wait for long ones; see gt/dispatcher/schedule.py.
+    beside: bool = False
+
+
+class Rename(Struct, frozen=True):
+    """To a worker: from now on these tensors are what it has under the ids first, first + 1, ... (in a plan's new
+    layouts; see gt/dispatcher/moves.py). Fetches that came before get what the tensors were. It cannot fail."""
+
+    session: int
+    ids: bytes  #: packed
+    first: int
+
+
+class Spill(Struct, frozen=True):
+    """To a worker: move these tensors out of the memory of its device, for others. The answer is Spilled."""
+
+    session: int
+    ids: bytes  #: packed
+
+
+class Spilled(Struct, frozen=True):
+    """A worker has moved tensors out, or marked those that are still being uploaded."""
+
+    session: int
+    ids: bytes  #: all that it was asked for
+    kept: bytes = b""  #: those of them that are still on the device,
+    why: str = ""  #: and why; "": they were used meanwhile
+
+
+class Return(Struct, frozen=True):
+    """To a worker: move these tensors back into the memory of its device. The answer is Returned."""
+
+    session: int
+    ids: bytes
+
+
+class Returned(Struct, frozen=True):
+    """A worker has moved tensors back. What could not be moved fails the call that uses it."""
+
+    session: int
+    ids: bytes
 
 
 class Free(Struct, frozen=True):
@@ -197,6 +255,7 @@ class CallDone(Struct, frozen=True):
     session: int
     seq: int
     run_us: int = 0
+    tier: int = 1  #: from a worker: the tier that it ran on
 
 
 class CallFailed(Struct, frozen=True):
@@ -211,6 +270,7 @@ class CallFailed(Struct, frozen=True):
 
 class GetStats(Struct, frozen=True):
     request: int
+    overview: bool = False  #: from a client: figures of all sessions, for `gt top`
 
 
 class Stats(Struct, frozen=True):
@@ -218,12 +278,59 @@ class Stats(Struct, frozen=True):
     data: dict[str, Any]
 
 
+class Trace(Struct, frozen=True):
+    """Record what happens from now on, for so long. The dispatcher passes it on to all clients and workers, and with 0
+    when the time is over: then they answer with Spans, and so does it to the one who asked."""
+
+    request: int
+    duration_us: int
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True):
+    """Something that a process did, for a time of its monotonic clock."""
+
+    lane: str  #: which of its threads or streams
+    name: str
+    start_ns: int
+    end_ns: int
+    session: int = 0  #: of a call,
+    seq: int = 0  #: its number,
+    program: bytes = b""  #: its program,
+    tier: int = 0  #: and on a worker its tier
+    steps: bytes = b""  #: on tier 1: its instructions, and when each of them began; see gt.tracing
+
+
+class TracedProgram(msgspec.Struct, frozen=True, array_like=True):
+    """What a trace shows of a program: the names of its ops, and where they come from."""
+
+    ops: tuple[str, ...]
+    places: tuple[Place, ...]
+
+
+class Spans(Struct, frozen=True):
+    """What a process did during a trace, in pieces."""
+
+    request: int
+    who: str = ""  #: whose; the dispatcher says it to the one who asked
+    spans: tuple[Span, ...] = ()
+    last: bool = False  #: of this process; or, with no `who`, of the trace
+    heard_ns: int = 0  #: with the last: its clock when it heard that the time is over,
+    sent_ns: int = 0  #: and when it answered
+    offset_ns: int = 0  #: by how much its clock is ahead of the dispatcher's, which fills it in
+    left_out: int = 0  #: spans that were too many
+    programs: dict[str, TracedProgram] = msgspec.field(default_factory=dict)  #: at the end: those of the calls, by hash
+    error: str = ""  #: why there is no trace
+
+
 # --- client to dispatcher, and back ----------------------------------------------------------
 
 
 def _hiding_token(message: msgspec.Struct) -> str:
     """The repr of a message without its secrets: debug output prints messages."""
-    shown = (f"{k}={'***' if k in ('token', 'link') else repr(getattr(message, k))}" for k in message.__struct_fields__)
+    shown = (
+        f"{k}={'***' if k in ('token', 'link', 'secret') else repr(getattr(message, k))}"
+        for k in message.__struct_fields__
+    )
     return f"{type(message).__name__}({', '.join(shown)})"
 
 
@@ -231,6 +338,7 @@ class Hello(Struct, frozen=True):
     version: int
     token: str
     name: str  #: shown in logs: program, user, process id
+    session: str = ""  #: the name under which the session's tensors can be kept; "": it has none
 
     __repr__ = _hiding_token
 
@@ -270,6 +378,9 @@ class Welcome(Struct, frozen=True):
     version: int
     session: int
     window: int
+    #: Of a session with a name: its workers and meshes are those of the client before; name, axes, workers of each.
+    workers: tuple[int, ...] = ()
+    meshes: tuple[tuple[str, tuple[tuple[str, int], ...], tuple[int, ...]], ...] = ()
 
 
 class Refused(Struct, frozen=True):
@@ -303,7 +414,9 @@ class WorkerHello(Struct, frozen=True):
     memory: int = 0  #: bytes it may use
     host: str = ""
     pid: int = 0
-    peers: str = ""  #: host:port where other workers meet it; "": it cannot run calls with others
+    #: Where other workers meet it: one or several host:port, as it knows itself; "": it cannot run calls with others.
+    peers: str = ""
+    tries: bool = False  #: it tries the addresses of the others, and says which answer (Reached)
 
     __repr__ = _hiding_token
 
@@ -323,6 +436,16 @@ class Peers(Struct, frozen=True):
     """The addresses at which the workers of this server meet. They replace those sent before."""
 
     addresses: dict[int, str]  #: by worker
+    secret: str = ""  #: with it workers of different machines prove to each other that they are of this server
+
+    __repr__ = _hiding_token
+
+
+class Reached(Struct, frozen=True):
+    """A worker has tried the addresses of another one."""
+
+    worker: int
+    error: str = ""  #: which addresses it tried, and what happened; "": one of them answers
 
 
 class Forget(Struct, frozen=True):
@@ -332,16 +455,20 @@ class Forget(Struct, frozen=True):
 
 
 FromClient = (
-    Hello | Define | Call | Free | Chunk | ChunkAck | Share | Fetch | Cancel | SetMesh | UsePlan | GetStats | Goodbye
-)
+    Hello | Define | Call | Free | Chunk | ChunkAck | Share | Fetch | Cancel | SetMesh | UsePlan | Keep | Take | Drop
+    | GetKept | GetStats | Trace | Spans | Goodbye
+)  # fmt: skip
 ToClient = (
     Welcome | Refused | Rejected | CallDone | CallFailed | Need | Chunk | ChunkAck | Shared | Sharded | MeshSet
-    | FetchFailed | Stats
+    | FetchFailed | Kept | Stats | Trace | Spans
 )  # fmt: skip
-FromWorker = WorkerHello | CallDone | CallFailed | Need | Chunk | ChunkAck | Shared | FetchFailed | Stats | Goodbye
+FromWorker = (
+    WorkerHello | CallDone | CallFailed | Need | Prepared | Chunk | ChunkAck | Shared | FetchFailed | Copied | Stats
+    | Reached | Spans | Spilled | Returned | Goodbye
+)  # fmt: skip
 ToWorker = (
-    WorkerWelcome | Refused | Define | Call | Free | Chunk | ChunkAck | Share | Fetch | Cancel | GetStats
-    | CloseSession | Forget | Peers | Goodbye
+    WorkerWelcome | Refused | Define | Prepare | Call | Free | Rename | Copy | Chunk | ChunkAck | Share | Fetch | Cancel
+    | GetStats | CloseSession | Forget | Peers | Trace | Spill | Return | Goodbye
 )  # fmt: skip
 Message = FromClient | ToClient | FromWorker | ToWorker
 
@@ -376,7 +503,7 @@ def encode(message: Message, payload: Buffer | None = None) -> list[Any]:
     """The frames of a message: its struct, then the payload if there is one.
 
     >>> decode(encode(GetStats(7)))
-    (GetStats(request=7), None)
+    (GetStats(request=7, overview=False), None)
     """
     head = _encode(message)
     return [head] if payload is None else [head, payload]

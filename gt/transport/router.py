@@ -2,8 +2,11 @@
 
 Law 1: sending never blocks, never drops silently and never raises. A peer that cannot be reached, or does
        not read, is lost, and `lost()` returns it.
-Law 2: what a peer has not read yet is counted in bytes, and a peer that stops reading is cut off.
+Law 2: what a peer has not read yet is counted in bytes, and a peer that stops reading is cut off. So is the one that
+       has read least when all of them together have too much to read.
 Law 3: a peer is a connection, named by bytes that ZeroMQ chose. The name says nothing about who it is.
+Law 4: with a ring of keys, who a peer is, is the key that it proved to own (curve.py). It is looked up in the ring for
+       every message: nothing is read from a peer whose key was removed.
 """
 
 from __future__ import annotations
@@ -21,10 +24,14 @@ import zmq
 
 from gt.errors import StartError
 from gt.transport import sockets
+from gt.transport.curve import Gate, serve_with
+from gt.transport.identity import Keyring, User
 from gt.transport.messages import MAX_FRAMES, Buffer
 from gt.transport.sockets import COPIED_NBYTES, LINGER_MS, NOBLOCK, SNDMORE
 
 MAX_QUEUED = 512 << 20  #: Bytes sent to a peer and not read by it; beyond this it is cut off.
+ALL_QUEUED = 4 << 30  #: The same for all peers together: one user may have many connections.
+SLOW = 16 << 20  #: A peer with less than this is not slow, and has no part in that.
 #: Messages in the same queue. A peer that acknowledges what it has not read meets this limit.
 MAX_QUEUED_MESSAGES = 16_384
 SETTLE_S = 0.3  #: How long ZeroMQ may take to tear down a connection that ended.
@@ -33,12 +40,13 @@ SETTLE_S = 0.3  #: How long ZeroMQ may take to tear down a connection that ended
 class _Peer:
     """What the router knows of a connection."""
 
-    __slots__ = ("cut", "fd", "queued")
+    __slots__ = ("cut", "fd", "key", "queued")
 
     def __init__(self, fd: int) -> None:
         self.fd = fd  #: Its descriptor in this process. Certain after SETTLE_S.
         self.queued = 0  #: Bytes sent that it has not reported as read.
         self.cut = False  #: Nothing is read from it or sent to it any more.
+        self.key = ""  #: The public key that it proved to own, where keys are needed.
 
 
 class Router:
@@ -49,10 +57,12 @@ class Router:
     its first message was read, so each new peer is probed once after SETTLE_S.
     """
 
-    def __init__(self, address: str, max_queued: int = MAX_QUEUED) -> None:
+    def __init__(
+        self, address: str, max_queued: int = MAX_QUEUED, ring: Keyring | None = None, all_queued: int = ALL_QUEUED
+    ) -> None:
         where = sockets.endpoint(address)
         self.address = ""  #: Where peers connect to, once bound.
-        self._max_queued = max_queued
+        self._max_queued, self._all_queued = max_queued, all_queued
         self._peers: dict[bytes, _Peer] = {}
         self._by_fd: dict[int, bytes] = {}
         self._lost: list[bytes] = []  #: Found lost, not yet reported.
@@ -67,6 +77,10 @@ class Router:
         # With a domain ZeroMQ refuses its old protocols, for which it would take what a browser or a scanner sends.
         self._socket.setsockopt(zmq.ZAP_DOMAIN, b"gt")
         self._socket.sndhwm = MAX_QUEUED_MESSAGES
+        self._ring = ring
+        self._gate = Gate(self._context, ring) if ring is not None else None
+        if ring is not None:
+            serve_with(self._socket, ring)
         self._monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
@@ -119,6 +133,14 @@ class Router:
                     frames.append(frame.bytes if len(frame) < COPIED_NBYTES else frame.buffer)
             if state.cut:
                 continue
+            if self._ring is not None:
+                try:
+                    state.key = str(frame.get("User-Id"))
+                except zmq.ZMQError:
+                    state.key = ""
+                if state.key not in self._ring.users:
+                    self._cut_lost(peer)
+                    continue
             if frames[0]:
                 return peer, frames
             if len(frames) == 2 and len(frames[1]) == 8:
@@ -145,6 +167,11 @@ class Router:
         """See UnixRouter. Not known here: the process may be on any machine."""
         return 0
 
+    def user(self, peer: bytes) -> User | None:
+        """Who sent the last message on this connection; None where no keys are needed."""
+        state = self._peers.get(peer)
+        return self._ring.users.get(state.key) if self._ring is not None and state is not None else None
+
     def send(self, peer: bytes, frames: list[Any]) -> None:
         """Queue a message. A peer that is gone, or does not read, will be among `lost()`."""
         state = self._peers.get(peer)
@@ -161,6 +188,14 @@ class Router:
             return
         if state.queued > self._max_queued:
             self._cut_lost(peer)
+        elif state.queued > SLOW:
+            self._cut_slowest()
+
+    def _cut_slowest(self) -> None:
+        """Cut off the peer that has most to read, if all together have too much."""
+        slow = {name: peer.queued for name, peer in self._peers.items() if peer.queued > SLOW and not peer.cut}
+        if sum(slow.values()) > self._all_queued:
+            self._cut_lost(max(slow, key=lambda name: slow[name]))
 
     def disconnect(self, peer: bytes) -> None:
         """Read nothing more from this peer; close its connection once what was sent has had time to
@@ -189,6 +224,8 @@ class Router:
         self._socket.disable_monitor()
         self._monitor.close(0)
         self._socket.close(LINGER_MS)
+        if self._gate is not None:
+            self._gate.close()
         self._context.term()
 
     def _drain_monitor(self, now: float) -> None:

@@ -26,6 +26,8 @@ import zmq.backend
 from zmq.utils.monitor import parse_monitor_message
 
 from gt.errors import ServerError
+from gt.transport.curve import use_key
+from gt.transport.identity import Key
 from gt.transport.messages import MAX_FRAME, BadMessage, Buffer, Message, decode_all, encode_all
 
 COPIED_NBYTES = 64 << 10  #: A payload shorter than this is copied when sent.
@@ -47,6 +49,9 @@ def endpoint(address: str) -> str:
     >>> endpoint("127.0.0.1:12345")
     'tcp://127.0.0.1:12345'
     """
+    address, _, key = address.partition("#")
+    if key:  # of a connection URL, where an address alone is expected: it is not repeated
+        raise ServerError(f"address {address!r} must have the form host:port, without a key")
     host, colon, port = address.removeprefix("tcp://").rpartition(":")
     if "://" in host or not colon or not host:
         raise ServerError(f"address {address!r} must have the form host:port or ipc:///path")
@@ -67,6 +72,13 @@ def set_common(s: zmq.Socket[bytes]) -> None:
     # busy computing is not lost.
     s.setsockopt(zmq.HEARTBEAT_IVL, 5_000)
     s.setsockopt(zmq.HEARTBEAT_TIMEOUT, 20_000)
+
+
+def set_lifetime(s: zmq.Socket[bytes], silent_s: float) -> None:
+    """Let the other side give up this connection when it has heard nothing for so long. That begins with the first sign
+    of life, so there are many."""
+    s.setsockopt(zmq.HEARTBEAT_IVL, 200)
+    s.setsockopt(zmq.HEARTBEAT_TTL, int(1000 * silent_s))
 
 
 def raw_send(s: zmq.Socket[bytes]) -> Callable[..., Any]:
@@ -96,7 +108,10 @@ def send_body(send: Callable[..., Any], frames: list[Any]) -> int:
         if isinstance(whole, zmq.Frame) and len(whole) == size:
             send(whole, flags, False)  # relayed: the frame itself goes on, its bytes are not touched
         else:
-            send(frame, flags, size < COPIED_NBYTES)
+            try:
+                send(frame, flags, size < COPIED_NBYTES)
+            except RuntimeError:
+                send(frame, flags)  # while the process exits, pyzmq cannot track what is sent without a copy
         total += size
     return total
 
@@ -110,9 +125,10 @@ class SocketChannel:
 
     local = False
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, key: Key | None = None, silent_s: float | None = None) -> None:
         self.address = address
         where = endpoint(address)
+        self._key = key
         self._pid = os.getpid()
         self._closed = False
         self._connected = self._answered = False
@@ -125,7 +141,11 @@ class SocketChannel:
         self._socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
         self._send, self._there = raw_send(self._socket), raw_events(self._socket)
         set_common(self._socket)
+        if silent_s is not None:
+            set_lifetime(self._socket, silent_s)
         self._socket.sndhwm = 0
+        if key is not None:
+            use_key(self._socket, key)
         # Not -1: with it ZeroMQ drops the server's last messages when the connection ends.
         self._socket.setsockopt(zmq.RECONNECT_IVL, _NEVER_MS)
         self._monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(
@@ -242,14 +262,33 @@ class SocketChannel:
             if event == zmq.EVENT_CONNECTED:
                 self._connected = True
             elif event & _HANDSHAKE_FAILED:
-                self._broken = self._not_gt()
+                self._broken = self._not_admitted(event)
             elif not self._broken:
                 self._broken = (
-                    f"the connection to the server at {self.address} is lost"
-                    if self._connected
-                    else f"no server at {self.address}; start one with: gt serve"
+                    f"the connection to the server at {self.address} is lost" if self._connected else self._no_server()
                 )
         return bool(self._broken)
+
+    def _not_admitted(self, event: int) -> str:
+        """Why the two ends did not come to terms."""
+        if self._key is None:
+            return f"{self._not_gt()}, or it needs a key: gt login URL stores one, with the URL that gt user prints"
+        if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+            return f"the server at {self.address} does not know this key; it was revoked, or is of another server"
+        return (
+            f"the server at {self.address} does not have the key that the connection URL names: it is another server, "
+            "or one that needs no key"
+        )
+
+    def _no_server(self) -> str:
+        where = self.address.removeprefix("tcp://")
+        host = endpoint(where).removeprefix("tcp://").rpartition(":")[0]
+        if host.startswith("127."):
+            return f"no server at {where}; start one with: gt serve"
+        return (
+            f"no server at {where}; if one runs there, it listens for its own machine alone: "
+            "start it with gt serve --host 0.0.0.0"
+        )
 
 
 def monitor_events(monitor: zmq.Socket[bytes]) -> list[tuple[int, int]]:

@@ -28,6 +28,8 @@ from gt.transport.channel import Patience
 from gt.transport.messages import MAX_FRAME, MAX_FRAMES, BadMessage, Buffer, Message, decode_all, encode_all
 
 MAX_QUEUED = 512 << 20  #: Bytes sent to a peer and not read by it; beyond this it is cut off.
+ALL_QUEUED = 4 << 30  #: The same for all peers together: then the one with most is cut off.
+SLOW = 16 << 20  #: A peer with less than this is not slow, and has no part in that.
 MAX_MESSAGE = 4 * MAX_FRAME  #: Bytes of one message: what a peer can make us hold before the message is complete.
 STALL_S = 30.0  #: How long a client waits for a server that does not read.
 BUFFER = 1 << 18  #: Bytes read at once from one peer.
@@ -294,10 +296,10 @@ class _Connection:
 class UnixRouter:
     """The server's side: all connections of one listening socket; see `gt.transport.router.Router`."""
 
-    def __init__(self, address: str, max_queued: int = MAX_QUEUED) -> None:
+    def __init__(self, address: str, max_queued: int = MAX_QUEUED, all_queued: int = ALL_QUEUED) -> None:
         self.address = address
         self._path = address.removeprefix("ipc://")
-        self._max_queued = max_queued
+        self._max_queued, self._all_queued = max_queued, all_queued
         self._peers: dict[int, _Connection] = {}  #: by descriptor
         self._by_name: dict[bytes, _Connection] = {}
         self._count = 0
@@ -397,6 +399,10 @@ class UnixRouter:
         found = self._by_name.get(peer)
         return found.pid if found is not None else 0
 
+    def user(self, peer: bytes) -> None:
+        """See Router. Here no keys are needed: the path of the socket decides who can connect."""
+        return None
+
     def send(self, peer: bytes, frames: list[Any]) -> None:
         """Queue a message. A peer that is gone, or does not read, will be among `lost()`."""
         to = self._by_name.get(peer)
@@ -413,6 +419,14 @@ class UnixRouter:
                 self._epoll.modify(to.socket, select.EPOLLIN | select.EPOLLOUT)
             if to.out.nbytes > self._max_queued:
                 self._drop(to)
+            elif to.out.nbytes > SLOW:
+                self._drop_slowest()
+
+    def _drop_slowest(self) -> None:
+        """Cut off the peer that has most to read, if all together have too much."""
+        slow = [peer for peer in self._peers.values() if peer.out.nbytes > SLOW]
+        if sum(peer.out.nbytes for peer in slow) > self._all_queued:
+            self._drop(max(slow, key=lambda peer: peer.out.nbytes))
 
     def _flush(self, peer: _Connection) -> None:
         try:
@@ -459,9 +473,11 @@ class UnixRouter:
         """Wait a moment for queued messages to be sent, then close everything."""
         deadline_s = time.monotonic() + _CLOSE_S
         for peer in list(self._peers.values()):
+            ready = select.poll()
             with suppress(OSError):
+                ready.register(peer.socket, select.POLLOUT)
                 while not peer.out.flush() and time.monotonic() < deadline_s:
-                    select.select([], [peer.socket], [], 0.05)
+                    ready.poll(50)
             self._drop(peer)
         self._epoll.close()
         self._listener.close()

@@ -7,6 +7,11 @@ Law 2: a call that uses a poisoned value, or a kept one before the client knows 
 Law 3: completion is reported when the device is done. A call whose outcome is on the device (a flag) is
        finished before its session's next work begins (core.py), so no call reads a result of one that failed.
 Law 4: nothing a program does ends the worker, except a device error after which the engine is unusable.
+Law 5: whoever does a piece of work has the desk: one thread at a time uses sessions, stores and programs.
+Law 6: the runner leaves the desk while it computes, if the engine can compute in two threads and it is worth it;
+       nobody else leaves it. Meanwhile another thread may do short work (core.py). So at most two programs run at the
+       same time.
+Law 7: while a call is computed, work of its session waits, except fetches of values that exist.
 
 A call begins (`begin`), runs, and ends (`end`, `fail`), whether this worker runs it alone (`run`) or with others:
 together.py only adds how workers wait for each other in between.
@@ -15,14 +20,16 @@ together.py only adds how workers wait for each other in between.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from threading import Lock
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import Event, Lock
 from typing import Any
 
 from gt.config import Config
 from gt.errors import BY_NAME, IndexOutOfRange
 from gt.program import Precision
-from gt.transport.messages import Buffer, Call, CallDone, CallFailed, Failure, Message, unpack_ids
+from gt.tracing import Recording, now_ns
+from gt.transport.messages import Buffer, Call, CallDone, CallFailed, Failure, Message, Trace, unpack_ids
 from gt.worker.run.engine import Engine
 from gt.worker.run.programs import Known
 from gt.worker.run.replays import Replay
@@ -30,9 +37,12 @@ from gt.worker.run.store import Array, Entry
 from gt.worker.run.threads import Threads
 from gt.worker.run.tiers import Tiers
 from gt.worker.session import Running, WorkerSession
+from gt.worker.spilling import Spilling
 
 Out = list[tuple[Message, Buffer | None]]
 
+LONG_US = 2_000  #: While a call that takes longer is computed, another thread does other work.
+QUICK_US = 100  #: For a call that takes less the runner does not leave the desk, and asks no clock for its CPU time.
 LOOK_NS = 150_000  #: How often the device is asked what is done, while there is more work for it.
 MAX_TEXT = 2_000  #: Characters of an error's text that are sent.
 
@@ -41,24 +51,71 @@ class EngineLost(Exception):
     """The engine itself is broken (a sticky device error): this worker cannot go on."""
 
 
-class Calls:
-    """The calls of all sessions; used by the runner alone. `lock` guards the stores."""
+class Desk:
+    """Who may do a piece of work now: see laws 5 to 7."""
 
-    def __init__(self, engine: Engine, config: Config, lock: Lock, log: Callable[[str], None]) -> None:
+    def __init__(self, shared: bool) -> None:
+        self.lock = Lock()  #: Whoever is at the desk holds it.
+        self.shared = shared  #: It is left while something is computed.
+        self.left = False  #: The runner has left it,
+        self.long = False  #: for what is known to take long.
+        self._called = Event()
+
+    def leave(self, long: bool) -> None:
+        """The runner, who has it, is about to compute something that takes long, or not."""
+        if self.shared:
+            self.left, self.long = True, long
+            if long:
+                self._called.set()
+            self.lock.release()
+
+    def come_back(self) -> None:
+        if self.shared:
+            self.lock.acquire()
+            self.left = self.long = False
+
+    @contextmanager
+    def back(self) -> Iterator[None]:
+        """The runner needs the desk for a moment, in the middle of what it computes."""
+        long = self.long
+        self.come_back()
+        try:
+            yield
+        finally:
+            self.leave(long)
+
+    def wait_until_called(self, timeout_s: float) -> None:
+        """Wait until the runner leaves it for long."""
+        if self._called.wait(timeout_s):
+            self._called.clear()
+
+
+class Calls:
+    """The calls of all sessions; used by who has the desk. `lock` guards the stores."""
+
+    def __init__(
+        self, engine: Engine, config: Config, lock: Lock, desk: Desk, log: Callable[[str], None], spilling: Spilling
+    ) -> None:
         self.engine = engine
+        self.spilling = spilling
+        self._missing: Failure | None = None  #: Why an input of the call at hand is not on the device.
         self.config = config
         self.log = log
         self.count = 0
+        self.beside = 0  #: Those of them that ran while the runner computed another one.
         self.run_us = 0
         self._flying: dict[int, WorkerSession] = {}  #: Sessions with calls on the device.
         self.tiers = Tiers(engine, config, log)
         self._threads = Threads(engine.threads, engine.use_threads) if engine.threads > 1 else None
         self._lock = lock
+        self.desk = desk
         self._looked_ns = 0
         self._precision: Precision | None = None  #: The engine's, as the last call set it.
+        self.trace: Recording | None = None  #: Set while somebody records what workers do.
 
-    def run(self, session: WorkerSession, call: Call, known: Known, out: Out) -> None:
-        """Run a call that this worker runs alone, as far as the host is concerned; `look` reports the rest."""
+    def run(self, session: WorkerSession, call: Call, known: Known, out: Out, beside: bool = False) -> None:
+        """Run a call that this worker runs alone, as far as the host is concerned; `look` reports the rest. The runner
+        leaves the desk meanwhile; who runs a call `beside` stays there."""
         ids, entries = self.read(session, call)
         if (replay := session.replays.get(known.hash)) is not None:
             if self._run_again(replay, session, call, known, ids, entries, out):
@@ -71,10 +128,13 @@ class Calls:
         try:
             self.use(session, known)
             arrays = self.take(running)
-            if self._threads is None:
+            if beside:
+                self.beside += 1
                 results, running.flag = running.form.run(arrays, call.scalars)
+            elif running.is_quick:
+                results, running.flag = self._run_code(running, arrays)
             else:
-                results, running.flag = self._run_timed(self._threads, running, arrays)
+                results, running.flag = self._compute(running, arrays)
         except Exception as e:
             failure = self.stopped(running, e)
         if failure is not None:  # here and not in the except clause: the exception's frames held arrays
@@ -83,13 +143,29 @@ class Calls:
             return
         self.end(running, results, out)
 
-    def _run_timed(self, threads: Threads, running: Running, arrays: list[Array]) -> tuple[Sequence[Array], Any]:
-        """Run a call with as many threads as suit its program."""
-        standing, form = running.known.standing, running.form
+    def _compute(self, running: Running, arrays: list[Array]) -> tuple[Sequence[Array], Any]:
+        """Run the code of a call, away from the desk."""
+        session = running.session
+        session.computing = True
+        self.desk.leave(takes_long(running.known))
+        try:
+            return self._run_code(running, arrays)
+        finally:
+            self.desk.come_back()
+            session.computing = False
+
+    def _run_code(self, running: Running, arrays: list[Array]) -> tuple[Sequence[Array], Any]:
+        """Run the code of a call, with as many threads as suit its program."""
+        form, threads = running.form, self._threads
+        made: tuple[Sequence[Array], Any]
+        if threads is None:
+            made = form.run(arrays, running.call.scalars)
+            return made
+        standing = running.known.standing
         assert standing is not None
         pace = standing.pace(form.ran)
         threads.begin(pace)
-        made: tuple[Sequence[Array], Any] = form.run(arrays, running.call.scalars)
+        made = form.run(arrays, running.call.scalars)
         threads.end(pace)
         return made
 
@@ -97,7 +173,11 @@ class Calls:
         """The ids and entries of a call's inputs."""
         ids = unpack(call.inputs)
         with self._lock:
-            return ids, [*map(session.store.entries.get, ids)]
+            entries = [*map(session.store.entries.get, ids)]
+        self._missing = None
+        if session.out and call.refused is None:
+            self._missing = self.spilling.bring_now(session, entries)
+        return ids, entries
 
     def begin(
         self, session: WorkerSession, call: Call, known: Known, ids: Sequence[int], entries: list[Entry | None],
@@ -105,15 +185,18 @@ class Calls:
     ) -> Running | None:  # fmt: skip
         """Choose the code for a call; None if the call cannot run, which is then reported. `alone`: why the other
         workers of the call cannot be reached."""
-        running = Running(session, call, known, ids, entries)
+        running = Running(session, call, known, ids, entries, is_quick(known))
         form = self.tiers.choose(known, entries, session.captures)
         # What is wrong with this worker's part says more than that another worker is gone.
+        alone = self._missing or alone
         failure, root = _trouble(known, call, entries) or (alone if form is not None else _NO_CODE, call.seq)
         if failure is not None or form is None:
             assert failure is not None
             self.fail(running, failure, root, out)
             return None
         running.form = form
+        if not running.is_quick:
+            running.cpu_ns = time.thread_time_ns()
         running.start_ns = time.perf_counter_ns()
         return running
 
@@ -123,6 +206,19 @@ class Calls:
         if known.precision != self._precision:
             self._precision = known.precision
             self.engine.set_precision(known.precision)
+
+    def record(self, trace: Trace) -> Out:
+        """Begin to record what calls do, or tell it."""
+        heard_ns = now_ns()
+        made = self.trace
+        self.trace = self.tiers.trace = Recording() if trace.duration_us else None
+        if trace.duration_us:
+            return []
+        return [(each, None) for each in (made or Recording()).answer(trace.request, heard_ns)]
+
+    def would_disturb(self, known: Known) -> bool:
+        """Whether a call of this program would change how exactly the runner computes."""
+        return self.desk.left and known.precision != self._precision
 
     def take(self, running: Running) -> list[Array]:
         """The arrays that a program may consume. The store drops those whose value no failed call keeps."""
@@ -154,6 +250,7 @@ class Calls:
         session, known, ids, form = running.session, running.known, running.ids, running.form
         running.tier = form.ran
         running.issue_us = (time.perf_counter_ns() - running.start_ns) // 1000
+        session.cpu_ns += 1000 * running.issue_us if running.is_quick else time.thread_time_ns() - running.cpu_ns
         made = [Entry(spec, array) for spec, array in zip(known.outputs, results, strict=True)]
         with self._lock:
             if known.donate:
@@ -276,6 +373,8 @@ class Calls:
         known.hits += 1
         known.run_us += run_us
         self.tiers.note(known, running.tier, run_us, running.issue_us)
+        if self.trace is not None:
+            self._record(self.trace, running)
         if self.config.debug_worker:
             self.log(f"session {session.number} call {call.seq}: {known.hash.hex()[:8]} {run_us} us")
         if session.flagged is running:
@@ -285,7 +384,12 @@ class Calls:
         if running.flag is not None and self.engine.raised(running.flag):
             self._fail_late(running, out)
         else:
-            out.append((CallDone(call.session, call.seq, run_us), None))
+            out.append((CallDone(call.session, call.seq, run_us, running.tier), None))
+
+    def _record(self, trace: Recording, running: Running, name: str = "call") -> None:
+        session, call, steps = running.session, running.call, trace.take_steps(running.start_ns)
+        where = (session.number, call.seq, running.known.hash, running.tier, steps)
+        trace.add(f"session {session.number}", name, running.start_ns, now_ns(), *where)
 
     def fail(self, running: Running, failure: Failure, root: int, out: Out) -> None:
         """A call failed on the host."""
@@ -306,6 +410,8 @@ class Calls:
                     source = ids[known.updates[k]]
                     shared = source not in donated or sources.count(source) > 1
                     store.keep(call.outputs + k, entry, call.seq, failure, root, shared)
+        if self.trace is not None and running.start_ns:
+            self._record(self.trace, running, f"{failure.kind}")
         if not session.closed:
             self._report(session, call, root, failure, out)
 
@@ -323,7 +429,7 @@ class Calls:
         self._report(session, call, call.seq, failure, out)
 
     def _report(self, session: WorkerSession, call: Call, root: int, failure: Failure, out: Out) -> None:
-        session.failed = call.seq
+        session.failed = max(session.failed, call.seq)
         if self.config.debug_worker:
             self.log(f"session {call.session} call {call.seq} failed: {failure.kind}: {failure.text}")
         out.append((CallFailed(call.session, call.seq, root, failure), None))
@@ -346,6 +452,16 @@ class Calls:
                 self.engine.passed(self.engine.mark(), wait=True)
             except Exception as e:
                 raise EngineLost(str(e)) from None
+
+
+def is_quick(known: Known) -> bool:
+    """Whether calls of this program have taken so little time that others can wait for one."""
+    return known.hits > 2 and known.run_us <= QUICK_US * known.hits and not known.workers
+
+
+def takes_long(known: Known) -> bool:
+    """Whether calls of this program have taken so long that others should not wait for one."""
+    return known.run_us > LONG_US * known.hits
 
 
 def _since_us(running: Running, now_ns: int) -> int:
@@ -400,6 +516,8 @@ def free(session: WorkerSession, ids: Iterable[int]) -> None:
     for id in ids:
         if id:
             entries.pop(id, None)
+            if session.keep_out:
+                session.keep_out.discard(id)
 
 
 def unpack(packed: bytes) -> Sequence[int]:

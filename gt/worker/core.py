@@ -1,17 +1,21 @@
 """The worker as a state machine: messages in, messages out, an engine in between.
 
-Law 1: `receive` only queues work or answers what needs no array. `step` does the next piece of work and
-       is the only one to use the engine. `copy` copies uploaded bytes out of shared memory, so that no other work
-       waits behind a large upload. Each may run in a thread of its own.
+Law 1: `receive` only queues work or answers what needs no array. `step` does the next piece of work, at the desk
+       (calls.py), and is the only one to use the engine. `copy` copies uploaded bytes out of shared memory, so that no
+       other work waits behind a large upload; `move` copies tensors of idle sessions (spilling.py). Each may run in a
+       thread of its own.
 Law 2: the lock is held for bookkeeping only, never while a kernel runs.
 Law 3: work is done in the order it came, except that a fetch is served as soon as its value exists:
        at once, or right after the call that makes the value, never after later calls.
 Law 4: a call of an unknown program, and all later work of its session, is held until the program's text comes;
        other sessions go on.
-Law 5: calls that several workers run together begin in the order in which they came, over all sessions, and each is
+Law 5: short work goes before the queue: short calls of users who ask for little, uploads, frees. Another thread does it
+       while the runner computes (`step(beside=True)`). It never overtakes other work of its session: as long as there
+       is some in the queue, it is queued too.
+Law 6: calls that several workers run together begin in the order in which they came, over all sessions, and each is
        over before the next begins: so two workers never wait for each other in different calls.
 
-How calls run and fail is in calls.py, those run together in together.py; fetches are in fetches.py.
+How calls run and fail is in calls.py, those run together in together.py; transfers are in fetches.py and uploads.py.
 """
 
 from __future__ import annotations
@@ -20,46 +24,26 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from queue import Empty, SimpleQueue
-from typing import Any
+from functools import partial
 
 from gt.config import Config
-from gt.errors import ProgramError
-from gt.transport.messages import (
-    Buffer,
-    Call,
-    CallFailed,
-    Cancel,
-    Chunk,
-    ChunkAck,
-    CloseSession,
-    Define,
-    Failure,
-    Fetch,
-    Forget,
-    Free,
-    GetStats,
-    Message,
-    Need,
-    Peers,
-    Share,
-    Shared,
-    Stats,
-    WorkerWelcome,
-)  # fmt: skip
-from gt.transport.shared import SLOTS, Ring, nbytes_of, open_ring
-from gt.worker.calls import Calls, Out, free, unpack
+from gt.transport import messages as msg
+from gt.worker.calls import Calls, Desk, Out, free, unpack
 from gt.worker.fetches import Fetches
+from gt.worker.preparing import Preparing
 from gt.worker.run.collectives import Groups, Network
+from gt.worker.run.copies import Copies
 from gt.worker.run.engine import Engine
 from gt.worker.run.programs import Known, Programs
-from gt.worker.run.store import NOTHING
 from gt.worker.session import Work, WorkerSession
+from gt.worker.spilling import Spilling, outside_of
+from gt.worker.stats import stats_of
 from gt.worker.together import Together
-from gt.worker.transfers import Arrived, Incoming, Outgoing, Pieces, below
+from gt.worker.transfers import Arrived, Outgoing, Pieces
+from gt.worker.uploads import Uploads
 
 IN_FLIGHT = 8  #: Calls of one session that may be on a device at once.
-RINGS = 256  #: Rings of clients that may be open here: each takes a file descriptor.
+DESK_S = 0.002  #: How long a thread beside the runner waits for the desk.
 POLL_S = 50e-6  #: How often a busy device is asked whether it is done.
 
 
@@ -67,72 +51,91 @@ class WorkerCore:
     """See the file's header."""
 
     def __init__(
-        self,
-        engine: Engine,
-        config: Config,
-        log: Callable[[str], None] = lambda line: None,
+        self, engine: Engine, config: Config, log: Callable[[str], None] = lambda line: None,
         network: Callable[[], Network] | None = None,
-    ) -> None:
-        self.engine = engine
-        self.config = config
-        self.log = log
+    ) -> None:  # fmt: skip
+        self.engine, self.config, self.log = engine, config, log
         self.programs = Programs(config.cache_bytes)
         self.sessions: dict[int, WorkerSession] = {}
         self._lock = threading.Lock()
         self._bell = threading.Lock()  #: Free while there may be something to do; see `wait`.
-        self._calls = Calls(engine, config, self._lock, log)
+        self.desk = Desk(engine.beside and not engine.deferred)
+        self.spilling = Spilling(engine, outside_of(engine, config), self._lock)
+        self._calls = Calls(engine, config, self._lock, self.desk, log, self.spilling)
         self._urgent: deque[Work] = deque()  #: Goes before the queue.
-        self._fetches = Fetches(engine, self._calls, self._lock, self._urgent)
+        self.fetches = Fetches(engine, self._calls, self._lock, self._urgent)
+        self._short: deque[Work] = deque()  #: Also goes before the queue: see law 5.
         self._queue: deque[Work] = deque()
+        put = partial(self._enqueue, short=True)
+        self.uploads = Uploads(engine, config, self._calls, self.spilling, self._lock, put)
         self._behind: dict[int, WorkerSession] = {}  #: Sessions with work that waits for a call to be done.
-        self._running: Work | None = None
+        self._running: list[Work | None] = [None, None]  #: The runner's, and what is done beside that.
         self._groups = Groups(network)
         self._shared: set[bytes] = set()  #: Programs that several workers run together,
         self._order: deque[Work] = deque()  #: their calls, in the order in which they came,
         self._together: Together | None = None  #: and the one that has begun: the first of them.
         self._needed: set[bytes] = set()  #: Programs that were asked for.
-        self.copying = False  #: A large upload is being copied: polling for work would slow it down.
-        #: Chunks whose bytes are in a ring.
-        self._copies: SimpleQueue[tuple[WorkerSession, Chunk, Ring]] = SimpleQueue()
+        self._preparing = Preparing(self.programs, self._calls.tiers, self._lock)
 
     # --- the reader's side ---------------------------------------------------------------
 
-    def receive(self, message: Message, payload: Buffer | None = None) -> Out:
+    def receive(self, message: msg.Message, payload: msg.Buffer | None = None) -> Out:
         """Take in a message; returns what can be answered at once."""
         out: Out = []
-        if isinstance(message, Chunk):
-            return self._chunk_came(message, payload)
-        if isinstance(message, Share):
-            return [(self._share(message), None)]
+        if isinstance(message, msg.Chunk):
+            with self._lock:
+                session = self._session(message.session)
+            out = self.uploads.chunk_came(session, message, payload)
+            self.ring()
+            return out
+        if isinstance(message, msg.Share):
+            with self._lock:
+                session = self._session(message.session)
+                others = sum(s.ring is not None for s in self.sessions.values() if s is not session)
+            return [(self.uploads.share(session, message, others), None)]
         going: Outgoing | None = None
         pieces: Pieces = []
         with self._lock:
             match message:
-                case Call() | Free():
+                case msg.Call():
                     work = Work(self._session(message.session), message)
-                    self._queue.append(work)
-                    if isinstance(message, Call) and message.program in self._shared:
+                    self._enqueue(work, message.beside)
+                    if message.program in self._shared:
                         self._give_turn(work)
-                case Fetch():
+                case msg.Free():
+                    self._enqueue(Work(self._session(message.session), message), short=True)
+                case msg.Spill() | msg.Return():
+                    self._enqueue(Work(self._session(message.session), message), short=False)
+                case msg.Fetch():
                     self._place_fetch(message)
-                case ChunkAck():
-                    going, pieces = self._fetches.send_more(self.sessions.get(message.session), message)
-                case Define():
+                case msg.Copy():
+                    work = Work(self._session(message.source), message)
+                    work.target = self._session(message.session)
+                    self._enqueue(work, short=False)
+                case msg.Rename():
+                    self._rename(self._session(message.session), message)
+                case msg.ChunkAck():
+                    going, pieces = self.fetches.send_more(self.sessions.get(message.session), message)
+                case msg.Prepare():
+                    self._urgent.append(Work(None, message))
+                case msg.Define():
                     self._urgent.append(Work(None, message))
                     if message.program.workers:
                         self._shared.add(message.program.hash())
-                case Forget():
+                case msg.Forget():
                     self._queue.append(Work(None, message))
                     self._shared.discard(message.program)
-                case Cancel():
-                    self._fetches.cancel(self.sessions.get(message.session), message)
-                case CloseSession():
+                case msg.Cancel():
+                    self.fetches.cancel(self.sessions.get(message.session), message)
+                case msg.CloseSession():
                     self._close(message.session)
-                case GetStats():
-                    out.append((Stats(message.request, self._stats()), None))
-                case WorkerWelcome():
+                case msg.Trace():
+                    out += self._calls.record(message)
+                case msg.GetStats():
+                    out.append((msg.Stats(message.request, stats_of(self, self._calls, self._groups)), None))
+                case msg.WorkerWelcome():
                     self._groups.me = message.worker
-                case Peers():
+                case msg.Peers():
                     self._groups.know(message.addresses)
                 case _:
                     pass  # other greetings are handled in main.py
@@ -142,16 +145,16 @@ class WorkerCore:
         return out
 
     def copy(self, wait: bool = False) -> Out | None:
-        """Copy the next chunk out of a ring; returns what to answer. None: there is none."""
-        try:
-            session, chunk, ring = self._copies.get(wait)
-        except Empty:
-            return None
-        self.copying = True
-        self._take_chunk(session, chunk, ring.slot(chunk.slot, nbytes_of(chunk)))
-        self.copying = not self._copies.empty()
+        """Copy the next chunk of an upload out of shared memory; returns what to answer. None: there is none. In a
+        thread of its own."""
+        out = self.uploads.copy(wait)
         self.ring()
-        return [(ChunkAck(chunk.session, chunk.key, upload=True), None)]
+        return out
+
+    def move(self, wait: bool = False) -> Out | None:
+        """Move the next tensors of an idle session out of the device, or back; returns what to answer. None: there are
+        none. In a thread of its own, as `copy`."""
+        return self.spilling.work(wait)
 
     def ring(self) -> None:
         """Wake the thread in `wait`."""
@@ -167,20 +170,35 @@ class WorkerCore:
     @property
     def in_flight(self) -> int:
         """Calls and fetches on the device; `step` has to be called again to learn that they are done."""
-        return self._calls.in_flight + len(self._fetches)
+        return self._calls.in_flight + len(self.fetches)
 
     @property
     def waiting(self) -> bool:
         """Whether something waits for the device: a fetch, or work behind a call whose outcome is on the device."""
-        return bool(self._behind or self._fetches)
+        return bool(self._behind or self.fetches)
 
     @property
     def busy(self) -> bool:
         """Whether `step` would do something now. For tests with many workers in one thread; calls and fetches on a
         device are not counted."""
-        if self._queue or self._urgent or (self._together is not None and self._together.ready):
+        if self._queue or self._short or self._urgent or (self._together is not None and self._together.ready):
             return True
         return any(self._may_begin(s.behind[0]) for s in self._behind.values())
+
+    @property
+    def queued(self) -> int:
+        """Pieces of work that wait."""
+        return len(self._queue) + len(self._short) + len(self._urgent)
+
+    @property
+    def has_short(self) -> bool:
+        """Whether there may be something to do for a thread beside the runner."""
+        return self.desk.shared and bool(self._urgent or self._short or (self._queue and self._is_stalled))
+
+    @property
+    def _is_stalled(self) -> bool:
+        """Whether the runner waits for a worker that does not come: then others do not wait with it."""
+        return self._together is not None and self._together.stalled
 
     def wait(self, timeout_s: float) -> bool:
         """Sleep until there may be something to do; False if nothing came in time."""
@@ -189,15 +207,25 @@ class WorkerCore:
             return True
         return self._bell.acquire(timeout=timeout_s)
 
+    def _enqueue(self, work: Work, short: bool) -> None:
+        session = work.session
+        assert session is not None
+        if session.short or (short and not session.queued):
+            session.short += 1
+            self._short.append(work)
+        else:
+            session.queued += 1
+            self._queue.append(work)
+
     def _session(self, number: int) -> WorkerSession:
         session = self.sessions.get(number)
         if session is None:
             session = self.sessions[number] = WorkerSession(number)
         return session
 
-    def _place_fetch(self, fetch: Fetch) -> None:
+    def _place_fetch(self, fetch: msg.Fetch) -> None:
         session = self._session(fetch.session)
-        work = self._fetches.take_in(session, fetch)
+        work = self.fetches.take_in(session, fetch)
         if fetch.id in session.store.entries:
             self._urgent.append(work)
         elif (maker := self._maker(session, fetch.id)) is not None:
@@ -207,18 +235,34 @@ class WorkerCore:
         else:
             self._urgent.append(work)  # nothing will make it: the fetch fails
 
+    def _rename(self, session: WorkerSession, rename: msg.Rename) -> None:
+        """Put tensors in the place of others. Nothing of the session is under way but transfers, so it is done at once:
+        a fetch behind it must see the new ones, a fetch before it the old ones."""
+        entries, ids = session.store.entries, unpack(rename.ids)
+        moved = set(ids)
+        for work in session.fetches.values():
+            if isinstance(work.message, msg.Fetch) and work.message.id in moved and work.entry is None:
+                work.entry = entries.get(work.message.id)
+        for k, id in enumerate(ids):
+            new = entries.pop(rename.first + k, None)
+            if new is not None:
+                entries[id] = new
+            else:  # no part of it is on this worker any more
+                entries.pop(id, None)
+        session.replays.clear()
+
     def _maker(self, session: WorkerSession, id: int) -> Work | None:
         """The work that will make this value. How many results a call has is only known with its program:
         for lack of a better one, the last call of an unknown program that may make it is taken."""
         guess: Work | None = None
-        running = [self._running] if self._running is not None else []
+        running = [work for work in self._running if work is not None]
         if self._together is not None:
             running.append(self._together.work)
-        for work in (*running, *session.behind, *session.held, *self._queue):
+        for work in (*running, *session.behind, *session.held, *self._queue, *self._short):
             message: object = work.message
             if work.session is not session:
                 continue
-            if isinstance(message, Call) and message.outputs <= id:
+            if isinstance(message, msg.Call) and message.outputs <= id:
                 known = self.programs.peek(message.program)
                 if known is None:
                     guess = work
@@ -227,49 +271,6 @@ class WorkerCore:
             elif isinstance(message, Arrived) and message.id == id:
                 return work
         return guess
-
-    def _share(self, share: Share) -> Shared:
-        """Open a client's ring; it replaces the one before."""
-        ring = open_ring(share)
-        with self._lock:
-            session = self._session(share.session)
-            others = sum(s.ring is not None for s in self.sessions.values() if s is not session)
-            session.ring = ring if others < RINGS else None
-            return Shared(share.session, share.ring, session.ring is not None)
-
-    def _chunk_came(self, chunk: Chunk, payload: Buffer | None) -> Out:
-        with self._lock:
-            session = self._session(chunk.session)
-            ring = session.ring
-        if ring is not None and 0 <= chunk.slot < SLOTS:
-            self._copies.put((session, chunk, ring))
-            return []
-        self._take_chunk(session, chunk, b"" if payload is None else payload)
-        self.ring()
-        return [(ChunkAck(chunk.session, chunk.key, upload=True), None)]
-
-    def _take_chunk(self, session: WorkerSession, chunk: Chunk, data: Any) -> None:
-        """Copy a chunk in. The lock is not held: only one thread at a time handles the chunks of an upload."""
-        key = chunk.key
-        try:
-            upload = session.uploads.get(key)
-            if chunk.offset == 0:
-                limit = self.config.worker_memory or self.engine.memory
-                upload = session.uploads[key] = Incoming(chunk, limit, self.engine.host_buffer)
-            if upload is None or not upload.take(chunk, data):
-                return  # more will come; or it is the rest of an upload that failed
-            upload.cut()
-            # To check an index on a device costs a wait; on the host it costs little.
-            limit = below(upload.data, upload.spec) if self.engine.deferred else -1
-            arrived = Arrived(key, upload.spec, upload.data.data, None, limit)
-        except (ProgramError, MemoryError) as e:
-            kind = "OutOfMemory" if isinstance(e, MemoryError) else "ProgramError"
-            arrived = Arrived(key, NOTHING, None, Failure(kind, f"upload of tensor {key}: {e}"))
-        with self._lock:
-            session.uploads.pop(key, None)
-            work = Work(session, arrived)
-            work.fetches = session.upload_fetches.pop(key, [])
-            self._queue.append(work)
 
     def _close(self, number: int) -> None:
         session = self.sessions.pop(number, None)
@@ -281,47 +282,35 @@ class WorkerCore:
             self.engine.leave(number)
             session.close()
             self._groups.close(number)
-
-    def _stats(self) -> dict[str, Any]:
-        sessions = {
-            str(s.number): {"nbytes": s.store.nbytes, "tensors": len(s.store.entries) - (0 in s.store.entries)}
-            for s in self.sessions.values()
-        }
-        programs = {
-            k.hash.hex(): {
-                "instructions": k.instructions,
-                "hits": k.hits,
-                "run_us": k.run_us,
-                **(k.standing.stats() if k.standing is not None else {"tier": 1}),
-            }
-            for k in self.programs
-        }
-        return {
-            "engine": self.engine.name,
-            "device": self.engine.device,
-            "calls": self._calls.count,
-            "run_us": self._calls.run_us,
-            "queued": len(self._queue) + len(self._urgent),
-            "groups": len(self._groups),
-            "groups_on_devices": self._groups.on_devices,
-            "sent_to_peers": self._groups.sent_nbytes,
-            "sessions": sessions,
-            "programs": programs,
-            "programs_nbytes": self.programs.nbytes,
-            **self.engine.usage(),  # bytes; "memory" is what the device has, which the dispatcher adds
-        }
+            self._groups.close(-number)
 
     # --- the runner's side ---------------------------------------------------------------
 
-    def step(self) -> Out | None:
-        """Do the next piece of work; returns what to send. None: there is nothing to do now."""
+    def step(self, beside: bool = False) -> Out | None:
+        """Do the next piece of work; returns what to send. None: there is nothing to do now. With `beside`: do short
+        work while the runner is away from the desk; if it stays there, it will do that itself."""
+        lock = self.desk.lock
+        if not beside:
+            with lock:
+                return self._step(False)
+        if not lock.acquire(timeout=DESK_S):
+            return None
+        try:
+            return self._step(True)
+        finally:
+            lock.release()
+
+    def _step(self, beside: bool) -> Out | None:
         out: Out = []
-        self._calls.look(out, in_a_hurry=not (self._queue or self._urgent))
-        self._fetches.look(out)
-        if self._together is not None:
-            self._go_on(self._together, out)
+        if not beside:
+            self._calls.look(out, in_a_hurry=not (self._queue or self._short or self._urgent))
+            self.fetches.look(out)
+            if self._preparing.asked:
+                self._preparing.look(out)
+            if self._together is not None:
+                self._go_on(self._together, out)
         with self._lock:
-            work = self._running = self._next()
+            work = self._running[beside] = self._next(beside)
         if work is None:
             return out or None
         session, message = work.session, work.message
@@ -329,29 +318,36 @@ class WorkerCore:
             self.engine.use(session.number)
         held = False
         match message:
-            case Call() if session is not None:
-                held = self._do_call(work, session, message, out)
-            case Fetch() if session is not None:
-                self._fetches.serve(work, session, message, out)
-            case Free() if session is not None:
+            case msg.Call() if session is not None:
+                held = self._do_call(work, session, message, out, beside)
+            case msg.Fetch() if session is not None:
+                self.fetches.serve(work, session, message, out)
+            case msg.Free() if session is not None:
                 with self._lock:
                     free(session, unpack(message.ids))
+            case msg.Spill() | msg.Return() if session is not None:
+                self.spilling.take(session, message, list(unpack(message.ids)))
             case Arrived() if session is not None:
-                self._do_arrived(session, message)
-            case Define():
+                self.uploads.put(session, message)
+            case msg.Copy() if session is not None:
+                self._do_copy(work, session, message, out)
+            case msg.Define():
                 self._do_define(message)
-            case Forget():
+            case msg.Prepare():
+                self._preparing.ask(message, out)
+            case msg.Forget():
                 with self._lock:
                     self.programs.forget(message.program)
             case _:
                 pass
         with self._lock:
-            self._running = None
+            self._running[beside] = None
             if not held:
                 self._end_turn(work)
         if not held:
             self._serve_fetches(work, out)
-        self._fetches.look(out)
+        if not beside:
+            self.fetches.look(out)
         return out
 
     def _go_on(self, together: Together, out: Out) -> bool:
@@ -376,7 +372,7 @@ class WorkerCore:
     def _may_begin(self, work: Work) -> bool:
         """Whether it is this work's turn: within its session, and among the calls that several workers run."""
         s = work.session
-        if s is not None and (s.flagged is not None or s.paused or len(s.flying) >= IN_FLIGHT):
+        if s is not None and (s.flagged is not None or s.paused or s.computing or len(s.flying) >= IN_FLIGHT):
             return False  # it waits for the outcome of a call, or the device has enough to do
         return not work.together or self._order[0] is work
 
@@ -385,20 +381,31 @@ class WorkerCore:
         with self._lock:
             fetches, work.fetches = work.fetches, []
         for fetch in fetches:
-            if fetch.session is not None and isinstance(fetch.message, Fetch):
+            if fetch.session is not None and isinstance(fetch.message, msg.Fetch):
                 if fetch.session.flagged is not None:  # whether the call failed is not known yet
                     with self._lock:
                         self._put_behind(fetch)
                     continue
-                self._fetches.serve(fetch, fetch.session, fetch.message, out)
+                self.fetches.serve(fetch, fetch.session, fetch.message, out)
 
     def _put_behind(self, work: Work) -> None:
         """Queue work of a session that has to wait: for the device, or for other workers."""
         session = work.session
         assert session is not None
         # The value of a fetch exists, or is made by the call that is waited for: it goes before later calls.
-        session.behind.appendleft(work) if isinstance(work.message, Fetch) else session.behind.append(work)
+        session.behind.appendleft(work) if isinstance(work.message, msg.Fetch) else session.behind.append(work)
         self._behind[session.number] = session
+
+    def _hold(self, session: WorkerSession, work: Work) -> None:
+        """Keep a call until the text of its program comes, and all later work of its session, but no fetch: that waits
+        for what is under way."""
+        assert isinstance(work.message, msg.Call)
+        session.waits_for = work.message.program
+        session.held.append(work)
+        session.held += [w for w in session.behind if not isinstance(w.message, msg.Fetch)]
+        session.behind = deque(w for w in session.behind if isinstance(w.message, msg.Fetch))
+        if not session.behind:
+            self._behind.pop(session.number, None)
 
     def _first_behind(self) -> Work | None:
         """Work of a session that had to wait and need not any more."""
@@ -411,18 +418,30 @@ class WorkerCore:
                 return work
         return None
 
-    def _next(self) -> Work | None:
-        if self._behind and (waited := self._first_behind()) is not None:
+    def _next(self, beside: bool) -> Work | None:
+        if not beside and self._behind and (waited := self._first_behind()) is not None:
             return waited
-        while self._urgent or self._queue:
-            urgent = bool(self._urgent)
-            work = self._urgent.popleft() if urgent else self._queue.popleft()
+        while self._urgent or self._short or (self._queue and (not beside or self._is_stalled)):
+            urgent, short = bool(self._urgent), bool(self._short)
+            work = (self._urgent if urgent else self._short if short else self._queue).popleft()
             session = work.session
             if session is None:
                 return work
+            if beside and not urgent and not short and self._would_disturb(work):
+                self._queue.appendleft(work)
+                return None
+            if not urgent and short:
+                session.short -= 1
+            elif not urgent:
+                session.queued -= 1
             if session.closed:
                 continue
-            if not urgent and session.waits_for:
+            if session.computing and isinstance(work.message, msg.Fetch) and work.message.id in session.store.entries:
+                return work  # what is being computed does not change it
+            if not urgent and short and (session.queued or not self._is_short(work)):
+                session.queued += 1
+                self._queue.append(work)
+            elif not urgent and session.waits_for:
                 session.held.append(work)
             elif session.behind or not self._may_begin(work):
                 self._put_behind(work)
@@ -430,7 +449,21 @@ class WorkerCore:
                 return work
         return None
 
-    def _do_call(self, work: Work, session: WorkerSession, call: Call, out: Out) -> bool:
+    def _is_short(self, work: Work) -> bool:
+        """Whether this work, of the queue for short work, need not go to the other one."""
+        if not isinstance(work.message, msg.Call):
+            return True
+        known = self.programs.peek(work.message.program)
+        if known is not None and (known.workers or self._would_disturb(work)):
+            return False
+        return work.message.beside and not work.together
+
+    def _would_disturb(self, work: Work) -> bool:
+        """Whether a call must not run beside the one that the runner has begun."""
+        known = self.programs.peek(work.message.program) if isinstance(work.message, msg.Call) else None
+        return known is not None and self._calls.would_disturb(known)
+
+    def _do_call(self, work: Work, session: WorkerSession, call: msg.Call, out: Out, beside: bool) -> bool:
         """Run a call; True if it has not ended: its program is missing, or other workers are waited for."""
         with self._lock:
             if call.frees:
@@ -441,9 +474,8 @@ class WorkerCore:
             if known is None and (call.refused is None or call.refused.kind != "ProgramError"):
                 if call.program not in self._needed:
                     self._needed.add(call.program)
-                    out.append((Need(call.program), None))
-                session.waits_for = call.program
-                session.held.append(work)
+                    out.append((msg.Need(call.program), None))
+                self._hold(session, work)
                 return True
             if known is not None and known.workers and not work.together:  # its text came after the call
                 self._give_turn(work)
@@ -455,13 +487,38 @@ class WorkerCore:
             session.paused = True
             return not self._go_on(self._together, out)
         if known is not None:
-            self._calls.run(session, call, known, out)
+            self._calls.run(session, call, known, out, beside)
         elif call.refused is not None:
-            session.failed = call.seq
-            out.append((CallFailed(call.session, call.seq, call.seq, call.refused), None))
+            session.failed = max(session.failed, call.seq)
+            out.append((msg.CallFailed(call.session, call.seq, call.seq, call.refused), None))
         return False
 
-    def _do_define(self, define: Define) -> None:
+    def _do_copy(self, work: Work, session: WorkerSession, copy: msg.Copy, out: Out) -> None:
+        """Copy some of a session's tensors for another session; the rest has its turn after what others want."""
+        target = work.target
+        assert target is not None
+        if target.closed:
+            return
+        if work.copies is None:
+            with self._lock:
+                work.copies = Copies(session.store.entries, unpack(copy.ids), copy.first, copy.session, self._lock)
+        try:
+            failure = work.copies.go_on(self.engine)
+        except Exception as e:
+            failure = self._calls.failure(e)
+        with self._lock:
+            if failure is None and work.copies.left:
+                session.queued += 1
+                self._queue.append(work)
+                return
+            if failure is None and not target.closed:
+                work.copies.put(target.store)
+            work.copies = None
+        out.append((msg.Copied(copy.request, failure), None))
+        if failure is not None:
+            self._calls.recover(failure)
+
+    def _do_define(self, define: msg.Define) -> None:
         known = Known(define.program, define.timed, define.compile)
         if self.config.debug_worker:
             self.log(f"program {known.hash.hex()[:8]} has {known.instructions} instructions")
@@ -479,20 +536,6 @@ class WorkerCore:
                     freed += session.held
                     session.held.clear()
             self._queue.extendleft(reversed(freed))
-
-    def _do_arrived(self, session: WorkerSession, arrived: Arrived) -> None:
-        failure, array = arrived.failure, None
-        if arrived.data is not None:
-            try:
-                array = self.engine.from_bytes(arrived.data, arrived.spec, given=True)
-            except Exception as e:
-                failure = self._calls.failure(e)
-        with self._lock:
-            if session.closed:
-                return
-            if failure is None:
-                session.store.put(arrived.id, arrived.spec, array, arrived.below)
-            else:
-                session.store.poison(arrived.id, arrived.spec, failure, root=0)
-        if failure is not None:
-            self._calls.recover(failure)
+            for work in freed:
+                assert work.session is not None
+                work.session.queued += 1

@@ -29,6 +29,7 @@ class Fetches:
         self._calls = calls
         self._lock = lock
         self._urgent = urgent
+        self.sent_nbytes = 0  #: Bytes of the values that were answered with.
         self._coming: deque[tuple[Work, WorkerSession, Entry, Coming]] = deque()  #: Those on their way from the device.
 
     def __len__(self) -> int:
@@ -90,15 +91,19 @@ class Fetches:
                 work.entry = entry
                 session.backlog.appendleft(work) if first else session.backlog.append(work)
                 return
-            elif wanted and entry.spec.nbytes > LARGE and not self.engine.deferred:
+            elif wanted and entry.spec.nbytes > LARGE and not self.engine.deferred and entry.array is not None:
                 session.store.share(entry)  # sent without a copy
                 borrow = True
+            array, away = (None, None) if entry is None else (entry.array, entry.away)
         if wanted and failure is None and entry is not None:
             try:
-                if self.engine.deferred:
-                    self._coming.append((work, session, entry, self.engine.start_fetch(entry.array)))
+                if array is None and away is not None:
+                    data = away.read()  # it need not come back to the device for that
+                elif self.engine.deferred:
+                    self._coming.append((work, session, entry, self.engine.start_fetch(array)))
                     return
-                data = self.engine.to_bytes(entry.array, borrow)
+                else:
+                    data = self.engine.to_bytes(array, borrow)
             except Exception as e:
                 failure = self._calls.failure(e)
         self._answer(work, session, entry, data, failure, out)
@@ -128,6 +133,7 @@ class Fetches:
         with self._lock:
             wanted = session.fetches.get(fetch.request) is work  # or it was cancelled in between
             if wanted and failure is None and entry is not None:
+                self.sent_nbytes += len(data)
                 if work.ring is None and len(data) <= CHUNK:
                     self._answer_whole(work, session, fetch, entry, data, out)
                     return

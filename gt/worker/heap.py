@@ -27,3 +27,9 @@ def keep_freed_memory() -> None:
         mallopt(_ARENA_MAX, 1)
         mallopt(_MMAP_THRESHOLD, _LARGE_NBYTES)
         mallopt(_TRIM_THRESHOLD, min(_KEPT_NBYTES, memory // _KEPT_SHARE))
+
+
+def trim_heap() -> None:
+    """Return all freed memory to the system: the tensors that were in it have left."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

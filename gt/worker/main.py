@@ -3,13 +3,14 @@
 Law 1: the runner does the work and sends its results on a connection of its own.
 Law 2: commands are always being read. The runner reads them while it has nothing else to do: then the thread that
        reads a call also runs it, and no thread has to be woken. While the runner is busy for
-       longer than a moment, the reader (the main thread) reads for it.
-Law 3: a third thread copies uploads out of shared memory, and no other thread waits for it.
+       longer than a moment, the reader (the main thread) reads for it, and does short work beside it (calls.py).
+Law 3: a third thread copies uploads out of shared memory, a fourth moves tensors of idle sessions; none waits for them.
 Law 4: the process never outlives its dispatcher, nor the parent named on its command line.
 """
 
 from __future__ import annotations
 
+import argparse
 import gc
 import os
 import secrets
@@ -20,23 +21,32 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 from queue import SimpleQueue
 from typing import Any, NoReturn
 
-from gt.command_line import Parser
-from gt.config import Config, engine_name, load, prepare_torch
+from gt import gpus
+from gt.command_line import Parser, nbytes
+from gt.config import Config, engine_name, home, load, order_gpus, prepare_torch, replace
 from gt.errors import GTError, ServerError, StartError
-from gt.transport import connect
+from gt.transport import connect, logins
+from gt.transport import messages as msg
 from gt.transport.channel import Channel, Patience
-from gt.transport.messages import VERSION, Buffer, Goodbye, Message, Refused, WorkerHello, WorkerWelcome
+from gt.transport.identity import WORKER, Key
+from gt.transport.messages import Buffer
 from gt.transport.sockets import endpoint
 from gt.worker import engines
-from gt.worker.calls import EngineLost
+from gt.worker.calls import EngineLost, Out
 from gt.worker.core import POLL_S, WorkerCore
 from gt.worker.heap import keep_freed_memory
 from gt.worker.run.engine import Engine
+from gt.worker.run.reach import Reach
 
+SILENT_S = 7.0  #: After how long without a sign of life the server gives a worker up: others wait for it.
+PORT = 12345  #: Of a server, if nobody says another one.
 TICK_S = 0.25  #: How often an idle thread checks that its parent and its connection are still there.
+SWITCH_S = 0.00005  #: How long a thread that computes may keep another one from using Python.
 LOOK_S = 0.002  #: How often the reader checks whether it is needed, while the runner has work,
 IDLE_LOOK_S = 0.02  #: and while it has none; and how often, at most, it checks whether it is still needed.
 
@@ -44,8 +54,9 @@ IDLE_LOOK_S = 0.02  #: and while it has none; and how often, at most, it checks 
 class Commands:
     """The connection for commands. Either thread may use it, under `lock`."""
 
-    def __init__(self, channel: Channel, core: WorkerCore) -> None:
+    def __init__(self, channel: Channel, core: WorkerCore, reach: Reach | None = None) -> None:
         self.channel = channel
+        self.reach = reach
         self.core = core
         self.lock = threading.Lock()
         self.ending = False  #: The reader wants the lock for good: do not take it any more.
@@ -55,12 +66,14 @@ class Commands:
         came = self.channel.receive(timeout_s)
         if came is None:
             return False
-        answers: list[tuple[Message, Buffer | None]] = []
+        answers: list[tuple[msg.Message, Buffer | None]] = []
         while came is not None:
             message, payload = came
-            if type(message) is Goodbye:
+            if type(message) is msg.Peers and self.reach is not None:
+                self.reach.know(message.addresses, message.secret)
+            if type(message) is msg.Goodbye:
                 _end(0)
-            if type(message) is Refused:
+            if type(message) is msg.Refused:
                 raise ServerError(message.text)
             answers += self.core.receive(message, payload)
             came = self.channel.receive()
@@ -106,7 +119,10 @@ class Runner(threading.Thread):
             self._error = f"cannot load the {self._wanted[0]} engine: {type(e).__name__}: {e}"
         self._loaded.set()
         commands, results = self.begin.get()
-        threading.Thread(target=self._copy, args=(commands.core, results), name="copier", daemon=True).start()
+        core = commands.core
+        core.engine.enter_runner()
+        for name, work in (("copier", core.copy), ("mover", core.move)):
+            threading.Thread(target=self._copy, args=(work, results), name=name, daemon=True).start()
         try:
             self._serve(commands, results)
         except ServerError as e:
@@ -116,13 +132,13 @@ class Runner(threading.Thread):
         except BaseException as e:
             _end(1, f"{type(e).__name__}: {e}")
 
-    def _copy(self, core: WorkerCore, results: Channel) -> NoReturn:
-        """The copier's thread: copies large uploads while the other threads work."""
+    def _copy(self, work: Callable[[bool], Out | None], results: Channel) -> NoReturn:
+        """A thread that copies while the others work: large uploads, or tensors of idle sessions."""
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)  # of this thread alone: the others go first
         try:
             while True:
-                answers = core.copy(wait=True)
+                answers = work(True)
                 if answers:
                     with self.sending:
                         results.send_all(answers)
@@ -153,7 +169,7 @@ class Runner(threading.Thread):
         try:
             if not core.in_flight:
                 # Poll for a moment before sleeping: to be woken costs more than most programs.
-                if self._patience.wanted() and not core.copying:
+                if self._patience.wanted() and not core.uploads.copying:
                     found = self._look(commands, core.config.spin_us * 1e-6)
                     self._patience.looked(found)
                     if found:
@@ -173,45 +189,82 @@ class Runner(threading.Thread):
     def _look(self, commands: Commands, for_s: float) -> bool:
         """Poll for commands; whether one came in that time."""
         until_s = time.perf_counter() + for_s
-        while time.perf_counter() < until_s and not commands.core.copying:
+        while time.perf_counter() < until_s and not commands.core.uploads.copying:
             if commands.take_in(0.0):
                 return True
             os.sched_yield()  # processes that have work go first: one of them may send us ours
         return False
 
 
-def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Run a worker until its dispatcher ends, and with it the process."""
-    config = load()
-    args = _arguments(config).parse_args(argv)
+def main(argv: Sequence[str] | argparse.Namespace | None = None) -> NoReturn:
+    """Run a worker until its dispatcher ends, and with it the process. Arguments may have been parsed already."""
+    args = argv if isinstance(argv, argparse.Namespace) else arguments(load()).parse_args(argv)
+    config = replace(load(), worker_memory=args.memory)
     keep_freed_memory()
+    sys.setswitchinterval(SWITCH_S)
+    order_gpus()
     prepare_torch(quiet=not config.debug_worker)
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)
-    runner = Runner(args.engine, args.device, config.threads)
     try:
+        address, key = server_of(args, config)
+        claim = gpus.take(args.slot) if args.engine != "numpy" and not args.device else None
+        runner = Runner(args.engine, f"auto:{claim.gpu.number}" if claim is not None else args.device, config.threads)
         runner.start()
         engine = runner.wait_for_engine(args.parent)
-        _work(args.address or f"{args.host}:{args.port}", args.token, args.parent, engine, runner, config)
+        on = engine.device
+        if claim is not None and on == claim.gpu.device:
+            on = f"{claim.gpu}{', which other workers use too' if claim.shared else ''}"
+        elif claim is not None:
+            claim.give_back()  # a torch that cannot use GPUs
+        _work(Joining(address, key, args.token, args.parent, on, args.quiet), engine, runner, config)
     except Stop:
         _end(0)
     except GTError as e:
         _end(1, str(e))
 
 
-def _arguments(config: Config) -> Parser:
+def arguments(config: Config) -> Parser:
     parser = Parser(prog="gt worker", description="Start a worker and join it to a server.")
-    where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("-p", "--port", type=int, help="port of the server")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("-p", "--port", type=int, help=f"port of the server (default: {PORT})")
     where.add_argument("--address", help="address of the server, instead of host and port, such as ipc:///path")
-    parser.add_argument("--host", default="127.0.0.1", help="host of the server (default: this machine)")
-    parser.add_argument("--token", default=config.token, help="secret of the server (default: GT_TOKEN)")
+    parser.add_argument("--host", help="host of the server (default: that of GT_SERVER or gt login, or this machine)")
+    parser.add_argument("--token", default=config.token, help="secret of a server on this machine (default: GT_TOKEN)")
     parser.add_argument(
         "--engine", type=engine_name, default=config.engine, help="torch, numpy or jax (default: GT_ENGINE)"
     )
     parser.add_argument("--device", default=config.device, help="device, such as cpu or cuda:0 (default: GT_DEVICE)")
+    parser.add_argument(
+        "--memory", type=nbytes, default=config.worker_memory, metavar="SIZE",
+        help="bytes it may use, such as 40G (default: GT_WORKER_MEMORY, or all of its device)",
+    )  # fmt: skip
     parser.add_argument("--parent", type=int, default=0, help="exit when this process is no longer the parent")
+    parser.add_argument("--slot", type=int, default=-1, help=argparse.SUPPRESS)  # which of those started together it is
+    parser.add_argument("--quiet", action="store_true", help=argparse.SUPPRESS)  # say nothing if all is well
     return parser
+
+
+def server_of(args: argparse.Namespace, config: Config) -> tuple[str, Key | None]:
+    """The server that the arguments name, and the key for it, if it needs one."""
+    if args.address:
+        return logins.find(home(config), args.address, WORKER)
+    if args.host or args.port:
+        return logins.find(home(config), f"{args.host or '127.0.0.1'}:{args.port or PORT}", WORKER)
+    address, key = logins.find(home(config), config.server, WORKER)
+    return address or f"127.0.0.1:{PORT}", key
+
+
+@dataclass(frozen=True)
+class Joining:
+    """What a worker joins, and as what."""
+
+    address: str
+    key: Key | None
+    token: str = field(repr=False)
+    parent: int
+    on: str  #: its device, in words
+    quiet: bool
 
 
 def _stop(number: int, frame: object) -> NoReturn:
@@ -235,57 +288,71 @@ def _end(code: int, line: str = "") -> NoReturn:
     os._exit(code)
 
 
-def _work(address: str, token: str, parent: int, engine: Engine, runner: Runner, config: Config) -> NoReturn:
-    commands, results = connect(address), connect(address)
+def _work(to: Joining, engine: Engine, runner: Runner, config: Config) -> NoReturn:
+    address, parent = to.address, to.parent
+    commands, results = connect(address, to.key, SILENT_S), connect(address, to.key, SILENT_S)
     link = secrets.token_hex(16)
     memory = config.worker_memory or engine.memory
-    listening = _open_to_others(address)
-    peers = "" if listening is None else "{}:{}".format(*listening.getsockname())
+    reach: Reach | None = None
+    listening: socket.socket | None = None
+    if find_spec("torch") is not None:  # and with it torch.distributed
+        # Where keys are needed there may be workers on other machines.
+        reach = Reach(endpoint(address)) if to.key is not None else None
+        listening = reach.listening if reach is not None else socket.create_server(("127.0.0.1", 0), backlog=128)
+    peers = reach.addresses if reach is not None else "{}:{}".format(*listening.getsockname()) if listening else ""
     reading: Commands | None = None
-    about = (engine.name, engine.device, memory, socket.gethostname(), os.getpid(), peers)
+    about = (engine.name, engine.device, memory, socket.gethostname(), os.getpid(), peers, reach is not None)
     for channel, control in ((commands, True), (results, False)):
-        channel.send(WorkerHello(VERSION, token, link, control, *about))
+        channel.send(msg.WorkerHello(msg.VERSION, to.token, link, control, *about))
     try:
         number = _wait_for_welcome(commands, parent, config.connect_timeout_s)
-        if config.verbose:
-            say(f"joined {address} as worker {number} ({engine.name} on {engine.device})")
-        core = WorkerCore(engine, config, say, _network(listening, engine, config))
-        core.receive(WorkerWelcome(VERSION, number))
+        if config.verbose or not to.quiet:
+            say(f"joined {address} as worker {number}, {engine.name} on {to.on}")
+        core = WorkerCore(engine, config, say, _network(listening, engine, config, reach))
+        core.receive(msg.WorkerWelcome(msg.VERSION, number))
+        if reach is not None:
+            _begin_trying(reach, number, runner, results)
         # Imported modules stay: the garbage collector need not visit them while programs run.
         gc.collect()
         gc.freeze()
-        reading = Commands(commands, core)
+        reading = Commands(commands, core, reach)
+        if engine.beside:
+            engine.enter_beside()
         runner.begin.put((reading, results))
-        _read(reading, runner, parent)
+        _read(reading, runner, results, parent)
     except Stop:
         if reading is not None:
             reading.ending = True
         if reading is None or reading.lock.acquire(timeout=4 * TICK_S):
-            commands.send(Goodbye())
+            commands.send(msg.Goodbye())
             commands.close()
         _end(0)
     except ServerError as e:
         _end(1, str(e))
 
 
-def _open_to_others(address: str) -> socket.socket | None:
-    """A socket where other workers meet this one, at the address from which it reaches the server. None: it cannot."""
-    if not engines.can_meet_others():
-        return None
-    mine = "127.0.0.1"
-    if not address.startswith("ipc://"):
-        host, _, port = endpoint(address).removeprefix("tcp://").rpartition(":")
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, int(port)))  # sends nothing
-            mine = probe.getsockname()[0]
-    return socket.create_server((mine, 0), backlog=128)
+def _begin_trying(reach: Reach, number: int, runner: Runner, results: Channel) -> None:
+    """Let the worker tell the dispatcher which of the others it reaches."""
+
+    def report(worker: int, error: str) -> None:
+        try:
+            with runner.sending:
+                results.send(msg.Reached(worker, error))
+        except ServerError as e:
+            _end(1, str(e))
+
+    reach.me = number
+    reach.ended = lambda: _end(1, "the process at its door has ended")
+    reach.begin(report)
 
 
-def _network(listening: socket.socket | None, engine: Engine, config: Config) -> Callable[[], Any] | None:
+def _network(
+    listening: socket.socket | None, engine: Engine, config: Config, reach: Reach | None
+) -> Callable[[], Any] | None:
     if listening is None:
         return None
     device = engine.device if engine.name == "torch" else "cpu"  # arrays of other engines go through host memory
-    return lambda: engines.network(listening, config.peer_timeout_s, device)
+    return lambda: engines.network(listening, config.peer_timeout_s, device, reach)
 
 
 def _wait_for_welcome(commands: Channel, parent: int, timeout_s: float) -> int:
@@ -296,11 +363,11 @@ def _wait_for_welcome(commands: Channel, parent: int, timeout_s: float) -> int:
         if came is None:
             continue
         match came[0]:
-            case WorkerWelcome(version=version, worker=worker):
-                if version != VERSION:
-                    raise ServerError(f"the server has protocol version {version}, this worker has {VERSION}")
+            case msg.WorkerWelcome(version=version, worker=worker):
+                if version != msg.VERSION:
+                    raise ServerError(f"the server has protocol version {version}, this worker has {msg.VERSION}")
                 return worker
-            case Refused(text=text):
+            case msg.Refused(text=text):
                 raise ServerError(f"the server refused this worker: {text}")
             case other:
                 raise ServerError(f"expected a welcome from the server, got {type(other).__name__}")
@@ -312,22 +379,40 @@ def _check_parent(parent: int) -> None:
         _end(1)
 
 
-def _read(commands: Commands, runner: Runner, parent: int) -> NoReturn:
-    """The reader: if the runner is still at the same piece of work, reads commands for it."""
+def _read(commands: Commands, runner: Runner, results: Channel, parent: int) -> NoReturn:
+    """The reader: if the runner is still at the same piece of work, or at one that takes long, reads commands for it,
+    and does what is short."""
     turns = -1
     look_at_parent_s = 0.0
+    desk = commands.core.desk
     while True:
-        time.sleep(IDLE_LOOK_S if runner.idle else LOOK_S)
+        desk.wait_until_called(IDLE_LOOK_S if runner.idle else LOOK_S)
         now_s = time.monotonic()
         if now_s > look_at_parent_s:
             look_at_parent_s = now_s + TICK_S
             _check_parent(parent)
-        if runner.idle or runner.turns != turns:
+        if runner.idle or (runner.turns != turns and not desk.long):
             turns = runner.turns
             continue
         with commands.lock:
             wait_s = LOOK_S
-            while runner.turns == turns and not runner.idle:
-                commands.take_in(wait_s)
-                wait_s = min(2 * wait_s, IDLE_LOOK_S)  # long work: each wake-up costs the runner time
+            while not runner.idle and (runner.turns == turns or desk.long):
+                if commands.take_in(wait_s) or commands.core.has_short:
+                    _help(commands.core, runner, results)
+                if time.monotonic() > look_at_parent_s:
+                    look_at_parent_s = time.monotonic() + TICK_S
+                    _check_parent(parent)
+                # Long work: each wake-up costs the runner time.
+                wait_s = LOOK_S if commands.core.has_short else min(2 * wait_s, IDLE_LOOK_S)
         commands.core.ring()  # the runner may sleep because this thread reads: now it has to read again
+
+
+def _help(core: WorkerCore, runner: Runner, results: Channel) -> None:
+    """Do the short work that there is, while the runner computes."""
+    try:
+        while core.has_short and (out := core.step(beside=True)) is not None:
+            if out:
+                with runner.sending:
+                    results.send_all(out)
+    except EngineLost as e:
+        _end(1, f"the device failed: {e}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from gt.transport.messages import Call, Message
 from gt.transport.shared import Ring
+from gt.worker.run.copies import Copies
 from gt.worker.run.engine import CaptureForm, Form, Mark
 from gt.worker.run.programs import Known
 from gt.worker.run.replays import Replay
@@ -26,6 +27,8 @@ class Work:
     together: bool = False  #: A call that several workers run together.
     ring: Ring | None = None  #: Of a fetch: the memory that was lent for its answer,
     box: Ring | None = None  #: or the one with a mailbox for it.
+    target: WorkerSession | None = None  #: Of a Copy: the session that gets the copies,
+    copies: Copies | None = None  #: and those that have been made.
 
 
 @dataclass(slots=True, eq=False)
@@ -37,9 +40,11 @@ class Running:
     known: Known
     ids: Sequence[int]  #: Of its inputs,
     entries: list[Entry | None]  #: and their entries in the store; empty once it is launched.
+    is_quick: bool = False  #: It runs at the desk; see calls.py.
     form: Form = field(init=False)  #: What runs it; not set for a replay.
     touched: tuple[int, ...] = ()  #: Of one that failed: inputs that it may have begun to overwrite.
     start_ns: int = 0
+    cpu_ns: int = 0  #: Of the runner's thread, when it began; 0 of a quick one.
     issue_us: int = 0  #: What it took the host; the device may have been at work at the same time.
     mark: Mark = None
     flag: Array | None = None
@@ -57,13 +62,19 @@ class WorkerSession:
         self.held: deque[Work] = deque()
         self.flagged: Running | None = None  #: A call in flight whose outcome is on the device.
         self.paused = False  #: A call has begun and waits for other workers.
+        self.computing = False  #: A call is being computed, and the runner has left the desk for it.
+        self.queued = 0  #: Its work in the worker's queue,
+        self.short = 0  #: and in the one of short work: all of that is later than what is in the queue.
         self.flying: deque[Running] = deque()  #: Calls on the device, oldest first.
+        self.cpu_ns = 0  #: For so long the runner's thread had a core for its calls.
         self.last_done_ns = 0  #: When the latest of them was done.
         self.behind: deque[Work] = deque()  #: Work that waits for one of them.
         self.captures: dict[bytes, CaptureForm] = {}  #: Its graphs on a device, by program; see engines/captures.py.
         self.replays: dict[bytes, Replay] = {}  #: What their next calls should find, by program; see replays.py.
         self.failed = 0  #: The latest call that failed,
         self.acked = 0  #: and up to which call the client is known to have heard of failures.
+        self.out = False  #: Tensors of it may be outside of the device, or on their way; see spilling.py.
+        self.keep_out: set[int] = set()  #: Uploads that are to stay outside when they have arrived.
         self.ring: Ring | None = None  #: Memory shared with the client, if there is any.
         self.uploads: dict[int, Incoming] = {}  #: By id; chunks of others are ignored.
         self.upload_fetches: dict[int, list[Work]] = {}  #: Fetches of what is still being uploaded.
@@ -77,6 +88,7 @@ class WorkerSession:
         self.ring = None
         self.store = Store()
         self.held.clear()
+        self.keep_out.clear()
         self.behind.clear()
         self.backlog.clear()
         for table in (self.captures, self.replays, self.uploads, self.upload_fetches, self.fetches, self.sending):

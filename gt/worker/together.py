@@ -5,6 +5,7 @@ Law 1: all workers succeed or all fail. Results are stored and inputs overwritte
 Law 2: the groups of a call are joined before anything of it can fail, so a failure always reaches those who wait.
 Law 3: such calls run in the order in which they came, over all sessions (core.py): two workers never wait for each
        other in different calls.
+Law 4: the runner is away from the desk (calls.py) while it computes or waits for other workers.
 
 A call begins, ends and fails as in calls.py. In between its code is a generator of PeerResults. Between processes a
 result is waited for, so `go` runs to the end. In one process (the simulator) `go` returns while a result is not ready,
@@ -13,16 +14,20 @@ and other work may be done in the meantime.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator
 from typing import Any
 
 from gt.errors import IndexOutOfRange
+from gt.tracing import now_ns
 from gt.transport.messages import Call, Failure
-from gt.worker.calls import Calls, Out, out_of_range
+from gt.worker.calls import Calls, Out, out_of_range, takes_long
 from gt.worker.run.collectives import Collective, Group, Groups, PeerResult, agree, start
 from gt.worker.run.programs import Known
 from gt.worker.run.store import NOTHING, Array
 from gt.worker.session import Running, Work, WorkerSession
+
+STALL_S = 0.25  #: After how long a call that waits for other workers lets all others go on.
 
 
 class Together:
@@ -35,10 +40,19 @@ class Together:
         self.session = session
         self._calls, self._groups, self._call, self._known = calls, groups, call, known
         self._joined: dict[tuple[int, ...], Group] = {}
+        #: Its number among the calls that use its groups. Moves have groups of their own: their numbers count down.
+        self._turn = (session.number, call.seq) if call.seq > 0 else (-session.number, -call.seq)
         self._running: Running | None = None
         self._handle: PeerResult | None = None  #: What it waits for.
+        self._waits_s = 0.0  #: Since when.
         self._out: Out = []
         self._steps = self._run()
+
+    @property
+    def stalled(self) -> bool:
+        """Whether it has waited for other workers for so long that nobody else should wait with it."""
+        since_s = self._waits_s
+        return since_s > 0 and time.monotonic() - since_s > STALL_S
 
     @property
     def ready(self) -> bool:
@@ -49,27 +63,54 @@ class Together:
         """Go on as far as possible; whether the call is over."""
         self._calls.use(self.session, self._known)
         self._out = out
-        while self.ready:
-            handle, self._handle = self._handle, None
-            try:
+        self._calls.desk.leave(takes_long(self._known))
+        try:
+            while self.ready:
+                handle, self._handle = self._handle, None
                 try:
-                    value = handle.result() if handle is not None else None
-                except Exception as e:
-                    self._handle = self._steps.throw(e)
-                else:
-                    self._handle = self._steps.send(value)
-            except StopIteration:
-                return True
-        return False
+                    try:
+                        value = self._wait(handle) if handle is not None else None
+                    except Exception as e:
+                        self._handle = self._steps.throw(e)
+                    else:
+                        self._handle = self._steps.send(value)
+                except StopIteration:
+                    return True
+            return False
+        finally:
+            self._calls.desk.come_back()
+
+    def _wait(self, handle: PeerResult) -> Any:
+        self._waits_s = time.monotonic()
+        try:
+            return handle.result()
+        finally:
+            self._waits_s = 0.0
 
     # --- what the generated code calls ---------------------------------------------------------------------
 
     def start(self, what: Collective, array: Array, private: bool) -> PeerResult:
         group = self._joined[what.workers]
         self._groups.sent_nbytes += what.sent_nbytes
+        start_ns = now_ns() if self._calls.trace is not None else 0
         if group.devices is not None and self._on_devices:
-            return group.devices.start(what, array, private)
-        return start(self._calls.engine, group, what, array, private)
+            started = group.devices.start(what, array, private)
+        else:
+            started = start(self._calls.engine, group, what, array, private)
+        return self._recorded(started, what, start_ns) if start_ns else started
+
+    def _recorded(self, started: PeerResult, what: Collective, start_ns: int) -> PeerResult:
+        """The same; how long it took, from its start until its result was there, is recorded for a trace."""
+        lane, name = f"session {self.session.number} collectives", f"{what.name} {what.kind}".rstrip()
+
+        def result() -> Any:
+            value = started.result()
+            trace = self._calls.trace
+            if trace is not None:
+                trace.add(lane, name, start_ns, now_ns(), self.session.number, self._call.seq, self._known.hash)
+            return value
+
+        return PeerResult(result, started.ready)
 
     @property
     def _on_devices(self) -> bool:
@@ -98,9 +139,10 @@ class Together:
     def _run(self) -> Generator[PeerResult, Any, None]:
         calls, session, call, known = self._calls, self.session, self._call, self._known
         alone = yield from self._join()
-        if 0 not in session.store.entries:
-            session.store.put_nothing(calls.engine.from_bytes(b"", NOTHING))
-        running = calls.begin(session, call, known, *calls.read(session, call), self._out, alone)
+        with calls.desk.back():
+            if 0 not in session.store.entries:
+                session.store.put_nothing(calls.engine.from_bytes(b"", NOTHING))
+            running = calls.begin(session, call, known, *calls.read(session, call), self._out, alone)
         if running is None:
             self._leave()
             return
@@ -112,23 +154,26 @@ class Together:
             failure = calls.stopped(running, e)
         if failure is not None:  # here and not in the except clause: the exception's frames held arrays
             self._leave()
-            calls.fail(running, failure, call.seq, self._out)
-            calls.recover(failure)
-            return
-        calls.end(running, results, self._out)
+        with calls.desk.back():
+            if failure is not None:
+                calls.fail(running, failure, call.seq, self._out)
+                calls.recover(failure)
+            else:
+                calls.end(running, results, self._out)
 
     def _join(self) -> Generator[PeerResult, Any, Failure | None]:
         """Meet the other workers; returns why that was not possible."""
-        session, known = self.session, self._known
+        known, (owner, number) = self._known, self._turn
         try:
             for workers in known.groups:
-                group = yield self._groups.join(session.number, workers, self._call.seq)
-                self._groups.joined(session.number, workers, group)
+                group = yield self._groups.join(owner, workers, number)
+                self._groups.joined(owner, workers, group)
                 self._joined[workers] = group
         except Exception as e:
             return self._calls.failure(e, known.hash)
         return None
 
     def _leave(self) -> None:
+        owner, number = self._turn
         self._joined.clear()
-        self._groups.fail(self.session.number, self._known.groups, self._call.seq)
+        self._groups.fail(owner, self._known.groups, number)

@@ -18,12 +18,9 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 import gt  # noqa: E402
 from gt.errors import AutogradError, StateError  # noqa: E402
 
+from .test_optimizers import small  # noqa: E402
+
 pytestmark = pytest.mark.processes
-
-
-def small() -> Any:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
 
 
 def same(a: Any, b: Any) -> bool:
@@ -215,3 +212,34 @@ def test_mixed_with_tensors_of_the_host() -> None:
     out = torch.empty(3)
     assert torch.add(x, x, out=gt.adopt(out)) is out
     assert out.tolist() == [2, 2, 2]
+
+
+def test_vmap_of_adopted_tensors() -> None:
+    model, plain = gt.adopt(small()), small()
+    x = torch.randn(5, 3, 4, generator=torch.Generator().manual_seed(0))
+    ours = torch.vmap(lambda a: torch.vmap(model)(a).softmax(-1))(gt.adopt(x.clone()))
+    theirs = torch.vmap(lambda a: torch.vmap(plain)(a).softmax(-1))(x)
+    assert same(ours, theirs)
+    ours[..., 0].sum().backward()
+    theirs[..., 0].sum().backward()
+    assert np.allclose(model[0].weight.grad.numpy(), plain[0].weight.grad.numpy(), atol=1e-6)
+    allowed = gt.adopt(torch.tensor([[True, False], [True, True]]))
+    pairs = torch.vmap(torch.vmap(lambda i, j: allowed[i, j] & (j <= i), in_dims=(None, 0)), in_dims=(0, None))
+    assert pairs(gt.adopt(torch.arange(2)), gt.adopt(torch.arange(2))).tolist() == [[True, False], [True, True]]
+
+
+def test_sizes_that_are_adopted_tensors() -> None:
+    n = gt.adopt(torch.tensor(3))
+    assert torch.arange(n).tolist() == [0, 1, 2]
+    assert torch.full((2,), n + 0.5).tolist() == [3.5, 3.5]
+    assert torch.arange(2).tolist() == [0, 1]
+
+
+def test_gradients_of_torch_func_raise() -> None:
+    x = gt.adopt(torch.ones(3))
+    for call in (
+        lambda: torch.func.grad(lambda a: a.square().sum())(x), lambda: torch.func.jacrev(torch.exp)(x),
+        lambda: torch.func.grad(lambda a: (a * x).sum())(torch.ones(3)),
+    ):  # fmt: skip
+        with pytest.raises(AutogradError, match=r"torch\.func"):
+            call()

@@ -64,6 +64,23 @@ def test_a_script_runs_as_it_is(workers: int, tmp_path: Path) -> None:
     assert "refused" in done.stdout
 
 
+def test_scripts_in_the_manner_of_torchs_examples() -> None:
+    here = Path(__file__).parent
+    given = [str(here / "practice.py"), "--workers", "1"]
+    quiet = [sys.executable, "-W", "ignore"]
+    plain = subprocess.run([*quiet, *given], capture_output=True, text=True, timeout=240)
+    done = subprocess.run(
+        [*quiet, "-m", "gt.run", *given], capture_output=True, text=True, timeout=240, cwd=here.parents[1]
+    )
+    assert (plain.returncode, plain.stderr) == (0, "type torch\n"), plain.stderr
+    assert (done.returncode, done.stderr) == (0, "type gt.adoption.tensor\n"), done.stderr
+    assert len(plain.stdout.splitlines()) == 10
+    for theirs, ours in zip(plain.stdout.splitlines(), done.stdout.splitlines(), strict=True):
+        name, mine = theirs.rstrip("0123456789. -"), ours.removeprefix(theirs.rstrip("0123456789. -"))
+        expected = [float(x) for x in theirs.removeprefix(name).split()]
+        assert [float(x) for x in mine.split()] == pytest.approx(expected, abs=2e-3), (theirs, ours)
+
+
 def test_what_is_wrong_is_said() -> None:
     run = [sys.executable, "-m", "gt.run"]
     done = subprocess.run([*run, "no-such-file.py"], capture_output=True, text=True, timeout=120)

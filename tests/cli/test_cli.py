@@ -23,7 +23,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sevre"]) == 2
-    said = "gt: unknown command 'sevre'; expected one of: serve, worker, run, ops, config\n"
+    said = f"gt: unknown command 'sevre'; expected one of: {', '.join(COMMANDS)}\n"
     assert capsys.readouterr() == ("", said)
 
 
@@ -31,6 +31,12 @@ def test_config_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition("=")[0] for line in lines] == [variable for variable, _, _ in config.settings()]
+
+
+def test_settings_are_shown_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GT_TOKEN", "sesame")
+    monkeypatch.setenv("GT_SERVER", "gt://lab:1#user-sesame")
+    assert "sesame" not in repr(config.load())
 
 
 def test_a_bad_setting_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +64,8 @@ def test_ops_lists_the_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["serve", "-p", "http"], ["serve", "--prot", "1"], ["ops", "--all"], ["config", "x"], ["worker"]]
+    "arguments",
+    [["serve", "-p", "http"], ["serve", "--prot", "1"], ["ops", "--all"], ["config", "x"], ["worker", "-p", "x"]],
 )
 def test_a_wrong_argument_is_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -70,7 +77,7 @@ def test_a_wrong_argument_is_one_line(arguments: list[str], capsys: pytest.Captu
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", ["serve", "worker", "ops", "config"])
+@pytest.mark.parametrize("command", ["serve", "worker", "up", "user", "login", "log", "top", "trace", "ops", "config"])
 def test_each_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([command, "--help"])

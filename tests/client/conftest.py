@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from gt.client.session.session import Session
-from tests.sim.cluster import Cluster, using
+from tests.sessions import session_on
+from tests.sim.cluster import Cluster
 
 
 def in_turn(cluster: Cluster) -> Cluster:
@@ -40,6 +42,19 @@ def cluster() -> Cluster:
 @pytest.fixture
 def session(cluster: Cluster) -> Iterator[Session]:
     """The session that the test's tensors belong to."""
-    with using(cluster.client()) as session:
+    with session_on(cluster) as session:
         yield session
-    session.close()
+
+
+@pytest.fixture
+def sent(session: Session, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Every message the session sends."""
+    messages: list[Any] = []
+    send = session.channel.send
+
+    def watch(message: Any, payload: Any = None) -> None:
+        messages.append(message)
+        send(message, payload)
+
+    monkeypatch.setattr(session.channel, "send", watch)
+    return messages

@@ -49,11 +49,12 @@ def database() -> dict[str, list[Any]]:
         warnings.simplefilter("ignore")
         from torch.testing._internal import common_utils
         from torch.testing._internal.common_methods_invocations import op_db
+        from torch.testing._internal.opinfo import core
     # torch's tests forbid to set its global flags; other tests here do as users do.
     torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
     # For each sample torch looks through the stack for a test of its own, and seeds all kinds of devices, writing the
     # stack down for each: most of the time that a sample takes. There is no such test, and only the CPU is asked.
-    common_utils.extract_test_fn = lambda: None
+    common_utils.extract_test_fn = core.extract_test_fn = lambda: None
     common_utils.set_rng_seed = _seed
     found: dict[str, list[Any]] = {}
     for info in op_db:

@@ -26,6 +26,8 @@ TOKEN = "the secret"
 class Settings:
     worker_timeout_s: float = 15.0
     cache_bytes: int = 1 << 20
+    plan_after_s: float = 0.0
+    lease_s: float = 3600.0
 
 
 def program(
@@ -42,6 +44,7 @@ def program(
 
 PLAIN = program()
 STEP = program(donate=True, update=True, scalars="f")  #: a training step: its input is replace
+CREATE = Program((), "f", (Instruction("full", (~0,), {"shape": [8], "dtype": "float32"}),), (0,), (), ())
 BROKEN = Program((((8,), "float32"),), "", (Instruction("nonsense", (0,), {}),), (1,), (), ())
 
 
@@ -121,10 +124,10 @@ def start(hand: Hand, count: int = 2, memory: int = 0, **axes: int) -> tuple[Cli
 def start_with_tensor(hand: Hand, count: int = 2, layout: str = "") -> tuple[Client, list[FakeWorker], int]:
     """A client on so many workers, and a tensor of 8 floats that is replicated on them or has this layout."""
     client, workers = start(hand, count)
-    return client, workers, client.upload(workers[0], 8, *workers[1:], layout=layout)
+    return client, workers, client.upload(*workers, layout=layout)
 
 
-def copies(checked: Any, inputs: Any, home: Any, meshes: Any) -> Planned:
+def copies(checked: Any, inputs: Any, home: Any, *_: Any) -> Planned:
     """A plan in which every worker that holds something runs all of the program, and results are whole at home."""
     workers = tuple(sorted({n for at in inputs for n in at.mesh.workers} | set(home.workers)))
     local = Local(msgspec.structs.replace(checked.program, workers=workers), ())
@@ -136,11 +139,11 @@ def copies(checked: Any, inputs: Any, home: Any, meshes: Any) -> Planned:
 
 def planning(change: Callable[[Planned, Any, Any], Planned]) -> Planner:
     """A planner that makes the plans of copies(), each changed by `change(plan, inputs, home)`."""
-    return lambda checked, inputs, home, meshes: change(copies(checked, inputs, home, meshes), inputs, home)
+    return lambda checked, inputs, home, *_: change(copies(checked, inputs, home), inputs, home)
 
 
 def calls(worker: FakeWorker, out: list[ev.Effect]) -> list[msg.Call]:
-    return [m for m in worker.hears(out) if isinstance(m, msg.Call)]
+    return worker.hears(out, msg.Call)
 
 
 def finish(client: Client, workers: list[FakeWorker], seq: int) -> list[ev.Effect]:
@@ -148,9 +151,11 @@ def finish(client: Client, workers: list[FakeWorker], seq: int) -> list[ev.Effec
     return [action for w in workers for action in w.done(client, seq)]
 
 
-def sent_to(peer: ev.Peer | tuple[ev.Peer, ...], actions: list[ev.Effect]) -> list[Any]:
+def sent_to(peer: ev.Peer | tuple[ev.Peer, ...], actions: list[ev.Effect], *kinds: type) -> list[Any]:
+    """The messages to a peer, or to several; of these kinds, if any are named."""
     peers = (peer,) if isinstance(peer, bytes) else peer
-    return [a.message for a in actions if isinstance(a, ev.Send) and a.peer in peers]
+    sent = [a.message for a in actions if isinstance(a, ev.Send) and a.peer in peers]
+    return [m for m in sent if isinstance(m, kinds or object)]
 
 
 def types(messages: Iterable[Any]) -> list[type]:
@@ -174,8 +179,8 @@ class Client:
     def say(self, message: msg.Message, payload: bytes | None = None) -> list[ev.Effect]:
         return self.hand.say(self.peer, message, payload)
 
-    def hears(self, actions: list[ev.Effect]) -> list[Any]:
-        return sent_to(self.peer, actions)
+    def hears(self, actions: list[ev.Effect], *kinds: type) -> list[Any]:
+        return sent_to(self.peer, actions, *kinds)
 
     @property
     def session(self) -> Any:
@@ -207,13 +212,12 @@ class Client:
         self.next_id += 1
         return msg.Chunk(0, self.next_id - 1, 0, 4 * n, (n,), "float32")
 
-    def upload(self, worker: FakeWorker | None, n: int = 8, *others: FakeWorker, layout: str = "") -> int:
-        """Upload n floats in one chunk; with workers it is acknowledged."""
+    def upload(self, *workers: FakeWorker, n: int = 8, layout: str = "") -> int:
+        """Upload n floats in one chunk, which these workers acknowledge."""
         chunk = msgspec.structs.replace(self.chunk(n), layout=layout)
         self.say(chunk, bytes(4 * n))
-        for each in (worker, *others):
-            if each is not None:
-                each.ack(self, chunk.key)
+        for worker in workers:
+            worker.ack(self, chunk.key)
         return chunk.key
 
     def set_mesh(self, name: str = "", members: tuple[int, ...] = (), split: bool = False, **axes: int) -> msg.MeshSet:
@@ -247,8 +251,8 @@ class FakeWorker:
         self.joined = hand.say(self.results, results)  #: what its arrival led to
         assert self.hears(self.joined)[0] == welcome
 
-    def hears(self, actions: list[ev.Effect]) -> list[Any]:
-        return sent_to((self.control, self.results), actions)
+    def hears(self, actions: list[ev.Effect], *kinds: type) -> list[Any]:
+        return sent_to((self.control, self.results), actions, *kinds)
 
     @property
     def state(self) -> Any:

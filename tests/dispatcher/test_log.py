@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
-from dispatching import BROKEN, PLAIN, TOKEN, start
+from dispatching import BROKEN, PLAIN, STEP, TOKEN, program, start_with_tensor
 from msgspec import structs
 
 from gt.dispatcher.events import BadFramesCame, MessageCame, PeerLost
 from gt.dispatcher.log import InstructionLog
+from gt.places import Place
 from gt.program import Instruction, Precision, Program
-from gt.transport.messages import VERSION, Call, Define, Hello, WorkerHello
+from gt.transport.messages import VERSION, Call, CallDone, Define, Hello, WorkerHello, pack_ids
+
+
+def written(*happened, **options):
+    """The lines of a log of this."""
+    lines = []
+    log = InstructionLog(lines.append, **options)
+    for each in happened:
+        log(each)
+    log.flush()
+    return "".join(lines).splitlines()
 
 
 def logged(hand):
     """The log of all that this hand has done."""
-    lines = []
-    log = InstructionLog(lines.append, clock=lambda: 0.25)
-    for event, actions in zip(hand.events, hand.actions, strict=True):
-        log(event)
-        for action in actions:
-            log(action)
-    return "".join(lines).splitlines()
+    happened = [each for event, actions in zip(hand.events, hand.actions, strict=True) for each in (event, *actions)]
+    return written(*happened, clock=lambda: 0.25, held=hand.state)
 
 
 def test_a_call_from_client_to_worker_and_back(hand):
@@ -32,20 +40,69 @@ def test_a_call_from_client_to_worker_and_back(hand):
     client.leave()
     lines = logged(hand)
     words = [line.split() for line in lines if not line.startswith("    |")]
-    assert [int(w[1]) for w in words] == list(range(1, len(words) + 1))
-    assert all(w[0].endswith(".250000") for w in words)
-    ways = {w[2] for w in words}
-    assert ways == {"RECV", "SEND", "WORKER_RECV", "WORKER_SEND", "CONNECT", "DISCONNECT"}
+    assert [int(w[2]) for w in words] == list(range(1, len(words) + 1))
+    assert all(w[0].endswith(".250000") and w[1] == "+0.000000" for w in words)
+    ways = {w[3] for w in words}
+    assert ways == {"START", "RECV", "SEND", "WORKER_RECV", "WORKER_SEND", "CONNECT", "DISCONNECT"}
 
     name = PLAIN.hash().hex()[:8]
     calls = [line for line in lines if " Call " in line]
     assert len(calls) == 2
-    assert all(f"#1 {name} (1 instructions)" in line for line in calls)
+    assert all(f"session 1 #1 {name} (add) in {x}, makes 2" in line for line in calls)
     assert "RECV" in calls[0]
     assert "train.py@ann" in calls[0]
     assert "WORKER_SEND" in calls[1]
     assert "worker 1" in calls[1]
-    assert any("CallDone" in line and "#1 42 us" in line for line in lines)
+    assert any("CallDone" in line and "session 1 #1 42 us" in line for line in lines)
+    assert "ERROR" not in "".join(lines)
+
+
+def test_a_line_tells_what_a_call_replaces_and_frees(hand, client, worker, x):
+    client.define(STEP)
+    client.call(STEP, [x], (0.5,), frees=pack_ids([client.upload(worker)]))
+    client.free(3)
+    lines = logged(hand)
+    (came,) = [line for line in lines if "  RECV " in line and " Call " in line]
+    assert came.endswith("(add) in 1, makes 3, replaces 1->3, frees 2 1, 1 scalars")
+    (freed,) = [line for line in lines if "  RECV " in line and " Free " in line]
+    assert freed.endswith("session 1 frees 3")
+
+
+def test_long_programs_are_named_and_long_lists_capped(hand, client, worker):
+    long = program(length=20)
+    client.define(long)
+    xs = [client.upload(worker) for _ in range(130)]
+    client.free(*xs[::2])
+    client.call(long, [xs[1]])
+    lines = logged(hand)
+    assert f"{long.hash().hex()[:8]} (20 instructions) in 2" in "\n".join(lines)
+    (freed,) = [line for line in lines if "  RECV " in line and " Free " in line]
+    assert freed.endswith("... (65 in all)")
+    assert len(freed) < 400
+
+
+def test_every_failure_is_an_error(hand, client, worker, x):
+    client.call(PLAIN, [x])
+    worker.failed(client, 1, text="out of coffee")
+    client.fetch(1, 77)
+    client.call(PLAIN, [99])
+    client.say(CallDone(0, 1))
+    client.garble()
+    worker.die()
+    errors = [line for line in logged(hand) if "  ERROR " in line]
+    text = "\n".join(errors)
+    for said in ("out of coffee", "request 1: ServerError: tensor 77 does not exist", "tensor 99 does not exist"):
+        assert said in text, said
+    for said in ("CallDone is not allowed here", "not a message", "the connection of worker 1 is lost"):
+        assert said in text, said
+
+
+def test_places_are_written_beside_the_instructions():
+    lines = written(MessageCame(b"p", Define(PLAIN, False, 0, (Place("train.py", 7, "add", 1),))))
+    assert any(line.endswith("train.py:7 add") and "%1 = add %0 %0" in line for line in lines)
+    assert "(add) at train.py:7" in lines[1]
+    wrong = written(MessageCame(b"p", Define(PLAIN, False, 0, (Place("train.py", 7, "add", 1 << 60),))))
+    assert not any(line.endswith("train.py:7 add") for line in wrong)
 
 
 def test_a_program_is_listed_when_it_first_passes(hand, client, worker):
@@ -59,25 +116,26 @@ def test_a_program_is_listed_when_it_first_passes(hand, client, worker):
 
 
 def test_a_chunks_size_includes_its_bytes(hand):
-    hand.client().upload(hand.worker(), 100)
-    sizes = [int(line.split()[5]) for line in logged(hand) if "RECV" in line and " Chunk " in line]
+    hand.client().upload(hand.worker(), n=100)
+    sizes = [float(re.split(" {2,}", line)[6]) for line in logged(hand) if "RECV" in line and " Chunk " in line]
     assert sizes
-    assert min(sizes) > 400
+    assert min(sizes) >= 0.4  # KB
 
 
 def test_strangers_cannot_write_lines_or_break_it():
-    lines = []
-    log = InstructionLog(lines.append)
-    log(MessageCame(b"p", Hello(VERSION, TOKEN, "evil\n00:00 RECV\x1b[2J")))
-    log(MessageCame(b"p", Define(BROKEN)))
-    log(MessageCame(b"q", WorkerHello(VERSION, TOKEN, "l", True)))
-    log(BadFramesCame(b"p", "what\never"))
-    log(PeerLost(b"p"))
-    log(PeerLost(b"unknown"))
-    assert all(line.endswith("\n") for line in lines)
+    lines = written(
+        MessageCame(b"p", Hello(VERSION, TOKEN, "evil\n00:00  1  RECV\x1b[2J")),
+        MessageCame(b"p", Define(BROKEN, False, 0, (Place("a\n  |", 1, "\x1b", 1),))),
+        MessageCame(b"q", WorkerHello(VERSION, TOKEN, "l", True)),
+        MessageCame(b"p", Call(0, 1, b"?", b"no ids", (), -5, b"neither", 0)),
+        BadFramesCame(b"p", "what\never"),
+        PeerLost(b"p"),
+        PeerLost(b"unknown"),
+    )
     plain = [line for line in lines if not line.startswith("    |")]
-    assert all(line.count("\n") == 1 for line in plain)
-    text = "".join(lines)
+    assert len(plain) == 8
+    assert all(len(re.split(" {2,}", line, maxsplit=7)) >= 7 for line in plain)
+    text = "\n".join(lines)
     assert "\x1b" not in text
     assert TOKEN not in text
 
@@ -90,16 +148,14 @@ def test_strangers_cannot_write_lines_or_break_it():
     ],
 )
 def test_a_program_that_cannot_be_written_out(bad, said):
-    lines = []
-    InstructionLog(lines.append)(MessageCame(b"p", Define(bad)))
-    assert said in lines[-1]
+    assert said in written(MessageCame(b"p", Define(bad)))[-1]
 
 
 def test_the_choice_and_the_precision_are_shown():
     lines = []
     fast = structs.replace(PLAIN, precision=Precision("high", False))
     for choice in (1, -1, 0):
-        InstructionLog(lines.append)(MessageCame(b"p", Define(fast, False, choice)))
+        lines += written(MessageCame(b"p", Define(fast, False, choice)))
     said = [line for line in lines if " Define " in line]
     assert ["never compile" in line for line in said] == [False, True, False]
     assert [" compile" in line for line in said] == [True, True, False]
@@ -107,20 +163,19 @@ def test_the_choice_and_the_precision_are_shown():
 
 
 def test_a_strangers_precision_cannot_write_lines():
-    lines = []
     bad = structs.replace(PLAIN, precision=Precision("\n00:00 RECV\x1b[2J"))
-    InstructionLog(lines.append)(MessageCame(b"p", Define(bad)))
+    lines = written(MessageCame(b"p", Define(bad)))
     assert "\x1b" not in "".join(lines)
-    assert not any(line.startswith("00:00") for line in "".join(lines).splitlines())
+    assert not any(line.startswith("00:00 RECV") for line in lines)
 
 
 def test_the_log_shows_plans_for_several_workers(hand):
-    client, workers = start(hand)
-    x = client.upload(workers[0], 8, workers[1])
+    client, workers, x = start_with_tensor(hand)
     client.call(PLAIN, [x])
     text = "\n".join(logged(hand))
-    (call,) = [m for m in workers[0].hears([a for each in hand.actions for a in each]) if isinstance(m, Call)]
+    (call,) = workers[0].hears([a for each in hand.actions for a in each], Call)
     name = call.program.hex()[:8]
-    assert f"{PLAIN.hash().hex()[:8]} (1 instructions) workers 1:{name} 2:{name} results []" in text
+    assert f"{PLAIN.hash().hex()[:8]} (add) workers 1:{name} 2:{name} results []" in text
     assert "    | a note\n" in text
+    assert "session 1 holds 2, as f32[8], layout [] on x=2: workers 1 2" in text
     assert "its own x=2" in text

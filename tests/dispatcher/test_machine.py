@@ -108,9 +108,8 @@ def test_others_go_on_while_a_program_is_checked(hand):
     assert types(worker.hears(two.call(PLAIN, [y]))) == [msg.Define, msg.Call]
 
 
-def test_a_program_that_fails_its_check_is_rejected_and_a_call_of_it_ends_the_session(hand):
-    worker, client, other = hand.worker(), hand.client(), hand.client()
-    x = client.upload(worker)
+def test_a_program_that_fails_its_check_is_rejected_and_a_call_of_it_ends_the_session(hand, client, worker, x):
+    other = hand.client()
     (rejected,) = client.hears(client.define(BROKEN))
     assert isinstance(rejected, msg.Rejected)
     assert "nonsense" in rejected.text
@@ -138,13 +137,13 @@ def test_an_unknown_program_is_asked_for_once_and_held_in_order(client, worker):
     assert client.call(PLAIN, [x + 1]) == []
     assert client.fetch(1, x + 1) == []
     out = client.define(PLAIN)
-    assert types(worker.hears(out)) == [msg.Define, msg.Call, msg.Call, msg.Fetch]
+    assert types(worker.hears(out)) == [msg.Define, msg.Call, msg.Fetch, msg.Call]
 
 
 def test_the_cache_is_bounded_forgets_timed_programs_first_and_tells_the_workers():
     hand = Hand(Settings(cache_bytes=2000))
     worker, client = hand.worker(), hand.client()
-    x = client.upload(worker, 3)
+    x = client.upload(worker, n=3)
     oldest, timed, fourth = (program(3, length=n) for n in (1, 2, 3))
     third = program(3, scalars="f")
     for what, cut in ((oldest, False), (timed, True)):
@@ -246,11 +245,9 @@ def test_programs_being_checked_count_as_queued(monkeypatch):
 
 
 @pytest.mark.parametrize("politely", [True, False])
-def test_a_session_ends_and_nothing_of_it_is_left(hand, politely):
-    worker, client, other = hand.worker(), hand.client(), hand.client()
-    x = client.upload(worker)
+def test_a_session_ends_and_nothing_of_it_is_left(hand, client, worker, x, politely):
+    other = hand.client()
     other.upload(worker)
-    client.define(PLAIN)
     client.call(PLAIN, [x])
     client.fetch(1, x)
     client.say(client.chunk(), bytes(32))
@@ -353,10 +350,8 @@ def test_the_same_events_give_the_same_actions(hand):
     assert [again.handle(event) for event in hand.events] == hand.actions
 
 
-def test_messages_of_a_worker_are_checked(hand):
-    worker, stranger, client = hand.worker(), hand.worker(), hand.client()
-    x = client.upload(worker)
-    client.define(PLAIN)
+def test_messages_of_a_worker_are_checked(hand, client, worker, x):
+    stranger = hand.worker()
     client.call(PLAIN, [x])
     assert worker.done(client, 2) == []  # never sent
     assert stranger.done(client, 1) == []  # not there

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from dispatching import PLAIN, STEP, planning, sent_to, start, start_with_tensor, types
+from dispatching import CREATE, PLAIN, STEP, calls, planning, start, start_with_tensor, types
 
 from gt.layout import whole
 from gt.program import Instruction, Program
@@ -62,7 +62,7 @@ def test_a_mesh_waits_for_workers_and_the_wait_has_an_end(hand):
     (refused,) = client.hears(client.say(msg.SetMesh(8, "", (("x", 2),))))
     assert "waiting" in refused.error
     late = hand.worker(0, "there:2")
-    assert [m for m in sent_to(client.peer, late.joined) if isinstance(m, msg.MeshSet)] == [msg.MeshSet(7, (1, 2))]
+    assert client.hears(late.joined, msg.MeshSet) == [msg.MeshSet(7, (1, 2))]
 
     assert client.hears(client.say(msg.SetMesh(9, "", (("x", 3),)))) == []
     hand.pass_time(14.0)
@@ -74,13 +74,12 @@ def test_a_mesh_waits_for_workers_and_the_wait_has_an_end(hand):
 @pytest.mark.parametrize("size", [1, 2])
 def test_what_waits_for_any_worker_goes_on_when_a_mesh_brings_one(hand, size):
     client = hand.client()
-    made = Program((), "f", (Instruction("full", (~0,), {"shape": [8], "dtype": "float32"}),), (0,), (), ())
-    client.define(made)
-    client.call(made, [], (1.0,))
+    client.define(CREATE)
+    client.call(CREATE, [], (1.0,))
     client.say(msg.SetMesh(1, "", (("x", size),)))
     workers = [hand.worker(0, f"there:{i}") for i in range(size)]
     out = [action for w in workers for action in w.joined]
-    assert [m.seq for w in workers for m in w.hears(out) if isinstance(m, msg.Call)] == [1]
+    assert [call.seq for w in workers for call in calls(w, out)] == [1]
 
 
 def test_workers_without_an_address_run_nothing_with_others(hand):
@@ -96,11 +95,13 @@ def test_workers_without_an_address_run_nothing_with_others(hand):
 def test_everybody_hears_where_the_others_are(hand):
     first, second = hand.workers(2)
     expected = msg.Peers({1: "there:1", 2: "there:2"})
-    assert [m for m in first.hears(second.joined) if isinstance(m, msg.Peers)] == [expected]
-    assert [m for m in second.hears(second.joined) if isinstance(m, msg.Peers)] == [expected]
+    assert first.hears(second.joined, msg.Peers) == [expected]
+    assert second.hears(second.joined, msg.Peers) == [expected]
     third = hand.worker(0, "there:3")
     out = third.die()
-    assert [m for m in first.hears(out) if isinstance(m, msg.Peers)] == [expected]
+    assert first.hears(out, msg.Peers) == [expected]
+    out = second.die()  # the last one may wait for it
+    assert first.hears(out, msg.Peers) == [msg.Peers({1: "there:1"})]
 
 
 @pytest.mark.parametrize(
@@ -181,35 +182,37 @@ def test_statistics_know_of_several(hand):
 # --- values stay -----------------------------------------------------------------------------
 
 
-def test_values_stay_where_they_are_when_a_session_gets_more_workers(hand):
+def on_the_first_of_two(hand):
+    """A client that has a tensor on the first of two workers, and knows no mesh."""
     first, second = hand.workers(2)
     client = hand.client()
     client.define(PLAIN)
-    x = client.upload(first)
+    return client, first, second, client.upload(first)
+
+
+def test_values_stay_where_they_are_when_a_session_gets_more_workers(hand):
+    client, first, second, x = on_the_first_of_two(hand)
     client.call(PLAIN, [x])  # under way while the mesh is set
     client.set_mesh(x=2)
-    (before,) = [m for m in client.hears(first.done(client, 1)) if isinstance(m, msg.CallDone)]
+    (before,) = client.hears(first.done(client, 1), msg.CallDone)
     assert before.seq == 1
     assert client.session.tensors[x].layout is first.state.layout
 
     out = client.call(PLAIN, [x])
-    calls = {w.number: m for w in (first, second) for m in w.hears(out) if isinstance(m, msg.Call)}
-    assert msg.unpack_ids(calls[1].inputs) == [x]
-    assert msg.unpack_ids(calls[2].inputs) == [0]  # it holds nothing of it
+    (one,), (two,) = calls(first, out), calls(second, out)
+    assert msg.unpack_ids(one.inputs) == [x]
+    assert msg.unpack_ids(two.inputs) == [0]  # it holds nothing of it
     assert client.session.tensors[client.next_id - 1].parts == {1: 32, 2: 32}
 
 
 def test_a_head_that_waits_when_the_mesh_is_set_still_goes(hand):
-    first, second = hand.workers(2)
-    client = hand.client()
-    client.define(PLAIN)
-    x = client.upload(first)
+    client, first, second, x = on_the_first_of_two(hand)
     for _ in range(6):
         client.call(PLAIN, [x])
     waiting = client.session.head.call.seq
     client.set_mesh(x=2)
     out = [action for seq in range(1, 7) for w in (first, second) for action in w.done(client, seq)]
-    assert [m.seq for m in second.hears(out) if isinstance(m, msg.Call)] == list(range(waiting + 1, 7))
+    assert [call.seq for call in calls(second, out)] == list(range(waiting + 1, 7))
     assert client.session.done == 6
 
 
@@ -217,32 +220,30 @@ def test_a_head_that_waits_when_the_mesh_is_set_still_goes(hand):
 
 
 def test_what_others_have_all_of_outlives_a_worker(hand):
-    client, workers = start(hand, 3)
-    copied = client.upload(*workers[:1], 8, *workers[1:])
-    cut = client.upload(workers[0], 9, *workers[1:], layout="[9@x]")
+    client, workers, copied = start_with_tensor(hand, 3)
+    cut = client.upload(*workers, n=9, layout="[9@x]")
     assert client.session.tensors[cut].parts == {1: 12, 2: 12, 3: 12}
     out = workers[2].die()
     assert client.session.tensors[copied].parts == {1: 32, 2: 32}
     assert client.session.tensors[copied].layout.is_whole
     assert client.lost(cut).kind == "LostError"
     for worker in workers[:2]:
-        (free,) = [m for m in worker.hears(out) if isinstance(m, msg.Free)]
+        (free,) = worker.hears(out, msg.Free)
         assert msg.unpack_ids(free.ids) == [cut]
     (failed,) = client.hears(client.fetch(1, cut))
     assert isinstance(failed, msg.FetchFailed)
 
 
 def test_a_fetch_goes_on_at_another_worker_that_has_all_of_it(hand):
-    client, workers = start(hand, 3)
-    copied = client.upload(workers[0], 8, *workers[1:])
-    cut = client.upload(workers[0], 9, *workers[1:], layout="[9@x]")
+    client, workers, copied = start_with_tensor(hand, 3)
+    cut = client.upload(*workers, n=9, layout="[9@x]")
     client.fetch(1, copied)
     client.fetch(2, cut)
     workers[0].say(msg.Chunk(client.number, 1, 0, 32, (8,), "float32"), bytes(16))
     out = workers[0].die()
-    heard = [m for m in client.hears(out) if isinstance(m, msg.Sharded | msg.FetchFailed)]
+    heard = client.hears(out, msg.Sharded, msg.FetchFailed)
     assert [(type(m), m.request) for m in heard] == [(msg.Sharded, 1), (msg.FetchFailed, 2)]
-    assert [m.request for m in workers[1].hears(out) if isinstance(m, msg.Fetch)] == [1]
+    assert [m.request for m in workers[1].hears(out, msg.Fetch)] == [1]
     (chunk,) = client.hears(workers[1].say(msg.Chunk(client.number, 1, 0, 32, (8,), "float32"), bytes(32)))
     assert (chunk.offset, chunk.part) == (0, 0)
     assert not client.session.fetches
@@ -263,7 +264,7 @@ def test_everything_under_way_fails_with_a_worker(hand):
     assert all(client.lost(i) for i in (x + 1, x + 2, y.key))
     for worker in (workers[0], workers[2]):
         assert worker.state.lane.calls == 0
-        ended = [m for m in worker.hears(out) if isinstance(m, msg.Chunk)]
+        ended = worker.hears(out, msg.Chunk)
         assert [(m.key, m.offset) for m in ended] == [(y.key, -1)]
     # What those that are left say of these calls is nobody's business any more.
     assert client.hears(workers[2].done(client, 1)) == []
@@ -272,12 +273,11 @@ def test_everything_under_way_fails_with_a_worker(hand):
 
 def test_what_was_computed_from_a_call_that_fails_with_a_worker_fails_too(hand):
     """Though it had finished, on a worker that is left. What has nothing to do with it has succeeded."""
-    client, workers = start(hand, 2)
+    client, workers, x = start_with_tensor(hand)
     client.set_mesh("a", (0,), x=1)
     hand.planner = planning(
         lambda plan, inputs, home: replace(plan, workers=inputs[0].mesh.workers, outputs=(whole(workers[0].number),))
     )
-    x = client.upload(workers[0], 8, workers[1])
     apart = client.upload(workers[0], layout="a: []")
     made = client.next_id
     for given in (x, made, apart):
@@ -294,10 +294,7 @@ def test_what_was_computed_from_a_call_that_fails_with_a_worker_fails_too(hand):
 
 def test_what_was_asked_for_before_there_were_several_fails_with_its_call(hand):
     """The worker that runs the call is there, but every call under way fails: its result must not be seen either."""
-    first, second = hand.workers(2)
-    client = hand.client()
-    client.define(PLAIN)
-    x = client.upload(first)
+    client, first, second, x = on_the_first_of_two(hand)
     client.call(PLAIN, [x])
     made = client.next_id - 1
     client.fetch(5, made)
@@ -307,7 +304,7 @@ def test_what_was_asked_for_before_there_were_several_fails_with_its_call(hand):
     heard = client.hears(out)
     assert [m.seq for m in heard if isinstance(m, msg.CallFailed)] == [1]
     assert [m.request for m in heard if isinstance(m, msg.FetchFailed)] == [5]
-    assert [m.request for m in first.hears(out) if isinstance(m, msg.Cancel)] == [5]
+    assert [m.request for m in first.hears(out, msg.Cancel)] == [5]
     late = first.say(msg.Chunk(client.session.number, 5, 0, 32, (8,), "float32"), bytes(32))
     assert client.hears(late) == []
     there = first.say(msg.Chunk(client.session.number, 6, 0, 32, (8,), "float32"), bytes(32))
@@ -324,34 +321,33 @@ def test_without_its_mesh_a_session_waits_for_a_new_one(hand):
     assert failed.seq == seq
     kept = client.session.tensors[client.next_id - 1]
     assert kept.parts == {1: 32, 2: 32}  # the step changed nothing
-    z = client.upload(None)
+    z = client.upload()
     assert "gt.mesh" in client.lost(z).text
 
     assert client.set_mesh(x=2).workers == (1, 2)
     out = client.call(PLAIN, [client.next_id - 2])
-    assert [m.refused for w in workers[:2] for m in w.hears(out) if isinstance(m, msg.Call)] == [None, None]
+    assert [call.refused for w in workers[:2] for call in calls(w, out)] == [None, None]
 
 
 def test_refused_calls_say_why(hand):
     client, workers, x = start_with_tensor(hand, 3)
     workers[2].die()
     out = client.call(PLAIN, [x])
-    (call,) = [m for m in workers[0].hears(out) if isinstance(m, msg.Call)]
+    (call,) = calls(workers[0], out)
     assert "this session's mesh (x=3) has lost a worker (host, pid 7); set a new one: gt.mesh(...)" in call.refused.text
 
 
 def test_calls_that_fail_for_one_reason_are_one_error(hand):
     """A step whose batch was lost too is blamed on the call that lost the parameters, not on itself."""
-    client, workers = start(hand, 3)
+    client, workers, x = start_with_tensor(hand, 3)
     both = Program(PLAIN.inputs * 2, "", (Instruction("add", (0, 1), {}),), (2,), (), ())
     client.define(both)
-    x = client.upload(workers[0], 8, *workers[1:])
     client.call(PLAIN, [x])
     workers[2].die()
-    batch = client.upload(None)
+    batch = client.upload()
     for inputs in ([batch, x + 1], [x + 1, batch]):
         out = client.call(both, inputs)
-        assert [m.root for m in workers[0].hears(out) if isinstance(m, msg.Call)] == [1]
+        assert [call.root for call in calls(workers[0], out)] == [1]
 
 
 def test_a_session_may_lose_all_its_workers(hand):
@@ -363,14 +359,13 @@ def test_a_session_may_lose_all_its_workers(hand):
     new = hand.workers(2)
     assert types(client.hears(client.call(PLAIN, [x]))) == [msg.CallFailed, msg.CallDone]
     assert not client.set_mesh(x=2).error
-    y = client.upload(new[0], 8, new[1])
+    y = client.upload(*new)
     out = client.call(PLAIN, [y])
-    assert all([m.refused for m in w.hears(out) if isinstance(m, msg.Call)] == [None] for w in new)
+    assert all([call.refused for call in calls(w, out)] == [None] for w in new)
 
 
 def test_the_end_of_a_session_is_told_to_all_its_workers(hand):
-    client, workers = start(hand, 3)
-    client.upload(workers[0], 8, *workers[1:])
+    client, workers, _ = start_with_tensor(hand, 3)
     out = client.leave()
     assert all(types(w.hears(out)) == [msg.CloseSession] for w in workers)
     assert all(w.state.nbytes == 0 for w in workers)
@@ -380,7 +375,7 @@ def test_nobody_else_notices_a_lost_worker(hand):
     _, workers = start(hand, 3)
     other = hand.client()
     other.set_mesh(x=2)
-    x = other.upload(workers[0], 8, workers[1])
+    x = other.upload(*workers[:2])
     other.define(PLAIN)
     other.call(PLAIN, [x])
     out = workers[2].die()
@@ -420,15 +415,15 @@ def test_who_claims_fewer_workers_than_before_lets_the_others_go_on(hand):
     assert other.set_mesh("", (2, 1), x=2).workers == (4, 2)
     for each in (client, other):
         each.define(PLAIN)
-    x = client.upload(workers[0], 8, workers[1], workers[2])
+    x = client.upload(*workers[:3])
     client.call(PLAIN, [x])
     client.call(PLAIN, [x])
     client.call(PLAIN, [x + 1])
     assert client.session.claims
-    y = other.upload(workers[3], 8, workers[1])
+    y = other.upload(workers[3], workers[1])
     assert other.hears(other.call(PLAIN, [y])) == []
     assert other.session.claims
     assert client.set_mesh("", (0, 2), x=2).workers == (1, 3)
     out = [action for w in workers[:3] for action in w.failed(client, 1)]
-    assert [m.seq for m in workers[0].hears(out) if isinstance(m, msg.Call)] == [3]
-    assert [m.session for m in workers[3].hears(out) if isinstance(m, msg.Call)] == [other.session.number]
+    assert [call.seq for call in calls(workers[0], out)] == [3]
+    assert [call.session for call in calls(workers[3], out)] == [other.session.number]

@@ -15,19 +15,20 @@ PLAIN_NBYTES = 600
 
 
 def test_a_plan_is_made_outside_and_only_its_session_waits(hand):
-    client, workers = start(hand)
+    client, workers, x = start_with_tensor(hand)
     hand.checking = False
-    x = client.upload(workers[0], 8, workers[1])
     out = client.call(PLAIN, [x])
     (job,) = hand.pending
     assert isinstance(job, MakePlan)
     assert calls(workers[0], out) == []
     twin = hand.client()
+    twin.define(PLAIN)
     twin.set_mesh(x=2)
-    y = twin.upload(workers[0], 8, workers[1])
+    y = twin.upload(*workers)
     twin.call(PLAIN, [y])
     assert hand.pending == [job]  # the same plan: it is asked for once
     other = hand.client()
+    other.define(PLAIN)
     z = other.upload(workers[0])
     assert calls(workers[0], other.call(PLAIN, [z]))
     workers[0].done(other, 1)
@@ -43,11 +44,14 @@ def test_a_plan_that_comes_too_late_replaces_none_in_use(hand):
     client.set_mesh(x=2)
     client.set_mesh(x=1)  # it keeps both workers, and computes on the one that the other session has
     y = client.upload(first)
-    alone.define(PLAIN)
+    # It says where a value goes, so that several workers always plan it.
+    placed = msgspec.structs.replace(PLAIN, code=(Instruction("shard", (0,), {"layout": ""}),))
+    alone.define(placed)
+    client.define(placed)
     hand.checking = False
-    assert calls(first, client.call(PLAIN, [y])) == []
+    assert calls(first, client.call(placed, [y])) == []
     (job,) = hand.pending
-    assert calls(first, alone.call(PLAIN, [x]))  # the same layouts, and no planner is needed on one worker
+    assert calls(first, alone.call(placed, [x]))  # the same layouts, and no planner is needed on one worker
     out = hand.feed(hand.ready(job))
     assert [c.session for c in calls(first, out)] == [client.number]
     assert calls(second, out) == []
@@ -56,13 +60,12 @@ def test_a_plan_that_comes_too_late_replaces_none_in_use(hand):
 
 
 def test_a_program_that_cannot_be_planned_fails_its_calls_and_changes_nothing(hand):
-    client, workers = start(hand)
+    client, workers, x = start_with_tensor(hand)
 
     def planner(*_):
         raise ArgumentError("shard: the session has no mesh 'nowhere'")
 
     hand.planner = planner
-    x = client.upload(workers[0], 8, workers[1])
     out = client.call(STEP, [x], (0.5,))
     (call,) = calls(workers[0], out)
     assert (call.refused.kind, call.refused.text) == ("ArgumentError", "shard: the session has no mesh 'nowhere'")
@@ -72,9 +75,8 @@ def test_a_program_that_cannot_be_planned_fails_its_calls_and_changes_nothing(ha
 
 
 def test_a_planner_that_breaks_is_no_harm(hand):
-    client, workers = start(hand)
+    client, workers, x = start_with_tensor(hand)
     hand.planner = lambda *_: 1 // 0
-    x = client.upload(workers[0], 8, workers[1])
     (call,) = calls(workers[0], client.call(PLAIN, [x]))
     assert "could not be planned: ZeroDivisionError" in call.refused.text
 
@@ -101,7 +103,7 @@ def test_local_programs_are_forgotten_with_their_program():
     finish(client, workers, 1)
     assert hand.state.programs.nbytes > PLAIN_NBYTES
     out = [action for k in range(2, 12) for action in client.define(program(length=k))]
-    assert call.program in [m.program for m in workers[0].hears(out) if isinstance(m, msg.Forget)]
+    assert call.program in [m.program for m in workers[0].hears(out, msg.Forget)]
     assert all(call.program not in w.state.programs for w in workers)
     assert hand.state.programs.local_counts() == {}
 
@@ -120,8 +122,9 @@ def test_plans_of_one_program_are_bounded_and_those_in_use_stay(hand, monkeypatc
     (entry,) = [e for e in hand.state.programs if e.hash == PLAIN.hash()]
     (plan,) = entry.plans.values()
     other = hand.client()
+    other.define(PLAIN)
     other.set_mesh(x=2)
-    y = other.upload(workers[0], 8, workers[1])
+    y = other.upload(*workers)
     for k in range(20):
         other.set_mesh(f"m{k % 16}", (k % 2,), **{f"a{k}": 1})
         other.call(PLAIN, [y])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dispatching import PLAIN, STEP, calls, disconnected, program, types
+from dispatching import PLAIN, STEP, Hand, calls, disconnected, program, types
 
 from gt.program import Instruction, Program
 from gt.transport import messages as msg
@@ -26,6 +26,24 @@ def test_a_fetch_does_not_wait_behind_calls_that_its_value_does_not_need(hand, c
     client.call(PLAIN, [x])
     assert worker.hears(client.fetch(1, x)) == [msg.Fetch(client.number, 1, x)]
     assert worker.hears(client.fetch(2, x + 1)) == []  # waits for the call that makes it
+
+
+def test_a_fetch_does_not_wait_for_calls_behind_the_one_that_makes_its_value(client, worker):
+    """What somebody waits for goes ahead of the bulk of their own work."""
+    client.define(PLAIN)
+    x = client.upload()  # it has not arrived: everything waits
+    first = client.next_id
+    for k in range(6):
+        client.call(PLAIN, [first + k - 1 if k else x])
+    client.free(first + 5)
+    for request, made in ((1, first + 2), (2, first + 2), (3, first), (4, first + 5), (5, 10**9)):
+        assert client.fetch(request, made) == []
+    sent = worker.hears(worker.ack(client, x))
+    for seq in range(1, 7):
+        sent += worker.hears(worker.done(client, seq))
+    order = [m.seq if isinstance(m, msg.Call) else getattr(m, "request", "free") for m in sent[1:]]
+    assert order == [1, 3, 2, 3, 1, 2, 4, 5, 6, 4, "free"]
+    assert [type(sent[k]) for k in (2, 5, 6, 10)] == [msg.Fetch] * 4
 
 
 def test_a_fetch_of_nothing_fails(client, worker):
@@ -67,7 +85,7 @@ def test_a_fetch_of_nothing_fails(client, worker):
     ],
 )
 def test_a_bad_call_is_rejected_and_changes_nothing(client, worker, change, reason):
-    assert (client.upload(worker, 8), client.upload(worker, 4)) == (1, 2)
+    assert (client.upload(worker), client.upload(worker, n=4)) == (1, 2)
     client.define(STEP)
     good = client.make_call(STEP, [1], (1.0,))
     before = (dict(client.session.tensors), client.session.nbytes, client.session.seq)
@@ -81,15 +99,13 @@ def test_a_bad_call_is_rejected_and_changes_nothing(client, worker, change, reas
     assert calls(worker, client.say(good))  # and the session goes on
 
 
-def test_integers_by_value_have_64_bits(client, worker):
-    x = client.upload(worker)
+def test_integers_by_value_have_64_bits(client, x):
     client.define(program(scalars="i"))
     (rejected,) = client.hears(client.call(program(scalars="i"), [x], (2**63,)))
     assert "64-bit" in rejected.text
 
 
-def test_a_donated_tensor_cannot_be_given_twice(client, worker):
-    x = client.upload(worker)
+def test_a_donated_tensor_cannot_be_given_twice(client, x):
     client.define(TWO_INPUTS)
     (rejected,) = client.hears(client.call(TWO_INPUTS, [x, x]))
     assert "given twice" in rejected.text
@@ -172,6 +188,36 @@ def test_a_session_cannot_name_anothers_tensors(hand, worker):
     (call,) = calls(worker, two.call(PLAIN, [1], session=one.number))
     assert call.session == two.number
     assert set(one.session.tensors) == {x, secret}
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_anothers_program_is_answered_like_a_missing_one(finished):
+    """Whoever calls it must have sent its text: else one could ask what others run."""
+    hand = Hand(checking=finished)
+    worker, one, two = hand.worker(), hand.client(), hand.client()
+    missing = program(length=5)
+    one.define(PLAIN)
+    x = two.upload(worker)
+    three = hand.client()
+    y = three.upload(worker)
+    assert two.hears(two.call(PLAIN, [x])) == [msg.Need(PLAIN.hash())]
+    assert three.hears(three.call(missing, [y])) == [msg.Need(missing.hash())]
+    out = two.define(PLAIN)
+    if not finished:
+        assert calls(worker, out) == []
+        out = hand.feed(hand.ready(hand.pending[0]))
+    assert [call.session for call in calls(worker, out)] == [two.number]
+
+
+def test_the_text_of_a_program_ends_with_its_session(hand, worker):
+    one, two = hand.client(), hand.client()
+    one.define(PLAIN)
+    two.define(PLAIN)
+    one.leave()
+    x = two.upload(worker)
+    assert len(calls(worker, two.call(PLAIN, [x]))) == 1
+    (entry,) = hand.state.programs
+    assert entry.owners == {two.number}
 
 
 def test_a_failure_goes_to_its_own_session_only(hand, worker):

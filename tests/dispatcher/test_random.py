@@ -79,7 +79,18 @@ class Honest(Client):
         elif len(self.asking) < 4:
             self.requests += 1
             self.asking.add(self.requests)
-            self.say(msg.GetStats(self.requests))
+            self.say(self.rng.choice([self.question, self.publication, self.taking])(self.requests))
+
+    def question(self, request: int) -> msg.Message:
+        return self.rng.choice([msg.GetStats(request), msg.GetKept(request, True), msg.Drop(request, "s", True)])
+
+    def publication(self, request: int) -> msg.Message:
+        ids = self.rng.sample(list(self.tensors), min(2, len(self.tensors)))
+        return msg.Keep(request, "s", "form", msg.pack_ids(ids), self.done, True)
+
+    def taking(self, request: int) -> msg.Message:
+        self.next_id += 10
+        return msg.Take(request, "s", self.next_id - 10, True, more=self.rng.random() < 0.5)
 
     def call_something(self) -> None:
         i, n = self.rng.choice(list(self.tensors.items()))
@@ -126,6 +137,11 @@ class Honest(Client):
             self.define(BY_HASH[message.program])
         elif isinstance(message, msg.Stats):
             self.asking.discard(message.request)
+        elif isinstance(message, msg.Kept):
+            assert message.request in self.asking
+            self.asking.discard(message.request)
+            for thing in message.things if message.first else ():
+                self.tensors.update((message.first + k, shape[0]) for k, (shape, _) in enumerate(thing.specs))
 
     @property
     def content(self) -> bool:
@@ -140,11 +156,14 @@ class Working(FakeWorker):
         self.calls: deque[msg.Call] = deque()
         self.others: list = []
         self.known: set[bytes] = set()
+        self.away: dict[int, set[int]] = {}  # session -> tensors that are not on the device for sure
         super().__init__(hand, rng.choice([0, 0, 100, 300]), peers)
 
     def take(self, message) -> None:
         if isinstance(message, msg.Call):
             assert message.program in self.known, "a call before its program"
+            away = self.away.get(message.session, set())
+            assert message.refused or away.isdisjoint(msg.unpack_ids(message.inputs)), "a call before its inputs"
             self.calls.append(message)
         elif isinstance(message, msg.Define):
             self.known.add(message.program.hash())
@@ -153,8 +172,11 @@ class Working(FakeWorker):
         elif isinstance(message, msg.CloseSession):
             self.calls = deque(c for c in self.calls if c.session != message.session)
             self.others = [m for m in self.others if getattr(m, "session", 0) != message.session]
-        elif isinstance(message, msg.Chunk | msg.Fetch | msg.GetStats):
+            self.away.pop(message.session, None)
+        elif isinstance(message, msg.Chunk | msg.Fetch | msg.GetStats | msg.Copy | msg.Spill | msg.Return):
             self.others.append(message)
+            if isinstance(message, msg.Spill):
+                self.away.setdefault(message.session, set()).update(msg.unpack_ids(message.ids))
 
     def act(self) -> None:
         if self.calls and (not self.others or self.rng.random() < 0.6):
@@ -168,12 +190,27 @@ class Working(FakeWorker):
             message = self.others.pop(self.rng.randrange(len(self.others)))
             if isinstance(message, msg.Chunk):
                 self.hand.say(self.control, msg.ChunkAck(message.session, message.key, True))
+            elif isinstance(message, msg.Copy):
+                error = msg.Failure("OutOfMemory", "no") if self.rng.random() < 0.2 else None
+                self.say(msg.Copied(message.request, error))
             elif isinstance(message, msg.GetStats):
                 self.say(msg.Stats(message.request, {"calls": 1}))
+            elif isinstance(message, msg.Spill):
+                self.spill(message)
+            elif isinstance(message, msg.Return):
+                self.away[message.session].difference_update(msg.unpack_ids(message.ids))
+                self.say(msg.Returned(message.session, message.ids))
             elif self.rng.random() < 0.2:
                 self.say(msg.FetchFailed(message.session, message.request, msg.Failure("WorkerError", "no")))
             else:
                 self.say(msg.Chunk(message.session, message.request, 0, 4, (1,), "float32"), bytes(4))
+
+    def spill(self, message: msg.Spill) -> None:
+        ids = msg.unpack_ids(message.ids)
+        kept = [i for i in ids if self.rng.random() < 0.1]
+        why = self.rng.choice(["", "the disk is full"]) if kept else ""
+        self.away[message.session].difference_update(kept)
+        self.say(msg.Spilled(message.session, message.ids, msg.pack_ids(kept), why))
 
 
 def hostile_message(rng: random.Random, seen: list):
@@ -224,7 +261,12 @@ MADE_UP = [
     msg.SetMesh(1, "m", (("x", 1), ("y", 2)), (0, 1), True), msg.Chunk(0, 1, 0, 32, (8,), "float32", layout="[8@x]"),
     msg.Fetch(0, 1, 1, layout=True), msg.MeshSet(1, (1,)),
     msg.Sharded(1, "", (("x", 2),), (1, 2), "[]", (8,), "float32"), msg.Peers({1: "x"}),
+    msg.Spill(1, msg.pack_ids([1])), msg.Spilled(1, msg.pack_ids([1])), msg.Returned(1, msg.pack_ids([1])),
     msg.WorkerHello(msg.VERSION, "wrong", "link", True), msg.WorkerWelcome(1, 1), msg.Stats(1, {}),
+    msg.Hello(msg.VERSION, TOKEN, "x", "name"), msg.Keep(1, "a", "form", msg.pack_ids([1]), 0),
+    msg.Keep(2, "a", "form", b"", 1 << 40), msg.Keep(3, "s", "form", msg.pack_ids([1, 1]), 9, True, ("bob",)),
+    msg.Take(4, "a", 50), msg.Take(5, "s", 60, True, "", True), msg.Drop(6, ""), msg.Drop(7, "a"), msg.GetKept(8),
+    msg.Drop(9, "s", True), msg.Kept(1), msg.Copied(1), msg.Copy(1, 1, 2, msg.pack_ids([1]), 5),
 ]  # fmt: skip
 
 
@@ -283,7 +325,9 @@ class World:
     def let_in(self) -> None:
         """Another hostile client."""
         self.hostile.append(self.hand.peer())
-        self.hand.say(self.hostile[-1], msg.Hello(msg.VERSION, TOKEN, "hostile"))
+        name = self.rng.choice(["", "name", "name", "other"])
+        self.hand.say(self.hostile[-1], msg.Hello(msg.VERSION, TOKEN, "hostile", name))
+        self.hostile = [peer for peer in self.hostile if peer in self.hand.state.peers]
 
     def attack(self) -> None:
         peer = self.rng.choice(self.hostile)
@@ -304,9 +348,12 @@ class World:
                 self.hand.feed(self.hand.ready(self.hand.pending.pop()))
                 continue
             busy = [w for w in self.workers if w.calls or w.others]
-            if not busy:
+            if not busy and not self.hand.state.memory_queue:
                 break
-            busy[0].act()
+            if busy:
+                busy[0].act()
+            else:
+                self.hand.pass_time(1.0)  # a turn with memory ends
         self.hand.pass_time(10.0)
         self.deliver()
 

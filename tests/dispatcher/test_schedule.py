@@ -11,6 +11,7 @@ from dispatching import PLAIN, Hand, calls, planning, program
 from gt.dispatcher.schedule import AHEAD_US, CREDITS, Lane, estimate
 from gt.dispatcher.session import Session
 from gt.transport import messages as msg
+from gt.transport.identity import CLIENT, User
 
 OTHER = program(length=2)
 
@@ -42,13 +43,15 @@ class Running:
         return client
 
 
-def compete(run_us, steps, sync=()):
-    """Sessions with calls of these lengths, always as many as their window allows; those in `sync` one."""
+def compete(run_us, steps, sync=(), users=None):
+    """Sessions with calls of these lengths, always as many as their window allows; those in `sync` one. `users` says of
+    whom they are."""
     hand = Hand(looking=False)
     running = Running(hand, {n + 1: us for n, us in enumerate(run_us)})
     clients = {}
     for n in running.run_us:
         client = clients[n] = hand.client()
+        client.session.user = users[n - 1] if users is not None else None
         what = program(length=n)
         client.define(what)
         client.x = client.upload(running.worker)
@@ -68,9 +71,9 @@ def test_credits_bound_what_a_worker_is_sent(client, worker, x):
     worker.done(client, 1)
     sent = []
     for _ in range(30):
-        sent += [m for m in worker.hears(client.call(PLAIN, [x])) if isinstance(m, msg.Call)]
+        sent += calls(worker, client.call(PLAIN, [x]))
     assert len(sent) == CREDITS
-    more = [m for m in worker.hears(worker.done(client, 2)) if isinstance(m, msg.Call)]
+    more = calls(worker, worker.done(client, 2))
     assert [m.seq for m in more] == [CREDITS + 2]
 
 
@@ -101,6 +104,22 @@ def test_a_session_of_long_calls_gets_its_share_of_time_and_not_more(long_us, sh
     running = compete([long_us, short_us], steps)
     assert 0.8 < running.used_us[1] / running.used_us[2] < 1.25
     assert running.finished[2] > long_us / short_us / 2 * running.finished[1]
+
+
+def test_users_are_given_time_by_their_shares():
+    ada, bob = User("ada", CLIENT, "aa", share=2), User("bob", CLIENT, "bb")
+    used = compete([700, 1000], 4000, users=(ada, bob)).used_us
+    assert 1.9 < used[1] / used[2] < 2.1
+    used = compete([500, 20_000, 700], 6000, users=(ada, ada, bob)).used_us
+    assert 1.9 < (used[1] + used[2]) / used[3] < 2.1, "the sessions of a user have their share together"
+    assert 0.9 < used[1] / used[2] < 1.1
+    used = compete([100, 50_000, 1000], 20_000, users=(replace_share(ada, 5), bob, None)).used_us
+    assert 4.5 < used[1] / used[2] < 5.5
+    assert 0.9 < used[2] / used[3] < 1.1
+
+
+def replace_share(user, share):
+    return User(user.name, user.role, user.key, share=share)
 
 
 def test_nobody_stands_behind_more_than_the_bound():
@@ -187,7 +206,7 @@ def test_sessions_that_share_some_workers_never_wait_for_each_other(hand):
         pair = client.set_mesh("pair", (mine.index(k + 1), mine.index((k + 1) % 3 + 1)), x=2).workers
         client.define(PLAIN)
         a, b = (workers[n - 1] for n in pair)
-        clients.append((client, client.upload(a, 8, b, layout="pair: []")))
+        clients.append((client, client.upload(a, b, layout="pair: []")))
     hand.planner = planning(
         lambda plan, inputs, home: replace(plan, workers=inputs[0].mesh.workers, outputs=tuple(inputs))
     )
@@ -221,8 +240,9 @@ def test_a_call_for_two_takes_credit_on_both_or_on_none(hand):
     lone.define(PLAIN)
     y = lone.upload(workers[1])
     client = hand.client()
+    client.define(PLAIN)
     client.set_mesh(x=2)
-    x = client.upload(workers[0], 8, workers[1])
+    x = client.upload(*workers)
     for _ in range(4):
         lone.call(PLAIN, [y])  # two of them go: nobody knows how long it takes
     out = client.call(PLAIN, [x])

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dispatching import PLAIN, TOKEN, Hand, Settings, disconnected, sent_to, types
+from dispatching import CREATE, PLAIN, TOKEN, Hand, Settings, disconnected, sent_to, types
 
 from gt.dispatcher.events import PeerLost
-from gt.program import Instruction, Program
 from gt.transport import messages as msg
 
 NO_WORKER = "no worker has joined this server; start one with: gt worker --host here -p 1"
@@ -16,7 +15,7 @@ NO_WORKER = "no worker has joined this server; start one with: gt worker --host 
 
 def test_a_worker_is_usable_once_both_connections_are_there(hand):
     client = hand.client()
-    x = client.upload(None)
+    x = client.upload()
     hand.say(b"control", msg.WorkerHello(msg.VERSION, TOKEN, "link", True))
     assert not client.session.workers
     out = hand.say(b"results", msg.WorkerHello(msg.VERSION, TOKEN, "link", False))
@@ -52,10 +51,25 @@ def test_a_session_is_placed_on_the_least_loaded_worker_when_it_needs_one(hand):
     assert (first.state.nbytes, second.state.nbytes) == (432, 96)
 
 
+def test_idle_sessions_keep_nobody_away_but_their_memory_does(hand):
+    first, second = hand.worker(memory=1000), hand.worker(memory=4000)
+    idle = [hand.client() for _ in range(4)]
+    for client, worker, n in zip(idle, (first, second, second, first), (200, 300, 8, 8), strict=True):
+        client.upload(worker, n=n)
+    assert (first.state.nbytes, second.state.nbytes) == (832, 1232)
+    hand.pass_time(50.0)
+    busy = hand.client()
+    busy.upload(second)  # by memory: 83% of the first worker's is taken, 31% of the second's
+    hand.pass_time(20.0)  # the others have been idle for 70 s
+    late = hand.client()
+    late.upload(first)
+    assert (busy.session.first.number, late.session.first.number) == (2, 1)
+
+
 def test_what_waited_goes_out_when_a_worker_joins(hand):
     client = hand.client()
     client.define(PLAIN)
-    x = client.upload(None)
+    x = client.upload()
     client.call(PLAIN, [x])
     client.fetch(1, x + 1)
     hand.pass_time(14.0)
@@ -74,7 +88,7 @@ def test_without_a_worker_calls_and_fetches_fail_after_the_timeout():
     hand = Hand(Settings(worker_timeout_s=15.0))
     client = hand.client()
     client.define(PLAIN)
-    x = client.upload(None)
+    x = client.upload()
     client.call(PLAIN, [x])
     client.call(PLAIN, [x + 1])
     client.fetch(1, x + 2)
@@ -102,16 +116,15 @@ def test_without_a_worker_calls_and_fetches_fail_after_the_timeout():
 
 def test_creation_without_inputs_waits_and_fails_the_same_way(hand):
     client = hand.client()
-    create = Program((), "f", (Instruction("full", (~0,), {"shape": [8], "dtype": "float32"}),), (0,), (), ())
-    client.define(create)
-    client.call(create, [], (1.0,))
+    client.define(CREATE)
+    client.call(CREATE, [], (1.0,))
     hand.pass_time(10.0)
-    client.call(create, [], (1.0,))
+    client.call(CREATE, [], (1.0,))
     heard = client.hears(hand.pass_time(6.0))  # both: the wait counts from the first need
     assert types(heard) == [msg.CallFailed, msg.CallFailed, msg.CallDone]
     assert [m.root for m in heard[:2]] == [1, 2]
     # A later need waits anew.
-    client.call(create, [], (1.0,))
+    client.call(CREATE, [], (1.0,))
     assert client.hears(hand.pass_time(14.0)) == []
     worker = hand.worker()
     assert types(worker.hears(worker.joined))[1:] == [msg.Define, msg.Call]
@@ -120,7 +133,7 @@ def test_creation_without_inputs_waits_and_fails_the_same_way(hand):
 
 def test_a_call_waiting_for_its_program_is_not_failed_by_the_timeout(hand):
     client = hand.client()
-    x = client.upload(None)
+    x = client.upload()
     client.call(PLAIN, [x])
     heard = client.hears(hand.pass_time(16.0))
     assert types(heard) == [msg.ChunkAck]  # the upload is lost; the program may still come
@@ -131,12 +144,9 @@ def test_a_call_waiting_for_its_program_is_not_failed_by_the_timeout(hand):
 # --- losing ----------------------------------------------------------------------------------
 
 
-def test_a_lost_worker_answers_everything_under_way(hand):
-    worker, client, other = hand.worker(), hand.client(), hand.client()
-    x = client.upload(worker)
-    bystander = hand.worker()
-    other.upload(bystander)
-    client.define(PLAIN)
+def test_a_lost_worker_answers_everything_under_way(hand, client, worker, x):
+    other = hand.client()
+    other.upload(hand.worker())
     for _ in range(2):
         client.call(PLAIN, [x])
     worker.done(client, 1)
@@ -166,18 +176,15 @@ def test_a_worker_may_leave_in_good_order(hand, client, worker):
     assert not client.session.workers
 
 
-def test_the_queue_goes_on_at_another_worker(hand):
-    first, client = hand.worker(), hand.client()
+def test_the_queue_goes_on_at_another_worker(hand, client, worker, x):
     second = hand.worker()
-    client.define(PLAIN)
-    x = client.upload(first)
     client.call(PLAIN, [x])
-    first.done(client, 1)
+    worker.done(client, 1)
     for _ in range(20):  # more than the credits: some wait
         client.call(PLAIN, [x])
-    out = first.die()
+    out = worker.die()
     # The calls that waited use what was lost: they fail too, and no worker has to hear of it.
-    heard = [m for m in client.hears(out) if isinstance(m, msg.CallFailed)]
+    heard = client.hears(out, msg.CallFailed)
     assert [m.seq for m in heard] == list(range(2, 22))
     assert {(m.root, m.error.kind) for m in heard} == {(2, "LostError")}
     assert client.session.done == 21
@@ -187,12 +194,9 @@ def test_the_queue_goes_on_at_another_worker(hand):
     assert types(second.hears(client.call(PLAIN, [y]))) == [msg.Define, msg.Call]
 
 
-def test_the_call_to_blame_is_remembered_across_workers(hand):
-    first, client = hand.worker(), hand.client()
-    client.define(PLAIN)
-    x = client.upload(first)
+def test_the_call_to_blame_is_remembered_across_workers(hand, client, worker, x):
     client.call(PLAIN, [x])  # fails with its worker
-    first.die()
+    worker.die()
     second = hand.worker()
     failed, _ = client.hears(client.call(PLAIN, [x + 1]))
     assert (failed.seq, failed.root) == (2, 1)
@@ -204,14 +208,11 @@ def test_the_call_to_blame_is_remembered_across_workers(hand):
     assert (failed.seq, failed.root) == (4, 1)
 
 
-def test_frees_of_lost_tensors_are_not_sent(hand):
-    first, client = hand.worker(), hand.client()
-    x = client.upload(first)
-    first.die()
+def test_frees_of_lost_tensors_are_not_sent(hand, client, worker, x):
+    worker.die()
     second = hand.worker()
     y = client.upload(second)
-    client.define(PLAIN)
-    (call,) = [m for m in second.hears(client.call(PLAIN, [y], frees=msg.pack_ids([x]))) if isinstance(m, msg.Call)]
+    (call,) = second.hears(client.call(PLAIN, [y], frees=msg.pack_ids([x])), msg.Call)
     assert call.frees == b""
     assert call.refused is None
 
@@ -221,3 +222,56 @@ def test_a_lost_workers_other_connection_means_nothing_any_more(hand, client, wo
     worker.die()
     assert client.hears(hand.say(worker.control, msg.CallDone(client.number, 1, 5))) == []
     assert hand.handle(PeerLost(worker.control)) == []
+
+
+def test_what_was_sent_before_a_loss_was_heard_fails_with_it_at_once(hand, client, worker, x):
+    """A creation after a call that ran on the lost worker: both fail now, and only the first is to blame."""
+    client.define(CREATE)
+    client.call(PLAIN, [x])
+    (failed, done) = client.hears(worker.die())
+    assert "is gone" in failed.error.text
+    assert (failed.root, done.seq) == (1, 1)
+    heard = client.hears(client.call(CREATE, [], (1.0,)))
+    assert types(heard) == [msg.CallFailed, msg.CallDone]
+    assert (heard[0].root, heard[0].error) == (1, failed.error)
+    # It has heard of it: what it sends now may wait for a worker.
+    assert client.hears(client.call(CREATE, [], (1.0,), acked=1)) == []
+    joined = hand.worker()
+    assert types(joined.hears(joined.joined))[1:] == [msg.Define, msg.Call]
+
+
+def test_a_loss_while_a_call_waits_for_its_program(hand, client, worker):
+    """The call was not on the worker yet. It fails at once and names the worker, instead of waiting for another."""
+    hand.checking = False
+    client.upload(worker)
+    client.define(CREATE)
+    client.call(CREATE, [], (1.0,))
+    assert client.hears(worker.die()) == []
+    failed, done = client.hears(hand.feed(hand.ready(hand.pending.pop())))
+    assert (failed.seq, failed.root, failed.error.kind, done.seq) == (1, 1, "LostError", 1)
+    assert "host, pid 7" in failed.error.text
+
+
+def test_a_loss_during_uploads(hand, client, worker):
+    """The next uploads are lost at once too: a client that waits for their acknowledgement hears of it."""
+    client.upload(worker)
+    client.say(client.chunk(), bytes(32))  # on its way
+    worker.die()
+    heard = client.hears(client.say(client.chunk(), bytes(32)))
+    assert types(heard) == [msg.ChunkAck]
+    (failed,) = client.hears(client.fetch(1, client.next_id - 1))
+    assert "host, pid 7" in failed.error.text
+    # Later ones wait for a worker.
+    hand.pass_time(3.0)
+    assert client.hears(client.say(client.chunk(), bytes(32))) == []
+    joined = hand.worker()
+    assert types(joined.hears(joined.joined))[-1] is msg.Chunk
+
+
+def test_another_worker_takes_over_at_once(hand, client, worker):
+    client.upload(worker)
+    client.define(CREATE)
+    other = hand.worker()
+    client.say(client.chunk(), bytes(32))
+    worker.die()
+    assert types(other.hears(client.call(CREATE, [], (1.0,)))) == [msg.Define, msg.Call]

@@ -11,7 +11,11 @@ import pytest
 import torch
 
 import gt
-from tests.sim.cluster import Cluster, using
+from gt.client.session.session import Session
+from tests.beside_torch import agree, same
+from tests.sessions import session_fixture
+
+session = session_fixture("numpy")
 
 A, B = [0.7, 1.5, 3.2], [1.3, 0.4, 2.1]
 P, Q = [0.2, 0.5, 0.9], [0.4, 0.3, 0.7]
@@ -82,64 +86,47 @@ def facts(lib: Any, name: str) -> dict[str, Any]:
     return found
 
 
-def flat(x: Any) -> Any:
-    if x is None or isinstance(x, tuple):
-        return x
-    return [flat(y) for y in x] if isinstance(x, list) else x.detach().numpy()
-
-
 @pytest.mark.parametrize("name", CASES)
-def test_as_torch(name: str) -> None:
-    with using(Cluster().client()):
-        ours = {k: flat(v) for k, v in facts(gt, name).items()}
-    theirs = {k: flat(v) for k, v in facts(torch, name).items()}
+def test_as_torch(name: str, session: Session) -> None:
+    ours, theirs = facts(gt, name), facts(torch, name)
     for what, right in theirs.items():
-        if isinstance(right, tuple):
-            assert ours[what] == right, what
-        elif right is not None and (name, what) not in ABSENT:
-            mine, true = (x if isinstance(x, list) else [x] for x in (ours[what], right))
-            for a, b in zip(mine, true, strict=True):
-                np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5, err_msg=what)
+        if right is not None and (name, what) not in ABSENT:
+            same(ours[what], right, rtol=2e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", [n for n in CASES if n not in INFINITE])
-def test_samples_have_the_mean_and_the_variance(name: str) -> None:
+def test_samples_have_the_mean_and_the_variance(name: str, session: Session) -> None:
     n = 20_000
-    with using(Cluster().client()):
-        gt.manual_seed(3)
-        p, _ = build(gt, name, CASES[name][0])
-        draws = p.sample((n,))
-        assert tuple(draws.shape) == (n, *p.batch_shape, *p.event_shape)
-        assert not draws.requires_grad
-        if name.startswith("Categorical"):
-            shares = np.stack([(draws == k).float().mean(0).numpy() for k in range(3)], -1)
-            np.testing.assert_allclose(shares, p.probs.numpy(), atol=0.02)
-            return
-        mean, variance = p.mean.numpy(), p.variance.numpy()
-        found, spread = draws.double().mean(0).numpy(), draws.double().var(0).numpy()
+    gt.manual_seed(3)
+    p, _ = build(gt, name, CASES[name][0])
+    draws = p.sample((n,))
+    assert tuple(draws.shape) == (n, *p.batch_shape, *p.event_shape)
+    assert not draws.requires_grad
+    if name.startswith("Categorical"):
+        shares = np.stack([(draws == k).float().mean(0).numpy() for k in range(3)], -1)
+        np.testing.assert_allclose(shares, p.probs.numpy(), atol=0.02)
+        return
+    mean, variance = p.mean.numpy(), p.variance.numpy()
+    found, spread = draws.double().mean(0).numpy(), draws.double().var(0).numpy()
     np.testing.assert_allclose(found, mean, atol=float(6 * np.sqrt(variance.max() / n)))
     if name not in ("StudentT", "Pareto", "LogNormal", "Weibull"):  # heavy tails: their variance is found slowly
         np.testing.assert_allclose(spread, variance, rtol=0.12, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["Normal", "Laplace", "Uniform", "Exponential", "Gumbel", "MultivariateNormal"])
-def test_gradients_flow_through_samples(name: str) -> None:
-    with using(Cluster().client()):
-        p, leaves = build(gt, name, CASES[name][0], grad=True)
-        assert p.has_rsample
-        p.rsample((5,)).sum().backward()
-        assert all(leaf.grad is not None for leaf in leaves)
+def test_gradients_flow_through_samples(name: str, session: Session) -> None:
+    p, leaves = build(gt, name, CASES[name][0], grad=True)
+    assert p.has_rsample
+    p.rsample((5,)).sum().backward()
+    assert all(leaf.grad is not None for leaf in leaves)
 
 
-def test_what_has_no_gradient_says_so() -> None:
-    with (
-        using(Cluster().client()),
-        pytest.raises(NotImplementedError, match="Gamma: rsample is not available; use sample"),
-    ):
+def test_what_has_no_gradient_says_so(session: Session) -> None:
+    with pytest.raises(NotImplementedError, match="Gamma: rsample is not available; use sample"):
         gt.distributions.Gamma(1.0, 1.0).rsample()
 
 
-def test_independent_mixtures_and_expand() -> None:
+def test_independent_mixtures_and_expand(session: Session) -> None:
     def story(lib: Any) -> list[Any]:
         D = lib.distributions
         normal = D.Normal(lib.tensor(A), lib.tensor(B))
@@ -152,24 +139,18 @@ def test_independent_mixtures_and_expand() -> None:
             mixed.variance, wide.log_prob(lib.tensor(A)),
             D.kl_divergence(event, D.Independent(D.Normal(lib.tensor(B), lib.tensor(A)), 1)),
         ]  # fmt: skip
-        return [*map(tuple, shapes), mixed.sample((7,)).shape[0], *(v.numpy().tolist() for v in values)]
+        return [*map(tuple, shapes), mixed.sample((7,)).shape[0], *values]
 
-    with using(Cluster().client()):
-        ours = story(gt)
-    theirs = story(torch)
-    assert ours[:6] == theirs[:6]
-    for mine, true in zip(ours[6:], theirs[6:], strict=True):
-        np.testing.assert_allclose(mine, true, rtol=1e-4)
+    agree(story, rtol=1e-4)
 
 
-def test_a_policy_gradient() -> None:
+def test_a_policy_gradient(session: Session) -> None:
     """What reinforcement learning does with a Categorical."""
-    with using(Cluster().client()):
-        logits = gt.zeros(4, 3, requires_grad=True)
-        policy = gt.distributions.Categorical(logits=logits)
-        action = policy.sample()
-        (-policy.log_prob(action) * gt.ones(4)).sum().backward()
-        assert logits.grad.shape == (4, 3)
-        assert 0 <= action[0].item() < 3
+    logits = gt.zeros(4, 3, requires_grad=True)
+    policy = gt.distributions.Categorical(logits=logits)
+    action = policy.sample()
+    (-policy.log_prob(action) * gt.ones(4)).sum().backward()
+    assert logits.grad.shape == (4, 3)
+    assert 0 <= action[0].item() < 3
     with pytest.raises(gt.GTError, match="give either probs or logits"):
         gt.distributions.Bernoulli()

@@ -253,7 +253,7 @@ def test_what_does_not_fit_is_refused() -> None:
         (lambda: gt.nn.Conv2d(3, 4, 3, groups=2), "3 and 4 channels must be multiples of 2 groups"),
         (lambda: gt.nn.Conv2d(3, 4, 3, padding="full"), "padding must be ints, 'same' or 'valid', got 'full'"),
         (lambda: gt.nn.Conv2d(3, 4, 3, stride=2, padding="same"), "padding='same' requires stride 1"),
-        (lambda: gt.nn.Conv2d(3, 4, 3, padding_mode="zero"), "padding_mode must be one of zeros, reflect"),
+        (lambda: gt.nn.Conv2d(3, 4, 3, padding_mode="zero"), "padding_mode must be one of 'zeros', 'reflect'"),
         (lambda: gt.nn.Conv2d(3, 4, (3, 3, 3)), "kernel_size must be an int or 2 ints"),
         (lambda: gt.nn.GroupNorm(3, 4), "num_channels must be a multiple of 3, got 4"),
         (lambda: gt.nn.Dropout(2), "p must be a probability between 0 and 1, got 2"),

@@ -307,9 +307,10 @@ def test_gradients_have_gradients(op: Op) -> None:
         with trying(title):
             tried = True
             pairs = [(d, u) for (_, d), u in zip(written.first, written.us, strict=True)]
-            for of, d in written.twice():
-                numeric = written.slope(pairs, of)
-                compare_slopes(np.zeros(of.shape) if d is None else written.values([d])[0], numeric)
+            twice = written.twice()
+            values = iter(written.values([d for _, d in twice if d is not None]))
+            for of, d in twice:
+                compare_slopes(np.zeros(of.shape) if d is None else next(values), written.slope(pairs, of))
     if not tried:
         pytest.skip("has no slopes")
 

@@ -272,3 +272,28 @@ def test_a_copy_of_an_optimizer(session: Session) -> None:
     assert twin.state[p]["step"] == 1
     task.step()
     assert twin.state[p]["step"] == 1
+
+
+def test_the_closure_runs_with_gradients(session: Session) -> None:
+    w = gt.ones(2, requires_grad=True)
+    opt = gt.optim.SGD([w], lr=0.5)
+
+    def closure() -> Any:
+        opt.zero_grad()
+        loss = (w * w).sum()
+        loss.backward()
+        return loss
+
+    with gt.no_grad():
+        loss = opt.step(closure)
+    assert loss.item() == 2.0
+    assert w.tolist() == [0.0, 0.0]
+
+
+def test_state_is_made_with_the_optimizer(session: Session) -> None:
+    w = gt.ones(3, requires_grad=True)
+    opt = gt.optim.AdamW([w])
+    state = opt.state[w]
+    assert state["step"] == 0
+    assert state["exp_avg"].tolist() == [0.0] * 3
+    assert opt.state_dict()["param_groups"][0]["params"] == [0]

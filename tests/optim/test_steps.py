@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,22 +12,12 @@ import torch
 import gt
 from gt.client.record import recorder as recording
 from gt.client.session.session import Session
-from gt.errors import IndexOutOfRange
+from gt.errors import ArgumentError, IndexOutOfRange
 from tests.beside_torch import same
 from tests.optim.test_optimizers import FIRST, Task, as_in_torch
-from tests.sim.cluster import Cluster, using
+from tests.sessions import session_fixture
 
-
-@pytest.fixture
-def cluster() -> Cluster:
-    return Cluster()
-
-
-@pytest.fixture
-def session(cluster: Cluster) -> Iterator[Session]:
-    with using(cluster.client()) as session:
-        yield session
-    session.close()
+session = session_fixture("numpy")
 
 
 # --- failures --------------------------------------------------------------------------------------------------
@@ -35,9 +25,7 @@ def session(cluster: Cluster) -> Iterator[Session]:
 
 @pytest.mark.parametrize(("name", "settings"), FIRST)
 @pytest.mark.parametrize("traced", [False, True], ids=["", "traced"])
-def test_a_failed_step_was_none(
-    name: str, settings: dict[str, Any], traced: bool, cluster: Cluster, session: Session
-) -> None:
+def test_a_failed_step_was_none(name: str, settings: dict[str, Any], traced: bool, session: Session) -> None:
     """Two steps under way fail together; parameters, tensors and numbers of the state are as before."""
     task, rows = Task(gt, name, **settings), gt.tensor([0])
 
@@ -54,7 +42,7 @@ def test_a_failed_step_was_none(
     run(rows)
     with pytest.raises(IndexOutOfRange):
         task.params[0].sum().item()
-    cluster.run()
+    session.channel.cluster.run()
     same(task.numbers(), before, rtol=0)
 
 
@@ -115,6 +103,11 @@ def test_a_group_that_came_later_is_seen_by_a_function(session: Session) -> None
 
 
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "nothing": (lambda w: gt.optim.SGD([]), "an optimizer expects parameters, got an empty list"),
+    "no tensor": (lambda w: gt.optim.SGD([1]), "an optimizer expects tensors, got int"),
+    "a result": (lambda w: gt.optim.SGD([w * 2.0]), "expects leaf tensors"),
+    "nesterov": (lambda w: gt.optim.SGD([w], nesterov=True), "nesterov=True requires momentum > 0"),
+    "two groups": (lambda w: gt.optim.SGD([{"params": [w]}, {"params": [w]}]), "more than one group"),
     "one tensor": (lambda w: gt.optim.SGD(w), "expects a list of tensors or of groups"),
     "a set": (lambda w: gt.optim.SGD([{"params": {w}}]), "a set has no order"),
     "some names": (lambda w: gt.optim.SGD([("a", w), gt.ones(2)]), "all parameters of a group have names, or none"),
@@ -131,7 +124,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 @pytest.mark.parametrize(("make", "message"), REFUSED.values(), ids=REFUSED)
 def test_what_is_refused(make: Callable[[Any], Any], message: str, session: Session) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ArgumentError, match=message):
         make(gt.ones(2, requires_grad=True))
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
 
 from tests.sessions import own_settings
 
-from .running import Process, Server, alive, children, environment
+from .running import Process, Serve, Server, Start, alive, children, environment
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def started() -> Iterator[list[Process]]:
 
 
 @pytest.fixture
-def start(started: list[Process]) -> Callable[..., Process]:
+def start(started: list[Process]) -> Start:
     """start("-m", "gt.server", ..., GT_TOKEN="x") -> Process."""
 
     def new(*arguments: str, **env: str) -> Process:
@@ -39,7 +39,7 @@ def start(started: list[Process]) -> Callable[..., Process]:
 
 
 @pytest.fixture
-def serve(started: list[Process]) -> Callable[..., tuple[Server, str]]:
+def serve(started: list[Process]) -> Serve:
     """serve("--workers", "2") -> (process, "127.0.0.1:port"), ready."""
 
     def new(*arguments: str, **env: str) -> tuple[Server, str]:

@@ -1,4 +1,4 @@
-"""A hostile peer: a connection that says whatever it likes, and messages that nobody should believe."""
+"""Hostile peers: connections that say whatever they like, and messages that nobody should believe."""
 
 from __future__ import annotations
 
@@ -20,8 +20,12 @@ from gt.ops import TABLE
 from gt.ops.check import check
 from gt.program import SCALARS, Instruction, Program, as_tuple, input_spec
 from gt.transport import messages as msg
+from gt.transport.curve import use_key
+from gt.transport.identity import Key
 from gt.transport.shared import SLOTS, Ring, make_ring
 from gt.transport.unix import Stream, head_of
+
+from .running import DEADLINE_S
 
 Frames = list[bytes]
 SAMPLES = {name: op.samples(np.random.default_rng(0)) for name, op in TABLE.items()}
@@ -30,14 +34,16 @@ ECHO = msg.encode(msg.Welcome(0, 0, 0))
 
 
 class ZmqPeer:
-    """A raw ZeroMQ connection."""
+    """A raw ZeroMQ connection, with a key where one is needed."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, key: Key | None = None) -> None:
         self.context = zmq.Context()
         self.socket = self.context.socket(zmq.DEALER)
         self.socket.linger = 0
         self.socket.sndhwm = self.socket.rcvhwm = 0
         self.socket.setsockopt(zmq.RECONNECT_IVL, -1)
+        if key is not None:
+            use_key(self.socket, key)
         self.monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self.socket.connect(f"tcp://{address}")
 
@@ -357,6 +363,16 @@ class Liar:
             msg.GetStats(self.number()),
         ]), None  # fmt: skip
 
+    def keep(self) -> Any:
+        rng = self.rng
+        name, shared = rng.choice(["a", "b", "", "x" * 200, "\0"]), rng.random() < 0.5
+        readers = rng.choice([(), (), ("bob",), ("x",) * 300])
+        return rng.choice([
+            msg.Keep(self.number(), name, "form", self.some_ids(), self.number(), shared, readers),
+            msg.Take(self.number(), name, self.number(), shared, rng.choice(["", "ada"]), rng.random() < 0.5),
+            msg.Drop(self.number(), name, shared), msg.GetKept(self.number(), shared),
+        ]), None  # fmt: skip
+
     def as_another(self) -> Any:
         """What only a worker or the dispatcher may say."""
         rng, failure = self.rng, msg.Failure("LostError", "so I say")
@@ -366,11 +382,13 @@ class Liar:
             msg.CloseSession(self.victim), msg.FetchFailed(self.session(), self.number(), failure),
             msg.Stats(self.number(), {"a": [1, {}]}), msg.Refused("no"), msg.Rejected("no"),
             msg.WorkerWelcome(msg.VERSION, 1), msg.Shared(self.session(), self.number(), True),
+            msg.Copy(self.session(), self.number(), self.victim, self.some_ids(), self.id()),
+            msg.Copied(self.number()), msg.Kept(self.number()),
         ]), None  # fmt: skip
 
 
-SAYINGS = ["hello", "define", "call", "free", "chunk", "share", "fetch", "small_talk", "as_another"]
-WEIGHTS = [2, 10, 30, 8, 20, 4, 12, 6, 12]
+SAYINGS = ["hello", "define", "call", "free", "chunk", "share", "fetch", "keep", "small_talk", "as_another"]
+WEIGHTS = [2, 10, 30, 8, 20, 4, 12, 8, 6, 12]
 OVERSIZED: list[Frames] = [
     [msg.encode(msg.Chunk(0, 1, 0, msg.CHUNK + 1, (msg.CHUNK + 1,), "int8"))[0], bytes(msg.CHUNK + 1)],
     [bytes(msg.MAX_FRAME)],
@@ -381,3 +399,91 @@ def garbage(rng: random.Random) -> bytes:
     """Bytes for a stream that are no frames at all."""
     sizes = struct.pack("<II", rng.getrandbits(32), rng.getrandbits(32))
     return rng.choice([sizes, rng.randbytes(40), b"GET / HTTP/1.1\r\n\r\n"])
+
+
+# --- connections ---------------------------------------------------------------------------------------------------
+
+#: The user beside: a training loop that checks every loss against numpy's.
+USER = """
+import os, sys
+import numpy as np
+import gt
+session = gt.connect(sys.argv[1])
+rng = np.random.default_rng(1)
+X, w = rng.normal(size=(32, 8)), rng.normal(size=(8, 1))
+Y = X @ rng.normal(size=(8, 1))
+x, y = gt.from_numpy(X), gt.from_numpy(Y)
+p = gt.nn.Parameter(gt.from_numpy(w))
+optimizer = gt.optim.SGD([p], lr=0.05)
+(x @ p).sum().item()  # now it has its worker: a false worker that joins later will not be given it
+print(session.number, flush=True)
+steps = 0
+while steps < 20 or not os.path.exists(sys.argv[2]):
+    optimizer.zero_grad()
+    loss = ((x @ p - y) ** 2).mean()
+    loss.backward()
+    optimizer.step()
+    e = X @ w - Y
+    assert abs(loss.item() - (e ** 2).mean()) < 1e-9, (steps, loss.item(), (e ** 2).mean())
+    w = w - 0.05 * 2 / 32 * X.T @ e
+    steps += 1
+    if steps % 200 == 0:  # from the start again, or there would be nothing left to go wrong
+        w = rng.normal(size=(8, 1))
+        p.data.copy_(gt.from_numpy(w))
+print(steps, flush=True)
+"""
+
+
+class Attacker:
+    """One hostile connection after another, until they have sent so much."""
+
+    def __init__(self, connect: Callable[[], Any], rng: random.Random, victim: int) -> None:
+        self.connect = connect
+        self.rng = rng
+        self.victim = victim
+        self.peer: Any = None
+        self.connections = 0
+        self.errors = 0
+        self.ran = 0
+
+    def greet(self) -> None:
+        """A new connection. Most say hello; some do not even that, or claim to be a worker."""
+        self.peer, self.liar = self.connect(), Liar(self.rng, self.victim)
+        self.connections += 1
+        dice = self.rng.random()
+        if dice < 0.9:
+            for frames in self.liar.entrance():
+                self.peer.send(frames)
+        elif dice < 0.95:
+            # Two of these are a worker that the server believes in, until it garbles something.
+            self.peer.send(msg.encode(msg.WorkerHello(msg.VERSION, "", "fake", self.rng.random() < 0.5)))
+
+    def attack(self, count: int, wrong: bool) -> None:
+        if self.peer is None:
+            self.greet()
+        for _ in range(count):
+            self.peer.send(self.liar.wrong() if wrong else self.liar.garbled())
+        self.peer.send(ECHO)
+        self.listen()
+        self.ran += self.liar.ran
+        self.liar.ran = 0
+        if self.liar.stuck or self.rng.random() < 0.01:
+            self.close()
+
+    def listen(self) -> None:
+        """Until the server has read everything, or has cut us off."""
+        while self.peer is not None:
+            came = self.peer.receive(DEADLINE_S)
+            assert came != [], "the server does not answer"
+            for m in came or ():
+                self.errors += isinstance(m, (msg.Refused, msg.Rejected))
+                self.liar.heard(m)
+            if came is None or any(isinstance(m, msg.Refused) for m in came):
+                self.close()
+            elif any(isinstance(m, msg.Rejected) and m.text.startswith("Welcome is not allowed") for m in came):
+                return
+
+    def close(self) -> None:
+        if self.peer is not None:
+            self.peer.close()
+            self.peer = None

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, NoReturn
 
 from gt.transport import connect
 from gt.transport.channel import Channel
@@ -59,15 +59,21 @@ def until_gone(pids: list[int], deadline_s: float) -> None:
     until(lambda: not any(alive(p) for p in pids), f"the end of {pids}", deadline_s)
 
 
+def exit_with(problems: list[str]) -> NoReturn:
+    """End a command that has looked for problems: print them; the exit code is 1 if there are some."""
+    for problem in problems:
+        print(f"WRONG: {problem}", file=sys.stderr)
+    print(f"{len(problems)} problems")
+    sys.exit(bool(problems))
+
+
 def output_of(arguments: list[str], deadline_s: float = 2 * DEADLINE_S, **env: str) -> str:
     """What a Python process prints that goes well and has nothing to complain of."""
     process = Process(arguments, environment(**env))
     try:
-        code, out, err = process.end(deadline_s)
+        return process.output(deadline_s)
     finally:
         process.popen.kill()
-    assert (code, err) == (0, ""), out + err
-    return out
 
 
 def greet(address: str, token: str = "", version: int = VERSION) -> Message:
@@ -87,22 +93,28 @@ def answer(channel: Channel) -> Message:
 class Process:
     """A GT process with its output at hand."""
 
-    def __init__(self, arguments: list[str], env: dict[str, str]) -> None:
+    def __init__(
+        self,
+        arguments: list[str],
+        env: dict[str, str],
+        stdin: int = subprocess.DEVNULL,
+        stderr: int | IO[bytes] = subprocess.PIPE,
+    ) -> None:
         self.popen = subprocess.Popen(
             [sys.executable, *arguments],
             env=env,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             bufsize=0,  # else a line could wait in a buffer where select does not see it
             start_new_session=True,
         )
         self.pid = self.popen.pid
 
-    def line(self, stream: str = "stdout") -> str:
+    def line(self, stream: str = "stdout", deadline_s: float = DEADLINE_S) -> str:
         """The next line on its stdout or stderr; empty at its end."""
         pipe: IO[bytes] = getattr(self.popen, stream)
-        ready, _, _ = select.select([pipe], [], [], DEADLINE_S)
+        ready, _, _ = select.select([pipe], [], [], deadline_s)
         assert ready, f"it wrote nothing to {stream}"
         return pipe.readline().decode().rstrip("\n")
 
@@ -113,6 +125,12 @@ class Process:
         """Wait for its end: exit code, the rest of stdout, stderr."""
         out, err = self.popen.communicate(timeout=deadline_s)
         return self.popen.returncode, out.decode(), err.decode()
+
+    def output(self, deadline_s: float = DEADLINE_S) -> str:
+        """The rest of stdout, at its end, which must be a good one without complaints."""
+        code, out, err = self.end(deadline_s)
+        assert (code, err) == (0, ""), out + err
+        return out
 
     def stop(self) -> None:
         """Ask it to end; it does so in order."""
@@ -134,3 +152,18 @@ class Server(Process):
     def workers(self) -> list[int]:
         """The process ids of the workers that it has started."""
         return children(self.pid)
+
+
+#: The fixtures of these names: start("-m", "gt.server", ..., GT_TOKEN="x"), and serve("--workers", "2").
+Start = Callable[..., Process]
+Serve = Callable[..., tuple[Server, str]]
+
+
+def join(start: Start, address: str, *arguments: str, **env: str) -> Process:
+    """A worker started by hand, once it has joined."""
+    host, _, port = address.rpartition(":")
+    where = ("--host", host, "-p", port, "--engine", "numpy")
+    worker = start("-m", "gt.worker", *where, *arguments, GT_VERBOSE="1", **env)
+    line = worker.line("stderr")
+    assert "joined" in line, line
+    return worker

@@ -3,109 +3,27 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gt.server import users
 from gt.transport import connect
 from gt.transport import messages as msg
 
-from .hostile import ECHO, OVERSIZED, Liar, UnixPeer, ZmqPeer, borrowing_program, garbage
-from .running import DEADLINE_S, Process, answer, children, greet
+from .frames import Siege
+from .guesses import Guesser, Victim
+from .hostile import OVERSIZED, USER, Attacker, UnixPeer, ZmqPeer, borrowing_program, garbage
+from .running import DEADLINE_S, Process, Serve, Start, answer, children, greet
+from .test_identity import Lab
+from .usage import usage_of
 
 pytestmark = pytest.mark.processes
-Start = Callable[..., Process]
-Serve = Callable[..., tuple[Process, str]]
 PEERS = 6
 BATCH = 25
-
-#: The user beside: a training loop that checks every loss against numpy's.
-USER = """
-import os, sys
-import numpy as np
-import gt
-session = gt.connect(sys.argv[1])
-rng = np.random.default_rng(1)
-X, w = rng.normal(size=(32, 8)), rng.normal(size=(8, 1))
-Y = X @ rng.normal(size=(8, 1))
-x, y = gt.from_numpy(X), gt.from_numpy(Y)
-p = gt.nn.Parameter(gt.from_numpy(w))
-optimizer = gt.optim.SGD([p], lr=0.05)
-(x @ p).sum().item()  # now it has its worker: a false worker that joins later will not be given it
-print(session.number, flush=True)
-steps = 0
-while steps < 20 or not os.path.exists(sys.argv[2]):
-    optimizer.zero_grad()
-    loss = ((x @ p - y) ** 2).mean()
-    loss.backward()
-    optimizer.step()
-    e = X @ w - Y
-    assert abs(loss.item() - (e ** 2).mean()) < 1e-9, (steps, loss.item(), (e ** 2).mean())
-    w = w - 0.05 * 2 / 32 * X.T @ e
-    steps += 1
-    if steps % 200 == 0:  # from the start again, or there would be nothing left to go wrong
-        w = rng.normal(size=(8, 1))
-        p.data.copy_(gt.from_numpy(w))
-print(steps, flush=True)
-"""
-
-
-class Attacker:
-    """One hostile connection after another, until they have sent so much."""
-
-    def __init__(self, connect: Callable[[], Any], rng: random.Random, victim: int) -> None:
-        self.connect = connect
-        self.rng = rng
-        self.victim = victim
-        self.peer: Any = None
-        self.connections = 0
-        self.errors = 0
-        self.ran = 0
-
-    def greet(self) -> None:
-        """A new connection. Most say hello; some do not even that, or claim to be a worker."""
-        self.peer, self.liar = self.connect(), Liar(self.rng, self.victim)
-        self.connections += 1
-        dice = self.rng.random()
-        if dice < 0.9:
-            for frames in self.liar.entrance():
-                self.peer.send(frames)
-        elif dice < 0.95:
-            # Two of these are a worker that the server believes in, until it garbles something.
-            self.peer.send(msg.encode(msg.WorkerHello(msg.VERSION, "", "fake", self.rng.random() < 0.5)))
-
-    def attack(self, count: int, wrong: bool) -> None:
-        if self.peer is None:
-            self.greet()
-        for _ in range(count):
-            self.peer.send(self.liar.wrong() if wrong else self.liar.garbled())
-        self.peer.send(ECHO)
-        self.listen()
-        self.ran += self.liar.ran
-        self.liar.ran = 0
-        if self.liar.stuck or self.rng.random() < 0.01:
-            self.close()
-
-    def listen(self) -> None:
-        """Until the server has read everything, or has cut us off."""
-        while self.peer is not None:
-            came = self.peer.receive(DEADLINE_S)
-            assert came != [], "the server does not answer"
-            for m in came or ():
-                self.errors += isinstance(m, (msg.Refused, msg.Rejected))
-                self.liar.heard(m)
-            if came is None or any(isinstance(m, msg.Refused) for m in came):
-                self.close()
-            elif any(isinstance(m, msg.Rejected) and m.text.startswith("Welcome is not allowed") for m in came):
-                return
-
-    def close(self) -> None:
-        if self.peer is not None:
-            self.peer.close()
-            self.peer = None
+FALSE = 20_000  #: Messages of a flood; mutated frames are more, in one process.
 
 
 def where(wire: str, folder: Path) -> list[str]:
@@ -123,16 +41,9 @@ def warm_up(address: str) -> None:
             pass
 
 
-def resident_nbytes(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) << 10
-    raise AssertionError(f"process {pid} has no memory")
-
-
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("wire", "count"), [("tcp", 100_000), ("ipc", 20_000)])
-def test_a_flood_of_false_messages(serve: Serve, start: Start, tmp_path: Path, wire: str, count: int) -> None:
+@pytest.mark.parametrize("wire", ["tcp", "ipc"])
+def test_a_flood_of_false_messages(serve: Serve, start: Start, tmp_path: Path, wire: str) -> None:
     limits = {"GT_CACHE_BYTES": str(8 << 20), "GT_WORKER_MEMORY": str(64 << 20)}
     server, address = serve(*where(wire, tmp_path), "--workers", "1", **limits)
     pids = [server.pid, *children(server.pid)]
@@ -144,11 +55,11 @@ def test_a_flood_of_false_messages(serve: Serve, start: Start, tmp_path: Path, w
 
     rng = random.Random(20)
     new = (lambda: ZmqPeer(address)) if wire == "tcp" else (lambda: UnixPeer(address))
-    warm = count // 2  # by then the server has loaded what it only needs for some of them
+    warm = FALSE // 2  # by then the server has loaded what it only needs for some of them
     before = 0
     with ExitStack() as ending:
         attackers = [ending.enter_context(closing(Attacker(new, rng, victim))) for _ in range(PEERS)]
-        for sent in range(0, count, BATCH):
+        for sent in range(0, FALSE, BATCH):
             attacker = attackers[sent // BATCH % PEERS]
             # Of seven batches four are well-formed messages with wrong contents.
             attacker.attack(BATCH, wrong=sent // BATCH % 7 < 4)
@@ -156,19 +67,37 @@ def test_a_flood_of_false_messages(serve: Serve, start: Start, tmp_path: Path, w
                 attacker.peer.write(garbage(rng))
                 attacker.close()
             if sent == warm:
-                before = resident_nbytes(server.pid)
-        grown = resident_nbytes(server.pid) - before
+                before = usage_of(server.pid).rss
+        grown = usage_of(server.pid).rss - before
         errors, ran = sum(a.errors for a in attackers), sum(a.ran for a in attackers)
 
     stop.touch()
-    code, steps, said = user.end()
-    assert (code, said) == (0, "")
-    assert int(steps) >= 20
+    assert int(user.output()) >= 20
     assert [server.pid, *children(server.pid)] == pids
-    assert errors > count // 4, "the false messages were not even noticed"
-    assert ran > count // 400, "they did not get past the door"
+    assert errors > FALSE // 4, "the false messages were not even noticed"
+    assert ran > FALSE // 400, "they did not get past the door"
     assert grown < 100 << 20
     server.stop()
+
+
+def test_guessed_ids_are_answered_like_missing_ones(tmp_path: Path, started: list[Process]) -> None:
+    """As many as there is time for here; `python -m tests.processes.adversary` guesses more."""
+    lab = Lab(tmp_path / "lab", started)
+    server = lab.serve("--workers", "1")
+    victim = Victim(server.address, lab.key)
+    with closing(Guesser(server.address, users.add(lab.home, "eve"), victim, random.Random(3))) as guesser:
+        guesser.run(1000)
+    assert len(guesser.guesses) == 11, guesser.guesses
+    victim.unharmed()
+
+
+def test_mutated_frames() -> None:
+    """As many as there is time for here; `python -m tests.processes.frames` sends more."""
+    siege = Siege(7)
+    siege.run(200_000)
+    assert siege.seen["not a message"] > 50_000
+    assert siege.seen["rejected"] > 10_000
+    assert siege.seen["done"] > 100, "they did not get past the door"
 
 
 @pytest.mark.parametrize("wire", ["tcp", "ipc"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,10 +17,9 @@ from gt.server import PrivateServer, start_private
 from gt.server.workers import count_gpus, last_line
 from gt.transport.messages import Refused, Welcome
 
-from .running import Process, alive, children, greet, until, until_gone
+from .running import Start, alive, children, greet, until, until_gone
 
 pytestmark = pytest.mark.processes
-Start = Callable[..., Process]
 
 #: A client that starts a private server, says which process and where it is, and waits for a signal.
 CLIENT = """
@@ -80,6 +79,15 @@ from gt.server import start_private
 server = start_private(config.load())
 server.close()
 os._exit(7)
+"""
+
+#: A client with more open files than `select` can handle, as in a long notebook.
+CROWDED = """
+import os, resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (3000, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1500)]
+import gt
+print(gt.arange(300_000).sum().item(), flush=True)
 """
 
 
@@ -204,6 +212,11 @@ def test_time_out(settings: Config, tmp_path: Path) -> None:
     with pytest.raises(StartError, match=r"it was not ready after 0\.001 s \(GT_START_TIMEOUT\)"):
         start_private(config.replace(settings, start_timeout_s=0.001))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_with_many_files(start: Start, tmp_path: Path) -> None:
+    code, said, _ = start("-c", CROWDED, GT_ENGINE="numpy", TMPDIR=str(tmp_path)).end()
+    assert (code, said) == (0, f"{300_000 * 299_999 // 2}\n")
 
 
 def test_a_long_temporary_directory(settings: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

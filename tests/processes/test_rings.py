@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import select
 import signal
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,20 +15,21 @@ from gt.transport import connect
 from gt.transport.messages import VERSION, Chunk, ChunkAck, Fetch, Hello, Share, Shared, Welcome
 from gt.transport.shared import ORDERED, make_ring
 
-from .running import DEADLINE_S, Process, Server, alive, answer, until
+from .running import DEADLINE_S, Serve, Start, alive, answer, until
 
 pytestmark = pytest.mark.processes
-Start = Callable[..., Process]
 
 #: Sends and fetches large tensors, and checks them.
 GOOD = """
 import sys, threading
 import numpy as np
 import gt
+from gt.client.session import transfers
+transfers.QUEUED_NBYTES = 48 << 20
 gt.connect(sys.argv[1])
 rng = np.random.default_rng(0)
 def some(seed):
-    for n in (1 << 18, 3 << 20, 5 << 20):
+    for n in (1 << 18, 3 << 19, 5 << 19):
         x = rng.random(n)
         kept = x.copy()
         t = gt.from_numpy(x)
@@ -47,7 +46,7 @@ some(0)
 threads = [threading.Thread(target=some, args=(k,)) for k in range(3)]
 for t in threads: t.start()
 for t in threads: t.join()
-big = rng.random(40 << 20)  # more than is ever queued
+big = rng.random(10 << 20)  # more than is ever queued, and than a ring holds
 assert gt.from_numpy(big).sum().item() != 0
 assert (gt.from_numpy(big).numpy() == big).all()
 print("right", flush=True)
@@ -55,7 +54,7 @@ print("right", flush=True)
 
 
 @pytest.fixture
-def serve_here(serve: Callable[..., Any], tmp_path: Path) -> Callable[..., tuple[Server, str]]:
+def serve_here(serve: Serve, tmp_path: Path) -> Serve:
     """A server on a Unix socket."""
     return lambda *arguments, **env: serve("--address", f"ipc://{tmp_path}/s", *arguments, **env)
 
@@ -96,7 +95,7 @@ def test_a_worker_that_cannot_look_gets_the_bytes(serve_here, start: Start, tmp_
     assert "in slot" not in said
 
 
-def test_over_tcp_nothing_is_shared(serve: Callable[..., Any], start: Start, tmp_path: Path) -> None:
+def test_over_tcp_nothing_is_shared(serve: Serve, start: Start, tmp_path: Path) -> None:
     log = tmp_path / "log"
     _, address = serve("--workers", "1", GT_INSTRUCTION_LOG=str(log))
     check_large(start, address)
@@ -139,7 +138,7 @@ def some(seed, n):
             got += 1  # ours
             if t[a].item() != kept[a]:
                 wrong.append((seed, k, a))
-threads = [threading.Thread(target=some, args=(seed, 1000)) for seed in (1, 2)]
+threads = [threading.Thread(target=some, args=(seed, 400)) for seed in (1, 2)]
 for t in threads: t.start()
 for t in threads: t.join()
 # A failure is raised at the next fetch, whatever that fetches and however it is answered.
@@ -157,7 +156,7 @@ for k in range(50):
     except IndexOutOfRange:
         if not k % 2:
             wrong.append(("raised", k))
-print("wrong" if wrong else "right" if len(found) > 500 else "by messages", wrong[:3] or "", flush=True)
+print("wrong" if wrong else "right" if len(found) > 200 else "by messages", wrong[:3] or "", flush=True)
 """
 
 
@@ -170,7 +169,7 @@ def test_small_values_by_mailbox(serve_here, start: Start, tmp_path: Path, engin
     user = start("-c", SMALL, address)
     assert user.end(120) == (0, "right \n", "")
     said = log.read_text()
-    assert said.count("slots lent") > 1000
+    assert said.count("slots lent") > 400
     assert "in slot" not in said
 
 
@@ -188,20 +187,20 @@ while True:
 """
 
 
-@pytest.mark.parametrize("wait_s", [0.0, 0.05, 0.3])
-def test_a_client_is_killed_in_the_middle(serve_here, start: Start, wait_s: float) -> None:
+def test_clients_are_killed_in_the_middle(serve_here, start: Start) -> None:
     server, address = serve_here("--workers", "1")
     (worker,) = server.workers
-    users = [start("-c", BUSY, address) for _ in range(2)]
-    for user in users:
-        assert user.line() == "begun"
-    until(lambda: len(rings_of(worker)) >= 2, "rings on the worker")
-    select.select([], [], [], wait_s)
-    for user in users:
-        user.signal(signal.SIGKILL)
-        user.end()
-    until(lambda: rings_of(worker) == [], "the end of their rings")
-    assert alive(worker)
+    for wait_s in (0.0, 0.05, 0.3):
+        users = [start("-c", BUSY, address) for _ in range(2)]
+        for user in users:
+            assert user.line() == "begun"
+        until(lambda: len(rings_of(worker)) >= 2, "rings on the worker")
+        select.select([], [], [], wait_s)
+        for user in users:
+            user.signal(signal.SIGKILL)
+            user.end()
+        until(lambda: rings_of(worker) == [], "the end of their rings")
+        assert alive(worker)
     check_large(start, address)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -11,18 +11,19 @@ import pytest
 import gt
 from gt.errors import ArgumentError, StateError
 
-from .running import Process, output_of
+from .running import Serve, Server, output_of
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("own_settings")]
-Serve = Callable[..., tuple[Process, str]]
 
 ROWS = np.random.default_rng(0).normal(size=(101, 40))
 
 
-@pytest.fixture
-def four(serve: Serve) -> str:
+@pytest.fixture(scope="module")
+def four() -> Iterator[str]:
     """The address of a server with four workers."""
-    return serve("--workers", "4")[1]
+    server = Server("--engine", "numpy", "--workers", "4")
+    yield server.address
+    server.stop()
 
 
 # --- meshes -------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,7 @@ import pytest
 
 import gt
 from gt.errors import LostError, OutOfMemory
-from gt.solver.recorded import record_step
-from tests.processes.running import Process
+from tests.processes.running import Start
 from tests.sharding.cases import OPS
 from tests.sharding.real import MESHES, Server, check_ops, joined, serving
 from tests.sharding.real_training import MODELS, WAYS, Script, both_split, losses, placed, same, uploader, weights_split
@@ -95,9 +94,7 @@ def test_a_plan_that_is_followed_gives_the_same_numbers(server: Server, axes: di
     def losses_of(training: models.Training) -> list[float]:
         return [training.step(*training.batch).item() for _ in range(4)]
 
-    with gt.on_paper():
-        step, batch, *_ = models.llama(dtype=None)
-        plan = random_plan(record_step(step, *batch).largest, axes, seed)
+    plan = random_plan(models.recorded_step(models.llama, dtype=None).largest, axes, seed)
     assert len(plan.ways) > 100
     gt.connect(server.address)
     gt.manual_seed(0)
@@ -316,7 +313,7 @@ print(*[script.step(FEW).item() for _ in range(100)], flush=True)
 """
 
 
-def test_a_worker_is_killed_in_the_middle_of_training(start: Callable[..., Process]) -> None:
+def test_a_worker_is_killed_in_the_middle_of_training(start: Start) -> None:
     """The session hears of it, and goes on on those that are left. Another one, on two others, hears nothing of it."""
     with serving(3) as server:
         gt.connect(server.address)
@@ -374,12 +371,10 @@ print(*total.tolist(), flush=True)
 """
 
 
-def test_two_sessions_on_the_same_workers(server: Server, start: Callable[..., Process]) -> None:
+def test_two_sessions_on_the_same_workers(server: Server, start: Start) -> None:
     """Many small calls of both at once, with groups of the same workers in opposite orders: nobody waits for ever."""
     both = [start("-c", CROWD, server.address, *order) for order in ("012", "321")]
     for each in both:
         assert each.line() == "ready"
     for each in both:
-        code, out, err = each.end()
-        assert (code, err) == (0, "")
-        assert [float(word) for word in out.split()] == [150 * 132.0, 150 * 144.0]
+        assert [float(word) for word in each.output().split()] == [150 * 132.0, 150 * 144.0]

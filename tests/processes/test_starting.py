@@ -5,27 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Callable
+import time
 from pathlib import Path
 
 import pytest
 
+import gt
+from gt.errors import LostError
+from gt.server import users
 from gt.transport.messages import Refused, Welcome
 
-from .running import DEADLINE_S, Process, alive, children, greet, until_gone
+from .running import DEADLINE_S, Process, Serve, Start, alive, children, greet, join, until_gone
 
 pytestmark = pytest.mark.processes
-Start = Callable[..., Process]
-Serve = Callable[..., tuple[Process, str]]
-
-
-def join(start: Start, address: str, *arguments: str) -> Process:
-    """A worker started by hand, once it has joined."""
-    host, _, port = address.rpartition(":")
-    worker = start("-m", "gt.worker", "--host", host, "-p", port, "--engine", "numpy", *arguments, GT_VERBOSE="1")
-    line = worker.line("stderr")
-    assert "joined" in line, line
-    return worker
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -78,6 +70,30 @@ def test_kill_of_a_worker_leaves_the_server_serving(serve: Serve, start: Start) 
     assert server.end()[0] == 0
 
 
+@pytest.mark.parametrize("kind", ["unix", "tcp"])
+def test_a_worker_that_is_stopped_is_given_up(start: Start, tmp_path: Path, kind: str) -> None:
+    """Others may wait for it. When it goes on, it finds that it is not wanted any more, and ends."""
+    where = ("--address", f"ipc://{tmp_path}/s") if kind == "unix" else ("-p", "0")
+    server = start("-m", "gt.server", *where, "--engine", "numpy", "--workers", "1")
+    address = server.line().removeprefix("gt: serving on ").partition(",")[0]
+    (worker,) = children(server.pid)
+    gt.connect(address)
+    try:
+        calls, until_s = 0, time.monotonic() + 0.5
+        while time.monotonic() < until_s:  # it gives signs of life now
+            calls += 1
+            assert gt.full((2,), calls).sum().item() == 2 * calls
+        os.kill(worker, signal.SIGSTOP)
+        with pytest.raises(LostError, match=f"pid {worker}\\) is gone"):
+            gt.ones(3).sum().item()
+    finally:
+        gt.disconnect()
+        os.kill(worker, signal.SIGCONT)
+    until_gone([worker], DEADLINE_S)
+    server.signal(signal.SIGTERM)
+    assert server.end()[0] == 0
+
+
 def test_the_parent_is_watched(start: Start) -> None:
     code = (
         "import os, subprocess, sys\n"
@@ -124,10 +140,11 @@ def test_port_in_use(serve: Serve, start: Start) -> None:
     assert one_line(second) == (2, f"gt: port {port} on 127.0.0.1 is in use; choose another with -p")
 
 
-def test_bad_host_and_port(start: Start) -> None:
+def test_bad_host_and_port(start: Start, tmp_path: Path) -> None:
+    users.add(tmp_path, "ada")
     bad_port = start("-m", "gt.server", "-p", "70000")
     bad_host = start("-m", "gt.server", "--host", "no such host")
-    foreign = start("-m", "gt.server", "--host", "192.0.2.1")
+    foreign = start("-m", "gt.server", "--host", "192.0.2.1", GT_CONFIG_DIR=str(tmp_path))
     code, said = one_line(bad_port)
     assert (code, "70000" in said) == (2, True)
     code, said = one_line(bad_host)

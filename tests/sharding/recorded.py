@@ -22,9 +22,10 @@ from gt.layout import Layout, Mesh
 from gt.ops import TABLE, check
 from gt.ops.check import Checked
 from gt.transport.messages import Call, Chunk, Define, unpack_ids
+from tests.sessions import session_on
 from tests.sharding.planned import run_planned, unsharded
 from tests.sharding.simulate import Value, close, place, read
-from tests.sim.cluster import Cluster, using
+from tests.sim.cluster import Cluster
 from tests.training.recipes import RECIPES, train
 
 
@@ -83,7 +84,7 @@ def record(name: str, steps: int = 2) -> Recording:
     made = Recording()
     cluster = Cluster(engine="numpy", settings=config.load())
     cluster.watch = made.see
-    with using(cluster.client()) as session:
+    with session_on(cluster):
         gt.manual_seed(0)
         model = RECIPES[name].model(gt).double()
 
@@ -92,7 +93,6 @@ def record(name: str, steps: int = 2) -> Recording:
             return gt.from_numpy(a.astype(np.float64) if a.dtype == np.float32 else a)
 
         train(gt, name, model, to, steps)
-    session.close()
     return made
 
 

@@ -1,14 +1,15 @@
 """What is communicated when one dimension of one operand is split: op by op, dimension by dimension.
 
 `expected.txt` holds the table, so that a rule that gets lost, or one that says "must be whole" where it need not, is
-seen. Under the op and the shapes of its operands, a line is: operand.dimension that is split over two workers,
-collectives in order, layouts of the results. Where the rule takes the split, the op runs so, whatever it costs
-(`-`: nothing is communicated). Where it does not, the line says what is done instead: `gather`, or `expand` and the
-collectives of the ops that it is written in.
+seen. Ops of which the same is true are listed together. Under their names and the shapes of their operands, a line is:
+operand.dimension that is split over two workers, collectives in order, layouts of the results. Where the rule takes the
+split, the op runs so, whatever it costs (`-`: nothing is communicated). Where it does not, the line says what is done
+instead: `gather`, or `expand` and the collectives of the ops that it is written in.
 """
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,11 +35,12 @@ def sample(op: Op) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def lines(op: Op) -> Iterator[str]:
+    """The shapes of the operands of a sample, and what each split of them costs."""
     args, attrs = sample(op)
     use = use_of(op, [spec_of(a) for a in args], attrs)
     bound = bound_of(use)
     arrays = [k for k, a in enumerate(args) if isinstance(a, np.ndarray)]
-    yield f"{op.name} ({' '.join('x'.join(map(str, use.specs[k].shape)) or '()' for k in arrays)})"
+    yield f"({','.join('x'.join(map(str, use.specs[k].shape)) or '()' for k in arrays)})"
     if not arrays:
         free = [str(d) for d, dim in enumerate(bound.outputs[0]) if dim and dim[0] not in bound.rule.whole]
         yield f"    created, free to split: {' '.join(free) or 'nothing'}"
@@ -81,4 +83,12 @@ def instead(
 
 
 def table() -> str:
-    return "\n".join(line for op in sorted(OPS, key=lambda op: op.name) for line in lines(op)) + "\n"
+    names: dict[tuple[str, ...], list[str]] = {}
+    for op in sorted(OPS, key=lambda op: op.name):
+        names.setdefault(tuple(lines(op)), []).append(op.name)
+    return "".join(written(alike, *found) for found, alike in names.items())
+
+
+def written(names: list[str], shapes: str, *costs: str) -> str:
+    head = textwrap.wrap(" ".join([*names, shapes]), 118, break_long_words=False, break_on_hyphens=False)
+    return "\n".join([*head, *costs]) + "\n"

@@ -14,7 +14,8 @@ import gt
 from gt.dispatcher.events import Send
 from gt.ops import TABLE, check
 from gt.transport.messages import Call, Define
-from tests.sim.cluster import Cluster, using
+from tests.sessions import session_on
+from tests.sim.cluster import Cluster
 
 
 class Traffic:
@@ -51,10 +52,9 @@ class Traffic:
 @pytest.fixture
 def traffic() -> Iterator[Traffic]:
     cluster = Cluster(workers=2)
-    with using(cluster.client()) as session:
+    with session_on(cluster):
         gt.mesh(x=2)
         yield Traffic(cluster, gt.mesh().workers[0])
-    session.close()
 
 
 class Training:

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from gt.dispatcher.planner import decide
+from gt.dispatcher.planner import decide, order
 from gt.dispatcher.planner.order import BUCKET_NBYTES
 from gt.dispatcher.planner.plan import Planned, plan_program
 from gt.dispatcher.planner.work import prove
@@ -140,7 +140,7 @@ def test_data_parallel(optimizer: str) -> None:
     m = mesh(x=4)
     arrays = {f"w{i}": normal(64, 64) for i in range(3)} | {f"b{i}": normal(64) for i in range(3)}
     states = {f"{s}{p}": np.abs(normal(*a.shape)) for p, a in arrays.items() for s in "mv"}
-    w = Writing(x=normal(40, 64), **arrays, **(states if optimizer == "adamw" else {}))
+    w = Writing(x=normal(39, 64), **arrays, **(states if optimizer == "adamw" else {}))
     h = w["x"]
     for i in range(3):
         h = ops.relu(ops.linear(h, w[f"w{i}"], w[f"b{i}"]))
@@ -157,7 +157,7 @@ def test_data_parallel(optimizer: str) -> None:
         for r, n in zip(made, replaced, strict=True):
             updates[len(results)] = n
             results.append(r)
-    planned, values = w.planned(m, {"x": split(m, (40, 64), {0: "x"})}, results, updates)
+    planned, values = w.planned(m, {"x": split(m, (39, 64), {0: "x"})}, results, updates)
     assert all(v.layout.is_whole for v in values)
     assert collectives(planned) == ["all_reduce"]
     nbytes = sum(a.nbytes for a in arrays.values())
@@ -192,6 +192,53 @@ def test_large_gradients_do_not_wait_for_each_other() -> None:
     assert code.index("sgd") > starts[1]
 
 
+def scattering_step(m: Mesh) -> Planned:
+    """Three layers with sharded parameters, each of 32 KB: their gradients are reduced and scattered."""
+    n = 64
+    w = Writing(x=normal(800, n), w1=normal(n, n), w2=normal(n, n), w3=normal(n, n))
+    y: Any = w["x"]
+    for name in ("w1", "w2", "w3"):
+        y = ops.relu(ops.matmul(y, w[name]))
+    grads = w.grads(ops.sum(y, dims=(0, 1), keepdim=False), ["w1", "w2", "w3"])
+    steps = [ops.sgd(w[p], d, 0.1, 0.0) for p, d in zip(("w1", "w2", "w3"), grads, strict=True)]
+    layouts = {name: split(m, (n, n), {0: m.axes[-1][0]}) for name in ("w1", "w2", "w3")}
+    layouts["x"] = split(m, (800, n), {0: tuple(m.sizes)})
+    return w.planned(m, layouts, [*steps], {0: "w1", 1: "w2", 2: "w3"})[0]
+
+
+def products_while_waiting(planned: Planned) -> list[int]:
+    """Of each exchange of addends: how many products a worker computes before it adds them up."""
+    program = planned.locals[0].program
+    number, made = len(program.inputs), {}
+    for i, ins in enumerate(program.code):
+        made.update(dict.fromkeys(range(number, number + ins.results), i))
+        number += ins.results
+    found = []
+    for i, ins in enumerate(program.code):
+        if ins.op == "sum" and ins.args[0] in made:
+            rows = program.code[made[ins.args[0]]]
+            start = made.get(rows.args[0], -1) if rows.op == "reshape" else -1
+            if start >= 0 and program.code[start].op == "all_to_all":
+                found.append(sum(each.op == "matmul" for each in program.code[start:i]))
+    return found
+
+
+@pytest.mark.parametrize("m", [mesh(x=2), mesh(x=4), mesh(x=2, y=2)], ids=repr)
+def test_workers_go_on_while_gradients_are_scattered(m: Mesh) -> None:
+    """From the gradients of w3 and w2 to the end of backward there are products, after that of w1 there is none. On two
+    axes a second reduction follows: it starts when the next gradient is there."""
+    waits = products_while_waiting(scattering_step(m))
+    assert sorted(waits, reverse=True) == ([3, 1, 0] if len(m.sizes) == 1 else [2, 1, 0])
+
+
+def test_addends_take_memory_for_one_reduction_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where they may take no more, those of one gradient are added up before the next ones arrive."""
+    forget()
+    monkeypatch.setattr(order, "ADDENDS_NBYTES", 0)
+    assert products_while_waiting(scattering_step(mesh(x=4))) == [2, 1, 0]
+    forget()
+
+
 def test_what_is_counted_in_the_inputs_is_reduced_before_all_else() -> None:
     """How many targets count, which the loss and its gradient divide by: no worker waits for it in the middle."""
     m, rows = mesh(x=2), 12
@@ -217,7 +264,7 @@ def test_a_split_contraction() -> None:
 def test_elementwise_chains() -> None:
     m = mesh(x=2, y=3)
     w = Writing(a=normal(7, 10), b=normal(10))
-    y = ops.tanh(ops.exp(ops.mul(ops.relu(w["a"]), w["b"])))
+    y = ops.neg(ops.tanh(ops.exp(ops.mul(ops.relu(w["a"]), w["b"]))))
     planned, (made,) = w.planned(m, {"a": split(m, (7, 10), {0: "x", 1: "y"}), "b": split(m, (10,), {0: "y"})}, [y])
     assert collectives(planned) == []
     assert repr(made.layout) == "[7@x 10@y]"
@@ -370,9 +417,10 @@ def test_one_worker_needs_no_others() -> None:
     assert planned.locals[3].program.workers == ()
 
 
-def test_the_same_plan_twice() -> None:
+@pytest.mark.parametrize("axes", [{"x": 2}, {"x": 3}, {"x": 2, "y": 2}])
+def test_the_same_plan_twice(axes: dict[str, int]) -> None:
     """A plan is a function of the program, the layouts and the meshes."""
-    m = mesh(x=3)
+    m = mesh(**axes)
     w = Writing(x=normal(7, 10), w=normal(10, 11))
     checked, _ = written_down(w.trace, [w["x"], w["w"]], [ops.softmax(ops.matmul(w["x"], w["w"]), dim=0)])
     layouts = [split(m, (7, 10), {0: "x"}), split(m, (10, 11), {1: "x"})]

@@ -8,6 +8,7 @@ fixed, fair order.
 
 from __future__ import annotations
 
+import math
 import os
 import random
 from collections import deque
@@ -28,6 +29,7 @@ from gt.dispatcher.plans import work_off
 from gt.errors import ServerError
 from gt.transport import messages
 from gt.transport import messages as msg
+from gt.transport.identity import User
 from gt.transport.messages import VERSION, Refused, Share, WorkerHello, WorkerWelcome
 from gt.worker import engines
 from gt.worker.core import WorkerCore
@@ -61,10 +63,10 @@ class Link:
     # What a client session uses as its channel.
 
     def send(self, message: Any, payload: Any = None) -> None:
-        if self.cut:
-            raise ServerError("the connection to the server is gone")
         if self.closed:
             return
+        if self.cut:
+            raise ServerError("the connection to the server is gone")
         self.up.append(messages.encode(message, None if payload is None else bytes(payload)))
 
     def send_all(self, messages: list[Any]) -> None:
@@ -85,29 +87,74 @@ class Link:
         self.closed = True
 
 
+class Interrupted:
+    """An engine whose kernels take time: other things may happen meanwhile."""
+
+    def __init__(self, engine: Any, meanwhile: Callable[[], None]) -> None:
+        self._engine, self._meanwhile = engine, meanwhile
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def kernel(self, *use: Any, **how: Any) -> Any:
+        kernel = self._engine.kernel(*use, **how)
+        if kernel is None:
+            return None
+
+        def run(*args: Any) -> Any:
+            self._meanwhile()
+            return kernel(*args)
+
+        return run
+
+
 class SimWorker:
     """A worker's core with its two connections."""
 
     def __init__(self, cluster: Cluster, number: int, settings: config.Config, engine: Any) -> None:
-        self.engine = engines.load(engine, "cpu" if engine == "torch" else "") if isinstance(engine, str) else engine
+        found = engines.load(engine, "cpu" if engine == "torch" else "") if isinstance(engine, str) else engine
+        self.engine: Any = Interrupted(found, self.meanwhile) if cluster.random is not None else found
+        self.cluster = cluster
+        self.stepping = False
         self.core = WorkerCore(self.engine, settings, network=cluster.hall.network)
         self.control = cluster.link(f"w{number}c".encode())
         self.results = cluster.link(f"w{number}r".encode())
         self.dead = False
+        self.stopped_until = 0  #: It does nothing until so many moves have been made; see `stop_worker`.
         memory = settings.worker_memory or 1 << 40
         for link, control in ((self.control, True), (self.results, False)):
             about = (self.engine.name, "cpu", memory, "sim", number, "sim")
             link.send(WorkerHello(VERSION, settings.token, f"link{number}", control, *about))
 
     def step(self) -> bool:
-        out = self.core.step()
-        for message, payload in out or ():
-            self.results.send(message, payload)
+        self.stepping = True
+        try:
+            out = self.core.step()
+        finally:
+            self.stepping = False
+        self.tell(out)
         return out is not None
 
+    def tell(self, out: Any) -> None:
+        for message, payload in out or ():
+            self.results.send(message, payload)
+
+    def step_beside(self) -> None:
+        """What another thread does while the runner computes."""
+        self.tell(self.core.step(beside=True))
+
+    def meanwhile(self) -> None:
+        """The runner computes, away from the desk: messages come, other workers and the other thread work."""
+        random = self.cluster.random
+        if random is not None and self.core.desk.left and random.random() < 0.4:
+            for _ in range(random.choice([1, 4, 20])):
+                self.cluster.move()
+
     def copy(self) -> None:
-        for answer, data in self.core.copy() or ():
-            self.results.send(answer, data)
+        self.tell(self.core.copy())
+
+    def move_tensors(self) -> None:
+        self.tell(self.core.move())
 
     def read(self) -> None:
         message, payload = messages.decode(self.control.inbox.popleft())
@@ -129,8 +176,13 @@ class Cluster:
         self.machine = Machine(self.settings, self.settings.token)
         self.links: dict[bytes, Link] = {}
         self.workers: list[SimWorker] = []
+        self.dead: list[SimWorker] = []
+        self.zombies: list[SimWorker] = []  #: Workers that were given up, and do not know it yet.
+        self.users: dict[str, User] = {}  #: By public key, those who may join; clients of nobody always may.
+        self.user_of: dict[bytes, User] = {}  #: By connection.
         self.hall = MemoryHub()  #: where workers run collectives
         self.checks: deque[ev.CheckProgram | ev.MakePlan] = deque()
+        self.solves: list[ev.Solve] = []
         self.now_s = 0.0
         self.moves = 0
         self.idle = 0
@@ -157,19 +209,46 @@ class Cluster:
         self.workers.append(worker)
         return worker
 
-    def client(self, kind: Callable[..., Any] = sessions.Session) -> Any:
+    def client(self, kind: Callable[..., Any] = sessions.Session, name: str = "", user: User | None = None) -> Any:
         self.counter += 1
-        return kind(self.link(f"c{self.counter}".encode()), self.settings)
+        link = self.link(f"c{self.counter}".encode())
+        if user is not None:
+            self.user_of[link.peer] = user
+        return kind(link, self.settings, name=name)
+
+    def set_users(self, *users: User) -> None:
+        """These may join from now on; sessions of others end."""
+        self.users = {user.key: user for user in users}
+        self._handle(ev.UsersChanged(self.users, ""))
 
     def kill_worker(self, worker: SimWorker) -> None:
         worker.dead = True
         self.hall.kill(self.number_of(worker))
         self.workers.remove(worker)
+        self.dead.append(worker)
         links = [worker.control, worker.results]
         if self.random is not None and self.random.random() < 0.5:
             links.reverse()
         for link in links:
             self.kill_link(link)
+
+    def stop_worker(self, worker: SimWorker, moves: int) -> None:
+        """It does nothing for so many moves, or until nothing else can happen, and then goes on."""
+        worker.stopped_until = self.moves + moves
+
+    def give_up_worker(self, worker: SimWorker) -> None:
+        """The dispatcher has not heard of it for too long. It goes on one day, and nothing that it does has an
+        effect."""
+        number = self.number_of(worker)
+        self.workers.remove(worker)
+        self.zombies.append(worker)
+        for link in (worker.control, worker.results):
+            link.closed = True
+            link.up.clear()
+            link.down.clear()
+            if self.links.pop(link.peer, None) is not None:
+                self._handle(ev.PeerLost(link.peer))
+        self.hall.kill(number)  # the others hear that it is gone
 
     def number_of(self, worker: SimWorker) -> int:
         """What the dispatcher calls it; 0 if it has not heard of it."""
@@ -186,6 +265,12 @@ class Cluster:
                 link.up.pop()
         link.up.append(LOST)
 
+    def end(self) -> None:
+        """Nothing more happens: files of workers are closed, also of those that died."""
+        for worker in (*self.workers, *self.dead):
+            for session in worker.core.sessions.values():
+                session.close()
+
     # --- moves ---
 
     def _possible(self) -> list[tuple[Callable[[Any], None], Any]]:
@@ -195,21 +280,33 @@ class Cluster:
                 moves.append((self._deliver, link))
             if link.down:
                 moves.append((self._deliver_down, link))
-        for w in self.workers:
+        for w in [*self.workers, *self.zombies] if self.zombies else self.workers:
+            if w.stopped_until > self.moves:
+                continue
             if w.control.inbox:
                 moves.append((SimWorker.read, w))
             w.results.inbox.clear()
-            if w.core.busy:
+            if w.core.busy and not w.stepping:
                 moves.append((SimWorker.step, w))
-            if not w.core._copies.empty():
+            if w.core.has_short and w.core.desk.left:
+                moves.append((SimWorker.step_beside, w))
+            if not w.core.uploads._copies.empty():
                 moves.append((SimWorker.copy, w))
+            if not w.core.spilling._jobs.empty():
+                moves.append((SimWorker.move_tensors, w))
         if self.checks:
             moves.append((self._checked, None))
+        if self.solves:
+            moves.append((self._solved, None))
         return moves
 
     def move(self) -> bool:
         """Do one of the things that can happen; False if there is none."""
         moves = self._possible()
+        if not moves and any(w.stopped_until > self.moves for w in (*self.workers, *self.zombies)):
+            for w in (*self.workers, *self.zombies):
+                w.stopped_until = 0
+            moves = self._possible()
         if not moves:
             return False
         self.moves += 1
@@ -248,16 +345,23 @@ class Cluster:
             self.links.pop(link.peer, None)
             self._handle(ev.PeerLost(link.peer))
             return
+        user = self.user_of.get(link.peer)
+        if user is not None and user.key not in self.users:  # nothing is read from a key that was revoked
+            self.links.pop(link.peer, None)
+            link.cut = True
+            self._handle(ev.PeerLost(link.peer))
+            return
         try:
             message, payload = msg.decode(frames)
         except msg.BadMessage as e:
             self._handle(ev.BadFramesCame(link.peer, str(e)))
         else:
             if isinstance(message, Share):
-                refused = self.random is not None and self.random.random() < self.refuse_rings
-                pid = self.random.choice([0, 1, os.getppid()]) if refused else os.getpid()  # type: ignore[union-attr]
+                pid = os.getpid()
+                if self.random is not None and self.random.random() < self.refuse_rings:
+                    pid = self.random.choice([0, 1, os.getppid()])
                 message = msgspec.structs.replace(message, pid=pid)
-            self._handle(ev.MessageCame(link.peer, message, payload))
+            self._handle(ev.MessageCame(link.peer, message, payload, user))
 
     @staticmethod
     def _deliver_down(link: Link) -> None:
@@ -265,6 +369,11 @@ class Cluster:
 
     def _checked(self, _: None = None) -> None:
         self._handle(work_off(self.checks.popleft()))
+
+    def _solved(self, _: None = None) -> None:
+        """A search is over, in any order. What was found is any plan: it need not be good."""
+        rng = self.random or random.Random(0)
+        self._handle(any_plan(self.solves.pop(rng.randrange(len(self.solves))), rng))
 
     def _handle(self, event: Any) -> None:
         actions = self.machine.handle(event)
@@ -280,6 +389,10 @@ class Cluster:
                     link.down.append(msg.encode(action.message, data))
             elif isinstance(action, ev.CheckProgram | ev.MakePlan):
                 self.checks.append(action)
+            elif isinstance(action, ev.Solve):
+                self.solves.append(action)
+            elif isinstance(action, ev.RecordLoop) and not action.on:
+                self._handle(ev.LoopRecorded(action.number, ()))
             elif isinstance(action, ev.Disconnect):
                 link = self.links.pop(action.peer, None)
                 if link is not None:
@@ -288,6 +401,22 @@ class Cluster:
                         link.inbox.append(link.down.popleft())
         if self.check_invariants:
             self.machine.invariants()
+
+
+def any_plan(job: ev.Solve, rng: random.Random) -> ev.PlanSolved:
+    """Some layouts for the inputs of a program, on some mesh of the workers that there are."""
+    if rng.random() < 0.1:
+        return ev.PlanSolved(job.session, job.program, error="there is none")
+    n = math.prod(size for _, size in job.most)
+    axes = [(("x", k),) for k in range(1, n + 1)] + ([(("x", 2), ("y", n // 2))] if n > 2 and n % 2 == 0 else [])
+    chosen = job.most if job.fixed else rng.choice(axes)
+    names = [name for name, _ in chosen]
+    layouts = []
+    for k, (shape, _) in enumerate(job.text.inputs):
+        over = ",".join(rng.sample(names, rng.randrange(len(names) + 1)))
+        split = f"[{shape[0]}@{over}]" if shape and over and shape[0] > 1 else "[]"
+        layouts.append(job.pins.get(k, split))
+    return ev.PlanSolved(job.session, job.program, chosen, tuple(layouts), {}, rng.choice([1.0, 1.0, 3.0]), 2.0)
 
 
 def recorder_of(session: sessions.Session) -> Any:

@@ -83,6 +83,7 @@ class Oracle:
         self.acked = 0  #: An error was raised when so many calls had been sent: what they left may be used.
         self.raises: dict[int, list[int]] = {}  #: By root: how many calls had been sent at each raise.
         self.foreseen = 0  #: Fetches whose answer was there before the outcome of their call.
+        self.short = False  #: Its tensors fill most of a worker's memory: a call may be refused for that.
         self.lonely = False  #: What needed a worker has just waited too long for one.
 
     # --- what the client does ---
@@ -212,6 +213,8 @@ class Oracle:
                     roots |= {call.seq, *(c.seq for c in self.calls.values() if c.root == c.seq)}
         if call.refused is not None and "set a new one" in call.refused.text:
             roots.add(call.seq)
+        if call.refused is not None and self.short and call.refused.kind == "OutOfMemory":
+            roots.add(call.seq)
         if kind in ("LostError", "PeerFailed") and (self.lonely or call.lost or torn):
             roots |= {call.seq, *(c.seq for c in self.calls.values() if c.root == c.seq)}
         assert root in roots, f"call {call.seq} failed for no reason (root {root}, not in {roots}): {message.error}"
@@ -225,10 +228,14 @@ class Oracle:
         return old
 
     def origins(self, ids: set[int]) -> set[int]:
-        """What those of these values that calls under way make were written over."""
-        under_way = [c for c in self.calls.values() if c.seq > self.resolved]
-        olds = {id(self._origin(node, call)) for call in under_way for node in call.outputs if node.id in ids}
-        return {i for i, node in self.by_id.items() if id(node) in olds}
+        """What those of these values that calls under way make were written over, one call after the other."""
+        found: set[int] = set()
+        numbers = {id(node): i for i, node in self.by_id.items()}
+        for call in sorted([c for c in self.calls.values() if c.seq > self.resolved], key=lambda c: -c.seq):
+            for node in call.outputs:
+                if node.id in ids or node.id in found:
+                    found.add(numbers.get(id(self._origin(node, call)), 0))
+        return found
 
     # --- what the client gets to see ---
 

@@ -21,11 +21,13 @@ from gt.client.session.session import Session
 from gt.errors import ArgumentError, GTError
 from gt.ops import TABLE
 
+from .keeping import Keeping
 from .oracle import Node, Oracle
 
 SMALL, LARGE = 6, 40  #: Elements of a tensor: such as travel with a call, and such as are uploaded.
 HUGE = 20_000  #: More than a worker with a memory limit has.
 VARIABLES = 7
+BALLAST = 4  #: Tensors of a client that together need most of a worker's memory, where memory is short.
 TOLD = "an earlier call failed"
 
 
@@ -95,6 +97,10 @@ class Thread:
     ) -> None:
         self.session = session
         self.actions = {**ACTIONS, **(SHARDED if sharded else {})}
+        self.switching = sharded and session.config.plan_after_s > 0  #: Plans change under its loops.
+        if self.switching:
+            self.actions |= {"loop": 40, "pin": 3, "mesh": 3}
+        self.begun = False
         self.oracle = session.oracle
         self.variables = variables
         self.rng = rng
@@ -102,13 +108,21 @@ class Thread:
         self.recorder = recording.new_recorder(session)
         self.busy = False  #: Inside an action; it may be waiting.
         self.fails = rng.random() < 0.6
+        self.ballast: list[Variable] = []
+        self.heavy = 0  #: Elements of each tensor of the ballast; 0: there is none.
         self.limited = bool(session.config.fake_memory or session.config.worker_memory)
+        self.keeping: Keeping | None = None  #: In a world where sessions have names.
 
     def act(self) -> None:
         self.left -= 1
         name = self.rng.choices(list(self.actions), list(self.actions.values()))[0]
+        if self.switching and not self.begun:
+            name, self.begun = "mesh", True
         try:
-            getattr(self, name)()
+            if self.keeping is not None and self.rng.random() < 0.15:
+                self.keep()
+            else:
+                getattr(self, name)()
         except NothingFits:
             self.create()
         finally:
@@ -133,6 +147,10 @@ class Thread:
             self.variables.append(variable)
         else:
             self.variables[int(self.rng.random() * VARIABLES)] = variable
+
+    def recorded(self, tensor: Any, node: Node) -> tuple[Any, Node]:
+        """A value in the middle of an action. The program may end behind it: the rest is in another call then."""
+        return tensor, self.oracle.recorded(_value(tensor), node)
 
     def read(self, var: Variable) -> Node:
         """What the variable must be now. Reading a view whose base has changed takes it again."""
@@ -199,8 +217,11 @@ class Thread:
         a = self.pick()
         b = self.pick(a.tensor.shape[0])
         x, y = self.read(a), self.read(b)
-        do, plain = BINARY[int(self.rng.random() * len(BINARY))]
-        self.add(do(a.tensor, b.tensor), Node(plain, (x, y)))
+        do, plain, summed = BINARY[int(self.rng.random() * len(BINARY))]
+        other = b.tensor
+        if summed:
+            other, y = self.recorded(other.sum(), Node(np.sum, (y,)))
+        self.add(do(a.tensor, other), Node(plain, (x, y)))
         if self.rng.random() < 0.2 and a in self.variables:
             self.variables.remove(a)  # a = a + b
 
@@ -245,9 +266,8 @@ class Thread:
             numbers[self.rng.randrange(n)] = n
         x = self.read(a)
         where, i = self.host(numbers)
-        picked = gt.gather(a.tensor, 0, where)
         made = Node(lambda d, i: d[i], (x, i), "IndexOutOfRange" if bad else "")
-        node = self.oracle.recorded(_value(picked), made)
+        picked, node = self.recorded(gt.gather(a.tensor, 0, where), made)
         if self.rng.random() >= 0.7:
             self.add(picked, node)
         else:
@@ -271,8 +291,7 @@ class Thread:
             numbers, i = self.host(np.full(SMALL, where))
             x = self.read(a)
             made = Node(lambda d, i: d[i], (x, i), "IndexOutOfRange" if where else "")
-            picked = gt.gather(a.tensor, 0, numbers)
-            y = self.oracle.recorded(_value(picked), made)
+            picked, y = self.recorded(gt.gather(a.tensor, 0, numbers), made)
             a.tensor._write(TABLE["sgd"](a.tensor, picked, 0.1, 0.0))
             self.write(a, Node(lambda d, e: d - 0.1 * e, (x, y)))
             del picked
@@ -289,8 +308,10 @@ class Thread:
         if not self.limited or not self.fails:
             raise NothingFits
         x = self.read(a)
-        a.tensor.add_(gt.zeros(HUGE, dtype=gt.float64).sum())
-        self.write(a, Node(None, (x,), "OutOfMemory"))
+        zeros, huge = self.recorded(gt.zeros(HUGE, dtype=gt.float64), Node(None, (), "OutOfMemory"))
+        total, nothing = self.recorded(zeros.sum(), Node(None, (huge,), "OutOfMemory"))
+        a.tensor.add_(total)
+        self.write(a, Node(None, (x, nothing)))
 
     def view(self) -> None:
         a = self.pick(SMALL)
@@ -337,8 +358,44 @@ class Thread:
         else:
             self.oracle.check(node, got)
 
+    def carry(self) -> None:
+        """Work with tensors that fill most of a worker's memory: others' have to leave it."""
+        if not self.heavy:
+            raise NothingFits
+        if len(self.ballast) < BALLAST:
+            n, v = self.heavy, self.rng.uniform(1, 2)
+            tensor = gt.arange(n, dtype=gt.float64) / n + v
+            node = Node(lambda: np.arange(n) / n + v, ())
+            self.oracle.recorded(_value(tensor), node)
+            self.ballast.append(Variable(tensor, Cell(node)))
+            self.end()
+            return
+        a = self.rng.choice(self.ballast)
+        if any(cell is a.memory and thread is not self for thread, cell, _ in self.session.claims):
+            raise NothingFits
+        self.session.claims.append((self, a.memory, True))
+        x = self.read(a)
+        if self.rng.random() < 0.6:
+            a.tensor._write(TABLE["sgd"](a.tensor, a.tensor, 0.125, 0.0))
+            self.write(a, Node(lambda d: d - 0.125 * d, (x,)))
+            self.end()
+        else:
+            self.weigh(a)
+
+    def weigh(self, var: Variable) -> None:
+        """Look at a tensor of the ballast."""
+        total = Variable(var.tensor.sum(), Cell(Node(np.sum, (self.read(var),))))
+        self.oracle.recorded(_value(total.tensor), total.cell.node)
+        self.fetch_one(total)
+
     def ask(self) -> None:
         assert "workers" in self.session.stats()
+
+    def keep(self) -> None:
+        """Something with what is kept, or published."""
+        assert self.keeping is not None
+        if not self.keeping.act():
+            raise NothingFits
 
     # --- on several workers ---
 
@@ -347,12 +404,22 @@ class Thread:
         axes = self.rng.choice([{"x": 1}, {"x": 2}, {"x": 2}, {"x": 3}, {"x": 3}, {"x": 2, "y": 2}, {"y": 1, "x": 2}])
         while True:
             try:
-                set_mesh(self.session, "", axes, split=self.rng.random() < 0.5)
+                set_mesh(self.session, "", axes, split=self.rng.random() < (0.9 if self.switching else 0.5))
             except KeyboardInterrupt:
                 continue  # else nobody here would know what was set
             except ArgumentError:
                 pass  # there are not so many workers
             return
+
+    def loop(self) -> None:
+        """The same step again and again, as in training: its plan may change under it."""
+        a = self.pick(write=True)
+        b = self.pick(a.tensor.shape[0])
+        for _ in range(self.rng.randrange(3, 12)):
+            x, y = self.read(a), self.read(b)
+            a.tensor._write(TABLE["sgd"](a.tensor, b.tensor, 0.125, 0.0))
+            self.write(a, Node(lambda d, e: d - 0.125 * e, (x, y)))
+            self.end()
 
     def pin(self) -> None:
         """Say how a value shall lie."""
@@ -371,13 +438,14 @@ ACTIONS = {
     "index": 10, "hog": 3, "relapse": 2, "view": 5, "share": 8, "drop": 10, "end": 8, "fetch": 16, "ask": 1,
 }  # fmt: skip
 
-SHARDED = {"mesh": 4, "pin": 8}
+SPILLING = {"carry": 100}
+SHARDED = {"mesh": 4, "pin": 8, "loop": 8}
 
-Pair = tuple[Callable[..., Any], Callable[..., Any]]
-UNARY: list[Pair] = [(gt.tanh, np.tanh), (gt.neg, np.negative), (gt.abs, np.abs)]
-BINARY: list[Pair] = [
-    (lambda a, b: a + b, np.add),
-    (lambda a, b: a - b, np.subtract),
-    (gt.maximum, np.maximum),
-    (lambda a, b: a + b.sum(), lambda a, b: a + b.sum()),
+Function = Callable[..., Any]
+UNARY: list[tuple[Function, Function]] = [(gt.tanh, np.tanh), (gt.neg, np.negative), (gt.abs, np.abs)]
+BINARY: list[tuple[Function, Function, bool]] = [  # the last: with the sum of the second
+    (gt.add, np.add, False),
+    (gt.sub, np.subtract, False),
+    (gt.maximum, np.maximum, False),
+    (gt.add, np.add, True),
 ]

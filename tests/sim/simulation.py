@@ -22,40 +22,56 @@ import gt.client.session.session
 import gt.client.session.transfers
 import gt.dispatcher.invariants
 import gt.dispatcher.machine
+import gt.dispatcher.memory
+import gt.dispatcher.moves
 import gt.dispatcher.queues
-import gt.dispatcher.transfers
+import gt.dispatcher.schedule
+import gt.dispatcher.switches
+import gt.dispatcher.uploads
 import gt.transport.chunks
+import gt.transport.messages
 import gt.transport.shared
 import gt.worker.calls
-import gt.worker.core
 import gt.worker.fetches
+import gt.worker.uploads
 from gt import config
 from gt.client.session.timer import tick
 from gt.client.session.transfers import Download
-from gt.dispatcher.events import PeerLost, Send, TimePassed
+from gt.dispatcher.events import Noted, PeerLost, Send, TimePassed
 from gt.dispatcher.session import Lost
-from gt.errors import GTError
-from gt.transport.messages import Call, CallDone, CallFailed, Chunk, ChunkAck, Refused, Rejected
+from gt.dispatcher.users import REVOKED
+from gt.errors import GTError, ServerError
+from gt.transport.identity import CLIENT, User
+from gt.transport.messages import Call, CallDone, CallFailed, Chunk, ChunkAck, Refused, Rejected, Rename, unpack_ids
 from gt.worker.engines import load
+from gt.worker.run.outside import File
 
-from .cluster import Cluster, Hang, Link, using
-from .oracle import Oracle
-from .script import HUGE, SimSession, Thread, Variable, told
+from .cluster import Cluster, Hang, Link, SimWorker, using
+from .keeping import Keeping, Shelf
+from .oracle import Node, Oracle
+from .script import BALLAST, HUGE, SPILLING, SimSession, Thread, Variable, told
 
 #: Small, so that few bytes make many chunks and few calls fill a window.
 LIMITS = {
     gt.transport.shared: {
         "PIECE": 56, "SLOTS": 5, "UPLOAD_SLOTS": 3, "LENT": 2, "LARGE": 80, "SMALL": 48, "BOXES": 2
     },
+    gt.transport.messages: {"CHUNK": 48, "UPLOADS": 3},
     gt.client.session.transfers: {
-        "CHUNK": 48, "UPLOADS": 3, "PIECE": 56, "SLOTS": 5, "LENT": 2, "LARGE": 80, "SMALL": 48, "OFTEN": 2
+        "PIECE": 56, "SLOTS": 5, "LENT": 2, "LARGE": 80, "SMALL": 48, "OFTEN": 2
     },
-    gt.dispatcher.transfers: {"CHUNK": 48, "UPLOADS": 3, "SLOTS": 5},
-    gt.dispatcher.invariants: {"WINDOW": 6, "UPLOADS": 3, "SLOTS": 5},
-    gt.worker.core: {"SLOTS": 5},
+    gt.dispatcher.uploads: {"SLOTS": 5},
+    gt.dispatcher.invariants: {"WINDOW": 6, "UPLOADS": 3, "SLOTS": 5, "SHORT_US": 400, "BESIDE": 2},
+    gt.dispatcher.schedule: {"SHORT_US": 400, "BESIDE": 2, "BESIDE_US": 600, "BURST_US": 3000},
+    gt.worker.calls: {"QUICK_US": 800},
+    gt.worker.uploads: {"SLOTS": 5},
     gt.worker.fetches: {"CHUNK": 48, "SLOTS": 5, "LARGE": 80, "SENDING_NBYTES": 500},
     gt.dispatcher.machine: {"WINDOW": 6},
     gt.dispatcher.queues: {"WINDOW": 6},
+    gt.dispatcher.switches: {"RUNS": 2, "APART": 0, "COPY_RATE": 1e12},
+    gt.dispatcher.timing: {"ENOUGH": 2, "WINDOW": 2, "WATCH": 1, "WATCH_S": 0.0},
+    gt.dispatcher.moves: {"MOVE_NBYTES": 100},
+    gt.dispatcher.memory: {"SLICE_S": 0.3, "RETRY_S": 0.3},
     gt.transport.chunks: {"CHUNK": 48},
     gt.client.functions.constants: {"BY_VALUE_NBYTES": 64},
     # Every read asks the cluster: it is what is tested.
@@ -64,6 +80,7 @@ LIMITS = {
 }  # fmt: skip
 #: They ask for the time.
 CLOCKED = (gt.client.session.session, gt.client.session.transfers, gt.client.record.recorder, gt.worker.calls)
+TAKEN = "was opened by another client"
 FAULTS = 0.03  #: Turns in which something goes wrong or a worker joins.
 TORCH = find_spec("torch") is not None
 for engine in ["numpy", "torch"] if TORCH else ["numpy"]:
@@ -85,6 +102,9 @@ class Clock:
 
     def monotonic(self) -> float:
         return self.cluster.now_s
+
+    def thread_time_ns(self) -> int:
+        return 0
 
     def perf_counter_ns(self) -> int:
         self.ns += int(self.rng.expovariate(1 / 300_000))
@@ -113,6 +133,7 @@ class World:
         rng = self.rng = random.Random(seed)
         self.sharded = sharded  #: Clients live on several workers, now on these, now on those.
         limited = rng.random()
+        self.spilling = 0.4 < limited < 0.8  #: Each client needs more than half of a worker's memory.
         # A quarter of what is too much must be too much as well.
         limit = HUGE if sharded else 4 * HUGE
         settings = config.Config(
@@ -120,29 +141,53 @@ class World:
             debug_compile=False, worker_timeout_s=15.0, connect_timeout_s=1e9,
             cache_bytes=rng.choice([1 << 11, 1 << 13, 1 << 20]),
             fake_memory=limit if limited < 0.2 else 0,
-            worker_memory=limit if 0.2 < limited < 0.4 else 0,
+            worker_memory=limit if 0.2 < limited < 0.8 else 0,
+            spill_memory=rng.choice([0, limit // 2, 1 << 30]),
             share_memory=rng.random() < 0.8,
+            plan_after_s=rng.choice([0.0, 1e-9, 1e-9]) if sharded else 0.0,
+            lease_s=[0.0, 1.0, 3600.0][seed % 3],
         )  # fmt: skip
         # Only torch's engine writes over donated memory; numpy's is faster to simulate.
         engine = "torch" if TORCH and seed % 3 == 0 else "numpy"
         workers = rng.choice([2, 3, 3, 4] if sharded else [0, 1, 1, 1, 2])
-        self.most_workers = 4 if sharded else 2
+        if self.spilling and not sharded:
+            workers = 1
+        self.most_workers = 4 if sharded else 1 if self.spilling else 2
         self.cluster = Cluster(workers, rng.getrandbits(32), engine, settings)
         self.cluster.check_invariants = check_always or seed % 10 == 0
         self.cluster.watch = self.watch
         self.cluster.while_waiting = self.while_waiting
         self.cluster.refuse_rings = rng.choice([0.0, 0.0, 0.3, 1.0])
+        self.heavy = int(0.6 * limit / 8 / BALLAST) if self.spilling else 0
+        self.full = rng.choice([0.0, 0.0, 0.2])  #: How often the disk is full.
         self.clients: list[Client] = []
         self.by_peer: dict[bytes, Client] = {}
         self.by_link: dict[Link, Client] = {}
         self.by_number: dict[int, Client] = {}
         self.ticking = False
-        self.to_come = rng.choice([1, 2, 2, 3])
+        self.to_come = rng.choice([2, 3]) if self.spilling else rng.choice([1, 2, 2, 3])
         #: Which part of the faults are deaths; how often a wait is interrupted.
         self.deadly_workers = rng.choice([0.0, 0.0, 0.1, 0.4])
         self.deadly_clients = rng.choice([0.0, 0.0, 0.1])
         self.impatient = rng.choice([0.0, 0.01, 0.04])
         self.blind = rng.choice([0.0, 0.0, 0.9])  #: How often a client does not look into a mailbox.
+        self.names = rng.choice([(), ("p",), ("p", "p", "q", "")])  #: Of sessions; (): none has one.
+        self.shelves = {name: Shelf() for name in self.names if name}
+        self.published: list[list[Node]] = []
+        self.losses = 0  #: Workers that have died.
+        self.taken: set[bytes] = set()  #: Clients whose names others have taken over, or that were revoked.
+        if self.names:
+            self.deadly_clients = max(self.deadly_clients, 0.15)
+        #: Which part of the faults are workers that stop for a while; some of them are given up.
+        self.stopping = rng.choice([0.0, 0.0, 0.2])
+        #: Users by the name of their sessions, and which part of the faults are revocations. Without users, nobody is.
+        self.users: dict[str, User] = {}
+        self.revoking = rng.choice([0.0, 0.0, 0.15])
+        self.revocations = 0
+        if self.revoking:
+            for name in {**dict.fromkeys(self.names), "": None}:
+                self.add_user(name)
+            self.cluster.set_users(*self.users.values())
 
     # --- the run ---
 
@@ -150,6 +195,9 @@ class World:
         while self.to_come or any(not c.leaving and not c.dead for c in self.clients):
             self.turn(waiting=False)
         self.cluster.run()
+        for seconds in (4000.0, 1.0):  # leases end; shelves of sessions that had still work end a tick after it
+            self.cluster.pass_time(seconds)
+            self.cluster.run()
         self.nothing_left()
 
     def turn(self, waiting: bool) -> None:
@@ -157,7 +205,7 @@ class World:
         if self.cluster.moves > BUDGET:
             raise Hang(f"{BUDGET} moves and no end")
         dice = self.rng.random()
-        if dice < FAULTS:
+        if dice < (FAULTS if not self.moving() else 6 * FAULTS):
             self.fault(self.rng.random())
         elif dice < 0.06:
             self.tick()
@@ -171,14 +219,45 @@ class World:
             else:
                 self.cluster.pass_time(0.01)
 
+    def moving(self) -> bool:
+        """Whether tensors of a session move to other layouts."""
+        return self.sharded and any(s.moving is not None for s in self.cluster.machine.state.sessions.values())
+
     def fault(self, dice: float) -> None:
         workers = self.cluster.workers
         if dice < self.deadly_workers and workers:
+            self.losses += 1
             self.cluster.kill_worker(workers[int(self.rng.random() * len(workers))])
         elif dice > 1 - self.deadly_clients and self.clients:
             self.kill(self.clients[int(self.rng.random() * len(self.clients))])
+        elif dice < self.deadly_workers + self.stopping and workers:
+            self.stop(workers[int(self.rng.random() * len(workers))])
+        elif dice > 1 - self.deadly_clients - self.revoking and self.users:
+            self.revoke(self.rng.choice(list(self.users)))
         elif dice > 0.5 and len(workers) < self.most_workers:
             self.cluster.add_worker()
+
+    def stop(self, worker: SimWorker) -> None:
+        """A worker stops (SIGSTOP, a network that is cut), in the middle of a collective or anywhere."""
+        self.cluster.stop_worker(worker, self.rng.choice([3, 30, 300]))
+        if self.deadly_workers and self.rng.random() < 0.3:
+            self.losses += 1
+            self.cluster.give_up_worker(worker)
+
+    def add_user(self, name: str) -> None:
+        """The user of the sessions of this name gets a key, or a new one."""
+        self.revocations += 1
+        self.users[name] = User(f"user {name}", CLIENT, f"key {self.revocations}")
+
+    def revoke(self, name: str) -> None:
+        """A user's key is revoked: its sessions end, and what they have kept and published. It gets a new one."""
+        self.add_user(name)
+        gone = [c for c in self.clients if c.session.name == name]
+        self.cluster.set_users(*self.users.values())
+        if name in self.shelves:
+            self.shelves[name].ended()
+        number = self.cluster.machine.state.sessions
+        assert not any(c.session.number in number and not c.dead for c in gone), "a session of a revoked key goes on"
 
     def while_waiting(self, link: Link) -> None:
         """One step of a client's wait."""
@@ -218,7 +297,7 @@ class World:
             with using(client.session, thread.recorder):
                 action()
         except GTError as e:
-            if not told(e):
+            if not told(e) and not client.dead:
                 raise
         except (KeyboardInterrupt, Died):
             pass
@@ -226,14 +305,33 @@ class World:
             thread.busy = False
 
     def join(self) -> None:
-        session = self.cluster.client(SimSession)
+        name = self.rng.choice(self.names) if self.names else ""
+        try:
+            session = self.cluster.client(SimSession, name, self.users.get(name))
+        except ServerError as e:
+            if TAKEN not in str(e) and not self.revoking:
+                raise
+            return
         session.seed = 1
         client = Client(session, session.channel)
+        client.dead = client.link.peer in self.taken
         self.clients.append(client)
         self.by_link[client.link] = self.by_peer[client.link.peer] = self.by_number[session.number] = client
         for _ in range(self.rng.choice([1, 1, 2])):
             actions = self.rng.randrange(10, 70)
-            client.threads.append(Thread(session, client.variables, self.rng, actions, self.sharded))
+            thread = Thread(session, client.variables, self.rng, actions, self.sharded)
+            client.threads.append(thread)
+            if self.names:
+                shelf = self.shelves.get(name)
+                thread.keeping = Keeping(thread, shelf, self.published, lambda: self.losses)
+                thread.keeping.held = lambda id: self.where(session, id)
+                if shelf is not None and not client.dead:
+                    shelf.user = None  # whoever had it is dead
+        if self.heavy:
+            thread = client.threads[0]
+            thread.heavy = self.heavy
+            client.oracle.short = True
+            thread.actions |= SPILLING
 
     def tick(self) -> None:
         """The clients' timers look around."""
@@ -247,14 +345,36 @@ class World:
                     tick(session, self.cluster.now_s)
         self.ticking = False
 
+    def where(self, session: SimSession, id: int) -> tuple[Any, set[bytes]]:
+        """What the dispatcher has under an id, and the workers that hold it."""
+        there = self.cluster.machine.state.sessions.get(session.number)
+        tensor = there.tensors.get(id) if there is not None else None
+        if there is None or tensor is None:
+            return None, set()
+        return tensor, {there.workers[n].control[:-1] for n in tensor.parts}
+
+    def follow(self, client: Client) -> None:
+        """A client with a name is dead: somebody comes after it."""
+        if client.session.name and len(self.clients) < 8:
+            self.to_come += 1
+
     def kill(self, client: Client) -> None:
         if not client.dead and not client.session.closed:
             client.dead = True
+            self.follow(client)
             self.by_peer.pop(client.link.peer, None)
             self.by_number.pop(client.session.number, None)
             self.cluster.kill_link(client.link)
             if not any(t.busy for t in client.threads):
                 client.variables.clear()
+                for thread in client.threads:
+                    thread.ballast.clear()
+
+    def end(self) -> None:
+        """Close what processes have open when they end."""
+        for client in self.clients:
+            client.session.close()
+        self.cluster.end()
 
     # --- the end of a client ---
 
@@ -263,6 +383,11 @@ class World:
         session, thread = client.session, client.threads[0]
         for var in list(client.variables):
             self.insist(lambda: thread.fetch_one(var))  # noqa: B023
+        for var in thread.ballast:
+            for _ in range(2):  # an earlier failure may be met, or the value may be spoilt itself
+                with suppress(GTError):
+                    thread.weigh(var)
+                    break
         for each in client.threads:
             self.insist(each.recorder.settle)
         self.insist(lambda: session.wait(lambda: session.done == session.seq))
@@ -270,6 +395,7 @@ class World:
         client.oracle.all_raised()
         var = None
         client.variables.clear()
+        thread.ballast.clear()
         for each in client.threads:
             self.insist(each.recorder.settle)
         self.insist(lambda: session.wait(lambda: not session.transfers.uploads))
@@ -301,7 +427,7 @@ class World:
                 core = cores.get(number)
                 has = core.sessions.get(session.number) if core is not None else None
                 stored = {i: e for i, e in has.store.entries.items() if i} if has else {}
-                there = {i: e.spec.nbytes * (e.array is not None) for i, e in stored.items()}
+                there = {i: e.spec.nbytes * (not e.poisoned) for i, e in stored.items()}
                 known = {i: t for i, t in session.tensors.items() if t.layout is not None}
                 thought = {i: t.parts.get(number, 0) for i, t in known.items()}
                 for i, t in known.items():
@@ -330,6 +456,7 @@ class World:
             assert not worker.nbytes
             assert not worker.sessions
             assert not worker.lane.calls
+            assert not worker.lane.beside
         for each in self.cluster.workers:
             assert not each.core.sessions, "a worker keeps something of a session that has ended"
 
@@ -341,18 +468,34 @@ class World:
                 several = event.peer[:-1] in client.several
                 client.oracle.worker_lost(event.peer[:-1], self.outlived(client) if several else set(), several)
         oracles: list[Oracle] = [c.oracle for c in self.clients]
-        if isinstance(event, TimePassed) and not self.cluster.machine.state.workers:
-            for oracle in oracles:
-                oracle.lonely = True
+        state = self.cluster.machine.state
+        for client in self.clients:
+            there = state.sessions.get(client.session.number)
+            bereft = (
+                there is not None and there.bereft is not None
+            )  # what it sends fails, until it has heard of its loss
+            client.oracle.lonely = bereft or (isinstance(event, TimePassed) and not state.workers)
         for action in actions:
             if isinstance(action, Send):
                 self.watch_send(action.peer, action.message)
+            elif isinstance(action, Noted):
+                self.noted(action.text)
         for oracle in oracles:
             oracle.lonely = False
         if self.sharded:
             for client in self.clients:
                 there = self.cluster.machine.state.sessions.get(client.session.number)
                 client.several = {w.control[:-1] for w in there.workers.values()} if there is not None else set()
+
+    def noted(self, text: str) -> None:
+        """Something becomes of a session with a name."""
+        now_s, lease_s = self.cluster.machine.state.now_s, self.cluster.settings.lease_s
+        shelf = self.shelves.get(text.split("'")[1])
+        if shelf is not None and "is detached" in text:
+            shelf.detached_s = now_s
+        elif shelf is not None and "has ended" in text:
+            assert now_s >= shelf.detached_s + lease_s, "a lease has ended early"
+            shelf.ended()
 
     def outlived(self, client: Client) -> set[int]:
         """Of a client that has just lost one of several workers: values of which others have all."""
@@ -368,13 +511,32 @@ class World:
         dead = call.workers - {w.control.peer[:-1] for w in self.cluster.workers}
         return bool(dead) and there is not None and not call.kept_at(there.tensors)
 
+    def renamed(self, client: Client, rename: Rename) -> None:
+        """Values are on other workers from now on."""
+        there = self.cluster.machine.state.sessions[client.session.number]
+        for i in unpack_ids(rename.ids):
+            if i in there.tensors:  # else a call went off with the same event, and has replaced it
+                holders = [there.workers[n] for n in there.tensors[i].parts]
+                client.oracle.by_id[i].workers = {w.control[:-1] for w in holders if w.control is not None}
+
     def watch_send(self, peer: bytes, message: Any) -> None:
         if peer.startswith(b"w"):
             client = self.by_number.get(getattr(message, "session", 0))
-            if client is not None and isinstance(message, Call):
+            if client is not None and isinstance(message, Rename):
+                self.renamed(client, message)
+            elif client is not None and isinstance(message, Call) and message.seq > 0:
                 client.oracle.placed(message.seq, peer[:-1], message.refused)
             elif client is not None and isinstance(message, Chunk):
                 client.oracle.by_id[message.key].workers.add(peer[:-1])
+            return
+        if isinstance(message, Refused) and (TAKEN in message.text or message.text == REVOKED):
+            self.taken.add(peer)
+            if (client := self.by_peer.pop(peer, None)) is not None and not client.dead:
+                client.dead = True
+                self.follow(client)
+                self.by_number.pop(client.session.number, None)
+                if not any(t.busy for t in client.threads):
+                    client.variables.clear()
             return
         if isinstance(message, (Rejected, Refused)):
             raise AssertionError(f"a client that did nothing wrong was told: {message.text}")
@@ -400,6 +562,7 @@ def _small_and_clocked(world: World) -> Iterator[None]:
     changes += [(m, "time", clock) for m in CLOCKED]
     look = Download.arrived
     changes.append((Download, "arrived", lambda t: t.done or (world.rng.random() >= world.blind and look(t))))
+    changes.append((File, "room", lambda file, nbytes: world.rng.random() >= world.full))
     before = [(m, name, getattr(m, name)) for m, name, _ in changes]
     for m, name, value in changes:
         setattr(m, name, value)
@@ -422,5 +585,8 @@ def simulate(seed: int, check_always: bool = False, sharded: bool = False) -> Wo
     """
     world = World(seed, check_always, sharded)
     with _small_and_clocked(world):
-        world.run()
+        try:
+            world.run()
+        finally:
+            world.end()
     return world

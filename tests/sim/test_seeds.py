@@ -8,25 +8,18 @@ import pytest
 
 from .simulation import simulate
 
-BLOCK = 100
+PLAIN = [(range(k, k + 100), False) for k in range(0, 1000, 100)]
+SHARDED = [(range(k, k + 25), True) for k in range(0, 200, 25)]
 
 
-@pytest.mark.parametrize("first", range(0, 1000, BLOCK))
-def test_worlds(first: int) -> None:
-    for seed in range(first, first + BLOCK):
+@pytest.mark.parametrize(("seeds", "sharded"), [*PLAIN, *SHARDED])
+def test_worlds(seeds: range, sharded: bool) -> None:
+    for seed in seeds:
         try:
-            simulate(seed)
+            simulate(seed, sharded=sharded)
         except Exception as e:
-            raise AssertionError(f"seed {seed} is wrong; alone: python -m tests.sim {seed}\n{e!r}") from e
-
-
-@pytest.mark.parametrize("first", range(0, 200, BLOCK // 4))
-def test_worlds_of_several_workers(first: int) -> None:
-    for seed in range(first, first + BLOCK // 4):
-        try:
-            simulate(seed, sharded=True)
-        except Exception as e:
-            raise AssertionError(f"seed {seed} is wrong; alone: python -m tests.sim --sharded {seed}\n{e!r}") from e
+            alone = f"python -m tests.sim {'--sharded ' if sharded else ''}{seed}"
+            raise AssertionError(f"seed {seed} is wrong; alone: {alone}\n{e!r}") from e
 
 
 @pytest.mark.parametrize("sharded", [False, True])

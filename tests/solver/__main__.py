@@ -18,6 +18,9 @@ from .judging import gap_of_propagation, judged, mistakes_propagated
 
 
 def main(arguments: list[str]) -> int:
+    if arguments[:1] in (["--help"], ["-h"]):
+        print(__doc__)
+        return 0
     if arguments[:1] == ["--propagate"]:
         return propagate(int(arguments[1]) if arguments[1:] else 10_000)
     return compare(int(arguments[0]) if arguments else 500)

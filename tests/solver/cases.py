@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-import gt
-from gt.solver.recorded import RecordedProgram, record_step
+from gt.solver.recorded import RecordedProgram
 
 from . import models
 
@@ -58,15 +57,21 @@ CASES: dict[str, Case] = {
     "6 heads": Case(
         models.transformer_block, {"width": 768, "heads": 6, "rows": 4, "length": 1024}, {"width": 12, "heads": 6}
     ),
+    "accumulated gradients": Case(models.accumulated, {"layers": 6, "width": 2048, "rows": 256, "batches": 4}),
+    "encoder and decoder": Case(
+        models.translation, {"vocabulary": 32_000, "width": 512, "heads": 8, "layers": 2, "rows": 32, "length": 128}
+    ),
     "vocabulary 50,257": Case(
         models.language_model, {**_LM, "vocabulary": 50_257, "width": 768, "heads": 12}, {"vocabulary": 37, "layers": 1}
     ),
 }  # fmt: skip
 
 
+#: Those that are compared with an integer program without restrictions (full.py).
+FIVE = ("mlp 16x8192", "transformer block", "vocabulary 128k", "picture 1024x1024", "eight experts")
+
+
 @cache
 def recorded(name: str) -> RecordedProgram:
     """The step of a case at its real sizes, on paper."""
-    with gt.on_paper():
-        training = CASES[name].build(**CASES[name].sizes)
-        return record_step(training.step, *training.batch).largest
+    return models.recorded_step(CASES[name].build, **CASES[name].sizes).largest

@@ -127,7 +127,7 @@ class Exhaustive:
         return Table(choices, total)
 
     def _uses(self, value: int) -> tuple[Use, ...]:
-        return tuple([self.problem.use(i) for i in sorted(self._chain(value))])
+        return tuple([self.problem.uses[i] for i in sorted(self._chain(value))])
 
     def _chain(self, value: int) -> set[int]:
         """The instructions that make a value of numbers alone."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import gt
 from gt import nn
+from gt.solver.recorded import RecordedStep, record_step
 
 F = nn.functional
 
@@ -37,6 +38,13 @@ def trained(model: Any, loss_of: Callable[..., Any], *batch: Any, clip: float = 
         return loss.detach()
 
     return Training(step, batch, model, optimizer)
+
+
+def recorded_step(build: Callable[..., Training], **sizes: Any) -> RecordedStep:
+    """The step of a model as it is recorded on paper."""
+    with gt.on_paper():
+        training = build(**sizes)
+        return record_step(training.step, *training.batch)
 
 
 def mlp(layers: int = 3, width: int = 16, rows: int = 8, clip: float = 0.0, dropout: float = 0.0) -> Training:
@@ -257,6 +265,48 @@ def adapters(width: int = 16, rank: int = 4, layers: int = 2, rows: int = 8) -> 
     """Frozen weights with adapters."""
     model = nn.Sequential(*[part for _ in range(layers) for part in (Adapted(width, rank), nn.ReLU())])
     return trained(model, lambda x: model(x).square().mean(), gt.ones(rows, width))
+
+
+def accumulated(layers: int = 4, width: int = 12, rows: int = 4, batches: int = 2) -> Training:
+    """Gradients of several batches are added up before the optimizer's step."""
+    model = nn.Sequential(*[nn.Linear(width, width) for _ in range(layers)])
+    optimizer = gt.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+
+    def step(x: Any) -> Any:
+        losses = [model(x[k]).square().mean() for k in range(batches)]
+        for loss in losses:
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return sum(losses).detach()
+
+    return Training(step, (gt.ones(batches, rows, width),), model, optimizer)
+
+
+class Translation(nn.Module):
+    """An encoder and a decoder, with one embedding for both."""
+
+    def __init__(self, vocabulary: int, width: int, heads: int, layers: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(vocabulary, width)
+        self.both = nn.Transformer(width, heads, layers, layers, 4 * width, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(width, vocabulary)
+
+    def forward(self, x: Any, y: Any) -> Any:
+        return self.head(self.both(self.words(x), self.words(y)))
+
+
+def translation(
+    vocabulary: int = 24, width: int = 16, heads: int = 4, layers: int = 1, rows: int = 4, length: int = 6
+) -> Training:
+    """An encoder and a decoder, each with attention; gradients are clipped."""
+    model = Translation(vocabulary, width, heads, layers)
+    words = gt.zeros(rows, length, dtype=gt.int64)
+
+    def loss_of(x: Any, y: Any) -> Any:
+        return F.cross_entropy(model(x, y).flatten(0, 1), y.flatten())
+
+    return trained(model, loss_of, words, words + 1, clip=1.0)
 
 
 MODELS: dict[str, Callable[..., Training]] = {

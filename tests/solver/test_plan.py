@@ -19,10 +19,9 @@ from gt.program import input_spec
 from gt.solver import plan as plans
 from gt.solver import search
 from gt.solver.hardware import HARDWARE
-from gt.solver.process import job_of
+from gt.solver.process import Job
 from gt.solver.purposes import Purposes
 from gt.solver.reasons import input_classes, reasons_of
-from gt.solver.recorded import record_step
 from gt.solver.solve import Limits, MemoryTooSmall, solve_on
 
 from . import models
@@ -87,9 +86,7 @@ def test_gt_explain_is_the_text_of_the_plan() -> None:
 
 def test_the_times_of_all_classes_add_up_to_the_price() -> None:
     """Up to what is paid whatever is chosen."""
-    with gt.on_paper():
-        training = models.language_model()
-        recorded = record_step(training.step, *training.batch).largest
+    recorded = models.recorded_step(models.language_model).largest
     hardware = HARDWARE["cpu-gloo"]  # nothing overlaps
     solved = solve_on(check(recorded.program), mesh(x=2), hardware, {}, Limits(use_search=False))
     problem, rest = solved.problem, []
@@ -102,9 +99,7 @@ def test_the_times_of_all_classes_add_up_to_the_price() -> None:
 
 
 def test_instructions_are_known_by_the_parameters_that_they_are_for() -> None:
-    with gt.on_paper():
-        training = models.llama(clip=1.0)  # casts, views and clipping are in between
-        recorded = record_step(training.step, *training.batch).largest
+    recorded = models.recorded_step(models.llama, clip=1.0).largest  # casts, views and clipping are in between
     purposes = Purposes(recorded.program, [(each.name, each.role) for each in recorded.inputs])
     told: dict[str, set[str]] = {}
     for i, ins in enumerate(recorded.program.code):
@@ -175,6 +170,13 @@ def test_pins_are_kept_and_never_cheaper(wide: gt.Plan, pins: dict[str, Any]) ->
 def test_pins_on_equal_layers_may_differ() -> None:
     found = planned("mlp", {"layers": 4}, mesh={"x": 2}, pins={"model.0.weight": {0: "x"}, "model.2.weight": {1: "x"}})
     assert (found.layouts["model.0.weight"], found.layouts["model.2.weight"]) == ("[16@x]", "[. 16@x]")
+
+
+def test_pins_on_many_equal_layers_may_differ() -> None:
+    """As Megatron splits them: in turn by columns and by rows. So many that the layers in between share a choice."""
+    pins = {f"model.{2 * k}.weight": {k % 2: "x"} for k in range(24)}
+    found = planned("mlp", {"layers": 24}, mesh={"x": 2}, pins=pins)
+    assert [found.layouts[name] for name in pins] == ["[16@x]", "[. 16@x]"] * 12
 
 
 def test_what_if_with_other_hardware_and_mesh(wide: gt.Plan) -> None:
@@ -297,8 +299,8 @@ def test_memory_that_cannot_fit_says_what_is_missing_and_where() -> None:
 
 def test_memory_shards_what_would_be_replicated() -> None:
     free = planned("mlp", {"layers": 4, "width": 1024, "rows": 65536}, mesh={"x": 4})
-    assert free.layouts["model.2.weight"] == "[]"
-    limit = int(0.93 * free.peak_nbytes)
+    replicated = free.what_if(pins={"model.*": "", "optimizer.*": ""})
+    limit = int(0.93 * replicated.peak_nbytes)
     tight = free.what_if(memory=limit)
     assert tight.peak_nbytes <= limit
     assert tight.best.objective_us >= free.best.bound_us * (1 - 1e-9)
@@ -335,14 +337,12 @@ def test_debug_prints_seeds_rounds_and_the_fixed_point(capsys: pytest.CaptureFix
     for words in ("x=2: ", "choices with ", "seed batch: ", "seed columns and rows: ", "at the fixed point after ",
                   " rounds", " changes", "bound ", "emitted "):  # fmt: skip
         assert words in said, words
-    planned("transformer block", mesh={"x": 2})
-    assert capsys.readouterr().out == ""
+    planned(mesh={"x": 2})
+    assert capsys.readouterr().out == "", "nobody asked"
 
 
 def test_jobs_are_data() -> None:
-    with gt.on_paper():
-        training = models.mlp()
-        recorded = record_step(training.step, *training.batch).largest
-    job = job_of(recorded.program, [("x", 2)], HARDWARE["cpu-gloo"], {0: "[8@x]"}, Limits())
+    recorded = models.recorded_step(models.mlp).largest
+    job = Job(recorded.program, (("x", 2),), HARDWARE["cpu-gloo"], {0: "[8@x]"}, Limits())
     assert job.pins == {0: "[8@x]"}
     assert repr(input_spec(*recorded.program.inputs[0])) == "f32[8,16]"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,23 +14,13 @@ from gt import nn
 from gt.client.mesh.naming import named_tensors, variables_of
 from gt.client.session.session import Session
 from gt.errors import ArgumentError, PaperError
-from gt.solver.recorded import RecordedStep, record_step
-from tests.sim.cluster import Cluster, using
+from gt.solver.recorded import record_step
+from tests.sessions import session_fixture
 
 from . import models
+from .models import recorded_step as recorded
 
-
-def recorded(build: Any, **sizes: Any) -> RecordedStep:
-    with gt.on_paper():
-        training = build(**sizes)
-        return record_step(training.step, *training.batch)
-
-
-@pytest.fixture
-def session() -> Iterator[Session]:
-    with using(Cluster().client()) as session:
-        yield session
-    session.close()
+session = session_fixture("numpy")
 
 
 @pytest.mark.parametrize("name", models.MODELS)
@@ -39,29 +28,31 @@ def test_a_step_is_one_program_and_every_input_has_a_name(name: str) -> None:
     step = recorded(models.MODELS[name])
     assert step.steady
     assert len(step.programs) == 1
-    assert len(step.lines) == len(step.checked.program.code)
-    names = [i.name for i in step.inputs]
+    assert len(step.largest.lines) == len(step.largest.checked.program.code)
+    names = [i.name for i in step.largest.inputs]
     assert len(set(names)) == len(names)
     assert not [n for n in names if n.startswith("input ")]
-    roles = Counter(i.role for i in step.inputs)
+    roles = Counter(i.role for i in step.largest.inputs)
     assert roles["state"] == 2 * roles["parameter"] > 0  # AdamW
     assert 1 <= roles["data"] <= 2
-    assert all((i.updates is not None) == (i.role in ("parameter", "state")) for i in step.inputs if i.role != "buffer")
-    for i in step.inputs:
+    assert all(
+        (i.updates is not None) == (i.role in ("parameter", "state")) for i in step.largest.inputs if i.role != "buffer"
+    )
+    for i in step.largest.inputs:
         if i.updates is not None:
-            assert step.checked.specs[step.checked.program.outputs[i.updates]] is i.spec
+            assert step.largest.checked.specs[step.largest.checked.program.outputs[i.updates]] is i.spec
 
 
 def test_names_are_those_of_modules_and_optimizers() -> None:
-    names = {i.name: i.role for i in recorded(models.llama).inputs}
+    names = {i.name: i.role for i in recorded(models.llama).largest.inputs}
     assert names["model.layers.1.up.weight"] == "parameter"
     assert names["optimizer.exp_avg_sq:model.layers.1.up.weight"] == "state"
     assert names["model.cos"] == "buffer"
     assert names["batch.0"] == names["batch.1"] == "data"
-    tied = {i.name for i in recorded(models.language_model, tied=True).inputs}
+    tied = {i.name for i in recorded(models.language_model, tied=True).largest.inputs}
     assert "model.tokens.weight" in tied
     assert "model.head.weight" not in tied
-    conv = {i.name: i for i in recorded(models.conv_net).inputs}
+    conv = {i.name: i for i in recorded(models.conv_net).largest.inputs}
     assert conv["model.1.running_mean"].role == "buffer"
     assert conv["model.1.running_mean"].updates is not None
 
@@ -74,12 +65,12 @@ def test_a_loop_on_a_cluster_sends_the_recorded_program(session: Session) -> Non
         loss = training.step(*training.batch)
         assert np.isfinite(loss.item())
     sent = max(session.variants.values(), key=lambda v: len(v.program.code))
-    assert sent.program.body() == on_paper.body
-    assert tuple(sent.where) == on_paper.lines
+    assert sent.program.body() == on_paper.largest.body
+    assert tuple(sent.where) == on_paper.largest.lines
     live = record_step(training.step, *training.batch)
-    assert live.body == on_paper.body
-    assert [(i.name, i.role, i.updates is None) for i in live.inputs] == [
-        (i.name, i.role, i.updates is None) for i in on_paper.inputs
+    assert live.largest.body == on_paper.largest.body
+    assert [(i.name, i.role, i.updates is None) for i in live.largest.inputs] == [
+        (i.name, i.role, i.updates is None) for i in on_paper.largest.inputs
     ]
 
 
@@ -92,7 +83,7 @@ def test_a_live_step_is_really_run(session: Session) -> None:
     step_recorded = record_step(step, gt.ones(2))
     assert step_recorded.steady
     assert w.tolist() == [4.0] * 3  # the second run was like the first
-    assert [(i.name, i.role) for i in step_recorded.inputs] == [("x", "data"), ("w", "data")]
+    assert [(i.name, i.role) for i in step_recorded.largest.inputs] == [("x", "data"), ("w", "data")]
 
 
 def test_a_live_step_that_reads_its_loss_has_two_programs(session: Session) -> None:
@@ -136,7 +127,6 @@ def test_a_step_of_two_optimizers_has_two_programs() -> None:
     moments = {f"two.{m}:judge.{p}" for m in ("exp_avg", "exp_avg_sq") for p in ("weight", "bias")}
     assert {i.name for i in second.inputs if i.updates is not None} == {"judge.weight", "judge.bias", *moments}
     assert "maker.weight" in {i.name for i in second.inputs}  # the new value has the old name
-    assert found.checked is found.largest.checked
     assert found.largest is first
 
 
@@ -148,7 +138,7 @@ def test_accumulated_gradients_have_names() -> None:
             model(x).sum().backward()
 
         found = record_step(step, gt.zeros(2, 4))
-    assert [(i.name, i.role) for i in found.inputs if i.updates is not None] == [("model.weight.grad", "state")]
+    assert [(i.name, i.role) for i in found.largest.inputs if i.updates is not None] == [("model.weight.grad", "state")]
 
 
 def test_a_step_that_changes_each_time_is_not_steady() -> None:
@@ -178,7 +168,7 @@ def test_without_a_block_and_without_tensors_it_is_on_paper() -> None:
     def step(n: int) -> Any:
         return gt.zeros(n, n) @ gt.ones(n, n)
 
-    assert record_step(step, 1_000_000).checked.specs[-1].shape == (1_000_000, 1_000_000)
+    assert record_step(step, 1_000_000).largest.checked.specs[-1].shape == (1_000_000, 1_000_000)
 
 
 # --- names ---------------------------------------------------------------------------------------------
@@ -216,11 +206,11 @@ def test_names_through_functions_methods_and_wrappers() -> None:
 
         pair = (gt.ones(3), gt.ones(3))
         found = record_step(functools.partial(step, weight=gt.ones(3)), pair)
-        assert [i.name for i in found.inputs] == ["pair.0", "scale", "pair.1", "inner", "weight"]
+        assert [i.name for i in found.largest.inputs] == ["pair.0", "scale", "pair.1", "inner", "weight"]
         traced = record_step(gt.function(step), pair, weight=inner)
-        assert [i.name for i in traced.inputs] == ["pair.0", "scale", "pair.1", "weight"]
+        assert [i.name for i in traced.largest.inputs] == ["pair.0", "scale", "pair.1", "weight"]
         trainer = Trainer()
-        names = {i.name: i.role for i in record_step(trainer.step, gt.zeros(2, 3)).inputs}
+        names = {i.name: i.role for i in record_step(trainer.step, gt.zeros(2, 3)).largest.inputs}
         assert names == {
             "net.weight": "parameter", "net.bias": "parameter", "x": "data", "config.table": "data",
             "optimizer.momentum_buffer:net.weight": "state", "optimizer.momentum_buffer:net.bias": "state",
@@ -261,7 +251,7 @@ def test_llama_8b_is_recorded_on_any_machine() -> None:
     step = recorded(models.llama, **models.LLAMA_8B)
     assert step.steady
     assert len(step.programs) == 1
-    assert len(step.checked.program.code) > 5_000
-    roles = Counter(i.role for i in step.inputs)
+    assert len(step.largest.checked.program.code) > 5_000
+    roles = Counter(i.role for i in step.largest.inputs)
     assert roles == {"parameter": 291, "state": 582, "buffer": 2, "data": 2}
-    assert sum(i.spec.size for i in step.inputs if i.role == "parameter") == 8_030_261_248
+    assert sum(i.spec.size for i in step.largest.inputs if i.role == "parameter") == 8_030_261_248

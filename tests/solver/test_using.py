@@ -16,10 +16,10 @@ from gt.chosen import Chosen
 from gt.dispatcher import meshes
 from gt.dispatcher.events import MakePlan, PlanReady
 from gt.errors import ArgumentError, DTypeError
-from gt.solver.recorded import record_step
 from gt.transport import messages
 from gt.transport.messages import UsePlan
-from tests.sim.cluster import Cluster, using
+from tests.sessions import default_dtype, session_on
+from tests.sim.cluster import Cluster
 
 from . import models
 from .choosing import SomePlan, random_plan
@@ -27,33 +27,19 @@ from .choosing import SomePlan, random_plan
 
 def fresh(name: str) -> models.Training:
     """The same in float64: the optimizer's state too."""
-    was = gt.get_default_dtype()
-    gt.set_default_dtype(gt.float64)
-    try:
+    with default_dtype(gt.float64):
         gt.manual_seed(0)
         return models.MODELS[name]() if name != "llama" else models.llama(dtype=None)
-    finally:
-        gt.set_default_dtype(was)
 
 
 def losses(training: models.Training, steps: int = 3) -> list[float]:
-    was = gt.get_default_dtype()
-    gt.set_default_dtype(gt.float64)
-    try:
+    with default_dtype(gt.float64):
         return [training.step(*training.batch).item() for _ in range(steps)]
-    finally:
-        gt.set_default_dtype(was)
 
 
 def planned(name: str, axes: dict[str, int], seed: int) -> SomePlan:
-    was = gt.get_default_dtype()
-    gt.set_default_dtype(gt.float64)
-    try:
-        with gt.on_paper():
-            training = models.MODELS[name]() if name != "llama" else models.llama(dtype=None)
-            return random_plan(record_step(training.step, *training.batch).largest, axes, seed)
-    finally:
-        gt.set_default_dtype(was)
+    with default_dtype(gt.float64):
+        return random_plan(models.recorded_step(fresh, name=name).largest, axes, seed)
 
 
 class Watch:
@@ -84,26 +70,24 @@ CASES = [("mlp", {"x": 2}), ("transformer block", {"x": 2}), ("language model", 
 @pytest.mark.parametrize(("name", "axes"), CASES)
 def test_followed_and_unfollowed_give_the_same_numbers(name: str, axes: dict[str, int]) -> None:
     """In the simulator, in any order of messages; the choices are random."""
-    with using(Cluster().client()) as session:
+    with session_on():
         expected = losses(fresh(name))
-        session.close()
     for seed in range(2):
         plan = planned(name, axes, seed)
         cluster = Cluster(workers=int(np.prod([*axes.values()])), seed=seed)
         watch = Watch(cluster)
-        with using(cluster.client()) as session:
+        with session_on(cluster):
             training = fresh(name)
             gt.use_plan(plan, training.step, *training.batch)
             np.testing.assert_allclose(losses(training), expected, rtol=1e-9)
             assert max(watch.followed) == len(plan.ways) > 10
             assert watch.refused == []
             cluster.machine.invariants()
-            session.close()
 
 
 def test_tensors_are_where_the_plan_wants_them() -> None:
     plan = planned("mlp", {"x": 2}, 5)
-    with using(Cluster(workers=2).client()) as session:
+    with session_on(workers=2) as session:
         training = fresh("mlp")
         model, optimizer = training.model, training.optimizer
         gt.use_plan(plan, model=model, optimizer=optimizer)
@@ -118,22 +102,20 @@ def test_tensors_are_where_the_plan_wants_them() -> None:
         made = session.meshes.by_name[""]
         gt.use_plan(plan, model=model, optimizer=optimizer)
         assert session.meshes.by_name[""] is made  # the mesh was there already
-        session.close()
 
 
 def test_found_in_the_variables_where_it_is_called() -> None:
     plan = SomePlan({"x": 2}, {"w": "[4@x]", "model.weight": "[. 4@x]", "input 3": "[4@x]"}, {}, "0" * 32)
-    with using(Cluster(workers=2).client()) as session:
+    with session_on(workers=2):
         w, model = gt.zeros(4), nn.Linear(4, 4)
         gt.use_plan(plan)
         assert (repr(w.layout), repr(model.weight.layout)) == ("[4@x]", "[. 4@x]")
-        session.close()
 
 
 def test_later_uploads_of_a_batch_have_its_layout() -> None:
     plan = SomePlan({"x": 2}, {"batch": "[100@x]", "table": "[. 10@x]", "other": "[100@x]"}, {}, "0" * 32)
     rows = np.arange(1000.0).reshape(100, 10)
-    with using(Cluster(workers=2).client()) as session:
+    with session_on(workers=2):
         gt.use_plan(plan, batch=gt.from_numpy(rows), table=gt.from_numpy(rows.astype(np.float32)),
                     other=gt.from_numpy(rows.astype(np.float32)))  # fmt: skip
         assert repr(gt.from_numpy(rows + 1).layout) == "[100@x]"
@@ -142,12 +124,11 @@ def test_later_uploads_of_a_batch_have_its_layout() -> None:
         assert repr(gt.from_numpy(rows, layout={1: "x"}).layout) == "[. 10@x]"
         gt.mesh(y=2)
         assert repr(gt.from_numpy(rows).layout) == "[]"  # the axis is gone
-        session.close()
 
 
 def test_shard_with_a_plan() -> None:
     plan = SomePlan({"x": 2}, {"net.0.weight": "[4@x]", "net.0.bias": "[]", "o.m:net.0.weight": "[]"}, {}, "0" * 32)
-    with using(Cluster(workers=2).client()) as session:
+    with session_on(workers=2):
         model = nn.Sequential(nn.Linear(4, 4))
         assert gt.shard_(model, plan) is model
         assert repr(model[0].weight.layout) == "[4@x]"
@@ -155,7 +136,6 @@ def test_shard_with_a_plan() -> None:
             gt.shard_(nn.Linear(2, 2), replace(plan, layouts={"net.1.gain": "[]"}))
         with pytest.raises(ArgumentError, match="may mean 'a' or 'b'"):
             gt.shard_(nn.Linear(4, 4), replace(plan, layouts={"a.weight": "[]", "b.weight": "[]"}))
-        session.close()
 
 
 MISTAKES: dict[str, tuple[type[Exception], str, Callable[[SomePlan], Any]]] = {
@@ -183,11 +163,10 @@ MISTAKES: dict[str, tuple[type[Exception], str, Callable[[SomePlan], Any]]] = {
 def test_mistakes(name: str) -> None:
     error, text, mistake = MISTAKES[name]
     settings = config.replace(config.load(), worker_timeout_s=1.0)
-    with using(Cluster(workers=2, settings=settings).client()) as session:
+    with session_on(workers=2, settings=settings):
         with pytest.raises(error, match=text):
             mistake(SomePlan({"x": 2}, {"model.weight": "[4@x]"}, {}, "0" * 32))
         assert (gt.ones(2) + 1).tolist() == [2.0, 2.0]
-        session.close()
 
 
 # --- what a client may send --------------------------------------------------------------------------
@@ -212,7 +191,7 @@ NONSENSE: dict[str, Chosen] = {
 def test_choices_that_do_not_fit_are_noted_and_not_followed(name: str) -> None:
     cluster = Cluster(workers=2, seed=0)
     watch = Watch(cluster)
-    with using(cluster.client()) as session:
+    with session_on(cluster) as session:
         gt.mesh(x=2)
         a, b = np.arange(256.0).reshape(16, 16), np.ones((16, 16))
         x, y = gt.from_numpy(a, layout={0: "x"}), gt.from_numpy(b, layout={1: "x"})
@@ -222,13 +201,12 @@ def test_choices_that_do_not_fit_are_noted_and_not_followed(name: str) -> None:
         np.testing.assert_array_equal((x @ y).numpy(), a @ b)
         assert watch.followed[-1] == 2
         assert len(watch.refused) == 1
-        session.close()
 
 
 def test_a_plan_for_another_mesh_or_body_is_not_followed() -> None:
     cluster = Cluster(workers=2)
     watch = Watch(cluster)
-    with using(cluster.client()) as session:
+    with session_on(cluster) as session:
         gt.mesh(x=2)
         a = np.linspace(0.0, 1.0, 256).reshape(16, 16)
         x = gt.from_numpy(a, layout={0: "x"})
@@ -241,23 +219,22 @@ def test_a_plan_for_another_mesh_or_body_is_not_followed() -> None:
         assert watch.refused == ["choices for the mesh {'y': 2} are not followed on {'x': 2}"]
         x.sin().numpy()
         assert watch.followed[-1] == 0
-        session.close()
 
 
 def test_limits_of_the_dispatcher() -> None:
     cluster = Cluster(workers=2)
-    with using(cluster.client()) as session:
+    with session_on(cluster) as session:
         gt.mesh(x=2)
         (state,) = cluster.machine.state.sessions.values()
         for k in range(meshes.FOLLOWED + 3):
             session.send(UsePlan(f"{k}", (("x", 2),), (Chosen(),), {0: 0}))
         gt.ones(3).numpy()
         assert [*state.followed] == [str(k) for k in range(3, meshes.FOLLOWED + 3)]
-        assert len(state.place) == 1 + meshes.FOLLOWED
+        assert len(state.place) == 2 + meshes.FOLLOWED
         session.send(UsePlan("5", (("x", 2),), (), {}))  # taken back
         gt.ones(4).numpy()
         assert "5" not in state.followed
-        assert len(state.place) == meshes.FOLLOWED
+        assert len(state.place) == 1 + meshes.FOLLOWED
         cluster.machine.invariants()
         for bad in (
             UsePlan("5", (("x", 2),), (), {0: 0}),
@@ -268,7 +245,6 @@ def test_limits_of_the_dispatcher() -> None:
             before = dict(state.followed)
             meshes.use_plan(cluster.machine.state, state, bad, None)
             assert dict(state.followed) == before
-        session.close()
 
 
 def test_the_message_survives_the_wire() -> None:

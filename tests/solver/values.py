@@ -33,12 +33,13 @@ from gt.solver.facts import numbers
 from gt.solver.hardware import Hardware, Link
 from gt.solver.options import Option, options_of
 from gt.solver.solve import Limits, Solved, solve_on
+from tests.sessions import default_dtype, session_on
 from tests.sharding.cases import OPS, uses
 from tests.sharding.planned import collectives, one_op, run_planned, unsharded
 from tests.sharding.recorded import Called, Recording, Upload, is_update
 from tests.sharding.simulate import close, place, read, spec_of
 from tests.sharding.table import sample
-from tests.sim.cluster import Cluster, using
+from tests.sim.cluster import Cluster
 
 from .cases import CASES
 
@@ -79,19 +80,13 @@ def step_of(name: str, dtype: str = "float64") -> Step:
     recording = Recording()
     cluster = Cluster(engine="numpy", settings=config.load())
     cluster.watch = recording.see
-    was = gt.get_default_dtype()
-    gt.set_default_dtype(gt.float64 if dtype == "float64" else gt.float32)
-    try:
-        with using(cluster.client()) as session:
-            gt.manual_seed(0)
-            training = CASES[name].build(**CASES[name].small)
-            narrow = gt.autocast(dtype=getattr(gt, dtype)) if dtype.endswith("16") else nullcontext()
-            with narrow:
-                for _ in range(3):
-                    training.step(*training.batch).item()
-        session.close()
-    finally:
-        gt.set_default_dtype(was)
+    with default_dtype(gt.float64 if dtype == "float64" else gt.float32), session_on(cluster):
+        gt.manual_seed(0)
+        training = CASES[name].build(**CASES[name].small)
+        narrow = gt.autocast(dtype=getattr(gt, dtype)) if dtype.endswith("16") else nullcontext()
+        with narrow:
+            for _ in range(3):
+                training.step(*training.batch).item()
     return last_step(recording, {i.shape for i in training.batch})
 
 

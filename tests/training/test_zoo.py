@@ -4,7 +4,6 @@ batches in each step, clipped gradients, a schedule. And each step is one call o
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 
 import gt
 from gt.client.session.session import Session
-from tests.sim.cluster import Cluster, using
+from tests.sessions import session_fixture
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # they import each other by their file names
 
@@ -24,11 +23,7 @@ STEPS = 4
 LEARNED = ("dcgan",)
 
 
-@pytest.fixture
-def session() -> Iterator[Session]:
-    with using(Cluster(engine="torch").client()) as session:
-        yield session
-    session.close()
+session = session_fixture("torch")
 
 
 def losses(trainer: training.Trainer, steps: int) -> list[float]:

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -188,8 +188,8 @@ def test_another_process_of_that_number_has_no_such_file(ring: Ring) -> None:
         (lambda: memfd(name="gt-own"), False),
     ],
 )
-def test_only_a_ring_is_opened(ring: Ring, what: Callable[[], contextmanager[int]], wanted: bool) -> None:  # type: ignore[valid-type]
-    with what() as fd:  # type: ignore[attr-defined]
+def test_only_a_ring_is_opened(ring: Ring, what: Callable[[], AbstractContextManager[int]], wanted: bool) -> None:
+    with what() as fd:
         assert (open_ring(offer(ring, fd=fd, name=NAME)) is not None) == wanted
 
 

@@ -19,6 +19,7 @@ from gt.transport import messages as msg
 from gt.transport.messages import CHUNK, MAX_FRAME, Chunk, GetStats
 from gt.transport.router import SETTLE_S, Router
 from gt.transport.sockets import SocketChannel, endpoint
+from tests.processes.running import until
 
 from .wires import DEADLINE_S, Join, next_message, until_lost
 
@@ -61,14 +62,6 @@ def speak(process: subprocess.Popen[bytes]) -> None:
 def kill(process: subprocess.Popen[bytes]) -> None:
     process.kill()
     process.wait()
-
-
-def is_open(fd: int) -> bool:
-    try:
-        os.fstat(fd)
-    except OSError:
-        return False
-    return True
 
 
 def test_a_frame_that_is_too_large_ends_that_connection_only(router: Router, join: Join) -> None:
@@ -138,9 +131,7 @@ def test_loss_by_kill_and_a_descriptor_in_use_again(router: Router) -> None:
     peer, _ = next_message(router)
     fd = router._peers[peer].fd
     kill(first)
-    deadline = time.monotonic() + DEADLINE_S
-    while is_open(fd) and time.monotonic() < deadline:
-        pass
+    until(lambda: not os.path.exists(f"/proc/self/fd/{fd}"), "the end of the connection")
     # The next connection takes the descriptor before anything was asked about the first.
     speak(second)
     other, _ = next_message(router)
@@ -162,9 +153,7 @@ def test_sending_to_a_vanished_peer_reports_it_once(router: Router) -> None:
     speak(process)
     peer, _ = next_message(router)
     kill(process)
-    deadline = time.monotonic() + DEADLINE_S
-    while not router._lost and time.monotonic() < deadline:
-        router.send(peer, messages.encode(GetStats(1)))
+    until(lambda: router.send(peer, messages.encode(GetStats(1))) or router._lost, "the loss of the peer")
     assert router.lost() == [peer]
     router.send(peer, messages.encode(GetStats(1)))
     assert router.lost() == []
@@ -193,6 +182,27 @@ def test_a_peer_that_does_not_read_is_cut_off() -> None:
     finally:
         reads.close()
         idles.close()
+        router.close()
+
+
+def test_peers_that_do_not_read_share_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One user may have many connections: together they cannot fill the memory of the server."""
+    monkeypatch.setattr("gt.transport.router.SLOW", CHUNK)
+    router = Router("127.0.0.1:0", all_queued=8 * CHUNK)
+    channels = [SocketChannel(router.address) for _ in range(4)]
+    try:
+        peers = []
+        for channel in channels:
+            channel.send(GetStats(1))
+            peers.append(next_message(router)[0])
+        frames = messages.encode(Chunk(0, 1, 0, CHUNK, (CHUNK,), "uint8"), bytes(CHUNK))
+        for k, peer in enumerate(peers):
+            for _ in range(2 + (k == 1)):  # more than 8 together with the last one
+                router.send(peer, frames)
+        assert router.lost() == [peers[1]], "the one with most"
+    finally:
+        for channel in channels:
+            channel.close()
         router.close()
 
 
@@ -237,6 +247,13 @@ def test_not_a_gt_server() -> None:
 def test_bad_addresses(address: str) -> None:
     with pytest.raises(ServerError, match="address"):
         endpoint(address)
+
+
+@pytest.mark.parametrize("address", ["gt://lab:1#user-sesame", "lab:1#user-sesame", "0.0.0.0:1#worker-sesame"])
+def test_a_key_in_an_address_is_not_repeated(address: str) -> None:
+    with pytest.raises(ServerError, match="must have the form host:port, without a key") as raised:
+        endpoint(address)
+    assert "sesame" not in str(raised.value)
 
 
 def test_addresses() -> None:

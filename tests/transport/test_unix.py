@@ -101,6 +101,24 @@ def test_a_peer_that_does_not_read_is_cut_off(tmp_path: Path) -> None:
     router.close()
 
 
+def test_peers_that_do_not_read_share_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gt.transport.unix.SLOW", 1 << 20)
+    router = UnixRouter(f"ipc://{tmp_path}/s", all_queued=48 << 20)
+    channels = [UnixChannel(router.address) for _ in range(3)]
+    peers = []
+    for channel in channels:
+        channel.send(GetStats(1))
+        peers.append(until(router, router.receive)[0])
+    data = messages.encode(Chunk(0, 1, 0, CHUNK), bytes(CHUNK))
+    for k, peer in enumerate(peers):
+        for _ in range(160 if k == 1 else 80):  # 40 or 20 MiB, less what the system's own buffer takes
+            router.send(peer, data)
+    assert until(router, router.lost) == [peers[1]], "the one with most"
+    for channel in channels:
+        channel.close()
+    router.close()
+
+
 def test_addresses(tmp_path: Path) -> None:
     with pytest.raises(ServerError, match="no server at ipc:///nowhere/at/all"):
         connect("ipc:///nowhere/at/all")

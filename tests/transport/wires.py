@@ -13,7 +13,7 @@ from gt.transport.router import Router
 from gt.transport.sockets import SocketChannel
 from gt.transport.unix import UnixChannel, UnixRouter
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0  #: For what a loaded machine may do slowly.
 
 AnyRouter = Router | UnixRouter
 Join = Callable[[], SocketChannel | UnixChannel]

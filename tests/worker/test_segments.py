@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import numpy as np
@@ -10,11 +10,13 @@ import pytest
 from worker_building import Broken, Builder, FakeCompiler, Faulty, Wrapped
 
 from gt.config import Config, replace
+from gt.config import load as load_settings
 from gt.dispatcher.planner.plan import plan_program
 from gt.layout import mesh
 from gt.ops.check import Checked, check
 from gt.ops.record import TABLE
 from gt.program import Spec
+from gt.tracing import Recording, unpack_steps
 from gt.worker.engines import load
 from gt.worker.run import programs, segments, tiers
 from gt.worker.run.collectives import Collective, PeerResult
@@ -60,11 +62,11 @@ def run(code: Runnable, checked: Checked, scalars: tuple[Any, ...]) -> tuple[lis
     """The results of a call, and what was sent meanwhile."""
     peers = Alone()
     inputs = [some(s, 1000 + i) for i, s in enumerate(checked.specs[: len(checked.program.inputs)])]
-    steps: Iterator[Any] = code.run(inputs, scalars, peers)
+    steps: Generator[Any, Any, Any] = code.run(inputs, scalars, peers)
     value = None
     while True:
         try:
-            value = steps.send(value).result()  # type: ignore[attr-defined]
+            value = steps.send(value).result()
         except StopIteration as end:
             return list(end.value[0]), peers.met
 
@@ -101,6 +103,34 @@ def test_a_step_in_parts_is_the_step(name: str, way: str, monkeypatch: pytest.Mo
         for a, b in zip(got, want, strict=True):
             assert a.dtype == b.dtype
             np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+@pytest.mark.parametrize("joint", [False, True])
+def test_a_step_that_is_traced_is_the_step(joint: bool) -> None:
+    """The code that tells when instructions begin: the same results, in whole or in parts; also of what it sends."""
+    tracing = tiers.Tiers(TORCH, replace(load_settings(), auto_compile=False), lambda line: None)
+    for checked, scalars in locals_of("mlp", "data", mesh(x=2)):
+        known = programs.Known(checked.program, False)
+        plain = compile_program(checked, TORCH)
+        known.standing = standing = programs.Standing(plain, None)
+        if joint:
+            standing.joint = compile_program(checked, TORCH, whole=[plainly(part) for part in cut(checked)])
+            standing.joint.ran = 3
+        form: Any = standing.joint if joint else plain
+        trace = Recording()
+        marked: Any = tracing._marked(known, standing, form, trace)
+        assert marked is not form
+        assert marked.ran == form.ran
+        assert tracing._marked(known, standing, form, trace) is marked
+        want, sent = run(plain, checked, scalars)
+        got, met = run(marked, checked, scalars)
+        assert met == sent
+        for a, b in zip(got, want, strict=True):
+            np.testing.assert_array_equal(a.numpy(), b.numpy())
+        steps = [i for i, _ in unpack_steps(trace.take_steps(0))]
+        assert set(steps) <= set(range(len(checked.program.code)))
+        assert any(TABLE[checked.program.code[i].op].collective for i in steps)
+        assert (len(steps) < len(checked.program.code)) or not joint
 
 
 @pytest.mark.parametrize("name", MODELS)

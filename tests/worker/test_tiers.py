@@ -153,6 +153,26 @@ def test_what_is_told_to_is_compiled_at_once(steps: int) -> None:
     assert setting.compiler.asked == ["folder"]
 
 
+def test_a_program_is_compiled_before_its_first_call() -> None:
+    setting = Setting(program(compile=1), quick=False)
+    assert not setting.tiers.prepare(setting.known)
+    assert not setting.tiers.prepare(setting.known)
+    assert setting.compiler.asked == ["folder"]
+    setting.compiler.there.add("folder")
+    assert setting.tiers.prepare(setting.known)
+    assert setting.call() == 3
+
+
+def test_what_cannot_be_compiled_is_prepared_all_the_same() -> None:
+    for known in (program(), program(compile=-1), program(compile=1, timed=True)):
+        assert Setting(known, quick=False).tiers.prepare(known)
+        assert known.runnable is not None
+    setting = Setting(program(compile=1))
+    setting.engine.unfit = "linalg_eig: cannot be part of a graph"
+    assert setting.tiers.prepare(setting.known)
+    assert setting.call() == 1
+
+
 def test_what_is_in_the_cache_is_taken_at_the_first_call() -> None:
     setting = Setting(program())
     setting.compiler.there.add("folder")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from worker_building import Builder, Faulty, unary
@@ -51,6 +52,35 @@ def test_fetches_of_one_value_are_served_in_order(driver: Driver) -> None:
     for _ in range(3):
         driver.core.receive(driver.fetch_message(10))
     assert [m.key for m in driver.work() if isinstance(m, msg.Chunk)] == [1, 2, 3]
+
+
+def test_code_is_made_before_the_first_call(driver: Driver) -> None:
+    driver.define(NEG)
+    assert driver.send(msg.Prepare(driver.session, NEG.hash())) == [msg.Prepared(driver.session, NEG.hash())]
+    known = driver.core.programs.peek(NEG.hash())
+    assert known is not None
+    assert known.runnable is not None
+    assert names(driver.call(NEG, [1], 10)) == ["CallDone"]
+    assert driver.send(msg.Prepare(driver.session, b"unknown")) == [msg.Prepared(driver.session, b"unknown")]
+
+
+def test_tensors_take_the_place_of_others_and_fetches_before_that_get_the_old_ones(driver: Driver) -> None:
+    driver.define(NEG)
+    assert names(driver.call(NEG, [1], 100)) == ["CallDone"]
+    driver.core.receive(driver.fetch_message(1))
+    driver.core.receive(msg.Rename(driver.session, msg.pack_ids([1, 5]), 100))
+    driver.core.receive(driver.fetch_message(1))
+    driver.work()
+    assert driver.payloads == [ONE.tobytes(), (-ONE).tobytes()]
+    assert driver.fetch_error(100).kind == driver.fetch_error(5).kind == "ProgramError"
+
+
+def test_a_move_that_fails_is_no_failure_of_the_clients(driver: Driver) -> None:
+    driver.define(NEG)
+    move = msgspec.structs.replace(driver.call_message(NEG, [77], 100), seq=-1)
+    (failed,) = driver.send(move)
+    assert (failed.seq, failed.error.kind) == (-1, "ProgramError")
+    assert driver.core.sessions[driver.session].failed == 0
 
 
 def test_a_fetch_of_what_nothing_makes_fails(driver: Driver) -> None:
@@ -287,7 +317,8 @@ def test_stats(driver: Driver) -> None:
     stats = driver.stats()
     assert stats["engine"] == "numpy"
     assert stats["calls"] == 2
-    assert stats["sessions"] == {"1": {"nbytes": 48, "tensors": 3}}
+    assert stats["sessions"]["1"].pop("cpu_us") >= 0
+    assert stats["sessions"] == {"1": {"nbytes": 48, "spilled": 0, "tensors": 3}}
     program = stats["programs"][NEG.hash().hex()]
     assert (program["instructions"], program["hits"], program["tier"]) == (1, 2, 1)
     assert program["run_us"] <= stats["run_us"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +14,7 @@ from worker_building import unary
 
 from gt.transport import listen
 from gt.transport import messages as msg
+from tests.processes.running import Process, environment
 
 pytestmark = pytest.mark.processes
 
@@ -31,13 +30,12 @@ class Dispatcher:
         self.came: list[tuple[bytes, Any, Any]] = []
         self.control = b""
         self.results = b""
-        self.started: list[subprocess.Popen[str]] = []
+        self.started: list[Process] = []
 
-    def start(self, *more: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "gt.worker", "--address", self.address, "--engine", "numpy", *more]
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        self.started.append(process)
-        return process
+    def start(self, *more: str) -> Process:
+        command = ["-m", "gt.worker", "--address", self.address, "--engine", "numpy", "--quiet", *more]
+        self.started.append(Process(command, environment()))
+        return self.started[-1]
 
     def receive(self) -> tuple[bytes, Any, Any]:
         deadline_s = time.monotonic() + WAIT_S
@@ -69,9 +67,8 @@ class Dispatcher:
     def close(self) -> None:
         self.router.close()
         for process in self.started:
-            if process.poll() is None:
-                process.kill()
-            process.communicate()
+            process.popen.kill()
+            process.popen.communicate()
 
 
 @pytest.fixture
@@ -79,11 +76,6 @@ def dispatcher(tmp_path: Path) -> Iterator[Dispatcher]:
     d = Dispatcher(tmp_path)
     yield d
     d.close()
-
-
-def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    _, said = process.communicate(timeout=WAIT_S)
-    return process.returncode, said
 
 
 def test_a_worker_joins_runs_and_leaves(dispatcher: Dispatcher) -> None:
@@ -110,7 +102,7 @@ def test_a_worker_joins_runs_and_leaves(dispatcher: Dispatcher) -> None:
     assert np.array_equal(np.frombuffer(came[msg.Chunk][2], np.float32), -data)
 
     dispatcher.send(msg.Goodbye())
-    assert ended(process) == (0, "")
+    assert process.end(WAIT_S) == (0, "", "")
 
 
 def test_a_worker_ends_with_its_dispatcher(dispatcher: Dispatcher) -> None:
@@ -120,7 +112,7 @@ def test_a_worker_ends_with_its_dispatcher(dispatcher: Dispatcher) -> None:
     dispatcher.receive()
     dispatcher.router.close()
     dispatcher.router = listen(dispatcher.address)
-    code, said = ended(process)
+    code, _, said = process.end(WAIT_S)
     assert code == 1
     assert said.count("\n") == 1
     assert "lost" in said
@@ -132,12 +124,12 @@ def test_a_signal_ends_it_in_good_order(dispatcher: Dispatcher, number: signal.S
     dispatcher.welcome()
     dispatcher.send(msg.GetStats(1))
     dispatcher.receive()
-    process.send_signal(number)
+    process.signal(number)
     peer, message, _ = dispatcher.receive()
     assert (peer, message) == (dispatcher.control, msg.Goodbye())
-    assert ended(process) == (0, "")
+    assert process.end(WAIT_S) == (0, "", "")
 
 
 def test_a_worker_does_not_outlive_its_parent(dispatcher: Dispatcher) -> None:
     process = dispatcher.start("--parent", "1")  # which is not the one that started it
-    assert ended(process) == (1, "")
+    assert process.end(WAIT_S) == (1, "", "")

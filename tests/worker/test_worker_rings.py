@@ -107,7 +107,7 @@ def test_slots_that_a_ring_does_not_have(driver: Driver, ring: Ring, slots: tupl
 
 
 def test_rings_are_counted(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gt.worker.core.RINGS", 1)
+    monkeypatch.setattr("gt.worker.uploads.RINGS", 1)
     shared_with(driver)
     shared_with(driver, 2)  # in place of the first
     made = make_ring(1)

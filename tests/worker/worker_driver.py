@@ -40,9 +40,9 @@ class Driver:
     def on_device(self) -> bool:
         """Whether a real device still has calls of ours. One that a test plays does its work only when the core can
         do nothing before."""
-        engine = self.core.engine
+        engine: Any = self.core.engine  # it may be a worker_building.Device
         if engine.device == "cpu" and self.core.waiting:
-            engine.done += 1  # type: ignore[attr-defined]  # worker_building.Device
+            engine.done += 1
             return True
         return engine.device != "cpu" and self.core.in_flight > 0
 

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from gt import dtypes
+from gt.client.compat.arguments import shown
+from gt.client.compat.devices import device
 from gt.client.programs.tree import Kind
 from gt.client.record.contexts import choose_default_policy, choose_policy
 from gt.client.record.recorder import unary
@@ -25,7 +27,10 @@ from gt.ops import TABLE
 from gt.ops.record import Autocast
 from gt.program import SCALARS
 
-__all__ = ["autocast", "get_default_dtype", "is_autocast_enabled", "set_default_dtype"]
+__all__ = [
+    "autocast", "get_autocast_cpu_dtype", "get_autocast_dtype", "get_autocast_gpu_dtype", "get_default_dtype",
+    "is_autocast_cache_enabled", "is_autocast_cpu_enabled", "is_autocast_enabled", "set_default_dtype",
+]  # fmt: skip
 
 _HALVES = (dtypes.float16, dtypes.bfloat16)
 _CAST = (dtypes.float32, *_HALVES)  #: The dtypes that autocast casts. Others stay: float64, integers, complex numbers.
@@ -169,6 +174,34 @@ def set_default_dtype(d: Any) -> None:
 def is_autocast_enabled(device_type: str = "") -> bool:
     """Return whether autocast is on in this thread."""
     return _state.narrow is not None
+
+
+def get_autocast_dtype(device_type: str = "cuda") -> DType:
+    """The dtype that autocast computes in, or would compute in by default."""
+    if not isinstance(device_type, str):
+        raise DTypeError(f"get_autocast_dtype: device_type must be a string, got {shown(device_type)}")
+    device(device_type)  # raises for an unknown one
+    return _state.narrow or dtypes.bfloat16
+
+
+def get_autocast_gpu_dtype() -> DType:
+    """The same as get_autocast_dtype("cuda")."""
+    return get_autocast_dtype("cuda")
+
+
+def get_autocast_cpu_dtype() -> DType:
+    """The same as get_autocast_dtype("cpu")."""
+    return get_autocast_dtype("cpu")
+
+
+def is_autocast_cpu_enabled() -> bool:
+    """Return whether autocast is on in this thread."""
+    return is_autocast_enabled("cpu")
+
+
+def is_autocast_cache_enabled() -> bool:
+    """Whether casts are kept: a worker computes equal casts of one program once."""
+    return True
 
 
 class autocast:

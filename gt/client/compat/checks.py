@@ -25,7 +25,9 @@ def same_dtype(op: str, a: Any, b: Any) -> None:
 def one_of(op: str, name: str, value: Any, *choices: Any) -> None:
     """An argument must be one of these values."""
     if value not in choices:
-        raise ArgumentError(f"{op}: {name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+        shown = [repr(choice) for choice in choices]
+        wanted = " or ".join(shown) if len(shown) == 2 else f"one of {', '.join(shown)}"
+        raise ArgumentError(f"{op}: {name} must be {wanted}, got {value!r}")
 
 
 def at_least(op: str, name: str, value: Any, least: int) -> None:

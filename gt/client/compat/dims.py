@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gt.client.compat.arguments import shown
-from gt.errors import ArgumentError, DimError
+from gt.errors import ArgumentError, DimError, GTError
 
 
 def one_dim(op: str, dim: Any, ndim: int) -> int:
@@ -23,6 +23,13 @@ def one_dim(op: str, dim: Any, ndim: int) -> int:
     if not -n <= d < n:
         raise DimError(f"{op}: dim {d} is out of range for a tensor of {ndim} dimensions (expected {-n} to {n - 1})")
     return int(d % n)
+
+
+def dim_of(op: str, dim: Any, shape: tuple[int, ...], error: type[GTError] = DimError) -> int:
+    """A dimension of a shape, as a non-negative number; raises the error if the shape has none."""
+    if not shape:
+        raise error(f"{op}: expected at least one dimension, got shape ()")
+    return one_dim(op, dim, len(shape))
 
 
 def some_dims(op: str, dim: Any, ndim: int) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from gt import dtypes
+from gt.client.compat.arguments import called
 from gt.client.compat.interop import is_torch
 from gt.client.compat.operands import coerce
 from gt.client.grad.modes import set_grad
@@ -79,9 +80,7 @@ def find(name: str) -> Callable[..., Any] | None:
     def function(*args: Any, **kwargs: Any) -> Any:
         return torch_op(name, *args, **kwargs)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"torch.{name}, run by torch on the worker."
-    return function
+    return called(function, name, f"torch.{name}, run by torch on the worker.")
 
 
 def find_method(self: Tensor, name: str) -> Any:
@@ -91,7 +90,8 @@ def find_method(self: Tensor, name: str) -> Any:
         return lambda *args, **attrs: Tensor._apply(op, (self, *args), attrs)
     function = None if name.startswith("_") else find(name)
     if function is None:
-        raise AttributeError(f"a tensor has no attribute {name!r}")
+        cure = "; GT has no sparse tensors" if "sparse" in name else ""
+        raise AttributeError(f"a tensor has no attribute {name!r}{cure}")
     return lambda *args, **kwargs: function(self, *args, **kwargs)
 
 

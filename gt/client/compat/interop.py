@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
+from gt import dtypes
 from gt.client.compat.arguments import shown
 from gt.client.functions.constants import upload
 from gt.client.record.recorder import recorder
@@ -31,9 +31,11 @@ def torch_array(x: Any) -> np.ndarray[Any, Any]:
     if str(x.layout) != "torch.strided":
         raise DTypeError(f"from_torch: expected a dense tensor, got layout {x.layout}; use x.to_dense() first")
     x = x.resolve_conj().resolve_neg()
-    if str(x.dtype) == "torch.bfloat16":
-        bits = x.contiguous().view(x.new_empty(0).short().dtype)  # NumPy has no bfloat16
-        return np.asarray(bits.numpy()).view(ml_dtypes.bfloat16)
+    kind = str(x.dtype).removeprefix("torch.")
+    if kind == "bfloat16" or kind.startswith("float8"):  # types that NumPy has from ml_dtypes
+        empty = x.new_empty(0)
+        bits = x.contiguous().view(empty.short().dtype if kind == "bfloat16" else empty.byte().dtype)
+        return np.asarray(bits.numpy()).view(dtypes.dtype(kind).numpy)
     return np.asarray(x.numpy())
 
 
@@ -80,8 +82,9 @@ def torch(self: Tensor) -> Any:
     import torch
 
     data = self.numpy()
-    if self.dtype.name == "bfloat16":
-        return torch.from_numpy(data.view(np.int16)).view(torch.bfloat16)
+    if self.dtype.name == "bfloat16" or self.dtype.name.startswith("float8"):
+        bits = data.view(np.int16 if self.dtype.itemsize == 2 else np.uint8)
+        return torch.from_numpy(bits).view(getattr(torch, self.dtype.name))
     return torch.from_numpy(data)
 
 

@@ -25,14 +25,12 @@ def _make(data: Any, made: DType) -> Any:
 def first_value(data: list[Any]) -> Value:
     """The value of `gt.Tensor(...)`: data or sizes, in the default dtype."""
     made = _make(data, default_dtype())
-    value: Value = made._v or made._read()
-    return value
+    return made._v or made._read()
 
 
 def new(self: Tensor, *data: Any, device: Any = None) -> Tensor:
     """A tensor of this one's dtype with the given data, or of the given sizes."""
-    made: Tensor = _make(data, self.dtype)
-    return made
+    return _make(data, self.dtype)
 
 
 class _ByDtype(type):

@@ -29,25 +29,30 @@ strided = "gt.strided"
 
 #: Modules of gt that are imported when they are first used: `import gt` stays fast.
 NAMESPACES = frozenset({
-    "_dynamo", "accelerator", "compiler", "distributed", "distributions", "fx", "jit", "profiler", "serialization",
-    "testing", "version",
+    "_dynamo", "accelerator", "compiler", "cpu", "distributed", "distributions", "fx", "jit", "masked", "mps",
+    "profiler", "serialization", "testing", "version", "xpu",
 })  # fmt: skip
 
 #: Public names of modules that `import gt` does not load, and the modules.
 LATER = {
-    "Hardware": "gt.solver.hardware", "Plan": "gt.solver.plan", "explain": "gt.solver.plan", "plan": "gt.solver.plan"
+    "Hardware": "gt.solver.hardware", "Plan": "gt.solver.plan", "autoshard": "gt.solver.running",
+    "explain": "gt.solver.running", "plan": "gt.solver.plan",
+    "_grouped_mm": "gt.client.functions.mapping", "vmap": "gt.client.functions.mapping",
 }  # fmt: skip
 
 #: Names of torch that GT does not have, and what to use instead.
 ABSENT = {
-    "as_strided": "GT tensors have no strides; use unfold, views and indexing",
     "export": "save the parameters with gt.save(model.state_dict(), file)",
     "hub": "load the weights as NumPy arrays or torch tensors; load_state_dict accepts both",
     "multiprocessing": "threads can share tensors; other processes open their own session with gt.connect",
     "onnx": "save the parameters with gt.save(model.state_dict(), file)",
-    "sparse_coo_tensor": "GT tensors are dense; index_add and scatter_add sum by index",
-    "vmap": "use an explicit batch dimension; gt.func.jacrev and gt.func.hessian compute derivatives",
-}
+    **dict.fromkeys(
+        ("sparse", "sparse_bsc_tensor", "sparse_bsr_tensor", "sparse_compressed_tensor", "sparse_coo_tensor",
+         "sparse_csc_tensor", "sparse_csr_tensor"),
+        "GT has no sparse tensors; index_add and scatter_add sum by index",
+    ),
+    "nested": "GT has no nested tensors; use padding and a mask, or gt.nn.utils.rnn.pad_sequence",
+}  # fmt: skip
 
 
 def _assert(condition: Any, message: str) -> None:

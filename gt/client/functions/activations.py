@@ -90,24 +90,19 @@ def gelu(input: Any, approximate: str = "none") -> Tensor:
     return unary(kinds.gelu[approximate], input)
 
 
-def silu(input: Any, inplace: bool = False) -> Tensor:
-    """input * sigmoid(input)."""
-    return _placed("silu_", input, unary(kinds.silu, input), inplace)
+def _without_settings(name: str, doc: str) -> Callable[..., Tensor]:
+    kind = getattr(kinds, name)
+
+    def function(input: Any, inplace: bool = False) -> Tensor:
+        return _placed(f"{name}_", input, unary(kind, input), inplace)
+
+    return called(function, name, doc)
 
 
-def mish(input: Any, inplace: bool = False) -> Tensor:
-    """input * tanh(softplus(input))."""
-    return _placed("mish_", input, unary(kinds.mish, input), inplace)
-
-
-def hardswish(input: Any, inplace: bool = False) -> Tensor:
-    """input * hardsigmoid(input)."""
-    return _placed("hardswish_", input, unary(kinds.hardswish, input), inplace)
-
-
-def hardsigmoid(input: Any, inplace: bool = False) -> Tensor:
-    """input / 6 + 0.5, clamped to the range from 0 to 1."""
-    return _placed("hardsigmoid_", input, unary(kinds.hardsigmoid, input), inplace)
+silu = _without_settings("silu", "input * sigmoid(input).")
+mish = _without_settings("mish", "input * tanh(softplus(input)).")
+hardswish = _without_settings("hardswish", "input * hardsigmoid(input).")
+hardsigmoid = _without_settings("hardsigmoid", "input / 6 + 0.5, clamped to the range from 0 to 1.")
 
 
 def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Tensor:

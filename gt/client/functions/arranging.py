@@ -9,16 +9,50 @@ import numpy as np
 
 from gt.client.compat.dims import different_dims, one_dim, sizes
 from gt.client.functions import elementwise as ew
-from gt.client.functions.creation import from_numpy, tensor
+from gt.client.functions.creation import arange, from_numpy, tensor
 from gt.client.functions.scatter import index_select
 from gt.client.functions.shapes import expand, flatten, flip, given, permute, reshape
 from gt.client.programs import kinds
 from gt.client.record.recorder import unary
 from gt.client.tensor import Tensor
+from gt.client.views import strides
 from gt.errors import ArgumentError, DimError, DTypeError, ShapeError
 
-__all__ = ["fliplr", "flipud", "repeat_interleave", "roll", "rot90", "tile", "unravel_index"]
+__all__ = ["as_strided", "fliplr", "flipud", "repeat_interleave", "roll", "rot90", "tile", "unravel_index"]
 METHODS = [*{*__all__} - {"unravel_index"}, "repeat"]
+
+
+def as_strided(input: Any, size: Any, stride: Any, storage_offset: int | None = None) -> Tensor:
+    """The elements at given steps in the memory that the tensor would have in torch, as a copy. The tensor must fill
+    its memory: a slice has gaps, of which GT knows nothing.
+
+    >>> import gt
+    >>> gt.as_strided(gt.arange(6), (2, 3), (1, 2))
+    tensor([[0, 2, 4],
+            [1, 3, 5]])
+    """
+    shape, steps = tuple(size), tuple(stride)
+    if len(shape) != len(steps):
+        raise ShapeError(f"as_strided: size has {len(shape)} dimensions, stride has {len(steps)}")
+    first = 0 if storage_offset is None else int(storage_offset)
+    if min([*shape, *steps, first], default=0) < 0:
+        raise ArgumentError(f"as_strided: sizes, strides and offset must be >= 0, got {shape}, {steps}, {first}")
+    own = strides.strides(input)
+    order = sorted(range(input.ndim), key=lambda d: (-own[d], d))
+    memory = input if order == list(range(input.ndim)) else permute(input, order)
+    wide = [d for d in range(input.ndim) if memory.shape[d] > 1]
+    if any(own[order[d]] != strides.in_order(memory.shape)[d] for d in wide):
+        raise ArgumentError("as_strided: the tensor does not fill its memory; call contiguous() first")
+    last = first + sum((n - 1) * s for n, s in zip(shape, steps, strict=True))
+    if 0 not in shape and last >= math.prod(input.shape):
+        raise ArgumentError(
+            f"as_strided: size {shape} and stride {steps} reach element {last} of a tensor with "
+            f"{math.prod(input.shape)} elements"
+        )
+    at: Any = tensor(first)
+    for d, (n, s) in enumerate(zip(shape, steps, strict=True)):
+        at = at + reshape(arange(n) * s, [n] + [1] * (len(shape) - 1 - d))
+    return reshape(index_select(reshape(memory, [-1]), 0, reshape(at, [-1])), list(shape))
 
 
 def fliplr(input: Any) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from gt.client.functions import shapes
@@ -105,18 +106,17 @@ def _transposed(x: Any, op: str) -> Any:
     return adjoint(x)
 
 
-def _set_real(x: Tensor, value: Any) -> None:
-    real(x).copy_(value)
+def _settable(part: Callable[[Any], Any]) -> property:
+    def write(x: Any, value: Any) -> None:
+        part(x).copy_(value)
 
-
-def _set_imag(x: Tensor, value: Any) -> None:
-    imag(x).copy_(value)
+    return property(part, write)
 
 
 #: Properties of a tensor, by name.
 PROPERTIES: dict[str, Any] = {
-    "real": property(real, _set_real),
-    "imag": property(imag, _set_imag),
+    "real": _settable(real),
+    "imag": _settable(imag),
     "H": property(lambda x: _transposed(x, "H"), doc="The conjugate transpose of a matrix."),
     "mH": property(adjoint),
 }

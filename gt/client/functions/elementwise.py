@@ -285,13 +285,10 @@ def power(x: Any, exponent: Any) -> Tensor:
 def float_power(input: Any, exponent: Any) -> Tensor:
     """input ** exponent, computed in float64 or complex128."""
     operands = (input, exponent)
-    wide = dtypes.complex128 if any(_is_complex(x) for x in operands) else dtypes.float64
+    is_complex = any(x.dtype.is_complex if hasattr(x, "_v") else isinstance(x, complex) for x in operands)
+    wide = dtypes.complex128 if is_complex else dtypes.float64
     base, power = (cast(x, wide) if hasattr(x, "_v") else x if isinstance(x, complex) else float(x) for x in operands)
     return _pow(base, power)
-
-
-def _is_complex(x: Any) -> bool:
-    return x.dtype.is_complex if hasattr(x, "_v") else isinstance(x, complex)
 
 
 @autocasts(Autocast(cuda="off"))

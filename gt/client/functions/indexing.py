@@ -16,7 +16,7 @@ import numpy as np
 from gt import dtypes
 from gt.client.compat.arguments import shown
 from gt.client.compat.checks import positive
-from gt.client.compat.dims import one_dim
+from gt.client.compat.dims import dim_of
 from gt.client.compat.operands import coerce
 from gt.client.functions import elementwise as ew
 from gt.client.functions import masks, shapes
@@ -92,16 +92,9 @@ def index_put(input: Any, indices: Any, values: Any, accumulate: bool = False) -
 # --- slices along one dimension ----------------------------------------------------------------------
 
 
-def _dim_of(op: str, dim: int, ndim: int) -> int:
-    """The dimension as a non-negative number; the tensor must have at least one."""
-    if not ndim:
-        raise DimError(f"{op}: expected at least one dimension, got shape ()")
-    return one_dim(op, dim, ndim)
-
-
 def narrow(input: Any, dim: int, start: Any, length: int) -> Tensor:
     """A view of `length` elements along dim, from `start` on."""
-    d = _dim_of("narrow", dim, input.ndim)
+    d = dim_of("narrow", dim, input.shape)
     n = input.shape[d]
     start = start if hasattr(start, "_letter") else int(start)
     start = start + n if start < 0 else start
@@ -112,12 +105,12 @@ def narrow(input: Any, dim: int, start: Any, length: int) -> Tensor:
 
 def select(input: Any, dim: int, index: Any) -> Tensor:
     """The slice at an index along dim, as a view without that dimension."""
-    return getitem(input, (slice(None),) * _dim_of("select", dim, input.ndim) + (index,))
+    return getitem(input, (slice(None),) * dim_of("select", dim, input.shape) + (index,))
 
 
 def select_scatter(input: Any, src: Any, dim: int, index: int) -> Tensor:
     """A copy of the tensor with the slice at an index along dim replaced by src."""
-    d = _dim_of("select_scatter", dim, input.ndim)
+    d = dim_of("select_scatter", dim, input.shape)
     n = input.shape[d]
     if not -n <= index < n:
         raise DimError(f"select_scatter: index {index} is out of range for dimension {d} of size {n}")
@@ -126,7 +119,7 @@ def select_scatter(input: Any, src: Any, dim: int, index: int) -> Tensor:
 
 def slice_scatter(input: Any, src: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Tensor:
     """A copy of the tensor with the slice start:end:step along dim replaced by src."""
-    d = _dim_of("slice_scatter", dim, input.ndim)
+    d = dim_of("slice_scatter", dim, input.shape)
     positive("slice_scatter", "step", step)
     a, b, _ = slice(start, end, step).indices(input.shape[d])
     return _put("slice_scatter", input, src, d, a, len(range(a, b, step)), step, ())

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from gt.client.compat.checks import one_of, positive, same_dtype
-from gt.client.compat.dims import one_dim, sizes
+from gt.client.compat.dims import dim_of, sizes
 from gt.client.functions.indexing import narrow
 from gt.client.functions.shapes import cat, chunk, expand, reshape, sequence, split
 from gt.client.tensor import Tensor
@@ -137,9 +137,7 @@ def tensor_split(
     wanted: Any = next((x for x in (indices_or_sections, indices, sections) if x is not None), None)
     if hasattr(wanted, "_v"):
         wanted = wanted.tolist()
-    d = one_dim("tensor_split", dim, input.ndim)
-    if not input.ndim:
-        raise ShapeError("tensor_split: expected at least one dimension, got shape ()")
+    d = dim_of("tensor_split", dim, input.shape, ShapeError)
     n = input.shape[d]
     if hasattr(wanted, "__index__"):
         count = int(wanted)

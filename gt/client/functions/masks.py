@@ -75,40 +75,36 @@ def where(condition: Any, input: Any = None, other: Any = None) -> Any:
     """input where the condition is True, else other; with a condition alone, nonzero(condition, as_tuple=True)."""
     if input is None and other is None:
         return nonzero(condition, as_tuple=True)
-    if isinstance(input, float) or isinstance(other, float):
-        input, other = ew.of_default_dtype(input, other)
-    return apply(kinds.where, (condition, input, other))
+    return ew.where(condition, input, other)
 
 
-def _mask(op: str, mask: Any) -> Any:
+def _aligned(op: str, input: Any, mask: Any) -> tuple[Any, Any, tuple[int, ...]]:
+    """The input and the mask, expanded to the shape that they broadcast to, and that shape."""
     if mask.dtype is dtypes.uint8:
-        return ew.cast(mask, dtypes.bool_)
+        mask = ew.cast(mask, dtypes.bool_)
     if mask.dtype is not dtypes.bool_:
         raise DTypeError(f"{op}: mask must be a bool tensor, got {mask.dtype.name}; compare first, as in x > 0")
-    return mask
+    shape = broadcast(op, input.shape, mask.shape)
+    x, mask = (t if t.shape == shape else shapes.expand(t, shape) for t in (input, mask))
+    return x, mask, shape
 
 
 def masked_select(input: Any, mask: Any) -> Tensor:
     """The elements where the mask is True, as a vector. Waits for their number."""
-    mask = _mask("masked_select", mask)
-    shape = broadcast("masked_select", input.shape, mask.shape)
-    x = input if input.shape == shape else shapes.expand(input, shape)
-    mask = mask if mask.shape == shape else shapes.expand(mask, shape)
+    x, mask, shape = _aligned("masked_select", input, mask)
     return apply(kinds.index[(0,)], (shapes.reshape(x, (math.prod(shape),)), positions(mask)))
 
 
 def masked_scatter(input: Any, mask: Any, source: Any) -> Tensor:
     """A copy of the tensor with the elements of source, in order, where the mask is True."""
-    mask = _mask("masked_scatter", mask)
+    x, mask, shape = _aligned("masked_scatter", input, mask)
     same_dtype("masked_scatter", input, source)
-    shape = broadcast("masked_scatter", input.shape, mask.shape)
-    mask = mask if mask.shape == shape else shapes.expand(mask, shape)
-    x = input if input.shape == shape else shapes.expand(input, shape)
     count = math.prod(source.shape)
     if not count:
         if mask.any().item():
             raise ArgumentError("masked_scatter: source is empty, but the mask has True elements")
-        return ew.where(mask, 0, x)
+        kept = ew.where(mask, 0, x)
+        return kept + source.sum() if source.requires_grad else kept  # its gradient is empty, and not missing
     # The k-th True position gets the k-th element; a mask with more True positions gives an index error.
     rank = shapes.reshape(mask, (math.prod(shape),)).cumsum(0)
     index = ew.where(shapes.reshape(mask, rank.shape), rank - 1, 0)

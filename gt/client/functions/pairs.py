@@ -31,8 +31,7 @@ def cartesian_prod(*tensors: Any) -> Tensor:
     """The Cartesian product of the vectors: one row per combination of their elements."""
     vectors("cartesian_prod", *tensors)
     if len(tensors) == 1:
-        one: Tensor = tensors[0]
-        return one
+        return tensors[0]
     sizes, columns = tuple(x.shape[0] for x in tensors), []
     for i, x in enumerate(tensors):
         along = shapes.reshape(x, tuple(n if d == i else 1 for d, n in enumerate(sizes)))

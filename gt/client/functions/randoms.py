@@ -60,12 +60,12 @@ class Generator:
 
     def manual_seed(self, seed: int) -> Generator:
         """Set the seed; returns the generator."""
-        self._seed, self._draws = _as_seed(seed), 0
+        self._seed, self._draws = int(seed) & (2**63 - 1), 0
         return self
 
     def seed(self) -> int:
         """Set a non-deterministic seed and return it."""
-        return self.manual_seed(_fresh_seed()).initial_seed()
+        return self.manual_seed(int.from_bytes(os.urandom(8), "little")).initial_seed()
 
     def initial_seed(self) -> int:
         """The seed that was set last."""
@@ -84,14 +84,6 @@ class Generator:
         """Restore a state that get_state() returned."""
         self._seed, self._draws = _numbers(new_state)
         return self
-
-
-def _as_seed(seed: Any) -> int:
-    return int(seed) & (2**63 - 1)
-
-
-def _fresh_seed() -> int:
-    return int.from_bytes(os.urandom(8), "little") >> 1
 
 
 def _state(seed: int, draws: int) -> Tensor:

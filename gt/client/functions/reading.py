@@ -198,7 +198,7 @@ def tensor_text(data: np.ndarray[Any, Any], dtype: str, suffixes: list[str]) -> 
         if data.ndim != 1:
             suffixes = [f"size={tuple(data.shape)}", *suffixes]
     else:
-        wide = data.astype(np.float64) if dtype in ("bfloat16", "float16") else data
+        wide = data.astype(np.float64) if dtype in ("bfloat16", "float16") or dtype.startswith("float8") else data
         shown = _edges(wide) if data.size > _set[0].threshold else wide
         form = _ComplexFormat(shown) if data.dtype.kind == "c" else _Format(shown)
         text = _block(wide, form, len(prefix), data.size > _set[0].threshold)

@@ -121,54 +121,36 @@ def count_nonzero(input: Any, dim: Any = None) -> Tensor:
     return sum(ew.ne(input, 0), dim)
 
 
-def _spread(
-    name: str, input: Any, dim: Any, unbiased: Any, keepdim: bool, correction: Any, names: dict[str, Any]
-) -> Tensor:
-    if names:
-        dim, keepdim = renamed(name, dim, keepdim, names)
-    if isinstance(dim, bool):  # var(x, False) means unbiased=False
-        dim, unbiased = None, dim
-    if unbiased is not None:
-        correction = int(unbiased)
-    dims = some_dims(name, dim, input.ndim)
-    return unary(getattr(kinds, name)[dims, 1 if correction is None else correction, bool(keepdim)], input)
+def _spread(name: str, what: str) -> tuple[Callable[..., Tensor], Callable[..., tuple[Tensor, Tensor]]]:
+    """A function of this name, and the one that also returns the mean."""
+    mine = getattr(kinds, name)
+
+    def function(
+        input: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = 1, **names: Any
+    ) -> Tensor:
+        if names:
+            dim, keepdim = renamed(name, dim, keepdim, names)
+        if isinstance(dim, bool):  # var(x, False) means unbiased=False
+            dim, unbiased = None, dim
+        if unbiased is not None:
+            correction = int(unbiased)
+        dims = some_dims(name, dim, input.ndim)
+        return unary(mine[dims, 1 if correction is None else correction, bool(keepdim)], input)
+
+    def with_mean(
+        input: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = 1, **names: Any
+    ) -> tuple[Tensor, Tensor]:
+        if names:
+            dim, keepdim = renamed(name, dim, keepdim, names)
+        spread = function(input, dim, unbiased, keepdim, correction=correction)
+        return spread, mean(input, None if isinstance(dim, bool) else dim, keepdim)
+
+    both = called(with_mean, f"{name}_mean", f"The {what} and the mean over dims.")
+    return called(function, name, f"The {what} over dims, with the divisor n - correction."), both
 
 
-def var(
-    input: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = 1, **names: Any
-) -> Tensor:
-    """The variance over dims, with the divisor n - correction."""
-    return _spread("var", input, dim, unbiased, keepdim, correction, names)
-
-
-def std(
-    input: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = 1, **names: Any
-) -> Tensor:
-    """The standard deviation over dims, with the divisor n - correction."""
-    return _spread("std", input, dim, unbiased, keepdim, correction, names)
-
-
-def _with_mean(
-    name: str, input: Any, dim: Any, unbiased: Any, keepdim: bool, correction: Any, names: dict[str, Any]
-) -> tuple[Tensor, Tensor]:
-    spread = _spread(name, input, dim, unbiased, keepdim, correction, names)
-    if names:
-        dim, keepdim = renamed(name, dim, keepdim, names)
-    return spread, mean(input, None if isinstance(dim, bool) else dim, keepdim)
-
-
-def var_mean(
-    input: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = 1, **names: Any
-) -> tuple[Tensor, Tensor]:
-    """The variance and the mean over dims."""
-    return _with_mean("var", input, dim, unbiased, keepdim, correction, names)
-
-
-def std_mean(
-    input: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = 1, **names: Any
-) -> tuple[Tensor, Tensor]:
-    """The standard deviation and the mean over dims."""
-    return _with_mean("std", input, dim, unbiased, keepdim, correction, names)
+var, var_mean = _spread("var", "variance")
+std, std_mean = _spread("std", "standard deviation")
 
 
 # --- extremes ----------------------------------------------------------------------------------------
@@ -179,22 +161,20 @@ def aminmax(input: Any, *, dim: Any = None, keepdim: bool = False) -> MinMax:
     return MinMax(amin(input, dim, keepdim), amax(input, dim, keepdim))
 
 
-def _arg(name: str, input: Any, dim: Any, keepdim: bool, names: dict[str, Any]) -> Tensor:
-    if names:
-        dim, keepdim = renamed(name, dim, keepdim, names)
-    if dim is not None:
-        dim = one_dim(name, dim, input.ndim)
-    return unary(getattr(kinds, name)[dim if input.ndim else None, bool(keepdim)], input)
+def _index_of(name: str, which: str) -> Callable[..., Tensor]:
+    mine = getattr(kinds, name)
+
+    def function(input: Any, dim: Any = None, keepdim: bool = False, **names: Any) -> Tensor:
+        if names:
+            dim, keepdim = renamed(name, dim, keepdim, names)
+        if dim is not None:
+            dim = one_dim(name, dim, input.ndim)
+        return unary(mine[dim if input.ndim else None, bool(keepdim)], input)
+
+    return called(function, name, f"The index of the {which} element, of the flattened tensor or along dim.")
 
 
-def argmax(input: Any, dim: Any = None, keepdim: bool = False, **names: Any) -> Tensor:
-    """The index of the largest element, of the flattened tensor or along dim."""
-    return _arg("argmax", input, dim, keepdim, names)
-
-
-def argmin(input: Any, dim: Any = None, keepdim: bool = False, **names: Any) -> Tensor:
-    """The index of the smallest element, of the flattened tensor or along dim."""
-    return _arg("argmin", input, dim, keepdim, names)
+argmax, argmin = _index_of("argmax", "largest"), _index_of("argmin", "smallest")
 
 
 def _extreme(name: str, input: Any, dim: Any, keepdim: bool, names: dict[str, Any]) -> Any:

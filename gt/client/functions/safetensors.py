@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,6 +21,8 @@ from gt.errors import ArgumentError
 _NAMES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
     "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool", "C64": "complex64", "C128": "complex128",
+    "U16": "uint16", "U32": "uint32", "U64": "uint64", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
 }  # fmt: skip
 _CODES = {name: code for code, name in _NAMES.items()}
 STRUCTURE = "gt.structure"  #: The entry of the header's metadata with the structure of the saved object, as JSON.
@@ -41,13 +44,14 @@ def begin(header: dict[str, Any]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def write_whole(path: Path, pieces: Iterable[bytes]) -> None:
-    """Write a file atomically: it is complete, or not there at all."""
+@contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file that is written atomically: it is complete, or not there at all."""
     # Written beside the file and then renamed: until then, readers see the old file, also after a crash.
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(beside, "wb") as file:
-            file.writelines(pieces)
+            yield file
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
@@ -60,10 +64,6 @@ def read_header(file: IO[bytes], path: Any) -> tuple[dict[str, tuple[str, tuple[
     file.seek(start)
     prefix = file.read(8)
     length = int.from_bytes(prefix, "little")
-    if prefix[:4] == b"PK\x03\x04":
-        raise ArgumentError(
-            f"load: {path} was written by torch.save; use torch.load: load_state_dict() accepts torch tensors"
-        )
     if not 2 <= length <= min(MAX_HEADER, size - 8):
         raise ArgumentError(f"load: {path} is not a safetensors file")
     try:

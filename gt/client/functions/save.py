@@ -1,4 +1,4 @@
-"""Saving and loading, in the safetensors format. Never pickle.
+"""Saving and loading, in the safetensors format; and in torch's, see torch_files.py. Nothing that is read is executed.
 
 A dict of tensors, such as a state_dict, is an ordinary safetensors file. For any other object, such as a checkpoint
 with optimizer state and numbers, each tensor is stored under its path in the object, and the structure of the object
@@ -13,14 +13,16 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 from gt.client.functions.creation import from_numpy
-from gt.client.functions.safetensors import STRUCTURE, begin, entry, read_array, read_header, write_whole
+from gt.client.functions.safetensors import STRUCTURE, begin, entry, read_array, read_header, whole_file
 from gt.client.mesh import sharding
 from gt.client.mesh.sharded_files import read_folder, write_folder
 from gt.client.tensor import Tensor, own
@@ -33,7 +35,8 @@ def save(
     obj: Any, f: str | os.PathLike[str] | IO[bytes], pickle_module: Any = None, pickle_protocol: Any = None,
     *, sharded: bool = False,
 ) -> None:  # fmt: skip
-    """Save tensors, or nested dicts, lists and plain values that contain tensors, to a safetensors file.
+    """Save tensors, or nested dicts, lists and plain values that contain tensors, to a safetensors file; to a file that
+    torch.load reads, if its name ends with .pt, .pth, .bin, .ckpt or .tar.
 
     With `sharded` it is a folder with one file per worker. At most one tensor at a time is in this process's memory,
     and any number of workers can load it.
@@ -44,8 +47,12 @@ def save(
     >>> gt.load(path)
     {'epoch': 3, 'model': {'w': tensor([0, 1, 2])}}
     """
+    named = f if isinstance(f, (str, os.PathLike)) else getattr(f, "name", "")
+    if not sharded and isinstance(named, (str, os.PathLike)) and Path(named).suffix in _TORCHS:
+        import_module(_TORCH_FILES).write(obj, f)
+        return
     found: dict[str, Any] = {}
-    form = _taken_apart(obj, "", found)
+    form = taken_apart(obj, "", found)
     plain = isinstance(obj, Mapping) and all(isinstance(own(t), Tensor) for t in obj.values()) and [*obj] == [*found]
     if sharded:
         if not isinstance(f, (str, os.PathLike)):
@@ -63,14 +70,16 @@ def save(
         at += array.nbytes
         arrays.append(array)
     pieces = itertools.chain([begin(header)], (array.tobytes() for array in arrays))
-    if isinstance(f, (str, os.PathLike)):
-        write_whole(Path(f), pieces)
-    else:
-        f.writelines(pieces)
+    with whole_file(Path(f)) if isinstance(f, (str, os.PathLike)) else nullcontext(f) as file:
+        file.writelines(pieces)
 
 
-def _taken_apart(x: Any, path: str, found: dict[str, Any]) -> Any:
-    """The structure of an object as JSON; its tensors are added to `found`, by name."""
+_TORCHS = (".pt", ".pth", ".bin", ".ckpt", ".tar")  #: Names of files in torch's format.
+_TORCH_FILES = "gt.client.functions.torch_files"  #: Imported with the first of them: `import gt` stays fast.
+
+
+def taken_apart(x: Any, path: str, found: dict[str, Any], do: str = "save") -> Any:
+    """The structure of an object as JSON; its tensors are added to `found`, by name. `do` is what it is wanted for."""
     x = own(x)
     if isinstance(x, (Tensor, np.ndarray)):
         name = path or "tensor"
@@ -84,20 +93,25 @@ def _taken_apart(x: Any, path: str, found: dict[str, Any]) -> Any:
         return x
     below = f"{path}." if path else ""
     if isinstance(x, Mapping):
-        rows = [[_taken_apart(k, path, found), _taken_apart(v, f"{below}{k}", found)] for k, v in x.items()]
+        rows = [[taken_apart(k, path, found, do), taken_apart(v, f"{below}{k}", found, do)] for k, v in x.items()]
         return {"dict": rows}
+    if type(x).__name__ == "Namespace" and type(x).__module__ == "argparse":
+        return {"namespace": [[k, taken_apart(v, f"{below}{k}", found, do)] for k, v in vars(x).items()]}
     if isinstance(x, (list, tuple, set)):
         kind = "list" if isinstance(x, list) else "tuple" if isinstance(x, tuple) else "set"
-        return {kind: [_taken_apart(v, f"{below}{i}", found) for i, v in enumerate(x)]}
-    cure = "save its state_dict()" if hasattr(x, "state_dict") else "expected tensors, dicts, lists and plain values"
-    raise ArgumentError(f"save: {path or 'the object'} is a {type(x).__name__}; {cure}")
+        return {kind: [taken_apart(v, f"{below}{i}", found, do) for i, v in enumerate(x)]}
+    cure = f"{do} its state_dict()" if hasattr(x, "state_dict") else "expected tensors, dicts, lists and plain values"
+    raise ArgumentError(f"{do}: {path or 'the object'} is a {type(x).__name__}; {cure}")
 
 
 def load(
     f: str | os.PathLike[str] | IO[bytes], map_location: Any = None, pickle_module: Any = None,
     *, weights_only: bool = True, mmap: Any = None, layout: Mapping[str, Any] | None = None,
 ) -> Any:  # fmt: skip
-    """Load an object that gt.save() wrote, or the tensors of any safetensors file as a dict.
+    """Load an object that gt.save() or torch.save() wrote, or the tensors of any safetensors file as a dict.
+
+    Nothing in a file is executed, whatever `weights_only` is: a file with other objects than tensors, NumPy arrays and
+    plain values raises; see `gt.serialization.add_safe_globals`.
 
     On several workers, `layout` maps patterns of tensor names to layouts: `{"*.weight": {0: "x"}}`. 0-dimensional
     tensors are not sharded. The tensors of a sharded checkpoint get the layouts that they were saved with, if the
@@ -114,12 +128,34 @@ def load(
 
 
 def _read(file: IO[bytes], path: Any, wishes: Mapping[str, Any]) -> Any:
+    first = file.read(4)
+    file.seek(-len(first), os.SEEK_CUR)
+    if first == b"PK\x03\x04" or (first[:1] == b"\x80" and first[2:] == b"\x8a\x0a"):
+        return _read_torchs(file, path, wishes)
     rows, text = read_header(file, path)
     try:
         form = None if text is None else json.loads(text)
     except (ValueError, TypeError, RecursionError):
         raise ArgumentError(f"load: {path} has an invalid safetensors header") from None
     return _put_back(path, form, {name: partial(read_array, file, row) for name, row in rows.items()}, wishes, {})
+
+
+def _read_torchs(file: IO[bytes], path: Any, wishes: Mapping[str, Any]) -> Any:
+    """The object in a file that torch.save wrote."""
+    left = set(wishes)
+
+    def make(name: str, array: Any) -> Tensor:
+        wish = next((p for p in wishes if fnmatch.fnmatchcase(name, p)), None)
+        if wish is None:
+            return from_numpy(array)
+        left.discard(wish)
+        text = sharding.layout_text(f"load: {name}", array.shape, wishes[wish]) if array.ndim else None
+        return from_numpy(array, layout=text)
+
+    found = import_module(_TORCH_FILES).read(file, path, make)
+    if left:
+        raise ArgumentError(f"load: {path} has no tensor named {min(left)!r}")
+    return found
 
 
 def _put_back(
@@ -140,7 +176,7 @@ def _put_back(
     if form is None:
         return {name: tensor(name) for name in arrays}
     try:
-        return _put_together(form, tensor, arrays)
+        return put_together(form, tensor, arrays)
     except GTError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -150,7 +186,8 @@ def _put_back(
 _LISTS: dict[str, Any] = {"list": list, "tuple": tuple, "set": set}
 
 
-def _put_together(form: Any, tensor: Callable[[str], Any], arrays: Mapping[str, Callable[[], Any]]) -> Any:
+def put_together(form: Any, tensor: Callable[[str], Any], arrays: Mapping[str, Callable[[], Any]]) -> Any:
+    """The object of this structure, with these tensors and arrays."""
     if not isinstance(form, dict):
         return form
     ((kind, inside),) = form.items()
@@ -159,5 +196,9 @@ def _put_together(form: Any, tensor: Callable[[str], Any], arrays: Mapping[str, 
     if kind == "array":
         return arrays[inside]().copy()
     if kind == "dict":
-        return {_put_together(k, tensor, arrays): _put_together(v, tensor, arrays) for k, v in inside}
-    return _LISTS[kind](_put_together(v, tensor, arrays) for v in inside)
+        return {put_together(k, tensor, arrays): put_together(v, tensor, arrays) for k, v in inside}
+    if kind == "namespace":
+        from argparse import Namespace
+
+        return Namespace(**{k: put_together(v, tensor, arrays) for k, v in inside})
+    return _LISTS[kind](put_together(v, tensor, arrays) for v in inside)

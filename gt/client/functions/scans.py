@@ -6,14 +6,14 @@ from typing import Any
 
 from gt import dtypes
 from gt.client.compat.checks import at_least
-from gt.client.compat.dims import one_dim
+from gt.client.compat.dims import dim_of, one_dim
 from gt.client.functions import elementwise as ew
 from gt.client.functions import shapes
 from gt.client.functions.reductions import Chosen, lifted, sum
 from gt.client.programs import kinds
 from gt.client.record.recorder import apply, unary
 from gt.client.tensor import Tensor
-from gt.errors import ArgumentError, DimError, ShapeError
+from gt.errors import ArgumentError, ShapeError
 
 __all__ = [
     "cummax", "cummin", "cumprod", "cumsum", "cumulative_trapezoid", "diff", "logcumsumexp", "trapezoid", "trapz",
@@ -65,10 +65,8 @@ def _ends(x: Any, dim: int) -> tuple[Any, Any]:
 
 def diff(input: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Tensor:
     """The n-th forward difference along dim."""
-    if not input.ndim:
-        raise ShapeError("diff: expected at least one dimension, got shape ()")
+    d = dim_of("diff", dim, input.shape, ShapeError)
     at_least("diff", "n", n, 0)
-    d = one_dim("diff", dim, input.ndim)
     x = input
     if n and (prepend is not None or append is not None):
         x = shapes.cat([p for p in (prepend, input, append) if p is not None], d)
@@ -100,9 +98,7 @@ def _widths(op: str, y: Any, x: Any, d: int) -> Tensor:
 def trapezoid(y: Any, x: Any = None, *, dx: Any = None, dim: int = -1) -> Tensor:
     """The integral along dim by the trapezoidal rule."""
     _check_points("trapezoid", x, dx)
-    d = one_dim("trapezoid", dim, y.ndim)
-    if not y.ndim:
-        raise DimError("trapezoid: expected at least one dimension, got shape ()")
+    d = dim_of("trapezoid", dim, y.shape)
     if y.shape[d] == 0:
         return ew.mul(sum(y, d), 0.5)
     if x is None:

@@ -76,13 +76,9 @@ def scatter(input: Any, dim: int, index: Any, src: Any = None, *, value: Any = N
         src = full(i.shape, src, dtype=input.dtype)
     elif isinstance(src, float) and not input.dtype.is_differentiable:
         src = int(src)
-    if reduce is None:
-        made = apply(kinds.scatter[d], (x, i, src))
-    elif reduce == "add":
-        made = apply(kinds.scatter_add[d], (x, i, src))
-    else:
-        made = apply(kinds.scatter_reduce[d, "prod", True], (x, i, src))
-    return _back(made, input.shape)
+    named = kinds.scatter if reduce is None else kinds.scatter_add
+    kind = kinds.scatter_reduce[d, "prod", True] if reduce == "multiply" else named[d]
+    return _back(apply(kind, (x, i, src)), input.shape)
 
 
 def scatter_add(input: Any, dim: int, index: Any, src: Any) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any
 from gt import dtypes
 from gt.client.compat.arguments import shown
 from gt.client.compat.checks import batches, positive
-from gt.client.compat.dims import different_dims, one_dim, sizes
+from gt.client.compat.dims import different_dims, dim_of, one_dim, sizes
 from gt.client.compat.interop import from_torch, is_torch
 from gt.client.compat.operands import coerce
 from gt.client.functions import elementwise as ew
@@ -114,9 +114,7 @@ def flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 def unflatten(input: Any, dim: int, sizes: Sequence[int]) -> Tensor:
     """Split one dimension into several, as a view; one of the sizes may be -1."""
-    d, s = one_dim("unflatten", dim, input.ndim), input.shape
-    if not s:
-        raise DimError("unflatten: expected at least one dimension, got shape ()")
+    d, s = dim_of("unflatten", dim, input.shape), input.shape
     parts = _filled("unflatten", (s[d],), tuple(sizes))
     return take(kinds.reshape[*s[:d], *parts, *s[d + 1 :]], input)
 
@@ -185,10 +183,10 @@ def t(input: Any) -> Tensor:
     """A transposed view of a matrix; vectors are returned as a view."""
     if input.ndim > 2:
         raise ShapeError(f"t: expected at most 2 dimensions, got shape {input.shape}; use .mT or transpose()")
-    return take(kinds.permute[tuple(range(input.ndim))[::-1]], input)
+    return _reversed(input)
 
 
-def _T(x: Any) -> Tensor:
+def _reversed(x: Any) -> Tensor:
     """A view with the dimensions in reverse order."""
     return take(kinds.permute[tuple(range(x.ndim))[::-1]], x)
 
@@ -199,7 +197,7 @@ def _mT(x: Any) -> Tensor:
     return transpose(x, -2, -1)
 
 
-PROPERTIES = {"T": property(_T), "mT": property(_mT)}
+PROPERTIES = {"T": property(_reversed), "mT": property(_mT)}
 
 # --- broadcasting ------------------------------------------------------------------------------------
 
@@ -376,9 +374,7 @@ def split(tensor: Any, split_size_or_sections: Any = None, dim: int = 0, **names
     wanted = names.pop("split_size", split_size_or_sections) if names else split_size_or_sections
     if names or wanted is None:
         raise ArgumentError("split: expected the size of a chunk or a list of sizes, and dim")
-    d = one_dim("split", dim, tensor.ndim)
-    if not tensor.ndim:
-        raise ShapeError("split: expected at least one dimension, got shape ()")
+    d = dim_of("split", dim, tensor.shape, ShapeError)
     n = tensor.shape[d]
     if hasattr(wanted, "__index__") and not hasattr(wanted, "_v"):
         size = int(wanted)
@@ -398,18 +394,14 @@ def split(tensor: Any, split_size_or_sections: Any = None, dim: int = 0, **names
 def chunk(input: Any, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """Split into at most `chunks` views of equal size along a dimension; the last may be smaller."""
     positive("chunk", "chunks", chunks)
-    d = one_dim("chunk", dim, input.ndim)
-    if not input.ndim:
-        raise ShapeError("chunk: expected at least one dimension, got shape ()")
+    d = dim_of("chunk", dim, input.shape, ShapeError)
     n = input.shape[d]
     return split(input, -(-n // chunks), d) if n else split(input, (0,) * chunks, d)
 
 
 def unbind(input: Any, dim: int = 0) -> tuple[Tensor, ...]:
     """Split into the slices along a dimension, as views without that dimension."""
-    d = one_dim("unbind", dim, input.ndim)
-    if not input.ndim:
-        raise DimError("unbind: expected at least one dimension, got shape ()")
+    d = dim_of("unbind", dim, input.shape)
     n = input.shape[d]
     if n == 0:
         return ()

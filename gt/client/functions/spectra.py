@@ -12,7 +12,6 @@ from gt.client.functions import shapes
 from gt.client.functions.complexes import view_as_real
 from gt.client.functions.creation import ones
 from gt.client.functions.padding import pad
-from gt.client.grad.backward import Ghost
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import TABLE
@@ -115,6 +114,6 @@ def _cut(y: Any, weights: Any, edge: int, total: int, length: int | None) -> tup
 
 def _overlapped(frames: Any, total: int, hop: int) -> Any:
     """Add up overlapping frames: the gradient of `unfold`."""
-    whole = Ghost(spec((frames.shape[0], total), frames.dtype))
+    whole = spec((frames.shape[0], total), frames.dtype)
     vjp: Any = TABLE["unfold"].vjp
     return vjp[0](frames, None, whole, dim=1, size=frames.shape[-1], step=hop)

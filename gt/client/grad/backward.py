@@ -21,7 +21,6 @@ from gt.client.record.recorder import Recorder, apply, record_code, recorder
 from gt.client.tensor import Edge, GradNode, Leaf, NodeResult, Tensor
 from gt.dtypes import DType
 from gt.errors import ArgumentError, AutogradError, DTypeError, ShapeError
-from gt.program import Spec
 
 _ADD = ((kinds.add, (0, 1)),)  #: The code of a sum.
 
@@ -111,35 +110,15 @@ def _record(rec: Recorder, grads: dict[Any, list[Any]], fn: GradNode, gs: list[A
     return True
 
 
-class Ghost:
-    """An operand of a VJP that needs only its shape and dtype, so that its value was not kept."""
-
-    __slots__ = ("spec",)
-
-    def __init__(self, spec: Spec) -> None:
-        self.spec = spec
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.spec.shape
-
-    @property
-    def dtype(self) -> DType:
-        return self.spec.dtype
-
-    @property
-    def ndim(self) -> int:
-        return len(self.spec.shape)
-
-
 def run_vjp(fn: GradNode, gs: list[Any], create_graph: bool) -> list[tuple[Edge | None, Any]]:
-    """The gradients of the operands, given those of the results (None: not used), by running the VJP on tensors."""
+    """The gradients of the operands, given those of the results (None: not used), by running the VJP on tensors. Of an
+    operand or result whose value was not kept the VJP reads only shape and dtype: its spec has them."""
     node, saved = fn.node, fn.values()
     assert node.kind is not None
     args: list[Any] = []
     for value, spec, edge in zip(saved, node.operands, fn.edges, strict=False):
         if value is None:
-            args.append(Ghost(spec))
+            args.append(spec)
         elif type(value) is Value:
             args.append(Tensor(value, edge if create_graph else None))
         else:
@@ -147,9 +126,9 @@ def run_vjp(fn: GradNode, gs: list[Any], create_graph: bool) -> list[tuple[Edge 
     y: Any = saved[-1]
     single = len(node.specs) == 1
     if single:
-        y = Ghost(node.specs[0]) if y is None else Tensor(y, fn if create_graph else None)
+        y = node.specs[0] if y is None else Tensor(y, fn if create_graph else None)
     elif y is None:
-        y = tuple(Ghost(s) for s in node.specs)
+        y = tuple(node.specs)
     else:
         y = tuple(Tensor(v, fn.part(i) if create_graph else None) for i, v in enumerate(y))
     g = gs[0] if single else tuple(gs)
@@ -246,8 +225,7 @@ def order_of(roots: list[Any]) -> list[Any]:
 
 def filled(shape: tuple[int, ...], value: float, dtype: DType) -> Tensor:
     """A new tensor with one number everywhere."""
-    made: Tensor = apply(kinds.full[shape, dtype.name], (value,))
-    return made
+    return apply(kinds.full[shape, dtype.name], (value,))
 
 
 def seed_gradient(t: Tensor, gradient: Tensor | None) -> Tensor:

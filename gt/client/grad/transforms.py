@@ -93,6 +93,14 @@ def grad_and_value(func: Callable[..., Any], argnums: int | Sequence[int] = 0, h
     return both
 
 
+def _made_of(
+    func: Callable[..., Any], argnums: int | Sequence[int], has_aux: bool, pick: Callable[[Any, Any], Any]
+) -> Any:
+    """A function that returns what is picked of the gradient and the value."""
+    both = grad_and_value(func, argnums, has_aux)
+    return functools.wraps(func)(lambda *args, **kwargs: pick(*both(*args, **kwargs)))
+
+
 def grad(func: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Any:
     """A function that returns the gradient of func by some of its arguments.
 
@@ -100,14 +108,7 @@ def grad(func: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bo
     >>> gt.func.grad(gt.func.grad(lambda x: x ** 3))(gt.tensor(2.0))
     tensor(12.)
     """
-    both = grad_and_value(func, argnums, has_aux)
-
-    @functools.wraps(func)
-    def only(*args: Any, **kwargs: Any) -> Any:
-        grads, value = both(*args, **kwargs)
-        return (grads, value[1]) if has_aux else grads
-
-    return only
+    return _made_of(func, argnums, has_aux, lambda grads, value: (grads, value[1]) if has_aux else grads)
 
 
 def value_and_grad(func: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Any:
@@ -117,14 +118,7 @@ def value_and_grad(func: Callable[..., Any], argnums: int | Sequence[int] = 0, h
     >>> gt.func.value_and_grad(lambda x: x * x)(gt.tensor(3.0))
     (tensor(9.), tensor(6.))
     """
-    both = grad_and_value(func, argnums, has_aux)
-
-    @functools.wraps(func)
-    def turned(*args: Any, **kwargs: Any) -> Any:
-        grads, value = both(*args, **kwargs)
-        return value, grads
-
-    return turned
+    return _made_of(func, argnums, has_aux, lambda grads, value: (value, grads))
 
 
 def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:

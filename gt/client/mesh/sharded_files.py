@@ -23,7 +23,7 @@ from typing import IO, Any
 import numpy as np
 
 from gt import layout
-from gt.client.functions.safetensors import begin, entry, read_array, read_header, write_whole
+from gt.client.functions.safetensors import begin, entry, read_array, read_header, whole_file
 from gt.client.record.recorder import recorder
 from gt.client.session.transfers import assemble
 from gt.client.tensor import Tensor
@@ -80,7 +80,8 @@ def write_folder(folder: Path, tensors: dict[str, Any], form: Any) -> None:
         _fill(folder, files, tensors, places)
         text = json.dumps({"gt": VERSION, "structure": form, "tensors": index}).encode()
         before = _files_of(folder)
-        write_whole(folder / INDEX, [text])
+        with whole_file(folder / INDEX) as whole_index:
+            whole_index.write(text)
     except BaseException:
         for file in files:
             (folder / file).unlink(missing_ok=True)
@@ -182,8 +183,7 @@ def _index(folder: Path) -> dict[str, Any]:
         if isinstance(e, GTError):
             raise
         raise ArgumentError(f"load: {folder / INDEX} is not the index of a sharded checkpoint") from None
-    index: dict[str, Any] = found
-    return index
+    return found
 
 
 def _files_of(folder: Path) -> set[str]:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import msgspec
 
 from gt.client.programs.numbers import Number, SharedNumber
-from gt.client.programs.tree import Kind, Node, Tree, Variant, users_line
+from gt.client.programs.tree import Kind, Node, Tree, Variant, users_call
 from gt.errors import ArgumentError, ShapeError
 from gt.ops.check import misfit
 from gt.program import SCALARS, Spec, as_tuple
@@ -219,7 +219,7 @@ def grow(tree: Tree, p: Pending, kind: Kind, operands: Iterable[Any]) -> None:
     node.n_inputs = parent.n_inputs + n_inputs
     node.n_scalars = parent.n_scalars + n_scalars
     node.n_values = parent.n_values + len(node.specs)
-    node.where = users_line()
+    node.where, node.called = users_call()
     parent.kids[node.key] = node
     tree.nodes += 1
 

@@ -18,16 +18,22 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import groupby
 from types import FrameType
 from typing import Any, NamedTuple
 
 from gt.config import PACKAGE
 from gt.ops.record import Op
+from gt.places import NAME, Place
 from gt.program import DEFAULT_PRECISION, Instruction, Precision, Program, Spec
 
 NODE_NBYTES = 700  #: What a node costs in memory, its share of dictionaries included.
 
 _GT = str(PACKAGE) + os.sep  #: Frames of GT's own files are not the user's line.
+
+#: Functions around others (modules, compat/arguments.py, optimizers): the user wrote the name of the one inside.
+_WRAPPERS = frozenset(["__call__", "call", "whole"])
+_MADE = frozenset(["function", "method", "operator"])  #: Names in which many functions are made: they say nothing.
 
 
 _precision: list[Precision] = [DEFAULT_PRECISION]  #: One entry: how exactly this process computes float32.
@@ -109,8 +115,8 @@ class Node:
     """A place in the tree; see the file's header."""
 
     __slots__ = (
-        "depth", "ends", "joins", "key", "kids", "kind", "n_inputs", "n_scalars", "n_values", "operands", "parent",
-        "programs", "pulls", "refs", "spec", "specs", "where",
+        "called", "depth", "ends", "joins", "key", "kids", "kind", "n_inputs", "n_scalars", "n_values", "operands",
+        "parent", "programs", "pulls", "refs", "spec", "specs", "where",
     )  # fmt: skip
 
     def __init__(self, parent: Node | None, key: Any) -> None:
@@ -127,6 +133,7 @@ class Node:
         self.spec: Spec | None = None  #: of the first result
         self.pulls: dict[int, Pullback] = {}  #: The gradient, by which operands need one, as bits.
         self.where: tuple[str, int] = ("", 0)
+        self.called = ""  #: GT's function that the user called there
         self.programs: dict[Any, Variant] = {}
         self.ends = False  #: A program that reaches this node ends here: at the cap, or at the end of a period.
         self.joins = False  #: An optimizer's step that ends here does not end the program; see record/joining.py.
@@ -154,8 +161,16 @@ class Variant:
     dead: frozenset[int]  #: path inputs that the program may overwrite
     updates: tuple[tuple[int, int], ...]  #: (result number, path input)
     where: list[tuple[str, int]]  #: the user's line for each instruction
+    places: tuple[Place, ...]  #: the same as it is sent
     timed: bool = False
     compile: int = 0  #: see Define
+
+    def made_by(self, instruction: int) -> str:
+        """A line for an error: the op of an instruction, and the user's line. Empty if there is no such instruction."""
+        if not 0 <= instruction < len(self.where):
+            return ""
+        file, line = self.where[instruction]
+        return f"\n  made by {self.program.code[instruction].op} at {file}:{line}"
 
 
 def build(end: Node, live: tuple[int, ...], dead: frozenset[int], updates: tuple[tuple[int, int], ...]) -> Variant:
@@ -203,7 +218,15 @@ def build(end: Node, live: tuple[int, ...], dead: frozenset[int], updates: tuple
         precision=path[0].parent.key,  # type: ignore[union-attr]  # the root
     )
     where = [node.where for _, node in keep]
-    return Variant(program, program.hash(), live, inputs, scalars, dead, updates, where)
+    return Variant(program, program.hash(), live, inputs, scalars, dead, updates, where, _places(keep))
+
+
+def _places(keep: list[tuple[int, Node]]) -> tuple[Place, ...]:
+    """The lines that instructions come from, as they are sent: those in a row from one line are one."""
+    found: list[Place] = []
+    for ((file, line), called), nodes in groupby(keep, lambda each: (each[1].where, each[1].called)):
+        found.append(Place(file.rpartition("/")[2][:NAME], line, called, len(list(nodes))))
+    return tuple(found)
 
 
 def _scalars(node: Node) -> list[tuple[str, int]]:
@@ -322,6 +345,15 @@ def users_line() -> tuple[str, int]:
     """File and line of that frame."""
     frame = users_frame()
     return frame.f_code.co_filename, frame.f_lineno
+
+
+def users_call() -> tuple[tuple[str, int], str]:
+    """File and line of that frame, and the name of GT's function that it calls."""
+    frame, called = sys._getframe(1), ""
+    while frame.f_code.co_filename.startswith(_GT) and frame.f_back is not None:
+        name = frame.f_code.co_name
+        frame, called = frame.f_back, called if name in _WRAPPERS else "" if name in _MADE else name
+    return (frame.f_code.co_filename, frame.f_lineno), called.strip("_")
 
 
 def find_period(path: list[Node], repeats: int = 8) -> int:

@@ -28,20 +28,7 @@ from gt.client.session.transfers import Download
 from gt.errors import FunctionError, PaperError, ServerError
 from gt.layout import Layout
 from gt.program import Spec
-from gt.transport.messages import (
-    VERSION,
-    WINDOW,
-    Buffer,
-    Call,
-    CallDone,
-    GetStats,
-    Hello,
-    MeshSet,
-    Message,
-    SetMesh,
-    Stats,
-    Welcome,
-)
+from gt.transport import messages as msg
 
 __all__ = ["on_paper"]
 
@@ -52,25 +39,25 @@ class PaperChannel:
     local = False
 
     def __init__(self) -> None:
-        self._answers: deque[Message] = deque()
+        self._answers: deque[msg.Message] = deque()
 
-    def send(self, message: Message, payload: Buffer | None = None) -> None:
-        if isinstance(message, Call):
-            self._answers.append(CallDone(0, message.seq))
-        elif isinstance(message, Hello):
-            self._answers.append(Welcome(VERSION, 1, WINDOW))
-        elif isinstance(message, SetMesh):
+    def send(self, message: msg.Message, payload: msg.Buffer | None = None) -> None:
+        if isinstance(message, msg.Call):
+            self._answers.append(msg.CallDone(0, message.seq))
+        elif isinstance(message, msg.Hello):
+            self._answers.append(msg.Welcome(msg.VERSION, 1, msg.WINDOW))
+        elif isinstance(message, msg.SetMesh):
             count = int(np.prod([n for _, n in message.axes]))
             workers = [k + 1 for k in message.members] or range(1, count + 1)
-            self._answers.append(MeshSet(message.request, tuple(workers)))
-        elif isinstance(message, GetStats):
-            self._answers.append(Stats(message.request, {"workers": {}, "session": {"nbytes": 0}}))
+            self._answers.append(msg.MeshSet(message.request, tuple(workers)))
+        elif isinstance(message, msg.GetStats):
+            self._answers.append(msg.Stats(message.request, {"workers": {}, "session": {"nbytes": 0}}))
 
-    def send_all(self, messages: list[tuple[Message, Buffer | None]]) -> None:
+    def send_all(self, messages: list[tuple[msg.Message, msg.Buffer | None]]) -> None:
         for message, payload in messages:
             self.send(message, payload)
 
-    def receive(self, timeout_s: float = 0.0) -> tuple[Message, Buffer | None] | None:
+    def receive(self, timeout_s: float = 0.0) -> tuple[msg.Message, msg.Buffer | None] | None:
         return (self._answers.popleft(), None) if self._answers else None
 
     def wait(self, timeout_s: float) -> NoReturn:

@@ -56,16 +56,26 @@ def choose_precision(product: str | None = None, conv_tf32: bool | None = None) 
             each.settle(rec.pending)
 
 
-def connect(address: str, token: str | None = None, mesh: Mapping[str, int] | None = None) -> Session:
+def connect(
+    address: str = "", token: str | None = None, mesh: Mapping[str, int] | None = None, session: str = ""
+) -> Session:
     """Join a running server: `gt.connect("host:12345")`. Tensors made before belong to the old session.
 
+    A server that other machines can reach needs a key: `gt login` stores it, or the address is the connection URL
+    itself (`gt://host:12345#key`). Without an address it is the server of GT_SERVER, or that of the latest login.
     With `mesh={"x": 4}` the session runs on four of its workers: see `gt.mesh`.
+
+    With `session="exp1"` it has a name. What it keeps (`gt.keep`) stays when this process ends or is cut off, for the
+    lease of the server (an hour). The next client that connects with the name gets it back (`gt.kept`), on the same
+    workers and with the same meshes. If another client uses the name, that one is closed.
     """
     _refuse_on_paper("connect")
+    if not isinstance(session, str):
+        raise ArgumentError(f"connect: session must be a str, got {shown(session)}")
     settings = config.load()
     if token is not None:
         settings = config.replace(settings, token=token)
-    new = _join(address, settings, mesh)
+    new = _join(address or settings.server, settings, mesh, session)
     disconnect()
     adopt(new)
     use(None)
@@ -105,13 +115,19 @@ def join_or_start() -> Session:
     return _join(settings.server, settings) if settings.server else _start(config.replace(settings, **_wanted))
 
 
-def _join(address: str, settings: config.Config, mesh: Mapping[str, int] | None = None) -> Session:
-    channel = transport.connect(address)
+def _join(address: str, settings: config.Config, mesh: Mapping[str, int] | None = None, name: str = "") -> Session:
+    address, key = transport.look_up(config.home(settings), address)
+    if not address:
+        raise ServerError("no server to connect to: give its address, set GT_SERVER, or run gt login URL first")
+    channel = transport.connect(address, key)
     try:
-        session = Session(channel, settings)
+        session = Session(channel, settings, name=name)
     except ServerError as e:
         channel.close()
         raise ServerError(f"{address}: {e}") from None
+    session.address = address
+    if settings.verbose or settings.debug_client:
+        session.say(f"connected to {address} as session {session.number}")
     timer.start(session)
     return begin(session, mesh)
 
@@ -126,6 +142,8 @@ def _start(settings: config.Config) -> Session:
     except BaseException:
         private.close()
         raise
+    if settings.verbose or settings.debug_client:
+        session.say(f"started a private server, process {private.pid}, and connected as session {session.number}")
     timer.start(session)
     return begin(session)
 

@@ -52,6 +52,14 @@ class Meshes:
         self.uploads: dict[Spec, str] = {}
         self.alone: Layout | None = None  #: Without a mesh: the layout of every tensor, once the server was asked.
 
+    def take_over(
+        self, workers: Sequence[int], meshes: Sequence[tuple[str, tuple[tuple[str, int], ...], tuple[int, ...]]]
+    ) -> None:
+        """The session has these workers and meshes from the start: those of the client before."""
+        for name, axes, members in meshes:
+            self.by_name[name] = SessionMesh(name, layout.mesh(members, **dict(axes)))
+        self.several = len(workers) > 1
+
     def find(self, name: str) -> layout.Mesh:
         """The grid of the mesh with this name."""
         found = self.by_name.get(name)

@@ -16,6 +16,7 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
@@ -23,41 +24,18 @@ import numpy as np
 from gt import config, errors
 from gt.client.programs.pending import DeadIds, Pending, RemoteId, ThreadRecorder, Value, in_use, keep
 from gt.client.programs.tree import Node, Tree, Variant
+from gt.client.session import telling
 from gt.client.session.meshes import Meshes
 from gt.client.session.signals import Signals
 from gt.client.session.transfers import Download, Transfers, layout_of
 from gt.client.session.waiting import SessionLock, Sleeper
 from gt.errors import ForkError, GTError, ServerError
 from gt.layout import Layout
+from gt.ops.families.bits import mix64
 from gt.program import Spec
+from gt.tracing import Recording
+from gt.transport import messages as msg
 from gt.transport.channel import Channel
-from gt.transport.messages import (
-    VERSION,
-    WINDOW,
-    Buffer,
-    Call,
-    CallDone,
-    CallFailed,
-    Chunk,
-    ChunkAck,
-    Define,
-    Failure,
-    Fetch,
-    FetchFailed,
-    Free,
-    GetStats,
-    Goodbye,
-    Hello,
-    MeshSet,
-    Need,
-    Refused,
-    Rejected,
-    Sharded,
-    Shared,
-    Stats,
-    Welcome,
-    pack_ids,
-)  # fmt: skip
 
 
 class Session:
@@ -69,16 +47,18 @@ class Session:
     )
     on_paper: ClassVar[bool] = False  #: Whether tensors have no data: see record/paper.py.
 
-    def __init__(self, channel: Channel, settings: config.Config, private: Any = None) -> None:
+    def __init__(self, channel: Channel, settings: config.Config, private: Any = None, name: str = "") -> None:
         self.channel = channel
         self.config = settings
+        self.address = private.address if private is not None else ""  #: of the server; "" in a simulator
         self.private = private  #: The private server that was started for this session, if any.
         self.lock = SessionLock()
         self.closed = False
         self.forked = False
         self.broken: str = ""  #: Why the connection cannot be used any more; "" while it can.
+        self.name = name  #: under which what it keeps can be found again; "": it has none
         self.number = 0
-        self.window = WINDOW
+        self.window = msg.WINDOW
         self.tree = Tree(settings.cache_bytes)
         self.recorders: list[ThreadRecorder] = []
         self.dead = DeadIds(self.ELSEWHERE)
@@ -87,12 +67,13 @@ class Session:
         self.done = 0  #: All calls up to this one have finished.
         self.unproven = 0  #: The latest call that was the first one of its program.
         self.acked = 0  #: Failures up to this call were raised.
-        self.failures: deque[CallFailed] = deque()
+        self.failures: deque[msg.CallFailed] = deque()
         self.reported = 0  #: Failures that were raised.
         self._raised: dict[int, int] = {}  #: Raised failures, by root: how many calls had been sent by then.
         self._undo: dict[int, list[Callable[[], None]]] = {}  #: By call, as long as it can fail: what to undo then.
         #: Called with each call that is sent: its program, the ids of its inputs, the first id of its results.
         self.watch: Callable[[Variant, list[int], int], None] | None = None
+        self.trace: Recording | None = None  #: Set while somebody records what clients do (gt trace).
         self.variants: OrderedDict[bytes, Variant] = OrderedDict()  #: Programs that were sent, the most recent last.
         self.defined = 0  #: The number of program texts sent.
         self.transfers = Transfers(self)
@@ -100,9 +81,8 @@ class Session:
         self.signals: Signals | None = None  #: The configuration of signals, if any: see placing.py.
         self._answers: dict[int, Any] = {}  #: By request: the answer, or None until it has come.
         self._request = 0
-        self._out: list[
-            tuple[Any, Buffer | None]
-        ] = []  #: Messages held back while `_holds` is not 0, to be sent together.
+        #: Messages held back while `_holds` is not 0, to be sent together.
+        self._out: list[tuple[Any, msg.Buffer | None]] = []
         self._holds = 0
         self._threads = threading.local()  #: Each thread's `sleeper`.
         self.waiters: set[int] = set()  #: Event descriptors of the threads that sleep in `wait`.
@@ -114,8 +94,7 @@ class Session:
         self._hello()
 
     def _hello(self) -> None:
-        name = f"{os.path.basename(sys.argv[0]) or 'python'}-{os.getpid()}"
-        self.channel.send(Hello(VERSION, self.config.token, name))
+        self.channel.send(msg.Hello(msg.VERSION, self.config.token, telling.name_of_process(), self.name))
         deadline = time.monotonic() + self.config.connect_timeout_s
         self.wait(lambda: self.number > 0 or time.monotonic() > deadline)
         if not self.number:
@@ -145,10 +124,7 @@ class Session:
     def next_seed(self) -> int:
         """The seed of the next random op: 63 bits, a hash of the session's seed and a count."""
         self.draws += 1
-        x = (self.seed + self.draws * 0x9E3779B97F4A7C15) & (2**64 - 1)
-        x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
-        x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
-        return (x ^ (x >> 31)) >> 1
+        return mix64(self.seed + (self.draws - 1) * 0x9E3779B97F4A7C15) >> 1
 
     # --- sending ---
 
@@ -196,7 +172,7 @@ class Session:
             variant.compile = compile
             self.variants[variant.hash] = variant
             self.defined += 1
-            self._out.append((Define(variant.program, variant.timed, compile), None))
+            self._out.append((msg.Define(variant.program, variant.timed, variant.compile, variant.places), None))
             if len(self.variants) > 10 * self.window and self.tree.nodes > self.tree.limit // 2:
                 self.variants.popitem(last=False)
         else:
@@ -208,14 +184,16 @@ class Session:
             self.unproven = self.seq
         if undo:
             self._undo[self.seq] = undo
-        self.send(Call(0, self.seq, variant.hash, pack_ids(ids), scalars, first, frees, self.acked))
+        if self.trace is not None:
+            telling.record_span(self.trace, "record", self.number, self.seq, variant.hash)
+        self.send(msg.Call(0, self.seq, variant.hash, msg.pack_ids(ids), scalars, first, frees, self.acked))
         if self.watch is not None:
             self.watch(variant, ids, first)
         if self.config.debug_client:
-            self.say(f"call {self.seq} {variant.hash.hex()[:8]}: {len(variant.program.code)} instructions")
+            self.say(f"call {self.seq} {telling.told(variant)}: inputs {ids}, results from {first}")
         return first
 
-    def send(self, message: Any, payload: Buffer | None = None) -> None:
+    def send(self, message: Any, payload: msg.Buffer | None = None) -> None:
         """Send a message now, or with the next `_flush` while messages are held back. The caller has the lock."""
         self._out.append((message, payload))
         if not self._holds:
@@ -226,7 +204,7 @@ class Session:
         try:
             self.channel.send_all(out)
         except ServerError as e:
-            self.give_up(str(e))
+            self.give_up(telling.cut_off(e, self.name))
         self.sent_s = time.monotonic()
         if self.waiters and not self.channel.local:
             # Sending may consume the channel's signal that a message came; a local channel keeps it.
@@ -242,18 +220,20 @@ class Session:
             i = dead.popleft()
             (later if i in self.transfers.uploads else ids).append(i)
         dead.extend(later)
-        return pack_ids(ids)
+        return msg.pack_ids(ids)
 
     def flush_frees(self) -> None:
         if self.dead and not self.broken:
             ids = self._take_dead()
             if ids:
-                self.send(Free(0, ids))
+                self.send(msg.Free(0, ids))
 
     def upload(self, array: np.ndarray[Any, Any], spec: Spec, layout: str = "") -> Value:
         """A value with the data of this array, which may change when this returns. `layout`: see Chunk."""
         with self.lock:
             v = self.transfers.upload(array, spec, layout)
+            if self.config.debug_client and v.handle is not None:
+                self.say(f"upload of tensor {v.handle.id}: {spec!r}{f' as {layout}' if layout else ''}")
             if self.asleep:
                 self.wake_timer()
             return v
@@ -269,7 +249,7 @@ class Session:
             try:
                 item = self.channel.receive(0)
             except ServerError as e:
-                self.give_up(str(e))
+                self.give_up(telling.cut_off(e, self.name))
                 break
             if item is None:
                 break
@@ -280,45 +260,56 @@ class Session:
         if came and len(self.waiters) > (me in self.waiters):
             self._wake_waiters(me)
 
-    def _handle(self, m: Any, payload: Buffer | None) -> None:
+    def _handle(self, m: Any, payload: msg.Buffer | None) -> None:
         kind = type(m)
-        if kind is CallDone:
+        if kind is msg.CallDone:
             self.done = max(self.done, m.seq)
             while self._undo and next(iter(self._undo)) <= m.seq:
                 del self._undo[next(iter(self._undo))]
-        elif kind is Chunk:
+        elif kind is msg.Chunk:
             self.transfers.came(m, payload)
-        elif isinstance(m, ChunkAck):
+        elif isinstance(m, msg.ChunkAck):
             self.transfers.acknowledged(m)
-        elif isinstance(m, CallFailed):
+        elif isinstance(m, msg.CallFailed):
             for take_back in self._undo.pop(m.seq, ()):
                 take_back()
+            if self.config.debug_client:
+                self.say(f"call {m.seq} failed: {m.error.kind}: {m.error.text}")
             # The user was told about calls that were in flight when their root was raised, not about later ones.
             if m.seq > self._raised.get(m.root, 0) and all(f.root != m.root for f in self.failures):
                 self.failures.append(m)
-        elif isinstance(m, (FetchFailed, Sharded, Stats, MeshSet)):
+        elif isinstance(m, (msg.FetchFailed, msg.Sharded, msg.Stats, msg.MeshSet, msg.Kept)):
             if m.request in self._answers:
                 self._answers[m.request] = m
-            elif isinstance(m, FetchFailed):
+            elif isinstance(m, msg.Kept) and m.first:  # who asked was interrupted: what was taken is not wanted
+                self.dead.extend(range(m.first, m.first + len(m.things[0].specs)))
+            elif isinstance(m, msg.FetchFailed):
                 self.transfers.failed(m)
-            elif isinstance(m, Sharded):
+            elif isinstance(m, msg.Sharded):
                 self.transfers.sharded(m)
-        elif isinstance(m, Shared):
+        elif isinstance(m, msg.Shared):
             self.transfers.shared(m)
-        elif isinstance(m, Need):
+        elif isinstance(m, msg.Need):
             variant = self.variants.get(m.program)
             if variant is None:
                 self.give_up("the server asked for a program that this client has forgotten")
             else:
-                self.send(Define(variant.program, variant.timed, variant.compile))
-        elif isinstance(m, Welcome):
-            self.number, self.window = m.session, min(m.window, WINDOW)
-        elif isinstance(m, (Refused, Rejected)):
+                self.send(msg.Define(variant.program, variant.timed, variant.compile, variant.places))
+        elif isinstance(m, msg.Welcome):
+            self.number, self.window = m.session, min(m.window, msg.WINDOW)
+            self.meshes.take_over(m.workers, m.meshes)
+            if self.meshes.several:
+                self.transfers.stop_sharing()
+        elif isinstance(m, (msg.Refused, msg.Rejected)):
             self.give_up(m.text)
+        elif isinstance(m, msg.Trace):
+            self.trace = telling.answer_trace(self.trace, m, self.send)
 
     def give_up(self, why: str) -> None:
         """Mark the connection as broken, for this reason."""
         if not self.broken:
+            if self.config.debug_client:
+                self.say(f"session {self.number} cannot go on: {why}")
             if self.private is not None and not self.private.alive():
                 why = f"GT's private server is gone ({why})"
             self.broken = why
@@ -328,6 +319,17 @@ class Session:
     def wait(self, ready: Callable[[], bool], look: bool = False) -> None:
         """Sleep until `ready()` is true. Raises if the connection breaks; after Ctrl-C the session can still be used.
         With `look` it may become true without a message, and is polled for a moment before the sleep."""
+        if self.trace is None:
+            self._wait(ready, look)
+            return
+        telling.record_span(self.trace, "python")
+        try:
+            self._wait(ready, look)
+        finally:
+            if self.trace is not None:
+                telling.record_wait(self.trace)
+
+    def _wait(self, ready: Callable[[], bool], look: bool) -> None:
         sleeper = self._sleeper()
         try:
             with self.lock:
@@ -381,8 +383,7 @@ class Session:
             self.check_usable()
             if self.failures:
                 self.raise_failures()
-            known: np.ndarray[Any, Any] = v.host.copy()
-            return known
+            return v.host.copy()
         t = self.download(v)
         if t.parts is not None:
             data = t.parts.whole()
@@ -410,6 +411,8 @@ class Session:
                     self.flush_frees()
                     self._request += 1
                     request = self._request
+                    if self.config.debug_client:
+                        self.say(f"fetch of tensor {v.handle.id}: {v.spec!r}, {telling.told_line()}")
                     t = self.transfers.fetch(request, v.handle.id, v.spec)
                 except BaseException:
                     if self._out and self._holds == 1:
@@ -427,11 +430,11 @@ class Session:
             self._raise_fetch(t.error)
         return t
 
-    def _raise_fetch(self, error: Failure) -> NoReturn:
+    def _raise_fetch(self, error: msg.Failure) -> NoReturn:
         """Raise the error of a fetch. If a call failed, its error is raised instead, even if it comes later."""
         self.wait(lambda: self.done >= self.seq)
         self.raise_failures()
-        raise self._error(error)
+        raise self.error_of(error)
 
     def layout_of(self, v: Value) -> Layout:
         """The layout of a value over the session's workers."""
@@ -439,10 +442,10 @@ class Session:
             self.settle_value(v)
             assert v.handle is not None
             id = v.handle.id
-        answer = self.ask(lambda request: Fetch(0, request, id, layout=True))
+        answer = self.ask(lambda request: msg.Fetch(0, request, id, layout=True))
         if self.failures:
             self.raise_failures()
-        if isinstance(answer, FetchFailed):
+        if isinstance(answer, msg.FetchFailed):
             self._raise_fetch(answer.error)
         return layout_of(answer)
 
@@ -497,8 +500,7 @@ class Session:
 
     def stats(self) -> dict[str, Any]:
         """Statistics of the dispatcher, the workers and this session."""
-        data: dict[str, Any] = self.ask(GetStats).data
-        return data
+        return self.ask(msg.GetStats).data
 
     # --- failures ---
 
@@ -518,17 +520,13 @@ class Session:
             self.reported += 1
             self._raised = {root: seq for root, seq in self._raised.items() if seq > self.done}
             self._raised[failed.root] = self.acked = self.seq
-        raise self._error(failed.error)
+        raise self.error_of(failed.error)
 
-    def _error(self, failure: Failure) -> GTError:
-        kind = errors.BY_NAME.get(failure.kind, errors.WorkerError)
-        text = failure.text
+    def error_of(self, failure: msg.Failure) -> GTError:
+        """The error that a user sees of a failure."""
         variant = self.variants.get(failure.program)
-        if variant is not None and 0 <= failure.instruction < len(variant.where):
-            file, line = variant.where[failure.instruction]
-            op = variant.program.code[failure.instruction].op
-            text += f"\n  made by {op} at {file}:{line}"
-        return kind(text)
+        kind = errors.BY_NAME.get(failure.kind, errors.WorkerError)
+        return kind(failure.text if variant is None else failure.text + variant.made_by(failure.instruction))
 
     # --- the timer ---
 
@@ -549,15 +547,21 @@ class Session:
             if self.closed:
                 return
             self.closed = True
+            if self.config.debug_client:
+                self.say(f"session {self.number} is closed after {self.seq} calls")
             if not self.forked:
                 for rec in self.recorders:
                     ended, rec.pending = rec.pending, rec.blocked
                     ended.clear()
                 if not self.broken:
-                    self.channel.send(Goodbye())
+                    if self.trace is not None:
+                        telling.tell_trace(self.trace, self.channel.send)
+                    with suppress(ServerError):  # it has been cut off a moment ago
+                        self.channel.send(msg.Goodbye())
                 self.broken = self.broken or "this session is closed"
                 self.channel.close()
                 self.transfers.ring = None
+        self._threads = threading.local()  # their descriptors are closed now, and not when Python finds a cycle
         self.wake_timer()
         if self.private is not None and not self.forked:
             self.private.close()

@@ -32,22 +32,8 @@ from gt.client.programs.pending import DeadIds, RemoteId, Value
 from gt.errors import ServerError
 from gt.layout import Layout, Runs
 from gt.program import Spec
+from gt.transport import messages as msg
 from gt.transport.channel import Channel
-from gt.transport.messages import (
-    CHUNK,
-    CHUNKS_IN_FLIGHT,
-    UPLOADS,
-    Buffer,
-    Cancel,
-    Chunk,
-    ChunkAck,
-    Failure,
-    Fetch,
-    FetchFailed,
-    Sharded,
-    Share,
-    Shared,
-)
 from gt.transport.shared import LARGE, LENT, PIECE, SLOTS, SMALL, Ring, make_ring, nbytes_of
 
 QUEUED_NBYTES = 256 << 20  #: Upload bytes that wait to be sent before from_numpy blocks.
@@ -72,7 +58,7 @@ class Download:
         self.buffer: Any = None
         self.got = 0
         self.done = False
-        self.error: Failure | None = None
+        self.error: msg.Failure | None = None
         self.ring: Ring | None = None
         self.slots: tuple[int, ...] = ()  #: of that ring, lent to the worker
         self.box = -1  #: The mailbox of that ring that was lent instead.
@@ -146,7 +132,7 @@ class Connection(Protocol):
 
     def wait(self, ready: Callable[[], bool], look: bool = False) -> None: ...
 
-    def send(self, message: Any, payload: Buffer | None = None) -> None: ...
+    def send(self, message: Any, payload: msg.Buffer | None = None) -> None: ...
 
 
 class Transfers:
@@ -195,7 +181,7 @@ class Transfers:
         return v
 
     def _full(self) -> bool:
-        return self.queued_nbytes > QUEUED_NBYTES or len(self.uploads) >= UPLOADS
+        return self.queued_nbytes > QUEUED_NBYTES or len(self.uploads) >= msg.UPLOADS
 
     def _pump(self, key: int, up: Upload) -> None:
         """Send the chunks that may be sent now."""
@@ -206,14 +192,14 @@ class Transfers:
                     slot = self._take(self.ring.free)
                 elif up.sent >= 0:
                     return  # until a slot is free. Only the first chunk cannot wait: it announces the tensor
-            if slot < 0 and (not up.owned or len(up.flying) >= CHUNKS_IN_FLIGHT or any(up.flying)):
+            if slot < 0 and (not up.owned or len(up.flying) >= msg.CHUNKS_IN_FLIGHT or any(up.flying)):
                 return
             at = max(up.sent, 0)
             first = at == 0
             shape, dtype = (up.spec.shape, up.spec.dtype.name) if first else ((), "")
-            chunk = Chunk(0, key, at, up.total, shape, dtype, slot, layout=up.layout if first else "")
+            chunk = msg.Chunk(0, key, at, up.total, shape, dtype, slot, layout=up.layout if first else "")
             if slot < 0:
-                piece = up.piece(CHUNK)
+                piece = up.piece(msg.CHUNK)
                 self.session.send(chunk, piece.data)
                 up.flying.append(None)
             else:
@@ -224,7 +210,7 @@ class Transfers:
                 up.flying.append((self.ring, slot, at))
             up.sent = at + len(piece)
 
-    def acknowledged(self, ack: ChunkAck) -> None:
+    def acknowledged(self, ack: msg.ChunkAck) -> None:
         """The server has received a chunk of an upload."""
         up = self.uploads.get(ack.key)
         if up is None or not up.flying:
@@ -257,7 +243,7 @@ class Transfers:
             if self.sharing and self.ring is not None and self.ring.boxes:
                 t.ring, t.box = self.ring, self._take(self.ring.boxes)
                 t.ring.clear(t.box)
-                self.session.send(Fetch(0, request, id, t.ring.number, (t.box,)))
+                self.session.send(msg.Fetch(0, request, id, t.ring.number, (t.box,)))
                 return t
         elif nbytes > LARGE:
             self._offer()
@@ -265,10 +251,10 @@ class Transfers:
                 # Whether the worker can use the ring may not be known yet; it is before the worker answers.
                 t.ring, there = self.ring, self.ring.to_lend
                 t.slots = tuple(self._take(there) for _ in range(min(LENT, len(there), -(-nbytes // PIECE))))
-        self.session.send(Fetch(0, request, id, t.ring.number if t.ring is not None else 0, t.slots))
+        self.session.send(msg.Fetch(0, request, id, t.ring.number if t.ring is not None else 0, t.slots))
         return t
 
-    def came(self, m: Chunk, payload: Buffer | None) -> None:
+    def came(self, m: msg.Chunk, payload: msg.Buffer | None) -> None:
         """A chunk of a fetched tensor has come."""
         t = self.fetches.get(m.key)
         if t is None:
@@ -282,7 +268,7 @@ class Transfers:
             return
         if t.parts is not None:
             if t.parts.take(m.part, m.offset, m.total, piece):
-                self.session.send(ChunkAck(0, m.key, False, m.part))
+                self.session.send(msg.ChunkAck(0, m.key, False, m.part))
             t.done = t.parts.done
             return
         nbytes = len(piece)
@@ -296,15 +282,15 @@ class Transfers:
         if t.got >= m.total:
             t.done = True
         else:
-            self.session.send(ChunkAck(0, m.key, False))
+            self.session.send(msg.ChunkAck(0, m.key, False))
 
-    def sharded(self, m: Sharded) -> None:
+    def sharded(self, m: msg.Sharded) -> None:
         """The tensor is sharded over several workers: its shards follow."""
         t = self.fetches.get(m.request)
         if t is not None:
             t.parts = Parts(m)
 
-    def failed(self, m: FetchFailed) -> None:
+    def failed(self, m: msg.FetchFailed) -> None:
         """A fetch failed, or that of one of its shards."""
         t = self.fetches.get(m.request)
         if t is not None:
@@ -316,7 +302,7 @@ class Transfers:
         if t is None:
             return
         if not t.done and not self.session.broken:
-            self.session.send(Cancel(0, request))
+            self.session.send(msg.Cancel(0, request))
         if t.ring is None:
             return
         if t.done:
@@ -337,9 +323,9 @@ class Transfers:
             if ring is None:
                 self.may_share = False
             else:
-                self.session.send(Share(0, ring.number, ring.fd, ring.name))
+                self.session.send(msg.Share(0, ring.number, ring.fd, ring.name))
 
-    def shared(self, m: Shared) -> None:
+    def shared(self, m: msg.Shared) -> None:
         """The worker uses the ring, or cannot use it, or is gone."""
         now = self.ring is not None and m.ring == self.ring.number  # or it is an earlier ring
         if now and m.ok:
@@ -376,7 +362,7 @@ class Transfers:
 # --- the shards of several workers ---------------------------------------------------------------
 
 
-def layout_of(m: Sharded) -> Layout:
+def layout_of(m: msg.Sharded) -> Layout:
     """The layout of a tensor, from the server's message."""
     return layout.parse(m.layout, layout.mesh(m.workers, **dict(m.axes)))
 
@@ -384,7 +370,7 @@ def layout_of(m: Sharded) -> Layout:
 class Parts:
     """The shards of one fetch, while their chunks come."""
 
-    def __init__(self, m: Sharded) -> None:
+    def __init__(self, m: msg.Sharded) -> None:
         self.layout = layout_of(m)
         self.shape = m.shape
         self.dtype = dtypes.BY_NAME[m.dtype].numpy

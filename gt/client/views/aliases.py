@@ -68,8 +68,7 @@ def take(kind: Kind, base: Tensor, args: tuple[Any, ...] = (), several: bool = F
 
 def reshaped(base: Tensor, shape: tuple[int, ...]) -> Tensor:
     """A view in another shape, also where torch's reshape would copy because of strides."""
-    view: Tensor = take(kinds.reshape[shape], base)
-    return view
+    return take(kinds.reshape[shape], base)
 
 
 def read(t: Tensor) -> Value:
@@ -188,15 +187,13 @@ def _put(alias: Alias, base: Tensor, new: Tensor) -> Tensor:
     assert alias.kind is not None
     op = alias.kind.op
     if op.put is not None:
-        made: Tensor = op.put(base, new, alias.part, *alias.args, **alias.kind.attrs)
-        return made
+        return op.put(base, new, alias.part, *alias.args, **alias.kind.attrs)
     if new.numel() != base.numel():
         raise ShapeError(
             f"a tensor of shape {new.shape}, expanded from {base.shape}, cannot be written in place: "
             "several of its elements share memory; write to a clone() of it"
         )
-    whole: Tensor = TABLE["reshape"](new, shape=base.shape)
-    return whole
+    return TABLE["reshape"](new, shape=base.shape)
 
 
 def _note_replaced(p: Pending, old: Value, new: Value) -> None:

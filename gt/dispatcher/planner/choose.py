@@ -273,7 +273,7 @@ class _Options:
         # Where nothing was split before, some op will want the result whole again.
         over = {(f, a) for f, pieces in way.split.items() for a in axes_of(pieces)}
         new = {a for f, a in over if (f, a) not in self.splits}
-        share = TWICE_SHARE if any(_is_partial(way.wants[k]) for k in self.reread) else PARTIAL_SHARE
+        share = TWICE_SHARE if any((one := way.wants[k]) and one.partial for k in self.reread) else PARTIAL_SHARE
         for one, goal, s in zip(way.gives, self.goals, self.use.results, strict=True):
             nbytes = largest_shard(one, s.shape) * s.dtype.itemsize
             memory += nbytes * MEMORY_SHARE
@@ -289,10 +289,6 @@ class _Options:
             axes = [a for f, pieces in way.split.items() if f in self.read for a in axes_of(pieces)]
             memory += self.flops / self.mesh.size(axes) / FLOPS_PER_BYTE
         return Choice(way, tuple(starts), tuple(every), total + memory, total == 0, blocked)
-
-
-def _is_partial(one: Layout | None) -> bool:
-    return one is not None and bool(one.partial)
 
 
 def _flops(bound: Bound) -> tuple[set[str], int]:

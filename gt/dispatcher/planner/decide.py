@@ -27,7 +27,7 @@ from gt.dispatcher.planner.choose import Choice, Goals, Reread, choose
 from gt.dispatcher.planner.memo import memo, table
 from gt.dispatcher.planner.op_work import op_work
 from gt.dispatcher.planner.redistribute import LOCAL, Step, cheapest, direct
-from gt.dispatcher.planner.step_work import step_work
+from gt.dispatcher.planner.step_work import scatter_works, step_work
 from gt.dispatcher.planner.ways import Constant, Frame, Layouts, Use, Way, expansion_of
 from gt.dispatcher.planner.work import Action, Pick, Work, picking
 from gt.errors import ArgumentError, GTError
@@ -336,7 +336,13 @@ class Decider:
         if slot is None:
             slot = self.new_slot()
             value.add(step.to, slot)
-            self.act(step_work(start, step, value.spec), (source,), (slot,))
+            if step.kind == "reduce_scatter":
+                first, last = scatter_works(start, step, value.spec)
+                addends = self.new_slot()
+                self.act(first, (source,), (addends,))
+                self.act(last, (addends,), (slot,))
+            else:
+                self.act(step_work(start, step, value.spec), (source,), (slot,))
         return slot
 
     # -- deferred values -----------------------------------------------------------------------

@@ -318,8 +318,7 @@ class Lifetimes:
             # What dies in an action is gone when its last operand was read.
             later = made.take(at, axis=1) - dead.take(at + 1, axis=1) + extra[:, :, 1]
             alive[:, at] = np.maximum(alive.take(at, axis=1) + extra[:, :, 0], later)
-        most: list[int] = alive.max(axis=1).tolist()
-        return most
+        return alive.max(axis=1).tolist()
 
 
 def _flat(rows: Sequence[Iterable[int]]) -> np.ndarray:

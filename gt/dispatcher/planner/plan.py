@@ -24,9 +24,11 @@ from gt.dispatcher.planner.redistribute import largest_shard
 from gt.dispatcher.planner.ways import Attrs, Use, encode_attrs
 from gt.dispatcher.planner.work import Action, op_named, placed
 from gt.errors import GTError
-from gt.layout import Layout, Mesh, fits, layout
+from gt.layout import Layout, Mesh, fits, layout, split
 from gt.ops.check import Checked
 from gt.program import SCALARS, Instruction, Spec
+
+SPLIT_NBYTES = 1 << 12  #: What is smaller, and nothing says how it is sharded, is replicated.
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +47,11 @@ class Planned:
 
 def plan_program(
     checked: Checked, inputs: Sequence[Layout], home: Mesh, meshes: Mapping[str, Mesh],
-    ways: Mapping[int, Chosen] | None = None,
+    ways: Mapping[int, Chosen] | None = None, split_new: bool = False,
 ) -> Planned:  # fmt: skip
     """The plan of a program whose inputs have these layouts. `home` is the session's mesh, where results go if nothing
-    else decides; `meshes` are others, by name. `ways`: for some instructions, the way in which they run.
+    else decides; `meshes` are others, by name. `ways`: for some instructions, the way in which they run. `split_new`:
+    results that are created from numbers alone are sharded over the first axis, if they are not small.
 
     >>> from gt.layout import mesh, split
     >>> from gt.ops.check import check
@@ -62,7 +65,7 @@ def plan_program(
     """
     if len(decide.decisions) > decide.LIMIT:
         forget()
-    return _Planner(checked, inputs, home, meshes, ways or {}).run()
+    return _Planner(checked, inputs, home, meshes, ways or {}, split_new).run()
 
 
 def layouts_of(checked: Checked, inputs: Sequence[Layout], home: Mesh) -> list[tuple[Layout, ...]]:
@@ -85,9 +88,10 @@ class _Planner:
 
     def __init__(
         self, checked: Checked, inputs: Sequence[Layout], home: Mesh, meshes: Mapping[str, Mesh],
-        ways: Mapping[int, Chosen],
+        ways: Mapping[int, Chosen], split_new: bool = False,
     ) -> None:  # fmt: skip
         self.checked, self.program, self.home, self.ways = checked, checked.program, home, ways
+        self.split_new = split_new
         self.layouts = tuple(inputs)
         n, kinds = len(self.layouts), self.program.scalars
         self.decider = Decider(home, meshes, n + len(kinds))
@@ -248,12 +252,19 @@ class _Planner:
             return Output(place(value, goal) if slot is None else slot, goal, spec)
         one = next((one for one in value.state.layouts if not one.partial), None)
         if one is None and value.deferred is not None:
-            one = layout(self.home)
+            one = self.new(spec)
         if one is None:
             one = value.state.layouts[0]
             if number not in self.pinned and not self.is_gradient(number, one):
                 one = layout(one.mesh, one.dims)
         return Output(place(value, one), one, spec)
+
+    def new(self, s: Spec) -> Layout:
+        """The layout of a result that is created from numbers alone, and that nothing else reads."""
+        axis, count = next(iter(self.home.axes), ("", 1))
+        if self.split_new and s.nbytes >= SPLIT_NBYTES and s.shape[0] >= count > 1:
+            return split(self.home, s.shape, {0: axis})
+        return layout(self.home)
 
     def is_gradient(self, number: int, one: Layout) -> bool:
         """See Law 2."""

@@ -69,6 +69,23 @@ def joint_work(bucket: BucketKey, step: Step, operands: tuple[Placed, ...]) -> W
     return Work(made, step)
 
 
+@memo(1 << 12)
+def scatter_works(source: Layout, step: Step, s: Spec) -> tuple[Work, Work]:
+    """A reduce-scatter in two works: workers exchange addends, and each adds up those of its part. They compute
+    something else in between."""
+    m, kind = source.mesh, source.kind
+    assert kind is not None
+    first, last = {}, {}
+    for worker, at in zip(m.workers, m.coordinates, strict=True):
+        have, want = block_at(source, s.shape, at), block_at(step.to, s.shape, at)
+        sketch = Sketch()
+        sent = _scattered(sketch.symbol(spec(sizes_of(have), s.dtype)), step, at, have, s)
+        first[worker] = sketch.finish(sent)
+        sketch = Sketch()
+        last[worker] = sketch.finish(_added(sketch.symbol(sent.spec), kind, want, s.dtype))
+    return Work(first, step, Placed(source, s)), Work(last)
+
+
 def step_templates(source: Layout, step: Step, s: Spec) -> Templates:
     """What the workers run for one step."""
     if step.kind == "permute":
@@ -115,9 +132,8 @@ def _step(x: Symbol, source: Layout, step: Step, at: Coordinate, have: Block, wa
             return form.decode(total, x.shape)
         case "reduce_scatter":
             assert source.kind is not None
-            group = group_of(m, step.axes, at)
-            parts = [block_at(step.to, s.shape, m.coordinates[j]) for j in m.group(step.axes, at)]
-            return _reduce_scattered(x, source.kind, have, want, parts, group)
+            addends = _scattered(x, step, at, have, s)
+            return _added(addends, source.kind, want, s.dtype)
         case "all_gather":
             group = group_of(m, step.axes, at)
             parts = [block_at(source, s.shape, m.coordinates[j]) for j in m.group(step.axes, at)]
@@ -197,21 +213,29 @@ def _all_reduced(x: Symbol, kind: str, group: Group) -> Symbol:
     return only(ops.all_reduce(x, workers=group.workers, rank=group.rank, kind=kind)) if x.spec.size else x
 
 
-def _reduce_scattered(x: Symbol, kind: str, have: Block, want: Block, parts: Sequence[Block], group: Group) -> Symbol:
-    """Each member receives all members' addends of its part, and adds them up itself."""
+def _scattered(x: Symbol, step: Step, at: Coordinate, have: Block, s: Spec) -> Symbol:
+    """Each member receives all members' addends of its part, one after the other."""
+    m = step.to.mesh
+    group = group_of(m, step.axes, at)
+    parts = [block_at(step.to, s.shape, m.coordinates[j]) for j in m.group(step.axes, at)]
     if not elements(have):
-        return reshape(x, sizes_of(want))
+        return flat(x)
     order = interleaved(have, parts)
     if order is None:
         sends = [elements(p) for p in parts]
         array = cat([flat(take(x, have, p)) for p in parts if elements(p)], 0)
     else:
         sends, array = order.lengths(), order.to_parts(x)
-    mine, count = elements(want), len(parts)
-    takes = (mine,) * count
-    got = only(ops.all_to_all(array, workers=group.workers, rank=group.rank, sends=tuple(sends), takes=takes))
-    rows = reshape(got, (count, mine))
-    dtype = x.dtype
+    takes = (elements(parts[group.rank]),) * len(parts)
+    return only(ops.all_to_all(array, workers=group.workers, rank=group.rank, sends=tuple(sends), takes=takes))
+
+
+def _added(addends: Symbol, kind: str, want: Block, dtype: DType) -> Symbol:
+    """The sum, max or min of the addends of a block."""
+    mine = elements(want)
+    if not mine:
+        return reshape(addends, sizes_of(want))
+    rows = reshape(addends, (addends.spec.size // mine, mine))
     if kind == "sum":
         rows = cast(rows, dtypes.float32) if dtype.is_floating_point and dtype.itemsize == 2 else rows
         total = only(ops.sum(rows, dims=(0,), keepdim=False))

@@ -34,8 +34,9 @@ import msgspec
 
 from gt.dispatcher.planner.memo import memo
 from gt.dispatcher.planner.redistribute import Step, count, largest_shard, overlap, shape_at
-from gt.dispatcher.planner.work import Sketch
+from gt.dispatcher.planner.work import Sketch, op_named
 from gt.layout import KINDS, Axes, Layout, Mesh, Pieces, bounds, canonical, held, joined, layout
+from gt.ops.check import Checked
 from gt.ops.record import Op
 from gt.ops.shard import first_phase, parts_at, shard_spec
 from gt.ops.sharding import Bound, Dim, added, bind, groups, has
@@ -73,6 +74,16 @@ class Use(NamedTuple):
 def use_of(op: Op, specs: Sequence[Spec], attrs: dict[str, Any]) -> Use:
     """The use of an op on operands of these specs."""
     return Use(op, Attrs.of(attrs), tuple(specs), as_tuple(op.infer(*specs, **attrs)))
+
+
+def uses_of(checked: Checked) -> list[Use]:
+    """The use of each instruction of a program."""
+    specs, scalars = checked.specs, checked.program.scalars
+    found = []
+    for ins, made in checked.program.numbered():
+        operands = tuple([specs[a] if a >= 0 else SCALARS[scalars[~a]] for a in ins.args])
+        found.append(Use(op_named(ins.op), Attrs.of(ins.attrs), operands, specs[made.start : made.stop]))
+    return found
 
 
 @memo(1 << 13)

@@ -32,8 +32,7 @@ def reduction_of(op: str, reduction: str, size_average: bool | None = None, redu
     if size_average is not None or reduce is not None:
         mean, whole = size_average is not False, reduce is not False
         return ("mean" if mean else "sum") if whole else "none"
-    if reduction not in ("mean", "sum", "none"):
-        raise ArgumentError(f"{op}: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+    checks.one_of(op, "reduction", reduction, "mean", "sum", "none")
     return reduction
 
 
@@ -74,8 +73,7 @@ def mse_loss(
     """(input - target)^2."""
     reduction = reduction_of("mse_loss", reduction, size_average, reduce)
     if weight is None and input.shape == target.shape and input.dtype is target.dtype:
-        loss: Tensor = apply(kinds.mse_loss[reduction], (input, target))
-        return loss
+        return apply(kinds.mse_loss[reduction], (input, target))
     d = input - target
     return _weighted("mse_loss", input, d * d, weight, reduction)
 
@@ -187,8 +185,7 @@ def nll_loss(
     reduction = reduction_of("nll_loss", reduction, size_average, reduce)
     _check_weight("nll_loss", input, weight)
     if weight is None:
-        loss: Tensor = apply(kinds.nll_loss[reduction, ignore_index], (input, target))
-        return loss
+        return apply(kinds.nll_loss[reduction, ignore_index], (input, target))
     each = apply(kinds.nll_loss["none", ignore_index], (input, target))
     return _with_weight(each, target, weight, ignore_index, reduction)
 
@@ -206,8 +203,7 @@ def cross_entropy(
     if target.shape == input.shape and (target.dtype.is_floating_point or input.ndim == 1):
         return _soft_cross_entropy(input, target, weight, reduction, label_smoothing)
     if weight is None:
-        loss: Tensor = apply(kinds.cross_entropy[reduction, ignore_index, float(label_smoothing)], (input, target))[0]
-        return loss
+        return apply(kinds.cross_entropy[reduction, ignore_index, float(label_smoothing)], (input, target))[0]
     loss, logp = apply(kinds.cross_entropy["none", ignore_index, 0.0], (input, target))
     if not label_smoothing:
         return _with_weight(loss, target, weight, ignore_index, reduction)

@@ -11,7 +11,7 @@ from gt.client.compat.autocast import autocasts
 from gt.client.functions import creation
 from gt.client.functions import elementwise as ew
 from gt.client.tensor import Tensor
-from gt.errors import ArgumentError, DTypeError, ShapeError
+from gt.errors import DTypeError, ShapeError
 from gt.nn.functional.distance import pairwise_distance
 from gt.nn.functional.loss import reduced, reduction_of, same_shape
 from gt.ops import ops
@@ -77,8 +77,7 @@ def multi_margin_loss(
 ) -> Tensor:  # fmt: skip
     """The mean over all classes i but the target y of max(0, margin - input[y] + input[i])^p."""
     reduction = reduction_of("multi_margin_loss", reduction, size_average, reduce)
-    if p not in (1, 2):
-        raise ArgumentError(f"multi_margin_loss: p must be 1 or 2, got {p}")
+    checks.one_of("multi_margin_loss", "p", p, 1, 2)
     x, place = _rows("multi_margin_loss", input, target, per_class=False)
     place = place.unsqueeze(1)
     excess = (margin - x.gather(1, place) + x).clamp(min=0)

@@ -55,8 +55,7 @@ def rms_norm(
                 f"rms_norm: expected a floating-point dtype, got {input.dtype.name}; cast first, as in x.float()"
             )
         eps = _EPS[input.dtype.name]
-    y: Tensor = apply(kinds.rms_norm[n, eps], (input, *_affine(weight, None)))[0]
-    return y
+    return apply(kinds.rms_norm[n, eps], (input, *_affine(weight, None)))[0]
 
 
 def _per_channel(x: Tensor, bias: Any) -> Any:

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from gt.client.compat.autocast import autocasts
+from gt.client.compat.checks import one_of
 from gt.client.functions import creation
 from gt.client.functions import elementwise as ew
 from gt.client.functions.shapes import cat
@@ -37,8 +38,7 @@ def interpolate(
 ) -> Tensor:  # fmt: skip
     """Resize the input (N, C, sizes ...) to a size, or by a scale factor."""
     n = input.ndim - 2
-    if mode not in _MODES:
-        raise ArgumentError(f"interpolate: mode must be one of {', '.join(_MODES)}, got {mode!r}")
+    one_of("interpolate", "mode", mode, *_MODES)
     dims, name = _MODES[mode]
     if not 1 <= n <= 3 or dims not in (0, n):
         wanted = f"{dims + 2} dimensions" if dims else "3 to 5 dimensions"
@@ -175,10 +175,7 @@ def grid_sample(
         )
     if mode not in ("bilinear", "nearest", "bicubic") or (mode == "bicubic" and n == 3):
         raise ArgumentError(f"grid_sample: mode must be 'bilinear', 'nearest' or, for images, 'bicubic', got {mode!r}")
-    if padding_mode not in ("zeros", "border", "reflection"):
-        raise ArgumentError(
-            f"grid_sample: padding_mode must be 'zeros', 'border' or 'reflection', got {padding_mode!r}"
-        )
+    one_of("grid_sample", "padding_mode", padding_mode, "zeros", "border", "reflection")
     if 0 in input.shape[2:]:
         raise ShapeError(f"grid_sample: expected a non-empty input, got shape {tuple(input.shape)}")
     sizes, align = tuple(input.shape[2:]), bool(align_corners)

@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module as _import_module
 from typing import Any as _Any
 
 from gt import nn as _nn
-from gt.nn import (
-    activation,
-    containers,
-    conv,
-    dropout,
-    layers,
-    losses,
-    module,
-    norm,
-    pooling,
-    recurrent,
-    shaping,
-    transformer,
-)  # fmt: skip
-from gt.nn.modules import sizes
 
 #: torch's file -> GT's.
 _FILES = {
-    "activation": activation, "batchnorm": norm, "container": containers, "conv": conv, "distance": layers,
-    "dropout": dropout, "flatten": shaping, "fold": shaping, "instancenorm": norm, "linear": layers, "loss": losses,
-    "module": module, "normalization": norm, "padding": shaping, "pixelshuffle": shaping, "pooling": pooling,
-    "rnn": recurrent, "sparse": layers, "transformer": transformer, "upsampling": shaping, "utils": sizes,
+    "activation": "activation", "batchnorm": "norm", "container": "containers", "conv": "conv", "distance": "layers",
+    "dropout": "dropout", "flatten": "shaping", "fold": "shaping", "instancenorm": "norm", "linear": "layers",
+    "loss": "losses", "module": "module", "normalization": "norm", "padding": "shaping", "pixelshuffle": "shaping",
+    "pooling": "pooling", "rnn": "recurrent", "sparse": "layers", "transformer": "transformer", "upsampling": "shaping",
+    "utils": "modules.sizes",
 }  # fmt: skip
 for _name, _file in _FILES.items():
-    sys.modules[f"{__name__}.{_name}"] = globals()[_name] = _file
+    sys.modules[f"{__name__}.{_name}"] = globals()[_name] = _import_module(f"gt.nn.{_file}")
 
 
 def __getattr__(name: str) -> _Any:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gt.client.compat.checks import one_of
 from gt.client.functions import creation
 from gt.client.functions import elementwise as ew
 from gt.client.functions.padding import constant_pad_nd
@@ -86,8 +87,7 @@ def pad_sequence(
     sequences: Sequence[Tensor], batch_first: bool = False, padding_value: float = 0.0, padding_side: str = "right"
 ) -> Tensor:
     """Pad sequences (length, ...) to the longest and stack them."""
-    if padding_side not in ("left", "right"):
-        raise ArgumentError(f"pad_sequence: padding_side must be 'left' or 'right', got {padding_side!r}")
+    one_of("pad_sequence", "padding_side", padding_side, "left", "right")
     longest = max(s.shape[0] for s in sequences)
     padded = []
     for s in sequences:

@@ -90,8 +90,7 @@ class SpectralNorm:
                     v.copy_(F.normalize(mat.t() @ u, dim=0, eps=self.eps))
                     u.copy_(F.normalize(mat @ v, dim=0, eps=self.eps))
             u, v = u.clone(), v.clone()
-        made: Tensor = weight / (u * (mat @ v)).sum()
-        return made
+        return weight / (u * (mat @ v)).sum()
 
     def __call__(self, module: Module, inputs: Any) -> None:
         setattr(module, self.name, self.compute_weight(module, module.training))

@@ -145,17 +145,10 @@ relu_dx = _from_result(
 )
 
 
-def _infer_relu(x: Spec) -> Spec:
-    rules.tensor("relu", x)
-    rules.not_bool("relu", x.dtype)
-    rules.not_complex("relu", x.dtype)
-    return x
-
-
 relu = pointwise_op(
     "relu",
     "x where x > 0, else 0.",
-    infer=_infer_relu,
+    infer=rules.unary("relu", bools=False, complexes=False),
     vjp=(lambda g, y, x: ops.relu_dx(g, y),),
     kernels={"array": lambda xp, x: xp.maximum(x, xp.zeros((), x.dtype))},
     samples=_reals,

@@ -34,6 +34,15 @@ def _split(running: bool, rest: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple
     return (rest[:3], rest[3:]) if running else ((), rest)
 
 
+def _check_running(x: Spec, running: tuple[Spec, ...]) -> None:
+    """The running mean and variance, if there are any."""
+    for what, s in zip(("running_mean", "running_var"), running, strict=False):
+        rules.floats("batch_norm", s)
+        if s.shape != x.shape[1:2]:
+            wanted = f"shape {x.shape[1:2]} for an input {x.shape}"
+            raise ShapeError(f"batch_norm: {what} must have {wanted}, got {s.shape}")
+
+
 def _infer_batch_norm(x: Spec, *rest: Spec, running: Any, eps: Any) -> tuple[Spec, ...]:
     rules.tensor("batch_norm", x)
     channels = _channels("batch_norm", x)
@@ -43,10 +52,7 @@ def _infer_batch_norm(x: Spec, *rest: Spec, running: Any, eps: Any) -> tuple[Spe
         raise ArgumentError("batch_norm: expected a running mean, a running variance and a momentum")
     if x.size and x.size == x.shape[1]:
         raise ShapeError(f"batch_norm: expected more than one value per channel when training, got shape {x.shape}")
-    for what, s in zip(("running_mean", "running_var"), old, strict=False):
-        rules.floats("batch_norm", s)
-        if s.shape != channels:
-            raise ShapeError(f"batch_norm: {what} must have shape {channels} for an input {x.shape}, got {s.shape}")
+    _check_running(x, old[:2])
     if running and (old[2].shape or not old[2].dtype.is_floating_point):
         raise ArgumentError("batch_norm: momentum must be a float, or a float tensor without dimensions")
     return (*norm.results(x, _batched(x.shape), 2), *old[:2])
@@ -189,12 +195,8 @@ batch_norm_d = linear_op(
 
 def _infer_batch_norm_eval(x: Spec, mean: Spec, var: Spec, *affine: Spec, eps: Any) -> Spec:
     rules.tensor("batch_norm", x)
-    channels = _channels("batch_norm", x)
-    norm.check_affine("batch_norm", x, affine, channels, eps)
-    for what, s in (("running_mean", mean), ("running_var", var)):
-        rules.floats("batch_norm", s)
-        if s.shape != channels:
-            raise ShapeError(f"batch_norm: {what} must have shape {channels} for an input {x.shape}, got {s.shape}")
+    norm.check_affine("batch_norm", x, affine, _channels("batch_norm", x), eps)
+    _check_running(x, (mean, var))
     return x
 
 

@@ -335,13 +335,7 @@ def _rule(left: str, right: str, n: int, groups: int, biases: int = 0, bias: str
 
 
 def _windows(kernel: Sizes, *, stride: Sizes, padding: Sizes, dilation: Sizes, **attrs: Any) -> dict[str, Any]:
-    """The part of an input that some windows see; zeros stand for the padding."""
-
-    def along(i: int) -> Any:
-        reach = dilation[i] * (kernel[i] - 1) + 1
-        return lambda operand, lo, hi: (lo * stride[i] - padding[i], (hi - 1) * stride[i] - padding[i] + reach, "zero")
-
-    return {f"h{i}": along(i) for i in range(len(kernel))}
+    return windows.parts(kernel, stride, padding, dilation, "zero")
 
 
 def _dx_first(lo: int, k: int, stride: int, padding: int, dilation: int) -> tuple[int, int]:

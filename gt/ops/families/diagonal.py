@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gt.errors import ArgumentError, DimError, ShapeError
 from gt.ops import rules
-from gt.ops.record import Rng, Sample, Site, fill, op, ops
+from gt.ops.record import Rng, Sample, fill, op, ops
 from gt.ops.sharding import letters
 from gt.program import Spec, spec
 
@@ -44,11 +43,6 @@ def _scatter_array(xp: Any, base: Any, src: Any, *, offset: int, dim1: int, dim2
     on = rows[:, None] + offset == columns
     place = np.clip(rows - max(0, -offset), 0, src.shape[-1] - 1)  # of each row in the diagonal
     return xp.moveaxis(xp.where(on, src[..., place][..., None], last), (-2, -1), (dim1, dim2))
-
-
-def _torch(name: str, torch: Any, site: Site, *, offset: int, dim1: int, dim2: int) -> Any:
-    f = getattr(torch, name)
-    return lambda *args: f(*args, offset, dim1, dim2)
 
 
 def _samples(rng: Rng) -> list[Sample]:
@@ -92,10 +86,7 @@ diagonal = op(
     factors=lambda x, *, dim1, dim2, **attrs: " -> ".join(_names(x, dim1, dim2)),
     moves=True,
     vjp=(lambda g, y, x, **attrs: ops.diagonal_scatter(_zeros(g, x), g, **attrs),),
-    kernels={
-        "array": lambda xp, x, *, offset, dim1, dim2: xp.diagonal(x, offset, dim1, dim2),
-        "torch": partial(_torch, "diagonal"),
-    },
+    kernels={"array": lambda xp, x, *, offset, dim1, dim2: xp.diagonal(x, offset, dim1, dim2)},
     put=lambda base, new, k, **attrs: ops.diagonal_scatter(base, new, **attrs),
     samples=_samples,
 )
@@ -110,6 +101,6 @@ diagonal_scatter = op(
         lambda g, y, base, src, **attrs: ops.diagonal_scatter(g, _zeros(g, src), **attrs),
         lambda g, y, base, src, **attrs: ops.diagonal(g, **attrs),
     ),
-    kernels={"array": _scatter_array, "torch": partial(_torch, "diagonal_scatter")},
+    kernels={"array": _scatter_array},
     samples=_scatter_samples,
 )

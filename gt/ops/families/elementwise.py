@@ -26,7 +26,8 @@ def _reals(rng: Rng) -> list[Sample]:
     return [((rng.normal(size=s),), {}) for s in [(3, 4), (), (0, 2)]]
 
 
-def _between(low: float, high: float) -> Any:
+def uniform(low: float, high: float) -> Any:
+    """Samples of one operand between two numbers."""
     return lambda rng: [((rng.uniform(low, high, size=s),), {}) for s in [(3, 4), (), (0, 2)]]
 
 
@@ -62,8 +63,8 @@ def _smooth(name: str, doc: str, vjp: Any, samples: Any = _reals, array: Any = N
 
 #: Functions whose range or slope needs float32: autocast computes them so on CUDA.
 _steep = partial(_smooth, autocast=FLOAT32_ON_CUDA)
-_positives = _between(0.5, 3)
-_inside = _between(-0.9, 0.9)
+_positives = uniform(0.5, 3)
+_inside = uniform(-0.9, 0.9)
 
 exp = _steep("exp", "The exponential function.", lambda g, y, x: g * conj(y))
 exp2 = _smooth("exp2", "2 to the power x.", lambda g, y, x: g * conj(y) * math.log(2))
@@ -110,7 +111,7 @@ def _acosh_dx(g: Any, y: Any, x: Any) -> Any:
     return g * ops.rsqrt(x * x - 1.0)
 
 
-acosh = _smooth("acosh", "The inverse hyperbolic cosine.", _acosh_dx, _between(1.5, 4), _numpys("arccosh"))
+acosh = _smooth("acosh", "The inverse hyperbolic cosine.", _acosh_dx, uniform(1.5, 4), _numpys("arccosh"))
 atanh = _smooth(
     "atanh", "The inverse hyperbolic tangent.", lambda g, y, x: g / conj(1.0 - x * x), _inside, _numpys("arctanh")
 )
@@ -285,14 +286,10 @@ signbit = _test(
 # -- parts of floating-point numbers ---------------------------------------------------------
 
 
-def _infer_frexp(x: Spec) -> tuple[Spec, Spec]:
-    return rules.floats("frexp", x), spec(x.shape, dtypes.int32)
-
-
 frexp = pointwise_op(
     "frexp",
     "x as mantissa * 2 ** exponent, with the mantissa in [0.5, 1).",
-    infer=_infer_frexp,
+    infer=lambda x: (rules.floats("frexp", x), spec(x.shape, dtypes.int32)),
     vjp=(lambda g, y, x: None if g[0] is None else g[0] / ops.exp2(ops.cast(y[1], dtype=x.dtype.name)),),
     kernels={"array": lambda xp, x: xp.frexp(x), "torch": lambda torch, site: lambda x: tuple(torch.frexp(x))},
     samples=_reals,

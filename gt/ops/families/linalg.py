@@ -177,10 +177,6 @@ def _nan_info(xp: Any, y: Any) -> Any:
 # -- inverse and solution --------------------------------------------------------------------
 
 
-def _infer_inv(x: Spec) -> tuple[Spec, Spec]:
-    return rules.same(matrices("linalg.inv", x, square=True)), spec(x.shape[:-2], dtypes.int32)
-
-
 def _inv_numpy(np_: Any, x: Any) -> Any:
     try:
         return np_.linalg.inv(x), np_.zeros(x.shape[:-2], np_.int32)
@@ -201,7 +197,7 @@ def _plain(rng: Rng) -> list[Sample]:
 linalg_inv_ex = matrix_op(
     "linalg_inv_ex",
     "The inverse of matrices, and an info that is 0 where it exists.",
-    infer=_infer_inv,
+    infer=lambda x: (rules.same(matrices("linalg.inv", x, square=True)), spec(x.shape[:-2], dtypes.int32)),
     vjp=(lambda g, y, x: None if g[0] is None else -ops.matmul(adjoint(y[0]), ops.matmul(g[0], adjoint(y[0]))),),
     kernels={"numpy": _inv_numpy, "jax": _inv_jax, "torch": partial(from_torch, "inv_ex"), "torch_graph": unfit},
     samples=_plain,

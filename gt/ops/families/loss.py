@@ -100,30 +100,24 @@ def _placed(torch: Any, g: Any, target: Any, dim: int, reduction: str, ignore_in
     return place.unsqueeze(dim), torch.where(counted, g, 0.0).unsqueeze(dim)
 
 
-def _dlogp_torch(torch: Any, site: Site, *, shape: Any, reduction: str, ignore_index: int) -> Any:
-    shape = tuple(shape)
-    dim = _class_dim(shape)
-
-    def kernel(g: Any, target: Any) -> Any:
-        place, value = _placed(torch, g, target, dim, reduction, ignore_index)
-        return g.new_zeros(shape).scatter_(dim, place, -value)
-
-    return kernel
+def _scattered(torch: Any, site: Site, place: Any, value: Any, shape: tuple[int, ...], dim: int) -> Any:
+    """The value at the targets, 0 at the other classes."""
+    return value.new_zeros(shape).scatter_(dim, place, value)
 
 
 def _hit(torch: Any, site: Site, place: Any, value: Any, shape: tuple[int, ...], dim: int) -> Any:
-    """The value at the targets, 0 at the other classes. In a graph this fuses with what reads it, unlike a scatter."""
+    """The same. In a graph this fuses with what reads it, unlike a scatter."""
     classes = torch.arange(shape[dim], device=site.device).view(-1, *[1] * (len(shape) - 1 - dim))
     return torch.where(place == classes, value, 0.0)
 
 
-def _dlogp_graph(torch: Any, site: Site, *, shape: Any, reduction: str, ignore_index: int) -> Any:
+def _dlogp(at: Any, torch: Any, site: Site, *, shape: Any, reduction: str, ignore_index: int) -> Any:
     shape = tuple(shape)
     dim = _class_dim(shape)
 
     def kernel(g: Any, target: Any) -> Any:
         place, value = _placed(torch, g, target, dim, reduction, ignore_index)
-        return _hit(torch, site, place, -value, shape, dim)
+        return at(torch, site, place, -value, shape, dim)
 
     return kernel
 
@@ -218,7 +212,7 @@ nll_loss_dlogp = linear_op(
     parts=_dlogp_parts,
     flops=lambda g, target, **attrs: target.size,
     vjp=(lambda u, z, g, target, *, shape, **attrs: ops.nll_loss(u, target, **attrs),),
-    kernels={"array": _dlogp_array, "torch": _dlogp_torch, "torch_graph": _dlogp_graph},
+    kernels={"array": _dlogp_array, "torch": partial(_dlogp, _scattered), "torch_graph": partial(_dlogp, _hit)},
     indices=lambda g, target, *, shape, reduction, ignore_index: {1: (shape[_class_dim(shape)], ignore_index)},
     samples=_samples_dlogp,
 )

@@ -54,7 +54,12 @@ def _flat(f: Any, count: int) -> Any:
     """torch pools over two or three dimensions: with one, a second of size 1 is put in for it."""
     if count > 1:
         return f
-    return lambda *xs: _squeezed(f(*(x.unsqueeze(-2) for x in xs)))
+
+    def flat(*xs: Any) -> Any:
+        y = f(*(x.unsqueeze(-2) for x in xs))
+        return tuple(t.squeeze(-2) for t in y) if isinstance(y, tuple) else y.squeeze(-2)
+
+    return flat
 
 
 def _wider(f: Any, site: Site) -> Any:
@@ -62,10 +67,6 @@ def _wider(f: Any, site: Site) -> Any:
     if site.device != "cpu" or site.results[0].dtype.itemsize != 2:
         return f
     return lambda x: f(x.float()).to(x.dtype)
-
-
-def _squeezed(y: Any) -> Any:
-    return tuple(t.squeeze(-2) for t in y) if isinstance(y, tuple) else y.squeeze(-2)
 
 
 def _wide(*attrs: Any) -> list[list[int]]:
@@ -87,12 +88,16 @@ def _infer_max(x: Spec, *, kernel: Any, stride: Any, padding: Any, dilation: Any
     return spec(shape, x.dtype), spec(shape, dtypes.int64)
 
 
+def _input_of(name: str, g: Spec, sizes: Any) -> Spec:
+    """The input of a pool, given a gradient of its result."""
+    _check(name, g)
+    rules.floating(name, g)
+    return spec((*g.shape[:2], *rules.shape(name, rules.ints(name, "sizes", sizes, g.ndim - 2))), g.dtype)
+
+
 def _infer_max_dx(g: Spec, positions: Spec, *, sizes: Any, **attrs: Any) -> Spec:
-    _check("max_pool_dx", g)
-    rules.floating("max_pool_dx", g)
+    x = _input_of("max_pool_dx", g, sizes)
     rules.index("max_pool_dx", positions)
-    sizes = rules.shape("max_pool_dx", rules.ints("max_pool_dx", "sizes", sizes, g.ndim - 2))
-    x = spec((*g.shape[:2], *sizes), g.dtype)
     if not g.shape == positions.shape == _infer_max(x, **attrs)[0].shape:
         raise ShapeError(f"max_pool_dx: gradient {g.shape}, positions {positions.shape} do not fit input {x.shape}")
     return x
@@ -247,10 +252,7 @@ def _infer_avg(
 
 
 def _infer_avg_dx(g: Spec, *, sizes: Any, **attrs: Any) -> Spec:
-    _check("avg_pool_dx", g)
-    rules.floating("avg_pool_dx", g)
-    sizes = rules.shape("avg_pool_dx", rules.ints("avg_pool_dx", "sizes", sizes, g.ndim - 2))
-    x = spec((*g.shape[:2], *sizes), g.dtype)
+    x = _input_of("avg_pool_dx", g, sizes)
     if _infer_avg(x, **attrs).shape != g.shape:
         raise ShapeError(f"avg_pool_dx: gradient {g.shape} does not fit an input {x.shape}")
     return x

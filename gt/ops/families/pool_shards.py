@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gt.ops.families.windows import parts
 from gt.ops.record import ops
 from gt.ops.shard import least
 from gt.program import Spec
@@ -47,13 +48,7 @@ def _spans(shard: Any, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: S
 
 
 def windows(x: Spec, *, kernel: Sizes, stride: Sizes, padding: Sizes, **attrs: Any) -> dict[str, Any]:
-    dilation = attrs.get("dilation", (1,) * len(kernel))
-
-    def along(i: int) -> Any:
-        reach = dilation[i] * (kernel[i] - 1) + 1
-        return lambda k, lo, hi: (lo * stride[i] - padding[i], (hi - 1) * stride[i] - padding[i] + reach, "clip")
-
-    return {f"h{i}": along(i) for i in range(len(kernel))}
+    return parts(kernel, stride, padding, attrs.get("dilation", (1,) * len(kernel)), "clip")
 
 
 def _framed(x: Any, spans: list[tuple[int, int] | None], value: Any) -> Any:

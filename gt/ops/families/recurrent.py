@@ -223,8 +223,7 @@ def _define(mode: str, doc: str, autocast: Autocast) -> tuple[Op, Op]:
     def vjp(g: Any, y: Any, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
         x = operands[0]
         given = [fill(x, 0.0, s.shape, s.dtype) if d is None else d for d, s in zip(g, y, strict=True)]
-        made: tuple[Any, ...] = TABLE[name](*given, *operands, **attrs)
-        return made
+        return TABLE[name](*given, *operands, **attrs)
 
     def compose_d(*operands: Any, **attrs: Any) -> tuple[Any, ...]:
         return reverse.gradients(TABLE[mode], operands[: 1 + states], operands[1 + states :], attrs)

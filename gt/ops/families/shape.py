@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,6 @@ from gt.ops import rules
 from gt.ops.record import Op, Site, each_of, op, ops
 from gt.ops.sharding import letters, linear_op, pointwise, pointwise_op, reshaping, same_shape, with_place
 from gt.program import Spec, spec
-
-
-def _whole(op: str, x: Spec) -> Spec:
-    rules.tensor(op, x)
-    return x
-
 
 # -- reshape, permute, expand, clone ---------------------------------------------------------
 
@@ -36,11 +31,6 @@ def _infer_reshape(x: Spec, *, shape: Any) -> Spec:
     return spec(target, x.dtype)
 
 
-def _reshape_torch(torch: Any, site: Site, *, shape: Any) -> Any:
-    target = tuple(shape)
-    return lambda x: x.reshape(target)
-
-
 reshape = op(
     "reshape",
     "The same elements in another shape.",
@@ -49,7 +39,10 @@ reshape = op(
     moves=True,
     local=same_shape,
     vjp=(lambda g, y, x, *, shape: ops.reshape(g, shape=x.shape),),
-    kernels={"array": lambda xp, x, *, shape: xp.reshape(x, tuple(shape)), "torch": _reshape_torch},
+    kernels={
+        "array": lambda xp, x, *, shape: xp.reshape(x, tuple(shape)),
+        "torch": lambda torch, site, *, shape: methodcaller("reshape", tuple(shape)),
+    },
     put=lambda base, new, k, *, shape: ops.reshape(new, shape=base.shape),
     samples=lambda rng: [
         ((rng.normal(size=(2, 6)),), {"shape": (3, 4)}),
@@ -110,11 +103,6 @@ def _infer_expand(x: Spec, *, shape: Any) -> Spec:
     return spec(target, x.dtype)
 
 
-def _expand_torch(torch: Any, site: Site, *, shape: Any) -> Any:
-    target = tuple(shape)
-    return lambda x: x.expand(target)
-
-
 def _expand_rule(x: Spec, *, shape: Any) -> str:
     names = letters(len(shape))
     kept = zip(names[len(shape) - x.ndim :], x.shape, shape[len(shape) - x.ndim :], strict=True)
@@ -129,7 +117,10 @@ expand = op(
     moves=True,
     local=same_shape,
     vjp=(lambda g, y, x, *, shape: ops.sum_to(g, shape=x.shape),),
-    kernels={"array": lambda xp, x, *, shape: xp.broadcast_to(x, tuple(shape)), "torch": _expand_torch},
+    kernels={
+        "array": lambda xp, x, *, shape: xp.broadcast_to(x, tuple(shape)),
+        "torch": lambda torch, site, *, shape: methodcaller("expand", tuple(shape)),
+    },
     aliases=True,
     samples=lambda rng: [
         ((rng.normal(size=(3, 1)),), {"shape": (2, 3, 4)}),
@@ -142,7 +133,7 @@ expand = op(
 clone = pointwise_op(
     "clone",
     "A copy of x.",
-    infer=lambda x: _whole("clone", x),
+    infer=rules.unary("clone"),
     moves=True,
     vjp=(lambda g, y, x: g,),
     kernels={"array": lambda xp, x: xp.array(x), "torch": lambda torch, site: lambda x: x.clone()},

@@ -48,10 +48,6 @@ def _sort_array(xp: Any, x: Any, *, dim: int, descending: bool, stable: bool) ->
     return xp.take_along_axis(x, order, axis=dim), order
 
 
-def _sort_torch(torch: Any, site: Site, *, dim: int, descending: bool, stable: bool) -> Any:
-    return lambda x: torch.sort(x, dim=dim, descending=descending, stable=stable)
-
-
 def _taken_dx(g: Any, y: Any, x: Any, *, dim: int, **attrs: Any) -> Any:
     return ops.gather_dx(g[0], y[1], shape=x.shape, dim=dim)
 
@@ -74,7 +70,7 @@ sort = op(
     factors=along("dim"),
     ranges=lambda x, *, dim, **attrs: {1: x.shape[dim] if x.ndim else 1},
     vjp=(_taken_dx,),
-    kernels={"array": _sort_array, "torch": _sort_torch},
+    kernels={"array": _sort_array},
     samples=lambda rng: [
         *[((x,), {"dim": d, "descending": down, "stable": True}) for x, d in _rows(rng) for down in (False, True)],
         ((np.array([1, 0, 1, 0, 1]),), {"dim": 0, "descending": True, "stable": True}),

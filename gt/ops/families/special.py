@@ -15,6 +15,7 @@ import numpy as np
 from gt.errors import ArgumentError
 from gt.ops import rules
 from gt.ops.families.binary import infer_pair, log_slope, to_floats
+from gt.ops.families.elementwise import uniform
 from gt.ops.record import FLOAT32_ON_CUDA, Op, Rng, Sample, Site, each_of, ops
 from gt.ops.sharding import pointwise_op
 from gt.program import Spec, spec
@@ -29,10 +30,6 @@ def _normal() -> Any:
 
 _ROOT_PI = math.sqrt(math.pi)
 _ROOT_HALF = math.sqrt(0.5)
-
-
-def _uniform(low: float, high: float) -> Any:
-    return lambda rng: [((rng.uniform(low, high, size=s),), {}) for s in [(3, 4), (), (0, 2)]]
 
 
 def _each(f: Any) -> Any:
@@ -61,16 +58,14 @@ def _special(
     name: str, doc: str, numpy: Any, vjp: Any, samples: Any, torch: str = "", narrow: bool = True, jax: Any = None,
     **more: Any,
 ) -> Op:  # fmt: skip
+    """A function of one operand. `numpy` is its kernel, None if it is a composition."""
+    jax = jax or (lambda lib, x: getattr(lib.scipy.special, torch or name)(x))
     return pointwise_op(
         name,
         doc,
         infer=rules.unary(name, to="float", complexes=False),
-        vjp=None if vjp is None else (vjp,),
-        kernels={
-            "numpy": numpy,
-            "jax_lib": jax or (lambda lib, x: getattr(lib.scipy.special, torch or name)(x)),
-            "torch": _torch(torch or name, narrow),
-        },
+        vjp=(vjp,),
+        kernels={**({"numpy": numpy, "jax_lib": jax} if numpy else {}), "torch": _torch(torch or name, narrow)},
         promote=True,
         public=True,
         samples=samples,
@@ -111,21 +106,21 @@ erf = _special(
     "The error function.",
     _each(math.erf),
     lambda g, y, x: g * ops.exp(-(x * x)) * (2 / _ROOT_PI),
-    _uniform(-2, 2),
+    uniform(-2, 2),
 )
 erfc = _special(
     "erfc",
     "1 - erf(x), accurate where it is small.",
     _each(math.erfc),
     lambda g, y, x: g * ops.exp(-(x * x)) * (-2 / _ROOT_PI),
-    _uniform(-2, 2),
+    uniform(-2, 2),
 )
 erfinv = _special(
     "erfinv",
     "The inverse of the error function.",
     _each(_erfinv),
     lambda g, y, x: g * ops.exp(y * y) * (_ROOT_PI / 2),
-    _uniform(-0.9, 0.9),
+    uniform(-0.9, 0.9),
     autocast=FLOAT32_ON_CUDA,
 )
 erfcx = _special(
@@ -133,7 +128,7 @@ erfcx = _special(
     "exp(x * x) * erfc(x), without overflow.",
     lambda np_, x: _erfcx_array(np_, _wide(np_, x), lambda v: _each(math.erfc)(np_, v)),
     lambda g, y, x: g * (x * y * 2.0 - 2 / _ROOT_PI),
-    _uniform(-2, 8),
+    uniform(-2, 8),
     narrow=False,
     jax=lambda jax, x: _erfcx_array(jax.numpy, x.astype(jax.numpy.float64), jax.scipy.special.erfc),
 )
@@ -142,7 +137,7 @@ ndtri = _special(
     "The inverse of the normal distribution function.",
     _each(_ndtri),
     lambda g, y, x: g * ops.exp(y * y * 0.5) * math.sqrt(2 * math.pi),
-    _uniform(0.05, 0.95),
+    uniform(0.05, 0.95),
     narrow=False,
 )
 
@@ -153,16 +148,14 @@ def _log_ndtr(x: Any) -> Any:
     return ops.where(ops.lt(x, -1.0), low, high)
 
 
-log_ndtr = pointwise_op(
+log_ndtr = _special(
     "log_ndtr",
     "The logarithm of the normal distribution function.",
-    infer=rules.unary("log_ndtr", to="float", complexes=False),
-    vjp=(lambda g, y, x: g / ops.erfcx(x * -_ROOT_HALF) * math.sqrt(2 / math.pi),),
+    None,
+    lambda g, y, x: g / ops.erfcx(x * -_ROOT_HALF) * math.sqrt(2 / math.pi),
+    uniform(-4, 3),
+    narrow=False,
     compose=lambda x: _log_ndtr(x if x.dtype.is_floating_point else x * 1.0),
-    kernels={"torch": _torch("log_ndtr", narrow=False)},
-    promote=True,
-    samples=_uniform(-4, 3),
-    public=True,
 )
 
 
@@ -172,16 +165,13 @@ def _entr(x: Any) -> Any:
     return ops.where(ops.eq(x, 0), 0.0, ops.where(ops.isnan(x), x, inside))
 
 
-entr = pointwise_op(
+entr = _special(
     "entr",
     "-x * log(x); 0 at 0, -inf below.",
-    infer=rules.unary("entr", to="float", complexes=False),
-    vjp=(lambda g, y, x: g * (-1.0 - ops.log(x)),),
+    None,
+    lambda g, y, x: g * (-1.0 - ops.log(x)),
+    uniform(0.1, 3),
     compose=lambda x: _entr(x if x.dtype.is_floating_point else x * 1.0),
-    kernels={"torch": _torch("entr")},
-    promote=True,
-    samples=_uniform(0.1, 3),
-    public=True,
 )
 
 
@@ -210,7 +200,7 @@ logit = pointwise_op(
     vjp=(_logit_dx,),
     kernels={"array": _logit_array},
     promote=True,
-    samples=lambda rng: [(a, {"eps": e}) for a, _ in _uniform(0.05, 0.95)(rng) for e in (None, 0.2)],
+    samples=lambda rng: [(a, {"eps": e}) for a, _ in uniform(0.05, 0.95)(rng) for e in (None, 0.2)],
 )
 
 # -- gamma and zeta --------------------------------------------------------------------------
@@ -289,7 +279,7 @@ lgamma = _special(
     "The logarithm of the absolute value of the gamma function.",
     _each(_lgamma),
     lambda g, y, x: g * ops.digamma(x),
-    _uniform(0.3, 5),
+    uniform(0.3, 5),
     torch="gammaln",
 )
 digamma = _special(
@@ -297,7 +287,7 @@ digamma = _special(
     "The derivative of lgamma.",
     _digamma,
     lambda g, y, x: g * ops.polygamma(x, n=1),
-    lambda rng: [*_uniform(0.3, 5)(rng), ((np.array([-0.5, -3.3]),), {})],
+    lambda rng: [*uniform(0.3, 5)(rng), ((np.array([-0.5, -3.3]),), {})],
     jax=lambda jax, x: _digamma(jax.numpy, x),
 )
 polygamma = pointwise_op(
@@ -307,7 +297,7 @@ polygamma = pointwise_op(
     vjp=(lambda g, y, x, *, n: g * ops.polygamma(x, n=n + 1),),
     kernels={"array": _polygamma, "torch": lambda torch, site, *, n: lambda x: torch.polygamma(n, x)},
     promote=True,
-    samples=lambda rng: [(a, {"n": n}) for a, _ in _uniform(1.0, 5)(rng) for n in (0, 1, 2)],
+    samples=lambda rng: [(a, {"n": n}) for a, _ in uniform(1.0, 5)(rng) for n in (0, 1, 2)],
 )
 
 # -- modified Bessel functions ---------------------------------------------------------------
@@ -352,19 +342,19 @@ i0 = _special(
     "The modified Bessel function of order 0.",
     partial(_bessel_numpy, 0, False),
     lambda g, y, x: g * ops.i1(x),
-    _uniform(-4, 4),
+    uniform(-4, 4),
 )
 i0e = _special(
     "i0e",
     "i0(x) * exp(-abs(x)).",
     partial(_bessel_numpy, 0, True),
     lambda g, y, x: g * (ops.i1e(x) - ops.sign(x) * y),
-    lambda rng: [*_uniform(-4, 4)(rng), ((np.array([60.0, -200.0]),), {})],
+    lambda rng: [*uniform(-4, 4)(rng), ((np.array([60.0, -200.0]),), {})],
 )
 i1 = _special(
-    "i1", "The modified Bessel function of order 1.", partial(_bessel_numpy, 1, False), _i1_dx, _uniform(-4, 4)
+    "i1", "The modified Bessel function of order 1.", partial(_bessel_numpy, 1, False), _i1_dx, uniform(-4, 4)
 )
-i1e = _special("i1e", "i1(x) * exp(-abs(x)).", partial(_bessel_numpy, 1, True), _i1e_dx, _uniform(-4, 4))
+i1e = _special("i1e", "i1(x) * exp(-abs(x)).", partial(_bessel_numpy, 1, True), _i1e_dx, uniform(-4, 4))
 
 # -- of two operands -------------------------------------------------------------------------
 

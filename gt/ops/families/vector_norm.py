@@ -30,6 +30,8 @@ def _vector_norm(x: Any, *, ord: float, dims: Any, keepdim: bool) -> Any:
     over = {"dims": tuple(dims), "keepdim": keepdim}
     if ord == 0:
         return ops.cast(ops.sum(ops.ne(x, 0), **over), dtype=x.dtype.to_real().name)
+    if ord == 2 and not x.dtype.is_complex:
+        return ops.sqrt(ops.sum(ops.square(x), **over))
     size = ops.abs(x)
     if ord == math.inf:
         return ops.amax(size, **over)

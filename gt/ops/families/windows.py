@@ -32,6 +32,16 @@ def padding(op: str, value: Any, count: int) -> Sizes:
     return sizes
 
 
+def parts(kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, border: str) -> dict[str, Any]:
+    """For `window` of a record: the part of an input that some windows see, along the factors h0, h1, ..."""
+
+    def along(i: int) -> Any:
+        reach = dilation[i] * (kernel[i] - 1) + 1
+        return lambda k, lo, hi: (lo * stride[i] - padding[i], (hi - 1) * stride[i] - padding[i] + reach, border)
+
+    return {f"h{i}": along(i) for i in range(len(kernel))}
+
+
 def count(n: int, k: int, stride: int, pad: int, dilation: int, ceil: bool = False) -> int:
     """How many windows fit into n elements with `pad` more at each end; with `ceil`, also one that begins inside
     and ends outside.

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from gt.client.compat.checks import one_of
 from gt.errors import ArgumentError
 from gt.optim.lr_scheduler.schedule import LRScheduler, check_not_traced, check_optimizer, per_group, saved_function
 from gt.optim.optimizer import Group, Optimizer
@@ -169,8 +170,7 @@ class OneCycleLR(_Cycling):
         self.total_steps = _total(total_steps, epochs, steps_per_epoch)
         if not isinstance(pct_start, float) or not 0 <= pct_start <= 1:
             raise ArgumentError(f"OneCycleLR: pct_start must be a float between 0 and 1, got {pct_start}")
-        if anneal_strategy not in ("cos", "linear"):
-            raise ArgumentError(f"OneCycleLR: anneal_strategy must be 'cos' or 'linear', got {anneal_strategy!r}")
+        one_of("OneCycleLR", "anneal_strategy", anneal_strategy, "cos", "linear")
         self._anneal_func_type = anneal_strategy
         top, last = float(pct_start * self.total_steps) - 1, self.total_steps - 1
         down = float(2 * pct_start * self.total_steps) - 2

@@ -6,6 +6,7 @@ import math
 import warnings
 from typing import Any
 
+from gt.client.compat.checks import one_of
 from gt.errors import ArgumentError
 from gt.optim.lr_scheduler.schedule import EPOCH_WARNING, LRScheduler, check_not_traced, check_optimizer, per_group
 from gt.optim.optimizer import Optimizer
@@ -22,10 +23,8 @@ class ReduceLROnPlateau(LRScheduler):
         check_optimizer(self, optimizer)
         if factor >= 1:
             raise ArgumentError(f"ReduceLROnPlateau: factor must be below 1, got {factor}")
-        if mode not in ("min", "max"):
-            raise ArgumentError(f"ReduceLROnPlateau: mode must be 'min' or 'max', got {mode!r}")
-        if threshold_mode not in ("rel", "abs"):
-            raise ArgumentError(f"ReduceLROnPlateau: threshold_mode must be 'rel' or 'abs', got {threshold_mode!r}")
+        one_of("ReduceLROnPlateau", "mode", mode, "min", "max")
+        one_of("ReduceLROnPlateau", "threshold_mode", threshold_mode, "rel", "abs")
         self.optimizer, self.factor, self.patience, self.cooldown, self.eps = optimizer, factor, patience, cooldown, eps
         self.default_min_lr = None if isinstance(min_lr, (list, tuple)) else min_lr
         self.min_lrs = per_group("min_lr", optimizer, min_lr)

@@ -5,25 +5,20 @@ An engine implements `gt.worker.run.engine.Engine` and imports only gt/worker/ru
 
 from __future__ import annotations
 
-import importlib.util
 import socket
 
 from gt.errors import StartError
 from gt.worker.run.collectives import Network
 from gt.worker.run.engine import Engine
+from gt.worker.run.reach import Reach
 
 
-def network(listening: socket.socket, timeout_s: float, device: str) -> Network:
-    """How a worker with that device meets others, which reach it at this socket. Any engine's arrays travel by
-    torch.distributed, which is imported here."""
+def network(listening: socket.socket, timeout_s: float, device: str, reach: Reach | None = None) -> Network:
+    """How a worker with that device meets others, which reach it at this socket, or as `reach` says. Arrays of
+    any engine travel by torch.distributed, which is imported here."""
     from gt.worker.engines.groups import Sockets
 
-    return Sockets(listening, timeout_s, device)
-
-
-def can_meet_others() -> bool:
-    """Whether torch, and with it torch.distributed, is installed."""
-    return importlib.util.find_spec("torch") is not None
+    return Sockets(listening, timeout_s, device, reach)
 
 
 def load(name: str, device: str = "", threads: int = 0) -> Engine:

@@ -1,12 +1,15 @@
 """Groups of workers between processes: torch.distributed's gloo, built directly and without its global state.
 
 Law 1: nothing waits longer than the deadline. If a worker fails or dies its sockets close, and the others know
-       within milliseconds; only a worker that hangs is noticed by the deadline.
+       within milliseconds. One that hangs, or is cut off, is waited for until the dispatcher has given it up.
 Law 2: a group that is dropped closes its sockets in a thread of its own: gloo finishes running collectives first, and
        that may have to wait until the others have left too. A worker without running collectives closes at once, so at
        least one always does.
 Law 3: gloo ends the process if an array is smaller than what arrives. So all sizes are those that the program declares,
        and the caller has checked them.
+
+Law 4: between machines the store and gloo listen on loopback addresses, and are reached through the doors of the
+       workers (reach.py), where workers prove that they are of the same server.
 
 Workers meet at the first of them, which has a store (torch's TCPStore) on the socket that it has listened on since its
 start.
@@ -31,16 +34,20 @@ from gt.errors import PeerFailed
 from gt.worker.engines.nccl import on_devices
 from gt.worker.engines.reducing import narrowed, reduce_op, widened
 from gt.worker.run.collectives import Bytes, Collective, Devices, Group, Key, PeerResult
+from gt.worker.run.reach import Reach
+from gt.worker.run.tunnel import HOME
 
 MEETING = timedelta(seconds=5)  #: For making the sockets, when all workers are known to be there.
+LOOK = timedelta(seconds=0.2)  #: How often a worker that waits for others looks whether they are still there.
 POLL_S = 0.001  #: How often a worker that waits looks whether the others have come.
 
 
 class Sockets:
     """How this worker meets others over sockets: a Network."""
 
-    def __init__(self, listening: socket.socket, timeout_s: float, device: str) -> None:
+    def __init__(self, listening: socket.socket, timeout_s: float, device: str, reach: Reach | None = None) -> None:
         self._listening = listening
+        self._reach = reach
         self._engine_device = device
         self._timeout = timedelta(seconds=timeout_s)
         self._addresses: dict[int, str] = {}
@@ -68,10 +75,7 @@ class Sockets:
         """The store of the groups whose first worker this is."""
         if worker in self._stores:
             return self._stores[worker]
-        host, _, text = self._addresses.get(worker, "").rpartition(":")
-        if not text:
-            raise PeerFailed(f"worker {worker} is gone")
-        port = int(text)
+        host, port = self._store_of(worker)
         if (host, port) == self._listening.getsockname():
             with self._lock:
                 if worker not in self._stores:
@@ -87,6 +91,15 @@ class Sockets:
         made = dist.TCPStore(host, port, None, False, self._timeout, wait_for_workers=False)
         return self._stores.setdefault(worker, made)
 
+    def _store_of(self, worker: int) -> tuple[str, int]:
+        """Where the store of a worker is, as this worker reaches it."""
+        host, _, text = self._addresses.get(worker, "").rpartition(":")
+        if not text:
+            raise PeerFailed(f"worker {worker} is gone")
+        if self._reach is None:
+            return host, int(text)
+        return self._listening.getsockname() if worker == self._reach.me else self._reach.store_of(worker)
+
     def missing(self, workers: tuple[int, ...]) -> list[int]:
         return [w for w in workers if w not in self._addresses]
 
@@ -99,7 +112,8 @@ class Sockets:
         except PeerFailed:
             raise
         except (RuntimeError, OSError) as e:  # a connection that was refused or lost, a timeout
-            raise PeerFailed(f"the workers {list(key.workers)} cannot meet: {_first_line(e)}") from None
+            first = str(e).partition("\n")[0][:200]
+            raise PeerFailed(f"the workers {list(key.workers)} cannot meet: {first}") from None
 
     def _make_group(self, key: Key, rank: int) -> Group:
         deadline_s = time.monotonic() + self._timeout.total_seconds()
@@ -117,14 +131,42 @@ class Sockets:
                 raise PeerFailed(f"workers {absent} did not join the call within {seconds:g} s (GT_PEER_TIMEOUT)")
             time.sleep(POLL_S)  # the store does not notify
         if self._device is None:
-            self._device = dist.ProcessGroupGloo.create_device(hostname=self._listening.getsockname()[0])
+            here = self._listening.getsockname()[0] if self._reach is None else HOME
+            self._device = dist.ProcessGroupGloo.create_device(hostname=here)
         options = dist.ProcessGroupGloo._Options()
         options._devices = [self._device]
         options._timeout = min(self._timeout, MEETING)
-        gloo = dist.ProcessGroupGloo(store, rank, len(key.workers), options)
+        used = store if self._reach is None else _Translated(store, self._reach)
+        gloo = dist.ProcessGroupGloo(used, rank, len(key.workers), options)
         gloo._set_default_timeout(self._timeout)
         devices = on_devices(store, gloo, rank, len(key.workers), self._engine_device, self._timeout)
-        return _GlooGroup(key, gloo, devices)
+        return _GlooGroup(key, gloo, devices, self)
+
+
+class _Translated(dist.Store):  # type: ignore[misc]
+    """A store in which gloo finds the addresses of others as this worker reaches them."""
+
+    def __init__(self, inner: Any, reach: Reach) -> None:
+        super().__init__()
+        self._inner, self._reach = inner, reach
+
+    def set(self, key: str, value: bytes) -> None:
+        self._inner.set(key, self._reach.told(value))
+
+    def get(self, key: str) -> bytes:
+        return self._reach.heard(self._inner.get(key))
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        if timeout is None:
+            self._inner.wait(keys)
+        else:
+            self._inner.wait(keys, timeout)
+
+    def check(self, keys: list[str]) -> bool:
+        return bool(self._inner.check(keys))
+
+    def add(self, key: str, value: int) -> int:
+        return int(self._inner.add(key, value))
 
 
 def name(key: Key) -> str:
@@ -133,8 +175,9 @@ def name(key: Key) -> str:
 
 
 class _GlooGroup:
-    def __init__(self, key: Key, gloo: Any, devices: Devices | None) -> None:
+    def __init__(self, key: Key, gloo: Any, devices: Devices | None, network: Sockets) -> None:
         self._key = key
+        self._network = network
         self._gloo = gloo
         self.devices = devices
         self._running: set[_GlooWork] = set()
@@ -156,6 +199,18 @@ class _GlooGroup:
         if "imed out" in str(error):
             return PeerFailed(f"a worker of {workers} did not answer in time (GT_PEER_TIMEOUT)")
         return PeerFailed(f"a worker of {workers} failed in the same call, or is gone")
+
+    def wait(self, work: Any) -> None:
+        """Wait for a collective, as long as all workers are there."""
+        while True:
+            try:
+                work.wait(LOOK)
+                return
+            except RuntimeError:
+                if work.is_completed():
+                    raise
+            if gone := self._network.missing(self._key.workers):
+                raise PeerFailed(f"worker {gone[0]} is gone")
 
     def over(self, flying: _GlooWork) -> None:
         self._running.discard(flying)
@@ -205,7 +260,7 @@ class _GlooWork:
         work = self._work
         try:
             if work is not None:
-                work.wait()
+                self._group.wait(work)
             elif self._group._gloo is None:
                 raise PeerFailed("this worker has left the group")
         except RuntimeError as e:
@@ -215,7 +270,3 @@ class _GlooWork:
             self._group.over(self)
         if self._reduced is not None:
             narrowed(self._reduced, torch.from_numpy(self._out), self._what)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0][:200]

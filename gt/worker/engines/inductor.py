@@ -41,7 +41,7 @@ def main(device: str, cache: str) -> NoReturn:
     os.dup2(2, 1)  # compilers print to stdout, which must have only answers
     jobs: SimpleQueue[tuple[str, bytes]] = SimpleQueue()
     threading.Thread(target=_read, args=(jobs,), daemon=True).start()
-    os.nice(15)
+    os.nice(max(0, config.load().compile_nice))
     home = Path(cache) / "inductor"
     _tidy(home)
     while True:
@@ -127,7 +127,8 @@ def compile_into(folder: Path, program: bytes, device: str, home: Path) -> None:
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir(parents=True)
     shutil.copy(library, made / "program.so")
-    calls = library.with_suffix(".json")  # of ops that are no kernels of Inductor's: the library reads it where it lies
+    # Of ops that are no kernels of Inductor's. The library reads it from its own folder.
+    calls = library.with_suffix(".json")
     if calls.exists():
         shutil.copy(calls, made / "program.json")
     for cubin in library.parent.glob("*.cubin"):

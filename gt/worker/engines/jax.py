@@ -48,6 +48,8 @@ class JaxEngine(Engine):
         jax.config.update("jax_default_matmul_precision", "highest")  # float32 is float32, as in torch
         jax.config.update("jax_cpu_enable_async_dispatch", False)  # a call that has returned is done
         kind, _, number = device.partition(":")
+        if kind == "auto":  # that GPU, if jax can use one
+            kind, number = ("", number) if jax.default_backend() == "gpu" else ("cpu", "0")
         try:
             self._device = jax.devices({"": None, "cuda": "gpu"}.get(kind, kind))[int(number or 0)]
         except (RuntimeError, ValueError, IndexError):

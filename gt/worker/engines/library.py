@@ -46,7 +46,6 @@ def load_segment(folder: str, graph: Graph, device: str) -> Callable[..., list[A
             numbers = torch.empty(graph.slots, dtype=torch.int64, pin_memory=True)
             graph.pack(scalars, numbers.numpy().data.cast("B"))
             buffer = numbers.to(device, non_blocking=True)
-        made: list[Any] = f([a.contiguous() for a in inputs], buffer)
-        return made
+        return f([a.contiguous() for a in inputs], buffer)
 
     return pure

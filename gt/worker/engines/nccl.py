@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 
 from gt.config import nccl_host
+from gt.worker.engines.moving import as_bytes
 from gt.worker.engines.reducing import narrowed, reduce_op, widened
-from gt.worker.engines.torch import as_bytes
 from gt.worker.run.collectives import Collective, Devices, PeerResult
 
 POLL_S = 0.001  #: How often a worker looks whether the GPUs have met.

@@ -24,6 +24,7 @@ class NumpyEngine(Engine):
 
     name = "numpy"
     device = "cpu"
+    beside = True
 
     def __init__(self) -> None:
         self.memory: int = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

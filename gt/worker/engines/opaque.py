@@ -30,8 +30,7 @@ class _Node:
         self._known: list[Any] | None = None
 
     def __call__(self, operands: Sequence[Any]) -> list[Any]:
-        made: list[Any] = torch.ops.gt.kernel(list(operands), self.use)
-        return made
+        return torch.ops.gt.kernel(list(operands), self.use)
 
     def empty(self, operands: Sequence[Any]) -> list[Any]:
         """Tensors without values in place of the results."""

@@ -89,6 +89,11 @@ class Streams:
             results = f()
         return graph, results
 
+    def let_pool_go(self) -> None:
+        """The graphs of a session on the current stream are gone. Later ones use another pool: torch can free the
+        memory of this one when no graph is left in it, of another session on this stream."""
+        self._pools.pop(self.current, None)
+
     @contextmanager
     def _capturing(self, pool: Any) -> Iterator[Any]:
         """Capture what is done inside into a graph, with memory of this pool."""

@@ -8,14 +8,17 @@ No tensor here ever requires a gradient, so torch's autograd records nothing, in
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
 
+from gt import dtypes
 from gt.errors import IndexOutOfRange, StartError
 from gt.ops.check import Checked
 from gt.ops.record import Op, Site
@@ -24,17 +27,19 @@ from gt.transport.messages import Buffer
 from gt.worker.engines.captures import Capture, Captures
 from gt.worker.engines.graph_program import GraphProgram
 from gt.worker.engines.library import load, load_segment
+from gt.worker.engines.moving import Moving, as_bytes, host_pieces
 from gt.worker.engines.pinned import Pinned
 from gt.worker.engines.streams import Streams
-from gt.worker.run.engine import Coming, Engine, Form, Graph, KernelUse, bad_indices
+from gt.worker.run.engine import Coming, Engine, Form, Graph, KernelUse, Piece, Room, bad_indices
 
 
-def as_bytes(array: Any) -> Any:
-    """The same memory as bytes, or a copy if it is not contiguous."""
-    if array.numel() == 0:
-        return torch.empty(0, dtype=torch.uint8, device=array.device)  # an empty view may start at any offset
-    # A single element is contiguous whatever its stride, but `view` would look at the stride.
-    return array.contiguous().as_strided((array.numel(),), (1,)).view(torch.uint8)
+def _library(name: str) -> str:
+    """The file of one of torch's libraries."""
+    return os.path.join(os.path.dirname(torch.__file__), "lib", f"{name}.so")
+
+
+#: Types that torch cannot hand over to numpy.
+_NOT_NUMPYS = frozenset({torch.bfloat16, *(getattr(torch, d.name) for d in dtypes.STORED if d.is_floating_point)})
 
 
 class TorchEngine(Engine):
@@ -45,11 +50,12 @@ class TorchEngine(Engine):
     def __init__(self, device: str = "", threads: int = 0) -> None:
         if threads > 0:
             torch.set_num_threads(threads)
-        if not device:
-            device = "cuda:0" if torch.cuda.is_available() else "cpu"
+        if not device or device.startswith("auto:"):  # that GPU, if torch can use one
+            device = f"cuda:{device[5:] or 0}" if torch.cuda.is_available() else "cpu"
         elif device == "cuda":
             device = "cuda:0"
         self.device = device
+        self._runners = torch.get_num_threads()
         self.deferred = device.startswith("cuda")
         self._pinned = Pinned(torch) if self.deferred else None
         self.cuda: Streams | None = None
@@ -61,17 +67,20 @@ class TorchEngine(Engine):
                 raise StartError(f"device {device}: torch finds {torch.cuda.device_count()} GPUs")
             torch.cuda.set_device(where)
             about = torch.cuda.get_device_properties(where)
-            self.memory: int = about.total_memory
+            # What other processes leave, less what libraries and gaps between tensors take.
+            self.memory: int = torch.cuda.mem_get_info(where)[0] * 15 // 16
             self.cuda = Streams(device)
             on = f"{about.name} {torch.version.cuda}"
         elif device == "cpu":
             self.memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+            self.beside = True
             if threads <= 0:
                 self.threads = torch.get_num_threads()
             several = "several" if self.threads > 1 else torch.get_num_threads()
             on = f"{torch.backends.cpu.get_cpu_capability()} {several} threads"
         else:
             raise StartError(f"unknown device {device!r}; expected cpu, cuda or cuda:N")
+        self._moving = Moving(device) if self.deferred else None
         self.captures = Captures(self)
         self.compiles_with: tuple[str, str] | None = ("gt.worker.engines.inductor", f"torch {torch.__version__} {on}")
 
@@ -81,8 +90,7 @@ class TorchEngine(Engine):
         make = op.kernels.get("torch_inplace" if inplace else "torch")
         if make is not None:
             site = Site(self.device, tuple(operands), as_tuple(op.infer(*operands, **attrs)))
-            made: Callable[..., Any] | None = make(torch, site, **attrs)
-            return made
+            return make(torch, site, **attrs)
         if inplace or op.compose is not None:
             return None
         f: Callable[..., Any] = getattr(torch, op.name)
@@ -95,8 +103,7 @@ class TorchEngine(Engine):
         if make is None:
             return None
         site = Site(self.device, tuple(operands), as_tuple(op.infer(*operands, **attrs)))
-        made: tuple[Callable[..., Any], Callable[..., Any]] | None = make(torch, site, **attrs)
-        return made
+        return make(torch, site, **attrs)
 
     def many(self, op: Op, attrs: dict[str, Any]) -> Callable[..., Any] | None:
         make = op.kernels.get("torch_many")
@@ -150,6 +157,19 @@ class TorchEngine(Engine):
     def use_threads(self, count: int) -> None:
         torch.set_num_threads(count)
 
+    def enter_beside(self) -> None:
+        # One thread: others would wait for cores that the runner's program uses. torch has a number of threads for each
+        # thread, and forgets it unless it was asked for it before. Its library for products has one for all threads,
+        # which is the runner's.
+        self._runners = torch.get_num_threads()
+        torch.set_num_threads(1)
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(_library("libtorch_cpu")).MKL_Set_Num_Threads_Local(1)
+
+    def enter_runner(self) -> None:
+        if not self.deferred:
+            torch.set_num_threads(self._runners)
+
     def host_buffer(self, nbytes: int) -> np.ndarray[Any, Any]:
         pinned = None if self._pinned is None else self._pinned.buffer(nbytes)
         return np.empty(nbytes, np.uint8) if pinned is None else pinned
@@ -168,7 +188,7 @@ class TorchEngine(Engine):
     def to_bytes(self, array: Any, borrow: bool = False) -> memoryview:
         if borrow and not self.deferred:
             return memoryview(as_bytes(array).numpy())
-        if not self.deferred and array.dtype is not torch.bfloat16:  # numpy has no bfloat16
+        if not self.deferred and array.dtype not in _NOT_NUMPYS:
             return memoryview(array.numpy().tobytes())
         # A copy to the host waits for the current stream alone.
         host = array.cpu() if self.deferred else array.clone(memory_format=torch.contiguous_format)
@@ -182,6 +202,45 @@ class TorchEngine(Engine):
     def end_fetch(self, coming: Coming) -> memoryview:
         host = coming.host
         return memoryview(host.reshape(-1).view(torch.uint8).numpy()) if host.numel() else memoryview(b"")
+
+    def take_out(self, array: Any, mark: Any, borrow: bool = False) -> Sequence[Piece]:
+        if self._moving is None:
+            return super().take_out(array, mark, borrow)
+        return self._moving.take_out(array, mark)
+
+    def host_pieces(self, nbytes: int) -> Sequence[Piece]:
+        return super().host_pieces(nbytes) if self._moving is None else host_pieces(nbytes)
+
+    def keep_pieces(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
+        if self._moving is None:
+            return pieces
+        whole = pieces[0] if len(pieces) == 1 else np.concatenate(list(pieces))
+        made, at = host_pieces(len(whole)), 0
+        for piece in made:
+            piece[:] = whole[at : at + len(piece)]
+            at += len(piece)
+        return made
+
+    def room_for(self, spec: Spec) -> Room | None:
+        if self._moving is None:
+            return None
+        return Room(torch.empty(spec.shape, dtype=getattr(torch, spec.dtype.name), device=self.device), self.mark())
+
+    def bring_in(self, pieces: Sequence[Piece], spec: Spec, room: Room | None, given: bool) -> Any:
+        if self._moving is None:
+            return super().bring_in(pieces, spec, room, given)
+        if room is None:
+            raise torch.cuda.OutOfMemoryError("there was no room on the device")
+        self._moving.bring_in(pieces, room)
+        return room.array
+
+    def let_pool_go(self) -> None:
+        if self.cuda is not None:
+            self.cuda.let_pool_go()
+
+    def trim(self) -> None:
+        if self._moving is not None:
+            torch.cuda.empty_cache()
 
     def own(self, array: Any) -> Any:
         return array.clone(memory_format=torch.contiguous_format)

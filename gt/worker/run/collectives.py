@@ -75,10 +75,6 @@ def collective(op: Op, attrs: Mapping[str, Any], given: Spec, made: Spec) -> Col
     return Collective(op.name, workers, rank, given, made, attrs.get("kind", ""), sends, takes)
 
 
-def _always() -> bool:
-    return True
-
-
 @dataclass(frozen=True, slots=True)
 class PeerResult:
     """The result of something that other workers take part in."""
@@ -86,7 +82,7 @@ class PeerResult:
     #: Returns the result, and raises PeerFailed if another worker has failed. Called once, after `ready`.
     result: Callable[[], Any]
     #: Whether it is over, successful or not. Between processes always true: there `result` waits, with a deadline.
-    ready: Callable[[], bool] = _always
+    ready: Callable[[], bool] = lambda: True
 
 
 class Devices(Protocol):
@@ -159,7 +155,7 @@ class Groups:
         self._lock = threading.Lock()
         self._of: dict[int, dict[tuple[int, ...], _Membership]] = {}
         #: Sessions that ended recently; a call of theirs may still be running.
-        self._closed: deque[int] = deque(maxlen=256)
+        self._closed: deque[int] = deque(maxlen=512)
 
     def __len__(self) -> int:
         with self._lock:

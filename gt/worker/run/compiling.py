@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +22,7 @@ from queue import SimpleQueue
 
 import msgspec
 
-from gt.config import PACKAGE, compiler_environment
+from gt.config import PACKAGE, cache_folder, compiler_environment
 from gt.program import Program
 
 JOBS = 32  #: Programs that wait to be compiled.
@@ -37,7 +38,7 @@ class Compiler:
     ) -> None:
         self._module, self._device, self._log = module, device, log
         self._loud = loud  #: Show what the compilers print.
-        self._root = (Path(cache) if cache else _below_home()).absolute()
+        self._root = cache_folder(cache)
         self._about = about
         self._code = ""  #: A hash of the code that programs are compiled with.
         self._usable: bool | None = None
@@ -45,6 +46,8 @@ class Compiler:
         self._lock = threading.Lock()
         self._asked: dict[str, bytes] = {}  #: Folders that are being made, and their programs.
         self.failed: dict[str, str] = {}  #: Folders that could not be made, and why.
+        self.compile_us = 0  #: What compiling took so far.
+        self._since_s = 0.0  #: When the compiler began what it does now: when it was asked, or after the last answer.
 
     def folder(self, program: Program, trusted: bool = False) -> str:
         """Where a program's library is, or will be; `trusted` as in lowering.py."""
@@ -71,6 +74,11 @@ class Compiler:
         return folder in self._asked
 
     @property
+    def waiting(self) -> int:
+        """How many programs are being compiled, or wait for that."""
+        return len(self._asked)
+
+    @property
     def usable(self) -> bool:
         """Whether there is a folder that only this user can write to: a library in it is code that is run."""
         if self._usable is None:
@@ -91,6 +99,8 @@ class Compiler:
             self.failed[folder] = "there is no cache folder"
             return
         with self._lock:
+            if not self._asked:
+                self._since_s = time.monotonic()
             self._asked[folder] = msgspec.msgpack.encode((program, trusted))
             if self._jobs is None:
                 self._start()
@@ -140,6 +150,9 @@ class Compiler:
                 with self._lock:
                     if word in ("done", "failed") and self._asked.pop(folder, None) is not None:
                         answers += 1
+                        now_s = time.monotonic()
+                        self.compile_us += round((now_s - self._since_s) * 1e6)
+                        self._since_s = now_s
                         if word == "failed":
                             self.failed[folder] = reason or "no reason given"
         watch.join()
@@ -167,14 +180,6 @@ class Compiler:
                 break
             shutil.rmtree(folder, ignore_errors=True)
             total -= nbytes
-
-
-def _below_home() -> Path:
-    """The default place. Without a home folder, as in some containers, a path where nothing can be made."""
-    try:
-        return Path.home() / ".cache" / "gt"
-    except RuntimeError:
-        return Path(os.devnull) / "no home folder"
 
 
 def seal(folder: Path) -> None:

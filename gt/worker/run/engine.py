@@ -19,6 +19,7 @@ from gt.transport.messages import Buffer
 from gt.worker.run.store import Array, Entry
 
 Scalars = tuple[Any, ...]  #: The numbers (and bytes) of one call.
+Piece = np.ndarray[Any, Any]  #: Bytes in host memory; see `Engine.take_out`.
 Mark = Any  #: A point in an engine's work: a CUDA event, or None where everything is done at once.
 
 
@@ -117,6 +118,13 @@ class Coming(NamedTuple):
     mark: Mark  #: When this has passed the bytes are there.
 
 
+class Room(NamedTuple):
+    """Memory on the device for an array that comes back."""
+
+    array: Array
+    mark: Mark  #: When this has passed nothing else uses it.
+
+
 def bad_indices(index: Array, n: int, extra: int | None) -> Array:
     """Which elements are neither in [0, n) nor `extra`, as a mask."""
     bad = (index < 0) | (index >= n)
@@ -140,6 +148,9 @@ class Engine(ABC):
     #: has no such tiers, and `graph`, `load_library`, `load_segment` and `new_capture` are never called.
     compiles_with: tuple[str, str] | None = None
     threads = 1  #: How many a call may use at most, where GT may choose: see threads.py. 1: there is nothing to choose.
+    #: Whether programs may run in two threads at the same time; see gt/worker/calls.py. Where a device works behind the
+    #: host's back they need not: the device runs them beside each other.
+    beside = False
 
     # --- kernels -------------------------------------------------------------------------
 
@@ -175,6 +186,14 @@ class Engine(ABC):
 
     def use_threads(self, count: int) -> None:
         """Compute with so many threads from here on. Only where `threads` is more than 1."""
+        return
+
+    def enter_runner(self) -> None:
+        """The calling thread is going to run programs. Called after `enter_beside`."""
+        return
+
+    def enter_beside(self) -> None:
+        """The calling thread is going to run short programs beside those of the runner. Only where `beside` is set."""
         return
 
     @abstractmethod
@@ -234,6 +253,40 @@ class Engine(ABC):
 
     def release(self) -> None:
         """Give cached memory back, if the engine keeps any."""
+        return
+
+    # --- arrays that leave the device and come back (gt/worker/spilling.py) --------------
+    # Where a thread of its own calls them is said; the defaults are those of arrays in host memory.
+
+    def take_out(self, array: Array, mark: Mark, borrow: bool = False) -> Sequence[Piece]:
+        """The bytes of an array in host memory, in memory of their own; with `borrow` perhaps in the array's. `mark` is
+        a point after all work on it. By the thread that copies."""
+        data: Piece = np.frombuffer(self.to_bytes(array, borrow=True), np.uint8)
+        return [data if borrow else data.copy()]
+
+    def host_pieces(self, nbytes: int) -> Sequence[Piece]:
+        """Host memory to read bytes into, for `bring_in`. By any thread."""
+        return [np.empty(nbytes, np.uint8)]
+
+    def keep_pieces(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
+        """The same bytes in memory from which `bring_in` is fast. By the thread that copies."""
+        return pieces
+
+    def room_for(self, spec: Spec) -> Room | None:
+        """Memory for an array that comes back; None: there is nothing to prepare. By the runner, for the session in
+        use."""
+        return None
+
+    def bring_in(self, pieces: Sequence[Piece], spec: Spec, room: Room | None, given: bool) -> Array:
+        """An array of these bytes, in that room. If they are `given` they are not used again. By any thread."""
+        return self.from_bytes(pieces[0].data, spec, given)
+
+    def let_pool_go(self) -> None:
+        """The session in use has dropped its graphs: their memory is for others."""
+        return
+
+    def trim(self) -> None:
+        """Many bytes have left: give what the allocator caches to others. By the thread that copies."""
         return
 
     # --- only where `deferred` -----------------------------------------------------------

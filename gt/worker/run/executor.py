@@ -71,15 +71,18 @@ class Runnable:
 
 
 def compile_program(
-    checked: Checked, engine: Engine, fake_memory: int = 0, trusted: bool = False, whole: Sequence[Whole] = ()
-) -> Runnable:
+    checked: Checked, engine: Engine, fake_memory: int = 0, trusted: bool = False, whole: Sequence[Whole] = (),
+    mark: Callable[[int], None] | None = None,
+) -> Runnable:  # fmt: skip
     """Generate the code of a program.
 
     With `fake_memory`, a run fails at the first instruction where its results exceed that many bytes. With `trusted`,
     the code is for inputs that are known to be what it `needs`. With `whole`, these instructions are one step each.
+    With `mark`, the code calls it with each instruction that begins.
     """
     lowered = lower(checked, engine, trusted, whole)
     writer = _Writer(lowered, engine, fake_memory)
+    writer.mark = "" if mark is None else writer.bind(mark)
     writer.write()
     made = _finish(lowered, writer, engine)
     made.whole = {w.place: w for w in whole}
@@ -120,6 +123,7 @@ class _Writer:
         self.low = lowered
         self.engine = engine
         self.limit = fake_memory
+        self.mark = ""  #: The name of what is called with each instruction that begins; "": nothing is.
         self.n_inputs = len(lowered.program.inputs)
         self.bound: dict[str, Any] = {}  #: Name -> kernel or number.
         self.names: dict[int, str] = {}  #: The id() of a bound object -> its name.
@@ -344,6 +348,8 @@ class _Writer:
         self.line(f"return ({''.join(r + ', ' for r in results)}), {'f' if self.flagged else None}")
 
     def line(self, text: str, instruction: int = -1) -> None:
+        if self.mark and instruction >= 0:
+            text = f"{self.mark}({instruction}); {text}"
         self.lines.append(" " + text if self.lines else text)
         self.instructions.append(instruction)
 

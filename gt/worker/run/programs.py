@@ -17,6 +17,7 @@ from gt.errors import GTError, ProgramError
 from gt.ops.check import Checked, check
 from gt.ops.record import TABLE
 from gt.program import SCALAR_TYPES, Program, Spec, spec
+from gt.tracing import Recording
 from gt.transport.messages import Failure
 from gt.worker.run.engine import Engine, Form, Graph
 from gt.worker.run.executor import Runnable, compile_program
@@ -53,6 +54,7 @@ class Standing:
         self.around: Form | None = None  #: and on a CPU the code around it.
         self.joint: Runnable | None = None  #: Of a program that several workers run: the code with compiled segments,
         self.agreed = False  #: and whether all workers have it and want it.
+        self.hot = False  #: It has run on a tier above 1.
         self.refused: dict[int, str] = {}  #: Tiers that were given up, and why.
         self.uncaptured: dict[int, str] = {}  #: Tiers whose capture failed in a session since they last ran, and why.
         self.rests: dict[int, int] = {}  #: How often a tier was given up for being slower,
@@ -62,6 +64,7 @@ class Standing:
         self.issue_us: deque[int] = deque(maxlen=TRIAL)  #: On tier 1: the host's part of it.
         self.hits: dict[int, int] = {}
         self.run_us: dict[int, int] = {}
+        self.marked: tuple[Recording, Form, Runnable] | None = None  #: Its code for a trace; see tiers.py.
         self.paces: dict[int, Pace] = {}  #: By tier: how fast it is with how many threads.
 
     def give_up(self, why: str, tier: int = 3) -> None:
@@ -167,6 +170,11 @@ class Known:
         self.updates = {o: i for o, i in program.updates if self.inputs[i] is self.outputs[o]}
         sources = set(self.updates.values())
         self.early = tuple(i for i in program.donate if i not in sources)
+
+    def stats(self) -> dict[str, Any]:
+        """For `gt.debug.get_worker_stats()`."""
+        standing = self.standing.stats() if self.standing is not None else {"tier": 1}
+        return {"instructions": self.instructions, "hits": self.hits, "run_us": self.run_us, **standing}
 
     def make_ready(self, engine: Engine, fake_memory: int) -> Runnable | None:
         """Its code; None if there is none (see `failure`)."""

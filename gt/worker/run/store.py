@@ -19,6 +19,7 @@ from gt.program import Spec, spec
 from gt.transport.messages import Failure
 
 Array = Any  #: An array of whatever library the engine uses: torch.Tensor, numpy.ndarray, jax.Array.
+LEAVING = object()  #: `Entry.away` of an array that is being copied out of the device.
 NOTHING = spec((0,), dtypes.uint8)
 POISON = 1 << 62  #: The taint of an entry without a value: no acknowledgement reaches it.
 
@@ -34,6 +35,7 @@ class Entry:
     failure: Failure | None = None  #: Set wherever taint is.
     shared: bool = False
     below: int = -1  #: Its elements are known to be in [0, below); -1: nothing is known.
+    away: Any = None  #: Its bytes outside of the device (outside.Away), or LEAVING; None: it has its array there.
 
     @property
     def poisoned(self) -> bool:
@@ -52,7 +54,12 @@ class Store:
     @property
     def nbytes(self) -> int:
         """Bytes of all values, from their specs. Added up when asked for: calls need not count."""
-        return sum(e.spec.nbytes for e in self.entries.values() if e.array is not None)
+        return sum(e.spec.nbytes for e in self.entries.values() if not e.poisoned)
+
+    @property
+    def away_nbytes(self) -> int:
+        """Bytes of those that are not on the device."""
+        return sum(e.spec.nbytes for e in self.entries.values() if e.array is None and e.away is not None)
 
     def put(self, id: int, spec: Spec, array: Array, below: int = -1) -> None:
         """Store a value."""
@@ -77,7 +84,8 @@ class Store:
             return
         old.shared = old.shared or shared
         self.version += 1
-        self.entries[id] = Entry(old.spec, old.array, taint, root, failure, old.shared)
+        away = None if old.away is LEAVING else old.away
+        self.entries[id] = Entry(old.spec, old.array, taint, root, failure, old.shared, away=away)
 
     def taint(self, id: int, seq: int, failure: Failure) -> None:
         """Call `seq` failed on the device: its result under this id is the old value."""

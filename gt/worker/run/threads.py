@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 TRIES = 3  #: Calls with each number of threads before they are compared, by the fastest of each.
 LONG_S = 0.05  #: Of a program that takes longer, fewer threads are not tried: waiting for each other costs it little.
@@ -30,6 +31,15 @@ AGAIN_S = 30.0  #: What has been measured is measured again after this time; twi
 MOST_AGAIN_S = 600.0  #: and at most so long.
 LOOK_S = 0.1  #: How often the machine's load is read, while calls run.
 CALM = 3  #: So many looks in a row must have seen a core free before it is used.
+
+
+def usable_cpus() -> float:
+    """How many cores this process may use: those that it may run on, or fewer, where a container limits its time."""
+    count = float(len(os.sched_getaffinity(0)))
+    with suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()  # "max" is no number: there is no limit
+        count = min(count, int(quota) / int(period))
+    return count
 
 
 class Load:

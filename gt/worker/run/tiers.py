@@ -17,10 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from gt.config import Config
+from gt.tracing import Recording
 from gt.worker.run.compiling import Compiler
 from gt.worker.run.engine import CaptureForm, Engine, Form, Graph, Rest, Scalars
 from gt.worker.run.executor import Runnable, compile_around, compile_program
@@ -53,8 +55,7 @@ class Around:
     def run(self, arrays: list[Array], scalars: Scalars) -> tuple[tuple[Array, ...], Array | None]:
         try:
             self.ran = 3
-            made: tuple[tuple[Array, ...], Array | None] = self._code.run(list(arrays), scalars)
-            return made
+            return self._code.run(list(arrays), scalars)
         except Exception as e:
             if self._code.where(e)[1]:
                 raise  # the commit had begun
@@ -71,11 +72,23 @@ class Around:
         pass
 
 
+@dataclass(slots=True)
+class Total:
+    """What ran on a tier."""
+
+    calls: int = 0
+    run_us: int = 0
+    instructions: int = 0
+
+
 class Tiers:
     """Chooses the form in which each call runs."""
 
     def __init__(self, engine: Engine, config: Config, log: Callable[[str], None]) -> None:
         self.engine, self.config, self._log = engine, config, log
+        self.trace: Recording | None = None  #: Set while somebody records what workers do.
+        self.totals: dict[int, Total] = {}  #: By tier, of all programs there ever were.
+        self.sequences = self.hot_sequences = 0  #: Programs that have run, and those that have left tier 1.
         self.compiler: Compiler | None = None
         if engine.compiles_with is not None:
             module, about = engine.compiles_with
@@ -84,6 +97,26 @@ class Tiers:
     def choose(self, known: Known, entries: Sequence[Entry | None], captures: dict[bytes, CaptureForm]) -> Form | None:
         """The form for a call with these inputs, of a session with these captures; None if there is no code
         (known.failure says why)."""
+        form = self._choose(known, entries, captures)
+        if self.trace is not None and form is not None and known.standing is not None:
+            return self._marked(known, known.standing, form, self.trace)
+        return form
+
+    def _marked(self, known: Known, standing: Standing, form: Form, trace: Recording) -> Form:
+        """The same code, which also tells when each instruction begins. Where a device works behind the host's back
+        that would say nothing."""
+        joint = form is standing.joint
+        if not (joint or form is standing.code) or self.engine.deferred or known.checked is None:
+            return form
+        if standing.marked is None or standing.marked[:2] != (trace, form):
+            whole = tuple(standing.joint.whole.values()) if joint and standing.joint is not None else ()
+            limit, trusted = self.config.fake_memory, bool(standing.code.needs)
+            made = compile_program(known.checked, self.engine, limit, trusted, whole, trace.mark)
+            made.ran = form.ran
+            standing.marked = (trace, form, made)
+        return standing.marked[2]
+
+    def _choose(self, known: Known, entries: Sequence[Entry | None], captures: dict[bytes, CaptureForm]) -> Form | None:
         standing = known.standing
         if standing is None:
             standing = self._begin(known, entries)
@@ -114,6 +147,7 @@ class Tiers:
             if trusting.checks or not _known_to_be(trusting.needs, entries):
                 trusting = None
         known.standing = standing = Standing(plain, trusting)
+        self.sequences += 1
         if self.config.debug_compile:
             self._log(f"program {known.hash.hex()}\n{standing.code.source}")
         return standing
@@ -122,9 +156,31 @@ class Tiers:
         """A call has run on that tier, in that time; the host was busy with it for a part of that."""
         standing = known.standing
         assert standing is not None
+        total = self.totals.get(tier)
+        if total is None:
+            total = self.totals[tier] = Total()
+        total.calls += 1
+        total.run_us += run_us
+        total.instructions += known.instructions
+        if tier > 1 and not standing.hot:
+            standing.hot = True
+            self.hot_sequences += 1
         tried = standing.note(tier, run_us, issue_us)
         if tier > 1 and tried == 2 * TRIAL:  # the first ones warm up
             self._judge(known, standing, tier)
+
+    def stats(self) -> dict[str, Any]:
+        """For `gt.debug.get_worker_stats()`. An instruction or a sequence (a program) is hot above tier 1."""
+        totals = dict(sorted(self.totals.items()))
+        return {
+            "total_instructions": sum(t.instructions for t in totals.values()),
+            "hot_instructions": sum(t.instructions for tier, t in totals.items() if tier > 1),
+            "unique_sequences": self.sequences,
+            "hot_sequences": self.hot_sequences,
+            "compile_us": 0 if self.compiler is None else self.compiler.compile_us,
+            "compiling": 0 if self.compiler is None else self.compiler.waiting,
+            "tiers": {str(tier): {"calls": t.calls, "run_us": t.run_us} for tier, t in totals.items()},
+        }
 
     def settled(self, known: Known, capture: CaptureForm) -> bool:
         """Whether a program that runs in this form will go on doing so: it is not about to move to another tier."""
@@ -136,6 +192,25 @@ class Tiers:
             return False
         highest = tier == 3 or self.compiler is None or 3 in standing.refused or 3 in capture.rests
         return tier not in standing.refused and highest
+
+    def prepare(self, known: Known) -> bool:
+        """Make the code of a program before its first call, and have it compiled if it is to be compiled then. Returns
+        whether that is done."""
+        plain = known.make_ready(self.engine, self.config.fake_memory)
+        if plain is None or self.compiler is None or known.compile <= 0 or not self._wanted(known):
+            return True
+        if known.standing is None and self.engine.deferred and plain.checks:
+            return True  # what is compiled depends on what is known of the inputs
+        standing = known.standing or self._begin(known, ())
+        if standing is None:
+            return True
+        if not self._has_moved_up(standing):
+            self._move_up(known, standing, self.compiler)
+        return self._has_moved_up(standing)
+
+    @staticmethod
+    def _has_moved_up(standing: Standing) -> bool:
+        return 3 in standing.refused or standing.library is not None or standing.joint is not None
 
     # --- together --------------------------------------------------------------------------------------------
 

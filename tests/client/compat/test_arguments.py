@@ -24,7 +24,7 @@ from gt.client.session.session import Session
 from gt.errors import GTError, IndexOutOfRange, LinAlgError, WorkerError
 from gt.nn import functional
 from tests.conformance.running import _twin, database
-from tests.sim.cluster import Cluster, using
+from tests.sessions import session_on
 
 
 class Junk:
@@ -85,10 +85,9 @@ Call = tuple[list[Any], dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    with warnings.catch_warnings(), using(Cluster(engine="torch").client()) as session:
+    with warnings.catch_warnings(), session_on("torch") as session:
         warnings.simplefilter("ignore")
         yield session
-    session.close()
 
 
 @functools.cache

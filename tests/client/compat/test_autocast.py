@@ -41,13 +41,17 @@ def left_out(name: str, sample: Any) -> bool:
     return name == "nn.functional.max_pool3d" and bool(sample.kwargs.get("return_indices"))
 
 
-def lowered(x: Any) -> Any:
-    """The float32 tensors of an argument as bfloat16."""
+def changed(x: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """An argument with its tensors changed."""
     if isinstance(x, torch.Tensor):
-        return x.bfloat16() if x.dtype is torch.float32 else x
+        return change(x)
     if isinstance(x, (list, tuple)) and not hasattr(x, "_fields") and type(x) is not torch.Size:
-        return type(x)(lowered(y) for y in x)
-    return {k: lowered(v) for k, v in x.items()} if isinstance(x, dict) else x
+        return type(x)(changed(y, change) for y in x)
+    return {k: changed(v, change) for k, v in x.items()} if isinstance(x, dict) else x
+
+
+def lowered(x: torch.Tensor) -> torch.Tensor:
+    return x.bfloat16() if x.dtype is torch.float32 else x
 
 
 def samples(name: str, info: Any, dtype: str, device: str) -> list[Any]:
@@ -60,32 +64,13 @@ def samples(name: str, info: Any, dtype: str, device: str) -> list[Any]:
     found = []
     for sample in _samples(info, kind if native else torch.float32, False):
         if not native:
-            sample.input, sample.args = lowered(sample.input), lowered(tuple(sample.args))
-            sample.kwargs = lowered(sample.kwargs)
+            for part in ("input", "args", "kwargs"):
+                setattr(sample, part, changed(getattr(sample, part), lowered))
         if sample_reason(name, sample) is None and not left_out(name, sample):
             found.append(sample)
         if len(found) == LIMIT:
             break
     return found
-
-
-def on(device: str, x: Any) -> Any:
-    """An argument with its tensors on a device."""
-    if isinstance(x, torch.Tensor):
-        return x.to(device)
-    if isinstance(x, (list, tuple)) and not hasattr(x, "_fields") and type(x) is not torch.Size:
-        return type(x)(on(device, y) for y in x)
-    return {k: on(device, v) for k, v in x.items()} if isinstance(x, dict) else x
-
-
-def faked(mode: FakeTensorMode, x: Any) -> Any:
-    """An argument with CUDA tensors that have no numbers."""
-    if isinstance(x, torch.Tensor):
-        with mode:
-            return torch.empty(x.shape, dtype=x.dtype, device="cuda")
-    if isinstance(x, (list, tuple)) and not hasattr(x, "_fields") and type(x) is not torch.Size:
-        return type(x)(faked(mode, y) for y in x)
-    return {k: faked(mode, v) for k, v in x.items()} if isinstance(x, dict) else x
 
 
 def call_cpu(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -94,8 +79,10 @@ def call_cpu(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 def call_fake(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """With CUDA tensors that have no numbers."""
     mode = FakeTensorMode()
-    args, kwargs = faked(mode, args), faked(mode, kwargs)
+    with mode:
+        args, kwargs = changed((args, kwargs), lambda x: torch.empty(x.shape, dtype=x.dtype, device="cuda"))
     before = torch.get_autocast_dtype("cuda")
     torch.set_autocast_dtype("cuda", torch.bfloat16)
     torch.set_autocast_enabled("cuda", True)
@@ -109,7 +96,8 @@ def call_fake(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
 
 def call_cuda(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     with torch.autocast("cuda", dtype=torch.bfloat16):
-        return on("cpu", f(*on("cuda", args), **on("cuda", kwargs)))
+        args, kwargs = changed((args, kwargs), torch.Tensor.cuda)
+        return changed(f(*args, **kwargs), torch.Tensor.cpu)
 
 
 def dtypes_of(out: Any) -> list[str]:

@@ -108,7 +108,7 @@ MISTAKES: Mistakes = {
     "searchsorted (2)": (
         lambda x: gt.searchsorted(x, x, side="up"),
         ArgumentError,
-        "searchsorted: side must be one of 'left', 'right', got 'up'",
+        "searchsorted: side must be 'left' or 'right', got 'up'",
     ),
     "searchsorted (3)": (lambda x: gt.searchsorted(x, x.long()), DTypeError, "searchsorted: expected one dtype"),
     "bincount": (lambda x: x.bincount(), ArgumentError, "bincount: expected a vector of integers, got float32 of"),

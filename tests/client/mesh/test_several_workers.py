@@ -5,7 +5,6 @@ Values and losses are those of one worker. Real processes are in tests/processes
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +19,12 @@ from gt.client.session.session import Session
 from gt.errors import OutOfMemory
 from tests.beside_torch import same
 from tests.client.mesh.sharded_training import WAYS, train
-from tests.sim.cluster import Cluster, using
+from tests.sessions import session_fixture, session_on
+from tests.sim.cluster import using
 
 ROWS = np.random.default_rng(0).normal(size=(101, 40))
 
-
-@pytest.fixture
-def cluster() -> Cluster:
-    return Cluster(workers=4)
-
-
-@pytest.fixture
-def session(cluster: Cluster) -> Iterator[Session]:
-    with using(cluster.client()) as session:
-        yield session
-    session.close()
+session = session_fixture("numpy", workers=4)
 
 
 # --- tensors ------------------------------------------------------------------------------------------
@@ -69,14 +59,11 @@ def test_random_numbers_do_not_depend_on_the_workers(session: Session) -> None:
 
 
 @pytest.fixture(scope="module")
-def expected() -> Iterator[list[float]]:
+def expected() -> list[float]:
     """The losses of one worker."""
-    from tests.sim.cluster import Cluster, using
-
-    session = Cluster().client()
-    with using(session):
-        yield train(4, None, {})[0]
-    session.close()
+    with session_on():
+        losses: list[float] = train(4, None, {})[0]
+    return losses
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -120,7 +107,7 @@ def test_a_tensor_that_is_written_in_place_keeps_its_layout(session: Session) ->
     np.testing.assert_array_equal(w.detach().numpy(), np.ones((30, 10)))
 
 
-def test_checkpoints_move_between_numbers_of_workers(cluster: Cluster, session: Session, tmp_path: Path) -> None:
+def test_checkpoints_move_between_numbers_of_workers(session: Session, tmp_path: Path) -> None:
     gt.mesh(x=4)
     _, model, optimizer = train(2, {0: "x"}, {"*": {0: "x"}})
     gt.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "c", sharded=True)
@@ -128,7 +115,7 @@ def test_checkpoints_move_between_numbers_of_workers(cluster: Cluster, session: 
     expected = {k: v.numpy() for k, v in model.state_dict().items()}
     moments = [optimizer.state[p]["exp_avg"].numpy() for p in model.parameters()]
     for mesh in ({"x": 3}, {"x": 2, "y": 2}, None):
-        with using(cluster.client()) as other:
+        with using(session.channel.cluster.client()) as other:
             set_mesh(other, "", mesh) if mesh is not None else None
             got = gt.load(tmp_path / "c")
             twin = zoo.residual(gt).double()
@@ -209,7 +196,7 @@ def test_no_new_program_is_sent_by_a_loop(session: Session) -> None:
 
 def test_out_of_memory_on_workers_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GT_FAKE_MEMORY", str(1 << 22))
-    with using(Cluster(workers=2, settings=config.load()).client()) as session:
+    with session_on(workers=2, settings=config.load()):
         gt.mesh(x=2)
         w = gt.shard_(gt.nn.Parameter(gt.ones(64, 64)), {0: "x"})
         before = w.detach().numpy()
@@ -220,4 +207,3 @@ def test_out_of_memory_on_workers_changes_nothing(monkeypatch: pytest.MonkeyPatc
         np.testing.assert_array_equal(w.detach().numpy(), before)
         assert repr(w.layout) == "[64@x]"
         assert (w * 2).sum().item() == 2 * 64 * 64
-    session.close()

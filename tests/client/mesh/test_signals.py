@@ -19,7 +19,8 @@ from gt.client.session.signals import read
 from gt.errors import ArgumentError, DTypeError
 from gt.transport.messages import Define, MeshSet, SetMesh
 from tests.client.mesh.scripting import Script
-from tests.sim.cluster import Cluster, recorder_of, using
+from tests.sessions import session_on
+from tests.sim.cluster import Cluster, recorder_of
 
 
 def code(script: Script, session: Session) -> list[str]:
@@ -161,7 +162,7 @@ def test_a_traced_function_keeps_its_pins_and_sees_other_signals(script: Script,
 
 def test_checkpoints_run_again_as_they_ran(cluster: Cluster) -> None:
     """On one worker pins change nothing, but they are there: the second run has the same instructions."""
-    with using(cluster.client()) as session:
+    with session_on(cluster):
         gt.signal.configure({"signals": {"a": {"split": {0: "x"}}}})
         x = gt.tensor([1.0, 2.0], requires_grad=True)
         with gt.signal.context("a"):
@@ -169,7 +170,6 @@ def test_checkpoints_run_again_as_they_ran(cluster: Cluster) -> None:
         y.sum().backward()
         assert x.grad is not None
         np.testing.assert_allclose(x.grad.numpy(), np.cos(np.exp([1.0, 2.0])) * np.exp([1.0, 2.0]), rtol=1e-6)
-    session.close()
 
 
 # --- models -------------------------------------------------------------------------------------------
@@ -211,13 +211,12 @@ def test_nothing_is_placed_without_a_configuration(session: Session) -> None:
 
 
 def test_a_placed_model_computes_the_same_on_one_worker(cluster: Cluster) -> None:
-    with using(cluster.client()) as session:
+    with session_on(cluster):
         model = gt.nn.Sequential(Block(), Block())
         x = gt.randn(3, 4)
         expected = model(x).detach().numpy()
         gt.signal.configure({k: v for k, v in MODEL.items() if k != "mesh"})
         np.testing.assert_array_equal(gt.signal.place(model)(x).detach().numpy(), expected)
-    session.close()
 
 
 # --- configurations -----------------------------------------------------------------------------------

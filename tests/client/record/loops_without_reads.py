@@ -4,71 +4,52 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.client.record.training_loops import FEATURES, Kit
+from tests.client.record.training_loops import FEATURES, Kit, loop
 
 
-def plain(kit: Kit) -> Any:
-    model, opt = kit.start("AdamW", lr=0.01)
-    for step in kit.steps():
-        opt.zero_grad()
-        kit.loss(model, step).backward()
-        opt.step()
-    return model
+@loop("AdamW", lr=0.01)
+def plain(kit: Kit, model: Any, opt: Any, step: int) -> None:
+    opt.zero_grad()
+    kit.loss(model, step).backward()
+    opt.step()
 
 
-def zero_grad_after_forward(kit: Kit) -> Any:
-    model, opt = kit.start("SGD", lr=0.1)
-    for step in kit.steps():
-        loss = kit.loss(model, step)
-        opt.zero_grad()
-        loss.backward()
-        opt.step()
-    return model, loss
+@loop("SGD", lr=0.1)
+def zero_grad_after_forward(kit: Kit, model: Any, opt: Any, step: int) -> Any:
+    loss = kit.loss(model, step)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    return loss
 
 
-def zero_grad_after_step(kit: Kit) -> Any:
-    model, opt = kit.start("SGD", lr=0.1)
-    for step in kit.steps():
-        kit.loss(model, step).backward()
-        opt.step()
-        model.zero_grad()
-    return model
+@loop("SGD", lr=0.1)
+def zero_grad_after_step(kit: Kit, model: Any, opt: Any, step: int) -> None:
+    kit.loss(model, step).backward()
+    opt.step()
+    model.zero_grad()
 
 
-def gradients_set_to_zero(kit: Kit) -> Any:
-    model, opt = kit.start("SGD", lr=0.1)
-    for step in kit.steps():
-        opt.zero_grad(set_to_none=False)
-        kit.loss(model, step).backward()
-        opt.step()
-    return model
+@loop("SGD", lr=0.1)
+def gradients_set_to_zero(kit: Kit, model: Any, opt: Any, step: int) -> None:
+    opt.zero_grad(set_to_none=False)
+    kit.loss(model, step).backward()
+    opt.step()
 
 
-def momentum_and_decay(kit: Kit) -> Any:
-    model, opt = kit.start("SGD", lr=0.05, momentum=0.9, weight_decay=1e-3, nesterov=True)
-    for step in kit.steps():
-        kit.train(model, opt, step)
-    return model
+@loop("SGD", lr=0.05, momentum=0.9, weight_decay=1e-3, nesterov=True)
+def momentum_and_decay(kit: Kit, model: Any, opt: Any, step: int) -> None:
+    kit.train(model, opt, step)
 
 
-def kept_losses(kit: Kit) -> Any:
-    model, opt = kit.start("AdamW", lr=0.01)
-    losses = []
-    for step in kit.steps():
-        loss = kit.train(model, opt, step)
-        losses.append(loss.detach())
-    return model, losses
+@loop("AdamW", lr=0.01)
+def kept_losses(kit: Kit, model: Any, opt: Any, step: int) -> Any:
+    return kit.train(model, opt, step).detach()
 
 
-def kept_losses_with_history(kit: Kit) -> Any:
-    model, opt = kit.start("AdamW", lr=0.01)
-    losses = []
-    for step in kit.steps():
-        opt.zero_grad()
-        losses.append(kit.loss(model, step))
-        losses[-1].backward()
-        opt.step()
-    return losses
+@loop("AdamW", lr=0.01)
+def kept_losses_with_history(kit: Kit, model: Any, opt: Any, step: int) -> Any:
+    return kit.train(model, opt, step)
 
 
 def running_sum_of_losses(kit: Kit) -> Any:
@@ -80,29 +61,24 @@ def running_sum_of_losses(kit: Kit) -> Any:
     return model, total
 
 
-def kept_predictions(kit: Kit) -> Any:
-    model, opt = kit.start("AdamW", lr=0.01)
-    kept = []
-    for step in kit.steps():
-        x, y = kit.batch(step)
-        out = model(x)
-        loss = kit.F.cross_entropy(out, y)
-        opt.zero_grad()
-        loss.backward()
-        opt.step()
-        kept.append(out.argmax(1))
-    return kept
+@loop("AdamW", lr=0.01)
+def kept_predictions(kit: Kit, model: Any, opt: Any, step: int) -> Any:
+    x, y = kit.batch(step)
+    out = model(x)
+    loss = kit.F.cross_entropy(out, y)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    return out.argmax(1)
 
 
-def deleted_loss(kit: Kit) -> Any:
-    model, opt = kit.start("AdamW", lr=0.01)
-    for step in kit.steps():
-        loss = kit.loss(model, step)
-        loss.backward()
-        del loss
-        opt.step()
-        opt.zero_grad()
-    return model
+@loop("AdamW", lr=0.01)
+def deleted_loss(kit: Kit, model: Any, opt: Any, step: int) -> None:
+    loss = kit.loss(model, step)
+    loss.backward()
+    del loss
+    opt.step()
+    opt.zero_grad()
 
 
 def moving_average_of_weights(kit: Kit) -> Any:
@@ -119,39 +95,34 @@ def moving_average_of_weights(kit: Kit) -> Any:
     return model, average
 
 
-def clipped_by_norm(kit: Kit) -> Any:
-    model, opt = kit.start("SGD", lr=0.3)
-    for step in kit.steps():
-        opt.zero_grad()
-        kit.loss(model, step).backward()
-        with kit.lib.no_grad():
-            norms = kit.lib.stack([p.grad.norm() for p in model.parameters()])
-            scale = (0.1 / (norms.norm() + 1e-6)).clamp(max=1.0)
-            for p in model.parameters():
-                p.grad.mul_(scale)
-        opt.step()
-    return model
-
-
-def clipped_by_value(kit: Kit) -> Any:
-    model, opt = kit.start("SGD", lr=0.3)
-    for step in kit.steps():
-        opt.zero_grad()
-        kit.loss(model, step).backward()
+@loop("SGD", lr=0.3)
+def clipped_by_norm(kit: Kit, model: Any, opt: Any, step: int) -> Any:
+    opt.zero_grad()
+    kit.loss(model, step).backward()
+    with kit.lib.no_grad():
+        norms = kit.lib.stack([p.grad.norm() for p in model.parameters()])
+        scale = (0.1 / (norms.norm() + 1e-6)).clamp(max=1.0)
         for p in model.parameters():
-            p.grad = p.grad.clamp(-0.02, 0.02)
-        opt.step()
-    return model
+            p.grad.mul_(scale)
+    opt.step()
+    return norms, scale
 
 
-def clipped_weights(kit: Kit) -> Any:
-    model, opt = kit.start("SGD", lr=0.3)
-    for step in kit.steps():
-        with kit.lib.no_grad():
-            for p in model.parameters():
-                p.clamp_(-0.3, 0.3)
-        kit.train(model, opt, step)
-    return model
+@loop("SGD", lr=0.3)
+def clipped_by_value(kit: Kit, model: Any, opt: Any, step: int) -> None:
+    opt.zero_grad()
+    kit.loss(model, step).backward()
+    for p in model.parameters():
+        p.grad = p.grad.clamp(-0.02, 0.02)
+    opt.step()
+
+
+@loop("SGD", lr=0.3)
+def clipped_weights(kit: Kit, model: Any, opt: Any, step: int) -> None:
+    with kit.lib.no_grad():
+        for p in model.parameters():
+            p.clamp_(-0.3, 0.3)
+    kit.train(model, opt, step)
 
 
 def frozen_parameters(kit: Kit) -> Any:
@@ -190,23 +161,19 @@ def hooks(kit: Kit) -> Any:
     return model, len(seen)
 
 
-def changing_learning_rate(kit: Kit) -> Any:
-    model, opt = kit.start("AdamW", lr=0.01)
-    for step in kit.steps():
-        for group in opt.param_groups:
-            group["lr"] = 0.01 / (1 + step)
-        kit.train(model, opt, step)
-    return model
+@loop("AdamW", lr=0.01)
+def changing_learning_rate(kit: Kit, model: Any, opt: Any, step: int) -> None:
+    for group in opt.param_groups:
+        group["lr"] = 0.01 / (1 + step)
+    kit.train(model, opt, step)
 
 
-def warm_up(kit: Kit) -> Any:
-    model, opt = kit.start("SGD", lr=1.0)
-    for step in kit.steps():
-        opt.param_groups[0]["lr"] = 0.1 * min(1, (step + 1) / 20)
-        opt.zero_grad()
-        (kit.loss(model, step) * (1 / (step + 1))).backward()
-        opt.step()
-    return model
+@loop("SGD", lr=1.0)
+def warm_up(kit: Kit, model: Any, opt: Any, step: int) -> None:
+    opt.param_groups[0]["lr"] = 0.1 * min(1, (step + 1) / 20)
+    opt.zero_grad()
+    (kit.loss(model, step) * (1 / (step + 1))).backward()
+    opt.step()
 
 
 def groups_with_decay(kit: Kit) -> Any:
@@ -221,18 +188,15 @@ def groups_with_decay(kit: Kit) -> Any:
     return model
 
 
-def closure_step(kit: Kit) -> Any:
-    model, opt = kit.start("SGD", lr=0.1)
-    for step in kit.steps():
+@loop("SGD", lr=0.1)
+def closure_step(kit: Kit, model: Any, opt: Any, step: int) -> Any:
+    def closure() -> Any:
+        opt.zero_grad()
+        loss = kit.loss(model, step)
+        loss.backward()
+        return loss
 
-        def closure(step: int = step) -> Any:
-            opt.zero_grad()
-            loss = kit.loss(model, step)
-            loss.backward()
-            return loss
-
-        loss = opt.step(closure)
-    return model, loss
+    return opt.step(closure)
 
 
 def two_optimizers(kit: Kit) -> Any:
@@ -249,35 +213,31 @@ def two_optimizers(kit: Kit) -> Any:
     return model
 
 
-def accumulation(kit: Kit) -> Any:
+@loop("AdamW", lr=0.01)
+def accumulation(kit: Kit, model: Any, opt: Any, step: int) -> None:
     """Four backward passes to a step, written out: one call."""
-    model, opt = kit.start("AdamW", lr=0.01)
-    for step in kit.steps():
-        opt.zero_grad()
-        for k in range(4):
-            (kit.loss(model, 4 * step + k) / 4).backward()
-        opt.step()
-    return model
+    opt.zero_grad()
+    for k in range(4):
+        (kit.loss(model, 4 * step + k) / 4).backward()
+    opt.step()
 
 
-def penalty_on_weights(kit: Kit) -> Any:
-    model, opt = kit.start("SGD", lr=0.1)
-    for step in kit.steps():
-        opt.zero_grad()
-        loss = kit.loss(model, step) + 1e-3 * sum((p**2).sum() for p in model.parameters())
-        loss.backward()
-        opt.step()
-    return model
+@loop("SGD", lr=0.1)
+def penalty_on_weights(kit: Kit, model: Any, opt: Any, step: int) -> Any:
+    opt.zero_grad()
+    loss = kit.loss(model, step) + 1e-3 * sum((p**2).sum() for p in model.parameters())
+    loss.backward()
+    opt.step()
+    return loss
 
 
-def gradient_penalty(kit: Kit) -> Any:
-    model, opt = kit.start("SGD", lr=0.1)
-    for step in kit.steps():
-        x, y = kit.batch(step)
-        x = x.clone().requires_grad_()
-        opt.zero_grad()
-        loss = kit.F.cross_entropy(model(x), y)
-        (g,) = (kit.lib.autograd.grad if hasattr(kit.lib, "autograd") else kit.lib.grad)(loss, [x], create_graph=True)
-        (loss + 0.1 * (g * g).sum()).backward()
-        opt.step()
-    return model
+@loop("SGD", lr=0.1)
+def gradient_penalty(kit: Kit, model: Any, opt: Any, step: int) -> Any:
+    x, y = kit.batch(step)
+    x = x.clone().requires_grad_()
+    opt.zero_grad()
+    loss = kit.F.cross_entropy(model(x), y)
+    (g,) = kit.lib.autograd.grad(loss, [x], create_graph=True)
+    (loss + 0.1 * (g * g).sum()).backward()
+    opt.step()
+    return loss

@@ -137,6 +137,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+def squared(params: list[Any]) -> Any:
+    """The sum of the squares of all their elements."""
+    return sum([(p**2).sum() for p in params])
+
+
 class Model:
     """Four parameters in two groups, in GT and in torch; which of them have a gradient is the test's choice."""
 
@@ -153,7 +158,7 @@ class Model:
     def step(self, which: tuple[int, ...]) -> None:
         for opt, params in zip(self.opts, (self.ours, self.theirs), strict=True):
             opt.zero_grad()
-            sum([(params[i] ** 2).sum() for i in which]).backward()  # type: ignore[attr-defined]
+            squared([params[i] for i in which]).backward()
             opt.step()
 
     def agree(self) -> None:
@@ -204,12 +209,12 @@ def test_a_replay_asks_whether_counts_are_still_equal(name: str, session: Sessio
     @gt.function
     def step() -> None:
         ours.zero_grad()
-        sum([(p**2).sum() for p in m.ours]).backward()  # type: ignore[attr-defined]
+        squared(m.ours).backward()
         ours.step()
 
     def torchs(params: list[Any]) -> None:
         theirs.zero_grad()
-        sum([(p**2).sum() for p in params]).backward()  # type: ignore[attr-defined]
+        squared(params).backward()
         theirs.step()
 
     for _ in range(4):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from gt.client.programs.pending import in_use
 from gt.client.record.recorder import recorder
 from gt.client.session.session import Session
 from gt.errors import ArgumentError, FunctionError, PaperError, ServerError, ShapeError
+from tests.client.conftest import run_threads
 
 F = nn.functional
 HUGE = 1_000_000
@@ -139,9 +139,7 @@ def test_other_threads_are_not_on_paper() -> None:
         found.append(in_use())
 
     with gt.on_paper():
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
+        run_threads(work)
     assert found == [None]
 
 

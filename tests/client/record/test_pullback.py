@@ -64,9 +64,8 @@ def test_a_known_gradient_is_what_the_vjp_makes(session: Session, op: Op) -> Non
 
 
 def pulls(t: Tensor) -> Pullback:
-    fn = t.grad_fn
-    node = fn if isinstance(fn, GradNode) else fn.whole  # type: ignore[union-attr]  # it has a history
-    return node.pull
+    assert isinstance(t.grad_fn, GradNode)
+    return t.grad_fn.pull
 
 
 @pytest.fixture

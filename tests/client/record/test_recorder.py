@@ -25,15 +25,21 @@ from gt.ops import TABLE
 from gt.program import Program
 from gt.transport.messages import WINDOW, Call, Define, Fetch, Free, GetStats, unpack_ids
 from tests.client.conftest import in_turn, run_threads
-from tests.sim.cluster import Cluster, using
+from tests.sessions import session_on
+from tests.sim.cluster import Cluster
 
 
 def settle() -> None:
     recorder().settle()
 
 
+def last_variant(session: Session) -> Any:
+    return next(reversed(session.variants.values()))
+
+
 def last_program(session: Session) -> Program:
-    return next(reversed(session.variants.values())).program
+    program: Program = last_variant(session).program
+    return program
 
 
 def sent_program(session: Session) -> Program:
@@ -67,17 +73,9 @@ def store(cluster: Cluster) -> dict[int, Any]:
 
 
 @pytest.fixture
-def sent(session: Session, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Every message the session sends."""
-    messages: list[Any] = []
-    send = session.channel.send
-
-    def watch(message: Any, payload: Any = None) -> None:
-        messages.append(message)
-        send(message, payload)
-
-    monkeypatch.setattr(session.channel, "send", watch)
-    return messages
+def low_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program is asked after 60 ops whether it is a loop."""
+    monkeypatch.setattr(recording, "CAP", 60)
 
 
 # --- what a program keeps ------------------------------------------------------------------------------------
@@ -299,19 +297,8 @@ def test_a_loop_with_a_period_of_its_own_length_repeats_its_programs(
     assert session.defined - start <= 4
 
 
-def test_a_loop_over_layers_below_the_cap_is_not_cut(session: Session) -> None:
-    x, ws = gt.ones(2, 2), [gt.eye(2) for _ in range(30)]
-    made(x, *ws)
-    calls = session.seq
-    for w in ws:
-        x = (x @ w).relu() + 0.0
-    settle()
-    assert session.seq == calls + 1
-
-
-def test_a_training_step_longer_than_the_cap_is_one_program(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_step_longer_than_the_cap_is_one_program(session: Session, low_cap: None) -> None:
     """Equal layers repeat in forward, and again in backward, without being a loop."""
-    monkeypatch.setattr(recording, "CAP", 60)
     model = gt.nn.Sequential(*[layer for _ in range(40) for layer in (gt.nn.Linear(4, 4), gt.nn.Tanh())])
     optimizer = gt.optim.AdamW(model.parameters())
     x = made(gt.ones(2, 4))
@@ -329,9 +316,12 @@ def test_a_training_step_longer_than_the_cap_is_one_program(session: Session, mo
     assert max(len(v.program.code) for v in session.variants.values()) > 400
 
 
-def test_equal_layers_with_weights_of_their_own_are_no_loop(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "CAP", 60)
-    x, ws = gt.ones(2, 2), [gt.eye(2) for _ in range(100)]
+@pytest.mark.parametrize(("layers", "cap"), [(30, recording.CAP), (100, 60)])
+def test_equal_layers_with_weights_of_their_own_are_no_loop(
+    session: Session, monkeypatch: pytest.MonkeyPatch, layers: int, cap: int
+) -> None:
+    monkeypatch.setattr(recording, "CAP", cap)
+    x, ws = gt.ones(2, 2), [gt.eye(2) for _ in range(layers)]
     made(x, *ws)
     calls = session.seq
     for w in ws:
@@ -340,10 +330,7 @@ def test_equal_layers_with_weights_of_their_own_are_no_loop(session: Session, mo
     assert session.seq == calls + 1
 
 
-def test_an_unrolled_recurrence_is_no_loop_while_gradients_will_read_it(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recording, "CAP", 60)
+def test_an_unrolled_recurrence_is_no_loop_while_gradients_will_read_it(session: Session, low_cap: None) -> None:
     w, x = gt.full((3, 3), 0.1, requires_grad=True), gt.ones(2, 50, 3)
     made(w, x)
     calls = session.seq
@@ -357,9 +344,8 @@ def test_an_unrolled_recurrence_is_no_loop_while_gradients_will_read_it(
 
 
 @pytest.mark.parametrize("rounds", [200, 1000])
-def test_a_loop_over_batches_is_cut(session: Session, monkeypatch: pytest.MonkeyPatch, rounds: int) -> None:
+def test_a_loop_over_batches_is_cut(session: Session, low_cap: None, rounds: int) -> None:
     """Each round takes a new input as well, but nobody holds it any longer than for its round."""
-    monkeypatch.setattr(recording, "CAP", 60)
     w, total = gt.full((1, 300), 0.5), gt.zeros(())
     made(w, total)
     calls, start = session.seq, session.defined
@@ -371,9 +357,8 @@ def test_a_loop_over_batches_is_cut(session: Session, monkeypatch: pytest.Monkey
     assert session.defined - start <= 4
 
 
-def test_a_long_period_is_found_later(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_period_is_found_later(session: Session, low_cap: None) -> None:
     """A loop whose rounds are longer than an eighth of the cap: found when the program is twice as long, or later."""
-    monkeypatch.setattr(recording, "CAP", 60)
     x = made(gt.ones(3, dtype=gt.float64)).sqrt()  # an op before the loop, in the same program
     start, lengths = session.defined, []
     for k in range(200):
@@ -484,9 +469,9 @@ def test_an_unfinished_program_is_cut_only_when_left_lying(session: Session) -> 
     assert session.seq == calls
     tick(session, now + IDLE_S * 2.1)
     assert session.seq == calls + 1
-    assert next(reversed(session.variants.values())).timed
+    assert last_variant(session).timed
     assert (y + z).tolist() == [5.0, 5.0, 5.0]
-    assert not next(reversed(session.variants.values())).timed
+    assert not last_variant(session).timed
 
 
 def test_a_program_cut_by_time_and_then_ended_is_no_longer_timed(session: Session) -> None:
@@ -494,7 +479,7 @@ def test_a_program_cut_by_time_and_then_ended_is_no_longer_timed(session: Sessio
     for timed in (True, False):
         y = x * 2.0
         recorder().settle(timed)
-        assert next(reversed(session.variants.values())).timed is timed
+        assert last_variant(session).timed is timed
     assert y.tolist() == [2.0] * 3
 
 
@@ -550,9 +535,8 @@ def small() -> Iterator[tuple[Cluster, Session]]:
     """A session whose tree holds about 200 nodes, and a server that forgets as fast."""
     settings = config.replace(config.load(), cache_bytes=200 * NODE_NBYTES)
     cluster = in_turn(Cluster(settings=settings))
-    with using(cluster.client()) as session:
+    with session_on(cluster) as session:
         yield cluster, session
-    session.close()
 
 
 def test_the_tree_forgets_what_was_longest_unused(small: tuple[Cluster, Session]) -> None:
@@ -684,7 +668,7 @@ def test_ctrl_c_inside_an_op_leaves_the_program_as_it_was(session: Session, monk
     for place in (
         "gt.client.record.recorder._input",
         "gt.client.record.recorder.Value",
-        "gt.client.programs.pending.users_line",
+        "gt.client.programs.pending.users_call",
     ):
         for op in (lambda: a + y, lambda: y.exp(), lambda: gt.where(y > 0.0, a, y), lambda: a * 3.0):
             p = recorder().pending

@@ -26,7 +26,7 @@ from tests.client.record.loops_without_reads import (
     running_sum_of_losses,
     two_optimizers,
 )
-from tests.client.record.training_loops import BATCH, FEATURES, STEPS, TARGETS, Kit, compare
+from tests.client.record.training_loops import BATCH, FEATURES, STEPS, TARGETS, Kit, compare, loop
 from tests.sim.cluster import Cluster, using
 
 #: The first step is another one than the rest, in what it computes or in who shares memory with whom.
@@ -82,25 +82,19 @@ def compare_op_by_op(story: Story, session: Session, monkeypatch: pytest.MonkeyP
     return kit
 
 
-def fresh_random_numbers(kit: Kit) -> Any:
-    model, opt = kit.start("AdamW", lr=0.01)
-    for step in kit.steps():
-        x, y = kit.batch(step)
-        noise = gt.randn(BATCH, FEATURES, dtype=gt.float64)
-        opt.zero_grad()
-        kit.F.cross_entropy(model(x + 0.1 * noise), y).backward()
-        opt.step()
-    return model, noise
+@loop("AdamW", lr=0.01)
+def fresh_random_numbers(kit: Kit, model: Any, opt: Any, step: int) -> Any:
+    x, y = kit.batch(step)
+    noise = gt.randn(BATCH, FEATURES, dtype=gt.float64)
+    kit.train_on(model, opt, x + 0.1 * noise, y)
+    return noise
 
 
-def random_batches(kit: Kit) -> Any:
-    model, opt = kit.start("AdamW", lr=0.01)
-    for _ in kit.steps():
-        rows = gt.randint(0, len(TARGETS), (BATCH,))
-        opt.zero_grad()
-        kit.F.cross_entropy(model(kit.X[rows]), kit.Y[rows]).backward()
-        opt.step()
-    return model, rows
+@loop("AdamW", lr=0.01)
+def random_batches(kit: Kit, model: Any, opt: Any, step: int) -> Any:
+    rows = gt.randint(0, len(TARGETS), (BATCH,))
+    kit.train_on(model, opt, kit.X[rows], kit.Y[rows])
+    return rows
 
 
 def dropout(kit: Kit) -> Any:
@@ -133,15 +127,9 @@ def everything_that_changes(kit: Kit) -> Any:
     return model, loss
 
 
-def test_a_loop_without_reads_is_one_call_a_step_and_no_text(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[str] = []
-    send = session.channel.send
-
-    def watch(message: Any, payload: Any = None) -> None:
-        sent.append(type(message).__name__)
-        send(message, payload)
-
-    monkeypatch.setattr(session.channel, "send", watch)
+def test_a_loop_without_reads_is_one_call_a_step_and_no_text(
+    session: Session, sent: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     kit = Kit(gt, session)
     gt.manual_seed(11)
     steps: list[list[str]] = []
@@ -149,7 +137,7 @@ def test_a_loop_without_reads_is_one_call_a_step_and_no_text(session: Session, m
 
     def note_messages() -> None:
         note()
-        steps.append(sent.copy())
+        steps.append([type(m).__name__ for m in sent])
         sent.clear()
 
     monkeypatch.setattr(kit, "_note", note_messages)
@@ -163,26 +151,18 @@ def test_a_loop_without_reads_is_one_call_a_step_and_no_text(session: Session, m
 # --- shapes that vary ------------------------------------------------------------------------------------
 
 
-def smaller_last_batch(kit: Kit) -> Any:
-    model, opt = kit.start("AdamW", lr=0.01)
+@loop("AdamW", lr=0.01)
+def smaller_last_batch(kit: Kit, model: Any, opt: Any, step: int) -> None:
     starts = list(range(0, len(TARGETS) - 7, BATCH))
-    for step in kit.steps():
-        i = starts[step % len(starts)]
-        stop = min(i + BATCH, len(TARGETS) - 7)
-        opt.zero_grad()
-        kit.F.cross_entropy(model(kit.X[i:stop]), kit.Y[i:stop]).backward()
-        opt.step()
-    return model
+    i = starts[step % len(starts)]
+    stop = min(i + BATCH, len(TARGETS) - 7)
+    kit.train_on(model, opt, kit.X[i:stop], kit.Y[i:stop])
 
 
-def varying_length(kit: Kit) -> Any:
-    model, opt = kit.start("AdamW", lr=0.01)
-    for step in kit.steps():
-        n = 3 + step * 5 % 8
-        opt.zero_grad()
-        kit.F.cross_entropy(model(kit.X[:n]), kit.Y[:n]).backward()
-        opt.step()
-    return model
+@loop("AdamW", lr=0.01)
+def varying_length(kit: Kit, model: Any, opt: Any, step: int) -> None:
+    n = 3 + step * 5 % 8
+    kit.train_on(model, opt, kit.X[:n], kit.Y[:n])
 
 
 @pytest.mark.parametrize(("story", "shapes"), [(smaller_last_batch, 2), (varying_length, 8)])
@@ -227,16 +207,12 @@ def test_loader_thread_hands_batches_over(session: Session) -> None:
 
         run_threads(load)
         ((x, y),) = box
-        opt.zero_grad()
-        kit.F.cross_entropy(model(x), y).backward()
-        opt.step()
+        kit.train_on(model, opt, x, y)
         defined.append(session.defined)
     assert defined[-1] == defined[2]
     for step in range(STEPS):
         x, y = kit.batch(step)
-        ropt.zero_grad()
-        kit.F.cross_entropy(reference(x * 2.0 - 1.0), y).backward()
-        ropt.step()
+        kit.train_on(reference, ropt, x * 2.0 - 1.0, y)
     same(model, reference, rtol=1e-12)
 
 
@@ -247,11 +223,7 @@ def whole_step(kit: Kit) -> Any:
     model, opt = kit.start("AdamW", lr=0.01)
 
     def train(x: Any, y: Any) -> Any:
-        opt.zero_grad()
-        loss = kit.F.cross_entropy(model(x), y)
-        loss.backward()
-        opt.step()
-        return loss.detach()
+        return kit.train_on(model, opt, x, y).detach()
 
     step_function = gt.function(train) if kit.lib is gt else train
     losses = []

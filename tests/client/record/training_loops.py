@@ -1,11 +1,13 @@
 """Training loops that torch and GT run alike, and what is counted while GT runs them.
 
 A loop is a function of a Kit: plain training code on `kit.lib`, which is torch or gt. Run on torch it says what comes
-out; run on GT it must give the same, and settle into few programs.
+out; run on GT it must give the same, and settle into few programs. `loop` makes one of the code of a step.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -67,8 +69,12 @@ class Kit:
 
     def train(self, model: Any, optimizer: Any, step: int) -> Any:
         """One step as most people write it; its loss."""
+        return self.train_on(model, optimizer, *self.batch(step))
+
+    def train_on(self, model: Any, optimizer: Any, x: Any, y: Any) -> Any:
+        """Such a step on a batch of one's own."""
         optimizer.zero_grad()
-        loss = self.loss(model, step)
+        loss = self.F.cross_entropy(model(x), y)
         loss.backward()
         optimizer.step()
         return loss
@@ -86,6 +92,21 @@ class Kit:
         if self.session is not None:
             self.texts.append(self.session.defined)
             self.calls.append(self.session.seq)
+
+
+def loop(optimizer: str, **settings: Any) -> Callable[[Story], Story]:
+    """The loop whose steps are step(kit, model, optimizer, its number). What they return is kept to the end."""
+
+    def made_of(step: Story) -> Story:
+        @functools.wraps(step)
+        def story(kit: Kit) -> Any:
+            model, opt = kit.start(optimizer, **settings)
+            found = [step(kit, model, opt, k) for k in kit.steps()]
+            return model, found
+
+        return story
+
+    return made_of
 
 
 def compare(story: Story, session: Session) -> Kit:

@@ -6,7 +6,6 @@ import copy
 import inspect
 import os
 import pickle
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -30,8 +29,9 @@ from gt.errors import (
     ShapeError,
 )  # fmt: skip
 from tests.beside_torch import arrays, same
-from tests.client.conftest import in_turn
+from tests.client.conftest import in_turn, run_threads
 from tests.client.mistakes import Mistakes, refused
+from tests.sessions import session_on
 from tests.sim.cluster import Cluster, using
 
 
@@ -225,9 +225,8 @@ class Run:
 def scarce() -> Iterator[Session]:
     """A cluster whose worker has room for a batch of 64 and not for one of 2048."""
     settings = config.replace(config.load(), fake_memory=200_000)
-    with using(in_turn(Cluster(settings=settings)).client()) as session:
+    with session_on(in_turn(Cluster(settings=settings))) as session:
         yield session
-    session.close()
 
 
 @pytest.mark.parametrize("k", [0, 1, 5])
@@ -371,7 +370,11 @@ def test_a_closed_session(cluster: Cluster) -> None:
     with using(cluster.client()) as session:
         x = gt.ones(2)
         x.numpy()
+        fd = session._sleeper().fd
+        os.fstat(fd)
         session.close()
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
         with pytest.raises(ServerError, match="closed"):
             session.fetch(x._v)
 
@@ -399,8 +402,6 @@ def test_errors_of_a_thread_stay_usable(session: Session) -> None:
         except ShapeError as e:
             said.append(str(e))
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
+    run_threads(work)
     assert len(said) == 1
     assert (x * 3.0).tolist() == [3.0, 3.0]

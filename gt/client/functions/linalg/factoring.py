@@ -95,8 +95,7 @@ def linalg_qr(A: Any, mode: str = "reduced") -> QR:
     one_of("linalg.qr", "mode", mode, "reduced", "complete", "r")
     if mode == "r":
         return QR(empty(0, dtype=A.dtype), apply(kinds.linalg_qr["reduced"], (A,))[1])
-    q, r = apply(kinds.linalg_qr[mode], (A,))
-    return QR(q, r)
+    return QR(*apply(kinds.linalg_qr[mode], (A,)))
 
 
 @autocasts(Autocast(cpu="float32", cuda="off"))
@@ -135,8 +134,7 @@ def orgqr(input: Any, tau: Any) -> Tensor:
 def eigh(A: Any, UPLO: str = "L") -> Eigen:
     """The eigenvalues, in ascending order, and eigenvectors of symmetric or Hermitian matrices."""
     one_of("linalg.eigh", "UPLO", UPLO, "L", "U", "l", "u")
-    values, vectors = apply(kinds.linalg_eigh[UPLO in "Uu"], (A,))
-    return Eigen(values, vectors)
+    return Eigen(*apply(kinds.linalg_eigh[UPLO in "Uu"], (A,)))
 
 
 @autocasts(Autocast(cpu="float32", cuda="off"))
@@ -148,8 +146,7 @@ def eigvalsh(A: Any, UPLO: str = "L") -> Tensor:
 @autocasts(Autocast(cpu="float32", cuda="off"))
 def eig(A: Any) -> Eigen:
     """The complex eigenvalues and eigenvectors of square matrices."""
-    values, vectors = apply(kinds.linalg_eig, (A,))
-    return Eigen(values, vectors)
+    return Eigen(*apply(kinds.linalg_eig, (A,)))
 
 
 @autocasts(Autocast(cpu="float32", cuda="off"))
@@ -164,8 +161,7 @@ def eigvals(A: Any) -> Tensor:
 @autocasts(Autocast(cpu="float32", cuda="off"))
 def linalg_svd(A: Any, full_matrices: bool = True, *, driver: str | None = None) -> SVD:
     """The singular value decomposition: A = U @ diag(S) @ Vh, with S in descending order."""
-    u, s, vh = apply(kinds.linalg_svd[bool(full_matrices)], (A,))
-    return SVD(u, s, vh)
+    return SVD(*apply(kinds.linalg_svd[bool(full_matrices)], (A,)))
 
 
 @autocasts(Autocast(cpu="float32", cuda="off"))
@@ -276,25 +272,21 @@ def linalg_lu_solve(LU: Any, pivots: Any, B: Any, *, left: bool = True, adjoint:
     if n < 0 or B.ndim < 2 or LU.shape[-2] != n or B.shape[-2 if left else -1] != n:
         raise ShapeError(f"linalg.lu_solve: shapes {LU.shape} of LU and {B.shape} of B do not match (left={left})")
     p = _permutation(pivots, n, LU.dtype)
-    low, up = (_flip(LU), _flip(LU)) if adjoint else (LU, LU)
+    factors = conj(shapes.transpose(LU, -2, -1)) if adjoint else LU
 
     def through_low(x: Any) -> Tensor:
-        return solve_triangular(low, x, upper=adjoint, left=left, unitriangular=True)
+        return solve_triangular(factors, x, upper=adjoint, left=left, unitriangular=True)
 
     def through_up(x: Any) -> Tensor:
-        return solve_triangular(up, x, upper=not adjoint, left=left)
+        return solve_triangular(factors, x, upper=not adjoint, left=left)
 
     if left:
         if adjoint:
             return matmul(p, through_low(through_up(B)))
-        return through_up(through_low(matmul(_flip(p), B)))
+        return through_up(through_low(matmul(shapes.transpose(p, -2, -1), B)))
     if adjoint:
         return through_up(through_low(matmul(B, p)))
-    return matmul(through_low(through_up(B)), _flip(p))
-
-
-def _flip(x: Any) -> Tensor:
-    return conj(shapes.transpose(x, -2, -1))
+    return matmul(through_low(through_up(B)), shapes.transpose(p, -2, -1))
 
 
 @autocasts(Autocast(cpu="float32", cuda="off"))

@@ -76,16 +76,12 @@ def matrix_norm(A: Any, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = F
     if ord in ("nuc", 2, -2):
         values = svdvals(shapes.movedim(A, dims, (-2, -1)))
         made = red.sum(values, -1) if ord == "nuc" else (red.amax if ord == 2 else red.amin)(values, -1)
-        return _restored(made, A, dims) if keepdim else made
+        return shapes.reshape(made, [1 if d in dims else n for d, n in enumerate(A.shape)]) if keepdim else made
     one_of("linalg.matrix_norm", "ord", ord, "fro", "nuc", 1, -1, 2, -2, math.inf, -math.inf)
     along, across = dims if abs(ord) == 1 else dims[::-1]
     sums = red.sum(ew.abs(A), along, True)
     made = (red.amax if ord > 0 else red.amin)(sums, across, True)
     return made if keepdim else shapes.squeeze(made, dims)
-
-
-def _restored(x: Tensor, A: Any, dims: tuple[int, ...]) -> Tensor:
-    return shapes.reshape(x, tuple(1 if d in dims else n for d, n in enumerate(A.shape)))
 
 
 def linalg_norm(A: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:

@@ -213,8 +213,7 @@ def det(A: Any) -> Tensor:
 
 def slogdet(A: Any) -> SignLog:
     """The sign of the determinant and the logarithm of its absolute value."""
-    sign, log = apply(kinds.linalg_slogdet, (A,))
-    return SignLog(sign, log)
+    return SignLog(*apply(kinds.linalg_slogdet, (A,)))
 
 
 def logdet(input: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""Tensor bytes on their way through: uploads in, fetches out. They are relayed, never looked at.
+"""Uploads: tensor bytes of clients on their way to workers. They are relayed, never looked at.
 
 Law 1: chunks of an upload come in order and sum to what the first one declared; the tensor can be used
        when its workers have acknowledged them all.
@@ -8,17 +8,12 @@ Law 3: a chunk is always acknowledged in the end, also where its tensor is lost:
 Law 4: a worker gets the bytes of its shard where they are in one piece: to it that is an upload like any other. Else
        it gets all bytes, and which positions to keep. A chunk is acknowledged to the client when every worker that got
        some of it has acknowledged it.
-Law 5: a fetch asks as few workers as hold the tensor together: one of those with the same shard, all over which it is
-       partial. They answer the client, each with its shard, and never each other.
-Law 6: what a fetch brings is passed on when the client has heard how the call ended that made the value: one worker
-       may be quick to answer where another has yet to say that the call failed. A value from the only worker of a
-       session is passed on at once: that worker knows that the call went well.
-Law 7: a ring is offered to the only worker of its session, with the process that the sockets say it is of, and is used
+Law 5: a ring is offered to the only worker of its session, with the process that the sockets say it is of, and is used
        while that worker, having accepted it, is connected. A chunk that names a slot at any other time counts as not
        sent: its client did not know yet, and will send it again. Until a chunk has been taken, no worker is chosen for
        a tensor: it cannot be lost with one that never had a byte of it.
 
-On one worker an upload and a fetch have one shard, which is all of the tensor.
+On one worker an upload has one shard, which is all of the tensor.
 """
 
 from __future__ import annotations
@@ -26,91 +21,68 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 
 from gt import dtypes
+from gt.dispatcher import memory
+from gt.dispatcher.limits import due, may_upload, missing_text
+from gt.dispatcher.planner.plan import SPLIT_NBYTES
 from gt.dispatcher.plans import plain_layout, tensor_at
-from gt.dispatcher.session import (
-    MAX_ID,
-    Download,
-    RingOffer,
-    SentChunk,
-    Session,
-    ShardDownload,
-    ShardUpload,
-    Tensor,
-    Upload,
-)
-from gt.dispatcher.state import HELD_NBYTES, State, Worker, memory_text
+from gt.dispatcher.session import MAX_ID, TENSORS, RingOffer, SentChunk, Session, ShardUpload, Upload, many_tensors
+from gt.dispatcher.state import HELD_NBYTES, State, Worker
 from gt.errors import ArgumentError, GTError
 from gt.layout import Layout, Mesh, Runs, fits, local_shape, parse, shards, split
 from gt.ops.check import MAX_DIMS, misfit
 from gt.program import Spec, spec
-from gt.transport.messages import (
-    CHUNK,
-    CHUNKS_IN_FLIGHT,
-    UPLOADS,
-    Buffer,
-    Cancel,
-    Chunk,
-    ChunkAck,
-    Failure,
-    Fetch,
-    FetchFailed,
-    Free,
-    Message,
-    Sharded,
-    Share,
-    Shared,
-    pack_ids,
-)
+from gt.transport import messages as msg
+from gt.transport.messages import Buffer, Chunk
 from gt.transport.shared import SLOTS, nbytes_of
 
-SPLIT_NBYTES = 1 << 16  #: Smaller uploads that say nothing are whole on every worker.
 TEXT = 1000  #: Characters of a layout.
 
-# --- uploads: client to workers --------------------------------------------------------------
 
-
-def chunk_came(state: State, session: Session, chunk: Chunk, payload: Buffer | None) -> None:
-    """A client uploads."""
+def chunk_came(state: State, session: Session, chunk: Chunk, payload: Buffer | None) -> bool:
+    """A client uploads. Returns whether the tensor was lost now: then calls that wait for it fail."""
     upload = session.uploads.get(chunk.key)
     not_sent = chunk.slot >= 0 and not session.shares_ring
     if not_sent and upload is not None:
-        return
+        return False
     problem = _chunk_problem(session, upload, chunk, payload)
     if problem:
         state.reject(session, f"upload {chunk.key}: {problem}")
-        return
+        return False
+    begins = upload is None or not upload.begun
     if upload is None:
         what = spec(chunk.shape, dtypes.BY_NAME[chunk.dtype])
         upload = Upload(chunk.key, what, chunk.total)
         session.uploads[chunk.key] = session.tensors[chunk.key] = upload
         session.upload_mark = chunk.key
     if not_sent:
-        return  # but the tensor is known from now on
+        return False  # but the tensor is known from now on
     if not upload.begun:
         upload.layout_text = chunk.layout
         if session.workers:
             _begin(state, session, upload)
+        elif (loss := state.loss_of(session)) is not None:
+            state.lose_upload(session, upload, loss.failure)
         else:
             state.await_worker(session)
         upload.begun = True
     upload.received += _nbytes(chunk, payload)
     if upload.sink:
-        state.send(session.peer, ChunkAck(0, upload.key, True))
+        state.send(session.peer, msg.ChunkAck(0, upload.key, True))
         if upload.complete:
             del session.uploads[upload.key]
-        return
+        return begins
     upload.unacked += 1
     if upload.becomes is not None:
         _pass_chunk(state, session, upload, chunk, payload)
-        return
+        return False
     assert payload is not None
     upload.held.append((chunk, payload))
     state.held_nbytes += len(payload)
     if state.held_nbytes > HELD_NBYTES:
         state.cut_off(session, "too much is uploaded while no worker has joined this server")
+    return False
 
 
 def _chunk_problem(session: Session, upload: Upload | None, chunk: Chunk, payload: Buffer | None) -> str:
@@ -118,8 +90,8 @@ def _chunk_problem(session: Session, upload: Upload | None, chunk: Chunk, payloa
     if chunk.slot >= 0 and payload is None:
         if chunk.slot >= SLOTS:
             return f"slot must be < {SLOTS}, got {chunk.slot}"
-    elif payload is None or len(payload) > CHUNK:
-        return f"a chunk must have 0 to {CHUNK} bytes"
+    elif payload is None or len(payload) > msg.CHUNK:
+        return f"a chunk must have 0 to {msg.CHUNK} bytes"
     nbytes = _nbytes(chunk, payload)
     if nbytes <= 0 and chunk.total:
         return "an empty chunk"
@@ -146,16 +118,18 @@ def _nbytes(chunk: Chunk, payload: Buffer | None) -> int:
 
 def most_unacked(chunk: Chunk) -> int:
     """How many chunks of an upload may be unacknowledged once this one has come."""
-    return SLOTS if chunk.slot >= 0 else CHUNKS_IN_FLIGHT
+    return SLOTS if chunk.slot >= 0 else msg.CHUNKS_IN_FLIGHT
 
 
 def _begin_problem(session: Session, chunk: Chunk, nbytes: int) -> str:
     if not session.upload_mark < chunk.key <= MAX_ID or chunk.key in session.tensors:
         return f"the id must be new and above {session.upload_mark}, the last one that was uploaded"
+    if len(session.tensors) >= 2 * TENSORS:
+        return f"a session can have at most {TENSORS} tensors"
     if chunk.offset:
         return f"the first chunk must begin at byte 0, got {chunk.offset}"
-    if len(session.uploads) >= UPLOADS:
-        return f"at most {UPLOADS} uploads at once"
+    if len(session.uploads) >= msg.UPLOADS:
+        return f"at most {msg.UPLOADS} uploads at once"
     if chunk.dtype not in dtypes.BY_NAME:
         return f"unknown dtype {chunk.dtype!r}"
     if len(chunk.shape) > MAX_DIMS:  # before anything is computed with it
@@ -189,6 +163,9 @@ def _upload_layout(session: Session, text: str, what: Spec) -> Layout:
         if meant.partial:
             raise ArgumentError(f"layout: {meant!r} is partial; an upload has all of its values")
         return plain_layout(meant)
+    planned = session.upload_layouts.get(what)
+    if planned is not None:
+        return planned
     axes = home.mesh.axes
     if session.split and axes and what.ndim and what.nbytes >= SPLIT_NBYTES:
         return split(home.mesh, what.shape, {0: axes[0][0]})
@@ -220,14 +197,22 @@ def _begin(state: State, session: Session, upload: Upload) -> None:
     if session.broken is not None:
         state.lose_upload(session, upload, session.broken)
         return
+    if len(session.tensors) > TENSORS:
+        state.lose_upload(session, upload, many_tensors(session))
+        return
     tensor = tensor_at(upload.spec, _upload_layout(session, upload.layout_text, upload.spec))
     for number, nbytes in tensor.parts.items():
         worker = state.workers[number]
-        if not worker.has_room(nbytes):
-            text = f"an upload of {memory_text(session, worker, nbytes)}"
-            state.lose_upload(session, upload, Failure("OutOfMemory", text))
+        if not memory.fits(session, worker, nbytes):
+            text = f"an upload of {missing_text(session, worker, nbytes)}"
+            state.lose_upload(session, upload, msg.Failure("OutOfMemory", text))
             return
+    for number, nbytes in tensor.parts.items():
+        if nbytes and not state.workers[number].has_room(nbytes):
+            memory.keep_out(state, session, upload.key, state.workers[number], nbytes)
     upload.becomes = tensor
+    if session.split and upload.layout_text:
+        session.pins.add(upload.key)
     state.count(session, tensor)
     upload.shards = shard_uploads(upload.spec, tensor.layout)
 
@@ -273,7 +258,7 @@ def _in_one_piece(shape: tuple[int, ...], runs: tuple[Runs, ...]) -> tuple[int, 
 def _pass_chunk(state: State, session: Session, upload: Upload, chunk: Chunk, payload: Buffer | None) -> None:
     """Send each worker what it gets of a chunk. A chunk that names a slot has no payload, and one worker."""
     first, last = chunk.offset, chunk.offset + _nbytes(chunk, payload)
-    sent = SentChunk()
+    sent = SentChunk(last - first)
     for number, shard in upload.shards.items():
         start, stop = max(first, shard.start), min(last, shard.stop)
         if start >= stop and (shard.start < shard.stop or shard.begun):
@@ -302,7 +287,7 @@ def pass_held(state: State, session: Session) -> None:
             state.let_go(upload)
 
 
-def upload_acked(state: State, worker: Worker, ack: ChunkAck) -> Session | None:
+def upload_acked(state: State, worker: Worker, ack: msg.ChunkAck) -> Session | None:
     """A worker has taken its part of a chunk; returns the session if its tensor has thereby arrived."""
     session = worker.sessions.get(ack.session)
     upload = session.uploads.get(ack.key) if session is not None and ack.upload else None
@@ -311,10 +296,26 @@ def upload_acked(state: State, worker: Worker, ack: ChunkAck) -> Session | None:
         return None
     sent = shard.unacked.popleft()
     sent.left -= 1
-    if sent.left:
+    if sent.left or not may_upload(state, session, upload, sent.nbytes):
         return None
+    return _acknowledge(state, session, upload)
+
+
+def slowed_acked(state: State) -> list[Session]:
+    """Time has passed: acknowledge what had to wait for that; returns the sessions of tensors that have arrived."""
+    found = []
+    for session, upload in due(state):
+        upload.slowed -= 1
+        arrived = _acknowledge(state, session, upload)
+        if arrived is not None:
+            found.append(arrived)
+    return found
+
+
+def _acknowledge(state: State, session: Session, upload: Upload) -> Session | None:
+    """A client may count a chunk as taken; returns the session if its tensor has thereby arrived."""
     upload.unacked -= 1
-    state.send(session.peer, ChunkAck(0, upload.key, True))
+    state.send(session.peer, msg.ChunkAck(0, upload.key, True))
     if not upload.complete:
         return None
     del session.uploads[upload.key]
@@ -323,14 +324,28 @@ def upload_acked(state: State, worker: Worker, ack: ChunkAck) -> Session | None:
     return session
 
 
+def lose_uploads(state: State, session: Session, worker: Worker, failure: msg.Failure) -> None:
+    """What was on its way to a worker that is gone is lost."""
+    for upload in list(session.uploads.values()):
+        if worker.number not in upload.shards:
+            continue
+        for number, shard in upload.shards.items():
+            if number != worker.number and shard.begun:
+                # It must not wait for more: a chunk at a wrong offset ends an upload.
+                control = state.workers[number].control
+                state.send(control, Chunk(session.number, upload.key, -1, shard.stop - shard.start), b"")
+                state.send(control, msg.Free(session.number, msg.pack_ids([upload.key])))
+        state.lose_upload(session, upload, failure)
+
+
 # --- rings -----------------------------------------------------------------------------------
 
 
-def share_came(state: State, session: Session, share: Share, _: Buffer | None = None) -> None:
+def share_came(state: State, session: Session, share: msg.Share, _: Buffer | None = None) -> None:
     """A client offers its ring. `pid` comes from the socket, not from the client. The worker hears of it in time."""
     session.offer = None
     if share.pid <= 0 or len(session.workers) > 1:
-        state.send(session.peer, Shared(0, share.ring, False))
+        state.send(session.peer, msg.Shared(0, share.ring, False))
     else:
         session.offer = RingOffer(share)
         offer_ring(state, session)
@@ -341,200 +356,15 @@ def offer_ring(state: State, session: Session) -> None:
     if session.offer is not None:
         share = session.offer.share
         for worker in session.workers.values():
-            state.send(worker.control, Share(session.number, share.ring, share.fd, share.name, share.pid))
+            state.send(worker.control, msg.Share(session.number, share.ring, share.fd, share.name, share.pid))
 
 
-def share_answered(state: State, worker: Worker, answer: Shared, _: Buffer | None = None) -> None:
+def share_answered(state: State, worker: Worker, answer: msg.Shared, _: Buffer | None = None) -> None:
     """A worker has opened a ring, or could not."""
     session = worker.sessions.get(answer.session)
     if session is None or session.offer is None or session.offer.share.ring != answer.ring:
         return  # of one that was replaced meanwhile
     session.offer.taken = answer.ok
-    state.send(session.peer, Shared(0, answer.ring, answer.ok))
+    state.send(session.peer, msg.Shared(0, answer.ring, answer.ok))
     if not answer.ok:
         session.offer = None
-
-
-# --- fetches: workers to client --------------------------------------------------------------
-
-
-def describe(session: Session, request: int, tensor: Tensor, positions: tuple[int, ...] = ()) -> Sharded:
-    """A tensor's layout, in words."""
-    m, what = tensor.layout.mesh, tensor.spec
-    name = next((name for name, each in session.meshes.items() if each is m), "")
-    return Sharded(request, name, m.axes, m.workers, repr(tensor.layout), what.shape, what.dtype.name, positions)
-
-
-def fetch(state: State, session: Session, fetch: Fetch, tensor: Tensor, again: bool = False) -> None:
-    """Ask the workers that hold a tensor together for their shards; `again` where one that was asked is gone."""
-    at, workers = tensor.layout, tensor.layout.mesh.workers
-    positions = fewest(at, tensor.spec.shape) if len(workers) > 1 else (0,)
-    download = session.fetches[fetch.request] = Download(fetch.id, _maker(session, fetch.id))
-    if len(workers) > 1 or again:
-        _pass_on(state, session, download, describe(session, fetch.request, tensor, positions))
-    ring, slots = fetch.ring, fetch.slots
-    if slots and not (session.offer is not None and session.offer.taken and session.offer.share.ring == ring):
-        ring, slots = 0, ()  # of a ring that the worker does not have: it sends the bytes themselves
-    for part, k in enumerate(positions):
-        number = workers[k]
-        download.shards[number] = ShardDownload(part)
-        state.send(state.workers[number].control, Fetch(session.number, fetch.request, fetch.id, ring, slots))
-
-
-def fetch_lost(state: State, session: Session, fetch: Fetch, failure: Failure) -> None:
-    """Of a tensor that is lost the reason is told; if that is a call under way, behind its outcome."""
-    download = session.fetches[fetch.request] = Download(fetch.id, _maker(session, fetch.id))
-    _pass_on(state, session, download, FetchFailed(0, fetch.request, failure))
-    _end_if_over(session, fetch.request, download)
-
-
-def _maker(session: Session, id: int) -> int:
-    """The call under way that makes this value; 0 if there is none."""
-    for sent in reversed(session.sent.values()):  # most often it is the last one
-        if sent.outputs <= id < sent.outputs + len(sent.plan.outputs):
-            return sent.seq
-    return 0
-
-
-@lru_cache(1 << 12)
-def fewest(at: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The positions in the mesh of as few workers as hold a tensor together.
-
-    >>> from gt.layout import mesh
-    >>> fewest(split(mesh(x=2, y=2), (4,), {0: "y"}), (4,)), fewest(split(mesh(x=4), (2,), {0: "x"}), (2,))
-    ((0, 1), (1, 3))
-    """
-    used = at.axes()
-    names = [name for name, _ in at.mesh.axes]
-    found = []
-    for k, where in enumerate(at.mesh.coordinates):
-        first = all(i == 0 or name in used for i, name in zip(where, names, strict=True))
-        if first and (at.partial or 0 not in local_shape(at, shape, where)):
-            found.append(k)
-    return tuple(found) or (0,)
-
-
-def fetched(state: State, worker: Worker, chunk: Chunk, payload: Buffer | None) -> None:
-    """A worker sends a piece of its shard."""
-    session = worker.sessions.get(chunk.session)
-    download = session.fetches.get(chunk.key) if session is not None else None
-    shard = download.shards.get(worker.number) if download is not None else None
-    if session is None or download is None or shard is None or shard.whole or shard.received != chunk.offset:
-        return
-    nbytes = _nbytes(chunk, payload)
-    if nbytes < 0 or (payload is None and chunk.slot < 0):
-        return
-    shard.unacked += 1
-    shard.received += nbytes
-    c = chunk
-    message = Chunk(0, c.key, c.offset, c.total, c.shape, c.dtype, c.slot, shard.part)
-    _pass_on(state, session, download, message, payload)
-    if shard.received >= c.total:
-        shard.whole = True
-        _end_if_over(session, c.key, download)
-
-
-def fetch_failed(state: State, worker: Worker, message: FetchFailed, _: Buffer | None = None) -> None:
-    """A worker cannot send its shard: the others need not either."""
-    session = worker.sessions.get(message.session)
-    download = session.fetches.get(message.request) if session is not None else None
-    if session is None or download is None or worker.number not in download.shards:
-        return
-    download.shards[worker.number].whole = True  # there is nothing to cancel there
-    cancel(state, session, message.request, download)
-    download.shards.clear()
-    _pass_on(state, session, download, FetchFailed(0, message.request, message.error))
-    _end_if_over(session, message.request, download)
-
-
-def cancel(state: State, session: Session, request: int, download: Download) -> None:
-    """The workers need not send more of it."""
-    for number, shard in download.shards.items():
-        if not shard.whole:
-            state.send(state.workers[number].control, Cancel(session.number, request))
-
-
-def ack_came(state: State, session: Session, ack: ChunkAck, _: Buffer | None = None) -> None:
-    """A client has taken a chunk of a fetch. After a cancel this means nothing."""
-    if ack.upload:
-        state.reject(session, "only a worker acknowledges uploads")
-        return
-    download = session.fetches.get(ack.key)
-    for number, shard in download.shards.items() if download is not None else ():
-        if shard.part == ack.part and shard.unacked:
-            shard.unacked -= 1
-            if not shard.whole:
-                state.send(state.workers[number].control, ChunkAck(session.number, ack.key, False))
-
-
-def pass_on_held(state: State, session: Session) -> None:
-    """The client knows how more calls have ended."""
-    ready = [each for each in session.fetches.items() if each[1].held and each[1].after <= session.done]
-    for request, download in ready:
-        for message, payload in download.held:
-            state.send(session.peer, message, payload)
-        download.held.clear()
-        _end_if_over(session, request, download)
-
-
-def _pass_on(
-    state: State, session: Session, download: Download, message: Message, payload: Buffer | None = None
-) -> None:
-    if download.after > session.done and (len(session.workers) > 1 or type(message) is FetchFailed):
-        download.held.append((message, payload))
-    else:
-        state.send(session.peer, message, payload)
-
-
-def _end_if_over(session: Session, request: int, download: Download) -> None:
-    if download.held:
-        return
-    for shard in download.shards.values():
-        if not shard.whole:
-            return
-    del session.fetches[request]
-
-
-# --- losing a worker -------------------------------------------------------------------------
-
-
-def lose_uploads(state: State, session: Session, worker: Worker, failure: Failure) -> None:
-    """What was on its way to a worker that is gone is lost."""
-    for upload in list(session.uploads.values()):
-        if worker.number not in upload.shards:
-            continue
-        for number, shard in upload.shards.items():
-            if number != worker.number and shard.begun:
-                # It must not wait for more: a chunk at a wrong offset ends an upload.
-                control = state.workers[number].control
-                state.send(control, Chunk(session.number, upload.key, -1, shard.stop - shard.start), b"")
-                state.send(control, Free(session.number, pack_ids([upload.key])))
-        state.lose_upload(session, upload, failure)
-
-
-def lose_fetches(state: State, session: Session, worker: Worker, failure: Failure) -> list[Fetch]:
-    """Fetches of calls under way fail with a worker that is gone, and so do those that it was answering, unless others
-    may have all of the value: these are returned."""
-    again: list[Fetch] = []
-    for request, download in list(session.fetches.items()):
-        mine = download.shards.pop(worker.number, None)
-        if download.after <= session.done and (mine is None or mine.whole):
-            continue
-        cancel(state, session, request, download)
-        del session.fetches[request]
-        tensor = session.tensors.get(download.id)
-        if download.after <= session.done and type(tensor) is Tensor and len(tensor.parts) > 1:
-            again.append(Fetch(0, request, download.id))
-        else:
-            state.send(session.peer, FetchFailed(0, request, failure))
-    return again
-
-
-def fetch_again(state: State, session: Session, fetches: list[Fetch], failure: Failure) -> None:
-    """Ask the workers that are left, if they still have all of the value."""
-    for each in fetches:
-        tensor = session.tensors.get(each.id)
-        if type(tensor) is Tensor:
-            fetch(state, session, each, tensor, again=True)
-        else:
-            state.send(session.peer, FetchFailed(0, each.request, failure))

@@ -1,0 +1,155 @@
+"""torch.optim on adopted parameters: torch's values and state, by one op of GT for each parameter."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn, optim  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+import gt  # noqa: E402
+
+pytestmark = pytest.mark.processes
+
+CASES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "sgd": (optim.SGD, {"lr": 0.1}),
+    "momentum": (optim.SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.3, "weight_decay": 0.1, "maximize": True}),
+    "nesterov": (optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
+    "adam": (optim.Adam, {"lr": 0.01, "weight_decay": 0.1}),
+    "adamw": (optim.AdamW, {"lr": 0.01, "amsgrad": True}),
+    "nadam": (optim.NAdam, {"weight_decay": 0.1, "decoupled_weight_decay": True}),
+    "radam": (optim.RAdam, {"lr": 0.01}),
+    "adamax": (optim.Adamax, {}),
+    "asgd": (optim.ASGD, {"t0": 1}),
+    "rmsprop": (optim.RMSprop, {"centered": True, "momentum": 0.5}),
+    "rprop": (optim.Rprop, {}),
+    "adadelta": (optim.Adadelta, {}),
+    "adagrad": (optim.Adagrad, {"lr_decay": 0.1, "initial_accumulator_value": 0.2}),
+}
+
+
+def small() -> Any:
+    """A model of torch's, always with the same weights."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+def train(model: Any, optimizer: Any, scheduler: Any, seeds: range) -> None:
+    for i in seeds:
+        x = torch.randn(3, 4, generator=torch.Generator().manual_seed(i))
+        optimizer.zero_grad()
+        F.mse_loss(model(x), x[:, :2]).backward()
+        optimizer.step()
+        scheduler.step()
+
+
+def saved(state: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file)
+
+
+def assert_same(ours: Any, theirs: Any) -> None:
+    ours, theirs = saved(ours), saved(theirs)
+    assert ours["param_groups"] == theirs["param_groups"]
+    assert ours["state"].keys() == theirs["state"].keys()
+    for i, values in theirs["state"].items():
+        assert ours["state"][i].keys() == values.keys()
+        for name, value in values.items():
+            torch.testing.assert_close(ours["state"][i][name], value, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values_and_state_are_torchs(name: str) -> None:
+    kind, settings = CASES[name]
+    plain, model = small(), small()
+    theirs = kind(plain.parameters(), **settings)
+    ours = kind(model.parameters(), **settings)
+    schedules = [optim.lr_scheduler.StepLR(o, 2, 0.5) for o in (theirs, ours)]
+    gt.adopt(model)  # after the optimizer and its scheduler were created
+    train(plain, theirs, schedules[0], range(3))
+    train(model, ours, schedules[1], range(3))
+    assert_same(ours.state_dict(), theirs.state_dict())
+    ours.load_state_dict(saved(theirs.state_dict()))
+    train(plain, theirs, schedules[0], range(3, 5))
+    train(model, ours, schedules[1], range(3, 5))
+    assert_same(ours.state_dict(), theirs.state_dict())
+    for p, q in zip(plain.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(q.torch(), p.detach(), atol=1e-5, rtol=1e-5)
+
+
+def test_a_step_is_one_op_for_each_parameter() -> None:
+    model = gt.adopt(small())
+    optimizer = optim.AdamW(model.parameters())
+    model(torch.ones(3, 4)).sum().backward()
+    before = gt.debug.get_client_stats()["tree_nodes"]
+    optimizer.step()
+    state = optimizer.state[model[0].weight]
+    assert gt.debug.get_client_stats()["tree_nodes"] - before == 4 + 2 * 4  # and two moments are created
+    assert (type(state["step"]), state["step"].item()) == (torch.Tensor, 1)
+
+
+def test_a_count_that_the_user_sets_counts() -> None:
+    plain, model = small(), gt.adopt(small())
+    both = [(m, optim.Adam(m.parameters(), lr=0.1)) for m in (plain, model)]
+    for i in range(3):
+        for m, optimizer in both:
+            if i == 2:
+                for state in optimizer.state.values():
+                    state["step"].fill_(0)
+                    state["exp_avg"] = torch.zeros_like(state["exp_avg"])
+            m(torch.ones(3, 4)).sum().backward()
+            optimizer.step()
+    for p, q in zip(plain.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(q.torch(), p.detach(), atol=1e-5, rtol=1e-5)
+
+
+def test_parameters_of_the_host_and_subclasses_are_torchs_own() -> None:
+    gt.adopt(small())
+    plain = small()
+    before = plain[0].weight.detach().clone()
+
+    class Mine(optim.SGD):  # type: ignore[misc]  # torch is Any to the type checker
+        def _init_group(self, group: Any, params: Any, grads: Any, buffers: Any) -> Any:
+            found = super()._init_group(group, params, grads, buffers)
+            grads[:] = [g * 0 for g in grads]
+            return found
+
+    for model, kind in ((plain, optim.SGD), (gt.adopt(small()), Mine)):
+        model(torch.ones(3, 4)).sum().backward()
+        kind(model.parameters(), lr=0.1).step()
+    assert not torch.equal(plain[0].weight, before)
+    assert torch.equal(model[0].weight.torch(), before)
+
+
+def test_a_function_replays_the_step() -> None:
+    plain, model = small(), gt.adopt(small())
+    theirs, ours = optim.Adam(plain.parameters(), lr=0.1), optim.Adam(model.parameters(), lr=0.1)
+    schedules = [optim.lr_scheduler.ExponentialLR(o, 0.5) for o in (theirs, ours)]
+
+    @gt.function
+    def step(x: Any) -> Any:
+        loss = F.mse_loss(model(x), x[:, :2])
+        ours.zero_grad()
+        loss.backward()
+        ours.step()
+        return loss.detach()
+
+    for i in range(5):
+        x = torch.randn(3, 4, generator=torch.Generator().manual_seed(i))
+        found = step(x)
+        schedules[1].step()
+        loss = F.mse_loss(plain(x), x[:, :2])
+        theirs.zero_grad()
+        loss.backward()
+        theirs.step()
+        schedules[0].step()
+        assert abs(found.item() - loss.item()) < 1e-5
+    assert step.replays >= 3
+    assert ours.state[model[0].weight]["step"].item() == 5

@@ -1,0 +1,72 @@
+"""The search for a plan of a running program: what it is priced with, and what it tells."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from gt import config
+from gt.dispatcher.events import Solve
+from gt.errors import ServerError
+from gt.solver import background
+from gt.solver.hardware import HARDWARE, Hardware
+
+from . import models
+
+CPU = HARDWARE["cpu-gloo"]
+SETTINGS = config.replace(config.Config(), server="ipc:///nowhere", hardware="measured")
+
+
+def job(**changes: Any) -> Solve:
+    """A step of a small network that runs on two workers, all of it replicated."""
+    program = models.recorded_step(models.mlp, layers=2, width=8, rows=4).largest.program
+    two = (("x", 2),)
+    fields = {"pins": {}, "memory": 0, "device": "cpu", "measured_us": 0, **changes}
+    return Solve(1, program.hash(), program, two, False, two, ("[]",) * len(program.inputs), **fields)
+
+
+@pytest.mark.parametrize(("measured_us", "off"), [(0, False), (500, False), (500, True)])
+def test_what_steps_take_is_compared_with_what_is_predicted(
+    monkeypatch: pytest.MonkeyPatch, measured_us: int, off: bool
+) -> None:
+    """A model that is off is measured again before the search."""
+    better = dataclasses.replace(CPU, name="better")
+    asked: list[bool] = []
+    noted: list[tuple[float, float]] = []
+
+    def hardware_for(where: str, workers: int, again: bool = False, token: str | None = None) -> Hardware:
+        assert (where, workers) == ("ipc:///nowhere", 2)
+        asked.append(again)
+        return better if again else CPU
+
+    def note_step(hardware: Hardware, predicted_us: float, measured_us: float) -> bool:
+        noted.append((predicted_us, measured_us))
+        return off
+
+    monkeypatch.setattr(background, "hardware_for", hardware_for)
+    monkeypatch.setattr(background, "note_step", note_step)
+    asks = job(measured_us=measured_us)
+    found = background._hardware(asks, SETTINGS)
+    assert found is (better if off else CPU)
+    assert asked == ([False, True] if off else [False])
+    predicted_us = background.price_now(asks.text, asks.axes, asks.layouts, CPU) if measured_us else 0.0
+    assert noted == [(predicted_us, measured_us)]
+
+
+def test_workers_that_cannot_be_measured_are_priced_by_their_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hardware_for(*_: Any, **__: Any) -> Hardware:
+        raise ServerError("nobody there")
+
+    monkeypatch.setattr(background, "hardware_for", hardware_for)
+    assert background._hardware(job(), SETTINGS) is CPU
+    assert background._hardware(job(device="cuda:0"), SETTINGS) is HARDWARE["h100"]
+
+
+def test_a_program_that_follows_others_is_told_what_one_worker_would_take() -> None:
+    asks = job(pins={0: "[]"})
+    found = background.solve(asks, CPU)
+    one = background.price_now(asks.text, (("x", 1),), asks.layouts, CPU)
+    assert found.alone_us == one > 0
+    assert background.solve(job(), CPU).alone_us == 0

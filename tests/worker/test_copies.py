@@ -1,0 +1,119 @@
+"""Copies of tensors for another session: memory of its own, all of them or none, and nobody waits long for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from worker_building import unary
+from worker_driver import Driver
+
+from gt.transport import messages as msg
+from gt.worker.run import copies
+
+ONE, TWO = np.full(4, 1, np.float32), np.full(4, 2, np.float32)
+NEG = unary("neg")
+
+
+def copy(source: Driver, target: Driver, ids: list[int], first: int, request: int = 5) -> msg.Copy:
+    return msg.Copy(target.session, request, source.session, msg.pack_ids(ids), first)
+
+
+def held(driver: Driver) -> list[int]:
+    session = driver.core.sessions.get(driver.session)
+    return sorted(session.store.entries) if session is not None else []
+
+
+@pytest.fixture
+def pair(numpy_engine: Any) -> tuple[Driver, Driver]:
+    """A session with two tensors, and one with none."""
+    source = Driver(numpy_engine)
+    source.upload(1, ONE)
+    source.upload(2, TWO)
+    return source, source.beside()
+
+
+def test_a_copy_has_memory_of_its_own(engine: Any) -> None:
+    source = Driver(engine)
+    target = source.beside()
+    source.upload(1, ONE)
+    source.upload(2, TWO)
+    assert source.send(copy(source, target, [2, 1], 10)) == [msg.Copied(5)]
+    mine, others = (source.core.sessions[n].store.entries for n in (1, 2))
+    for ours, theirs in ((mine[2].array, others[10].array), (mine[1].array, others[11].array)):
+        assert ours is not theirs
+        ours += 7  # whatever writes to one of them
+    np.testing.assert_array_equal(target.fetch(10), TWO)
+    np.testing.assert_array_equal(target.fetch(11), ONE)
+    source.send(msg.CloseSession(source.session))
+    target.define(NEG)
+    target.call(NEG, [10], 20)
+    np.testing.assert_array_equal(target.fetch(20), -TWO)
+
+
+def test_it_comes_after_what_was_sent_before(pair: tuple[Driver, Driver]) -> None:
+    source, target = pair
+    source.define(NEG)
+    source.core.receive(source.call_message(NEG, [1], 10))
+    source.core.receive(copy(source, target, [10], 30))
+    source.core.receive(msg.Free(source.session, msg.pack_ids([10])))
+    assert [type(m) for m in source.work()] == [msg.CallDone, msg.Copied]
+    np.testing.assert_array_equal(target.fetch(30), -ONE)
+
+
+def test_others_have_their_turn_in_between(pair: tuple[Driver, Driver], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is copied may be freed meanwhile."""
+    monkeypatch.setattr(copies, "PIECE_NBYTES", 1)
+    source, target = pair
+    other = target.beside()
+    other.upload(1, ONE)
+    other.define(NEG)
+    core = source.core
+    core.receive(copy(source, target, [1, 2], 10))
+    core.receive(msg.Free(source.session, msg.pack_ids([1, 2])))
+    core.receive(other.call_message(NEG, [1], 2))
+    assert [type(m) for m in source.work()] == [msg.CallDone, msg.Copied]
+    assert held(source) == []
+    np.testing.assert_array_equal(target.fetch(11), TWO)
+
+
+@pytest.mark.parametrize("closed", ["source", "target"])
+def test_a_session_that_closes_meanwhile(
+    pair: tuple[Driver, Driver], closed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "PIECE_NBYTES", 1)
+    source, target = pair
+    source.core.receive(copy(source, target, [1, 2], 10))
+    source.core.step()  # the first of them
+    source.core.receive(msg.CloseSession((source if closed == "source" else target).session))
+    assert source.work() == []
+    assert held(target) == []
+    source.core.receive(msg.CloseSession(source.session))
+    source.core.receive(msg.CloseSession(target.session))
+    assert not source.core.sessions
+
+
+def test_all_or_none(pair: tuple[Driver, Driver], monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = pair
+    own, left = source.core.engine.own, [True]
+
+    def scarce(array: Any) -> Any:
+        if not left:
+            raise MemoryError("no room")
+        left.pop()
+        return own(array)
+
+    monkeypatch.setattr(source.core.engine, "own", scarce)
+    assert source.send(copy(source, target, [1, 2], 10)) == [msg.Copied(5, msg.Failure("OutOfMemory", "no room"))]
+    assert held(target) == []
+    np.testing.assert_array_equal(source.fetch(1), ONE)
+
+
+def test_what_could_not_be_made_cannot_be_copied(pair: tuple[Driver, Driver]) -> None:
+    source, target = pair
+    source.core.sessions[1].store.poison(3, source.core.sessions[1].store.entries[1].spec, msg.Failure("X", "no"), 0)
+    assert source.send(copy(source, target, [1, 3], 10)) == [msg.Copied(5, msg.Failure("X", "no"))]
+    assert held(target) == []
+    assert source.send(copy(source, target, [1, 99], 10)) == [msg.Copied(5)]  # others hold all of 99
+    assert held(target) == [10]
