@@ -7,7 +7,8 @@ and they have their turns round by round. On the CPU each computes with one thre
 
 `--batches` says where batches come from: see training.py. `--zoo` trains every model as most people do: other batches
 in each step, clipped gradients, a schedule, the loss read every 50 steps. There GT runs as a plain loop, once as it is
-and once without compiling anything.
+and once without compiling anything: on a GPU as captured graphs (tier 2). `--together N` gets N models ready at once, where there are cores enough: most of
+the time goes into compilers. Each side has an empty cache of its own, so the time to full speed is that of a first run.
 
 Losses are compared first: all must train alike. GT compiles what proves hot in the background; so its loop runs for up
 to --settle seconds until that is over, and the table says which tier was timed. --tier1 keeps it from compiling.
@@ -19,10 +20,13 @@ import argparse
 import dataclasses
 import math
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 from measuring import arguments, print_table, quantile, write
@@ -32,7 +36,7 @@ from training import REAL, SOURCES, Loop, gt_trainer, torch_trainer
 
 COLUMNS = {
     "gt": "GT, plain loop",
-    "gt_tier1": "GT, tier 1",
+    "gt_tier1": "GT, not compiled",
     "gt_function": "GT, @gt.function",
     "eager": "eager",
     "compile": "torch.compile",
@@ -40,7 +44,7 @@ COLUMNS = {
 }
 MODES = {"eager": None, "compile": "default", "reduce-overhead": "reduce-overhead"}
 COMPARED = 20  #: Steps whose losses must agree.
-ROUND_S = 1.0  #: How long a round of steps is meant to be: so often the host waits for a loss.
+ROUND_S = 0.5  #: How long a round of steps is meant to be: so often the host waits for a loss.
 READ_EVERY = 50  #: Steps after which a loop reads its loss.
 COUNTED = 100  #: Steps over which calls and programs are counted.
 GIB = 1 << 30
@@ -66,6 +70,10 @@ def options() -> argparse.Namespace:
         "--settle", type=float, default=120, metavar="S", help="seconds to wait for tiers (%(default)s)"
     )
     parser.add_argument("--tier1", action="store_true", help="GT compiles nothing")
+    parser.add_argument(
+        "--together", type=int, default=1, metavar="N", help="models that get ready at once (%(default)s)"
+    )
+    parser.add_argument("--rounds", type=int, default=15, metavar="N", help="rounds that are timed (%(default)s)")
     args = parser.parse_args()
     args.models = args.model.split(",") if args.model else [*(NAMES if args.zoo else FIRST)]
     rivals = ("eager" if args.zoo else "eager,compile") if args.rivals is None else args.rivals
@@ -88,9 +96,13 @@ class Side:
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
+        self.began = 0.0  #: When the first step began.
 
-    def losses(self, steps: int) -> list[float]:
-        return [self.trainer.step().item() for _ in range(steps)]
+    def losses(self, steps: int) -> tuple[list[float], list[float]]:
+        """The losses of the first steps, and the seconds after which each of them was there."""
+        self.began = time.perf_counter()
+        found = [(self.trainer.step().item(), time.perf_counter() - self.began) for _ in range(steps)]
+        return [loss for loss, _ in found], [at for _, at in found]
 
     def round(self, steps: int) -> float:
         """Seconds for so many steps, up to the last one's loss in the host's hands."""
@@ -117,13 +129,12 @@ class TorchSide(Side):
         super().__init__(torch_trainer(model(name, device), device, MODES[kind], loop))
         self.most = 0
 
-    def settle(self, limit_s: float) -> tuple[None, float]:
+    def settle(self, limit_s: float) -> None:
         if self.cuda:  # what compiling took is not what training takes
             self.most = self.cuda.max_memory_reserved()
             self.cuda.synchronize()
             self.cuda.empty_cache()
             self.cuda.reset_peak_memory_stats()
-        return None, 0.0
 
     def memory(self) -> tuple[int, int] | None:
         if not self.cuda:
@@ -137,10 +148,13 @@ class GTSide(Side):
         self.device = device
         super().__init__(gt_trainer(model(name, device), kind == "gt_function", loop))
 
-    def settle(self, limit_s: float) -> tuple[dict[str, Any], float]:
+    def settle(self, limit_s: float) -> dict[str, Any]:
         import watching
 
-        return watching.settle(lambda: self.round(10), limit_s)
+        steps_s: list[float] = []
+        facts = watching.settle(lambda: steps_s.append(self.round(10) / 10), limit_s)[0]
+        way = {"settled_s": time.perf_counter() - self.began, "way_ms": [1e3 * quantile(steps_s, q) for q in (0.5, 1)]}
+        return {**facts, **way}
 
     def counts(self) -> dict[str, float] | None:
         import gt
@@ -159,40 +173,59 @@ class GTSide(Side):
 # --- the race -----------------------------------------------------------------------------------------
 
 
-def race(name: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Everything that is found about one model. What fails is among the errors, and the others go on."""
-    found: dict[str, Any] = {"text": model(name, args.device).text, "errors": {}}
+def race(names: list[str], args: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Everything that is found about each of these models, which get ready together. What fails is among the errors,
+    and the others go on."""
     with ExitStack() as ending:
-        sides: dict[str, Rival] = {}
-        for kind in [*args.rivals, *args.ours]:  # rivals first: the losses are compared with the first one's
-            env = threads(args.device) | ({} if kind in MODES else {"GT_DEVICE": args.device})
-            if args.tier1 or kind == "gt_tier1":
-                env["GT_AUTO_COMPILE"] = "0"
-            make = TorchSide if kind in MODES else GTSide
-            sides[kind] = ending.enter_context(Rival(make, (name, args.device, kind, args.loop), **env))
+        all_sides = {name: start(name, args, ending) for name in names}
+        waiting = [(name, kind) for name, sides in all_sides.items() for kind in sides]
 
-        def prepare(kind: str) -> tuple[list[float], float, Any, float] | Failed:
+        def prepare(which: tuple[str, str]) -> Ready | Failed:
+            name, kind = which
             quick = args.quick or args.tier1 or kind == "gt_tier1"
-            return get_ready(sides[kind], 0.0 if quick else args.settle)
+            return get_ready(all_sides[name][kind], 0.0 if quick else args.settle)
 
         # Beside a GPU there are cores enough to get all of them ready at once.
-        with ThreadPoolExecutor(len(sides) if args.device == "cuda" else 1) as pool:
-            ready = dict(zip(sides, pool.map(prepare, list(sides)), strict=True))
-        for kind, outcome in ready.items():
-            compare(name, kind, outcome, sides, args, found)
-        if sides:
-            take_turns(sides, args, found)
-    return found
+        with ThreadPoolExecutor(len(waiting) if args.device == "cuda" else 1) as pool:
+            outcomes = dict(zip(waiting, pool.map(prepare, waiting), strict=True))
+        for name, sides in all_sides.items():
+            found: dict[str, Any] = {"text": model(name, args.device).text, "errors": {}}
+            for kind in list(sides):
+                compare(name, kind, outcomes[name, kind], sides, args, found)
+            if sides:
+                take_turns(sides, args, found)
+            yield name, found
+            for side in sides.values():
+                side.close()
 
 
-def get_ready(side: Rival, settle_s: float) -> tuple[list[float], float, Any, float] | Failed:
-    """The losses of the first steps and the seconds they took; then the facts of the tier it settled on, and when."""
-    begin = time.monotonic()
+def start(name: str, args: argparse.Namespace, ending: ExitStack) -> dict[str, Rival]:
+    """The sides of one model. Rivals come first: the losses are compared with the first one's."""
+    sides: dict[str, Rival] = {}
+    for kind in [*args.rivals, *args.ours]:
+        env = threads(args.device) | ({} if kind in MODES else {"GT_DEVICE": args.device})
+        if args.tier1 or kind == "gt_tier1":
+            env["GT_AUTO_COMPILE"] = "0"
+        if args.together > 1:
+            cache = ending.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+            env |= {"GT_CACHE_DIR": cache, "TORCHINDUCTOR_CACHE_DIR": cache, "TRITON_CACHE_DIR": f"{cache}/triton"}
+        make = TorchSide if kind in MODES else GTSide
+        sides[kind] = ending.enter_context(Rival(make, (name, args.device, kind, args.loop), **env))
+    return sides
+
+
+class Ready(NamedTuple):
+    """What is known of a side before it is timed."""
+
+    losses: list[float]
+    at_s: list[float]  #: When each of them was there, after the begin of the first step.
+    facts: dict[str, Any] | None  #: Of the tier that GT settled on.
+
+
+def get_ready(side: Rival, settle_s: float) -> Ready | Failed:
     try:
-        losses = side.ask("losses", COMPARED)
-        ready_s = time.monotonic() - begin
-        facts, settled_s = side.ask("settle", settle_s)
-        return losses, ready_s, facts, settled_s
+        losses, at_s = side.ask("losses", COMPARED)
+        return Ready(losses, at_s, side.ask("settle", settle_s))
     except Failed as e:
         return e
 
@@ -200,7 +233,7 @@ def get_ready(side: Rival, settle_s: float) -> tuple[list[float], float, Any, fl
 def compare(
     name: str,
     kind: str,
-    outcome: tuple[list[float], float, Any, float] | Failed,
+    outcome: Ready | Failed,
     sides: dict[str, Rival],
     args: argparse.Namespace,
     found: dict[str, Any],
@@ -209,18 +242,23 @@ def compare(
     if isinstance(outcome, Failed):
         fail(kind, outcome, sides, found)
         return
-    losses, ready_s, facts, settled_s = outcome
+    losses, at_s, facts = outcome
     wanted = found.setdefault("losses", losses)
     apart = float(np.max(np.abs(np.array(losses) / np.array(wanted) - 1)))
     found.setdefault("losses_apart", {})[kind] = apart
     if not apart <= model(name, args.device).rtol:
         fail(kind, Failed(f"losses differ from {next(iter(sides))}'s by {apart:.1e}"), sides, found)
         return
-    note = f"  {name}: {kind} ready after {ready_s:.1f} s"
+    found.setdefault("second_step_s", {})[kind] = round(at_s[1], 2)
+    note = f"  {name}: {kind} after {at_s[0]:.1f}, {at_s[1]:.1f}, ..., {at_s[-1]:.1f} s"
     if facts is not None:
         found.setdefault("tier", {})[kind] = facts["tier"]
-        found.setdefault("settled_s", {})[kind] = round(ready_s + settled_s, 1)
-        note += f", on tier {facts['tier']} after {settled_s:.1f} s more"
+        found.setdefault("settled_s", {})[kind] = round(facts["settled_s"], 1)
+        found.setdefault("way_ms", {})[kind] = [round(ms, 3) for ms in facts["way_ms"]]
+        usual_ms, most_ms = facts["way_ms"]
+        note += (
+            f"; {usual_ms:.2f} ms a step, at most {most_ms:.2f}, tier {facts['tier']} after {facts['settled_s']:.1f} s"
+        )
         if why := facts["given_up"]:
             found.setdefault("given_up", {})[kind] = why
             note += f"; given up: {why}"
@@ -229,12 +267,12 @@ def compare(
 
 def take_turns(sides: dict[str, Rival], args: argparse.Namespace, found: dict[str, Any]) -> None:
     seconds: dict[str, list[float]] = {kind: [] for kind in sides}
-    steps, rounds, warming = args.steps or (3 if args.quick else 0), 3 if args.quick else 15, 2
+    steps, rounds, warming = args.steps or (3 if args.quick else 0), 3 if args.quick else args.rounds, 2
     for turn in range(-warming, rounds):
         for kind in list(sides):
             try:
                 if not steps:
-                    steps = int(min(200, max(5, 5 * ROUND_S / sides[kind].ask("round", 5))))
+                    steps = int(min(200, max(4, 5 * ROUND_S / sides[kind].ask("round", 5))))
                 took = sides[kind].ask("round", steps)
             except Failed as e:
                 fail(kind, e, sides, found)
@@ -359,8 +397,9 @@ def device_name(device: str) -> str:
 def main() -> None:
     args = options()
     results: dict[str, dict[str, Any]] = {}
-    for name in args.models:
-        found = results[name] = race(name, args)
+    groups = [args.models[k : k + args.together] for k in range(0, len(args.models), args.together)]
+    for name, found in chain.from_iterable(race(group, args) for group in groups):
+        results[name] = found
         found.pop("losses", None)
         judge(name, found, args)
         show(name, found, args)

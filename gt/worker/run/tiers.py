@@ -128,7 +128,7 @@ class Tiers:
             return standing.code
         if standing.again_us:
             standing.try_again(known.run_us)
-        if self.compiler is not None and 3 not in standing.refused:
+        if self.compiler is not None and 3 not in standing.refused and self._may_compile(known):
             if standing.library is None and standing.joint is None:
                 self._move_up(known, standing, self.compiler)
         if known.workers:
@@ -190,7 +190,7 @@ class Tiers:
             return False
         if capture.rests and any(known.run_us >= rest.again_us for rest in capture.rests.values()):
             return False
-        highest = tier == 3 or self.compiler is None or 3 in standing.refused or 3 in capture.rests
+        highest = tier == 3 or not self._may_compile(known) or 3 in standing.refused or 3 in capture.rests
         return tier not in standing.refused and highest
 
     def prepare(self, known: Known) -> bool:
@@ -237,7 +237,11 @@ class Tiers:
         """Whether the program may leave tier 1."""
         if known.compile < 0 or known.timed or self.config.fake_memory:
             return False
-        return known.compile > 0 or (self.config.auto_compile and known.instructions >= STEPS)
+        return known.compile > 0 or known.instructions >= STEPS
+
+    def _may_compile(self, known: Known) -> bool:
+        """Whether a program that may leave tier 1 may be compiled too."""
+        return self.compiler is not None and (known.compile > 0 or self.config.auto_compile)
 
     def _move_up(self, known: Known, standing: Standing, compiler: Compiler) -> None:
         """Have the program compiled if it is hot, and load what was compiled if that is done."""
