@@ -8,7 +8,8 @@ Law 3: no bad index reaches a kernel: it is replaced by 0, and the flag, the las
 Law 4: writes into inputs come last. If the flag is set they write the input's own value.
 
 On a CPU the function is the part of a program before the commit; the commit is generated code around it
-(executor.py). On CUDA it is the whole program: each donated input that is updated is written in place.
+(executor.py). On CUDA it writes in place: each donated input that is updated. Optimizer steps come after all else, as
+kernels of their own (updates.py): what is compiled is `pure`, the function without them, and `around` adds them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,10 +25,11 @@ from gt.errors import ProgramError
 from gt.ops.check import Checked
 from gt.ops.record import Op, Prepared
 from gt.program import Spec
+from gt.worker.engines import updates
 from gt.worker.engines.graph_kernels import Unfit, graph_kernel
 from gt.worker.engines.opaque import opaque_pair
 from gt.worker.run.engine import Engine, bad_indices
-from gt.worker.run.executor import split
+from gt.worker.run.executor import split, take_commit
 from gt.worker.run.lowering import Literal, Lowered, Operand, Step, check_number, lower
 
 _FORMATS = {"f": "d", "i": "q", "b": "q"}
@@ -57,6 +59,34 @@ class _Kernels:
         raise AssertionError("a graph checks indices itself")
 
 
+class _Formulas:
+    """The engine as the choice of a commit sees it: an in-place kernel is there if it can be made of a formula."""
+
+    deferred = False  # the kernel itself looks at the flag
+    own = dense = select = None
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Any] = {}
+
+    def kernel(self, op: Op, attrs: dict[str, Any], operands: Sequence[Spec], inplace: bool = False) -> Any:
+        shape = operands[0].shape
+        key = (op.name, repr(attrs), *[(s.dtype, s.weak or s.shape == shape) for s in operands])  # of any one shape
+        if key not in self._known:
+            try:
+                self._known[key] = updates.source(op, attrs, operands)
+            except updates.NoFormula:
+                self._known[key] = None
+        return self._known[key]
+
+
+class _Commit(NamedTuple):
+    """Optimizer steps that one kernel does."""
+
+    text: str  #: Its source.
+    rows: list[list[int]]  #: The values that it works on.
+    at: int  #: The slot of the first of its numbers.
+
+
 class GraphProgram:
     """See the file's header. Raises Unfit where a program cannot be a graph."""
 
@@ -71,29 +101,60 @@ class GraphProgram:
         self._lines: list[Callable[[list[Any], Any, list[Any]], None]] = []
         #: (format, what to pack). For several numbers the format has several letters.
         self._packed: list[tuple[str, Callable[[tuple[Any, ...]], Any]]] = []
-        #: How to read what a Prepared kernel has computed from numbers, by kernel and numbers.
-        self._prepared: dict[Any, list[Callable[[Any], Any]]] = {}
+        #: The first slot of what a Prepared kernel has computed from numbers, by kernel and numbers.
+        self._prepared: dict[Any, int] = {}
         #: Values that are numbers checked by the host: the operand of each.
         self._checked: dict[int, Operand] = {}
         self._places: dict[int, Callable[[Any], Any]] = {}  #: How to read each scalar from the buffer.
         self._looks: list[Callable[[tuple[Any, ...]], Any]] = []  #: Checks of numbers, by the host.
+        self._commits: list[_Commit] = []
+        self._copied: list[tuple[int, int]] = []  #: (input, value): which input is overwritten by a copy,
+        self.writes: list[tuple[int, int]] = []  #: and which one in any way, with what.
         if engine.deferred:
-            self.writes = _writes(low)  #: (input, value): which input is overwritten with what.
+            self._choose_writes(low)
             written = {value for _, value in self.writes}
             #: The values that the function returns, in memory of their own. A flag follows them if there are checks.
             self.wants = [o for o in low.outputs if o not in written]
         else:
-            self.writes = []
             self.wants = split(checked, engine)
+        read = {a for commit in self._commits for row in commit.rows for a in row}
+        overwritten = {i for i, _ in self._copied}
+        #: What `pure` returns: also what the commits read, unless that is an input which is as it was.
+        self._returns = [*self.wants, *sorted(a for a in read if a >= len(self.inputs) or a in overwritten)]
         made: list[Step] = []  #: of each line
         for step in low.steps:
             self._add(step)
             made += [step] * (len(self._lines) - len(made))
-        self._dead = _dead(made, {*self.wants, *(v for _, v in self.writes)})
+        self._dead = _dead(made, {*self._returns, *(v for _, v in self._copied)})
         self._takes = [(len(form) == 1 or form[-1] == "s", take) for form, take in self._packed]
         self._format = struct.Struct("=" + "".join(f for f, _ in self._packed))
-        self._shared = _shared(low, self.wants)
+        self._shared = _shared(low, self._returns)
         assert self._format.size == 8 * self.slots
+
+    def _choose_writes(self, low: Lowered) -> None:
+        """Decide which inputs are overwritten, and how."""
+        sources = {low.outputs[k]: i for k, i in low.program.updates}
+        groups: list[list[Step]] = []
+        if updates.available():
+            steps = low.steps
+            groups = take_commit(low, _Formulas())
+            pairs = [
+                (s.args[p], r) for group in groups for s in group for p, r in zip(s.op.inplace, s.results, strict=True)
+            ]
+            if any(sources.get(r, target) != target for target, r in pairs):
+                low.steps, groups = steps, []  # a failed call could not leave such a result as it was
+        for group in groups:
+            first, (text, prepared) = group[0], group[0].kernel
+            rows = [[a for a in s.args if isinstance(a, int) and a >= 0] for s in group]
+            self._commits.append(_Commit(text, rows, self._place(list(first.args), prepared)))
+            for s in group:
+                for p, r in zip(s.op.inplace, s.results, strict=True):
+                    target = s.args[p]
+                    assert isinstance(target, int)
+                    self.writes.append((target, r))
+        done = {r for _, r in self.writes}
+        self._copied = [(i, value) for i, value in _writes(low) if value not in done]
+        self.writes += self._copied
 
     def pack(self, scalars: tuple[Any, ...], buffer: Any) -> None:
         """Check a call's numbers and put them into the buffer. Raises what the plain kernels would."""
@@ -109,6 +170,28 @@ class GraphProgram:
 
     def build(self, inputs: Sequence[Any], buffer: Any) -> list[Any]:
         """The function: of inputs and a buffer of int64; returns the values `wants`, then the flag."""
+        return self._commit(inputs, buffer, self.pure(inputs, buffer))
+
+    def around(self, pure: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+        """The function, where the compiled `pure` is given."""
+        if not self._commits:
+            return pure
+        return lambda inputs, buffer: self._commit(inputs, buffer, pure(inputs, buffer))
+
+    def _commit(self, inputs: Sequence[Any], buffer: Any, made: list[Any]) -> list[Any]:
+        """Do what is left to do after `pure`, with what it has made."""
+        if not self._commits:
+            return made
+        flag = made[-1] if self.flagged else None
+        there = dict(enumerate(inputs)) | dict(zip(self._returns, made, strict=False))
+        for commit in self._commits:
+            update = updates.update(commit.text, len(commit.rows[0]))
+            update([[there[a] for a in row] for row in commit.rows], buffer.data_ptr() + 8 * commit.at, flag)
+        made = made[: len(self.wants)]
+        return made if flag is None else [*made, flag]
+
+    def pure(self, inputs: Sequence[Any], buffer: Any) -> list[Any]:
+        """The function without optimizer steps; it also returns what they read."""
         env: list[Any] = [None] * len(self._low.specs)
         env[: len(inputs)] = inputs
         flags: list[Any] = []
@@ -118,10 +201,10 @@ class GraphProgram:
                 env[v] = None
         flag = torch.stack(flags).any() if flags else None
         made = [env[v].clone(memory_format=torch.contiguous_format) if v in self._shared else env[v].contiguous()
-                for v in self.wants]  # fmt: skip
+                for v in self._returns]  # fmt: skip
         # The new value of an input may share memory with another input that is about to be written.
-        new = [env[v].clone() if self._low.base[v] < len(inputs) else env[v] for _, v in self.writes]
-        for (i, _), value in zip(self.writes, new, strict=True):
+        new = [env[v].clone() if self._low.base[v] < len(inputs) else env[v] for _, v in self._copied]
+        for (i, _), value in zip(self._copied, new, strict=True):
             inputs[i].copy_(value if flag is None else torch.where(flag, inputs[i], value))
         return made if flag is None else [*made, flag]
 
@@ -193,6 +276,11 @@ class GraphProgram:
 
     def _prepare(self, operands: list[Operand], kernel: Prepared) -> list[Callable[[Any], Any]]:
         """The numbers of a step that the host computes with first: how to read the results from the buffer."""
+        at = self._place(operands, kernel)
+        return [_read(kind, at + i) for i, kind in enumerate(kernel.kinds)]
+
+    def _place(self, operands: list[Operand], kernel: Prepared) -> int:
+        """The same numbers: the slot of the first of them."""
         numbers = [a for a in operands if isinstance(a, Literal) or a < 0]
         key = (kernel.numbers, kernel.kinds, *numbers)
         if key in self._prepared:  # all parameters of an optimizer share them
@@ -205,7 +293,6 @@ class GraphProgram:
             f, all_of_them = kernel.numbers, itemgetter(*[~a for a in numbers if not isinstance(a, Literal)])
             take = lambda scalars: f(*all_of_them(scalars))  # noqa: E731
 
-        reads = [_read(kind, self.slots + i) for i, kind in enumerate(kernel.kinds)]
         form = "".join(_FORMATS[kind] for kind in kernel.kinds)
         if len(form) == 1:
             self._packed.append((form, lambda scalars: take(scalars)[0]))
@@ -213,9 +300,9 @@ class GraphProgram:
             self._packed.append((form, take))
         else:
             self._looks.append(take)
+        at = self._prepared[key] = self.slots
         self.slots += len(form)
-        self._prepared[key] = reads
-        return reads
+        return at
 
     def _add_check(self, step: Step) -> None:
         check, (a,), (result,) = step.check, step.args, step.results

@@ -119,7 +119,7 @@ def compile_into(folder: Path, program: bytes, device: str, home: Path) -> None:
     graph = GraphProgram(check(decoded), engine, trusted)
     with FakeTensorMode(allow_non_fake_inputs=True):
         example = graph.example()
-        traced = make_fx(lambda *operands: graph.build(operands[:-1], operands[-1]))(*example)
+        traced = make_fx(lambda *operands: graph.pure(operands[:-1], operands[-1]))(*example)
     merge_readings(traced.graph)
     clock.lap("traced")
     library = Path(_compile(torch, traced, example, engine, home, clock))

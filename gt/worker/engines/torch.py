@@ -24,6 +24,7 @@ from gt.ops.check import Checked
 from gt.ops.record import Op, Site
 from gt.program import Precision, Spec, as_tuple
 from gt.transport.messages import Buffer
+from gt.worker.engines import updates
 from gt.worker.engines.captures import Capture, Captures
 from gt.worker.engines.graph_program import GraphProgram
 from gt.worker.engines.library import load, load_segment
@@ -70,7 +71,7 @@ class TorchEngine(Engine):
             # What other processes leave, less what libraries and gaps between tensors take.
             self.memory: int = torch.cuda.mem_get_info(where)[0] * 15 // 16
             self.cuda = Streams(device)
-            on = f"{about.name} {torch.version.cuda}"
+            on = f"{about.name} {torch.version.cuda} {updates.available()}"
         elif device == "cpu":
             self.memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
             self.beside = True
@@ -116,7 +117,8 @@ class TorchEngine(Engine):
         return GraphProgram(checked, self, trusted)
 
     def load_library(self, folder: str, graph: Graph) -> Callable[..., Any]:
-        return load(folder, graph, self.device)
+        library = load(folder, graph, self.device)
+        return graph.around(library) if self.deferred else library
 
     def load_segment(self, folder: str, graph: Graph) -> Callable[..., list[Any]]:
         return load_segment(folder, graph, self.device)

@@ -95,6 +95,13 @@ def split(checked: Checked, engine: Engine) -> list[int]:
     return writer.wants(writer.choose_commit())
 
 
+def take_commit(lowered: Lowered, engine: Any) -> list[list[Step]]:
+    """Take out of the steps those that overwrite donated inputs in the end; in groups that one kernel can do. Of the
+    engine only its in-place kernels are asked for."""
+    writer = _Writer(lowered, engine, 0)
+    return writer.alike(writer.choose_commit())
+
+
 def compile_around(checked: Checked, engine: Engine, pure: Callable[..., Any]) -> Runnable:
     """The code of a program whose steps before the commit are one function, pure(inputs, scalars), which returns
     the values that `split` names, each in memory of its own."""
