@@ -27,6 +27,7 @@ from gt.worker.run.threads import Pace
 TRIAL = 12  #: Run times that are kept of each tier.
 REST_US = 30_000_000  #: What a program runs before a tier that was slower is tried again; twice that the next time,
 RESTS = 8  #: and at most so many times.
+FAILURES = 3  #: So often a program that could not be compiled is compiled again, after rests of that kind.
 
 
 class Job(NamedTuple):
@@ -59,6 +60,7 @@ class Standing:
         self.uncaptured: dict[int, str] = {}  #: Tiers whose capture failed in a session since they last ran, and why.
         self.rests: dict[int, int] = {}  #: How often a tier was given up for being slower,
         self.again_us: dict[int, int] = {}  #: and the program's run time from which on it is tried again.
+        self.failures = 0  #: How often it could not be compiled, or loaded.
         self.trial: dict[int, int] = {}  #: By tier: its calls since it was last tried.
         self.times: dict[int, deque[int]] = {}  #: By tier: the latest run times.
         self.issue_us: deque[int] = deque(maxlen=TRIAL)  #: On tier 1: the host's part of it.
@@ -79,14 +81,25 @@ class Standing:
         if rests <= RESTS:
             self.again_us[tier] = run_us + (REST_US << rests - 1)
 
+    def fail(self, why: str, run_us: int) -> None:
+        """It could not be compiled, or loaded, now that it has run for so long. The cause may pass: a compiler that was
+        killed, a full disk."""
+        self.give_up(why)
+        self.failures += 1
+        if self.failures <= FAILURES:
+            self.again_us[3] = run_us + (REST_US << self.failures - 1)
+
     def rested(self, run_us: int) -> bool:
         """Whether a tier is to be tried again."""
         return any(run_us >= again for again in self.again_us.values())
 
     def try_again(self, run_us: int) -> None:
         for tier in [t for t, again in self.again_us.items() if run_us >= again]:
-            del self.again_us[tier], self.refused[tier], self.trial[tier]
-            self.times[tier].clear()
+            del self.again_us[tier], self.refused[tier]
+            self.trial.pop(tier, None)
+            self.times.pop(tier, None)
+            if tier == 3:
+                self.jobs, self.missing, self.asked = None, [], False
 
     def note(self, tier: int, run_us: int, issue_us: int) -> int:
         """Record that a call has run on that tier; how many have since the tier was last tried."""

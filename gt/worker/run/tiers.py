@@ -4,7 +4,7 @@ Law 1: a program moves up when it has proved hot, and no call waits for that: it
        ready.
 Law 2: a tier that fails is given up for that program, and the call that found out runs on tier 1. Before its commit
        a call has changed nothing, on any tier. A capture that fails concerns its own session only: there the program
-       runs on the next lower tier, and the capture is tried again later.
+       runs on the next lower tier, and the capture is tried again later. So is a compilation, a few times.
 Law 3: a tier that turns out slower than the one below is given up. It is tried again later, ever more rarely, because
        other programs may have slowed it down.
 Law 4: which tier a program runs on depends on the program alone, never on the numbers of a call.
@@ -280,7 +280,9 @@ class Tiers:
                 self._load_whole(known, standing, standing.jobs[0].folder)
             self._say(known, "runs compiled")
         except Exception as e:
-            standing.give_up(str(e) or type(e).__name__)
+            standing.fail(str(e) or type(e).__name__, known.run_us)
+            for job in standing.missing:
+                compiler.failed.pop(job.folder, None)  # so that it may be asked for again
             self._say(known, f"cannot be compiled: {e}")
 
     def _jobs(self, known: Known, compiler: Compiler, trusted: bool) -> list[Job]:
