@@ -18,8 +18,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 from gt.worker.engines import recompute as module  # noqa: E402
-from gt.worker.engines.inductor import merge_readings  # noqa: E402
 from gt.worker.engines.recompute import Bounds, Buffers, estimate, recompute, recomputing  # noqa: E402
+from gt.worker.engines.traced import merge_readings  # noqa: E402
 
 ALL = Bounds(peak=0, least=0, spend=1.0)
 LAYERS, ROWS, WIDTH, WORDS = 4, 64, 32, 128

@@ -25,10 +25,14 @@ from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from gt import config
 from gt.worker.run.compiling import is_whole, seal
+
+if TYPE_CHECKING:  # they are imported when there is something to compile
+    from gt.worker.engines.graph_program import GraphProgram
+    from gt.worker.engines.torch import TorchEngine
 
 IDLE_S = 30.0  #: It ends after so long without a job: on a GPU it holds memory.
 SCRATCH_S = 3600.0  #: Older temporary files were left by compilers that were killed.
@@ -101,9 +105,6 @@ def compile_into(folder: Path, program: bytes, device: str, home: Path) -> None:
     """Compile a program into the folder; a worker can then load it from there."""
     clock = _Clock()
     import msgspec
-    import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.fx.experimental.proxy_tensor import make_fx
 
     from gt.ops.check import check
     from gt.program import Program
@@ -117,12 +118,7 @@ def compile_into(folder: Path, program: bytes, device: str, home: Path) -> None:
     decoded, trusted = msgspec.msgpack.decode(program, type=tuple[Program, bool])
     engine.set_precision(decoded.precision)
     graph = GraphProgram(check(decoded), engine, trusted)
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        example = graph.example()
-        traced = make_fx(lambda *operands: graph.pure(operands[:-1], operands[-1]))(*example)
-    merge_readings(traced.graph)
-    clock.lap("traced")
-    library = Path(_compile(torch, traced, example, engine, home, clock))
+    library = Path(_compile(graph, engine, home, clock))
     made = folder.with_name(folder.name + f".{os.getpid()}")
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir(parents=True)
@@ -143,33 +139,13 @@ def compile_into(folder: Path, program: bytes, device: str, home: Path) -> None:
         print(f"gt: {folder.name}: {len(decoded.code)} instructions: {clock}", file=sys.stderr, flush=True)
 
 
-def merge_readings(graph: Any) -> None:
-    """Read each number from the buffer once: all parameters of an optimizer read the same few, and every node costs
-    Inductor time. And copy a transposed weight once for all of its readers."""
+def _compile(graph: GraphProgram, engine: TorchEngine, home: Path, clock: _Clock) -> str:
     import torch
-
-    aten = torch.ops.aten
-    readings = (aten.view.dtype, aten.select.int, aten.detach.default, aten._to_copy.default, aten.clone.default)
-    seen: dict[tuple[str, str, str], Any] = {}
-    for node in list(graph.nodes):
-        if node.target not in readings or any(user.op == "output" for user in node.users):
-            continue  # results need memory of their own
-        if node.target == aten._to_copy.default and node.meta["val"].numel() > 1:
-            continue  # it would stay in memory from one reader to the next
-        if node.target == aten.clone.default and (node.args[0].op != "placeholder" or not node.kwargs):
-            continue
-        first = seen.setdefault((str(node.target), str(node.args), str(node.kwargs)), node)
-        if first is not node:
-            node.replace_all_uses_with(first)
-            graph.erase_node(node)
-
-
-def _compile(torch: Any, traced: Any, example: list[Any], engine: Any, home: Path, clock: _Clock) -> str:
-    import torch._inductor as inductor
     from torch._dynamo.utils import compilation_time_metrics
     from torch._inductor import config as settings
 
     from gt.worker.engines.recompute import recomputing
+    from gt.worker.engines.traced import compile_graph
 
     device = engine.device
     settings.cpp.cxx = (None, _compiler(home))
@@ -186,8 +162,7 @@ def _compile(torch: Any, traced: Any, example: list[Any], engine: Any, home: Pat
     compilation_time_metrics.clear()
     # A host has enough memory, and on a CPU recomputing is not hidden by memory traffic.
     with nullcontext() if device == "cpu" else recomputing(clock.note):
-        path = inductor.aot_compile(traced, tuple(example))
-    assert isinstance(path, str)
+        path = compile_graph(lambda *given: graph.pure(given[:-1], given[-1]), graph.example, clock.note)
     for what, key in _PHASES.items():
         clock.note(f"{what} {sum(compilation_time_metrics.get(key, [])):.1f} s")
     clock.lap("compiled")
