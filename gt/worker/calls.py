@@ -31,6 +31,7 @@ from gt.program import Precision
 from gt.tracing import Recording, now_ns
 from gt.transport.messages import Buffer, Call, CallDone, CallFailed, Failure, Message, Trace, unpack_ids
 from gt.worker.run.engine import Engine
+from gt.worker.run.origins import ranges_of
 from gt.worker.run.programs import Known
 from gt.worker.run.replays import Replay
 from gt.worker.run.store import Array, Entry
@@ -195,6 +196,8 @@ class Calls:
             self.fail(running, failure, root, out)
             return None
         running.form = form
+        if known.bounds:
+            running.ranges = ranges_of(known.bounds, entries)  # inputs may be gone when the outputs are there
         if not running.is_quick:
             running.cpu_ns = time.thread_time_ns()
         running.start_ns = time.perf_counter_ns()
@@ -252,6 +255,8 @@ class Calls:
         running.issue_us = (time.perf_counter_ns() - running.start_ns) // 1000
         session.cpu_ns += 1000 * running.issue_us if running.is_quick else time.thread_time_ns() - running.cpu_ns
         made = [Entry(spec, array) for spec, array in zip(known.outputs, results, strict=True)]
+        for k, n in running.ranges:
+            made[k].below = n
         with self._lock:
             if known.donate:
                 free(session, [ids[i] for i in known.donate])
@@ -290,6 +295,7 @@ class Calls:
         running = Running(session, call, known, ids, [])
         running.start_ns = time.perf_counter_ns()
         capture = replay.capture
+        ranges = dict(ranges_of(known.bounds, entries)) if replay.indices else {}
         self.engine.use(session.number)
         try:
             arrays = [None if e is None else e.array for e in entries] if replay.captured.copied else ()
@@ -309,6 +315,8 @@ class Calls:
                 held.pop(ids[i], None)
             for (k, _), entry in zip(replay.new, new, strict=True):
                 held[first + k] = entry
+            for k in replay.indices:
+                held[first + k].below = ranges.get(k, -1)
         if new:
             capture.lent(new)
             del entry  # what is lent must be held by the store alone

@@ -42,6 +42,7 @@ class Running:
     entries: list[Entry | None]  #: and their entries in the store; empty once it is launched.
     is_quick: bool = False  #: It runs at the desk; see calls.py.
     form: Form = field(init=False)  #: What runs it; not set for a replay.
+    ranges: Sequence[tuple[int, int]] = ()  #: (output, n): all elements of that output are in [0, n).
     touched: tuple[int, ...] = ()  #: Of one that failed: inputs that it may have begun to overwrite.
     start_ns: int = 0
     cpu_ns: int = 0  #: Of the runner's thread, when it began; 0 of a quick one.

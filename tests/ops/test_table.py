@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from gt import dtypes
-from gt.errors import IndexOutOfRange
+from gt.errors import DTypeError, IndexOutOfRange
 from gt.ops import TABLE, Op
 from gt.ops.evaluate import apply, expand, run
 from gt.ops.trace import Trace
 from gt.program import as_tuple, spec
+from gt.worker.run.origins import end_of, kept_operands
 from tests.ops.cases import (
     NUMPY,
     Written,
@@ -75,6 +76,33 @@ def test_indices_that_an_op_makes_are_in_range(op: Op) -> None:
             for k, n in op.ranges(*specs_of(args), **attrs).items():
                 assert results[k].dtype in (np.int64, np.int32)
                 assert ((results[k] >= 0) & (results[k] < n)).all()
+
+
+@ops(lambda op: op.keeps or op.moves)
+def test_what_is_made_of_indices_in_range_is_in_range(op: Op, engine: Any) -> None:
+    """What `keeps` says is not checked before a kernel reads it: on a GPU that would be an error of all its users."""
+    rng, tried = np.random.default_rng(0), 0
+    for i, (args, attrs) in enumerate(samples(op)):
+        kept = kept_operands(op, specs_of(args), attrs)
+        for dtype, n in (("int64", 1), ("int64", 5), ("int32", 3), ("uint8", 2)):
+            drawn = [rng.integers(0, n, size=np.shape(a)) for a in args]
+            mine = [
+                a if k not in kept else drawn[k].astype(dtype) if isinstance(a, np.ndarray) else int(drawn[k])
+                for k, a in enumerate(args)
+            ]
+            try:
+                op.infer(*specs_of(mine), **attrs)
+            except DTypeError:  # it takes no narrow indices
+                assert dtype == "uint8"
+                continue
+            with trying(f"sample {i}, {dtype} below {n}"):
+                ranges = {} if op.ranges is None else op.ranges(*specs_of(mine), **attrs)
+                for maker in (NUMPY, engine):
+                    for k, result in enumerate(calls_with(maker, op, mine, attrs)):
+                        if k not in ranges and end_of(dtypes.dtype(result.dtype)):
+                            tried += result.size
+                            assert ((result >= 0) & (result < n)).all()
+    assert tried
 
 
 # -- kernels ---------------------------------------------------------------------------------

@@ -48,6 +48,7 @@ assign = pointwise_op(
         "torch_graph": _assign_graph,
     },
     inplace=(0,),
+    keeps=(1,),
     samples=lambda rng: [
         ((rng.normal(size=(2, 3)), rng.normal(size=3)), {}),
         ((rng.normal(size=(2, 3)), rng.integers(0, 5, size=(2, 1))), {}),

@@ -121,6 +121,7 @@ in_range = op(
     "An index whose elements must be in [0, n) or equal to `extra`; for shards of an index.",
     infer=_infer_in_range,
     indices=lambda index, *, n, extra=None: {0: (n, extra)},
+    keeps=(0,),
     factors=pointwise,  # it moves elements, but a part of a value may have another layout than the value
     vjp=None,
     kernels={"array": lambda xp, x, **attrs: xp.array(x), "torch": _copy_torch},

@@ -325,6 +325,7 @@ cast = pointwise_op(
     "x in another dtype.",
     infer=lambda x, *, dtype: spec(rules.tensor("cast", x).shape, rules.dtype("cast", dtype)),
     linear=_cast_linear,
+    keeps=(0,),
     vjp=(lambda g, y, x, *, dtype: g,),  # the caller casts gradients to the operand's dtype
     kernels={"array": _cast_array, "torch": _cast_torch},
     samples=lambda rng: [

@@ -111,6 +111,7 @@ embedding = linear_op(
     vjp=(lambda g, y, weight, index, **attrs: ops.embedding_dweight(g, index, n=weight.shape[0], **attrs),),
     kernels={"array": lambda xp, weight, index, **attrs: weight[index], "torch": _embedding_torch},
     indices=lambda weight, index, **attrs: {1: (weight.shape[0], None)},
+    keeps=(0,),
     # Not the last: what it asks for is not the slope of the function.
     samples=lambda rng: [((w, i), attrs) for w, i, attrs in _embedding_samples(rng)[:-1]],
     flops=0,

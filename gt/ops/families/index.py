@@ -60,6 +60,7 @@ index_select = linear_op(
         "torch": lambda torch, site, *, dim: lambda x, index: torch.index_select(x, dim, index),
     },
     indices=lambda x, index, *, dim: {1: (x.shape[dim], None)},
+    keeps=(0,),
     samples=lambda rng: [((x, i), {"dim": d}) for x, i, d in _select_samples(rng)],
     flops=0,
 )
@@ -195,6 +196,7 @@ index = linear_op(
         "torch": _index_torch,
     },
     indices=lambda x, *indices, dims: {1 + k: (x.shape[d], None) for k, d in enumerate(dims)},
+    keeps=(0,),
     samples=lambda rng: [((x, *indices), {"dims": d}) for x, indices, d in _index_samples(rng)],
     flops=0,
 )
@@ -288,6 +290,7 @@ index_put = op(
     vjp=(_index_put_dx, lambda g, y, x, value, *indices, dims, accumulate: ops.index(g, *indices, dims=dims)),
     kernels={"array": _index_put_array, "torch": _index_put_torch, "torch_graph": _index_put_graph},
     indices=lambda x, value, *indices, dims, accumulate: {2 + k: (x.shape[d], None) for k, d in enumerate(dims)},
+    keeps=lambda x, value, *indices, dims, accumulate: () if accumulate else (0, 1),
     samples=_put_samples,
     autocast=Autocast(cuda="widest"),
     flops=0,
@@ -315,6 +318,7 @@ select_at = linear_op(
         "torch": lambda torch, site, *, dim: lambda x, i: x.index_select(dim, i.reshape(1)).squeeze(dim),
     },
     indices=lambda x, index, *, dim: {1: (x.shape[dim], None)},
+    keeps=(0,),
     put=lambda base, new, k, index, *, dim: ops.index_put(base, new, index, dims=(dim,), accumulate=False),
     samples=lambda rng: [
         ((rng.normal(size=(3, 4)), np.array(2)), {"dim": 0}),
@@ -403,6 +407,7 @@ wrap_index = pointwise_op(
     "wrap_index",
     "An index with n added where it is negative: -1 is the last element.",
     infer=_infer_wrap,
+    keeps=(0,),  # what is not negative stays as it is
     vjp=None,
     kernels={
         "array": lambda xp, index, *, n: xp.where(index < 0, index + n, index),

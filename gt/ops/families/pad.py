@@ -85,6 +85,7 @@ pad = op(
     factors=_rule,
     window=_window,
     local=_local,
+    keeps=(0, 1),
     vjp=(lambda g, y, x, value, *, pads: ops.pad(g, 0, pads=tuple(-n for n in pads)),),
     kernels={"array": _pad_array, "torch": _pad_torch, "torch_graph": _pad_graph},
     samples=lambda rng: [

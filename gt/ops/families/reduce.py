@@ -322,6 +322,7 @@ def _extreme(name: str, doc: str, kind: str) -> Op:
         doc,
         infer=partial(_infer_extreme, name),
         factors=reducing(kind),
+        keeps=(0,),
         vjp=(_extreme_dx,),
         kernels={
             "array": partial(_array, lambda xp, x, d, k: getattr(xp, kind)(x, axis=d, keepdims=k)),

@@ -206,6 +206,7 @@ def _extreme(name: str, doc: str, better: str) -> Op:
         infer=partial(_infer_extreme, name),
         factors=along("dim"),
         ranges=lambda x, *, dim, **attrs: {1: x.shape[dim] if x.ndim else 1},
+        keeps=(0,),
         vjp=(lambda g, y, x, *, dim: ops.gather_dx(g[0], y[1], shape=x.shape, dim=dim),),
         kernels={"array": array},
         samples=lambda rng: [

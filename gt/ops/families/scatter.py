@@ -103,6 +103,7 @@ gather = linear_op(
         "torch": lambda torch, site, *, dim: lambda x, index: torch.gather(x, dim, index.long()),
     },
     indices=lambda x, index, *, dim: {1: (x.shape[dim], None)},
+    keeps=(0,),
     samples=lambda rng: [((x, i), {"dim": d}) for x, i, d in _gather_samples(rng)],
     flops=0,
 )
@@ -211,6 +212,7 @@ scatter = op(
         "torch_graph": _scatter_graph,
     },
     indices=lambda x, index, src, *, dim: {1: (x.shape[dim], None)},
+    keeps=(0, 2),
     samples=lambda rng: [
         *[((x, i, rng.normal(size=i.shape)), {"dim": d}) for x, i, d in _apart(rng)],
         *[((x, i, 1.5), {"dim": d}) for x, i, d in _apart(rng)],

@@ -46,6 +46,7 @@ where = pointwise_op(
     "x where the condition is True, else y.",
     infer=_infer_where,
     linear=((1, 2),),
+    keeps=(1, 2),
     vjp=(None, lambda g, out, cond, x, y: ops.where(cond, g, 0.0), lambda g, out, cond, x, y: ops.where(cond, 0.0, g)),
     kernels={"array": lambda xp, cond, x, y: xp.where(cond, x, y), "torch_graph": _where_graph},
     samples=_sample_where,

@@ -34,7 +34,8 @@ class Runnable:
     """The generated code of a program, for an engine. It is a Form: see engine.py."""
 
     __slots__ = (
-        "_code", "_commit_line", "_instructions", "checks", "lends", "needs", "ran", "run", "source", "takes", "whole",
+        "_code", "_commit_line", "_instructions", "bounds", "checks", "lends", "needs", "ran", "run", "source", "takes",
+        "whole",
     )  # fmt: skip
 
     def __init__(self, lowered: Lowered, writer: _Writer, run: FunctionType, engine: Engine) -> None:
@@ -49,6 +50,7 @@ class Runnable:
         self.checks: tuple[tuple[int, str], ...] = tuple((s.instruction, s.op.name) for s in lowered.checks)
         #: (input, n): what must be known of an index that is not checked: its elements are in [0, n).
         self.needs: tuple[tuple[int, int], ...] = tuple(lowered.needs.items())
+        self.bounds = lowered.bounds  #: The outputs that are known to be in a range if enough is known of the inputs.
         self.whole: dict[int, Whole] = {}  #: Steps that stand for many instructions, by their places.
         self._instructions: list[int] = writer.instructions
         self._commit_line: int = writer.commit_line

@@ -3,7 +3,8 @@
 Law 1: a step is one kernel, or one check of an index. Compositions without a kernel of their own are
        expanded. Steps whose results are not read are dropped (ops are pure).
 Law 2: before a kernel reads an index its check has run. One index is checked once. Where inputs are trusted, an index
-       that is a view of an input needs no check: `needs` says what must be known of that input instead.
+       whose elements come from inputs needs no check: `needs` says what must be known of those inputs instead. See
+       origins.py.
 Law 3: `base` says whose memory a value may use: its own, or that of an earlier value.
 Law 4: a gradient step may go on with what the step of its op has computed (`Op.resumes`). What passes between the two
        is a value that only they know: it has one reader and is no output.
@@ -27,6 +28,7 @@ from gt.ops.trace import Symbol, Trace, scalar_kind
 from gt.program import SCALARS, Instruction, Program, Spec, spec
 from gt.worker.run.collectives import Collective, collective
 from gt.worker.run.engine import Engine
+from gt.worker.run.origins import Bound, Origin, bounds_of, needed, of_input, of_number, of_results
 
 
 class Literal(NamedTuple):
@@ -100,6 +102,7 @@ class Lowered:
     outputs: list[int]
     checks: list[Step] = field(default_factory=list)  #: The checks that the engine does.
     needs: dict[int, int] = field(default_factory=dict)  #: Input -> n: all its elements must be in [0, n).
+    bounds: tuple[Bound, ...] = ()  #: The outputs of which something is known if enough is known of the inputs.
 
     def spec(self, operand: Operand) -> Spec:
         return operand_spec(operand, self.specs, self.program.scalars)
@@ -136,7 +139,10 @@ class _Lowering:
         #: Layers repeat: equal uses of an op share one kernel.
         self.kernels: dict[Any, Any] = {}
         self.checked: dict[tuple[Operand, int, int | None], Operand] = {}
-        self.below: dict[Operand, int] = {}  #: Values known to hold only indices in [0, n).
+        #: Where the elements of values come from, as far as that is known.
+        self.origins: dict[Operand, Origin] = {}
+        for i, s in enumerate(self.specs):
+            self.note_origin(i, of_input(i, s))
 
     def spec(self, operand: Operand) -> Spec:
         return operand_spec(operand, self.specs, self.program.scalars)
@@ -174,6 +180,7 @@ class _Lowering:
         lowered = Lowered(self.program, steps, self.specs, self.base, self.whole, outputs)
         lowered.checks = [s for s in steps if s.check is not None and not s.check.number]
         lowered.needs = self.needs
+        lowered.bounds = bounds_of(outputs, self.origins)
         return lowered
 
     def emit_at(self, i: int, ins: Instruction, first: int, env: list[Operand]) -> bool:
@@ -198,11 +205,17 @@ class _Lowering:
         shared = args[0] if op.aliases and isinstance(args[0], int) and args[0] >= 0 else None
         made = tuple(self.new(s, shared) for s in (results if isinstance(results, tuple) else (results,)))
         self.steps.append(Step(self.instruction, op, kernel, tuple(args), made, attrs))
-        if op.ranges is not None:
-            self.below.update({made[k]: n for k, n in op.ranges(*specs, **attrs).items()})
-        elif shared in self.below and self.specs[made[0]].dtype is specs[0].dtype:
-            self.below.update(dict.fromkeys(made, self.below[shared]))  # a view of indices
+        origins = of_results(op, specs, attrs, [self.origin(a) for a in args], [self.specs[r] for r in made])
+        for r, origin in zip(made, origins, strict=True):
+            self.note_origin(r, origin)
         return list(made)
+
+    def origin(self, operand: Operand) -> Origin | None:
+        return of_number(operand.value) if isinstance(operand, Literal) else self.origins.get(operand)
+
+    def note_origin(self, value: int, origin: Origin | None) -> None:
+        if origin is not None:
+            self.origins[value] = origin
 
     def emit_whole(self, whole: Whole, env: list[Operand]) -> None:
         """Add a step that stands for many instructions."""
@@ -216,14 +229,10 @@ class _Lowering:
         known = self.checked.get((index, n, extra))
         if known is not None:
             return known
-        if not self.spec(index).size or self.below.get(index, n + 1) <= n:
+        origin = self.origins.get(index)
+        if not self.spec(index).size or (origin is not None and self.known(origin, n)):
             return index
         by_value = isinstance(index, Literal) or index < 0
-        if self.trusted and isinstance(index, int) and index >= 0 and self.base[index] < len(self.program.inputs):
-            source = self.base[index]
-            if self.spec(index).dtype is self.specs[source].dtype:
-                self.needs[source] = min(n, self.needs.get(source, n))
-                return index
         kernel = check_number if by_value else self.check
         base = index if isinstance(index, int) and index >= 0 else None
         result = self.new(self.spec(index), base)
@@ -232,6 +241,15 @@ class _Lowering:
         # An index that was checked need not be checked again, under its old number or its new one.
         self.checked[index, n, extra] = self.checked[result, n, extra] = result
         return result
+
+    def known(self, origin: Origin, n: int) -> bool:
+        """Whether a value of that origin is known to be in [0, n), if the inputs are what is then noted in `needs`."""
+        needs = needed(origin, n)
+        if needs is None or (needs and not self.trusted):
+            return False
+        for i, least in needs.items():
+            self.needs[i] = min(least, self.needs.get(i, least))
+        return True
 
     def kernel(self, op: Op, attrs: dict[str, Any], specs: list[Spec]) -> Callable[..., Any] | Collective | None:
         key = (op.name, repr(attrs), *specs)

@@ -21,6 +21,7 @@ from gt.tracing import Recording
 from gt.transport.messages import Failure
 from gt.worker.run.engine import Engine, Form, Graph
 from gt.worker.run.executor import Runnable, compile_program
+from gt.worker.run.origins import Bound
 from gt.worker.run.segments import Segment
 from gt.worker.run.threads import Pace
 
@@ -141,8 +142,9 @@ class Known:
     """One program."""
 
     __slots__ = (
-        "checked", "compile", "donate", "early", "failure", "groups", "hash", "hits", "inputs", "instructions",
-        "nbytes", "outputs", "precision", "run_us", "runnable", "scalars", "standing", "timed", "updates", "workers",
+        "bounds", "checked", "compile", "donate", "early", "failure", "groups", "hash", "hits", "inputs",
+        "instructions", "nbytes", "outputs", "precision", "run_us", "runnable", "scalars", "standing", "timed",
+        "updates", "workers",
     )  # fmt: skip
 
     def __init__(self, program: Program, timed: bool, compile: int = 0) -> None:
@@ -164,6 +166,8 @@ class Known:
         self.inputs: tuple[Spec, ...] = ()
         self.outputs: tuple[Spec, ...] = ()
         self.scalars: tuple[type, ...] = ()
+        #: Outputs that a call may know the range of; none where indices are checked by the host anyway.
+        self.bounds: tuple[Bound, ...] = ()
         self.donate = program.donate
         #: Position of an output -> the input whose value it takes if the call fails.
         self.updates: dict[int, int] = {}
@@ -194,6 +198,7 @@ class Known:
         if self.runnable is None and self.checked is not None and self.failure is None:
             try:
                 self.runnable = compile_program(self.checked, engine, fake_memory)
+                self.bounds = self.runnable.bounds if engine.deferred else ()
             except GTError as e:
                 self.failure = Failure("ProgramError", str(e), self.hash)
             except Exception as e:  # a kernel factory may fail on attributes that inference accepts

@@ -5,7 +5,8 @@ a replay in place, nothing has to be checked again: the entries in the store are
 most of the host's work for a call is skipped.
 
 Law 1: it is the same call only if every input that the graph reads in place is the very array that the last replay
-       left there, and nothing in the session's store has been tainted or shared since.
+       left there, and nothing in the session's store has been tainted or shared since. What the graph must know of
+       indices is asked at every call: which array holds them says nothing of their values.
 Law 2: no array is kept alive for it. If one is freed its graph becomes stale, so that no other is mistaken for it.
 """
 
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 
 from gt.worker.run.engine import CapturedProgram, CaptureForm
+from gt.worker.run.origins import end_of, meet
 from gt.worker.run.programs import Known
 from gt.worker.run.store import Entry, Store
 
@@ -24,7 +26,9 @@ _array = attrgetter("array")
 class Replay:
     """What the next call of a program should find."""
 
-    __slots__ = ("_arrays", "_loose", "_version", "capture", "captured", "dropped", "moved", "new", "tier")
+    __slots__ = (
+        "_arrays", "_loose", "_needs", "_version", "capture", "captured", "dropped", "indices", "moved", "new", "tier",
+    )  # fmt: skip
 
     def __init__(self, capture: CaptureForm, captured: CapturedProgram, known: Known) -> None:
         form = capture.form
@@ -35,8 +39,11 @@ class Replay:
         #: The outputs that get a new entry, and their specs, in the order of the graph's results.
         self.new = [(k, known.outputs[k]) for k, o in enumerate(form.outputs) if o not in source]
         taken = {i for i, _ in self.moved}
+        #: The outputs that may be indices: what is known of their values is not what was known at the last call.
+        self.indices = [k for k, s in enumerate(known.outputs) if end_of(s.dtype)]
         self.dropped = [i for i in known.donate if i not in taken]
         self._loose: list[int] = self.captured.copied  #: Inputs that are copied in: any array will do.
+        self._needs = () if known.standing is None else known.standing.code.needs
         self._arrays: list[int] = []
         self._version = -1
 
@@ -55,6 +62,7 @@ class Replay:
         """Whether a call with these entries is the same call again."""
         if store.version != self._version or self.captured is not self.capture.captured or self.captured.stale:
             return False
+        every = entries
         if self._loose:
             for i in self._loose:
                 entry = entries[i] if i < len(entries) else None
@@ -62,6 +70,8 @@ class Replay:
                     return False
             entries = [e for i, e in enumerate(entries) if i not in self._loose]
         try:
-            return [*map(id, map(_array, entries))] == self._arrays
+            if [*map(id, map(_array, entries))] != self._arrays:
+                return False
         except AttributeError:  # one of them does not exist
             return False
+        return not self._needs or meet(self._needs, every)

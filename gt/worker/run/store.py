@@ -85,7 +85,7 @@ class Store:
         old.shared = old.shared or shared
         self.version += 1
         away = None if old.away is LEAVING else old.away
-        self.entries[id] = Entry(old.spec, old.array, taint, root, failure, old.shared, away=away)
+        self.entries[id] = Entry(old.spec, old.array, taint, root, failure, old.shared, old.below, away)
 
     def taint(self, id: int, seq: int, failure: Failure) -> None:
         """Call `seq` failed on the device: its result under this id is the old value."""
@@ -93,6 +93,7 @@ class Store:
         self.version += 1
         if entry is not None:
             entry.taint, entry.root, entry.failure = seq, seq, failure
+            entry.below = -1  # what was known is known of the value that it should have had
 
     def share(self, entry: Entry) -> None:
         """Something else reads this entry's array from now on: a call that replaces it must not write to it."""

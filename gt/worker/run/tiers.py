@@ -26,6 +26,7 @@ from gt.tracing import Recording
 from gt.worker.run.compiling import Compiler
 from gt.worker.run.engine import CaptureForm, Engine, Form, Graph, Rest, Scalars
 from gt.worker.run.executor import Runnable, compile_around, compile_program
+from gt.worker.run.origins import meet
 from gt.worker.run.programs import TRIAL, Job, Known, Standing
 from gt.worker.run.segments import CompiledSegment, Segment, cut
 from gt.worker.run.store import Array, Entry
@@ -122,7 +123,7 @@ class Tiers:
             standing = self._begin(known, entries)
             if standing is None:
                 return None
-        if standing.code.needs and not _known_to_be(standing.code.needs, entries):
+        if standing.code.needs and not meet(standing.code.needs, entries):
             return standing.plain
         if not self._wanted(known):
             return standing.code
@@ -144,7 +145,7 @@ class Tiers:
         trusting = None
         if self.engine.deferred and plain.checks:  # the outcome of a check has to come from the device
             trusting = compile_program(known.checked, self.engine, self.config.fake_memory, trusted=True)
-            if trusting.checks or not _known_to_be(trusting.needs, entries):
+            if trusting.checks or not meet(trusting.needs, entries):
                 trusting = None
         known.standing = standing = Standing(plain, trusting)
         self.sequences += 1
@@ -394,12 +395,3 @@ class Tiers:
 def _good(times: Sequence[int]) -> int:
     """A time among the better ones: the best may be a measurement error."""
     return sorted(times)[len(times) // 6]
-
-
-def _known_to_be(needs: tuple[tuple[int, int], ...], entries: Sequence[Entry | None]) -> bool:
-    """Whether these inputs are known to hold indices in range."""
-    for i, n in needs:
-        entry = entries[i] if i < len(entries) else None
-        if entry is None or not 0 <= entry.below <= n:
-            return False
-    return True
