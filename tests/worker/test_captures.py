@@ -14,6 +14,7 @@ import gt
 from gt import config, nn
 from gt.errors import IndexOutOfRange
 from gt.worker.calls import Calls
+from tests.sessions import raising
 from tests.sim.cluster import Cluster, using
 from tests.worker.pretend import Pretend
 
@@ -21,13 +22,16 @@ pytest.importorskip("torch")
 
 
 @pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pretend]:
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     for name in ("SLOWER", "BUSY"):  # to play a replay takes longer than to run plain code
         monkeypatch.setattr(f"gt.worker.run.tiers.{name}", 1e9)
-    engine = Pretend()
-    settings = config.replace(config.load(), auto_compile=True)
-    with using(Cluster(engine=engine, settings=settings).client()):
-        yield engine
+    return Cluster(engine=Pretend(), settings=config.replace(config.load(), auto_compile=True))
+
+
+@pytest.fixture
+def device(cluster: Cluster) -> Iterator[Pretend]:
+    with using(cluster.client()):
+        yield cluster.engine
 
 
 class Trainer:
@@ -275,11 +279,7 @@ def test_inputs_that_change_now_and_then_are_copied_in(device: Pretend, turns: s
 def test_a_capture_that_fails_is_tried_again(device: Pretend, monkeypatch: pytest.MonkeyPatch) -> None:
     """The program runs on as plain code, its statistics say why, and it is captured when the cause has passed."""
     monkeypatch.setattr("gt.worker.run.tiers.FAILED_US", 1)
-
-    def refuse() -> None:
-        raise RuntimeError("no memory for this graph")
-
-    device.refuses = refuse
+    device.refuses = raising(RuntimeError("no memory for this graph"))
     trainer, plain = Trainer(), plain_losses(60)
     losses = trainer.losses(20)
     assert hottest()["given_up"] == {"2": "RuntimeError: no memory for this graph"}
@@ -292,20 +292,12 @@ def test_a_capture_that_fails_is_tried_again(device: Pretend, monkeypatch: pytes
     assert hottest()["given_up"] == {}
 
 
-def test_a_capture_that_fails_concerns_its_session_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_capture_that_fails_concerns_its_session_only(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two sessions train with the same program; in one of them most captures fail. All values are right, and the other
     session replays its graph from beginning to end."""
-    for name in ("SLOWER", "BUSY"):
-        monkeypatch.setattr(f"gt.worker.run.tiers.{name}", 1e9)
     monkeypatch.setattr("gt.worker.run.tiers.FAILED_US", 1)
-    engine, rng = Pretend(), random.Random(0)
-    cluster = Cluster(engine=engine, settings=config.replace(config.load(), auto_compile=True))
-    plain = plain_losses(50)
-
-    def refuse() -> None:
-        raise RuntimeError("not this time")
-
-    clients = []
+    engine, rng = cluster.engine, random.Random(0)
+    plain, refuse, clients = plain_losses(50), raising(RuntimeError("not this time")), []
     for _ in range(2):
         with using(cluster.client()) as session:
             clients.append((session, Trainer()))

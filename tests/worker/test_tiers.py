@@ -15,6 +15,7 @@ from gt.worker.run import tiers
 from gt.worker.run.programs import REST_US, TRIAL, Known, Standing
 from gt.worker.run.store import Entry
 from gt.worker.run.tiers import HITS, HOT_US, Around, Tiers
+from tests.sessions import raising
 from tests.worker.worker_building import Builder, FakeCompiler, Wrapped
 
 AUTO = replace(Config(), auto_compile=True)
@@ -238,11 +239,7 @@ def test_a_compiler_that_fails_leaves_it_where_it_is() -> None:
 
 def test_a_library_that_cannot_be_loaded() -> None:
     setting = Setting(program(compile=1))
-
-    def load_library(folder: str, graph: Any) -> Any:
-        raise OSError("program.so: file too short")
-
-    setting.engine.load_library = load_library  # type: ignore[method-assign]
+    setting.engine.load_library = raising(OSError("program.so: file too short"))  # type: ignore[method-assign]
     assert setting.call(times=3) == 1
     assert setting.stats["given_up"] == {"3": "program.so: file too short"}
 
@@ -250,12 +247,8 @@ def test_a_library_that_cannot_be_loaded() -> None:
 def test_a_library_that_fails_is_given_up_and_the_call_succeeds() -> None:
     setting = Setting(program(compile=1))
     assert setting.call() == 3
-
-    def fail(inputs: Any, scalars: Any) -> Any:
-        raise RuntimeError("no")
-
     setting = Setting(program(compile=1))
-    setting.engine.library = fail
+    setting.engine.library = raising(RuntimeError("no"))
     assert setting.call() == 1
     assert setting.stats["given_up"] == {"3": "the compiled code failed where the plain code did not"}
     assert setting.call() == 1
