@@ -11,12 +11,9 @@ import torch
 import gt
 from gt.errors import ArgumentError, ShapeError
 from tests.beside_torch import Build, arrays, compare_modules, nn_twins, same
+from tests.client.functions.linalg.drawing import draws
 
-_rng = np.random.default_rng(2)
-
-
-def x(*shape: int) -> np.ndarray[Any, Any]:
-    return _rng.normal(size=shape)
+x, _ = draws(2)
 
 
 # --- recurrent ---------------------------------------------------------------------------------------
@@ -126,7 +123,7 @@ ATTENTION: dict[str, tuple[Build, tuple[Any, ...], dict[str, Any]]] = {
         {"attn_mask": CAUSAL, "key_padding_mask": PADDING},
     ),
     "a mask for each head": (
-        lambda nn: nn.MultiheadAttention(8, 2), (Q, K, V), {"attn_mask": _rng.random((4, 5, 6)) < 0.3}
+        lambda nn: nn.MultiheadAttention(8, 2), (Q, K, V), {"attn_mask": x(4, 5, 6) < -0.5}
     ),
     "no batch": (lambda nn: nn.MultiheadAttention(8, 2, batch_first=True), (x(5, 8), x(6, 8), x(6, 8)), {}),
     "no batch, padded": (
