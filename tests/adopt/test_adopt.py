@@ -8,17 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
-torch = pytest.importorskip("torch")
+import gt
+from gt.errors import AutogradError, StateError
 
-from torch import nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
-
-import gt  # noqa: E402
-from gt.errors import AutogradError, StateError  # noqa: E402
-
-from .test_optimizers import small  # noqa: E402
+from .test_optimizers import small
 
 pytestmark = pytest.mark.processes
 

@@ -6,13 +6,11 @@ import io
 from typing import Any
 
 import pytest
+import torch
+from torch import nn, optim
+from torch.nn import functional as F
 
-torch = pytest.importorskip("torch")
-
-from torch import nn, optim  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
-
-import gt  # noqa: E402
+import gt
 
 pytestmark = pytest.mark.processes
 
@@ -65,9 +63,8 @@ def assert_same(ours: Any, theirs: Any) -> None:
             torch.testing.assert_close(ours["state"][i][name], value, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_values_and_state_are_torchs(name: str) -> None:
-    kind, settings = CASES[name]
+@pytest.mark.parametrize(("kind", "settings"), CASES.values(), ids=CASES)
+def test_values_and_state_are_torchs(kind: Any, settings: Any) -> None:
     plain, model = small(), small()
     theirs = kind(plain.parameters(), **settings)
     ours = kind(model.parameters(), **settings)

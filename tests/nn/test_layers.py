@@ -173,9 +173,8 @@ for n in (1, 2, 3):
     CASES[f"ConstantPad{n}d"] = (lambda nn, n=n: getattr(nn, f"ConstantPad{n}d")(1, 3.5), (x(1, 2, *(3,) * n),))
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_layers_are_torchs(name: str) -> None:
-    build, args = CASES[name]
+@pytest.mark.parametrize(("build", "args"), CASES.values(), ids=CASES)
+def test_layers_are_torchs(build: Any, args: Any) -> None:
     compare_modules(build, args)
 
 

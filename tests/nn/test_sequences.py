@@ -44,9 +44,8 @@ RECURRENT: dict[str, tuple[Build, tuple[Any, ...]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", RECURRENT)
-def test_recurrent_layers_are_torchs(name: str) -> None:
-    build, args = RECURRENT[name]
+@pytest.mark.parametrize(("build", "args"), RECURRENT.values(), ids=RECURRENT)
+def test_recurrent_layers_are_torchs(build: Any, args: Any) -> None:
     compare_modules(build, args)
 
 
@@ -132,9 +131,8 @@ ATTENTION: dict[str, tuple[Build, tuple[Any, ...], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ATTENTION)
-def test_attention_is_torchs(name: str) -> None:
-    build, args, kwargs = ATTENTION[name]
+@pytest.mark.parametrize(("build", "args", "kwargs"), ATTENTION.values(), ids=ATTENTION)
+def test_attention_is_torchs(build: Any, args: Any, kwargs: Any) -> None:
     compare_modules(build, args, kwargs)
 
 
@@ -194,9 +192,8 @@ TRANSFORMERS: dict[str, tuple[Build, tuple[Any, ...], dict[str, Any]]] = {
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
-@pytest.mark.parametrize("name", TRANSFORMERS)
-def test_transformers_are_torchs(name: str) -> None:
-    build, args, kwargs = TRANSFORMERS[name]
+@pytest.mark.parametrize(("build", "args", "kwargs"), TRANSFORMERS.values(), ids=TRANSFORMERS)
+def test_transformers_are_torchs(build: Any, args: Any, kwargs: Any) -> None:
     compare_modules(build, args, kwargs)
 
 

@@ -18,8 +18,6 @@ from tests.sessions import raising
 from tests.sim.cluster import Cluster, using
 from tests.worker.pretend import Pretend
 
-pytest.importorskip("torch")
-
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:

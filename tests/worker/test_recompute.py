@@ -9,17 +9,16 @@ from functools import cache
 from typing import Any
 
 import pytest
+import torch
+from torch import fx
+from torch._inductor import memory
+from torch._inductor.decomposition import select_decomp_table
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
-torch = pytest.importorskip("torch")
-from torch import fx  # noqa: E402
-from torch._inductor import memory  # noqa: E402
-from torch._inductor.decomposition import select_decomp_table  # noqa: E402
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
-from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
-
-from gt.worker.engines import recompute as module  # noqa: E402
-from gt.worker.engines.inductor import merge_readings  # noqa: E402
-from gt.worker.engines.recompute import Bounds, Buffers, estimate, recompute, recomputing  # noqa: E402
+from gt.worker.engines import recompute as module
+from gt.worker.engines.inductor import merge_readings
+from gt.worker.engines.recompute import Bounds, Buffers, estimate, recompute, recomputing
 
 ALL = Bounds(peak=0, least=0, spend=1.0)
 LAYERS, ROWS, WIDTH, WORDS = 4, 64, 32, 128

@@ -93,9 +93,8 @@ def test_products(name: str) -> None:
     compare(f, *arrays, second=name != "beta 0")  # of which torch's second gradient is nan
 
 
-@pytest.mark.parametrize("name", DIAGONALS)
-def test_diagonals(name: str) -> None:
-    f, arrays = DIAGONALS[name]
+@pytest.mark.parametrize(("f", "arrays"), DIAGONALS.values(), ids=DIAGONALS)
+def test_diagonals(f: Any, arrays: Any) -> None:
     compare(f, *arrays)
 
 
@@ -173,9 +172,8 @@ COMPLEX: dict[str, Case] = {
 }
 
 
-@pytest.mark.parametrize("name", COMPLEX)
-def test_complex(name: str) -> None:
-    f, arrays = COMPLEX[name]
+@pytest.mark.parametrize(("f", "arrays"), COMPLEX.values(), ids=COMPLEX)
+def test_complex(f: Any, arrays: Any) -> None:
     compare(f, *arrays)
     narrow = {"f": np.float32, "c": np.complex64, "i": np.int64}
     compare(f, *[a.astype(narrow[a.dtype.kind]) for a in arrays], rtol=1e-5)
