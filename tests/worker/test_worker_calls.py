@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec import structs
-from worker_building import Broken, Builder, Device, Faulty, Wrapped, unary
+from worker_building import Broken, Builder, Device, Faulty, Kernels, Wrapped, unary
 from worker_driver import Driver
 
 from gt.config import Config
@@ -198,15 +198,12 @@ def test_an_index_out_of_range_is_named(engine: Any) -> None:
 
 
 def test_a_failure_in_the_commit_poisons_what_it_touched(torch_engine: Any) -> None:
-    class Torn(Faulty):
-        def kernel(self, op: Any, attrs: Any, operands: Any, inplace: bool = False) -> Any:
-            kernel = self.engine.kernel(op, attrs, operands, inplace)
-
-            def run(*args: Any) -> Any:
-                kernel(*args)
+    class Torn(Kernels):
+        def run(self, kernel: Any, op: Any, inplace: bool, *args: Any) -> Any:
+            made = kernel(*args)
+            if inplace:
                 raise Broken("half-way")
-
-            return run if inplace else kernel
+            return made
 
     driver = loaded(Torn(torch_engine))
     failed = driver.fails(step_program(), [1, 2], outputs=10)
