@@ -407,7 +407,9 @@ def run(args: argparse.Namespace) -> list[str]:
     """What is wrong."""
     with tempfile.TemporaryDirectory() as folder:
         lab = Lab(Path(folder), engine=args.engine)
-        user = Process(["-c", USER, "", f"{folder}/stop"], environment(GT_SERVER=url(lab.address, lab.keys["ada"])))
+        user = Process(
+            ["-c", USER, "", f"{folder}/stop", "1"], environment(GT_SERVER=url(lab.address, lab.keys["ada"]))
+        )
         made = Run(args, lab)
         try:
             made.run(user)
