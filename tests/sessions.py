@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -32,6 +32,15 @@ def session_fixture(*engines: str, workers: int = 1, **options: Any) -> Any:
             yield session
 
     return session
+
+
+def raising(error: BaseException) -> Callable[..., NoReturn]:
+    """What stands for something that fails: a function that raises this, whatever it is given."""
+
+    def fail(*_: Any, **__: Any) -> NoReturn:
+        raise error.with_traceback(None)  # else it would hold the frames of the times before
+
+    return fail
 
 
 @contextmanager

@@ -8,17 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
-torch = pytest.importorskip("torch")
+import gt
+from gt.errors import AutogradError, StateError
 
-from torch import nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
-
-import gt  # noqa: E402
-from gt.errors import AutogradError, StateError  # noqa: E402
-
-from .test_optimizers import small  # noqa: E402
+from .test_optimizers import small
 
 pytestmark = pytest.mark.processes
 
@@ -163,32 +161,6 @@ def test_checkpoints(reentrant: bool) -> None:
     plain(y).exp().sum().backward()
     assert np.allclose(x.grad.numpy(), y.grad.numpy(), atol=1e-6)
     assert np.allclose(model[0].weight.grad.numpy(), plain[0].weight.grad.numpy(), atol=1e-6)
-
-
-def test_a_function_replays_it_with_an_optimizer_of_gt() -> None:
-    model, plain = gt.adopt(small()), small()
-    ours, theirs = gt.optim.AdamW(model.parameters(), lr=1e-2), torch.optim.AdamW(plain.parameters(), lr=1e-2)
-
-    @gt.function
-    def step(x: Any) -> Any:
-        loss = F.mse_loss(model(x), x[:, :2])
-        loss.backward()
-        gt.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        ours.step()
-        ours.zero_grad()
-        return loss.detach()
-
-    for i in range(4):
-        x = torch.randn(3, 4, generator=torch.Generator().manual_seed(i))
-        found = step(x)
-        theirs.zero_grad()
-        loss = F.mse_loss(plain(x), x[:, :2])
-        loss.backward()
-        nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
-        theirs.step()
-        assert isinstance(found, torch.Tensor)
-        assert abs(found.item() - loss.item()) < 1e-5
-    assert step.replays == 3
 
 
 def test_torch_op_fetches_nothing() -> None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
 
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
-
-from .compare import compare  # noqa: E402
+from .compare import compare
 
 pytestmark = pytest.mark.processes
 

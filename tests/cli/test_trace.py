@@ -25,10 +25,10 @@ from tests.sessions import own_settings
 from tests.sim.cluster import Cluster, using
 
 
-def whole(found: Recorded) -> dict[str, list[dict[str, Any]]]:
+def whole(text: str) -> dict[str, list[dict[str, Any]]]:
     """The events of a trace, by their kind."""
     kinds: dict[str, list[dict[str, Any]]] = {}
-    for event in json.loads(json.dumps(chrome(found)))["traceEvents"]:
+    for event in json.loads(text)["traceEvents"]:
         kinds.setdefault(event["ph"], []).append(event)
     return kinds
 
@@ -56,7 +56,7 @@ def recorded() -> Recorded:
 
 
 def test_clocks_are_brought_together_and_arrows_lead_to_workers() -> None:
-    kinds = whole(recorded())
+    kinds = whole(json.dumps(chrome(recorded())))
     calls = [e for e in kinds["X"] if e["name"] == "call a.py:3"]
     assert [e["ts"] for e in calls] == [2.0, 2.0]  # microseconds after the beginning
     assert {e["args"]["name"] for e in kinds["M"] if e["name"] == "process_name"} == {
@@ -187,9 +187,7 @@ def test_a_real_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     text = file.read_text() + picture.read_text()
     assert "a secret token" not in text
     assert str(tmp_path.parent) not in text
-    kinds: dict[str, list[dict[str, Any]]] = {}
-    for event in json.loads(file.read_text())["traceEvents"]:
-        kinds.setdefault(event["ph"], []).append(event)
+    kinds = whole(file.read_text())
     calls = [e for e in kinds["X"] if e["name"].startswith("call test_trace.py:")]
     assert 0 < len(calls) <= steps
     inside = [e for e in kinds["X"] if e["name"] == "matmul"]

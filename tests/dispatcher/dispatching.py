@@ -45,6 +45,8 @@ def program(
 PLAIN = program()
 STEP = program(donate=True, update=True, scalars="f")  #: a training step: its input is replace
 CREATE = Program((), "f", (Instruction("full", (~0,), {"shape": [8], "dtype": "float32"}),), (0,), (), ())
+#: x[:] = y
+WRITE = Program((((8,), "float32"),) * 2, "", (Instruction("assign", (0, 1), {}),), (2,), (0,), ((0, 0),))
 BROKEN = Program((((8,), "float32"),), "", (Instruction("nonsense", (0,), {}),), (1,), (), ())
 
 

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from dispatching import PLAIN, STEP, calls, copies, floats, planning, program, start, start_with_tensor, types
+from dispatching import PLAIN, STEP, WRITE, calls, copies, floats, planning, program, start, start_with_tensor, types
 
 from gt.dispatcher.planner.emit import Local
 from gt.layout import split
 from gt.program import Instruction, Program
 from gt.transport import messages as msg
 
+TWO = program(outputs=2)
 COUNTS = pytest.mark.parametrize("count", [1, 2, 3])  #: of workers
 
 
@@ -232,8 +233,8 @@ def test_a_call_over_the_memory_is_refused_in_order(hand):
     client, other = hand.client(), hand.client()
     x, y = client.upload(worker), client.upload(worker)
     other.upload(worker, n=1)
-    client.define(program(outputs=2))
-    (call,) = calls(worker, client.call(program(outputs=2), [x]))
+    client.define(TWO)
+    (call,) = calls(worker, client.call(TWO, [x]))
     assert call.refused is not None
     assert call.refused.kind == "OutOfMemory"
     assert "64 bytes" in call.refused.text  # what it needs
@@ -243,42 +244,28 @@ def test_a_call_over_the_memory_is_refused_in_order(hand):
     assert (failed.seq, done.seq) == (1, 1)
     # With room, it runs.
     client.free(y)
-    (call,) = calls(worker, client.call(program(outputs=2), [x]))
+    (call,) = calls(worker, client.call(TWO, [x]))
     assert call.refused is None
 
 
-def test_a_refused_update_keeps_its_value(hand):
-    worker = hand.worker(memory=40)
+@pytest.mark.parametrize(
+    ("memory", "uploads", "what", "inputs", "more", "refused", "left"),
+    [
+        pytest.param(40, 1, STEP, [1], {"scalars": (1.0,)}, True, {2}, id="a refused update keeps its value"),
+        pytest.param(64, 2, WRITE, [1, 2], {}, False, {2, 3}, id="what overwrites a donated input needs none"),
+        pytest.param(96, 2, TWO, [1], {"frees": msg.pack_ids([2])}, False, {1, 3, 4}, id="what a call frees is room"),
+    ],
+)
+def test_the_memory_that_a_call_needs(hand, memory, uploads, what, inputs, more, refused, left):
+    worker = hand.worker(memory=memory)
     client = hand.client()
-    x = client.upload(worker)
-    client.define(STEP)
-    (call,) = calls(worker, client.call(STEP, [x], (1.0,)))
-    assert call.refused is not None
-    assert client.session.nbytes == 32
-    assert set(client.session.tensors) == {x + 1}
-
-
-def test_results_that_overwrite_donated_inputs_need_no_memory(hand):
-    overwrite = Program(
-        (((8,), "float32"), ((8,), "float32")), "", (Instruction("assign", (0, 1), {}),), (2,), (0,), ((0, 0),)
-    )
-    worker = hand.worker(memory=64)
-    client = hand.client()
-    x, y = client.upload(worker), client.upload(worker)
-    client.define(overwrite)
-    (call,) = calls(worker, client.call(overwrite, [x, y]))
-    assert call.refused is None
-    assert client.session.nbytes == 64
-
-
-def test_what_a_call_frees_is_room_for_it(hand):
-    worker = hand.worker(memory=96)
-    client = hand.client()
-    x, y = client.upload(worker), client.upload(worker)
-    client.define(program(outputs=2))
-    (call,) = calls(worker, client.call(program(outputs=2), [x], frees=msg.pack_ids([y])))
-    assert call.refused is None
-    assert client.session.nbytes == 96
+    for _ in range(uploads):
+        client.upload(worker)
+    client.define(what)
+    (call,) = calls(worker, client.call(what, inputs, **more))
+    assert (call.refused is not None) == refused
+    assert client.session.nbytes == 32 * len(left)
+    assert set(client.session.tensors) == left
 
 
 def test_a_call_that_finds_no_memory_somewhere_is_refused_everywhere(hand):

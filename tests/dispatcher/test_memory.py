@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from dispatching import STEP, Client, FakeWorker, Hand, calls, finish, program, types
+from dispatching import STEP, WRITE, Client, FakeWorker, Hand, calls, finish, program, types
 
 from gt.dispatcher.memory import IDLE_S, RETRY_S, SLICE_S
-from gt.program import Instruction, Program
 from gt.transport import messages as msg
 
-WRITE = Program((((8,), "float32"),) * 2, "", (Instruction("assign", (0, 1), {}),), (2,), (0,), ((0, 0),))  #: x[:] = y
 ADD = program()
 
 

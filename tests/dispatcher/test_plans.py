@@ -10,6 +10,7 @@ from gt.dispatcher.events import MakePlan
 from gt.errors import ArgumentError
 from gt.program import Instruction, Program
 from gt.transport import messages as msg
+from tests.sessions import raising
 
 PLAIN_NBYTES = 600
 
@@ -61,11 +62,7 @@ def test_a_plan_that_comes_too_late_replaces_none_in_use(hand):
 
 def test_a_program_that_cannot_be_planned_fails_its_calls_and_changes_nothing(hand):
     client, workers, x = start_with_tensor(hand)
-
-    def planner(*_):
-        raise ArgumentError("shard: the session has no mesh 'nowhere'")
-
-    hand.planner = planner
+    hand.planner = raising(ArgumentError("shard: the session has no mesh 'nowhere'"))
     out = client.call(STEP, [x], (0.5,))
     (call,) = calls(workers[0], out)
     assert (call.refused.kind, call.refused.text) == ("ArgumentError", "shard: the session has no mesh 'nowhere'")

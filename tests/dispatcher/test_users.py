@@ -262,9 +262,7 @@ def test_what_waited_ends_with_its_session_its_worker_or_the_limit(hand):
     worker = hand.worker()
     one, two, three = (limited(hand, upload=1) for _ in range(3))
     for client in (one, two, three):
-        chunk = client.chunk()
-        client.say(chunk, bytes(32))
-        worker.ack(client, chunk.key)
+        client.upload(worker)
     one.leave()
     assert two.session.uploads
     two.session.user = three.session.user = ADA  # it has no limit
@@ -272,9 +270,7 @@ def test_what_waited_ends_with_its_session_its_worker_or_the_limit(hand):
     assert acks(two, out) == acks(three, out) == [1]
     four = limited(hand, upload=1)
     for _ in range(2):
-        chunk = four.chunk()
-        four.say(chunk, bytes(32))
-        worker.ack(four, chunk.key)
+        four.upload(worker)
     out = hand.feed(ev.PeerLost(worker.control))
     assert acks(four, out) == [1, 2], "a chunk is always acknowledged in the end"
     assert acks(four, hand.pass_time(100.0)) == []

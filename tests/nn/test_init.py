@@ -52,9 +52,8 @@ RANDOM: dict[str, tuple[Callable[[Any], Any], float, float, float | None]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", RANDOM)
-def test_moments(name: str) -> None:
-    call, mean, deviation, bound = RANDOM[name]
+@pytest.mark.parametrize(("call", "mean", "deviation", "bound"), RANDOM.values(), ids=RANDOM)
+def test_moments(call: Any, mean: Any, deviation: Any, bound: Any) -> None:
     t = gt.nn.Parameter(gt.empty(200, 300))
     assert call(t) is t
     assert t.requires_grad

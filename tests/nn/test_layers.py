@@ -11,6 +11,7 @@ import torch
 import gt
 from gt.errors import ArgumentError, ShapeError
 from tests.beside_torch import Build, compare_modules
+from tests.client.mistakes import Mistakes, refused
 
 _rng = np.random.default_rng(0)
 
@@ -172,9 +173,8 @@ for n in (1, 2, 3):
     CASES[f"ConstantPad{n}d"] = (lambda nn, n=n: getattr(nn, f"ConstantPad{n}d")(1, 3.5), (x(1, 2, *(3,) * n),))
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_layers_are_torchs(name: str) -> None:
-    build, args = CASES[name]
+@pytest.mark.parametrize(("build", "args"), CASES.values(), ids=CASES)
+def test_layers_are_torchs(build: Any, args: Any) -> None:
     compare_modules(build, args)
 
 
@@ -248,24 +248,22 @@ def test_running_values_move_and_are_forgotten() -> None:
     assert ours.num_batches_tracked.item() == 0
 
 
-def test_what_does_not_fit_is_refused() -> None:
-    for make, message in (
-        (lambda: gt.nn.Conv2d(3, 4, 3, groups=2), "3 and 4 channels must be multiples of 2 groups"),
-        (lambda: gt.nn.Conv2d(3, 4, 3, padding="full"), "padding must be ints, 'same' or 'valid', got 'full'"),
-        (lambda: gt.nn.Conv2d(3, 4, 3, stride=2, padding="same"), "padding='same' requires stride 1"),
-        (lambda: gt.nn.Conv2d(3, 4, 3, padding_mode="zero"), "padding_mode must be one of 'zeros', 'reflect'"),
-        (lambda: gt.nn.Conv2d(3, 4, (3, 3, 3)), "kernel_size must be an int or 2 ints"),
-        (lambda: gt.nn.GroupNorm(3, 4), "num_channels must be a multiple of 3, got 4"),
-        (lambda: gt.nn.Dropout(2), "p must be a probability between 0 and 1, got 2"),
-        (lambda: gt.nn.Embedding(3, 2, padding_idx=5), "padding_idx must be a row index below 3, got 5"),
-    ):
-        with pytest.raises(ArgumentError, match=message):
-            make()
-    for call, message in (
-        (lambda: gt.nn.BatchNorm2d(3)(gt.ones(2, 3)), "expected an input of 4 dimensions, got shape"),
-        (lambda: gt.nn.InstanceNorm1d(3, affine=True)(gt.ones(2, 4, 5)), "expected 3 channels, got 4"),
-        (lambda: gt.nn.ConvTranspose1d(1, 1, 3, 2)(gt.ones(1, 1, 3), [20]), r"must be between \(7,\) and \(8,\)"),
-        (lambda: gt.nn.Softmax2d()(gt.ones(2, 3)), r"expected an input \(C, H, W\)"),
-    ):
-        with pytest.raises(ShapeError, match=message):
-            call()
+MISTAKES: Mistakes = {
+    "groups": (
+        lambda nn: nn.Conv2d(3, 4, 3, groups=2),
+        ArgumentError,
+        "3 and 4 channels must be multiples of 2 groups",
+    ),
+    "padding": (lambda nn: nn.Conv2d(3, 4, 3, padding="full"), ArgumentError, "ints, 'same' or 'valid', got 'full'"),
+    "same": (lambda nn: nn.Conv2d(3, 4, 3, 2, "same"), ArgumentError, "padding='same' requires stride 1"),
+    "mode": (lambda nn: nn.Conv2d(3, 4, 3, padding_mode="zero"), ArgumentError, "must be one of 'zeros', 'reflect'"),
+    "kernel": (lambda nn: nn.Conv2d(3, 4, (3, 3, 3)), ArgumentError, "kernel_size must be an int or 2 ints"),
+    "group norm": (lambda nn: nn.GroupNorm(3, 4), ArgumentError, "num_channels must be a multiple of 3, got 4"),
+    "dropout": (lambda nn: nn.Dropout(2), ArgumentError, "p must be a probability between 0 and 1, got 2"),
+    "row": (lambda nn: nn.Embedding(3, 2, padding_idx=5), ArgumentError, "must be a row index below 3, got 5"),
+    "dimensions": (lambda nn: nn.BatchNorm2d(3)(gt.ones(2, 3)), ShapeError, "an input of 4 dimensions, got shape"),
+    "channels": (lambda nn: nn.InstanceNorm1d(3, affine=True)(gt.ones(2, 4, 5)), ShapeError, "3 channels, got 4"),
+    "size": (lambda nn: nn.ConvTranspose1d(1, 1, 3, 2)(gt.ones(1, 1, 3), [20]), ShapeError, r"\(7,\) and \(8,\)"),
+    "softmax2d": (lambda nn: nn.Softmax2d()(gt.ones(2, 3)), ShapeError, r"expected an input \(C, H, W\)"),
+}
+test_mistakes = refused(MISTAKES, lambda: gt.nn)

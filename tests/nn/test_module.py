@@ -16,6 +16,7 @@ import torch
 import gt
 from gt.errors import ArgumentError, DTypeError, ShapeError, StateError
 from tests.beside_torch import agree_as_twins, arrays, as_in_torch, nn_twins, same
+from tests.client.mistakes import Mistakes, refused
 
 _rng = np.random.default_rng(3)
 X = _rng.normal(size=(3, 4))
@@ -475,22 +476,16 @@ def test_containers_are_torchs(script: Callable[[Any], list[Any]]) -> None:
     assert [repr(o) for o in ours] == [repr(t) for t in theirs]
 
 
-def test_containers_refuse_what_does_not_fit() -> None:
-    s = gt.nn.Sequential(gt.nn.ReLU())
-    with pytest.raises(IndexError, match="index 3 is out of range for 1 elements"):
-        s[3]
-    with pytest.raises(IndexError):
-        s.insert(3, gt.nn.ReLU())
-    with pytest.raises(ArgumentError, match="expected a Sequential, got ModuleList"):
-        s + gt.nn.ModuleList()
-    with pytest.raises(ArgumentError, match="expected an int > 0, got 0"):
-        s * 0
-    with pytest.raises(DTypeError, match="1 must be a Module, got int"):
-        s.append(1)
-    with pytest.raises(DTypeError, match="expected a mapping or pairs of name and value"):
-        gt.nn.ModuleDict([1])
-    with pytest.raises(RuntimeError, match="cannot be called"):
-        gt.nn.ParameterList([gt.ones(1)])()
+MISTAKES: Mistakes = {
+    "item": (lambda s: s[3], IndexError, "index 3 is out of range for 1 elements"),
+    "insert": (lambda s: s.insert(3, gt.nn.ReLU()), IndexError, "index 3 is out of range for 1 modules"),
+    "sum": (lambda s: s + gt.nn.ModuleList(), ArgumentError, "expected a Sequential, got ModuleList"),
+    "product": (lambda s: s * 0, ArgumentError, "expected an int > 0, got 0"),
+    "append": (lambda s: s.append(1), DTypeError, "1 must be a Module, got int"),
+    "dict": (lambda s: gt.nn.ModuleDict([1]), DTypeError, "expected a mapping or pairs of name and value"),
+    "call": (lambda s: gt.nn.ParameterList([gt.ones(1)])(), RuntimeError, "cannot be called"),
+}
+test_mistakes_with_containers = refused(MISTAKES, lambda: gt.nn.Sequential(gt.nn.ReLU()))
 
 
 def test_parameters_that_require_gradients_are_floats() -> None:

@@ -33,9 +33,8 @@ CASES: dict[str, tuple[Build, Any]] = {
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
-@pytest.mark.parametrize("name", CASES)
-def test_norms_of_weights_are_torchs(name: str) -> None:
-    build, x = CASES[name]
+@pytest.mark.parametrize(("build", "x"), CASES.values(), ids=CASES)
+def test_norms_of_weights_are_torchs(build: Any, x: Any) -> None:
     compare_modules(build, (x,))
 
 

@@ -18,14 +18,11 @@ from gt.program import Program
 from gt.worker.engines.torch import TorchEngine
 from gt.worker.run.lowering import lower
 from tests.beside_torch import arrays, nn_twins, same
+from tests.client.functions.linalg.drawing import draws
 from tests.sim.cluster import Cluster, using
 
 KINDS = ("RNN", "LSTM", "GRU")
-_rng = np.random.default_rng(3)
-
-
-def x(*shape: int) -> np.ndarray[Any, Any]:
-    return _rng.normal(size=shape)
+x, _ = draws(3)
 
 
 def sent(session: Session) -> Program:

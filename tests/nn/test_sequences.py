@@ -11,12 +11,9 @@ import torch
 import gt
 from gt.errors import ArgumentError, ShapeError
 from tests.beside_torch import Build, arrays, compare_modules, nn_twins, same
+from tests.client.functions.linalg.drawing import draws
 
-_rng = np.random.default_rng(2)
-
-
-def x(*shape: int) -> np.ndarray[Any, Any]:
-    return _rng.normal(size=shape)
+x, _ = draws(2)
 
 
 # --- recurrent ---------------------------------------------------------------------------------------
@@ -47,9 +44,8 @@ RECURRENT: dict[str, tuple[Build, tuple[Any, ...]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", RECURRENT)
-def test_recurrent_layers_are_torchs(name: str) -> None:
-    build, args = RECURRENT[name]
+@pytest.mark.parametrize(("build", "args"), RECURRENT.values(), ids=RECURRENT)
+def test_recurrent_layers_are_torchs(build: Any, args: Any) -> None:
     compare_modules(build, args)
 
 
@@ -126,7 +122,7 @@ ATTENTION: dict[str, tuple[Build, tuple[Any, ...], dict[str, Any]]] = {
         {"attn_mask": CAUSAL, "key_padding_mask": PADDING},
     ),
     "a mask for each head": (
-        lambda nn: nn.MultiheadAttention(8, 2), (Q, K, V), {"attn_mask": _rng.random((4, 5, 6)) < 0.3}
+        lambda nn: nn.MultiheadAttention(8, 2), (Q, K, V), {"attn_mask": x(4, 5, 6) < -0.5}
     ),
     "no batch": (lambda nn: nn.MultiheadAttention(8, 2, batch_first=True), (x(5, 8), x(6, 8), x(6, 8)), {}),
     "no batch, padded": (
@@ -135,9 +131,8 @@ ATTENTION: dict[str, tuple[Build, tuple[Any, ...], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ATTENTION)
-def test_attention_is_torchs(name: str) -> None:
-    build, args, kwargs = ATTENTION[name]
+@pytest.mark.parametrize(("build", "args", "kwargs"), ATTENTION.values(), ids=ATTENTION)
+def test_attention_is_torchs(build: Any, args: Any, kwargs: Any) -> None:
     compare_modules(build, args, kwargs)
 
 
@@ -197,9 +192,8 @@ TRANSFORMERS: dict[str, tuple[Build, tuple[Any, ...], dict[str, Any]]] = {
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
-@pytest.mark.parametrize("name", TRANSFORMERS)
-def test_transformers_are_torchs(name: str) -> None:
-    build, args, kwargs = TRANSFORMERS[name]
+@pytest.mark.parametrize(("build", "args", "kwargs"), TRANSFORMERS.values(), ids=TRANSFORMERS)
+def test_transformers_are_torchs(build: Any, args: Any, kwargs: Any) -> None:
     compare_modules(build, args, kwargs)
 
 

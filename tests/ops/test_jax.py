@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
 
+from gt.dtypes import float32
 from gt.errors import ArgumentError
 from gt.ops import TABLE, Op
 from gt.ops.engines import EXCEPTIONS
@@ -96,40 +98,25 @@ def test_numbers_are_looked_at(jax_engine: Any) -> None:
             kernel(1, 3, 3)
 
 
-def test_a_number_that_changes_compiles_nothing(jax_engine: Any) -> None:
-    from gt.dtypes import float32
-
-    traced = 0
-
-    def scaled(xp: Any, x: Any, by: Any) -> Any:
-        nonlocal traced
-        traced += 1
-        return x * by
-
+def made_of_ones(jax_engine: Any, f: Callable[..., Any]) -> Callable[[float], float]:
+    """What the kernel f(xp, x, number) of an op makes of ones, by the number."""
     s = spec((3,), float32)
     try:
-        record = op(
-            "scaled", "x * by.", infer=lambda x, by: x, vjp=None, kernels={"array": scaled}, samples=lambda r: []
-        )
+        record = op("by", "f(x).", infer=lambda x, by: x, vjp=None, kernels={"array": f}, samples=lambda r: [])
         kernel = jax_engine.kernel(record, {}, [s, SCALARS["f"]])
     finally:
-        TABLE.pop("scaled", None)
+        TABLE.pop("by", None)
     x = jax_engine.from_bytes(np.ones(3, np.float32).tobytes(), s)
-    assert [float(kernel(x, 0.5 * k)[0]) for k in range(5)] == [0.0, 0.5, 1.0, 1.5, 2.0]
-    assert traced == 1
+    return lambda by: float(kernel(x, by)[0])
+
+
+def test_a_number_that_changes_compiles_nothing(jax_engine: Any) -> None:
+    traced: list[Any] = []
+    scaled = made_of_ones(jax_engine, lambda xp, x, by: traced.append(by) or x * by)
+    assert [scaled(0.5 * k) for k in range(5)] == [0.0, 0.5, 1.0, 1.5, 2.0]
+    assert len(traced) == 1
 
 
 def test_a_kernel_that_must_know_a_number_runs_all_the_same(jax_engine: Any) -> None:
-    from gt.dtypes import float32
-
-    s = spec((2,), float32)
-    try:
-        record = op(
-            "sign_of", "1 or -1.", infer=lambda x, by: x, vjp=None, samples=lambda r: [],
-            kernels={"array": lambda xp, x, by: xp.ones_like(x) if by > 0 else -xp.ones_like(x)},
-        )  # fmt: skip
-        kernel = jax_engine.kernel(record, {}, [s, SCALARS["f"]])
-    finally:
-        TABLE.pop("sign_of", None)
-    x = jax_engine.from_bytes(np.zeros(2, np.float32).tobytes(), s)
-    assert [float(kernel(x, by)[0]) for by in (2.0, -2.0)] == [1.0, -1.0]
+    sign_of = made_of_ones(jax_engine, lambda xp, x, by: xp.ones_like(x) if by > 0 else -xp.ones_like(x))
+    assert [sign_of(by) for by in (2.0, -2.0)] == [1.0, -1.0]

@@ -38,7 +38,7 @@ from gt.worker.run.tunnel import HOME, LOWER
 from .frames import Siege
 from .guesses import Guesser, Victim
 from .hostile import USER, Attacker, ZmqPeer
-from .running import DEADLINE_S, Process, alive, answer, children, environment, exit_with, until
+from .running import DEADLINE_S, Process, alive, answer, children, environment, exit_with, knock, until
 from .usage import Usage, usage_of
 
 PEERS, BATCH = 6, 25
@@ -138,19 +138,6 @@ def listening(pids: list[int]) -> list[tuple[int, str, int]]:
     return sorted(set(found))
 
 
-def knock(where: tuple[str, int], said: bytes, wait_s: float) -> bytes:
-    """Say something to a port; what comes back within that time."""
-    got = b""
-    with suppress(OSError), socket.create_connection(where, DEADLINE_S) as s:
-        s.settimeout(wait_s)
-        s.sendall(said)
-        with suppress(OSError):
-            s.shutdown(socket.SHUT_WR)
-        while data := s.recv(4096):
-            got += data
-    return got
-
-
 def knock_everywhere(lab: Lab, wait_s: float = 0.3) -> tuple[int, list[str]]:
     """Strangers at every port: how often, and what is open to other machines though it should not be."""
     doors = set(lab.pids) - {lab.server.pid} - set(children(lab.server.pid))
@@ -161,7 +148,7 @@ def knock_everywhere(lab: Lab, wait_s: float = 0.3) -> tuple[int, list[str]]:
         if not host.startswith("127.") and pid != lab.server.pid and pid not in doors:
             problems.append(f"process {pid} listens on {host}:{port}")
         for said in SAYINGS:
-            got = knock((host if host != "0.0.0.0" else "127.0.0.1", port), said, wait_s)
+            got = knock(f"{host if host != '0.0.0.0' else '127.0.0.1'}:{port}", said, wait_s)
             count += 1
             if len(got) > 200 and pid not in children(lab.server.pid):
                 problems.append(f"{host}:{port} answered {got[:80]!r} to {said[:20]!r}")
@@ -190,13 +177,13 @@ def half_open(lab: Lab, count: int, rng: random.Random) -> Iterator[int]:
 class Between:
     """Somebody between a client and the server, who passes on frames, writes them down, and may exchange two."""
 
-    def __init__(self, lab: Lab) -> None:
-        self.lab = lab
+    def __init__(self, address: str) -> None:
+        self.address = address
         self.said = b""
 
     def pass_on(self, key: Key, exchange: bool) -> bool:
         """A client says hello through it and asks for statistics twenty times; whether all were answered."""
-        host, _, port = self.lab.address.rpartition(":")
+        host, _, port = self.address.rpartition(":")
         with socket.create_server(("127.0.0.1", 0)) as server:
             with closing(connect(f"127.0.0.1:{server.getsockname()[1]}", key)) as client, ExitStack() as ending:
                 client.send(msg.Hello(msg.VERSION, "", "x"))
@@ -238,8 +225,7 @@ class Between:
 
     def repeat(self) -> bytes:
         """What was written down, on a connection of its own; what the server says to it."""
-        host, _, port = self.lab.address.rpartition(":")
-        return knock((host, int(port)), self.said, 1.0)
+        return knock(self.address, self.said, 1.0)
 
 
 # --- the run ---------------------------------------------------------------------------------------------------------
@@ -331,7 +317,7 @@ class Run:
         return f"{held:,} held; others join and work"
 
     def between(self) -> str:
-        between = Between(self.lab)
+        between = Between(self.lab.address)
         assert between.pass_on(self.lab.keys["bob"], exchange=False), "not even what nobody has changed passes"
         for _ in range(20):
             got = between.repeat()
@@ -421,7 +407,9 @@ def run(args: argparse.Namespace) -> list[str]:
     """What is wrong."""
     with tempfile.TemporaryDirectory() as folder:
         lab = Lab(Path(folder), engine=args.engine)
-        user = Process(["-c", USER, "", f"{folder}/stop"], environment(GT_SERVER=url(lab.address, lab.keys["ada"])))
+        user = Process(
+            ["-c", USER, "", f"{folder}/stop", "1"], environment(GT_SERVER=url(lab.address, lab.keys["ada"]))
+        )
         made = Run(args, lab)
         try:
             made.run(user)

@@ -409,27 +409,29 @@ import os, sys
 import numpy as np
 import gt
 session = gt.connect(sys.argv[1])
-rng = np.random.default_rng(1)
-X, w = rng.normal(size=(32, 8)), rng.normal(size=(8, 1))
+rng = np.random.default_rng(int(sys.argv[3]))
+X, w = rng.normal(size=(40, 8)), rng.normal(size=(8, 1))
 Y = X @ rng.normal(size=(8, 1))
 x, y = gt.from_numpy(X), gt.from_numpy(Y)
 p = gt.nn.Parameter(gt.from_numpy(w))
 optimizer = gt.optim.SGD([p], lr=0.05)
-(x @ p).sum().item()  # now it has its worker: a false worker that joins later will not be given it
-print(session.number, flush=True)
 steps = 0
-while steps < 20 or not os.path.exists(sys.argv[2]):
+while steps < 30 or not os.path.exists(sys.argv[2]):
+    some = slice(steps % 20, steps % 20 + 20)
     optimizer.zero_grad()
-    loss = ((x @ p - y) ** 2).mean()
+    loss = ((x[some] @ p - y[some]) ** 2).mean()
     loss.backward()
     optimizer.step()
-    e = X @ w - Y
+    e = X[some] @ w - Y[some]
     assert abs(loss.item() - (e ** 2).mean()) < 1e-9, (steps, loss.item(), (e ** 2).mean())
-    w = w - 0.05 * 2 / 32 * X.T @ e
+    w = w - 0.05 * 2 / 20 * X[some].T @ e
     steps += 1
+    if steps == 10:  # now it has its worker: a false worker that joins later will not be given it
+        print(session.number, flush=True)
     if steps % 200 == 0:  # from the start again, or there would be nothing left to go wrong
         w = rng.normal(size=(8, 1))
         p.data.copy_(gt.from_numpy(w))
+assert np.allclose(p.detach().numpy(), w)
 print(steps, flush=True)
 """
 

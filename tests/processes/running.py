@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -88,6 +89,22 @@ def answer(channel: Channel) -> Message:
     got = channel.receive(DEADLINE_S)
     assert got is not None, "no answer"
     return got[0]
+
+
+def knock(address: str, said: bytes, wait_s: float = 0.0) -> bytes:
+    """Say something to a port, as a stranger; what comes back until the connection ends, which it must. With `wait_s`
+    it need not, nor must there be anybody: what comes back until nothing comes for so long."""
+    host, _, port = address.rpartition(":")
+    got = b""
+    with suppress(*[OSError] * bool(wait_s)), socket.create_connection((host, int(port)), DEADLINE_S) as s:
+        s.settimeout(wait_s or DEADLINE_S)
+        with suppress(OSError):  # the other side may have hung up already
+            s.sendall(said)
+            s.shutdown(socket.SHUT_WR)
+        with suppress(ConnectionError):
+            while data := s.recv(4096):
+                got += data
+    return got
 
 
 class Process:

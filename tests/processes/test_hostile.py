@@ -50,7 +50,7 @@ def test_a_flood_of_false_messages(serve: Serve, start: Start, tmp_path: Path, w
     assert len(pids) == 2
     warm_up(address)
     stop = tmp_path / "stop"
-    user = start("-c", USER, address, str(stop))
+    user = start("-c", USER, address, str(stop), "1")
     victim = int(user.line())
 
     rng = random.Random(20)

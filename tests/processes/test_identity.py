@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,8 @@ from gt.transport.curve import new_pair, public_of
 from gt.transport.identity import CLIENT, WORKER, Key, parse_url, url
 from gt.transport.messages import VERSION, Hello, Message, Refused, Welcome, WorkerHello, encode
 
-from .running import DEADLINE_S, Process, Server, Start, answer, children, until
+from .adversary import Between
+from .running import DEADLINE_S, Process, Server, Start, answer, children, knock, until
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("own_settings")]
 
@@ -121,53 +122,15 @@ def test_strangers_at_the_port(lab: Lab) -> None:
             bytes(1000),
             plain.replace(b"NULL\0", b"CURVE") + bytes(200),
         ):
-            with socket.create_connection((host, int(port)), DEADLINE_S) as s:
-                s.sendall(said)
-                with suppress(OSError):  # the server may have hung up already
-                    s.shutdown(socket.SHUT_WR)
-                got = b""
-                while data := _recv(s):
-                    got += data
-                assert len(got) <= 64, "a greeting of ZeroMQ"
+            assert len(knock(lab.server.address, said)) <= 64, "a greeting of ZeroMQ"
         assert isinstance(lab.greet(lab.key), Welcome)
-
-
-def _recv(s: socket.socket) -> bytes:
-    try:
-        return s.recv(1000)
-    except ConnectionError:
-        return b""
 
 
 def test_recorded_frames_are_worth_nothing(lab: Lab) -> None:
     """Somebody records what a client sends, and sends it again on a connection of their own."""
-    lab.serve()
-    host, _, port = lab.server.address.rpartition(":")
-    said = b""
-    with socket.create_server(("127.0.0.1", 0)) as between:
-        with closing(connect(f"127.0.0.1:{between.getsockname()[1]}", lab.key)) as client:
-            client.send(Hello(VERSION, "", "recorded"))
-            near, _ = between.accept()
-            far = socket.create_connection((host, int(port)))
-            near.settimeout(0.02)
-            far.settimeout(0.02)
-            while client.receive() is None:  # until it is welcome
-                for source, sink in ((near, far), (far, near)):
-                    try:
-                        data = source.recv(65536)
-                    except TimeoutError:
-                        continue
-                    sink.sendall(data)
-                    said += data if source is near else b""
-        near.close()
-        far.close()
-    with socket.create_connection((host, int(port)), DEADLINE_S) as again:
-        again.sendall(said)
-        again.settimeout(DEADLINE_S)
-        got = b""
-        while data := _recv(again):
-            got += data
-    assert len(got) < 500, "a greeting, and the error of the handshake"
+    between = Between(lab.serve().address)
+    assert between.pass_on(lab.key, exchange=False)
+    assert len(knock(between.address, between.said)) < 500, "a greeting, and the error of the handshake"
     assert isinstance(lab.greet(lab.key), Welcome)
 
 

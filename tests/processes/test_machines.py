@@ -26,39 +26,17 @@ pytestmark = [
     pytest.mark.skipif(not possible(), reason="needs root, to make network namespaces"),
 ]
 
+#: As one worker, and as DP, Megatron and a mixture of both on six.
 TRAIN = """
-import json, sys
-import numpy as np
+import json
 import gt
-
-WAYS = {
-    "one": (None, {}, {}),
-    "DP": ({"x": 6}, {0: "x"}, {}),
-    "Megatron": ({"x": 6}, {}, {"0.*": {0: "x"}, "2.weight": {1: "x"}}),
-    "mixed": ({"x": 3, "y": 2}, {0: "x"}, {"0.*": {0: "y"}, "2.weight": {1: "y"}}),
-}
-
-def train(batch, layouts):
-    gt.manual_seed(0)
-    model = gt.nn.Sequential(gt.nn.Linear(8, 24), gt.nn.Tanh(), gt.nn.Linear(24, 6)).double()
-    if layouts:
-        gt.shard_(model, layouts)
-    optimizer = gt.optim.AdamW(model.parameters(), lr=1e-2)
-    rng = np.random.default_rng(1)
-    found = []
-    for _ in range(4):
-        x, y = (gt.from_numpy(rng.normal(size=(12, n)), layout=batch) for n in (8, 6))
-        loss = gt.nn.functional.mse_loss(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        found.append(loss)
-    return [loss.item() for loss in found] + model[0].weight.detach().numpy().ravel().tolist()
+from tests.client.mesh.sharded_training import WAYS, train
 
 answers = {}
-for name, (mesh, batch, layouts) in WAYS.items():
+for way, mesh in {"one": None, "data": {"x": 6}, "tensor": {"x": 6}, "both": {"x": 3, "y": 2}}.items():
     gt.connect(mesh=mesh)
-    answers[name] = train(batch if mesh else None, layouts if mesh else {})
+    losses, model, _ = train(4, *(WAYS[way] if mesh else (None, {})))
+    answers[way] = losses + model.up.weight.detach().numpy().ravel().tolist()
     gt.disconnect()
 print(json.dumps(answers))
 """
@@ -132,7 +110,7 @@ def test_training_on_three_machines(three: list[Machine], homes: tuple[Path, Pat
     server = serving(start, three[0], homes[0], "--workers", "2")
     parents = [server, *[joining(start, machine, homes[1], 2) for machine in three[1:]]]
     answers: dict[str, Any] = json.loads(start(three[2], homes[1], "-c", TRAIN).output(4 * DEADLINE_S))
-    for name in ("DP", "Megatron", "mixed"):
+    for name in ("data", "tensor", "both"):
         np.testing.assert_allclose(answers[name], answers["one"], rtol=1e-9, err_msg=name)
     for parent, own in zip(parents, (1, 0, 0), strict=True):
         assert len(doors(parent.pid)) == 2

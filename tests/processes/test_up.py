@@ -21,26 +21,14 @@ pytestmark = pytest.mark.processes
 
 TRAIN = """
 import json
-import numpy as np
 import gt
+from tests.client.mesh.sharded_training import train
 
-def train(mesh):
+found = []
+for mesh, batch in ((None, None), ({"x": 2}, {0: "x"})):
     gt.connect(mesh=mesh)
-    gt.manual_seed(0)
-    model = gt.nn.Sequential(gt.nn.Linear(8, 16), gt.nn.Tanh(), gt.nn.Linear(16, 2)).double()
-    optimizer = gt.optim.AdamW(model.parameters(), lr=1e-2)
-    rng = np.random.default_rng(1)
-    found = []
-    for _ in range(4):
-        x = gt.from_numpy(rng.normal(size=(12, 8)), layout={0: "x"} if mesh else None)
-        loss = model(x).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        found.append(loss.item())
-    return found
-
-print(json.dumps([train(None), train({"x": 2})]))
+    found.append(train(4, batch, {})[0])
+print(json.dumps(found))
 """
 
 

@@ -33,6 +33,7 @@ from gt.transport.identity import User
 from gt.transport.messages import VERSION, Refused, Share, WorkerHello, WorkerWelcome
 from gt.worker import engines
 from gt.worker.core import WorkerCore
+from tests.worker.worker_building import Kernels
 
 from .memory_groups import MemoryHub
 
@@ -87,25 +88,16 @@ class Link:
         self.closed = True
 
 
-class Interrupted:
+class Interrupted(Kernels):
     """An engine whose kernels take time: other things may happen meanwhile."""
 
     def __init__(self, engine: Any, meanwhile: Callable[[], None]) -> None:
-        self._engine, self._meanwhile = engine, meanwhile
+        super().__init__(engine)
+        self._meanwhile = meanwhile
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-    def kernel(self, *use: Any, **how: Any) -> Any:
-        kernel = self._engine.kernel(*use, **how)
-        if kernel is None:
-            return None
-
-        def run(*args: Any) -> Any:
-            self._meanwhile()
-            return kernel(*args)
-
-        return run
+    def run(self, kernel: Any, op: Any, inplace: bool, *args: Any) -> Any:
+        self._meanwhile()
+        return kernel(*args)
 
 
 class SimWorker:

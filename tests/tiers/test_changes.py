@@ -79,10 +79,10 @@ class Training:
 
     def __init__(self, seed: int) -> None:
         rng = np.random.default_rng(seed)
-        self.x = gt.from_numpy(rng.normal(size=(32, 6)).astype(np.float32))
+        self.x = gt.from_numpy(rng.normal(size=(32, 6)))  # float64: rounding grows with the steps
         self.y = gt.from_numpy(rng.integers(0, 3, 300))  # more than comes by value
         gt.manual_seed(seed)
-        self.model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3))
+        self.model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3)).double()
         self.optimizer = gt.optim.SGD(self.model.parameters(), lr=1e-2, momentum=0.9)
 
     def step(self, i: int) -> float:
@@ -100,6 +100,7 @@ def test_a_thousand_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     # Rests are over at the next call, or nearly so; and every program is hot.
     for name in ("tiers.FAILED_US", "tiers.HOT_US", "programs.REST_US"):
         monkeypatch.setattr(f"gt.worker.run.{name}", 1)
+    monkeypatch.setattr("gt.worker.run.programs.FAILURES", 1e9)
     trouble = Trouble(1)
     compiler = RoughCompiler(trouble)
     monkeypatch.setattr("gt.worker.run.tiers.Compiler", lambda *given: compiler)
@@ -142,10 +143,11 @@ def test_a_thousand_changes(monkeypatch: pytest.MonkeyPatch) -> None:
         trouble.rate = trouble.rng.choice([0.0, 0.1, 0.5, 0.5])
         for known in programs.values():  # now and then a tier is judged to be slower, or memory runs short
             standing = known.standing
-            if standing is not None and standing.tier > 1 and trouble.rng.random() < 0.5:
+            assert standing is not None
+            standing.failures = 0
+            if standing.tier > 1 and trouble.rng.random() < 0.5:
                 standing.rest("slower", standing.tier, known.run_us)
                 standing.rests.clear()  # or it would be tried again ever more rarely
-                standing.failures = 0
                 if trouble.rng.random() < 0.5:
                     compiler.there.clear()  # the cache on disk is emptied
         if trouble.rng.random() < 0.3:
@@ -164,4 +166,4 @@ def test_a_thousand_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     for k in range(SESSIONS):
         with using(Cluster(engine="torch").client()):
             plain = Training(k)
-            np.testing.assert_allclose(losses[k], [plain.step(i) for i in range(steps[k])], rtol=1e-4)
+            np.testing.assert_allclose(losses[k], [plain.step(i) for i in range(steps[k])], rtol=1e-7)

@@ -21,7 +21,7 @@ from gt.transport.router import SETTLE_S, Router
 from gt.transport.sockets import SocketChannel, endpoint
 from tests.processes.running import until
 
-from .wires import DEADLINE_S, Join, next_message, until_lost
+from .wires import DEADLINE_S, Join, meet, next_message, until_lost
 
 
 @pytest.fixture
@@ -66,8 +66,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 def test_a_frame_that_is_too_large_ends_that_connection_only(router: Router, join: Join) -> None:
     good = join()
-    good.send(GetStats(1))
-    next_message(router)
+    meet(router, good)
     with raw_dealer(router) as dealer:
         dealer.send(b"\x93")
         peer, _ = next_message(router)
@@ -164,10 +163,7 @@ def test_a_peer_that_does_not_read_is_cut_off() -> None:
     router = Router("127.0.0.1:0", max_queued=8 * CHUNK)
     reads, idles = SocketChannel(router.address), SocketChannel(router.address)
     try:
-        reads.send(GetStats(1))
-        reader, _ = next_message(router)
-        idles.send(GetStats(1))
-        idler, _ = next_message(router)
+        reader, idler = (meet(router, channel) for channel in (reads, idles))
         frames = messages.encode(Chunk(0, 1, 0, CHUNK, (CHUNK,), "uint8"), bytes(CHUNK))
         for _ in range(8):
             router.send(idler, frames)
@@ -191,10 +187,7 @@ def test_peers_that_do_not_read_share_a_limit(monkeypatch: pytest.MonkeyPatch) -
     router = Router("127.0.0.1:0", all_queued=8 * CHUNK)
     channels = [SocketChannel(router.address) for _ in range(4)]
     try:
-        peers = []
-        for channel in channels:
-            channel.send(GetStats(1))
-            peers.append(next_message(router)[0])
+        peers = [meet(router, channel) for channel in channels]
         frames = messages.encode(Chunk(0, 1, 0, CHUNK, (CHUNK,), "uint8"), bytes(CHUNK))
         for k, peer in enumerate(peers):
             for _ in range(2 + (k == 1)):  # more than 8 together with the last one

@@ -14,7 +14,7 @@ from gt.transport import connect, listen, messages
 from gt.transport.messages import CHUNK, MAX_FRAME, Chunk, GetStats
 from gt.transport.unix import BUFFER, SMALL, SendBuffer, Stream, UnixChannel, UnixRouter, head_of
 
-from .wires import Join, until
+from .wires import Join, meet, until
 
 
 @pytest.fixture
@@ -77,8 +77,7 @@ def test_an_interrupted_send_leaves_the_stream_whole() -> None:
 )
 def test_what_is_no_message_ends_only_its_connection(router: UnixRouter, join: Join, garbage: bytes) -> None:
     good = join()
-    good.send(GetStats(1))
-    until(router, router.receive)
+    meet(router, good)
     with socket.socket(socket.AF_UNIX) as bad:
         bad.connect(router.address.removeprefix("ipc://"))
         bad.sendall(garbage)
@@ -91,8 +90,7 @@ def test_what_is_no_message_ends_only_its_connection(router: UnixRouter, join: J
 def test_a_peer_that_does_not_read_is_cut_off(tmp_path: Path) -> None:
     router = UnixRouter(f"ipc://{tmp_path}/s", max_queued=1 << 20)
     channel = UnixChannel(router.address)
-    channel.send(GetStats(1))
-    peer, _ = until(router, router.receive)
+    peer = meet(router, channel)
     data = messages.encode(Chunk(0, 1, 0, CHUNK), bytes(CHUNK))
     for _ in range(64):  # more than the system's own buffer takes, by more than is allowed
         router.send(peer, data)
@@ -105,10 +103,7 @@ def test_peers_that_do_not_read_share_a_limit(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("gt.transport.unix.SLOW", 1 << 20)
     router = UnixRouter(f"ipc://{tmp_path}/s", all_queued=48 << 20)
     channels = [UnixChannel(router.address) for _ in range(3)]
-    peers = []
-    for channel in channels:
-        channel.send(GetStats(1))
-        peers.append(until(router, router.receive)[0])
+    peers = [meet(router, channel) for channel in channels]
     data = messages.encode(Chunk(0, 1, 0, CHUNK), bytes(CHUNK))
     for k, peer in enumerate(peers):
         for _ in range(160 if k == 1 else 80):  # 40 or 20 MiB, less what the system's own buffer takes

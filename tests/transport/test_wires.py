@@ -14,7 +14,7 @@ from gt.errors import ServerError
 from gt.transport import listen, messages
 from gt.transport.messages import CHUNK, Chunk, GetStats, Refused, Stats
 
-from .wires import DEADLINE_S, AnyRouter, Join, next_message, until_lost
+from .wires import DEADLINE_S, AnyRouter, Join, meet, next_message, until_lost
 
 
 @pytest.fixture(params=["tcp", "unix"])
@@ -51,8 +51,7 @@ def test_more_than_may_be_sent_as_one_is_sent_as_several(router: AnyRouter, join
 @pytest.mark.parametrize("size", [0, 10, CHUNK])
 def test_a_payload_is_relayed_untouched(router: AnyRouter, join: Join, size: int) -> None:
     sender, receiver = join(), join()
-    receiver.send(GetStats(1))
-    there, _ = next_message(router)
+    there = meet(router, receiver)
     payload = os.urandom(size)
     sender.send(Chunk(0, 7, 0, size, (size,), "uint8"), payload)
     message, data = messages.decode(next_message(router)[1])
@@ -64,8 +63,7 @@ def test_a_payload_is_relayed_untouched(router: AnyRouter, join: Join, size: int
 
 def test_payloads_larger_than_any_buffer_arrive_complete(router: AnyRouter, join: Join) -> None:
     channel = join()
-    channel.send(GetStats(0))
-    peer, _ = next_message(router)
+    peer = meet(router, channel)
     data = bytes(range(256)) * (CHUNK // 256)
     for i in range(32):  # 8 MiB, far more than a socket takes at once: the rest waits in the router
         router.send(peer, messages.encode(Chunk(0, i, 0, CHUNK, (CHUNK,), "uint8"), data))
@@ -82,8 +80,7 @@ def test_payloads_larger_than_any_buffer_arrive_complete(router: AnyRouter, join
 
 def test_a_disconnected_peer_gets_the_last_messages_then_the_end(router: AnyRouter, join: Join) -> None:
     channel = join()
-    channel.send(GetStats(1))
-    peer, _ = next_message(router)
+    peer = meet(router, channel)
     router.send(peer, messages.encode(Refused("go away")))
     router.disconnect(peer)
     router.send(peer, messages.encode(Refused("never sent")))
@@ -111,10 +108,8 @@ def test_a_disconnected_peer_gets_the_last_messages_then_the_end(router: AnyRout
 
 def test_loss_by_close(router: AnyRouter, join: Join) -> None:
     stays, goes = join(), join()
-    goes.send(GetStats(1))
-    peer, _ = next_message(router)
-    stays.send(GetStats(2))
-    next_message(router)
+    peer = meet(router, goes)
+    meet(router, stays)
     goes.close()
     assert until_lost(router, peer) == [peer]
 

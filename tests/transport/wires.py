@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from gt.transport import connect
-from gt.transport.messages import Buffer
+from gt.transport.messages import Buffer, GetStats
 from gt.transport.router import Router
 from gt.transport.sockets import SocketChannel
 from gt.transport.unix import UnixChannel, UnixRouter
@@ -45,6 +45,12 @@ def until(router: AnyRouter, ready: Callable[[], Any]) -> Any:
 def next_message(router: AnyRouter) -> tuple[bytes, list[Buffer]]:
     got: tuple[bytes, list[Buffer]] = until(router, router.receive)
     return got
+
+
+def meet(router: AnyRouter, channel: SocketChannel | UnixChannel) -> bytes:
+    """Let a channel say something; the name of its peer."""
+    channel.send(GetStats(1))
+    return next_message(router)[0]
 
 
 def until_lost(router: AnyRouter, peer: bytes) -> list[bytes]:

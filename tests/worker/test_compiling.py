@@ -16,6 +16,7 @@ from gt.worker.engines import inductor
 from gt.worker.run import compiling
 from gt.worker.run.compiling import Compiler, is_whole, seal
 from tests.processes.running import alive, until, until_gone
+from tests.sessions import raising
 from tests.worker.worker_building import Builder
 
 #: What all compilers here begin with. `jobs()` gives the names of folders; `make` makes one.
@@ -179,10 +180,7 @@ def test_a_cache_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nowhere() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(Path, "home", nowhere)
+    monkeypatch.setattr(Path, "home", raising(RuntimeError("Could not determine home directory.")))
     said: list[str] = []
     compiler = Compiler("fake_compiler", "cpu", "", "", said.append)
     assert not compiler.usable

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from worker_building import Broken, Builder, Device, Faulty, Wrapped
+from worker_building import Broken, Builder, Device, Faulty, Kernels
 
 from gt.errors import IndexOutOfRange, OutOfMemory
 from gt.ops.check import check
@@ -147,7 +147,7 @@ def test_the_failing_instruction_is_known(numpy_engine: Any) -> None:
     assert runnable.where(ValueError()) == (-1, False)
 
 
-class Watching(Wrapped):
+class Watching(Kernels):
     """Knows at each kernel which earlier results are still alive."""
 
     def __init__(self, engine: Any) -> None:
@@ -155,17 +155,12 @@ class Watching(Wrapped):
         self.made: list[Any] = []
         self.alive: list[list[int]] = []
 
-    def kernel(self, op: Any, attrs: Any, operands: Any, inplace: bool = False) -> Any:
-        kernel = self.engine.kernel(op, attrs, operands, inplace)
-
-        def run(*args: Any) -> Any:
-            gc.collect()
-            self.alive.append([i for i, r in enumerate(self.made) if r() is not None])
-            result = kernel(*args)
-            self.made.append(weakref.ref(result))
-            return result
-
-        return kernel and run
+    def run(self, kernel: Any, op: Any, inplace: bool, *args: Any) -> Any:
+        gc.collect()
+        self.alive.append([i for i, r in enumerate(self.made) if r() is not None])
+        result = kernel(*args)
+        self.made.append(weakref.ref(result))
+        return result
 
 
 def test_values_die_at_their_last_use(numpy_engine: Any) -> None:

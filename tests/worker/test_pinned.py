@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from worker_building import Wrapped
 from worker_driver import Driver
 
 from gt.transport.messages import CHUNK, Chunk, CloseSession
 from gt.worker.engines import pinned as pinning
 from gt.worker.engines.pinned import Pinned
-
-torch = pytest.importorskip("torch")
 
 
 class Event:

@@ -9,17 +9,16 @@ from functools import cache
 from typing import Any
 
 import pytest
+import torch
+from torch import fx
+from torch._inductor import memory
+from torch._inductor.decomposition import select_decomp_table
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
-torch = pytest.importorskip("torch")
-from torch import fx  # noqa: E402
-from torch._inductor import memory  # noqa: E402
-from torch._inductor.decomposition import select_decomp_table  # noqa: E402
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
-from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
-
-from gt.worker.engines import recompute as module  # noqa: E402
-from gt.worker.engines.recompute import Bounds, Buffers, estimate, recompute, recomputing  # noqa: E402
-from gt.worker.engines.traced import merge_readings  # noqa: E402
+from gt.worker.engines import recompute as module
+from gt.worker.engines.recompute import Bounds, Buffers, estimate, recompute, recomputing
+from gt.worker.engines.traced import merge_readings
 
 ALL = Bounds(peak=0, least=0, spend=1.0)
 LAYERS, ROWS, WIDTH, WORDS = 4, 64, 32, 128
@@ -259,34 +258,27 @@ def test_nothing_else_is(make: Callable[[Any], Any]) -> None:
     assert kept(peak_between(make), (8, 8))
 
 
-def test_what_can_no_longer_be_read_is_not() -> None:
-    """The input has been written to in between."""
-
-    def f(x: Any) -> Any:
-        y = x.tanh()
-        first = y @ y
-        last = large_product(first)
-        x.copy_(first)
-        return last @ y
-
-    assert kept(f, (8, 8))
+def written_in_between(x: Any) -> Any:
+    y = x.tanh()
+    first = y @ y
+    last = large_product(first)
+    x.copy_(first)
+    return last @ y
 
 
-def test_what_would_keep_more_alive_is_not() -> None:
-    """A value of one byte an element, made of one with four that nobody else needs later."""
-
-    def f(x: Any) -> Any:
-        y = (x @ x).to(torch.bfloat16)
-        return large_product(y @ y) @ y
-
-    assert kept(f, (8, 8))
+def narrow(x: Any) -> Any:
+    """A value of one byte an element, made of one with four that nobody else needs later: more would stay alive."""
+    y = (x @ x).to(torch.bfloat16)
+    return large_product(y @ y) @ y
 
 
-def test_what_is_returned_stays() -> None:
-    def f(x: Any) -> Any:
-        y = x.tanh()
-        return large_product(y @ x), y
+def returned(x: Any) -> Any:
+    y = x.tanh()
+    return large_product(y @ x), y
 
+
+@pytest.mark.parametrize("f", [written_in_between, narrow, returned])
+def test_what_can_no_longer_be_read_or_would_keep_more_alive_is_not(f: Callable[[Any], Any]) -> None:
     assert kept(f, (8, 8))
 
 

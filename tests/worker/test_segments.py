@@ -22,6 +22,7 @@ from gt.worker.run import programs, segments, tiers
 from gt.worker.run.collectives import Collective, PeerResult
 from gt.worker.run.executor import Runnable, compile_program
 from gt.worker.run.segments import CompiledSegment, cut
+from tests.sessions import raising
 from tests.sharding.recorded import is_update, record
 from tests.sharding.timing import cases
 from tests.workers_here import Many, Part, together
@@ -235,10 +236,7 @@ def test_an_error_in_a_part_has_its_instruction() -> None:
     total = reduce(b, 0)
     checked = check(together(b, (1, 2), [chain(b, total)]))
     (part,) = cut(checked)
-
-    def library(inputs: Any, scalars: Any) -> list[Any]:
-        raise RuntimeError("it has got lost")
-
+    library = raising(RuntimeError("it has got lost"))
     engine: Any = Faulty(TORCH)
     ready = CompiledSegment(part, library, [0], compile_program(part.checked, engine))
     code = compile_program(checked, TORCH, whole=[ready])

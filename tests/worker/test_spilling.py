@@ -15,6 +15,7 @@ from gt import config
 from gt.transport import messages as msg
 from gt.worker.run import outside
 from gt.worker.run.outside import File, Outside
+from tests.sessions import raising
 
 NEG = unary("neg", (1000,))
 X = np.arange(1000, dtype=np.float32)
@@ -254,11 +255,7 @@ def test_what_cannot_be_read_back_is_lost_and_says_why(
 ) -> None:
     driver = holding(engine, tmp_path, 0)
     spill(driver, 1)
-
-    def fail(*_: Any) -> None:
-        raise OSError("a bad sector")
-
-    monkeypatch.setattr(File, "read", fail)
+    monkeypatch.setattr(File, "read", raising(OSError("a bad sector")))
     bring_back(driver, 1)
     failed = driver.fails(NEG, [1], 2)
     assert failed.error.kind == "LostError"
@@ -270,11 +267,7 @@ def test_a_call_that_cannot_bring_back_what_it_uses_fails_and_the_session_is_who
 ) -> None:
     driver = holding(engine, tmp_path, 1 << 20)
     spill(driver, 1)
-
-    def fail(*_: Any) -> None:
-        raise MemoryError("no room")
-
-    monkeypatch.setattr(driver.core.engine, "bring_in", fail, raising=False)
+    monkeypatch.setattr(driver.core.engine, "bring_in", raising(MemoryError("no room")), raising=False)
     bring_back(driver, 1)
     assert driver.fails(NEG, [1], 2).error.kind == "OutOfMemory"
     monkeypatch.undo()

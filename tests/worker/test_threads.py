@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gt.worker.run.threads import Load, Pace, Threads, ladder
+from tests.sessions import raising
 
 #: Seconds of a call with so many threads.
 Machine = Callable[[int], float]
@@ -114,10 +115,6 @@ def test_load_counts_what_is_idle_and_what_is_ours(monkeypatch: pytest.MonkeyPat
 
 def test_a_machine_that_does_not_tell_its_load_has_free_cores() -> None:
     load = Load(4)
-
-    def unread() -> tuple[float, float, float]:
-        raise OSError("no /proc")
-
-    load._read = unread  # type: ignore[method-assign]
+    load._read = raising(OSError("no /proc"))  # type: ignore[method-assign]
     load._last = (-1.0, 0.0, 0.0)
     assert load.look() == 4

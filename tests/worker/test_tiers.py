@@ -15,6 +15,7 @@ from gt.worker.run import tiers
 from gt.worker.run.programs import REST_US, TRIAL, Known, Standing
 from gt.worker.run.store import Entry
 from gt.worker.run.tiers import HITS, HOT_US, Around, Tiers
+from tests.sessions import raising
 from tests.worker.worker_building import Builder, FakeCompiler, Wrapped
 
 AUTO = replace(Config(), auto_compile=True)
@@ -168,7 +169,7 @@ def test_what_cannot_be_compiled_is_prepared_all_the_same() -> None:
         assert Setting(known, quick=False).tiers.prepare(known)
         assert known.runnable is not None
     setting = Setting(program(compile=1))
-    setting.engine.unfit = "linalg_eig: cannot be part of a graph"
+    setting.engine.unfit = UNFIT
     assert setting.tiers.prepare(setting.known)
     assert setting.call() == 1
 
@@ -178,14 +179,6 @@ def test_what_is_in_the_cache_is_taken_at_the_first_call() -> None:
     setting.compiler.there.add("folder")
     assert setting.call(us=1) == 3
     assert not setting.compiler.asked
-
-
-def test_what_cannot_be_a_graph_is_not_asked_for() -> None:
-    setting = Setting(program(compile=1))
-    setting.engine.unfit = "linalg_eig: cannot be part of a graph"
-    assert setting.call(times=3) == 1
-    assert not setting.compiler.asked
-    assert setting.stats["given_up"] == {"3": "linalg_eig: cannot be part of a graph"}
 
 
 # --- down -----------------------------------------------------------------------------------
@@ -236,30 +229,25 @@ def test_a_compiler_that_fails_leaves_it_where_it_is() -> None:
     assert setting.compiler.asked == ["folder"]
 
 
-def test_a_library_that_cannot_be_loaded() -> None:
+UNFIT = "linalg_eig: cannot be part of a graph"
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "reason"),
+    [
+        ("unfit", UNFIT, UNFIT),
+        ("load_library", raising(OSError("program.so: file too short")), "program.so: file too short"),
+        ("library", raising(RuntimeError("no")), "the compiled code failed where the plain code did not"),
+    ],
+    ids=["no graph", "a library that cannot be loaded", "a library that fails"],
+)
+def test_what_does_not_run_compiled_is_given_up_and_calls_succeed(attribute: str, value: Any, reason: str) -> None:
     setting = Setting(program(compile=1))
-
-    def load_library(folder: str, graph: Any) -> Any:
-        raise OSError("program.so: file too short")
-
-    setting.engine.load_library = load_library  # type: ignore[method-assign]
+    setattr(setting.engine, attribute, value)
     assert setting.call(times=3) == 1
-    assert setting.stats["given_up"] == {"3": "program.so: file too short"}
-
-
-def test_a_library_that_fails_is_given_up_and_the_call_succeeds() -> None:
-    setting = Setting(program(compile=1))
-    assert setting.call() == 3
-
-    def fail(inputs: Any, scalars: Any) -> Any:
-        raise RuntimeError("no")
-
-    setting = Setting(program(compile=1))
-    setting.engine.library = fail
-    assert setting.call() == 1
-    assert setting.stats["given_up"] == {"3": "the compiled code failed where the plain code did not"}
-    assert setting.call() == 1
-    assert setting.stats["tiers"]["1"]["hits"] == 2
+    assert bool(setting.compiler.asked) == (attribute != "unfit"), "what cannot be a graph is not asked for"
+    assert setting.stats["given_up"] == {"3": reason}
+    assert setting.stats["tiers"]["1"]["hits"] == 3
 
 
 class Code:

@@ -62,11 +62,22 @@ class Wrapped:
         return getattr(self.engine, name)
 
 
+class Kernels(Wrapped):
+    """An engine whose kernels are run by `run`."""
+
+    def kernel(self, op: Any, attrs: Any, operands: Any, inplace: bool = False) -> Any:
+        kernel = self.engine.kernel(op, attrs, operands, inplace)
+        return kernel and (lambda *args: self.run(kernel, op, inplace, *args))
+
+    def run(self, kernel: Any, op: Any, inplace: bool, *args: Any) -> Any:
+        raise NotImplementedError
+
+
 class Broken(Exception):
     """What a faulty kernel raises."""
 
 
-class Faulty(Wrapped):
+class Faulty(Kernels):
     """Its n-th piece of work (a kernel that allocates, or a copy) fails; in-place kernels never do."""
 
     def __init__(self, engine: Any, fail_at: int = -1) -> None:
@@ -79,16 +90,10 @@ class Faulty(Wrapped):
         if self.count - 1 == self.fail_at:
             raise Broken(f"piece of work {self.fail_at}")
 
-    def kernel(self, op: Any, attrs: Any, operands: Any, inplace: bool = False) -> Any:
-        kernel = self.engine.kernel(op, attrs, operands, inplace)
-        if kernel is None or inplace:
-            return kernel
-
-        def run(*args: Any) -> Any:
+    def run(self, kernel: Any, op: Any, inplace: bool, *args: Any) -> Any:
+        if not inplace:
             self.work()
-            return kernel(*args)
-
-        return run
+        return kernel(*args)
 
     def own(self, array: Any) -> Any:
         self.work()

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
 
 import gt
 from gt.errors import DTypeError
@@ -75,12 +74,3 @@ def test_numpys_numbers_are_numbers(number: Any) -> None:
     x, t = gt.ones(2), torch.ones(2)
     np.testing.assert_array_equal((x * number).numpy(), (t * torch.as_tensor(number)).numpy())
     assert (x * number).dtype is gt.float32
-
-
-def test_a_dataloader_feeds_it() -> None:
-    data = TensorDataset(torch.arange(12.0).reshape(6, 2), torch.arange(6))
-    seen = []
-    for x, y in DataLoader(data, batch_size=4):
-        a, b = gt.from_torch(x), gt.tensor(y)
-        seen.append(((a.sum(1) * 2).tolist(), b.tolist()))
-    assert seen == [([2.0, 10.0, 18.0, 26.0], [0, 1, 2, 3]), ([34.0, 42.0], [4, 5])]

@@ -117,11 +117,10 @@ def test_batches_are_gt_tensors(source: str, loader: str) -> None:
     DataLoader = gt.utils.data.DataLoader if loader == "torch" else loading.DataLoader
     batches = list(DataLoader(dataset, batch_size=4))
     assert len(batches) == len(DataLoader(dataset, batch_size=4)) == 3
-    x, y = batches[2]
-    assert np.asarray(x).tolist() == DATA[8:].tolist()
-    assert np.asarray(y).tolist() == [8, 9]
+    assert [np.asarray(x).tolist() for x, _ in batches] == [DATA[i : i + 4].tolist() for i in (0, 4, 8)]
+    assert [np.asarray(y).tolist() for _, y in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     if loader == "torch":
-        assert isinstance(x, gt.Tensor)
+        assert all(isinstance(t, gt.Tensor) for batch in batches for t in batch)
     seen = [
         i for _, y in DataLoader(dataset, batch_size=3, shuffle=True, drop_last=True) for i in np.asarray(y).tolist()
     ]

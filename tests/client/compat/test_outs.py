@@ -12,6 +12,7 @@ import torch
 import gt
 from gt.client.compat import interop
 from gt.errors import AutogradError, DTypeError
+from tests.beside_torch import as_in_torch
 
 pytestmark = pytest.mark.usefixtures("session")
 
@@ -65,18 +66,15 @@ def test_out_that_cannot_be_written() -> None:
 @pytest.mark.parametrize(
     "name", ["FloatTensor", "LongTensor", "DoubleTensor", "BoolTensor", "HalfTensor", "ByteTensor"]
 )
-def test_types_by_dtype(name: str) -> None:
-    def story(lib: Any) -> Any:
-        made, others = getattr(lib, name)([1, 0]), [lib.tensor([1.0]), lib.tensor([1]), lib.tensor([True])]
-        sized = getattr(lib, name)(2, 3)
-        kind = getattr(lib, name)
-        return (
-            isinstance(made, kind), isinstance(made, lib.Tensor), [isinstance(x, kind) for x in others],
-            isinstance(1, kind), isinstance(kind, type), tuple(sized.shape), made.tolist(),
-            isinstance(sized, (lib.LongTensor, kind)),
-        )  # fmt: skip
-
-    assert story(gt) == story(torch)
+@as_in_torch(rtol=0)
+def test_types_by_dtype(lib: Any, name: str) -> Any:
+    kind = getattr(lib, name)
+    made, sized, others = kind([1, 0]), kind(2, 3), [lib.tensor([1.0]), lib.tensor([1]), lib.tensor([True])]
+    return (
+        isinstance(made, kind), isinstance(made, lib.Tensor), [isinstance(x, kind) for x in others],
+        isinstance(1, kind), isinstance(kind, type), tuple(sized.shape), made.tolist(),
+        isinstance(sized, (lib.LongTensor, kind)),
+    )  # fmt: skip
 
 
 def test_sizes() -> None:

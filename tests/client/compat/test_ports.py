@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -76,18 +75,6 @@ def test_modules_are_imported_as_torchs() -> None:
     from gt.utils.checkpoint import checkpoint  # noqa: F401
 
     assert cudnn is gt.backends.cudnn
-
-
-def test_data_loading_is_as_in_torch(session: Session) -> None:
-    rows, labels = np.arange(12, dtype=np.float32).reshape(6, 2), np.arange(6)
-    loader = gt.utils.data.DataLoader(
-        gt.utils.data.TensorDataset(torch.from_numpy(rows), torch.from_numpy(labels)), batch_size=4
-    )
-    batches = [(x, y) for x, y in loader]
-    assert all(isinstance(x, gt.Tensor) and isinstance(y, gt.Tensor) for x, y in batches)
-    assert [tuple(x.shape) for x, _ in batches] == [(4, 2), (2, 2)]
-    np.testing.assert_array_equal(np.concatenate([x.numpy() for x, _ in batches]), rows)
-    np.testing.assert_array_equal(np.concatenate([y.numpy() for _, y in batches]), labels)
 
 
 def test_cuda_answers_for_the_worker(session: Session) -> None:

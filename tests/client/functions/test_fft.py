@@ -75,9 +75,8 @@ SPECTRA: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SPECTRA)
-def test_spectra_of_windows(name: str) -> None:
-    f, arrays = SPECTRA[name]
+@pytest.mark.parametrize(("f", "arrays"), SPECTRA.values(), ids=SPECTRA)
+def test_spectra_of_windows(f: Any, arrays: Any) -> None:
     compare(f, *arrays, rtol=1e-8)
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import gt  # noqa: E402
-from gt.errors import ArgumentError, DTypeError  # noqa: E402
+import gt
+from gt.errors import ArgumentError, DTypeError
 
 A = torch.arange(15.0).reshape(5, 3) / 7
 MASK = torch.tensor([[True, False, True], [False, False, False], [True, True, True], [False, True, True], [True] * 3])

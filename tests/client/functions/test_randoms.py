@@ -58,9 +58,8 @@ MOMENTS: dict[str, tuple[Callable[[], Any], float, float]] = {
 }
 
 
-@pytest.mark.parametrize("what", MOMENTS)
-def test_mean_and_variance(what: str) -> None:
-    draw, mean, variance = MOMENTS[what]
+@pytest.mark.parametrize(("draw", "mean", "variance"), MOMENTS.values(), ids=MOMENTS)
+def test_mean_and_variance(draw: Any, mean: Any, variance: Any) -> None:
     x = draw().numpy().astype(np.complex128).reshape(-1)
     assert abs(x.mean() - mean) < 5 * np.sqrt(variance / N)
     apart = np.abs(x - mean) ** 2

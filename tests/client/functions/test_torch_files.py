@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import gt  # noqa: E402
-from gt.errors import ArgumentError  # noqa: E402
+import gt
+from gt.errors import ArgumentError
 
 
 def checkpoint() -> dict[str, Any]:

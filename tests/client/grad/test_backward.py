@@ -17,6 +17,8 @@ from gt.errors import AutogradError, DTypeError, ShapeError
 from tests.beside_torch import Array, Story, agree, compare, each, leaf, stories
 from tests.client.grad import graphs
 from tests.client.grad.graphs import A, B, C, V, W
+from tests.client.mistakes import Mistakes, refused
+from tests.sessions import raising
 
 TARGET = np.array([2, 0, 4, 1])
 
@@ -84,9 +86,8 @@ FUNCTIONS: dict[str, tuple[Story, tuple[Array, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_first_and_second_gradients_are_as_in_torch(name: str, session: Session) -> None:
-    f, values = FUNCTIONS[name]
+@pytest.mark.parametrize(("f", "values"), FUNCTIONS.values(), ids=FUNCTIONS)
+def test_first_and_second_gradients_are_as_in_torch(f: Any, values: Any, session: Session) -> None:
     compare(f, *values, second=True, rtol=1e-8, atol=1e-9)
 
 
@@ -116,33 +117,22 @@ def test_a_second_backward_names_the_line(session: Session) -> None:
     np.testing.assert_allclose(x.grad.numpy(), 2 * A)
 
 
-def test_refusals(session: Session) -> None:
-    x = leaf(gt, A)
-    with pytest.raises(AutogradError, match="does not require grad"):
-        gt.ones(3).sum().backward()
-    with pytest.raises(AutogradError, match=r"shape \(4, 5\) needs backward\(gradient="):
-        (x * 2.0).backward()
-    with pytest.raises(ShapeError, match=r"gradient must have the shape \(4, 5\) of the tensor, got \(5,\)"):
-        (x * 2.0).backward(gt.ones(5))
-    with pytest.raises(AutogradError, match="allow_unused=True"):
-        gt.grad((x * 2.0).sum(), [x, leaf(gt, B)])
-    with pytest.raises(DTypeError, match="only floating-point tensors can require grad, not int64"):
-        gt.arange(3).requires_grad_()
-    with pytest.raises(AutogradError, match="set to False for leaf tensors only"):
-        (x * 2.0).requires_grad_(False)
-    with pytest.raises(AutogradError, match=r"tensor\.detach\(\)\.numpy\(\)"):
-        x.numpy()
-    with pytest.raises(AutogradError, match="register_hook: this tensor does not require grad"):
-        gt.ones(3).register_hook(print)
+MISTAKES: Mistakes = {
+    "no graph": (lambda x: gt.ones(3).sum().backward(), AutogradError, "does not require grad"),
+    "no number": (lambda x: (x * 2.0).backward(), AutogradError, r"shape \(4, 5\) needs backward\(gradient="),
+    "shape": (lambda x: (x * 2.0).backward(gt.ones(5)), ShapeError, r"the shape \(4, 5\) of the tensor, got \(5,\)"),
+    "unused": (lambda x: gt.grad((x * 2.0).sum(), [x, leaf(gt, B)]), AutogradError, "allow_unused=True"),
+    "ints": (lambda x: gt.arange(3).requires_grad_(), DTypeError, "floating-point tensors can require grad, not int64"),
+    "result": (lambda x: (x * 2.0).requires_grad_(False), AutogradError, "set to False for leaf tensors only"),
+    "numpy": (lambda x: x.numpy(), AutogradError, r"tensor\.detach\(\)\.numpy\(\)"),
+    "hook": (lambda x: gt.ones(3).register_hook(print), AutogradError, "hook: this tensor does not require grad"),
+}
+test_mistakes = refused(MISTAKES, lambda: leaf(gt, A))
 
 
 def test_a_hook_that_raises_leaves_the_mode_and_the_session_right(session: Session) -> None:
     x = leaf(gt, A)
-
-    def fail(g: Any) -> None:
-        raise KeyError("mine")
-
-    x.register_hook(fail)
+    x.register_hook(raising(KeyError("mine")))
     with pytest.raises(KeyError):
         (x * 2.0).sum().backward()
     assert gt.is_grad_enabled()

@@ -68,9 +68,8 @@ def table() -> Any:
     return gt.arange(24, dtype=gt.float32).reshape(6, 4)
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_a_replayed_call_gives_what_the_python_gives(name: str, session: Session) -> None:
-    replays, f, arguments = CALLS[name]
+@pytest.mark.parametrize(("replays", "f", "arguments"), CALLS.values(), ids=CALLS)
+def test_a_replayed_call_gives_what_the_python_gives(replays: Any, f: Any, arguments: Any, session: Session) -> None:
     traced = gt.function(f)
     same([traced(*given) for given in arguments()], [f(*given) for given in arguments()], rtol=1e-6)
     assert traced.replays == replays

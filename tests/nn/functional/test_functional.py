@@ -108,9 +108,8 @@ ATTENTION: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", ATTENTION)
-def test_attention(name: str, engine: str) -> None:
-    f, arrays = ATTENTION[name]
+@pytest.mark.parametrize(("f", "arrays"), ATTENTION.values(), ids=ATTENTION)
+def test_attention(f: Any, arrays: Any, engine: str) -> None:
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):  # the one with second derivatives
         compare_functional(f, arrays)
 
@@ -164,9 +163,8 @@ HEADS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", HEADS)
-def test_multi_head_attention(name: str, session: Session) -> None:
-    f, arrays = HEADS[name]
+@pytest.mark.parametrize(("f", "arrays"), HEADS.values(), ids=HEADS)
+def test_multi_head_attention(f: Any, arrays: Any, session: Session) -> None:
     compare(f, *arrays, atol=1e-9)
 
 

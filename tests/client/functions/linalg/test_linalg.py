@@ -167,9 +167,8 @@ FAILURES: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("engine", ["numpy", "torch"])
-@pytest.mark.parametrize("name", FAILURES)
-def test_failures(name: str, engine: str) -> None:
-    f, text = FAILURES[name]
+@pytest.mark.parametrize(("f", "text"), FAILURES.values(), ids=FAILURES)
+def test_failures(f: Any, text: Any, engine: str) -> None:
     with session_on(engine):
         good = gt.ones(2) * 2
         good.numpy()

@@ -11,7 +11,7 @@ import torch
 
 import gt
 from gt.errors import ArgumentError, AutogradError, DimError, DTypeError, ShapeError
-from tests.beside_torch import compare
+from tests.beside_torch import as_in_torch, compare
 from tests.client.functions.linalg.drawing import draws
 from tests.client.mistakes import Mistakes, refused
 
@@ -93,9 +93,8 @@ def test_products(name: str) -> None:
     compare(f, *arrays, second=name != "beta 0")  # of which torch's second gradient is nan
 
 
-@pytest.mark.parametrize("name", DIAGONALS)
-def test_diagonals(name: str) -> None:
-    f, arrays = DIAGONALS[name]
+@pytest.mark.parametrize(("f", "arrays"), DIAGONALS.values(), ids=DIAGONALS)
+def test_diagonals(f: Any, arrays: Any) -> None:
     compare(f, *arrays)
 
 
@@ -140,7 +139,6 @@ def test_sets() -> None:
 #: What a user gets wrong: the error names the op and the sizes.
 MISTAKES: Mistakes = {
     "mm": (lambda: gt.ones(2, 3).mm(gt.ones(3)), ShapeError, r"mm: expected two matrices, got shapes \(2, 3\) and"),
-    "inner": (lambda: gt.ones(2, 3) @ gt.ones(2, 3), ShapeError, r"\(2, 3\) @ \(2, 3\): inner sizes 3 and 2 differ"),
     "types": (lambda: gt.ones(2, 2) @ gt.ones(2, 2).double(), DTypeError, "matmul: expected one dtype"),
     "bool": (lambda: gt.ones(2, 2).bool() @ gt.ones(2, 2).bool(), DTypeError, "not defined for bool"),
     "batches": (lambda: gt.bmm(gt.ones(2, 3, 4), gt.ones(3, 4, 2)), ShapeError, "bmm: expected two batches of the"),
@@ -173,29 +171,23 @@ COMPLEX: dict[str, Case] = {
 }
 
 
-@pytest.mark.parametrize("name", COMPLEX)
-def test_complex(name: str) -> None:
-    f, arrays = COMPLEX[name]
+@pytest.mark.parametrize(("f", "arrays"), COMPLEX.values(), ids=COMPLEX)
+def test_complex(f: Any, arrays: Any) -> None:
     compare(f, *arrays)
     narrow = {"f": np.float32, "c": np.complex64, "i": np.int64}
     compare(f, *[a.astype(narrow[a.dtype.kind]) for a in arrays], rtol=1e-5)
 
 
-def test_the_parts_of_a_complex_tensor_are_views() -> None:
-    def write(lib: Any) -> Any:
-        z = lib.tensor([1 + 2j, 3 - 4j])
-        z.real[0] = 5.0
-        z.imag = lib.tensor([7.0, 8.0])
-        lib.view_as_real(z)[1, 0] = 9.0
-        z.conj().mul_(2)
-        pairs = lib.zeros(2, 2)
-        lib.view_as_complex(pairs).add_(1 - 1j)
-        return z, pairs, z[0].item(), z.tolist()
-
-    (z, pairs, one, both), (z_, pairs_, one_, both_) = write(gt), write(torch)
-    np.testing.assert_array_equal(z.numpy(), z_.resolve_conj().numpy())
-    np.testing.assert_array_equal(pairs.numpy(), pairs_.numpy())
-    assert (one, both) == (one_, both_)
+@as_in_torch(rtol=0)
+def test_the_parts_of_a_complex_tensor_are_views(lib: Any) -> Any:
+    z = lib.tensor([1 + 2j, 3 - 4j])
+    z.real[0] = 5.0
+    z.imag = lib.tensor([7.0, 8.0])
+    lib.view_as_real(z)[1, 0] = 9.0
+    z.conj().mul_(2)
+    pairs = lib.zeros(2, 2)
+    lib.view_as_complex(pairs).add_(1 - 1j)
+    return z, pairs, z[0].item(), z.tolist()
 
 
 @pytest.mark.parametrize(
