@@ -13,6 +13,7 @@ import subprocess
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from gt import config
 
@@ -38,9 +39,26 @@ def choose_settings(device: str, dynamic_threads: bool, home: Path) -> None:
     if hasattr(codecache, "_HEADER_LOCK_DIR"):  # else they are among temporary files
         codecache._HEADER_DIR = str(home / "headers")
         codecache._HEADER_LOCK_DIR = str(home / "headers" / "locks")
-    if not hasattr(codecache._precompile_header, "cache_info"):
-        # Whether a header has changed is looked up once, not for each program.
-        codecache._precompile_header = cache(codecache._precompile_header)
+    _look_once()
+
+
+def _look_once() -> None:
+    """Look up whether a header has changed once in a process, not for each program."""
+    from torch._inductor import codecache
+
+    make = codecache._precompile_header
+    if hasattr(make, "looks_once"):
+        return
+    made: dict[str, str] = {}
+
+    def precompile_header(*args: Any, **kwargs: Any) -> str:
+        key = f"{args} {sorted(kwargs.items())}"
+        if key not in made or not os.path.exists(made[key]):  # another compiler may have deleted Inductor's cache
+            made[key] = make(*args, **kwargs)
+        return made[key]
+
+    precompile_header.looks_once = True  # type: ignore[attr-defined]
+    codecache._precompile_header = precompile_header
 
 
 def make_headers(device: str) -> None:
