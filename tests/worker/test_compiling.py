@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gt.config import compiler_environment
-from gt.worker.engines import inductor
+from gt.worker.engines import cpp, inductor
 from gt.worker.run import compiling
 from gt.worker.run.compiling import Compiler, is_whole, seal
 from tests.processes.running import alive, until, until_gone
@@ -57,9 +57,9 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     cache = tmp_path / "a cache"  # a blank in its name is nothing special
 
-    def new(source: str = GOOD, about: str = "torch 1", device: str = "cpu") -> Compiler:
+    def new(source: str = GOOD, about: str = "torch 1", device: str = "cpu", most: int = 1) -> Compiler:
         (tmp_path / "fake_compiler.py").write_text(BEGIN + source)
-        return Compiler("fake_compiler", device, about, str(cache), lambda line: said(cache, line))
+        return Compiler("fake_compiler", device, about, str(cache), lambda line: said(cache, line), most=most)
 
     yield new
     for pid in pids(cache):
@@ -96,7 +96,7 @@ def ask(compiler: Compiler, *sizes: int) -> list[str]:
 
 
 def ended(compiler: Compiler) -> None:
-    until(lambda: compiler._jobs is None, "the end of the compiler")
+    until(lambda: not compiler._running, "the end of the compiler")
 
 
 # --- the cache ------------------------------------------------------------------------------
@@ -265,6 +265,124 @@ def test_after_an_end_a_new_one_is_started(start: Start, tmp_path: Path) -> None
     assert len(pids(tmp_path / "a cache")) == 2
 
 
+# --- before there is a job, and several at once ----------------------------------------------
+
+WAIT = """
+def wait_for(name, n):
+    while not (cache / name).exists() or len((cache / name).read_text().split()) < n:
+        time.sleep(0.01)
+"""
+
+
+def test_a_compiler_for_a_device_is_started_before_there_is_a_job(start: Start, tmp_path: Path) -> None:
+    compiler = start(device="cuda:0")
+    for _ in range(2):
+        assert not compiler.ready(compiler.folder(program()))
+    until(lambda: pids(tmp_path / "a cache"), "a compiler")
+    ask(compiler, 3)
+    assert compiler.ready(compiler.folder(program()))
+    assert len(pids(tmp_path / "a cache")) == 1, "the same one"
+
+
+def test_nothing_is_started_early_where_it_would_cost_something(start: Start, tmp_path: Path) -> None:
+    for compiler in (start(device="cpu"), start(device="cuda:0")):
+        ask(compiler, 3)
+        for process in compiler._running:
+            process.popen.kill()
+        ended(compiler)
+        started = pids(tmp_path / "a cache")
+        assert compiler.ready(compiler.folder(program())), "from the cache"
+        if compiler._device == "cpu":
+            assert not compiler.ready(compiler.folder(program(4)))
+        assert not compiler._running
+        assert pids(tmp_path / "a cache") == started
+
+
+def test_one_that_leaves_for_lack_of_work_has_not_failed(start: Start, tmp_path: Path) -> None:
+    """Even if it was given a job meanwhile, its first one."""
+    source = """
+if runs == 1:
+    wait_for("asked", 1)
+    answer("leaving")
+    os._exit(0)
+for name in jobs(): make(name)
+"""
+    compiler = start(WAIT + source, device="cuda:0")
+    compiler.ready(compiler.folder(program()))
+    until(lambda: pids(tmp_path / "a cache"), "a compiler")
+    compiler.request(compiler.folder(program()), program())
+    (tmp_path / "a cache" / "asked").write_text("yes")
+    until(lambda: not compiler.waits(compiler.folder(program())), "an answer")
+    assert compiler.ready(compiler.folder(program()))
+    assert not compiler.failed
+    assert len(pids(tmp_path / "a cache")) == 2
+
+
+def test_one_that_crashes_without_a_job_fails_nothing(start: Start, tmp_path: Path) -> None:
+    compiler = start("if runs == 1: sys.exit(1)\nfor name in jobs(): make(name)", device="cuda:0")
+    compiler.ready(compiler.folder(program()))
+    until(lambda: pids(tmp_path / "a cache"), "a compiler")
+    ended(compiler)
+    (folder,) = ask(compiler, 3)
+    assert not compiler.failed
+    assert compiler.ready(folder)
+
+
+def test_several_compilers_share_the_jobs(start: Start, tmp_path: Path) -> None:
+    """No more than there may be, and each program is made by one of them. They all work at the same time."""
+    source = """
+for name in jobs():
+    with open(cache / "at", "a") as f:
+        f.write(f"{name} ")
+    wait_for("at", 3)
+    make(name)
+"""
+    compiler = start(WAIT + source, most=3)
+    folders = ask(compiler, *range(3, 9))
+    assert all(map(compiler.ready, folders))
+    assert len(pids(tmp_path / "a cache")) == 3
+    made = (tmp_path / "a cache" / "at").read_text().split()
+    assert sorted(made) == sorted(Path(f).name for f in folders)
+    assert compiler.waiting == 0
+
+
+def test_a_crash_costs_one_program_where_there_are_several(start: Start, tmp_path: Path) -> None:
+    source = """
+for name in jobs():
+    with open(cache / "at", "a") as f:
+        f.write(f"{name} ")
+    wait_for("at", 3)
+    if runs == 2:
+        sys.exit(3)
+    make(name)
+"""
+    which = "runs = (cache / 'pids').read_text().split().index(str(os.getpid())) + 1\n"
+    compiler = start(WAIT + which + source, most=3)
+    folders = ask(compiler, *range(3, 9))
+    assert list(compiler.failed.values()) == ["the compiler ended with 3"]
+    assert sum(map(compiler.ready, folders)) == 5
+
+
+def test_a_program_that_waits_is_not_made_twice(start: Start, tmp_path: Path) -> None:
+    compiler = start(WAIT + "for name in jobs():\n    wait_for('twice', 1)\n    make(name)", most=2)
+    folder = compiler.folder(program())
+    for _ in range(2):
+        compiler.request(folder, program())
+    assert compiler.waiting == 1
+    (tmp_path / "a cache" / "twice").write_text("asked")
+    until(lambda: not compiler.waits(folder), "an answer")
+    assert len(pids(tmp_path / "a cache")) == 1
+
+
+def test_there_are_fewer_compilers_than_cores(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    for cores, most in ((1, 1), (2, 1), (8, 2), (16, 4), (200, 4)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid, cores=cores: set(range(cores)))
+        assert Compiler("fake_compiler", "cpu", "", "", print)._most == most
+
+
+# --- what else may go wrong -------------------------------------------------------------------
+
+
 def test_nonsense_is_not_listened_to(start: Start) -> None:
     compiler = start(
         """
@@ -364,7 +482,7 @@ def test_there_is_no_cxx_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CXX", "nothing")
     with pytest.raises(RuntimeError, match=r"^no usable C\+\+ compiler; install g\+\+ or set CXX$"):
-        inductor._choose_compiler(tmp_path)
+        cpp._choose_compiler(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -378,6 +496,6 @@ def test_a_cxx_compiler_that_brings_its_own_library_is_passed_over(
         script.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CXX", "static -O1")
-    assert inductor._choose_compiler(tmp_path) == "g++"
+    assert cpp._choose_compiler(tmp_path) == "g++"
     (tmp_path / "static").write_text((tmp_path / "g++").read_text())
-    assert inductor._choose_compiler(tmp_path) == "static -O1"
+    assert cpp._choose_compiler(tmp_path) == "static -O1"

@@ -12,23 +12,22 @@ Law 3: no compiled kernel traps on a bad index: the program itself checks indice
 from __future__ import annotations
 
 import fcntl
+import importlib
 import os
-import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from functools import cache
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, NoReturn
 
 from gt import config
-from gt.worker.run.compiling import is_whole, seal
+from gt.worker.engines.cpp import choose_settings, make_headers
+from gt.worker.run.compiling import LEAVING, is_whole, seal
 
 if TYPE_CHECKING:  # they are imported when there is something to compile
     from gt.worker.engines.graph_program import GraphProgram
@@ -37,6 +36,12 @@ if TYPE_CHECKING:  # they are imported when there is something to compile
 IDLE_S = 30.0  #: It ends after so long without a job: on a GPU it holds memory.
 SCRATCH_S = 3600.0  #: Older temporary files were left by compilers that were killed.
 INDUCTOR_NBYTES = 4 << 30  #: If Inductor's own cache is larger, it is deleted.
+
+#: What a job imports.
+_USED = (
+    "torch._inductor.compile_fx", "torch._inductor.lowering", "gt.ops.check", "gt.worker.engines.recompute",
+    "gt.worker.engines.traced", "gt.worker.engines.torch",
+)  # fmt: skip
 
 
 def main(device: str, cache: str) -> NoReturn:
@@ -48,10 +53,13 @@ def main(device: str, cache: str) -> NoReturn:
     os.nice(max(0, config.load().compile_nice))
     home = Path(cache) / "inductor"
     _tidy(home)
+    if device != "cpu":
+        get_ready(device, home, jobs.empty)
     while True:
         try:
             name, program = jobs.get(timeout=IDLE_S)
         except Empty:
+            answers.write(f"{LEAVING}\n")
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             os.killpg(0, signal.SIGTERM)  # processes that Inductor keeps for later
             os._exit(0)
@@ -101,6 +109,44 @@ def _tidy(home: Path) -> None:
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
+def get_ready(device: str, home: Path, idle: Callable[[], bool]) -> None:
+    """Do what the first program would wait for. Nothing here touches the device: so this process has no memory there
+    until it has a job."""
+    loud = config.load().debug_compile
+
+    def headers() -> None:
+        clock = _Clock()
+        try:
+            choose_settings(device, False, home)
+            make_headers(device)
+            clock.lap("headers made")
+        except Exception as e:
+            clock.lap(f"headers not made, because of {type(e).__name__}: {e}")
+        if loud:
+            print(f"gt: {clock}", file=sys.stderr, flush=True)
+
+    clock = _Clock()
+    try:
+        for module in _USED:
+            importlib.import_module(module)
+        clock.lap("imported")
+        threading.Thread(target=headers, name="headers", daemon=True).start()
+        from torch._inductor.async_compile import AsyncCompile
+
+        AsyncCompile.warm_pool()  # processes that compile Triton kernels
+        AsyncCompile.wakeup()
+        clock.lap("started compilers of kernels")
+        if idle():
+            from gt.worker.engines.traced import rehearse
+
+            rehearse()
+            clock.lap("rehearsed")
+    except Exception as e:  # the first job may do without it
+        clock.lap(f"stopped by {type(e).__name__}: {e}")
+    if loud:
+        print(f"gt: the compiler got ready: {clock}", file=sys.stderr, flush=True)
+
+
 def compile_into(folder: Path, program: bytes, device: str, home: Path) -> None:
     """Compile a program into the folder; a worker can then load it from there."""
     clock = _Clock()
@@ -140,24 +186,13 @@ def compile_into(folder: Path, program: bytes, device: str, home: Path) -> None:
 
 
 def _compile(graph: GraphProgram, engine: TorchEngine, home: Path, clock: _Clock) -> str:
-    import torch
     from torch._dynamo.utils import compilation_time_metrics
-    from torch._inductor import config as settings
 
     from gt.worker.engines.recompute import recomputing
     from gt.worker.engines.traced import compile_graph
 
     device = engine.device
-    settings.cpp.cxx = (None, _compiler(home))
-    settings.assert_indirect_indexing = False
-    settings.aot_inductor.compile_wrapper_opt_level = "O0"  # it only launches kernels
-    settings.triton.cudagraphs = False
-    if device == "cpu":
-        settings.cpp.threads = torch.get_num_threads()
-        settings.cpp.dynamic_threads = engine.threads > 1  # the worker chooses how many: see run/threads.py
-    else:
-        # Otherwise it builds and loads a test library for each vector instruction set, in every process.
-        settings.cpp.vec_isa_ok = False
+    choose_settings(device, engine.threads > 1, home)
     clock.lap("prepared")
     compilation_time_metrics.clear()
     # A host has enough memory, and on a CPU recomputing is not hidden by memory traffic.
@@ -195,32 +230,6 @@ class _Clock:
 
     def __str__(self) -> str:
         return ", ".join(self._laps)
-
-
-@cache
-def _compiler(home: Path) -> str:
-    return _choose_compiler(home)
-
-
-def _choose_compiler(home: Path) -> str:
-    """A C++ compiler that links to the system's C++ library dynamically. A library with parts of another C++ library in
-    it crashes a process that has torch's."""
-    source, made = home / f"probe.{os.getpid()}.cpp", home / f"probe.{os.getpid()}.so"
-    source.write_text("#include <string>\nstd::string probe(int n) { return std::to_string(n); }\n")
-    try:
-        for compiler in dict.fromkeys([config.cxx() or "g++", "g++", "c++", "clang++"]):
-            with suppress(OSError, subprocess.SubprocessError):
-                subprocess.run(
-                    [*shlex.split(compiler), "-shared", "-fPIC", "-o", str(made), str(source)],
-                    check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60,
-                )  # fmt: skip
-                shared = made.read_bytes()
-                if b"libstdc++.so" in shared or b"libc++.so" in shared:
-                    return compiler
-    finally:
-        for file in (source, made):
-            file.unlink(missing_ok=True)
-    raise RuntimeError("no usable C++ compiler; install g++ or set CXX")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,13 @@
-"""Having programs compiled: the cache on disk, and the process that fills it.
+"""Having programs compiled: the cache on disk, and the processes that fill it.
 
 Law 1: no call waits. A program is asked for with `request`; later its `folder` has it, or `failed` says why not.
 Law 2: what is in the cache was made by this user, from this program, by this code, for this device and torch.
-Law 3: one compiler at a time, at low priority; it ends with the worker, however that ends.
+Law 3: a compiler has one program at a time, and no other compiler has it. If a compiler crashes, that program failed,
+       and no other one.
+Law 4: compilers have low priority, and end with the worker, however that ends.
+
+For a device a compiler is started when it is first seen that one may be needed, so that it is ready when a program has
+proved hot. On a CPU it would take the cores that the programs run on.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -26,28 +32,45 @@ from gt.config import PACKAGE, cache_folder, compiler_environment
 from gt.program import Program
 
 JOBS = 32  #: Programs that wait to be compiled.
+LEAVING = "leaving"  #: What a compiler says last when it ends for lack of work.
 SEAL = "nbytes"  #: The file in a program's folder with the number of bytes of the others.
+CORES = 4  #: There is one compiler for so many cores,
+MOST = 4  #: and never more than these: each holds memory of the device.
 CACHE_NBYTES = 4 << 30  #: Compiled programs on disk; the least recently used are deleted first.
+
+
+class _Process:
+    """A compiler that runs."""
+
+    def __init__(self, popen: subprocess.Popen[bytes]) -> None:
+        self.popen = popen
+        self.at = ""  #: The folder that it makes; "": none.
+        self.since_s = 0.0  #: When it was given that.
+        self.answers = 0
+        self.left = False  #: It has said that it ends because there is nothing to do.
+        self.jobs: SimpleQueue[str] = SimpleQueue()  #: What the thread that talks to it is to give to it; "": an end.
 
 
 class Compiler:
     """The worker's side. `module` is the compiler's; `about` is what its results depend on besides the program."""
 
     def __init__(
-        self, module: str, device: str, about: str, cache: str, log: Callable[[str], None], loud: bool = False
-    ) -> None:
+        self, module: str, device: str, about: str, cache: str, log: Callable[[str], None], loud: bool = False,
+        most: int = 0,
+    ) -> None:  # fmt: skip
         self._module, self._device, self._log = module, device, log
         self._loud = loud  #: Show what the compilers print.
         self._root = cache_folder(cache)
         self._about = about
         self._code = ""  #: A hash of the code that programs are compiled with.
         self._usable: bool | None = None
-        self._jobs: SimpleQueue[str] | None = None  #: Folders for the compiler that runs; None: there is none.
+        self._most = most or max(1, min(MOST, len(os.sched_getaffinity(0)) // CORES))
         self._lock = threading.Lock()
-        self._asked: dict[str, bytes] = {}  #: Folders that are being made, and their programs.
+        self._running: list[_Process] = []
+        self._asked: dict[str, bytes] = {}  #: Folders that are not there yet, and their programs,
+        self._queue: deque[str] = deque()  #: and those of them that no compiler has.
         self.failed: dict[str, str] = {}  #: Folders that could not be made, and why.
-        self.compile_us = 0  #: What compiling took so far.
-        self._since_s = 0.0  #: When the compiler began what it does now: when it was asked, or after the last answer.
+        self.compile_us = 0  #: What compiling took so far, of all compilers together.
 
     def folder(self, program: Program, trusted: bool = False) -> str:
         """Where a program's library is, or will be; `trusted` as in lowering.py."""
@@ -58,7 +81,11 @@ class Compiler:
 
     def ready(self, folder: str) -> bool:
         """Whether the library is there. This counts as a use of it."""
-        if not self.usable or not is_whole(Path(folder)):
+        if not self.usable:
+            return False
+        if not is_whole(Path(folder)):
+            if self._device != "cpu" and folder not in self.failed:
+                self._get_ready()
             return False
         with suppress(OSError):  # another worker may just have deleted it
             os.utime(folder)
@@ -99,73 +126,95 @@ class Compiler:
             self.failed[folder] = "there is no cache folder"
             return
         with self._lock:
-            if not self._asked:
-                self._since_s = time.monotonic()
-            self._asked[folder] = msgspec.msgpack.encode((program, trusted))
-            if self._jobs is None:
-                self._start()
-            else:
-                self._jobs.put(folder)
+            if folder not in self._asked:
+                self._asked[folder] = msgspec.msgpack.encode((program, trusted))
+                self._queue.append(folder)
+                self._share_out()
 
-    def _start(self) -> None:
-        """Start a compiler, and give it all programs that were asked for."""
-        try:
-            process = subprocess.Popen(
-                [sys.executable, "-m", self._module, self._device, str(self._root)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=None if self._loud else subprocess.DEVNULL,
-                env=compiler_environment(str(self._root / "inductor")),
-                start_new_session=True,  # it leads the group of all it starts
-            )
-        except OSError as e:
-            self.failed.update(dict.fromkeys(self._asked, f"cannot start the compiler: {e}"))
-            self._asked.clear()
-            return
-        jobs = self._jobs = SimpleQueue()
-        for folder in self._asked:
-            jobs.put(folder)
-        for work in (self._talk, self._listen):
-            threading.Thread(target=work, args=(process, jobs), name="compiler", daemon=True).start()
-
-    def _talk(self, process: subprocess.Popen[bytes], jobs: SimpleQueue[str]) -> None:
-        """Give it jobs, as fast as it takes them. Nothing else waits for that."""
-        assert process.stdin is not None
-        with suppress(OSError), process.stdin:  # it has ended: `_listen` handles that
-            while folder := jobs.get():
-                data = self._asked.get(folder, b"")  # empty: it has crashed at this one
-                process.stdin.write(f"{len(data)} {Path(folder).name}\n".encode() + data)
-                process.stdin.flush()
-
-    def _listen(self, process: subprocess.Popen[bytes], jobs: SimpleQueue[str]) -> None:
-        """Take its answers until it ends."""
-        assert process.stdout is not None
-        watch = threading.Thread(target=_end_all, args=(process.pid,), name="compiler", daemon=True)
-        watch.start()
-        answers = 0
-        with process.stdout:
-            for line in process.stdout:
-                word, name, reason = [*line.decode(errors="replace").strip().split(" ", 2), "", ""][:3]
-                folder = str(self._root / "compiled" / name)
-                with self._lock:
-                    if word in ("done", "failed") and self._asked.pop(folder, None) is not None:
-                        answers += 1
-                        now_s = time.monotonic()
-                        self.compile_us += round((now_s - self._since_s) * 1e6)
-                        self._since_s = now_s
-                        if word == "failed":
-                            self.failed[folder] = reason or "no reason given"
-        watch.join()
-        process.wait()
+    def _get_ready(self) -> None:
+        """A program may have to be compiled later: start a compiler, if there is none."""
         with self._lock:
-            jobs.put("")
-            self._jobs = None
-            if self._asked and (process.returncode or not answers):  # it crashed, at the first job
-                first = next(iter(self._asked))
-                del self._asked[first]
-                self.failed[first] = f"the compiler ended with {process.returncode}"
-            if self._asked:
-                self._start()
+            if not self._running:
+                with suppress(OSError):  # `_share_out` tells
+                    self._start()
+
+    def _share_out(self) -> None:
+        """Give what waits to compilers that have nothing to do, or to new ones. The caller holds the lock."""
+        while self._queue:
+            process = next((p for p in self._running if not p.at), None)
+            if process is None and len(self._running) < self._most:
+                try:
+                    process = self._start()
+                except OSError as e:
+                    if not self._running:
+                        self.failed.update(dict.fromkeys(self._queue, f"cannot start the compiler: {e}"))
+                        self._queue.clear()
+                        self._asked.clear()
+            if process is None:
+                return
+            process.at = self._queue.popleft()
+            process.since_s = time.monotonic()
+            process.jobs.put(process.at)
+
+    def _start(self) -> _Process:
+        popen = subprocess.Popen(
+            [sys.executable, "-m", self._module, self._device, str(self._root)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=None if self._loud else subprocess.DEVNULL,
+            env=compiler_environment(str(self._root / "inductor")),
+            start_new_session=True,  # it leads the group of all it starts
+        )
+        process = _Process(popen)
+        self._running.append(process)
+        for work in (self._talk, self._listen):
+            threading.Thread(target=work, args=(process,), name="compiler", daemon=True).start()
+        return process
+
+    def _talk(self, process: _Process) -> None:
+        """Give it jobs, as fast as it takes them. Nothing else waits for that."""
+        stdin = process.popen.stdin
+        assert stdin is not None
+        with suppress(OSError), stdin:  # it has ended: `_listen` handles that
+            while folder := process.jobs.get():
+                data = self._asked.get(folder, b"")  # empty: it has crashed at this one
+                stdin.write(f"{len(data)} {Path(folder).name}\n".encode() + data)
+                stdin.flush()
+
+    def _listen(self, process: _Process) -> None:
+        """Take its answers until it ends."""
+        popen = process.popen
+        assert popen.stdout is not None
+        watch = threading.Thread(target=_end_all, args=(popen.pid,), name="compiler", daemon=True)
+        watch.start()
+        with popen.stdout:
+            for line in popen.stdout:
+                self._take(process, *[*line.decode(errors="replace").strip().split(" ", 2), "", ""][:3])
+        watch.join()
+        code = popen.wait()
+        with self._lock:
+            self._running.remove(process)
+            process.jobs.put("")
+            if process.at and (code or not (process.answers or process.left)):  # it crashed, at that job
+                del self._asked[process.at]
+                self.failed[process.at] = f"the compiler ended with {code}"
+            elif process.at:
+                self._queue.appendleft(process.at)
+            self._share_out()
+
+    def _take(self, process: _Process, word: str, name: str, reason: str) -> None:
+        """An answer. What is none is passed over."""
+        process.left = process.left or word == LEAVING
+        with self._lock:
+            if word not in ("done", "failed") or process.at != str(self._root / "compiled" / name):
+                return
+            if word == "failed":
+                self.failed[process.at] = reason or "no reason given"
+            del self._asked[process.at]
+            self.compile_us += round((time.monotonic() - process.since_s) * 1e6)
+            process.at = ""
+            process.answers += 1
+            self._share_out()
 
     def _tidy(self) -> None:
         """Keep the cache below CACHE_NBYTES."""

@@ -1,0 +1,107 @@
+"""Inductor's C++ compiler: how it is called, and the work of it that is the same for all programs.
+
+Each library reads all of torch's headers. Inductor precompiles them, which takes several seconds: they are kept with
+the compiled programs, and for a device they are made before there is a program.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import shlex
+import subprocess
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gt import config
+
+
+def choose_settings(device: str, dynamic_threads: bool, home: Path) -> None:
+    """Settings of Inductor for this device. Some versions of torch have settings of their own for each thread."""
+    import torch
+    from torch._inductor import codecache
+    from torch._inductor import config as settings
+
+    settings.cpp.cxx = (None, _compiler(home))
+    settings.assert_indirect_indexing = False
+    settings.aot_inductor.compile_wrapper_opt_level = "O0"  # it only launches kernels
+    if hasattr(settings.aot_inductor, "enable_line_tables"):
+        settings.aot_inductor.enable_line_tables = False  # they are half of a library
+    settings.triton.cudagraphs = False
+    if device == "cpu":
+        settings.cpp.threads = torch.get_num_threads()
+        settings.cpp.dynamic_threads = dynamic_threads  # the worker chooses how many: see run/threads.py
+    else:
+        # Otherwise it builds and loads a test library for each vector instruction set, in every process.
+        settings.cpp.vec_isa_ok = False
+    if hasattr(codecache, "_HEADER_LOCK_DIR"):  # else they are among temporary files
+        codecache._HEADER_DIR = str(home / "headers")
+        codecache._HEADER_LOCK_DIR = str(home / "headers" / "locks")
+    _look_once()
+
+
+def _look_once() -> None:
+    """Look up whether a header has changed once in a process, not for each program."""
+    from torch._inductor import codecache
+
+    make = codecache._precompile_header
+    if hasattr(make, "looks_once"):
+        return
+    made: dict[str, str] = {}
+
+    def precompile_header(*args: Any, **kwargs: Any) -> str:
+        key = f"{args} {sorted(kwargs.items())}"
+        if key not in made or not os.path.exists(made[key]):  # another compiler may have deleted Inductor's cache
+            made[key] = make(*args, **kwargs)
+        return made[key]
+
+    precompile_header.looks_once = True  # type: ignore[attr-defined]
+    codecache._precompile_header = precompile_header
+
+
+def make_headers(device: str) -> None:
+    """Precompile the headers that a library for this device needs, as Inductor would for the first one. The compiler of
+    a program that needs them earlier waits for that."""
+    from torch._inductor import codecache
+    from torch._inductor.cpp_builder import CppBuilder, CppTorchDeviceOptions
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
+
+    kind = device.split(":")[0]
+    known = inspect.signature(CppTorchDeviceOptions.__init__).parameters
+    options = {
+        "aot_mode": True, "device_type": kind, "use_mmap_weights": False, "use_mmap_weights_external": False,
+        "use_relative_path": False, "vec_isa": pick_vec_isa(),
+    }  # fmt: skip
+    options = {name: value for name, value in options.items() if name in known}
+    few = {name: value for name, value in options.items() if name in ("aot_mode", "device_type", "vec_isa")}
+    command = repr(CppBuilder(name="o", sources="i", BuildOption=CppTorchDeviceOptions(**few)).get_command_line())
+    header = codecache._get_cpp_wrapper_header(kind, aot_mode=True)
+    codecache._precompile_header(header, command, min_optimize=True, **options)
+
+
+@cache
+def _compiler(home: Path) -> str:
+    return _choose_compiler(home)
+
+
+def _choose_compiler(home: Path) -> str:
+    """A C++ compiler that links to the system's C++ library dynamically. A library with parts of another C++ library in
+    it crashes a process that has torch's."""
+    source, made = home / f"probe.{os.getpid()}.cpp", home / f"probe.{os.getpid()}.so"
+    source.write_text("#include <string>\nstd::string probe(int n) { return std::to_string(n); }\n")
+    try:
+        for compiler in dict.fromkeys([config.cxx() or "g++", "g++", "c++", "clang++"]):
+            with suppress(OSError, subprocess.SubprocessError):
+                subprocess.run(
+                    [*shlex.split(compiler), "-shared", "-fPIC", "-o", str(made), str(source)],
+                    check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60,
+                )  # fmt: skip
+                shared = made.read_bytes()
+                if b"libstdc++.so" in shared or b"libc++.so" in shared:
+                    return compiler
+    finally:
+        for file in (source, made):
+            file.unlink(missing_ok=True)
+    raise RuntimeError("no usable C++ compiler; install g++ or set CXX")
