@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gt.solver.choices import Edge
+from gt.solver.choices import Edge, Node
 from gt.solver.linear import Linear, make_integral
 from gt.solver.memory import MemoryRow
 from gt.solver.problem import Problem
@@ -81,8 +81,8 @@ def search(
     def price_of(assigned: Sequence[int]) -> float:
         return problem.price(assigned, overlap)
 
-    model = _Model(problem, rows, overlap)
     upper = price_of(start) if start is not None and all(row.holds(start) for row in rows) else np.inf
+    model = _Model(problem, rows, overlap, upper)
     status, value, solution = model.solve(False, limit_s)
     if status == "infeasible":
         raise Infeasible
@@ -119,7 +119,8 @@ def search(
 class _Model:
     """The integer program of a problem. Its first variables are the options of all nodes."""
 
-    def __init__(self, problem: Problem, memory: Sequence[MemoryRow], overlap: float) -> None:
+    def __init__(self, problem: Problem, memory: Sequence[MemoryRow], overlap: float, most_us: float = np.inf) -> None:
+        """`most_us`: the price of a known assignment. What no cheaper one can contain is left out."""
         self.problem, self.overlap = problem, overlap
         counts = [len(node.options) for node in problem.nodes]
         self.start_of = np.concatenate(([0], np.cumsum(counts)[:-1])).astype(int).tolist()  #: of each node
@@ -127,6 +128,13 @@ class _Model:
         options = self.linear.variables(np.concatenate([node.count * node.time_us for node in problem.nodes]))
         self.options = len(options)
         self.linear.rows(np.repeat(np.arange(len(counts)), counts), options, np.ones(self.options), 1.0, 1.0)
+        least = [self._least_us(node) for node in problem.nodes]
+        #: What an assignment may cost beside the cheapest option of each node. Nothing dearer than that is in a
+        #: better assignment than the known one: neither an option nor a conversion.
+        self.spare_us = most_us - problem.fixed_us - sum(float(each.min()) for each in least)
+        self.spare_us += 1e-6 * abs(self.spare_us)
+        self.is_open = [each - each.min() <= self.spare_us for each in least]  #: of each node: of each option
+        self.linear.bound(options[~np.concatenate(self.is_open)], 0.0)
         self.paid: list[Flows] = []  #: of each sharing: the conversions that cost something
         self.late: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])  #: what can be hidden: variables, microseconds
         flows = [self._flows(edge) for edge in problem.edges]
@@ -140,23 +148,38 @@ class _Model:
         for row in memory:
             self._memory(row)
 
+    def _is_behind(self, node: Node) -> bool:
+        """Whether reductions of gradients can hide behind it: it is part of the backward pass."""
+        return bool(node.instructions) and self.problem.boundary <= node.instructions[0] < self.problem.update_start
+
+    def _least_us(self, node: Node) -> np.ndarray:
+        """What each option costs at least, whatever is hidden behind it."""
+        if not self.overlap or not self._is_behind(node):
+            return node.count * node.time_us
+        compute_us = np.array([option.cost.compute_us for option in node.options])
+        return node.count * (node.time_us - self.overlap * compute_us)
+
     def _flows(self, edge: Edge) -> Flows:
         """How much of a value flows from each layout in which it is made to each one in which a reader wants it."""
         value = self.problem.values[edge.value]
-        wanting = self.start_of[edge.node] + np.arange(len(edge.target_of))
+        reading = np.flatnonzero(self.is_open[edge.node])
+        targets, wanting = edge.target_of[reading], self.start_of[edge.node] + reading
         if len(value.layouts) <= 1:  # there is nothing to choose: all that is wanted flows
-            return Flows(np.zeros_like(edge.target_of), edge.target_of, wanting)
-        making = self.start_of[value.node] + np.arange(len(value.layout_of))
-        wanted = np.array(list(dict.fromkeys(edge.target_of.tolist())))
+            return Flows(np.zeros_like(targets), targets, wanting)
+        made = np.flatnonzero(self.is_open[value.node])
+        given, making = value.layout_of[made], self.start_of[value.node] + made
+        wanted = np.array(list(dict.fromkeys(targets.tolist())))
         if len(wanted) == 1:
-            return Flows(value.layout_of, np.full_like(value.layout_of, wanted[0]), making)
-        sources, columns = np.nonzero(np.isfinite(value.price_us[:, wanted]))
+            return Flows(given, np.full_like(given, wanted[0]), making)
+        is_made = np.zeros(len(value.layouts), bool)
+        is_made[given] = True
+        price = value.price_us[:, wanted] * len(edge.instances)
+        sources, columns = np.nonzero(is_made[:, None] & np.isfinite(price) & (price <= self.spare_us))
         flows = self.linear.variables(np.zeros(len(sources)))
         place = np.zeros(len(value.targets), int)
         place[wanted] = np.arange(len(wanted))
-        for ends, whole, options in (
-            (sources, value.layout_of, making), (columns, place[edge.target_of], wanting),
-        ):  # fmt: skip
+        rank = np.cumsum(is_made) - 1
+        for ends, whole, options in ((rank[sources], rank[given], making), (columns, place[targets], wanting)):
             weights = np.concatenate([np.ones(len(flows)), -np.ones(len(options))])
             at, variables = np.concatenate([ends, whole]), np.concatenate([flows, options])
             self.linear.rows(at, variables, weights, 0.0, 0.0)
@@ -169,8 +192,9 @@ class _Model:
         copies = np.full(prices.shape, -1)
         for every in readers:
             price = prices[every.sources, every.targets]
-            self.linear.bound(every.variables[~np.isfinite(price)], 0.0)
-            is_paid = np.isfinite(price) & (price != 0.0)
+            is_open = np.isfinite(price) & (price <= self.spare_us)
+            self.linear.bound(every.variables[~is_open], 0.0)
+            is_paid = is_open & (price != 0.0)
             paid, price = Flows(*[part[is_paid] for part in every]), price[is_paid]
             if len(readers) == 1:
                 self.linear.add_costs(paid.variables, price)
@@ -196,7 +220,7 @@ class _Model:
         behind: list[int] = []
         behind_us: list[float] = []
         for node, start in zip(problem.nodes, self.start_of, strict=True):
-            if node.instructions and problem.boundary <= node.instructions[0] < problem.update_start:
+            if self._is_behind(node):
                 behind += range(start, start + len(node.options))
                 behind_us += [self.overlap * node.count * option.cost.compute_us for option in node.options]
         hidden = self.linear.variables(np.array([-1.0]))
