@@ -210,7 +210,8 @@ class _Model:
                 np.concatenate([copies[paid.sources[first], paid.targets[first]], paid.variables]),
                 np.concatenate([np.ones(len(first)), -np.ones(len(at))]), 0.0, np.inf,
             )  # fmt: skip
-        return Flows(*np.nonzero(copies >= 0), copies[copies >= 0])
+        sources, targets = np.nonzero(copies >= 0)
+        return Flows(sources, targets, copies[sources, targets])
 
     def _overlap(self) -> None:
         problem = self.problem
