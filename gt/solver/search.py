@@ -28,6 +28,8 @@ from gt.solver.memory import MemoryRow
 from gt.solver.problem import Problem
 from gt.solver.propagate import improve
 
+#: Presolving a linear program with more variables than this takes longer than it saves: little is found in rows of flows.
+_MANY = 100_000
 _WHOLE = 1e-5  #: how far from a whole number a solution may be
 
 
@@ -261,7 +263,7 @@ class _Model:
             h.setOptionValue("mip_rel_gap", gap)
             chosen = None if start is None else [at + k for at, k in zip(self.start_of, start, strict=True)]
             make_integral(h, self.options, chosen)
-        else:  # presolving takes longer than it saves: rows of flows leave little to find
+        elif self.linear.columns > _MANY:
             h.setOptionValue("presolve", "off")
         fixed = self.problem.fixed_us
         h.run()
