@@ -28,7 +28,7 @@ from gt.solver.memory import MemoryRow
 from gt.solver.problem import Problem
 from gt.solver.propagate import improve
 
-#: Presolving a linear program with more variables than this takes longer than it saves: little is found in rows of flows.
+#: Presolving a linear program with more variables than this takes longer than it saves.
 _MANY = 100_000
 _WHOLE = 1e-5  #: how far from a whole number a solution may be
 
