@@ -2,7 +2,8 @@
 
 The cases are those of tests/solver/cases.py, at real sizes, without hints, on 4 workers. `python benchmarks/plans.py
 [--case NAME ...] [--json FILE]`. A second table compares five of them with an integer program without restrictions
-(tests/solver/full.py): one choice for each instruction, nothing merged.
+(tests/solver/full.py): one choice for each instruction, nothing merged. `--llama`: Llama-8B instead
+(llama_plan.py).
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from pathlib import Path
 from measuring import arguments, print_table, write
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # the cases are those that tests/solver plans
+
+import llama_plan
 
 from gt.dispatcher.planner.plan import plan_program
 from gt.layout import mesh
@@ -31,7 +34,10 @@ QUICK = ("mlp 16x8192", "batch 7")
 def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--case", action="append", choices=CASES, help="only these cases")
+    parser.add_argument("--llama", action="store_true", help="plan Llama-8B for 72 GPUs instead")
     args = parser.parse_args()
+    if args.llama:
+        return llama_plan.main(args.json)
     hardware = HARDWARE["h100"]
     rows: list[tuple[str, ...]] = [("", "mesh", "best by hand", "us", "solver, us", "ratio", "gap", "s")]
     figures: dict[str, dict[str, float | str]] = {}

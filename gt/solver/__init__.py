@@ -15,9 +15,9 @@ loaded by `import gt`. The files, in the order in which a plan is found:
      9. problem.py      the program as a graph of choices, and the price of an assignment
     10. propagate.py    good assignments by following splits through the rules: start and fallback of the search
     11. memory.py       memory as rows of the integer program
-    12. search.py       the best assignment: an integer program
+    12. search.py       the best assignment: an integer program, which linear.py writes down
     13. solve.py        meshes, memory, and the plan that is followed
-    14. process.py      the same in processes of their own, one for each mesh
+    14. process.py      the same in other processes, for several meshes at once
     15. reasons.py      why a plan is as it is; purposes.py says what instructions are for
     16. pictures.py     a plan as a picture; units.py writes times and sizes
     17. plan.py         the plan as users see it: `gt.plan`, `Plan.explain()`, ...

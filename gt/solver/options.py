@@ -46,7 +46,7 @@ from gt.ops.sharding import Dim
 from gt.ops.trace import Symbol, Trace, scalar_kind
 from gt.program import SCALARS, Spec, spec
 from gt.solver.hardware import Hardware
-from gt.solver.pricing import exchanged_nbytes, use_us
+from gt.solver.pricing import arithmetic_us, exchanged_nbytes, use_us
 
 #: How else than in one piece a factor is cut: by its name, the sizes of the pieces.
 Forms = tuple[tuple[str, tuple[int, ...]], ...]
@@ -435,6 +435,16 @@ def _extra_nbytes(use: Use, wants: Sequence[Layout | None]) -> float:
         most = max(most, alive)
         alive -= dies.pop(i, 0)
     return most * share
+
+
+def least_us(use: Use, workers: int, hardware: Hardware) -> float:
+    """What one use of an op takes at least, by itself or expanded, if so many workers share its arithmetic equally."""
+    by_itself = arithmetic_us(use, workers, hardware)
+    if not use.op.expands:
+        return by_itself
+    # Ops that could be expanded further count nothing; an op in terms of itself is not expanded again.
+    inner = [each.use for each in expansion_of(use).code if not each.use.op.expands or each.use.op is use.op]
+    return min(by_itself, sum(arithmetic_us(each, workers, hardware) for each in inner))
 
 
 # -- values that are given or made anywhere --------------------------------------------------

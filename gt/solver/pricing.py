@@ -116,6 +116,14 @@ def use_us(use: Use, hardware: Hardware) -> float:
     return time_us
 
 
+def arithmetic_us(use: Use, workers: int, hardware: Hardware) -> float:
+    """The time of one use of an op if so many workers share its arithmetic equally, and reading and writing take
+    none."""
+    if use.op.aliases:
+        return 0.0
+    return hardware.op_us(use.op.name, work_of(use)[0] / workers, 0, _dtype(use))
+
+
 def cached_us(use: Use, hardware: Hardware) -> float:
     """What another kernel would take for the work of one use of an op: see `Hardware.ops`."""
     work, nbytes = work_of(use)

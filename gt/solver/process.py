@@ -1,15 +1,18 @@
-"""Solving in a process of its own: `python -m gt.solver.process` reads a job and writes an answer, as MessagePack.
+"""Solving in other processes: `python -m gt.solver.process` reads jobs and writes an answer to each, as MessagePack.
 
-Meshes are independent of each other, so they are solved side by side. A process of its own also keeps the solver's
-memory and time out of the caller's way.
+Meshes are independent of each other, so they are solved side by side. Processes of their own also keep the solver's
+memory and time out of the caller's way. What one remembers of a job (rules, expansions) serves its next one.
 """
 
 from __future__ import annotations
 
+import gc
 import os
+import selectors
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import IO
 
 import msgspec
 
@@ -60,6 +63,8 @@ def answer(job: Job) -> Answer:
     m = mesh(None, **dict(job.axes))
     pins: dict[int, Layout] = {i: parse(text, m) for i, text in job.pins.items()}
     log: list[str] = []
+    collects = gc.isenabled()
+    gc.disable()  # a problem is millions of objects that all stay: looking for garbage takes a quarter of the time
     try:
         return answer_of(solve_on(check(job.program), m, job.hardware, pins, job.limits, log.append))
     except MemoryTooSmall as error:
@@ -68,6 +73,9 @@ def answer(job: Job) -> Answer:
         return Answer(job.axes, error=str(error), missing_nbytes=float("inf"), log=tuple(log))
     except GTError as error:
         return Answer(job.axes, error=f"{type(error).__name__}: {error}", missing_nbytes=float("inf"), log=tuple(log))
+    finally:
+        if collects:
+            gc.enable()
 
 
 def answer_of(solved: Solved) -> Answer:
@@ -82,42 +90,71 @@ def answer_of(solved: Solved) -> Answer:
 
 
 def answers(jobs: Sequence[Job]) -> list[Answer]:
-    """Solve jobs: here if there is one, else side by side, as many at once as there are cores."""
+    """Solve jobs: here if there is one, else side by side, in as many processes as there are cores."""
     if len(jobs) == 1:
         return [answer(jobs[0])]
     found: dict[int, Answer] = {}
-    waiting = list(enumerate(jobs))
-    running: dict[int, subprocess.Popen[bytes]] = {}
+    # More axes take longer: those come first, so that no process is left alone with a long one.
+    waiting = sorted(range(len(jobs)), key=lambda k: len(jobs[k].axes))
+    running: dict[subprocess.Popen[bytes], int] = {}
+    started: list[subprocess.Popen[bytes]] = []
     try:
-        while waiting or running:
-            while waiting and len(running) < max(os.cpu_count() or 1, 1):
-                k, job = waiting.pop(0)
+        with selectors.DefaultSelector() as answered:
+            for _ in range(min(len(jobs), os.cpu_count() or 1)):
                 command = [sys.executable, "-m", "gt.solver.process"]
-                running[k] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-                into = running[k].stdin
-                assert into is not None
-                into.write(msgspec.msgpack.encode(job))
-                into.close()
-            k = next(iter(running))  # the oldest: the others go on meanwhile
-            out = running[k].stdout
-            assert out is not None
-            with out:
-                text = out.read()
-            if running.pop(k).wait() != 0:
-                raise GTError(f"plan: the solver's process for {dict(jobs[k].axes)} ended before it had answered")
-            found[k] = msgspec.msgpack.decode(text, type=Answer)
+                started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+                answered.register(_out(started[-1]), selectors.EVENT_READ, started[-1])
+                running[started[-1]] = waiting.pop()
+                _send(_into(started[-1]), jobs[running[started[-1]]])
+            while running:
+                for key, _ in answered.select():
+                    process: subprocess.Popen[bytes] = key.data
+                    k = running.pop(process)
+                    text = _receive(_out(process))
+                    if text is None:
+                        raise GTError(f"plan: the solver's process for {dict(jobs[k].axes)} ended before it answered")
+                    found[k] = msgspec.msgpack.decode(text, type=Answer)
+                    if waiting:
+                        running[process] = waiting.pop()
+                        _send(_into(process), jobs[running[process]])
+                    else:
+                        answered.unregister(_out(process))
     finally:
-        for process in running.values():  # an interrupt, or a job that failed
+        for process in started:  # they have nothing more to do, or there was an interrupt, or a job failed
             process.kill()
             process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
+            _into(process).close()
+            _out(process).close()
     return [found[k] for k in range(len(jobs))]
 
 
+def _into(process: subprocess.Popen[bytes]) -> IO[bytes]:
+    assert process.stdin is not None
+    return process.stdin
+
+
+def _out(process: subprocess.Popen[bytes]) -> IO[bytes]:
+    assert process.stdout is not None
+    return process.stdout
+
+
+def _send(into: IO[bytes], message: Job | Answer) -> None:
+    """A message, after the number of its bytes."""
+    text = msgspec.msgpack.encode(message)
+    into.write(len(text).to_bytes(8, "little") + text)
+    into.flush()
+
+
+def _receive(out: IO[bytes]) -> bytes | None:
+    """The next message; None if the other side has ended."""
+    head = out.read(8)
+    text = out.read(int.from_bytes(head, "little"))
+    return text if len(head) == 8 and len(text) == int.from_bytes(head, "little") else None
+
+
 def main() -> None:
-    job = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Job)
-    sys.stdout.buffer.write(msgspec.msgpack.encode(answer(job)))
+    while (text := _receive(sys.stdin.buffer)) is not None:
+        _send(sys.stdout.buffer, answer(msgspec.msgpack.decode(text, type=Job)))
 
 
 if __name__ == "__main__":

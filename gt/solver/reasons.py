@@ -213,7 +213,7 @@ def words_of(problem: Problem, assigned: Sequence[int]) -> list[str]:
         axes = [a for a, mine in roles.items() if mine.get(role, 0.0) > 0.15]
         if axes:
             shares = [roles[a][role] for a in axes]
-            part = " and ".join(f"{share:.0%}" for share in shares)
+            part = " and ".join(dict.fromkeys(f"{share:.0%}" for share in shares))  # of each axis, or of all alike
             found.append(
                 text.format(" and ".join(axes)) + (f" in {part} of the products" if min(shares) < 0.995 else "")
             )

@@ -14,21 +14,31 @@ Law: `bound_us` is a proven lower bound of the price of every assignment. The li
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
-from gt.solver.choices import Edge
+from gt.solver.choices import Edge, Node
+from gt.solver.linear import Linear, make_integral
 from gt.solver.memory import MemoryRow
 from gt.solver.problem import Problem
 from gt.solver.propagate import improve
 
+#: Presolving a linear program with more variables than this takes longer than it saves.
+_MANY = 100_000
 _WHOLE = 1e-5  #: how far from a whole number a solution may be
-#: Of an edge: the variables whose sum is what flows from one layout of a value to another, by their places.
-Flows = dict[tuple[int, int], list[int]]
+
+
+class Flows(NamedTuple):
+    """How much of a value is brought from one layout to another: the sum of the variables with the same ends."""
+
+    sources: np.ndarray  #: of each variable: the place of the layout in which the value is made,
+    targets: np.ndarray  #: and of the one in which it is wanted
+    variables: np.ndarray
 
 
 @dataclass(slots=True)
@@ -73,8 +83,8 @@ def search(
     def price_of(assigned: Sequence[int]) -> float:
         return problem.price(assigned, overlap)
 
-    model = _Model(problem, rows, overlap)
     upper = price_of(start) if start is not None and all(row.holds(start) for row in rows) else np.inf
+    model = _Model(problem, rows, overlap, upper)
     status, value, solution = model.solve(False, limit_s)
     if status == "infeasible":
         raise Infeasible
@@ -109,122 +119,135 @@ def search(
 
 
 class _Model:
-    """The integer program of a problem."""
+    """The integer program of a problem. Its first variables are the options of all nodes."""
 
-    def __init__(self, problem: Problem, memory: Sequence[MemoryRow], overlap: float) -> None:
+    def __init__(self, problem: Problem, memory: Sequence[MemoryRow], overlap: float, most_us: float = np.inf) -> None:
+        """`most_us`: the price of a known assignment. What no cheaper one can contain is left out."""
         self.problem, self.overlap = problem, overlap
-        self.cost: list[float] = []
-        self.upper: list[float] = []
-        self.rows: list[tuple[float, float, list[int], list[float]]] = []
-        self.start_of: list[int] = []  #: of each node: its first variable
-        for node in problem.nodes:
-            self.start_of.append(len(self.cost))
-            self.cost += (node.count * node.time_us).tolist()
-            self.upper += [1.0] * len(node.options)
-            mine = range(self.start_of[-1], len(self.cost))
-            self.rows.append((1.0, 1.0, list(mine), [1.0] * len(mine)))
-        self.options = len(self.cost)
-        self.copies: dict[tuple[int, int, int], int] = {}  #: (sharing, layout, target) -> variable of the copy
-        self.alone: dict[tuple[int, int, int], list[int]] = {}  #: ... of a copy that nobody shares: the sum of these
-        self.late: tuple[list[int], list[float]] = ([], [])  #: what can be hidden: variables, microseconds
+        counts = [len(node.options) for node in problem.nodes]
+        self.start_of = np.concatenate(([0], np.cumsum(counts)[:-1])).astype(int).tolist()  #: of each node
+        self.linear = Linear()
+        options = self.linear.variables(np.concatenate([node.count * node.time_us for node in problem.nodes]))
+        self.options = len(options)
+        self.linear.rows(np.repeat(np.arange(len(counts)), counts), options, np.ones(self.options), 1.0, 1.0)
+        least = [self._least_us(node) for node in problem.nodes]
+        #: What an assignment may cost beside the cheapest option of each node. Nothing dearer than that is in a
+        #: better assignment than the known one: neither an option nor a conversion.
+        self.spare_us = most_us - problem.fixed_us - sum(float(each.min()) for each in least)
+        self.spare_us += 1e-6 * abs(self.spare_us)
+        self.is_open = [each - each.min() <= self.spare_us for each in least]  #: of each node: of each option
+        self.linear.bound(options[~np.concatenate(self.is_open)], 0.0)
+        self.paid: list[Flows] = []  #: of each sharing: the conversions that cost something
+        self.late: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])  #: what can be hidden: variables, microseconds
         flows = [self._flows(edge) for edge in problem.edges]
         for k, sharing in enumerate(problem.sharings):
-            self._conversions(k, [flows[e] for e in sharing.edges])
+            self.paid.append(self._conversions(k, [flows[e] for e in sharing.edges]))
+            if sharing.is_reduced_late:
+                paid, prices = self.paid[-1], problem.values[sharing.value].price_us * sharing.count
+                self.late[0].append(paid.variables)
+                self.late[1].append(prices[paid.sources, paid.targets])
         self._overlap()
         for row in memory:
             self._memory(row)
 
-    def _variable(self, cost: float, upper: float = 1.0) -> int:
-        self.cost.append(cost)
-        self.upper.append(upper)
-        return len(self.cost) - 1
+    def _is_behind(self, node: Node) -> bool:
+        """Whether reductions of gradients can hide behind it: it is part of the backward pass."""
+        return bool(node.instructions) and self.problem.boundary <= node.instructions[0] < self.problem.update_start
+
+    def _least_us(self, node: Node) -> np.ndarray:
+        """What each option costs at least, whatever is hidden behind it."""
+        if not self.overlap or not self._is_behind(node):
+            return node.count * node.time_us
+        compute_us = np.array([option.cost.compute_us for option in node.options])
+        return node.count * (node.time_us - self.overlap * compute_us)
 
     def _flows(self, edge: Edge) -> Flows:
         """How much of a value flows from each layout in which it is made to each one in which a reader wants it."""
-        value, reader = self.problem.values[edge.value], self.start_of[edge.node]
-        wants: dict[int, list[int]] = {}
-        for option, t in enumerate(edge.target_of.tolist()):
-            wants.setdefault(t, []).append(reader + option)
+        value = self.problem.values[edge.value]
+        reading = np.flatnonzero(self.is_open[edge.node])
+        targets, wanting = edge.target_of[reading], self.start_of[edge.node] + reading
         if len(value.layouts) <= 1:  # there is nothing to choose: all that is wanted flows
-            return {(0, t): mine for t, mine in wants.items()}
-        made: dict[int, list[int]] = {}
-        for option, s in enumerate(value.layout_of.tolist()):
-            made.setdefault(s, []).append(self.start_of[value.node] + option)
-        if len(wants) == 1:
-            (only,) = wants
-            return {(s, only): mine for s, mine in made.items()}
-        found: Flows = {}
-        for s in made:
-            for t in wants:
-                if np.isfinite(value.price_us[s, t]):
-                    found[s, t] = [self._variable(0.0)]
-        for s, mine in made.items():
-            row = [found[s, t][0] for t in wants if (s, t) in found]
-            self.rows.append((0.0, 0.0, row + mine, [1.0] * len(row) + [-1.0] * len(mine)))
-        for t, mine in wants.items():
-            row = [found[s, t][0] for s in made if (s, t) in found]
-            self.rows.append((0.0, 0.0, row + mine, [1.0] * len(row) + [-1.0] * len(mine)))
-        return found
+            return Flows(np.zeros_like(targets), targets, wanting)
+        made = np.flatnonzero(self.is_open[value.node])
+        given, making = value.layout_of[made], self.start_of[value.node] + made
+        wanted = np.array(list(dict.fromkeys(targets.tolist())))
+        if len(wanted) == 1:
+            return Flows(given, np.full_like(given, wanted[0]), making)
+        is_made = np.zeros(len(value.layouts), bool)
+        is_made[given] = True
+        price = value.price_us[:, wanted] * len(edge.instances)
+        sources, columns = np.nonzero(is_made[:, None] & np.isfinite(price) & (price <= self.spare_us))
+        flows = self.linear.variables(np.zeros(len(sources)))
+        place = np.zeros(len(value.targets), int)
+        place[wanted] = np.arange(len(wanted))
+        rank = np.cumsum(is_made) - 1
+        for ends, whole, options in ((rank[sources], rank[given], making), (columns, place[targets], wanting)):
+            weights = np.concatenate([np.ones(len(flows)), -np.ones(len(options))])
+            at, variables = np.concatenate([ends, whole]), np.concatenate([flows, options])
+            self.linear.rows(at, variables, weights, 0.0, 0.0)
+        return Flows(sources, wanted[columns], flows)
 
-    def _conversions(self, k: int, readers: list[Flows]) -> None:
+    def _conversions(self, k: int, readers: Sequence[Flows]) -> Flows:
         """What the readers of a sharing pay: each by itself if it is alone, else the largest flow of any of them."""
         sharing = self.problem.sharings[k]
         prices = self.problem.values[sharing.value].price_us * sharing.count
-        for flows in readers:
-            for (s, t), by in flows.items():
-                self._pay(k, s, t, float(prices[s, t]), by, len(readers) > 1, sharing.is_reduced_late)
-
-    def _pay(self, k: int, s: int, t: int, price: float, by: list[int], shared: bool, late: bool) -> None:
-        """A conversion that is wanted as much as the sum of some variables."""
-        if not np.isfinite(price):
-            for variable in by:
-                self.upper[variable] = 0.0
-            return
-        if not price:
-            return
-        if not shared:
-            self.alone[k, s, t] = by
-            for variable in by:
-                self.cost[variable] += price
-            if late:
-                self.late[0].extend(by)
-                self.late[1].extend([price] * len(by))
-            return
-        copy = self.copies.get((k, s, t))
-        if copy is None:
-            copy = self.copies[k, s, t] = self._variable(price)
-            if late:
-                self.late[0].append(copy)
-                self.late[1].append(price)
-        self.rows.append((0.0, np.inf, [copy, *by], [1.0, *[-1.0] * len(by)]))
+        copies = np.full(prices.shape, -1)
+        for every in readers:
+            price = prices[every.sources, every.targets]
+            is_open = np.isfinite(price) & (price <= self.spare_us)
+            self.linear.bound(every.variables[~is_open], 0.0)
+            is_paid = is_open & (price != 0.0)
+            paid, price = Flows(*[part[is_paid] for part in every]), price[is_paid]
+            if len(readers) == 1:
+                self.linear.add_costs(paid.variables, price)
+                return paid
+            if not len(price):
+                continue
+            keys = paid.sources * prices.shape[1] + paid.targets
+            _, first, at = np.unique(keys, return_index=True, return_inverse=True)
+            fresh = first[copies[paid.sources[first], paid.targets[first]] < 0]
+            copies[paid.sources[fresh], paid.targets[fresh]] = self.linear.variables(price[fresh])
+            self.linear.rows(
+                np.concatenate([np.arange(len(first)), at]),
+                np.concatenate([copies[paid.sources[first], paid.targets[first]], paid.variables]),
+                np.concatenate([np.ones(len(first)), -np.ones(len(at))]), 0.0, np.inf,
+            )  # fmt: skip
+        sources, targets = np.nonzero(copies >= 0)
+        return Flows(sources, targets, copies[sources, targets])
 
     def _overlap(self) -> None:
         problem = self.problem
-        if not self.overlap or not self.late[0]:
+        late, late_us = (np.concatenate([np.zeros(0, int), *part]) for part in self.late)
+        if not self.overlap or not len(late):
             return
-        behind: tuple[list[int], list[float]] = ([], [])
+        behind: list[int] = []
+        behind_us: list[float] = []
         for node, start in zip(problem.nodes, self.start_of, strict=True):
-            if node.instructions and problem.boundary <= node.instructions[0] < problem.update_start:
-                for k, option in enumerate(node.options):
-                    behind[0].append(start + k)
-                    behind[1].append(self.overlap * node.count * option.cost.compute_us)
-        hidden = self._variable(-1.0, np.inf)
-        for variables, weights in (self.late, behind):
-            total: dict[int, float] = {}
-            for variable, weight in zip(variables, weights, strict=True):
-                total[variable] = total.get(variable, 0.0) - weight
-            self.rows.append((-np.inf, 0.0, [hidden, *total], [1.0, *total.values()]))
+            if self._is_behind(node):
+                behind += range(start, start + len(node.options))
+                behind_us += [self.overlap * node.count * option.cost.compute_us for option in node.options]
+        hidden = self.linear.variables(np.array([-1.0]))
+        self.linear.bound(hidden, np.inf)
+        for variables, most_us in ((late, late_us), (np.array(behind, int), np.array(behind_us))):
+            self._row(np.concatenate([hidden, variables]), np.concatenate([[1.0], -most_us]), 0.0)
 
     def _memory(self, row: MemoryRow) -> None:
-        weights: dict[int, float] = {}
-        for node, option, nbytes in row.options:
-            at = self.start_of[node] + option
-            weights[at] = weights.get(at, 0.0) + nbytes / 1e6
-        for sharing, s, t, nbytes in row.copies:
-            copy = self.copies.get((sharing, s, t))
-            for variable in [copy] if copy is not None else self.alone.get((sharing, s, t), []):
-                weights[variable] = weights.get(variable, 0.0) + nbytes / 1e6
-        self.rows.append((-np.inf, row.limit / 1e6, list(weights), list(weights.values())))
+        variables = [self.start_of[node] + option for node, option, _ in row.options]
+        nbytes = [nbytes for _, _, nbytes in row.options]
+        for k, copies in itertools.groupby(row.copies, key=lambda copy: copy[0]):
+            by_ends: dict[tuple[int, int], list[int]] = {}
+            for source, target, variable in zip(*[part.tolist() for part in self.paid[k]], strict=True):
+                by_ends.setdefault((source, target), []).append(variable)
+            for _, source, target, mine in copies:
+                found = by_ends.get((source, target), [])
+                variables += found
+                nbytes += [mine] * len(found)
+        self._row(np.array(variables, int), np.array(nbytes) / 1e6, row.limit / 1e6)
+
+    def _row(self, variables: np.ndarray, weights: np.ndarray, most: float) -> None:
+        """A weighted sum is at most so large. Weights of one variable are added up."""
+        once, at = np.unique(variables, return_inverse=True)
+        self.linear.rows(np.zeros_like(once), once, np.bincount(at, weights), -np.inf, most)
 
     # -- solving -------------------------------------------------------------------------------
 
@@ -234,29 +257,14 @@ class _Model:
         """Status, bound, and the values of all variables."""
         import highspy
 
-        make: Any = highspy.Highs
-        h = make()
-        h.setOptionValue("output_flag", False)
+        h = self.linear.highs()
         h.setOptionValue("time_limit", float(limit_s))
-        h.setOptionValue("mip_rel_gap", gap)
-        h.setOptionValue("random_seed", 0)
-        n, m = len(self.cost), len(self.rows)
-        h.addVars(n, np.zeros(n), np.array(self.upper))
-        h.changeColsCost(n, np.arange(n, dtype=np.int32), np.array(self.cost))
-        lengths = [len(row[2]) for row in self.rows]
-        starts = np.concatenate(([0], np.cumsum(lengths)[:-1])).astype(np.int32)
-        indices = np.concatenate([row[2] for row in self.rows]).astype(np.int32)
-        weights = np.concatenate([row[3] for row in self.rows])
-        low, high = np.array([row[0] for row in self.rows]), np.array([row[1] for row in self.rows])
-        h.addRows(m, low, high, len(indices), starts, indices, weights)
         if integral:
-            kinds = np.array([highspy.HighsVarType.kInteger] * self.options)
-            h.changeColsIntegrality(self.options, np.arange(self.options, dtype=np.int32), kinds)
-            if start is not None:
-                chosen = np.array([at + k for at, k in zip(self.start_of, start, strict=True)], np.int32)
-                values = np.zeros(self.options)
-                values[chosen] = 1.0
-                h.setSolution(self.options, np.arange(self.options, dtype=np.int32), values)
+            h.setOptionValue("mip_rel_gap", gap)
+            chosen = None if start is None else [at + k for at, k in zip(self.start_of, start, strict=True)]
+            make_integral(h, self.options, chosen)
+        elif self.linear.columns > _MANY:
+            h.setOptionValue("presolve", "off")
         fixed = self.problem.fixed_us
         h.run()
         status = h.getModelStatus()

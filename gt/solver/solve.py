@@ -23,11 +23,14 @@ from itertools import chain
 
 from gt.chosen import Chosen
 from gt.dispatcher.planner.plan import Planned, plan_program
+from gt.dispatcher.planner.ways import uses_of
 from gt.errors import GTError
 from gt.layout import Layout, Mesh, mesh
 from gt.ops.check import Checked
+from gt.solver.facts import is_product
 from gt.solver.hardware import Hardware
 from gt.solver.memory import MemoryRow, memory_row
+from gt.solver.options import least_us
 from gt.solver.polish import plain_plan, polished
 from gt.solver.pricing import Price, peak_of, price_plan
 from gt.solver.problem import SMALL, Problem
@@ -125,6 +128,8 @@ def solve_on(
 ) -> Solved:  # fmt: skip
     """The best plan on one mesh."""
     hardware = hardware.busy(len(m.workers))
+    if limits.cutoff_us < float("inf") and (least := _least_us(checked, m, hardware)) >= limits.cutoff_us:
+        raise NotFaster(f"at least {time_text(least)}")
     memory = limits.memory_nbytes if limits.memory_nbytes is not None else hardware.memory_nbytes
     log: list[str] = []
 
@@ -153,6 +158,12 @@ def solve_on(
     if best is None:
         raise _too_small(problem, memory)
     return best
+
+
+def _least_us(checked: Checked, m: Mesh, hardware: Hardware) -> float:
+    """What a step takes at least on this mesh: the arithmetic of its products, shared equally among the workers."""
+    uses = [use for use in uses_of(checked) if is_product(use)]
+    return sum(least_us(use, len(m.workers), hardware) for use in uses)
 
 
 def problem_on(checked: Checked, m: Mesh, hardware: Hardware, pins: Mapping[int, Layout]) -> Problem:

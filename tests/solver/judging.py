@@ -50,6 +50,13 @@ def judged(graph: Graph) -> Judged:
         seen.wrong.append(f"the search says {found.price_us}, the problem {problem.price(found.assigned)}")
     if found.bound_us > least * (1 + SAME) + 1e-9:
         seen.wrong.append(f"the bound {found.bound_us} is above the best price {least}")
+    start = propagated(problem)[0][1]  # what cannot be better than a known assignment is left out of the search
+    for overlap in (0.0, 0.5):
+        alone, known = (search(problem, each, gap=EXACT, overlap=overlap) for each in (None, start))
+        if not np.isclose(alone.price_us, known.price_us, rtol=SAME, atol=1e-9) or known.bound_us > (
+            alone.price_us * (1 + SAME) + 1e-9
+        ):
+            seen.wrong.append(f"from {start} the search found {known.price_us}, without it {alone.price_us}")
     if any(len(sharing.edges) > 1 for sharing in problem.sharings):
         together = problem.sharings
         problem.sharings = [replace(sharing, edges=[e]) for sharing in together for e in sharing.edges]

@@ -15,9 +15,10 @@ from gt.layout import Mesh, mesh
 from gt.ops import check
 from gt.ops.check import Checked
 from gt.program import Instruction, Program
-from gt.solver import pricing
+from gt.solver import facts, pricing
 from gt.solver.hardware import HARDWARE, Link
 from gt.solver.memory import memory_row
+from gt.solver.options import least_us
 from gt.solver.problem import Problem
 from gt.solver.propagate import propagated
 from gt.solver.regions import Classes, alone, find_classes
@@ -33,7 +34,8 @@ NOT_DEARER = 1 + SAME
 
 @pytest.mark.parametrize("part", range(4))
 def test_the_search_finds_the_best_and_what_is_emitted_keeps_it(part: int) -> None:
-    """On each mesh: the price is that of exhaustive search, with followers merged too; the plan follows every choice,
+    """On each mesh: the price is that of exhaustive search, with followers merged too, and from a known assignment; the
+    plan follows every choice,
     takes no longer, receives the bytes that it says, and computes what one worker computes."""
     for seed in range(part, 48, 4):
         seen = judged(graph(seed))
@@ -56,6 +58,18 @@ def test_pricing_knows_nothing_of_the_search() -> None:
     found = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     found += [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
     assert [name for name in found if name and name.startswith("gt.solver")] == ["gt.solver.hardware"]
+
+
+def test_no_option_takes_less_than_an_equal_share_of_the_arithmetic() -> None:
+    """What is said of fewer workers before anything is searched for them."""
+    hardware = HARDWARE["h100"]
+    for build in (models.transformer_block, models.conv_net, models.experts, models.llama):
+        problem = problem_on(models.recorded_step(build).largest.checked, mesh(x=2), hardware, {})
+        for i, use in enumerate(problem.uses):
+            if facts.is_product(use):
+                fastest_us = min(option.cost.compute_us for option in problem.options_at(i))
+                assert least_us(use, 2, hardware) <= fastest_us * (1 + 1e-9)
+    assert least_us(next(use for use in problem.uses if use.op.name == "linear"), 2, hardware) > 0
 
 
 # -- more and less ---------------------------------------------------------------------------

@@ -202,12 +202,12 @@ class Interleaved:
 def interleaved(whole: Block, parts: Sequence[Block | None]) -> Interleaved | None:
     """How the parts alternate along one dimension of a block; None if they do not, or do not have all of the others."""
     shape = sizes_of(whole)
-    some = [p for p in parts if p is not None and elements(p)]
-    different = [d for d in range(len(shape)) if any(p[d] != whole[d] for p in some)]
+    there = [p if p is not None and elements(p) else None for p in parts]
+    different = [d for d in range(len(shape)) if any(p is not None and p[d] != whole[d] for p in there)]
     if len(different) > 1 or not shape:
         return None
     d = different[0] if different else 0
-    found = rounds([p[d] if p is not None and elements(p) else () for p in parts], whole[d])
+    found = rounds([p[d] if p is not None else () for p in there], whole[d])
     if found is None:
         return None
     times, sizes = found

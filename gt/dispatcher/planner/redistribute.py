@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -247,15 +248,18 @@ def overlap(a: Runs, b: Runs) -> Runs:
     if len(a) == len(b) == 1:
         lo, hi = max(a[0][0], b[0][0]), min(a[0][1], b[0][1])
         return ((lo, hi),) if lo < hi else ()
-    found, i, j = [], 0, 0
-    while i < len(a) and j < len(b):
-        lo, hi = max(a[i][0], b[j][0]), min(a[i][1], b[j][1])
-        if lo < hi:
-            found.append((lo, hi))
-        if a[i][1] < b[j][1]:
+    if a == b:
+        return a
+    if len(a) < len(b):
+        a, b = b, a
+    found = []
+    for lo, hi in b:
+        i = bisect_left(a, (lo, hi))
+        if i and a[i - 1][1] > lo:
+            i -= 1
+        while i < len(a) and a[i][0] < hi:
+            found.append((max(a[i][0], lo), min(a[i][1], hi)))
             i += 1
-        else:
-            j += 1
     return tuple(found)
 
 
