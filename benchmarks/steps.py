@@ -208,6 +208,7 @@ def start(name: str, args: argparse.Namespace, ending: ExitStack) -> dict[str, R
             env["GT_AUTO_COMPILE"] = "0"
         if args.together > 1:
             cache = ending.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+            env["GT_COMPILE_NICE"] = "0"  # all of them compete for the cores: GT would get what the others leave
             env |= {"GT_CACHE_DIR": cache, "TORCHINDUCTOR_CACHE_DIR": cache, "TRITON_CACHE_DIR": f"{cache}/triton"}
         make = TorchSide if kind in MODES else GTSide
         sides[kind] = ending.enter_context(Rival(make, (name, args.device, kind, args.loop), **env))

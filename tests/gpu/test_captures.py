@@ -46,6 +46,21 @@ def test_a_pool_is_captured_into_after_its_last_graph_is_gone(streams: Streams) 
     torch.testing.assert_close(held, x @ x)
 
 
+def test_memory_of_graphs_that_are_gone_is_freed(streams: Streams) -> None:
+    """A program that moves to a tier with less memory gives the rest back."""
+
+    def large() -> list[Any]:
+        return [torch.zeros(1 << 29, dtype=torch.float32, device="cuda").sum()]  # 2 GiB in between
+
+    before = torch.cuda.memory_reserved()
+    graph, made = streams.capture(large)
+    assert torch.cuda.memory_reserved() - before >= 1 << 31
+    del graph, made
+    small, x, result = product(streams)
+    assert torch.cuda.memory_reserved() - before < 1 << 30
+    torch.testing.assert_close(result, x @ x)
+
+
 def test_a_capture_that_fails_leaves_nothing_behind(streams: Streams) -> None:
     good, x, made = product(streams)
     y = torch.randn(64, 64, device="cuda")

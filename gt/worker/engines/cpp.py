@@ -91,9 +91,10 @@ def _choose_compiler(home: Path) -> str:
     it crashes a process that has torch's."""
     source, made = home / f"probe.{os.getpid()}.cpp", home / f"probe.{os.getpid()}.so"
     source.write_text("#include <string>\nstd::string probe(int n) { return std::to_string(n); }\n")
+    reasons: list[str] = []
     try:
         for compiler in dict.fromkeys([config.cxx() or "g++", "g++", "c++", "clang++"]):
-            with suppress(OSError, subprocess.SubprocessError):
+            try:
                 subprocess.run(
                     [*shlex.split(compiler), "-shared", "-fPIC", "-o", str(made), str(source)],
                     check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60,
@@ -101,7 +102,10 @@ def _choose_compiler(home: Path) -> str:
                 shared = made.read_bytes()
                 if b"libstdc++.so" in shared or b"libc++.so" in shared:
                     return compiler
+                reasons.append(f"{compiler} links its library statically")
+            except (OSError, subprocess.SubprocessError) as e:
+                reasons.append(f"{compiler}: {e}")
     finally:
         for file in (source, made):
             file.unlink(missing_ok=True)
-    raise RuntimeError("no usable C++ compiler; install g++ or set CXX")
+    raise RuntimeError(f"no usable C++ compiler ({'; '.join(reasons)}); install g++ or set CXX")

@@ -6,13 +6,16 @@ Law 2: all work of a session is on its stream, uploads and fetches too. So its m
 Law 3: nothing waits for the whole device. A flag is copied to the host asynchronously, before the event after it.
 Law 4: graphs of one stream share one pool of memory: they never run at the same time, and each keeps its results.
 Law 5: a pool can be captured into as long as it exists. torch fails if the last graph of a pool is gone while an array
-       in it is still held, so each pool has a first graph that does nothing and stays. After an error of CUDA inside a
-       capture, torch considers the pool as being recorded to for ever: later captures of that stream use a new one.
+       in it is still held, so each pool has a first graph that does nothing. When all others are gone, the next capture
+       uses a new pool: torch can free the memory of the old one, which it keeps as long as any graph is left there.
+       After an error of CUDA inside a capture, torch considers the pool as being recorded to for ever: later captures of
+       that stream use a new one, too.
 """
 
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -30,6 +33,7 @@ class _Pool:
     def __init__(self, id: Any) -> None:
         self.id = id
         self.first: Any = None  #: See law 5.
+        self.graphs: weakref.WeakSet[Any] = weakref.WeakSet()  #: The others.
 
 
 class Streams:
@@ -76,10 +80,13 @@ class Streams:
 
     def capture(self, f: Callable[[], list[Any]]) -> tuple[Any, list[Any]]:
         """A graph of what f does, on the current stream. If this raises, nothing is left behind."""
+        pool = self._pools.get(self.current)
+        if pool is not None and not pool.graphs:
+            del self._pools[self.current]
+            pool = None
         spare = torch.cuda.memory_reserved(self._device) - torch.cuda.memory_allocated(self._device)
         if spare > SPARE:
             torch.cuda.empty_cache()  # the graph needs as much again as the plain code did
-        pool = self._pools.get(self.current)
         if pool is None:
             pool = _Pool(torch.cuda.graph_pool_handle())
             with self._capturing(pool.id) as pool.first:
@@ -87,6 +94,7 @@ class Streams:
             self._pools[self.current] = pool
         with self._capturing(pool.id) as graph:
             results = f()
+        pool.graphs.add(graph)
         return graph, results
 
     def let_pool_go(self) -> None:
