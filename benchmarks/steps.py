@@ -7,8 +7,10 @@ and they have their turns round by round. On the CPU each computes with one thre
 
 `--batches` says where batches come from: see training.py. `--zoo` trains every model as most people do: other batches
 in each step, clipped gradients, a schedule, the loss read every 50 steps. There GT runs as a plain loop, once as it is
-and once without compiling anything: on a GPU as captured graphs (tier 2). `--together N` gets N models ready at once, where there are cores enough: most of
-the time goes into compilers. Each side has an empty cache of its own, so the time to full speed is that of a first run.
+and once without compiling anything: on a GPU as captured graphs (tier 2).
+
+`--together N` gets N models ready at once, where there are cores enough: most of the time goes into compilers. Each
+side then has an empty cache of its own, so the time to full speed is that of a first run.
 
 Losses are compared first: all must train alike. GT compiles what proves hot in the background; so its loop runs for up
 to --settle seconds until that is over, and the table says which tier was timed. --tier1 keeps it from compiling.

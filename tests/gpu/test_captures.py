@@ -56,7 +56,7 @@ def test_memory_of_graphs_that_are_gone_is_freed(streams: Streams) -> None:
     graph, made = streams.capture(large)
     assert torch.cuda.memory_reserved() - before >= 1 << 31
     del graph, made
-    small, x, result = product(streams)
+    _small, x, result = product(streams)
     assert torch.cuda.memory_reserved() - before < 1 << 30
     torch.testing.assert_close(result, x @ x)
 

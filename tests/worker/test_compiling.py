@@ -481,7 +481,9 @@ def test_temporary_files_of_compilers_that_were_killed_go(tmp_path: Path) -> Non
 def test_there_is_no_cxx_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CXX", "nothing")
-    with pytest.raises(RuntimeError, match=r"^no usable C\+\+ compiler; install g\+\+ or set CXX$"):
+    with pytest.raises(
+        RuntimeError, match=r"^no usable C\+\+ compiler \(nothing: .*; g\+\+: .*\); install g\+\+ or set CXX$"
+    ):
         cpp._choose_compiler(tmp_path)
     assert not list(tmp_path.iterdir())
 

@@ -10,7 +10,6 @@ import inspect
 import os
 import shlex
 import subprocess
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any

@@ -8,8 +8,8 @@ Law 4: graphs of one stream share one pool of memory: they never run at the same
 Law 5: a pool can be captured into as long as it exists. torch fails if the last graph of a pool is gone while an array
        in it is still held, so each pool has a first graph that does nothing. When all others are gone, the next capture
        uses a new pool: torch can free the memory of the old one, which it keeps as long as any graph is left there.
-       After an error of CUDA inside a capture, torch considers the pool as being recorded to for ever: later captures of
-       that stream use a new one, too.
+       After an error of CUDA inside a capture, torch considers the pool as being recorded to for ever: later captures
+       of that stream use a new one, too.
 """
 
 from __future__ import annotations
