@@ -305,11 +305,18 @@ minimum = _extreme(
     (lambda g, y, a, b: _larger(g, b, a), lambda g, y, a, b: _larger(g, a, b)),
     _with_tie,
 )
+
+
+def _end_of_remainder(b: Any) -> int:
+    return b if type(b) is int and b > 0 else -1
+
+
 remainder = binary(
     "remainder",
     "a % b, with the sign of b.",
     (lambda g, y, a, b: g, lambda g, y, a, b: -(g * ops.floor_divide(a, b))),
     result=_refuse("remainder"),
+    spans=lambda a, b: {0: _end_of_remainder} if b.weak and not a.weak else {},
     samples=lambda rng: with_integers(rng, positive=True),
     number_left=True,
 )
