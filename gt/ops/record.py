@@ -110,9 +110,13 @@ class Op:
     #: (*specs, **attrs) -> {result: n}: every element of that result is an index in [0, n), so that whoever
     #: uses it as one need not check it.
     ranges: Callable[..., dict[int, int]] | None = None
+    #: (*specs, **attrs) -> {result: f}: the same where numbers decide. f(*the number operands, as Python numbers or
+    #: bytes) is n, or -1 if nothing is known. Results of which `ranges` says nothing.
+    spans: Callable[..., dict[int, Callable[..., int]]] | None = None
     #: Operands, or (*specs, **attrs) -> them: if all elements of these are in [0, n), so are all elements of every
-    #: result of which `ranges` says nothing, for every n > 0. Of an op that `moves`: all its tensors. So an index that
-    #: was made of indices in range need not be checked. Integers that the result's dtype cannot hold do not count.
+    #: result of which `ranges` and `spans` say nothing, for every n > 0. Of an op that `moves`: all its tensors. So an
+    #: index that was made of indices in range need not be checked. Integers that the result's dtype cannot hold do
+    #: not count.
     keeps: tuple[int, ...] | Callable[..., Sequence[int]] = ()
     #: Makes the op a view of its first operand: put(base, new, k, *other operands, **attrs) is the base
     #: after `new` was written to the view (its result k).

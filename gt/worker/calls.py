@@ -187,7 +187,7 @@ class Calls:
         """Choose the code for a call; None if the call cannot run, which is then reported. `alone`: why the other
         workers of the call cannot be reached."""
         running = Running(session, call, known, ids, entries, is_quick(known))
-        form = self.tiers.choose(known, entries, session.captures)
+        form = self.tiers.choose(known, entries, call.scalars, session.captures)
         # What is wrong with this worker's part says more than that another worker is gone.
         alone = self._missing or alone
         failure, root = _trouble(known, call, entries) or (alone if form is not None else _NO_CODE, call.seq)
@@ -197,7 +197,8 @@ class Calls:
             return None
         running.form = form
         if known.bounds:
-            running.ranges = ranges_of(known.bounds, entries)  # inputs may be gone when the outputs are there
+            # Now: inputs may be gone when the outputs are there.
+            running.ranges = ranges_of(known.bounds, entries, call.scalars)
         if not running.is_quick:
             running.cpu_ns = time.thread_time_ns()
         running.start_ns = time.perf_counter_ns()
@@ -287,7 +288,7 @@ class Calls:
         store = session.store
         if (
             call.refused is not None
-            or not replay.fits(entries, store, known)
+            or not replay.fits(entries, call.scalars, store, known)
             or tuple(map(type, call.scalars)) != known.scalars
             or not self.tiers.settled(known, replay.capture)
         ):
@@ -295,7 +296,7 @@ class Calls:
         running = Running(session, call, known, ids, [])
         running.start_ns = time.perf_counter_ns()
         capture = replay.capture
-        ranges = dict(ranges_of(known.bounds, entries)) if replay.indices else {}
+        ranges = dict(ranges_of(known.bounds, entries, call.scalars)) if replay.indices else {}
         self.engine.use(session.number)
         try:
             arrays = [None if e is None else e.array for e in entries] if replay.captured.copied else ()

@@ -78,6 +78,24 @@ def test_indices_that_an_op_makes_are_in_range(op: Op) -> None:
                 assert ((results[k] >= 0) & (results[k] < n)).all()
 
 
+@ops(lambda op: op.spans)
+def test_indices_that_are_made_of_numbers_are_in_range(op: Op, engine: Any) -> None:
+    assert op.spans is not None
+    known = 0
+    for i, (args, attrs) in enumerate(samples(op)):
+        with trying(f"sample {i}"):
+            specs = specs_of(args)
+            numbers = [a for a in args if not isinstance(a, np.ndarray)]
+            for k, end in op.spans(*specs, **attrs).items():
+                for maker in (NUMPY, engine):
+                    result = calls_with(maker, op, args, attrs)[k]
+                    below = end_of(dtypes.dtype(result.dtype)) and result.size and end(*numbers)
+                    if 0 < below <= end_of(dtypes.dtype(result.dtype)):
+                        known += 1
+                        assert ((result >= 0) & (result < below)).all()
+    assert known
+
+
 @ops(lambda op: op.keeps or op.moves)
 def test_what_is_made_of_indices_in_range_is_in_range(op: Op, engine: Any) -> None:
     """What `keeps` says is not checked before a kernel reads it: on a GPU that would be an error of all its users."""

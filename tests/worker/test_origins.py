@@ -13,7 +13,7 @@ from worker_driver import Driver
 from gt import config
 from gt.transport import messages as msg
 from gt.worker.run.lowering import Lowered, lower
-from gt.worker.run.origins import Origin
+from gt.worker.run.origins import Origin, meet, ranges_of
 from gt.worker.run.replays import Replay
 from gt.worker.run.store import Entry
 
@@ -75,9 +75,9 @@ def test_what_has_only_elements_of_inputs_needs_no_check(device: Device, made: s
     b = Indexed(scalars="i")
     lowered = trusting(device, b, make(b))
     assert not lowered.checks
-    assert {i: n for i, n in lowered.needs.items() if i in inputs} == dict.fromkeys(inputs, N)
+    assert {i: n for i, n in lowered.needs.items() if isinstance(i, int) and i in inputs} == dict.fromkeys(inputs, N)
     ((output, origin),) = lowered.bounds
-    assert (output, origin.inputs) == (1, inputs)
+    assert (output, origin.sources) == (1, inputs)
 
 
 @pytest.mark.parametrize("made", MADE)
@@ -95,12 +95,7 @@ UNKNOWN: dict[str, Any] = {
     "product": lambda b: b.add("mul", 1, ~0),
     "difference": lambda b: b.add("sub", 1, 2),
     "negative": lambda b: b.add("neg", 1),
-    "a number of the call": lambda b: b.add("where", b.add("gt", 1, 2), 1, ~0),
-    "padded": lambda b: b.add("pad", 1, ~0, pads=(1, 1)),
-    "filled": lambda b: b.add("full", ~0, shape=(6,), dtype="int64"),
-    "assigned number": lambda b: b.add("assign", 1, ~0),
     "cat with one of them": lambda b: b.add("cat", 1, b.add("add", 1, 2), dim=0),
-    "scattered number": lambda b: b.add("scatter", 1, 2, ~0, dim=0),
     "added rows": lambda b: b.add("index_put", 1, 2, 2, dims=(0,), accumulate=True),
     "other bits": lambda b: b.add(
         "bitcast",
@@ -120,6 +115,55 @@ def test_what_is_computed_is_checked(device: Device, made: str) -> None:
     lowered = trusting(device, b, UNKNOWN[made](b))
     assert [s.op.name for s in lowered.checks][-1:] == ["embedding"]
     assert not lowered.bounds
+
+
+#: Indices made with numbers of a call: numbers with which all of them are in [0, N), and others.
+NUMBERS: dict[str, tuple[Any, str, list[tuple[Any, ...]], list[tuple[Any, ...]]]] = {
+    "where": (lambda b: b.add("where", b.add("gt", 1, 2), 1, ~0), "i", [(0,), (N - 1,)], [(-1,), (N,)]),
+    "pad": (lambda b: b.add("pad", 1, ~0, pads=(1, 1)), "i", [(0,)], [(-100,), (N,)]),
+    "full": (lambda b: b.add("full", ~0, shape=(6,), dtype="int64"), "i", [(N - 1,)], [(N,), (-1,)]),
+    "narrow full": (lambda b: b.add("cast", b.add("full", ~0, shape=(2,), dtype="uint8"), dtype="int64"), "i",
+                    [(0,)], [(256,), (-1,)]),
+    "assign": (lambda b: b.add("assign", 1, ~0), "i", [(3,)], [(N,), (-1,)]),
+    "scatter": (lambda b: b.add("scatter", 1, 2, ~0, dim=0), "i", [(3,)], [(N,), (-1,)]),
+    "arange": (lambda b: b.add("arange", ~0, ~1, n=4, dtype="int64"), "ii", [(0, 1), (N - 1, -2), (0, 2)],
+               [(N - 3, 1), (2, -1), (-1, 1), (0, 3)]),
+    "arange of floats": (lambda b: b.add("arange", ~0, ~1, n=4, dtype="int64"), "fi", [], [(0.0, 1)]),
+    "randint": (lambda b: b.add("randint", ~0, ~1, ~2, shape=(6,), dtype="int64"), "iii", [(7, 0, N), (7, 2, 3)],
+                [(7, -1, N), (7, 0, N + 1)]),
+    "clamp": (lambda b: b.add("clamp", b.add("mul", 1, 2), ~0, ~1), "ii", [(0, N - 1), (2, 2)],
+              [(-1, 2), (0, N), (3, 2)]),
+    "remainder": (lambda b: b.add("remainder", b.add("neg", 1), ~0), "i", [(N,), (1,)], [(N + 1,), (0,), (-3,)]),
+    "data": (lambda b: b.add("data", ~0, shape=(3,), dtype="int64"), "d", [(np.array([0, 3, N - 1]).tobytes(),)],
+             [(np.array([0, 3, N]).tobytes(),), (np.array([-1, 3, 2]).tobytes(),), (b"short",), (b"",)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("made", NUMBERS)
+def test_numbers_of_the_call_decide(device: Device, made: str) -> None:
+    make, kinds, good, bad = NUMBERS[made]
+    b = Indexed(scalars=kinds)
+    lowered = trusting(device, b, make(b))
+    assert not lowered.checks
+    entries = [None, Entry(b.specs[1], None, below=N), Entry(b.specs[2], None, below=6)]
+    for numbers in good + bad:
+        fits = meet(list(lowered.needs.items()), entries, numbers)
+        assert fits == (numbers in good)
+        known = ranges_of(lowered.bounds, entries, numbers)
+        if fits:
+            assert known
+            assert known[0][1] <= N
+        elif known:
+            assert known[0][1] > N
+
+
+def test_numbers_have_to_fit_the_dtype(device: Device) -> None:
+    """256 becomes 0 in uint8, and 2**32 becomes 0 in int32, by which nothing can be divided."""
+    b = Indexed(scalars="i")
+    wide = b.add("remainder", b.add("cast", 1, dtype="int32"), ~0)
+    lowered = lower(b.checked([wide]), device)
+    assert ranges_of(lowered.bounds, [None, None], (1 << 31,)) == [(0, 1 << 31)]
+    assert not ranges_of(lowered.bounds, [None, None], (1 << 32,))
 
 
 def test_a_range_that_the_op_knows_joins_that_of_inputs(device: Device) -> None:
@@ -338,7 +382,7 @@ def test_a_replay_asks_what_is_known_of_the_indices_of_each_call(driver: Driver)
     form: Any = Form(list(known.standing.code.takes))
     replay = Replay(form, form, known)
     assert replay.expect(entries, [], store)
-    assert replay.fits(entries, store, known)
+    assert replay.fits(entries, (), store, known)
     driver.upload(6, np.array([0, 8, 1, 3, 7, 2]))
     for bad in (4, 6):
-        assert not replay.fits([entries[0], store.entries[bad], entries[2]], store, known)
+        assert not replay.fits([entries[0], store.entries[bad], entries[2]], (), store, known)

@@ -67,7 +67,7 @@ class Setting:
     def call(self, us: int = HOT_US, times: int = 1, s: float = 1.0) -> int:
         """The tier that the call ran on; `us`: how long it took."""
         for _ in range(times):
-            form = self.tiers.choose(self.known, [Entry(self.known.inputs[0], X)], {})
+            form = self.tiers.choose(self.known, [Entry(self.known.inputs[0], X)], (), {})
             (made,), flag = form.run([X], (s,))
             assert np.array_equal(made, (X * 2 + s) * 8)
             assert flag is None
@@ -324,5 +324,5 @@ def test_an_engine_that_has_no_compiler() -> None:
     known = program(compile=1)
     plain = Tiers(NumpyEngine(), AUTO, print)
     assert plain.compiler is None
-    form = plain.choose(known, [Entry(known.inputs[0], X)], {})
+    form = plain.choose(known, [Entry(known.inputs[0], X)], (), {})
     assert form.ran == 1

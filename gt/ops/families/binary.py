@@ -21,6 +21,9 @@ from gt.ops.record import FLOAT32_ON_CUDA, Autocast, Op, Rng, Sample, Site, conj
 from gt.ops.sharding import pointwise_op
 from gt.program import Spec, spec
 
+LARGE = 1 << 16  #: Elements from which on the bytes of an operand count, and not the launch of a kernel.
+_FOREACH = (dtypes.float32, dtypes.float64, dtypes.float16, dtypes.bfloat16)
+
 
 def infer_pair(name: str, result: Callable[[DType], DType] = lambda d: d) -> Any:
     """Both broadcast; `result` makes the result's dtype of their common one, or refuses it."""
@@ -50,10 +53,14 @@ def _infer_sub(a: Spec, b: Spec) -> Spec:
     return spec(rules.broadcast("sub", a.shape, b.shape), dtypes.promote((a, b)))
 
 
-def _torch(name: str, swapped: str | None, number_right: bool, number_left: bool, torch: Any, site: Site) -> Any:
+def _torch(
+    name: str, swapped: str | None, number_right: bool, number_left: bool, foreach: str, torch: Any, site: Site
+) -> Any:
     """`swapped`: the function that takes the same operands the other way round."""
     f = getattr(torch, name)
     a, b = site.specs
+    if foreach and site.device.startswith("cuda") and _by_one(a, b, swapped == name):
+        return by_one(torch, f, getattr(torch, foreach), turned=not a.shape)
     if dtypes.float16 in (a.dtype, b.dtype) and dtypes.promote((a, b)).is_complex:
         wide = getattr(torch, dtypes.promote((a, b)).name)  # torch would compute in complex32, which GT has not
         return lambda a, b: f(a.to(wide), b.to(wide))
@@ -69,6 +76,26 @@ def _torch(name: str, swapped: str | None, number_right: bool, number_left: bool
     if a.weak:
         return lambda s, x: f(scalar(s, dtype=common, device=device), x)
     return lambda x, s: f(x, scalar(s, dtype=common, device=device))
+
+
+def _by_one(a: Spec, b: Spec, either: bool) -> bool:
+    """Whether a large operand meets one element, which is on the right, or on `either` side."""
+    large, one = (b, a) if either and not a.shape else (a, b)
+    return one.shape == () and not one.weak and large.dtype is one.dtype in _FOREACH and large.size >= LARGE
+
+
+def by_one(torch: Any, plain: Any, foreach: Any, turned: bool) -> Any:
+    """An op of a large tensor and a tensor of one element on a device. There torch's kernels for lists of tensors read
+    several elements at once; the plain one reads them one by one, because the operands are broadcast. Compilers get the
+    plain one, which they fuse. `turned`: the large one is on the right."""
+    tensor = torch.Tensor
+
+    def kernel(a: Any, b: Any) -> Any:
+        if type(a) is not tensor:
+            return plain(a, b)
+        return foreach((b,), a)[0] if turned else foreach((a,), b)[0]
+
+    return kernel
 
 
 def reals(rng: Rng, positive: bool = False) -> list[Sample]:
@@ -110,10 +137,12 @@ def binary(
     swapped: str | None = None,
     number_right: bool = True,
     number_left: bool = False,
+    foreach: str = "",
     infer: Any = None,
     **more: Any,
 ) -> Op:
-    """An op of two operands. `array` is its kernel, if numpy has no function of that name."""
+    """An op of two operands. `array` is its kernel, if numpy has no function of that name; `foreach` is torch's
+    function of a list of tensors and one element that does the same."""
     return pointwise_op(
         name,
         doc,
@@ -121,7 +150,7 @@ def binary(
         vjp=vjp,
         kernels={
             "array": array or (lambda xp, a, b: getattr(xp, name)(a, b)),
-            "torch": partial(_torch, name, swapped, number_right, number_left),
+            "torch": partial(_torch, name, swapped, number_right, number_left, foreach),
         },
         promote=True,
         samples=samples,
@@ -153,6 +182,7 @@ add = binary(
     array=lambda xp, a, b: a + b,
     samples=_and_complex(),
     swapped="add",
+    foreach="_foreach_add",
     linear=((0, 1),),
 )
 sub = binary(
@@ -172,6 +202,7 @@ mul = binary(
     array=lambda xp, a, b: a * b,
     samples=_and_complex(),
     swapped="mul",
+    foreach="_foreach_mul",
     linear=((0,), (1,)),
 )
 div = binary(
@@ -181,6 +212,7 @@ div = binary(
     array=lambda xp, a, b: a / b,
     result=to_floats("div", complexes=True),
     samples=_and_complex(positive=True),
+    foreach="_foreach_div",
     linear=((0,),),
 )
 
@@ -305,11 +337,18 @@ minimum = _extreme(
     (lambda g, y, a, b: _larger(g, b, a), lambda g, y, a, b: _larger(g, a, b)),
     _with_tie,
 )
+
+
+def _end_of_remainder(b: Any) -> int:
+    return b if type(b) is int and b > 0 else -1
+
+
 remainder = binary(
     "remainder",
     "a % b, with the sign of b.",
     (lambda g, y, a, b: g, lambda g, y, a, b: -(g * ops.floor_divide(a, b))),
     result=_refuse("remainder"),
+    spans=lambda a, b: {0: _end_of_remainder} if b.weak and not a.weak else {},
     samples=lambda rng: with_integers(rng, positive=True),
     number_left=True,
 )

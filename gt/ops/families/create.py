@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ full = op(
     "full",
     "A tensor filled with one number.",
     infer=_infer_full,
+    keeps=(0,),
     factors=created,
     local=same_shape,
     vjp=None,
@@ -93,10 +95,19 @@ def _arange_local(shard: Any, start: Any, step: Any, *, n: int, dtype: str) -> A
     return ops.cast(places * step + start, dtype=dtype)
 
 
+def _end_of_arange(n: int, start: Any, step: Any) -> int:
+    """What all of these numbers are below; -1 if one is negative, or they may be rounded."""
+    if type(start) is not int or type(step) is not int:
+        return -1
+    last = start + step * (n - 1)
+    return max(start, last) + 1 if min(start, last) >= 0 else -1
+
+
 arange = op(
     "arange",
     "n numbers: start, start + step, start + 2 * step, ...",
     infer=_infer_arange,
+    spans=lambda start, step, *, n, dtype: {0: partial(_end_of_arange, n)},
     factors=", -> n@",
     local=_arange_local,
     vjp=None,
@@ -156,16 +167,23 @@ def _bytes_of(x: Any) -> bytes:
     return bytes(np.ascontiguousarray(x).tobytes())
 
 
+def _end_of_data(dtype: str, data: bytes) -> int:
+    numbers = np.frombuffer(data, dtypes.BY_NAME[dtype].numpy)
+    return int(numbers.max()) + 1 if numbers.min() >= 0 else -1
+
+
 data = op(
     "data",
     "A small tensor of host data that is sent with the call.",
     infer=_infer_data,
+    spans=lambda data, *, shape, dtype: {0: partial(_end_of_data, dtype)},
     vjp=None,
     kernels={"array": _data_array, "jax": _data_jax, "torch": _data_torch, "torch_graph": _data_graph},
     samples=lambda rng: [
         ((_bytes_of(rng.normal(size=(2, 3))),), {"shape": (2, 3), "dtype": "float64"}),
         ((_bytes_of(rng.normal(size=3).astype(dtypes.bfloat16.numpy)),), {"shape": (3,), "dtype": "bfloat16"}),
         ((_bytes_of(np.array(True)),), {"shape": (), "dtype": "bool"}),
+        ((_bytes_of(np.array([[3], [0]])),), {"shape": (2, 1), "dtype": "int64"}),
         ((b"",), {"shape": (0, 2), "dtype": "int64"}),
     ],
     flops=0,

@@ -365,10 +365,15 @@ def _limits(rng: Rng, *limits: float) -> list[Sample]:
     ]
 
 
+def _end_of_clamped(lo: Any, hi: Any) -> int:
+    return hi + 1 if type(lo) is int and type(hi) is int and 0 <= lo <= hi else -1
+
+
 clamp = pointwise_op(
     "clamp",
     "x limited to the range from lo to hi.",
     infer=partial(_infer_clamp, "clamp"),
+    spans=lambda x, lo, hi: {0: _end_of_clamped} if lo.weak else {},
     vjp=(
         lambda g, y, x, lo, hi: ops.where(ops.logical_and(ops.ge(x, lo), ops.le(x, hi)), g, 0.0),
         lambda g, y, x, lo, hi: ops.where(ops.logical_and(ops.lt(lo, hi), ops.lt(x, lo)), g, 0.0),

@@ -274,6 +274,7 @@ randint = _drawn(
     "randint",
     "Random integers, uniform in [low, high).",
     infer=_infer_randint,
+    spans=lambda seed, low, high, **attrs: {0: lambda seed, low, high: high if 0 <= low < high else -1},
     kernels={
         "numpy": _randint_numpy,
         "jax": _randint_jax,

@@ -27,6 +27,7 @@ from gt.ops.check import Checked
 from gt.program import Spec, spec
 from gt.worker.run.engine import Engine
 from gt.worker.run.lowering import Literal, Lowered, Operand, Step, Whole, lower
+from gt.worker.run.origins import Need
 from gt.worker.run.store import Entry
 
 
@@ -48,8 +49,8 @@ class Runnable:
         self.takes: tuple[int, ...] = tuple(sorted(writer.takes))
         #: (instruction, op) of the checks whose outcome is in the flag.
         self.checks: tuple[tuple[int, str], ...] = tuple((s.instruction, s.op.name) for s in lowered.checks)
-        #: (input, n): what must be known of an index that is not checked: its elements are in [0, n).
-        self.needs: tuple[tuple[int, int], ...] = tuple(lowered.needs.items())
+        #: What must be known of a call, because it is not checked: see origins.meet.
+        self.needs: tuple[Need, ...] = tuple(lowered.needs.items())
         self.bounds = lowered.bounds  #: The outputs that are known to be in a range if enough is known of the inputs.
         self.whole: dict[int, Whole] = {}  #: Steps that stand for many instructions, by their places.
         self._instructions: list[int] = writer.instructions

@@ -3,8 +3,8 @@
 Law 1: a step is one kernel, or one check of an index. Compositions without a kernel of their own are
        expanded. Steps whose results are not read are dropped (ops are pure).
 Law 2: before a kernel reads an index its check has run. One index is checked once. Where inputs are trusted, an index
-       whose elements come from inputs needs no check: `needs` says what must be known of those inputs instead. See
-       origins.py.
+       whose elements come from inputs needs no check: `needs` says what must be known of those inputs instead; so does
+       one whose range follows from numbers. See origins.py.
 Law 3: `base` says whose memory a value may use: its own, or that of an earlier value.
 Law 4: a gradient step may go on with what the step of its op has computed (`Op.resumes`). What passes between the two
        is a value that only they know: it has one reader and is no output.
@@ -28,7 +28,7 @@ from gt.ops.trace import Symbol, Trace, scalar_kind
 from gt.program import SCALARS, Instruction, Program, Spec, spec
 from gt.worker.run.collectives import Collective, collective
 from gt.worker.run.engine import Engine
-from gt.worker.run.origins import Bound, Origin, bounds_of, needed, of_input, of_number, of_results
+from gt.worker.run.origins import Bound, Origin, Source, bounds_of, needed, of_input, of_results
 
 
 class Literal(NamedTuple):
@@ -101,7 +101,8 @@ class Lowered:
     whole: list[bool]  #: Of every value: it covers its base's memory exactly, each element once.
     outputs: list[int]
     checks: list[Step] = field(default_factory=list)  #: The checks that the engine does.
-    needs: dict[int, int] = field(default_factory=dict)  #: Input -> n: all its elements must be in [0, n).
+    #: Source -> n: all elements of that input, or what follows from numbers, must be in [0, n).
+    needs: dict[Source, int] = field(default_factory=dict)
     bounds: tuple[Bound, ...] = ()  #: The outputs of which something is known if enough is known of the inputs.
 
     def spec(self, operand: Operand) -> Spec:
@@ -128,7 +129,7 @@ class _Lowering:
         self.places = {w.place: w for w in whole}
         self.replaced = {i for w in whole for i in w.replaces}
         self.trusted = trusted
-        self.needs: dict[int, int] = {}
+        self.needs: dict[Source, int] = {}
         self.engine = engine
         self.specs: list[Spec] = list(checked.specs[: len(self.program.inputs)])
         self.base: list[int] = list(range(len(self.specs)))
@@ -205,13 +206,10 @@ class _Lowering:
         shared = args[0] if op.aliases and isinstance(args[0], int) and args[0] >= 0 else None
         made = tuple(self.new(s, shared) for s in (results if isinstance(results, tuple) else (results,)))
         self.steps.append(Step(self.instruction, op, kernel, tuple(args), made, attrs))
-        origins = of_results(op, specs, attrs, [self.origin(a) for a in args], [self.specs[r] for r in made])
+        origins = of_results(op, args, specs, attrs, self.origins.get, [self.specs[r] for r in made])
         for r, origin in zip(made, origins, strict=True):
             self.note_origin(r, origin)
         return list(made)
-
-    def origin(self, operand: Operand) -> Origin | None:
-        return of_number(operand.value) if isinstance(operand, Literal) else self.origins.get(operand)
 
     def note_origin(self, value: int, origin: Origin | None) -> None:
         if origin is not None:
@@ -243,12 +241,12 @@ class _Lowering:
         return result
 
     def known(self, origin: Origin, n: int) -> bool:
-        """Whether a value of that origin is known to be in [0, n), if the inputs are what is then noted in `needs`."""
+        """Whether a value of that origin is known to be in [0, n), if a call meets what is then noted in `needs`."""
         needs = needed(origin, n)
         if needs is None or (needs and not self.trusted):
             return False
-        for i, least in needs.items():
-            self.needs[i] = min(least, self.needs.get(i, least))
+        for source, least in needs:
+            self.needs[source] = min(least, self.needs.get(source, least))
         return True
 
     def kernel(self, op: Op, attrs: dict[str, Any], specs: list[Spec]) -> Callable[..., Any] | Collective | None:

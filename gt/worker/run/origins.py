@@ -1,15 +1,15 @@
 """What is known of the elements of indices, from where they come.
 
-Law 1: only what a record says is known: which results an op puts in a range (`Op.ranges`), and of which ops the
-       results have only elements of their operands (`Op.keeps`, `Op.moves`). Of everything else nothing is known: a
+Law 1: only what a record says is known: which results an op puts in a range (`Op.ranges`, `Op.spans`), and of which ops
+       the results have only elements of their operands (`Op.keeps`, `Op.moves`). Of everything else nothing is known: a
        kernel that reads an index which is out of range would destroy what others have on a GPU.
-Law 2: where a value comes from depends on the program alone. Whether it is in range depends on the inputs of a call:
-       each entry of the store says in which range its elements are (`Entry.below`).
+Law 2: where a value comes from depends on the program alone. Whether it is in range depends on the inputs and numbers
+       of a call: each entry of the store says in which range its elements are (`Entry.below`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -19,12 +19,29 @@ from gt.program import Spec
 from gt.worker.run.store import Entry
 
 
+class Numbers(NamedTuple):
+    """What numbers of a call say of the range of a value."""
+
+    end: Callable[..., int]  #: Of these numbers; -1: nothing is known.
+    operands: tuple[Any, ...]  #: ~k for scalar k of the call, or a lowering.Literal.
+
+    def below(self, scalars: Sequence[Any]) -> int:
+        try:
+            return self.end(*[scalars[~a] if isinstance(a, int) else a.value for a in self.operands])
+        except Exception:
+            return -1  # the call fails for that: its kernels raise the error
+
+
+Source = int | Numbers  #: What a range follows from; an int is the number of an input.
+Need = tuple[Source, int]  #: All elements of that input, or what follows from these numbers, must be in [0, n).
+
+
 class Origin(NamedTuple):
-    """Where the elements of a value come from: all are in [0, max(n, the ranges of these inputs)), if the range of
-    each of these inputs is known, and is [0, most) at most."""
+    """Where the elements of a value come from: all are in [0, max(n, the ranges of these sources)), if the range of
+    each of them is known, and is [0, most) at most."""
 
     n: int  #: > 0
-    inputs: frozenset[int] = frozenset()
+    sources: frozenset[Source] = frozenset()
     most: int = 1 << 64
 
 
@@ -52,14 +69,20 @@ def of_input(number: int, spec: Spec) -> Origin | None:
 
 
 def of_results(
-    op: Op, specs: Sequence[Spec], attrs: dict[str, Any], origins: Sequence[Origin | None], results: Sequence[Spec]
-) -> list[Origin | None]:
-    """The origins of an op's results. `origins`: of its operands; None: nothing is known of that one."""
+    op: Op, operands: Sequence[Any], specs: Sequence[Spec], attrs: dict[str, Any],
+    origins: Callable[[Any], Origin | None], results: Sequence[Spec],
+) -> list[Origin | None]:  # fmt: skip
+    """The origins of an op's results; `origins` knows those of values, None: nothing is known of that one."""
     if not any(map(end_of, (s.dtype for s in results))):
         return [None] * len(results)
-    ranges = {} if op.ranges is None else op.ranges(*specs, **attrs)
-    kept = _joined([origins[k] for k in kept_operands(op, specs, attrs)])
-    return [_as(Origin(max(ranges[k], 1)) if k in ranges else kept, s) for k, s in enumerate(results)]
+    kept = _joined([_of_operand(operands[k], origins) for k in kept_operands(op, specs, attrs)])
+    made: dict[int, Origin | None] = {}
+    if op.spans is not None:
+        numbers = tuple([a for a, s in zip(operands, specs, strict=True) if s.weak])
+        made = {k: _of_numbers(Numbers(end, numbers)) for k, end in op.spans(*specs, **attrs).items()}
+    if op.ranges is not None:
+        made.update({k: Origin(max(n, 1)) for k, n in op.ranges(*specs, **attrs).items()})
+    return [_as(made.get(k, kept), s) for k, s in enumerate(results)]
 
 
 def kept_operands(op: Op, specs: Sequence[Spec], attrs: dict[str, Any]) -> Sequence[int]:
@@ -69,9 +92,21 @@ def kept_operands(op: Op, specs: Sequence[Spec], attrs: dict[str, Any]) -> Seque
     return op.keeps or ([k for k, s in enumerate(specs) if not s.weak] if op.moves else ())
 
 
-def of_number(value: Any) -> Origin | None:
-    """The origin of a number that is the same in every call."""
-    return Origin(value + 1) if type(value) is int and value >= 0 else None
+def _of_operand(operand: Any, origins: Callable[[Any], Origin | None]) -> Origin | None:
+    if isinstance(operand, int) and operand >= 0:
+        return origins(operand)
+    return _of_numbers(Numbers(_end_of_number, (operand,)))
+
+
+def _end_of_number(value: Any) -> int:
+    return value + 1 if type(value) is int and value >= 0 else -1
+
+
+def _of_numbers(numbers: Numbers) -> Origin | None:
+    if any(isinstance(a, int) for a in numbers.operands):
+        return Origin(1, frozenset((numbers,)))
+    n = numbers.below(())  # they are the same in every call
+    return Origin(max(n, 1)) if n >= 0 else None
 
 
 def _joined(origins: Sequence[Origin | None]) -> Origin | None:
@@ -81,7 +116,8 @@ def _joined(origins: Sequence[Origin | None]) -> Origin | None:
         return None
     if len(known) == 1:
         return known[0]
-    return Origin(max(o.n for o in known), frozenset().union(*(o.inputs for o in known)), min(o.most for o in known))
+    sources = frozenset[Source]().union(*(o.sources for o in known))
+    return Origin(max(o.n for o in known), sources, min(o.most for o in known))
 
 
 def _as(origin: Origin | None, spec: Spec) -> Origin | None:
@@ -96,29 +132,37 @@ def _as(origin: Origin | None, spec: Spec) -> Origin | None:
     return origin if origin.most <= most else origin._replace(most=most)
 
 
-def needed(origin: Origin, n: int) -> dict[int, int] | None:
-    """In which range the inputs must be so that all elements are in [0, n); None if that is not enough."""
-    return dict.fromkeys(origin.inputs, min(n, origin.most)) if origin.n <= n else None
+def needed(origin: Origin, n: int) -> list[Need] | None:
+    """What must be known so that all elements are in [0, n); None if they may be others whatever is known."""
+    return [(source, min(n, origin.most)) for source in origin.sources] if origin.n <= n else None
 
 
-def meet(needs: Sequence[tuple[int, int]], entries: Sequence[Entry | None]) -> bool:
-    """Whether each of these inputs is known to be in its range."""
-    for i, n in needs:
-        entry = entries[i] if i < len(entries) else None
-        if entry is None or not 0 <= entry.below <= n:
+def meet(needs: Sequence[Need], entries: Sequence[Entry | None], scalars: Sequence[Any]) -> bool:
+    """Whether a call with these inputs and numbers is known to meet all of this."""
+    for source, n in needs:
+        if not 0 <= _below(source, entries, scalars) <= n:
             return False
     return True
 
 
-def ranges_of(bounds: Sequence[Bound], entries: Sequence[Entry | None]) -> list[tuple[int, int]]:
-    """(output, n) of the outputs that are known to be in [0, n), in a call on these inputs."""
+def _below(source: Source, entries: Sequence[Entry | None], scalars: Sequence[Any]) -> int:
+    if not isinstance(source, int):
+        return source.below(scalars)
+    entry = entries[source] if source < len(entries) else None
+    return -1 if entry is None else entry.below
+
+
+def ranges_of(
+    bounds: Sequence[Bound], entries: Sequence[Entry | None], scalars: Sequence[Any]
+) -> list[tuple[int, int]]:
+    """(output, n) of the outputs that are known to be in [0, n), in a call with these inputs and numbers."""
     found = []
-    for output, (n, inputs, most) in bounds:
-        for i in inputs:
-            entry = entries[i]
-            if entry is None or not 0 <= entry.below <= most:
+    for output, (n, sources, most) in bounds:
+        for source in sources:
+            below = _below(source, entries, scalars)
+            if not 0 <= below <= most:
                 break
-            n = max(n, entry.below)
+            n = max(n, below)
         else:
             found.append((output, n))
     return found

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import attrgetter
 
-from gt.worker.run.engine import CapturedProgram, CaptureForm
+from gt.worker.run.engine import CapturedProgram, CaptureForm, Scalars
 from gt.worker.run.origins import end_of, meet
 from gt.worker.run.programs import Known
 from gt.worker.run.store import Entry, Store
@@ -58,8 +58,8 @@ class Replay:
         self._arrays, self._version = [*map(id, map(_array, kept))], store.version
         return True
 
-    def fits(self, entries: Sequence[Entry | None], store: Store, known: Known) -> bool:
-        """Whether a call with these entries is the same call again."""
+    def fits(self, entries: Sequence[Entry | None], scalars: Scalars, store: Store, known: Known) -> bool:
+        """Whether a call with these entries is the same call again; its numbers may be others."""
         if store.version != self._version or self.captured is not self.capture.captured or self.captured.stale:
             return False
         every = entries
@@ -74,4 +74,4 @@ class Replay:
                 return False
         except AttributeError:  # one of them does not exist
             return False
-        return not self._needs or meet(self._needs, every)
+        return not self._needs or meet(self._needs, every, scalars)

@@ -7,7 +7,8 @@ Law 2: a tier that fails is given up for that program, and the call that found o
        runs on the next lower tier, and the capture is tried again later. So is a compilation, a few times.
 Law 3: a tier that turns out slower than the one below is given up. It is tried again later, ever more rarely, because
        other programs may have slowed it down.
-Law 4: which tier a program runs on depends on the program alone, never on the numbers of a call.
+Law 4: which tier a program runs on depends on the program alone, never on the numbers of a call. Only a call whose
+       indices may be out of range runs on tier 1, where they are checked, though others of its program trust theirs.
 Law 5: a program that several workers run together is compiled in segments, between the collectives. At the end of each
        call the workers tell each other whether they can run the compiled segments (`say`), and all go by what was said
        (`hear`). They change over with the same call, so the same code computes what all of them must agree on.
@@ -95,10 +96,12 @@ class Tiers:
             module, about = engine.compiles_with
             self.compiler = Compiler(module, engine.device, about, config.cache_dir, log, config.debug_compile)
 
-    def choose(self, known: Known, entries: Sequence[Entry | None], captures: dict[bytes, CaptureForm]) -> Form | None:
-        """The form for a call with these inputs, of a session with these captures; None if there is no code
+    def choose(
+        self, known: Known, entries: Sequence[Entry | None], scalars: Scalars, captures: dict[bytes, CaptureForm]
+    ) -> Form | None:
+        """The form for a call with these inputs and numbers, of a session with these captures; None if there is no code
         (known.failure says why)."""
-        form = self._choose(known, entries, captures)
+        form = self._choose(known, entries, scalars, captures)
         if self.trace is not None and form is not None and known.standing is not None:
             return self._marked(known, known.standing, form, self.trace)
         return form
@@ -117,13 +120,15 @@ class Tiers:
             standing.marked = (trace, form, made)
         return standing.marked[2]
 
-    def _choose(self, known: Known, entries: Sequence[Entry | None], captures: dict[bytes, CaptureForm]) -> Form | None:
+    def _choose(
+        self, known: Known, entries: Sequence[Entry | None], scalars: Scalars, captures: dict[bytes, CaptureForm]
+    ) -> Form | None:
         standing = known.standing
         if standing is None:
-            standing = self._begin(known, entries)
+            standing = self._begin(known, entries, scalars)
             if standing is None:
                 return None
-        if standing.code.needs and not meet(standing.code.needs, entries):
+        if standing.code.needs and not meet(standing.code.needs, entries, scalars):
             return standing.plain
         if not self._wanted(known):
             return standing.code
@@ -138,14 +143,14 @@ class Tiers:
             return standing.around or standing.code
         return self._captured(captures, known, standing)
 
-    def _begin(self, known: Known, entries: Sequence[Entry | None]) -> Standing | None:
+    def _begin(self, known: Known, entries: Sequence[Entry | None], scalars: Scalars) -> Standing | None:
         plain = known.make_ready(self.engine, self.config.fake_memory)
         if plain is None or known.checked is None:
             return None
         trusting = None
         if self.engine.deferred and plain.checks:  # the outcome of a check has to come from the device
             trusting = compile_program(known.checked, self.engine, self.config.fake_memory, trusted=True)
-            if trusting.checks or not meet(trusting.needs, entries):
+            if trusting.checks or not meet(trusting.needs, entries, scalars):
                 trusting = None
         known.standing = standing = Standing(plain, trusting)
         self.sequences += 1
@@ -202,7 +207,7 @@ class Tiers:
             return True
         if known.standing is None and self.engine.deferred and plain.checks:
             return True  # what is compiled depends on what is known of the inputs
-        standing = known.standing or self._begin(known, ())
+        standing = known.standing or self._begin(known, (), ())
         if standing is None:
             return True
         if not self._has_moved_up(standing):
