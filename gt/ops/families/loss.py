@@ -139,10 +139,6 @@ def _gradient_shape(target: Any, attrs: dict[str, Any]) -> tuple[int, ...]:
     return target.shape if attrs["reduction"] == "none" else ()
 
 
-def _samples_dlogp(rng: Rng) -> list[Sample]:
-    return [((rng.normal(size=_gradient_shape(t, a)), t), {"shape": x.shape, **a}) for x, t, a in _cases(rng)]
-
-
 def _names(scores: Spec | tuple[int, ...], mark: str) -> tuple[str, str]:
     """The factors of scores and of targets; the classes carry a mark."""
     n = len(scores.shape if isinstance(scores, Spec) else scores)
@@ -163,10 +159,6 @@ def _here(shard: Any, target: Any, ignore_index: int) -> Any:
     return ops.where(ops.logical_and(inside, ops.ne(target, ignore_index)), target - start, -1)
 
 
-def _nll_local(shard: Any, logp: Any, target: Any, *, reduction: str, ignore_index: int) -> Any:
-    return shard.again(logp, _here(shard, target, ignore_index), reduction=reduction, ignore_index=-1)
-
-
 def _nll_parts(logp: Any, target: Any, *, reduction: str, ignore_index: int) -> Any:
     total = ops.nll_loss(logp, target, reduction="sum", ignore_index=ignore_index)
     return total / _counted(target, ignore_index, logp)
@@ -177,7 +169,9 @@ nll_loss = linear_op(
     "The negative log-probability of each target class; targets equal to ignore_index do not count in the mean.",
     infer=_infer,
     factors=_nll_rule,
-    local=_nll_local,
+    local=lambda shard, logp, target, *, reduction, ignore_index: shard.again(
+        logp, _here(shard, target, ignore_index), reduction=reduction, ignore_index=-1
+    ),
     parts=_nll_parts,
     flops=lambda logp, target, **attrs: target.size,
     vjp=(lambda g, y, logp, target, **attrs: ops.nll_loss_dlogp(g, target, shape=logp.shape, **attrs),),
@@ -214,7 +208,9 @@ nll_loss_dlogp = linear_op(
     vjp=(lambda u, z, g, target, *, shape, **attrs: ops.nll_loss(u, target, **attrs),),
     kernels={"array": _dlogp_array, "torch": partial(_dlogp, _scattered), "torch_graph": partial(_dlogp, _hit)},
     indices=lambda g, target, *, shape, reduction, ignore_index: {1: (shape[_class_dim(shape)], ignore_index)},
-    samples=_samples_dlogp,
+    samples=lambda rng: [
+        ((rng.normal(size=_gradient_shape(t, a)), t), {"shape": x.shape, **a}) for x, t, a in _cases(rng)
+    ],
 )
 
 # -- cross_entropy ---------------------------------------------------------------------------
@@ -324,10 +320,6 @@ def _cross_entropy_samples(rng: Rng) -> list[Sample]:
     return [((x, t), {**a, "smoothing": s}) for (x, t, a), s in cases if not s or x.shape in ((4, 3), (2, 3, 4))]
 
 
-def _cross_entropy_dx_samples(rng: Rng) -> list[Sample]:
-    return [((rng.normal(size=_gradient_shape(t, a)), -np.abs(x), t), a) for (x, t), a in _cross_entropy_samples(rng)]
-
-
 def _cross_entropy_rule(x: Spec, target: Spec, *, reduction: str, **attrs: Any) -> str | None:
     scores, targets = _names(x, "!c")
     if reduction == "mean":
@@ -364,7 +356,9 @@ cross_entropy_dx = linear_op(
     compose=_cross_entropy_dx,
     kernels={"torch": _cross_entropy_dx_torch, "torch_graph": _cross_entropy_dx_graph},
     indices=lambda g, logp, target, *, ignore_index, **attrs: {2: (logp.shape[_class_dim(logp.shape)], ignore_index)},
-    samples=_cross_entropy_dx_samples,
+    samples=lambda rng: [
+        ((rng.normal(size=_gradient_shape(t, a)), -np.abs(x), t), a) for (x, t), a in _cross_entropy_samples(rng)
+    ],
 )
 
 # -- squares ---------------------------------------------------------------------------------

@@ -347,10 +347,6 @@ def _infer_place(name: str, x: Spec, *, dim: Any, keepdim: Any) -> Spec:
     return spec(reduced(x.shape, dims, rules.flag(name, "keepdim", keepdim)), dtypes.int64)
 
 
-def _place_rule(x: Spec, *, dim: int | None, keepdim: bool) -> str:
-    return reducing("whole")(x, dims=range(x.ndim) if dim is None else (dim,), keepdim=keepdim)
-
-
 def _place_parts(extreme: Op, x: Any, *, dim: int | None, keepdim: bool) -> Any:
     """The first place of those that have the extreme, or are nan."""
     dims = tuple(range(x.ndim)) if dim is None else (dim,)
@@ -371,7 +367,9 @@ def _place(name: str, doc: str) -> Op:
         name,
         doc,
         infer=partial(_infer_place, name),
-        factors=_place_rule,
+        factors=lambda x, *, dim, keepdim: reducing("whole")(
+            x, dims=range(x.ndim) if dim is None else (dim,), keepdim=keepdim
+        ),
         parts=lambda x, **attrs: _place_parts(ops.amax if name == "argmax" else ops.amin, x, **attrs),
         vjp=None,
         ranges=lambda x, *, dim, keepdim: {0: x.size if dim is None else x.shape[dim] if x.ndim else 1},

@@ -396,10 +396,6 @@ def _infer_slice_dx(g: Spec, *starts: Spec, shape: Any, dims: Any, lengths: Any,
     return spec(cut.shape, g.dtype)
 
 
-def _slice_dx_array(xp: Any, g: Any, *starts: int, shape: Any, **attrs: Any) -> Any:
-    return _slice_put_array(xp, xp.zeros(tuple(shape), g.dtype), g, *starts, **attrs)
-
-
 def _slice_dx_torch(torch: Any, site: Site, *, shape: Any, **attrs: Any) -> Any:
     view = _view_torch(Cut("slice_dx", shape, **attrs))
     target = tuple(shape)
@@ -436,7 +432,9 @@ slice_dx = linear_op(
     local=_slice_dx_local,
     vjp=(lambda u, z, g, *starts, shape, **attrs: ops.slice(u, *starts, **attrs),),
     kernels={
-        "array": _slice_dx_array,
+        "array": lambda xp, g, *starts, shape, **attrs: _slice_put_array(
+            xp, xp.zeros(tuple(shape), g.dtype), g, *starts, **attrs
+        ),
         "jax_lib": lambda jax, g, *starts, shape, **attrs: _slice_put_jax(
             jax, jax.numpy.zeros(tuple(shape), g.dtype), g, *starts, **attrs
         ),

@@ -292,10 +292,6 @@ def _lexsort_torch(torch: Any, site: Site) -> Any:
     return kernel
 
 
-def _lexsort_samples(rng: Rng) -> list[Sample]:
-    return each_of(rng.integers(0, 2, size=(6, 3)), rng.normal(size=(4, 2)), np.zeros((3, 0)), np.zeros((0, 2)))
-
-
 lexsort = op(
     "lexsort",
     "The indices that sort the rows of a matrix, by the first column, then by the next.",
@@ -303,5 +299,7 @@ lexsort = op(
     ranges=lambda x, **attrs: {0: x.shape[0]},
     vjp=None,
     kernels={"array": _lexsort_array, "torch": _lexsort_torch},
-    samples=_lexsort_samples,
+    samples=lambda rng: each_of(
+        rng.integers(0, 2, size=(6, 3)), rng.normal(size=(4, 2)), np.zeros((3, 0)), np.zeros((0, 2))
+    ),
 )
