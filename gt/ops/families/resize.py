@@ -14,7 +14,7 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import rules
-from gt.ops.record import FLOAT32_ON_CUDA, Autocast, Rng, Sample, Site, ops
+from gt.ops.record import FLOAT32_ON_CUDA, Autocast, Rng, Site, ops
 from gt.ops.sharding import linear_op
 from gt.program import Spec, spec
 

@@ -16,7 +16,7 @@ from gt import dtypes
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.families.reduce import reduced, restore, some
-from gt.ops.record import Op, Rng, Sample, Site, each_of, op, ops
+from gt.ops.record import Op, Rng, Site, each_of, op, ops
 from gt.ops.sharding import along, beside, letters
 from gt.program import Spec, spec
 
