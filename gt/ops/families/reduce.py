@@ -231,13 +231,10 @@ def _inverse(freedom: float, scale: float) -> float:
     return scale / freedom if freedom else math.inf
 
 
-def _squared(x: Any) -> Any:
-    return ops.real(x * ops.conj(x)) if x.dtype.is_complex else x * x
-
-
 def _var(x: Any, *, dims: Any, correction: float, keepdim: bool) -> Any:
     d = x - ops.mean(x, dims=dims, keepdim=True)
-    return ops.sum(_squared(d), dims=dims, keepdim=keepdim) * _inverse(_freedom(x, dims, correction), 1.0)
+    squares = ops.real(d * ops.conj(d)) if x.dtype.is_complex else d * d
+    return ops.sum(squares, dims=dims, keepdim=keepdim) * _inverse(_freedom(x, dims, correction), 1.0)
 
 
 def _var_dx(g: Any, y: Any, x: Any, *, dims: Any, correction: float, keepdim: bool) -> Any:
@@ -270,26 +267,27 @@ def _spreads(rng: Rng) -> list[Sample]:
     return [(args, {**attrs, "correction": c}) for args, attrs in samples for c in (0, 1)]
 
 
-var = op(
+def _variation(name: str, doc: str, dx: Any, compose: Any) -> Op:
+    return op(
+        name,
+        doc,
+        infer=partial(_infer_var, name),
+        factors=reducing("whole"),
+        vjp=(dx,),
+        compose=compose,
+        kernels={"torch": partial(_var_torch, name)},
+        samples=_spreads,
+    )
+
+
+var = _variation(
     "var",
     "The variance over dims: the sum of squared deviations, divided by their number minus the correction.",
-    infer=partial(_infer_var, "var"),
-    factors=reducing("whole"),
-    vjp=(_var_dx,),
-    compose=_var,
-    kernels={"torch": partial(_var_torch, "var")},
-    samples=_spreads,
+    _var_dx,
+    _var,
 )
-
-std = op(
-    "std",
-    "The square root of the variance over dims.",
-    infer=partial(_infer_var, "std"),
-    factors=reducing("whole"),
-    vjp=(_std_dx,),
-    compose=lambda x, **attrs: ops.sqrt(ops.var(x, **attrs)),
-    kernels={"torch": partial(_var_torch, "std")},
-    samples=_spreads,
+std = _variation(
+    "std", "The square root of the variance over dims.", _std_dx, lambda x, **attrs: ops.sqrt(ops.var(x, **attrs))
 )
 
 # -- extremes --------------------------------------------------------------------------------
