@@ -14,7 +14,8 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ShapeError
 from gt.ops import rules
-from gt.ops.record import FLOAT32_ON_CPU, Autocast, Site, op, ops
+from gt.ops.families.pool import at_positions
+from gt.ops.record import FLOAT32_ON_CPU, Autocast, Site, op
 from gt.program import Spec, spec
 
 Sizes = tuple[int, ...]
@@ -63,23 +64,13 @@ def _torch(torch: Any, site: Site, *, sizes: Any) -> Any:
     return lambda x, f=f.default: f(x, sizes)
 
 
-def _dx(g: Any, y: Any, x: Any, *, sizes: Any) -> Any:
-    if g[0] is None:
-        return None
-    flat = (*x.shape[:2], math.prod(y[1].shape[2:]))
-    rows, where = ops.reshape(g[0], shape=flat), ops.reshape(y[1], shape=flat)
-    return ops.reshape(
-        ops.gather_dx(rows, where, shape=(*x.shape[:2], math.prod(x.shape[2:])), dim=2), shape=tuple(x.shape)
-    )
-
-
 adaptive_max_pool = op(
     "adaptive_max_pool",
     "The largest element of each of `sizes` windows of about equal size, and its position in the channel.",
     infer=_infer,
     factors="n c ... -> n c ...",
     ranges=lambda x, **attrs: {1: math.prod(x.shape[2:])},
-    vjp=(_dx,),
+    vjp=(lambda g, y, x, **attrs: None if g[0] is None else at_positions(g[0], y[1], sizes=x.shape[2:]),),
     kernels={"array": _array, "torch": _torch},
     samples=lambda rng: [
         ((rng.permutation(14).reshape(1, 2, 7) / 4.0,), {"sizes": (3,)}),

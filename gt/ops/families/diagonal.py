@@ -67,23 +67,19 @@ def _zeros(g: Any, x: Any) -> Any:
     return fill(g, 0.0, x.shape, g.dtype)
 
 
-def _names(x: Spec, dim1: int, dim2: int) -> tuple[str, str]:
-    """The factors of the tensor and of its diagonal."""
+def _rule(text: str, x: Spec, dim1: int, dim2: int) -> str:
+    """A rule of the factors of the tensor, the whole, and of its diagonal."""
     names = letters(x.ndim)
     rest = [a for d, a in enumerate(names) if d not in (dim1, dim2)]
-    return " ".join(a if a in rest else "!" + a for a in names), " ".join([*rest, "!o"])
-
-
-def _scatter_rule(base: Spec, src: Spec, *, dim1: int, dim2: int, **attrs: Any) -> str:
-    there, diagonal = _names(base, dim1, dim2)
-    return f"{there}, {diagonal} -> {there}"
+    whole = " ".join(a if a in rest else "!" + a for a in names)
+    return text.format(whole=whole, diagonal=" ".join([*rest, "!o"]))
 
 
 diagonal = op(
     "diagonal",
     "A diagonal of two dimensions, as a new last dimension.",
     infer=lambda x, *, offset, dim1, dim2: _infer("diagonal", x, offset, dim1, dim2),
-    factors=lambda x, *, dim1, dim2, **attrs: " -> ".join(_names(x, dim1, dim2)),
+    factors=lambda x, *, dim1, dim2, **attrs: _rule("{whole} -> {diagonal}", x, dim1, dim2),
     moves=True,
     vjp=(lambda g, y, x, **attrs: ops.diagonal_scatter(_zeros(g, x), g, **attrs),),
     kernels={"array": lambda xp, x, *, offset, dim1, dim2: xp.diagonal(x, offset, dim1, dim2)},
@@ -95,7 +91,7 @@ diagonal_scatter = op(
     "diagonal_scatter",
     "The tensor with a diagonal of two dimensions replaced.",
     infer=_infer_scatter,
-    factors=_scatter_rule,
+    factors=lambda base, src, *, dim1, dim2, **attrs: _rule("{whole}, {diagonal} -> {whole}", base, dim1, dim2),
     moves=True,
     vjp=(
         lambda g, y, base, src, **attrs: ops.diagonal_scatter(g, _zeros(g, src), **attrs),

@@ -169,15 +169,10 @@ abs_ = pointwise_op(
 )
 
 
-def _infer_square(x: Spec) -> Spec:
-    rules.tensor("square", x)
-    return spec(x.shape, dtypes.int64) if x.dtype is dtypes.bool_ else x
-
-
 square = pointwise_op(
     "square",
     "x * x; bools give int64.",
-    infer=_infer_square,
+    infer=lambda x: spec(x.shape, dtypes.int64) if rules.tensor("square", x).dtype is dtypes.bool_ else x,
     vjp=(lambda g, y, x: g * (conj(x) * 2.0),),
     kernels={"array": lambda xp, x: x * x},
     samples=_and_complex(_reals),

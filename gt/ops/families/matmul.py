@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.record import LOWER, Rng, Sample, Site, conj, op, ops
-from gt.ops.sharding import letters
+from gt.ops.sharding import letters, spelled
 from gt.program import Spec, spec
 
 
@@ -156,10 +157,7 @@ def _infer_linear(x: Spec, weight: Spec, *bias: Spec) -> Spec:
 
 
 def _flat(x: Any) -> Any:
-    rows = 1
-    for n in x.shape[:-1]:
-        rows *= n
-    return x if len(x.shape) == 2 else ops.reshape(x, shape=(rows, x.shape[-1]))
+    return x if len(x.shape) == 2 else ops.reshape(x, shape=(math.prod(x.shape[:-1]), x.shape[-1]))
 
 
 def _linear(x: Any, weight: Any, *bias: Any) -> Any:
@@ -174,16 +172,11 @@ def _linear_torch(torch: Any, site: Site) -> Any:
     return torch.nn.functional.linear
 
 
-def _linear_rule(x: Spec, weight: Spec, *bias: Spec) -> str:
-    rows = " ".join(letters(x.ndim - 1, "kn"))
-    return f"{rows} k, n k{', n' if bias else ''} -> {rows} n"
-
-
 linear = op(
     "linear",
     "x @ weight.T, plus an optional bias.",
     infer=_infer_linear,
-    factors=_linear_rule,
+    factors=lambda x, weight, *bias: spelled(f"* k, n k{', n' if bias else ''} -> * n", x.ndim - 1, "kn"),
     linear=((0, 2), (1, 2)),
     vjp=(
         lambda g, y, x, weight, *bias: ops.matmul(g, weight),

@@ -193,13 +193,10 @@ def _rows(x: Any) -> Any:
     return ops.reshape(x, shape=(*x.shape[:2], math.prod(x.shape[2:])))
 
 
-def _max_dx(g: Any, positions: Any, *, sizes: Any, **attrs: Any) -> Any:
+def at_positions(g: Any, positions: Any, *, sizes: Any, **attrs: Any) -> Any:
+    """The gradient of an input of the given sizes: g is added at the positions."""
     flat = (*g.shape[:2], math.prod(sizes))
     return ops.reshape(ops.gather_dx(_rows(g), _rows(positions), shape=flat, dim=2), shape=(*g.shape[:2], *sizes))
-
-
-def _max_dg(u: Any, z: Any, g: Any, positions: Any, **attrs: Any) -> Any:
-    return ops.reshape(ops.gather(_rows(u), _rows(positions), dim=2), shape=tuple(g.shape))
 
 
 max_pool = op(
@@ -227,8 +224,12 @@ max_pool_dx = linear_op(
     infer=_infer_max_dx,
     factors=pool_shards.gradient_rule,
     local=pool_shards.max_dx_local,
-    vjp=(_max_dg,),
-    compose=_max_dx,
+    vjp=(
+        lambda u, z, g, positions, **attrs: ops.reshape(
+            ops.gather(_rows(u), _rows(positions), dim=2), shape=tuple(g.shape)
+        ),
+    ),
+    compose=at_positions,
     kernels={"torch": _max_dx_torch},
     indices=lambda g, positions, *, sizes, **attrs: {1: (math.prod(sizes), None)},
     samples=_max_dx_samples,

@@ -17,7 +17,7 @@ from gt import dtypes
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.record import Op, Site, each_of, op, ops
-from gt.ops.sharding import letters, linear_op, pointwise, pointwise_op, reshaping, same_shape, with_place
+from gt.ops.sharding import letters, linear_op, pointwise, pointwise_op, reshaping, same_shape, spelled, with_place
 from gt.program import Spec, spec
 
 # -- reshape, permute, expand, clone ---------------------------------------------------------
@@ -238,8 +238,7 @@ def _bitcast_array(xp: Any, x: Any, *, dtype: str) -> Any:
 def _bitcast_rule(x: Spec, *, dtype: str) -> str:
     if dtypes.BY_NAME[dtype].itemsize == x.dtype.itemsize:
         return pointwise(x)
-    rows = " ".join(letters(x.ndim - 1))
-    return f"{rows} ... -> {rows} ..."
+    return spelled("* ... -> * ...", x.ndim - 1)
 
 
 bitcast = op(
@@ -355,11 +354,6 @@ def _infer_triangle(name: str, x: Spec, *, diagonal: Any) -> Spec:
     return x
 
 
-def _triangle_rule(x: Spec, *, diagonal: int) -> str:
-    rows = " ".join(letters(x.ndim - 2, "rc"))
-    return f"{rows} r@ c@ -> {rows} r c"
-
-
 def _triangle(name: str, doc: str) -> Op:
     def array(xp: Any, x: Any, *, diagonal: int) -> Any:
         below = xp.arange(x.shape[-1]) - xp.arange(x.shape[-2])[:, None]
@@ -370,7 +364,7 @@ def _triangle(name: str, doc: str) -> Op:
         name,
         doc,
         infer=partial(_infer_triangle, name),
-        factors=_triangle_rule,
+        factors=lambda x, *, diagonal: spelled("* r@ c@ -> * r c", x.ndim - 2, "rc"),
         local=lambda shard, x, *, diagonal: shard.again(x, diagonal=diagonal + shard.start("r") - shard.start("c")),
         flops=0,
         vjp=(lambda g, y, x, *, diagonal: getattr(ops, name)(g, diagonal=diagonal),),
