@@ -61,8 +61,6 @@ def call_operator(func: Any, args: Any, kwargs: Any) -> Any:
     return found(*args, **kwargs)
 
 
-def _torch_dispatch(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    return call_operator(func, args, kwargs or {})
-
-
-Adopted.__torch_dispatch__ = classmethod(_torch_dispatch)
+Adopted.__torch_dispatch__ = classmethod(
+    lambda cls, func, types, args=(), kwargs=None: call_operator(func, args, kwargs or {})
+)

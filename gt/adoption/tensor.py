@@ -48,25 +48,11 @@ class Adopted(torch.Tensor):  # type: ignore[misc]  # torch is Any to the type c
 
     # --- what it is ---
 
-    @property
-    def shape(self) -> torch.Size:
-        return torch.Size(self._gt.shape)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return TORCHS[self._gt.dtype]
-
-    @property
-    def device(self) -> torch.device:
-        return CPU
-
-    @property
-    def ndim(self) -> int:
-        return self._gt.ndim
-
-    @property
-    def layout(self) -> torch.layout:
-        return torch.strided
+    shape = property(lambda self: torch.Size(self._gt.shape))
+    dtype = property(lambda self: TORCHS[self._gt.dtype])
+    device = property(lambda self: CPU)
+    ndim = property(lambda self: self._gt.ndim)
+    layout = property(lambda self: torch.strided)
 
     def size(self, dim: int | None = None) -> Any:
         return torch.Size(self._gt.shape) if dim is None else self._gt.size(dim)

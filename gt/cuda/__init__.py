@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from gt.client.compat.devices import of_session
@@ -122,17 +123,11 @@ def get_device_capability(device: Any = None) -> tuple[int, int]:
     return 0, 0
 
 
-class Stream:
+class Stream(nullcontext[Any]):
     """A context without effect: each session has a stream of its own on the worker."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        pass
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        pass
+        super().__init__(self)
 
     def synchronize(self) -> None:
         """Wait until everything submitted so far is done."""
@@ -204,17 +199,12 @@ class Event:
     wait = synchronize
 
 
-class device:
+class device(nullcontext[None]):
     """A context without effect: the server chooses the GPU."""
 
     def __init__(self, device: Any = None) -> None:
+        super().__init__()
         self.idx = device
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *exc: object) -> None:
-        pass
 
 
 def get_arch_list() -> list[str]:

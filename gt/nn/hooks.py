@@ -50,10 +50,7 @@ def add(
     hooks: list[Hook], call: Callable[..., Any], with_kwargs: bool = False, prepend: bool = False
 ) -> RemovableHandle:
     """Add a hook as the last, or as the first; `remove()` of the returned handle removes it."""
-    handle = RemovableHandle(hooks, Hook(call, with_kwargs))
-    if prepend:
-        hooks.insert(0, hooks.pop())
-    return handle
+    return RemovableHandle(hooks, Hook(call, with_kwargs), prepend)
 
 
 class Hookable:

@@ -16,7 +16,7 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import rules
-from gt.ops.record import FLOAT32_ON_CPU, Rng, Sample, Site, each_of, fill, ops
+from gt.ops.record import FLOAT32_ON_CPU, Rng, Sample, Site, each_of, ops, zeros
 from gt.ops.sharding import linear_op, pointwise_op, spelled
 from gt.program import Spec, spec
 
@@ -56,16 +56,12 @@ def _infer_part(name: str, x: Spec) -> Spec:
     return spec(x.shape, x.dtype.to_real())
 
 
-def _zeros(x: Any) -> Any:
-    return fill(x, 0.0, x.shape, x.dtype)
-
-
 real = pointwise_op(
     "real",
     "The real part of complex numbers.",
     infer=partial(_infer_part, "real"),
     linear=((0,),),
-    vjp=(lambda g, y, x: ops.complex(g, _zeros(g)),),
+    vjp=(lambda g, y, x: ops.complex(g, zeros(g)),),
     kernels={"array": lambda xp, x: xp.real(x)},
     put=lambda base, new, k: ops.complex(new, ops.imag(base)),
     samples=_samples,
@@ -76,7 +72,7 @@ imag = pointwise_op(
     "The imaginary part of complex numbers.",
     infer=partial(_infer_part, "imag"),
     linear=((0,),),
-    vjp=(lambda g, y, x: ops.complex(_zeros(g), g),),
+    vjp=(lambda g, y, x: ops.complex(zeros(g), g),),
     kernels={"array": lambda xp, x: xp.imag(x)},
     put=lambda base, new, k: ops.complex(ops.real(base), new),
     samples=_samples,
@@ -93,7 +89,7 @@ def _angle_array(xp: Any, x: Any) -> Any:
 
 def _angle_dx(g: Any, y: Any, x: Any) -> Any:
     if not x.dtype.is_complex:
-        return _zeros(g)
+        return zeros(g)
     a, b = ops.real(x), ops.imag(x)
     size = a * a + b * b
     scaled = ops.where(ops.eq(size, 0), 0.0, g / ops.where(ops.eq(size, 0), 1.0, size))

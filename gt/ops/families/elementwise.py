@@ -15,7 +15,7 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ArgumentError, DTypeError
 from gt.ops import rules
-from gt.ops.record import FLOAT32_ON_CUDA, Op, Rng, Sample, conj, fill, op, ops
+from gt.ops.record import FLOAT32_ON_CUDA, Op, Rng, Sample, conj, op, ops, zeros
 from gt.ops.sharding import pointwise, pointwise_op
 from gt.program import Spec, spec
 
@@ -193,7 +193,7 @@ def _sign(xp: Any, x: Any) -> Any:
 
 def _zero(g: Any, y: Any, x: Any, **attrs: Any) -> Any:
     """Flat almost everywhere: the gradient is zero, and exists, as in torch."""
-    return fill(g, 0.0, g.shape, g.dtype)
+    return zeros(g)
 
 
 def _sgn_dx(g: Any, y: Any, x: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
+from gt.ops.families.linalg import turned
 from gt.ops.record import LOWER, Rng, Sample, Site, conj, op, ops
 from gt.ops.sharding import letters, spelled
 from gt.program import Spec, spec
@@ -32,12 +33,6 @@ def _infer(a: Spec, b: Spec) -> Spec:
     return spec(batch + rows + columns, a.dtype)
 
 
-def _turn(x: Any) -> Any:
-    """The last two dimensions exchanged."""
-    n = len(x.shape)
-    return ops.permute(x, dims=(*range(n - 2), n - 1, n - 2))
-
-
 def _row(x: Any) -> Any:
     return ops.reshape(x, shape=(*x.shape[:-1], 1, x.shape[-1]))
 
@@ -51,8 +46,8 @@ def _da(g: Any, y: Any, a: Any, b: Any) -> Any:
     if len(b.shape) == 1:  # y: (..., n)
         return _scale(g, b) if len(a.shape) == 1 else ops.matmul(_column(g), ops.reshape(b, shape=(1, b.shape[0])))
     if len(a.shape) > 1:
-        return ops.matmul(g, _turn(b))
-    da = ops.matmul(_row(g), _turn(b))  # (..., 1, k)
+        return ops.matmul(g, turned(b))
+    da = ops.matmul(_row(g), turned(b))  # (..., 1, k)
     return ops.reshape(da, shape=(*da.shape[:-2], da.shape[-1]))
 
 
@@ -61,7 +56,7 @@ def _db(g: Any, y: Any, a: Any, b: Any) -> Any:
     if len(b.shape) == 1:
         if len(a.shape) == 1:
             return _scale(g, a)
-        db = ops.matmul(_turn(a), _column(g))  # (..., k, 1)
+        db = ops.matmul(turned(a), _column(g))  # (..., k, 1)
         return ops.reshape(db, shape=db.shape[:-1])
     if len(a.shape) == 1:
         return ops.matmul(_column(a), _row(g))
@@ -69,7 +64,7 @@ def _db(g: Any, y: Any, a: Any, b: Any) -> Any:
         # One product over all rows, rather than one per batch and a sum: the summands together
         # would be as large as the batch times the weight.
         a, g = _flat(a), _flat(g)
-    return ops.matmul(_turn(a), g)
+    return ops.matmul(turned(a), g)
 
 
 def _scale(g: Any, x: Any) -> Any:
@@ -161,7 +156,7 @@ def _flat(x: Any) -> Any:
 
 
 def _linear(x: Any, weight: Any, *bias: Any) -> Any:
-    y = ops.matmul(x, _turn(weight))
+    y = ops.matmul(x, turned(weight))
     return y + bias[0] if bias else y
 
 
@@ -181,7 +176,7 @@ linear = op(
     vjp=(
         lambda g, y, x, weight, *bias: ops.matmul(g, weight),
         # As g.T @ x, the gradient has the memory format of the weight.
-        lambda g, y, x, weight, *bias: ops.matmul(_turn(_flat(g)), _flat(x)),
+        lambda g, y, x, weight, *bias: ops.matmul(turned(_flat(g)), _flat(x)),
         lambda g, y, x, weight, *bias: g,
     ),
     compose=_linear,
