@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from gt import dtypes
@@ -25,15 +26,13 @@ def is_autocast_available(device_type: str) -> bool:
     return True
 
 
+@dataclass(slots=True, eq=False)
 class _Progress:
     """The state of an optimizer since the last update()."""
 
-    __slots__ = ("found", "infinite", "stepped")
-
-    def __init__(self) -> None:
-        self.found: Tensor | None = None  #: Set by unscale_(): whether some gradient is not finite.
-        self.infinite: bool | None = None  #: The same as a bool, once fetched.
-        self.stepped = False
+    found: Tensor | None = None  #: Set by unscale_(): whether some gradient is not finite.
+    infinite: bool | None = None  #: The same as a bool, once fetched.
+    stepped: bool = False
 
     def skip(self) -> bool:
         """Whether some gradient is not finite. Waits for the answer once."""

@@ -39,9 +39,7 @@ def is_available() -> bool:
     return of_session().type == "cuda"
 
 
-def is_initialized() -> bool:
-    """Whether this session's worker has a GPU."""
-    return is_available()
+is_initialized = is_available
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
@@ -103,6 +101,9 @@ def reset_peak_memory_stats(device: Any = None) -> None:
     """Does nothing: peaks are not tracked."""
 
 
+reset_max_memory_allocated = reset_peak_memory_stats
+
+
 class DeviceProperties(NamedTuple):
     """What is known of a worker's GPU."""
 
@@ -161,10 +162,6 @@ def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
     """A sentence about the memory of the worker."""
     free, total = mem_get_info()
     return f"{memory_allocated():,} bytes of this session; {free:,} of {total:,} bytes free"
-
-
-def reset_max_memory_allocated(device: Any = None) -> None:
-    """Does nothing: peaks are not tracked."""
 
 
 ipc_collect = init = empty_cache

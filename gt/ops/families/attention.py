@@ -331,7 +331,7 @@ attention = op(
     "softmax(q @ k.T * scale) @ v for each head, and the log-sum-exp of each row of the scores.",
     infer=_infer,
     # Keys in parts. Not with a mask: a row whose keys are all masked in one part tells nothing of its weight.
-    merge=lambda q, k, v, *mask, causal, scale: None if causal or mask else ("k", _keys_first, _keys_last),
+    merge=lambda q, k, v, *mask, causal, **attrs: None if causal or mask else ("k", _keys_first, _keys_last),
     factors=_rule,
     vjp=_vjp,
     compose=_attention,

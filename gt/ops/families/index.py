@@ -258,12 +258,6 @@ def _index_put_graph(torch: Any, site: Site, *, dims: Any, accumulate: bool) -> 
     return lambda x, value, *indices: f(x, _places(ndim, indices, dims, None), value.to(x.dtype), accumulate)
 
 
-def _index_put_dx(g: Any, y: Any, x: Any, value: Any, *indices: Any, dims: Any, accumulate: bool) -> Any:
-    if accumulate:
-        return g
-    return ops.index_put(g, fill(g, 0.0, (), g.dtype), *indices, dims=dims, accumulate=False)
-
-
 def _put_samples(rng: Rng) -> list[Sample]:
     cases: list[Sample] = []
     for x, i, d in _index_samples(rng):
@@ -280,7 +274,12 @@ index_put = op(
     infer=_infer_index_put,
     factors=index_shards.index_put_rule,
     linear=lambda x, value, *indices, accumulate, **attrs: ((0, 1),) if accumulate else (),
-    vjp=(_index_put_dx, lambda g, y, x, value, *indices, dims, accumulate: ops.index(g, *indices, dims=dims)),
+    vjp=(
+        lambda g, y, x, value, *i, accumulate, **at: (
+            g if accumulate else ops.index_put(g, fill(g, 0.0, (), g.dtype), *i, accumulate=False, **at)
+        ),
+        lambda g, y, x, value, *i, accumulate, **at: ops.index(g, *i, **at),
+    ),
     kernels={"array": _index_put_array, "torch": _index_put_torch, "torch_graph": _index_put_graph},
     indices=lambda x, value, *indices, dims, accumulate: {2 + k: (x.shape[d], None) for k, d in enumerate(dims)},
     samples=_put_samples,

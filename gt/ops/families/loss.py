@@ -155,11 +155,6 @@ def _here(shard: Any, target: Any, ignore_index: int) -> Any:
     return ops.where(ops.logical_and(inside, ops.ne(target, ignore_index)), target - start, -1)
 
 
-def _nll_parts(logp: Any, target: Any, *, reduction: str, ignore_index: int) -> Any:
-    total = ops.nll_loss(logp, target, reduction="sum", ignore_index=ignore_index)
-    return total / _counted(target, ignore_index, logp)
-
-
 nll_loss = linear_op(
     "nll_loss",
     "The negative log-probability of each target class; targets equal to ignore_index do not count in the mean.",
@@ -170,7 +165,9 @@ nll_loss = linear_op(
     local=lambda shard, logp, target, *, reduction, ignore_index: shard.again(
         logp, _here(shard, target, ignore_index), reduction=reduction, ignore_index=-1
     ),
-    parts=_nll_parts,
+    parts=lambda logp, target, *, reduction, ignore_index: (
+        ops.nll_loss(logp, target, reduction="sum", ignore_index=ignore_index) / _counted(target, ignore_index, logp)
+    ),
     flops=lambda logp, target, **attrs: target.size,
     vjp=(lambda g, y, logp, target, **attrs: ops.nll_loss_dlogp(g, target, shape=logp.shape, **attrs),),
     kernels={"array": _nll_array, "torch": _nll_torch},

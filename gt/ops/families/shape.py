@@ -73,16 +73,11 @@ def _permute_torch(torch: Any, site: Site, *, dims: Any) -> Any:
     return lambda x: x.permute(order)
 
 
-def _permute_rule(x: Spec, *, dims: Any) -> str:
-    names = letters(x.ndim)
-    return f"{' '.join(names)} -> {' '.join(names[d] for d in dims)}"
-
-
 permute = op(
     "permute",
     "The dimensions in another order.",
     infer=_infer_permute,
-    factors=_permute_rule,
+    factors=lambda x, *, dims: spelled(f"* -> {' '.join(letters(x.ndim)[d] for d in dims)}", x.ndim),
     moves=True,
     vjp=(lambda g, y, x, *, dims: ops.permute(g, dims=_inverse(dims)),),
     kernels={"array": lambda xp, x, *, dims: xp.transpose(x, tuple(dims)), "torch": _permute_torch},

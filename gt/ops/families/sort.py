@@ -17,7 +17,7 @@ from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.families.reduce import reduced, restore, some
 from gt.ops.record import Op, Rng, Site, each_of, op, ops
-from gt.ops.sharding import along, beside, letters
+from gt.ops.sharding import along, beside, spelled
 from gt.program import Spec, spec
 
 # -- sort and topk ---------------------------------------------------------------------------
@@ -248,16 +248,11 @@ def _searchsorted_torch(torch: Any, site: Site, *, right: bool) -> Any:
     return lambda rows, x: torch.searchsorted(rows.contiguous(), x.contiguous(), right=right)
 
 
-def _search_rule(rows: Spec, x: Spec, *, right: bool) -> str:
-    names = " ".join(letters(x.ndim, "r"))
-    return f"{' '.join(letters(rows.ndim - 1, 'r'))} !r, {names} -> {names}"
-
-
 searchsorted = op(
     "searchsorted",
     "The indices at which x is inserted into sorted rows: left of equal elements, or right of them.",
     infer=_infer_searchsorted,
-    factors=_search_rule,
+    factors=lambda rows, x, *, right: spelled("* !r", rows.ndim - 1, "r") + spelled(", * -> *", x.ndim, "r"),
     vjp=None,
     kernels={"array": _searchsorted_array, "torch": _searchsorted_torch},
     samples=lambda rng: [
