@@ -63,13 +63,7 @@ class Adopted(torch.Tensor):  # type: ignore[misc]  # torch is Any to the type c
 
     # --- its gradient and memory ---
 
-    @property
-    def requires_grad(self) -> bool:
-        return self._gt.requires_grad
-
-    @requires_grad.setter
-    def requires_grad(self, on: bool) -> None:
-        self._gt.requires_grad_(on)
+    requires_grad = property(lambda self: self._gt.requires_grad, lambda self, on: self._gt.requires_grad_(on))
 
     @property
     def grad(self) -> Any:
@@ -198,7 +192,8 @@ def convert(x: torch.Tensor, value: Tensor) -> None:
         x.grad = grad
 
 
-CPU = torch.device("cpu")  #: Where torch is told that the data is, so that what it is mixed with stays on the host.
+#: Where torch is told that the data is, so that what it is mixed with stays on the host.
+CPU: torch.device = torch.device("cpu")
 
 
 def native(x: Any) -> Tensor:

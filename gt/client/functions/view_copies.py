@@ -18,7 +18,7 @@ __all__ = [
 METHODS = ["narrow_copy"]
 
 
-def _copying(view: Callable[..., Any], name: str = "") -> Callable[..., Any]:
+def _copying(view: Any, name: str = "") -> Callable[..., Any]:
     name = f"{name or view.__name__}_copy"
 
     def function(input: Any, *args: Any, **kwargs: Any) -> Any:

@@ -19,6 +19,7 @@ from gt.client.functions.padding import pad as pad
 from gt.nn.functional.attention import *
 from gt.nn.functional.conv import *
 from gt.nn.functional.ctc import *
+from gt.nn.functional.distance import *
 from gt.nn.functional.dropout import *
 from gt.nn.functional.linear import *
 from gt.nn.functional.loss import *
