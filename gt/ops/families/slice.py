@@ -326,8 +326,8 @@ def _slice_put_dx(g: Any, y: Any, x: Any, new: Any, *starts: int, **attrs: Any) 
 
 
 def _slice_put_rule(x: Spec, new: Spec, *starts: Spec, dims: Any, drop: Any, **attrs: Any) -> str:
-    whole, part = _rule("{whole}>{part}", (), x.ndim, dims, drop).split(">")
-    return f"{whole}, {part.replace('m', '!m').replace('@', '')}{', ' * len(starts)} -> {whole}"
+    part = _rule("{part}", starts, x.ndim, dims, drop).replace("m", "!m").replace("@", "")
+    return _rule(f"{{whole}}, {part}{{starts}} -> {{whole}}", starts, x.ndim, dims, drop)
 
 
 def _laid_out(shard: Any, part: Any, starts: Any, dims: Any, lengths: Any, steps: Any, full: Any) -> tuple[Any, Any]:

@@ -125,7 +125,7 @@ def _sgd_many(torch: Any, device: str, *, nesterov: bool = False) -> Any:
         ps, gs, *bufs = (list(column) for column in zip(*rows, strict=True))
         f(ps, gs, *(bufs or [[]]), weight_decay=weight_decay, momentum=momentum, lr=lr, dampening=dampening,
           nesterov=nesterov, maximize=False, is_first_step=False)  # fmt: skip
-        return [x for row in zip(ps, *bufs, strict=True) for x in row]
+        return [x for row in zip(ps, *bufs, strict=True) for x in row] if bufs else ps
 
     return kernel
 
