@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from gt import dtypes
@@ -25,15 +26,13 @@ def is_autocast_available(device_type: str) -> bool:
     return True
 
 
+@dataclass(slots=True, eq=False)
 class _Progress:
     """The state of an optimizer since the last update()."""
 
-    __slots__ = ("found", "infinite", "stepped")
-
-    def __init__(self) -> None:
-        self.found: Tensor | None = None  #: Set by unscale_(): whether some gradient is not finite.
-        self.infinite: bool | None = None  #: The same as a bool, once fetched.
-        self.stepped = False
+    found: Tensor | None = None  #: Set by unscale_(): whether some gradient is not finite.
+    infinite: bool | None = None  #: The same as a bool, once fetched.
+    stepped: bool = False
 
     def skip(self) -> bool:
         """Whether some gradient is not finite. Waits for the answer once."""
@@ -187,13 +186,7 @@ class GradScaler:
         """Scale and settings, in torch's format."""
         if not self._enabled:
             return {}
-        return {
-            "scale": self._scale,
-            "growth_factor": self._growth_factor,
-            "backoff_factor": self._backoff_factor,
-            "growth_interval": self._growth_interval,
-            "_growth_tracker": self._growth_tracker,
-        }
+        return {"scale": self._scale, **{name: getattr(self, f"_{name.lstrip('_')}") for name in _SAVED}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state, of GT or torch."""
@@ -202,10 +195,9 @@ class GradScaler:
         if not state_dict:
             raise AutogradError("GradScaler.load_state_dict: the state is empty; it was saved by a disabled scaler")
         self._scale = float(state_dict["scale"])
-        self._growth_factor = state_dict["growth_factor"]
-        self._backoff_factor = state_dict["backoff_factor"]
-        self._growth_interval = state_dict["growth_interval"]
-        self._growth_tracker = state_dict["_growth_tracker"]
+        for name in _SAVED:
+            setattr(self, f"_{name.lstrip('_')}", state_dict[name])
 
 
+_SAVED = ("growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")  #: Beside the scale, as in torch.
 _LARGEST = 3.4028234663852886e38  #: The largest float32, and so the largest scale.

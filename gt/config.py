@@ -11,15 +11,11 @@ from typing import Any
 PACKAGE = Path(__file__).resolve().parent  #: The folder of GT's own files.
 
 
-def _flag(text: str) -> bool:
-    return text.strip().lower() not in ("", "0", "false", "no", "off")
-
-
 def _setting(variable: str, default: str, doc: str, parse: type | None = None) -> Any:
     def read() -> object:
         text = os.environ.get(variable, default)
         if parse is bool:
-            return _flag(text)
+            return text.strip().lower() not in ("", "0", "false", "no", "off")
         try:
             return parse(text) if parse else text
         except ValueError:

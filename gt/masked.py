@@ -74,26 +74,22 @@ def prod(input: Any, dim: Any = None, *, keepdim: bool = False, dtype: Any = Non
     return x
 
 
-def amax(input: Any, dim: Any = None, *, keepdim: bool = False, dtype: Any = None, mask: Any = None) -> Tensor:
-    """The largest of the elements that count."""
-    return _filled(input, mask, _least(input, 1), dtype).amax(_over(input, dim), keepdim)
+def _extreme(name: str, doc: str, sign: int) -> Callable[..., Tensor]:
+    plain = getattr(reductions, name)
+
+    def function(input: Any, dim: Any = None, *, keepdim: bool = False, dtype: Any = None, mask: Any = None) -> Tensor:
+        x = _filled(input, mask, _least(input, sign), dtype)
+        if name.startswith("arg"):
+            return plain(x, dim, keepdim).to(x.dtype)  # as torch gives it
+        return plain(x, _over(input, dim), keepdim)
+
+    return called(function, name, doc)
 
 
-def amin(input: Any, dim: Any = None, *, keepdim: bool = False, dtype: Any = None, mask: Any = None) -> Tensor:
-    """The smallest of the elements that count."""
-    return _filled(input, mask, _least(input, -1), dtype).amin(_over(input, dim), keepdim)
-
-
-def argmax(input: Any, dim: Any = None, *, keepdim: bool = False, dtype: Any = None, mask: Any = None) -> Tensor:
-    """The index of the largest of the elements that count."""
-    x = _filled(input, mask, _least(input, 1), dtype)
-    return reductions.argmax(x, dim, keepdim).to(x.dtype)  # as torch gives it
-
-
-def argmin(input: Any, dim: Any = None, *, keepdim: bool = False, dtype: Any = None, mask: Any = None) -> Tensor:
-    """The index of the smallest of the elements that count."""
-    x = _filled(input, mask, _least(input, -1), dtype)
-    return reductions.argmin(x, dim, keepdim).to(x.dtype)  # as torch gives it
+amax = _extreme("amax", "The largest of the elements that count.", 1)
+amin = _extreme("amin", "The smallest of the elements that count.", -1)
+argmax = _extreme("argmax", "The index of the largest of the elements that count.", 1)
+argmin = _extreme("argmin", "The index of the smallest of the elements that count.", -1)
 
 
 @_as_given

@@ -74,10 +74,6 @@ def _several(x: Any) -> Any:
     return made if isinstance(x, list) else tuple(made)
 
 
-def _slice(x: slice) -> slice:
-    return slice(ours(x.start), ours(x.stop), ours(x.step))
-
-
 _CONVERT: dict[type, Callable[[Any], Any]] = {
     torch.dtype: lambda x: OURS.get(x, x),
     torch.Size: tuple,
@@ -85,7 +81,7 @@ _CONVERT: dict[type, Callable[[Any], Any]] = {
     torch.nn.Parameter: native,
     list: _several,
     tuple: _several,
-    slice: _slice,
+    slice: lambda x: slice(ours(x.start), ours(x.stop), ours(x.step)),
     torch.memory_format: _FORMATS.__getitem__,
     torch.layout: lambda x: None if x is torch.strided else x,
     torch.device: str,

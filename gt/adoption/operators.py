@@ -17,10 +17,6 @@ def _index(x: Any, indices: Any) -> Any:
     return x[tuple([slice(None) if i is None else i for i in indices])]
 
 
-def _to_copy(x: Any, *, dtype: Any = None, **how: Any) -> Any:
-    return x.clone() if dtype is None else x.to(dtype, copy=True)
-
-
 def _same_tensor(x: Any) -> Any:
     return x.view(x.shape)
 
@@ -44,7 +40,7 @@ def _convolution(x: Any, w: Any, b: Any, stride: Any, padding: Any, dilation: An
 OPERATORS: dict[str, Call] = {
     "_log_softmax": adapted(lambda x, dim, half: x.log_softmax(dim)),
     "_softmax": adapted(lambda x, dim, half: x.softmax(dim)),
-    "_to_copy": adapted(_to_copy),
+    "_to_copy": adapted(lambda x, *, dtype=None, **how: x.clone() if dtype is None else x.to(dtype, copy=True)),
     "_unsafe_view": adapted(lambda x, size: x.reshape(size)),
     "alias": adapted(_same_tensor),
     "index": adapted(_index),
@@ -65,8 +61,6 @@ def call_operator(func: Any, args: Any, kwargs: Any) -> Any:
     return found(*args, **kwargs)
 
 
-def _torch_dispatch(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    return call_operator(func, args, kwargs or {})
-
-
-Adopted.__torch_dispatch__ = classmethod(_torch_dispatch)
+Adopted.__torch_dispatch__ = classmethod(
+    lambda cls, func, types, args=(), kwargs=None: call_operator(func, args, kwargs or {})
+)

@@ -48,25 +48,11 @@ class Adopted(torch.Tensor):  # type: ignore[misc]  # torch is Any to the type c
 
     # --- what it is ---
 
-    @property
-    def shape(self) -> torch.Size:
-        return torch.Size(self._gt.shape)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return TORCHS[self._gt.dtype]
-
-    @property
-    def device(self) -> torch.device:
-        return CPU
-
-    @property
-    def ndim(self) -> int:
-        return self._gt.ndim
-
-    @property
-    def layout(self) -> torch.layout:
-        return torch.strided
+    shape = property(lambda self: torch.Size(self._gt.shape))
+    dtype = property(lambda self: TORCHS[self._gt.dtype])
+    device = property(lambda self: CPU)
+    ndim = property(lambda self: self._gt.ndim)
+    layout = property(lambda self: torch.strided)
 
     def size(self, dim: int | None = None) -> Any:
         return torch.Size(self._gt.shape) if dim is None else self._gt.size(dim)
@@ -77,13 +63,7 @@ class Adopted(torch.Tensor):  # type: ignore[misc]  # torch is Any to the type c
 
     # --- its gradient and memory ---
 
-    @property
-    def requires_grad(self) -> bool:
-        return self._gt.requires_grad
-
-    @requires_grad.setter
-    def requires_grad(self, on: bool) -> None:
-        self._gt.requires_grad_(on)
+    requires_grad = property(lambda self: self._gt.requires_grad, lambda self, on: self._gt.requires_grad_(on))
 
     @property
     def grad(self) -> Any:
@@ -212,7 +192,8 @@ def convert(x: torch.Tensor, value: Tensor) -> None:
         x.grad = grad
 
 
-CPU = torch.device("cpu")  #: Where torch is told that the data is, so that what it is mixed with stays on the host.
+#: Where torch is told that the data is, so that what it is mixed with stays on the host.
+CPU: torch.device = torch.device("cpu")
 
 
 def native(x: Any) -> Tensor:

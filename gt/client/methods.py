@@ -7,35 +7,11 @@ result into the tensor, with an underscore; `PROPERTIES` become attributes.
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from gt.client.compat import devices, fallback, interop, legacy, operands
 from gt.client.compat.arguments import HOT_METHODS, explained, looks_itself
-from gt.client.functions import (
-    activations,
-    arranging,
-    casts,
-    complexes,
-    creation,
-    diagonals,
-    elementwise,
-    history,
-    indexing,
-    inplace,
-    joining,
-    masks,
-    operators,
-    padding,
-    randoms,
-    reading,
-    reductions,
-    scans,
-    scatter,
-    shapes,
-    sorting,
-    spectra,
-    statistics,
-    view_copies,
-)
-from gt.client.functions.linalg import factoring, matrices, norms, solving
+from gt.client.functions import history, inplace, operators, reading
 from gt.client.mesh import sharding
 from gt.client.record.recorder import apply_op
 from gt.client.tensor import Tensor
@@ -60,37 +36,18 @@ for basic in (operators, reading, history):  # as they are: they explain wrong a
 for name, attribute in history.PROPERTIES.items():
     setattr(Tensor, name, attribute)
 
+#: The other files of functions.
 FAMILIES = (
-    complexes,
-    devices,
-    diagonals,
-    matrices,
-    factoring,
-    norms,
-    solving,
-    spectra,
-    elementwise,
-    activations,
-    reductions,
-    statistics,
-    sorting,
-    scans,
-    shapes,
-    arranging,
-    joining,
-    padding,
-    view_copies,
-    indexing,
-    masks,
-    scatter,
-    inplace,
-    interop,
-    legacy,
-    casts,
-    creation,
-    randoms,
-    sharding,
-)
+    devices, interop, legacy, sharding,
+    *(
+        import_module(f"gt.client.functions.{name}")
+        for name in """
+            activations arranging casts complexes creation diagonals elementwise indexing inplace joining masks padding
+            randoms reductions scans scatter shapes sorting spectra statistics view_copies
+            linalg.factoring linalg.matrices linalg.norms linalg.solving
+        """.split()
+    ),
+)  # fmt: skip
 
 for family in FAMILIES:
     for name in family.METHODS:

@@ -80,10 +80,10 @@ class RemovableHandle:
 
     __slots__ = ("_hooks", "_mine")
 
-    def __init__(self, hooks: list[Any], hook: Any) -> None:
+    def __init__(self, hooks: list[Any], hook: Any, prepend: bool = False) -> None:
         self._hooks = hooks
         self._mine = hook
-        hooks.append(hook)
+        hooks.insert(0 if prepend else len(hooks), hook)
 
     def remove(self) -> None:
         """Take the hook away; a second time does nothing."""

@@ -70,7 +70,7 @@ class RemovableHandle:
     _hooks: Any
     _mine: Any
 
-    def __init__(self, hooks: list[Any], hook: Any) -> None:
+    def __init__(self, hooks: list[Any], hook: Any, prepend: bool=...) -> None:
         ...
 
     def remove(self) -> None:

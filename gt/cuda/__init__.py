@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from gt.client.compat.devices import of_session
@@ -38,9 +39,7 @@ def is_available() -> bool:
     return of_session().type == "cuda"
 
 
-def is_initialized() -> bool:
-    """Whether this session's worker has a GPU."""
-    return is_available()
+is_initialized = is_available
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
@@ -102,6 +101,9 @@ def reset_peak_memory_stats(device: Any = None) -> None:
     """Does nothing: peaks are not tracked."""
 
 
+reset_max_memory_allocated = reset_peak_memory_stats
+
+
 class DeviceProperties(NamedTuple):
     """What is known of a worker's GPU."""
 
@@ -122,17 +124,11 @@ def get_device_capability(device: Any = None) -> tuple[int, int]:
     return 0, 0
 
 
-class Stream:
+class Stream(nullcontext[Any]):
     """A context without effect: each session has a stream of its own on the worker."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        pass
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        pass
+        super().__init__(self)
 
     def synchronize(self) -> None:
         """Wait until everything submitted so far is done."""
@@ -168,10 +164,6 @@ def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
     return f"{memory_allocated():,} bytes of this session; {free:,} of {total:,} bytes free"
 
 
-def reset_max_memory_allocated(device: Any = None) -> None:
-    """Does nothing: peaks are not tracked."""
-
-
 ipc_collect = init = empty_cache
 
 
@@ -204,17 +196,12 @@ class Event:
     wait = synchronize
 
 
-class device:
+class device(nullcontext[None]):
     """A context without effect: the server chooses the GPU."""
 
     def __init__(self, device: Any = None) -> None:
+        super().__init__()
         self.idx = device
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *exc: object) -> None:
-        pass
 
 
 def get_arch_list() -> list[str]:

@@ -25,21 +25,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from gt.dispatcher.events import (
-    BadFramesCame,
-    Decided,
-    Disconnect,
-    Effect,
-    Event,
-    MessageCame,
-    Noted,
-    Peer,
-    PeerLost,
-    PlanReady,
-    PlanSolved,
-    Send,
-    Solve,
-)
+from gt.dispatcher import events
+from gt.dispatcher.events import Peer
 from gt.dispatcher.planner.plan import Planned
 from gt.dispatcher.session import AnyTensor, Session, Tensor, Upload
 from gt.layout import Layout
@@ -57,9 +44,10 @@ SPECS = 4  #: Results of a call whose shapes are shown,
 HELD = 16  #: and tensors of a layout.
 WAITING = 256  #: Entries that may wait to be written.
 
-LOGGED = frozenset(
-    [MessageCame, Send, BadFramesCame, PlanReady, Solve, PlanSolved, Decided, Noted, PeerLost, Disconnect]
-)
+LOGGED = frozenset([
+    events.MessageCame, events.Send, events.BadFramesCame, events.PlanReady, events.Solve, events.PlanSolved,
+    events.Decided, events.Noted, events.PeerLost, events.Disconnect,
+])  # fmt: skip
 
 
 class Held(Protocol):
@@ -84,7 +72,7 @@ class Entry:
     """Something that happened, until it is written."""
 
     now_s: float
-    what: Event | Effect
+    what: events.Event | events.Effect
     made: Sequence[AnyTensor | None] = ()  #: of a call that is sent to a worker: its results
 
 
@@ -106,11 +94,11 @@ class InstructionLog:
         self._ended = False  #: It could not be written, on a full disk for example.
         self._lines: list[str] = []
 
-    def __call__(self, what: Event | Effect) -> None:
+    def __call__(self, what: events.Event | events.Effect) -> None:
         if self._ended:
             return
         if type(what) in LOGGED:
-            made = self._made(what) if type(what) is Send and self._held is not None else ()
+            made = self._made(what) if type(what) is events.Send and self._held is not None else ()
             self._waiting.append(Entry(self._clock(), what, made))
             if len(self._waiting) >= WAITING:
                 self.flush()
@@ -130,7 +118,7 @@ class InstructionLog:
         self._write(text)
         self._ended = False
 
-    def _made(self, sent: Send) -> Sequence[AnyTensor | None]:
+    def _made(self, sent: events.Send) -> Sequence[AnyTensor | None]:
         """The records of what a message to a worker makes there: they may be gone when it is written."""
         message = sent.message
         if isinstance(message, messages.Call):
@@ -149,7 +137,7 @@ class InstructionLog:
 
     def _take(self, entry: Entry) -> None:
         what, now_s = entry.what, entry.now_s
-        if type(what) is MessageCame:
+        if type(what) is events.MessageCame:
             message = what.message
             if isinstance(message, messages.Hello):
                 self._names.setdefault(what.peer, clean(" ".join(message.name.split()), 60) or "client")
@@ -157,7 +145,7 @@ class InstructionLog:
                 self._workers.add(what.peer)
                 self._names[what.peer] = "worker ?"
             self._message(now_s, "RECV", what.peer, message, what.payload, ())
-        elif type(what) is Send:
+        elif type(what) is events.Send:
             if isinstance(what.message, messages.WorkerWelcome):
                 self._names[what.peer] = f"worker {what.message.worker}"
             self._message(now_s, "SEND", what.peer, what.message, what.payload, entry.made)
@@ -166,24 +154,24 @@ class InstructionLog:
                 self._line(now_s, "CONNECT", what.peer, "client", 0, f"session {what.message.session}")
             elif isinstance(what.message, messages.WorkerWelcome):
                 self._line(now_s, "CONNECT", what.peer, "worker", 0, "")
-        elif isinstance(what, BadFramesCame):
+        elif isinstance(what, events.BadFramesCame):
             self._line(now_s, "RECV", what.peer, "(not a message)", 0, f"ERROR {clean(what.text)}")
-        elif isinstance(what, PlanReady):
+        elif isinstance(what, events.PlanReady):
             self._plan(now_s, what)
-        elif isinstance(what, Solve):
+        elif isinstance(what, events.Solve):
             self._line(now_s, "PLAN", b"", "Solve", 0, f"session {what.session} {self._program(what.program)}")
-        elif isinstance(what, PlanSolved):
+        elif isinstance(what, events.PlanSolved):
             self._solved(now_s, what)
-        elif isinstance(what, Decided):
+        elif isinstance(what, events.Decided):
             text = f"session {what.session} {self._program(what.program)} {what.text}"
             self._line(now_s, "PLAN", b"", "Decided", 0, clean(text))
-        elif isinstance(what, Noted):
+        elif isinstance(what, events.Noted):
             self._line(now_s, "SESSION", b"", "named", 0, clean(f"session {what.session} {what.text}"))
-        elif isinstance(what, PeerLost | Disconnect):
+        elif isinstance(what, events.PeerLost | events.Disconnect):
             text = f"session {self._sessions[what.peer]}" if what.peer in self._sessions else ""
-            if isinstance(what, PeerLost) and what.peer in self._workers:
+            if isinstance(what, events.PeerLost) and what.peer in self._workers:
                 text = f"ERROR the connection of {self._names[what.peer]} is lost"
-            how = "lost" if isinstance(what, PeerLost) else "closed"
+            how = "lost" if isinstance(what, events.PeerLost) else "closed"
             self._line(now_s, "DISCONNECT", what.peer, how, 0, text)
             self._names.pop(what.peer, None)
             self._sessions.pop(what.peer, None)
@@ -240,7 +228,7 @@ class InstructionLog:
             text += "workers " + " ".join(f"{n}" for n in found[0][1].parts)
             self._line(now_s, "SHARD", b"", "tensors", sum(t.nbytes for _, t in found), clean(text, 1000))
 
-    def _plan(self, now_s: float, made: PlanReady) -> None:
+    def _plan(self, now_s: float, made: events.PlanReady) -> None:
         planned = made.planned
         if planned is None:
             text = "" if made.failure is None else f"{made.failure.kind}: {made.failure.text}"
@@ -252,7 +240,7 @@ class InstructionLog:
         self._line(now_s, "PLAN", b"", "plan", 0, clean(text, 1000))
         self._lines += [f"    | {clean(note, 1000)}\n" for note in (*collectives(planned), *planned.notes)]
 
-    def _solved(self, now_s: float, made: PlanSolved) -> None:
+    def _solved(self, now_s: float, made: events.PlanSolved) -> None:
         axes = " ".join(f"{axis}={n}" for axis, n in made.axes)
         says = made.error or f"{axes}: {made.time_us:,.0f} us predicted, {made.current_us:,.0f} for the plan that runs"
         text = f"session {made.session} {self._program(made.program)} {says}"

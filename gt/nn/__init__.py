@@ -20,13 +20,19 @@ from gt.nn.losses import *
 from gt.nn.module import Buffer as Buffer
 from gt.nn.module import Module as Module
 from gt.nn.norm import *
-from gt.nn.plain import *
 from gt.nn.pooling import *
 from gt.nn.recurrent import *
 from gt.nn.shaping import *
 from gt.nn.transformer import *
 
-# Every class and function imported above: the __all__ of each file lists its own.
+# Activations and losses that are also found as functions here: `nn.relu(x)`, `nn.mse_loss(y, target)`.
+gelu, leaky_relu, relu, silu = functional.gelu, functional.leaky_relu, functional.relu, functional.silu
+sigmoid, tanh, softmax, log_softmax = functional.sigmoid, functional.tanh, functional.softmax, functional.log_softmax
+l1_loss, mse_loss, nll_loss = functional.l1_loss, functional.mse_loss, functional.nll_loss
+cross_entropy_loss, binary_cross_entropy = functional.cross_entropy, functional.binary_cross_entropy
+binary_cross_entropy_with_logits = functional.binary_cross_entropy_with_logits
+
+# Every class and function above: the __all__ of each file lists its own.
 _imported = [name for name, value in globals().items() if isinstance(value, (type, _Function)) and name[0] != "_"]
 __all__ = sorted([*_imported, "functional", "init", "utils"])
 

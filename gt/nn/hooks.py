@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gt.client.grad.custom import Function
@@ -21,14 +22,12 @@ if TYPE_CHECKING:
 Grads = tuple[Any, ...]
 
 
+@dataclass(slots=True, eq=False)
 class Hook:
     """A hook, and whether it also takes keyword arguments."""
 
-    __slots__ = ("call", "with_kwargs")
-
-    def __init__(self, call: Callable[..., Any], with_kwargs: bool = False) -> None:
-        self.call = call
-        self.with_kwargs = with_kwargs
+    call: Callable[..., Any]
+    with_kwargs: bool = False
 
 
 class Hooks:
@@ -50,10 +49,7 @@ def add(
     hooks: list[Hook], call: Callable[..., Any], with_kwargs: bool = False, prepend: bool = False
 ) -> RemovableHandle:
     """Add a hook as the last, or as the first; `remove()` of the returned handle removes it."""
-    handle = RemovableHandle(hooks, Hook(call, with_kwargs))
-    if prepend:
-        hooks.insert(0, hooks.pop())
-    return handle
+    return RemovableHandle(hooks, Hook(call, with_kwargs), prepend)
 
 
 class Hookable:

@@ -26,6 +26,8 @@ class _Windows(Functional):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.stride = self.kernel_size if self.stride is None else self.stride
+        if hasattr(self, "_dims"):  # as in torch, some keep the sizes as they were given
+            self._per_dim("kernel_size", "stride", "padding")
 
 
 # --- the largest element -----------------------------------------------------------------------------
@@ -62,10 +64,6 @@ class _MaxUnpool(_Windows, shown=("kernel_size", "stride", "padding")):
     kernel_size: Any
     stride: Any = None
     padding: Any = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._per_dim("kernel_size", "stride", "padding")
 
     def forward(self, input: Tensor, indices: Tensor, output_size: Any = None) -> Tensor:
         return self._function(input, indices, self.kernel_size, self.stride, self.padding, output_size)
@@ -122,10 +120,6 @@ class AvgPool1d(_Windows, function=F.avg_pool1d, dims=1, shown=("kernel_size", "
     padding: Any = 0
     ceil_mode: bool = False
     count_include_pad: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._per_dim("kernel_size", "stride", "padding")
 
 
 @settings

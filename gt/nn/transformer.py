@@ -67,8 +67,9 @@ class _Layer(Module):
     def _sa_block(self, x: Tensor, attn_mask: Any, key_padding_mask: Any, is_causal: bool = False) -> Tensor:
         return self.dropout1(self._attend(self.self_attn, x, x, attn_mask, key_padding_mask, is_causal))
 
-    def _feed_forward(self, x: Tensor) -> Tensor:
-        return self.linear2(self.dropout(self.activation(self.linear1(x))))
+    def _ff_block(self, x: Tensor) -> Tensor:
+        last = getattr(self, f"dropout{len(self._attentions) + 1}")
+        return last(self.linear2(self.dropout(self.activation(self.linear1(x)))))
 
 
 class TransformerEncoderLayer(_Layer):
@@ -85,9 +86,6 @@ class TransformerEncoderLayer(_Layer):
             return x + self._ff_block(self.norm2(x))
         x = self.norm1(x + self._sa_block(x, src_mask, src_key_padding_mask, is_causal))
         return self.norm2(x + self._ff_block(x))
-
-    def _ff_block(self, x: Tensor) -> Tensor:
-        return self.dropout2(self._feed_forward(x))
 
 
 class TransformerDecoderLayer(_Layer):
@@ -115,9 +113,6 @@ class TransformerDecoderLayer(_Layer):
         self, x: Tensor, mem: Tensor, attn_mask: Any, key_padding_mask: Any, is_causal: bool = False
     ) -> Tensor:
         return self.dropout2(self._attend(self.multihead_attn, x, mem, attn_mask, key_padding_mask, is_causal))
-
-    def _ff_block(self, x: Tensor) -> Tensor:
-        return self.dropout3(self._feed_forward(x))
 
 
 def _copies(layer: Module, n: int) -> ModuleList:

@@ -14,10 +14,9 @@ from gt.ops.record import TABLE, Op, ops
 FAMILIES = tuple(
     import_module(f"gt.ops.families.{name}")
     for name in """
-        create random poisson elementwise binary assign ternary bitwise activation special complex conv pool adaptive
-        resize columns diagonal matmul linalg factor matrix_functions fft reduce sum_to scan sort vector_norm norm
-        batch_norm attention recurrent softmax loss shape join pad slice index scatter embedding update descent
-        collective fallback
+        create random poisson elementwise binary assign ternary bitwise activation special complex conv pool resize
+        columns matmul linalg factor matrix_functions fft reduce scan sort vector_norm norm batch_norm attention
+        recurrent softmax loss shape join pad slice index scatter embedding update descent collective fallback
     """.split()
 )
 

@@ -11,14 +11,10 @@ ENGINES: dict[str, tuple[str, ...]] = {
     "jax": ("jax", "jax_lib", "array"),
 }
 
-_TORCHS = "it runs a function of torch's"
 #: Ops that numpy and jax have no kernel for, and why: they borrow torch's, if the worker has it. There are no others.
-EXCEPTIONS: dict[str, str] = {
-    "torch_probe": _TORCHS,
-    "torch_op": _TORCHS,
-    "torch_op_dx": _TORCHS,
-    "torch_call": _TORCHS,
-}
+EXCEPTIONS: dict[str, str] = dict.fromkeys(
+    ("torch_probe", "torch_op", "torch_op_dx", "torch_call"), "it runs a function of torch's"
+)
 
 
 def runs(op: Op, engine: str) -> str:

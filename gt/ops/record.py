@@ -236,6 +236,11 @@ def fill(like: Any, value: float, shape: tuple[int, ...], dtype: DType) -> Any:
     return like._apply(TABLE["full"], (value,), {"shape": shape, "dtype": dtype.name})
 
 
+def zeros(like: Any) -> Any:
+    """Zeros of the shape and dtype of `like`."""
+    return fill(like, 0.0, like.shape, like.dtype)
+
+
 def conj(x: Any) -> Any:
     """The complex conjugate; x itself where it is real, or a number. Gradients of complex ops are written with it."""
     dtype = getattr(x, "dtype", None)

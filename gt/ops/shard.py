@@ -11,7 +11,7 @@ a bias is added here: then the op runs on nothing and that.)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -35,20 +35,16 @@ class Part:
     count: int  #: ... of how many
 
 
+@dataclass(slots=True, eq=False)
 class Shard:
     """What `local` is given before the operands. Instructions are written into a trace."""
 
-    __slots__ = ("op", "parts", "results", "sizes", "specs", "trace")
-
-    def __init__(
-        self, op: Op, specs: Sequence[Spec], sizes: dict[str, int], parts: dict[str, Part], results: Sequence[Spec]
-    ) -> None:
-        self.op = op
-        self.specs = specs  #: of the whole operands
-        self.sizes = sizes  #: of the whole factors
-        self.parts = parts  #: of the factors that are split
-        self.results = results  #: of the results on this shard
-        self.trace = Trace()
+    op: Op
+    specs: Sequence[Spec]  #: of the whole operands
+    sizes: dict[str, int]  #: of the whole factors
+    parts: dict[str, Part]  #: of the factors that are split
+    results: Sequence[Spec]  #: of the results on this shard
+    trace: Trace = field(default_factory=Trace)
 
     def split(self, factor: str) -> bool:
         return factor in self.parts

@@ -244,6 +244,15 @@ def letters(n: int, skip: Iterable[str] = ()) -> list[str]:
     return [name for name in names if name not in taken][:n]
 
 
+def spelled(text: str, n: int, skip: Iterable[str] = ()) -> str:
+    """A rule with so many names in place of each `*`.
+
+    >>> spelled("* k, n k -> * n", 2, "kn")
+    'a b k, n k -> a b n'
+    """
+    return text.replace("*", " ".join(letters(n, skip)))
+
+
 def all_whole(specs: Sequence[Spec], results: Sequence[Spec]) -> str:
     """The rule of an op that has none."""
     names = iter(letters(sum(s.ndim for s in (*specs, *results))))

@@ -4,8 +4,7 @@ from gt.optim import lr_scheduler, swa_utils
 from gt.optim.adam import Adam, Adamax, AdamW, NAdam, RAdam
 from gt.optim.lbfgs import LBFGS
 from gt.optim.optimizer import Optimizer
-from gt.optim.rprop import Rprop
-from gt.optim.sgd import ASGD, SGD
+from gt.optim.sgd import ASGD, SGD, Rprop
 from gt.optim.squares import Adadelta, Adagrad, RMSprop
 
 __all__ = [

@@ -236,26 +236,19 @@ class Optimizer:
 
     def register_state_dict_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
         """Call `hook(optimizer)` before each state_dict()."""
-        return self._register("save_pre", hook, prepend)
+        return RemovableHandle(self._hooks["save_pre"], hook, prepend)
 
     def register_state_dict_post_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
         """Call `hook(optimizer, state_dict)` after each state_dict(); it may return another."""
-        return self._register("save_post", hook, prepend)
+        return RemovableHandle(self._hooks["save_post"], hook, prepend)
 
     def register_load_state_dict_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
         """Call `hook(optimizer, state_dict)` before a state_dict is loaded; it may return another."""
-        return self._register("load_pre", hook, prepend)
+        return RemovableHandle(self._hooks["load_pre"], hook, prepend)
 
     def register_load_state_dict_post_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
         """Call `hook(optimizer)` after a state_dict was loaded."""
-        return self._register("load_post", hook, prepend)
-
-    def _register(self, when: str, hook: Callable[..., Any], prepend: bool) -> RemovableHandle:
-        hooks = self._hooks[when]
-        handle = RemovableHandle(hooks, hook)
-        if prepend:
-            hooks.insert(0, hooks.pop())
-        return handle
+        return RemovableHandle(self._hooks["load_post"], hook, prepend)
 
     # --- saving ---
 

@@ -13,7 +13,6 @@ import torch
 
 import gt
 from gt import amp, nn, optim
-from gt.nn import plain
 from gt.nn.settings import Functional
 
 
@@ -25,8 +24,7 @@ def arguments(kind: Any) -> list[tuple[str, Any, Any]]:
 
 def constructors(ours: Any, theirs: Any) -> list[Any]:
     """The classes and functions of a module whose counterpart in torch states its arguments."""
-    own = plain.__all__ if ours is nn else ()  # functions that torch.nn does not have
-    names = [n for n in ours.__all__ if n not in own]
+    names = [n for n in ours.__all__ if hasattr(theirs, n)]  # torch.nn does not have the functions of gt.nn
     found = {n: c for n in names if inspect.isclass(c := getattr(ours, n)) or inspect.isfunction(c)}
 
     def stated(name: str) -> bool:

@@ -18,7 +18,9 @@ __all__ = [
 METHODS = ["narrow_copy"]
 
 
-def _copying(view: Callable[..., Any], name: str) -> Callable[..., Any]:
+def _copying(view: Any, name: str = "") -> Callable[..., Any]:
+    name = f"{name or view.__name__}_copy"
+
     def function(input: Any, *args: Any, **kwargs: Any) -> Any:
         out = view(input, *args, **kwargs)
         return tuple(x.clone() for x in out) if isinstance(out, tuple) else out.clone()
@@ -26,18 +28,13 @@ def _copying(view: Callable[..., Any], name: str) -> Callable[..., Any]:
     return called(function, name, f"Same as {name.removesuffix('_copy')}(), but returns a copy.")
 
 
-alias_copy = _copying(lambda x: x, "alias_copy")
-detach_copy = _copying(lambda x: x.detach(), "detach_copy")
-expand_copy = _copying(shapes.expand, "expand_copy")
-narrow_copy = _copying(narrow, "narrow_copy")
-permute_copy = _copying(shapes.permute, "permute_copy")
-select_copy = _copying(select, "select_copy")
-split_copy = _copying(shapes.split, "split_copy")
-split_with_sizes_copy = _copying(split_with_sizes, "split_with_sizes_copy")
-squeeze_copy = _copying(shapes.squeeze, "squeeze_copy")
-t_copy = _copying(shapes.t, "t_copy")
-transpose_copy = _copying(shapes.transpose, "transpose_copy")
-unbind_copy = _copying(shapes.unbind, "unbind_copy")
-unfold_copy = _copying(shapes.unfold, "unfold_copy")
-unsqueeze_copy = _copying(shapes.unsqueeze, "unsqueeze_copy")
-view_copy = _copying(shapes.view, "view_copy")
+alias_copy = _copying(lambda x: x, "alias")
+detach_copy = _copying(lambda x: x.detach(), "detach")
+narrow_copy, select_copy, split_with_sizes_copy = map(_copying, (narrow, select, split_with_sizes))
+expand_copy, permute_copy, unfold_copy, view_copy = map(
+    _copying, (shapes.expand, shapes.permute, shapes.unfold, shapes.view)
+)
+split_copy, squeeze_copy, unbind_copy, unsqueeze_copy = map(
+    _copying, (shapes.split, shapes.squeeze, shapes.unbind, shapes.unsqueeze)
+)
+t_copy, transpose_copy = map(_copying, (shapes.t, shapes.transpose))

@@ -228,6 +228,11 @@ def filled(shape: tuple[int, ...], value: float, dtype: DType) -> Tensor:
     return apply(kinds.full[shape, dtype.name], (value,))
 
 
+def zeros(like: Tensor) -> Tensor:
+    """A new tensor of zeros, of the shape and dtype of another."""
+    return filled(like.shape, 0.0, like.dtype)
+
+
 def seed_gradient(t: Tensor, gradient: Tensor | None) -> Tensor:
     """The gradient to start with: the one given, or 1 for a tensor of one element."""
     if gradient is None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gt.client.grad import backward
-from gt.client.grad.backward import filled
+from gt.client.grad.backward import filled, zeros
 from gt.client.grad.modes import set_grad
 from gt.client.tensor import Tensor
 from gt.errors import ArgumentError, AutogradError
@@ -34,10 +34,6 @@ def _run(
     return ins, outs, isinstance(made, (tuple, list))
 
 
-def _zeros(like: Tensor) -> Tensor:
-    return filled(like.shape, 0.0, like.dtype)
-
-
 def _pull(outs: Any, ins: Any, seeds: Any, graph: bool, strict: bool) -> tuple[Any, ...]:
     """The gradients of the results; zeros where there are none."""
     rows = [(y, s) for y, s in zip(outs, seeds, strict=True) if y.requires_grad]
@@ -46,7 +42,7 @@ def _pull(outs: Any, ins: Any, seeds: Any, graph: bool, strict: bool) -> tuple[A
         found = backward.grad([y for y, _ in rows], ins, [s for _, s in rows], True, graph, allow_unused=True)
     if strict and any(g is None for g in found):
         raise AutogradError("strict=True: a result does not depend on one of the inputs")
-    return tuple([_zeros(x) if g is None else g for g, x in zip(found, ins, strict=True)])
+    return tuple([zeros(x) if g is None else g for g, x in zip(found, ins, strict=True)])
 
 
 def _seeds(name: str, v: Any, like: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -118,7 +114,7 @@ def jvp(func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool
     with set_grad(True):
         ins, outs, many = _run("jvp", func, inputs, create_graph)
         along = _seeds("jvp", v, ins)
-        probes = tuple([_zeros(y).requires_grad_() for y in outs])
+        probes = tuple([zeros(y).requires_grad_() for y in outs])
         pulled = _pull(outs, ins, probes, True, strict)
         found = _pull(pulled, probes, along, create_graph, False)
     return _shown(outs, many, create_graph), _shown(found, many, create_graph)

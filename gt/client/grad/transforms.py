@@ -45,16 +45,12 @@ def _like(x: Any, found: Any) -> Any:
     return type(x)(_like(y, found) for y in x) if isinstance(x, (list, tuple)) else x
 
 
-def _zeros(t: Tensor) -> Tensor:
-    return backward.filled(t.shape, 0.0, t.dtype)
-
-
 def _grads(outputs: list[Tensor], inputs: list[Tensor], seeds: list[Tensor | None], graph: bool) -> list[Tensor]:
     roots = [(o._fn, backward.seed_gradient(o, s)) for o, s in zip(outputs, seeds, strict=True) if o.requires_grad]
     if not roots:
-        return [_zeros(t) for t in inputs]
+        return [backward.zeros(t) for t in inputs]
     found = backward.run(roots, True, graph, [t._fn for t in inputs])
-    return [_zeros(t) if g is None else g for g, t in zip(found, inputs, strict=True)]
+    return [backward.zeros(t) if g is None else g for g, t in zip(found, inputs, strict=True)]
 
 
 def grad_and_value(func: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Any:
@@ -147,7 +143,7 @@ def jvp(func: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any,
         given = [_fresh(p, True) for p in primals]
         out = func(*given)
         outs = _tensors(out)
-        dummies = [Tensor(_zeros(o)._v, Leaf()) for o in outs]  # made just now
+        dummies = [Tensor(backward.zeros(o)._v, Leaf()) for o in outs]  # made just now
         pulled = _grads(outs, _tensors(given), list(dummies), True)
         pushed = _grads(pulled, dummies, list(_tensors(tangents)), bool(recorder().transforms))
     detached = _like(out, (t.detach() for t in _tensors(out)))

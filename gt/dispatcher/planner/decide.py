@@ -19,6 +19,7 @@ An op runs in a way that was chosen elsewhere through follow.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
@@ -75,18 +76,16 @@ def state_of(spec: Spec, places: tuple[Place, ...], recipe: Use | None = None) -
     return ValueState(spec, places, recipe)
 
 
+@dataclass(slots=True, eq=False)
 class Value:
     """A value of the program, or a number that an op takes."""
 
-    __slots__ = ("deferred", "slots", "state")
-
-    def __init__(self, state: ValueState, slots: tuple[int, ...], deferred: Deferred | None = None) -> None:
-        self.state = state
-        #: The slots of the numbers that it is made of, if its state has a recipe; then one for each of the state's
-        #: places. A number has one slot.
-        self.slots = slots
-        #: How it is made, if that can be done in any layout. Then its state has a recipe, or is its own.
-        self.deferred = deferred
+    state: ValueState
+    #: The slots of the numbers that it is made of, if its state has a recipe; then one for each of the state's
+    #: places. A number has one slot.
+    slots: tuple[int, ...]
+    #: How it is made, if that can be done in any layout. Then its state has a recipe, or is its own.
+    deferred: Deferred | None = None
 
     @property
     def spec(self) -> Spec:

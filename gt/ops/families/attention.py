@@ -308,11 +308,6 @@ def _d_rule(g: Spec, q: Spec, k: Spec, v: Spec, out: Spec, total: Spec, *mask: S
     return f"{there}, {query}, {key}, {value}, {there}, b h {rows}{masks} -> {query}, {key}, {value}"
 
 
-def _merge(q: Spec, k: Spec, v: Spec, *mask: Spec, causal: bool, **attrs: Any) -> Any:
-    """Keys in parts. Not with a mask: a row whose keys are all masked in one part tells nothing of its weight."""
-    return None if causal or mask else ("k", _keys_first, _keys_last)
-
-
 def _keys_first(shard: Any, q: Any, k: Any, v: Any, **attrs: Any) -> Any:
     if shard.size("k"):
         return (), shard.again(q, k, v, **attrs)
@@ -335,7 +330,8 @@ attention = op(
     "attention",
     "softmax(q @ k.T * scale) @ v for each head, and the log-sum-exp of each row of the scores.",
     infer=_infer,
-    merge=_merge,
+    # Keys in parts. Not with a mask: a row whose keys are all masked in one part tells nothing of its weight.
+    merge=lambda q, k, v, *mask, causal, **attrs: None if causal or mask else ("k", _keys_first, _keys_last),
     factors=_rule,
     vjp=_vjp,
     compose=_attention,

@@ -16,7 +16,7 @@ from gt.ops import rules
 from gt.ops.families import norm
 from gt.ops.families.norm import NARROW, Form, Shape, cast, kept, reshape, scaled, seen, wide_dtype
 from gt.ops.record import Rng, Sample, Site, op, ops
-from gt.ops.sharding import letters, linear_op
+from gt.ops.sharding import linear_op, spelled
 from gt.program import Spec, spec
 
 
@@ -220,16 +220,11 @@ def _batch_norm_eval_torch(torch: Any, site: Site, *, eps: float) -> Any:
     return kernel
 
 
-def _eval_rule(x: Spec, *channels: Spec, eps: float) -> str:
-    rest = " ".join(letters(x.ndim - 2, "cn"))
-    return f"n c {rest}{', c' * len(channels)} -> n c {rest}"
-
-
 batch_norm_eval = op(
     "batch_norm_eval",
     "x minus the running mean of its channel, divided by the running deviation, then scaled and shifted.",
     infer=_infer_batch_norm_eval,
-    factors=_eval_rule,
+    factors=lambda x, *channels, eps: spelled(f"n c *{', c' * len(channels)} -> n c *", x.ndim - 2, "cn"),
     vjp=None,
     compose=_batch_norm_eval,
     kernels={"torch": _batch_norm_eval_torch},

@@ -17,7 +17,7 @@ from gt import dtypes
 from gt.dtypes import DType
 from gt.errors import DTypeError
 from gt.ops import rules
-from gt.ops.record import FLOAT32_ON_CUDA, Autocast, Op, Rng, Sample, Site, conj, fill, ops
+from gt.ops.record import FLOAT32_ON_CUDA, Autocast, Op, Rng, Sample, Site, conj, ops, zeros
 from gt.ops.sharding import pointwise_op
 from gt.program import Spec, spec
 
@@ -308,10 +308,6 @@ pow_db = pointwise_op(
 )
 
 
-def _zero(g: Any) -> Any:
-    return fill(g, 0.0, g.shape, g.dtype)
-
-
 def _larger(g: Any, a: Any, b: Any) -> Any:
     """g where a > b, half of it where they tie."""
     return ops.where(ops.eq(a, b), g * 0.5, ops.where(ops.lt(a, b), 0.0, g))
@@ -355,7 +351,7 @@ remainder = binary(
 floor_divide = binary(
     "floor_divide",
     "a // b, rounded towards minus infinity.",
-    (lambda g, y, a, b: _zero(g), lambda g, y, a, b: _zero(g)),
+    (lambda g, y, a, b: zeros(g), lambda g, y, a, b: zeros(g)),
     result=_refuse("floor_divide"),
     samples=lambda rng: with_integers(rng, positive=True),
 )
@@ -405,7 +401,7 @@ copysign = binary(
     "The absolute value of a with the sign of b.",
     (
         lambda g, y, a, b: ops.where(ops.eq(a, 0), 0.0, g * (y / ops.where(ops.eq(a, 0), 1.0, a))),
-        lambda g, y, a, b: _zero(g),
+        lambda g, y, a, b: zeros(g),
     ),
     result=to_floats("copysign"),
 )
@@ -449,7 +445,7 @@ xlogy = binary(
 nextafter = binary(
     "nextafter",
     "The next floating-point number after a towards b.",
-    (lambda g, y, a, b: g, lambda g, y, a, b: _zero(g)),
+    (lambda g, y, a, b: g, lambda g, y, a, b: zeros(g)),
     result=_refuse("nextafter", integers=True),
     samples=reals,
     number_right=False,

@@ -13,6 +13,7 @@ in the cache. A CUDA kernel and jax take all positions at once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -210,16 +211,17 @@ def centered_jax(xp: Any, n: int, seed: Any, dtype: str) -> Any:
 Draw = Callable[[int, int], Any]
 
 
-def pieces_numpy(n: int, draw: Draw) -> Any:
-    """All n elements, drawn by pieces that stay in the cache."""
+def pieces_numpy(shape: Sequence[int], draw: Draw) -> Any:
+    """All elements of a shape, drawn by pieces that stay in the cache."""
+    n = math.prod(shape)
     if n <= CHUNK:
-        return draw(0, n)
+        return draw(0, n).reshape(tuple(shape))
     first = draw(0, CHUNK)
     result = np.empty(n, first.dtype)
     result[:CHUNK] = first
     for s in range(CHUNK, n, CHUNK):
         result[s : s + CHUNK] = draw(s, min(CHUNK, n - s))
-    return result
+    return result.reshape(tuple(shape))
 
 
 def pieces_torch(torch: Any, n: int, dtype: Any, draw: Draw) -> Any:

@@ -16,8 +16,8 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import rules
-from gt.ops.record import FLOAT32_ON_CPU, Rng, Sample, Site, each_of, fill, ops
-from gt.ops.sharding import letters, linear_op, pointwise_op
+from gt.ops.record import FLOAT32_ON_CPU, Rng, Sample, Site, each_of, ops, zeros
+from gt.ops.sharding import linear_op, pointwise_op, spelled
 from gt.program import Spec, spec
 
 
@@ -56,16 +56,12 @@ def _infer_part(name: str, x: Spec) -> Spec:
     return spec(x.shape, x.dtype.to_real())
 
 
-def _zeros(x: Any) -> Any:
-    return fill(x, 0.0, x.shape, x.dtype)
-
-
 real = pointwise_op(
     "real",
     "The real part of complex numbers.",
     infer=partial(_infer_part, "real"),
     linear=((0,),),
-    vjp=(lambda g, y, x: ops.complex(g, _zeros(g)),),
+    vjp=(lambda g, y, x: ops.complex(g, zeros(g)),),
     kernels={"array": lambda xp, x: xp.real(x)},
     put=lambda base, new, k: ops.complex(new, ops.imag(base)),
     samples=_samples,
@@ -76,16 +72,11 @@ imag = pointwise_op(
     "The imaginary part of complex numbers.",
     infer=partial(_infer_part, "imag"),
     linear=((0,),),
-    vjp=(lambda g, y, x: ops.complex(_zeros(g), g),),
+    vjp=(lambda g, y, x: ops.complex(zeros(g), g),),
     kernels={"array": lambda xp, x: xp.imag(x)},
     put=lambda base, new, k: ops.complex(ops.real(base), new),
     samples=_samples,
 )
-
-
-def _infer_angle(x: Spec) -> Spec:
-    rules.tensor("angle", x)
-    return spec(x.shape, x.dtype.to_real() if x.dtype.is_complex else rules.float_of(x))
 
 
 def _angle_array(xp: Any, x: Any) -> Any:
@@ -98,7 +89,7 @@ def _angle_array(xp: Any, x: Any) -> Any:
 
 def _angle_dx(g: Any, y: Any, x: Any) -> Any:
     if not x.dtype.is_complex:
-        return _zeros(g)
+        return zeros(g)
     a, b = ops.real(x), ops.imag(x)
     size = a * a + b * b
     scaled = ops.where(ops.eq(size, 0), 0.0, g / ops.where(ops.eq(size, 0), 1.0, size))
@@ -116,7 +107,9 @@ def _angle_torch(torch: Any, site: Site) -> Any:
 angle = pointwise_op(
     "angle",
     "The angle of complex numbers in radians; 0 or pi for real numbers.",
-    infer=_infer_angle,
+    infer=lambda x: spec(
+        rules.tensor("angle", x).shape, x.dtype.to_real() if x.dtype.is_complex else rules.float_of(x)
+    ),
     vjp=(_angle_dx,),
     kernels={"array": _angle_array, "torch": _angle_torch},
     samples=lambda rng: [
@@ -172,7 +165,7 @@ view_as_real = linear_op(
     "view_as_real",
     "Complex numbers as pairs of real numbers, in a new last dimension of size 2.",
     infer=lambda x: spec((*_needs_complex("view_as_real", x).shape, 2), x.dtype.to_real()),
-    factors=lambda x: f"{' '.join(letters(x.ndim))} -> {' '.join(letters(x.ndim))} ...",
+    factors=lambda x: spelled("* -> * ...", x.ndim),
     vjp=(lambda g, y, x: ops.view_as_complex(g),),
     kernels={"array": lambda xp, x: xp.stack([xp.real(x), xp.imag(x)], axis=-1)},
     put=lambda base, new, k: ops.view_as_complex(new),
@@ -207,7 +200,7 @@ view_as_complex = linear_op(
     "view_as_complex",
     "Pairs of real numbers, in a last dimension of size 2, as complex numbers.",
     infer=_infer_view_as_complex,
-    factors=lambda x: f"{' '.join(letters(x.ndim - 1))} ... -> {' '.join(letters(x.ndim - 1))}",
+    factors=lambda x: spelled("* ... -> *", x.ndim - 1),
     vjp=(lambda g, y, x: ops.view_as_real(g),),
     kernels={
         "numpy": lambda np_, x: _complex_numpy(np_, x[..., 0], x[..., 1]),

@@ -392,10 +392,6 @@ def _dx_local(
     return shard.again(g, w, *bias, sizes=shard.results[0].shape[2:], **more)
 
 
-def _dw_local(shard: Any, g: Any, x: Any, *, padding: Sizes, groups: int, **attrs: Any) -> Any:
-    return shard.again(g, x, padding=_padded(shard, padding), groups=_in_group(shard, groups), **attrs)
-
-
 def _products(g: Spec, weight: Sizes, *bias: Spec) -> int:
     """The work of a convolution, given its result (or the gradient of it) and the shape of its weight."""
     return 2 * g.size * math.prod(weight[1:]) + sum(g.size for _ in bias)
@@ -459,7 +455,9 @@ conv_dw = op(
     factors=lambda g, x, *, groups, **attrs: _rule("n {o} h, n {c} h~", "{o} c !k", x.ndim - 2, groups),
     linear=((0,), (1,)),
     window=lambda g, x, *, kernel, **attrs: _windows(kernel, **attrs),
-    local=_dw_local,
+    local=lambda shard, g, x, *, padding, groups, **attrs: shard.again(
+        g, x, padding=_padded(shard, padding), groups=_in_group(shard, groups), **attrs
+    ),
     flops=lambda g, x, *, kernel, groups, **attrs: _products(g, (g.shape[1], x.shape[1] // groups, *kernel)),
     vjp=(
         lambda u, z, g, x, *, kernel, **attrs: ops.conv(conj(x), u, **attrs),

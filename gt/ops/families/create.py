@@ -21,11 +21,6 @@ def _infer_full(value: Spec, *, shape: Any, dtype: Any) -> Spec:
     return spec(rules.shape("full", shape), rules.dtype("full", dtype))
 
 
-def _full_torch(torch: Any, site: Site, *, shape: Any, dtype: str) -> Any:
-    target, kind, device = tuple(shape), getattr(torch, dtype), site.device
-    return lambda value: torch.full(target, value, dtype=kind, device=device)
-
-
 def _full_graph(torch: Any, site: Site, *, shape: Any, dtype: str) -> Any:
     target, kind = tuple(shape), getattr(torch, dtype)
     return lambda value: value.to(kind).expand(target).clone(memory_format=torch.contiguous_format)
@@ -41,7 +36,9 @@ full = op(
     vjp=None,
     kernels={
         "array": lambda xp, value, *, shape, dtype: xp.full(tuple(shape), value, dtypes.BY_NAME[dtype].numpy),
-        "torch": _full_torch,
+        "torch": lambda torch, site, *, shape, dtype: partial(
+            torch.full, tuple(shape), dtype=getattr(torch, dtype), device=site.device
+        ),
         "torch_graph": _full_graph,
     },
     samples=lambda rng: [

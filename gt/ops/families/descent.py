@@ -119,10 +119,8 @@ def _rmsprop_samples(rng: Rng) -> list[Sample]:
         for centered in (False, True):
             for momentum in (False, True):
                 p, g, square, *rest = _arrays(rng, size, 3 + centered + momentum)
-                if centered:
-                    rest[0] = np.asarray(
-                        rest[0] * 0.1
-                    )  # a mean that fits to the mean square: no root of a negative number
+                if centered:  # a mean that fits to the mean square: no root of a negative number
+                    rest[0] = np.asarray(rest[0] * 0.1)
                 numbers = (0.01, 0.99, 0.01, 1e-8, 0.9)
                 cases.append(((p, g, square, *rest, *numbers), {"centered": centered, "momentum": momentum}))
     return cases

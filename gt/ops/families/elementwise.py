@@ -15,7 +15,7 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ArgumentError, DTypeError
 from gt.ops import rules
-from gt.ops.record import FLOAT32_ON_CUDA, Op, Rng, Sample, conj, fill, op, ops
+from gt.ops.record import FLOAT32_ON_CUDA, Op, Rng, Sample, conj, op, ops, zeros
 from gt.ops.sharding import pointwise, pointwise_op
 from gt.program import Spec, spec
 
@@ -169,15 +169,10 @@ abs_ = pointwise_op(
 )
 
 
-def _infer_square(x: Spec) -> Spec:
-    rules.tensor("square", x)
-    return spec(x.shape, dtypes.int64) if x.dtype is dtypes.bool_ else x
-
-
 square = pointwise_op(
     "square",
     "x * x; bools give int64.",
-    infer=_infer_square,
+    infer=lambda x: spec(x.shape, dtypes.int64) if rules.tensor("square", x).dtype is dtypes.bool_ else x,
     vjp=(lambda g, y, x: g * (conj(x) * 2.0),),
     kernels={"array": lambda xp, x: x * x},
     samples=_and_complex(_reals),
@@ -198,7 +193,7 @@ def _sign(xp: Any, x: Any) -> Any:
 
 def _zero(g: Any, y: Any, x: Any, **attrs: Any) -> Any:
     """Flat almost everywhere: the gradient is zero, and exists, as in torch."""
-    return fill(g, 0.0, g.shape, g.dtype)
+    return zeros(g)
 
 
 def _sgn_dx(g: Any, y: Any, x: Any) -> Any:

@@ -15,7 +15,7 @@ from gt.errors import ShapeError
 from gt.ops import rules
 from gt.ops.families.placing import add_at
 from gt.ops.record import Rng, Site, fill, ops
-from gt.ops.sharding import letters, linear_op, masked, within
+from gt.ops.sharding import linear_op, masked, spelled, within
 from gt.program import Spec, spec
 
 
@@ -74,10 +74,6 @@ def _embedding_dweight_dg(
     return d
 
 
-def _embedding_torch(torch: Any, site: Site, **attrs: Any) -> Any:
-    return torch.embedding
-
-
 def _embedding_samples(rng: Rng) -> list[tuple[Any, Any, dict[str, Any]]]:
     plain: dict[str, Any] = {}
     return [
@@ -87,11 +83,6 @@ def _embedding_samples(rng: Rng) -> list[tuple[Any, Any, dict[str, Any]]]:
         (rng.normal(size=(5, 3)), np.zeros((0, 2), np.int64), plain),
         (rng.normal(size=(5, 3)), np.array([0, 2, 2, 1, 2, 1]), {"padding_idx": 1}),
     ]
-
-
-def _rule(weight: Spec, index: Spec, **attrs: Any) -> str:
-    places = " ".join(letters(index.ndim, "dv"))
-    return f"v@ d, {places} -> {places} d"
 
 
 def _local(shard: Any, weight: Any, index: Any, **attrs: Any) -> Any:
@@ -106,10 +97,13 @@ embedding = linear_op(
     "embedding",
     "The rows of a weight at `index`, a tensor of any shape.",
     infer=_infer_embedding,
-    factors=_rule,
+    factors=lambda weight, index, **attrs: spelled("v@ d, * -> * d", index.ndim, "dv"),
     local=_local,
     vjp=(lambda g, y, weight, index, **attrs: ops.embedding_dweight(g, index, n=weight.shape[0], **attrs),),
-    kernels={"array": lambda xp, weight, index, **attrs: weight[index], "torch": _embedding_torch},
+    kernels={
+        "array": lambda xp, weight, index, **attrs: weight[index],
+        "torch": lambda torch, site, **attrs: torch.embedding,
+    },
     indices=lambda weight, index, **attrs: {1: (weight.shape[0], None)},
     keeps=(0,),
     # Not the last: what it asks for is not the slope of the function.
@@ -119,8 +113,7 @@ embedding = linear_op(
 
 
 def _dweight_rule(g: Spec, index: Spec, *, scale_grad_by_freq: bool = False, **attrs: Any) -> str | None:
-    places = " ".join(letters(index.ndim, "dv"))
-    return None if scale_grad_by_freq else f"{places} d, {places} -> v@ d"
+    return None if scale_grad_by_freq else spelled("* d, * -> v@ d", index.ndim, "dv")
 
 
 def _dweight_local(shard: Any, g: Any, index: Any, *, n: int, padding_idx: int = -1, **attrs: Any) -> Any:

@@ -16,7 +16,7 @@ from gt.ops import rules
 from gt.ops.families import index_shards
 from gt.ops.families.placing import add_at, put_at
 from gt.ops.record import Autocast, Rng, Sample, Site, fill, op, ops
-from gt.ops.sharding import linear_op, pointwise_op
+from gt.ops.sharding import linear_op, pointwise_op, spelled
 from gt.program import Spec, spec
 
 # -- index_select, index_add -----------------------------------------------------------------
@@ -52,7 +52,7 @@ index_select = linear_op(
     "index_select",
     "The rows of x at `index`, along dim.",
     infer=_infer_index_select,
-    factors=index_shards.select_rule,
+    factors=lambda x, index, *, dim: index_shards.rule("{whole}, i -> {rows}", x.ndim, dim),
     local=index_shards.select_local,
     vjp=(lambda g, y, x, index, *, dim: ops.index_select_dx(g, index, shape=x.shape, dim=dim),),
     kernels={
@@ -85,7 +85,7 @@ index_add = op(
     "index_add",
     "x with the rows of src added at `index`, along dim.",
     infer=_infer_index_add,
-    factors=index_shards.index_add_rule,
+    factors=lambda x, index, src, *, dim: index_shards.rule("{whole}, i, {rows} -> {whole}", x.ndim, dim),
     linear=((0, 2),),
     local=index_shards.index_add_local,
     vjp=(
@@ -109,23 +109,18 @@ def _infer_index_select_dx(g: Spec, index: Spec, *, shape: Any, dim: Any) -> Spe
     return spec(shape, g.dtype)
 
 
-def _index_select_dx_torch(torch: Any, site: Site, *, shape: Any, dim: int) -> Any:
-    target = tuple(shape)
-    return lambda g, index: g.new_zeros(target).index_add_(dim, index, g)
-
-
 index_select_dx = linear_op(
     "index_select_dx",
     "The gradient of index_select: the rows of g are added at `index`, along dim.",
     infer=_infer_index_select_dx,
-    factors=index_shards.select_dx_rule,
+    factors=lambda g, index, *, shape, dim: index_shards.rule("{rows}, i -> {whole}", len(shape), dim),
     local=index_shards.select_dx_local,
     vjp=(lambda u, z, g, index, *, shape, dim: ops.index_select(u, index, dim=dim),),
     kernels={
         "array": lambda xp, g, index, *, shape, dim: _index_add_array(
             xp, xp.zeros(tuple(shape), g.dtype), index, g, dim=dim
         ),
-        "torch": _index_select_dx_torch,
+        "torch": lambda torch, site, *, shape, dim: lambda g, index: g.new_zeros(shape).index_add_(dim, index, g),
     },
     indices=lambda g, index, *, shape, dim: {1: (shape[dim], None)},
     samples=lambda rng: [
@@ -188,7 +183,7 @@ index = linear_op(
     "index",
     "x indexed by integer tensors in the given dimensions, as in torch.",
     infer=lambda x, *indices, dims: spec(_indexed("index", rules.tensor("index", x).shape, indices, dims), x.dtype),
-    factors=index_shards.index_rule,
+    factors=lambda x, *i, dims: index_shards.index_rule("{whole}, {indices} -> {there}", x.shape, i, dims),
     local=index_shards.index_local,
     vjp=(lambda g, y, x, *indices, dims: ops.index_dx(g, *indices, shape=x.shape, dims=dims),),
     kernels={
@@ -225,7 +220,7 @@ index_dx = linear_op(
     "index_dx",
     "The gradient of index: g is added at the indexed positions.",
     infer=_infer_index_dx,
-    factors=index_shards.index_dx_rule,
+    factors=lambda g, *i, shape, dims: index_shards.index_rule("{there}, {indices} -> {whole}", shape, i, dims),
     local=index_shards.index_dx_local,
     vjp=(lambda u, z, g, *indices, shape, dims: ops.index(u, *indices, dims=dims),),
     kernels={
@@ -265,12 +260,6 @@ def _index_put_graph(torch: Any, site: Site, *, dims: Any, accumulate: bool) -> 
     return lambda x, value, *indices: f(x, _places(ndim, indices, dims, None), value.to(x.dtype), accumulate)
 
 
-def _index_put_dx(g: Any, y: Any, x: Any, value: Any, *indices: Any, dims: Any, accumulate: bool) -> Any:
-    if accumulate:
-        return g
-    return ops.index_put(g, fill(g, 0.0, (), g.dtype), *indices, dims=dims, accumulate=False)
-
-
 def _put_samples(rng: Rng) -> list[Sample]:
     cases: list[Sample] = []
     for x, i, d in _index_samples(rng):
@@ -287,7 +276,12 @@ index_put = op(
     infer=_infer_index_put,
     factors=index_shards.index_put_rule,
     linear=lambda x, value, *indices, accumulate, **attrs: ((0, 1),) if accumulate else (),
-    vjp=(_index_put_dx, lambda g, y, x, value, *indices, dims, accumulate: ops.index(g, *indices, dims=dims)),
+    vjp=(
+        lambda g, y, x, value, *i, accumulate, **at: (
+            g if accumulate else ops.index_put(g, fill(g, 0.0, (), g.dtype), *i, accumulate=False, **at)
+        ),
+        lambda g, y, x, value, *i, accumulate, **at: ops.index(g, *i, **at),
+    ),
     kernels={"array": _index_put_array, "torch": _index_put_torch, "torch_graph": _index_put_graph},
     indices=lambda x, value, *indices, dims, accumulate: {2 + k: (x.shape[d], None) for k, d in enumerate(dims)},
     keeps=lambda x, value, *indices, dims, accumulate: () if accumulate else (0, 1),
@@ -380,7 +374,7 @@ one_hot = op(
     "one_hot",
     "1 at the index and 0 elsewhere, in a new last dimension of size n.",
     infer=lambda index, *, n: spec((*rules.index("one_hot", index).shape, rules.size("one_hot", "n", n)), dtypes.int64),
-    factors=index_shards.one_hot_rule,
+    factors=lambda index, *, n: spelled("* -> * v@", index.ndim, "v"),
     local=index_shards.one_hot_local,
     vjp=None,
     kernels={

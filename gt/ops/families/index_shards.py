@@ -15,19 +15,15 @@ from gt.ops.sharding import letters, masked, with_place, within
 from gt.program import Spec
 
 
-def _sides(ndim: int, dim: int) -> tuple[str, str]:
-    """The factors of a tensor (v along dim) and of rows of it (i there)."""
-    return with_place(letters(ndim, "iv"), dim, "v@"), with_place(letters(ndim, "iv"), dim, "i")
+def rule(text: str, ndim: int, dim: int) -> str:
+    """A rule of the factors of a tensor, the whole (v along dim), and of rows of it (i there)."""
+    names = letters(ndim, "iv")
+    return text.format(whole=with_place(names, dim, "v@"), rows=with_place(names, dim, "i"))
 
 
 def _row(inside: Any, dim: int, ndim: int) -> Any:
     """A condition of one dimension, as it broadcasts along dim."""
     return ops.reshape(inside, shape=(*inside.shape, *(1,) * (ndim - dim - 1)))
-
-
-def select_rule(x: Spec, index: Spec, *, dim: int) -> str:
-    whole, rows = _sides(x.ndim, dim)
-    return f"{whole}, i -> {rows}"
 
 
 def select_local(shard: Any, x: Any, index: Any, *, dim: int) -> Any:
@@ -45,19 +41,9 @@ def _added_local(shard: Any, src: Any, index: Any, dim: int) -> tuple[Any, Any]:
     return masked(_row(inside, dim, src.ndim), src), place
 
 
-def index_add_rule(x: Spec, index: Spec, src: Spec, *, dim: int) -> str:
-    whole, rows = _sides(x.ndim, dim)
-    return f"{whole}, i, {rows} -> {whole}"
-
-
 def index_add_local(shard: Any, x: Any, index: Any, src: Any, *, dim: int) -> Any:
     src, index = _added_local(shard, src, index, dim)
     return shard.again(x, index, src, dim=dim)
-
-
-def select_dx_rule(g: Spec, index: Spec, *, shape: Any, dim: int) -> str:
-    whole, rows = _sides(len(shape), dim)
-    return f"{rows}, i -> {whole}"
 
 
 def select_dx_local(shard: Any, g: Any, index: Any, *, shape: Any, dim: int) -> Any:
@@ -78,9 +64,10 @@ def _index_names(shape: tuple[int, ...], indices: tuple[Any, ...], dims: Any) ->
     return " ".join(rest), each, " ".join([*left[:front], *names, *left[front:]]), len(left) - front
 
 
-def index_rule(x: Spec, *indices: Spec, dims: Any) -> str:
-    whole, each, there, _ = _index_names(x.shape, indices, dims)
-    return f"{whole}, {', '.join(each)} -> {there}"
+def index_rule(text: str, shape: tuple[int, ...], indices: tuple[Spec, ...], dims: Any) -> str:
+    """A rule of the factors of x, the whole, of the indices, and of what is there."""
+    whole, each, there, _ = _index_names(shape, indices, dims)
+    return text.format(whole=whole, indices=", ".join(each), there=there)
 
 
 def _index_here(shard: Any, indices: tuple[Any, ...], dims: Any, after: int) -> tuple[Any, tuple[Any, ...]]:
@@ -102,11 +89,6 @@ def index_local(shard: Any, x: Any, *indices: Any, dims: Any) -> Any:
     return made if mask is None else masked(mask, made)
 
 
-def index_dx_rule(g: Spec, *indices: Spec, shape: Any, dims: Any) -> str:
-    whole, each, there, _ = _index_names(tuple(shape), indices, dims)
-    return f"{there}, {', '.join(each)} -> {whole}"
-
-
 def index_dx_local(shard: Any, g: Any, *indices: Any, shape: Any, dims: Any) -> Any:
     mask, places = _index_here(shard, indices, dims, _index_names(tuple(shape), indices, dims)[3])
     return shard.again(g if mask is None else masked(mask, g), *places, shape=shard.results[0].shape, dims=dims)
@@ -122,7 +104,7 @@ def index_put_rule(x: Spec, value: Spec, *indices: Spec, dims: Any, **attrs: Any
 
 
 def select_at_rule(x: Spec, index: Spec, *, dim: int) -> str:
-    whole, _ = _sides(x.ndim, dim)
+    whole = rule("{whole}", x.ndim, dim)
     return f"{whole}, -> {' '.join(a for a in whole.split() if a != 'v@')}"
 
 
@@ -132,11 +114,6 @@ def picked_local(shard: Any, x: Any, index: Any, *, dim: int) -> Any:
         return shard.again(x, index, dim=dim)
     inside, place = within(index, shard.start("v"), shard.size("v"))
     return masked(inside, shard.again(x, place, dim=dim))
-
-
-def one_hot_rule(index: Spec, *, n: int) -> str:
-    places = " ".join(letters(index.ndim, "v"))
-    return f"{places} -> {places} v@"
 
 
 def one_hot_local(shard: Any, index: Any, *, n: int) -> Any:

@@ -33,12 +33,6 @@ def _infer_cat(*xs: Spec, dim: Any) -> Spec:
     return spec((*first[:dim], total, *first[dim + 1 :]), dtypes.promote(xs))
 
 
-def _cat_dxs(g: Any, y: Any, *xs: Any, dim: int) -> tuple[Any, ...]:
-    if len(xs) == 1:
-        return (g,)
-    return tuple(ops.split(g, sizes=tuple(x.shape[dim] for x in xs), dim=dim))
-
-
 def _cat_torch(torch: Any, site: Site, *, dim: int) -> Any:
     f = torch.cat
     return lambda *xs: f(xs, dim)
@@ -63,7 +57,9 @@ cat = op(
     factors=_cat_rule,
     moves=True,
     window=_cat_window,
-    vjp=_cat_dxs,
+    vjp=lambda g, y, *xs, dim: (
+        (g,) if len(xs) == 1 else tuple(ops.split(g, sizes=tuple(x.shape[dim] for x in xs), dim=dim))
+    ),
     kernels={"array": lambda xp, *xs, dim: xp.concatenate(xs, axis=dim), "torch": _cat_torch},
     promote=True,
     samples=lambda rng: [

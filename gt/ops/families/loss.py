@@ -139,21 +139,13 @@ def _gradient_shape(target: Any, attrs: dict[str, Any]) -> tuple[int, ...]:
     return target.shape if attrs["reduction"] == "none" else ()
 
 
-def _samples_dlogp(rng: Rng) -> list[Sample]:
-    return [((rng.normal(size=_gradient_shape(t, a)), t), {"shape": x.shape, **a}) for x, t, a in _cases(rng)]
-
-
-def _names(scores: Spec | tuple[int, ...], mark: str) -> tuple[str, str]:
-    """The factors of scores and of targets; the classes carry a mark."""
-    n = len(scores.shape if isinstance(scores, Spec) else scores)
+def _rule(text: str, n: int, mark: str, reduction: str) -> str | None:
+    """A rule of the factors of scores of n dimensions (the classes carry a mark), of targets, and of the loss. The mean
+    is a sum over the number of those that count, which no shard knows."""
     rest = letters(max(n - 1, 0), "c")
-    return " ".join([*rest[:1], mark, *rest[1:]] if n > 1 else [mark]), " ".join(rest)
-
-
-def _nll_rule(logp: Spec, target: Spec, *, reduction: str, **attrs: Any) -> str | None:
-    """The mean is a sum over the number of those that count, which no shard knows."""
-    scores, targets = _names(logp, "c@")
-    return None if reduction == "mean" else f"{scores}, {targets} -> {targets if reduction == 'none' else ''}"
+    scores, targets = " ".join([*rest[:1], mark, *rest[1:]] if n > 1 else [mark]), " ".join(rest)
+    loss = targets if reduction == "none" else ""
+    return None if reduction == "mean" else text.format(scores=scores, targets=targets, loss=loss)
 
 
 def _here(shard: Any, target: Any, ignore_index: int) -> Any:
@@ -163,22 +155,19 @@ def _here(shard: Any, target: Any, ignore_index: int) -> Any:
     return ops.where(ops.logical_and(inside, ops.ne(target, ignore_index)), target - start, -1)
 
 
-def _nll_local(shard: Any, logp: Any, target: Any, *, reduction: str, ignore_index: int) -> Any:
-    return shard.again(logp, _here(shard, target, ignore_index), reduction=reduction, ignore_index=-1)
-
-
-def _nll_parts(logp: Any, target: Any, *, reduction: str, ignore_index: int) -> Any:
-    total = ops.nll_loss(logp, target, reduction="sum", ignore_index=ignore_index)
-    return total / _counted(target, ignore_index, logp)
-
-
 nll_loss = linear_op(
     "nll_loss",
     "The negative log-probability of each target class; targets equal to ignore_index do not count in the mean.",
     infer=_infer,
-    factors=_nll_rule,
-    local=_nll_local,
-    parts=_nll_parts,
+    factors=lambda logp, target, *, reduction, **attrs: _rule(
+        "{scores}, {targets} -> {loss}", logp.ndim, "c@", reduction
+    ),
+    local=lambda shard, logp, target, *, reduction, ignore_index: shard.again(
+        logp, _here(shard, target, ignore_index), reduction=reduction, ignore_index=-1
+    ),
+    parts=lambda logp, target, *, reduction, ignore_index: (
+        ops.nll_loss(logp, target, reduction="sum", ignore_index=ignore_index) / _counted(target, ignore_index, logp)
+    ),
     flops=lambda logp, target, **attrs: target.size,
     vjp=(lambda g, y, logp, target, **attrs: ops.nll_loss_dlogp(g, target, shape=logp.shape, **attrs),),
     kernels={"array": _nll_array, "torch": _nll_torch},
@@ -186,11 +175,6 @@ nll_loss = linear_op(
     samples=lambda rng: [((x, t), a) for x, t, a in _cases(rng)],
     autocast=FLOAT32,
 )
-
-
-def _dlogp_rule(g: Spec, target: Spec, *, shape: Any, reduction: str, **attrs: Any) -> str | None:
-    scores, targets = _names(tuple(shape), "c@")
-    return None if reduction == "mean" else f"{targets if reduction == 'none' else ''}, {targets} -> {scores}"
 
 
 def _dlogp_local(shard: Any, g: Any, target: Any, *, shape: Any, reduction: str, ignore_index: int) -> Any:
@@ -207,14 +191,18 @@ nll_loss_dlogp = linear_op(
     "nll_loss_dlogp",
     "The gradient of nll_loss: -g at each target, divided by the number of targets for the mean.",
     infer=_infer_dlogp,
-    factors=_dlogp_rule,
+    factors=lambda g, target, *, shape, reduction, **attrs: _rule(
+        "{loss}, {targets} -> {scores}", len(shape), "c@", reduction
+    ),
     local=_dlogp_local,
     parts=_dlogp_parts,
     flops=lambda g, target, **attrs: target.size,
     vjp=(lambda u, z, g, target, *, shape, **attrs: ops.nll_loss(u, target, **attrs),),
     kernels={"array": _dlogp_array, "torch": partial(_dlogp, _scattered), "torch_graph": partial(_dlogp, _hit)},
     indices=lambda g, target, *, shape, reduction, ignore_index: {1: (shape[_class_dim(shape)], ignore_index)},
-    samples=_samples_dlogp,
+    samples=lambda rng: [
+        ((rng.normal(size=_gradient_shape(t, a)), t), {"shape": x.shape, **a}) for x, t, a in _cases(rng)
+    ],
 )
 
 # -- cross_entropy ---------------------------------------------------------------------------
@@ -324,29 +312,13 @@ def _cross_entropy_samples(rng: Rng) -> list[Sample]:
     return [((x, t), {**a, "smoothing": s}) for (x, t, a), s in cases if not s or x.shape in ((4, 3), (2, 3, 4))]
 
 
-def _cross_entropy_dx_samples(rng: Rng) -> list[Sample]:
-    return [((rng.normal(size=_gradient_shape(t, a)), -np.abs(x), t), a) for (x, t), a in _cross_entropy_samples(rng)]
-
-
-def _cross_entropy_rule(x: Spec, target: Spec, *, reduction: str, **attrs: Any) -> str | None:
-    scores, targets = _names(x, "!c")
-    if reduction == "mean":
-        return None
-    return f"{scores}, {targets} -> {targets if reduction == 'none' else ''}, {scores}"
-
-
-def _cross_entropy_dx_rule(g: Spec, logp: Spec, target: Spec, *, reduction: str, **attrs: Any) -> str | None:
-    scores, targets = _names(logp, "!c")
-    if reduction == "mean":
-        return None
-    return f"{targets if reduction == 'none' else ''}, {scores}, {targets} -> {scores}"
-
-
 cross_entropy = op(
     "cross_entropy",
     "nll_loss of log_softmax(x), with label smoothing; and that log_softmax.",
     infer=_infer_cross_entropy,
-    factors=_cross_entropy_rule,
+    factors=lambda x, target, *, reduction, **attrs: _rule(
+        "{scores}, {targets} -> {loss}, {scores}", x.ndim, "!c", reduction
+    ),
     vjp=_cross_entropy_vjp,
     compose=_cross_entropy,
     kernels={"torch": _cross_entropy_torch},
@@ -359,12 +331,16 @@ cross_entropy_dx = linear_op(
     "cross_entropy_dx",
     "The gradient of cross_entropy, from its log_softmax.",
     infer=_infer_cross_entropy_dx,
-    factors=_cross_entropy_dx_rule,
+    factors=lambda g, logp, target, *, reduction, **attrs: _rule(
+        "{loss}, {scores}, {targets} -> {scores}", logp.ndim, "!c", reduction
+    ),
     vjp=None,
     compose=_cross_entropy_dx,
     kernels={"torch": _cross_entropy_dx_torch, "torch_graph": _cross_entropy_dx_graph},
     indices=lambda g, logp, target, *, ignore_index, **attrs: {2: (logp.shape[_class_dim(logp.shape)], ignore_index)},
-    samples=_cross_entropy_dx_samples,
+    samples=lambda rng: [
+        ((rng.normal(size=_gradient_shape(t, a)), -np.abs(x), t), a) for (x, t), a in _cross_entropy_samples(rng)
+    ],
 )
 
 # -- squares ---------------------------------------------------------------------------------
@@ -395,11 +371,6 @@ def _mse_dx(g: Any, y: Any, x: Any, target: Any, *, reduction: str) -> Any:
     return (x - target) * (g * (2.0 / max(math.prod(x.shape), 1) if reduction == "mean" else 2.0))
 
 
-def _mse_torch(torch: Any, site: Site, *, reduction: str) -> Any:
-    f = torch.nn.functional.mse_loss
-    return lambda x, target: f(x, target, reduction=reduction)
-
-
 mse_loss = op(
     "mse_loss",
     "The squared differences, or their mean or sum.",
@@ -413,7 +384,7 @@ mse_loss = op(
     ),
     vjp=(_mse_dx, lambda g, y, x, target, *, reduction: -_mse_dx(g, y, x, target, reduction=reduction)),
     compose=_mse,
-    kernels={"torch": _mse_torch},
+    kernels={"torch": lambda torch, site, *, reduction: partial(torch.nn.functional.mse_loss, reduction=reduction)},
     samples=lambda rng: [
         ((rng.normal(size=s), rng.normal(size=s)), {"reduction": r}) for s in [(3, 4), (), (0, 2)] for r in _REDUCTIONS
     ],
@@ -450,18 +421,15 @@ binary_cross_entropy = pointwise_op(
 )
 
 
-def _logits_torch(torch: Any, site: Site) -> Any:
-    f = torch.nn.functional.binary_cross_entropy_with_logits
-    return lambda x, target: f(x, target, reduction="none")
-
-
 binary_cross_entropy_with_logits = pointwise_op(
     "binary_cross_entropy_with_logits",
     "The binary cross-entropy of sigmoid(x) and targets, without overflow.",
     infer=partial(_infer_two, "binary_cross_entropy_with_logits"),
     vjp=(lambda g, y, x, target: g * (ops.sigmoid(x) - target), lambda g, y, x, target: -(g * x)),
     compose=lambda x, target: ops.relu(x) - x * target + ops.log1p(ops.exp(-ops.abs(x))),
-    kernels={"torch": _logits_torch},
+    kernels={
+        "torch": lambda torch, site: partial(torch.nn.functional.binary_cross_entropy_with_logits, reduction="none")
+    },
     samples=lambda rng: [
         ((rng.normal(size=s), np.asarray(rng.uniform(0, 1, size=s))), {}) for s in [(3, 4), (), (0, 2)]
     ],

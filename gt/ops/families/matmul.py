@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
+from gt.ops.families.linalg import turned
 from gt.ops.record import LOWER, Rng, Sample, Site, conj, op, ops
-from gt.ops.sharding import letters
+from gt.ops.sharding import letters, spelled
 from gt.program import Spec, spec
 
 
@@ -31,12 +33,6 @@ def _infer(a: Spec, b: Spec) -> Spec:
     return spec(batch + rows + columns, a.dtype)
 
 
-def _turn(x: Any) -> Any:
-    """The last two dimensions exchanged."""
-    n = len(x.shape)
-    return ops.permute(x, dims=(*range(n - 2), n - 1, n - 2))
-
-
 def _row(x: Any) -> Any:
     return ops.reshape(x, shape=(*x.shape[:-1], 1, x.shape[-1]))
 
@@ -50,8 +46,8 @@ def _da(g: Any, y: Any, a: Any, b: Any) -> Any:
     if len(b.shape) == 1:  # y: (..., n)
         return _scale(g, b) if len(a.shape) == 1 else ops.matmul(_column(g), ops.reshape(b, shape=(1, b.shape[0])))
     if len(a.shape) > 1:
-        return ops.matmul(g, _turn(b))
-    da = ops.matmul(_row(g), _turn(b))  # (..., 1, k)
+        return ops.matmul(g, turned(b))
+    da = ops.matmul(_row(g), turned(b))  # (..., 1, k)
     return ops.reshape(da, shape=(*da.shape[:-2], da.shape[-1]))
 
 
@@ -60,7 +56,7 @@ def _db(g: Any, y: Any, a: Any, b: Any) -> Any:
     if len(b.shape) == 1:
         if len(a.shape) == 1:
             return _scale(g, a)
-        db = ops.matmul(_turn(a), _column(g))  # (..., k, 1)
+        db = ops.matmul(turned(a), _column(g))  # (..., k, 1)
         return ops.reshape(db, shape=db.shape[:-1])
     if len(a.shape) == 1:
         return ops.matmul(_column(a), _row(g))
@@ -68,7 +64,7 @@ def _db(g: Any, y: Any, a: Any, b: Any) -> Any:
         # One product over all rows, rather than one per batch and a sum: the summands together
         # would be as large as the batch times the weight.
         a, g = _flat(a), _flat(g)
-    return ops.matmul(_turn(a), g)
+    return ops.matmul(turned(a), g)
 
 
 def _scale(g: Any, x: Any) -> Any:
@@ -156,14 +152,11 @@ def _infer_linear(x: Spec, weight: Spec, *bias: Spec) -> Spec:
 
 
 def _flat(x: Any) -> Any:
-    rows = 1
-    for n in x.shape[:-1]:
-        rows *= n
-    return x if len(x.shape) == 2 else ops.reshape(x, shape=(rows, x.shape[-1]))
+    return x if len(x.shape) == 2 else ops.reshape(x, shape=(math.prod(x.shape[:-1]), x.shape[-1]))
 
 
 def _linear(x: Any, weight: Any, *bias: Any) -> Any:
-    y = ops.matmul(x, _turn(weight))
+    y = ops.matmul(x, turned(weight))
     return y + bias[0] if bias else y
 
 
@@ -174,21 +167,16 @@ def _linear_torch(torch: Any, site: Site) -> Any:
     return torch.nn.functional.linear
 
 
-def _linear_rule(x: Spec, weight: Spec, *bias: Spec) -> str:
-    rows = " ".join(letters(x.ndim - 1, "kn"))
-    return f"{rows} k, n k{', n' if bias else ''} -> {rows} n"
-
-
 linear = op(
     "linear",
     "x @ weight.T, plus an optional bias.",
     infer=_infer_linear,
-    factors=_linear_rule,
+    factors=lambda x, weight, *bias: spelled(f"* k, n k{', n' if bias else ''} -> * n", x.ndim - 1, "kn"),
     linear=((0, 2), (1, 2)),
     vjp=(
         lambda g, y, x, weight, *bias: ops.matmul(g, weight),
         # As g.T @ x, the gradient has the memory format of the weight.
-        lambda g, y, x, weight, *bias: ops.matmul(_turn(_flat(g)), _flat(x)),
+        lambda g, y, x, weight, *bias: ops.matmul(turned(_flat(g)), _flat(x)),
         lambda g, y, x, weight, *bias: g,
     ),
     compose=_linear,

@@ -9,6 +9,7 @@ Their own gradients come from their compositions.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -242,11 +243,13 @@ def torch_gradients(torch: Any, site: Site, stats: int, f: Any, narrow_stats: bo
 # -- layer_norm ------------------------------------------------------------------------------
 
 
-def _infer_layer_norm(x: Spec, *affine: Spec, n: Any, eps: Any) -> tuple[Spec, ...]:
-    rules.tensor("layer_norm", x)
-    form = _last_dims(x.shape, _count("layer_norm", x, n))
-    check_affine("layer_norm", x, affine, form.affine, eps)
-    return results(x, form, 2)
+def _infer_last(name: str, stats: int, x: Spec, *affine: Spec, n: Any, eps: Any) -> tuple[Spec, ...]:
+    rules.tensor(name, x)
+    form = _last_dims(x.shape, _count(name, x, n))
+    check_affine(name, x, affine, form.affine, eps)
+    if len(affine) > stats:
+        raise ArgumentError(f"{name}: expected at most a weight, got a bias too")
+    return results(x, form, stats)
 
 
 def _layer_norm_torch(torch: Any, site: Site, *, n: int, eps: float) -> Any:
@@ -296,7 +299,7 @@ def _last_rule(x: Spec, rows: tuple[Spec, ...], affine: tuple[Spec, ...], n: int
 layer_norm = op(
     "layer_norm",
     "x normalized over its last n dimensions, then scaled and shifted; the means; 1 / the deviations.",
-    infer=_infer_layer_norm,
+    infer=partial(_infer_last, "layer_norm", 2),
     factors=lambda x, *affine, n, **attrs: _last_rule(x, (x,), affine, n, 3),
     vjp=lambda g, y, x, *affine, n, eps: gradients(
         g, y, x, affine, _last_dims(x.shape, n), lambda *a: ops.layer_norm_d(*a, n=n)
@@ -323,15 +326,6 @@ layer_norm_d = linear_op(
 # -- rms_norm --------------------------------------------------------------------------------
 
 
-def _infer_rms_norm(x: Spec, *weight: Spec, n: Any, eps: Any) -> tuple[Spec, ...]:
-    rules.tensor("rms_norm", x)
-    form = _last_dims(x.shape, _count("rms_norm", x, n))
-    check_affine("rms_norm", x, weight, form.affine, eps)
-    if len(weight) > 1:
-        raise ArgumentError("rms_norm: expected at most a weight, got a bias too")
-    return results(x, form, 1)
-
-
 def _rms_norm_torch(torch: Any, site: Site, *, n: int, eps: float) -> Any:
     f, shape = torch.ops.aten._fused_rms_norm.default, site.specs[0].shape[-n:]
     return torch_norm(torch, site, lambda x, w, b: f(x, shape, w, eps))
@@ -351,7 +345,7 @@ def _rms_norm_samples(rng: Rng) -> list[Sample]:
 rms_norm = op(
     "rms_norm",
     "x divided by its root mean square over the last n dimensions, then scaled; 1 / the root mean squares.",
-    infer=_infer_rms_norm,
+    infer=partial(_infer_last, "rms_norm", 1),
     factors=lambda x, *weight, n, **attrs: _last_rule(x, (x,), weight, n, 2),
     vjp=lambda g, y, x, *weight, n, eps: gradients(
         g, y, x, weight, _last_dims(x.shape, n), lambda *a: ops.rms_norm_d(*a, n=n)

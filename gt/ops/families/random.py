@@ -43,7 +43,7 @@ def _uniform(n: int, seed: int, dtype: str, start: int = 0) -> Any:
 
 
 def _rand_numpy(np_: Any, seed: int, *, shape: Any, dtype: str) -> Any:
-    return bits.pieces_numpy(math.prod(shape), lambda s, m: _uniform(m, seed, dtype, s)).reshape(tuple(shape))
+    return bits.pieces_numpy(shape, lambda s, m: _uniform(m, seed, dtype, s))
 
 
 def _rand_jax(xp: Any, seed: Any, *, shape: Any, dtype: str) -> Any:
@@ -88,7 +88,7 @@ def _normal(n: int, seed: int, dtype: str, start: int = 0) -> Any:
 
 
 def _randn_numpy(np_: Any, seed: int, *, shape: Any, dtype: str) -> Any:
-    return bits.pieces_numpy(math.prod(shape), lambda s, m: _normal(m, seed, dtype, s)).reshape(tuple(shape))
+    return bits.pieces_numpy(shape, lambda s, m: _normal(m, seed, dtype, s))
 
 
 def _randn_jax(xp: Any, seed: Any, *, shape: Any, dtype: str) -> Any:
@@ -213,9 +213,7 @@ def _integers(n: int, seed: int, low: int, high: int, start: int = 0) -> Any:
 
 def _randint_numpy(np_: Any, seed: int, low: int, high: int, *, shape: Any, dtype: str) -> Any:
     kind = dtypes.BY_NAME[dtype].numpy
-    return bits.pieces_numpy(math.prod(shape), lambda s, m: _integers(m, seed, low, high, s).astype(kind)).reshape(
-        tuple(shape)
-    )
+    return bits.pieces_numpy(shape, lambda s, m: _integers(m, seed, low, high, s).astype(kind))
 
 
 def _randint_jax(xp: Any, seed: Any, low: Any, high: Any, *, shape: Any, dtype: str) -> Any:
@@ -369,8 +367,8 @@ def _scale(p: float) -> float:
 def _dropout_numpy(np_: Any, x: Any, seed: int, *, p: float) -> Any:
     if _limit(p) > np.iinfo(np.int32).max:
         return x * 0
-    keep = bits.pieces_numpy(x.size, lambda s, m: bits_numpy(m, seed, 0, s) >= np.int32(_limit(p)))
-    return x * keep.reshape(x.shape) * np.asarray(_scale(p), x.dtype)
+    keep = bits.pieces_numpy(x.shape, lambda s, m: bits_numpy(m, seed, 0, s) >= np.int32(_limit(p)))
+    return x * keep * np.asarray(_scale(p), x.dtype)
 
 
 def _dropout_jax(xp: Any, x: Any, seed: Any, *, p: float) -> Any:

@@ -13,10 +13,10 @@ import numpy as np
 
 from gt import dtypes
 from gt.dtypes import DType
-from gt.errors import ArgumentError, DimError, DTypeError
+from gt.errors import ArgumentError, DimError, DTypeError, ShapeError
 from gt.ops import rules
 from gt.ops.record import FLOAT32, FLOAT32_ON_CUDA, Op, Rng, Sample, Site, conj, fill, op, ops
-from gt.ops.sharding import letters, linear_op, reducing
+from gt.ops.sharding import letters, linear_op, reducing, same_shape
 from gt.program import Spec, spec
 
 Dims = tuple[int, ...]
@@ -231,13 +231,10 @@ def _inverse(freedom: float, scale: float) -> float:
     return scale / freedom if freedom else math.inf
 
 
-def _squared(x: Any) -> Any:
-    return ops.real(x * ops.conj(x)) if x.dtype.is_complex else x * x
-
-
 def _var(x: Any, *, dims: Any, correction: float, keepdim: bool) -> Any:
     d = x - ops.mean(x, dims=dims, keepdim=True)
-    return ops.sum(_squared(d), dims=dims, keepdim=keepdim) * _inverse(_freedom(x, dims, correction), 1.0)
+    squares = ops.real(d * ops.conj(d)) if x.dtype.is_complex else d * d
+    return ops.sum(squares, dims=dims, keepdim=keepdim) * _inverse(_freedom(x, dims, correction), 1.0)
 
 
 def _var_dx(g: Any, y: Any, x: Any, *, dims: Any, correction: float, keepdim: bool) -> Any:
@@ -270,26 +267,27 @@ def _spreads(rng: Rng) -> list[Sample]:
     return [(args, {**attrs, "correction": c}) for args, attrs in samples for c in (0, 1)]
 
 
-var = op(
+def _variation(name: str, doc: str, dx: Any, compose: Any) -> Op:
+    return op(
+        name,
+        doc,
+        infer=partial(_infer_var, name),
+        factors=reducing("whole"),
+        vjp=(dx,),
+        compose=compose,
+        kernels={"torch": partial(_var_torch, name)},
+        samples=_spreads,
+    )
+
+
+var = _variation(
     "var",
     "The variance over dims: the sum of squared deviations, divided by their number minus the correction.",
-    infer=partial(_infer_var, "var"),
-    factors=reducing("whole"),
-    vjp=(_var_dx,),
-    compose=_var,
-    kernels={"torch": partial(_var_torch, "var")},
-    samples=_spreads,
+    _var_dx,
+    _var,
 )
-
-std = op(
-    "std",
-    "The square root of the variance over dims.",
-    infer=partial(_infer_var, "std"),
-    factors=reducing("whole"),
-    vjp=(_std_dx,),
-    compose=lambda x, **attrs: ops.sqrt(ops.var(x, **attrs)),
-    kernels={"torch": partial(_var_torch, "std")},
-    samples=_spreads,
+std = _variation(
+    "std", "The square root of the variance over dims.", _std_dx, lambda x, **attrs: ops.sqrt(ops.var(x, **attrs))
 )
 
 # -- extremes --------------------------------------------------------------------------------
@@ -348,10 +346,6 @@ def _infer_place(name: str, x: Spec, *, dim: Any, keepdim: Any) -> Spec:
     return spec(reduced(x.shape, dims, rules.flag(name, "keepdim", keepdim)), dtypes.int64)
 
 
-def _place_rule(x: Spec, *, dim: int | None, keepdim: bool) -> str:
-    return reducing("whole")(x, dims=range(x.ndim) if dim is None else (dim,), keepdim=keepdim)
-
-
 def _place_parts(extreme: Op, x: Any, *, dim: int | None, keepdim: bool) -> Any:
     """The first place of those that have the extreme, or are nan."""
     dims = tuple(range(x.ndim)) if dim is None else (dim,)
@@ -372,7 +366,9 @@ def _place(name: str, doc: str) -> Op:
         name,
         doc,
         infer=partial(_infer_place, name),
-        factors=_place_rule,
+        factors=lambda x, *, dim, keepdim: reducing("whole")(
+            x, dims=range(x.ndim) if dim is None else (dim,), keepdim=keepdim
+        ),
         parts=lambda x, **attrs: _place_parts(ops.amax if name == "argmax" else ops.amin, x, **attrs),
         vjp=None,
         ranges=lambda x, *, dim, keepdim: {0: x.size if dim is None else x.shape[dim] if x.ndim else 1},
@@ -423,3 +419,66 @@ def _logic(name: str, doc: str) -> Op:
 
 any_ = _logic("any", "Whether at least one element over dims is not zero.")
 all_ = _logic("all", "Whether all elements over dims are not zero.")
+
+# -- sum_to: the inverse of broadcasting, by which the gradient of a broadcast operand is summed
+
+
+def _infer_sum_to(x: Spec, *, shape: Any) -> Spec:
+    rules.tensor("sum_to", x)
+    if x.dtype is dtypes.bool_:
+        raise DTypeError("sum_to: is not defined for bool; cast first, as in x.int()")
+    target = rules.shape("sum_to", shape)
+    try:
+        rules.expands("sum_to", "a result", target, x.shape)
+    except ShapeError:
+        raise ShapeError(f"sum_to: {target} does not broadcast to {x.shape}") from None
+    return spec(target, x.dtype)
+
+
+def _summed(source: Dims, target: Dims) -> Dims:
+    """The dimensions of `source` that broadcasting from `target` made or stretched."""
+    offset = len(source) - len(target)
+    stretched = (offset + i for i, n in enumerate(target) if n == 1 and source[offset + i] != 1)
+    return (*range(offset), *stretched)
+
+
+def _sum_to_torch(torch: Any, site: Site, *, shape: Any) -> Any:
+    x, target = site.specs[0], tuple(shape)
+    dims = _summed(x.shape, target)
+    dtype = getattr(torch, x.dtype.name)
+    if not dims:
+        return torch.clone
+    if dims == tuple(range(len(dims))) and len(x.shape) - len(dims) == len(target):
+        return lambda x: torch.sum(x, dims, dtype=dtype)  # the usual case, a bias
+    return lambda x: torch.sum(x, dims, True, dtype=dtype).reshape(target)
+
+
+def _sum_to_array(xp: Any, x: Any, *, shape: Any) -> Any:
+    target = tuple(shape)
+    return xp.sum(x, axis=_summed(x.shape, target), keepdims=True).astype(x.dtype).reshape(target)
+
+
+def _sum_to_rule(x: Spec, *, shape: Any) -> str:
+    gone, names = set(_summed(x.shape, tuple(shape))), letters(x.ndim)
+    kept = ["1" if d in gone or x.shape[d] == 1 else names[d] for d in range(x.ndim - len(shape), x.ndim)]
+    return f"{' '.join(a if n != 1 else '1' for a, n in zip(names, x.shape, strict=True))} -> {' '.join(kept)}"
+
+
+sum_to = linear_op(
+    "sum_to",
+    "x summed to `shape`, over the dimensions that broadcasting from `shape` adds: the gradient of expand.",
+    infer=_infer_sum_to,
+    factors=_sum_to_rule,
+    local=same_shape,
+    vjp=(lambda g, y, x, *, shape: ops.expand(g, shape=x.shape),),
+    kernels={"array": _sum_to_array, "torch": _sum_to_torch},
+    samples=lambda rng: (
+        [((rng.normal(size=(2, 3, 4)),), {"shape": s}) for s in [(4,), (3, 1), (2, 1, 4), (1, 1), (), (2, 3, 4)]]
+        + [
+            ((np.zeros((0, 3)),), {"shape": (3,)}),
+            ((np.array(1.5),), {"shape": ()}),
+            ((rng.integers(0, 4, size=(2, 3), dtype=np.int32),), {"shape": (3,)}),
+        ]
+    ),
+    autocast=FLOAT32_ON_CUDA,
+)

@@ -14,7 +14,7 @@ import numpy as np
 from gt import dtypes
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.ops import rules
-from gt.ops.record import FLOAT32_ON_CUDA, Autocast, Rng, Sample, Site, ops
+from gt.ops.record import FLOAT32_ON_CUDA, Autocast, Rng, Site, ops
 from gt.ops.sharding import linear_op
 from gt.program import Spec, spec
 
@@ -234,10 +234,6 @@ def _cases(rng: Rng) -> list[tuple[Any, dict[str, Any]]]:
     ]
 
 
-def _dx_samples(rng: Rng) -> list[Sample]:
-    return [((rng.normal(size=(*x.shape[:2], *a["sizes"])),), {**a, "sizes": x.shape[2:]}) for x, a in _cases(rng)]
-
-
 interpolate = linear_op(
     "interpolate",
     "The input resized by nearest, linear or cubic interpolation, or by the mean of each area.",
@@ -256,5 +252,7 @@ interpolate_dx = linear_op(
     factors="n c ... -> n c ...",
     vjp=(lambda u, z, g, *, sizes, **attrs: ops.interpolate(u, sizes=g.shape[2:], **attrs),),
     kernels={"array": _dx_array, "torch": _dx_torch},
-    samples=_dx_samples,
+    samples=lambda rng: [
+        ((rng.normal(size=(*x.shape[:2], *a["sizes"])),), {**a, "sizes": x.shape[2:]}) for x, a in _cases(rng)
+    ],
 )

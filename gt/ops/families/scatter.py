@@ -6,6 +6,7 @@ never negative, as in torch, and never out of range: `indices` tells the worker 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -68,19 +69,15 @@ def _gather_samples(rng: Rng) -> list[tuple[Any, Any, int]]:
     ]
 
 
-def _sides(shape: tuple[int, ...], index: Spec, dim: int, marks: tuple[str, str] = ("v@", "i")) -> tuple[str, str]:
-    """The factors of the tensor and of the index: one along dim each; elsewhere the same, where sizes agree."""
+def _rule(text: str, shape: tuple[int, ...], index: Spec, dim: int, marks: tuple[str, str] = ("v@", "i")) -> str:
+    """A rule of the factors of the tensor, the whole, and of the index, a part: one along dim each; elsewhere the same,
+    where sizes agree."""
     whole, part = [], []
     for d, (a, n, m) in enumerate(zip(letters(len(shape), "iv"), shape, index.shape, strict=True)):
         mine = marks if d == dim else (a, a) if n == m else (f"!v{d}", f"!i{d}")
         whole.append(mine[0])
         part.append(mine[1])
-    return " ".join(whole), " ".join(part)
-
-
-def _gather_rule(x: Spec, index: Spec, *, dim: int) -> str:
-    whole, part = _sides(x.shape, index, dim)
-    return f"{whole}, {part} -> {part}"
+    return text.format(whole=" ".join(whole), part=" ".join(part))
 
 
 def _scattered(shard: Any, index: Any, src: Any) -> tuple[Any, Any]:
@@ -95,7 +92,7 @@ gather = linear_op(
     "gather",
     "The elements at `index` along dim.",
     infer=_infer_gather,
-    factors=_gather_rule,
+    factors=lambda x, index, *, dim: _rule("{whole}, {part} -> {part}", x.shape, index, dim),
     local=picked_local,
     vjp=(lambda g, y, x, index, *, dim: ops.gather_dx(g, index, shape=x.shape, dim=dim),),
     kernels={
@@ -119,16 +116,6 @@ def _infer_gather_dx(g: Spec, index: Spec, *, shape: Any, dim: Any) -> Spec:
     return spec(shape, g.dtype)
 
 
-def _gather_dx_torch(torch: Any, site: Site, *, shape: Any, dim: int) -> Any:
-    target = tuple(shape)
-    return lambda g, index: g.new_zeros(target).scatter_add_(dim, index.long(), g)
-
-
-def _gather_dx_rule(g: Spec, index: Spec, *, shape: Any, dim: int) -> str:
-    whole, part = _sides(tuple(shape), index, dim)
-    return f"{part}, {part} -> {whole}"
-
-
 def _gather_dx_local(shard: Any, g: Any, index: Any, *, shape: Any, dim: int) -> Any:
     index, g = _scattered(shard, index, g)
     return shard.again(g, index, shape=shard.results[0].shape, dim=dim)
@@ -138,12 +125,14 @@ gather_dx = linear_op(
     "gather_dx",
     "The gradient of gather: g is added at `index` along dim.",
     infer=_infer_gather_dx,
-    factors=_gather_dx_rule,
+    factors=lambda g, index, *, shape, dim: _rule("{part}, {part} -> {whole}", shape, index, dim),
     local=_gather_dx_local,
     vjp=(lambda u, z, g, index, *, shape, dim: ops.gather(u, index, dim=dim),),
     kernels={
         "array": lambda xp, g, index, *, shape, dim: _add_array(xp, xp.zeros(tuple(shape), g.dtype), index, g, dim=dim),
-        "torch": _gather_dx_torch,
+        "torch": lambda torch, site, *, shape, dim: (
+            lambda g, index: g.new_zeros(shape).scatter_add_(dim, index.long(), g)
+        ),
     },
     indices=lambda g, index, *, shape, dim: {1: (shape[dim], None)},
     samples=lambda rng: [
@@ -155,23 +144,23 @@ gather_dx = linear_op(
 # -- scatter, scatter_add --------------------------------------------------------------------
 
 
-def _check_scatter(name: str, x: Spec, index: Spec, src: Spec, dim: Any) -> None:
+def _infer_add(name: str, x: Spec, index: Spec, src: Spec, *, dim: Any) -> Spec:
     rules.tensor(name, x, src)
     rules.same_dtype(name, x, src)
     rules.index(name, index)
     _fits(name, x.shape, index, dim)
     if src.shape != index.shape:
         raise ShapeError(f"{name}: src {src.shape} must have the shape of the index, {index.shape}; slice src first")
+    return x
 
 
 def _infer_scatter(x: Spec, index: Spec, src: Spec, *, dim: Any) -> Spec:
-    if src.weak:
-        rules.tensor("scatter", x)
-        rules.number("scatter", src)
-        rules.index("scatter", index)
-        _fits("scatter", x.shape, index, dim)
-    else:
-        _check_scatter("scatter", x, index, src, dim)
+    if not src.weak:
+        return _infer_add("scatter", x, index, src, dim=dim)
+    rules.tensor("scatter", x)
+    rules.number("scatter", src)
+    rules.index("scatter", index)
+    _fits("scatter", x.shape, index, dim)
     return x
 
 
@@ -196,8 +185,8 @@ def _apart(rng: Rng) -> list[tuple[Any, Any, int]]:
 
 def _scatter_rule(x: Spec, index: Spec, src: Spec, *, dim: int, **attrs: Any) -> str:
     """Along dim all is whole: a shard cannot leave out what other shards write."""
-    whole, part = _sides(x.shape, index, dim, ("!v", "!i"))
-    return f"{whole}, {part}, {'' if src.weak else part} -> {whole}"
+    text = f"{{whole}}, {{part}}, {'' if src.weak else '{part}'} -> {{whole}}"
+    return _rule(text, x.shape, index, dim, ("!v", "!i"))
 
 
 scatter = op(
@@ -221,25 +210,15 @@ scatter = op(
 )
 
 
-def _infer_scatter_add(x: Spec, index: Spec, src: Spec, *, dim: Any) -> Spec:
-    _check_scatter("scatter_add", x, index, src, dim)
-    return x
-
-
 def _add_array(xp: Any, x: Any, index: Any, src: Any, *, dim: int) -> Any:
     return add_at(xp, x, _mesh(xp, index, dim), src) if index.size else x.copy()
-
-
-def _scatter_add_rule(x: Spec, index: Spec, src: Spec, *, dim: int) -> str:
-    whole, part = _sides(x.shape, index, dim)
-    return f"{whole}, {part}, {part} -> {whole}"
 
 
 scatter_add = op(
     "scatter_add",
     "x with src added at `index` along dim.",
-    infer=_infer_scatter_add,
-    factors=_scatter_add_rule,
+    infer=partial(_infer_add, "scatter_add"),
+    factors=lambda x, index, src, *, dim: _rule("{whole}, {part}, {part} -> {whole}", x.shape, index, dim),
     linear=((0, 2),),
     local=lambda shard, x, index, src, *, dim: shard.again(x, *_scattered(shard, index, src), dim=dim),
     vjp=(
@@ -266,8 +245,7 @@ scatter_add = op(
 def _infer_scatter_reduce(x: Spec, index: Spec, src: Spec, *, dim: Any, reduce: Any, include_self: Any) -> Spec:
     rules.choice("scatter_reduce", "reduce", reduce, REDUCTIONS)
     rules.flag("scatter_reduce", "include_self", include_self)
-    _check_scatter("scatter_reduce", x, index, src, dim)
-    return x
+    return _infer_add("scatter_reduce", x, index, src, dim=dim)
 
 
 def _start(reduce: str, dtype: Any) -> Any:

@@ -1,7 +1,7 @@
 """Ops that move elements and compute nothing.
 
-reshape, permute, expand, unfold, split (join.py) and slice (slice.py) are views, as in torch: `put` says what the
-base becomes when the view is written to; an expanded tensor cannot be.
+reshape, permute, expand, unfold, diagonal, split (join.py) and slice (slice.py) are views, as in torch: `put` says
+what the base becomes when the view is written to; an expanded tensor cannot be.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from gt import dtypes
-from gt.errors import ArgumentError, ShapeError
+from gt.errors import ArgumentError, DimError, ShapeError
 from gt.ops import rules
-from gt.ops.record import Op, Site, each_of, op, ops
-from gt.ops.sharding import letters, linear_op, pointwise, pointwise_op, reshaping, same_shape, with_place
+from gt.ops.record import Op, Rng, Sample, Site, each_of, fill, op, ops
+from gt.ops.sharding import letters, linear_op, pointwise, pointwise_op, reshaping, same_shape, spelled, with_place
 from gt.program import Spec, spec
 
 # -- reshape, permute, expand, clone ---------------------------------------------------------
@@ -73,16 +73,11 @@ def _permute_torch(torch: Any, site: Site, *, dims: Any) -> Any:
     return lambda x: x.permute(order)
 
 
-def _permute_rule(x: Spec, *, dims: Any) -> str:
-    names = letters(x.ndim)
-    return f"{' '.join(names)} -> {' '.join(names[d] for d in dims)}"
-
-
 permute = op(
     "permute",
     "The dimensions in another order.",
     infer=_infer_permute,
-    factors=_permute_rule,
+    factors=lambda x, *, dims: spelled(f"* -> {' '.join(letters(x.ndim)[d] for d in dims)}", x.ndim),
     moves=True,
     vjp=(lambda g, y, x, *, dims: ops.permute(g, dims=_inverse(dims)),),
     kernels={"array": lambda xp, x, *, dims: xp.transpose(x, tuple(dims)), "torch": _permute_torch},
@@ -238,8 +233,7 @@ def _bitcast_array(xp: Any, x: Any, *, dtype: str) -> Any:
 def _bitcast_rule(x: Spec, *, dtype: str) -> str:
     if dtypes.BY_NAME[dtype].itemsize == x.dtype.itemsize:
         return pointwise(x)
-    rows = " ".join(letters(x.ndim - 1))
-    return f"{rows} ... -> {rows} ..."
+    return spelled("* ... -> * ...", x.ndim - 1)
 
 
 bitcast = op(
@@ -355,11 +349,6 @@ def _infer_triangle(name: str, x: Spec, *, diagonal: Any) -> Spec:
     return x
 
 
-def _triangle_rule(x: Spec, *, diagonal: int) -> str:
-    rows = " ".join(letters(x.ndim - 2, "rc"))
-    return f"{rows} r@ c@ -> {rows} r c"
-
-
 def _triangle(name: str, doc: str) -> Op:
     def array(xp: Any, x: Any, *, diagonal: int) -> Any:
         below = xp.arange(x.shape[-1]) - xp.arange(x.shape[-2])[:, None]
@@ -370,7 +359,7 @@ def _triangle(name: str, doc: str) -> Op:
         name,
         doc,
         infer=partial(_infer_triangle, name),
-        factors=_triangle_rule,
+        factors=lambda x, *, diagonal: spelled("* r@ c@ -> * r c", x.ndim - 2, "rc"),
         local=lambda shard, x, *, diagonal: shard.again(x, diagonal=diagonal + shard.start("r") - shard.start("c")),
         flops=0,
         vjp=(lambda g, y, x, *, diagonal: getattr(ops, name)(g, diagonal=diagonal),),
@@ -387,3 +376,92 @@ def _triangle(name: str, doc: str) -> Op:
 
 tril = _triangle("tril", "The part of x on and below a diagonal, zeros elsewhere.")
 triu = _triangle("triu", "The part of x on and above a diagonal, zeros elsewhere.")
+
+# -- diagonal, diagonal_scatter --------------------------------------------------------------
+
+
+def _infer_diagonal(name: str, x: Spec, offset: Any, dim1: Any, dim2: Any) -> Spec:
+    rules.tensor(name, x)
+    rules.ints(name, "offset", (offset,))
+    if abs(offset) >= 1 << 62:
+        raise ArgumentError(f"{name}: offset must be an int of less than 64 bits, got {rules.shown(offset)}")
+    a, b = rules.dim(name, dim1, x.ndim), rules.dim(name, dim2, x.ndim)
+    if a == b:
+        raise DimError(f"{name}: dim1 and dim2 are both {a}; a diagonal needs two dimensions")
+    rows, columns = x.shape[a], x.shape[b]
+    length = max(0, min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns))
+    return spec((*(n for d, n in enumerate(x.shape) if d not in (a, b)), length), x.dtype)
+
+
+def _infer_diagonal_scatter(base: Spec, src: Spec, *, offset: Any, dim1: Any, dim2: Any) -> Spec:
+    rules.tensor("diagonal_scatter", base, src)
+    rules.same_dtype("diagonal_scatter", base, src)
+    there = _infer_diagonal("diagonal_scatter", base, offset, dim1, dim2)
+    if there.shape != src.shape:
+        raise ShapeError(f"diagonal_scatter: src has shape {src.shape}, the diagonal has {there.shape}")
+    return base
+
+
+def _diagonal_scatter_array(xp: Any, base: Any, src: Any, *, offset: int, dim1: int, dim2: int) -> Any:
+    last = xp.moveaxis(base, (dim1, dim2), (-2, -1))
+    if not src.shape[-1]:
+        return base + xp.zeros((), base.dtype)
+    rows, columns = np.arange(last.shape[-2]), np.arange(last.shape[-1])
+    on = rows[:, None] + offset == columns
+    place = np.clip(rows - max(0, -offset), 0, src.shape[-1] - 1)  # of each row in the diagonal
+    return xp.moveaxis(xp.where(on, src[..., place][..., None], last), (-2, -1), (dim1, dim2))
+
+
+def _diagonal_samples(rng: Rng) -> list[Sample]:
+    return [
+        ((rng.normal(size=(3, 4)),), {"offset": 0, "dim1": 0, "dim2": 1}),
+        ((rng.normal(size=(3, 4)),), {"offset": 2, "dim1": 0, "dim2": 1}),
+        ((rng.normal(size=(4, 2, 3)),), {"offset": -1, "dim1": 2, "dim2": 0}),
+        ((rng.normal(size=(2, 3)),), {"offset": 7, "dim1": 0, "dim2": 1}),
+        ((np.zeros((0, 3)),), {"offset": 1, "dim1": 0, "dim2": 1}),
+        ((rng.integers(0, 5, size=(3, 3)),), {"offset": 0, "dim1": 1, "dim2": 0}),
+    ]
+
+
+def _diagonal_scatter_samples(rng: Rng) -> list[Sample]:
+    made: list[Sample] = []
+    for (x,), attrs in _diagonal_samples(rng):
+        made.append(((x, np.diagonal(x, attrs["offset"], attrs["dim1"], attrs["dim2"])[::-1] * 2), attrs))
+    return made
+
+
+def _diagonal_rule(text: str, x: Spec, dim1: int, dim2: int) -> str:
+    """A rule of the factors of the tensor, the whole, and of its diagonal."""
+    names = letters(x.ndim)
+    rest = [a for d, a in enumerate(names) if d not in (dim1, dim2)]
+    whole = " ".join(a if a in rest else "!" + a for a in names)
+    return text.format(whole=whole, diagonal=" ".join([*rest, "!o"]))
+
+
+diagonal = op(
+    "diagonal",
+    "A diagonal of two dimensions, as a new last dimension.",
+    infer=lambda x, *, offset, dim1, dim2: _infer_diagonal("diagonal", x, offset, dim1, dim2),
+    factors=lambda x, *, dim1, dim2, **attrs: _diagonal_rule("{whole} -> {diagonal}", x, dim1, dim2),
+    moves=True,
+    vjp=(lambda g, y, x, **attrs: ops.diagonal_scatter(fill(g, 0.0, x.shape, g.dtype), g, **attrs),),
+    kernels={"array": lambda xp, x, *, offset, dim1, dim2: xp.diagonal(x, offset, dim1, dim2)},
+    put=lambda base, new, k, **attrs: ops.diagonal_scatter(base, new, **attrs),
+    samples=_diagonal_samples,
+)
+
+diagonal_scatter = op(
+    "diagonal_scatter",
+    "The tensor with a diagonal of two dimensions replaced.",
+    infer=_infer_diagonal_scatter,
+    factors=lambda base, src, *, dim1, dim2, **attrs: _diagonal_rule(
+        "{whole}, {diagonal} -> {whole}", base, dim1, dim2
+    ),
+    moves=True,
+    vjp=(
+        lambda g, y, base, src, **attrs: ops.diagonal_scatter(g, fill(g, 0.0, src.shape, g.dtype), **attrs),
+        lambda g, y, base, src, **attrs: ops.diagonal(g, **attrs),
+    ),
+    kernels={"array": _diagonal_scatter_array},
+    samples=_diagonal_scatter_samples,
+)

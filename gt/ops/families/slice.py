@@ -235,17 +235,12 @@ def _cut_samples(rng: Rng) -> list[tuple[Any, tuple[int, ...], dict[str, Any]]]:
 # -- on shards: where a slice starts is known only when it is taken, so a shard asks which of its elements are in it --
 
 
-def _names(ndim: int, dims: Any, drop: Any) -> tuple[str, str]:
-    """The factors of the whole (v where it is cut) and of the part (m there; none where it is dropped)."""
+def _rule(text: str, starts: tuple[Spec, ...], ndim: int, dims: Any, drop: Any) -> str:
+    """A rule of the factors of the whole (v where it is cut) and of the part (m there; none where it is dropped)."""
     rest = letters(ndim, "mv")
     whole = [f"v{d}@" if d in dims else a for d, a in enumerate(rest)]
     part = [f"m{d}@" if d in dims else a for d, a in enumerate(rest) if d not in drop]
-    return " ".join(whole), " ".join(part)
-
-
-def _slice_rule(x: Spec, *starts: Spec, dims: Any, drop: Any, **attrs: Any) -> str:
-    whole, part = _names(x.ndim, dims, drop)
-    return f"{whole}{', ' * len(starts)} -> {part}"
+    return text.format(whole=" ".join(whole), part=" ".join(part), starts=", " * len(starts))
 
 
 def _begin(shard: Any, d: int, start: Any, length: int, step: int) -> Any:
@@ -278,7 +273,7 @@ slice_ = linear_op(
     "slice",
     "A slice of x: a start, length and step in some dimensions, of which those of length 1 may be dropped.",
     infer=_infer_slice,
-    factors=_slice_rule,
+    factors=lambda x, *starts, dims, drop, **attrs: _rule("{whole}{starts} -> {part}", starts, x.ndim, dims, drop),
     moves=True,
     local=_slice_local,
     vjp=(lambda g, y, x, *starts, **attrs: ops.slice_dx(g, *starts, shape=x.shape, **attrs),),
@@ -331,8 +326,8 @@ def _slice_put_dx(g: Any, y: Any, x: Any, new: Any, *starts: int, **attrs: Any) 
 
 
 def _slice_put_rule(x: Spec, new: Spec, *starts: Spec, dims: Any, drop: Any, **attrs: Any) -> str:
-    whole, part = _names(x.ndim, dims, drop)
-    return f"{whole}, {part.replace('m', '!m').replace('@', '')}{', ' * len(starts)} -> {whole}"
+    part = _rule("{part}", starts, x.ndim, dims, drop).replace("m", "!m").replace("@", "")
+    return _rule(f"{{whole}}, {part}{{starts}} -> {{whole}}", starts, x.ndim, dims, drop)
 
 
 def _laid_out(shard: Any, part: Any, starts: Any, dims: Any, lengths: Any, steps: Any, full: Any) -> tuple[Any, Any]:
@@ -396,10 +391,6 @@ def _infer_slice_dx(g: Spec, *starts: Spec, shape: Any, dims: Any, lengths: Any,
     return spec(cut.shape, g.dtype)
 
 
-def _slice_dx_array(xp: Any, g: Any, *starts: int, shape: Any, **attrs: Any) -> Any:
-    return _slice_put_array(xp, xp.zeros(tuple(shape), g.dtype), g, *starts, **attrs)
-
-
 def _slice_dx_torch(torch: Any, site: Site, *, shape: Any, **attrs: Any) -> Any:
     view = _view_torch(Cut("slice_dx", shape, **attrs))
     target = tuple(shape)
@@ -410,11 +401,6 @@ def _slice_dx_torch(torch: Any, site: Site, *, shape: Any, **attrs: Any) -> Any:
         return result
 
     return kernel
-
-
-def _slice_dx_rule(g: Spec, *starts: Spec, shape: Any, dims: Any, drop: Any, **attrs: Any) -> str:
-    whole, part = _names(len(shape), dims, drop)
-    return f"{part}{', ' * len(starts)} -> {whole}"
 
 
 def _slice_dx_local(
@@ -432,11 +418,15 @@ slice_dx = linear_op(
     "slice_dx",
     "The gradient of slice: zeros of the base's shape, with g at the slice.",
     infer=_infer_slice_dx,
-    factors=_slice_dx_rule,
+    factors=lambda g, *starts, shape, dims, drop, **attrs: _rule(
+        "{part}{starts} -> {whole}", starts, len(shape), dims, drop
+    ),
     local=_slice_dx_local,
     vjp=(lambda u, z, g, *starts, shape, **attrs: ops.slice(u, *starts, **attrs),),
     kernels={
-        "array": _slice_dx_array,
+        "array": lambda xp, g, *starts, shape, **attrs: _slice_put_array(
+            xp, xp.zeros(tuple(shape), g.dtype), g, *starts, **attrs
+        ),
         "jax_lib": lambda jax, g, *starts, shape, **attrs: _slice_put_jax(
             jax, jax.numpy.zeros(tuple(shape), g.dtype), g, *starts, **attrs
         ),

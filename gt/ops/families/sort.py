@@ -16,8 +16,8 @@ from gt import dtypes
 from gt.errors import ArgumentError, ShapeError
 from gt.ops import rules
 from gt.ops.families.reduce import reduced, restore, some
-from gt.ops.record import Op, Rng, Sample, Site, each_of, op, ops
-from gt.ops.sharding import along, beside, letters
+from gt.ops.record import Op, Rng, Site, each_of, op, ops
+from gt.ops.sharding import along, beside, spelled
 from gt.program import Spec, spec
 
 # -- sort and topk ---------------------------------------------------------------------------
@@ -251,16 +251,11 @@ def _searchsorted_torch(torch: Any, site: Site, *, right: bool) -> Any:
     return lambda rows, x: torch.searchsorted(rows.contiguous(), x.contiguous(), right=right)
 
 
-def _search_rule(rows: Spec, x: Spec, *, right: bool) -> str:
-    names = " ".join(letters(x.ndim, "r"))
-    return f"{' '.join(letters(rows.ndim - 1, 'r'))} !r, {names} -> {names}"
-
-
 searchsorted = op(
     "searchsorted",
     "The indices at which x is inserted into sorted rows: left of equal elements, or right of them.",
     infer=_infer_searchsorted,
-    factors=_search_rule,
+    factors=lambda rows, x, *, right: spelled("* !r", rows.ndim - 1, "r") + spelled(", * -> *", x.ndim, "r"),
     vjp=None,
     kernels={"array": _searchsorted_array, "torch": _searchsorted_torch},
     samples=lambda rng: [
@@ -295,10 +290,6 @@ def _lexsort_torch(torch: Any, site: Site) -> Any:
     return kernel
 
 
-def _lexsort_samples(rng: Rng) -> list[Sample]:
-    return each_of(rng.integers(0, 2, size=(6, 3)), rng.normal(size=(4, 2)), np.zeros((3, 0)), np.zeros((0, 2)))
-
-
 lexsort = op(
     "lexsort",
     "The indices that sort the rows of a matrix, by the first column, then by the next.",
@@ -306,5 +297,7 @@ lexsort = op(
     ranges=lambda x, **attrs: {0: x.shape[0]},
     vjp=None,
     kernels={"array": _lexsort_array, "torch": _lexsort_torch},
-    samples=_lexsort_samples,
+    samples=lambda rng: each_of(
+        rng.integers(0, 2, size=(6, 3)), rng.normal(size=(4, 2)), np.zeros((3, 0)), np.zeros((0, 2))
+    ),
 )

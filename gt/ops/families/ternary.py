@@ -10,7 +10,7 @@ import numpy as np
 from gt import dtypes
 from gt.errors import DTypeError
 from gt.ops import rules
-from gt.ops.record import Autocast, Rng, Sample, Site, conj, ops
+from gt.ops.record import Autocast, Op, Rng, Sample, Site, conj, ops
 from gt.ops.sharding import pointwise_op
 from gt.program import Spec, spec
 
@@ -127,51 +127,40 @@ def _graph_three(formula: Any, torch: Any, site: Site) -> Any:
     return lambda *operands: formula(None, *[a.to(wide) for a in operands]).to(made)
 
 
-def _addcmul(xp: Any, x: Any, a: Any, b: Any, value: Any) -> Any:
-    return x + value * a * b
+def _three(name: str, doc: str, formula: Any, linear: Any, vjp: tuple[Any, Any], integers: bool) -> Op:
+    return pointwise_op(
+        name,
+        doc,
+        infer=partial(_infer_three, name, integers),
+        linear=linear,
+        vjp=(lambda g, y, x, a, b, value: g, *vjp),
+        kernels={"array": formula, "torch": partial(_torch_three, name), "torch_graph": partial(_graph_three, formula)},
+        promote=True,
+        samples=lambda rng: [
+            *_triples(rng, 1.5),
+            *([((np.arange(3), np.arange(3), np.arange(3), 2), {})] if integers else []),
+        ],
+        autocast=Autocast(cuda="widest"),
+        flops=3,
+    )
 
 
-def _addcdiv(xp: Any, x: Any, a: Any, b: Any, value: Any) -> Any:
-    return x + value * (a / b)
-
-
-addcmul = pointwise_op(
+addcmul = _three(
     "addcmul",
     "x + value * a * b.",
-    infer=partial(_infer_three, "addcmul", True),
+    lambda xp, x, a, b, value: x + value * a * b,
     linear=((0, 1), (0, 2)),
-    vjp=(
-        lambda g, y, x, a, b, value: g,
-        lambda g, y, x, a, b, value: g * (conj(b) * value),
-        lambda g, y, x, a, b, value: g * (conj(a) * value),
-    ),
-    kernels={
-        "array": _addcmul,
-        "torch": partial(_torch_three, "addcmul"),
-        "torch_graph": partial(_graph_three, _addcmul),
-    },
-    promote=True,
-    samples=lambda rng: [*_triples(rng, 1.5), ((np.arange(3), np.arange(3), np.arange(3), 2), {})],
-    autocast=Autocast(cuda="widest"),
-    flops=3,
+    vjp=(lambda g, y, x, a, b, value: g * (conj(b) * value), lambda g, y, x, a, b, value: g * (conj(a) * value)),
+    integers=True,
 )
-addcdiv = pointwise_op(
+addcdiv = _three(
     "addcdiv",
     "x + value * a / b.",
-    infer=partial(_infer_three, "addcdiv", False),
+    lambda xp, x, a, b, value: x + value * (a / b),
     linear=((0, 1),),
     vjp=(
-        lambda g, y, x, a, b, value: g,
         lambda g, y, x, a, b, value: g * conj(value / b),
         lambda g, y, x, a, b, value: -(g * conj(a * value / (b * b))),
     ),
-    kernels={
-        "array": _addcdiv,
-        "torch": partial(_torch_three, "addcdiv"),
-        "torch_graph": partial(_graph_three, _addcdiv),
-    },
-    promote=True,
-    samples=lambda rng: _triples(rng, 1.5),
-    autocast=Autocast(cuda="widest"),
-    flops=3,
+    integers=False,
 )

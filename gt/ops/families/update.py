@@ -66,10 +66,19 @@ def _copied(inplace: Any, tensors: int, written: tuple[int, ...], torch: Any, si
     return kernel
 
 
-def _step(name: str, doc: str, tensors: int, array: Any, graph: Any, fused: Any, many: Any = None, **more: Any) -> Op:
-    """A step of that many tensors: the parameter, the gradient and the state. All but the gradient are written."""
-    written = (0, *range(2, tensors))
-    inplace = partial(_inplace, fused, written)
+def _one(many: Any, tensors: int, torch: Any, site: Site, **attrs: Any) -> Any:
+    """The kernel of one parameter, out of the one of many."""
+    f = many(torch, site.device, **attrs)
+    if tensors == 2:
+        return lambda p, g, *numbers: f(((p, g),), *numbers)[0]
+    return lambda *operands: tuple(f((operands[:tensors],), *operands[tensors:]))
+
+
+def _step(name: str, doc: str, tensors: int, array: Any, graph: Any, fused: Any = None, **more: Any) -> Op:
+    """A step of that many tensors: the parameter, the gradient and the state. All but the gradient are written. `many`
+    is torch's kernel of many parameters, `fused` that of one where there is no other."""
+    many, written = more.pop("many", None), (0, *range(2, tensors))
+    inplace = partial(_inplace, fused or partial(_one, many, tensors), written)
     copied = partial(_copied, inplace, tensors, written)
     kernels = {"array": array, "torch": copied, "torch_inplace": inplace, "torch_graph": graph}
     if many is not None:
@@ -109,21 +118,16 @@ def _sgd_array(xp: Any, p: Any, g: Any, lr: float, weight_decay: float) -> Any:
     return p - lr * (g + weight_decay * p)
 
 
-def _sgd_many(torch: Any, device: str) -> Any:
+def _sgd_many(torch: Any, device: str, *, nesterov: bool = False) -> Any:
     f = torch._fused_sgd_
 
-    def kernel(rows: Any, lr: float, weight_decay: float) -> Any:
-        ps, gs = (list(column) for column in zip(*rows, strict=True))
-        f(ps, gs, [], weight_decay=weight_decay, momentum=0.0, lr=lr, dampening=0.0,
-          nesterov=False, maximize=False, is_first_step=False)  # fmt: skip
-        return ps
+    def kernel(rows: Any, lr: float, weight_decay: float, momentum: float = 0.0, dampening: float = 0.0) -> Any:
+        ps, gs, *bufs = (list(column) for column in zip(*rows, strict=True))
+        f(ps, gs, *(bufs or [[]]), weight_decay=weight_decay, momentum=momentum, lr=lr, dampening=dampening,
+          nesterov=nesterov, maximize=False, is_first_step=False)  # fmt: skip
+        return [x for row in zip(ps, *bufs, strict=True) for x in row] if bufs else ps
 
     return kernel
-
-
-def _sgd_fused(torch: Any, site: Site) -> Any:
-    many = _sgd_many(torch, site.device)
-    return lambda p, g, *numbers: many(((p, g),), *numbers)[0]
 
 
 sgd = _step(
@@ -132,8 +136,7 @@ sgd = _step(
     2,
     _sgd_array,
     partial(_graph, _as_they_are, 2, _sgd_array),
-    _sgd_fused,
-    _sgd_many,
+    many=_sgd_many,
     infer=partial(infer_step, "sgd", 2, 2),
     samples=lambda rng: [
         ((rng.normal(size=s), rng.normal(size=s), 0.1, wd), {}) for s in [(3, 4), (), (0, 2)] for wd in (0.0, 0.01)
@@ -147,53 +150,25 @@ def _infer_momentum(*operands: Spec, nesterov: Any) -> Any:
     return infer_step("sgd_momentum", 3, 4, *operands)
 
 
-def _momentum_array(
-    xp: Any, p: Any, g: Any, buf: Any,
-    lr: float, weight_decay: float, momentum: float, dampening: float, *, nesterov: bool,
-) -> Any:  # fmt: skip
-    g = g + p * weight_decay
-    buf = buf * momentum + g * (1 - dampening)
-    return p - (g + buf * momentum if nesterov else buf) * lr, buf
-
-
 def _momentum_numbers(lr: float, weight_decay: float, momentum: float, dampening: float) -> tuple[float, ...]:
     return lr, weight_decay, momentum, 1 - dampening
 
 
-def _momentum_graph(
-    torch: Any, p: Any, g: Any, buf: Any, lr: Any, weight_decay: Any, momentum: Any, share: Any, *, nesterov: bool
+def _momentum(
+    xp: Any, p: Any, g: Any, buf: Any, lr: Any, weight_decay: Any, momentum: Any, share: Any, *, nesterov: bool
 ) -> Any:
     g = g + p * weight_decay
     buf = buf * momentum + g * share
     return p - (g + buf * momentum if nesterov else buf) * lr, buf
 
 
-def _momentum_many(torch: Any, device: str, *, nesterov: bool) -> Any:
-    f = torch._fused_sgd_
-
-    def kernel(rows: Any, *numbers: float) -> Any:
-        lr, weight_decay, momentum, dampening = numbers
-        ps, gs, bufs = (list(column) for column in zip(*rows, strict=True))
-        f(ps, gs, bufs, weight_decay=weight_decay, momentum=momentum, lr=lr, dampening=dampening,
-          nesterov=nesterov, maximize=False, is_first_step=False)  # fmt: skip
-        return [x for row in zip(ps, bufs, strict=True) for x in row]
-
-    return kernel
-
-
-def _momentum_fused(torch: Any, site: Site, *, nesterov: bool) -> Any:
-    many = _momentum_many(torch, site.device, nesterov=nesterov)
-    return lambda p, g, buf, *numbers: tuple(many(((p, g, buf),), *numbers))
-
-
 sgd_momentum = _step(
     "sgd_momentum",
     "One step of gradient descent with momentum: the new parameter and buffer.",
     3,
-    _momentum_array,
-    partial(_graph, _momentum_numbers, 4, _momentum_graph),
-    _momentum_fused,
-    _momentum_many,
+    lambda xp, p, g, buf, *numbers, **attrs: _momentum(xp, p, g, buf, *_momentum_numbers(*numbers), **attrs),
+    partial(_graph, _momentum_numbers, 4, _momentum),
+    many=_sgd_many,
     infer=_infer_momentum,
     flops=lambda p, *rest, nesterov: (9 if nesterov else 7) * p.size,
     samples=lambda rng: [
@@ -264,10 +239,6 @@ def _adam(name: str, doc: str, decoupled: bool, amsgrad: bool) -> Op:
 
         return kernel
 
-    def fused(torch: Any, site: Site) -> Any:
-        f = many(torch, site.device)
-        return lambda *operands: tuple(f((operands[:tensors],), *operands[tensors:]))
-
     def samples(rng: Rng) -> list[Sample]:
         cases: list[Sample] = []
         for size in [(3, 4), (), (0, 2)]:
@@ -279,7 +250,7 @@ def _adam(name: str, doc: str, decoupled: bool, amsgrad: bool) -> Op:
 
     graph = partial(_graph, partial(_adam_numbers, decoupled), 7, formula)
     infer, flops = partial(infer_step, name, tensors, 6), 14 + (not decoupled) + amsgrad
-    return _step(name, doc, tensors, array, graph, fused, many, infer=infer, flops=flops, samples=samples)
+    return _step(name, doc, tensors, array, graph, many=many, infer=infer, flops=flops, samples=samples)
 
 
 adamw = _adam("adamw", "One step of AdamW: the new parameter, first and second moment.", True, False)

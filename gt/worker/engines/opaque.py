@@ -59,12 +59,8 @@ def _node(use: str, f: Callable[[list[Any]], list[Any]], shapes: Callable[[Any],
 
 def _use(op: Op, attrs: dict[str, Any], operands: Sequence[Spec], how: str) -> str:
     shown = " ".join(f"{s.dtype.name}{list(s.shape)}" for s in operands)
-    return f"{op.name} {how} {sorted((k, _listed(v)) for k, v in attrs.items())} {shown}"
-
-
-def _listed(value: Any) -> Any:
-    """An attribute as it comes from the wire."""
-    return list(value) if isinstance(value, tuple) else value
+    wired = sorted((k, list(v) if isinstance(v, tuple) else v) for k, v in attrs.items())  # as attributes come
+    return f"{op.name} {how} {wired} {shown}"
 
 
 def _shapes(specs: Sequence[Spec]) -> list[Any]:

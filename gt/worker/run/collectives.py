@@ -129,15 +129,13 @@ class Network(Protocol):
 AGREE = Collective("all_reduce", (), 0, spec((1,), dtypes.uint8), spec((1,), dtypes.uint8), "max")
 
 
+@dataclass(slots=True, eq=False)
 class _Membership:
     """One group of a session."""
 
-    __slots__ = ("generation", "group", "used")
-
-    def __init__(self) -> None:
-        self.generation = 0
-        self.used = 0  #: The latest call that used it.
-        self.group: Group | None = None
+    generation: int = 0
+    used: int = 0  #: The latest call that used it.
+    group: Group | None = None
 
 
 class Groups:

@@ -11,7 +11,7 @@ Law 4: id 0 is an empty array. It exists from the first call on that several wor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from gt import dtypes
@@ -42,14 +42,12 @@ class Entry:
         return self.taint >= POISON
 
 
+@dataclass(slots=True, eq=False)
 class Store:
     """The tensors of one session."""
 
-    __slots__ = ("entries", "version")
-
-    def __init__(self) -> None:
-        self.entries: dict[int, Entry] = {}
-        self.version = 0  #: How often an entry has been tainted or shared; see replays.py.
+    entries: dict[int, Entry] = field(default_factory=dict)
+    version: int = 0  #: How often an entry has been tainted or shared; see replays.py.
 
     @property
     def nbytes(self) -> int:
