@@ -39,7 +39,7 @@ class _Kernels:
     """The engine as lowering sees it: every step has its plain kernel and its graph kernel."""
 
     def __init__(self, engine: Engine) -> None:
-        self.name = engine.name
+        self.name, self.deferred = engine.name, engine.deferred
         self._engine = engine
 
     def kernel(self, op: Op, attrs: dict[str, Any], operands: Sequence[Spec]) -> Any:

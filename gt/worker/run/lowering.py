@@ -143,7 +143,8 @@ class _Lowering:
         #: Where the elements of values come from, as far as that is known.
         self.origins: dict[Operand, Origin] = {}
         for i, s in enumerate(self.specs):
-            self.note_origin(i, of_input(i, s))
+            if engine.deferred and s.dtype.category == dtypes.INT:  # elsewhere every index is checked at once
+                self.note_origin(i, of_input(i, s))
 
     def spec(self, operand: Operand) -> Spec:
         return operand_spec(operand, self.specs, self.program.scalars)
@@ -181,7 +182,7 @@ class _Lowering:
         lowered = Lowered(self.program, steps, self.specs, self.base, self.whole, outputs)
         lowered.checks = [s for s in steps if s.check is not None and not s.check.number]
         lowered.needs = self.needs
-        lowered.bounds = bounds_of(outputs, self.origins)
+        lowered.bounds = bounds_of(outputs, self.origins) if self.origins else ()
         return lowered
 
     def emit_at(self, i: int, ins: Instruction, first: int, env: list[Operand]) -> bool:
@@ -206,9 +207,10 @@ class _Lowering:
         shared = args[0] if op.aliases and isinstance(args[0], int) and args[0] >= 0 else None
         made = tuple(self.new(s, shared) for s in (results if isinstance(results, tuple) else (results,)))
         self.steps.append(Step(self.instruction, op, kernel, tuple(args), made, attrs))
-        origins = of_results(op, args, specs, attrs, self.origins.get, [self.specs[r] for r in made])
-        for r, origin in zip(made, origins, strict=True):
-            self.note_origin(r, origin)
+        if any(self.specs[r].dtype.category == dtypes.INT for r in made):
+            origins = of_results(op, args, specs, attrs, self.origins.get, [self.specs[r] for r in made])
+            for r, origin in zip(made, origins, strict=True):
+                self.note_origin(r, origin)
         return list(made)
 
     def note_origin(self, value: int, origin: Origin | None) -> None:

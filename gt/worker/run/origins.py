@@ -73,8 +73,6 @@ def of_results(
     origins: Callable[[Any], Origin | None], results: Sequence[Spec],
 ) -> list[Origin | None]:  # fmt: skip
     """The origins of an op's results; `origins` knows those of values, None: nothing is known of that one."""
-    if not any(map(end_of, (s.dtype for s in results))):
-        return [None] * len(results)
     kept = _joined([_of_operand(operands[k], origins) for k in kept_operands(op, specs, attrs)])
     made: dict[int, Origin | None] = {}
     if op.spans is not None:
