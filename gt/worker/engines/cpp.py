@@ -28,6 +28,10 @@ def choose_settings(device: str, dynamic_threads: bool, home: Path) -> None:
     settings.aot_inductor.compile_wrapper_opt_level = "O0"  # it only launches kernels
     if hasattr(settings.aot_inductor, "enable_line_tables"):
         settings.aot_inductor.enable_line_tables = False  # they are half of a library
+    if hasattr(settings, "max_fusion_buffer_group_pairwise_attempts"):
+        # How many of a value's later readers a kernel is tried to be fused with, in each round. With 64, which is
+        # usual, that takes half of the scheduler's time, and no program that was measured has a kernel less for it.
+        settings.max_fusion_buffer_group_pairwise_attempts = 16
     settings.triton.cudagraphs = False
     if device == "cpu":
         settings.cpp.threads = torch.get_num_threads()

@@ -37,10 +37,16 @@ IDLE_S = 30.0  #: It ends after so long without a job: on a GPU it holds memory.
 SCRATCH_S = 3600.0  #: Older temporary files were left by compilers that were killed.
 INDUCTOR_NBYTES = 4 << 30  #: If Inductor's own cache is larger, it is deleted.
 
-#: What a job imports.
+#: What a job imports,
 _USED = (
     "torch._inductor.compile_fx", "torch._inductor.lowering", "gt.ops.check", "gt.worker.engines.recompute",
     "gt.worker.engines.traced", "gt.worker.engines.torch",
+)  # fmt: skip
+#: and what Inductor imports on the way, in most versions.
+_USED_BY_INDUCTOR = (
+    "triton", "triton.compiler", "torch._inductor.codegen.triton", "torch._inductor.codegen.cuda_combined_scheduling",
+    "torch._inductor.codegen.cpp_wrapper_gpu", "torch._inductor.runtime.triton_heuristics",
+    "torch._inductor.fx_passes.fuse_attention", "torch._inductor.fx_passes.post_grad", "torch._export.utils",
 )  # fmt: skip
 
 
@@ -110,8 +116,8 @@ def _tidy(home: Path) -> None:
 
 
 def get_ready(device: str, home: Path, idle: Callable[[], bool]) -> None:
-    """Do what the first program would wait for. Nothing here touches the device: so this process has no memory there
-    until it has a job."""
+    """Do what the first program would wait for. Nothing here uses the device: so this process has no memory there until
+    it has a job."""
     loud = config.load().debug_compile
 
     def headers() -> None:
@@ -130,6 +136,10 @@ def get_ready(device: str, home: Path, idle: Callable[[], bool]) -> None:
         for module in _USED:
             importlib.import_module(module)
         clock.lap("imported")
+        for module in _USED_BY_INDUCTOR:
+            with suppress(ImportError):
+                importlib.import_module(module)
+        clock.lap("imported what Inductor will")
         threading.Thread(target=headers, name="headers", daemon=True).start()
         from torch._inductor.async_compile import AsyncCompile
 

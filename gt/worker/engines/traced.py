@@ -46,32 +46,15 @@ def compile_graph(f: Function, example: Callable[[], list[Any]], log: Callable[[
 
 
 def rehearse() -> None:
-    """Compile something small for the CPU, up to the C++: much of torch is set up when it is used first."""
-    from torch._inductor import config
-    from torch._inductor.codecache import AotCodeCompiler
+    """Trace something small on the CPU: much of torch is set up when it is used first. Inductor itself is not called,
+    as it would make use of the GPU."""
 
     def step(x: torch.Tensor, weight: torch.Tensor, buffer: torch.Tensor) -> list[torch.Tensor]:
         y = torch.nn.functional.gelu(torch.nn.functional.layer_norm(x @ weight, (8,)))
         x.copy_(y * buffer.view(torch.float64)[0].to(torch.float32))
         return [torch.softmax(y, 1).sum(0)]
 
-    class Rehearsed(Exception):
-        pass
-
-    def end(*args: Any, **kwargs: Any) -> None:
-        raise Rehearsed
-
-    compiled = AotCodeCompiler.compile
-    traced, given = trace(step, lambda: [torch.empty(8, 8), torch.empty(8, 8), torch.empty(1, dtype=torch.int64)])
-    AotCodeCompiler.compile = end
-    try:
-        with config.patch({"cpp.vec_isa_ok": False, "cpp.threads": 1}):
-            _compiled(traced, given, lambda text: None)
-    except Exception as e:
-        if "Rehearsed" not in repr(e):
-            raise
-    finally:
-        AotCodeCompiler.compile = compiled
+    trace(step, lambda: [torch.empty(8, 8), torch.empty(8, 8), torch.empty(1, dtype=torch.int64)])
 
 
 def trace(f: Function, example: Callable[[], list[Any]]) -> tuple[GraphModule, list[Any]]:
