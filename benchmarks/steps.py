@@ -72,6 +72,7 @@ def options() -> argparse.Namespace:
         "--settle", type=float, default=120, metavar="S", help="seconds to wait for tiers (%(default)s)"
     )
     parser.add_argument("--tier1", action="store_true", help="GT compiles nothing")
+    parser.add_argument("--alone", action="store_true", help="GT runs in one way only: as a plain loop")
     parser.add_argument(
         "--together", type=int, default=1, metavar="N", help="models that get ready at once (%(default)s)"
     )
@@ -83,6 +84,8 @@ def options() -> argparse.Namespace:
     args.ours = ["gt_tier1" if args.zoo else "gt_function"]
     if not (args.zoo and args.tier1):
         args.ours.insert(0, "gt")
+    if args.alone:
+        del args.ours[1:]
     args.loop = dataclasses.replace(REAL if args.zoo else Loop(), **({"source": args.batches} if args.batches else {}))
     for given, known in ((args.models, NAMES), (args.rivals, tuple(MODES))):
         if wrong := [x for x in given if x not in known]:
