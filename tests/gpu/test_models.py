@@ -29,7 +29,7 @@ def test_losses_are_torchs(name: str) -> None:
     theirs, ours = twins(RECIPES[name].model)
     cuda = theirs.cuda()
     # The recipes make a tensor here and there: those shall be on the GPU too.
-    with torch.device("cuda"), torch.backends.cudnn.flags(enabled=name != "lstm"):  # whose LSTM uses tf32
+    with torch.device("cuda"):
         want = train(torch, name, cuda, lambda a: torch.from_numpy(a).cuda())
     have = train(gt, name, ours)
     np.testing.assert_allclose(have, want, rtol=1e-3)

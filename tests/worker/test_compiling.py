@@ -7,6 +7,7 @@ import signal
 import stat
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -501,3 +502,22 @@ def test_a_cxx_compiler_that_brings_its_own_library_is_passed_over(
     assert cpp._choose_compiler(tmp_path) == "g++"
     (tmp_path / "static").write_text((tmp_path / "g++").read_text())
     assert cpp._choose_compiler(tmp_path) == "static -O1"
+
+
+def test_the_cxx_compiler_is_chosen_by_one_thread_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A probe that another thread is writing could make the wrong one seem usable."""
+    inside, most = [0], [0]
+    choose = cpp._choose_compiler
+
+    def chosen(home: Path) -> str:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        found = choose(home)
+        inside[0] -= 1
+        return found
+
+    monkeypatch.setattr(cpp, "_choose_compiler", chosen)
+    with ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(cpp._compiler, [tmp_path] * 8))) == 1
+    assert most == [1]
+    assert not list(tmp_path.iterdir())

@@ -9,8 +9,10 @@ from __future__ import annotations
 import inspect
 import os
 import shlex
+import shutil
 import subprocess
-from functools import cache
+import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -84,15 +86,22 @@ def make_headers(device: str) -> None:
     codecache._precompile_header(header, command, min_optimize=True, **options)
 
 
-@cache
+_choosing = threading.Lock()  #: A job may come while the headers are made in another thread.
+_chosen: dict[Path, str] = {}
+
+
 def _compiler(home: Path) -> str:
-    return _choose_compiler(home)
+    with _choosing:
+        if home not in _chosen:
+            _chosen[home] = _choose_compiler(home)
+        return _chosen[home]
 
 
 def _choose_compiler(home: Path) -> str:
     """A C++ compiler that links to the system's C++ library dynamically. A library with parts of another C++ library in
     it crashes a process that has torch's."""
-    source, made = home / f"probe.{os.getpid()}.cpp", home / f"probe.{os.getpid()}.so"
+    folder = Path(tempfile.mkdtemp(prefix="probe.", dir=home))
+    source, made = folder / "probe.cpp", folder / "probe.so"
     source.write_text("#include <string>\nstd::string probe(int n) { return std::to_string(n); }\n")
     reasons: list[str] = []
     try:
@@ -109,6 +118,5 @@ def _choose_compiler(home: Path) -> str:
             except (OSError, subprocess.SubprocessError) as e:
                 reasons.append(f"{compiler}: {e}")
     finally:
-        for file in (source, made):
-            file.unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
     raise RuntimeError(f"no usable C++ compiler ({'; '.join(reasons)}); install g++ or set CXX")

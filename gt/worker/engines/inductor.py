@@ -140,6 +140,7 @@ def get_ready(device: str, home: Path, idle: Callable[[], bool]) -> None:
             with suppress(ImportError):
                 importlib.import_module(module)
         clock.lap("imported what Inductor will")
+        choose_settings(device, False, home)
         threading.Thread(target=headers, name="headers", daemon=True).start()
         from torch._inductor.async_compile import AsyncCompile
 
