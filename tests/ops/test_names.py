@@ -24,7 +24,7 @@ FILES = [p for p in sorted(ROOT.rglob("*.py")) if p.relative_to(ROOT).parts[0] !
 PUBLIC = (gt, Tensor, gt.nn, gt.nn.functional, gt.linalg, gt.special)
 
 #: Files that look at torch's own graphs, whose nodes have these kinds and call aten's functions.
-OF_TORCH_GRAPHS = ("inductor.py", "recompute.py")
+OF_TORCH_GRAPHS = ("recompute.py", "traced.py")
 NODES = ("placeholder", "get_attr", "call_function", "output")
 
 
