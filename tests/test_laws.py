@@ -164,7 +164,7 @@ def test_the_core_is_light() -> None:
             foreign -= {"pytest"}  # imported by those who use its fixtures
         if name == "gt.client.session.signals":
             foreign -= {"yaml"}  # optional: imported where a YAML file is read
-        if name in ("gt.solver.search", "gt.solver.linear"):
+        if name == "gt.solver.linear":
             foreign -= {"highspy"}  # optional: without it plans come from propagation
         if name == "gt.cli.up":
             foreign -= {"ray"}  # optional: imported where workers are started on Ray

@@ -11,6 +11,18 @@ from typing import Any
 
 import numpy as np
 
+#: Presolving a linear program with more variables than this takes longer than it saves.
+_MANY = 100_000
+
+
+def available() -> bool:
+    """Whether the package highspy is installed."""
+    try:
+        import highspy
+    except ImportError:
+        return False
+    return bool(highspy)
+
 
 class Linear:
     """Variables between 0 and 1 whose costs add up, and bounds for sums of them."""
@@ -46,7 +58,44 @@ class Linear:
             self._bounds.append((count, low, high))
             self.height += count
 
-    def highs(self) -> Any:
+    def solve(self, limit_s: float) -> tuple[str, float, np.ndarray | None]:
+        """Status, least cost, and the value of each variable."""
+        import highspy
+
+        h = self._highs(limit_s)
+        if self.columns > _MANY:
+            h.setOptionValue("presolve", "off")
+        h.run()
+        if h.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
+            return "infeasible", np.inf, None
+        if h.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+            return "unfinished", -np.inf, None
+        return "optimal", float(h.getInfo().objective_function_value), np.array(h.getSolution().col_value)
+
+    def solve_integral(
+        self, whole: int, start: Sequence[int] | None, limit_s: float, gap: float
+    ) -> tuple[str, float, np.ndarray | None]:
+        """Status, a bound of the cost, and the value of each variable, where the first ones, so many, are 0 or 1.
+        `start`: those of them that are 1 in a known solution."""
+        import highspy
+
+        h = self._highs(limit_s)
+        h.setOptionValue("mip_rel_gap", gap)
+        first = np.arange(whole, dtype=np.int32)
+        h.changeColsIntegrality(whole, first, np.array([highspy.HighsVarType.kInteger] * whole))
+        if start is not None:
+            values = np.zeros(whole)
+            values[list(start)] = 1.0
+            h.setSolution(whole, first, values)
+        h.run()
+        if h.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
+            return "infeasible", np.inf, None
+        info = h.getInfo()
+        if info.primal_solution_status != 2:
+            return "none", float(info.mip_dual_bound), None
+        return "found", float(info.mip_dual_bound), np.array(h.getSolution().col_value)
+
+    def _highs(self, limit_s: float) -> Any:
         """The program as an object of HiGHS."""
         import highspy
 
@@ -63,6 +112,7 @@ class Linear:
         h = make()
         h.setOptionValue("output_flag", False)
         h.setOptionValue("random_seed", 0)
+        h.setOptionValue("time_limit", float(limit_s))
         h.addVars(self.columns, np.zeros(self.columns), upper)
         h.changeColsCost(self.columns, np.arange(self.columns, dtype=np.int32), cost)
         h.addRows(
@@ -70,15 +120,3 @@ class Linear:
             weights[order].astype(np.float64),
         )  # fmt: skip
         return h
-
-
-def make_integral(h: Any, count: int, start: Sequence[int] | None) -> None:
-    """The first variables are 0 or 1. `start`: those that are 1 in a known solution."""
-    import highspy
-
-    first = np.arange(count, dtype=np.int32)
-    h.changeColsIntegrality(count, first, np.array([highspy.HighsVarType.kInteger] * count))
-    if start is not None:
-        values = np.zeros(count)
-        values[list(start)] = 1.0
-        h.setSolution(count, first, values)

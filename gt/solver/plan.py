@@ -29,12 +29,12 @@ from gt.layout import mesh as make_mesh
 from gt.program import Program, input_spec
 from gt.solver.calibrate import hardware_for, kept
 from gt.solver.hardware import Hardware, hardware_named
+from gt.solver.linear import available
 from gt.solver.pictures import Bar, draw
 from gt.solver.process import Answer, Job, answers
 from gt.solver.purposes import Purposes, class_name
 from gt.solver.reasons import ClassReason, PlannedInput, Reasons, input_classes
 from gt.solver.recorded import RecordedProgram, record_step
-from gt.solver.search import available
 from gt.solver.solve import Limits, MemoryTooSmall, candidate_meshes
 from gt.solver.units import parse_size, size_text, time_text
 

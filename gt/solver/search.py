@@ -23,13 +23,11 @@ from typing import NamedTuple
 import numpy as np
 
 from gt.solver.choices import Edge, Node
-from gt.solver.linear import Linear, make_integral
+from gt.solver.linear import Linear
 from gt.solver.memory import MemoryRow
 from gt.solver.problem import Problem
 from gt.solver.propagate import improve
 
-#: Presolving a linear program with more variables than this takes longer than it saves.
-_MANY = 100_000
 _WHOLE = 1e-5  #: how far from a whole number a solution may be
 
 
@@ -54,15 +52,6 @@ class Found:
     def gap(self) -> float:
         """How much cheaper another assignment could be, at most."""
         return max(0.0, 1 - self.bound_us / self.price_us) if self.price_us > 0 else 0.0
-
-
-def available() -> bool:
-    """Whether the package highspy is installed."""
-    try:
-        import highspy
-    except ImportError:
-        return False
-    return bool(highspy)
 
 
 class Infeasible(Exception):
@@ -255,28 +244,12 @@ class _Model:
         self, integral: bool, limit_s: float, start: Sequence[int] | None = None, gap: float = 1e-6
     ) -> tuple[str, float, np.ndarray | None]:
         """Status, bound, and the values of all variables."""
-        import highspy
-
-        h = self.linear.highs()
-        h.setOptionValue("time_limit", float(limit_s))
         if integral:
-            h.setOptionValue("mip_rel_gap", gap)
             chosen = None if start is None else [at + k for at, k in zip(self.start_of, start, strict=True)]
-            make_integral(h, self.options, chosen)
-        elif self.linear.columns > _MANY:
-            h.setOptionValue("presolve", "off")
-        fixed = self.problem.fixed_us
-        h.run()
-        status = h.getModelStatus()
-        info = h.getInfo()
-        if status == highspy.HighsModelStatus.kInfeasible:
-            return "infeasible", np.inf, None
-        solution = np.array(h.getSolution().col_value) if info.primal_solution_status == 2 else None
-        if integral:
-            return "found" if solution is not None else "none", float(info.mip_dual_bound) + fixed, solution
-        if status != highspy.HighsModelStatus.kOptimal:
-            return "unfinished", 0.0, None
-        return "optimal", float(info.objective_function_value) + fixed, solution
+            status, bound, solution = self.linear.solve_integral(self.options, chosen, limit_s, gap)
+        else:
+            status, bound, solution = self.linear.solve(limit_s)
+        return status, bound + self.problem.fixed_us if np.isfinite(bound) else bound, solution
 
     def rounded(self, solution: np.ndarray | None) -> tuple[list[int], bool]:
         """The option of each node with the largest share, and whether all shares are whole."""

@@ -29,6 +29,7 @@ from gt.layout import Layout, Mesh, mesh
 from gt.ops.check import Checked
 from gt.solver.facts import is_product
 from gt.solver.hardware import Hardware
+from gt.solver.linear import available
 from gt.solver.memory import MemoryRow, memory_row
 from gt.solver.options import least_us
 from gt.solver.polish import plain_plan, polished
@@ -36,7 +37,7 @@ from gt.solver.pricing import Price, peak_of, price_plan
 from gt.solver.problem import SMALL, Problem
 from gt.solver.propagate import decided, improve, propagated
 from gt.solver.regions import Classes, alone, find_classes
-from gt.solver.search import Found, Infeasible, available, search
+from gt.solver.search import Found, Infeasible, search
 from gt.solver.units import time_text
 from gt.solver.usual import usual_inputs
 

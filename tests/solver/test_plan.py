@@ -16,8 +16,8 @@ from gt.errors import ArgumentError
 from gt.layout import mesh
 from gt.ops.check import check
 from gt.program import input_spec
+from gt.solver import linear
 from gt.solver import plan as plans
-from gt.solver import search
 from gt.solver.hardware import HARDWARE
 from gt.solver.process import Job
 from gt.solver.purposes import Purposes
@@ -320,7 +320,7 @@ def test_hardware_of_ones_own() -> None:
 def test_without_highspy_plans_are_propagated_and_that_is_said_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(search, "available", lambda: False)
+    monkeypatch.setattr(linear, "available", lambda: False)
     for module in (plans, sys.modules["gt.solver.solve"]):
         monkeypatch.setattr(module, "available", lambda: False)
     monkeypatch.setattr(plans, "_said", [])
