@@ -329,16 +329,18 @@ def test_one_that_crashes_without_a_job_fails_nothing(start: Start, tmp_path: Pa
     assert compiler.ready(folder)
 
 
-def test_several_compilers_share_the_jobs(start: Start, tmp_path: Path) -> None:
-    """No more than there may be, and each program is made by one of them. They all work at the same time."""
-    source = """
+#: A compiler's loop over its jobs, of which each waits until three are being made.
+MEET = """
 for name in jobs():
     with open(cache / "at", "a") as f:
         f.write(f"{name} ")
     wait_for("at", 3)
-    make(name)
 """
-    compiler = start(WAIT + source, most=3)
+
+
+def test_several_compilers_share_the_jobs(start: Start, tmp_path: Path) -> None:
+    """No more than there may be, and each program is made by one of them. They all work at the same time."""
+    compiler = start(WAIT + MEET + "    make(name)\n", most=3)
     folders = ask(compiler, *range(3, 9))
     assert all(map(compiler.ready, folders))
     assert len(pids(tmp_path / "a cache")) == 3
@@ -348,17 +350,8 @@ for name in jobs():
 
 
 def test_a_crash_costs_one_program_where_there_are_several(start: Start, tmp_path: Path) -> None:
-    source = """
-for name in jobs():
-    with open(cache / "at", "a") as f:
-        f.write(f"{name} ")
-    wait_for("at", 3)
-    if runs == 2:
-        sys.exit(3)
-    make(name)
-"""
     which = "runs = (cache / 'pids').read_text().split().index(str(os.getpid())) + 1\n"
-    compiler = start(WAIT + which + source, most=3)
+    compiler = start(WAIT + which + MEET + "    if runs == 2: sys.exit(3)\n    make(name)\n", most=3)
     folders = ask(compiler, *range(3, 9))
     assert list(compiler.failed.values()) == ["the compiler ended with 3"]
     assert sum(map(compiler.ready, folders)) == 5

@@ -52,8 +52,8 @@ def _look_once() -> None:
     from torch._inductor import codecache
 
     make = codecache._precompile_header
-    if hasattr(make, "looks_once"):
-        return
+    if make.__module__ == __name__:
+        return  # it does so already
     made: dict[str, str] = {}
 
     def precompile_header(*args: Any, **kwargs: Any) -> str:
@@ -62,7 +62,6 @@ def _look_once() -> None:
             made[key] = make(*args, **kwargs)
         return made[key]
 
-    precompile_header.looks_once = True  # type: ignore[attr-defined]
     codecache._precompile_header = precompile_header
 
 
