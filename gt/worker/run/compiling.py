@@ -7,8 +7,8 @@ Law 3: a compiler has one program at a time, and no other compiler has it. If a 
 Law 4: compilers have low priority, and end with the worker, however that ends.
 
 For a device a compiler is started with the worker, so that it is ready when a program has proved hot: it takes ten
-seconds to import what it needs, and no memory of the device before it has a job. When it ends for lack of work, the next
-one is started. On a CPU it would take the cores that the programs run on.
+seconds to import what it needs, and no memory of the device before it has a job. When it ends for lack of work, the
+next one is started. On a CPU it would take the cores that the programs run on.
 """
 
 from __future__ import annotations
