@@ -89,8 +89,9 @@ def compare(
             if _random(theirs, given):
                 raise NotBuilt("it draws random numbers in evaluation, too: GT's differ from torch's")
         ours = copy.deepcopy(theirs)
-        theirs_opt = optimizer(theirs.parameters())
-        expected, outs, grads, _ = _train(theirs, given, steps, theirs_opt, lambda g: g.detach().clone())
+        expected, outs, grads, _ = _train(
+            theirs, given, steps, optimizer(theirs.parameters()), lambda g: g.detach().clone()
+        )
     except NotBuilt:
         raise
     except Exception as e:
@@ -98,8 +99,9 @@ def compare(
     for started in WATCH:
         started()
     ours = gt.adopt(ours)
-    ours_opt = optimizer(ours.parameters())
-    found, mine, ours_grads, counts = _train(ours, given, steps, ours_opt, lambda g: g.detach().torch())
+    found, mine, ours_grads, counts = _train(
+        ours, given, steps, optimizer(ours.parameters()), lambda g: g.detach().torch()
+    )
     both = grads.keys() & ours_grads.keys()
     largest = max((_largest(g) for g in grads.values()), default=0.0) or 1.0
     worst = max((_largest(grads[k] - ours_grads[k]) / largest for k in both), default=0.0)
