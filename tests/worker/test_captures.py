@@ -224,9 +224,7 @@ def test_the_same_call_again_is_known_as_such(device: Pretend, monkeypatch: pyte
         np.testing.assert_allclose([*losses, other], [*plain, twin.step(20)[0].item()], rtol=1e-5)
 
 
-def test_what_was_held_now_and_then_is_not_copied_at_every_call(
-    device: Pretend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_held_at_times_is_not_copied_at_every_call(device: Pretend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients are held from one step to the next, and let go in time. That two programs took turns, each finding the
     other's gradients held, says nothing of the calls after that."""
     import torch

@@ -369,9 +369,8 @@ def test_every_op_runs_alike_on_both_engines(numpy_engine: Any, torch_engine: An
         for sample, attrs in samples(op):
             program, given, scalars = program_of(op, sample, attrs)
             checked = check(program)
-            made = [
-                compile_program(checked, e).run(to_engine(e, given), scalars)[0] for e in (numpy_engine, torch_engine)
-            ]
+            both = (numpy_engine, torch_engine)
+            made = [compile_program(checked, e).run(to_engine(e, given), scalars)[0] for e in both]
             for o, ours, torchs in zip(program.outputs, *made, strict=True):
                 x, y = to_numpy(numpy_engine, ours, checked.specs[o]), to_numpy(torch_engine, torchs, checked.specs[o])
                 np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5, err_msg=f"{op.name} {attrs}")
