@@ -57,7 +57,7 @@ def until(condition: Callable[[], object], what: str, deadline_s: float = DEADLI
 
 
 def said_by_workers(stats: Callable[[], dict[str, Any]]) -> list[dict[str, Any]]:
-    """What each worker says, by a function that asks for statistics. One that is busy for long may not answer at once."""
+    """What each worker says; `stats` asks for it. One that is busy for long may not answer at once."""
     found: list[dict[str, Any]] = []
 
     def answered() -> bool:
