@@ -14,7 +14,7 @@ import pytest
 import zmq
 
 from gt.errors import ServerError, StartError
-from gt.transport import messages
+from gt.transport import messages, sockets
 from gt.transport import messages as msg
 from gt.transport.messages import CHUNK, MAX_FRAME, Chunk, GetStats
 from gt.transport.router import SETTLE_S, Router
@@ -145,6 +145,22 @@ def test_loss_by_kill_and_a_descriptor_in_use_again(router: Router) -> None:
     assert until_lost(router, other) == [other]
     first.communicate()
     second.communicate()
+
+
+def test_a_connection_that_is_torn_down_late(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its peer was still there when the monitor had said for a while that it has ended."""
+    monkeypatch.setattr("gt.transport.router.LATE_S", 2.0)
+    process = child(router)
+    speak(process)
+    peer, _ = next_message(router)
+    until(lambda: router.lost() or not router._new, "the look at a new peer")
+    router._doubtful[peer] = time.monotonic()
+    assert router.lost() == []
+    kill(process)
+    ends: list[tuple[int, int]] = []
+    until(lambda: ends.extend(sockets.monitor_events(router._monitor)) or ends, "what the monitor says")
+    assert until_lost(router, peer) == [peer]
+    process.communicate()
 
 
 def test_sending_to_a_vanished_peer_reports_it_once(router: Router) -> None:
