@@ -35,8 +35,9 @@ from gt.program import Program
 JOBS = 32  #: Programs that wait to be compiled.
 LEAVING = "leaving"  #: What a compiler says last when it ends for lack of work.
 SEAL = "nbytes"  #: The file in a program's folder with the number of bytes of the others.
-CORES = 4  #: There is one compiler for so many cores,
-MOST = 4  #: and never more than these: each holds memory of the device.
+CORES = 4  #: There is one compiler for so many cores on a CPU, where programs need them too,
+CORES_BESIDE = 2  #: and for so many beside a device;
+MOST = 8  #: but never more than these: each holds memory of the device.
 CACHE_NBYTES = 4 << 30  #: Compiled programs on disk; the least recently used are deleted first.
 
 
@@ -65,7 +66,8 @@ class Compiler:
         self._about = about
         self._code = ""  #: A hash of the code that programs are compiled with.
         self._usable: bool | None = None
-        self._most = most or max(1, min(MOST, len(os.sched_getaffinity(0)) // CORES))
+        cores = CORES if device == "cpu" else CORES_BESIDE
+        self._most = most or max(1, min(MOST, len(os.sched_getaffinity(0)) // cores))
         self._lock = threading.Lock()
         self._running: list[_Process] = []
         self._asked: dict[str, bytes] = {}  #: Folders that are not there yet, and their programs,
