@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import ipaddress
 import os
 import shutil
 import signal
@@ -28,8 +27,8 @@ from gt.errors import GTError, StartError
 from gt.server.users import Watch, remember_address
 from gt.server.workers import LocalWorkers, count_gpus, how_many
 from gt.transport import listen
+from gt.transport.addresses import is_loopback
 from gt.transport.identity import url
-from gt.transport.sockets import endpoint
 
 
 def parser(prog: str, settings: config.Config) -> Parser:
@@ -144,9 +143,7 @@ def _log(settings: config.Config, machine: Machine, ending: ExitStack) -> Instru
 
 def is_open(address: str) -> bool:
     """Whether other machines can reach this address."""
-    if address.startswith("ipc://"):
-        return False
-    return not ipaddress.ip_address(endpoint(address).removeprefix("tcp://").rpartition(":")[0]).is_loopback
+    return not address.startswith("ipc://") and not is_loopback(address)
 
 
 def _run(

@@ -32,8 +32,8 @@ from gt.dispatcher.solving import Solving
 from gt.dispatcher.stopped import Stopped
 from gt.transport import messages
 from gt.transport.messages import MAX_FRAMES
+from gt.transport.plain_router import PlainRouter
 from gt.transport.router import Router
-from gt.transport.unix import UnixRouter
 
 TICK_S = 0.1
 FLUSH_EVERY = 8  #: Messages handled before what they caused is sent.
@@ -64,7 +64,7 @@ class Server:
     """See the file's header."""
 
     def __init__(
-        self, router: Router | UnixRouter, machine: Handler, observers: list[Observer] | None = None,
+        self, router: Router | PlainRouter, machine: Handler, observers: list[Observer] | None = None,
         solving: Solving | None = None,
     ) -> None:  # fmt: skip
         self.router = router
@@ -145,8 +145,10 @@ class Server:
                     self._feed(events.BadFramesCame(peer, str(e)), peer)
                 else:
                     for message, payload in decoded:
-                        if type(message) is messages.Share:  # who a peer is, it does not say itself
-                            message = msgspec.structs.replace(message, pid=router.pid(peer))
+                        if type(message) is messages.Share:  # who a peer is, it does not say alone
+                            message = msgspec.structs.replace(message, pid=router.pid(peer, message.pid))
+                        elif type(message) is messages.WorkerHello:
+                            router.pid(peer, message.pid)
                         elif type(message) is messages.Spans:
                             message = self._recorder.with_offset(peer, message)
                         user = router.user(peer) if type(message) in _HELLOS else None

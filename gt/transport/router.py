@@ -24,6 +24,7 @@ import zmq
 
 from gt.errors import StartError
 from gt.transport import sockets
+from gt.transport.addresses import endpoint
 from gt.transport.curve import Gate, serve_with
 from gt.transport.identity import Keyring, User
 from gt.transport.messages import MAX_FRAMES, Buffer
@@ -60,7 +61,7 @@ class Router:
     def __init__(
         self, address: str, max_queued: int = MAX_QUEUED, ring: Keyring | None = None, all_queued: int = ALL_QUEUED
     ) -> None:
-        where = sockets.endpoint(address)
+        where = endpoint(address)
         self.address = ""  #: Where peers connect to, once bound.
         self._max_queued, self._all_queued = max_queued, all_queued
         self._peers: dict[bytes, _Peer] = {}
@@ -163,8 +164,8 @@ class Router:
             self.disconnect(peer)
         return state
 
-    def pid(self, peer: bytes) -> int:
-        """See UnixRouter. Not known here: the process may be on any machine."""
+    def pid(self, peer: bytes, said: int = 0) -> int:
+        """See PlainRouter. Not known here: the process may be on any machine."""
         return 0
 
     def user(self, peer: bytes) -> User | None:

@@ -32,10 +32,10 @@ from gt.config import Config, engine_name, home, load, order_gpus, prepare_torch
 from gt.errors import GTError, ServerError, StartError
 from gt.transport import connect, logins
 from gt.transport import messages as msg
+from gt.transport.addresses import endpoint
 from gt.transport.channel import Channel, Patience
 from gt.transport.identity import WORKER, Key
 from gt.transport.messages import Buffer
-from gt.transport.sockets import endpoint
 from gt.worker import engines
 from gt.worker.calls import EngineLost, Out
 from gt.worker.core import POLL_S, WorkerCore
