@@ -24,6 +24,7 @@ from gt.dispatcher.machine import Machine
 from gt.dispatcher.server import Observer, Server, print_arrivals, print_event
 from gt.dispatcher.solving import Solving
 from gt.errors import GTError, StartError
+from gt.load import Awake
 from gt.server.users import Watch, remember_address
 from gt.server.workers import LocalWorkers, count_gpus, how_many
 from gt.transport import listen
@@ -161,7 +162,7 @@ def _run(
     near = router.address.replace("0.0.0.0:", "127.0.0.1:")
     observers, log = _observers(settings), _log(settings, machine, ending)
     solving = Solving(near if watch is None else url(near, watch.planner_key), args.token)
-    server = Server(router, machine, observers if log is None else [*observers, log], solving)
+    server = Server(router, machine, observers if log is None else [*observers, log], solving, Awake(settings.awake_us))
     server.when_idle = None if log is None else log.flush
     key = watch.key if watch is not None else None
     private = bool(args.private)

@@ -80,15 +80,16 @@ class PlainRouter:
         self._watched.add(fd)
         self._epoll.register(fd, select.EPOLLIN)
 
-    def wait(self, timeout_s: float, spin_s: float = 0.0) -> bool:
+    def wait(self, timeout_s: float, spin_s: float = 0.0, patience: Patience | None = None) -> bool:
         """Sleep until something happens, and take it in; whether to call `lost()` now. Polls for `spin_s` first,
         without sleeping, if that has paid recently."""
         found = False
-        if spin_s and self._patience.wanted():
-            until_s = time.perf_counter() + spin_s
+        patience = patience or self._patience
+        if spin_s and patience.wanted():
+            until_s = time.perf_counter() + min(spin_s, timeout_s)
             while not (found := self._take_in(0.0)) and time.perf_counter() < until_s:
                 os.sched_yield()  # processes that have work go first
-            self._patience.looked(found)
+            patience.looked(found)
         if not found:
             self._take_in(max(0.0, timeout_s))
         return bool(self._lost or self._closing)

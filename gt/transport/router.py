@@ -25,6 +25,7 @@ import zmq
 from gt.errors import StartError
 from gt.transport import sockets
 from gt.transport.addresses import endpoint
+from gt.transport.channel import Patience
 from gt.transport.curve import Gate, serve_with
 from gt.transport.identity import Keyring, User
 from gt.transport.messages import MAX_FRAMES, Buffer
@@ -109,9 +110,9 @@ class Router:
         """Let `wait` also return when this descriptor is readable."""
         self._poller.register(fd, zmq.POLLIN)
 
-    def wait(self, timeout_s: float, spin_s: float = 0.0) -> bool:
+    def wait(self, timeout_s: float, spin_s: float = 0.0, patience: Patience | None = None) -> bool:
         """Sleep until there may be a message, a lost peer, or a readable watched descriptor; whether to call `lost()`
-        now. `spin_s` is ignored: ZeroMQ's own thread has to be woken anyway."""
+        now. Never polls: ZeroMQ's own thread has to be woken anyway."""
         if self._doubtful or self._lost:
             timeout_s = min(timeout_s, 0.005)
         ready = self._poller.poll(max(0, math.ceil(timeout_s * 1000)))

@@ -54,7 +54,7 @@ def test_a_router_that_finds_nothing_looks_no_more_for_a_while(tmp_path: Path) -
 
     router._take_in = counting  # type: ignore[method-assign]
     try:
-        router.wait(0.001, spin_s=0.001)
+        router.wait(0.01, spin_s=0.001)
         assert looked > 0
         before = looked
         router.wait(0.001, spin_s=60.0)  # it would take a minute, if it looked

@@ -234,7 +234,7 @@ class Session:
             v = self.transfers.upload(array, spec, layout)
             if self.config.debug_client and v.handle is not None:
                 self.say(f"upload of tensor {v.handle.id}: {spec!r}{f' as {layout}' if layout else ''}")
-            if self.asleep:
+            if self.asleep or self.dozing:
                 self.wake_timer()
             return v
 
@@ -358,8 +358,6 @@ class Session:
         finally:
             with self.lock:
                 self.waiters.discard(sleeper.fd)
-                if self.dozing:
-                    self.wake_timer()
 
     def _hear(self, me: int) -> None:
         with self.lock:
