@@ -17,6 +17,7 @@ import sys
 from contextlib import ExitStack
 
 from gt import config
+from gt.awake import Awake
 from gt.command_line import Parser, nbytes
 from gt.dispatcher import events
 from gt.dispatcher.log import InstructionLog
@@ -24,7 +25,6 @@ from gt.dispatcher.machine import Machine
 from gt.dispatcher.server import Observer, Server, print_arrivals, print_event
 from gt.dispatcher.solving import Solving
 from gt.errors import GTError, StartError
-from gt.load import Awake
 from gt.server.users import Watch, remember_address
 from gt.server.workers import LocalWorkers, count_gpus, how_many
 from gt.transport import listen

@@ -25,12 +25,12 @@ from typing import Any, Protocol
 
 import msgspec
 
+from gt.awake import Awake
 from gt.dispatcher import events
 from gt.dispatcher.plans import work_off
 from gt.dispatcher.recording import LoopRecorder
 from gt.dispatcher.solving import Solving
 from gt.dispatcher.stopped import Stopped
-from gt.load import Awake
 from gt.transport import messages
 from gt.transport.messages import MAX_FRAMES
 from gt.transport.plain_router import PlainRouter

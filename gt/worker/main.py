@@ -27,10 +27,10 @@ from queue import SimpleQueue
 from typing import Any, NoReturn
 
 from gt import gpus
+from gt.awake import Awake
 from gt.command_line import Parser, nbytes
 from gt.config import Config, engine_name, home, load, order_gpus, prepare_torch, replace
 from gt.errors import GTError, ServerError, StartError
-from gt.load import Awake
 from gt.transport import connect, logins
 from gt.transport import messages as msg
 from gt.transport.addresses import endpoint

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from gt.awake import usable_cpus
 from gt.config import Config
-from gt.load import usable_cpus
 from gt.worker.calls import Calls
 from gt.worker.fetches import Fetches
 from gt.worker.run.collectives import Groups

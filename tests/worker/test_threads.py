@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gt.load import Load
+from gt.awake import Load
 from gt.worker.run.threads import Pace, Threads, ladder
 
 #: Seconds of a call with so many threads.

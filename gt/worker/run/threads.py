@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from gt.load import Load
+from gt.awake import Load
 
 TRIES = 3  #: Calls with each number of threads before they are compared, by the fastest of each.
 LONG_S = 0.05  #: Of a program that takes longer, fewer threads are not tried: waiting for each other costs it little.

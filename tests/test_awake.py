@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gt import load
-from gt.load import AWAKE_S, FREE, Awake, Load
+from gt import awake as awakes
+from gt.awake import AWAKE_S, FREE, Awake, Load
 from tests.sessions import raising
 
 
@@ -14,7 +14,7 @@ def test_load_counts_what_is_idle_and_what_is_ours(monkeypatch: pytest.MonkeyPat
     reads = iter([(1.0, 0.5, 1.0), (2.0, 1.5, 2.0), (3.0, 4.5, 2.0), (4.0, 7.5, 2.0), (5.0, 10.5, 2.0)])
     load._last = (0.0, 0.0, 0.0)
     load._read = lambda: next(reads)  # type: ignore[method-assign]
-    monkeypatch.setattr("gt.load.LOOK_S", -1e9)
+    monkeypatch.setattr("gt.awake.LOOK_S", -1e9)
     monkeypatch.setattr("time.monotonic", lambda: 1e9)
     # Half a core idle and one ours; the same again; then nobody computes: only when that has been so for a while.
     assert [load.look() for _ in range(5)] == [2, 2, 2, 2, 3]
@@ -42,7 +42,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def on(cores: int, free: int, monkeypatch: pytest.MonkeyPatch) -> Awake:
     """On a machine like that, as it allows."""
-    monkeypatch.setattr(load, "usable_cpus", lambda: float(cores))
+    monkeypatch.setattr(awakes, "usable_cpus", lambda: float(cores))
     made = Awake(-1)
     if made._load is not None:
         monkeypatch.setattr(made._load, "look", lambda: free)
