@@ -72,8 +72,8 @@ class Config:
     awake_us: int = _setting(
         "GT_AWAKE_US",
         "-1",
-        "microseconds a server and its workers poll after a fetch before they sleep; -1: 3000 while three of four or "
-        "more cores are free, else 0",
+        "microseconds that client, server and worker poll during and after a small fetch before they sleep; "
+        "-1: 3000 while three of four or more cores are free, else less",
         int,
     )
     worker_memory: int = _setting("GT_WORKER_MEMORY", "0", "bytes a worker may use; 0: all memory of its device", int)

@@ -367,7 +367,7 @@ class Session:
     def _sleeper(self) -> Sleeper:
         found: Sleeper | None = getattr(self._threads, "sleeper", None)
         if found is None:
-            found = self._threads.sleeper = Sleeper()
+            found = self._threads.sleeper = Sleeper(self.config.awake_us)
         return found
 
     def _wake_waiters(self, me: int = -1) -> None:
