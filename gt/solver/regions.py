@@ -16,12 +16,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from gt.ops.check import Checked
-
-#: A run shorter than this many instructions is not worth a class.
-LEAST = 8
+from gt.repeats import runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,35 +62,6 @@ def _by_inputs(checked: Checked, same: Sequence[int], inputs: Sequence[int]) -> 
         first.setdefault((same[i], *[inputs[a] for a in ins.args if 0 <= a < len(inputs)]), i)
         for i, ins in enumerate(checked.program.code)
     ]
-
-
-def runs(tokens: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Stretches that repeat, as (start, period, stop), none of which overlap: the longest first.
-
-    >>> runs([9, *[1, 2, 3, 4] * 3, 8])
-    [(1, 4, 13)]
-    """
-    row = np.asarray(tokens)
-    n = len(row)
-    free = np.ones(n, bool)
-    found: list[tuple[int, int, int]] = []
-    candidates: list[tuple[int, int, int]] = []  # (length, -period, start)
-    for period in range(1, n // 2 + 1):
-        equal = row[:-period] == row[period:]
-        edges = np.flatnonzero(np.diff(np.concatenate(([False], equal, [False])).astype(np.int8)))
-        for start, stop in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-            if stop - start >= period and stop - start + period >= LEAST:
-                candidates.append((stop - start + period, -period, start))
-    for length, minus, start in sorted(candidates, reverse=True):
-        period = -minus
-        # A longer run may have taken some of it: what is left in the middle may still repeat.
-        inside = np.concatenate(([False], free[start : start + length], [False]))
-        edges = np.flatnonzero(np.diff(inside.astype(np.int8)))
-        for a, b in zip((edges[::2] + start).tolist(), (edges[1::2] + start).tolist(), strict=True):
-            if b - a >= max(2 * period, LEAST):
-                found.append((a, period, b))
-                free[a:b] = False
-    return sorted(found)
 
 
 def _input_classes(checked: Checked, same: Sequence[int]) -> tuple[int, ...]:

@@ -136,6 +136,7 @@ class WorkerCore:
                     out.append((msg.Stats(message.request, stats_of(self, self._calls, self._groups)), None))
                 case msg.WorkerWelcome():
                     self._groups.me = message.worker
+                    self._calls.tiers.get_ready()
                 case msg.Peers():
                     self._groups.know(message.addresses)
                 case _:

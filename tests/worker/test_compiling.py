@@ -278,8 +278,9 @@ def wait_for(name, n):
 def test_a_compiler_for_a_device_is_started_before_there_is_a_job(start: Start, tmp_path: Path) -> None:
     compiler = start(device="cuda:0")
     for _ in range(2):
-        assert not compiler.ready(compiler.folder(program()))
+        compiler.get_ready()
     until(lambda: pids(tmp_path / "a cache"), "a compiler")
+    assert not compiler.ready(compiler.folder(program()))
     ask(compiler, 3)
     assert compiler.ready(compiler.folder(program()))
     assert len(pids(tmp_path / "a cache")) == 1, "the same one"
@@ -294,6 +295,7 @@ def test_nothing_is_started_early_where_it_would_cost_something(start: Start, tm
         started = pids(tmp_path / "a cache")
         assert compiler.ready(compiler.folder(program())), "from the cache"
         if compiler._device == "cpu":
+            compiler.get_ready()
             assert not compiler.ready(compiler.folder(program(4)))
         assert not compiler._running
         assert pids(tmp_path / "a cache") == started
@@ -317,6 +319,20 @@ for name in jobs(): make(name)
     assert compiler.ready(compiler.folder(program()))
     assert not compiler.failed
     assert len(pids(tmp_path / "a cache")) == 2
+
+
+def test_after_one_that_leaves_for_lack_of_work_the_next_gets_ready(start: Start, tmp_path: Path) -> None:
+    source = """
+for name in jobs():
+    make(name)
+    answer("leaving")
+    os._exit(0)
+"""
+    compiler = start(source, device="cuda:0")
+    ask(compiler, 3)
+    until(lambda: len(pids(tmp_path / "a cache")) == 2, "the next one")
+    assert not compiler.failed
+    assert not compiler.waiting
 
 
 def test_one_that_crashes_without_a_job_fails_nothing(start: Start, tmp_path: Path) -> None:

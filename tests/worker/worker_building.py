@@ -161,6 +161,9 @@ class FakeCompiler:
     def folder(self, program: Program, trusted: bool = False) -> str:
         return self.only_folder or program.hash().hex()
 
+    def get_ready(self) -> None:
+        pass
+
     def ready(self, folder: str) -> bool:
         return self.everything or folder in self.there
 

@@ -28,10 +28,12 @@ from gt.program import Spec
 from gt.worker.engines import updates
 from gt.worker.engines.graph_kernels import Unfit, graph_kernel
 from gt.worker.engines.opaque import opaque_pair
-from gt.worker.run.engine import Engine, bad_indices
+from gt.worker.run.engine import Engine, Graph, bad_indices
 from gt.worker.run.executor import split, take_commit
 from gt.worker.run.lowering import Literal, Lowered, Operand, Step, check_number, lower
+from gt.worker.run.segments import SEGMENT, CapturedSegment
 
+ALIGNED = 2  #: A segment's numbers begin at a multiple of so many slots: its kernels count on it.
 _FORMATS = {"f": "d", "i": "q", "b": "q"}
 
 
@@ -90,8 +92,11 @@ class _Commit(NamedTuple):
 class GraphProgram:
     """See the file's header. Raises Unfit where a program cannot be a graph."""
 
-    def __init__(self, checked: Checked, engine: Engine, trusted: bool = False) -> None:
-        low = lower(checked, _Kernels(engine), trusted)  # type: ignore[arg-type]  # it has all that lowering uses of an engine
+    def __init__(
+        self, checked: Checked, engine: Engine, trusted: bool = False, whole: Sequence[CapturedSegment] = ()
+    ) -> None:
+        low = lower(checked, _Kernels(engine), trusted, whole)  # type: ignore[arg-type]  # it has all that lowering uses of an engine
+        self._segments = {w.kernel: w for w in whole}
         self.device = engine.device
         self.inputs: list[Spec] = low.specs[: len(low.program.inputs)]
         self.outputs, self.donate = low.outputs, low.program.donate
@@ -223,6 +228,9 @@ class GraphProgram:
         if step.check is not None:
             self._add_check(step)
             return
+        if step.op is SEGMENT:
+            self._add_segment(step)
+            return
         operands = [self._checked.get(a, a) if isinstance(a, int) else a for a in step.args]
         scalars = any(isinstance(a, int) and a < 0 for a in operands)
         kernel, results = step.kernel(not scalars), step.results
@@ -240,6 +248,28 @@ class GraphProgram:
 
         def line(env: list[Any], buffer: Any, flags: list[Any]) -> None:
             made = run(env, buffer)
+            for r, value in zip(results, made if len(results) > 1 else (made,), strict=True):
+                env[r] = value
+
+        self._lines.append(line)
+
+    def _add_segment(self, step: Step) -> None:
+        """A compiled segment has its own buffer of numbers, which is a part of the whole one."""
+        graph, run, results = self._segments[step.kernel].graph, step.kernel, step.results
+        tensors = [a for a in step.args if isinstance(a, int) and a >= 0]
+        numbers = [~a for a in step.args if isinstance(a, int) and a < 0]
+        if len(tensors) + len(numbers) != len(step.args):
+            raise Unfit("a number that is the same in every call is an operand of a segment")
+        slots = max(graph.slots, 1)
+        if self.slots % ALIGNED:
+            self._packed.append(("8s", lambda scalars: b""))
+            self.slots += 1
+        at = self.slots
+        self._packed.append((f"{8 * slots}s", lambda scalars: _packed(graph, tuple([scalars[k] for k in numbers]))))
+        self.slots += slots
+
+        def line(env: list[Any], buffer: Any, flags: list[Any]) -> None:
+            made = run([env[a].contiguous() for a in tensors], buffer[at : at + slots])
             for r, value in zip(results, made if len(results) > 1 else (made,), strict=True):
                 env[r] = value
 
@@ -327,6 +357,13 @@ class GraphProgram:
             env[result] = torch.where(bad, 0, index)
 
         self._lines.append(line)
+
+
+def _packed(graph: Graph, scalars: tuple[Any, ...]) -> bytes:
+    """The buffer of a segment's numbers."""
+    buffer = bytearray(8 * max(graph.slots, 1))
+    graph.pack(scalars, buffer)
+    return bytes(buffer)
 
 
 def _whole(data: bytes, nbytes: int) -> bytes:

@@ -61,14 +61,18 @@ def main(device: str, cache: str) -> NoReturn:
     _tidy(home)
     if device != "cpu":
         get_ready(device, home, jobs.empty)
+    used = device == "cpu"  # whether it holds memory of a device, or does not give any back
     while True:
         try:
             name, program = jobs.get(timeout=IDLE_S)
         except Empty:
+            if not used:
+                continue
             answers.write(f"{LEAVING}\n")
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             os.killpg(0, signal.SIGTERM)  # processes that Inductor keeps for later
             os._exit(0)
+        used = True
         folder = Path(cache) / "compiled" / name
         try:
             with _alone(folder) as missing:

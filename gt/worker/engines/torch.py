@@ -32,6 +32,7 @@ from gt.worker.engines.moving import Moving, as_bytes, host_pieces
 from gt.worker.engines.pinned import Pinned
 from gt.worker.engines.streams import Streams
 from gt.worker.run.engine import Coming, Engine, Form, Graph, KernelUse, Piece, Room, bad_indices
+from gt.worker.run.segments import CapturedSegment
 
 
 def _library(name: str) -> str:
@@ -113,8 +114,8 @@ class TorchEngine(Engine):
     def whole(self, run: Callable[..., Any], steps: Sequence[KernelUse]) -> Callable[..., Any]:
         return run
 
-    def graph(self, checked: Checked, trusted: bool) -> GraphProgram:
-        return GraphProgram(checked, self, trusted)
+    def graph(self, checked: Checked, trusted: bool, whole: Sequence[CapturedSegment] = ()) -> GraphProgram:
+        return GraphProgram(checked, self, trusted, whole)
 
     def load_library(self, folder: str, graph: Graph) -> Callable[..., Any]:
         library = load(folder, graph, self.device)

@@ -6,8 +6,9 @@ Law 3: a compiler has one program at a time, and no other compiler has it. If a 
        and no other one.
 Law 4: compilers have low priority, and end with the worker, however that ends.
 
-For a device a compiler is started when it is first seen that one may be needed, so that it is ready when a program has
-proved hot. On a CPU it would take the cores that the programs run on.
+For a device a compiler is started with the worker, so that it is ready when a program has proved hot: it takes ten
+seconds to import what it needs, and no memory of the device before it has a job. When it ends for lack of work, the next
+one is started. On a CPU it would take the cores that the programs run on.
 """
 
 from __future__ import annotations
@@ -84,8 +85,8 @@ class Compiler:
         if not self.usable:
             return False
         if not is_whole(Path(folder)):
-            if self._device != "cpu" and folder not in self.failed:
-                self._get_ready()
+            if folder not in self.failed:
+                self.get_ready()
             return False
         with suppress(OSError):  # another worker may just have deleted it
             os.utime(folder)
@@ -131,10 +132,10 @@ class Compiler:
                 self._queue.append(folder)
                 self._share_out()
 
-    def _get_ready(self) -> None:
-        """A program may have to be compiled later: start a compiler, if there is none."""
+    def get_ready(self) -> None:
+        """Programs may have to be compiled later: for a device, start a compiler, if there is none."""
         with self._lock:
-            if not self._running:
+            if self._device != "cpu" and not self._running and self.usable:
                 with suppress(OSError):  # `_share_out` tells
                     self._start()
 
@@ -201,6 +202,8 @@ class Compiler:
             elif process.at:
                 self._queue.appendleft(process.at)
             self._share_out()
+        if process.left and process.answers:
+            self.get_ready()
 
     def _take(self, process: _Process, word: str, name: str, reason: str) -> None:
         """An answer. What is none is passed over."""

@@ -314,9 +314,9 @@ class Engine(ABC):
 
     # --- only where `compiles_with` is set -----------------------------------------------
 
-    def graph(self, checked: Checked, trusted: bool) -> Graph:
-        """A program in the form in which it can be captured or compiled; raises where there is none. `trusted` as
-        in lowering.py."""
+    def graph(self, checked: Checked, trusted: bool, whole: Sequence[Any] = ()) -> Graph:
+        """A program in the form in which it can be captured or compiled; raises where there is none. `trusted` and
+        `whole` as in lowering.py; those are CapturedSegments."""
         raise NotImplementedError
 
     def load_library(self, folder: str, graph: Graph) -> Callable[..., Any]:

@@ -32,10 +32,11 @@ FAILURES = 3  #: So often a program that could not be compiled is compiled again
 
 
 class Job(NamedTuple):
-    """Something that is compiled: a program, or a segment of one that several workers run together."""
+    """Something that is compiled: a program, or a segment of one."""
 
     checked: Checked
     folder: str  #: Where its library is or will be.
+    trusted: bool  #: See lowering.py.
     segment: Segment | None = None
 
 
@@ -53,6 +54,7 @@ class Standing:
         self.missing: list[Job] = []  #: Those of the jobs that were not in the cache at first.
         self.asked = False  #: The missing ones have been requested.
         self.library: Callable[..., Any] | None = None  #: The compiled program,
+        self.layered: Graph | None = None  #: its graph, if it consists of compiled layers,
         self.around: Form | None = None  #: and on a CPU the code around it.
         self.joint: Runnable | None = None  #: Of a program that several workers run: the code with compiled segments,
         self.agreed = False  #: and whether all workers have it and want it.
@@ -73,7 +75,7 @@ class Standing:
     def give_up(self, why: str, tier: int = 3) -> None:
         self.refused[tier] = why
         if tier == 3:
-            self.around = self.library = None
+            self.around = self.library = self.layered = None
 
     def rest(self, why: str, tier: int, run_us: int) -> None:
         """Give a tier up for a while, now that the program has run for so long."""

@@ -1,4 +1,5 @@
-"""A program that several workers run together, cut into segments that can be compiled.
+"""A program that several workers run together, cut into segments that can be compiled. (One of a single worker is cut
+into its layers, in layers.py.)
 
 Law 1: a segment is a run of instructions between collectives. No instruction of it is a collective, checks an index on
        the device or overwrites an input; those stay where they are, as plain code between the segments.
@@ -10,13 +11,15 @@ Law 4: segments depend on the program alone, and are named by their content: lay
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gt.ops.check import Checked, check
 from gt.ops.record import TABLE, Op
+from gt.ops.work import flops
 from gt.program import SCALARS, Instruction, Program
+from gt.worker.run.engine import Graph
 from gt.worker.run.executor import Runnable
 from gt.worker.run.store import Array
 
@@ -37,23 +40,27 @@ class Segment:
 
 def cut(checked: Checked) -> list[Segment]:
     """The segments of a program, in order."""
-    found = list(_Cutting(checked).segments())
+    found = list(Cutting(checked).segments())
     largest = sorted(range(len(found)), key=lambda k: -len(found[k].replaces))[:SEGMENTS]
     return [found[k] for k in sorted(largest)]
 
 
-class _Cutting:
-    def __init__(self, checked: Checked) -> None:
+class Cutting:
+    """What is known of a program that is cut."""
+
+    def __init__(self, checked: Checked, widening: bool = False) -> None:
         self.checked, self.program = checked, checked.program
+        self.widening = widening  #: Casts to a wider dtype, and the like, count as views.
         self.donated = set(self.program.donate)
         self.first: list[int] = []  #: Of every instruction: the number of its first result.
         self.maker: list[int] = [-1] * len(self.program.inputs)  #: Of every value: the instruction that makes it.
-        self.source: list[int] = list(range(len(self.program.inputs)))  #: Of every value: what it is a view of.
         for i, ins in enumerate(self.program.code):
             self.first.append(len(self.maker))
-            for _ in range(ins.results):
-                self.maker.append(i)
-                self.source.append(self.source[ins.args[0]] if self.is_view(i) else len(self.source))
+            self.maker += [i] * ins.results
+        self.source: list[int] = list(range(len(self.program.inputs)))  #: Of every value: what it is a view of.
+        for i, ins in enumerate(self.program.code):
+            made = range(self.first[i], self.first[i] + ins.results)
+            self.source += [self.source[ins.args[0]]] * ins.results if self.is_view(i) else made
         #: Of a value that is not a view: who reads it or a view of it; -1: the caller.
         self.readers: dict[int, set[int]] = {}
         for i, ins in enumerate(self.program.code):
@@ -65,7 +72,17 @@ class _Cutting:
 
     def is_view(self, i: int) -> bool:
         ins = self.program.code[i]
-        return TABLE[ins.op].aliases and ins.args[0] >= 0 and all(a < 0 for a in ins.args[1:])
+        if not ins.args or ins.args[0] < 0 or any(a >= 0 for a in ins.args[1:]):
+            return False
+        return TABLE[ins.op].aliases or (self.widening and self.widens(i))
+
+    def widens(self, i: int) -> bool:
+        """Whether it only writes its operand in more bytes: to make that again costs less than to read it."""
+        ins = self.program.code[i]
+        if not len(ins.args) == ins.results == 1 or TABLE[ins.op].indices is not None:
+            return False
+        operand, result = self.checked.specs[ins.args[0]], self.checked.specs[self.first[i]]
+        return operand.nbytes < result.nbytes and flops(TABLE[ins.op], [operand], ins.attrs) == 0
 
     def reads(self, ins: Instruction) -> set[int]:
         return {self.source[a] for a in ins.args if a >= 0}
@@ -110,8 +127,8 @@ class _Cutting:
                 made.update(results)
         yield from self.closed(here)
 
-    def closed(self, here: list[int]) -> list[Segment]:
-        """The segment of these instructions, unless they are few."""
+    def closed(self, here: list[int], wanted: Collection[int] = ()) -> list[Segment]:
+        """The segment of these instructions, unless they are few. It also returns the wanted ones of its values."""
         if len(here) < LEAST:
             return []
         code, members = self.program.code, set(here)
@@ -135,7 +152,7 @@ class _Cutting:
             for k in range(ins.results):
                 env[self.first[i] + k] = len(env)
         made = [v for i in here for v in range(self.first[i], self.first[i] + code[i].results)]
-        results = tuple(v for v in made if self.readers.get(v, members) - members)
+        results = tuple(v for v in made if v in wanted or self.readers.get(v, members) - members)
         specs = self.checked.specs
         checked = check(
             Program(
@@ -169,6 +186,30 @@ def _no_shape(*operands: Any) -> Any:
 
 #: The op of a segment, as a step of the whole program.
 SEGMENT = Op(name="segment", doc="", infer=_no_shape, vjp=None, samples=lambda rng: [])
+
+
+class CapturedSegment:
+    """A compiled segment, as a step of the graph of the whole program (lowering.Whole). Equal segments share `graph`,
+    the segment's own, and `library`: a function of inputs and the numbers in a buffer."""
+
+    op = SEGMENT
+    failed = ""
+
+    def __init__(self, segment: Segment, graph: Graph, library: Callable[..., list[Array]]) -> None:
+        self.graph = graph
+        self.kernel = self._run
+        self.replaces, self.place = segment.replaces, max(segment.replaces)
+        self.args, self.results = segment.args, segment.results
+        self.specs = tuple([segment.checked.specs[o] for o in segment.checked.program.outputs])
+        self._library = library
+        self._order = [graph.wants.index(o) for o in graph.outputs]
+
+    def _run(self, arrays: Sequence[Array], buffer: Array) -> Any:
+        made = self._library(arrays, buffer)
+        return [made[k] for k in self._order] if len(self._order) > 1 else made[self._order[0]]
+
+    def where(self, error: BaseException) -> int:
+        return -1
 
 
 class CompiledSegment:

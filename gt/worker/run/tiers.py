@@ -27,9 +27,10 @@ from gt.tracing import Recording
 from gt.worker.run.compiling import Compiler
 from gt.worker.run.engine import CaptureForm, Engine, Form, Graph, Rest, Scalars
 from gt.worker.run.executor import Runnable, compile_around, compile_program
+from gt.worker.run.layers import SHORT, cut_layers
 from gt.worker.run.origins import meet
 from gt.worker.run.programs import TRIAL, Job, Known, Standing
-from gt.worker.run.segments import CompiledSegment, Segment, cut
+from gt.worker.run.segments import CapturedSegment, CompiledSegment, Segment, cut
 from gt.worker.run.store import Array, Entry
 
 PLAIN = 1  #: What a worker says that cannot or should not run compiled segments.
@@ -95,6 +96,11 @@ class Tiers:
         if engine.compiles_with is not None:
             module, about = engine.compiles_with
             self.compiler = Compiler(module, engine.device, about, config.cache_dir, log, config.debug_compile)
+
+    def get_ready(self) -> None:
+        """Programs will come: what takes long to be there begins."""
+        if self.compiler is not None and self.config.auto_compile:
+            self.compiler.get_ready()
 
     def choose(
         self, known: Known, entries: Sequence[Entry | None], scalars: Scalars, captures: dict[bytes, CaptureForm]
@@ -252,11 +258,10 @@ class Tiers:
     def _move_up(self, known: Known, standing: Standing, compiler: Compiler) -> None:
         """Have the program compiled if it is hot, and load what was compiled if that is done."""
         hot = known.compile > 0 or (known.hits >= HITS and known.run_us >= HOT_US)
-        trusted = bool(standing.code.needs) and not known.workers
         if standing.jobs is None:
-            if known.workers and known.hits < SEEN and not hot:
+            if (known.workers or known.instructions >= SHORT) and known.hits < SEEN and not hot:
                 return  # it may not be called again, and to cut it takes time
-            standing.jobs = self._jobs(known, compiler, trusted)
+            standing.jobs = self._jobs(known, standing, compiler)
             # By folder: segments that are alike share one.
             missing = {job.folder: job for job in standing.jobs if not compiler.ready(job.folder)}
             standing.missing = list(missing.values())
@@ -271,7 +276,7 @@ class Tiers:
                 standing.give_up(standing.unfit)
                 return
             for job in standing.missing:
-                compiler.request(job.folder, job.checked.program, trusted)
+                compiler.request(job.folder, job.checked.program, job.trusted)
             if standing.missing:
                 self._say(known, "is being compiled")
         if any(compiler.waits(job.folder) for job in standing.missing):
@@ -282,6 +287,8 @@ class Tiers:
                     raise RuntimeError(compiler.failed.get(job.folder, "the compiler left nothing"))
             if known.workers:
                 self._load_segments(known, standing, standing.jobs)
+            elif standing.jobs[0].segment is not None:
+                self._load_layers(known, standing, standing.jobs)
             else:
                 self._load_whole(known, standing, standing.jobs[0].folder)
             self._say(known, "runs compiled")
@@ -291,19 +298,37 @@ class Tiers:
                 compiler.failed.pop(job.folder, None)  # so that it may be asked for again
             self._say(known, f"cannot be compiled: {e}")
 
-    def _jobs(self, known: Known, compiler: Compiler, trusted: bool) -> list[Job]:
+    def _jobs(self, known: Known, standing: Standing, compiler: Compiler) -> list[Job]:
         """What has to be compiled: the program, or the segments of it that can be. All workers find the same ones."""
         checked = known.checked
         assert checked is not None
-        if not known.workers:
-            return [Job(checked, compiler.folder(checked.program, trusted))]
-        found = []
-        for segment in cut(checked):
-            with suppress(Exception):
-                graph = self.engine.graph(segment.checked, False)
-                if not graph.flagged and len(set(graph.outputs)) == len(graph.outputs):
-                    found.append(Job(segment.checked, compiler.folder(segment.checked.program), segment))
+        if known.workers:
+            return self._jobs_of(cut(checked), False, compiler)
+        graph = self._graph(known, standing) if self.engine.deferred and not standing.failures else None
+        if graph is not None and not graph.flagged:  # so all indices are known to be in range, in every segment
+            jobs = self._jobs_of(cut_layers(checked), True, compiler)
+            if jobs:
+                return jobs
+        trusted = bool(standing.code.needs)
+        return [Job(checked, compiler.folder(checked.program, trusted), trusted)]
+
+    def _jobs_of(self, segments: list[Segment], trusted: bool, compiler: Compiler) -> list[Job]:
+        """The segments that can be compiled."""
+        found: list[Job] = []
+        fit: dict[str, bool] = {}
+        for segment in segments:
+            folder = compiler.folder(segment.checked.program, trusted)
+            if folder not in fit:
+                fit[folder] = self._is_fit(segment, trusted)
+            if fit[folder]:
+                found.append(Job(segment.checked, folder, trusted, segment))
         return found
+
+    def _is_fit(self, segment: Segment, trusted: bool) -> bool:
+        with suppress(Exception):
+            graph = self.engine.graph(segment.checked, trusted)
+            return not graph.flagged and len(set(graph.outputs)) == len(graph.outputs)
+        return False
 
     def _load_segments(self, known: Known, standing: Standing, jobs: list[Job]) -> None:
         ready = [self._load_segment(job.folder, job.segment) for job in jobs if job.segment is not None]
@@ -312,6 +337,17 @@ class Tiers:
         joint = compile_program(known.checked, self.engine, trusted=trusted, whole=ready)
         joint.ran = 3
         standing.joint = joint
+
+    def _load_layers(self, known: Known, standing: Standing, jobs: list[Job]) -> None:
+        loaded: dict[str, tuple[Graph, Callable[..., Any]]] = {}
+        for job in jobs:
+            if job.folder not in loaded:
+                graph = self.engine.graph(job.checked, job.trusted)
+                loaded[job.folder] = graph, self.engine.load_library(job.folder, graph)
+        layers = [CapturedSegment(job.segment, *loaded[job.folder]) for job in jobs if job.segment is not None]
+        assert known.checked is not None
+        standing.layered = self.engine.graph(known.checked, bool(standing.code.needs), layers)
+        standing.library = standing.layered.build
 
     def _load_segment(self, folder: str, segment: Segment) -> CompiledSegment:
         graph = self.engine.graph(segment.checked, False)
@@ -352,7 +388,8 @@ class Tiers:
         if tier == 2 and (capture is None or capture.captured is None) and self._busy(standing):
             return standing.code
         if capture is None or capture.tier != tier or capture.why:
-            graph = self._graph(known, standing)
+            layered = standing.layered if tier == 3 else None
+            graph = layered or self._graph(known, standing)
             if graph is None:
                 standing.give_up(standing.unfit, 2)
                 return standing.code
