@@ -69,6 +69,13 @@ class Config:
     start_timeout_s: float = _setting("GT_START_TIMEOUT", "60", "seconds to wait for a private server to start", float)
     connect_timeout_s: float = _setting("GT_CONNECT_TIMEOUT", "5", "seconds to wait for a server's answer", float)
     spin_us: int = _setting("GT_SPIN_US", "400", "microseconds a worker polls for more work before it sleeps", int)
+    awake_us: int = _setting(
+        "GT_AWAKE_US",
+        "-1",
+        "microseconds that client, server and worker poll during and after a small fetch before they sleep; "
+        "-1: 3000 while three of four or more cores are free, else less",
+        int,
+    )
     worker_memory: int = _setting("GT_WORKER_MEMORY", "0", "bytes a worker may use; 0: all memory of its device", int)
     spill_memory: int = _setting(
         "GT_SPILL_MEMORY",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import ipaddress
 import os
 import shutil
 import signal
@@ -18,6 +17,7 @@ import sys
 from contextlib import ExitStack
 
 from gt import config
+from gt.awake import Awake
 from gt.command_line import Parser, nbytes
 from gt.dispatcher import events
 from gt.dispatcher.log import InstructionLog
@@ -28,8 +28,8 @@ from gt.errors import GTError, StartError
 from gt.server.users import Watch, remember_address
 from gt.server.workers import LocalWorkers, count_gpus, how_many
 from gt.transport import listen
+from gt.transport.addresses import is_loopback
 from gt.transport.identity import url
-from gt.transport.sockets import endpoint
 
 
 def parser(prog: str, settings: config.Config) -> Parser:
@@ -144,9 +144,7 @@ def _log(settings: config.Config, machine: Machine, ending: ExitStack) -> Instru
 
 def is_open(address: str) -> bool:
     """Whether other machines can reach this address."""
-    if address.startswith("ipc://"):
-        return False
-    return not ipaddress.ip_address(endpoint(address).removeprefix("tcp://").rpartition(":")[0]).is_loopback
+    return not address.startswith("ipc://") and not is_loopback(address)
 
 
 def _run(
@@ -164,7 +162,7 @@ def _run(
     near = router.address.replace("0.0.0.0:", "127.0.0.1:")
     observers, log = _observers(settings), _log(settings, machine, ending)
     solving = Solving(near if watch is None else url(near, watch.planner_key), args.token)
-    server = Server(router, machine, observers if log is None else [*observers, log], solving)
+    server = Server(router, machine, observers if log is None else [*observers, log], solving, Awake(settings.awake_us))
     server.when_idle = None if log is None else log.flush
     key = watch.key if watch is not None else None
     private = bool(args.private)

@@ -25,6 +25,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from gt.awake import Awake
 from gt.dispatcher import events
 from gt.dispatcher.plans import work_off
 from gt.dispatcher.recording import LoopRecorder
@@ -32,8 +33,8 @@ from gt.dispatcher.solving import Solving
 from gt.dispatcher.stopped import Stopped
 from gt.transport import messages
 from gt.transport.messages import MAX_FRAMES
+from gt.transport.plain_router import PlainRouter
 from gt.transport.router import Router
-from gt.transport.unix import UnixRouter
 
 TICK_S = 0.1
 FLUSH_EVERY = 8  #: Messages handled before what they caused is sent.
@@ -44,6 +45,7 @@ SWITCH_S = 0.0005
 SPIN_S = 80e-6 if len(os.sched_getaffinity(0)) > 1 else 0.0
 
 
+_EXCHANGED = (messages.Fetch, messages.Chunk)  #: Who sends these is waited for, or will be soon.
 _HELLOS = (messages.Hello, messages.WorkerHello)
 
 
@@ -64,8 +66,8 @@ class Server:
     """See the file's header."""
 
     def __init__(
-        self, router: Router | UnixRouter, machine: Handler, observers: list[Observer] | None = None,
-        solving: Solving | None = None,
+        self, router: Router | PlainRouter, machine: Handler, observers: list[Observer] | None = None,
+        solving: Solving | None = None, awake: Awake | None = None,
     ) -> None:  # fmt: skip
         self.router = router
         #: Called about every TICK_S and when a worker joins; may call `stop`. What it raises ends `run`.
@@ -76,6 +78,8 @@ class Server:
         self._handle, self._busy = machine.handle, machine.busy
         self._observers = observers or []
         self._recorder = LoopRecorder()  #: of a trace
+        self._awake = awake or Awake(0)
+        self._at_work = 0  #: Jobs of the background thread.
         self._stopped = Stopped()
         self._stopping = False
         self._out: dict[events.Peer, list[Any]] = {}  #: Frames to send, by peer; see `_flush`.
@@ -145,16 +149,20 @@ class Server:
                     self._feed(events.BadFramesCame(peer, str(e)), peer)
                 else:
                     for message, payload in decoded:
-                        if type(message) is messages.Share:  # who a peer is, it does not say itself
-                            message = msgspec.structs.replace(message, pid=router.pid(peer))
+                        if type(message) is messages.Share:  # who a peer is, it does not say alone
+                            message = msgspec.structs.replace(message, pid=router.pid(peer, message.pid))
+                        elif type(message) is messages.WorkerHello:
+                            router.pid(peer, message.pid)
                         elif type(message) is messages.Spans:
                             message = self._recorder.with_offset(peer, message)
+                        elif type(message) in _EXCHANGED:
+                            self._awake.exchanged()
                         user = router.user(peer) if type(message) in _HELLOS else None
                         self._feed(events.MessageCame(peer, message, payload, user), peer)
                 if i % FLUSH_EVERY == 0 or len(frames) > 1:  # tensor bytes take long enough to be sent at once
                     self._flush()
             while self._ready:
-                self._feed(self._ready.popleft())
+                self._take_in(self._ready.popleft())
             self._flush()
             now = time.monotonic()
             if now >= tick_at or news:
@@ -172,12 +180,24 @@ class Server:
             if got is None and self.when_idle is not None:
                 self._rest()
             if got is None and not self._stopping:
-                # An answer that is due soon is looked for: to be woken takes longer than most calls.
-                news = router.wait(tick_at - now, SPIN_S if self._busy() else 0.0)
+                news = self._wait(tick_at - now)
             if self._woken:
                 self._woken = False
                 with suppress(BlockingIOError):
                     os.read(self._wake_r, 64)
+
+    def _wait(self, timeout_s: float) -> bool:
+        """Sleep until something happens; see `Router.wait`. What is due soon is looked for: to be woken takes longer
+        than most calls. But not beside the background thread, which needs the interpreter."""
+        spin_s = 0.0 if self._at_work else self._awake.left_s()
+        if self._busy():
+            return self.router.wait(timeout_s, spin_s or SPIN_S)
+        return self.router.wait(timeout_s, spin_s, self._awake.patience)
+
+    def _take_in(self, result: events.ProgramChecked | events.PlanReady | events.PlanSolved) -> None:
+        if type(result) is not events.PlanSolved:
+            self._at_work -= 1
+        self._feed(result)
 
     def _feed(self, event: events.Event, peer: events.Peer | None = None) -> None:
         if self._observers:
@@ -244,6 +264,7 @@ class Server:
                 if len(held) > MAX_FRAMES - 2:
                     self._flush()
         elif type(action) is events.CheckProgram or type(action) is events.MakePlan:
+            self._at_work += 1
             self._jobs.put(action)
         elif type(action) is events.Solve and self._solving is not None:
             self._solving.start(action)

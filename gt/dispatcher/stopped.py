@@ -1,7 +1,7 @@
 """Workers of this machine that were stopped (SIGSTOP, Ctrl-Z) are lost after a while, for others wait for them.
 
-Workers of other machines are given up by ZeroMQ when there is no sign of life (transport/sockets.py). On a Unix socket
-there is no such sign: there the system knows in which state a process is.
+Workers of a server with users are given up by ZeroMQ when there is no sign of life (transport/sockets.py). Sockets of
+our own have no such sign: there the system knows in which state a process is (transport/addresses.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """How messages are sent: their structs, their bytes, and connections.
 
-On one machine they go over Unix sockets (unix.py), between machines over ZeroMQ (sockets.py and router.py).
-`connect` and `listen` choose by the address.
+On one machine they go over sockets of our own, Unix or TCP (plain.py, plain_router.py). A server that other machines
+can reach has users with keys: there they go over ZeroMQ, encrypted (sockets.py, router.py). `connect` and `listen`
+choose by the key.
 """
 
 from __future__ import annotations
@@ -12,18 +13,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gt.transport.identity import Key, Keyring
+    from gt.transport.plain import PlainChannel
+    from gt.transport.plain_router import PlainRouter
     from gt.transport.router import Router
     from gt.transport.sockets import SocketChannel
-    from gt.transport.unix import UnixChannel, UnixRouter
 
 
-def connect(address: str, key: Key | None = None, silent_s: float | None = None) -> SocketChannel | UnixChannel:
+def connect(address: str, key: Key | None = None, silent_s: float | None = None) -> SocketChannel | PlainChannel:
     """A channel to the server at "host:port" or "ipc:///path"; encrypted, with a key. The server gives up a connection
     between machines after `silent_s` without a sign of life."""
-    if address.startswith("ipc://"):
-        from gt.transport.unix import UnixChannel
+    if key is None:
+        from gt.transport.plain import PlainChannel
 
-        return UnixChannel(address)
+        return PlainChannel(address)
     from gt.transport.sockets import SocketChannel
 
     return SocketChannel(address, key, silent_s)
@@ -36,12 +38,12 @@ def look_up(home: Path, address: str = "") -> tuple[str, Key | None]:
     return logins.find(home, address)
 
 
-def listen(address: str, ring: Keyring | None = None) -> Router | UnixRouter:
+def listen(address: str, ring: Keyring | None = None) -> Router | PlainRouter:
     """The server's side of `connect`. With a ring of keys it accepts those who have one of them alone."""
-    if address.startswith("ipc://"):
-        from gt.transport.unix import UnixRouter
+    if ring is None:
+        from gt.transport.plain_router import PlainRouter
 
-        return UnixRouter(address)
+        return PlainRouter(address)
     from gt.transport.router import Router
 
     return Router(address, ring=ring)

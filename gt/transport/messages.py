@@ -95,7 +95,7 @@ class Share(Struct, frozen=True):
     ring: int  #: numbers the rings of a session
     fd: int  #: the file, as the client's process numbers it,
     name: str  #: and as it is named
-    pid: int = 0  #: the client's process; the dispatcher overwrites it with what the system says
+    pid: int = 0  #: the client's process, as it says; the dispatcher replaces it by what the system says
 
 
 class Shared(Struct, frozen=True):

@@ -24,6 +24,8 @@ import zmq
 
 from gt.errors import StartError
 from gt.transport import sockets
+from gt.transport.addresses import endpoint
+from gt.transport.channel import Patience
 from gt.transport.curve import Gate, serve_with
 from gt.transport.identity import Keyring, User
 from gt.transport.messages import MAX_FRAMES, Buffer
@@ -62,7 +64,7 @@ class Router:
     def __init__(
         self, address: str, max_queued: int = MAX_QUEUED, ring: Keyring | None = None, all_queued: int = ALL_QUEUED
     ) -> None:
-        where = sockets.endpoint(address)
+        where = endpoint(address)
         self.address = ""  #: Where peers connect to, once bound.
         self._max_queued, self._all_queued = max_queued, all_queued
         self._peers: dict[bytes, _Peer] = {}
@@ -111,9 +113,9 @@ class Router:
         """Let `wait` also return when this descriptor is readable."""
         self._poller.register(fd, zmq.POLLIN)
 
-    def wait(self, timeout_s: float, spin_s: float = 0.0) -> bool:
+    def wait(self, timeout_s: float, spin_s: float = 0.0, patience: Patience | None = None) -> bool:
         """Sleep until there may be a message, a lost peer, or a readable watched descriptor; whether to call `lost()`
-        now. `spin_s` is ignored: ZeroMQ's own thread has to be woken anyway."""
+        now. Never polls: ZeroMQ's own thread has to be woken anyway."""
         if self._doubtful or self._lost:
             timeout_s = min(timeout_s, 0.005)
         ready = self._poller.poll(max(0, math.ceil(timeout_s * 1000)))
@@ -166,8 +168,8 @@ class Router:
             self.disconnect(peer)
         return state
 
-    def pid(self, peer: bytes) -> int:
-        """See UnixRouter. Not known here: the process may be on any machine."""
+    def pid(self, peer: bytes, said: int = 0) -> int:
+        """See PlainRouter. Not known here: the process may be on any machine."""
         return 0
 
     def user(self, peer: bytes) -> User | None:

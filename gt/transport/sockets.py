@@ -17,7 +17,6 @@ from __future__ import annotations
 import atexit
 import math
 import os
-import socket
 import time
 from collections import deque
 from collections.abc import Callable
@@ -30,6 +29,7 @@ from zmq.utils.garbage import gc as payloads
 from zmq.utils.monitor import parse_monitor_message
 
 from gt.errors import ServerError
+from gt.transport.addresses import endpoint, needs_key, no_server, not_gt
 from gt.transport.curve import use_key
 from gt.transport.identity import Key
 from gt.transport.messages import MAX_FRAME, BadMessage, Buffer, Message, decode_all, encode_all
@@ -47,27 +47,6 @@ _HANDSHAKE_FAILED = (
 )
 
 atexit.unregister(payloads._atexit)  # law 4; it is a daemon thread, which ends with the process
-
-
-def endpoint(address: str) -> str:
-    """The address as ZeroMQ writes it, with the host's name looked up.
-
-    >>> endpoint("127.0.0.1:12345")
-    'tcp://127.0.0.1:12345'
-    """
-    address, _, key = address.partition("#")
-    if key:  # of a connection URL, where an address alone is expected: it is not repeated
-        raise ServerError(f"address {address!r} must have the form host:port, without a key")
-    host, colon, port = address.removeprefix("tcp://").rpartition(":")
-    if "://" in host or not colon or not host:
-        raise ServerError(f"address {address!r} must have the form host:port or ipc:///path")
-    if not port.isdecimal() or not port.isascii() or int(port) > 65535:
-        raise ServerError(f"address {address!r}: port must be a number from 0 to 65535, got {port!r}")
-    try:
-        found = socket.getaddrinfo(host, int(port), socket.AF_INET, socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        raise ServerError(f"address {address!r}: unknown host {host!r}") from None
-    return f"tcp://{found[0][4][0]}:{int(port)}"
 
 
 def set_common(s: zmq.Socket[bytes]) -> None:
@@ -229,14 +208,11 @@ class SocketChannel:
         except BadMessage as e:
             # ZeroMQ takes some other protocols for an old version of its own.
             self._broken = (
-                f"the server at {self.address} sent an invalid message: {e}" if self._answered else self._not_gt()
+                f"the server at {self.address} sent an invalid message: {e}" if self._answered else not_gt(self.address)
             )
             raise ServerError(self._broken) from None
         self._answered = True
         return decoded
-
-    def _not_gt(self) -> str:
-        return f"the process that listens at {self.address} is not a GT server"
 
     def _receive_now(self) -> list[Buffer] | None:
         try:
@@ -270,30 +246,19 @@ class SocketChannel:
             elif event & _HANDSHAKE_FAILED:
                 self._broken = self._not_admitted(event)
             elif not self._broken:
-                self._broken = (
-                    f"the connection to the server at {self.address} is lost" if self._connected else self._no_server()
-                )
+                lost = f"the connection to the server at {self.address} is lost"
+                self._broken = lost if self._connected else no_server(self.address)
         return bool(self._broken)
 
     def _not_admitted(self, event: int) -> str:
         """Why the two ends did not come to terms."""
         if self._key is None:
-            return f"{self._not_gt()}, or it needs a key: gt login URL stores one, with the URL that gt user prints"
+            return needs_key(self.address)
         if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
             return f"the server at {self.address} does not know this key; it was revoked, or is of another server"
         return (
             f"the server at {self.address} does not have the key that the connection URL names: it is another server, "
             "or one that needs no key"
-        )
-
-    def _no_server(self) -> str:
-        where = self.address.removeprefix("tcp://")
-        host = endpoint(where).removeprefix("tcp://").rpartition(":")[0]
-        if host.startswith("127."):
-            return f"no server at {where}; start one with: gt serve"
-        return (
-            f"no server at {where}; if one runs there, it listens for its own machine alone: "
-            "start it with gt serve --host 0.0.0.0"
         )
 
 

@@ -128,7 +128,8 @@ class Calls:
         failure: Failure | None = None
         try:
             self.use(session, known)
-            running.began = self.engine.stamp()
+            if self.engine.deferred:
+                running.began = self.engine.stamp()
             arrays = self.take(running)
             if beside:
                 self.beside += 1

@@ -69,6 +69,7 @@ class WorkerCore:
         put = partial(self._enqueue, short=True)
         self.uploads = Uploads(engine, config, self._calls, self.spilling, self._lock, put)
         self._behind: dict[int, WorkerSession] = {}  #: Sessions with work that waits for a call to be done.
+        self._told: Out = []  #: Outcomes that are sent with the next value; see `_with_values`.
         self._running: list[Work | None] = [None, None]  #: The runner's, and what is done beside that.
         self._groups = Groups(network)
         self._shared: set[bytes] = set()  #: Programs that several workers run together,
@@ -293,7 +294,7 @@ class WorkerCore:
         lock = self.desk.lock
         if not beside:
             with lock:
-                return self._step(False)
+                return self._with_values(self._step(False))
         if not lock.acquire(timeout=DESK_S):
             return None
         try:
@@ -350,6 +351,21 @@ class WorkerCore:
         if not beside:
             self.fetches.look(out)
         return out
+
+    def _with_values(self, out: Out | None) -> Out | None:
+        """What to send now. If all calls of a session are done, and the device copies a small value for it next, their
+        outcomes are sent with that: two messages would wake everybody on the way twice."""
+        if not out and not self._told:
+            return out
+        self._told += out or ()
+        if len(self.fetches) and all(type(m) is msg.CallDone and self._answers_soon(m.session) for m, _ in self._told):
+            return [] if out else None
+        out, self._told = self._told, []
+        return out
+
+    def _answers_soon(self, number: int) -> bool:
+        session = self.sessions.get(number)
+        return session is not None and session.answering > 0 and not session.flying
 
     def _go_on(self, together: Together, out: Out) -> bool:
         """Run a call that several workers run together as far as possible; whether it is over."""

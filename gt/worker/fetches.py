@@ -11,7 +11,7 @@ from collections import deque
 from threading import Lock
 
 from gt.transport.messages import CHUNK, Cancel, Chunk, ChunkAck, Failure, Fetch, FetchFailed
-from gt.transport.shared import LARGE, SLOTS
+from gt.transport.shared import LARGE, SLOTS, SMALL
 from gt.worker.calls import Calls, Out
 from gt.worker.run.engine import Coming, Engine
 from gt.worker.run.store import Entry
@@ -101,6 +101,7 @@ class Fetches:
                     data = away.read()  # it need not come back to the device for that
                 elif self.engine.deferred:
                     self._coming.append((work, session, entry, self.engine.start_fetch(array)))
+                    session.answering += entry.spec.nbytes <= SMALL
                     return
                 else:
                     data = self.engine.to_bytes(array, borrow)
@@ -114,7 +115,9 @@ class Fetches:
             work, session, entry, coming = self._coming.popleft()
             if not self._calls.passed(coming.mark):
                 self._coming.append((work, session, entry, coming))
-            elif not session.closed:
+                continue
+            session.answering -= entry.spec.nbytes <= SMALL
+            if not session.closed:
                 self._answer(work, session, entry, self.engine.end_fetch(coming), None, out)
 
     def _answer(

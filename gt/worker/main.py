@@ -27,15 +27,16 @@ from queue import SimpleQueue
 from typing import Any, NoReturn
 
 from gt import gpus
+from gt.awake import Awake
 from gt.command_line import Parser, nbytes
 from gt.config import Config, engine_name, home, load, order_gpus, prepare_torch, replace
 from gt.errors import GTError, ServerError, StartError
 from gt.transport import connect, logins
 from gt.transport import messages as msg
+from gt.transport.addresses import endpoint
 from gt.transport.channel import Channel, Patience
 from gt.transport.identity import WORKER, Key
 from gt.transport.messages import Buffer
-from gt.transport.sockets import endpoint
 from gt.worker import engines
 from gt.worker.calls import EngineLost, Out
 from gt.worker.core import POLL_S, WorkerCore
@@ -59,6 +60,7 @@ class Commands:
         self.reach = reach
         self.core = core
         self.lock = threading.Lock()
+        self.awake = Awake(core.config.awake_us)
         self.ending = False  #: The reader wants the lock for good: do not take it any more.
 
     def take_in(self, timeout_s: float) -> bool:
@@ -75,6 +77,8 @@ class Commands:
                 _end(0)
             if type(message) is msg.Refused:
                 raise ServerError(message.text)
+            if type(message) is msg.Fetch:
+                self.awake.exchanged()
             answers += self.core.receive(message, payload)
             came = self.channel.receive()
         if answers:
@@ -169,9 +173,15 @@ class Runner(threading.Thread):
         try:
             if not core.in_flight:
                 # Poll for a moment before sleeping: to be woken costs more than most programs.
-                if self._patience.wanted() and not core.uploads.copying:
-                    found = self._look(commands, core.config.spin_us * 1e-6)
-                    self._patience.looked(found)
+                for_s, patience = core.config.spin_us * 1e-6, self._patience
+                left_s = commands.awake.left_s()
+                if left_s > for_s and commands.awake.patience.wanted():
+                    for_s, patience = left_s, commands.awake.patience
+                elif not patience.wanted():
+                    for_s = 0.0
+                if for_s and not core.uploads.copying:
+                    found = self._look(commands, for_s)
+                    patience.looked(found)
                     if found:
                         return True
                 return commands.take_in(TICK_S)

@@ -82,6 +82,7 @@ class WorkerSession:
         self.upload_fetches: dict[int, list[Work]] = {}  #: Fetches of what is still being uploaded.
         self.fetches: dict[int, Work] = {}  #: By request, until answered. A cancelled one is not in here.
         self.sending: dict[int, Outgoing] = {}  #: By request; those with chunks left to send.
+        self.answering = 0  #: Small fetches whose values are on their way from the device.
         self.backlog: deque[Work] = deque()  #: Fetches that wait until others have been sent.
 
     def close(self) -> None:

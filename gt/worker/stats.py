@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from gt.awake import usable_cpus
 from gt.config import Config
 from gt.worker.calls import Calls
 from gt.worker.fetches import Fetches
 from gt.worker.run.collectives import Groups
 from gt.worker.run.engine import Engine
 from gt.worker.run.programs import Programs
-from gt.worker.run.threads import usable_cpus
 from gt.worker.session import WorkerSession
 from gt.worker.spilling import Spilling
 from gt.worker.uploads import Uploads

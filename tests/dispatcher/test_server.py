@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-import zmq
 
 from gt.dispatcher import events as ev
 from gt.dispatcher.server import Server
 from gt.errors import ServerError
 from gt.program import Program
+from gt.transport.frames import head_of
 from gt.transport.messages import Define, GetStats, Goodbye, Hello, Message, Rejected, Stats, WorkerHello, WorkerWelcome
-from gt.transport.router import Router
-from gt.transport.sockets import SocketChannel
+from gt.transport.plain import PlainChannel
+from gt.transport.plain_router import PlainRouter
 
 DEADLINE_S = 10.0
 NOT_A_PROGRAM = Program((), "", (), (0,), (), ())
@@ -71,7 +72,7 @@ def machine() -> Machine:
 
 @pytest.fixture
 def server(machine: Machine) -> Iterator[Server]:
-    s = Server(Router("127.0.0.1:0"), machine)
+    s = Server(PlainRouter("127.0.0.1:0"), machine)
     thread = threading.Thread(target=s.run)
     thread.start()
     yield s
@@ -81,11 +82,11 @@ def server(machine: Machine) -> Iterator[Server]:
 
 
 @pytest.fixture
-def connect(server: Server) -> Iterator[Callable[..., SocketChannel]]:
-    made: list[SocketChannel] = []
+def connect(server: Server) -> Iterator[Callable[..., PlainChannel]]:
+    made: list[PlainChannel] = []
 
-    def new(*messages: Message) -> SocketChannel:
-        channel = SocketChannel(server.router.address)
+    def new(*messages: Message) -> PlainChannel:
+        channel = PlainChannel(server.router.address)
         made.append(channel)
         for m in messages:
             channel.send(m)
@@ -96,7 +97,7 @@ def connect(server: Server) -> Iterator[Callable[..., SocketChannel]]:
         channel.close()
 
 
-def test_messages_are_answered_and_time_passes(machine: Machine, connect: Callable[..., SocketChannel]) -> None:
+def test_messages_are_answered_and_time_passes(machine: Machine, connect: Callable[..., PlainChannel]) -> None:
     channel = connect(*(GetStats(i) for i in range(1000)))
     for i in range(1000):
         assert channel.receive(DEADLINE_S) == (Stats(i, {}), None)
@@ -106,7 +107,7 @@ def test_messages_are_answered_and_time_passes(machine: Machine, connect: Callab
 
 
 def test_a_defect_in_the_machine_ends_only_that_connection(
-    machine: Machine, connect: Callable[..., SocketChannel], capfd: pytest.CaptureFixture[str]
+    machine: Machine, connect: Callable[..., PlainChannel], capfd: pytest.CaptureFixture[str]
 ) -> None:
     good, bad = connect(), connect(Hello(1, "", "raise"))
     with pytest.raises(ServerError, match="is lost"):
@@ -122,7 +123,7 @@ def test_a_defect_in_the_machine_ends_only_that_connection(
 
 
 def test_an_answer_that_cannot_be_encoded_ends_that_connection_and_the_rest_is_done(
-    machine: Machine, connect: Callable[..., SocketChannel], capfd: pytest.CaptureFixture[str]
+    machine: Machine, connect: Callable[..., PlainChannel], capfd: pytest.CaptureFixture[str]
 ) -> None:
     bad = connect(Hello(1, "", "unencodable"))
     machine.wait_for(lambda e: isinstance(e, ev.ProgramChecked) and e.program == b"after")
@@ -132,7 +133,7 @@ def test_an_answer_that_cannot_be_encoded_ends_that_connection_and_the_rest_is_d
     assert "gt: cannot send Send(" in capfd.readouterr().err
 
 
-def test_checks_come_back(machine: Machine, connect: Callable[..., SocketChannel]) -> None:
+def test_checks_come_back(machine: Machine, connect: Callable[..., PlainChannel]) -> None:
     connect(Define(EMPTY), Define(NOT_A_PROGRAM))
     good = machine.wait_for(lambda e: isinstance(e, ev.ProgramChecked) and not e.error)
     bad = machine.wait_for(lambda e: isinstance(e, ev.ProgramChecked) and bool(e.error))
@@ -142,15 +143,13 @@ def test_checks_come_back(machine: Machine, connect: Callable[..., SocketChannel
 
 
 def test_bad_frames_are_an_event(server: Server) -> None:
-    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
-        dealer.linger = 0
-        dealer.connect(f"tcp://{server.router.address}")
-        dealer.send(b"\xc1\xc1")
-        assert dealer.poll(int(DEADLINE_S * 1000))
-        assert b"not a message" in dealer.recv()
+    host, _, port = server.router.address.rpartition(":")
+    with socket.create_connection((host, int(port)), DEADLINE_S) as peer:
+        peer.sendall(head_of([2]) + b"\xc1\xc1")
+        assert b"not a message" in peer.recv(1000)
 
 
-def test_loss_and_disconnect(machine: Machine, connect: Callable[..., SocketChannel]) -> None:
+def test_loss_and_disconnect(machine: Machine, connect: Callable[..., PlainChannel]) -> None:
     gone = connect(GetStats(1))
     gone.receive(DEADLINE_S)
     gone.close()
@@ -161,7 +160,7 @@ def test_loss_and_disconnect(machine: Machine, connect: Callable[..., SocketChan
     assert sum(isinstance(e, ev.PeerLost) for e in machine.events) == 1, "a disconnected peer is not lost"
 
 
-def test_workers_are_told_goodbye(server: Server, connect: Callable[..., SocketChannel]) -> None:
+def test_workers_are_told_goodbye(server: Server, connect: Callable[..., PlainChannel]) -> None:
     worker = connect(WorkerHello(1, "", "link", True))
     assert worker.receive(DEADLINE_S) == (WorkerWelcome(1, 5), None)
     assert set(server.workers.values()) == {5}

@@ -22,7 +22,7 @@ import gt
 from gt import config
 from gt.dispatcher import events as ev
 from gt.transport import messages as msg
-from gt.transport.unix import Stream, head_of
+from gt.transport.frames import Stream, head_of
 from tests.sim.cluster import Cluster, using
 
 from .hostile import Frames, Liar

@@ -21,9 +21,9 @@ from gt.ops.check import check
 from gt.program import SCALARS, Instruction, Program, as_tuple, input_spec
 from gt.transport import messages as msg
 from gt.transport.curve import use_key
+from gt.transport.frames import Stream, head_of
 from gt.transport.identity import Key
 from gt.transport.shared import SLOTS, Ring, make_ring
-from gt.transport.unix import Stream, head_of
 
 from .running import DEADLINE_S
 
@@ -75,13 +75,17 @@ class ZmqPeer:
         self.context.term()
 
 
-class UnixPeer:
-    """A raw Unix socket."""
+class RawPeer:
+    """A raw socket."""
 
     def __init__(self, address: str) -> None:
-        self.socket = socket.socket(socket.AF_UNIX)
+        if address.startswith("ipc://"):
+            self.socket = socket.socket(socket.AF_UNIX)
+            self.socket.connect(address.removeprefix("ipc://"))
+        else:
+            host, _, port = address.rpartition(":")
+            self.socket = socket.create_connection((host, int(port)))
         self.socket.settimeout(30)
-        self.socket.connect(address.removeprefix("ipc://"))
         self.stream = Stream()
 
     def send(self, frames: Frames) -> None:
@@ -407,6 +411,7 @@ def garbage(rng: random.Random) -> bytes:
 USER = """
 import os, sys
 import numpy as np
+import zmq
 import gt
 session = gt.connect(sys.argv[1])
 rng = np.random.default_rng(int(sys.argv[3]))

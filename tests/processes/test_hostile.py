@@ -5,17 +5,17 @@ from __future__ import annotations
 import random
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gt.server import users
 from gt.transport import connect
 from gt.transport import messages as msg
+from gt.transport.identity import Key, url
 
 from .frames import Siege
 from .guesses import Guesser, Victim
-from .hostile import OVERSIZED, USER, Attacker, UnixPeer, ZmqPeer, borrowing_program, garbage
+from .hostile import OVERSIZED, USER, Attacker, RawPeer, ZmqPeer, borrowing_program, garbage
 from .running import DEADLINE_S, Process, Serve, Start, answer, children, greet
 from .test_identity import Lab
 from .usage import usage_of
@@ -30,10 +30,10 @@ def where(wire: str, folder: Path) -> list[str]:
     return [] if wire == "tcp" else ["--address", f"ipc://{folder}/s"]
 
 
-def warm_up(address: str) -> None:
+def warm_up(address: str, key: Key | None) -> None:
     """Have the worker load what it may need: meanwhile nobody's calls would run."""
     p, scalars = borrowing_program()
-    with closing(connect(address)) as channel:
+    with closing(connect(address, key)) as channel:
         channel.send(msg.Hello(msg.VERSION, "", "first"))
         channel.send(msg.Define(p))
         channel.send(msg.Call(0, 1, p.hash(), b"", scalars, 1, b"", 0))
@@ -42,19 +42,27 @@ def warm_up(address: str) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("wire", ["tcp", "ipc"])
-def test_a_flood_of_false_messages(serve: Serve, start: Start, tmp_path: Path, wire: str) -> None:
+@pytest.mark.parametrize("wire", ["tcp", "ipc", "keys"])
+def test_a_flood_of_false_messages(
+    serve: Serve, start: Start, tmp_path: Path, started: list[Process], wire: str
+) -> None:
     limits = {"GT_CACHE_BYTES": str(8 << 20), "GT_WORKER_MEMORY": str(64 << 20)}
-    server, address = serve(*where(wire, tmp_path), "--workers", "1", **limits)
+    key: Key | None = None
+    if wire == "keys":
+        lab = Lab(tmp_path / "lab", started)
+        server, key = lab.serve("--workers", "1", **limits), lab.key
+        address = server.address
+    else:
+        server, address = serve(*where(wire, tmp_path), "--workers", "1", **limits)
     pids = [server.pid, *children(server.pid)]
     assert len(pids) == 2
-    warm_up(address)
+    warm_up(address, key)
     stop = tmp_path / "stop"
-    user = start("-c", USER, address, str(stop), "1")
+    user = start("-c", USER, address if key is None else url(address, key), str(stop), "1")
     victim = int(user.line())
 
     rng = random.Random(20)
-    new = (lambda: ZmqPeer(address)) if wire == "tcp" else (lambda: UnixPeer(address))
+    new = (lambda: RawPeer(address)) if key is None else (lambda: ZmqPeer(address, key))
     warm = FALSE // 2  # by then the server has loaded what it only needs for some of them
     before = 0
     with ExitStack() as ending:
@@ -63,7 +71,7 @@ def test_a_flood_of_false_messages(serve: Serve, start: Start, tmp_path: Path, w
             attacker = attackers[sent // BATCH % PEERS]
             # Of seven batches four are well-formed messages with wrong contents.
             attacker.attack(BATCH, wrong=sent // BATCH % 7 < 4)
-            if wire == "ipc" and rng.random() < 0.1 and attacker.peer is not None:
+            if key is None and rng.random() < 0.1 and attacker.peer is not None:
                 attacker.peer.write(garbage(rng))
                 attacker.close()
             if sent == warm:
@@ -112,14 +120,13 @@ def test_messages_that_are_too_large_or_of_another_version(serve: Serve, tmp_pat
             assert isinstance(refused, msg.Refused)
             assert f"speaks version {msg.VERSION} of GT's protocol, the other side {hello.version}" in refused.text
 
-    new: Any = ZmqPeer(address) if wire == "tcp" else UnixPeer(address)
-    with closing(new):
+    with closing(RawPeer(address)) as new:
         new.send(msg.encode(msg.Hello(msg.VERSION, "", "test")))
-        assert isinstance(new.receive(DEADLINE_S)[0], msg.Welcome)
+        assert isinstance((new.receive(DEADLINE_S) or [None])[0], msg.Welcome)
         reasons = [f"a payload of at most {msg.CHUNK} bytes", "not a message"]
         for frames, reason in zip(OVERSIZED, reasons, strict=True):
             new.send(frames)
-            (rejected,) = new.receive(DEADLINE_S)
+            (rejected,) = new.receive(DEADLINE_S) or [None]
             assert isinstance(rejected, msg.Rejected)
             assert reason in rejected.text
         # What is larger than any frame is not even read: the connection ends.

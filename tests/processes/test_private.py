@@ -191,7 +191,7 @@ def test_a_client_without_standard_streams(start: Start, tmp_path: Path) -> None
     ("module", "why"),
     [
         ("torch", "the torch engine needs torch: pip install 'gt[torch]', or use --engine numpy"),
-        ("zmq", "ImportError: it is broken"),
+        ("msgspec", "ImportError: it is broken"),
     ],
 )
 def test_a_module_that_cannot_be_imported(

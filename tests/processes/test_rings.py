@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 from gt.transport import connect
+from gt.transport.identity import url
 from gt.transport.messages import VERSION, Chunk, ChunkAck, Fetch, Hello, Share, Shared, Welcome
 from gt.transport.shared import ORDERED, make_ring
 
-from .running import DEADLINE_S, Serve, Start, alive, answer, until
+from .running import DEADLINE_S, Process, Serve, Start, alive, answer, until
+from .test_identity import Lab
 
 pytestmark = pytest.mark.processes
 
@@ -53,10 +55,11 @@ print("right", flush=True)
 """
 
 
-@pytest.fixture
-def serve_here(serve: Serve, tmp_path: Path) -> Serve:
-    """A server on a Unix socket."""
-    return lambda *arguments, **env: serve("--address", f"ipc://{tmp_path}/s", *arguments, **env)
+@pytest.fixture(params=["unix", "tcp"])
+def serve_here(serve: Serve, tmp_path: Path, request: pytest.FixtureRequest) -> Serve:
+    """A server on a Unix socket, or on a port of this machine."""
+    where = ("--address", f"ipc://{tmp_path}/s") if request.param == "unix" else ()
+    return lambda *arguments, **env: serve(*where, *arguments, **env)
 
 
 def rings_of(pid: int) -> list[str]:
@@ -95,10 +98,10 @@ def test_a_worker_that_cannot_look_gets_the_bytes(serve_here, start: Start, tmp_
     assert "in slot" not in said
 
 
-def test_over_tcp_nothing_is_shared(serve: Serve, start: Start, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    _, address = serve("--workers", "1", GT_INSTRUCTION_LOG=str(log))
-    check_large(start, address)
+def test_over_an_encrypted_connection_nothing_is_shared(start: Start, tmp_path: Path, started: list[Process]) -> None:
+    log, lab = tmp_path / "log", Lab(tmp_path / "lab", started)
+    lab.serve("--workers", "1", GT_INSTRUCTION_LOG=str(log))
+    check_large(start, url(lab.server.address, lab.key))
     assert "Share" not in log.read_text()
 
 
@@ -259,8 +262,8 @@ def test_a_client_cannot_make_the_worker_read_the_ring_of_another(serve_here, st
             assert answer(thief) == Shared(0, lie.ring, False)
         # What it says of a ring that is not shared changes nothing, and gives nothing.
         thief.send(Chunk(0, 2, 0, 8, (1,), "float64", 0))
-        # Its own it may share, whoever it says it is; closed ones it cannot.
-        thief.send(Share(0, 3, own.fd, own.name, victim.pid))
+        # Its own it may share, if it says who it is where the system does not; closed ones it cannot.
+        thief.send(Share(0, 3, own.fd, own.name, victim.pid if address.startswith("ipc://") else os.getpid()))
         assert answer(thief) == Shared(0, 3, True)
         own.put(0, np.full(8, 7, np.uint8))
         thief.send(Chunk(0, 3, 0, 8, (1,), "float64", 0))

@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 
 from gt.transport.messages import Share
+from gt.transport.plain import PlainChannel
+from gt.transport.plain_router import PlainRouter
 from gt.transport.shared import (
     BOXES,
     ORDERED,
@@ -27,7 +29,6 @@ from gt.transport.shared import (
     open_ring,
     ring_nbytes,
 )
-from gt.transport.unix import UnixChannel, UnixRouter
 
 NAME = f"gt-{'a' * 32}"
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
@@ -210,10 +211,12 @@ def test_other_files_are_not_even_opened(ring: Ring, tmp_path: Path) -> None:
 
 
 def test_the_router_knows_the_process(tmp_path: Path) -> None:
-    router = UnixRouter(f"ipc://{tmp_path}/s")
+    router = PlainRouter(f"ipc://{tmp_path}/s")
     try:
-        mine = UnixChannel(router.address)
-        code = "import sys; from gt.transport.unix import UnixChannel; c = UnixChannel(sys.argv[1]); sys.stdin.read()"
+        mine = PlainChannel(router.address)
+        code = (
+            "import sys; from gt.transport.plain import PlainChannel; c = PlainChannel(sys.argv[1]); sys.stdin.read()"
+        )
         with subprocess.Popen([sys.executable, "-c", code, router.address], stdin=subprocess.PIPE) as other:
             while len(router._by_name) < 2:
                 router.wait(0.1)

@@ -18,7 +18,7 @@ from gt.transport import messages, sockets
 from gt.transport import messages as msg
 from gt.transport.messages import CHUNK, MAX_FRAME, Chunk, GetStats
 from gt.transport.router import SETTLE_S, Router
-from gt.transport.sockets import SocketChannel, endpoint
+from gt.transport.sockets import SocketChannel
 from tests.processes.running import Process, environment, until
 
 from .wires import DEADLINE_S, Join, meet, next_message, until_lost
@@ -287,23 +287,3 @@ def test_not_a_gt_server() -> None:
         channel.close()
     with pytest.raises(ServerError, match="closed"):
         channel.receive()
-
-
-@pytest.mark.parametrize(
-    "address",
-    ["", "localhost", ":12", "localhost:port", "localhost:70000", "http://x:1", "ipc://", "ipc://" + "x" * 108],
-)
-def test_bad_addresses(address: str) -> None:
-    with pytest.raises(ServerError, match="address"):
-        endpoint(address)
-
-
-@pytest.mark.parametrize("address", ["gt://lab:1#user-sesame", "lab:1#user-sesame", "0.0.0.0:1#worker-sesame"])
-def test_a_key_in_an_address_is_not_repeated(address: str) -> None:
-    with pytest.raises(ServerError, match="must have the form host:port, without a key") as raised:
-        endpoint(address)
-    assert "sesame" not in str(raised.value)
-
-
-def test_addresses() -> None:
-    assert endpoint("localhost:80") == endpoint("tcp://localhost:80") == "tcp://127.0.0.1:80"

@@ -1,4 +1,4 @@
-"""What ZeroMQ and Unix sockets both promise: messages arrive in order and complete, and a lost peer is noticed."""
+"""What all connections promise: messages arrive in order and complete, and a lost peer is noticed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from gt.errors import ServerError
 from gt.transport import listen, messages
 from gt.transport.messages import CHUNK, Chunk, GetStats, Refused, Stats
 
-from .wires import DEADLINE_S, AnyRouter, Join, meet, next_message, until_lost
+from .wires import DEADLINE_S, AnyRouter, Join, meet, next_message, ring, until_lost
 
 
-@pytest.fixture(params=["tcp", "unix"])
+@pytest.fixture(params=["tcp", "unix", "keys"])
 def router(request: Any, tmp_path: Path) -> Iterator[AnyRouter]:
-    made = listen("127.0.0.1:0" if request.param == "tcp" else f"ipc://{tmp_path}/s")
+    address = f"ipc://{tmp_path}/s" if request.param == "unix" else "127.0.0.1:0"
+    made = listen(address, ring() if request.param == "keys" else None)
     yield made
     made.close()
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
-from gt.worker.run.threads import Load, Pace, Threads, ladder
-from tests.sessions import raising
+from gt.awake import Load
+from gt.worker.run.threads import Pace, Threads, ladder
 
 #: Seconds of a call with so many threads.
 Machine = Callable[[int], float]
@@ -100,21 +98,3 @@ def test_threads_are_set_only_when_they_change() -> None:
         threads.begin(pace)
         threads.end(pace)
     assert said == [1]
-
-
-def test_load_counts_what_is_idle_and_what_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    load = Load(4)
-    reads = iter([(1.0, 0.5, 1.0), (2.0, 1.5, 2.0), (3.0, 4.5, 2.0), (4.0, 7.5, 2.0), (5.0, 10.5, 2.0)])
-    load._last = (0.0, 0.0, 0.0)
-    load._read = lambda: next(reads)  # type: ignore[method-assign]
-    monkeypatch.setattr("gt.worker.run.threads.LOOK_S", -1e9)
-    monkeypatch.setattr("time.monotonic", lambda: 1e9)
-    # Half a core idle and one ours; the same again; then nobody computes: only when that has been so for a while.
-    assert [load.look() for _ in range(5)] == [2, 2, 2, 2, 3]
-
-
-def test_a_machine_that_does_not_tell_its_load_has_free_cores() -> None:
-    load = Load(4)
-    load._read = raising(OSError("no /proc"))  # type: ignore[method-assign]
-    load._last = (-1.0, 0.0, 0.0)
-    assert load.look() == 4

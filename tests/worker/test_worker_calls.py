@@ -16,6 +16,7 @@ from gt.program import Precision
 from gt.transport import messages as msg
 from gt.worker.calls import EngineLost
 from gt.worker.core import IN_FLIGHT
+from gt.worker.run.engine import Coming
 
 SHAPE = (4,)
 NEG = unary("neg", SHAPE)
@@ -263,6 +264,58 @@ def test_a_fetch_waits_for_the_outcome_of_the_call_before_it(device: Device, tog
     assert driver.core.receive(driver.call_message(flagged(), [1, 2, 4], 10), None) == []
     assert together or driver.work() == []
     assert types(driver.send(driver.fetch_message(11))) == [msg.CallFailed, msg.FetchFailed]
+
+
+class Copying(Device):
+    """Values take their time to come from the device, too."""
+
+    def start_fetch(self, array: Any) -> Coming:
+        return Coming(array.copy(), self.mark())
+
+
+def test_an_outcome_is_sent_with_the_small_value_that_follows_it(numpy_engine: Any) -> None:
+    device = Copying(numpy_engine)
+    driver = loaded(device)
+    core = driver.core
+    driver.define(NEG)
+    core.receive(driver.call_message(NEG, [1], 10))
+    core.receive(driver.fetch_message(10))
+    assert not [m for _ in range(9) for m in core.step() or ()]
+    call_mark = device.marks - 1
+    device.done = call_mark  # the call is done, its value is on its way
+    assert not [m for _ in range(9) for m in core.step() or ()]
+    assert core.in_flight
+    device.done = device.marks
+    out = core.step()
+    assert out is not None
+    assert [type(m) for m, _ in out] == [msg.CallDone, msg.Chunk]
+
+
+@pytest.mark.parametrize("why", ["another call", "a large value", "another session"])
+def test_an_outcome_does_not_wait_for_what_may_take_long(numpy_engine: Any, why: str) -> None:
+    device = Copying(numpy_engine)
+    driver = loaded(device)
+    core = driver.core
+    size = (1025,) if why == "a large value" else SHAPE
+    driver.upload(5, np.ones(size, np.float32))
+    other = driver.beside()
+    other.upload(1, ONE)
+    program = unary("neg", size)
+    driver.define(program)
+
+    def take_in(message: Any) -> None:
+        core.receive(message)
+        while core.step() is not None:
+            pass
+
+    take_in(driver.call_message(program, [5], 10))
+    first = device.marks
+    if why == "another call":
+        take_in(driver.call_message(program, [10], 20))
+    take_in(other.fetch_message(1) if why == "another session" else driver.fetch_message(10))
+    device.done = first
+    told = [m for _ in range(9) for m, _ in core.step() or ()]
+    assert [type(m) for m in told] == [msg.CallDone]
 
 
 def test_a_broken_device_is_told_apart_from_a_failed_call(device: Device) -> None:

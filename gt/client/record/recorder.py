@@ -205,7 +205,7 @@ class Recorder:
             p.end = p.node
             p.node = NOWHERE
         session = self.session
-        if session.asleep:
+        if session.asleep or session.dozing:
             session.wake_timer()
         session.raise_failures()
 

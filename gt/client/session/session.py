@@ -241,7 +241,7 @@ class Session:
             v = self.transfers.upload(array, spec, layout)
             if self.config.debug_client and v.handle is not None:
                 self.say(f"upload of tensor {v.handle.id}: {spec!r}{f' as {layout}' if layout else ''}")
-            if self.asleep:
+            if self.asleep or self.dozing:
                 self.wake_timer()
             return v
 
@@ -365,8 +365,6 @@ class Session:
         finally:
             with self.lock:
                 self.waiters.discard(sleeper.fd)
-                if self.dozing:
-                    self.wake_timer()
 
     def _hear(self, me: int) -> None:
         with self.lock:
@@ -376,7 +374,7 @@ class Session:
     def _sleeper(self) -> Sleeper:
         found: Sleeper | None = getattr(self._threads, "sleeper", None)
         if found is None:
-            found = self._threads.sleeper = Sleeper()
+            found = self._threads.sleeper = Sleeper(self.config.awake_us)
         return found
 
     def _wake_waiters(self, me: int = -1) -> None:

@@ -20,6 +20,7 @@ All of this is used with the session's lock held.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -323,7 +324,7 @@ class Transfers:
             if ring is None:
                 self.may_share = False
             else:
-                self.session.send(msg.Share(0, ring.number, ring.fd, ring.name))
+                self.session.send(msg.Share(0, ring.number, ring.fd, ring.name, os.getpid()))
 
     def shared(self, m: msg.Shared) -> None:
         """The worker uses the ring, or cannot use it, or is gone."""

@@ -22,10 +22,11 @@ from contextlib import contextmanager, suppress
 from signal import SIGINT
 from typing import Any
 
+from gt.awake import Awake
 from gt.transport.channel import Patience
 
 LOCK_S = 0.05  #: How often a thread that waits for the lock checks for Ctrl-C.
-#: How long an answer is polled for before the sleep. Not on a single CPU: the server needs it.
+#: How long an answer is polled for before the sleep, at least. Not on a single CPU: the server needs it.
 LOOK_S = 400e-6 if len(os.sched_getaffinity(0)) > 1 else 0.0
 LISTEN = 8  #: Polls of a mailbox for each poll of the channel, which costs as much.
 POLL_S = 0.25  #: The longest sleep of a waiting thread.
@@ -98,19 +99,25 @@ class SessionLock(RLock):  # type: ignore[misc,unused-ignore]  # may be subclass
 class Sleeper:
     """How one thread waits: for the channel, or to be woken by another thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, awake_us: int = 0) -> None:
+        """For `awake_us` see `gt.awake.Awake`."""
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poll = select.poll()
         self._poll.register(self.fd, select.POLLIN)
         self._channel_fd = -1
         self._patience = Patience()
+        self._awake_us = awake_us
+        self._awake: Awake | None = None  #: Not before it is needed: it looks at the machine.
 
     def look(self, hear: Callable[[], None], ready: Callable[[], bool]) -> bool:
         """Poll `ready` for a moment: being woken takes longer than most calls. Meanwhile `hear` handles messages."""
         if self._channel_fd < 0 or not LOOK_S or not self._patience.wanted():
             return False
+        if self._awake is None:
+            self._awake = Awake(self._awake_us)
+        self._awake.exchanged()
         found = False
-        until_s = time.perf_counter() + LOOK_S
+        until_s = time.perf_counter() + max(LOOK_S, self._awake.left_s())
         while not found and time.perf_counter() < until_s:
             os.sched_yield()  # other processes first: one of them may be the one that answers
             hear()

@@ -13,12 +13,11 @@ Law 4: the number of threads that the user chose (GT_THREADS) is never changed.
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
+
+from gt.awake import Load
 
 TRIES = 3  #: Calls with each number of threads before they are compared, by the fastest of each.
 LONG_S = 0.05  #: Of a program that takes longer, fewer threads are not tried: waiting for each other costs it little.
@@ -29,58 +28,6 @@ REST_S = 0.5  #: How long more threads are not tried after they were much slower
 MOST_REST_S = 60.0  #: and at most so long.
 AGAIN_S = 30.0  #: What has been measured is measured again after this time; twice that the next time,
 MOST_AGAIN_S = 600.0  #: and at most so long.
-LOOK_S = 0.1  #: How often the machine's load is read, while calls run.
-CALM = 3  #: So many looks in a row must have seen a core free before it is used.
-
-
-def usable_cpus() -> float:
-    """How many cores this process may use: those that it may run on, or fewer, where a container limits its time."""
-    count = float(len(os.sched_getaffinity(0)))
-    with suppress(OSError, ValueError):
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()  # "max" is no number: there is no limit
-        count = min(count, int(quota) / int(period))
-    return count
-
-
-class Load:
-    """How many cores are free, counting those that this process uses itself."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._cpus = {b"cpu%d" % i for i in os.sched_getaffinity(0)}
-        self._hz = os.sysconf("SC_CLK_TCK")
-        self._calm = 0
-        self._last = (0.0, 0.0, 0.0)  #: When it was read, and the seconds that cores were idle and that were ours.
-        self.free = most
-        with suppress(OSError, ValueError):
-            self._last = self._read()
-
-    def _read(self) -> tuple[float, float, float]:
-        idle = 0
-        with open("/proc/stat", "rb") as file:
-            for line in file:
-                if not line.startswith(b"cpu"):
-                    break
-                name, _, nice, _, waiting, io = line.split()[:6]
-                if name in self._cpus:
-                    idle += int(waiting) + int(io) + int(nice)  # a process of low priority gives way to us
-        return time.monotonic(), idle / self._hz, time.process_time()
-
-    def look(self) -> int:
-        """The free cores. More than before only when they have been free for a while."""
-        if time.monotonic() - self._last[0] < LOOK_S:
-            return self.free
-        try:
-            then_s, idle_s, own_s = self._last
-            self._last = now_s, idle, own = self._read()
-        except (OSError, ValueError):
-            return self.free  # not told here: every number is tried
-        share = (idle - idle_s + own - own_s) / (now_s - then_s)
-        free = min(self.most, max(1, int(share + 0.5)))
-        self._calm = self._calm + 1 if free > self.free else 0
-        if free < self.free or self._calm >= CALM:
-            self.free, self._calm = free, 0
-        return self.free
 
 
 def ladder(most: int) -> list[int]:
