@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gt import dtypes
+from gt.client.compat.arguments import rebuilt
 from gt.client.compat.autocast import autocast
 from gt.client.functions import elementwise, shapes
 from gt.client.grad.modes import set_grad
@@ -72,7 +73,7 @@ class GradScaler:
             narrow = outputs.ndim == 0 and outputs.dtype in (dtypes.float16, dtypes.bfloat16)
             return (outputs.float() if narrow else outputs) * self._scale
         if isinstance(outputs, (list, tuple)):
-            return type(outputs)([self.scale(x) for x in outputs])
+            return rebuilt(outputs, [self.scale(x) for x in outputs])
         if isinstance(outputs, Iterable):
             return map(self.scale, outputs)
         raise ArgumentError(f"GradScaler.scale: expected a tensor or tensors, got {type(outputs).__name__}")

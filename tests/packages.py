@@ -42,11 +42,8 @@ def imports(text: str, modules: Container[str] = ()) -> list[Import]:
 @cache
 def _read(text: str) -> list[tuple[str, str, int, bool]]:
     """Of every import in a file: `a` and `a.b` of `from a import b`, its line, and whether it is in a function."""
-    return [
-        (outer, inner, node.lineno, local)
-        for node, local in _walk(ast.parse(text), False)
-        for outer, inner in _named(node)
-    ]
+    walked = _walk(ast.parse(text), False)
+    return [(outer, inner, node.lineno, local) for node, local in walked for outer, inner in _named(node)]
 
 
 def _walk(node: ast.AST, local: bool) -> Iterator[tuple[ast.AST, bool]]:

@@ -111,10 +111,7 @@ def test_doctest(test: doctest.DocTest, client: None) -> None:
 
 
 def settings_table() -> str:
-    rows = [
-        f"| `{variable}` | {f'`{default}`' if default else ''} | {doc} |"
-        for variable, default, doc in config.settings()
-    ]
+    rows = [f"| `{name}` | {f'`{default}`' if default else ''} | {doc} |" for name, default, doc in config.settings()]
     return "\n".join(["| variable | default | what it does |", "| --- | --- | --- |", *rows]) + "\n"
 
 

@@ -210,9 +210,8 @@ def room(texts: dict[str, str]) -> dict[str, str]:
 def strangers(texts: dict[str, str]) -> list[str]:
     """What the engine room imports of the client, directly or not, that is not part of it."""
     found = packages.reached(packages.graph(texts), room(texts))
-    return sorted(
-        m for m in found if within(m, "gt.client", "gt.nn", "gt.optim") and not within(m, *ROOM, *FOUNDATIONS)
-    )
+    known = (*ROOM, *FOUNDATIONS)
+    return sorted(m for m in found if within(m, "gt.client", "gt.nn", "gt.optim") and not within(m, *known))
 
 
 def local_imports(texts: dict[str, str]) -> list[tuple[str, str]]:

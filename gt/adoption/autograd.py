@@ -18,6 +18,7 @@ import torch.utils.checkpoint
 from gt.adoption.functions import ours, theirs
 from gt.adoption.modes import entered, inside
 from gt.adoption.tensor import ADOPTED, native, wrap
+from gt.client.compat.arguments import rebuilt
 from gt.client.grad.checkpoint import Region
 from gt.client.grad.custom import Context, Function, FunctionNode
 from gt.client.record.recorder import recorder
@@ -74,7 +75,7 @@ class NodeView:
 def _down(x: Any) -> Any:
     """The tensors of GT in a result or gradient; other values as they are."""
     if isinstance(x, (tuple, list)):
-        return type(x)([_down(y) for y in x])
+        return rebuilt(x, [_down(y) for y in x])
     return native(x) if isinstance(x, torch.Tensor) else x
 
 
@@ -119,7 +120,7 @@ def _apply(cls: Any, args: tuple[Any, ...]) -> Any:
         return checkpoint(function, tuple(inputs), {})
     made = _bridge(cls).apply(*[a._gt if type(a) in ADOPTED else a for a in args])
     if isinstance(made, (tuple, list)):
-        return type(made)([wrap(t) if isinstance(t, Tensor) else t for t in made])
+        return rebuilt(made, [wrap(t) if isinstance(t, Tensor) else t for t in made])
     return wrap(made) if isinstance(made, Tensor) else made
 
 

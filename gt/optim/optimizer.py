@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
+from gt.client.compat.arguments import rebuilt
 from gt.client.compat.interop import from_torch, is_torch
 from gt.client.functions import creation
 from gt.client.grad.modes import set_grad
@@ -343,7 +344,7 @@ def _taken(value: Any, dtype: DType | None) -> Any:
     if isinstance(value, dict):
         return {k: _taken(v, dtype) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)([_taken(v, dtype) for v in value])
+        return rebuilt(value, [_taken(v, dtype) for v in value])
     value = _tensor(value)
     if not isinstance(value, Tensor):
         return value

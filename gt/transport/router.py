@@ -36,7 +36,8 @@ ALL_QUEUED = 4 << 30  #: The same for all peers together: one user may have many
 SLOW = 16 << 20  #: A peer with less than this is not slow, and has no part in that.
 #: Messages in the same queue. A peer that acknowledges what it has not read meets this limit.
 MAX_QUEUED_MESSAGES = 16_384
-SETTLE_S = 0.3  #: How long ZeroMQ may take to tear down a connection that ended.
+SETTLE_S = 0.3  #: How long ZeroMQ takes to tear down a connection that ended,
+LATE_S = 5.0  #: and how long it may take where its thread has to wait for a CPU.
 
 
 class _Peer:
@@ -56,7 +57,8 @@ class Router:
 
     How a loss is noticed: the monitor says which descriptor was closed, and a probe then tells whether
     that was this peer, because the descriptor may already be in use again. A peer may also have ended before
-    its first message was read, so each new peer is probed once after SETTLE_S.
+    its first message was read, so each new peer is probed after SETTLE_S. The monitor speaks before the connection
+    is torn down, and once: so a peer that was still there after SETTLE_S is probed again after LATE_S.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Router:
         self._by_fd: dict[int, bytes] = {}
         self._lost: list[bytes] = []  #: Found lost, not yet reported.
         self._new: deque[tuple[float, bytes]] = deque()  #: (when to probe it, peer), soonest first.
+        self._again: deque[tuple[float, bytes]] = deque()  #: The same, of those that were there then.
         self._doubtful: dict[bytes, float] = {}  #: Peer whose descriptor was closed: until when to probe it.
         self._to_close: deque[tuple[float, bytes]] = deque()  #: (when to close its connection, cut peer).
         self._context = zmq.Context()
@@ -212,10 +215,17 @@ class Router:
         now = time.monotonic()
         self._drain_monitor(now)
         for peer, until in list(self._doubtful.items()):
-            if not self._probe(peer) or now >= until:
+            there = self._probe(peer)
+            if not there or now >= until:
                 self._doubtful.pop(peer, None)
+                if there:
+                    self._again.append((now + LATE_S, peer))
         while self._new and self._new[0][0] <= now:
-            self._probe(self._new.popleft()[1])
+            _, peer = self._new.popleft()
+            if self._probe(peer):
+                self._again.append((now + LATE_S, peer))
+        while self._again and self._again[0][0] <= now:
+            self._probe(self._again.popleft()[1])
         while self._to_close and self._to_close[0][0] <= now:
             self._close_connection(self._to_close.popleft()[1], now)
         lost, self._lost = self._lost, []

@@ -4,6 +4,8 @@ Law 1: sending never blocks and never drops silently. What cannot be sent breaks
        the next call on a broken connection raises.
 Law 2: a connection is never made again behind the owner's back: the dispatcher has forgotten its session.
 Law 3: a channel reports how much it has read, so that the other end can count what it has not.
+Law 4: what takes back the memory of payloads outlives every channel. ZeroMQ's threads hand that memory to a thread of
+       pyzmq, which pyzmq would end before sessions are closed: whoever waits for ZeroMQ then may wait forever.
 
 Two things are sent besides messages, both beginning with an empty frame: `[""]` is a probe (sending it tells
 whether a peer is still there; the receiver ignores it), `["", n]` says that the channel has read n more
@@ -12,6 +14,7 @@ bytes. ZeroMQ itself can do neither.
 
 from __future__ import annotations
 
+import atexit
 import math
 import os
 import time
@@ -22,6 +25,7 @@ from typing import Any, cast
 
 import zmq
 import zmq.backend
+from zmq.utils.garbage import gc as payloads
 from zmq.utils.monitor import parse_monitor_message
 
 from gt.errors import ServerError
@@ -41,6 +45,8 @@ SNDMORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 _HANDSHAKE_FAILED = (
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
+
+atexit.unregister(payloads._atexit)  # law 4; it is a daemon thread, which ends with the process
 
 
 def set_common(s: zmq.Socket[bytes]) -> None:
@@ -90,7 +96,7 @@ def send_body(send: Callable[..., Any], frames: list[Any]) -> int:
             try:
                 send(frame, flags, size < COPIED_NBYTES)
             except RuntimeError:
-                send(frame, flags)  # while the process exits, pyzmq cannot track what is sent without a copy
+                send(frame, flags)  # while the process exits, Python may start no thread, not even pyzmq's of law 4
         total += size
     return total
 

@@ -47,6 +47,7 @@ class Running:
     start_ns: int = 0
     cpu_ns: int = 0  #: Of the runner's thread, when it began; 0 of a quick one.
     issue_us: int = 0  #: What it took the host; the device may have been at work at the same time.
+    began: Mark = None  #: When the device began, if it notes that; only of calls that are no replay.
     mark: Mark = None
     flag: Array | None = None
     tier: int = 1

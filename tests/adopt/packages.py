@@ -217,32 +217,21 @@ def of_x_transformers() -> Cases:
         model = x.XTransformer(dim=32, **{f"{side}_{k}": n for side in ("enc", "dec") for k, n in sizes.items()})
         return Called(model, lambda model, input: model(input, input.flip(1)))
 
+    switches = (
+        "rotary=rotary_pos_emb alibi=alibi_pos_bias rmsnorm=use_rmsnorm flash=attn_flash rel_pos=rel_pos_bias "
+        "qk_norm=attn_qk_norm glu=ff_glu macaron=macaron sandwich=sandwich_norm gated=gate_residual "
+        "gates=attn_gate_values relu=ff_relu_squared simple_rmsnorm=use_simple_rmsnorm scalenorm=use_scalenorm "
+        "xpos=rotary_xpos dynamic_pos=dynamic_pos_bias post_ff=ff_post_act_ln heads_scale=attn_head_scale"
+    )
     options: dict[str, dict[str, Any]] = {
         "": {},
-        "rotary": {"rotary_pos_emb": True},
-        "alibi": {"alibi_pos_bias": True},
-        "rmsnorm": {"use_rmsnorm": True},
-        "flash": {"attn_flash": True},
-        "rel_pos": {"rel_pos_bias": True},
-        "qk_norm": {"attn_qk_norm": True},
-        "glu": {"ff_glu": True},
+        **{name: {switch: True} for name, switch in (pair.split("=") for pair in switches.split())},
         "swish": {"ff_swish": True, "ff_glu": True},
-        "macaron": {"macaron": True},
-        "sandwich": {"sandwich_norm": True},
-        "gated": {"gate_residual": True},
         "shift": {"shift_tokens": 1},
         "kv_heads": {"attn_kv_heads": 2},
         "talking": {"attn_pre_talking_heads": True, "attn_post_talking_heads": True},
-        "gates": {"attn_gate_values": True},
         "memory": {"attn_num_mem_kv": 2},
-        "relu": {"ff_relu_squared": True},
-        "simple_rmsnorm": {"use_simple_rmsnorm": True},
-        "scalenorm": {"use_scalenorm": True},
-        "xpos": {"rotary_xpos": True},
-        "dynamic_pos": {"dynamic_pos_bias": True},
-        "post_ff": {"ff_post_act_ln": True},
         "sparse": {"attn_sparse_topk": 3},
-        "heads_scale": {"attn_head_scale": True},
     }
     return {f"Decoder {name}".strip(): (called(decoder, **more), words(2, 9)) for name, more in options.items()} | {
         "Encoder": (encoder("TransformerWrapper", num_tokens=64, max_seq_len=32), words(2, 9)),
@@ -320,9 +309,8 @@ def of_torch_geometric() -> Cases:
     edges = torch.tensor([[0, 1, 2, 3, 4, 5, 1, 2], [1, 2, 3, 4, 5, 0, 0, 1]])
     batch = torch.tensor([0, 0, 0, 1, 1, 1])
     plain = "GCNConv GATv2Conv SAGEConv GraphConv TransformerConv TAGConv ARMAConv LEConv ClusterGCNConv GENConv"
-    layers: dict[str, Any] = {
-        name: partial(getattr(g, name), 6, 4) for name in f"{plain} FeaStConv SuperGATConv".split()
-    }
+    plain += " FeaStConv SuperGATConv"
+    layers: dict[str, Any] = {name: partial(getattr(g, name), 6, 4) for name in plain.split()}
     layers |= {name: partial(getattr(g, name), 6, 8, 2, 4) for name in ("GCN", "GAT", "GraphSAGE", "GIN")}
     layers |= {
         "GATConv": lambda: g.GATConv(6, 4, heads=2),

@@ -66,9 +66,8 @@ def mnist(args):
         for data_, target in DataLoader(data, batch_size=48):
             output = model(data_.to(device))
             lost += F.nll_loss(output, target.to(device), reduction="sum").item()
-            correct += (
-                output.argmax(dim=1, keepdim=True).eq(target.to(device).view_as(output.argmax(1, True))).sum().item()
-            )
+            guess = output.argmax(dim=1, keepdim=True)
+            correct += guess.eq(target.to(device).view_as(guess)).sum().item()
     file = io.BytesIO()
     torch.save(model.state_dict(), file)
     file.seek(0)
@@ -285,10 +284,8 @@ def graph(args):
             nn.init.zeros_(self.bias)
 
         def forward(self, x, edges):
-            return (
-                torch.zeros(x.size(0), self.bias.numel()).index_add(0, edges[1], (x @ self.kernel)[edges[0]])
-                + self.bias
-            )
+            nothing = torch.zeros(x.size(0), self.bias.numel())
+            return nothing.index_add(0, edges[1], (x @ self.kernel)[edges[0]]) + self.bias
 
     edges = torch.from_numpy(rng.integers(0, 16, (2, 60)))
     x, labels = noise(16, 6), torch.from_numpy(rng.integers(0, 3, 16))

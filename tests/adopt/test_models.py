@@ -54,14 +54,9 @@ def words(i: int) -> dict[str, Any]:
 
 
 def cnn() -> Any:
-    layers = [
-        nn.Conv2d(3, 6, 3),
-        nn.BatchNorm2d(6),
-        nn.ReLU(inplace=True),
-        nn.MaxPool2d(2),
-        nn.Conv2d(6, 4, 3, groups=2),
-    ]
-    return nn.Sequential(*layers, nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(4, 3))
+    first = (nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(inplace=True), nn.MaxPool2d(2))
+    second = (nn.Conv2d(6, 4, 3, groups=2), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(4, 3))
+    return nn.Sequential(*first, *second)
 
 
 def encoder() -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -99,8 +99,14 @@ class Hand:
     def say(self, peer: ev.Peer, message: msg.Message, payload: bytes | None = None) -> list[ev.Effect]:
         return self.feed(ev.MessageCame(peer, message, payload))
 
-    def client(self, name: str = "somebody") -> Client:
-        return Client(self, name)
+    def client(self, *known: Program, name: str = "somebody", **axes: int) -> Client:
+        """A client that has defined these programs, and has a mesh if axes are named."""
+        client = Client(self, name)
+        if axes:
+            client.set_mesh(**axes)
+        for each in known:
+            client.define(each)
+        return client
 
     def worker(self, memory: int = 0, peers: str = "") -> FakeWorker:
         return FakeWorker(self, memory, peers)
@@ -116,11 +122,7 @@ class Hand:
 def start(hand: Hand, count: int = 2, memory: int = 0, **axes: int) -> tuple[Client, list[FakeWorker]]:
     """A client that lives on so many workers, and has defined what it calls."""
     workers = hand.workers(count, memory)
-    client = hand.client()
-    client.set_mesh(**(axes or {"x": count}))
-    for each in (PLAIN, STEP):
-        client.define(each)
-    return client, workers
+    return hand.client(PLAIN, STEP, **(axes or {"x": count})), workers
 
 
 def start_with_tensor(hand: Hand, count: int = 2, layout: str = "") -> tuple[Client, list[FakeWorker], int]:
@@ -139,6 +141,11 @@ def copies(checked: Any, inputs: Any, home: Any, *_: Any) -> Planned:
     return Planned(workers, dict.fromkeys(workers, local), outputs, need, ("a note",), ())
 
 
+def at_the_input(plan: Planned, inputs: Any, home: Any) -> Planned:
+    """The call runs where its first input is, and its results are where its inputs are. For `planning`."""
+    return replace(plan, workers=inputs[0].mesh.workers, outputs=tuple(inputs))
+
+
 def planning(change: Callable[[Planned, Any, Any], Planned]) -> Planner:
     """A planner that makes the plans of copies(), each changed by `change(plan, inputs, home)`."""
     return lambda checked, inputs, home, *_: change(copies(checked, inputs, home), inputs, home)
@@ -151,6 +158,11 @@ def calls(worker: FakeWorker, out: list[ev.Effect]) -> list[msg.Call]:
 def finish(client: Client, workers: list[FakeWorker], seq: int) -> list[ev.Effect]:
     """All workers of a call say that it went well."""
     return [action for w in workers for action in w.done(client, seq)]
+
+
+def fail(client: Client, workers: list[FakeWorker], seq: int, **how: Any) -> list[ev.Effect]:
+    """All workers of a call say that it failed."""
+    return [action for w in workers for action in w.failed(client, seq, **how)]
 
 
 def sent_to(peer: ev.Peer | tuple[ev.Peer, ...], actions: list[ev.Effect], *kinds: type) -> list[Any]:
@@ -183,6 +195,19 @@ class Client:
 
     def hears(self, actions: list[ev.Effect], *kinds: type) -> list[Any]:
         return sent_to(self.peer, actions, *kinds)
+
+    def rejection(self, actions: list[ev.Effect]) -> str:
+        """What the client hears is this alone: why its message is rejected."""
+        (rejected,) = self.hears(actions)
+        assert isinstance(rejected, msg.Rejected)
+        return rejected.text
+
+    def fetch_error(self, id: int, request: int = 1) -> msg.Failure:
+        """A fetch fails at once; why."""
+        (failed,) = self.hears(self.fetch(request, id))
+        assert isinstance(failed, msg.FetchFailed)
+        assert failed.request == request
+        return failed.error
 
     @property
     def session(self) -> Any:

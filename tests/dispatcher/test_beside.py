@@ -40,8 +40,7 @@ class Worker:
 
     def join(self, what: Program = PLAIN) -> Any:
         """Another session, which has defined this program and uploaded its input."""
-        client: Any = self.hand.client()
-        client.define(what)
+        client: Any = self.hand.client(what)
         client.x = client.upload(self.worker)
         return client
 
@@ -115,11 +114,9 @@ def test_a_long_call_that_is_sent_first_is_not_waited_for() -> None:
     """Both are sent in one event."""
     hand = Hand()
     worker = hand.worker()
-    users: list[Any] = [hand.client() for _ in range(2)]
-    for client, what in zip(users, (LONG, PLAIN), strict=True):
-        client.define(what)
-        client.x = client.upload(worker)
+    users: list[Any] = [hand.client(what) for what in (LONG, PLAIN)]
     for client, what, run_us in zip(users, (LONG, PLAIN), (LONG_US, 100), strict=True):
+        client.x = client.upload(worker)
         for _ in range(3):
             client.call(what, [client.x])
             worker.done(client, client.seq, run_us)

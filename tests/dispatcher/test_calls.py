@@ -7,7 +7,21 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from dispatching import PLAIN, STEP, WRITE, calls, copies, floats, planning, program, start, start_with_tensor, types
+from dispatching import (
+    PLAIN,
+    STEP,
+    WRITE,
+    at_the_input,
+    calls,
+    copies,
+    fail,
+    floats,
+    planning,
+    program,
+    start,
+    start_with_tensor,
+    types,
+)
 
 from gt.dispatcher.planner.emit import Local
 from gt.layout import split
@@ -87,9 +101,7 @@ def test_calls_of_other_workers_are_told_in_order(hand):
     client, workers = start(hand, 2)
     client.set_mesh("a", (0,), x=1)
     client.set_mesh("b", (1,), x=1)
-    hand.planner = planning(
-        lambda plan, inputs, home: replace(plan, workers=inputs[0].mesh.workers, outputs=tuple(inputs))
-    )
+    hand.planner = planning(at_the_input)
     x = client.upload(workers[0], layout="a: []")
     y = client.upload(workers[1], layout="b: []")
     out = client.call(PLAIN, [x])
@@ -122,11 +134,11 @@ def test_a_failed_call_is_relayed_counts_as_done_and_holds_no_bytes(hand, count)
     client.call(PLAIN, [x])
     client.call(PLAIN, [x + 1])
     assert client.session.nbytes == 96 * count
-    failed, done = client.hears([action for w in workers for action in w.failed(client, 1)])
+    failed, done = client.hears(fail(client, workers, 1))
     assert (failed.session, failed.seq, failed.root) == (0, 1, 1)
     assert done.seq == 1
     assert [w.state.nbytes for w in workers] == [64] * count
-    failed, _ = client.hears([action for w in workers for action in w.failed(client, 2, root=1)])
+    failed, _ = client.hears(fail(client, workers, 2, root=1))
     assert (failed.seq, failed.root) == (2, 1)
     assert client.session.nbytes == 32 * count
     assert all(w.state.lane.calls == 0 for w in workers)
@@ -141,8 +153,7 @@ def test_one_failure_fails_the_call_and_is_told_when_all_have_answered(hand):
     assert client.hears(out) == [msg.CallFailed(0, 1, 1, msg.Failure("IndexOutOfRange", "this")), msg.CallDone(0, 1, 0)]
     for worker in workers:  # its result is of no use to anybody
         assert [msg.unpack_ids(m.ids) for m in worker.hears(out, msg.Free)] == [[x + 1]]
-    (failed,) = client.hears(client.fetch(1, x + 1))
-    assert failed.error.text == "this"
+    assert client.fetch_error(x + 1).text == "this"
     assert [w.state.nbytes for w in workers] == [32] * 3
 
 
@@ -167,8 +178,7 @@ def test_a_failure_is_told_of_the_clients_program(hand):
 def test_if_all_only_saw_others_fail_that_is_told(hand):
     client, workers, x = start_with_tensor(hand)
     client.call(PLAIN, [x])
-    workers[0].failed(client, 1, kind="PeerFailed", text="in time")
-    failed, _ = client.hears(workers[1].failed(client, 1, kind="PeerFailed", text="in time"))
+    failed, _ = client.hears(fail(client, workers, 1, kind="PeerFailed", text="in time"))
     assert failed.error.kind == "PeerFailed"
 
 
@@ -177,8 +187,7 @@ def test_of_several_failures_the_one_with_the_earliest_root_is_told(hand, order)
     """In whatever order the workers answer: one has a result of call 1, which failed; one fails by itself."""
     client, workers, x = start_with_tensor(hand, 3)
     client.call(PLAIN, [x])
-    for worker in workers:
-        worker.failed(client, 1, kind="PeerFailed")
+    fail(client, workers, 1, kind="PeerFailed")
     client.call(PLAIN, [x])
     answers = [("PeerFailed", 2), ("PeerFailed", 1), ("IndexOutOfRange", 2)]
     for k in order:
@@ -192,8 +201,7 @@ def test_of_several_failures_the_one_with_the_earliest_root_is_told(hand, order)
 def test_a_failed_step_keeps_what_it_was_to_replace(hand, count):
     client, workers, x = start_with_tensor(hand, count)
     client.call(STEP, [x], (0.5,))
-    for worker in workers:
-        worker.failed(client, 1)
+    fail(client, workers, 1)
     assert client.session.tensors[x + 1].parts == {w.number: 32 for w in workers}
     assert client.lost(x + 1) is None
     assert x not in client.session.tensors
@@ -211,11 +219,10 @@ def test_a_torn_call_keeps_nothing(hand):
 
 def test_a_chain_of_failed_updates_without_a_value_counts_nothing(hand):
     """A model that was lost with its worker must not fill the next one with bytes that are not there."""
-    first, client = hand.worker(memory=40), hand.client()
+    first, client = hand.worker(memory=40), hand.client(STEP)
     x = client.upload(first)
     first.die()
     second = hand.worker(memory=40)
-    client.define(STEP)
     for _ in range(3):
         failed, _ = client.hears(client.call(STEP, [x], (1.0,)))
         assert failed.error.kind == "LostError"
@@ -230,10 +237,9 @@ def test_a_chain_of_failed_updates_without_a_value_counts_nothing(hand):
 
 def test_a_call_over_the_memory_is_refused_in_order(hand):
     worker = hand.worker(memory=100)
-    client, other = hand.client(), hand.client()
+    client, other = hand.client(TWO), hand.client()
     x, y = client.upload(worker), client.upload(worker)
     other.upload(worker, n=1)
-    client.define(TWO)
     (call,) = calls(worker, client.call(TWO, [x]))
     assert call.refused is not None
     assert call.refused.kind == "OutOfMemory"
@@ -257,11 +263,9 @@ def test_a_call_over_the_memory_is_refused_in_order(hand):
     ],
 )
 def test_the_memory_that_a_call_needs(hand, memory, uploads, what, inputs, more, refused, left):
-    worker = hand.worker(memory=memory)
-    client = hand.client()
+    worker, client = hand.worker(memory=memory), hand.client(what)
     for _ in range(uploads):
         client.upload(worker)
-    client.define(what)
     (call,) = calls(worker, client.call(what, inputs, **more))
     assert (call.refused is not None) == refused
     assert client.session.nbytes == 32 * len(left)
@@ -270,9 +274,7 @@ def test_the_memory_that_a_call_needs(hand, memory, uploads, what, inputs, more,
 
 def test_a_call_that_finds_no_memory_somewhere_is_refused_everywhere(hand):
     workers = [hand.worker(1000, "a"), hand.worker(40, "b")]
-    client = hand.client()
-    client.set_mesh(x=2)
-    client.define(STEP)
+    client = hand.client(STEP, x=2)
     x = client.upload(*workers)
     out = client.call(STEP, [x], (0.5,))
     for worker in workers:
@@ -283,8 +285,7 @@ def test_a_call_that_finds_no_memory_somewhere_is_refused_everywhere(hand):
         assert define.program.workers == ()  # nobody has to wait for anybody
         assert define.program.updates == ((0, 0),)
         assert define.program.hash() == call.program
-    for worker in workers:
-        worker.failed(client, 1, kind="OutOfMemory")
+    fail(client, workers, 1, kind="OutOfMemory")
     assert client.session.tensors[x + 1].parts == {1: 32, 2: 32}
 
 
@@ -296,8 +297,7 @@ def test_lost_inputs_are_known_here_and_the_rest_is_kept(hand):
     )  # fmt: skip
     client.define(both)
     client.call(PLAIN, [x])
-    for worker in workers:
-        worker.failed(client, 1)
+    fail(client, workers, 1)
     out = client.call(both, [x, x + 1])
     for worker in workers:
         (call,) = calls(worker, out)

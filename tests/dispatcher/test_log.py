@@ -32,9 +32,8 @@ def logged(hand):
 
 
 def test_a_call_from_client_to_worker_and_back(hand):
-    worker, client = hand.worker(), hand.client("train.py@ann")
+    worker, client = hand.worker(), hand.client(PLAIN, name="train.py@ann")
     x = client.upload(worker)
-    client.define(PLAIN)
     client.call(PLAIN, [x])
     worker.done(client, 1, 42)
     client.leave()
@@ -49,10 +48,8 @@ def test_a_call_from_client_to_worker_and_back(hand):
     calls = [line for line in lines if " Call " in line]
     assert len(calls) == 2
     assert all(f"session 1 #1 {name} (add) in {x}, makes 2" in line for line in calls)
-    assert "RECV" in calls[0]
-    assert "train.py@ann" in calls[0]
-    assert "WORKER_SEND" in calls[1]
-    assert "worker 1" in calls[1]
+    for call, words in zip(calls, (("RECV", "train.py@ann"), ("WORKER_SEND", "worker 1")), strict=True):
+        assert all(word in call for word in words)
     assert any("CallDone" in line and "session 1 #1 42 us" in line for line in lines)
     assert "ERROR" not in "".join(lines)
 
@@ -91,9 +88,8 @@ def test_every_failure_is_an_error(hand, client, worker, x):
     worker.die()
     errors = [line for line in logged(hand) if "  ERROR " in line]
     text = "\n".join(errors)
-    for said in ("out of coffee", "request 1: ServerError: tensor 77 does not exist", "tensor 99 does not exist"):
-        assert said in text, said
-    for said in ("CallDone is not allowed here", "not a message", "the connection of worker 1 is lost"):
+    missing = ("request 1: ServerError: tensor 77 does not exist", "tensor 99 does not exist", "not a message")
+    for said in ("out of coffee", *missing, "CallDone is not allowed here", "the connection of worker 1 is lost"):
         assert said in text, said
 
 
@@ -152,10 +148,8 @@ def test_a_program_that_cannot_be_written_out(bad, said):
 
 
 def test_the_choice_and_the_precision_are_shown():
-    lines = []
     fast = structs.replace(PLAIN, precision=Precision("high", False))
-    for choice in (1, -1, 0):
-        lines += written(MessageCame(b"p", Define(fast, False, choice)))
+    lines = [line for n in (1, -1, 0) for line in written(MessageCame(b"p", Define(fast, False, n)))]
     said = [line for line in lines if " Define " in line]
     assert ["never compile" in line for line in said] == [False, True, False]
     assert [" compile" in line for line in said] == [True, True, False]

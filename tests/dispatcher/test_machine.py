@@ -16,7 +16,7 @@ from gt.transport import messages as msg
 
 
 def test_a_client_is_welcomed_into_a_session_of_its_own(hand):
-    first, second = hand.client("a"), hand.client("b")
+    first, second = hand.client(name="a"), hand.client(name="b")
     assert (first.number, second.number) == (1, 2)
     assert hand.state.sessions[1].name == "a"
 
@@ -98,9 +98,8 @@ def test_a_program_is_checked_once_and_calls_of_it_wait_in_order():
 
 
 def test_others_go_on_while_a_program_is_checked(hand):
-    worker, one, two = hand.worker(), hand.client(), hand.client()
+    worker, one, two = hand.worker(), hand.client(), hand.client(PLAIN)
     y = two.upload(worker)
-    two.define(PLAIN)
     hand.checking = False
     x = one.upload(worker)
     one.define(STEP)
@@ -110,9 +109,7 @@ def test_others_go_on_while_a_program_is_checked(hand):
 
 def test_a_program_that_fails_its_check_is_rejected_and_a_call_of_it_ends_the_session(hand, client, worker, x):
     other = hand.client()
-    (rejected,) = client.hears(client.define(BROKEN))
-    assert isinstance(rejected, msg.Rejected)
-    assert "nonsense" in rejected.text
+    assert "nonsense" in client.rejection(client.define(BROKEN))
     assert types(client.hears(client.define(BROKEN))) == [msg.Rejected]  # again, without a check
     out = client.call(BROKEN, [x])
     assert isinstance(client.hears(out)[0], msg.Refused)
@@ -123,8 +120,7 @@ def test_a_program_that_fails_its_check_is_rejected_and_a_call_of_it_ends_the_se
 
 def test_a_call_waiting_for_a_program_that_fails_ends_the_session():
     hand = Hand(checking=False)
-    client = hand.client()
-    client.define(BROKEN)
+    client = hand.client(BROKEN)
     client.call(BROKEN, [1])
     out = hand.feed(hand.ready(hand.pending[0]))
     assert types(client.hears(out)) == [msg.Rejected, msg.Refused]
@@ -160,10 +156,8 @@ def test_the_cache_is_bounded_forgets_timed_programs_first_and_tells_the_workers
 
 def test_a_program_in_use_is_not_forgotten():
     hand = Hand(Settings(cache_bytes=10))
-    worker, client = hand.worker(), hand.client()
-    x = client.upload(worker)
-    client.define(PLAIN)
-    client.call(PLAIN, [x])
+    worker, client = hand.worker(), hand.client(PLAIN)
+    client.call(PLAIN, [client.upload(worker)])
     client.define(program(length=2))
     assert worker.hears(worker.say(msg.Need(PLAIN.hash()))) == [msg.Define(PLAIN)]
     client.define(program(length=3))
@@ -206,8 +200,8 @@ def test_a_program_of_an_unknown_precision_is_rejected(hand):
     client = hand.client()
     strange = structs.replace(PLAIN, precision=Precision("low"))
     assert strange.hash() != PLAIN.hash()
-    (rejected,) = client.hears(client.define(strange))
-    assert "unknown precision 'low'; expected one of highest, high, medium" in rejected.text
+    said = "unknown precision 'low'; expected one of highest, high, medium"
+    assert said in client.rejection(client.define(strange))
 
 
 def test_one_program_over_the_limit_still_runs():
@@ -273,12 +267,9 @@ def test_time_does_not_run_backwards(hand):
 
 
 def test_statistics_show_the_askers_own_rows_only(hand):
-    worker, client, other = hand.worker(), hand.client("me"), hand.client("not me")
-    x, y = client.upload(worker), other.upload(worker)
-    client.define(PLAIN)
-    other.define(STEP)
-    client.call(PLAIN, [x])
-    other.call(STEP, [y], (1.0,))
+    worker, client, other = hand.worker(), hand.client(PLAIN, name="me"), hand.client(STEP, name="not me")
+    client.call(PLAIN, [client.upload(worker)])
+    other.call(STEP, [other.upload(worker)], (1.0,))
     (question,) = worker.hears(client.say(msg.GetStats(5)))
     data = {
         "calls": 2,
@@ -287,9 +278,7 @@ def test_statistics_show_the_askers_own_rows_only(hand):
         "programs": {PLAIN.hash().hex(): {"hits": 1}, STEP.hash().hex(): {"hits": 2}},
     }
     (answer,) = client.hears(worker.say(msg.Stats(question.request, data)))
-    assert answer.request == 5
-    assert answer.data["dispatcher"]["sessions"] == 2
-    assert answer.data["session"]["name"] == "me"
+    assert (answer.request, answer.data["dispatcher"]["sessions"], answer.data["session"]["name"]) == (5, 2, "me")
     (row,) = answer.data["workers"].values()
     assert row["session"] == {"nbytes": 1}
     assert row["programs"] == {PLAIN.hash().hex(): {"hits": 1}}
@@ -333,10 +322,9 @@ def test_questions_are_bounded_and_end_with_their_session(hand, client, worker):
 
 
 def test_the_same_events_give_the_same_actions(hand):
-    worker, one, two = hand.worker(), hand.client(), hand.client()
+    worker, one, two = hand.worker(), hand.client(STEP), hand.client(STEP)
     for client in (one, two):
         x = client.upload(worker)
-        client.define(STEP)
         for _ in range(30):
             client.call(STEP, [x], (0.5,))
             x = client.next_id - 1

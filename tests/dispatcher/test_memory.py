@@ -10,6 +10,7 @@ from gt.dispatcher.memory import IDLE_S, RETRY_S, SLICE_S
 from gt.transport import messages as msg
 
 ADD = program()
+KNOWN = (WRITE, ADD, STEP)
 
 
 def spills(worker: FakeWorker, out: Any) -> list[tuple[int, list[int]]]:
@@ -31,23 +32,14 @@ def returned(worker: FakeWorker, client: Client, *tensors: int) -> Any:
 def three(hand: Hand, memory: int = 100) -> tuple[FakeWorker, list[Client]]:
     """A worker, and clients that know the programs."""
     worker = hand.worker(memory)
-    return worker, [knowing(hand.client()) for _ in range(3)]
-
-
-def knowing(client: Client) -> Client:
-    """A client that has defined the programs."""
-    for each in (WRITE, ADD, STEP):
-        client.define(each)
-    return client
+    return worker, [hand.client(*KNOWN) for _ in range(3)]
 
 
 def crowded(hand: Hand, count: int = 1, layout: str = "") -> tuple[list[FakeWorker], Client, Client, int, int]:
     """Workers with room for three tensors: x of client a, which may have a layout, y of client b, and what b has made
     of it. The next call of b needs room for a fourth: x must leave."""
     workers = hand.workers(count, memory=96)
-    a, b = (knowing(hand.client()) for _ in range(2))
-    for client in (a, b) if count > 1 else ():
-        client.set_mesh(x=count)
+    a, b = (hand.client(*KNOWN, **({"x": count} if count > 1 else {})) for _ in range(2))
     x, y = a.upload(*workers, layout=layout), b.upload(*workers)
     b.call(ADD, [y])
     finish(b, workers, 1)

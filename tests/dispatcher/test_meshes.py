@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from dispatching import CREATE, PLAIN, STEP, calls, planning, start, start_with_tensor, types
+from dispatching import CREATE, PLAIN, STEP, calls, fail, planning, start, start_with_tensor, types
 
 from gt.layout import whole
 from gt.program import Instruction, Program
@@ -73,8 +73,7 @@ def test_a_mesh_waits_for_workers_and_the_wait_has_an_end(hand):
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_what_waits_for_any_worker_goes_on_when_a_mesh_brings_one(hand, size):
-    client = hand.client()
-    client.define(CREATE)
+    client = hand.client(CREATE)
     client.call(CREATE, [], (1.0,))
     client.say(msg.SetMesh(1, "", (("x", size),)))
     workers = [hand.worker(0, f"there:{i}") for i in range(size)]
@@ -88,8 +87,7 @@ def test_workers_without_an_address_run_nothing_with_others(hand):
     client.upload(alone)
     hand.workers(2)
     assert "together with others" in client.set_mesh(x=2).error
-    other = hand.client()
-    assert other.set_mesh(x=2).workers == (2, 3)
+    assert hand.client().set_mesh(x=2).workers == (2, 3)
 
 
 def test_everybody_hears_where_the_others_are(hand):
@@ -104,23 +102,14 @@ def test_everybody_hears_where_the_others_are(hand):
     assert first.hears(out, msg.Peers) == [msg.Peers({1: "there:1"})]
 
 
-@pytest.mark.parametrize(
-    "wish",
-    [
-        msg.SetMesh(1, "", ()),
-        msg.SetMesh(1, "", (("x", 0),)),
-        msg.SetMesh(1, "", (("x", -2),)),
-        msg.SetMesh(1, "", (("x", 1), ("x", 1))),
-        msg.SetMesh(1, "", (("a b", 1),)),
-        msg.SetMesh(1, "", (("", 1),)),
-        msg.SetMesh(1, "", tuple((f"a{i}", 1) for i in range(5))),
-        msg.SetMesh(1, "no name", (("x", 1),)),
-        msg.SetMesh(1, "n" * 65, (("x", 1),)),
-        msg.SetMesh(1, "m", (("x", 2),), (0,)),
-        msg.SetMesh(1, "m", (("x", 2),), (0, 0)),
-        msg.SetMesh(1, "m", (("x", 2),), (-1, 0)),
-    ],
-)
+FIVE = tuple((f"a{i}", 1) for i in range(5))
+NO_AXES = [(), (("x", 0),), (("x", -2),), (("x", 1), ("x", 1)), (("a b", 1),), (("", 1),), FIVE]
+NO_MESHES = [msg.SetMesh(1, "", axes) for axes in NO_AXES]
+NO_MESHES += [msg.SetMesh(1, name, (("x", 1),)) for name in ("no name", "n" * 65)]
+NO_MESHES += [msg.SetMesh(1, "m", (("x", 2),), members) for members in ((0,), (0, 0), (-1, 0))]
+
+
+@pytest.mark.parametrize("wish", NO_MESHES)
 def test_what_is_no_mesh_changes_nothing(hand, wish):
     hand.workers(2)
     client = hand.client()
@@ -168,8 +157,7 @@ def test_a_ring_is_one_workers(hand):
 
 def test_statistics_know_of_several(hand):
     workers = hand.workers(3)
-    client = hand.client()
-    client.set_mesh(x=2)
+    client = hand.client(x=2)
     client.say(msg.GetStats(3))
     for worker in workers[:2]:
         worker.say(msg.Stats(1, {}))
@@ -185,8 +173,7 @@ def test_statistics_know_of_several(hand):
 def on_the_first_of_two(hand):
     """A client that has a tensor on the first of two workers, and knows no mesh."""
     first, second = hand.workers(2)
-    client = hand.client()
-    client.define(PLAIN)
+    client = hand.client(PLAIN)
     return client, first, second, client.upload(first)
 
 
@@ -230,8 +217,7 @@ def test_what_others_have_all_of_outlives_a_worker(hand):
     for worker in workers[:2]:
         (free,) = worker.hears(out, msg.Free)
         assert msg.unpack_ids(free.ids) == [cut]
-    (failed,) = client.hears(client.fetch(1, cut))
-    assert isinstance(failed, msg.FetchFailed)
+    assert client.fetch_error(cut).kind == "LostError"
 
 
 def test_a_fetch_goes_on_at_another_worker_that_has_all_of_it(hand):
@@ -316,8 +302,7 @@ def test_without_its_mesh_a_session_waits_for_a_new_one(hand):
     workers[2].die()
     client.call(STEP, [x], (0.5,))
     seq = client.seq
-    out = workers[0].failed(client, seq, kind="LostError", text="mesh")
-    (failed, _) = client.hears(out + workers[1].failed(client, seq, kind="LostError", text="mesh"))
+    (failed, _) = client.hears(fail(client, workers[:2], seq, kind="LostError", text="mesh"))
     assert failed.seq == seq
     kept = client.session.tensors[client.next_id - 1]
     assert kept.parts == {1: 32, 2: 32}  # the step changed nothing
@@ -373,11 +358,8 @@ def test_the_end_of_a_session_is_told_to_all_its_workers(hand):
 
 def test_nobody_else_notices_a_lost_worker(hand):
     _, workers = start(hand, 3)
-    other = hand.client()
-    other.set_mesh(x=2)
-    x = other.upload(*workers[:2])
-    other.define(PLAIN)
-    other.call(PLAIN, [x])
+    other = hand.client(PLAIN, x=2)
+    other.call(PLAIN, [other.upload(*workers[:2])])
     out = workers[2].die()
     assert other.hears(out) == []
     assert not other.session.broken
@@ -387,20 +369,11 @@ def test_nobody_else_notices_a_lost_worker(hand):
 
 def test_rejected_layouts_change_nothing(hand):
     client, workers = start(hand, 3)
-    for text in (
-        "[8@y]",
-        "nowhere: [8@x]",
-        "[8@x] sum x",
-        "[9@x]",
-        "[8@x,x]",
-        "(((",
-        "[" * 2000,
-        "[99999999999999999999@x]",
-    ):
+    long = ("[" * 2000, "[99999999999999999999@x]")
+    for text in ("[8@y]", "nowhere: [8@x]", "[8@x] sum x", "[9@x]", "[8@x,x]", "(((", *long):
         chunk = client.chunk(8)
         out = client.say(msg.Chunk(0, chunk.key, 0, 32, (8,), "float32", layout=text), bytes(32))
-        (rejected,) = client.hears(out)
-        assert isinstance(rejected, msg.Rejected)
+        assert client.rejection(out)
         assert chunk.key not in client.session.tensors
         assert all(w.hears(out) == [] for w in workers)
 
@@ -409,12 +382,8 @@ def test_who_claims_fewer_workers_than_before_lets_the_others_go_on(hand):
     """A call waits for room on three workers, and behind it somebody else's for one of them. Then it is refused, which
     needs two."""
     workers = hand.workers(4)
-    client, other = hand.client(), hand.client()
-    client.set_mesh(x=3)
-    other.set_mesh(x=3)
+    client, other = hand.client(PLAIN, x=3), hand.client(PLAIN, x=3)
     assert other.set_mesh("", (2, 1), x=2).workers == (4, 2)
-    for each in (client, other):
-        each.define(PLAIN)
     x = client.upload(*workers[:3])
     client.call(PLAIN, [x])
     client.call(PLAIN, [x])
@@ -424,6 +393,6 @@ def test_who_claims_fewer_workers_than_before_lets_the_others_go_on(hand):
     assert other.hears(other.call(PLAIN, [y])) == []
     assert other.session.claims
     assert client.set_mesh("", (0, 2), x=2).workers == (1, 3)
-    out = [action for w in workers[:3] for action in w.failed(client, 1)]
+    out = fail(client, workers[:3], 1)
     assert [call.seq for call in calls(workers[0], out)] == [3]
     assert [call.session for call in calls(workers[3], out)] == [other.session.number]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from dispatching import PLAIN, STEP, Hand, Settings, calls, finish, program, start, start_with_tensor
+from dispatching import PLAIN, STEP, Hand, Settings, calls, fail, finish, program, start, start_with_tensor
 
 from gt.dispatcher import plans
 from gt.dispatcher.events import MakePlan
@@ -22,16 +22,11 @@ def test_a_plan_is_made_outside_and_only_its_session_waits(hand):
     (job,) = hand.pending
     assert isinstance(job, MakePlan)
     assert calls(workers[0], out) == []
-    twin = hand.client()
-    twin.define(PLAIN)
-    twin.set_mesh(x=2)
-    y = twin.upload(*workers)
-    twin.call(PLAIN, [y])
+    twin = hand.client(PLAIN, x=2)
+    twin.call(PLAIN, [twin.upload(*workers)])
     assert hand.pending == [job]  # the same plan: it is asked for once
-    other = hand.client()
-    other.define(PLAIN)
-    z = other.upload(workers[0])
-    assert calls(workers[0], other.call(PLAIN, [z]))
+    other = hand.client(PLAIN)
+    assert calls(workers[0], other.call(PLAIN, [other.upload(workers[0])]))
     workers[0].done(other, 1)
     out = hand.feed(hand.ready(job))
     assert [(c.session, c.seq) for c in calls(workers[1], out)] == [(client.number, 1), (twin.number, 1)]
@@ -40,9 +35,8 @@ def test_a_plan_is_made_outside_and_only_its_session_waits(hand):
 
 def test_a_plan_that_comes_too_late_replaces_none_in_use(hand):
     first, second = hand.workers(2)
-    alone, client = hand.client(), hand.client()
+    alone, client = hand.client(), hand.client(x=2)
     x = alone.upload(first)
-    client.set_mesh(x=2)
     client.set_mesh(x=1)  # it keeps both workers, and computes on the one that the other session has
     y = client.upload(first)
     # It says where a value goes, so that several workers always plan it.
@@ -66,8 +60,7 @@ def test_a_program_that_cannot_be_planned_fails_its_calls_and_changes_nothing(ha
     out = client.call(STEP, [x], (0.5,))
     (call,) = calls(workers[0], out)
     assert (call.refused.kind, call.refused.text) == ("ArgumentError", "shard: the session has no mesh 'nowhere'")
-    for worker in workers:
-        worker.failed(client, 1)
+    fail(client, workers, 1)
     assert client.session.tensors[x + 1].parts == {1: 32, 2: 32}
 
 
@@ -81,12 +74,10 @@ def test_a_planner_that_breaks_is_no_harm(hand):
 def test_clients_write_no_joint_programs(hand):
     client, _ = start(hand)
     named = msgspec.structs.replace(PLAIN, workers=(1, 2))
-    (rejected,) = client.hears(client.define(named))
-    assert "must not name workers" in rejected.text
+    assert "must not name workers" in client.rejection(client.define(named))
     attrs = {"workers": [1, 2], "rank": 0, "kind": "sum"}
     together = Program((((8,), "float32"),), "", (Instruction("all_reduce", (0,), attrs),), (1,), (), ())
-    (rejected,) = client.hears(client.define(together))
-    assert "must not use collective ops" in rejected.text
+    assert "must not use collective ops" in client.rejection(client.define(together))
 
 
 # --- the cache -------------------------------------------------------------------------------
@@ -118,9 +109,7 @@ def test_plans_of_one_program_are_bounded_and_those_in_use_stay(hand, monkeypatc
     client.call(PLAIN, [x])
     (entry,) = [e for e in hand.state.programs if e.hash == PLAIN.hash()]
     (plan,) = entry.plans.values()
-    other = hand.client()
-    other.define(PLAIN)
-    other.set_mesh(x=2)
+    other = hand.client(PLAIN, x=2)
     y = other.upload(*workers)
     for k in range(20):
         other.set_mesh(f"m{k % 16}", (k % 2,), **{f"a{k}": 1})

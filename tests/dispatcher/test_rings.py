@@ -103,8 +103,7 @@ def test_wrong_slots_and_too_many_are_rejected(client, worker):
 
 
 def test_a_tensor_that_does_not_fit_is_lost_in_a_ring_too(hand):
-    worker = hand.worker(memory=1000)
-    client = hand.client()
+    worker, client = hand.worker(memory=1000), hand.client()
     settle(client, worker)
     out = piece(client, 5)
     assert client.hears(out) == [msg.ChunkAck(0, 5, True)]
@@ -155,9 +154,8 @@ def test_a_tensor_that_was_never_sent_is_not_lost_with_a_worker(hand, client, wo
     second.die()
     third = hand.worker()
     assert client.lost(5) is None
-    assert third.hears(client.say(msg.Chunk(0, 5, 0, 32, (8,), "float32"), bytes(32))) == [
-        msg.Chunk(client.number, 5, 0, 32, (8,), "float32")
-    ]
+    out = client.say(msg.Chunk(0, 5, 0, 32, (8,), "float32"), bytes(32))
+    assert third.hears(out) == [msg.Chunk(client.number, 5, 0, 32, (8,), "float32")]
     assert msg.Call in types(third.hears(third.ack(client, 5)))
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 
 import pytest
-from dispatching import PLAIN, Hand, calls, planning, program
+from dispatching import PLAIN, Hand, at_the_input, calls, planning, program
 
 from gt.dispatcher.schedule import AHEAD_US, CREDITS, Lane, estimate
 from gt.dispatcher.session import Session
@@ -50,12 +49,10 @@ def compete(run_us, steps, sync=(), users=None):
     running = Running(hand, {n + 1: us for n, us in enumerate(run_us)})
     clients = {}
     for n in running.run_us:
-        client = clients[n] = hand.client()
-        client.session.user = users[n - 1] if users is not None else None
         what = program(length=n)
-        client.define(what)
-        client.x = client.upload(running.worker)
-        client.what = what
+        client = clients[n] = hand.client(what)
+        client.session.user = users[n - 1] if users is not None else None
+        client.x, client.what = client.upload(running.worker), what
     for n, client in clients.items():
         for _ in range(1 if n in sync else 32):
             running.take(client.call(client.what, [client.x]))
@@ -69,10 +66,7 @@ def compete(run_us, steps, sync=(), users=None):
 def test_credits_bound_what_a_worker_is_sent(client, worker, x):
     client.call(PLAIN, [x])
     worker.done(client, 1)
-    sent = []
-    for _ in range(30):
-        sent += calls(worker, client.call(PLAIN, [x]))
-    assert len(sent) == CREDITS
+    assert sum(len(calls(worker, client.call(PLAIN, [x]))) for _ in range(30)) == CREDITS
     more = calls(worker, worker.done(client, 2))
     assert [m.seq for m in more] == [CREDITS + 2]
 
@@ -113,13 +107,10 @@ def test_users_are_given_time_by_their_shares():
     used = compete([500, 20_000, 700], 6000, users=(ada, ada, bob)).used_us
     assert 1.9 < (used[1] + used[2]) / used[3] < 2.1, "the sessions of a user have their share together"
     assert 0.9 < used[1] / used[2] < 1.1
-    used = compete([100, 50_000, 1000], 20_000, users=(replace_share(ada, 5), bob, None)).used_us
+    ada = User("ada", CLIENT, "aa", share=5)
+    used = compete([100, 50_000, 1000], 20_000, users=(ada, bob, None)).used_us
     assert 4.5 < used[1] / used[2] < 5.5
     assert 0.9 < used[2] / used[3] < 1.1
-
-
-def replace_share(user, share):
-    return User(user.name, user.role, user.key, share=share)
 
 
 def test_nobody_stands_behind_more_than_the_bound():
@@ -200,16 +191,12 @@ def test_sessions_that_share_some_workers_never_wait_for_each_other(hand):
     order: dict[int, list[tuple[int, int]]] = {w.number: [] for w in workers}
     clients = []
     for k in range(3):
-        client = hand.client()
-        client.set_mesh(x=3)
+        client = hand.client(PLAIN, x=3)
         mine = list(client.session.workers)
         pair = client.set_mesh("pair", (mine.index(k + 1), mine.index((k + 1) % 3 + 1)), x=2).workers
-        client.define(PLAIN)
         a, b = (workers[n - 1] for n in pair)
         clients.append((client, client.upload(a, b, layout="pair: []")))
-    hand.planner = planning(
-        lambda plan, inputs, home: replace(plan, workers=inputs[0].mesh.workers, outputs=tuple(inputs))
-    )
+    hand.planner = planning(at_the_input)
 
     def note(out: list) -> None:
         for w in workers:
@@ -236,12 +223,9 @@ def test_a_call_for_two_takes_credit_on_both_or_on_none(hand):
     workers = hand.workers(2)
     busy = hand.client()
     busy.upload(workers[0])
-    lone = hand.client()
-    lone.define(PLAIN)
+    lone = hand.client(PLAIN)
     y = lone.upload(workers[1])
-    client = hand.client()
-    client.define(PLAIN)
-    client.set_mesh(x=2)
+    client = hand.client(PLAIN, x=2)
     x = client.upload(*workers)
     for _ in range(4):
         lone.call(PLAIN, [y])  # two of them go: nobody knows how long it takes

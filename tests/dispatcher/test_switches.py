@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from dispatching import PLAIN, STEP, Client, Hand, Settings, calls, sent_to
+from dispatching import PLAIN, STEP, Hand, Settings, calls, sent_to
 
 from gt import dtypes
 from gt.chosen import Chosen
@@ -176,9 +176,8 @@ def test_the_program_that_takes_the_most_time_decides_and_others_are_planned_for
     assert (job.program, job.pins) == (PLAIN.hash(), {0: "[]"})
     fields = {"layouts": ("[]",), "time_us": 2.0, "current_us": 2.0, "alone_us": 1.0, "axes": (("x", 2),)}
     loop.hand.feed(ev.PlanSolved(loop.client.number, PLAIN.hash(), **fields))
-    assert loop.decisions()[-1].endswith(
-        "; on one worker 166,666, but other programs need its tensors where they are"
-    )  # fmt: skip
+    why = "; on one worker 166,666, but other programs need its tensors where they are"
+    assert loop.decisions()[-1].endswith(why)
 
 
 def test_plans_of_a_session_do_not_change_one_after_the_other() -> None:
@@ -365,8 +364,7 @@ def test_a_stage_is_told_to_the_client() -> None:
 
 def test_another_session_is_not_touched() -> None:
     loop, out = begun()
-    other: Client = loop.hand.client()
+    other = loop.hand.client(PLAIN)
     y = other.upload(loop.workers[0])
-    other.define(PLAIN)
     assert [c.session for c in calls(loop.workers[0], other.call(PLAIN, [y]))] == [other.number]
     assert sent_to(other.peer, out) == []

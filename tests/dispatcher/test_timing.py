@@ -29,24 +29,21 @@ def test_the_best_window_counts() -> None:
     assert call_us({1: timed([200] * WINDOW), 3: timed([100] * WINDOW)}) == 100
 
 
-def test_a_faster_plan_is_kept_at_once() -> None:
-    found = compare({1: timed([100] * WINDOW)}, {1: timed([90] * WINDOW)}, 0.0)
+@pytest.mark.parametrize(
+    ("us", "windows", "watched_s", "over", "slower"),
+    [
+        pytest.param(90, 1, 0.0, True, False, id="a faster plan is kept at once"),
+        pytest.param(120, 1, 99.0, False, True, id="one that seems slower is watched: too few windows"),
+        pytest.param(120, WATCH, 0.0, False, True, id="one that seems slower is watched: too short a time"),
+        pytest.param(120, WATCH, 99.0, True, True, id="one that is slower"),
+        pytest.param(102, WATCH, WATCH_S, True, False, id="what is as fast stays"),
+    ],
+)
+def test_a_plan_is_judged(us: int, windows: int, watched_s: float, over: bool, slower: bool) -> None:
+    found = compare({1: timed([100] * WINDOW)}, {1: timed([us] * WINDOW * windows)}, watched_s)
     assert found is not None
-    assert (found.over, found.is_slower) == (True, False)
-    assert found.text == "90 us a call, 100 before (tier 1, best of 1 and 1 windows)"
-
-
-@pytest.mark.parametrize(("windows", "watched_s", "over"), [(1, 99.0, False), (WATCH, 0.0, False), (WATCH, 99.0, True)])
-def test_a_plan_that_seems_slower_is_watched(windows: int, watched_s: float, over: bool) -> None:
-    found = compare({1: timed([100] * WINDOW)}, {1: timed([120] * WINDOW * windows)}, watched_s)
-    assert found is not None
-    assert (found.over, found.is_slower) == (over, True)
-
-
-def test_what_is_as_fast_stays() -> None:
-    found = compare({1: timed([100] * WINDOW)}, {1: timed([102] * WINDOW * WATCH)}, WATCH_S)
-    assert found is not None
-    assert (found.over, found.is_slower) == (True, False)
+    assert (found.over, found.is_slower) == (over, slower)
+    assert found.text == f"{us} us a call, 100 before (tier 1, best of {windows} and 1 windows)"
 
 
 def test_only_the_same_tier_is_compared() -> None:

@@ -101,8 +101,7 @@ def test_frees_and_fetches_wait_for_the_upload_too(client, worker):
 
 
 def test_an_upload_over_the_memory_is_lost_and_its_pump_goes_on(hand):
-    worker = hand.worker(memory=100)
-    client = hand.client()
+    worker, client = hand.worker(memory=100), hand.client()
     total = 2 * msg.CHUNK
     out = client.say(msg.Chunk(0, 1, 0, total, (total // 4,), "float32"), bytes(msg.CHUNK))
     assert worker.hears(out) == []
@@ -110,20 +109,17 @@ def test_an_upload_over_the_memory_is_lost_and_its_pump_goes_on(hand):
     assert client.hears(client.say(msg.Chunk(0, 1, msg.CHUNK, total), bytes(msg.CHUNK))) == [msg.ChunkAck(0, 1, True)]
     assert not client.session.uploads
     assert client.session.nbytes == 0
-    (failed,) = client.hears(client.fetch(1, 1))
-    assert failed.error.kind == "OutOfMemory"
-    assert "512.0 KiB" in failed.error.text
+    error = client.fetch_error(1)
+    assert error.kind == "OutOfMemory"
+    assert "512.0 KiB" in error.text
 
 
 def test_a_step_on_a_batch_that_did_not_fit_keeps_the_model(hand):
-    step = Program(
-        (((8,), "float32"), ((64,), "float32")), "", (Instruction("add", (0, 0), {}),), (2,), (0,), ((0, 0),)
-    )
-    worker = hand.worker(memory=100)
-    client = hand.client()
+    code = (Instruction("add", (0, 0), {}),)
+    step = Program((((8,), "float32"), ((64,), "float32")), "", code, (2,), (0,), ((0, 0),))
+    worker, client = hand.worker(memory=100), hand.client(step)
     w = client.upload(worker)
     batch = client.upload(n=64)
-    client.define(step)
     (call,) = worker.hears(client.call(step, [w, batch]), msg.Call)
     # The worker hears of it, refused, because it alone can keep the old value under the new id.
     assert call.refused is not None
@@ -220,8 +216,7 @@ def test_uploads_without_a_wish_are_split_if_they_are_large_and_the_session_like
 
 def test_an_upload_that_has_no_room_on_one_worker_is_lost(hand):
     workers = [hand.worker(1000, "a"), hand.worker(40, "b")]
-    client = hand.client()
-    client.set_mesh(x=2)
+    client = hand.client(x=2)
     chunk = client.chunk(16)
     out = client.say(chunk, bytes(64))
     assert client.hears(out) == [msg.ChunkAck(0, chunk.key, True)]
@@ -284,10 +279,9 @@ def test_only_workers_acknowledge_uploads(client, worker):
 
 def test_a_fetch_of_a_lost_tensor_fails_at_once(client, worker, x):
     worker.die()
-    (failed,) = client.hears(client.fetch(1, x))
-    assert isinstance(failed, msg.FetchFailed)
-    assert failed.error.kind == "LostError"
-    assert "host, pid 7" in failed.error.text
+    error = client.fetch_error(x)
+    assert error.kind == "LostError"
+    assert "host, pid 7" in error.text
 
 
 # --- fetches from several workers ------------------------------------------------------------
@@ -350,8 +344,7 @@ def test_a_value_from_the_only_worker_is_passed_on_at_once(client, worker, x):
 
 
 def test_that_a_value_is_lost_is_told_behind_the_outcome_of_its_call(hand):
-    worker, client = hand.worker(memory=40), hand.client()
-    client.define(PLAIN)
+    worker, client = hand.worker(memory=40), hand.client(PLAIN)
     client.call(PLAIN, [client.upload(worker)])  # it has no room for the result
     assert client.hears(client.fetch(5, 2)) == []
     assert types(client.hears(worker.failed(client, 1))) == [msg.CallFailed, msg.CallDone, msg.FetchFailed]

@@ -148,18 +148,16 @@ def test_what_was_said_of_a_worker_goes_with_it(hand):
 # --- limits ----------------------------------------------------------------------------------
 
 
-def limited(hand, **limits):
+def limited(hand, *known, **limits):
     """A client of a user with these limits."""
-    client = hand.client()
+    client = hand.client(*known)
     client.session.user = User("ada", CLIENT, "aa", **limits)
     return client
 
 
 def test_memory_of_a_user_is_for_all_sessions_together(hand):
     worker = hand.worker()
-    first, second = limited(hand, memory=64), limited(hand, memory=64)
-    first.define(PLAIN)
-    second.define(PLAIN)
+    first, second = limited(hand, PLAIN, memory=64), limited(hand, PLAIN, memory=64)
     x = first.upload(worker)
     nbytes = first.session.nbytes
     first.session.user = second.session.user = User("ada", CLIENT, "aa", memory=3 * nbytes)
@@ -170,14 +168,11 @@ def test_memory_of_a_user_is_for_all_sessions_together(hand):
     assert refused.refused.kind == "OutOfMemory"
     text = refused.refused.text
     assert text.startswith("the call needs "), text
-    assert text.endswith(
-        f"where the sessions of ada hold {3 * nbytes} bytes of the {3 * nbytes} bytes that this user may use"
-    )
+    all_ = f"{3 * nbytes} bytes"
+    assert text.endswith(f"where the sessions of ada hold {all_} of the {all_} that this user may use")
     worker.done(second, 1)
-    other = hand.client()
-    other.define(PLAIN)
-    z = other.upload(worker)
-    (mine,) = calls(worker, other.call(PLAIN, [z]))
+    other = hand.client(PLAIN)
+    (mine,) = calls(worker, other.call(PLAIN, [other.upload(worker)]))
     assert mine.refused is None, "another user has nothing to do with it"
     second.leave()
     x2 = first.upload(worker)
@@ -225,14 +220,13 @@ def acks(client, out):
 def test_uploads_of_a_user_wait_for_the_time_that_they_take(hand):
     """32 bytes each, and 64 bytes per second: two at once, then one in half a second, from whatever session."""
     worker, other = hand.worker(), hand.client()
-    one, two = limited(hand, upload=64), limited(hand, upload=64)
+    one, two = limited(hand, PLAIN, upload=64), limited(hand, upload=64)
     at_once = []
     for client in (one, two, one, one):
         chunk = client.chunk()
         client.say(chunk, bytes(32))
         at_once.append(acks(client, worker.ack(client, chunk.key)))
     assert at_once == [[1], [1], [], []]
-    one.define(PLAIN)
     assert calls(worker, one.call(PLAIN, [2])) == [], "what has not been acknowledged has not arrived"
     chunk = other.chunk()
     other.say(chunk, bytes(32))
@@ -254,8 +248,7 @@ def test_a_client_that_does_not_wait_is_rejected(hand):
         out = client.say(msg.Chunk(0, 1, 4 * k, 400, (100,) if not k else (), "float32" if not k else ""), bytes(4))
         if k < 5:
             assert msg.ChunkAck(0, 1, True) in client.hears(worker.ack(client, 1)) or k
-    (rejected,) = client.hears(out)
-    assert "at most 4 chunks may be unacknowledged" in rejected.text
+    assert "at most 4 chunks may be unacknowledged" in client.rejection(out)
 
 
 def test_what_waited_ends_with_its_session_its_worker_or_the_limit(hand):
@@ -283,19 +276,15 @@ def test_tensors_of_a_session(hand, monkeypatch):
     """One more fails, and the session goes on; who does not care is cut off."""
     for module in ("queues", "uploads", "session"):
         monkeypatch.setattr(f"gt.dispatcher.{module}.TENSORS", 4)
-    worker, client = hand.worker(), hand.client()
-    client.define(PLAIN)
-    client.define(STEP)
+    worker, client = hand.worker(), hand.client(PLAIN, STEP)
     ids = [client.upload(worker) for _ in range(4)]
     client.next_id = 50
     (call,) = calls(worker, client.call(PLAIN, [ids[0]]))
-    assert call.refused == msg.Failure(
-        "OutOfMemory", "this session has 4 tensors; the limit is 4. Delete some, or stack them"
-    )
+    text = "this session has 4 tensors; the limit is 4. Delete some, or stack them"
+    assert call.refused == msg.Failure("OutOfMemory", text)
     worker.say(msg.CallFailed(client.number, 1, 1, call.refused))
-    assert calls(worker, client.call(STEP, [ids[0]], (1.0,), acked=1))[0].refused is None, (
-        "it makes no more than it takes"
-    )
+    (step,) = calls(worker, client.call(STEP, [ids[0]], (1.0,), acked=1))
+    assert step.refused is None, "it makes no more than it takes"
     client.free(50)
     frees = msg.pack_ids(ids[1:2])
     assert calls(worker, client.call(PLAIN, [ids[2]], frees=frees, acked=1))[0].refused is None
@@ -317,5 +306,5 @@ def test_uploads_are_tensors_of_a_session_too(hand, monkeypatch):
     for _ in range(4):
         client.upload(worker)
     assert [client.lost(i) is not None for i in range(1, 5)] == [False, False, True, True]
-    (rejected,) = client.hears(client.say(client.chunk(), bytes(32)))
-    assert rejected == msg.Rejected("upload 5: a session can have at most 2 tensors")
+    text = client.rejection(client.say(client.chunk(), bytes(32)))
+    assert text == "upload 5: a session can have at most 2 tensors"

@@ -67,8 +67,7 @@ def test_idle_sessions_keep_nobody_away_but_their_memory_does(hand):
 
 
 def test_what_waited_goes_out_when_a_worker_joins(hand):
-    client = hand.client()
-    client.define(PLAIN)
+    client = hand.client(PLAIN)
     x = client.upload()
     client.call(PLAIN, [x])
     client.fetch(1, x + 1)
@@ -86,8 +85,7 @@ def test_what_waited_goes_out_when_a_worker_joins(hand):
 
 def test_without_a_worker_calls_and_fetches_fail_after_the_timeout():
     hand = Hand(Settings(worker_timeout_s=15.0))
-    client = hand.client()
-    client.define(PLAIN)
+    client = hand.client(PLAIN)
     x = client.upload()
     client.call(PLAIN, [x])
     client.call(PLAIN, [x + 1])
@@ -103,8 +101,7 @@ def test_without_a_worker_calls_and_fetches_fail_after_the_timeout():
     # What uses the lost results fails at once, and so on.
     failed, done = client.hears(client.call(PLAIN, [x + 2]))
     assert (failed.seq, failed.root, done.seq) == (3, 1, 3)
-    (failed,) = client.hears(client.fetch(2, x + 3))
-    assert failed.error.text == NO_WORKER
+    assert client.fetch_error(x + 3, request=2).text == NO_WORKER
     client.free(x, x + 1, x + 2, x + 3)
     assert not client.session.tensors
 
@@ -115,8 +112,7 @@ def test_without_a_worker_calls_and_fetches_fail_after_the_timeout():
 
 
 def test_creation_without_inputs_waits_and_fails_the_same_way(hand):
-    client = hand.client()
-    client.define(CREATE)
+    client = hand.client(CREATE)
     client.call(CREATE, [], (1.0,))
     hand.pass_time(10.0)
     client.call(CREATE, [], (1.0,))
@@ -259,8 +255,7 @@ def test_a_loss_during_uploads(hand, client, worker):
     worker.die()
     heard = client.hears(client.say(client.chunk(), bytes(32)))
     assert types(heard) == [msg.ChunkAck]
-    (failed,) = client.hears(client.fetch(1, client.next_id - 1))
-    assert "host, pid 7" in failed.error.text
+    assert "host, pid 7" in client.fetch_error(client.next_id - 1).text
     # Later ones wait for a worker.
     hand.pass_time(3.0)
     assert client.hears(client.say(client.chunk(), bytes(32))) == []

@@ -24,9 +24,8 @@ def server() -> Iterator[str]:
     found = re.fullmatch(r"gt: serving on (127\.0\.0\.1):(\d+), start workers with: (.*)", dispatcher.line())
     assert found is not None
     assert found[3] == f"gt worker --host 127.0.0.1 -p {found[2]}"
-    worker = Process(
-        ["-m", "gt.worker", "--host", "localhost", "-p", found[2], "--engine", "numpy"], environment(GT_VERBOSE="1")
-    )
+    command = ["-m", "gt.worker", "--host", "localhost", "-p", found[2], "--engine", "numpy"]
+    worker = Process(command, environment(GT_VERBOSE="1"))
     until(lambda: "joined" in worker.line("stderr"), "the worker joins")
     try:
         yield f"localhost:{found[2]}"

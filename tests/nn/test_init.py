@@ -101,15 +101,11 @@ def test_values(call: Callable[[Any], Any]) -> None:
 
 
 def test_refusals() -> None:
-    for call in (
-        lambda: gt.nn.init.eye_(gt.ones(3)),
-        lambda: gt.nn.init.dirac_(gt.ones(3, 3)),
-        lambda: gt.nn.init.xavier_uniform_(gt.ones(3)),
-        lambda: gt.nn.init.orthogonal_(gt.ones(3)),
-        lambda: gt.nn.init.sparse_(gt.ones(3), 0.1),
-    ):
+    init, x = gt.nn.init, gt.ones(3)
+    vectors = (init.eye_, x), (init.xavier_uniform_, x), (init.orthogonal_, x), (init.sparse_, x, 0.1)
+    for fill, *given in (*vectors, (init.dirac_, gt.ones(3, 3))):
         with pytest.raises(ShapeError):
-            call()
+            fill(*given)
     with pytest.raises(ArgumentError, match="mode must be 'fan_in' or 'fan_out', got 'fan'"):
         gt.nn.init.kaiming_uniform_(gt.ones(3, 3), mode="fan")
 

@@ -106,16 +106,11 @@ def test_assigning() -> None:
     for name, value in (("inner", gt.ones(1)), ("missing", gt.ones(1)), ("shift", 3)):
         with pytest.raises(DTypeError, match=f"{name}' must be set to"):
             setattr(ours, name, value)
-    for bad in (
-        lambda: ours.register_parameter("a.b", None),
-        lambda: ours.register_buffer("", None),
-        lambda: ours.add_module("a.b", None),
-        lambda: ours.register_parameter("bad", gt.nn.Linear(1, 1)),
-        lambda: ours.register_buffer("bad", 3),
-        lambda: ours.add_module("bad", 3),
-    ):
+    parameter, buffer, module = ours.register_parameter, ours.register_buffer, ours.add_module
+    bad_names, linear = ((parameter, "a.b", None), (buffer, "", None), (module, "a.b", None)), gt.nn.Linear(1, 1)
+    for register, name, value in (*bad_names, (parameter, "bad", linear), (buffer, "bad", 3), (module, "bad", 3)):
         with pytest.raises((ArgumentError, DTypeError)):
-            bad()
+            register(name, value)
     with pytest.raises(KeyError, match="already has an attribute 'plain'"):
         ours.register_buffer("plain", None)
 

@@ -157,9 +157,8 @@ def test_a_training_step_is_one_small_program(name: str, session: Session) -> No
     program = sent(recorder().session)
     assert len(program.code) < 80
     steps = lower(check(program), TorchEngine("cpu")).steps
-    (first,), (then,) = (
-        [s for s in steps if s.op is op] for op in (TABLE[program_op(name)], TABLE[f"{program_op(name)}_d"])
-    )
+    ops = (TABLE[program_op(name)], TABLE[f"{program_op(name)}_d"])
+    (first,), (then,) = ([s for s in steps if s.op is op] for op in ops)
     assert then.args[-len(first.results) :] == first.results, "the gradient goes on with what forward has computed"
     assert len(first.results) == 1 + (3 if name == "LSTM" else 2)
 

@@ -117,12 +117,9 @@ def test_reductions(name: str) -> None:
 def test_where_and_cat_promote() -> None:
     condition = torch.ones(2, dtype=torch.bool)
     for a, b in itertools.product(ALL, ALL):
-        check(
-            "where",
-            [spec((2,), dtypes.bool_), spec((2,), a), spec((2,), b)],
-            [condition, tensor(a, (2,)), tensor(b, (2,))],
-        )
-        check("cat", [spec((2,), a), spec((2,), b)], [tensor(a, (2,)), tensor(b, (2,))], dim=0)
+        specs, given = [spec((2,), a), spec((2,), b)], [tensor(a, (2,)), tensor(b, (2,))]
+        check("where", [spec((2,), dtypes.bool_), *specs], [condition, *given])
+        check("cat", specs, given, dim=0)
     for d in ALL:
         for n, value in SCALAR_OPERANDS:
             check("where", [spec((2,), dtypes.bool_), spec((2,), d), n], [condition, tensor(d, (2,)), value])

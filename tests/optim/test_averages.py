@@ -60,13 +60,8 @@ def train(lib: Any, which: str, reload_at: int = -1) -> list[np.ndarray]:
             average = utils.AveragedModel(make(lib), **AVERAGES[which](utils))
             average.load_state_dict(state)
         average.update_parameters(model)
-    found = [p.detach().numpy() for p in average.parameters()]
-    return [
-        *found,
-        average.module.seen.numpy(),
-        average.n_averaged.numpy(),
-        average(lib.from_numpy(X)).detach().numpy(),
-    ]
+    found = [*average.parameters(), average.module.seen, average.n_averaged, average(lib.from_numpy(X))]
+    return [x.detach().numpy() for x in found]
 
 
 @pytest.mark.parametrize("reload_at", [-1, 4], ids=["", "reloaded"])

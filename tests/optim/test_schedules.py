@@ -33,11 +33,8 @@ class Decay:
 
 
 def sequence(s: Any, o: Any, milestones: tuple[int, ...] = (10, 30)) -> Any:
-    parts = [
-        s.LinearLR(o, start_factor=0.1, total_iters=10),
-        s.CosineAnnealingLR(o, T_max=20),
-        s.ExponentialLR(o, gamma=0.95),
-    ]
+    warmup = s.LinearLR(o, start_factor=0.1, total_iters=10)
+    parts = [warmup, s.CosineAnnealingLR(o, T_max=20), s.ExponentialLR(o, gamma=0.95)]
     return s.SequentialLR(o, parts[: len(milestones) + 1], milestones=list(milestones))
 
 

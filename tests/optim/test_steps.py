@@ -75,11 +75,9 @@ def test_groups_are_the_dicts_that_were_given(lib: Any, session: Session) -> Any
 
 
 def test_parameters_with_names(session: Session) -> None:
-    ours, theirs = (
-        lib.optim.Adam(lib.nn.Linear(2, 3).named_parameters()).state_dict()["param_groups"] for lib in (gt, torch)
-    )
-    assert ours == theirs
-    assert ours[0]["param_names"] == ["weight", "bias"]
+    ours, theirs = (lib.optim.Adam(lib.nn.Linear(2, 3).named_parameters()).state_dict() for lib in (gt, torch))
+    assert ours["param_groups"] == theirs["param_groups"]
+    assert ours["param_groups"][0]["param_names"] == ["weight", "bias"]
 
 
 def test_a_group_that_came_later_is_seen_by_a_function(session: Session) -> None:

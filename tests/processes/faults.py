@@ -150,12 +150,8 @@ class Lab:
         return seen
 
     def end(self) -> None:
-        for process in (
-            self.trainer.process,
-            self.bystander.process,
-            *[w for w, _ in self.workers.values()],
-            self.server,
-        ):
+        clients = (self.trainer.process, self.bystander.process)
+        for process in (*clients, *[w for w, _ in self.workers.values()], self.server):
             process.popen.kill()
             process.popen.communicate()
 

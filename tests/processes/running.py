@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO, Any, NoReturn
 
 from gt.transport import connect
 from gt.transport.channel import Channel
@@ -54,6 +54,18 @@ def until(condition: Callable[[], object], what: str, deadline_s: float = DEADLI
     while not condition():
         assert time.monotonic() < deadline, f"not within {deadline_s:g} s: {what}"
         select.select([], [], [], 0.01)
+
+
+def said_by_workers(stats: Callable[[], dict[str, Any]]) -> list[dict[str, Any]]:
+    """What each worker says; `stats` asks for it. One that is busy for long may not answer at once."""
+    found: list[dict[str, Any]] = []
+
+    def answered() -> bool:
+        found[:] = stats()["workers"].values()
+        return all(worker["answered"] for worker in found)
+
+    until(answered, "an answer of every worker")
+    return found
 
 
 def until_gone(pids: list[int], deadline_s: float) -> None:

@@ -112,11 +112,8 @@ def test_mutated_frames() -> None:
 def test_messages_that_are_too_large_or_of_another_version(serve: Serve, tmp_path: Path, wire: str) -> None:
     server, address = serve(*where(wire, tmp_path))
 
-    for hello in (
-        msg.Hello(msg.VERSION + 1, "", "new"),
-        msg.Hello(0, "", "old"),
-        msg.WorkerHello(msg.VERSION + 1, "", "x", True),
-    ):
+    newer = msg.VERSION + 1
+    for hello in (msg.Hello(newer, "", "new"), msg.Hello(0, "", "old"), msg.WorkerHello(newer, "", "x", True)):
         with closing(connect(address)) as channel:
             channel.send(hello)
             refused = answer(channel)

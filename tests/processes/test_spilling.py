@@ -18,7 +18,7 @@ from gt.client.session.session import Session
 from gt.errors import OutOfMemory
 from tests.sim.cluster import using
 
-from .running import Serve, Start, join, until
+from .running import Serve, Start, join, said_by_workers, until
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("own_settings")]
 
@@ -95,8 +95,8 @@ def test_three_sessions_of_60_percent_alternate(
     out = [spilled(book.session) for book in books]
     held = PARTS * SIZE * workers * 4
     assert sum(out) >= 3 * held - MEMORY * workers, "more than the memory of the workers is on their devices"
-    stats = books[0].session.stats()["workers"]
-    assert all(row["moved_in"] > 3 * SIZE * 4 and row["moved_out"] > row["moved_in"] for row in stats.values())
+    rows = said_by_workers(books[0].session.stats)
+    assert all(row["moved_in"] > 3 * SIZE * 4 and row["moved_out"] > row["moved_in"] for row in rows)
     assert os.listdir(tmp_path) == []
     for book in books:
         book.session.close()
@@ -106,7 +106,7 @@ def test_three_sessions_of_60_percent_alternate(
 
 
 def _nothing_left(session: Session) -> bool:
-    return all(row["spilled_memory"] + row["spilled_disk"] == 0 for row in session.stats()["workers"].values())
+    return all(row["spilled_memory"] + row["spilled_disk"] == 0 for row in said_by_workers(session.stats))
 
 
 def train(steps: int, state: Any = None) -> Any:

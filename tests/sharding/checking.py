@@ -66,9 +66,7 @@ def mistakes_from_any_layout(example: Example, m: Mesh, rng: random.Random, coun
     for _ in range(count):
         layouts = [drawn(rng, m, a.shape, kinds_of(a)) if isinstance(a, np.ndarray) else None for a in example.args]
         try:
-            operands = [
-                a if one is None else place(a, one, draws) for a, one in zip(example.args, layouts, strict=True)
-            ]
+            operands = [a if at is None else place(a, at, draws) for a, at in zip(example.args, layouts, strict=True)]
             said: list[Any] = example.wrong(apply(example.op, operands, example.attrs, m))
         except Exception as e:
             said = [f"{type(e).__name__}: {str(e)[:200]}"]

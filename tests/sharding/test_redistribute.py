@@ -47,11 +47,8 @@ def test_the_usual_ones() -> None:
     assert redistribute(rows, rows, (8, 8), 8) == ()
     assert [s.nbytes for s in redistribute(rows, whole, (8, 8), 8)] == [3 * 16 * 8]
     assert nbytes_of(redistribute(rows, columns, (8, 8), 8)) == 12 * 8
-    assert (
-        nbytes_of(redistribute(total, whole, (8, 8), 8))
-        == 2 * nbytes_of(redistribute(total, rows, (8, 8), 8))
-        == 2 * 48 * 8
-    )
+    assert nbytes_of(redistribute(total, whole, (8, 8), 8)) == 2 * 48 * 8
+    assert nbytes_of(redistribute(total, rows, (8, 8), 8)) == 48 * 8
 
 
 def test_nested_splits_move_only_what_they_must() -> None:

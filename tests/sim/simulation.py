@@ -419,9 +419,8 @@ class World:
     def compare(self) -> None:
         """Nothing is under way: what the dispatcher thinks of each tensor is what its worker has."""
         state = self.cluster.machine.state
-        cores = {
-            n: w.core for n in state.workers for w in self.cluster.workers if w.control.peer == state.workers[n].control
-        }
+        known = {worker.control: n for n, worker in state.workers.items()}
+        cores = {known[w.control.peer]: w.core for w in self.cluster.workers if w.control.peer in known}
         for session in state.sessions.values():
             for number in session.workers:
                 core = cores.get(number)
@@ -471,9 +470,8 @@ class World:
         state = self.cluster.machine.state
         for client in self.clients:
             there = state.sessions.get(client.session.number)
-            bereft = (
-                there is not None and there.bereft is not None
-            )  # what it sends fails, until it has heard of its loss
+            # What it sends fails, until it has heard of its loss.
+            bereft = there is not None and there.bereft is not None
             client.oracle.lonely = bereft or (isinstance(event, TimePassed) and not state.workers)
         for action in actions:
             if isinstance(action, Send):
@@ -556,9 +554,7 @@ class World:
 @contextmanager
 def _small_and_clocked(world: World) -> Iterator[None]:
     clock = Clock(world.cluster, world.rng)
-    changes: list[tuple[Any, str, Any]] = [
-        (m, name, value) for m, values in LIMITS.items() for name, value in values.items()
-    ]
+    changes: list[tuple[Any, str, Any]] = [(m, name, n) for m, values in LIMITS.items() for name, n in values.items()]
     changes += [(m, "time", clock) for m in CLOCKED]
     look = Download.arrived
     changes.append((Download, "arrived", lambda t: t.done or (world.rng.random() >= world.blind and look(t))))

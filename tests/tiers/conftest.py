@@ -11,7 +11,7 @@ import pytest
 
 import gt
 from tests.processes import running
-from tests.processes.running import Process, children, until, until_gone
+from tests.processes.running import Process, children, said_by_workers, until, until_gone
 
 COMPILED_S = 600.0  #: Until everything is compiled, on a machine that has much else to do.
 
@@ -40,9 +40,15 @@ class Server(running.Server):
         until_gone(pids, 10.0)
 
 
+def said_when_done() -> list[dict[str, Any]]:
+    """The statistics of each worker, when all have done all calls: a result is there before its call is counted."""
+    gt.cpu.synchronize()
+    return said_by_workers(gt.debug.get_worker_stats)
+
+
 def programs() -> dict[str, dict[str, Any]]:
     """The worker's statistics by program."""
-    (worker,) = gt.debug.get_worker_stats()["workers"].values()
+    (worker,) = said_when_done()
     found: dict[str, dict[str, Any]] = worker["programs"]
     return found
 

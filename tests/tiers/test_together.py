@@ -12,7 +12,7 @@ import pytest
 
 import gt
 from tests.processes.running import until
-from tests.tiers.conftest import COMPILED_S, Server
+from tests.tiers.conftest import COMPILED_S, Server, said_when_done
 from tests.tiers.models import Mlp
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(COMPILED_S + 60)]
@@ -22,8 +22,7 @@ SPLIT = {"0.*": {0: "x"}, "2.weight": {1: "x"}}
 
 def stepping() -> list[dict[str, Any]]:
     """What each worker says of the training step."""
-    workers = gt.debug.get_worker_stats()["workers"].values()
-    return [max(worker["programs"].values(), key=lambda p: p["instructions"]) for worker in workers]
+    return [max(worker["programs"].values(), key=lambda p: p["instructions"]) for worker in said_when_done()]
 
 
 def compiled_hits() -> list[int]:

@@ -14,12 +14,12 @@ import pytest
 import zmq
 
 from gt.errors import ServerError, StartError
-from gt.transport import messages
+from gt.transport import messages, sockets
 from gt.transport import messages as msg
 from gt.transport.messages import CHUNK, MAX_FRAME, Chunk, GetStats
 from gt.transport.router import SETTLE_S, Router
 from gt.transport.sockets import SocketChannel
-from tests.processes.running import until
+from tests.processes.running import Process, environment, until
 
 from .wires import DEADLINE_S, Join, meet, next_message, until_lost
 
@@ -147,6 +147,22 @@ def test_loss_by_kill_and_a_descriptor_in_use_again(router: Router) -> None:
     second.communicate()
 
 
+def test_a_connection_that_is_torn_down_late(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its peer was still there when the monitor had said for a while that it has ended."""
+    monkeypatch.setattr("gt.transport.router.LATE_S", 2.0)
+    process = child(router)
+    speak(process)
+    peer, _ = next_message(router)
+    until(lambda: router.lost() or not router._new, "the look at a new peer")
+    router._doubtful[peer] = time.monotonic()
+    assert router.lost() == []
+    kill(process)
+    ends: list[tuple[int, int]] = []
+    until(lambda: ends.extend(sockets.monitor_events(router._monitor)) or ends, "what the monitor says")
+    assert until_lost(router, peer) == [peer]
+    process.communicate()
+
+
 def test_sending_to_a_vanished_peer_reports_it_once(router: Router) -> None:
     process = child(router)
     speak(process)
@@ -203,6 +219,46 @@ def test_port_in_use(router: Router) -> None:
     port = router.address.rpartition(":")[2]
     with pytest.raises(StartError, match=f"^port {port} on 127.0.0.1 is in use; choose another with -p$"):
         Router(router.address)
+
+
+LEAVING = """
+import atexit, sys
+
+@atexit.register
+def leave():  # after all that is registered later, as the session's own end does
+    print("leaving", flush=True)
+    sys.stdin.readline()
+    channel.close()
+
+import numpy as np
+from gt.transport.messages import CHUNK, Chunk
+from gt.transport.sockets import SocketChannel
+
+channel = SocketChannel(sys.argv[1])
+for k in range(64):
+    channel.send(Chunk(0, 1, k * CHUNK, 64 * CHUNK), np.full(CHUNK, k, np.uint8).data)
+"""
+
+
+def test_what_is_under_way_when_a_process_ends_arrives_as_it_was() -> None:
+    """Its memory is still in use then. The connection's own thread hands it back, and must not wait for that."""
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as slow:
+        slow.linger = 0
+        slow.rcvhwm, slow.rcvbuf = 1, 1 << 16  # most of it stays with the sender until it is read
+        port = slow.bind_to_random_port("tcp://127.0.0.1")
+        process = Process(["-c", LEAVING, f"127.0.0.1:{port}"], environment(), stdin=subprocess.PIPE)
+        try:
+            assert process.line() == "leaving"
+            for k in range(64):
+                assert slow.poll(1000 * DEADLINE_S)
+                _, *frames = slow.recv_multipart()
+                ((message, payload),) = messages.decode_all(frames)
+                assert message == Chunk(0, 1, k * CHUNK, 64 * CHUNK)
+                assert payload == bytes([k]) * CHUNK
+            speak(process.popen)
+            assert process.end() == (0, "", "")
+        finally:
+            kill(process.popen)
 
 
 def test_foreign_host() -> None:

@@ -224,9 +224,7 @@ def test_the_same_call_again_is_known_as_such(device: Pretend, monkeypatch: pyte
         np.testing.assert_allclose([*losses, other], [*plain, twin.step(20)[0].item()], rtol=1e-5)
 
 
-def test_what_was_held_now_and_then_is_not_copied_at_every_call(
-    device: Pretend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_held_at_times_is_not_copied_at_every_call(device: Pretend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients are held from one step to the next, and let go in time. That two programs took turns, each finding the
     other's gradients held, says nothing of the calls after that."""
     import torch
@@ -249,6 +247,31 @@ def test_what_was_held_now_and_then_is_not_copied_at_every_call(
     moved = [name for name in copies if name in ("replay", "take_back")]  # not what the function itself copies
     assert copies
     assert len(moved) < 10
+
+
+def test_programs_in_turn_that_update_the_same_statistics(device: Pretend) -> None:
+    """A loop that reads its loss now and then calls other programs: some run as plain code, and the graphs go on."""
+
+    def train() -> list[float]:
+        gt.manual_seed(0)
+        x = gt.from_numpy(np.random.default_rng(0).normal(size=(64, 6)).astype(np.float32))
+        model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 1))
+        optimizer = gt.optim.Adam(model.parameters(), lr=1e-2)
+        losses = []
+        for i in range(60):
+            loss = model(x).square().mean()
+            if i % 7 == 6:
+                losses.append(loss.item())  # which ends a program in the middle of the step
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        return losses
+
+    losses = train()
+    facts = hottest()
+    assert facts["tiers"]["2"]["hits"] > 40
+    assert not facts["given_up"]
+    np.testing.assert_allclose(losses, plainly(train), rtol=1e-5)
 
 
 @pytest.mark.parametrize("turns", ["AAAAAAAABABABABABABA", "AAAAABBBBBCCCCCDDDDD", "AAAAABCABCABCABCABCA", "new ones"])

@@ -385,9 +385,10 @@ def test_a_program_that_waits_is_not_made_twice(start: Start, tmp_path: Path) ->
 
 
 def test_there_are_fewer_compilers_than_cores(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    for cores, most in ((1, 1), (2, 1), (8, 2), (16, 4), (200, 4)):
+    for cores, on_cpu, beside in ((1, 1, 1), (2, 1, 1), (8, 2, 4), (16, 4, 8), (200, 8, 8)):
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid, cores=cores: set(range(cores)))
-        assert Compiler("fake_compiler", "cpu", "", "", print)._most == most
+        for device, most in (("cpu", on_cpu), ("cuda:0", beside)):
+            assert Compiler("fake_compiler", device, "", "", print)._most == most
 
 
 # --- what else may go wrong -------------------------------------------------------------------

@@ -28,17 +28,13 @@ def held(driver: Driver) -> list[int]:
 @pytest.fixture
 def pair(numpy_engine: Any) -> tuple[Driver, Driver]:
     """A session with two tensors, and one with none."""
-    source = Driver(numpy_engine)
-    source.upload(1, ONE)
-    source.upload(2, TWO)
+    source = Driver(numpy_engine).holding(ONE, TWO)
     return source, source.beside()
 
 
 def test_a_copy_has_memory_of_its_own(engine: Any) -> None:
-    source = Driver(engine)
+    source = Driver(engine).holding(ONE, TWO)
     target = source.beside()
-    source.upload(1, ONE)
-    source.upload(2, TWO)
     assert source.send(copy(source, target, [2, 1], 10)) == [msg.Copied(5)]
     mine, others = (source.core.sessions[n].store.entries for n in (1, 2))
     for ours, theirs in ((mine[2].array, others[10].array), (mine[1].array, others[11].array)):
@@ -55,9 +51,8 @@ def test_a_copy_has_memory_of_its_own(engine: Any) -> None:
 def test_it_comes_after_what_was_sent_before(pair: tuple[Driver, Driver]) -> None:
     source, target = pair
     source.define(NEG)
-    source.core.receive(source.call_message(NEG, [1], 10))
-    source.core.receive(copy(source, target, [10], 30))
-    source.core.receive(msg.Free(source.session, msg.pack_ids([10])))
+    free = msg.Free(source.session, msg.pack_ids([10]))
+    source.receive(source.call_message(NEG, [1], 10), copy(source, target, [10], 30), free)
     assert [type(m) for m in source.work()] == [msg.CallDone, msg.Copied]
     np.testing.assert_array_equal(target.fetch(30), -ONE)
 
@@ -66,22 +61,17 @@ def test_others_have_their_turn_in_between(pair: tuple[Driver, Driver], monkeypa
     """What is copied may be freed meanwhile."""
     monkeypatch.setattr(copies, "PIECE_NBYTES", 1)
     source, target = pair
-    other = target.beside()
-    other.upload(1, ONE)
+    other = target.beside().holding(ONE)
     other.define(NEG)
-    core = source.core
-    core.receive(copy(source, target, [1, 2], 10))
-    core.receive(msg.Free(source.session, msg.pack_ids([1, 2])))
-    core.receive(other.call_message(NEG, [1], 2))
+    free = msg.Free(source.session, msg.pack_ids([1, 2]))
+    source.receive(copy(source, target, [1, 2], 10), free, other.call_message(NEG, [1], 2))
     assert [type(m) for m in source.work()] == [msg.CallDone, msg.Copied]
     assert held(source) == []
     np.testing.assert_array_equal(target.fetch(11), TWO)
 
 
 @pytest.mark.parametrize("closed", ["source", "target"])
-def test_a_session_that_closes_meanwhile(
-    pair: tuple[Driver, Driver], closed: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_that_closes(pair: tuple[Driver, Driver], closed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copies, "PIECE_NBYTES", 1)
     source, target = pair
     source.core.receive(copy(source, target, [1, 2], 10))
@@ -89,8 +79,7 @@ def test_a_session_that_closes_meanwhile(
     source.core.receive(msg.CloseSession((source if closed == "source" else target).session))
     assert source.work() == []
     assert held(target) == []
-    source.core.receive(msg.CloseSession(source.session))
-    source.core.receive(msg.CloseSession(target.session))
+    source.receive(msg.CloseSession(source.session), msg.CloseSession(target.session))
     assert not source.core.sessions
 
 
@@ -112,7 +101,7 @@ def test_all_or_none(pair: tuple[Driver, Driver], monkeypatch: pytest.MonkeyPatc
 
 def test_what_could_not_be_made_cannot_be_copied(pair: tuple[Driver, Driver]) -> None:
     source, target = pair
-    source.core.sessions[1].store.poison(3, source.core.sessions[1].store.entries[1].spec, msg.Failure("X", "no"), 0)
+    source.core.sessions[1].store.poison(3, source.entry(1).spec, msg.Failure("X", "no"), 0)
     assert source.send(copy(source, target, [1, 3], 10)) == [msg.Copied(5, msg.Failure("X", "no"))]
     assert held(target) == []
     assert source.send(copy(source, target, [1, 99], 10)) == [msg.Copied(5)]  # others hold all of 99

@@ -40,10 +40,8 @@ class Held(Kernels):
 def long(engine: Any) -> Iterator[Driver]:
     if engine.deferred:
         pytest.skip("a device runs programs beside each other by itself")
-    driver = Driver(Held(engine))
-    driver.upload(1, ONE)
-    driver.define(LONG)
-    driver.define(NEG)
+    driver = Driver(Held(engine)).holding(ONE)
+    driver.define(LONG, NEG)
     yield driver
     driver.core.engine.may_end.set()
 
@@ -83,8 +81,7 @@ def test_a_short_call_ends_before_the_long_one_that_runs(long: Driver) -> None:
     light = long.beside()
     with computing(long) as sent:
         light.core.receive(msg.Chunk(2, 1, 0, 16, (4,), "float32"), ONE.tobytes())
-        light.core.receive(short_call(light, [1], 5))
-        light.core.receive(light.fetch_message(5))
+        light.receive(short_call(light, [1], 5), light.fetch_message(5))
         assert kinds(beside(light)) == ["CallDone", "Chunk"]
         assert not sent
         light.core.receive(msg.Free(2, msg.pack_ids([5])))
@@ -99,8 +96,7 @@ def test_other_calls_wait_for_the_runner(long: Driver) -> None:
     bulk = long.beside()
     with computing(long):
         bulk.core.receive(msg.Chunk(2, 1, 0, 16, (4,), "float32"), ONE.tobytes())
-        bulk.core.receive(bulk.call_message(NEG, [1], 5))
-        bulk.core.receive(short_call(bulk, [5], 6))  # behind one of its own that is not short
+        bulk.receive(bulk.call_message(NEG, [1], 5), short_call(bulk, [5], 6))  # the second is behind a long one
         assert beside(bulk) == []
     assert kinds(bulk.work()) == ["CallDone", "CallDone"]
     np.testing.assert_array_equal(bulk.fetch(6), ONE)
@@ -108,9 +104,7 @@ def test_other_calls_wait_for_the_runner(long: Driver) -> None:
 
 def test_a_session_does_not_overtake_its_own_long_call(long: Driver) -> None:
     with computing(long):
-        long.core.receive(short_call(long, [10], 11))
-        long.core.receive(long.fetch_message(11))
-        long.core.receive(msg.Free(1, msg.pack_ids([10])))
+        long.receive(short_call(long, [10], 11), long.fetch_message(11), msg.Free(1, msg.pack_ids([10])))
         assert beside(long) == []
     assert kinds(long.work()) == ["CallDone", "Chunk"]
     assert set(long.core.sessions[1].store.entries) == {1, 11}
@@ -118,8 +112,7 @@ def test_a_session_does_not_overtake_its_own_long_call(long: Driver) -> None:
 
 def test_a_value_that_exists_is_read_while_its_session_computes(long: Driver) -> None:
     with computing(long) as sent:
-        long.core.receive(long.fetch_message(10))  # what is being made
-        long.core.receive(long.fetch_message(1))
+        long.receive(long.fetch_message(10), long.fetch_message(1))  # what is being made, and what is there
         (chunk,) = beside(long)
         assert (type(chunk), chunk.key) == (msg.Chunk, 2)
     assert kinds([m for m, _ in sent]) == ["CallDone", "Chunk"]
@@ -135,11 +128,10 @@ def test_a_call_that_fails_beside_another_is_told_at_once(long: Driver) -> None:
 
 
 def test_how_exactly_the_runner_computes_is_not_changed(long: Driver) -> None:
-    light = long.beside()
+    light = long.beside().holding(ONE)
     rough = msgspec.structs.replace(NEG, precision=Precision("medium"))
     assert rough.precision != LONG.precision
     light.define(rough)
-    light.upload(1, ONE)
     with computing(long):
         light.core.receive(short_call(light, [1], 5, rough))
         assert beside(light) == []
@@ -157,15 +149,13 @@ def test_a_session_may_end_while_it_computes(long: Driver) -> None:
 def test_a_session_that_ended_leaves_nothing_to_do(long: Driver) -> None:
     light = long.beside()
     with computing(long):
-        light.core.receive(short_call(light, [1], 5))
-        light.core.receive(msg.CloseSession(2))
+        light.receive(short_call(light, [1], 5), msg.CloseSession(2))
         assert beside(light) == []
         assert not light.core.has_short
 
 
 def test_a_device_is_used_by_one_thread_alone(numpy_engine: Any) -> None:
-    driver = Driver(Device(numpy_engine))
-    driver.upload(1, ONE)
+    driver = Driver(Device(numpy_engine)).holding(ONE)
     driver.define(NEG)
     driver.core.receive(short_call(driver, [1], 5))
     assert not driver.core.has_short
@@ -173,23 +163,18 @@ def test_a_device_is_used_by_one_thread_alone(numpy_engine: Any) -> None:
 
 
 def test_short_work_goes_before_the_queue(long: Driver) -> None:
-    bulk, light = long.beside(), long.beside().beside()
-    for each in (bulk, light):
-        each.upload(1, ONE)
-    bulk.core.receive(bulk.call_message(NEG, [1], 5))
-    light.core.receive(short_call(light, [1], 5))
+    bulk, light = long.beside().holding(ONE), long.beside().beside().holding(ONE)
+    light.receive(bulk.call_message(NEG, [1], 5), short_call(light, [1], 5))
     assert [m.session for m in light.work()] == [3, 2]
 
 
 def test_a_program_whose_text_comes_late_keeps_the_order(long: Driver) -> None:
-    light = long.beside()
-    light.upload(1, ONE)
+    light = long.beside().holding(ONE)
     late = unary("sqrt")
     with computing(long):
         light.core.receive(short_call(light, [1], 5, late))
         assert kinds(beside(light)) == ["Need"]
-        light.core.receive(short_call(light, [5], 6))
-        light.core.receive(msg.Define(late))
+        light.receive(short_call(light, [5], 6), msg.Define(late))
         beside(light)
         light.core.receive(short_call(light, [6], 7))
         beside(light)

@@ -18,6 +18,8 @@ from gt.worker.run.replays import Replay
 from gt.worker.run.store import Entry
 
 N = 8  #: Rows of the table.
+ROWS = np.arange(2 * N, dtype=np.float32).reshape(N, 2)
+INDEX, PLACES = np.array([0, 7, 1, 3, 7, 2]), np.array([5, 4, 3, 2, 1, 0])
 
 
 @pytest.fixture
@@ -224,16 +226,7 @@ READ = reading(6)
 @pytest.fixture
 def driver(device: Device) -> Driver:
     """A session with a table (1), an index (2: up to 7), one of places (3: up to 5), and one with a negative (4)."""
-    made = Driver(device)
-    made.upload(1, np.arange(2 * N, dtype=np.float32).reshape(N, 2))
-    made.upload(2, np.array([0, 7, 1, 3, 7, 2]))
-    made.upload(3, np.array([5, 4, 3, 2, 1, 0]))
-    made.upload(4, np.array([0, -1, 1, 3, 7, 2]))
-    return made
-
-
-def entry(driver: Driver, id: int) -> Entry:
-    return driver.core.sessions[driver.session].store.entries[id]
+    return Driver(device).holding(ROWS, INDEX, PLACES, np.array([0, -1, 1, 3, 7, 2]))
 
 
 def flagged(driver: Driver, call: Any) -> bool:
@@ -257,7 +250,7 @@ def state(driver: Driver, id: int, size: int = 6) -> int:
 def test_results_of_a_call_are_in_the_range_of_what_they_were_picked_from(driver: Driver) -> None:
     driver.call(PICK, [2, 3], 10)
     driver.call(JOIN, [10, 3], 11)
-    assert (entry(driver, 10).below, entry(driver, 11).below) == (8, 8)
+    assert (driver.entry(10).below, driver.entry(11).below) == (8, 8)
     assert not flagged(driver, lambda: driver.call(READ, [1, 10, state(driver, 5)], 20))
     assert np.array_equal(driver.fetch(21), driver.fetch(1)[driver.fetch(10)])
 
@@ -266,7 +259,7 @@ def test_of_what_is_computed_nothing_is_known(driver: Driver) -> None:
     driver.call(SUM, [2, 3], 10)
     driver.call(PICK, [4, 3], 11)
     driver.call(JOIN, [2, 4], 12)
-    assert [entry(driver, i).below for i in (10, 11, 12)] == [-1, -1, -1]
+    assert [driver.entry(i).below for i in (10, 11, 12)] == [-1, -1, -1]
 
 
 def test_an_index_out_of_range_is_reported_though_it_was_moved(driver: Driver) -> None:
@@ -275,7 +268,7 @@ def test_an_index_out_of_range_is_reported_though_it_was_moved(driver: Driver) -
     assert not flagged(driver, lambda: driver.call(READ, [1, 10, state(driver, 5)], 20))
     driver.upload(6, np.array([0, 8, 1, 3, 7, 2]))
     driver.call(PICK, [6, 3], 30)
-    assert entry(driver, 30).below == 9
+    assert driver.entry(30).below == 9
     for bad in (6, 30, 4):
         driver.call(READ, [1, bad, state(driver, 100 + bad)], 200 + 2 * bad)
         error = driver.fetch_error(201 + 2 * bad)
@@ -292,16 +285,16 @@ def test_indices_that_are_picked_at_a_place_out_of_range(driver: Driver) -> None
 
 def test_an_index_that_is_overwritten_has_the_range_of_its_new_value(driver: Driver) -> None:
     driver.call(SET, [3, 2], 10)
-    assert entry(driver, 10).below == 8
+    assert driver.entry(10).below == 8
     driver.call(SET, [10, 4], 11)
-    assert entry(driver, 11).below == -1
+    assert driver.entry(11).below == -1
 
 
 def test_inputs_that_are_dropped_before_the_call_count_too(driver: Driver) -> None:
     b = Builder((6,), (6,), kinds={0: "int64", 1: "int64"})
     early = b.program([b.add("index_select", 0, 1, dim=0)], donate=(0, 1))
     driver.call(early, [2, 3], 10)
-    assert entry(driver, 10).below == 8
+    assert driver.entry(10).below == 8
 
 
 def failing_update() -> Any:
@@ -317,7 +310,7 @@ def test_what_a_failed_call_leaves(driver: Driver) -> None:
     driver.call(failing_update(), [6, 3, 1, 4], 10)
     driver.fetch_error(11)
     assert np.array_equal(driver.fetch(10), [0, 9, 1, 3, 7, 2])
-    assert entry(driver, 10).below == -1
+    assert driver.entry(10).below == -1
     driver.call(READ, [1, 10, state(driver, 5)], 20, acked=driver.seq)
     assert driver.fetch_error(21).kind == "IndexOutOfRange"
 
@@ -327,35 +320,30 @@ def test_a_value_that_a_failed_call_keeps_stays_known(driver: Driver) -> None:
     driver.fails(SET, [2, 99], 10)
     driver.upload(7, np.zeros(3))
     driver.fails(SET, [3, 7], 11)
-    assert entry(driver, 11).below == 6
+    assert driver.entry(11).below == 6
     assert np.array_equal(driver.fetch(11), [5, 4, 3, 2, 1, 0])
 
 
 def test_copies_and_what_comes_back_stay_known(numpy_engine: Any, tmp_path: Path) -> None:
     settings = config.replace(config.load(), spill_memory=1 << 20, spill_dir=str(tmp_path), auto_compile=False)
-    driver = Driver(Device(numpy_engine), settings)
-    driver.upload(2, np.array([0, 7, 1, 3, 7, 2]))
-    driver.upload(3, np.array([5, 4, 3, 2, 1, 0]))
+    driver = Driver(Device(numpy_engine), settings).holding(ROWS, INDEX, PLACES)
     driver.call(PICK, [2, 3], 10)
     packed = msg.pack_ids([10])
     for message in (msg.Spill(driver.session, packed), msg.Return(driver.session, packed)):
         driver.send(message)
         while driver.core.move() is not None:
             pass
-    assert entry(driver, 10).below == 8
-    other = driver.beside()
-    other.upload(1, np.zeros((N, 2), np.float32))
+    assert driver.entry(10).below == 8
+    other = driver.beside().holding(ROWS)
     other.send(msg.Copy(other.session, 5, driver.session, packed, 40))
-    assert entry(other, 40).below == 8
+    assert other.entry(40).below == 8
 
 
 def test_the_host_knows_its_own_checks(numpy_engine: Any) -> None:
     """Where checks are not deferred nothing is noted, and calls do nothing for it."""
-    driver = Driver(numpy_engine)
-    driver.upload(2, np.array([0, 7, 1, 3, 7, 2]))
-    driver.upload(3, np.array([5, 4, 3, 2, 1, 0]))
+    driver = Driver(numpy_engine).holding(ROWS, INDEX, PLACES)
     driver.call(PICK, [2, 3], 10)
-    assert entry(driver, 10).below == -1
+    assert driver.entry(10).below == -1
 
 
 # -- replays ---------------------------------------------------------------------------------

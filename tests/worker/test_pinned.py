@@ -137,9 +137,7 @@ def driver(torch_engine: Any, pool: Pinned) -> Driver:
 
 def test_uploads_come_into_it_and_are_what_was_sent(driver: Driver, pool: Pinned, device: FakeTorch) -> None:
     small, large = np.arange(200, dtype=np.float32), np.arange(CHUNK // 4 + 7, dtype=np.float32)
-    driver.upload(1, small)
-    driver.upload(2, large)  # too large for it
-    driver.upload(3, np.zeros((0, 3), np.float32))
+    driver.holding(small, large, np.zeros((0, 3), np.float32))  # the second is too large for it
     assert len(device.events) == 1
     assert held(pool) == small.nbytes
     assert np.array_equal(driver.fetch(1), small)

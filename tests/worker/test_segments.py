@@ -177,8 +177,7 @@ def test_a_part_ends_where_a_collective_reads_it_and_begins_where_one_is_read() 
     assert [part.results for part in found] == [(first,), (beside,), (last,)]
     assert [part.args for part in found] == [(0,), (1,), (total, beside)]
     n = segments.LEAST
-    assert found[0].replaces == set(range(n))
-    assert found[1].replaces == set(range(n + 1, 2 * n + 1))
+    assert [part.replaces for part in found[:2]] == [set(range(n)), set(range(n + 1, 2 * n + 1))]
 
 
 def test_a_collective_that_reads_nothing_of_a_part_does_not_cut_it() -> None:

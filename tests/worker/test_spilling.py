@@ -35,10 +35,8 @@ def settings(folder: Path, memory: int) -> config.Config:
 
 def holding(engine: Any, folder: Path, memory: int) -> Driver:
     """A session with X as tensor 1, on a worker with so much host memory for what leaves the device."""
-    made = Driver(engine, settings(folder, memory))
-    made.upload(1, X)
-    made.define(NEG)
-    made.define(STEP)
+    made = Driver(engine, settings(folder, memory)).holding(X)
+    made.define(NEG, STEP)
     return made
 
 
@@ -73,10 +71,6 @@ def bring_back(driver: Driver, *ids: int) -> None:
     assert moved(driver, msg.Return(driver.session, packed)) == [msg.Returned(driver.session, packed)]
 
 
-def entry(driver: Driver, id: int) -> Any:
-    return driver.core.sessions[driver.session].store.entries[id]
-
-
 def spilled_nbytes(driver: Driver) -> int:
     stats = driver.stats()
     own = stats["sessions"][str(driver.session)]
@@ -86,7 +80,7 @@ def spilled_nbytes(driver: Driver) -> int:
 
 def test_a_tensor_leaves_and_comes_back(driver: Driver) -> None:
     assert spill(driver, 1) == []
-    assert entry(driver, 1).array is None
+    assert driver.entry(1).array is None
     assert spilled_nbytes(driver) == driver.stats()["moved_out"] == X.nbytes
     assert driver.stats()["sessions"]["1"]["nbytes"] == X.nbytes  # it still holds it
     bring_back(driver, 1)
@@ -108,17 +102,14 @@ def test_twice_and_with_what_was_made_in_between(driver: Driver) -> None:
 def test_a_fetch_needs_no_room_on_the_device(driver: Driver) -> None:
     spill(driver, 1)
     assert np.array_equal(driver.fetch(1), X)
-    assert entry(driver, 1).array is None
+    assert driver.entry(1).array is None
 
 
-def test_a_fetch_that_waits_behind_others_is_served_though_its_tensor_has_left(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_waiting_fetch_is_served_though_its_tensor_has_left(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gt.worker.fetches.SENDING_NBYTES", 1)
     monkeypatch.setattr("gt.worker.fetches.CHUNK", 100)
     monkeypatch.setattr("gt.transport.chunks.CHUNK", 100)
-    for _ in range(2):
-        driver.core.receive(driver.fetch_message(1))
+    driver.receive(driver.fetch_message(1), driver.fetch_message(1))
     data = {1: b"", 2: b""}
     sent = [*driver.work()]
     payloads = list(driver.payloads)
@@ -138,7 +129,7 @@ def test_a_call_brings_back_what_it_uses_if_nobody_else_has(driver: Driver) -> N
     spill(driver, 1)
     driver.call(NEG, [1], 10)
     assert np.array_equal(driver.fetch(10), -X)
-    assert entry(driver, 1).array is not None
+    assert driver.entry(1).array is not None
 
 
 def test_what_a_call_uses_on_its_way_out_stays(driver: Driver) -> None:
@@ -156,7 +147,7 @@ def test_the_old_value_of_a_failed_call_may_be_away(driver: Driver) -> None:
     refused = msg.Failure("OutOfMemory", "no room")
     (failed,) = driver.call(STEP, [1, 1], 5, scalars=(0.5, 0.0), refused=refused)
     assert failed.error == refused
-    assert entry(driver, 5).array is None
+    assert driver.entry(5).array is None
     assert np.array_equal(driver.fetch(5), X)
     bring_back(driver, 5)
     driver.call(NEG, [5], 6, acked=driver.seq)
@@ -169,7 +160,7 @@ def test_two_tensors_on_one_array(driver: Driver) -> None:
     b = Builder((1000,), (1000,), scalars="ff")
     both = b.program([b.add("sgd", 0, 1, ~0, ~1)], updates=((0, 0),))  # the input is not donated
     driver.call(both, [1, 1], 5, scalars=(0.5, 0.0), refused=keeps)
-    assert entry(driver, 1).array is entry(driver, 5).array
+    assert driver.entry(1).array is driver.entry(5).array
     assert spill(driver, 1, 5) == []
     bring_back(driver, 1, 5)
     driver.call(STEP, [1, 1], 7, scalars=(0.5, 0.0), acked=driver.seq)
@@ -181,13 +172,13 @@ def test_an_upload_that_is_to_stay_outside(driver: Driver) -> None:
     assert moved(driver, msg.Spill(driver.session, msg.pack_ids([7])))[0].kept == b""
     driver.upload(7, X + 7)
     moving(driver)
-    assert entry(driver, 7).array is None
+    assert driver.entry(7).array is None
     assert np.array_equal(driver.fetch(7), X + 7)
     bring_back(driver, 7)
     driver.call(NEG, [7], 8)
     assert np.array_equal(driver.fetch(8), -(X + 7))
     driver.upload(9, X)  # others are not concerned
-    assert entry(driver, 9).array is not None
+    assert driver.entry(9).array is not None
 
 
 def test_what_is_freed_or_closed_leaves_nothing_behind(driver: Driver) -> None:
@@ -217,9 +208,7 @@ def test_a_file_never_has_a_name(engine: Any, tmp_path: Path) -> None:
 
 
 def test_memory_is_used_before_the_disk(engine: Any, tmp_path: Path) -> None:
-    driver = Driver(engine, settings(tmp_path, X.nbytes + 100))
-    for k in (1, 2):
-        driver.upload(k, X + k)
+    driver = Driver(engine, settings(tmp_path, X.nbytes + 100)).holding(X + 1, X + 2)
     spill(driver, 1, 2)
     stats = driver.stats()
     assert (stats["spilled_memory"], stats["spilled_disk"]) == (X.nbytes, X.nbytes)
@@ -227,9 +216,7 @@ def test_memory_is_used_before_the_disk(engine: Any, tmp_path: Path) -> None:
         assert np.array_equal(driver.fetch(k), X + k)
 
 
-def test_a_full_disk_leaves_tensors_where_they_are(
-    engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_tensors_there(engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = holding(engine, tmp_path, 0)
     monkeypatch.setattr(outside, "FREE_SHARE", 1)  # all of the disk has to stay free
     (answer,) = moved(driver, msg.Spill(driver.session, msg.pack_ids([1])))
@@ -250,9 +237,7 @@ def test_a_folder_that_does_not_exist_leaves_tensors_where_they_are(engine: Any,
     assert np.array_equal(driver.fetch(1), X)
 
 
-def test_what_cannot_be_read_back_is_lost_and_says_why(
-    engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_read_back_is_lost(engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = holding(engine, tmp_path, 0)
     spill(driver, 1)
     monkeypatch.setattr(File, "read", raising(OSError("a bad sector")))
@@ -262,9 +247,8 @@ def test_what_cannot_be_read_back_is_lost_and_says_why(
     assert "a bad sector" in failed.error.text
 
 
-def test_a_call_that_cannot_bring_back_what_it_uses_fails_and_the_session_is_whole(
-    engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_that_cannot_bring_back(engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fails for what it uses, and the session is whole."""
     driver = holding(engine, tmp_path, 1 << 20)
     spill(driver, 1)
     monkeypatch.setattr(driver.core.engine, "bring_in", raising(MemoryError("no room")), raising=False)
@@ -276,8 +260,7 @@ def test_a_call_that_cannot_bring_back_what_it_uses_fails_and_the_session_is_who
 
 
 def test_other_sessions_go_on_while_tensors_move(driver: Driver) -> None:
-    other = driver.beside()
-    other.upload(1, X + 5)
+    other = driver.beside().holding(X + 5)
     assert driver.send(msg.Spill(driver.session, msg.pack_ids([1]))) == []
     other.call(NEG, [1], 2)
     assert np.array_equal(other.fetch(2), -(X + 5))

@@ -73,7 +73,7 @@ class Setting:
             assert flag is None
             self.known.hits += 1
             self.known.run_us += us
-            self.tiers.note(self.known, form.ran, us, us)
+            self.tiers.note(self.known, form.ran, us, us, us)
         return form.ran
 
     def judge(self) -> None:
@@ -190,21 +190,41 @@ def test_a_slower_tier_is_left(us: int, stays: bool) -> None:
     setting.judge()
     assert setting.call(us=10_000, times=TRIAL) == 3, "the first ones warm up"
     assert setting.call(us=us, times=TRIAL) == 3
+    if not stays:
+        assert setting.call(us=1000, times=TRIAL) == 1, "the lower one is timed again,"
+        assert setting.call(us=us, times=TRIAL) == 3, "and so is the one in doubt"
     assert setting.call() == (3 if stays else 1)
     assert setting.stats["given_up"] == ({} if stays else {"3": "1200 us, against 1000 us on tier 1"})
     assert any("leaves tier 3" in line for line in setting.said) != stays
+
+
+@pytest.mark.parametrize(("lower", "higher"), [(9000, 8000), (1000, 900)], ids=["goes on", "is over"])
+def test_others_that_begin_to_disturb_when_a_tier_begins(lower: int, higher: int) -> None:
+    """All calls become slower at once, and either stay so or not: that says nothing against the tier."""
+    setting = Setting(program(), quick=False)
+    setting.judge()
+    assert setting.call(us=8000, times=2 * TRIAL) == 3
+    assert setting.call(us=lower, times=TRIAL) == 1
+    assert setting.call(us=higher, times=3 * TRIAL) == 3
+    assert setting.stats["given_up"] == {}
 
 
 def test_a_slower_tier_is_tried_again() -> None:
     """Somebody else had the machine when it was judged; now it is free. Where it stays slow it rests ever longer."""
     setting = Setting(program(), quick=False)
     setting.judge()
-    setting.call(us=9000, times=2 * TRIAL)
+
+    def lose() -> None:
+        setting.call(us=9000, times=2 * TRIAL)
+        setting.call(us=1000, times=TRIAL)
+        setting.call(us=9000, times=TRIAL)
+
+    lose()
     assert setting.call(us=1000) == 1
     assert setting.call(us=1000, times=REST_US // 1000 - 2) == 1, "it rests"
     assert setting.call(us=1000, times=2) == 3
     assert setting.stats["given_up"] == {}
-    setting.call(us=9000, times=2 * TRIAL)
+    lose()
     assert setting.call(us=1000, times=REST_US // 1000 + 100) == 1, "it rests for longer"
     assert setting.call(us=1000, times=REST_US // 1000) == 3
     assert setting.call(us=900, times=100) == 3

@@ -22,9 +22,7 @@ NEG = unary("neg")
 
 @pytest.fixture
 def driver(numpy_engine: Any) -> Driver:
-    driver = Driver(numpy_engine)
-    driver.upload(1, ONE)
-    return driver
+    return Driver(numpy_engine).holding(ONE)
 
 
 def names(messages: list[Any]) -> list[str]:
@@ -35,12 +33,9 @@ def names(messages: list[Any]) -> list[str]:
 
 
 def test_a_fetch_is_served_when_its_value_is_there_not_behind_later_calls(driver: Driver) -> None:
-    core = driver.core
     driver.define(NEG)
-    for k in range(4):  # 10 -> 11 -> 12 -> 13
-        core.receive(driver.call_message(NEG, [1 if not k else 9 + k], 10 + k))
-    core.receive(driver.fetch_message(11))  # made by the second of them
-    core.receive(driver.fetch_message(1))  # there already
+    driver.receive(*(driver.call_message(NEG, [9 + k if k else 1], 10 + k) for k in range(4)))  # 10 -> 11 -> 12 -> 13
+    driver.receive(driver.fetch_message(11), driver.fetch_message(1))  # made by the second of them; there already
     answers = driver.work()
     assert names(answers) == ["Chunk", "CallDone", "CallDone", "Chunk", "CallDone", "CallDone"]
     assert [m.key for m in answers if isinstance(m, msg.Chunk)] == [2, 1]
@@ -48,9 +43,7 @@ def test_a_fetch_is_served_when_its_value_is_there_not_behind_later_calls(driver
 
 def test_fetches_of_one_value_are_served_in_order(driver: Driver) -> None:
     driver.define(NEG)
-    driver.core.receive(driver.call_message(NEG, [1], 10))
-    for _ in range(3):
-        driver.core.receive(driver.fetch_message(10))
+    driver.receive(driver.call_message(NEG, [1], 10), *(driver.fetch_message(10) for _ in range(3)))
     assert [m.key for m in driver.work() if isinstance(m, msg.Chunk)] == [1, 2, 3]
 
 
@@ -67,9 +60,8 @@ def test_code_is_made_before_the_first_call(driver: Driver) -> None:
 def test_tensors_take_the_place_of_others_and_fetches_before_that_get_the_old_ones(driver: Driver) -> None:
     driver.define(NEG)
     assert names(driver.call(NEG, [1], 100)) == ["CallDone"]
-    driver.core.receive(driver.fetch_message(1))
-    driver.core.receive(msg.Rename(driver.session, msg.pack_ids([1, 5]), 100))
-    driver.core.receive(driver.fetch_message(1))
+    rename = msg.Rename(driver.session, msg.pack_ids([1, 5]), 100)
+    driver.receive(driver.fetch_message(1), rename, driver.fetch_message(1))
     driver.work()
     assert driver.payloads == [ONE.tobytes(), (-ONE).tobytes()]
     assert driver.fetch_error(100).kind == driver.fetch_error(5).kind == "ProgramError"
@@ -120,18 +112,14 @@ def test_a_cancelled_fetch_is_dropped_wherever_it_is(driver: Driver) -> None:
     driver.define(NEG)
     driver.upload(2, np.zeros(9 * msg.CHUNK, np.uint8))
     core = driver.core
-    core.receive(driver.call_message(NEG, [1], 10))
-    core.receive(driver.fetch_message(10))
-    core.receive(driver.fetch_message(1))
-    for request in (1, 2):
-        core.receive(msg.Cancel(1, request))
+    driver.receive(driver.call_message(NEG, [1], 10), driver.fetch_message(10), driver.fetch_message(1))
+    driver.receive(msg.Cancel(1, 1), msg.Cancel(1, 2))
     assert names(driver.work()) == ["CallDone"]
     driver.send(driver.fetch_message(2))
     core.receive(msg.Cancel(1, 3))
     assert all(core.receive(msg.ChunkAck(1, 3, False)) == [] for _ in range(8))
     assert core.sessions[1].sending == {}
-    core.receive(msg.Cancel(1, 99))
-    core.receive(msg.Cancel(5, 99))
+    driver.receive(msg.Cancel(1, 99), msg.Cancel(5, 99))
 
 
 def test_copies_for_fetches_are_bounded_and_later_ones_wait(driver: Driver, monkeypatch: Any) -> None:
@@ -142,13 +130,11 @@ def test_copies_for_fetches_are_bounded_and_later_ones_wait(driver: Driver, monk
     b = Builder(data.shape, data.shape, kinds={0: "uint8", 1: "uint8"})
     overwrite = b.program([b.add("assign", 0, 1)], donate=(0,))
     driver.upload(4, np.zeros_like(data))
-    for id in (2, 3):
-        driver.core.receive(driver.fetch_message(id))
+    driver.receive(driver.fetch_message(2), driver.fetch_message(3))
     assert {m.key for m in driver.work()} == {1}
     assert len(driver.core.sessions[1].backlog) == 1
     driver.call(overwrite, [3, 4], outputs=10)  # takes the memory that the waiting fetch is to read
-    for _ in range(msg.CHUNKS_IN_FLIGHT):
-        driver.core.receive(msg.ChunkAck(1, 1, False))
+    driver.receive(*[msg.ChunkAck(1, 1, False)] * msg.CHUNKS_IN_FLIGHT)
     assert {m.key for m in driver.work()} == {2}
     assert driver.payloads[0] == data[: msg.CHUNK].tobytes()
     driver.core.receive(msg.Cancel(1, 2))
@@ -219,8 +205,7 @@ def test_a_call_with_a_failed_upload_names_itself_as_the_root(driver: Driver) ->
 def test_an_unknown_program_holds_its_session_and_no_other(driver: Driver) -> None:
     abs_ = unary("abs")
     driver.define(abs_)
-    other = driver.beside()
-    other.upload(1, ONE)
+    other = driver.beside().holding(ONE)
     assert driver.send(driver.call_message(NEG, [1], 10)) == [msg.Need(NEG.hash())]
     assert driver.send(driver.call_message(abs_, [10], 11)) == []  # behind it, so held
     assert driver.send(driver.fetch_message(11)) == []
@@ -235,9 +220,7 @@ def test_an_unknown_program_holds_its_session_and_no_other(driver: Driver) -> No
 
 def test_a_forgotten_program_is_asked_for_again(driver: Driver) -> None:
     driver.define(NEG)
-    driver.core.receive(driver.call_message(NEG, [1], 10))
-    driver.core.receive(msg.Forget(NEG.hash()))
-    driver.core.receive(driver.call_message(NEG, [10], 11))
+    driver.receive(driver.call_message(NEG, [1], 10), msg.Forget(NEG.hash()), driver.call_message(NEG, [10], 11))
     done, need = driver.work()
     assert isinstance(done, msg.CallDone)
     assert need == msg.Need(NEG.hash())
@@ -250,15 +233,17 @@ def test_the_cache_is_bounded_and_timed_programs_go_first(numpy_engine: Any) -> 
     driver.define(programs[0])
     driver.define(programs[1], timed=True)
     driver.define(programs[2])
-    known = lambda: [driver.core.programs.peek(p.hash()) is not None for p in programs]  # noqa: E731
+
+    def known() -> list[bool]:
+        return [driver.core.programs.peek(p.hash()) is not None for p in programs]
+
     assert known() == [True, True, True, False, False]
     driver.define(programs[3])
     assert known() == [True, False, True, True, False]
     driver.core.programs.get(programs[0].hash())  # used: now the third is the oldest
     driver.define(programs[4])
     assert known() == [True, False, False, True, True]
-    tiny = Driver(numpy_engine, Config(cache_bytes=1))
-    tiny.upload(1, ONE)
+    tiny = Driver(numpy_engine, Config(cache_bytes=1)).holding(ONE)
     for k in range(2):  # even then each can run: the newest stays
         for op in ("neg", "abs"):
             assert names(tiny.call(unary(op), [1], 10 + k)) == ["CallDone"]
@@ -290,9 +275,7 @@ def test_a_closed_session_leaves_nothing(driver: Driver) -> None:
     driver.upload(2, np.zeros(9 * msg.CHUNK, np.uint8))
     driver.send(driver.fetch_message(2))
     core = driver.core
-    for k in range(3):
-        core.receive(driver.call_message(NEG, [1], 10 + k))
-    core.receive(driver.fetch_message(11))
+    driver.receive(*(driver.call_message(NEG, [1], 10 + k) for k in range(3)), driver.fetch_message(11))
     assert core.receive(msg.CloseSession(1)) == []
     assert driver.work() == []
     assert driver.stats()["sessions"] == {}
@@ -304,8 +287,7 @@ def test_a_session_closed_while_its_call_runs(numpy_engine: Any) -> None:
         def work(self) -> None:
             driver.core.receive(msg.CloseSession(1))
 
-    driver = Driver(Closing(numpy_engine))
-    driver.upload(1, ONE)
+    driver = Driver(Closing(numpy_engine)).holding(ONE)
     driver.define(NEG)
     assert driver.send(driver.call_message(NEG, [1], 10)) == []
     assert driver.stats()["sessions"] == {}
@@ -315,8 +297,7 @@ def test_stats(driver: Driver) -> None:
     driver.call(NEG, [1], outputs=10)
     driver.call(NEG, [1], outputs=11)
     stats = driver.stats()
-    assert stats["engine"] == "numpy"
-    assert stats["calls"] == 2
+    assert (stats["engine"], stats["calls"]) == ("numpy", 2)
     assert stats["sessions"]["1"].pop("cpu_us") >= 0
     assert stats["sessions"] == {"1": {"nbytes": 48, "spilled": 0, "tensors": 3}}
     program = stats["programs"][NEG.hash().hex()]

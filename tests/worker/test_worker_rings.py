@@ -186,8 +186,7 @@ def test_mailboxes_that_a_ring_does_not_have(driver: Driver, ring: Ring, slots: 
 def test_what_fails_is_in_no_mailbox(driver: Driver, ring: Ring) -> None:
     driver.upload(1, DATA[:3])
     assert ask(driver, ring, 77, 1)[0].error.kind == "ProgramError"
-    driver.core.receive(msg.Fetch(1, 2, 1, 1, (SLOTS,)))
-    driver.core.receive(msg.Cancel(1, 2))
+    driver.receive(msg.Fetch(1, 2, 1, 1, (SLOTS,)), msg.Cancel(1, 2))
     assert driver.work() == []
     assert not ring._bytes.any()
 
@@ -196,9 +195,7 @@ def test_a_failure_that_the_client_does_not_know_of_comes_first(driver: Driver, 
     """What lies in a mailbox would overtake it; the client raises it at this very fetch."""
     b = Builder((3,), (3,), kinds={0: "float64", 1: "int64"})
     pick = b.program([b.add("gather", 0, 1, dim=0)])
-    driver.upload(1, DATA[:3])
-    driver.upload(2, np.array([0, 1, 7]))
-    driver.upload(3, np.array([2, 1, 0]))
+    driver.holding(DATA[:3], np.array([0, 1, 7]), np.array([2, 1, 0]))
     ask(driver, ring, 1, 1)
     assert in_box(ring, 1, 24) == DATA[:3].tolist()
 

@@ -11,6 +11,7 @@ from gt.config import Config
 from gt.program import Program
 from gt.transport import messages as msg
 from gt.worker.core import WorkerCore
+from gt.worker.run.store import Entry
 
 
 class Driver:
@@ -50,8 +51,14 @@ class Driver:
         answers = [m for m, _ in self.core.receive(message, payload)]
         return answers + self.work()
 
-    def define(self, program: Program, timed: bool = False) -> None:
-        assert self.send(msg.Define(program, timed)) == []
+    def receive(self, *messages: Any) -> None:
+        """Messages that come before anything is done about them."""
+        for message in messages:
+            self.core.receive(message)
+
+    def define(self, *programs: Program, timed: bool = False) -> None:
+        for program in programs:
+            assert self.send(msg.Define(program, timed)) == []
 
     def call_message(self, program: Program, inputs: list[int], outputs: int, **more: Any) -> msg.Call:
         self.seq += 1
@@ -78,13 +85,20 @@ class Driver:
         data = array.tobytes()
         answers = []
         for offset in range(0, max(1, len(data)), msg.CHUNK):
-            name = dtypes.dtype(array.dtype).name
-            head = (array.shape, name) if offset == 0 else ()
-            answers += self.send(
-                msg.Chunk(self.session, id, offset, len(data), *head), data[offset : offset + msg.CHUNK]
-            )
+            head = (array.shape, dtypes.dtype(array.dtype).name) if offset == 0 else ()
+            chunk = msg.Chunk(self.session, id, offset, len(data), *head)
+            answers += self.send(chunk, data[offset : offset + msg.CHUNK])
         assert answers == [msg.ChunkAck(self.session, id, True)] * len(answers)
         return answers
+
+    def holding(self, *arrays: np.ndarray[Any, Any]) -> Driver:
+        """Itself, when it has these as tensors 1, 2, ..."""
+        for id, array in enumerate(arrays, 1):
+            self.upload(id, array)
+        return self
+
+    def entry(self, id: int) -> Entry:
+        return self.core.sessions[self.session].store.entries[id]
 
     def free(self, ids: list[int]) -> None:
         assert self.send(msg.Free(self.session, msg.pack_ids(ids))) == []

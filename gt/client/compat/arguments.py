@@ -158,6 +158,11 @@ _TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
 }
 
 
+def rebuilt(x: list[Any] | tuple[Any, ...], items: list[Any]) -> Any:
+    """A list or tuple like `x`, named tuples included, with these items."""
+    return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
+
+
 def _wanted(p: inspect.Parameter, value: Any) -> str | None:
     """The types that the parameter's annotation allows, if the value has none of them."""
     kinds = [_TYPES.get(part.strip()) for part in str(p.annotation).split("|")]

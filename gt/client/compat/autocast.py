@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from gt import dtypes
-from gt.client.compat.arguments import shown
+from gt.client.compat.arguments import rebuilt, shown
 from gt.client.compat.devices import device
 from gt.client.programs.tree import Kind
 from gt.client.record.contexts import choose_default_policy, choose_policy
@@ -126,7 +126,7 @@ def _tensors(x: Any) -> list[Any]:
 
 def _cast_all(x: Any, to: DType) -> Any:
     if isinstance(x, (list, tuple)) and _tensors(x):
-        return type(x)([_cast_all(y, to) for y in x])
+        return rebuilt(x, [_cast_all(y, to) for y in x])
     return cast_to(x, to) if hasattr(x, "_v") and x.dtype in _CAST else x
 
 

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gt.client.compat.arguments import rebuilt
 from gt.client.grad import backward
 from gt.client.grad.modes import set_grad
 from gt.client.programs import kinds
@@ -20,7 +21,7 @@ __all__ = ["functional_call", "grad", "grad_and_value", "hessian", "jacrev", "jv
 def _fresh(x: Any, nested: bool) -> Any:
     """An argument to differentiate with respect to; if transforms are nested, with its history."""
     if isinstance(x, (list, tuple)):
-        return type(x)(_fresh(y, nested) for y in x)
+        return rebuilt(x, [_fresh(y, nested) for y in x])
     if isinstance(x, dict):
         return {k: _fresh(v, nested) for k, v in x.items()}
     if not isinstance(x, Tensor):
@@ -42,7 +43,7 @@ def _like(x: Any, found: Any) -> Any:
         return next(found)
     if isinstance(x, dict):
         return {k: _like(v, found) for k, v in x.items()}
-    return type(x)(_like(y, found) for y in x) if isinstance(x, (list, tuple)) else x
+    return rebuilt(x, [_like(y, found) for y in x]) if isinstance(x, (list, tuple)) else x
 
 
 def _grads(outputs: list[Tensor], inputs: list[Tensor], seeds: list[Tensor | None], graph: bool) -> list[Tensor]:

@@ -279,6 +279,7 @@ class Capture:
 
     def _capture(self, arrays: list[Any], same: list[bool]) -> None:
         self._drop()
+        self._captures.make_way(self.tier)
         self._again = 1 if self._replays > WORTH else self._again + 1
         self._misses = self._replays = 0
         if self._again > AGAIN:
@@ -353,6 +354,14 @@ class Captures:
             oldest = next((c for c in self._used.values() if c.captured is not None and c.captured.pool == here), None)
             if oldest is not None and oldest is not capture:
                 oldest.let_go()
+
+    def make_way(self, tier: int) -> None:
+        """A program is to be captured on this tier: graphs on lower tiers in the same pool give their memory back,
+        which torch does only when no graph is left in a pool. They are captured again if they are called again."""
+        here = self.device.pool()
+        for capture in list(self._used.values()):
+            if capture.tier < tier and capture.captured is not None and capture.captured.pool == here:
+                capture.let_go()
 
     def forget(self, capture: Capture) -> None:
         self._used.pop(id(capture), None)

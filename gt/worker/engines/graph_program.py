@@ -125,7 +125,8 @@ class GraphProgram:
         read = {a for commit in self._commits for row in commit.rows for a in row}
         overwritten = {i for i, _ in self._copied}
         #: What `pure` returns: also what the commits read, unless that is an input which is as it was.
-        self._returns = [*self.wants, *sorted(a for a in read if a >= len(self.inputs) or a in overwritten)]
+        read = {a for a in read if a >= len(self.inputs) or a in overwritten}
+        self._returns = [*self.wants, *sorted(read - set(self.wants))]
         made: list[Step] = []  #: of each line
         for step in low.steps:
             self._add(step)

@@ -59,10 +59,10 @@ class Streams:
             torch.cuda.set_stream(self._streams[number])
             self.current = number
 
-    def mark(self) -> Any:
+    def mark(self, timed: bool = False) -> Any:
         """An event after all work launched on the current stream. (For torch to look up that stream takes longer than
         the event.)"""
-        event = torch.cuda.Event()
+        event = torch.cuda.Event(enable_timing=timed)
         event.record(self._streams[self.current] if self.current >= 0 else None)
         return event
 

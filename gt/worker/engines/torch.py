@@ -271,8 +271,17 @@ class TorchEngine(Engine):
     def select(self, flag: Any, old: Any, new: Any, into: bool = False) -> Any:
         return torch.where(flag, old, new, out=old) if into else torch.where(flag, old, new)
 
+    def put(self, old: Any, new: Any) -> Any:
+        return old.copy_(new)
+
     def mark(self) -> Any:
         return None if self.cuda is None else self.cuda.mark()
+
+    def stamp(self) -> Any:
+        return None if self.cuda is None else self.cuda.mark(timed=True)
+
+    def between_us(self, before: Any, after: Any) -> int:
+        return round(1000 * before.elapsed_time(after))
 
     def passed(self, mark: Any, wait: bool = False) -> bool:
         if mark is None:

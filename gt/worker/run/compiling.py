@@ -7,8 +7,8 @@ Law 3: a compiler has one program at a time, and no other compiler has it. If a 
 Law 4: compilers have low priority, and end with the worker, however that ends.
 
 For a device a compiler is started with the worker, so that it is ready when a program has proved hot: it takes ten
-seconds to import what it needs, and no memory of the device before it has a job. When it ends for lack of work, the next
-one is started. On a CPU it would take the cores that the programs run on.
+seconds to import what it needs, and no memory of the device before it has a job. When it ends for lack of work, the
+next one is started. On a CPU it would take the cores that the programs run on.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ from gt.program import Program
 JOBS = 32  #: Programs that wait to be compiled.
 LEAVING = "leaving"  #: What a compiler says last when it ends for lack of work.
 SEAL = "nbytes"  #: The file in a program's folder with the number of bytes of the others.
-CORES = 4  #: There is one compiler for so many cores,
-MOST = 4  #: and never more than these: each holds memory of the device.
+CORES = 4  #: There is one compiler for so many cores on a CPU, where programs need them too,
+CORES_BESIDE = 2  #: and for so many beside a device;
+MOST = 8  #: but never more than these: each holds memory of the device.
 CACHE_NBYTES = 4 << 30  #: Compiled programs on disk; the least recently used are deleted first.
 
 
@@ -65,7 +66,8 @@ class Compiler:
         self._about = about
         self._code = ""  #: A hash of the code that programs are compiled with.
         self._usable: bool | None = None
-        self._most = most or max(1, min(MOST, len(os.sched_getaffinity(0)) // CORES))
+        cores = CORES if device == "cpu" else CORES_BESIDE
+        self._most = most or max(1, min(MOST, len(os.sched_getaffinity(0)) // cores))
         self._lock = threading.Lock()
         self._running: list[_Process] = []
         self._asked: dict[str, bytes] = {}  #: Folders that are not there yet, and their programs,

@@ -234,6 +234,14 @@ class Engine(ABC):
     def mark(self) -> Mark:
         """A point in the engine's work; `passed(mark)` tells whether all work before it is done."""
 
+    def stamp(self) -> Mark:
+        """A mark that the device notes the time of; None if no device works behind the host's back."""
+        return None
+
+    def between_us(self, before: Mark, after: Mark) -> int:
+        """The device's time between two stamps that have passed."""
+        raise NotImplementedError
+
     @abstractmethod
     def passed(self, mark: Mark, wait: bool = False) -> bool: ...
 
@@ -311,6 +319,11 @@ class Engine(ABC):
     def select(self, flag: Array, old: Array, new: Array, into: bool = False) -> Array:
         """`old` if the flag is set, else `new`; on the device, and with `into` in the memory of `old`."""
         raise NotImplementedError
+
+    def put(self, old: Array, new: Array) -> Array:
+        """`old`, with the values of `new`."""
+        old[...] = new
+        return old
 
     # --- only where `compiles_with` is set -----------------------------------------------
 

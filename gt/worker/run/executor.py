@@ -149,7 +149,7 @@ class _Writer:
         self.flagged = self.watched and not self.together  #: which the host reads only after the call is done.
         self.started: dict[int, Step] = {}  #: Results of collectives that were not yet taken.
         self.own, self.dense, self.select = engine.own, engine.dense, engine.select
-        self.into: set[int] = set()  #: Outputs that are selected into the donated input they replace.
+        self.into: set[int] = set()  #: Outputs that are put into the donated input they replace.
         self.counted: dict[int, int] = {}  #: Bytes of the results that are alive, for GT_FAKE_MEMORY.
 
     @property
@@ -158,7 +158,7 @@ class _Writer:
 
     def write(self) -> None:
         commit = self.choose_commit()
-        owned = self.choose_owned({r for s in commit for r in s.results})
+        owned = self.choose_owned(commit)
         uses = self.count_uses(commit, owned)
 
         self.begin()
@@ -277,15 +277,20 @@ class _Writer:
         self.takes |= written
         return chosen
 
-    def choose_owned(self, committed: set[int]) -> dict[int, int]:
+    def choose_owned(self, commit: list[Step]) -> dict[int, int]:
         """Outputs that may share memory: position -> the value that it is copied (or selected) from."""
         low = self.low
+        committed = {r for s in commit for r in s.results}
         groups: dict[int, list[int]] = {}
         for k, o in enumerate(low.outputs):
             if o not in committed:
                 groups.setdefault(low.base[o], []).append(k)
-        owned = {k: low.outputs[k] for k in self.updates} if self.flagged else {}
-        self.choose_into(owned)
+        owned: dict[int, int] = {}
+        if self.flagged or (self.engine.deferred and not self.together):
+            owned = {k: low.outputs[k] for k in self.updates if low.outputs[k] not in committed}
+            self.choose_into(owned, {low.base[a] for s in commit for a in s.args if isinstance(a, int) and a >= 0})
+        if not self.flagged:
+            owned = {k: o for k, o in owned.items() if k in self.into}
         for base, members in groups.items():
             keeper = next((k for k in members if low.outputs[k] == base >= self.n_inputs), -1)
             if keeper < 0 and len(members) == 1 and low.whole[low.outputs[members[0]]]:
@@ -297,12 +302,19 @@ class _Writer:
             owned.update({k: low.outputs[k] for k in members if k != keeper})
         return owned
 
-    def choose_into(self, selected: dict[int, int]) -> None:
-        """Choose the outputs that are selected into the memory of the input they replace."""
+    def choose_into(self, selected: dict[int, int], read_late: set[int]) -> None:
+        """Choose the outputs that are put into the memory of the input they replace, unless the commit reads that. So
+        what is updated stays where it is, and captured graphs of other programs go on fitting."""
         low = self.low
         bases = Counter(low.base[o] for o in low.outputs)
         for k, i in self.updates.items():
-            if k in selected and i in low.program.donate and i not in self.takes and not bases[i]:
+            if (
+                k in selected
+                and i in low.program.donate
+                and i not in self.takes
+                and not bases[i]
+                and i not in read_late
+            ):
                 self.into.add(k)
                 self.takes.add(i)
 
@@ -319,7 +331,7 @@ class _Writer:
         return uses
 
     def reads_of_owned(self, position: int, operand: int) -> set[Operand]:
-        selected = self.flagged and position in self.updates
+        selected = position in self.updates and (self.flagged or position in self.into)
         return {operand, self.updates[position]} if selected else {operand}
 
     # --- lines ---------------------------------------------------------------------------
@@ -442,6 +454,8 @@ class _Writer:
                 return False
             if self.flagged and k in self.updates:
                 text = f"o{k} = {self.bind(self.select)}(f, v{self.updates[k]}, v{o}, {k in self.into})"
+            elif k in self.into:
+                text = f"o{k} = {self.bind(self.engine.put)}(v{self.updates[k]}, v{o})"
             else:
                 text = f"o{k} = {self.bind(self.own)}(v{o})"
             self.line(text + self.delete(self.use(self.reads_of_owned(k, o), uses)), instruction)

@@ -40,6 +40,15 @@ class Job(NamedTuple):
     segment: Segment | None = None
 
 
+class Doubt(NamedTuple):
+    """A tier that seemed to be slower than a lower one, which is timed again."""
+
+    tier: int
+    lower: int
+    us: int  #: The time of a call on the tier in doubt,
+    lower_us: int = 0  #: and on the lower one; 0: not known yet.
+
+
 class Standing:
     """Where one program stands on the tiers: what was made of it, and how fast that ran. tiers.py decides by it."""
 
@@ -65,7 +74,8 @@ class Standing:
         self.again_us: dict[int, int] = {}  #: and the program's run time from which on it is tried again.
         self.failures = 0  #: How often it could not be compiled, or loaded.
         self.trial: dict[int, int] = {}  #: By tier: its calls since it was last tried.
-        self.times: dict[int, deque[int]] = {}  #: By tier: the latest run times.
+        self.doubt: Doubt | None = None  #: Whether a tier is being compared with a lower one,
+        self.times: dict[int, deque[int]] = {}  #: and by tier the device's latest times.
         self.issue_us: deque[int] = deque(maxlen=TRIAL)  #: On tier 1: the host's part of it.
         self.hits: dict[int, int] = {}
         self.run_us: dict[int, int] = {}
@@ -101,10 +111,11 @@ class Standing:
             del self.again_us[tier], self.refused[tier]
             self.trial.pop(tier, None)
             self.times.pop(tier, None)
+            self.doubt = None
             if tier == 3:
                 self.jobs, self.missing, self.asked = None, [], False
 
-    def note(self, tier: int, run_us: int, issue_us: int) -> int:
+    def note(self, tier: int, run_us: int, issue_us: int, device_us: int) -> int:
         """Record that a call has run on that tier; how many have since the tier was last tried."""
         if tier == 1:
             self.issue_us.append(issue_us)
@@ -116,7 +127,7 @@ class Standing:
             times = self.times[tier] = deque(maxlen=TRIAL)
         if self.uncaptured:
             self.uncaptured.pop(tier, None)
-        times.append(run_us)
+        times.append(device_us)
         return tried
 
     def pace(self, tier: int) -> Pace:
@@ -124,6 +135,11 @@ class Standing:
         if found is None:
             found = self.paces[tier] = Pace()
         return found
+
+    @property
+    def times_lower(self) -> bool:
+        """Whether a lower tier is being timed, because a higher one is in doubt."""
+        return self.doubt is not None and not self.doubt.lower_us
 
     @property
     def tier(self) -> int:

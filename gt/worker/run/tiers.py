@@ -29,7 +29,7 @@ from gt.worker.run.engine import CaptureForm, Engine, Form, Graph, Rest, Scalars
 from gt.worker.run.executor import Runnable, compile_around, compile_program
 from gt.worker.run.layers import SHORT, cut_layers
 from gt.worker.run.origins import meet
-from gt.worker.run.programs import TRIAL, Job, Known, Standing
+from gt.worker.run.programs import TRIAL, Doubt, Job, Known, Standing
 from gt.worker.run.segments import CapturedSegment, CompiledSegment, Segment, cut
 from gt.worker.run.store import Array, Entry
 
@@ -146,7 +146,7 @@ class Tiers:
         if known.workers:
             return standing.joint if standing.agreed and standing.joint is not None else standing.code
         if not self.engine.deferred:
-            return standing.around or standing.code
+            return standing.code if standing.times_lower else standing.around or standing.code
         return self._captured(captures, known, standing)
 
     def _begin(self, known: Known, entries: Sequence[Entry | None], scalars: Scalars) -> Standing | None:
@@ -164,8 +164,8 @@ class Tiers:
             self._log(f"program {known.hash.hex()}\n{standing.code.source}")
         return standing
 
-    def note(self, known: Known, tier: int, run_us: int, issue_us: int) -> None:
-        """A call has run on that tier, in that time; the host was busy with it for a part of that."""
+    def note(self, known: Known, tier: int, run_us: int, issue_us: int, device_us: int) -> None:
+        """A call has run on that tier, in that time; host and device were busy with it for a part of that each."""
         standing = known.standing
         assert standing is not None
         total = self.totals.get(tier)
@@ -177,8 +177,10 @@ class Tiers:
         if tier > 1 and not standing.hot:
             standing.hot = True
             self.hot_sequences += 1
-        tried = standing.note(tier, run_us, issue_us)
-        if tier > 1 and tried == 2 * TRIAL:  # the first ones warm up
+        tried = standing.note(tier, run_us, issue_us, device_us)
+        if standing.doubt is not None:
+            self._resolve(known, standing, standing.doubt)
+        elif tier > 1 and tried == 2 * TRIAL:  # the first ones warm up
             self._judge(known, standing, tier)
 
     def stats(self) -> dict[str, Any]:
@@ -198,7 +200,7 @@ class Tiers:
         """Whether a program that runs in this form will go on doing so: it is not about to move to another tier."""
         standing, tier = known.standing, capture.tier
         assert standing is not None
-        if standing.again_us and standing.rested(known.run_us):
+        if standing.doubt is not None or (standing.again_us and standing.rested(known.run_us)):
             return False
         if capture.rests and any(known.run_us >= rest.again_us for rest in capture.rests.values()):
             return False
@@ -382,6 +384,8 @@ class Tiers:
         if capture is not None and capture.why and not capture.noted:
             self._rest(known, standing, capture)
         possible = [t for t in (3, 2) if t not in standing.refused and (t == 2 or standing.library is not None)]
+        if standing.doubt is not None and standing.times_lower:
+            possible = [t for t in possible if t <= standing.doubt.lower]
         tier = next((t for t in possible if t not in rests or known.run_us >= rests[t].again_us), 1)
         if tier == 1:
             return standing.code
@@ -420,14 +424,36 @@ class Tiers:
     # --- which tier is faster --------------------------------------------------------------------------------
 
     def _judge(self, known: Known, standing: Standing, tier: int) -> None:
-        """Give a tier up if a lower one was faster. By their better times: others may have disturbed the rest."""
+        """Doubt a tier if a lower one was faster. By their better times: others may have disturbed the rest. They may
+        have begun to disturb only now, so the lower tier is timed again first."""
         now_us = _good(standing.times[tier])
         for lower in range(1, tier):
             before = standing.times.get(lower)
             if before and len(before) >= 3 and now_us > SLOWER * _good(before):
-                standing.rest(f"{now_us} us, against {_good(before)} us on tier {lower}", tier, known.run_us)
-                self._say(known, f"leaves tier {tier}: {standing.refused[tier]}")
+                if known.workers:  # the others would have to do the same
+                    self._leave(known, standing, tier, now_us, lower, _good(before))
+                else:
+                    standing.doubt = Doubt(tier, lower, now_us)
+                    before.clear()
                 return
+
+    def _resolve(self, known: Known, standing: Standing, doubt: Doubt) -> None:
+        """Give a tier up that is in doubt, if the lower one is faster now too. They are timed in turn."""
+        times = standing.times[doubt.tier if doubt.lower_us else doubt.lower]
+        if len(times) < TRIAL:
+            return
+        if not doubt.lower_us:
+            standing.doubt = doubt._replace(lower_us=max(1, _good(times)))
+            standing.times[doubt.tier].clear()
+            return
+        standing.doubt = None
+        now_us = min(doubt.us, _good(times))
+        if now_us > SLOWER * doubt.lower_us:
+            self._leave(known, standing, doubt.tier, now_us, doubt.lower, doubt.lower_us)
+
+    def _leave(self, known: Known, standing: Standing, tier: int, us: int, lower: int, lower_us: int) -> None:
+        standing.rest(f"{us} us, against {lower_us} us on tier {lower}", tier, known.run_us)
+        self._say(known, f"leaves tier {tier}: {standing.refused[tier]}")
 
     def _say(self, known: Known, what: str) -> None:
         if self.config.debug_compile:

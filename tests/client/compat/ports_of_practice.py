@@ -78,11 +78,8 @@ def clusters(lib: Any) -> Any:
         if shift < 1e-4:
             break
     inertia = ((x - centres[nearest]) ** 2).sum()
-    return (
-        f"{rounds} {inertia:.2f} {lib.bincount(nearest).tolist()}",
-        centres,
-        lib.norm(x - x[0], dim=1).topk(5, largest=False),
-    )
+    text = f"{rounds} {inertia:.2f} {lib.bincount(nearest).tolist()}"
+    return text, centres, lib.norm(x - x[0], dim=1).topk(5, largest=False)
 
 
 def process(lib: Any) -> Any:
@@ -249,14 +246,8 @@ def resumed(lib: Any) -> Any:
     run, file = make(), io.BytesIO()
     first = train(*run, range(3))
     model, opt, sched = run
-    saved = {
-        "epoch": 3,
-        "model": model.state_dict(),
-        "opt": opt.state_dict(),
-        "sched": sched.state_dict(),
-        "best": first,
-    }
-    lib.save(saved, file)
+    states = {"model": model.state_dict(), "opt": opt.state_dict(), "sched": sched.state_dict()}
+    lib.save({"epoch": 3, **states, "best": first}, file)
     on = train(*run, range(3, 6))
     file.seek(0)
     back, other = lib.load(file, map_location="cpu"), make()
@@ -295,13 +286,8 @@ def numbers(lib: Any) -> Any:
     n, d = np.float64(2), x.detach()
     mixed = np.sqrt(2) * x, np.float32(2) * x, n - x, n / x, n**d, np.int64(3) - d.long(), x * n, np.log(2) * x.mean()
     losses = [lib.tensor(float(k)) for k in (3, 1, 2)]
-    plain = (
-        max(losses),
-        sorted(losses),
-        sum(losses) / len(losses),
-        math.sqrt(losses[0]),
-        f"{losses[0]:.1e} {d[0]:>8.3f}",
-    )
+    mean, text = sum(losses) / len(losses), f"{losses[0]:.1e} {d[0]:>8.3f}"
+    plain = max(losses), sorted(losses), mean, math.sqrt(losses[0]), text
     keyed = {x: 1}
     return mixed, n < d, n == d, plain, keyed[x], lib.tensor(1) == None, np.asarray(d).tolist(), [10, 20][lib.tensor(1)]  # noqa: E711
 

@@ -19,15 +19,8 @@ def test_nothing_is_scripted_or_compiled() -> None:
     def double(x: Any) -> Any:
         return x * 2
 
-    for wrap in (
-        gt.jit.script,
-        gt.jit.ignore,
-        gt.jit.unused,
-        gt.jit.export,
-        gt.compiler.disable,
-        gt._dynamo.disable,
-        gt.fx.wrap,
-    ):
+    jit = gt.jit
+    for wrap in (jit.script, jit.ignore, jit.unused, jit.export, gt.compiler.disable, gt._dynamo.disable, gt.fx.wrap):
         assert wrap(double) is double
     assert gt.jit.trace(double, gt.ones(1)) is double
     assert gt.jit.ignore(drop=True)(double) is gt._dynamo.disable()(double) is double
@@ -121,10 +114,8 @@ def test_batches_are_gt_tensors(source: str, loader: str) -> None:
     assert [np.asarray(y).tolist() for _, y in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     if loader == "torch":
         assert all(isinstance(t, gt.Tensor) for batch in batches for t in batch)
-    seen = [
-        i for _, y in DataLoader(dataset, batch_size=3, shuffle=True, drop_last=True) for i in np.asarray(y).tolist()
-    ]
-    assert len(set(seen)) == 9
+    shuffled = DataLoader(dataset, batch_size=3, shuffle=True, drop_last=True)
+    assert len({i for _, y in shuffled for i in np.asarray(y).tolist()}) == 9
 
 
 def test_torchs_loader_with_a_dataset_of_ones_own() -> None:

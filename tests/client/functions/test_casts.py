@@ -57,15 +57,8 @@ def test_types_of_results(name: str) -> None:
 
 @pytest.mark.usefixtures("session")
 def test_old_names_of_types() -> None:
-    for dtype in (
-        gt.LongTensor,
-        torch.LongTensor,
-        "torch.LongTensor",
-        "torch.cuda.LongTensor",
-        gt.int64,
-        "torch.int64",
-    ):
-        assert gt.ones(2).type(dtype).dtype is gt.int64
+    for name in (gt.LongTensor, torch.LongTensor, "torch.LongTensor", "torch.cuda.LongTensor", gt.int64, "torch.int64"):
+        assert gt.ones(2).type(name).dtype is gt.int64
     with pytest.raises(DTypeError, match="is not one of GT's"):
         gt.ones(2).type("torch.WideTensor")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -94,12 +95,8 @@ HISTORIES: dict[str, Callable[[Any], Any]] = {
     "add": lambda x: x + 1.0,
     "mul": lambda x: x * x,
     "div": lambda x: x / 2.0,
-    "sum": lambda x: x.sum(),
-    "mean": lambda x: x.mean(),
-    "relu": lambda x: x.relu(),
-    "exp": lambda x: x.exp(),
-    "tanh": lambda x: x.tanh(),
     "pow": lambda x: x**2,
+    **{name: methodcaller(name) for name in ("sum", "mean", "relu", "exp", "tanh")},
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -17,6 +17,11 @@ pytestmark = pytest.mark.usefixtures("session")
 X = np.array([[0.5, -1.0, 2.0], [1.5, 0.25, -0.75]])
 
 
+class Pair(NamedTuple):
+    a: Any
+    b: Any
+
+
 def f3(x: Any) -> Any:
     return (x * x * x).sum()
 
@@ -28,6 +33,8 @@ USES = [
     lambda F, x: F.grad(lambda a: F.grad(f3)(a).sum())(x),
     lambda F, x: F.grad(lambda a: (f3(a), a * 2), has_aux=True)(x),
     lambda F, x: F.grad(lambda d: (d["a"] * d["b"]).sum())({"a": x, "b": x * 2})["b"],
+    lambda F, x: F.grad(lambda p: (p.a * p.b).sum())(Pair(x, x * 2)).b,
+    lambda F, x: F.vjp(lambda a: Pair(a * a, a * 3), x)[1](Pair(x, x))[0],
     lambda F, x: F.vjp(lambda a: a * a, x)[1](x)[0],
     lambda F, x: F.vjp(lambda a: (a * a, a * 3), x)[1]((x, x))[0],
     lambda F, x: F.jvp(lambda a: a * a, (x,), (x + 1,)),

@@ -66,9 +66,8 @@ def in_parts(m: msg.Fetch, text: str, axes: dict[str, int], value: Array, parts:
     mesh = layout.mesh(range(1, 1 + int(np.prod(list(axes.values())))), **axes)
     held = layout.shards(layout.parse(text, mesh), value.shape)
     told = () if m.layout else tuple(parts)
-    said: Said = [
-        (msg.Sharded(m.request, "", mesh.axes, mesh.workers, text, value.shape, value.dtype.name, told), None)
-    ]
+    name = value.dtype.name
+    said: Said = [(msg.Sharded(m.request, "", mesh.axes, mesh.workers, text, value.shape, name, told), None)]
     queues = []
     for i, k in enumerate(told):
         index = np.ix_(*([p for a, b in runs for p in range(a, b)] for runs in held[mesh.workers[k]]))

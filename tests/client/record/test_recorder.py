@@ -665,11 +665,8 @@ def test_ctrl_c_inside_an_op_leaves_the_program_as_it_was(session: Session, monk
     x, y = made(gt.ones(2), gt.ones(2))
     a = x * 2.0
 
-    for place in (
-        "gt.client.record.recorder._input",
-        "gt.client.record.recorder.Value",
-        "gt.client.programs.pending.users_call",
-    ):
+    for name in ("record.recorder._input", "record.recorder.Value", "programs.pending.users_call"):
+        place = f"gt.client.{name}"
         for op in (lambda: a + y, lambda: y.exp(), lambda: gt.where(y > 0.0, a, y), lambda: a * 3.0):
             p = recorder().pending
             before = content(p)

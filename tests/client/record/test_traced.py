@@ -95,15 +95,10 @@ def test_a_replay_is_what_the_python_would_have_done(scenario: Scenario, replays
 # --- what is refused, what is sent, what is kept ---------------------------------------------------------------
 
 
-READS = {
-    "item": lambda x: x.item(),
-    "float": lambda x: float(x + 1.0),
-    "bool": bool,
-    "numpy": lambda x: (x * 2.0).numpy(),
-}
+READS = [lambda x: x.item(), lambda x: float(x + 1.0), bool, lambda x: (x * 2.0).numpy()]
 
 
-@pytest.mark.parametrize("read", READS.values(), ids=READS)
+@pytest.mark.parametrize("read", READS, ids=["item", "float", "bool", "numpy"])
 def test_reading_a_value_inside_names_the_line(read: Callable[[Any], Any], session: Session) -> None:
     @gt.function
     def step(x: Any) -> Any:

@@ -48,9 +48,8 @@ class Kit:
 
     def model(self) -> Any:
         nn, double = self.nn, self.lib.float64
-        model = nn.Sequential(
-            nn.Linear(FEATURES, HIDDEN, dtype=double), nn.Tanh(), nn.Linear(HIDDEN, CLASSES, dtype=double)
-        )
+        first, last = nn.Linear(FEATURES, HIDDEN, dtype=double), nn.Linear(HIDDEN, CLASSES, dtype=double)
+        model = nn.Sequential(first, nn.Tanh(), last)
         model.load_state_dict({k: self.lib.from_numpy(v) for k, v in WEIGHTS.items()})
         return model
 
