@@ -89,7 +89,8 @@ class PlainRouter:
             until_s = time.perf_counter() + min(spin_s, timeout_s)
             while not (found := self._take_in(0.0)) and time.perf_counter() < until_s:
                 os.sched_yield()  # processes that have work go first
-            patience.looked(found)
+            # If others needed this CPU, sleeping is better: who is woken goes first, who has yielded goes last.
+            patience.looked(found and time.perf_counter() < until_s)
         if not found:
             self._take_in(max(0.0, timeout_s))
         return bool(self._lost or self._closing)

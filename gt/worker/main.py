@@ -180,8 +180,10 @@ class Runner(threading.Thread):
                 elif not patience.wanted():
                     for_s = 0.0
                 if for_s and not core.uploads.copying:
-                    found = self._look(commands, for_s)
-                    patience.looked(found)
+                    until_s = time.perf_counter() + for_s
+                    found = self._look(commands, until_s)
+                    # If others needed this CPU, sleeping is better: who is woken goes first, who has yielded goes last.
+                    patience.looked(found and time.perf_counter() < until_s)
                     if found:
                         return True
                 return commands.take_in(TICK_S)
@@ -196,9 +198,8 @@ class Runner(threading.Thread):
         finally:
             commands.lock.release()
 
-    def _look(self, commands: Commands, for_s: float) -> bool:
-        """Poll for commands; whether one came in that time."""
-        until_s = time.perf_counter() + for_s
+    def _look(self, commands: Commands, until_s: float) -> bool:
+        """Poll for commands until then; whether one came."""
         while time.perf_counter() < until_s and not commands.core.uploads.copying:
             if commands.take_in(0.0):
                 return True
