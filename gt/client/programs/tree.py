@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from gt.config import PACKAGE
-from gt.ops.record import TABLE, Op
+from gt.ops.record import Op
 from gt.places import NAME, Place
 from gt.program import DEFAULT_PRECISION, Instruction, Precision, Program, Spec
 
@@ -162,7 +162,6 @@ class Variant:
     updates: tuple[tuple[int, int], ...]  #: (result number, path input)
     where: list[tuple[str, int]]  #: the user's line for each instruction
     places: tuple[Place, ...]  #: the same as it is sent
-    data: tuple[tuple[int, int], ...]  #: outputs that are host data, by position, and which of its scalars has that
     timed: bool = False
     compile: int = 0  #: see Define
 
@@ -199,14 +198,11 @@ def build(end: Node, live: tuple[int, ...], dead: frozenset[int], updates: tuple
 
     value_number: dict[int, int] = {}  # of the path -> of the program
     code: list[Instruction] = []
-    sent: dict[int, int] = {}  # value of the path that is host data -> the program's scalar
     count = len(inputs)
     for first, node in keep:
         assert node.kind is not None
         taken = iter([~scalar_number[k] for _, k in _scalars(node)])
         args = [next(taken) if r is None else value_number[r] if r >= 0 else input_number[~r] for r in node.refs]
-        if node.kind.op is TABLE["data"]:
-            sent[first] = ~args[0]
         for i in range(len(node.specs)):
             value_number[first + i] = count + i
         count += len(node.specs)
@@ -222,8 +218,7 @@ def build(end: Node, live: tuple[int, ...], dead: frozenset[int], updates: tuple
         precision=path[0].parent.key,  # type: ignore[union-attr]  # the root
     )
     where = [node.where for _, node in keep]
-    data = tuple((i, sent[v]) for i, v in enumerate(live) if v in sent)
-    return Variant(program, program.hash(), live, inputs, scalars, dead, updates, where, _places(keep), data)
+    return Variant(program, program.hash(), live, inputs, scalars, dead, updates, where, _places(keep))
 
 
 def _places(keep: list[tuple[int, Node]]) -> tuple[Place, ...]:

@@ -150,8 +150,6 @@ class Recorder:
             self._bring_data(v)
         elif owner is None and v.handle is not None and v.handle.dead is not self.session.dead:
             raise self.session.foreign(v.handle.dead)
-        elif owner is None and v.handle is not None and v.handle.id in self.session.lost:
-            self.session.send_again(v)
 
     def _bring_data(self, v: Value) -> None:
         """The host has computed an operand (programs/hosted.py): make it a result of the pending program."""
@@ -311,9 +309,9 @@ _NUMBERS = frozenset([*LETTERS, Number, SharedNumber])
 
 def _input(rec: Recorder, p: Pending, v: Value) -> Any:
     """An operand that is new to `p`, as part of a key: its number and spec. None, which is in no key, if the program
-    that makes it must be settled first, or its data sent again."""
+    that makes it must be settled first."""
     handle = v.handle
-    if handle is None or handle.dead is not rec.session.dead or handle.id in rec.session.lost:
+    if handle is None or handle.dead is not rec.session.dead:
         return None
     if rec.trace is not None and id(v) not in rec.trace.owners:
         return None

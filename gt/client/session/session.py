@@ -17,7 +17,6 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
@@ -59,8 +58,6 @@ class Session:
         self.broken: str = ""  #: Why the connection cannot be used any more; "" while it can.
         self.name = name  #: under which what it keeps can be found again; "": it has none
         self.number = 0
-        #: What calls that failed would have made of host data: the data, by the id that it does not have now.
-        self.lost: dict[int, bytes] = {}
         self.window = msg.WINDOW
         self.tree = Tree(settings.cache_bytes)
         self.recorders: list[ThreadRecorder] = []
@@ -185,8 +182,6 @@ class Session:
         self.seq += 1
         if sent is None:
             self.unproven = self.seq
-        if variant.data:
-            undo = [*undo, partial(self.lost.update, {first + i: scalars[k] for i, k in variant.data})]
         if undo:
             self._undo[self.seq] = undo
         if self.trace is not None:
@@ -224,8 +219,6 @@ class Session:
         while dead:
             i = dead.popleft()
             (later if i in self.transfers.uploads else ids).append(i)
-            if self.lost:
-                self.lost.pop(i, None)
         dead.extend(later)
         return msg.pack_ids(ids)
 
@@ -465,8 +458,6 @@ class Session:
             self.restore(v)
         if v.handle is None or v.handle.dead is not self.dead:
             raise self.foreign(self.dead if v.handle is None else v.handle.dead)
-        if v.handle.id in self.lost:
-            self.send_again(v)
 
     def foreign(self, dead: DeadIds) -> ServerError:
         """The error if a value of another session, whose ids these are, is used in this one."""
@@ -475,13 +466,6 @@ class Session:
     def restore(self, v: Value) -> None:
         """Give an id to a value that the host has computed: an op needs it."""
         v.handle = self.upload(v.host, v.spec).handle
-
-    def send_again(self, v: Value) -> None:
-        """Give a new id to host data that was lost with the call that took it to the server."""
-        with self.lock:
-            data = self.lost.get(v.handle.id) if v.handle is not None else None
-            if data is not None:  # else another thread has done it
-                v.handle = self.upload(np.frombuffer(data, v.spec.dtype.numpy).reshape(v.spec.shape), v.spec).handle
 
     def settle(self, p: Pending) -> None:
         """Settle a program of this session, whichever thread records it."""

@@ -166,33 +166,6 @@ def test_a_failure_is_raised_once_with_all_that_followed(session: Session) -> No
     assert (x + 2.0).tolist() == [3.0] * 4
 
 
-@pytest.mark.parametrize("use", [
-    lambda t: t.tolist(),
-    lambda t: (t + 1.0).tolist(),
-    lambda t: gt.function(lambda a: a * 2.0)(t).tolist(),
-    lambda t: t.add_(1.0).tolist(),
-])  # fmt: skip
-def test_host_data_is_not_lost_with_the_program_that_sent_it(use: Callable[[Any], Any], session: Session) -> None:
-    """Not even with one that followed and failed with it."""
-    x = made(gt.ones(4))
-    numbers, index = gt.tensor([2.0, 3.0]), gt.tensor([1, 9])
-    bad = x[index]
-    recording.recorder().settle()
-    more = gt.tensor([4.0])
-    worse = bad.sum() * more
-    with pytest.raises(IndexOutOfRange):
-        worse.numpy()
-    used = use(numbers)
-    assert used == use(gt.tensor([2.0, 3.0]))
-    assert (more.item(), index.tolist()) == (4.0, [1, 9])
-    (numbers.sum() + more).item()
-    del numbers, more, index
-    session.flush_frees()
-    assert session.lost == {}
-    with pytest.raises(IndexOutOfRange):
-        bad.numpy()
-
-
 def test_two_failures_are_two_errors(session: Session) -> None:
     x = made(gt.ones(4))
     a = x[gt.tensor([7])]
