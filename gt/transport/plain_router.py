@@ -3,8 +3,8 @@
 Law 1: sending never blocks, never drops silently and never raises. What a peer has not read waits here, counted in
        bytes; a peer that stops reading is cut off, and `lost()` returns it. So is the one that has read least when all
        of them together have too much to read.
-Law 2: a peer is a connection that has sent a message, named by bytes that are chosen here. The name says nothing about who it
-       is. `lost()` names peers only: one that never said anything is nobody's loss.
+Law 2: a peer is a connection that has sent a message, named by bytes that are chosen here. The name says nothing about
+       who it is. `lost()` names peers only: a connection that never said anything is nobody's loss.
 Law 3: no other machine can reach it: here connections are neither encrypted nor identified.
 Law 4: a connection that says nothing, or nothing in this protocol, is closed.
 """

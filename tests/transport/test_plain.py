@@ -60,7 +60,7 @@ def stranger(router: PlainRouter) -> socket.socket:
 
 
 def until_closed(router: PlainRouter, strangers: int) -> None:
-    """Wait until the first connection alone is left. Those that came after it have said nothing: nobody has lost them."""
+    """Wait until the first connection alone is left. The others have said nothing: nobody has lost them."""
 
     def closed() -> bool:
         assert router.lost() == []
