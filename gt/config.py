@@ -65,7 +65,7 @@ class Config:
         "GT_LEASE", "3600", "seconds that a server keeps what a named session keeps, when its client is gone", float
     )
     worker_timeout_s: float = _setting("GT_WORKER_TIMEOUT", "15", "seconds a call waits for a worker to join", float)
-    peer_timeout_s: float = _setting("GT_PEER_TIMEOUT", "30", "seconds a worker waits for others in a call", float)
+    peer_timeout_s: float = _setting("GT_PEER_TIMEOUT", "300", "seconds a worker waits for others in a call", float)
     start_timeout_s: float = _setting("GT_START_TIMEOUT", "60", "seconds to wait for a private server to start", float)
     connect_timeout_s: float = _setting("GT_CONNECT_TIMEOUT", "5", "seconds to wait for a server's answer", float)
     spin_us: int = _setting("GT_SPIN_US", "400", "microseconds a worker polls for more work before it sleeps", int)

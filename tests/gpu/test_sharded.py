@@ -39,7 +39,7 @@ class Pair:
         self.address = server.address
         host, _, port = server.address.rpartition(":")
         arguments = ["-m", "gt.worker", "--host", host, "-p", port, "--engine", "torch", "--device", "cuda:0"]
-        lo = {"NCCL_SOCKET_IFNAME": "lo", "GT_AUTO_COMPILE": "0", "GT_PEER_TIMEOUT": "60", **settings}
+        lo = {"NCCL_SOCKET_IFNAME": "lo", "GT_AUTO_COMPILE": "0", **settings}
         self.workers = [Process(arguments, environment(NCCL_HOSTID=host, **lo)) for host in hosts]
 
     def end(self) -> None:

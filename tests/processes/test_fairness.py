@@ -81,7 +81,7 @@ def test_round_trips_begin_and_end_while_a_long_program_runs(serve: Serve, start
 
 
 def test_a_worker_that_waits_for_another_one_serves_other_users(serve: Serve, start: Start) -> None:
-    server, address = serve("--workers", "2", GT_PEER_TIMEOUT="60")
+    server, address = serve("--workers", "2")
     light = start("-c", LIGHT, GT_SERVER=address)
     mine = int(light.line())
     other = next(pid for pid in server.workers if pid != mine)

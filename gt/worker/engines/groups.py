@@ -1,7 +1,8 @@
 """Groups of workers between processes: torch.distributed's gloo, built directly and without its global state.
 
 Law 1: nothing waits longer than the deadline. If a worker fails or dies its sockets close, and the others know
-       within milliseconds. One that hangs, or is cut off, is waited for until the dispatcher has given it up.
+       within milliseconds. One that hangs, or is cut off, is waited for until the dispatcher has given it up. One that
+       is only slow (it compiles, or the machine is busy) is waited for much longer.
 Law 2: a group that is dropped closes its sockets in a thread of its own: gloo finishes running collectives first, and
        that may have to wait until the others have left too. A worker without running collectives closes at once, so at
        least one always does.
@@ -37,7 +38,7 @@ from gt.worker.run.collectives import Bytes, Collective, Devices, Group, Key, Pe
 from gt.worker.run.reach import Reach
 from gt.worker.run.tunnel import HOME
 
-MEETING = timedelta(seconds=5)  #: For making the sockets, when all workers are known to be there.
+MEETING = timedelta(seconds=30)  #: For making the sockets, when all workers are known to be there.
 LOOK = timedelta(seconds=0.2)  #: How often a worker that waits for others looks whether they are still there.
 POLL_S = 0.001  #: How often a worker that waits looks whether the others have come.
 
@@ -139,7 +140,9 @@ class Sockets:
         used = store if self._reach is None else _Translated(store, self._reach)
         gloo = dist.ProcessGroupGloo(used, rank, len(key.workers), options)
         gloo._set_default_timeout(self._timeout)
-        devices = on_devices(store, gloo, rank, len(key.workers), self._engine_device, self._timeout)
+        devices = on_devices(
+            store, gloo, rank, len(key.workers), self._engine_device, self._timeout, min(self._timeout, MEETING)
+        )
         return _GlooGroup(key, gloo, devices, self)
 
 

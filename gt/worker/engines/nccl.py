@@ -25,7 +25,9 @@ from gt.worker.run.collectives import Collective, Devices, PeerResult
 POLL_S = 0.001  #: How often a worker looks whether the GPUs have met.
 
 
-def on_devices(store: Any, gloo: Any, rank: int, size: int, device: str, timeout: timedelta) -> Devices | None:
+def on_devices(
+    store: Any, gloo: Any, rank: int, size: int, device: str, timeout: timedelta, meeting: timedelta
+) -> Devices | None:
     """NCCL for this group; None if some of its workers have no GPU, or share one, or NCCL does not work."""
     everyone = [torch.zeros(16, dtype=torch.uint8) for _ in range(size)]
     gloo.allgather([everyone], [_identity(device)]).wait()
@@ -37,7 +39,7 @@ def on_devices(store: Any, gloo: Any, rank: int, size: int, device: str, timeout
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = timeout
         made = dist.ProcessGroupNCCL(dist.PrefixStore("nccl", store), rank, size, options)
-        _meet(made, device, timeout)
+        _meet(made, device, meeting)
         met = True
     works = torch.tensor([met], dtype=torch.uint8)
     lowest = dist.AllreduceOptions()
