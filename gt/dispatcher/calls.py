@@ -21,7 +21,7 @@ from gt.dispatcher import fetches, memory
 from gt.dispatcher.events import MakePlan, PlanReady
 from gt.dispatcher.limits import allowed
 from gt.dispatcher.plans import Entry, LocalPlan, Plan, plan_alone, plan_refusal, plan_together
-from gt.dispatcher.schedule import MAX_RUN_US, Lane, best, claim, estimate, settle, unclaim
+from gt.dispatcher.schedule import MAX_RUN_US, Lane, claim, settle, unclaim
 from gt.dispatcher.session import Lost, Moved, ReadyCall, SentCall, Session, lost_of
 from gt.dispatcher.state import State, Worker
 from gt.layout import Layout
@@ -92,7 +92,7 @@ def may_go_beside(state: State, session: Session, lane: Lane) -> bool:
     does not overtake calls of its own session."""
     ready = session.head
     assert ready is not None
-    if len(ready.plan.locals) != 1 or lane.number not in ready.plan.locals:
+    if ready.plan.alone != lane.number:
         return False
     if session.sent and not session.sent[session.seq].beside:
         return False
@@ -106,19 +106,14 @@ def send(state: State, session: Session, beside: bool = False) -> bool:
     assert ready is not None
     if session.lost and not ready.root:
         _look_for_lost(state, session, ready)
-    if ready.refused is None and session.grant is None:
-        doubt = session.moved or session.yields_to
-        for number, local in ready.plan.locals.items():
-            worker, need = state.workers[number], local.need_nbytes
-            if doubt or not worker.has_room(need) or (session.user is not None and not allowed(session, worker, need)):
-                if _waits_for_memory(state, session, ready):
-                    return False
-                break
-    call, plan, refused, ring = ready.call, ready.plan, ready.refused, session.ring
+    if ready.refused is None and session.grant is None and _is_in_doubt(state, session, ready.plan):
+        if _waits_for_memory(state, session, ready):
+            return False
+    call, plan, inputs, ring = ready.call, ready.plan, ready.inputs, session.ring
     entry, locals_ = plan.entry, plan.locals
-    beside = beside and len(locals_) == 1  # a call that is refused meanwhile may need more workers
+    beside = beside and plan.alone > 0  # a call that is refused meanwhile may need more workers
     cost_us = entry.best_us if beside else entry.cost_us
-    if ring is not None and len(locals_) == 1 and ring.number in locals_:
+    if ring is not None and ring.number == plan.alone:
         if beside:
             ring.take_beside(session, cost_us)
         elif not ring.take_own(session, cost_us):
@@ -128,26 +123,29 @@ def send(state: State, session: Session, beside: bool = False) -> bool:
     if session.grant is not None:
         state.drop_grant(session)
     session.used, session.used_s = state.calls, state.now_s
-    freed = drop(state, session, ready.frees) if ready.frees else ready.frees
-    frees = call.frees if len(freed) == len(ready.frees) else pack_ids(freed)
-    donated = [ready.inputs[d] for d in entry.program.donate] if entry.program.donate else []
+    freed, frees = ready.frees, call.frees
+    if freed:
+        freed = drop(state, session, freed)
+        if len(freed) < len(ready.frees):
+            frees = pack_ids(freed)
+    donated = [inputs[d] for d in entry.program.donate] if entry.program.donate else []
     lost: list[int] = []
-    if refused is None:
+    outputs, seq = call.outputs, call.seq
+    if ready.refused is None:
         tensors = session.tensors
         for i in donated:
             del tensors[i]
-        for i, tensor in enumerate(plan.outputs, call.outputs):
+        for i, tensor in enumerate(plan.outputs, outputs):
             tensors[i] = tensor
         session.nbytes += plan.change_nbytes
     else:
         lost = _put_refused(state, session, ready, donated)
-    seq = call.seq
-    sent = SentCall(seq, plan, ready.inputs, call.outputs, cost_us, [*locals_], refused, ready.root or seq, beside)
+    sent = SentCall(seq, plan, inputs, outputs, cost_us, [*locals_], ready.refused, ready.root or seq, beside)
     if seq < 0:
         session.moving = sent
     else:
         if entry.outputs:
-            session.call_mark = call.outputs + len(entry.outputs) - 1
+            session.call_mark = outputs + len(entry.outputs) - 1
         if session.split and (session.pins or entry.pinned):
             _carry_pins(session, entry, sent)
         session.seq = seq
@@ -161,6 +159,17 @@ def send(state: State, session: Session, beside: bool = False) -> bool:
     if not locals_:
         retire(state, session)
     return True
+
+
+def _is_in_doubt(state: State, session: Session, plan: Plan) -> bool:
+    """Whether there may be too little memory for a call: it has to be looked at closely."""
+    if session.moved or session.yields_to:
+        return True
+    for number, local in plan.locals.items():
+        worker, need = state.workers[number], local.need_nbytes
+        if not worker.has_room(need) or (session.user is not None and not allowed(session, worker, need)):
+            return True
+    return False
 
 
 def _carry_pins(session: Session, entry: Entry, sent: SentCall) -> None:
@@ -313,16 +322,17 @@ def free(state: State, session: Session, ids: Sequence[int], workers: Iterable[W
 
 def answered(state: State, session: Session, worker: Worker, answer: CallDone | CallFailed) -> SentCall | None:
     """A worker says how a call or a move went. Returns it if that was the last answer, and it has not failed."""
-    sent = session.moving if answer.seq < 0 else session.sent.get(answer.seq)
-    if sent is None or sent.seq != answer.seq or worker.number not in sent.left:
-        _orphan_answered(state, session, worker, answer.seq)
+    seq, number = answer.seq, worker.number
+    sent = session.sent.get(seq) if seq > 0 else session.moving
+    if sent is None or sent.seq != seq or number not in sent.left:
+        _orphan_answered(state, session, worker, seq)
         return None
-    sent.left.remove(worker.number)
-    lane = worker.lane
+    left, lane = sent.left, worker.lane
+    left.remove(number)
     lane.give_back(sent.cost_us, sent.beside)
     worker.calls += 1
     if lane.ring or lane.claims:  # somebody waits for room there
-        state.touched[worker.number] = worker
+        state.touched[number] = worker
     if type(answer) is CallDone:
         sent.good = True
         if answer.run_us > sent.run_us:
@@ -332,22 +342,21 @@ def answered(state: State, session: Session, worker: Worker, answer: CallDone | 
     elif type(answer) is CallFailed:
         if answer.error.kind == "OutOfMemory" and sent.failure is None:
             memory.relieve(state, session, worker)
-        root = answer.root if 0 < answer.root < answer.seq else answer.seq
+        root = answer.root if 0 < answer.root < seq else seq
         if _says_more(sent, answer, root):
-            sent.failure = _as_recorded(sent, worker.number, answer.error)
+            sent.failure = _as_recorded(sent, number, answer.error)
             sent.root = min(root, sent.root)
-    if sent.left:
+    if left:
         return None
-    if sent.failure is None:
-        entry = sent.plan.entry
-        entry.runs += 1
-        entry.cost_us = estimate(entry.cost_us, sent.run_us, entry.runs)
-        entry.best_us = best(entry.best_us, sent.run_us, entry.runs)
-        settle(session, sent.cost_us, sent.run_us, sent.beside)
-        session.total_us += sent.run_us
-    if sent.seq > 0:
+    good = sent.failure is None
+    if good:
+        run_us = sent.run_us
+        sent.plan.entry.note_run(run_us)
+        settle(session, sent.cost_us, run_us, sent.beside)
+        session.total_us += run_us
+    if seq > 0:
         retire(state, session)
-    return sent if sent.failure is None else None
+    return sent if good else None
 
 
 def _says_more(sent: SentCall, answer: CallFailed, root: int) -> bool:
@@ -384,11 +393,12 @@ def _orphan_answered(state: State, session: Session, worker: Worker, seq: int) -
 
 def retire(state: State, session: Session) -> None:
     """Calls leave in order: those that are finished and have only finished ones before them."""
-    while session.sent:
-        oldest = next(iter(session.sent.values()))
+    calls = session.sent
+    while calls:
+        oldest = next(iter(calls.values()))
         if oldest.left:
             break
-        del session.sent[oldest.seq]
+        del calls[oldest.seq]
         session.done = oldest.seq
         session.run_us = oldest.run_us or session.run_us
         session.calls += 1

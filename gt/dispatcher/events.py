@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Peer = bytes  #: A connection, as the sockets name it. Never an identity: sessions are.
 
 
-class MessageCame(msgspec.Struct, frozen=True):
+class MessageCame(msgspec.Struct, frozen=True, gc=False):
     peer: Peer
     message: Message
     payload: Buffer | None = None
@@ -105,7 +105,7 @@ Event = (
 )  # fmt: skip
 
 
-class Send(msgspec.Struct, frozen=True):
+class Send(msgspec.Struct, frozen=True, gc=False):
     peer: Peer
     message: Message
     payload: Buffer | None = None

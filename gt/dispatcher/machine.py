@@ -43,6 +43,7 @@ from gt.dispatcher import (
     users,
     workers,
 )
+from gt.dispatcher.events import MessageCame
 from gt.dispatcher.invariants import check_state
 from gt.dispatcher.limits import too_many_sessions
 from gt.dispatcher.session import Session
@@ -66,7 +67,7 @@ class Machine:
     def handle(self, event: events.Event) -> list[events.Effect]:
         """Take in what happened; returns what is to be done about it, in order."""
         state = self.state
-        if isinstance(event, events.MessageCame):
+        if type(event) is MessageCame:
             _message_came(state, event.peer, event.message, event.payload, event.user)
         elif isinstance(event, events.ProgramChecked):
             _program_checked(state, event)
@@ -108,22 +109,19 @@ def _settle(state: State) -> None:
     """Send what can be sent now, and say what was finished."""
     if state.homeless:
         meshes.place_homeless(state)
-    _drain(state)
+    touched = state.touched
+    while touched:
+        queues.drain(state, touched.popitem()[1])
     while state.memory_queue:
         calls.serve_memory(state)
-        if not state.touched:
+        if not touched:
             break
-        _drain(state)
+        while touched:
+            queues.drain(state, touched.popitem()[1])
     if state.news:
         calls.tell(state)
     if state.programs.nbytes > state.programs.limit_nbytes:
         state.forget_programs()
-
-
-def _drain(state: State) -> None:
-    while state.touched:
-        _, worker = state.touched.popitem()
-        queues.drain(state, worker)
 
 
 def _time_passed(state: State, now_s: float) -> None:

@@ -22,7 +22,7 @@ import msgspec
 
 from gt.dispatcher.events import CheckProgram, MakePlan, PlanReady, ProgramChecked
 from gt.dispatcher.planner.plan import Planned, plan_program
-from gt.dispatcher.schedule import UNKNOWN_US, guess
+from gt.dispatcher.schedule import UNKNOWN_US, best, estimate, guess
 from gt.dispatcher.session import Followed, Session, Tensor
 from gt.dispatcher.timing import Times
 from gt.errors import BY_NAME
@@ -80,6 +80,10 @@ class Plan:
     uses: int = 0  #: calls that are at the head of a queue or on workers
     nbytes: int = 0  #: what it adds to its program's in the cache
     times: dict[int, Times] = field(default_factory=dict)  #: by tier
+    alone: int = field(init=False)  #: the one worker that runs it; 0: several, or none
+
+    def __post_init__(self) -> None:
+        self.alone = next(iter(self.locals)) if len(self.locals) == 1 else 0
 
     def note_time(self, tier: int, run_us: int) -> None:
         """A call of it took so long."""
@@ -134,6 +138,12 @@ class Entry:
     def spare(self) -> bool:
         """No call needs it now."""
         return self.finished and not self.planning and not any(plan.uses for plan in self.plans.values())
+
+    def note_run(self, run_us: int) -> None:
+        """A call has run, on all its workers, and took so long."""
+        self.runs = runs = self.runs + 1
+        self.cost_us = estimate(self.cost_us, run_us, runs)
+        self.best_us = best(self.best_us, run_us, runs)
 
     def take_places(self, places: tuple[Place, ...]) -> None:
         """Where its instructions come from, as a client says. What cannot be true is ignored."""
@@ -385,7 +395,7 @@ class Programs:
         """The entry of this hash, which thereby is the last used."""
         shelf = self._kept if program in self._kept else self._timed
         entry = shelf.get(program)
-        if entry is not None:
+        if entry is not None and program != self.last_used:
             shelf.move_to_end(program)
             self.last_used = program
         return entry

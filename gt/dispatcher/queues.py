@@ -64,12 +64,12 @@ def enqueue(state: State, session: Session, item: Item, _: Buffer | None = None)
         session.queued_calls += 1
     elif type(item) is Keep:
         session.keeps += 1
-    nbytes = item_nbytes(item)
-    position = _behind_maker(session, item.id) if type(item) is Fetch else len(session.queue)
-    session.queue.insert(position, item)
+    queue, nbytes = session.queue, item_nbytes(item)
+    position = _behind_maker(session, item.id) if type(item) is Fetch else len(queue)
+    queue.insert(position, item)
     session.sizes.insert(position, nbytes)
     session.queue_nbytes += nbytes
-    if len(session.queue) == 1:
+    if len(queue) == 1:
         advance(state, session)
     check_queue(state, session)
 
@@ -107,10 +107,10 @@ def item_nbytes(item: Item) -> int:
 
 def unqueue(session: Session, position: int = 0) -> None:
     """Take an item out of the queue: its head, or a cancelled fetch further back."""
-    item = session.queue[position]
-    del session.queue[position]
-    session.queue_nbytes -= session.sizes[position]
-    del session.sizes[position]
+    queue, sizes = session.queue, session.sizes
+    item = queue[position]
+    session.queue_nbytes -= sizes[position]
+    del queue[position], sizes[position]
     if type(item) is Call:
         session.queued_calls -= 1
     elif type(item) is Keep:
@@ -204,6 +204,8 @@ def drain(state: State, worker: Worker) -> None:
                     return  # it waits here for room
                 continue  # it claims room, and the next one has its turn
         _go_on(state, session)
+        if not lane.ring and not lane.claims:
+            return
 
 
 def _drain_beside(state: State, lane: Lane) -> None:
@@ -218,7 +220,8 @@ def _go_on(state: State, session: Session) -> None:
     """The head of the queue was sent."""
     session.head = None
     unqueue(session)
-    advance(state, session)
+    if session.queue:
+        advance(state, session)
     if session.head is None and session.ring is not None:
         session.ring.leave(session, state.now_s)
 
@@ -233,10 +236,11 @@ def _advance_call(state: State, session: Session, call: Call) -> bool:
     entry = state.programs.get(call.program)
     if entry is not None and session.number not in entry.owners:
         entry = None  # one that another session sent is asked for like one that nobody has
-    if entry is None and len(call.program) != HASH_NBYTES:
-        state.reject(session, f"call {call.seq}: a program is named by {HASH_NBYTES} bytes, got {len(call.program)}")
-        return True
     if entry is None or not entry.finished:
+        if entry is None and len(call.program) != HASH_NBYTES:
+            text = f"a program is named by {HASH_NBYTES} bytes, got {len(call.program)}"
+            state.reject(session, f"call {call.seq}: {text}")
+            return True
         _await_program(state, session, call.program, known=entry is not None)
         return False
     if session.blocked_on:
@@ -267,12 +271,15 @@ def _advance_call(state: State, session: Session, call: Call) -> bool:
         refused, root = lost.failure, lost.root
     if frees and session.uploads and _uploading(session, frees):
         return False
-    more = len(entry.outputs) - len(frees) - len(entry.program.donate)
-    if more > 0 and len(session.tensors) + more > TENSORS:
-        if len(session.tensors) + more > 2 * TENSORS:
+    count = len(session.tensors) + len(entry.outputs)
+    if count > TENSORS:
+        more = len(entry.outputs) - len(frees) - len(entry.program.donate)
+        count = len(session.tensors) + more
+        if more > 0 and count > 2 * TENSORS:
             state.cut_off(session, f"too many tensors: a session can have at most {TENSORS}")
             return False
-        refused = refused or many_tensors(session)
+        if more > 0 and count > TENSORS:
+            refused = refused or many_tensors(session)
     if not session.workers:
         if None not in layouts:
             loss = state.loss_of(session, call.acked)
@@ -340,12 +347,13 @@ def _problem(
     if specs != entry.inputs:  # specs are interned: this compares identities
         i, have, want = next(each for each in zip(inputs, specs, entry.inputs, strict=True) if each[1] is not each[2])
         return f"tensor {i} is {have!r}; the program takes {want!r}"
-    if tuple(map(type, call.scalars)) != entry.scalar_types:
-        kinds = ", ".join(t.__name__ for t in entry.scalar_types) or "none"
-        return f"the program takes scalars of these types: {kinds}"
-    for scalar in call.scalars:
-        if type(scalar) is int and not -(1 << 63) <= scalar < 1 << 63:
-            return f"scalar {scalar} is not a 64-bit integer"
+    if call.scalars or entry.scalar_types:
+        if tuple(map(type, call.scalars)) != entry.scalar_types:
+            kinds = ", ".join(t.__name__ for t in entry.scalar_types) or "none"
+            return f"the program takes scalars of these types: {kinds}"
+        for scalar in call.scalars:
+            if type(scalar) is int and not -(1 << 63) <= scalar < 1 << 63:
+                return f"scalar {scalar} is not a 64-bit integer"
     n = len(entry.outputs)
     if n and not session.call_mark < call.outputs <= MAX_ID - n:
         return f"ids of results must be above {session.call_mark}, got {call.outputs}"

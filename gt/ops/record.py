@@ -220,6 +220,10 @@ def op(name: str, doc: str, **fields: Any) -> Op:
 def attributes(op: Op) -> tuple[str, ...]:
     """The names of an op's attributes, in the order in which its inference takes them, or else its composition."""
     for f in (op.infer, op.compose):
+        code = getattr(f, "__code__", None)
+        if code is not None and not code.co_flags & inspect.CO_VARKEYWORDS:  # a plain function: this is quicker
+            names: tuple[str, ...] = code.co_varnames
+            return names[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
         parameters = inspect.signature(f).parameters.values() if f is not None else ()
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)

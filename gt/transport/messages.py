@@ -533,17 +533,16 @@ def decode(frames: Sequence[Buffer]) -> tuple[Message, Buffer | None]:
 
 def decode_all(frames: Sequence[Buffer]) -> list[tuple[Message, Buffer | None]]:
     """The messages in these frames, with their payloads. If one is bad, none is returned."""
-    found: list[tuple[Message, Buffer | None]] = []
-    if len(frames) > MAX_FRAMES:
+    if len(frames) == 1:  # most come alone
+        message = _decode_one(frames[0])
+        if type(message) is not Chunk or message.slot >= 0:
+            return [(message, None)]
+    elif len(frames) > MAX_FRAMES:
         raise BadMessage(f"{len(frames)} frames in one message; the limit is {MAX_FRAMES}")
+    found: list[tuple[Message, Buffer | None]] = []
     rest = iter(frames)
     for head in rest:
-        if len(head) > MAX_FRAME:
-            raise BadMessage(f"a message of {len(head)} bytes; the limit is {MAX_FRAME}")
-        try:
-            message: Message = _decode(head)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, OverflowError) as e:
-            raise BadMessage(f"not a message: {e}") from None
+        message = _decode_one(head)
         if type(message) is not Chunk or message.slot >= 0:
             found.append((message, None))
             continue
@@ -552,3 +551,13 @@ def decode_all(frames: Sequence[Buffer]) -> list[tuple[Message, Buffer | None]]:
             raise BadMessage(f"a Chunk must have a payload of at most {CHUNK} bytes")
         found.append((message, payload))
     return found
+
+
+def _decode_one(head: Buffer) -> Message:
+    if len(head) > MAX_FRAME:
+        raise BadMessage(f"a message of {len(head)} bytes; the limit is {MAX_FRAME}")
+    try:
+        message: Message = _decode(head)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, OverflowError) as e:
+        raise BadMessage(f"not a message: {e}") from None
+    return message

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 
-class Struct(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """The base class of all messages."""
+class Struct(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
+    """The base class of all messages. None is in a cycle, so the garbage collector need not visit them."""
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True):

@@ -355,7 +355,7 @@ class WorkerCore:
     def _with_values(self, out: Out | None) -> Out | None:
         """What to send now. If all calls of a session are done, and the device copies a small value for it next, their
         outcomes are sent with that: two messages would wake everybody on the way twice."""
-        if not out and not self._told:
+        if not self.engine.deferred or not (out or self._told):
             return out
         self._told += out or ()
         if len(self.fetches) and all(type(m) is msg.CallDone and self._answers_soon(m.session) for m, _ in self._told):

@@ -48,8 +48,8 @@ SILENT_S = 7.0  #: After how long without a sign of life the server gives a work
 PORT = 12345  #: Of a server, if nobody says another one.
 TICK_S = 0.25  #: How often an idle thread checks that its parent and its connection are still there.
 SWITCH_S = 0.00005  #: How long a thread that computes may keep another one from using Python.
-LOOK_S = 0.002  #: How often the reader checks whether it is needed, while the runner has work,
-IDLE_LOOK_S = 0.02  #: and while it has none; and how often, at most, it checks whether it is still needed.
+LOOK_S = 0.002  #: How often the reader checks whether it is needed, while the runner is at one piece of work,
+IDLE_LOOK_S = 0.02  #: and while it has none, or gets on; and how often, at most, it checks whether it is still needed.
 
 
 class Commands:
@@ -393,17 +393,18 @@ def _check_parent(parent: int) -> None:
 def _read(commands: Commands, runner: Runner, results: Channel, parent: int) -> NoReturn:
     """The reader: if the runner is still at the same piece of work, or at one that takes long, reads commands for it,
     and does what is short."""
-    turns = -1
+    turns, wait_s = -1, LOOK_S
     look_at_parent_s = 0.0
     desk = commands.core.desk
     while True:
-        desk.wait_until_called(IDLE_LOOK_S if runner.idle else LOOK_S)
+        desk.wait_until_called(wait_s)
         now_s = time.monotonic()
         if now_s > look_at_parent_s:
             look_at_parent_s = now_s + TICK_S
             _check_parent(parent)
         if runner.idle or (runner.turns != turns and not desk.long):
             turns = runner.turns
+            wait_s = min(2 * wait_s, IDLE_LOOK_S)  # it gets on: each wake-up would cost it time
             continue
         with commands.lock:
             wait_s = LOOK_S
@@ -415,6 +416,7 @@ def _read(commands: Commands, runner: Runner, results: Channel, parent: int) -> 
                     _check_parent(parent)
                 # Long work: each wake-up costs the runner time.
                 wait_s = LOOK_S if commands.core.has_short else min(2 * wait_s, IDLE_LOOK_S)
+        wait_s = LOOK_S
         commands.core.ring()  # the runner may sleep because this thread reads: now it has to read again
 
 
