@@ -135,8 +135,7 @@ def send(state: State, session: Session, beside: bool = False) -> bool:
         tensors = session.tensors
         for i in donated:
             del tensors[i]
-        for i, tensor in enumerate(plan.outputs, outputs):
-            tensors[i] = tensor
+        tensors.update(enumerate(plan.outputs, outputs))
         session.nbytes += plan.change_nbytes
     else:
         lost = _put_refused(state, session, ready, donated)

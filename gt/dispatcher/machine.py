@@ -68,7 +68,7 @@ class Machine:
         """Take in what happened; returns what is to be done about it, in order."""
         state = self.state
         if type(event) is MessageCame:
-            _message_came(state, event.peer, event.message, event.payload, event.user)
+            _message_came(state, event)
         elif isinstance(event, events.ProgramChecked):
             _program_checked(state, event)
         elif isinstance(event, events.PlanReady):
@@ -83,7 +83,7 @@ class Machine:
             _not_allowed(state, event.peer, event.text)
         elif isinstance(event, events.UsersChanged):
             users.changed(state, event.users, event.secret)
-        else:
+        elif isinstance(event, events.TimePassed):
             _time_passed(state, event.now_s)
         waiting = state.touched or state.news or state.homeless or state.memory_queue
         if waiting or state.programs.nbytes > state.programs.limit_nbytes:
@@ -140,23 +140,23 @@ def _time_passed(state: State, now_s: float) -> None:
 # --- who may say what ------------------------------------------------------------------------
 
 
-def _message_came(state: State, peer: events.Peer, message: Any, payload: Buffer | None, user: User | None) -> None:
-    who = state.peers.get(peer)
+def _message_came(state: State, event: MessageCame) -> None:
+    who, message = state.peers.get(event.peer), event.message
     kind = type(message)
     if type(who) is Session:
         client_rule = CLIENT_RULES.get(kind)
         if client_rule is not None:
-            client_rule(state, who, message, payload)
+            client_rule(state, who, message, event.payload)
             return
     elif type(who) is Worker:
         worker_rule = WORKER_RULES.get(kind)
         if worker_rule is not None:
-            worker_rule(state, who, message, payload)
+            worker_rule(state, who, message, event.payload)
             return
-    elif kind is messages.Hello or kind is messages.WorkerHello:
-        _hello(state, peer, message, user)
+    elif isinstance(message, (messages.Hello, messages.WorkerHello)):
+        _hello(state, event.peer, message, event.user)
         return
-    _not_allowed(state, peer, f"{kind.__name__} is not allowed here")
+    _not_allowed(state, event.peer, f"{kind.__name__} is not allowed here")
 
 
 def _not_allowed(state: State, peer: events.Peer, text: str) -> None:
