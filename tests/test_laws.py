@@ -181,11 +181,14 @@ def test_hot_names_are_functions_and_methods() -> None:
 
 
 def test_import_gt_loads_no_engine_and_starts_nothing() -> None:
+    """`gt.server` itself is loaded: of it, the few functions that start a private server, without what they need."""
     code = (
-        "import sys, threading, gt\n"
-        "names = ['torch', 'jax', 'scipy', 'highspy', 'gt.adoption.tensor', 'gt.solver']\n"
-        "names += ['gt.worker', 'gt.dispatcher', 'gt.server']\n"
-        "heavy = [m for m in names if m in sys.modules]\n"
+        "import sys, threading, numpy, ml_dtypes, msgspec\n"
+        "before = set(sys.modules)\n"
+        "import gt\n"
+        "names = ['torch', 'jax', 'scipy', 'highspy', 'gt.adoption.tensor', 'gt.solver', 'gt.worker', 'gt.dispatcher']\n"
+        "names += ['gt.server.workers', 'gt.cli', 'gt.gpus', 'subprocess', 'tempfile', 'shutil', 'socket', 'zmq']\n"
+        "heavy = [m for m in names if m in sys.modules and m not in before]\n"
         "print(heavy, threading.active_count())\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
@@ -199,8 +202,6 @@ def test_import_gt_loads_no_engine_and_starts_nothing() -> None:
 ROOM = tuple(f"gt.client.{part}" for part in "programs tensor session record grad views replay".split())
 #: Files of the library that it may use: they know nothing of tensors.
 FOUNDATIONS = ("gt.client.compat.arguments", "gt.client.compat.dims")
-#: Imported where it is used, of all of GT: a client that joins a running server needs nothing of it.
-WHERE_USED = {("gt.client.session.connecting", "gt.server.local")}
 
 
 def room(texts: dict[str, str]) -> dict[str, str]:
@@ -241,7 +242,7 @@ def test_the_packages_of_the_engine_room_have_no_cycle() -> None:
 
 
 def test_the_engine_room_imports_at_the_top() -> None:
-    assert set(local_imports(TEXTS)) == WHERE_USED
+    assert local_imports(TEXTS) == []
 
 
 @pytest.mark.parametrize("form", ["{}", "def f():\n    {}", "if TYPE_CHECKING:\n    {}"])
@@ -254,7 +255,7 @@ def test_the_law_of_the_engine_room_is_not_blind(form: str, line: str) -> None:
     planted = {**TEXTS, name: TEXTS[name] + "\n" + form.format(line) + "\n"}
     assert strangers(planted) != []
     assert packages.cycles(packages.graph(planted)) != packages.cycles(packages.graph(TEXTS))
-    assert (len(local_imports(planted)) > len(WHERE_USED)) == form.startswith("def")
+    assert (local_imports(planted) != []) == form.startswith("def")
 
 
 # --- ops and workers -------------------------------------------------------------------------------------------------
