@@ -186,8 +186,9 @@ def test_import_gt_loads_no_engine_and_starts_nothing() -> None:
         "import sys, threading, numpy, ml_dtypes, msgspec\n"
         "before = set(sys.modules)\n"
         "import gt\n"
-        "names = ['torch', 'jax', 'scipy', 'highspy', 'gt.adoption.tensor', 'gt.solver', 'gt.worker', 'gt.dispatcher']\n"
-        "names += ['gt.server.workers', 'gt.cli', 'gt.gpus', 'subprocess', 'tempfile', 'shutil', 'socket', 'zmq']\n"
+        "names = ['torch', 'jax', 'scipy', 'highspy', 'gt.adoption.tensor', 'gt.solver', 'gt.worker']\n"
+        "names += ['gt.dispatcher', 'gt.server.workers', 'gt.cli', 'gt.gpus', 'zmq']\n"
+        "names += ['subprocess', 'tempfile', 'shutil', 'socket']\n"
         "heavy = [m for m in names if m in sys.modules and m not in before]\n"
         "print(heavy, threading.active_count())\n"
     )
@@ -329,6 +330,34 @@ def test_every_setting_says_what_it_does() -> None:
     for variable, _, doc in config.settings():
         assert variable.startswith("GT_")
         assert len(doc) > 10
+
+
+# --- names ---------------------------------------------------------------------------------------------------------
+
+#: Classes of one name that are the same thing in different processes, or that PyTorch calls so.
+SAME = {
+    "DataLoader": ("gt.utils.data", "gt.utils.loading"),  # torch's, where it is installed, and its replacement
+    "Download": ("gt.client.session.transfers", "gt.dispatcher.session"),
+    "Session": ("gt.client.session.session", "gt.dispatcher.session"),
+    "Tensor": ("gt.client.tensor", "gt.dispatcher.session"),
+    "Upload": ("gt.client.session.transfers", "gt.dispatcher.session"),
+    "device": ("gt.client.compat.devices", "gt.cuda"),  # torch.device, torch.cuda.device
+}
+
+
+def classes(texts: dict[str, str]) -> dict[str, tuple[str, ...]]:
+    """Class names that several files define, and those files."""
+    found: dict[str, list[str]] = {}
+    for name, text in texts.items():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(name)
+    return {name: tuple(files) for name, files in found.items() if len(files) > 1}
+
+
+def test_a_class_name_means_one_thing() -> None:
+    assert classes({"gt.a": "class A: ...", "gt.b": "def f():\n    class A: ..."}) == {"A": ("gt.a", "gt.b")}
+    assert classes(TEXTS) == SAME
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

@@ -78,8 +78,8 @@ class Op:
     #: of rows of arrays, and the numbers, that returns the results of all rows.
     #: "torch_graph" is for graphs that are captured or compiled, where no number may be written down: of the same
     #: form, but every number comes as a tensor without dimensions on site.device (float64 for "f", int64 for "i",
-    #: bool for "b"; bytes as uint8 of one dimension). It returns such a function, or a Prepared, or None where this
-    #: use of the op cannot be part of a graph. Needed where numbers are not just cast (see graph_kernels.py in
+    #: bool for "b"; bytes as uint8 of one dimension). It returns such a function, or a PreparedKernel, or None where
+    #: this use of the op cannot be part of a graph. Needed where numbers are not just cast (see graph_kernels.py in
     #: gt/worker/engines), and where the plain kernel looks at values.
     kernels: Mapping[str, Kernel] = field(default_factory=dict)
     #: The op written in other ops. Needs no kernels, no gradient of its own.
@@ -178,7 +178,7 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedKernel:
     """A graph kernel whose numbers are worked on by the host first, at every call."""
 
     #: The op's number operands in order (Python numbers, bytes) -> the numbers that the kernel gets; raises the

@@ -1,7 +1,7 @@
 """The users of the server of this machine: two files in GT's folder, written by `gt user`, read by `gt serve`.
 
 Law 1: the secret keys of users are never stored. server.key has the server's own, users.json the users' public keys.
-Law 2: a change is a new file in place of the old one; a running server notices it (`Watch`).
+Law 2: a change is a new file in place of the old one; a running server notices it (`CurrentUsers`).
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def last_address(home: Path) -> str:
     return read_private(home / ADDRESS).strip()
 
 
-class Watch:
+class CurrentUsers:
     """The users of a running server. Keys of its own, for the workers that it starts and for the process that searches
     for plans and measures workers, are stored nowhere."""
 

@@ -35,7 +35,7 @@ def size_of(frame: Any) -> int:
     return frame.nbytes if type(frame) is memoryview else len(frame)
 
 
-class Stream:
+class FrameReader:
     """Bytes in, messages out: splits a stream into lists of frames."""
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ from contextlib import suppress
 
 from gt.errors import ServerError
 from gt.transport.addresses import host_and_port, is_loopback, needs_key, no_server, not_gt
-from gt.transport.frames import ZEROMQ, NotOurs, SendBuffer, Stream
+from gt.transport.frames import ZEROMQ, FrameReader, NotOurs, SendBuffer
 from gt.transport.messages import BadMessage, Buffer, Message, decode_all, encode_all
 
 STALL_S = 30.0  #: How long a client waits for a server that does not read.
@@ -81,7 +81,7 @@ class PlainChannel:
         self._answered = False
         self._socket = _connect(address)
         prepare(self._socket)
-        self._stream = Stream()
+        self._stream = FrameReader()
         self._out = SendBuffer(self._socket)
         self._came: deque[tuple[Message, Buffer | None]] = deque()
         self._drained = False

@@ -24,7 +24,7 @@ from typing import Any
 from gt.errors import StartError
 from gt.transport.addresses import host_and_port, is_loopback, pid_of
 from gt.transport.channel import Patience
-from gt.transport.frames import SendBuffer, Stream
+from gt.transport.frames import FrameReader, SendBuffer
 from gt.transport.messages import BadMessage, Buffer
 from gt.transport.plain import prepare
 
@@ -44,7 +44,7 @@ class _Connection:
     def __init__(self, name: bytes, sock: socket.socket) -> None:
         self.name = name
         self.socket = sock
-        self.stream = Stream()
+        self.stream = FrameReader()
         self.out = SendBuffer(sock)
         self.pid = pid_of(sock)
         self.since_s = time.monotonic()

@@ -23,9 +23,9 @@ from gt.tracing import now_ns
 from gt.transport.messages import Call, Failure
 from gt.worker.calls import Calls, Out, out_of_range, takes_long
 from gt.worker.run.collectives import Collective, Group, Groups, PeerResult, agree, start
-from gt.worker.run.programs import Known
+from gt.worker.run.programs import KnownProgram
 from gt.worker.run.store import NOTHING, Array
-from gt.worker.session import Running, Work, WorkerSession
+from gt.worker.session import QueuedWork, Running, WorkerSession
 
 STALL_S = 0.25  #: After how long a call that waits for other workers lets all others go on.
 
@@ -34,7 +34,7 @@ class Together:
     """One such call, from its beginning to its end."""
 
     def __init__(
-        self, calls: Calls, groups: Groups, work: Work, session: WorkerSession, call: Call, known: Known
+        self, calls: Calls, groups: Groups, work: QueuedWork, session: WorkerSession, call: Call, known: KnownProgram
     ) -> None:
         self.work = work
         self.session = session

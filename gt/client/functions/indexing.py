@@ -34,7 +34,7 @@ METHODS = [*__all__]
 INPLACE = ["index_put"]
 
 
-class Place(NamedTuple):
+class Selection(NamedTuple):
     """What a key selects: a view of the tensor, and index tensors for some of the view's dimensions."""
 
     view: Any
@@ -196,7 +196,7 @@ def _fill_where(x: Any, mask: Any, value: Any) -> bool:
 # --- keys --------------------------------------------------------------------------------------------
 
 
-def _find(x: Any, key: Any, views: bool = True) -> Place:
+def _find(x: Any, key: Any, views: bool = True) -> Selection:
     """Parse a key. With `views`, a 0-dimensional index tensor is treated like an int."""
     keys = [_part(k) for k in key] if isinstance(key, tuple) or _is_tuple(key) else [_part(key)]
     used = sum([_width(k) for k in keys])
@@ -268,7 +268,7 @@ def _find(x: Any, key: Any, views: bool = True) -> Place:
         view = reshaped(view, tuple(shape))
     elif view is x and not dims:
         view = reshaped(x, tuple(x.shape))  # x[:] is a new tensor on the same memory
-    return Place(view, tuple(dims), tuple(indices))
+    return Selection(view, tuple(dims), tuple(indices))
 
 
 def _is_tuple(key: Any) -> bool:

@@ -42,7 +42,7 @@ class Tape:
         return seed
 
 
-class Kept:
+class SavedArgument:
     """The value and history of an argument now: the tensor itself may be written to before backward."""
 
     __slots__ = ("fn", "value")
@@ -53,11 +53,11 @@ class Kept:
 
 
 def _keep(x: Any) -> Any:
-    return Kept(x) if isinstance(x, Tensor) else x
+    return SavedArgument(x) if isinstance(x, Tensor) else x
 
 
 def _give(x: Any) -> Any:
-    return Tensor(x.value, x.fn) if type(x) is Kept else x
+    return Tensor(x.value, x.fn) if type(x) is SavedArgument else x
 
 
 class Region:

@@ -77,7 +77,7 @@ def shard_(x: Any, layout: Any, mesh: Any = None) -> Any:
     return x
 
 
-class Plan(Protocol):
+class UsablePlan(Protocol):
     """What is used of a plan; see the file's header."""
 
     @property
@@ -152,7 +152,7 @@ def _root(name: str) -> str:
     return name.split(".")[0]
 
 
-def _around(plan: Plan) -> Iterator[tuple[str, Any]]:
+def _around(plan: UsablePlan) -> Iterator[tuple[str, Any]]:
     """The variables with names of the plan where the user called it."""
     frame = users_frame()
     for root in dict.fromkeys(_root(n) for n in plan.layouts):
@@ -162,7 +162,7 @@ def _around(plan: Plan) -> Iterator[tuple[str, Any]]:
                 break
 
 
-def _follow(plan: Plan, named: Mapping[str, Named]) -> None:
+def _follow(plan: UsablePlan, named: Mapping[str, Named]) -> None:
     rec = recorder()
     rec.refuse_sync()
     session = rec.session
@@ -198,7 +198,7 @@ def _bring_mesh(session: Session, axes: Mapping[str, int]) -> None:
         set_mesh(session, "", axes)
 
 
-def _message(plan: Plan) -> UsePlan:
+def _message(plan: UsablePlan) -> UsePlan:
     """A plan's choices as they are sent, each once."""
     choices: dict[bytes, Chosen] = {}
     number: dict[bytes, int] = {}

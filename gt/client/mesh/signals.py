@@ -136,7 +136,7 @@ def place(model: Any) -> Any:
             sharding.set_layout(t, text)
     for name, module in model.named_modules():
         if name and signals.find(name) is not None:
-            enter = _Named(name)
+            enter = _InContext(name)
             around = module._hooked().around
             if enter not in around:
                 around.append(enter)
@@ -144,7 +144,7 @@ def place(model: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class _Named:
+class _InContext:
     """Enters the context named after a module."""
 
     name: str

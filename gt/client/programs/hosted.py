@@ -29,14 +29,14 @@ FAR = 32  #: Ops that are looked at, at most, to find how a value is made.
 Array = np.ndarray[Any, Any]
 
 
-class Steps(NamedTuple):
+class HostSteps(NamedTuple):
     """How to compute a pending value here."""
 
     nodes: list[Node]  #: In order.
     missing: list[Value]  #: What has to be fetched first.
 
 
-def steps_to(p: Pending, v: Value) -> Steps | None:
+def steps_to(p: Pending, v: Value) -> HostSteps | None:
     """How to compute a pending value here; None if the worker has to do it."""
     nodes: list[Node] = []
     missing: list[Value] = []
@@ -68,10 +68,10 @@ def steps_to(p: Pending, v: Value) -> Steps | None:
                     missing.append(leaf)
         node = parent
     # With two things to fetch, fetching the result itself is one wait less.
-    return None if wanted or len(missing) > 1 else Steps(nodes[::-1], missing)
+    return None if wanted or len(missing) > 1 else HostSteps(nodes[::-1], missing)
 
 
-def compute(p: Pending, steps: Steps) -> None:
+def compute(p: Pending, steps: HostSteps) -> None:
     """Compute pending values here, and take them out of their program: nothing else is to be recorded in it."""
     inputs = list(p.inputs)
     for node in steps.nodes:

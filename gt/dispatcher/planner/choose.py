@@ -27,7 +27,7 @@ from gt.dispatcher.planner.redistribute import (
     redistribute,
 )
 from gt.dispatcher.planner.ways import (
-    Keep,
+    KeepPartial,
     Layouts,
     Role,
     Split,
@@ -42,7 +42,7 @@ from gt.dispatcher.planner.ways import (
 )
 from gt.errors import GTError
 from gt.layout import Axes, Layout, Mesh, Pieces, cut
-from gt.ops.sharding import Bound, Dim, groups
+from gt.ops.sharding import BoundRule, Dim, groups
 
 #: Price of reading or writing one byte of memory, in bytes between workers: about what a network costs more.
 MEMORY_SHARE = 1 / 16
@@ -187,10 +187,10 @@ class _Options:
     def _add_partial(self, k: int, axis: str, kind: str) -> None:
         for group in self.linear if kind == "sum" else ():
             if k in group:
-                self._offer(axis, Keep(group, kind))
+                self._offer(axis, KeepPartial(group, kind))
         specs = self.use.specs
         if self.use.op.moves:
-            self._offer(axis, Keep(tuple(i for i, s in enumerate(specs) if not s.weak), kind))
+            self._offer(axis, KeepPartial(tuple(i for i, s in enumerate(specs) if not s.weak), kind))
         # Reduced on the way to a split: half the bytes of reducing it everywhere.
         for dim in self.bound.inputs[k] if specs[k].nbytes >= SCATTERED_NBYTES else ():
             for f in dim:
@@ -291,7 +291,7 @@ class _Options:
         return Choice(way, tuple(starts), tuple(every), total + memory, total == 0, blocked)
 
 
-def _flops(bound: Bound) -> tuple[set[str], int]:
+def _flops(bound: BoundRule) -> tuple[set[str], int]:
     """The factors of the operands, and the floating-point operations over all of them; 0 for an op that is not a
     product: it costs what it reads and writes."""
     values = [{f for dim in value for f in dim} for value in bound.inputs]

@@ -5,9 +5,9 @@ Law 2: an operand that is added to a contraction over split factors is made part
        0, zero elsewhere), so that it is not added once per worker.
 
 A way gives every axis of the mesh a role: it splits a factor of the op's rule (`Split`), it carries partial values of
-some operands through to the results (`Keep`), or it does nothing (None). `make_way` derives the layouts of operands
-and results from that, or finds that the op cannot do it. The planner's own choice is in choose.py. `all_ways` lists
-what there is to choose from:
+some operands through to the results (`KeepPartial`), or it does nothing (None). `make_way` derives the layouts of
+operands and results from that, or finds that the op cannot do it. The planner's own choice is in choose.py.
+`all_ways` lists what there is to choose from:
 
     >>> from gt.layout import mesh
     >>> from gt.ops.record import ops
@@ -39,7 +39,7 @@ from gt.layout import KINDS, Axes, Layout, Mesh, Pieces, bounds, canonical, held
 from gt.ops.check import Checked
 from gt.ops.record import Op
 from gt.ops.shard import first_phase, parts_at, shard_spec
-from gt.ops.sharding import Bound, Dim, added, bind, groups, has
+from gt.ops.sharding import BoundRule, Dim, added, bind, groups, has
 from gt.ops.trace import Symbol, scalar_kind
 from gt.program import SCALARS, Spec, as_tuple
 
@@ -87,7 +87,7 @@ def uses_of(checked: Checked) -> list[Use]:
 
 
 @memo(1 << 13)
-def bound_of(use: Use) -> Bound:
+def bound_of(use: Use) -> BoundRule:
     """The op's rule with the sizes of its factors in this use."""
     return bind(use.op, use.specs, use.results, use.attrs.value)
 
@@ -104,7 +104,7 @@ class Split(NamedTuple):
     factor: str
 
 
-class Keep(NamedTuple):
+class KeepPartial(NamedTuple):
     """These operands are partial over the axis, and so are the results."""
 
     operands: tuple[int, ...]
@@ -112,7 +112,7 @@ class Keep(NamedTuple):
 
 
 #: What one axis of the mesh does in a way; None: nothing.
-Role = Split | Keep | None
+Role = Split | KeepPartial | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +129,10 @@ class Way:
     """One way to run an op on shards."""
 
     use: Use
-    bound: Bound
+    bound: BoundRule
     mesh: Mesh
     split: dict[str, Pieces]  #: the pieces of each factor that is split
-    keep: Mapping[str, Keep]  #: by axis
+    keep: Mapping[str, KeepPartial]  #: by axis
     wants: tuple[Layout | None, ...]  #: of each operand; None for a number
     halos: tuple[tuple[Halo, ...], ...]  #: of each operand
     gives: tuple[Layout, ...]  #: of each result
@@ -156,20 +156,24 @@ def axes_of(pieces: Pieces) -> Axes:
     return tuple([a for _, axes in pieces for a in axes])
 
 
-def by_role(roles: Mapping[str, Role]) -> tuple[dict[str, list[str]], dict[str, Keep]]:
+def by_role(roles: Mapping[str, Role]) -> tuple[dict[str, list[str]], dict[str, KeepPartial]]:
     """The axes of each factor that is split, and the axes that keep partial values."""
     over: dict[str, list[str]] = {}
-    keep: dict[str, Keep] = {}
+    keep: dict[str, KeepPartial] = {}
     for axis, role in roles.items():
         if type(role) is Split:
             over.setdefault(role.factor, []).append(axis)
-        elif type(role) is Keep:
+        elif type(role) is KeepPartial:
             keep[axis] = role
     return over, keep
 
 
 def make_way(
-    use: Use, mesh: Mesh, split: dict[str, Pieces], keep: Mapping[str, Keep], have: Sequence[Layouts] | None = None
+    use: Use,
+    mesh: Mesh,
+    split: dict[str, Pieces],
+    keep: Mapping[str, KeepPartial],
+    have: Sequence[Layouts] | None = None,
 ) -> Way | None:
     """The way that splits these factors like this, and keeps partial values over these axes; None if the op cannot.
 
@@ -209,7 +213,7 @@ def make_way(
 
 
 def _partial(
-    use: Use, bound: Bound, split: dict[str, Pieces], keep: Mapping[str, Keep]
+    use: Use, bound: BoundRule, split: dict[str, Pieces], keep: Mapping[str, KeepPartial]
 ) -> tuple[list[dict[str, str]], list[dict[str, str]]] | None:
     """The partial axes and their kinds, of each operand and of each result; None if the op cannot do it."""
     specs = use.specs
@@ -243,7 +247,7 @@ def _partial(
 class _Layouts:
     """The layouts of operands and results under one split. Most of them have the same factors."""
 
-    def __init__(self, bound: Bound, split: dict[str, Pieces], mesh: Mesh) -> None:
+    def __init__(self, bound: BoundRule, split: dict[str, Pieces], mesh: Mesh) -> None:
         self.bound, self.split, self.mesh = bound, split, mesh
         self.known: dict[tuple[object, ...], Layout] = {}
 
@@ -256,7 +260,7 @@ class _Layouts:
         return found
 
 
-def _pieces(bound: Bound, dim: Dim, split: dict[str, Pieces], mesh: Mesh) -> Pieces:
+def _pieces(bound: BoundRule, dim: Dim, split: dict[str, Pieces], mesh: Mesh) -> Pieces:
     if not dim or (dim[0] not in split if len(dim) == 1 else split.keys().isdisjoint(dim)):
         return ()
     return joined([(bound.sizes[f], split.get(f, ())) for f in dim], mesh)
@@ -355,12 +359,12 @@ def all_ways(use: Use, mesh: Mesh, pieces: int = 2) -> Iterator[Way]:
 def all_roles(use: Use) -> list[Role]:
     """What an axis can do for an op."""
     found: list[Role] = [None, *[Split(f) for f in bound_of(use).splittable()]]
-    kept = [Keep(group, "sum") for group in groups(use.op, use.specs, use.attrs.value)]
+    kept = [KeepPartial(group, "sum") for group in groups(use.op, use.specs, use.attrs.value)]
     if use.op.moves:
         tensors = [k for k, s in enumerate(use.specs) if not s.weak]
         dtypes = [use.specs[k].dtype for k in tensors]
         ordered = not any(dtype.is_complex for dtype in dtypes)
-        kept += [Keep(tuple(tensors), kind) for kind in KINDS if kind == "sum" or ordered]
+        kept += [KeepPartial(tuple(tensors), kind) for kind in KINDS if kind == "sum" or ordered]
         if not all(dtype.is_differentiable for dtype in dtypes):
             kept = [role for role in kept if role.kind != "sum"]
     return found + list(kept)

@@ -4,7 +4,7 @@ Law 1: only what a record says is known: which results an op puts in a range (`O
        the results have only elements of their operands (`Op.keeps`, `Op.moves`). Of everything else nothing is known: a
        kernel that reads an index which is out of range would destroy what others have on a GPU.
 Law 2: where a value comes from depends on the program alone. Whether it is in range depends on the inputs and numbers
-       of a call: each entry of the store says in which range its elements are (`Entry.below`).
+       of a call: each entry of the store says in which range its elements are (`StoredTensor.below`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from gt.dtypes import INT, DType
 from gt.ops.record import Op
 from gt.program import Spec
-from gt.worker.run.store import Entry
+from gt.worker.run.store import StoredTensor
 
 
 class Numbers(NamedTuple):
@@ -45,7 +45,7 @@ class Origin(NamedTuple):
     most: int = 1 << 64
 
 
-class Bound(NamedTuple):
+class KnownOrigin(NamedTuple):
     """An output of a program of which a call may know in which range it is."""
 
     output: int
@@ -135,7 +135,7 @@ def needed(origin: Origin, n: int) -> list[Need] | None:
     return [(source, min(n, origin.most)) for source in origin.sources] if origin.n <= n else None
 
 
-def meet(needs: Sequence[Need], entries: Sequence[Entry | None], scalars: Sequence[Any]) -> bool:
+def meet(needs: Sequence[Need], entries: Sequence[StoredTensor | None], scalars: Sequence[Any]) -> bool:
     """Whether a call with these inputs and numbers is known to meet all of this."""
     for source, n in needs:
         if not 0 <= _below(source, entries, scalars) <= n:
@@ -143,7 +143,7 @@ def meet(needs: Sequence[Need], entries: Sequence[Entry | None], scalars: Sequen
     return True
 
 
-def _below(source: Source, entries: Sequence[Entry | None], scalars: Sequence[Any]) -> int:
+def _below(source: Source, entries: Sequence[StoredTensor | None], scalars: Sequence[Any]) -> int:
     if not isinstance(source, int):
         return source.below(scalars)
     entry = entries[source] if source < len(entries) else None
@@ -151,7 +151,7 @@ def _below(source: Source, entries: Sequence[Entry | None], scalars: Sequence[An
 
 
 def ranges_of(
-    bounds: Sequence[Bound], entries: Sequence[Entry | None], scalars: Sequence[Any]
+    bounds: Sequence[KnownOrigin], entries: Sequence[StoredTensor | None], scalars: Sequence[Any]
 ) -> list[tuple[int, int]]:
     """(output, n) of the outputs that are known to be in [0, n), in a call with these inputs and numbers."""
     found = []
@@ -166,6 +166,6 @@ def ranges_of(
     return found
 
 
-def bounds_of(outputs: Sequence[int], origins: Mapping[Any, Origin]) -> tuple[Bound, ...]:
+def bounds_of(outputs: Sequence[int], origins: Mapping[Any, Origin]) -> tuple[KnownOrigin, ...]:
     """The outputs whose origin is known."""
-    return tuple(Bound(k, origins[o]) for k, o in enumerate(outputs) if o in origins)
+    return tuple(KnownOrigin(k, origins[o]) for k, o in enumerate(outputs) if o in origins)

@@ -21,7 +21,7 @@ from gt.tracing import Recording
 from gt.transport.messages import Failure
 from gt.worker.run.engine import Engine, Form, Graph
 from gt.worker.run.executor import Runnable, compile_program
-from gt.worker.run.origins import Bound
+from gt.worker.run.origins import KnownOrigin
 from gt.worker.run.segments import Segment
 from gt.worker.run.threads import Pace
 
@@ -156,7 +156,7 @@ class Standing:
         return {"tier": self.tier, "tiers": tiers, "compiling": waiting, "given_up": given_up}
 
 
-class Known:
+class KnownProgram:
     """One program."""
 
     __slots__ = (
@@ -185,7 +185,7 @@ class Known:
         self.outputs: tuple[Spec, ...] = ()
         self.scalars: tuple[type, ...] = ()
         #: Outputs that a call may know the range of; none where indices are checked by the host anyway.
-        self.bounds: tuple[Bound, ...] = ()
+        self.bounds: tuple[KnownOrigin, ...] = ()
         self.donate = program.donate
         #: Position of an output -> the input whose value it takes if the call fails.
         self.updates: dict[int, int] = {}
@@ -238,19 +238,19 @@ class Programs:
     def __init__(self, limit_nbytes: int) -> None:
         self.limit_nbytes = limit_nbytes
         self.nbytes = 0
-        self._shared: dict[bytes, Known] = {}  #: Run by several workers together; these stay.
-        self._lasting: dict[bytes, Known] = {}  #: Least recently used first.
-        self._timed: dict[bytes, Known] = {}  #: Likewise; all of these go before any of the lasting.
+        self._shared: dict[bytes, KnownProgram] = {}  #: Run by several workers together; these stay.
+        self._lasting: dict[bytes, KnownProgram] = {}  #: Least recently used first.
+        self._timed: dict[bytes, KnownProgram] = {}  #: Likewise; all of these go before any of the lasting.
 
     def __len__(self) -> int:
         return len(self._shared) + len(self._lasting) + len(self._timed)
 
-    def __iter__(self) -> Iterator[Known]:
+    def __iter__(self) -> Iterator[KnownProgram]:
         yield from self._shared.values()
         yield from self._lasting.values()
         yield from self._timed.values()
 
-    def get(self, hash: bytes) -> Known | None:
+    def get(self, hash: bytes) -> KnownProgram | None:
         """The program; this counts as a use."""
         for side in (self._lasting, self._timed):
             known = side.pop(hash, None)
@@ -259,11 +259,11 @@ class Programs:
                 return known
         return self._shared.get(hash)
 
-    def peek(self, hash: bytes) -> Known | None:
+    def peek(self, hash: bytes) -> KnownProgram | None:
         """The program; this does not count as a use."""
         return self._lasting.get(hash) or self._timed.get(hash) or self._shared.get(hash)
 
-    def add(self, known: Known) -> None:
+    def add(self, known: KnownProgram) -> None:
         """Add a program; others may be forgotten for it."""
         self.forget(known.hash)
         side = self._shared if known.workers else self._timed if known.timed else self._lasting
@@ -282,7 +282,7 @@ class Programs:
                 self.nbytes -= known.nbytes
 
     @staticmethod
-    def _head(side: dict[bytes, Known]) -> list[bytes]:
+    def _head(side: dict[bytes, KnownProgram]) -> list[bytes]:
         """The two oldest: the oldest may be the one that has to stay."""
         keys = iter(side)
         return [k for k in (next(keys, None), next(keys, None)) if k is not None]
