@@ -18,7 +18,7 @@ import pytest
 
 import gt
 from gt import config, nn, optim
-from gt.client.compat import arguments
+from gt.client.compat import arguments, fallback, switches
 from gt.nn import functional
 from gt.ops.record import TABLE, attributes
 from tests.lines import core
@@ -421,6 +421,14 @@ def test_the_package_file_holds_the_public_names_and_little_else() -> None:
         if isinstance(node, ast.ImportFrom):
             names = [a.name for a in node.names]
             assert names == sorted(names, key=order), node.module
+
+
+def test_completion_offers_what_is_found_when_it_is_used() -> None:
+    """`gt.plan`, `gt.testing`, `gt.silu`: no variables of the package, and in `dir(gt)` all the same."""
+    later = {*switches.NAMESPACES, *switches.LATER, *fallback.OPS}
+    assert "plan" in later - set(vars(gt))
+    assert later <= set(dir(gt))
+    assert all(callable(getattr(gt, name)) for name in (*switches.LATER, *fallback.OPS))
 
 
 def order(name: str) -> Any:
