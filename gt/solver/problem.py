@@ -8,7 +8,7 @@ Law 1: a conversion is paid once for each (value, wanted layout, phase), however
 Law 2: an output that replaces an input has to come back to the layout in which the input is stored, at every step.
 Law 3: members of a class have one choice. What it costs them is what it would cost if each chose that by itself.
 Law 4: the price of an assignment is the sum of its options and conversions. Nothing overlaps in it except the
-       reductions of gradients (`Assignment.hidden_us`). What is emitted never takes longer: copies are shared further,
+       reductions of gradients (`hidden` in search.py). What is emitted never takes longer: copies are shared further,
        and small reductions travel together.
 
 Followers: an instruction with one tensor operand runs in the way that its operand's layout asks for, so it belongs to
