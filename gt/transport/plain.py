@@ -33,7 +33,7 @@ VANISHED_S = 20  #: How long the system at the other end, which may be that of a
 
 
 def prepare(sock: socket.socket) -> None:
-    """Make a new connection fit for messages."""
+    """Set the options of a new connection."""
     sock.setblocking(False)
     with suppress(OSError):
         # Room for a few chunks. With the system's default buffer a large transfer takes many more wake-ups.
@@ -63,7 +63,7 @@ def _connect(address: str) -> socket.socket:
         made.close()
         raise
     if not is_loopback(address):
-        # A server that other machines can reach needs a key, always: there is nothing to say without one.
+        # A server that other machines can reach always needs a key: without one nothing is sent to it.
         made.close()
         raise ServerError(needs_key(address))
     return made
@@ -167,7 +167,7 @@ class PlainChannel:
         return f"the connection to the server at {self.address} is lost"
 
     def _stranger(self, error: BadMessage) -> str:
-        """What it means that the other side sent something else than a message."""
+        """Why the other side may have sent something that is no message."""
         if self._answered:
             return f"the server at {self.address} sent an invalid message: {error}"
         return needs_key(self.address) if type(error) is NotOurs else not_gt(self.address)

@@ -389,7 +389,7 @@ class Calls:
         self.run_us += run_us
         known.hits += 1
         known.run_us += run_us
-        # The host sees late that a call is done, and the next one seems to be shorter by that: the device knows better.
+        # The host sees late that a call is done, and takes the next one for shorter: the device's clock is right.
         device_us = run_us if running.began is None else self.engine.between_us(running.began, running.mark)
         self.tiers.note(known, running.tier, run_us, running.issue_us, device_us)
         if self.trace is not None:

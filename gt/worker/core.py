@@ -70,7 +70,7 @@ class WorkerCore:
         self.uploads = Uploads(engine, config, self._calls, self.spilling, self._lock, put)
         self._behind: dict[int, WorkerSession] = {}  #: Sessions with work that waits for a call to be done.
         self._told: Out = []  #: Outcomes that are sent with the next value; see `_with_values`.
-        self._running: list[QueuedWork | None] = [None, None]  #: The runner's, and what is done beside that.
+        self._running: list[QueuedWork | None] = [None, None]  #: What the runner does, and what is done beside it.
         self._groups = Groups(network)
         self._shared: set[bytes] = set()  #: Programs that several workers run together,
         self._order: deque[QueuedWork] = deque()  #: their calls, in the order in which they came,
@@ -353,8 +353,8 @@ class WorkerCore:
         return out
 
     def _with_values(self, out: Out | None) -> Out | None:
-        """What to send now. If all calls of a session are done, and the device copies a small value for it next, their
-        outcomes are sent with that: two messages would wake everybody on the way twice."""
+        """What to send now. If all calls of a session are done, and the device is copying a small value of it to the
+        host, their outcomes are sent with that value: two messages would wake every process on the way twice."""
         if not out and not self._told:
             return out
         self._told += out or ()

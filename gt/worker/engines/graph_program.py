@@ -33,7 +33,7 @@ from gt.worker.run.executor import split, take_commit
 from gt.worker.run.lowering import CodeLine, Literal, Lowered, Operand, check_number, lower
 from gt.worker.run.segments import SEGMENT, CapturedSegment
 
-ALIGNED = 2  #: A segment's numbers begin at a multiple of so many slots: its kernels count on it.
+ALIGNED = 2  #: A segment's numbers begin at a multiple of so many slots: its kernels rely on it.
 _FORMATS = {"f": "d", "i": "q", "b": "q"}
 
 

@@ -235,7 +235,7 @@ class Engine(ABC):
         """A point in the engine's work; `passed(mark)` tells whether all work before it is done."""
 
     def stamp(self) -> Mark:
-        """A mark that the device notes the time of; None if no device works behind the host's back."""
+        """A mark at which the device notes the time; None if nothing is computed behind the host."""
         return None
 
     def between_us(self, before: Mark, after: Mark) -> int:

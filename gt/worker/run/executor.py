@@ -304,7 +304,7 @@ class _Writer:
 
     def choose_into(self, selected: dict[int, int], read_late: set[int]) -> None:
         """Choose the outputs that are put into the memory of the input they replace, unless the commit reads that. So
-        what is updated stays where it is, and captured graphs of other programs go on fitting."""
+        what is updated keeps its address, and captured graphs of other programs remain valid."""
         low = self.low
         bases = Counter(low.base[o] for o in low.outputs)
         for k, i in self.updates.items():
