@@ -55,7 +55,10 @@ class Excerpt:
         if self.end_ms is not None:
             last = zero_ns + round(self.end_ms * 1e6)
         if first >= last:
-            raise ArgumentError("picture: it must end after it begins")
+            begin, end = (first - zero_ns) / 1e6, (last - zero_ns) / 1e6
+            raise ArgumentError(
+                f"picture: the end must be after the begin, got {begin:g} to {end:g} ms; see --begin, --end"
+            )
         return zero_ns, first, last
 
 

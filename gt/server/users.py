@@ -41,7 +41,8 @@ def add(
     if not NAME.fullmatch(name):
         raise ArgumentError(f"user name {name[:80]!r} must be 1 to 64 letters, digits, or _ . @ -")
     if min(memory, workers, upload) < 0 or not 1 <= share <= 1000:
-        raise ArgumentError("limits must be >= 0, and the share from 1 to 1000")
+        given = f"memory {memory}, workers {workers}, upload {upload}, share {share}"
+        raise ArgumentError(f"limits must be >= 0, and the share must be from 1 to 1000, got {given}")
     with _changing(home) as users:
         if any(user.name == name for user in users.values()):
             raise ArgumentError(f"there is a user {name!r} already; gt user revoke {name} removes it")

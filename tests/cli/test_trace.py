@@ -86,7 +86,7 @@ def test_the_picture_has_lanes_and_a_legend() -> None:
 
 @pytest.mark.parametrize(("begin", "end"), [(0.0, 0.0), (5.0, 1.0)])
 def test_a_window_that_is_empty(begin: float, end: float) -> None:
-    with pytest.raises(ArgumentError, match="it must end after it begins"):
+    with pytest.raises(ArgumentError, match=f"the end must be after the begin, got {begin:g} to {end:g} ms"):
         svg(recorded(), Excerpt(begin, end))
     with pytest.raises(ArgumentError, match="nothing happened"):
         svg(Recorded(processes={"dispatcher": Process("dispatcher")}), Excerpt())

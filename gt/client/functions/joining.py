@@ -6,6 +6,7 @@ import warnings
 from itertools import pairwise
 from typing import Any
 
+from gt.client.compat.arguments import shown
 from gt.client.compat.checks import one_of, positive, same_dtype
 from gt.client.compat.dims import dim_of, sizes
 from gt.client.functions.indexing import narrow
@@ -144,7 +145,7 @@ def tensor_split(
         positive("tensor_split", "sections", count)
         return split(input, tuple(n // count + (k < n % count) for k in range(count)), d)
     if not isinstance(wanted, (list, tuple)):
-        raise ArgumentError("tensor_split: expected a number of sections or a list of indices")
+        raise ArgumentError(f"tensor_split: expected a number of sections or a list of indices, got {shown(wanted)}")
     cuts = [0, *(min(max(i + n if i < 0 else i, 0), n) for i in sizes("tensor_split", (tuple(wanted),))), n]
     if all(a <= b for a, b in pairwise(cuts)):
         return split(input, tuple(b - a for a, b in pairwise(cuts)), d)

@@ -373,7 +373,7 @@ def split(tensor: Any, split_size_or_sections: Any = None, dim: int = 0, **names
     """Split into views along a dimension, of one size or of the given sizes."""
     wanted = names.pop("split_size", split_size_or_sections) if names else split_size_or_sections
     if names or wanted is None:
-        raise ArgumentError("split: expected the size of a chunk or a list of sizes, and dim")
+        raise ArgumentError("split: expected the size of a chunk or a list of sizes, and optionally dim")
     d = dim_of("split", dim, tensor.shape, ShapeError)
     n = tensor.shape[d]
     if hasattr(wanted, "__index__") and not hasattr(wanted, "_v"):

@@ -162,7 +162,11 @@ class Reach:
     def _route(self, worker: int) -> Route:
         route = self._routes.get(worker)
         if route is None:
-            raise PeerFailed(f"worker {worker} is gone" if worker not in self._peers else f"no way to worker {worker}")
+            raise PeerFailed(
+                f"worker {worker} is gone"
+                if worker not in self._peers
+                else f"no address of worker {worker} has answered yet"
+            )
         return route
 
     def _open(self, worker: int, port: int) -> int:
