@@ -29,19 +29,10 @@ from enum import Enum
 
 import msgspec
 
-from gt.dispatcher import calls, moves
+from gt.dispatcher import calls, moves, plans
 from gt.dispatcher.events import Decided, MakePlan, PlanSolved, Solve
 from gt.dispatcher.moves import Batch, MovesUnderWay, Want
-from gt.dispatcher.plans import (
-    CachedProgram,
-    PlanKey,
-    ProgramPlan,
-    home_of,
-    place_of,
-    plain_layout,
-    plan_alone,
-    set_home,
-)
+from gt.dispatcher.plans import CachedProgram, PlanKey, ProgramPlan, home_of, place_of, plain_layout, set_home
 from gt.dispatcher.session import Followed, SentCall, Session
 from gt.dispatcher.state import State, Worker
 from gt.dispatcher.timing import ENOUGH, call_us, compare
@@ -309,7 +300,7 @@ def _prepare(state: State, session: Session, switch: Switch, new: Side) -> None:
         if key in entry.plans or key in entry.planning:
             continue
         if len(home.mesh.workers) == 1 and all(at is home for at in layouts):
-            calls.add_plan(state, key, plan_alone(entry, home))
+            calls.add_plan(state, key, plans.plan_alone(entry, home))
             continue
         assert entry.checked is not None
         entry.planning[key] = None

@@ -20,7 +20,7 @@ from gt.dtypes import DType
 from gt.errors import ProgramError
 from gt.layout import Coordinate, Mesh, Pieces, held
 from gt.ops.record import TABLE, Op
-from gt.ops.sharding import BoundRule, added
+from gt.ops.sharding import Bound, added
 from gt.ops.trace import OpTrace, Symbol
 from gt.program import Spec, spec
 
@@ -83,7 +83,7 @@ def parts_at(split: dict[str, Pieces], sizes: dict[str, int], mesh: Mesh, at: Co
 
 
 def on_shard(
-    op: Op, bound: BoundRule, specs: Sequence[Spec], attrs: dict[str, Any], parts: dict[str, Part],
+    op: Op, bound: Bound, specs: Sequence[Spec], attrs: dict[str, Any], parts: dict[str, Part],
     local: Sequence[Spec], results: Sequence[Spec],
 ) -> tuple[OpTrace, tuple[Symbol, ...]]:  # fmt: skip
     """What runs on a shard: its trace, whose first symbols are the operands, and the results in it. `specs` are those
@@ -106,12 +106,7 @@ def on_shard(
 
 
 def first_phase(
-    op: Op,
-    bound: BoundRule,
-    specs: Sequence[Spec],
-    attrs: dict[str, Any],
-    parts: dict[str, Part],
-    local: Sequence[Spec],
+    op: Op, bound: Bound, specs: Sequence[Spec], attrs: dict[str, Any], parts: dict[str, Part], local: Sequence[Spec]
 ) -> tuple[OpTrace, tuple[Symbol, ...], tuple[Symbol, ...]]:
     """Of an op in two phases: a trace whose first symbols are the operands, what is kept, and what is sent."""
     shard = Shard(op, specs, bound.sizes, parts, ())
@@ -120,7 +115,7 @@ def first_phase(
 
 
 def last_phase(
-    op: Op, bound: BoundRule, specs: Sequence[Spec], attrs: dict[str, Any], parts: dict[str, Part],
+    op: Op, bound: Bound, specs: Sequence[Spec], attrs: dict[str, Any], parts: dict[str, Part],
     kept: Sequence[Spec], gathered: Sequence[Spec], results: Sequence[Spec],
 ) -> tuple[OpTrace, tuple[Symbol, ...]]:  # fmt: skip
     """The second trace: its first symbols are what was kept and what came together."""

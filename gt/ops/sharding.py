@@ -87,7 +87,7 @@ def parse(text: str) -> Rule:
     return Rule(sides[0], sides[1], frozenset(whole), frozenset(at), frozenset(windows), kinds, given)
 
 
-class BoundRule:
+class Bound:
     """A rule and the sizes of its factors in one use of an op."""
 
     __slots__ = (
@@ -141,7 +141,7 @@ def has(value: tuple[Dim, ...], factor: str) -> bool:
     return False
 
 
-def bind(op: Op, specs: Sequence[Spec], results: Sequence[Spec], attrs: dict[str, Any]) -> BoundRule:
+def bind(op: Op, specs: Sequence[Spec], results: Sequence[Spec], attrs: dict[str, Any]) -> Bound:
     """The rule of one use of an op: given its operands, results and attributes."""
     text = op.factors if isinstance(op.factors, str) or op.factors is None else op.factors(*specs, **attrs)
     rule = parse(_filled(text, specs, results) if text is not None else all_whole(specs, results))
@@ -159,7 +159,7 @@ def bind(op: Op, specs: Sequence[Spec], results: Sequence[Spec], attrs: dict[str
     logical = tuple(s.dtype.category == BOOL for s in results)
     phases = op.merge(*specs, **attrs) if op.merge is not None else None
     sizes = _sizes(op.name, equations, rule.given)
-    return BoundRule(rule, outputs, sizes, logical, text is not None, phases[0] if phases is not None else None)
+    return Bound(rule, outputs, sizes, logical, text is not None, phases[0] if phases is not None else None)
 
 
 def _filled(text: str, specs: Sequence[Spec], results: Sequence[Spec]) -> str:
@@ -217,7 +217,7 @@ def _adds(dtype: DType) -> bool:
     return dtype.is_differentiable or (dtype.category == INT and dtype.itemsize >= 4)
 
 
-def added(op: Op, bound: BoundRule, specs: Sequence[Spec], attrs: dict[str, Any], factor: str) -> list[int]:
+def added(op: Op, bound: Bound, specs: Sequence[Spec], attrs: dict[str, Any], factor: str) -> list[int]:
     """The operands that are added to what is contracted over a factor. They share a group with an operand
     that has the factor, and lack it themselves."""
     said = op.linear(*specs, **attrs) if callable(op.linear) else op.linear

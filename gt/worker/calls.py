@@ -32,9 +32,9 @@ from gt.tracing import Recording, now_ns
 from gt.transport.messages import Buffer, Call, CallDone, CallFailed, Failure, Message, Trace, unpack_ids
 from gt.worker.run.engine import Engine
 from gt.worker.run.origins import ranges_of
-from gt.worker.run.programs import KnownProgram
+from gt.worker.run.programs import Known
 from gt.worker.run.replays import Replay
-from gt.worker.run.store import Array, StoredTensor
+from gt.worker.run.store import Array, Entry
 from gt.worker.run.threads import Threads
 from gt.worker.run.tiers import Tiers
 from gt.worker.session import Running, WorkerSession
@@ -114,7 +114,7 @@ class Calls:
         self._precision: Precision | None = None  #: The engine's, as the last call set it.
         self.trace: Recording | None = None  #: Set while somebody records what workers do.
 
-    def run(self, session: WorkerSession, call: Call, known: KnownProgram, out: Out, beside: bool = False) -> None:
+    def run(self, session: WorkerSession, call: Call, known: Known, out: Out, beside: bool = False) -> None:
         """Run a call that this worker runs alone, as far as the host is concerned; `look` reports the rest. The runner
         leaves the desk meanwhile; who runs a call `beside` stays there."""
         ids, entries = self.read(session, call)
@@ -172,7 +172,7 @@ class Calls:
         threads.end(pace)
         return made
 
-    def read(self, session: WorkerSession, call: Call) -> tuple[Sequence[int], list[StoredTensor | None]]:
+    def read(self, session: WorkerSession, call: Call) -> tuple[Sequence[int], list[Entry | None]]:
         """The ids and entries of a call's inputs."""
         ids = unpack(call.inputs)
         with self._lock:
@@ -183,15 +183,9 @@ class Calls:
         return ids, entries
 
     def begin(
-        self,
-        session: WorkerSession,
-        call: Call,
-        known: KnownProgram,
-        ids: Sequence[int],
-        entries: list[StoredTensor | None],
-        out: Out,
-        alone: Failure | None = None,
-    ) -> Running | None:
+        self, session: WorkerSession, call: Call, known: Known, ids: Sequence[int], entries: list[Entry | None],
+        out: Out, alone: Failure | None = None,
+    ) -> Running | None:  # fmt: skip
         """Choose the code for a call; None if the call cannot run, which is then reported. `alone`: why the other
         workers of the call cannot be reached."""
         running = Running(session, call, known, ids, entries, is_quick(known))
@@ -212,7 +206,7 @@ class Calls:
         running.start_ns = time.perf_counter_ns()
         return running
 
-    def use(self, session: WorkerSession, known: KnownProgram) -> None:
+    def use(self, session: WorkerSession, known: Known) -> None:
         """What follows is work of this session, with the precision that its program says."""
         self.engine.use(session.number)
         if known.precision != self._precision:
@@ -228,7 +222,7 @@ class Calls:
             return []
         return [(each, None) for each in (made or Recording()).answer(trace.request, heard_ns)]
 
-    def would_disturb(self, known: KnownProgram) -> bool:
+    def would_disturb(self, known: Known) -> bool:
         """Whether a call of this program would change how exactly the runner computes."""
         return self.desk.left and known.precision != self._precision
 
@@ -263,7 +257,7 @@ class Calls:
         running.tier = form.ran
         running.issue_us = (time.perf_counter_ns() - running.start_ns) // 1000
         session.cpu_ns += 1000 * running.issue_us if running.is_quick else time.thread_time_ns() - running.cpu_ns
-        made = [StoredTensor(spec, array) for spec, array in zip(known.outputs, results, strict=True)]
+        made = [Entry(spec, array) for spec, array in zip(known.outputs, results, strict=True)]
         for k, n in running.ranges:
             made[k].below = n
         with self._lock:
@@ -277,7 +271,7 @@ class Calls:
         del made  # what is lent must be held by the store alone
         self.launched(running, out)
 
-    def _expect(self, running: Running, made: list[StoredTensor]) -> None:
+    def _expect(self, running: Running, made: list[Entry]) -> None:
         """The next call of this program may be the same again."""
         session, known, ids = running.session, running.known, running.ids
         capture = session.captures.get(known.hash)
@@ -289,8 +283,8 @@ class Calls:
                 session.replays[known.hash] = replay
 
     def _run_again(
-        self, replay: Replay, session: WorkerSession, call: Call, known: KnownProgram, ids: Sequence[int],
-        entries: list[StoredTensor | None], out: Out,
+        self, replay: Replay, session: WorkerSession, call: Call, known: Known, ids: Sequence[int],
+        entries: list[Entry | None], out: Out,
     ) -> bool:  # fmt: skip
         """Run a call that is the same again, by a replay; False if it is not."""
         store = session.store
@@ -316,7 +310,7 @@ class Calls:
         running.flag = made.pop() if capture.form.flagged else None
         running.tier = replay.tier
         first, held = call.outputs, store.entries
-        new = [StoredTensor(spec, array) for (_, spec), array in zip(replay.new, made, strict=True)]
+        new = [Entry(spec, array) for (_, spec), array in zip(replay.new, made, strict=True)]
         with self._lock:
             for i, k in replay.moved:
                 held[first + k] = held.pop(ids[i])
@@ -473,12 +467,12 @@ class Calls:
                 raise EngineLost(str(e)) from None
 
 
-def is_quick(known: KnownProgram) -> bool:
+def is_quick(known: Known) -> bool:
     """Whether calls of this program have taken so little time that others can wait for one."""
     return known.hits > 2 and known.run_us <= QUICK_US * known.hits and not known.workers
 
 
-def takes_long(known: KnownProgram) -> bool:
+def takes_long(known: Known) -> bool:
     """Whether calls of this program have taken so long that others should not wait for one."""
     return known.run_us > LONG_US * known.hits
 
@@ -491,7 +485,7 @@ def _since_us(running: Running, now_ns: int) -> int:
 _NO_CODE = Failure("WorkerError", "no code could be generated for the program")
 
 
-def _trouble(known: KnownProgram, call: Call, entries: list[StoredTensor | None]) -> tuple[Failure, int] | None:
+def _trouble(known: Known, call: Call, entries: list[Entry | None]) -> tuple[Failure, int] | None:
     """Why a call cannot run, and the call that failed first."""
     failure = call.refused or known.failure
     if failure is not None:
@@ -525,7 +519,7 @@ def _only_check(checks: Checks) -> int:
     return instructions.pop() if len(instructions) == 1 else -1
 
 
-def _wrong(known: KnownProgram, text: str) -> Failure:
+def _wrong(known: Known, text: str) -> Failure:
     return Failure("ProgramError", text, known.hash)
 
 

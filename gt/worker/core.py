@@ -34,7 +34,7 @@ from gt.worker.preparing import Preparing
 from gt.worker.run.collectives import Groups, Network
 from gt.worker.run.copies import Copies
 from gt.worker.run.engine import Engine
-from gt.worker.run.programs import KnownProgram, Programs
+from gt.worker.run.programs import Known, Programs
 from gt.worker.session import QueuedWork, WorkerSession
 from gt.worker.spilling import Spilling, outside_of
 from gt.worker.stats import stats_of
@@ -536,7 +536,7 @@ class WorkerCore:
             self._calls.recover(failure)
 
     def _do_define(self, define: msg.Define) -> None:
-        known = KnownProgram(define.program, define.timed, define.compile)
+        known = Known(define.program, define.timed, define.compile)
         if self.config.debug_worker:
             self.log(f"program {known.hash.hex()[:8]} has {known.instructions} instructions")
         with self._lock:

@@ -14,7 +14,7 @@ from gt.transport.messages import CHUNK, Cancel, Chunk, ChunkAck, Failure, Fetch
 from gt.transport.shared import LARGE, SLOTS, SMALL
 from gt.worker.calls import Calls, Out
 from gt.worker.run.engine import Coming, Engine
-from gt.worker.run.store import StoredTensor
+from gt.worker.run.store import Entry
 from gt.worker.session import QueuedWork, WorkerSession
 from gt.worker.transfers import Outgoing, Pieces
 
@@ -30,9 +30,8 @@ class Fetches:
         self._lock = lock
         self._urgent = urgent
         self.sent_nbytes = 0  #: Bytes of the values that were answered with.
-        self._coming: deque[tuple[QueuedWork, WorkerSession, StoredTensor, Coming]] = (
-            deque()
-        )  #: Those on their way from the device.
+        #: Those on their way from the device.
+        self._coming: deque[tuple[QueuedWork, WorkerSession, Entry, Coming]] = deque()
 
     def __len__(self) -> int:
         """How many are on their way from the device."""
@@ -126,7 +125,7 @@ class Fetches:
         self,
         work: QueuedWork,
         session: WorkerSession,
-        entry: StoredTensor | None,
+        entry: Entry | None,
         data: memoryview,
         failure: Failure | None,
         out: Out,
@@ -153,7 +152,7 @@ class Fetches:
             out.extend(going.fill(pieces))
 
     def _answer_whole(
-        self, work: QueuedWork, session: WorkerSession, fetch: Fetch, entry: StoredTensor, data: memoryview, out: Out
+        self, work: QueuedWork, session: WorkerSession, fetch: Fetch, entry: Entry, data: memoryview, out: Out
     ) -> None:
         """All of it in one chunk, as most are. The caller has the lock."""
         # What is in a mailbox is seen at once, even before a failure that was sent earlier. Then it must not be there.

@@ -10,9 +10,9 @@ from gt.transport.messages import Call, Message
 from gt.transport.shared import Ring
 from gt.worker.run.copies import Copies
 from gt.worker.run.engine import CaptureForm, Form, Mark
-from gt.worker.run.programs import KnownProgram
+from gt.worker.run.programs import Known
 from gt.worker.run.replays import Replay
-from gt.worker.run.store import Array, Store, StoredTensor
+from gt.worker.run.store import Array, Entry, Store
 from gt.worker.transfers import Arrived, Incoming, Outgoing
 
 
@@ -23,7 +23,7 @@ class QueuedWork:
     session: WorkerSession | None  #: None: it belongs to no session (a program's text).
     message: Message | Arrived
     fetches: list[QueuedWork] = field(default_factory=list)  #: Fetches of what this makes, to be served right after it.
-    entry: StoredTensor | None = None  #: Of a fetch that had to wait: what it will send.
+    entry: Entry | None = None  #: Of a fetch that had to wait: what it will send.
     together: bool = False  #: A call that several workers run together.
     ring: Ring | None = None  #: Of a fetch: the memory that was lent for its answer,
     box: Ring | None = None  #: or the one with a mailbox for it.
@@ -37,9 +37,9 @@ class Running:
 
     session: WorkerSession
     call: Call
-    known: KnownProgram
+    known: Known
     ids: Sequence[int]  #: Of its inputs,
-    entries: list[StoredTensor | None]  #: and their entries in the store; empty once it is launched.
+    entries: list[Entry | None]  #: and their entries in the store; empty once it is launched.
     is_quick: bool = False  #: It runs at the desk; see calls.py.
     form: Form = field(init=False)  #: What runs it; not set for a replay.
     ranges: Sequence[tuple[int, int]] = ()  #: (output, n): all elements of that output are in [0, n).

@@ -2,7 +2,7 @@
 
 Law 1: the runner notes what is to move, behind all earlier work of the session, and gives room on the device. A thread
        of its own copies (`work`): other sessions go on meanwhile.
-Law 2: an entry of the store has an array, or its bytes outside (`StoredTensor.away`). While they are copied out it
+Law 2: an entry of the store has an array, or its bytes outside (`Entry.away`). While they are copied out it
        has its array and is marked as LEAVING; a call that uses it meanwhile takes the mark away, and it stays.
 Law 3: what cannot leave stays, and is told. What cannot be read back is lost, and says why.
 Law 4: with the tensors of a session its graphs go: they refer to the arrays, and their memory is wanted too.
@@ -27,7 +27,7 @@ from gt.transport.messages import Buffer, Failure, Message, Return, Returned, Sp
 from gt.worker.heap import trim_heap
 from gt.worker.run.engine import Engine, Mark, Room
 from gt.worker.run.outside import Away, File, Outside
-from gt.worker.run.store import LEAVING, StoredTensor
+from gt.worker.run.store import LEAVING, Entry
 from gt.worker.session import WorkerSession
 from gt.worker.transfers import Arrived
 
@@ -43,7 +43,7 @@ class _Job:
     session: WorkerSession
     message: Spill | Return | None
     ids: list[int]
-    entries: dict[int, StoredTensor]
+    entries: dict[int, Entry]
     mark: Mark = None
     rooms: dict[int, Room | None] = field(default_factory=dict)
 
@@ -87,7 +87,7 @@ class Spilling:
                 job.rooms[i] = self._room(entry)
         self._jobs.put(job)
 
-    def _room(self, entry: StoredTensor) -> Room | None:
+    def _room(self, entry: Entry) -> Room | None:
         try:
             try:
                 return self.engine.room_for(entry.spec)
@@ -107,13 +107,13 @@ class Spilling:
                 failure = arrived.failure or Failure("WorkerError", "an upload without bytes")
                 session.store.poison(arrived.id, arrived.spec, failure, root=0)
             elif not session.closed:
-                entry = StoredTensor(arrived.spec, None, below=arrived.below)
+                entry = Entry(arrived.spec, None, below=arrived.below)
                 session.out = True
                 entry.away = self.outside.hold([np.frombuffer(arrived.data, np.uint8)], entry.spec.nbytes)
                 session.store.entries[arrived.id] = entry
                 self._jobs.put(_Job(session, None, [arrived.id], {arrived.id: entry}))
 
-    def bring_now(self, session: WorkerSession, entries: list[StoredTensor | None]) -> Failure | None:
+    def bring_now(self, session: WorkerSession, entries: list[Entry | None]) -> Failure | None:
         """Bring back what a call reads and is not on the device; returns why that is not possible."""
         for entry in entries:
             if entry is None or entry.away is None:
@@ -209,11 +209,11 @@ class Spilling:
             session = job.session
             session.out = bool(session.keep_out) or any(e.away is not None for e in session.store.entries.values())
 
-    def _bring(self, entry: StoredTensor, away: Away, room: Room | None) -> Any:
+    def _bring(self, entry: Entry, away: Away, room: Room | None) -> Any:
         pieces, given = away.load(self.engine)
         return self.engine.bring_in(pieces, entry.spec, room, given)
 
-    def _put(self, entry: StoredTensor, away: Away, array: Any) -> None:
+    def _put(self, entry: Entry, away: Away, array: Any) -> None:
         with self._lock:
             if entry.away is away:
                 entry.array, entry.away = array, None

@@ -23,7 +23,7 @@ from gt.tracing import now_ns
 from gt.transport.messages import Call, Failure
 from gt.worker.calls import Calls, Out, out_of_range, takes_long
 from gt.worker.run.collectives import Collective, Group, Groups, PeerResult, agree, start
-from gt.worker.run.programs import KnownProgram
+from gt.worker.run.programs import Known
 from gt.worker.run.store import NOTHING, Array
 from gt.worker.session import QueuedWork, Running, WorkerSession
 
@@ -34,7 +34,7 @@ class Together:
     """One such call, from its beginning to its end."""
 
     def __init__(
-        self, calls: Calls, groups: Groups, work: QueuedWork, session: WorkerSession, call: Call, known: KnownProgram
+        self, calls: Calls, groups: Groups, work: QueuedWork, session: WorkerSession, call: Call, known: Known
     ) -> None:
         self.work = work
         self.session = session

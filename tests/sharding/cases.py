@@ -16,7 +16,7 @@ import numpy as np
 from gt.errors import GTError
 from gt.ops import TABLE, Op
 from gt.ops.engines import EXCEPTIONS
-from gt.ops.sharding import BoundRule, bind
+from gt.ops.sharding import Bound, bind
 from gt.program import as_tuple
 from tests.sharding.simulate import plain, spec_of
 
@@ -44,7 +44,7 @@ def written() -> dict[str, list[Sample]]:
     return found
 
 
-def bound_of(op: Op, sample: Sample) -> BoundRule:
+def bound_of(op: Op, sample: Sample) -> Bound:
     args, attrs = sample
     specs = [spec_of(a) for a in args]
     return bind(op, specs, as_tuple(op.infer(*specs, **attrs)), attrs)

@@ -13,7 +13,7 @@ import pytest
 import gt
 from gt import config, nn
 from gt.errors import OutOfMemory
-from gt.worker.run.programs import KnownProgram
+from gt.worker.run.programs import Known
 from gt.worker.run.tiers import Tiers
 from tests.sim.cluster import Cluster, using
 from tests.worker.pretend import Pretend
@@ -105,10 +105,10 @@ def test_a_thousand_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = RoughCompiler(trouble)
     monkeypatch.setattr("gt.worker.run.tiers.Compiler", lambda *given: compiler)
     ran: list[int] = []
-    programs: dict[bytes, KnownProgram] = {}
+    programs: dict[bytes, Known] = {}
     note = Tiers.note
 
-    def noted(self: Tiers, known: KnownProgram, tier: int, *times: int) -> None:
+    def noted(self: Tiers, known: Known, tier: int, *times: int) -> None:
         ran.append(tier)
         programs[known.hash] = known
         note(self, known, tier, *times)

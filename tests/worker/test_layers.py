@@ -15,7 +15,7 @@ from gt.ops.check import Checked, check
 from gt.transport.messages import Define
 from gt.worker.run import layers
 from gt.worker.run.layers import cut_layers
-from gt.worker.run.programs import KnownProgram
+from gt.worker.run.programs import Known
 from tests.sessions import session_on
 from tests.sim.cluster import Cluster
 from tests.worker.pretend import Pretend
@@ -148,7 +148,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     return Device()
 
 
-def train(engine: Any, steps: int, **how: Any) -> tuple[list[float], dict[bytes, KnownProgram]]:
+def train(engine: Any, steps: int, **how: Any) -> tuple[list[float], dict[bytes, Known]]:
     """The losses, and the programs that the worker knows."""
     cluster = Cluster(engine=engine, settings=config.replace(config.load(), auto_compile=True))
     with session_on(cluster):

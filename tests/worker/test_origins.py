@@ -15,7 +15,7 @@ from gt.transport import messages as msg
 from gt.worker.run.lowering import Lowered, lower
 from gt.worker.run.origins import Origin, meet, ranges_of
 from gt.worker.run.replays import Replay
-from gt.worker.run.store import StoredTensor
+from gt.worker.run.store import Entry
 
 N = 8  #: Rows of the table.
 ROWS = np.arange(2 * N, dtype=np.float32).reshape(N, 2)
@@ -147,7 +147,7 @@ def test_numbers_of_the_call_decide(device: Device, made: str) -> None:
     b = Indexed(scalars=kinds)
     lowered = trusting(device, b, make(b))
     assert not lowered.checks
-    entries = [None, StoredTensor(b.specs[1], None, below=N), StoredTensor(b.specs[2], None, below=6)]
+    entries = [None, Entry(b.specs[1], None, below=N), Entry(b.specs[2], None, below=6)]
     for numbers in good + bad:
         fits = meet(list(lowered.needs.items()), entries, numbers)
         assert fits == (numbers in good)

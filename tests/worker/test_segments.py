@@ -111,7 +111,7 @@ def test_a_step_that_is_traced_is_the_step(joint: bool) -> None:
     """The code that tells when instructions begin: the same results, in whole or in parts; also of what it sends."""
     tracing = tiers.Tiers(TORCH, replace(load_settings(), auto_compile=False), lambda line: None)
     for checked, scalars in locals_of("mlp", "data", mesh(x=2)):
-        known = programs.KnownProgram(checked.program, False)
+        known = programs.Known(checked.program, False)
         plain = compile_program(checked, TORCH)
         known.standing = standing = programs.Standing(plain, None)
         if joint:

@@ -12,8 +12,8 @@ from gt.config import Config, replace
 from gt.errors import IndexOutOfRange
 from gt.worker.engines.numpy import NumpyEngine
 from gt.worker.run import tiers
-from gt.worker.run.programs import REST_US, TRIAL, KnownProgram, Standing
-from gt.worker.run.store import StoredTensor
+from gt.worker.run.programs import REST_US, TRIAL, Known, Standing
+from gt.worker.run.store import Entry
 from gt.worker.run.tiers import HITS, HOT_US, Around, Tiers
 from tests.sessions import raising
 from tests.worker.worker_building import Builder, FakeCompiler, Wrapped
@@ -43,13 +43,13 @@ class Compiles(Wrapped):
         return self.library
 
 
-def program(timed: bool = False, compile: int = 0, steps: int = 4) -> KnownProgram:
+def program(timed: bool = False, compile: int = 0, steps: int = 4) -> Known:
     """((x * 2 + s) * 2) * 2 ..., of so many instructions."""
     b = Builder((3,), scalars="f")
     y = b.add("add", b.add("add", 0, 0), ~0)
     for _ in range(3):
         y = b.add("add", y, y)
-    known = KnownProgram(b.program([y]), timed, compile)
+    known = Known(b.program([y]), timed, compile)
     assert known.failure is None
     known.instructions = steps
     return known
@@ -58,7 +58,7 @@ def program(timed: bool = False, compile: int = 0, steps: int = 4) -> KnownProgr
 class Setting:
     """One program's calls."""
 
-    def __init__(self, known: KnownProgram, config: Config = AUTO, quick: bool = True) -> None:
+    def __init__(self, known: Known, config: Config = AUTO, quick: bool = True) -> None:
         self.engine, self.compiler, self.known = Compiles(), FakeCompiler(quick, "folder"), known
         self.said: list[str] = []
         self.tiers = Tiers(self.engine, config, self.said.append)
@@ -67,7 +67,7 @@ class Setting:
     def call(self, us: int = HOT_US, times: int = 1, s: float = 1.0) -> int:
         """The tier that the call ran on; `us`: how long it took."""
         for _ in range(times):
-            form = self.tiers.choose(self.known, [StoredTensor(self.known.inputs[0], X)], (), {})
+            form = self.tiers.choose(self.known, [Entry(self.known.inputs[0], X)], (), {})
             (made,), flag = form.run([X], (s,))
             assert np.array_equal(made, (X * 2 + s) * 8)
             assert flag is None
@@ -140,7 +140,7 @@ def test_numbers_of_a_call_change_nothing() -> None:
     ],
     ids=["timed", "timed and told", "told not to", "short", "GT_AUTO_COMPILE=0", "fake memory"],
 )
-def test_what_stays_on_tier_1(known: KnownProgram, config: Config) -> None:
+def test_what_stays_on_tier_1(known: Known, config: Config) -> None:
     setting = Setting(known, config)
     setting.compiler.there.add("folder")
     assert setting.call(times=2 * HITS) == 1
@@ -344,5 +344,5 @@ def test_an_engine_that_has_no_compiler() -> None:
     known = program(compile=1)
     plain = Tiers(NumpyEngine(), AUTO, print)
     assert plain.compiler is None
-    form = plain.choose(known, [StoredTensor(known.inputs[0], X)], (), {})
+    form = plain.choose(known, [Entry(known.inputs[0], X)], (), {})
     assert form.ran == 1

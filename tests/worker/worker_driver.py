@@ -11,7 +11,7 @@ from gt.config import Config
 from gt.program import Program
 from gt.transport import messages as msg
 from gt.worker.core import WorkerCore
-from gt.worker.run.store import StoredTensor
+from gt.worker.run.store import Entry
 
 
 class Driver:
@@ -97,7 +97,7 @@ class Driver:
             self.upload(id, array)
         return self
 
-    def entry(self, id: int) -> StoredTensor:
+    def entry(self, id: int) -> Entry:
         return self.core.sessions[self.session].store.entries[id]
 
     def free(self, ids: list[int]) -> None:

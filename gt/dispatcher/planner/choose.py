@@ -42,7 +42,7 @@ from gt.dispatcher.planner.ways import (
 )
 from gt.errors import GTError
 from gt.layout import Axes, Layout, Mesh, Pieces, cut
-from gt.ops.sharding import BoundRule, Dim, groups
+from gt.ops.sharding import Bound, Dim, groups
 
 #: Price of reading or writing one byte of memory, in bytes between workers: about what a network costs more.
 MEMORY_SHARE = 1 / 16
@@ -291,7 +291,7 @@ class _Options:
         return Choice(way, tuple(starts), tuple(every), total + memory, total == 0, blocked)
 
 
-def _flops(bound: BoundRule) -> tuple[set[str], int]:
+def _flops(bound: Bound) -> tuple[set[str], int]:
     """The factors of the operands, and the floating-point operations over all of them; 0 for an op that is not a
     product: it costs what it reads and writes."""
     values = [{f for dim in value for f in dim} for value in bound.inputs]

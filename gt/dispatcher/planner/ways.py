@@ -39,7 +39,7 @@ from gt.layout import KINDS, Axes, Layout, Mesh, Pieces, bounds, canonical, held
 from gt.ops.check import Checked
 from gt.ops.record import Op
 from gt.ops.shard import first_phase, parts_at, shard_spec
-from gt.ops.sharding import BoundRule, Dim, added, bind, groups, has
+from gt.ops.sharding import Bound, Dim, added, bind, groups, has
 from gt.ops.trace import Symbol, scalar_kind
 from gt.program import SCALARS, Spec, as_tuple
 
@@ -87,7 +87,7 @@ def uses_of(checked: Checked) -> list[Use]:
 
 
 @memo(1 << 13)
-def bound_of(use: Use) -> BoundRule:
+def bound_of(use: Use) -> Bound:
     """The op's rule with the sizes of its factors in this use."""
     return bind(use.op, use.specs, use.results, use.attrs.value)
 
@@ -129,7 +129,7 @@ class Way:
     """One way to run an op on shards."""
 
     use: Use
-    bound: BoundRule
+    bound: Bound
     mesh: Mesh
     split: dict[str, Pieces]  #: the pieces of each factor that is split
     keep: Mapping[str, KeepPartial]  #: by axis
@@ -213,7 +213,7 @@ def make_way(
 
 
 def _partial(
-    use: Use, bound: BoundRule, split: dict[str, Pieces], keep: Mapping[str, KeepPartial]
+    use: Use, bound: Bound, split: dict[str, Pieces], keep: Mapping[str, KeepPartial]
 ) -> tuple[list[dict[str, str]], list[dict[str, str]]] | None:
     """The partial axes and their kinds, of each operand and of each result; None if the op cannot do it."""
     specs = use.specs
@@ -247,7 +247,7 @@ def _partial(
 class _Layouts:
     """The layouts of operands and results under one split. Most of them have the same factors."""
 
-    def __init__(self, bound: BoundRule, split: dict[str, Pieces], mesh: Mesh) -> None:
+    def __init__(self, bound: Bound, split: dict[str, Pieces], mesh: Mesh) -> None:
         self.bound, self.split, self.mesh = bound, split, mesh
         self.known: dict[tuple[object, ...], Layout] = {}
 
@@ -260,7 +260,7 @@ class _Layouts:
         return found
 
 
-def _pieces(bound: BoundRule, dim: Dim, split: dict[str, Pieces], mesh: Mesh) -> Pieces:
+def _pieces(bound: Bound, dim: Dim, split: dict[str, Pieces], mesh: Mesh) -> Pieces:
     if not dim or (dim[0] not in split if len(dim) == 1 else split.keys().isdisjoint(dim)):
         return ()
     return joined([(bound.sizes[f], split.get(f, ())) for f in dim], mesh)

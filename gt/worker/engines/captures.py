@@ -31,7 +31,7 @@ import torch
 from gt import dtypes
 from gt.program import Spec
 from gt.worker.run.engine import Form, Graph, Rest, Scalars
-from gt.worker.run.store import StoredTensor
+from gt.worker.run.store import Entry
 
 WATCHED = 3  #: Calls before a program is rehearsed.
 AGAIN = 4  #: Times a program is captured anew before that is given up,
@@ -109,10 +109,8 @@ class Captured:
         self.pool = device.pool()
         changed = [*inputs, self._row_there, self._rows_there, *self._rounds]
         self._graph, self._results = device.capture(lambda: self._step(f, inputs), changed)
-        self._lent: list[StoredTensor | None] = [None] * len(form.wants)
-        self._round: list[list[StoredTensor | None]] = [
-            [None] * ROWS for _ in small
-        ]  #: The entries that hold small results.
+        self._lent: list[Entry | None] = [None] * len(form.wants)
+        self._round: list[list[Entry | None]] = [[None] * ROWS for _ in small]  #: The entries that hold small results.
 
     def _step(self, f: Function, inputs: list[Any]) -> list[Any]:
         """What the graph does: fetch the numbers of this call, run the function, put small results in their places."""
@@ -154,7 +152,7 @@ class Captured:
             made[k] = places[turn]
         return made
 
-    def lend(self, entries: Sequence[StoredTensor]) -> bool:
+    def lend(self, entries: Sequence[Entry]) -> bool:
         """Note which entries hold the results of the last replay; whether any of them is in the graph's memory."""
         for (k, _), lent in zip(self._places, self._round, strict=True):
             lent[self._turn] = entries[k]
@@ -256,12 +254,12 @@ class Capture:
         self._captures.used(self)
         return made
 
-    def lend(self, entries: Sequence[StoredTensor]) -> None:
+    def lend(self, entries: Sequence[Entry]) -> None:
         """Note which entries hold the results of the last call, in the program's order."""
         if self.captured is not None and self.ran == self.tier:
             self.lent([entries[k] for k in self._lent])
 
-    def lent(self, entries: Sequence[StoredTensor]) -> None:
+    def lent(self, entries: Sequence[Entry]) -> None:
         """The same, in the order of what the function returns."""
         assert self.captured is not None
         if self.captured.lend(entries):

@@ -16,7 +16,7 @@ from threading import Lock
 from gt.transport.messages import Failure
 from gt.worker.run.engine import Engine
 from gt.worker.run.outside import Away
-from gt.worker.run.store import Store, StoredTensor
+from gt.worker.run.store import Entry, Store
 
 PIECE_NBYTES = 32 << 20  #: What is copied before others have their turn: so much, or one tensor.
 
@@ -24,14 +24,12 @@ PIECE_NBYTES = 32 << 20  #: What is copied before others have their turn: so muc
 class Copies:
     """The copies that one Copy asks for. `session` is the one that gets them; `lock` guards the stores."""
 
-    def __init__(
-        self, entries: Mapping[int, StoredTensor], ids: Sequence[int], first: int, session: int, lock: Lock
-    ) -> None:
+    def __init__(self, entries: Mapping[int, Entry], ids: Sequence[int], first: int, session: int, lock: Lock) -> None:
         self._session, self._lock = session, lock
         #: What is still to be copied, and under which id.
         self.left = [(first + k, entries[i]) for k, i in enumerate(ids) if i and i in entries]
         self.left.reverse()
-        self._made: dict[int, StoredTensor] = {}
+        self._made: dict[int, Entry] = {}
         self._failure: Failure | None = next((e.failure for _, e in self.left if e.poisoned), None)
 
     def go_on(self, engine: Engine) -> Failure | None:
@@ -48,7 +46,7 @@ class Copies:
                 assert isinstance(away, Away)
                 pieces, _ = away.load(engine)
                 copy = engine.bring_in(pieces, entry.spec, engine.room_for(entry.spec), given=False)
-            self._made[id] = StoredTensor(entry.spec, copy, below=entry.below)
+            self._made[id] = Entry(entry.spec, copy, below=entry.below)
             nbytes += entry.spec.nbytes
         engine.passed(engine.mark(), wait=True)
         return self._failure

@@ -16,7 +16,7 @@ from gt.ops.check import Checked
 from gt.ops.record import Op
 from gt.program import Precision, Spec
 from gt.transport.messages import Buffer
-from gt.worker.run.store import Array, StoredTensor
+from gt.worker.run.store import Array, Entry
 
 Scalars = tuple[Any, ...]  #: The numbers (and bytes) of one call.
 Piece = np.ndarray[Any, Any]  #: Bytes in host memory; see `Engine.take_out`.
@@ -39,7 +39,7 @@ class Form(Protocol):
     def where(self, error: BaseException) -> tuple[int, bool]:
         """The instruction that raised this error (-1: none), and whether the commit had begun."""
 
-    def lend(self, entries: Sequence[StoredTensor]) -> None:
+    def lend(self, entries: Sequence[Entry]) -> None:
         """Which entries hold the results of the last call."""
 
 
@@ -96,7 +96,7 @@ class CaptureForm(Form, Protocol):
     def again(self, arrays: Sequence[Array | None], scalars: Scalars) -> list[Array] | None:
         """Replay on arrays that are known to fit; what the function returns. None if the numbers are wrong."""
 
-    def lent(self, entries: Sequence[StoredTensor]) -> None:
+    def lent(self, entries: Sequence[Entry]) -> None:
         """Which entries hold the results of the last replay, in the order of what the function returns."""
 
     def hurry(self) -> None:

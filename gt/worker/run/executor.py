@@ -28,7 +28,7 @@ from gt.program import Spec, spec
 from gt.worker.run.engine import Engine
 from gt.worker.run.lowering import CodeLine, Literal, Lowered, Operand, Whole, lower
 from gt.worker.run.origins import Need
-from gt.worker.run.store import StoredTensor
+from gt.worker.run.store import Entry
 
 
 class Runnable:
@@ -69,7 +69,7 @@ class Runnable:
             tb = tb.tb_next
         return -1, False
 
-    def lend(self, entries: Sequence[StoredTensor]) -> None:
+    def lend(self, entries: Sequence[Entry]) -> None:
         pass
 
 

@@ -4,7 +4,7 @@ Law 1: only what a record says is known: which results an op puts in a range (`O
        the results have only elements of their operands (`Op.keeps`, `Op.moves`). Of everything else nothing is known: a
        kernel that reads an index which is out of range would destroy what others have on a GPU.
 Law 2: where a value comes from depends on the program alone. Whether it is in range depends on the inputs and numbers
-       of a call: each entry of the store says in which range its elements are (`StoredTensor.below`).
+       of a call: each entry of the store says in which range its elements are (`Entry.below`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from gt.dtypes import INT, DType
 from gt.ops.record import Op
 from gt.program import Spec
-from gt.worker.run.store import StoredTensor
+from gt.worker.run.store import Entry
 
 
 class Numbers(NamedTuple):
@@ -135,7 +135,7 @@ def needed(origin: Origin, n: int) -> list[Need] | None:
     return [(source, min(n, origin.most)) for source in origin.sources] if origin.n <= n else None
 
 
-def meet(needs: Sequence[Need], entries: Sequence[StoredTensor | None], scalars: Sequence[Any]) -> bool:
+def meet(needs: Sequence[Need], entries: Sequence[Entry | None], scalars: Sequence[Any]) -> bool:
     """Whether a call with these inputs and numbers is known to meet all of this."""
     for source, n in needs:
         if not 0 <= _below(source, entries, scalars) <= n:
@@ -143,7 +143,7 @@ def meet(needs: Sequence[Need], entries: Sequence[StoredTensor | None], scalars:
     return True
 
 
-def _below(source: Source, entries: Sequence[StoredTensor | None], scalars: Sequence[Any]) -> int:
+def _below(source: Source, entries: Sequence[Entry | None], scalars: Sequence[Any]) -> int:
     if not isinstance(source, int):
         return source.below(scalars)
     entry = entries[source] if source < len(entries) else None
@@ -151,7 +151,7 @@ def _below(source: Source, entries: Sequence[StoredTensor | None], scalars: Sequ
 
 
 def ranges_of(
-    bounds: Sequence[KnownOrigin], entries: Sequence[StoredTensor | None], scalars: Sequence[Any]
+    bounds: Sequence[KnownOrigin], entries: Sequence[Entry | None], scalars: Sequence[Any]
 ) -> list[tuple[int, int]]:
     """(output, n) of the outputs that are known to be in [0, n), in a call with these inputs and numbers."""
     found = []

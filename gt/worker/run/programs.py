@@ -156,7 +156,7 @@ class Standing:
         return {"tier": self.tier, "tiers": tiers, "compiling": waiting, "given_up": given_up}
 
 
-class KnownProgram:
+class Known:
     """One program."""
 
     __slots__ = (
@@ -238,19 +238,19 @@ class Programs:
     def __init__(self, limit_nbytes: int) -> None:
         self.limit_nbytes = limit_nbytes
         self.nbytes = 0
-        self._shared: dict[bytes, KnownProgram] = {}  #: Run by several workers together; these stay.
-        self._lasting: dict[bytes, KnownProgram] = {}  #: Least recently used first.
-        self._timed: dict[bytes, KnownProgram] = {}  #: Likewise; all of these go before any of the lasting.
+        self._shared: dict[bytes, Known] = {}  #: Run by several workers together; these stay.
+        self._lasting: dict[bytes, Known] = {}  #: Least recently used first.
+        self._timed: dict[bytes, Known] = {}  #: Likewise; all of these go before any of the lasting.
 
     def __len__(self) -> int:
         return len(self._shared) + len(self._lasting) + len(self._timed)
 
-    def __iter__(self) -> Iterator[KnownProgram]:
+    def __iter__(self) -> Iterator[Known]:
         yield from self._shared.values()
         yield from self._lasting.values()
         yield from self._timed.values()
 
-    def get(self, hash: bytes) -> KnownProgram | None:
+    def get(self, hash: bytes) -> Known | None:
         """The program; this counts as a use."""
         for side in (self._lasting, self._timed):
             known = side.pop(hash, None)
@@ -259,11 +259,11 @@ class Programs:
                 return known
         return self._shared.get(hash)
 
-    def peek(self, hash: bytes) -> KnownProgram | None:
+    def peek(self, hash: bytes) -> Known | None:
         """The program; this does not count as a use."""
         return self._lasting.get(hash) or self._timed.get(hash) or self._shared.get(hash)
 
-    def add(self, known: KnownProgram) -> None:
+    def add(self, known: Known) -> None:
         """Add a program; others may be forgotten for it."""
         self.forget(known.hash)
         side = self._shared if known.workers else self._timed if known.timed else self._lasting
@@ -282,7 +282,7 @@ class Programs:
                 self.nbytes -= known.nbytes
 
     @staticmethod
-    def _head(side: dict[bytes, KnownProgram]) -> list[bytes]:
+    def _head(side: dict[bytes, Known]) -> list[bytes]:
         """The two oldest: the oldest may be the one that has to stay."""
         keys = iter(side)
         return [k for k in (next(keys, None), next(keys, None)) if k is not None]

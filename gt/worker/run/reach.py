@@ -162,11 +162,8 @@ class Reach:
     def _route(self, worker: int) -> Route:
         route = self._routes.get(worker)
         if route is None:
-            raise PeerFailed(
-                f"worker {worker} is gone"
-                if worker not in self._peers
-                else f"no address of worker {worker} has answered yet"
-            )
+            why = "has not answered at any address" if worker in self._peers else "is gone"
+            raise PeerFailed(f"worker {worker} {why}")
         return route
 
     def _open(self, worker: int, port: int) -> int:

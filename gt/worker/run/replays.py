@@ -17,8 +17,8 @@ from operator import attrgetter
 
 from gt.worker.run.engine import CapturedProgram, CaptureForm, Scalars
 from gt.worker.run.origins import end_of, meet
-from gt.worker.run.programs import KnownProgram
-from gt.worker.run.store import Store, StoredTensor
+from gt.worker.run.programs import Known
+from gt.worker.run.store import Entry, Store
 
 _array = attrgetter("array")
 
@@ -30,7 +30,7 @@ class Replay:
         "_arrays", "_loose", "_needs", "_version", "capture", "captured", "dropped", "indices", "moved", "new", "tier",
     )  # fmt: skip
 
-    def __init__(self, capture: CaptureForm, captured: CapturedProgram, known: KnownProgram) -> None:
+    def __init__(self, capture: CaptureForm, captured: CapturedProgram, known: Known) -> None:
         form = capture.form
         self.capture, self.captured, self.tier = capture, captured, capture.tier
         source = {value: i for i, value in form.writes}
@@ -47,7 +47,7 @@ class Replay:
         self._arrays: list[int] = []
         self._version = -1
 
-    def expect(self, entries: Sequence[StoredTensor | None], made: Sequence[StoredTensor], store: Store) -> bool:
+    def expect(self, entries: Sequence[Entry | None], made: Sequence[Entry], store: Store) -> bool:
         """Note what a call left that had these entries and made those; False if the next call cannot be the same."""
         after = list(entries)
         for i, k in self.moved:
@@ -58,7 +58,7 @@ class Replay:
         self._arrays, self._version = [*map(id, map(_array, kept))], store.version
         return True
 
-    def fits(self, entries: Sequence[StoredTensor | None], scalars: Scalars, store: Store, known: KnownProgram) -> bool:
+    def fits(self, entries: Sequence[Entry | None], scalars: Scalars, store: Store, known: Known) -> bool:
         """Whether a call with these entries is the same call again; its numbers may be others."""
         if store.version != self._version or self.captured is not self.capture.captured or self.captured.stale:
             return False

@@ -19,13 +19,13 @@ from gt.program import Spec, spec
 from gt.transport.messages import Failure
 
 Array = Any  #: An array of whatever library the engine uses: torch.Tensor, numpy.ndarray, jax.Array.
-LEAVING = object()  #: `StoredTensor.away` of an array that is being copied out of the device.
+LEAVING = object()  #: `Entry.away` of an array that is being copied out of the device.
 NOTHING = spec((0,), dtypes.uint8)
 POISON = 1 << 62  #: The taint of an entry without a value: no acknowledgement reaches it.
 
 
 @dataclass(slots=True, eq=False)
-class StoredTensor:
+class Entry:
     """One tensor of a session."""
 
     spec: Spec
@@ -46,7 +46,7 @@ class StoredTensor:
 class Store:
     """The tensors of one session."""
 
-    entries: dict[int, StoredTensor] = field(default_factory=dict)
+    entries: dict[int, Entry] = field(default_factory=dict)
     version: int = 0  #: How often an entry has been tainted or shared; see replays.py.
 
     @property
@@ -61,18 +61,18 @@ class Store:
 
     def put(self, id: int, spec: Spec, array: Array, below: int = -1) -> None:
         """Store a value."""
-        entry = self.entries[id] = StoredTensor(spec, array)
+        entry = self.entries[id] = Entry(spec, array)
         entry.below = below
 
     def put_nothing(self, array: Array) -> None:
         """Store id 0; see Law 4. It is shared: one call may get it several times."""
-        self.entries[0] = StoredTensor(NOTHING, array, shared=True)
+        self.entries[0] = Entry(NOTHING, array, shared=True)
 
     def poison(self, id: int, spec: Spec, failure: Failure, root: int) -> None:
         """Store that this value could not be made."""
-        self.entries[id] = StoredTensor(spec, None, POISON, root, failure)
+        self.entries[id] = Entry(spec, None, POISON, root, failure)
 
-    def keep(self, id: int, old: StoredTensor, taint: int, failure: Failure, root: int, shared: bool) -> None:
+    def keep(self, id: int, old: Entry, taint: int, failure: Failure, root: int, shared: bool) -> None:
         """Call `taint` should have replaced `old` by `id` and failed: the new id has the old value.
 
         `shared`: another id goes on holding the same array.
@@ -83,7 +83,7 @@ class Store:
         old.shared = old.shared or shared
         self.version += 1
         away = None if old.away is LEAVING else old.away
-        self.entries[id] = StoredTensor(old.spec, old.array, taint, root, failure, old.shared, old.below, away)
+        self.entries[id] = Entry(old.spec, old.array, taint, root, failure, old.shared, old.below, away)
 
     def taint(self, id: int, seq: int, failure: Failure) -> None:
         """Call `seq` failed on the device: its result under this id is the old value."""
@@ -93,7 +93,7 @@ class Store:
             entry.taint, entry.root, entry.failure = seq, seq, failure
             entry.below = -1  # what was known is known of the value that it should have had
 
-    def share(self, entry: StoredTensor) -> None:
+    def share(self, entry: Entry) -> None:
         """Something else reads this entry's array from now on: a call that replaces it must not write to it."""
         entry.shared = True
         self.version += 1

@@ -29,9 +29,9 @@ from gt.worker.run.engine import CaptureForm, Engine, Form, Graph, Rest, Scalars
 from gt.worker.run.executor import Runnable, compile_around, compile_program
 from gt.worker.run.layers import SHORT, cut_layers
 from gt.worker.run.origins import meet
-from gt.worker.run.programs import TRIAL, Doubt, Job, KnownProgram, Standing
+from gt.worker.run.programs import TRIAL, Doubt, Job, Known, Standing
 from gt.worker.run.segments import CapturedSegment, CompiledSegment, Segment, cut
-from gt.worker.run.store import Array, StoredTensor
+from gt.worker.run.store import Array, Entry
 
 PLAIN = 1  #: What a worker says that cannot or should not run compiled segments.
 STEPS = 4  #: Programs of fewer instructions stay on tier 1: there is nothing to fuse.
@@ -71,7 +71,7 @@ class Around:
         found = self._code.where(error)
         return found if found != (-1, False) else self._plain.where(error)
 
-    def lend(self, entries: Sequence[StoredTensor]) -> None:
+    def lend(self, entries: Sequence[Entry]) -> None:
         pass
 
 
@@ -103,11 +103,7 @@ class Tiers:
             self.compiler.get_ready()
 
     def choose(
-        self,
-        known: KnownProgram,
-        entries: Sequence[StoredTensor | None],
-        scalars: Scalars,
-        captures: dict[bytes, CaptureForm],
+        self, known: Known, entries: Sequence[Entry | None], scalars: Scalars, captures: dict[bytes, CaptureForm]
     ) -> Form | None:
         """The form for a call with these inputs and numbers, of a session with these captures; None if there is no code
         (known.failure says why)."""
@@ -116,7 +112,7 @@ class Tiers:
             return self._marked(known, known.standing, form, self.trace)
         return form
 
-    def _marked(self, known: KnownProgram, standing: Standing, form: Form, trace: Recording) -> Form:
+    def _marked(self, known: Known, standing: Standing, form: Form, trace: Recording) -> Form:
         """The same code, which also tells when each instruction begins. Where a device works behind the host's back
         that would say nothing."""
         joint = form is standing.joint
@@ -131,11 +127,7 @@ class Tiers:
         return standing.marked[2]
 
     def _choose(
-        self,
-        known: KnownProgram,
-        entries: Sequence[StoredTensor | None],
-        scalars: Scalars,
-        captures: dict[bytes, CaptureForm],
+        self, known: Known, entries: Sequence[Entry | None], scalars: Scalars, captures: dict[bytes, CaptureForm]
     ) -> Form | None:
         standing = known.standing
         if standing is None:
@@ -157,7 +149,7 @@ class Tiers:
             return standing.code if standing.times_lower else standing.around or standing.code
         return self._captured(captures, known, standing)
 
-    def _begin(self, known: KnownProgram, entries: Sequence[StoredTensor | None], scalars: Scalars) -> Standing | None:
+    def _begin(self, known: Known, entries: Sequence[Entry | None], scalars: Scalars) -> Standing | None:
         plain = known.make_ready(self.engine, self.config.fake_memory)
         if plain is None or known.checked is None:
             return None
@@ -172,7 +164,7 @@ class Tiers:
             self._log(f"program {known.hash.hex()}\n{standing.code.source}")
         return standing
 
-    def note(self, known: KnownProgram, tier: int, run_us: int, issue_us: int, device_us: int) -> None:
+    def note(self, known: Known, tier: int, run_us: int, issue_us: int, device_us: int) -> None:
         """A call took `run_us` on that tier; the host was busy with it for `issue_us`, the device for `device_us`."""
         standing = known.standing
         assert standing is not None
@@ -204,7 +196,7 @@ class Tiers:
             "tiers": {str(tier): {"calls": t.calls, "run_us": t.run_us} for tier, t in totals.items()},
         }
 
-    def settled(self, known: KnownProgram, capture: CaptureForm) -> bool:
+    def settled(self, known: Known, capture: CaptureForm) -> bool:
         """Whether a program that runs in this form will go on doing so: it is not about to move to another tier."""
         standing, tier = known.standing, capture.tier
         assert standing is not None
@@ -215,7 +207,7 @@ class Tiers:
         highest = tier == 3 or not self._may_compile(known) or 3 in standing.refused or 3 in capture.rests
         return tier not in standing.refused and highest
 
-    def prepare(self, known: KnownProgram) -> bool:
+    def prepare(self, known: Known) -> bool:
         """Make the code of a program before its first call, and have it compiled if it is to be compiled then. Returns
         whether that is done."""
         plain = known.make_ready(self.engine, self.config.fake_memory)
@@ -236,7 +228,7 @@ class Tiers:
 
     # --- together --------------------------------------------------------------------------------------------
 
-    def say(self, known: KnownProgram) -> int:
+    def say(self, known: Known) -> int:
         """What this worker tells the others at the end of a call: 0 if it can run the compiled segments."""
         standing = known.standing
         assert standing is not None
@@ -248,24 +240,24 @@ class Tiers:
             self._say(known, f"leaves tier 3: {why}")
         return PLAIN if 3 in standing.refused else 0
 
-    def hear(self, known: KnownProgram, said: int) -> None:
+    def hear(self, known: Known, said: int) -> None:
         """The largest number that a worker has said."""
         assert known.standing is not None
         known.standing.agreed = said == 0
 
     # --- compiling -------------------------------------------------------------------------------------------
 
-    def _wanted(self, known: KnownProgram) -> bool:
+    def _wanted(self, known: Known) -> bool:
         """Whether the program may leave tier 1."""
         if known.compile < 0 or known.timed or self.config.fake_memory:
             return False
         return known.compile > 0 or known.instructions >= STEPS
 
-    def _may_compile(self, known: KnownProgram) -> bool:
+    def _may_compile(self, known: Known) -> bool:
         """Whether a program that may leave tier 1 may be compiled too."""
         return self.compiler is not None and (known.compile > 0 or self.config.auto_compile)
 
-    def _move_up(self, known: KnownProgram, standing: Standing, compiler: Compiler) -> None:
+    def _move_up(self, known: Known, standing: Standing, compiler: Compiler) -> None:
         """Have the program compiled if it is hot, and load what was compiled if that is done."""
         hot = known.compile > 0 or (known.hits >= HITS and known.run_us >= HOT_US)
         if standing.jobs is None:
@@ -308,7 +300,7 @@ class Tiers:
                 compiler.failed.pop(job.folder, None)  # so that it may be asked for again
             self._say(known, f"cannot be compiled: {e}")
 
-    def _jobs(self, known: KnownProgram, standing: Standing, compiler: Compiler) -> list[Job]:
+    def _jobs(self, known: Known, standing: Standing, compiler: Compiler) -> list[Job]:
         """What has to be compiled: the program, or the segments of it that can be. All workers find the same ones."""
         checked = known.checked
         assert checked is not None
@@ -340,7 +332,7 @@ class Tiers:
             return not graph.flagged and len(set(graph.outputs)) == len(graph.outputs)
         return False
 
-    def _load_segments(self, known: KnownProgram, standing: Standing, jobs: list[Job]) -> None:
+    def _load_segments(self, known: Known, standing: Standing, jobs: list[Job]) -> None:
         ready = [self._load_segment(job.folder, job.segment) for job in jobs if job.segment is not None]
         assert known.checked is not None
         trusted = bool(standing.code.needs)
@@ -348,7 +340,7 @@ class Tiers:
         joint.ran = 3
         standing.joint = joint
 
-    def _load_layers(self, known: KnownProgram, standing: Standing, jobs: list[Job]) -> None:
+    def _load_layers(self, known: Known, standing: Standing, jobs: list[Job]) -> None:
         loaded: dict[str, tuple[Graph, Callable[..., Any]]] = {}
         for job in jobs:
             if job.folder not in loaded:
@@ -365,7 +357,7 @@ class Tiers:
         plain = compile_program(segment.checked, self.engine)
         return CompiledSegment(segment, self.engine.load_segment(folder, graph), order, plain)
 
-    def _load_whole(self, known: KnownProgram, standing: Standing, folder: str) -> None:
+    def _load_whole(self, known: Known, standing: Standing, folder: str) -> None:
         graph = self._graph(known, standing)
         if graph is None or known.checked is None:
             raise RuntimeError(standing.unfit)
@@ -374,7 +366,7 @@ class Tiers:
             code = compile_around(known.checked, self.engine, standing.library)
             standing.around = Around(standing, code, standing.code)
 
-    def _graph(self, known: KnownProgram, standing: Standing) -> Graph | None:
+    def _graph(self, known: Known, standing: Standing) -> Graph | None:
         if standing.graph is None and not standing.unfit:
             assert known.checked is not None
             try:
@@ -385,7 +377,7 @@ class Tiers:
 
     # --- graphs on a device ----------------------------------------------------------------------------------
 
-    def _captured(self, captures: dict[bytes, CaptureForm], known: KnownProgram, standing: Standing) -> Form:
+    def _captured(self, captures: dict[bytes, CaptureForm], known: Known, standing: Standing) -> Form:
         """The session's graph of the program."""
         capture = captures.get(known.hash)
         rests: dict[int, Rest] = {} if capture is None else capture.rests
@@ -414,7 +406,7 @@ class Tiers:
                 capture.hurry()
         return capture
 
-    def _rest(self, known: KnownProgram, standing: Standing, capture: CaptureForm) -> None:
+    def _rest(self, known: Known, standing: Standing, capture: CaptureForm) -> None:
         """Note that a capture has failed: its tier rests in this session."""
         capture.noted = True
         before = capture.rests.get(capture.tier)
@@ -431,7 +423,7 @@ class Tiers:
 
     # --- which tier is faster --------------------------------------------------------------------------------
 
-    def _judge(self, known: KnownProgram, standing: Standing, tier: int) -> None:
+    def _judge(self, known: Known, standing: Standing, tier: int) -> None:
         """Doubt a tier if a lower one was faster. Their better times are compared: other work may have disturbed the
         rest. That work may have begun only now, so the lower tier is timed again before the tier is given up."""
         now_us = _good(standing.times[tier])
@@ -445,7 +437,7 @@ class Tiers:
                     before.clear()
                 return
 
-    def _resolve(self, known: KnownProgram, standing: Standing, doubt: Doubt) -> None:
+    def _resolve(self, known: Known, standing: Standing, doubt: Doubt) -> None:
         """Give up a tier that is in doubt, if the lower one is faster now too. The two are timed in turn."""
         times = standing.times[doubt.tier if doubt.lower_us else doubt.lower]
         if len(times) < TRIAL:
@@ -459,11 +451,11 @@ class Tiers:
         if now_us > SLOWER * doubt.lower_us:
             self._leave(known, standing, doubt.tier, now_us, doubt.lower, doubt.lower_us)
 
-    def _leave(self, known: KnownProgram, standing: Standing, tier: int, us: int, lower: int, lower_us: int) -> None:
+    def _leave(self, known: Known, standing: Standing, tier: int, us: int, lower: int, lower_us: int) -> None:
         standing.rest(f"{us} us, against {lower_us} us on tier {lower}", tier, known.run_us)
         self._say(known, f"leaves tier {tier}: {standing.refused[tier]}")
 
-    def _say(self, known: KnownProgram, what: str) -> None:
+    def _say(self, known: Known, what: str) -> None:
         if self.config.debug_compile:
             self._log(f"program {known.hash.hex()[:8]} ({known.instructions} instructions) {what}")
 
