@@ -327,13 +327,9 @@ def _await_program(state: State, session: Session, program: bytes, known: bool) 
 
 
 def _problem(
-    session: Session,
-    call: Call,
-    entry: CachedProgram,
-    inputs: list[int],
-    found: list[AnyTensor | None],
+    session: Session, call: Call, entry: CachedProgram, inputs: list[int], found: list[AnyTensor | None],
     frees: list[int],
-) -> str:
+) -> str:  # fmt: skip
     """What is wrong with a call; empty if nothing is."""
     if len(inputs) != len(entry.inputs):
         return f"got {len(inputs)} inputs; the program takes {len(entry.inputs)}"
