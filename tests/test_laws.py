@@ -332,6 +332,12 @@ def test_every_setting_says_what_it_does() -> None:
         assert len(doc) > 10
 
 
+def test_a_tensor_is_known_by_its_type() -> None:
+    """`hasattr(x, "_v")` would be true of other objects too. Only what may not know tensors asks so."""
+    found = [name for name, text in TEXTS.items() if re.search(r"""hasattr\(.*["']_v["']\)""", text)]
+    assert found == ["gt.client.compat.arguments"]
+
+
 # --- names ---------------------------------------------------------------------------------------------------------
 
 #: Classes of one name that are the same thing in different processes, or that PyTorch calls so.

@@ -57,7 +57,7 @@ def torch_op(name: str, *args: Any, **kwargs: Any) -> Any:
     def number(x: Any) -> int | None:
         if isinstance(x, np.ndarray) or is_torch(x):
             x = coerce(name, x)
-        if not hasattr(x, "_v"):
+        if not isinstance(x, Tensor):
             return None
         tensors.append(x)
         return len(tensors) - 1

@@ -29,7 +29,7 @@ def _each(f: Any, tensors: tuple[Any, ...]) -> Any:
     """Apply f to one tensor, to several, or to a list of them."""
     if len(tensors) == 1:
         only = tensors[0]
-        return f(only) if hasattr(only, "_v") else tuple(f(x) for x in only)
+        return f(only) if isinstance(only, Tensor) else tuple(f(x) for x in only)
     return tuple(f(x) for x in tensors)
 
 
@@ -83,7 +83,7 @@ def column_stack(tensors: Any) -> Tensor:
 
 def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[Tensor, ...]:
     """The coordinates of a grid: each vector expanded along the dimensions of the others."""
-    many = sequence("meshgrid", tensors[0] if len(tensors) == 1 and not hasattr(tensors[0], "_v") else tensors)
+    many = sequence("meshgrid", tensors[0] if len(tensors) == 1 and not isinstance(tensors[0], Tensor) else tensors)
     if indexing is None:
         warnings.warn("meshgrid: pass indexing='ij' or 'xy'; the default is 'ij'", stacklevel=2)
         indexing = "ij"
@@ -136,7 +136,7 @@ def tensor_split(
 ) -> tuple[Tensor, ...]:
     """Split into views: into a number of sections whose sizes differ by at most one, or before each of the indices."""
     wanted: Any = next((x for x in (indices_or_sections, indices, sections) if x is not None), None)
-    if hasattr(wanted, "_v"):
+    if isinstance(wanted, Tensor):
         wanted = wanted.tolist()
     d = dim_of("tensor_split", dim, input.shape, ShapeError)
     n = input.shape[d]
@@ -155,7 +155,7 @@ def tensor_split(
 def _cut(op: str, input: Any, wanted: Any, dim: int, least: int) -> tuple[Tensor, ...]:
     if input.ndim < least:
         raise ShapeError(f"{op}: expected at least {least} dimensions, got shape {input.shape}")
-    if hasattr(wanted, "__index__") and not hasattr(wanted, "_v") and (wanted <= 0 or input.shape[dim] % wanted):
+    if hasattr(wanted, "__index__") and not isinstance(wanted, Tensor) and (wanted <= 0 or input.shape[dim] % wanted):
         raise ArgumentError(f"{op}: the size of dimension {dim}, {input.shape[dim]}, must be a multiple of {wanted}")
     return tensor_split(input, wanted, dim)
 

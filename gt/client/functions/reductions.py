@@ -184,7 +184,7 @@ def _extreme(name: str, input: Any, dim: Any, keepdim: bool, names: dict[str, An
         dim, keepdim = renamed(name, dim, keepdim, names)
     if dim is _MISSING or dim is None:
         return (amax if name == "max" else amin)(input)
-    if hasattr(dim, "_v"):
+    if isinstance(dim, Tensor):
         return (ew.maximum if name == "max" else ew.minimum)(input, dim)
     kind = getattr(kinds, name)[one_dim(name, dim, input.ndim), bool(keepdim)]
     return ValuesAndIndices(*lifted(input, lambda x: apply(kind, (x,))))

@@ -179,7 +179,7 @@ def searchsorted(
     rows = sorted_sequence
     if sorter is not None:
         rows = scatter.gather(rows, -1, sorter)
-    if not hasattr(input, "_v"):
+    if not isinstance(input, Tensor):
         input = full((), input, dtype=rows.dtype)
     at = binary(kinds.searchsorted[bool(right)], rows, input)
     return ew.cast(at, dtypes.int32) if out_int32 else at
@@ -193,9 +193,9 @@ def bucketize(input: Any, boundaries: Any, *, out_int32: bool = False, right: bo
 
 def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
     """Whether each element is in test_elements."""
-    if not hasattr(test_elements, "_v"):
+    if not isinstance(test_elements, Tensor):
         found = ew.eq(elements, test_elements)
-    elif not hasattr(elements, "_v"):
+    elif not isinstance(elements, Tensor):
         found = any(ew.eq(test_elements, elements))
     elif test_elements.numel() <= 16:
         flat = shapes.reshape(test_elements, (-1,))

@@ -30,7 +30,7 @@ from gt.client.programs.tree import users_frame
 from gt.client.record.recorder import recorder
 from gt.client.session.placing import set_mesh
 from gt.client.session.session import Session
-from gt.client.tensor import own
+from gt.client.tensor import Tensor, own
 from gt.errors import ArgumentError, DTypeError, ShapeError
 from gt.program import Spec
 from gt.transport.messages import CHOICES_NBYTES, UsePlan, encode
@@ -52,7 +52,7 @@ def shard_(x: Any, layout: Any, mesh: Any = None) -> Any:
     >>> model = gt.nn.Sequential(gt.nn.Linear(8, 32), gt.nn.ReLU(), gt.nn.Linear(32, 8))
     >>> model = gt.shard_(model, {"0.*": {0: "x"}, "2.weight": {1: "x"}})
     """
-    if hasattr(own(x), "_v"):
+    if isinstance(own(x), Tensor):
         x = own(x)
         set_layout(x, layout_text("shard_", x.shape, layout, mesh))
         return x

@@ -169,12 +169,9 @@ def by_role(roles: Mapping[str, Role]) -> tuple[dict[str, list[str]], dict[str, 
 
 
 def make_way(
-    use: Use,
-    mesh: Mesh,
-    split: dict[str, Pieces],
-    keep: Mapping[str, KeepPartial],
+    use: Use, mesh: Mesh, split: dict[str, Pieces], keep: Mapping[str, KeepPartial],
     have: Sequence[Layouts] | None = None,
-) -> Way | None:
+) -> Way | None:  # fmt: skip
     """The way that splits these factors like this, and keeps partial values over these axes; None if the op cannot.
 
     `have` only matters for windows: a window is cut out of an operand that is whole somewhere, or that can be made in
