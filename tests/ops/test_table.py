@@ -159,7 +159,7 @@ def _agree(op: Op, args: Any, attrs: Any, dtype: str, engine: Any) -> None:
 
 @ops()
 def test_torch_kernels_leave_their_operands_alone(op: Op, engine: Any) -> None:
-    """Also operands that do not lie in order. And what is no view is new memory."""
+    """Also operands that are not contiguous. And what is no view is new memory."""
     for i, (args, attrs) in enumerate(samples(op)):
         with trying(f"sample {i}"):
             specs = specs_of(args)
