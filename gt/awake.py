@@ -1,9 +1,9 @@
-"""How busy the machine is, and who may stay awake on it.
+"""How busy the machine is, and whether a process may poll instead of sleeping.
 
-To be woken costs more than a small program: 20 to 100 us for each process that a message passes through. So after a
-message of somebody who works interactively, server and workers poll for a moment before they sleep.
+To be woken costs more than a small program: 20 to 100 us for each process that a message passes through. So after
+each message of an interactive user, server and workers poll for a moment before they sleep.
 
-Law 1: nobody polls for long while nothing happens, nor where the cores are needed by others.
+Law 1: no process polls for long while nothing happens, or where others need the cores.
 """
 
 from __future__ import annotations

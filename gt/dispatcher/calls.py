@@ -279,7 +279,7 @@ def _put_refused(state: State, session: Session, ready: ReadyCall, donated: Iter
             tensors[call.outputs + o] = Lost(spec, ready.refused, ready.root or call.seq)
             lost.append(call.outputs + o)
     session.lost += len(lost)
-    for number, i, nbytes in away:  # what is kept is where it was
+    for number, i, nbytes in away:  # kept values stay where they were, on the device or outside
         session.moved.setdefault(number, Moved()).away[i] = nbytes
         state.workers[number].away += nbytes
     return lost

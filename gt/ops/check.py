@@ -41,7 +41,7 @@ def check_client(program: Program) -> Checked:
 
 
 def check(program: Program) -> Checked:
-    """The program's facts; raises ProgramError with the reason if it is none."""
+    """The program's facts; raises ProgramError with the reason if it is invalid."""
     if len(program.code) > MAX_INSTRUCTIONS:
         raise ProgramError(f"{len(program.code)} instructions; the limit is {MAX_INSTRUCTIONS}")
     specs = [_input(shape, dtype) for shape, dtype in program.inputs]

@@ -125,7 +125,7 @@ class Op:
     aliases: bool = False
     #: Operand numbers that "torch_inplace" overwrites, one per result.
     inplace: tuple[int, ...] = ()
-    # -- how it runs on shards; without a word of it every operand must be whole (sharding.py has the language)
+    # -- how it runs on shards; without any of these fields every operand must be whole (sharding.py has the language)
     #: The sharding rule, such as "m k, k n -> m n", or (*specs, **attrs) -> the rule, None where there is none. Every
     #: operand has its place in it, numbers too (an empty one); one place on the right serves all results.
     factors: str | Callable[..., str | None] | None = None
@@ -141,9 +141,9 @@ class Op:
     #: (shard, *operands, **attrs) -> the results, in ops: what runs on a shard (shard.py) where that is not the op
     #: itself with the same attributes.
     local: Callable[..., Any] | None = None
-    #: (*specs, **attrs) -> (factor, first, last): two phases over a factor that else must be whole, None where there
-    #: are none. first(shard, *operands, **attrs) -> (kept, sent), two tuples; what is sent comes together from all
-    #: parts of the factor, in order, along a new first dimension; last(shard, kept, gathered, **attrs) -> the results.
+    #: (*specs, **attrs) -> (factor, first, last): two phases over a factor that otherwise must be whole; None for
+    #: uses without them. first(shard, *operands, **attrs) -> (kept, sent), two tuples; what all parts of the factor send
+    #: is put together, in order, along a new first dimension; last(shard, kept, gathered, **attrs) -> the results.
     merge: Callable[..., tuple[str, Callable[..., Any], Callable[..., Any]] | None] | None = None
     #: Like compose, for shards only: the op in ops that have rules, for splits that its own rule does not take.
     parts: Callable[..., Any] | None = None

@@ -63,7 +63,7 @@ class Desk:
         self._called = Event()
 
     def leave(self, long: bool) -> None:
-        """The runner, who has it, is about to compute something that takes long, or not."""
+        """Called by the runner, which has the desk: whether it is about to compute something long."""
         if self.shared:
             self.left, self.long = True, long
             if long:
@@ -92,7 +92,7 @@ class Desk:
 
 
 class Calls:
-    """The calls of all sessions; used by who has the desk. `lock` guards the stores."""
+    """The calls of all sessions; used by the thread that has the desk. `lock` guards the stores."""
 
     def __init__(
         self, engine: Engine, config: Config, lock: Lock, desk: Desk, log: Callable[[str], None], spilling: Spilling

@@ -38,7 +38,7 @@ Out = list[tuple[Message, Buffer | None]]
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """What one message moves; of an upload that has to stay outside there is no message."""
+    """What one message moves, or an upload that has to stay outside, for which there is no message."""
 
     session: WorkerSession
     message: Spill | Return | None

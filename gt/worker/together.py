@@ -50,7 +50,7 @@ class Together:
 
     @property
     def stalled(self) -> bool:
-        """Whether it has waited for other workers for so long that nobody else should wait with it."""
+        """Whether it has waited for other workers for so long that other sessions should be served meanwhile."""
         since_s = self._waits_s
         return since_s > 0 and time.monotonic() - since_s > STALL_S
 

@@ -59,7 +59,7 @@ class Uploads:
         return self._take(session, chunk, b"" if payload is None else payload)
 
     def copy(self, wait: bool = False) -> Out | None:
-        """Copy the next chunk out of a ring; returns what to answer. None: there is none."""
+        """Copy the next chunk out of a ring; returns what to answer; None if there is no chunk."""
         try:
             session, chunk, ring = self._copies.get(wait)
         except Empty:

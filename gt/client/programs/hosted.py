@@ -4,8 +4,8 @@ Law 1: a value never changes, so its data, once here, is true for as long as the
 Law 2: the host computes only what has one right answer: views, comparisons, integers. Of anything that is rounded, or
        that picks one of equal elements, there is one computation, the worker's.
 Law 3: reading a pending value ends its program, whether a worker or the host computes it. Else programs would become as
-       different as the paths that loops take between their reads. An index is no such read: it is taken back out of the
-       program, which goes on with the number.
+       different as the paths that loops take between their reads. An index does not count as a read: its op is
+       removed from the program, which continues with the number.
 
 `x[i, j] > 50` in a loop records a slice and a comparison at each pass. `steps_to` finds that both can be computed here,
 from `x`, which is fetched once; the pending program then has nothing that is alive, and is dropped. A value that was

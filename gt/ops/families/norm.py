@@ -197,8 +197,8 @@ def infer_gradients(
 
 
 def _direct(site: Site, operands: tuple[Spec, ...]) -> bool:
-    """Whether torch's kernel takes the operands as they are. Else they are cast to float32: of narrow types
-    a CPU would round what is kept for the gradient, and mixed types are taken here and refused there."""
+    """Whether torch's kernel takes the operands as they are. Otherwise they are cast to float32: on a CPU the
+    kernel would round what is saved for the gradient of 16-bit types, and not every kernel takes mixed types."""
     x = operands[0].dtype
     return all(s.dtype is x for s in operands) and (x not in NARROW or site.device != "cpu")
 

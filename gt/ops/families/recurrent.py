@@ -9,7 +9,7 @@ A gradient op takes the gradients of all results, then the operands of its op, a
 Where both are in one program a kernel hands over what it has (`Op.resumes`), so that nothing is computed twice; and as
 nothing of it is ever an operand, each engine may hand over what suits its library.
 
-Dropout between layers is no part of these ops: whoever wants it uses one op per layer.
+Dropout between layers is not part of these ops: with dropout there is one op per layer.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ States = tuple[Any, ...]  #: (h,) or (h, c)
 
 
 class Weights(NamedTuple):
-    """Of one layer in one direction; None where there is none."""
+    """The weights of one layer in one direction; None for one that the layer does not have."""
 
     ih: Any
     hh: Any

@@ -76,7 +76,7 @@ def _one(many: Any, tensors: int, torch: Any, site: Site, **attrs: Any) -> Any:
 
 def _step(name: str, doc: str, tensors: int, array: Any, graph: Any, fused: Any = None, **more: Any) -> Op:
     """A step of that many tensors: the parameter, the gradient and the state. All but the gradient are written. `many`
-    is torch's kernel of many parameters, `fused` that of one where there is no other."""
+    is torch's kernel for many parameters at once, `fused` its kernel for one parameter where there is no `many`."""
     many, written = more.pop("many", None), (0, *range(2, tensors))
     inplace = partial(_inplace, fused or partial(_one, many, tensors), written)
     copied = partial(_copied, inplace, tensors, written)

@@ -136,7 +136,7 @@ def bad_indices(index: Array, n: int, extra: int | None) -> Array:
 class Engine(ABC):
     """Turns op records into callables, and bytes into arrays and back.
 
-    The defaults are those of a library that does everything at once: no device works behind the host's back, and
+    The defaults are those of a library that does everything at once: nothing is computed behind the host, and
     programs are neither captured nor compiled by GT. numpy is one; jax compiles by itself.
     """
 

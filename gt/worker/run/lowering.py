@@ -3,8 +3,8 @@
 Law 1: a step is one kernel, or one check of an index. Compositions without a kernel of their own are
        expanded. Steps whose results are not read are dropped (ops are pure).
 Law 2: before a kernel reads an index its check has run. One index is checked once. Where inputs are trusted, an index
-       whose elements come from inputs needs no check: `needs` says what must be known of those inputs instead; so does
-       one whose range follows from numbers. See origins.py.
+       whose elements come from inputs needs no check: `needs` says what must be known of those inputs instead; an index
+       whose range follows from numbers needs no check either. See origins.py.
 Law 3: `base` says whose memory a value may use: its own, or that of an earlier value.
 Law 4: a gradient step may go on with what the step of its op has computed (`Op.resumes`). What passes between the two
        is a value that only they know: it has one reader and is no output.
@@ -43,7 +43,7 @@ Operand = int | Literal
 HIDDEN = Literal(None)  #: A value inside a whole step, or a view of one: no other step can read it.
 
 
-#: The spec of a value that is no array. Nobody looks at it.
+#: The spec of a value that is not an array; it is not used.
 _KEPT = spec((0,), dtypes.uint8)
 
 
