@@ -142,7 +142,7 @@ class Op:
     #: itself with the same attributes.
     local: Callable[..., Any] | None = None
     #: (*specs, **attrs) -> (factor, first, last): two phases over a factor that otherwise must be whole; None for
-    #: uses without them. first(shard, *operands, **attrs) -> (kept, sent), two tuples; what all parts of the factor send
+    #: uses without them. first(shard, *operands, **attrs) -> (kept, sent), two tuples; what all parts send
     #: is put together, in order, along a new first dimension; last(shard, kept, gathered, **attrs) -> the results.
     merge: Callable[..., tuple[str, Callable[..., Any], Callable[..., Any]] | None] | None = None
     #: Like compose, for shards only: the op in ops that have rules, for splits that its own rule does not take.
