@@ -147,7 +147,7 @@ class WorkerCore:
         return out
 
     def copy(self, wait: bool = False) -> Out | None:
-        """Copy the next chunk of an upload out of shared memory; returns what to answer, None without a chunk. In a thread
+        """Copy the next chunk of an upload out of shared memory; returns what to answer; None: no chunk. In a thread
         of its own."""
         out = self.uploads.copy(wait)
         self.ring()
